@@ -1,37 +1,41 @@
-# Everything a person or CI types. Each target installs what it needs and says what it does.
+# Targets for users and CI. Each target installs its dependencies and prints its actions.
 
-.PHONY: run test models vocabularies lint page bench golden embedded cuda test-gpu bench-gpu setup setup-test
+.PHONY: run check test models vocabularies lint page bench golden embedded cuda test-gpu bench-gpu setup setup-test
 
-# Where rustup or apt put cargo on a machine that had none when make started.
+# The folder into which rustup or apt installs cargo if it was missing when make started.
 export PATH := $(PATH):$(HOME)/.cargo/bin
 CARGO ?= cargo
 PYTHON ?= python3
 SAMPLE := assets/sample.txt
 QUESTION = $(shell sed -n 's/.*"question": *"\([^"]*\)".*/\1/p' assets/sample.json | head -n 1)
 
-# Tests start many programs at once, and threads that wait for each other spin: one thread each is quicker there. The kernels'
-# own tests run before with all threads.
+# The integration tests start many programs at once, whose waiting threads spin: one thread per program is faster. Unit
+# tests run with all threads.
 ONE_THREAD := CANDLE_NUM_THREADS=1 RAYON_NUM_THREADS=1
 
-# Open the window with the sample document; without a display, answer the sample question in the terminal. Small real models are fetched
-# first where that is possible; the one in the box needs none.
+# Open the app with the sample document; without a display, answer the sample question in the terminal. Small real
+# models are downloaded first if possible; the built-in model needs no download.
 run: setup page
-	@scripts/models || echo "Going on without them: the model in the box needs no download."
+	@scripts/models || echo "Going on without them: the built-in model needs no download."
 	$(CARGO) build --release -p kept -p kept-engine -p kept-app --bins
 	@scripts/run "$$(scripts/target-dir)" "$(QUESTION)"
 
-# Everything that must hold: formatting, lints, the page, unit tests, goldens, the programs end to end, the real window.
-test: setup-test page lint
+# The fast part: formatting, lints, types, unit tests.
+check: setup page lint
 	cd ui && ../scripts/node npm run --silent test
-	$(CARGO) build --workspace --bins
-	$(CARGO) test --workspace --lib
-	$(ONE_THREAD) $(CARGO) test --workspace --no-fail-fast
+	$(CARGO) test --workspace --lib --bins
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; fi
 
-# Two small real models, into the cache folder: for trying Kept, and for the tests that want one (--test models real_models).
+# Everything: what `check` does, goldens, the programs end to end, the real app window.
+test: setup-test check
+	$(CARGO) build --workspace --bins
+	$(ONE_THREAD) $(CARGO) test --workspace --no-fail-fast --test '*'
+
+# Two small real models, into the cache folder: for trying Kept, and for tests (--test models real_models).
 models:
 	@scripts/models
 
-# Published vocabularies, beside them and for tests alone (--test models vocabularies).
+# Published vocabularies, into the same folder, for tests only (--test models vocabularies).
 vocabularies: setup
 	@scripts/models vocabularies
 
@@ -44,17 +48,18 @@ lint: setup page
 	fi
 	cd ui && ../scripts/node npm run --silent check
 
-# The page of the window, which the app embeds.
+# The app's page, which the program embeds.
 page: setup
 	@scripts/page
 
-# Speed, side by side in one run: kernels, then reading and answering with and without a full cache.
+# Speed, in one run: kernels, then prefill and decode with and without a full cache.
 bench: setup
 	$(CARGO) bench -p kept-kernels -p kept-policies
 	$(CARGO) build --release -p kept
 	scripts/bench "$$(scripts/target-dir)/release/kept"
 
-# Remake the committed goldens with Hugging Face transformers, llama.cpp, kvpress and the oracle (needs Python and the network).
+# Remake the committed goldens with Hugging Face transformers, llama.cpp, kvpress and the oracle (needs Python and the
+# network).
 golden:
 	$(PYTHON) -m venv target/golden-venv
 	target/golden-venv/bin/pip install --quiet -r tests/golden/requirements.txt
@@ -72,17 +77,18 @@ golden:
 embedded: setup
 	$(CARGO) run --release -p kept-engine --example embedded -- assets/mini.gguf $(SAMPLE) "$(QUESTION)"
 
-# The terminal program, the window's engine and their tests for NVIDIA GPUs, into target/cuda/programs; the engine also beside
-# the window as kept-worker-cuda, where `make run` finds it. Fetches the compiler by package; the programs need the driver only, and say so
-# where there is none. The first time it takes an hour or more on two cores: half of it candle's kernels, most of the rest linking the tests.
+# The terminal program, the worker and their tests for NVIDIA GPUs, into target/cuda/programs; the worker also next to
+# the app as kept-worker-cuda, where `make run` finds it. Installs the compiler from packages; the programs need only
+# the driver, and name it in an error if it is missing. The first build takes an hour or more on two cores: half of it
+# for candle's kernels, most of the rest for linking the tests.
 cuda: setup
 	scripts/build-cuda
 
-# What only a GPU can prove; builds nothing.
+# Tests that need a GPU; builds nothing.
 test-gpu:
 	@scripts/test-gpu "$$(scripts/target-dir)/cuda/programs"
 
-# Speed and memory on a GPU, beside what the GPU can do at most; builds nothing.
+# Speed and memory on a GPU, against the GPU's limits; builds nothing.
 bench-gpu:
 	@scripts/bench-gpu "$$(scripts/target-dir)/cuda/programs"
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Kept beside llama.cpp, in one run: reading and answering, same file, same threads, medians of runs that take turns.
+"""Kept against llama.cpp, in one run: prefill and decode, same file, same threads, medians of alternating runs.
 
-bench.py --kept KEPT --folder FOLDER [--quick] [--models A,B] [--runs N] [--threads N]      (scripts/bench calls it)
+bench.py --kept KEPT --folder FOLDER [--quick] [--models A,B] [--runs N] [--threads N]      (called by scripts/bench)
 
-llama.cpp comes from PyPI's `xllamacpp` and gets the better of its settings at each point: flash attention on or off. Neither side is
-told anything about the other. After 32K tokens both answer over a cache that nobody read: Kept's budget of rows is filled with drawn
-numbers (`kept bench --after`), and llama.cpp restores a slot of 32K cells that was made from a short one of its own (`long_slot`).
+llama.cpp comes from PyPI's `xllamacpp` and gets the better of its settings at each point: flash attention on or off.
+Both sides run independently. After 32K tokens both decode over a cache without a prefill: Kept fills its budget of rows
+with random numbers (`kept bench --after`), and llama.cpp restores a slot of 32K cells derived from a short slot of its
+own (`long_slot`).
 
 Writes FOLDER/bench.json and FOLDER/bench.md, and prints the latter.
 """
@@ -22,14 +23,14 @@ import tempfile
 import time
 import urllib.request
 
-# Methods that look at the prompt through a window of its last queries.
+# Methods that score by the observation window.
 WINDOW_METHODS = ["snapkv", "pyramidkv", "chunkkv", "hbw_kv", "tova", "pyramidinfer", "adakv", "cam"]
-# And those that ask about the keys themselves.
+# Methods that measure the keys themselves.
 ASKING = ["keydiff", "expected_attention"]
-# Scores by the queries of the whole prompt too, which window methods do without.
+# Also scores by the queries of the whole prompt, unlike the window methods.
 SUMMING = "ems"
 FAR, BUDGET = 32768, 1024
-# Trained models, which `make models` brings, and prompt lengths for them.
+# Trained models of `make models`, and prompt lengths for them.
 TRAINED = ["SmolLM2-135M-Instruct.Q4_1.gguf", "gemma-3-270m-q4_k_m.gguf"]
 TRAINED_POINTS = [512, 7000]
 
@@ -123,8 +124,8 @@ class Bench:
         return json.loads(lines[-1])
 
     def turns(self, kept, peer):
-        """Medians of runs that take turns: of Kept, and of llama.cpp's better setting for reading and for answering. A setting that was a
-        tenth slower than the other at both in the first turn has no more turns."""
+        """Medians of alternating runs: of Kept, and of llama.cpp's better setting for prefill and for decode. A setting
+        that was a tenth slower than the other at both in the first round is dropped."""
         keys = ("prefill_tokens_per_second", "decode_tokens_per_second")
         mine, theirs = [], {False: [], True: []}
         for _ in range(self.runs):
@@ -187,7 +188,7 @@ class Bench:
         print(f"{model.stem:30} {what:32} {tokens:6}  {kept:9.2f} kept {beside}", file=sys.stderr, flush=True)
 
     def moved(self, bytes_moved, seconds):
-        """What is moved at least, how fast, and its share of copying memory."""
+        """Minimum bytes moved, the rate, and its share of the memory copy bandwidth."""
         gbs = bytes_moved / seconds / 1e9
         return dict(bytes_moved=bytes_moved, gbs=gbs, share_of_copy=gbs / self.copy)
 
@@ -211,7 +212,7 @@ class Bench:
         print(f"{model.stem:18} reading {FAR - 64} tokens: {above / 2**20:.0f} MiB above the weights, bound {bound / 2**20:.0f}", file=sys.stderr)
 
     def streaming(self):
-        """A million tokens with the model in the box: what a token takes among the first 100K and among the last."""
+        """A million tokens with the built-in model: time per token within the first 100K and within the last."""
         for method in ["streaming_llm", "treekv"]:
             found = self.kept("mini", 1_000_000, 2, "--streaming", "--method", method, "--budget", BUDGET)
             first, last = found["tenths_tokens_per_second"]
@@ -223,7 +224,7 @@ class Bench:
             print(f"{'mini':18} streaming, {method:21}  first 100K {first:.0f} tokens/s, last 100K {last:.0f}", file=sys.stderr, flush=True)
 
     def again(self, model, tokens):
-        """A second question behind a document that was read, from its vault: `model` may be the name of the one in the box."""
+        """A second question on a known document, from its vault: `model` may be the name of the built-in model."""
         rows = [self.kept(model, tokens, 2, "--method", "snapkv", "--budget", min(BUDGET, tokens // 4), "--again") for _ in range(self.runs)]
         share = statistics.median(row["again"][0] / row["prefill_seconds"] for row in rows)
         seconds = statistics.median(row["again"][0] for row in rows)
@@ -293,7 +294,7 @@ def peer_version():
         return "no llama.cpp"
 
 
-# llama.cpp, in a process of its own.
+# llama.cpp, in a separate process.
 
 
 def peer(model, prompt, decode, threads, flash, how):
@@ -348,13 +349,14 @@ def slot(server, action, name):
 
 
 def long_slot(short, ids):
-    """A slot file of the tokens `ids`, whose keys and values are those of the file `short` again and again.
+    """A slot file of the tokens `ids`, whose keys and values repeat those of the file `short`.
 
-    Read strictly: whatever is not as this version of llama.cpp writes it ends the run.
+    Parsed strictly: any deviation from the format of this llama.cpp version ends the run.
 
-        magic, version, words | -1, 1, tokens, ids.., 0 | streams, cells | position, 1, 0 per cell | values turned, layers, 0, 0
+        magic, version, words | -1, 1, tokens, ids.., 0 | streams, cells | position, 1, 0 per cell
+        | values transposed, layers, 0, 0
         | per layer: type, row bytes (u64), keys | per layer: type, row bytes (u64), values
-                                          or, turned: type, element bytes, rows, values [rows][cells]
+                                          or, transposed: type, element bytes, rows, values [rows][cells]
     """
     at = 0
 

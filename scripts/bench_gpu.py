@@ -1,23 +1,26 @@
 #!/usr/bin/env python3
-"""What a GPU does with Kept, as shares of what it can do at most; medians of runs that take turns.
+"""Kept's performance on a GPU, as shares of the GPU's limits; medians of alternating runs.
 
-bench_gpu.py --kept KEPT --folder FOLDER [--out DIR] [--quick] [--runs N] [--parts gpu,peers] [--device cuda:0] [--seconds N] [--resume]
-(scripts/bench-gpu calls it)
+bench_gpu.py --kept KEPT --folder FOLDER [--out DIR] [--quick] [--runs N] [--parts gpu,peers] [--device cuda:0]
+             [--seconds N] [--resume]
+(called by scripts/bench-gpu)
 
 Part `gpu`:
-1. What the GPU can do: copies, products of halves on its tensor cores, attention over a prompt (`kept bench --bandwidth`).
-2. Answering: an 8B and a 1B model in Q4_K_M after 2K tokens, as a share of the copy bandwidth; the 8B after 128K tokens with 2,048 rows, and beside
-   the full cache after 32K and 128K tokens, with the ratio of the bytes that a token moves.
-3. The time to the first token after 8K, 32K and 128K tokens, the share of it that selecting takes, and the GPU's memory at the worst moment: as the
-   ledger knew it before, and as the driver says.
-4. The headline: 128K tokens on the 8B model within 8 GiB of the GPU, kept in a vault, and a second question behind it.
+1. The GPU's limits: copies, f16 products on its tensor cores, attention over a prompt (`kept bench --bandwidth`).
+2. Decode: an 8B and a 1B model in Q4_K_M after 2K tokens, as a share of the copy bandwidth; the 8B after 128K tokens
+   with 2,048 rows, and against the full cache after 32K and 128K tokens, with the ratio of the bytes moved per token.
+3. The time to the first token after 8K, 32K and 128K tokens, the share of selection in it, and peak GPU memory: the
+   ledger's prediction, and the driver's figure.
+4. The headline: 128K tokens on the 8B model within 8 GiB of GPU memory, stored in a vault, and a second question
+   from it.
 
 Parts `hbw-kv`, `pyramidkv`, `chunkkv`, `ems`: tables of these papers (bench_gpu_papers.py).
-Part `peers`: beside Hugging Face transformers with kvpress and llama.cpp, what there is of them (bench_gpu_peers.py).
-Parts come in the order of PARTS, the longest last.
+Part `peers`: against Hugging Face transformers with kvpress and llama.cpp, where installed (bench_gpu_peers.py).
+Parts run in the order of PARTS, the longest last.
 
-What does not fit the GPU, or fails, is said and left out; after a failure the exit code is 1. Writes gpu.json and gpu.md into DIR (FOLDER without),
-and prints the latter; every single run is in DIR/gpu-runs.jsonl as soon as it has ended. Models are in FOLDER.
+A point that does not fit the GPU, or fails, is reported and left out; after a failure the exit code is 1. Writes
+gpu.json and gpu.md into DIR (default: FOLDER), and prints the latter; every run is appended to DIR/gpu-runs.jsonl as
+soon as it has ended. Models are in FOLDER.
 """
 import argparse
 import json
@@ -28,7 +31,7 @@ import subprocess
 import sys
 import time
 
-# Nothing is left in the folder of the scripts.
+# Leave no bytecode in the folder of the scripts.
 sys.dont_write_bytecode = True
 import bench_gpu_papers
 import bench_gpu_peers
@@ -46,12 +49,12 @@ class Bench:
         self.left_out = []
         self.failed = False
         self.late = False
-        # By the clock that no one sets; what the caller began with has been counted already.
+        # On the monotonic clock; the time since the caller's start counts too.
         begun = time.monotonic() - (time.time() - options.started if options.started else 0)
         self.ends = begun + options.seconds if options.seconds else None
         self.runs = pathlib.Path(options.out) / "gpu-runs.jsonl"
         self.runs.parent.mkdir(parents=True, exist_ok=True)
-        # What an earlier start has found, in its order; each is taken once.
+        # Results of earlier starts, in order; each is used once.
         self.known = {}
         if not options.resume or not self.runs.exists():
             self.runs.write_text("")
@@ -61,7 +64,7 @@ class Bench:
             try:
                 run = json.loads(line)
             except ValueError:
-                # Whoever wrote it was killed meanwhile.
+                # The writer was killed in the middle of a line.
                 continue
             if run.get("programs", "") == options.programs:
                 self.known.setdefault(tuple(run["run"]), []).append(run["found"])
@@ -77,16 +80,16 @@ class Bench:
             runs.write(line + "\n")
 
     def note(self, run, found):
-        """Keeps what was found, for whoever goes on."""
+        """Records a result, for a later start with --resume."""
         self.append(json.dumps({"run": in_words(run), "programs": self.o.programs, "found": found}))
 
     def noted(self, run):
-        """What an earlier start has found, or None."""
+        """The result of an earlier start, or None."""
         known = self.known.get(tuple(in_words(run)))
         return known.pop(0) if known else None
 
     def left(self):
-        """Seconds that a process may take, or None for as many as it likes; no more is begun where that is 0."""
+        """Seconds that a process may take, or None without a limit; at 0 no process is started."""
         if self.ends is None:
             return None
         left = max(self.ends - time.monotonic(), 0)
@@ -94,7 +97,7 @@ class Bench:
         return left
 
     def process(self, command, **more):
-        """A process that has ended, or None where there was no time for it."""
+        """A finished process, or None if time ran out."""
         left = self.left()
         if left == 0:
             return None
@@ -105,7 +108,7 @@ class Bench:
             return None
 
     def run(self, *arguments):
-        """The JSON of one `kept bench`, or None where the GPU has no room for it, it failed or there was no time."""
+        """The JSON of one `kept bench`, or None if it does not fit the GPU's memory, failed, or time ran out."""
         if known := self.noted(arguments):
             return known
         command = [self.o.kept, "bench", "--json", "--device", self.o.device, *arguments]
@@ -119,14 +122,15 @@ class Bench:
             return found
         said = done.stderr.strip().splitlines()
         said = said[-1] if said else f"code {done.returncode}"
-        # A GPU that is too small is one sentence, and no failure.
+        # Too little GPU memory is a one-sentence error, and no failure.
         self.failed |= "more are needed" not in said and "needs" not in said
         print(f"{what}: {said}", file=sys.stderr, flush=True)
         self.left_out.append(f"{what}: {said}")
         return None
 
     def together(self, points):
-        """Medians over runs that take turns: `points` is {name: arguments}. Where time ends they are of fewer runs, which is said."""
+        """Medians over alternating runs: `points` is {name: arguments}. If time runs out, fewer runs count, which is
+        reported."""
         found = {name: [] for name in points}
         ended = set()
         for _ in range(self.o.runs):
@@ -145,7 +149,7 @@ class Bench:
         return {name: middle(reports) if reports else None for name, reports in found.items()}
 
     def model(self, name):
-        """The path of a model with drawn weights, made if it is not there; None where there was no time."""
+        """The path of a synthetic model, made if it does not exist; None if time ran out."""
         path = pathlib.Path(self.o.folder) / f"{name}.gguf"
         if path.exists():
             return path
@@ -159,12 +163,12 @@ class Bench:
 
 
 def in_words(run):
-    """What is run, wherever its model lies."""
+    """The arguments of a run, without the model's folder."""
     return [part.name if isinstance(part, pathlib.PurePath) else str(part) for part in run]
 
 
 def middle(reports):
-    """The first report, with the median in place of every number that is measured."""
+    """The first report, with medians for all measured numbers."""
     out = dict(reports[0])
     for key, value in out.items():
         if isinstance(value, float):
@@ -181,7 +185,7 @@ def gib(number):
 
 
 def of_the_card(bench, large, small, models, lengths, rates):
-    """Parts 1 to 4: what was found, and its Markdown."""
+    """Parts 1 to 4: results, and their Markdown."""
     o = bench.o
     on_cpu = o.device == "cpu"
     copy = rates["copy_gbs"]
@@ -245,7 +249,7 @@ def of_the_card(bench, large, small, models, lengths, rates):
             )
     if headline:
         again, known = headline["again"]
-        # Of keys and values as halves: a block of 32 takes 34 bytes in the vault.
+        # Keys and values as f16: a block of 32 takes 34 bytes in the vault.
         rows = headline["kv_bytes_full"] / headline["prompt_tokens"] * known / 2 * 34 / 32
         expected, taken = headline["card_bytes"] or (headline["ledger_peak_bytes"], headline["peak_bytes"])
         text += [
@@ -291,7 +295,7 @@ def main():
         (pathlib.Path(o.out) / "gpu.md").write_text(whole)
         return whole
 
-    # Whoever stops this has what there is until then.
+    # On a signal, report the results so far.
     def stopped(*_):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         bench.left_out.append("what came after: this was stopped; go on with --resume")

@@ -1,25 +1,28 @@
-"""Tables of speed and memory from four papers, repeated as nearly as `kept bench` can, with the papers' own figures beside (bench_gpu.py calls `repeat`).
+"""Tables of speed and memory from four papers, reproduced as closely as `kept bench` can, next to the papers' own
+figures (called by bench_gpu.py as `repeat`).
 
-The figures are as printed. GPUs and programs differ, so it is ratios that are held beside each other: to the full cache of the same table. In all of
-them the model here has the shape of Llama 3 8B, with drawn weights in Q4_K_M, reads drawn tokens and answers one request at a time, and no first
-tokens are protected (`sinks=0`), as in the papers.
+The figures are as printed. GPUs and programs differ, so the tables compare ratios to the full cache of the same table.
+In all of them the model has the shape of Llama 3 8B, with synthetic weights in Q4_K_M; it reads random tokens and
+answers one request at a time, and no first tokens are protected (`sinks=0`), as in the papers.
 """
 
-# HBW-KV, table 4: rows a head, tokens/s after 16K and after 32K tokens, KV cache in MB. Mistral-7B-Instruct-v0.2 on a Tesla V100, mean of five runs.
-# Its cache has the shape of ours (4096 MB are 32,768 tokens of 32 layers with 8 heads of 128). Here nobody reads: rows are drawn (`--after`).
+# HBW-KV, table 4: rows per head, tokens/s after 16K and after 32K tokens, KV cache in MB. Mistral-7B-Instruct-v0.2 on a
+# Tesla V100, mean of five runs. Its cache has the shape of ours (4096 MB are 32,768 tokens of 32 layers with 8 heads of
+# 128). Kept runs no prefill: the rows are random (`--after`).
 HBW_KV = {None: (9.68, 5.74, 4096), 4096: (16.70, 17.08, 512), 2048: (21.03, 20.66, 256), 1024: (22.08, 22.48, 128)}
 HBW_KV_AFTER = [16384, 32768]
 
-# EMS, table 3: tokens of prompt and answer, seconds from end to end with the full cache and with EMS of 256 rows; the column of batch size 1, without
-# the larger ones and their throughput. Two RTX 4090; which model is not said. How much EMS merges depends on the text, so also on drawn weights.
+# EMS, table 3: tokens of prompt and answer, seconds from end to end with the full cache and with EMS of 256 rows; the
+# column of batch size 1, without the larger ones and their throughput. Two RTX 4090; the paper does not name the model.
+# How much EMS merges depends on the text, and so on the synthetic weights.
 EMS = [(128, 4096, 464, 435), (128, 6144, 955, 673), (4096, 4096, 463, 441), (4096, 8192, 1589, 878)]
 EMS_ROWS = 256
 
-# ChunkKV, table 9: tokens of prompt and answer; seconds, how much less, tokens/s, how much more: with the full cache, ChunkKV, and ChunkKV with layer-wise
-# reuse of indices.
-# LLaMA-3-8B-Instruct on an A40, batch size 1, FlashAttention 2, mean of ten. Neither the share kept nor the layers that share indices are said there:
-# here 10 % in chunks of 10, as where it measures time else (section 4.3.1), and pairs of layers. How the tokens/s are counted is not said either; ours
-# are those read and written.
+# ChunkKV, table 9: tokens of prompt and answer; seconds, relative reduction, tokens/s, relative increase: with the full
+# cache, ChunkKV, and ChunkKV with layer-wise reuse of indices. LLaMA-3-8B-Instruct on an A40, batch size 1,
+# FlashAttention 2, mean of ten. The paper names neither the kept share nor the layers that share indices: we use 10 %
+# in chunks of 10, as in its other timing (section 4.3.1), and pairs of layers. It does not define tokens/s either; ours
+# count the tokens read and decoded.
 CHUNKKV = [
     (4096, 1024, ("43.60", "", "105.92", ""), ("37.52", "13.9%", "118.85", "12.2%"), ("37.35", "14.3%", "124.09", "17.2%")),
     (4096, 4096, ("175.50", "", "37.73", ""), ("164.55", "6.2%", "40.58", "7.6%"), ("162.85", "7.2%", "41.12", "9.0%")),
@@ -32,8 +35,8 @@ CHUNKKV_CACHES = [
     ("ChunkKV, reuse", ["chunkkv", "--set", "sinks=0,chunk=10,reuse=2"]),
 ]
 
-# PyramidKV, table 2: rows a head on average, memory in M, per cent of the full cache. LLaMa-3-8B-Instruct, batch size 1, 8192 tokens, fp16. The table's
-# scores on tasks are not for a benchmark with drawn weights.
+# PyramidKV, table 2: mean rows per head, memory in M, per cent of the full cache. LLaMa-3-8B-Instruct, batch size 1,
+# 8192 tokens, fp16. The table's task scores cannot be reproduced with synthetic weights.
 PYRAMIDKV = {512: (428, 6.3), 1024: (856, 12.5), 2048: (1712, 25.0), None: (6848, 100.0)}
 PYRAMIDKV_TOKENS = 8192
 
@@ -43,7 +46,7 @@ class Repeat:
         self.bench, self.model, self.quick = bench, model, bench.o.quick
 
     def tokens(self, number):
-        """Of prompts, answers and caches: for `--quick` a part of what the papers have."""
+        """A length of a prompt, answer or cache: with `--quick` a fraction of the paper's."""
         return max(number // 64, 40) if self.quick else number
 
     def lengths(self, prompt, answer):
@@ -70,7 +73,7 @@ class Repeat:
                 if not report:
                     continue
                 speed = report["decode_tokens_per_second"]
-                # The paper gives the cache of 32K tokens only.
+                # The paper has the cache of 32K tokens only.
                 theirs = f"{printed[2]} MB, {printed[2] / HBW_KV[None][2]:.1%}" if after == 32768 else ""
                 text.append(
                     f"| {self.tokens(after):,} | {self.tokens(rows) if rows else 'all'} "
@@ -163,7 +166,7 @@ def more(number, other):
 
 
 def repeat(bench, model, paper):
-    """What was found of the table of `paper`, and its Markdown."""
+    """The results for the table of `paper`, and their Markdown."""
     whole = Repeat(bench, model)
     found, text = {"hbw-kv": whole.hbw_kv, "ems": whole.ems, "chunkkv": whole.chunkkv, "pyramidkv": whole.pyramidkv}[paper]()
     return found, text + (["", "Lengths and rows are a part of the paper's: the ratios say nothing."] if whole.quick else [])

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""The peers of Kept on a GPU: Hugging Face transformers with kvpress on the same shape, and llama.cpp on the very same file.
+"""Kept's peers on a GPU: Hugging Face transformers with kvpress on the same shape, and llama.cpp on the same file.
 
-bench_gpu_peers.py hugging-face [--shape llama-8b] [--lengths 8192,32768] [--rows N] [--decode N] [--runs N] [--device cuda:0] [--quick]
+bench_gpu_peers.py hugging-face [--shape llama-8b] [--lengths 8192,32768] [--rows N] [--decode N] [--runs N]
+                                [--device cuda:0] [--quick]
 bench_gpu_peers.py llama.cpp --model FILE [--flash on|off] [--lengths ...] ...
 
-Prints a line of JSON for each point as it is found, medians of runs. bench_gpu.py starts it as a process of its own, so that its memory is given
-back, and sets it beside Kept (`beside`). Nothing is downloaded: the Llama of transformers is drawn on the device.
+Prints a line of JSON for each point as soon as it is measured, medians of runs. bench_gpu.py starts it as a separate
+process, so that its memory is freed, and compares it with Kept (`beside`). Nothing is downloaded: the transformers
+Llama has random weights created on the device.
 
-transformers reads the prompt at once and keeps it in a DynamicCache, the one that kvpress cuts, which is copied for each token; attention is
-PyTorch's own (sdpa). kvpress' SnapKV looks with Kept's window and kernel. `--quick` is a toy shape and short prompts: whether this works.
+transformers reads the prompt at once into a DynamicCache, the one that kvpress compresses, and which is copied for each
+token; attention is PyTorch's own (sdpa). kvpress' SnapKV uses Kept's observation window and kernel. `--quick` is a
+smoke test: a toy shape and short prompts.
 """
 import argparse
 import gc
@@ -33,24 +36,24 @@ def say(**found):
 
 
 def rows_of(o, tokens):
-    """Rows that stay: never more than a quarter, so that `--quick` cuts too."""
+    """Rows to keep: never more than a quarter, so that `--quick` evicts too."""
     return min(o.rows, tokens // 4)
 
 
 def middle(runs):
-    """Medians, and of bytes the most."""
+    """Medians, and the maximum of bytes."""
     whole = {key: [run[key] for run in runs] for key, value in runs[0].items() if value is not None}
     return {key: max(values) if key == "peak_bytes" else statistics.median(values) for key, values in whole.items()}
 
 
-# Hugging Face, in a process of its own.
+# Hugging Face, in a separate process.
 
 
 def hugging_face(o):
     missing = [name for name in ("torch", "transformers") if not find_spec(name)]
     if missing:
         return say(not_measured=f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed")
-    # Nothing is looked for on a network, whatever is missing.
+    # No network access, whatever is missing.
     os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
     import torch
 
@@ -89,7 +92,7 @@ def hugging_face(o):
         wait()
         begun = time.perf_counter()
         if rows:
-            # It keeps int(tokens * (1 - ratio)) rows; the half is for what floats round.
+            # kvpress keeps int(tokens * (1 - ratio)) rows; the half compensates for floating-point rounding.
             with kvpress.SnapKVPress(1 - (rows + 0.5) / tokens, window_size=32, kernel_size=7)(model):
                 logits = model(ids, past_key_values=cache, logits_to_keep=1).logits
         else:
@@ -110,7 +113,7 @@ def hugging_face(o):
     try:
         with torch.device(o.device):
             model = AutoModelForCausalLM.from_config(config, dtype=kind, attn_implementation="sdpa").eval()
-        # Libraries load their kernels when they are first used.
+        # Libraries load their kernels on first use.
         once(model, 128, 64 if kvpress else None)
     except torch.OutOfMemoryError:
         return say(not_measured=f"a {o.shape} in {str(kind).removeprefix('torch.')} does not fit the GPU")
@@ -125,13 +128,13 @@ def hugging_face(o):
                 say(**point, **middle([once(model, tokens, rows) for _ in range(o.runs)]))
             except torch.OutOfMemoryError:
                 say(**point, left_out="the GPU has no room for it")
-            # A traceback that is being handled would keep the cache.
+            # A traceback that is being handled would keep the cache alive.
             gc.collect()
             if gpu:
                 torch.cuda.empty_cache()
 
 
-# llama.cpp by xllamacpp, in a process of its own.
+# llama.cpp by xllamacpp, in a separate process.
 
 
 def llama_cpp(o):
@@ -149,7 +152,7 @@ def llama_cpp(o):
         p.flash_attn_type = getattr(x.llama_flash_attn_type, f"LLAMA_FLASH_ATTN_TYPE_{'ENABLED' if o.flash == 'on' else 'DISABLED'}")
         server = x.Server(p)
         runs = []
-        # The first is to load what is loaded once.
+        # The first run is a warm-up.
         for _ in range(1 + o.runs):
             found = server.handle_completions(
                 {"prompt": ids, "n_predict": o.decode, "ignore_eos": True, "temperature": 0, "top_k": 1, "cache_prompt": False, "id_slot": 0}
@@ -160,11 +163,11 @@ def llama_cpp(o):
         say(tokens=tokens, rows=None, **middle(runs[1:]))
 
 
-# What bench_gpu.py asks for.
+# Called by bench_gpu.py.
 
 
 def only(device):
-    """An environment in which llama.cpp, which would share the work out, sees this GPU alone."""
+    """An environment in which llama.cpp, which would otherwise use all GPUs, sees only this one."""
     found = dict(os.environ)
     if device != "cpu":
         number, there = device.partition(":")[2] or "0", found.get("CUDA_VISIBLE_DEVICES")
@@ -173,7 +176,8 @@ def only(device):
 
 
 def child(bench, *arguments, heard=lambda found: None, env=None):
-    """What such a process said, also to `heard` as it says it, and what it died of, if it did. No longer than there is time."""
+    """Output of a peer process, also passed to `heard` line by line, and its error, if any. Limited to the remaining
+    time."""
     left = bench.left()
     if left == 0:
         return [], NO_TIME
@@ -201,13 +205,13 @@ def child(bench, *arguments, heard=lambda found: None, env=None):
 
 
 def transformers(bench, o):
-    """What Hugging Face's process found of all lengths, those included that an earlier start has found."""
+    """Results of Hugging Face's process at all lengths, including those of an earlier start."""
     def key(tokens, rows):
         return ["transformers", o.shape, tokens, rows or "all", o.decode, o.runs]
 
     points, lengths = {}, []
     for tokens in o.lengths:
-        # Without kvpress there are no others.
+        # Without kvpress there are no compressed points.
         asked = [(tokens, rows) for rows in (None, rows_of(o, tokens)) if not rows or find_spec("kvpress")]
         points |= {point: found for point in asked if (found := bench.noted(key(*point)))}
         lengths += [] if points.keys() >= set(asked) else [tokens]
@@ -227,7 +231,7 @@ def transformers(bench, o):
 
 
 def llama_bench(bench, program, model, o, tokens, flash):
-    """llama.cpp's own benchmark at one length, or what it said where it would not."""
+    """llama.cpp's own benchmark at one length, or its error message."""
     base = [program, "-m", model, "-r", o.runs, "-ngl", 0 if o.device == "cpu" else 99, "-fa", 1 if flash == "on" else 0, "-o", "json"]
     speeds = {}
     for key, what in (("prefill_tokens_per_second", ["-p", tokens, "-n", 0]), ("decode_tokens_per_second", ["-p", 0, "-n", o.decode, "-d", tokens])):
@@ -252,7 +256,7 @@ def llama_bench(bench, program, model, o, tokens, flash):
 
 
 def by_xllamacpp(bench, model, o, tokens, flash):
-    """The same by the module, in a process of its own."""
+    """The same by the Python module, in a separate process."""
     run = ["xllamacpp", o.runs, flash, tokens, o.decode]
     if known := bench.noted(run):
         return known, None
@@ -263,7 +267,7 @@ def by_xllamacpp(bench, model, o, tokens, flash):
 
 
 def best_of_llama_cpp(bench, o, model):
-    """The better of flash attention on and off for reading and for answering, at each length."""
+    """The better of flash attention on and off for prefill and for decode, at each length."""
     program = shutil.which("llama-bench")
     if not program and not find_spec("xllamacpp"):
         return {"not_measured": "neither the program llama-bench nor xllamacpp with CUDA is installed"}
@@ -285,7 +289,7 @@ def best_of_llama_cpp(bench, o, model):
             best = {key: max(f[key] for f in tried) for key in ("prefill_tokens_per_second", "decode_tokens_per_second")}
             points.append({"tokens": tokens, "rows": None, "first_token_seconds": tokens / best["prefill_tokens_per_second"], **best})
         else:
-            # The better of two is not known where there was time for one.
+            # With time for only one of the two settings, the better one is unknown.
             points.append({"tokens": tokens, "rows": None, "left_out": failed[-1] if failed else "nothing was found"})
     return {"what": what or "llama.cpp", "points": points}
 
@@ -300,7 +304,7 @@ class Asked:
 
 
 def beside(bench, path, shape, lengths, rows, decode):
-    """Kept, transformers with kvpress, and llama.cpp: what was found, and its Markdown."""
+    """Kept, transformers with kvpress, and llama.cpp: the results, and their Markdown."""
     o = Asked(lengths, rows, decode, bench.o.runs, bench.o.device, shape)
     points = {}
     for tokens in lengths:

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Models of real shapes with drawn weights, for timing: what a download would weigh and cost, without downloading anything.
+"""Synthetic models of real shapes, for timing: the size and cost of a real model without a download.
 
-bench_models.py FOLDER [NAME ...]      NAME: llama-8b-q4_k_m, llama-1b-q4_k_m, llama-1b-q8_0, qwen-0.5b-q4_k_m, qwen-0.5b-q8_0, toy-q4_k_m
+bench_models.py FOLDER [NAME ...]
+    NAME: llama-8b-q4_k_m, llama-1b-q4_k_m, llama-1b-q8_0, qwen-0.5b-q4_k_m, qwen-0.5b-q8_0, toy-q4_k_m
 
-Blocks are drawn as they lie in the file (needs: pip install gguf numpy). Which tensor has which type is what llama.cpp's quantizer
-chooses: in Q4_K_M the output (of the small ones the tied embedding) has Q6_K, and so have a half of the value and down projections; rows that are
-no multiple of 256 fall back, Q4_K to Q5_0 and Q6_K to Q8_0.
+Blocks are random in their file format (needs: pip install gguf numpy). The tensor types are those that llama.cpp's
+quantizer chooses: in Q4_K_M the output (for small models the tied embedding) has Q6_K, and so have half of the value
+and down projections; rows that are no multiple of 256 fall back, Q4_K to Q5_0 and Q6_K to Q8_0.
 """
 import pathlib
 import sys
@@ -14,16 +15,16 @@ import types
 try:
     import yaml
 except ImportError:
-    # gguf wants it for what stands beside models, which is not read here.
+    # gguf imports yaml for model metadata, which this script does not read.
     sys.modules["yaml"] = types.ModuleType("yaml")
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 
-# Standard deviation of weights, about that of trained ones.
+# Standard deviation of weights, close to that of trained ones.
 SPREAD = 0.02
 
-# Contexts reach beyond 32K and an answer, so that neither side has to cut.
+# Context lengths exceed 32K plus an answer, so that no side truncates.
 SHAPES = {
     "llama-8b": dict(arch="llama", layers=32, width=4096, ffn=14336, heads=32, kv_heads=8, vocab=128256, context=262144, base=5e5, tied=False),
     "llama-1b": dict(arch="llama", layers=16, width=2048, ffn=8192, heads=32, kv_heads=8, vocab=128256, context=131072, base=5e5),
@@ -58,7 +59,7 @@ def packed_scales(scales):
 
 
 def q4_k(rng, count):
-    # Scale and minimum are alike and dmin is 7.5 d, so that weights have no bias.
+    # Scale and minimum are drawn from the same range and dmin is 7.5 d, so that weights have zero mean.
     d = SPREAD / (4.6 * 48)
     scales = packed_scales(rng.integers(33, 64, (count, 8), dtype=np.uint8))
     return np.concatenate([halves(d, count), halves(7.5 * d, count), scales, noise(rng, count, 128)], axis=1)
@@ -69,7 +70,7 @@ def q6_k(rng, count):
     return np.concatenate([noise(rng, count, 192), scales, halves(SPREAD / (18.5 * 48), count)], axis=1)
 
 
-# Numbers in a block, and how blocks are drawn.
+# Numbers per block, and the generator of blocks.
 BLOCKS = {Type.Q8_0: (32, q8_0), Type.Q5_0: (32, q5_0), Type.Q4_K: (256, q4_k), Type.Q6_K: (256, q6_k)}
 FALLBACK = {Type.Q4_K: Type.Q5_0, Type.Q6_K: Type.Q8_0, Type.Q8_0: Type.Q8_0}
 
@@ -146,7 +147,7 @@ def write(path, shape, mix, seed=0):
 
 
 def model(folder, name):
-    """The path of model `name` in `folder`, made if it is not there."""
+    """The path of model `name` in `folder`, made if it does not exist."""
     path = pathlib.Path(folder) / f"{name}.gguf"
     if not path.exists():
         shape, mix = name.rsplit("-", 1)

@@ -1,4 +1,5 @@
-//! Lists the commands one by one, so that `capabilities/main.json` can allow them one by one and nothing else can be called.
+//! Lists the commands one by one, so that `capabilities/main.json` allows them one by one and no other command can be
+//! called.
 
 fn main() {
     let commands = &[

@@ -1,5 +1,5 @@
-//! What the commands take. Values are kept as typed; they are read where they are used, so that every refusal is our own
-//! sentence.
+//! Command-line arguments. Most values are kept as strings and parsed where they are used, so that every error message
+//! is ours and not clap's.
 
 mod asking;
 mod measuring;
@@ -27,7 +27,7 @@ pub use self::models::{
 pub use self::vaults::{RemoveArguments, VaultArguments, VaultsArguments, VaultsCommand};
 use crate::model::model_path;
 
-/// Ask long documents on your own computer, and see which tokens the model kept.
+/// Ask questions about long documents on your own computer, and see which tokens the model kept.
 #[derive(Debug, Parser)]
 #[command(name = "kept", version, arg_required_else_help = true)]
 pub struct Arguments {
@@ -41,12 +41,12 @@ pub enum Command {
     Ask(AskArguments),
     /// Show which tokens of a document a method keeps for a question.
     Map(MapArguments),
-    /// Hold methods and budgets against the full cache, on one document and question.
+    /// Compare methods and budgets with the full cache, on one document and question.
     Compare(CompareArguments),
     /// Measure methods on questions with known answers.
     #[command(subcommand)]
     Eval(EvalCommand),
-    /// List the methods: what each keeps, when it acts, what can be set.
+    /// List the methods: what each one keeps, when it acts, and its parameters.
     Methods(MethodsArguments),
     /// Run a method's selection on given queries and keys.
     Select(SelectArguments),
@@ -56,42 +56,43 @@ pub enum Command {
     Logits(LogitsArguments),
     /// Measure reading and answering speed.
     Bench(BenchArguments),
-    /// Look at model files.
+    /// List, download, remove and inspect models.
     #[command(subcommand)]
     Models(ModelsCommand),
-    /// What was kept of documents on disk, so that they need not be read again.
+    /// List or remove vaults: documents kept on disk, so that they need not be read again.
     #[command(subcommand)]
     Vaults(VaultsCommand),
-    /// Say what this computer offers and what is missing.
+    /// Report what this computer supports and what is missing.
     Doctor(DoctorArguments),
 }
 
-/// More threads than any computer this runs on has cores.
+/// More threads than any supported computer has cores.
 const MOST_THREADS: usize = 1024;
 
-/// Which model, and how its cache is compressed.
+/// Model, method, budget and cache type.
 #[derive(Debug, Args)]
 pub struct EngineArguments {
-    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`) [default for ask and
-    /// map: what kept models use says, else: mini].
+    /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`)
+    /// [default for ask and map: the choice of `kept models use`, otherwise mini].
     #[arg(long, value_name = "FILE|NAME|mini")]
     pub model: Option<String>,
-    /// How the cache is compressed, with parameters in brackets if any: 'snapkv[w=8,sinks=0]'; `kept methods` lists them. With auto, method and budget are chosen for model, document and
-    /// memory by measured fidelity [default: auto for ask and map, else snapkv].
+    /// Compression method, with parameters in brackets if any: 'snapkv[w=8,sinks=0]'; `kept methods` lists them. With
+    /// auto, method and budget are chosen for model, document and memory by measured fidelity [default: auto for ask
+    /// and map, otherwise snapkv].
     #[arg(long)]
     pub method: Option<String>,
-    /// Parameters of the method, as name=value[,name=value]; what its brackets set wins.
+    /// Parameters of the method, as name=value[,name=value]; values in the brackets of --method take precedence.
     #[arg(long, default_value = "", value_name = "NAME=VALUE")]
     pub set: String,
-    /// What may stay in memory: rows per head (512), a share of the prompt (10%) or bytes for the whole cache (512MiB)
+    /// What may be kept: rows per head (512), a share of the prompt (10%) or bytes for the whole cache (512MiB)
     /// [default: 25%, at least 256 rows].
     #[arg(long, allow_hyphen_values = true)]
     pub budget: Option<String>,
-    /// How kept rows are stored: f32, f16, q8_0 or q4_0 (turned by a Hadamard matrix). The first and the last rows of a prompt and the
-    /// newest of the answer stay f16 where rows are quantised [default: f16; logits: f32].
+    /// Type of the kept rows: f32, f16, q8_0 or q4_0 (rotated by a Hadamard matrix). With a quantised type, the first
+    /// and last rows of a prompt and the newest rows of the answer stay f16 [default: f16; logits: f32].
     #[arg(long, value_name = "TYPE")]
     pub cache: Option<CacheType>,
-    /// Threads to compute with [default: all].
+    /// CPU threads [default: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<usize>,
     #[command(flatten)]
@@ -100,31 +101,33 @@ pub struct EngineArguments {
     pub device: DeviceArguments,
 }
 
-/// A context beyond the model's own.
+/// Extension of the context length.
 #[derive(Debug, Args)]
 pub struct StretchArguments {
-    /// Stretch the model's context, where its file does not say how: yarn:4 makes 128K of a Qwen's 32K; or linear:2.
+    /// Extend the context length with RoPE scaling, if the model file does not specify it: yarn:4 makes 128K of a
+    /// Qwen's 32K; or linear:2.
     #[arg(long, value_name = "KIND:FACTOR")]
     pub rope: Option<RopeChoice>,
 }
 
 impl StretchArguments {
-    /// What a model is opened with.
+    /// The options for opening a model.
     pub fn options(&self) -> OpenOptions {
         OpenOptions { rope: self.rope }
     }
 }
 
-/// What computes.
+/// Choice of device.
 #[derive(Debug, Args)]
 pub struct DeviceArguments {
-    /// What computes: an NVIDIA GPU if this build can use one and the model fits it, else the processor; or one of them by name
-    /// (`kept doctor` says what is there).
+    /// Device: an NVIDIA GPU if this build supports one and the model fits on it, otherwise the CPU; or one device by
+    /// name (`kept doctor` lists them).
     #[arg(long, default_value = "auto", value_name = "auto|cpu|cuda:N")]
     pub device: String,
 }
 
-/// Opens `model` for computing with `threads`, kept rows stored as `cache` if that is named. Called once, before any thread computes.
+/// Opens `model` with `threads` CPU threads and, if given, the cache type `cache`. Called once, before any compute
+/// thread starts.
 pub fn open(
     model: &Path,
     threads: Option<usize>,
@@ -142,7 +145,7 @@ pub fn open(
     }
     let engine = Engine::open_with(model, &stretch.options())?;
     let (engine, why_processor) = engine.placed(device)?;
-    // A build for the processor alone need not say that it is one.
+    // Without the feature `cuda` the CPU is the only choice, so there is nothing to explain.
     if let Some(why) = why_processor.filter(|_| cfg!(feature = "cuda")) {
         eprintln!("computing on the processor: {why}");
     }
@@ -153,17 +156,17 @@ pub fn open(
 }
 
 impl EngineArguments {
-    /// The model's file for measurements, which take the one in the box if none is named, whatever else is on the computer.
+    /// The model file for measurements. The default is always the built-in model, whatever other models are installed.
     pub fn model_path(&self) -> anyhow::Result<PathBuf> {
         model_path(self.model.as_deref().unwrap_or(MINI))
     }
 
-    /// Opens the file of a model. Called once, before any thread computes.
+    /// Opens a model file. Called once, before any compute thread starts.
     pub fn open(&self, model: &Path) -> anyhow::Result<Engine> {
         open(model, self.threads, &self.stretch, &self.device, self.cache)
     }
 
-    /// The method with its parameters, checked; snapkv unless another is named.
+    /// The method with its checked parameters; snapkv by default.
     pub fn method(&self) -> anyhow::Result<Method> {
         let mut method: Method = self.method.as_deref().unwrap_or("snapkv").parse()?;
         method.set_further(&Parameters::parse_assignments(&self.set)?);
@@ -171,7 +174,7 @@ impl EngineArguments {
         Ok(method)
     }
 
-    /// The method for a document: what is named, or the choice of one. Parameters alone are those of snapkv.
+    /// The method for a document: the named one, or `auto`. Parameters without a method are those of snapkv.
     pub fn method_or_auto(&self) -> anyhow::Result<Method> {
         let named: Option<Method> = self.method.as_deref().map(str::parse).transpose()?;
         let auto = named
@@ -199,7 +202,7 @@ impl EngineArguments {
     }
 }
 
-/// A size in bytes.
+/// Parses a size in bytes.
 fn memory(text: &str) -> anyhow::Result<u64> {
     kept_engine::Limits::memory_of(text).with_context(|| {
         format!("--memory takes a size such as 8GiB or 900MiB, and {text:?} is none")
@@ -208,7 +211,7 @@ fn memory(text: &str) -> anyhow::Result<u64> {
 
 #[derive(Debug, Args)]
 pub struct MethodsArguments {
-    /// Only this method.
+    /// Show this method only.
     #[arg(value_name = "METHOD")]
     pub method: Option<String>,
     /// Print the table as Markdown.
@@ -224,24 +227,24 @@ pub struct SelectArguments {
     /// The method, with parameters in brackets if any: 'snapkv[w=8,sinks=0]'.
     #[arg(long)]
     pub method: String,
-    /// Rows per kv head (512) or a share of the tokens (10%).
+    /// Rows per KV head (512) or a share of the tokens (10%).
     #[arg(long, allow_hyphen_values = true)]
     pub budget: String,
-    /// A safetensors file with f32 tensors q [q_heads, n, d], k and v [kv_heads, n, d], used as given (no RoPE is applied). For
-    /// kvzip also q_repeat [q_heads, m, d], k_repeat [kv_heads, m, d] and whole numbers chunks [c, 4]: of every chunk of the document
-    /// its first token, its end, the first row of its repetition, its end.
+    /// A safetensors file with f32 tensors q [q_heads, n, d], k and v [kv_heads, n, d], used as given (no RoPE is
+    /// applied). kvzip also needs q_repeat [q_heads, m, d], k_repeat [kv_heads, m, d] and integers chunks [c, 4]: for
+    /// every chunk of the document its first token, its end, the first row of its repetition, and the rows' end.
     #[arg(long, value_name = "FILE")]
     pub input: PathBuf,
-    /// Parameters of the method, as name=value[,name=value]; what its brackets set wins.
+    /// Parameters of the method, as name=value[,name=value]; values in the brackets of --method take precedence.
     #[arg(long, default_value = "", value_name = "NAME=VALUE")]
     pub set: String,
-    /// Which layer the tensors are of, from 0.
+    /// The layer of the tensors, from 0.
     #[arg(long, default_value_t = 0)]
     pub layer: usize,
-    /// How many layers the model has.
+    /// Number of layers of the model.
     #[arg(long, default_value_t = 1)]
     pub layers: usize,
-    /// Accepted for symmetry: the result is always JSON.
+    /// No effect: the output is always JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -251,7 +254,7 @@ pub struct TokenizeArguments {
     /// A GGUF file, `mini`, or the name of a model on this computer.
     #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
     pub model: String,
-    /// The text file; its bytes are read as UTF-8.
+    /// A UTF-8 text file.
     #[arg(long, value_name = "FILE")]
     pub file: PathBuf,
     /// Print one JSON object instead of ids.
@@ -266,14 +269,14 @@ pub struct LogitsArguments {
     /// Token ids, comma separated.
     #[arg(long, value_name = "1,2,3")]
     pub tokens: String,
-    /// Where to write the tensor `logits` [n, vocabulary], f32, as safetensors.
+    /// The safetensors file to write, with one tensor: `logits` [n, vocabulary], f32.
     #[arg(long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Read only the first N tokens as the prompt and cut their cache; the others run one by one over what was kept
-    /// [default: all, nothing is cut that a later token would miss].
+    /// Prefill only the first N tokens and compress their cache; the remaining tokens run one by one over the kept rows
+    /// [default: all tokens; no row that a later token needs is evicted].
     #[arg(long, value_name = "N")]
     pub prompt_tokens: Option<usize>,
-    /// Print what was written as JSON.
+    /// Print a JSON description of the output file.
     #[arg(long)]
     pub json: bool,
 }
@@ -283,7 +286,7 @@ pub struct InspectArguments {
     /// A GGUF file, `mini`, or the name of a model on this computer.
     #[arg(value_name = "FILE|NAME|mini", default_value = "mini")]
     pub model: String,
-    /// Memory to say what can be read with, such as 8GiB [default: what is free now].
+    /// Memory for the estimate of the longest document, such as 8GiB [default: the memory that is free now].
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
     /// Print one JSON object instead of text.
@@ -294,13 +297,13 @@ pub struct InspectArguments {
 }
 
 impl InspectArguments {
-    /// Bytes that may be taken, where they are known.
+    /// Memory for the estimate in bytes; `None` if it is unknown.
     pub fn memory(&self) -> anyhow::Result<Option<u64>> {
         let named = self.named_memory()?;
         Ok(named.or_else(kept_engine::available_memory))
     }
 
-    /// Bytes that were named.
+    /// The value of `--memory` in bytes.
     pub fn named_memory(&self) -> anyhow::Result<Option<u64>> {
         self.memory.as_deref().map(memory).transpose()
     }

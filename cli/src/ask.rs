@@ -1,4 +1,4 @@
-//! `kept ask`: the answer streams to stdout, what it cost goes to stderr; `--json` prints everything as one object.
+//! `kept ask`: streams the answer to stdout and prints its cost to stderr; `--json` prints everything as one object.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::vault::{VaultUse, Vaults};
-use kept_engine::{Answer, Ask, Chosen, Engine, Event, Finish, Source};
+use kept_engine::{Answer, Ask, Chosen, Engine, Event, Finish, Note, Source};
 use serde::Serialize;
 
 use crate::arguments::AskArguments;
@@ -15,7 +15,7 @@ use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, duration, stop_on_ctrl_c};
 use crate::{map, paint};
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct AskJson<'a> {
     question: &'a str,
@@ -25,9 +25,9 @@ struct AskJson<'a> {
     method: &'a str,
     /// The method with its parameters: `snapkv[w=8]`.
     label: &'a str,
-    /// How kept rows were stored.
+    /// Type of the kept rows.
     cache: &'a str,
-    /// Why it was that method, where none was named.
+    /// The reason for the choice of the method, if the user named none.
     chosen: Option<&'a Chosen>,
     prompt_tokens: usize,
     answer_tokens: usize,
@@ -35,7 +35,7 @@ struct AskJson<'a> {
     kv_bytes: u64,
     kv_bytes_full: u64,
     peak_bytes: Option<u64>,
-    /// What the peak was expected to be: this program before it opened the model, the document, and the ledger.
+    /// Expected peak memory: the program before it opened the model, the document, and the peak of the ledger.
     expected_peak_bytes: u64,
     ledger: kept_engine::MemoryLedger,
     prefill_seconds: f64,
@@ -43,13 +43,13 @@ struct AskJson<'a> {
     decode_seconds: f64,
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
-    /// What computed: the GPU's name, or `processor`.
+    /// The device: the GPU's name, or `processor`.
     device: &'a str,
     /// The document was read in streaming mode, which is approximate.
     streamed: bool,
     sources: &'a [Source],
     vault: &'a VaultUse,
-    notes: &'a [String],
+    notes: Vec<String>,
 }
 
 pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
@@ -105,7 +105,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Questions on one document, one after the other.
+/// Asks several questions about one document, in order.
 struct Asking<'a> {
     arguments: &'a AskArguments,
     engine: &'a Engine,
@@ -113,11 +113,11 @@ struct Asking<'a> {
     stop: Stop,
     /// Bytes of the program and the document.
     before: u64,
-    /// The peak that was to be expected of all questions so far.
+    /// Highest expected peak of all questions so far.
     expected: u64,
-    /// Why there are no vaults, until it was said.
+    /// Why there are no vaults; taken once reported.
     trouble: Option<String>,
-    /// What is to be known of the model, until it was said.
+    /// Notes about the model; taken once printed.
     notes: String,
 }
 
@@ -142,7 +142,7 @@ impl Asking<'_> {
                     output::say(&std::mem::take(notes));
                 }
                 match event {
-                    // Before a book is read for minutes, and not after; whoever reads JSON finds it there.
+                    // Printed before a prefill that may take minutes. With --json the choice is part of the output.
                     Event::Chosen { note } if live => {
                         output::say(&output::printable(&format!("note: {note}\n")));
                         said.push(note);
@@ -152,9 +152,10 @@ impl Asking<'_> {
                     Event::Read { .. } => bar.clear(),
                     Event::Token { text } => {
                         if live && printed.is_ok() {
-                            printed = match to_terminal {
-                                true => output::print_text(&output::printable(&text)),
-                                false => output::print_text(&text),
+                            printed = if to_terminal {
+                                output::print_text(&output::printable(&text))
+                            } else {
+                                output::print_text(&text)
                             };
                             if printed.is_err() {
                                 stop.request();
@@ -167,9 +168,9 @@ impl Asking<'_> {
         );
         bar.clear();
         let mut answer = answer?;
-        answer.notes.extend(self.trouble.take());
+        answer.notes.extend(self.trouble.take().map(Note::from));
         self.expected = self.expected.max(self.before + answer.ledger.peak());
-        // The map is written even if nobody reads the answer any more, and the answer is printed even if the map cannot be.
+        // A failure to print the answer does not prevent writing the map, and vice versa.
         let written = match &arguments.map {
             Some(path) => map::write_json(path, self.document, engine, &answer),
             None => Ok(()),
@@ -227,31 +228,32 @@ impl Asking<'_> {
             streamed: answer.streamed,
             sources: &answer.sources,
             vault: &answer.vault,
-            notes: &answer.notes,
+            notes: answer.notes.iter().map(Note::to_string).collect(),
         })
     }
 }
 
-/// The GPU that computes, if one does.
+/// The name of the GPU, if the model runs on one.
 fn computer(engine: &Engine) -> Option<&str> {
     let gpu = engine.model().gpu()?;
     Some(&gpu.device().facts().name)
 }
 
-/// The method that answered, with what was set of it; one that was chosen is as it is.
+/// The method that answered, with the parameters that the user set; a chosen method has none.
 fn label(ask: &Ask<'_>, answer: &Answer) -> String {
-    match ask.method.name == answer.method {
-        true => ask.method.to_string(),
-        false => answer.method.clone(),
+    if ask.method.name == answer.method {
+        ask.method.to_string()
+    } else {
+        answer.method.clone()
     }
 }
 
-/// What the answer cost, in three lines, and what is to be known of it that was not `said`; `expected` bytes were to be the peak, `gpu`
-/// computed.
+/// The cost of the answer in three lines, and the answer's notes that are not yet in `said`. `expected` is the expected
+/// peak in bytes; `gpu` is the device if it is a GPU.
 fn summary(
     answer: &Answer,
     method: &str,
-    said: &[String],
+    said: &[Note],
     gpu: Option<&str>,
     expected: u64,
 ) -> String {
@@ -266,7 +268,7 @@ fn summary(
         100.0 * answer.kv_bytes as f64 / answer.kv_bytes_full.max(1) as f64,
     );
     if answer.ledger.tables > 0 {
-        text += &format!("beside it tables of {}\n", bytes(answer.ledger.tables));
+        text += &format!("in addition tables of {}\n", bytes(answer.ledger.tables));
     }
     if answer.vault.used {
         text += &format!(

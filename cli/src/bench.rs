@@ -1,4 +1,4 @@
-//! `kept bench`: reading and answering speed on drawn tokens, with the bytes each token moves.
+//! `kept bench`: prefill and decode speed on synthetic tokens, with the bytes that each token moves.
 
 mod moved;
 mod reading;
@@ -33,13 +33,14 @@ struct BenchJson {
     threads: usize,
     simd: String,
     prompt_tokens: usize,
-    /// Whether the prompt was not read: its rows are drawn numbers.
+    /// Prefill was skipped, and the cache has synthetic rows.
     synthetic: bool,
     decode_tokens: usize,
     prefill_seconds: f64,
     select_seconds: f64,
     prefill_tokens_per_second: f64,
-    /// Of the first and of the last tenth of what is read, in streaming mode: whether a token takes longer the further on it stands.
+    /// Tokens per second in the first and in the last tenth of the prompt, in streaming mode: shows whether reading
+    /// slows down with the position.
     tenths_tokens_per_second: Option<(f64, f64)>,
     decode_tokens_per_second: f64,
     weights_bytes: u64,
@@ -50,41 +51,42 @@ struct BenchJson {
     ledger_peak_bytes: u64,
     /// Memory of this process before the model was opened.
     base_bytes: Option<u64>,
-    /// One layer's keys and values of the whole prompt, while it is read.
+    /// Bytes of one layer's keys and values of the whole prompt during prefill.
     layer_kv_bytes: u64,
-    /// The residual stream of the whole prompt, while it is read.
+    /// Bytes of the residual stream of the whole prompt during prefill.
     residual_bytes: u64,
-    /// What reading a token moves at least (`moved.rs`).
+    /// Bytes that prefill of a token moves at least (`moved.rs`).
     bytes_per_read_token: f64,
-    /// What selecting moves at least.
+    /// Bytes that the selection moves at least.
     select_bytes: f64,
-    /// What writing a token moves at least: weights and kept rows.
+    /// Bytes that decoding a token moves at least: weights and kept rows.
     bytes_per_token: u64,
     bandwidth_gbs: f64,
     allocations_per_token: f64,
-    /// The GPU that computed.
+    /// The name of the GPU, if one was used.
     #[serde(rename = "card")]
     gpu: Option<String>,
-    /// Bytes of it, weights included, at the worst moment: as the ledger knew, and as its driver says.
+    /// Peak GPU memory in bytes, weights included: as computed by the ledger, and as reported by the driver.
     #[serde(rename = "card_bytes")]
     gpu_bytes: Option<(u64, u64)>,
-    /// From the first token of the prompt to the first of the answer.
+    /// Seconds from the first token of the prompt to the first token of the answer.
     first_token_seconds: f64,
-    /// Of a second question behind the same document, which comes from a vault: seconds of its reading, and tokens that were not read.
+    /// For a second question about the same document, read from a vault: seconds of its prefill, and tokens that came
+    /// from the vault.
     again: Option<(f64, usize)>,
-    /// What that moves at least.
+    /// Bytes that the second question moves at least.
     again_bytes: Option<f64>,
 }
 
 #[derive(Serialize)]
 struct BandwidthJson {
     threads: usize,
-    /// Bytes read and bytes written, both counted.
+    /// Counts both the bytes read and the bytes written.
     copy_gbs: f64,
     read_gbs: f64,
 }
 
-/// What a GPU can do at most.
+/// Measures the peak rates of a GPU.
 fn measure_gpu(arguments: &BenchArguments, ordinal: usize) -> anyhow::Result<()> {
     let rates = gpu_rates(ordinal)?;
     if arguments.json {
@@ -134,14 +136,14 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let model = engine.model();
     let vocabulary = model.config().vocab;
     let context = model.config().context;
-    // No context is too short for rows that nobody read.
+    // Synthetic rows fit any context length.
     ensure!(
         arguments.after.is_some()
             || arguments.streaming
             || n.saturating_add(decode_tokens) <= context,
         "--prompt-tokens {n} and --decode-tokens {decode_tokens} are more than the model's context of {context}; give fewer"
     );
-    // Spread over the vocabulary, away from the control tokens at its start.
+    // Token ids spread over the vocabulary, except for the control tokens at its start.
     let ids: Vec<u32> = (0..n)
         .map(|i| {
             let low = 300.min(vocabulary / 2);
@@ -165,15 +167,16 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         vaults: vaults.as_ref(),
         gpu_memory: arguments.gpu_memory()?,
     };
-    // Before anything of it is there.
-    let expected = match arguments.after.is_none() && !arguments.streaming {
-        true => engine.expected_gpu_bytes(
+    // The estimate is made before the prompt allocates GPU memory.
+    let expected = if arguments.after.is_none() && !arguments.streaming {
+        engine.expected_gpu_bytes(
             &PromptShape::of(n),
             (&method, budget, decode_tokens),
             asked.vaults.map(|_| PackedRows::Q8_0),
             asked.gpu_memory,
-        )?,
-        false => 0,
+        )?
+    } else {
+        0
     };
     let read = match arguments.streaming {
         _ if arguments.after.is_some() => asked.synthetic(&mut *policy),
@@ -182,18 +185,17 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     };
     bar.clear();
     let read = read?;
-    let again = match arguments.again {
-        true => {
-            let read = asked.again(&mut *method.build()?, &bar, &stop)?;
-            bar.clear();
-            ensure!(
-                read.known > 0,
-                "no vault was left of {n} tokens; give more --prompt-tokens, or room for one in {}",
-                std::env::temp_dir().display()
-            );
-            Some((read.seconds, read.known))
-        }
-        false => None,
+    let again = if arguments.again {
+        let read = asked.again(&mut *method.build()?, &bar, &stop)?;
+        bar.clear();
+        ensure!(
+            read.known > 0,
+            "no vault of {n} tokens was written; give more --prompt-tokens, or free space in {}",
+            std::env::temp_dir().display()
+        );
+        Some((read.seconds, read.known))
+    } else {
+        None
     };
     let (budget, kv_bytes, prefill_seconds) = (read.budget, read.cache.kv_bytes(), read.seconds);
     let mut ledger = read.ledger;
@@ -205,12 +207,13 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let begun = Instant::now();
     sampler.next(decoder.try_logits_of(&read.hidden)?)?;
     let first_token_seconds = prefill_seconds + begun.elapsed().as_secs_f64();
-    // The first step touches fresh memory and fills thread-local scratch; a GPU records the second.
+    // The first step touches fresh memory and fills thread-local scratch buffers; a GPU captures the second step as a
+    // graph.
     let warm = (decode_tokens - 1).clamp(1, 2);
     for _ in 0..warm {
         decoder.try_next(ids[0], &mut sampler, None)?;
     }
-    // All that an answer needs is there; whoever looks on takes time from it.
+    // All buffers of the answer are allocated, so the watching of GPU memory, which costs time, can stop.
     let watched = watched.map(|watched| watched.most()).transpose()?;
     let allocated = settled_allocations();
     let started = Instant::now();
@@ -227,7 +230,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let decode_speed = f64::from(steps) / decode_seconds;
     let bytes_per_token = model.step_bytes() + decoder.cache().kv_bytes();
     let gpu_bytes = watched.map(|most| match (model.gpu(), expected) {
-        // Drawn rows and streaming: the answer alone.
+        // Synthetic rows and streaming mode have no estimate: only the memory of decode is counted.
         (Some(gpu), 0) => (gpu.bytes() + decoder.gpu_bytes(), most),
         _ => (expected, most),
     });
@@ -249,9 +252,10 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         decode_tokens,
         prefill_seconds,
         select_seconds: read.selecting.as_secs_f64(),
-        prefill_tokens_per_second: match prefill_seconds > 0.0 {
-            true => n as f64 / prefill_seconds,
-            false => 0.0,
+        prefill_tokens_per_second: if prefill_seconds > 0.0 {
+            n as f64 / prefill_seconds
+        } else {
+            0.0
         },
         tenths_tokens_per_second: read.tenths,
         decode_tokens_per_second: decode_speed,
@@ -275,13 +279,15 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         again,
         again_bytes: again.map(|(_, known)| moved.again(known, n - known)),
     };
-    match arguments.json {
-        true => output::print_json(&report),
-        false => print(&report),
+    if arguments.json {
+        output::print_json(&report)
+    } else {
+        print(&report)
     }
 }
 
-/// Bytes, how fast they were moved in `seconds`, and what that is of copying; of the last nothing where another memory was used.
+/// Formats bytes, their rate over `seconds`, and that rate as a share of `copy`, the copy bandwidth; `None` if another
+/// memory was used.
 fn moving(moved: f64, seconds: f64, copy: Option<f64>) -> String {
     let speed = moved / seconds;
     let share = copy.map_or_else(String::new, |copy| {
@@ -295,7 +301,7 @@ fn moving(moved: f64, seconds: f64, copy: Option<f64>) -> String {
 }
 
 fn print(report: &BenchJson) -> anyhow::Result<()> {
-    // Its buffers come after everybody's memory was measured.
+    // Measured last, so that the buffers of this measurement do not count in the memory figures.
     let copy = report.gpu.is_none().then(|| bandwidth().copy);
     let n = report.prompt_tokens;
     let tenths = report
@@ -303,9 +309,10 @@ fn print(report: &BenchJson) -> anyhow::Result<()> {
         .map_or_else(String::new, |(first, last)| {
             format!("; the first tenth {first:.1} tokens/s, the last {last:.1}")
         });
-    let reading = match report.synthetic {
-        true => format!("nothing: {} tokens of drawn rows", count(n)),
-        false => format!(
+    let reading = if report.synthetic {
+        format!("nothing: {} tokens of synthetic rows", count(n))
+    } else {
+        format!(
             "{:>9.1} tokens/s   {} tokens{tenths}; {}",
             report.prefill_tokens_per_second,
             count(n),
@@ -314,16 +321,17 @@ fn print(report: &BenchJson) -> anyhow::Result<()> {
                 report.prefill_seconds,
                 copy
             )
-        ),
+        )
     };
-    let selecting = match report.select_seconds > 0.0 {
-        true => format!(
+    let selecting = if report.select_seconds > 0.0 {
+        format!(
             "selecting  {:>9.1} ms         {:.2} % of reading; {}\n",
             1e3 * report.select_seconds,
             100.0 * report.select_seconds / report.prefill_seconds,
             moving(report.select_bytes, report.select_seconds, copy)
-        ),
-        false => String::new(),
+        )
+    } else {
+        String::new()
     };
     output::print_text(&format!(
         "{} · {} · {} rows · {} threads ({})\n\

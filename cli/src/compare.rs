@@ -1,5 +1,5 @@
-//! `kept compare`: methods and budgets held against the full cache on one document and question. A table on stdout, or with
-//! `--json` one object a line; a budget that a method refuses is a row with the reason.
+//! `kept compare`: compares methods and budgets with the full cache on one document and question. Prints a table, or
+//! one object per line with `--json`; a budget that a method refuses is a row with the reason.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -58,12 +58,13 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     let reference = reference?;
     let names = methods.iter().map(|method| method.to_string().len());
     let wide = names.max().unwrap_or(0).max(NAME);
-    match arguments.json {
-        true => output::print_json(&ReferenceReport::new(engine.model().name(), &reference))?,
-        false => output::print_text(&opening(&engine, &reference, wide))?,
+    if arguments.json {
+        output::print_json(&ReferenceReport::new(engine.model().name(), &reference))?
+    } else {
+        output::print_text(&opening(&engine, &reference, wide))?
     }
     let runs = runs(&methods, &budgets);
-    // They are known in another order than they are shown in.
+    // Results arrive in another order than they are printed in.
     let mut known = BTreeMap::new();
     let mut rows: Vec<Row> = Vec::new();
     let bar = ReadingBar::new();
@@ -87,9 +88,12 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
         };
         known.insert(run, row);
         while let Some(row) = known.remove(&rows.len()) {
-            bar.aside(|| match arguments.json {
-                true => output::print_json(&run_json(&reference, &row)),
-                false => output::print_text(&line(&row, &engine, wide)),
+            bar.aside(|| {
+                if arguments.json {
+                    output::print_json(&run_json(&reference, &row))
+                } else {
+                    output::print_text(&line(&row, &engine, wide))
+                }
             })?;
             rows.push(row);
         }
@@ -132,13 +136,13 @@ fn draw(folder: &Path, reference: &Reference, rows: &[Row]) -> anyhow::Result<()
     Ok(())
 }
 
-/// The attention and the logits of the full cache's answer are held in memory.
+/// The attention and the logits of the full cache's answer are held in memory, which limits its tokens.
 const MOST_TOKENS: usize = 1024;
-/// Least width of the column that names methods.
+/// Minimum width of the column of method names.
 const NAME: usize = 20;
 
-/// The methods of a list, all without one, with the parameters in their brackets, and beside those what is set as method:name=value;
-/// each is checked before anything is read.
+/// The methods of a list (all methods if `None`) with the parameters in their brackets and those of `set`, given as
+/// method:name=value. Every parameter is checked before prefill.
 pub fn chosen_methods(list: Option<&str>, set: &str) -> anyhow::Result<Vec<Method>> {
     let mut methods = named_methods(list)?;
     let mut further: Vec<(&str, Vec<(String, String)>)> = Vec::new();
@@ -175,7 +179,7 @@ pub fn chosen_methods(list: Option<&str>, set: &str) -> anyhow::Result<Vec<Metho
     Ok(methods)
 }
 
-/// The methods of a list, all without one, with the parameters in their brackets, none of them twice.
+/// The methods of a list (all methods if `None`) with the parameters in their brackets. Duplicates are refused.
 pub fn named_methods(list: Option<&str>) -> anyhow::Result<Vec<Method>> {
     let methods = match list {
         None => (policies::methods().iter())
@@ -199,14 +203,14 @@ pub fn named_methods(list: Option<&str>) -> anyhow::Result<Vec<Method>> {
     }
 }
 
-/// What stands in a list twice.
+/// The first duplicate in a list.
 fn twice(methods: &[Method]) -> Option<String> {
     let mut seen = HashSet::new();
     let mut labels = methods.iter().map(Method::to_string);
     labels.find(|label| !seen.insert(label.clone()))
 }
 
-/// The budgets of a list.
+/// Parses a list of budgets.
 pub fn chosen_budgets(list: &str) -> anyhow::Result<Vec<Budget>> {
     let budgets = parts(list).map(str::parse).collect::<Result<Vec<_>, _>>()?;
     ensure!(
@@ -216,14 +220,14 @@ pub fn chosen_budgets(list: &str) -> anyhow::Result<Vec<Budget>> {
     Ok(budgets)
 }
 
-/// What stands between the commas.
+/// The parts between the commas.
 pub fn parts(list: &str) -> impl Iterator<Item = &str> {
     list.split(',')
         .map(str::trim)
         .filter(|part| !part.is_empty())
 }
 
-/// The folder is made before anything is read, so that a long comparison is not lost.
+/// Creates the folder before prefill, so that an unusable folder does not cost the result of a long comparison.
 fn check_folder(folder: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(folder).with_context(|| {
         format!(
@@ -233,7 +237,7 @@ fn check_folder(folder: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// Every method at every budget; the full cache has none, so once is enough.
+/// Every method at every budget; the full cache runs once because it has no budget.
 fn runs(methods: &[Method], budgets: &[Budget]) -> Vec<(Method, Budget)> {
     let of = |method: &Method| -> Vec<(Method, Budget)> {
         let everything = [Budget::Share(1.0)];
@@ -257,7 +261,7 @@ fn run_json(reference: &Reference, row: &Row) -> RunReport {
     )
 }
 
-/// What is compared, and the head of the table, whose names are `wide`.
+/// What is compared, and the head of the table, whose name column is `wide` characters wide.
 fn opening(engine: &Engine, reference: &Reference, wide: usize) -> String {
     let answer = one_line(&reference.answer);
     let text = format!(
@@ -296,10 +300,11 @@ fn line(row: &Row, engine: &Engine, wide: usize) -> String {
     };
     let percent = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.1} %", 100.0 * s));
     let fidelity = &run.fidelity;
-    // Where bytes are named, the type is chosen for them.
-    let narrowed = match run.cache == engine.cache_type().name() {
-        true => String::new(),
-        false => format!(" {}", run.cache),
+    // With a budget in bytes, the cache type is chosen to fit.
+    let narrowed = if run.cache == engine.cache_type().name() {
+        String::new()
+    } else {
+        format!(" {}", run.cache)
     };
     format!(
         "{name} {:>6} {:>10} {:>9} {:>6} {:>7} {:>8} {:>8} {:>9.1}  {}\n",
@@ -315,7 +320,7 @@ fn line(row: &Row, engine: &Engine, wide: usize) -> String {
     )
 }
 
-/// The answers that are not the full cache's.
+/// The answers that differ from the full cache's.
 fn answers(reference: &Reference, rows: &[Row]) -> String {
     let mut text = String::new();
     for row in rows {
@@ -341,7 +346,7 @@ fn one_line(text: &str) -> String {
     words.join(" ")
 }
 
-/// Short times with a digit that differs: `0.42 s`.
+/// Formats a duration; short times get decimals: `0.42 s`.
 fn short(seconds: f64) -> String {
     match Duration::from_secs_f64(seconds.clamp(0.0, 1e9)).as_secs() {
         0..10 => format!("{seconds:.2} s"),

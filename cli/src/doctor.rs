@@ -1,4 +1,4 @@
-//! `kept doctor`: what this computer offers, and what is missing, with the way to mend it.
+//! `kept doctor`: what this computer supports, what is missing, and how to fix it.
 
 use std::io::IsTerminal;
 
@@ -52,7 +52,7 @@ pub fn run(arguments: &DoctorArguments) -> anyhow::Result<()> {
     }
     anyhow::ensure!(
         healthy,
-        "the model in the box does not open; see above for the way out"
+        "the built-in model does not open; see above for the way out"
     );
     Ok(())
 }
@@ -73,9 +73,9 @@ fn text(report: &DoctorJson) -> String {
             .collect(),
     };
     let mini = match (&report.mini, &report.mini_error) {
-        (Some(text), _) => format!("ok    model in the box: {text}"),
+        (Some(text), _) => format!("ok    built-in model: {text}"),
         (None, error) => format!(
-            "FAIL  model in the box: {}",
+            "FAIL  built-in model: {}",
             error.as_deref().unwrap_or("unknown")
         ),
     };

@@ -1,8 +1,7 @@
-//! `kept eval needle`: one planted fact asked for at every length and depth, with every method and budget. A line for each case
-//! with `--json`, a table without, and a picture if asked for.
+//! `kept eval needle`: retrieves one planted fact at every length and depth, with every method and budget. Prints a
+//! line per case with `--json`, a table without; optionally draws a picture.
 //!
-//! A document is read once for all methods that are asked about it. The cases themselves, and the file that keeps them, are in
-//! `eval/cases.rs`.
+//! A document is prefilled once for all methods. `eval/cases.rs` defines the cases and the file that stores them.
 
 mod cases;
 mod perplexity;
@@ -27,7 +26,7 @@ use cases::{Case, Cases, Heading, Place};
 pub use perplexity::perplexity;
 pub use qa::qa;
 
-/// An answer restates its question before the value.
+/// Answer length in tokens: an answer repeats the question before the value.
 const ANSWER_TOKENS: usize = 32;
 
 #[derive(Serialize)]
@@ -35,7 +34,7 @@ struct SummaryJson {
     summary: Vec<SummaryRow>,
 }
 
-/// `low` and `high` hold the share of all such questions with 95 % confidence.
+/// `low` and `high` are the bounds of the 95 % confidence interval of the share.
 #[derive(Serialize)]
 struct SummaryRow {
     method: String,
@@ -48,15 +47,15 @@ struct SummaryRow {
     high: Option<f64>,
 }
 
-/// A method at a budget, and how the budget is shown.
+/// A method, its budget, and the budget as text.
 type Run = (Method, Budget, String);
 
-/// What is asked: every method at every budget, at every length and depth.
+/// The grid: every method at every budget, at every length and depth.
 struct Questions {
     methods: Vec<Method>,
     budgets: Vec<Budget>,
     lengths: Vec<usize>,
-    /// Shares of the document.
+    /// Depths as shares of the document.
     depths: Vec<f64>,
     repeats: u64,
 }
@@ -91,7 +90,7 @@ impl Questions {
         })
     }
 
-    /// The full cache has no budget: once is enough.
+    /// Every method at every budget; the full cache runs once because it has no budget.
     fn runs(&self) -> Vec<Run> {
         let of = |method: &Method| -> Vec<Run> {
             match method.name.as_str() {
@@ -148,11 +147,12 @@ pub fn needle(arguments: &NeedleArguments) -> anyhow::Result<()> {
 
     let grids = grids(&questions, &cases);
     let budgets: Vec<String> = questions.budgets.iter().map(Budget::to_string).collect();
-    match arguments.json {
-        true => output::print_json(&SummaryJson {
+    if arguments.json {
+        output::print_json(&SummaryJson {
             summary: grids.iter().map(summary).collect(),
-        })?,
-        false => output::print_text(&table(&grids, &budgets))?,
+        })?
+    } else {
+        output::print_text(&table(&grids, &budgets))?
     }
     if let Some(path) = &arguments.picture {
         let title = format!("A needle in a haystack: {}", engine.model().name());
@@ -163,7 +163,7 @@ pub fn needle(arguments: &NeedleArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks what `cases` does not have yet: a document at a time, all methods over one reading.
+/// Runs the cases that `cases` does not have yet, one document at a time, with one prefill for all methods.
 fn ask_all(
     engine: &Engine,
     questions: &Questions,
@@ -203,7 +203,7 @@ fn ask_all(
     Ok(())
 }
 
-/// What every run answers about one document.
+/// The answers of every run to one document.
 fn ask(
     engine: &Engine,
     haystack: &Haystack,
@@ -253,7 +253,7 @@ fn ask(
     Ok(found)
 }
 
-/// One grid for each method and budget, of the cases that were asked for.
+/// One grid per method and budget, from the requested cases.
 fn grids(questions: &Questions, cases: &Cases) -> Vec<NeedleGrid> {
     let cell = |label: &str, budget: &str, length: usize, depth: f64| {
         let mut cell = NeedleCell::default();
@@ -300,12 +300,12 @@ fn summary(grid: &NeedleGrid) -> SummaryRow {
     }
 }
 
-/// The method's name of a label.
+/// The method's name in a label.
 fn name_of(label: &str) -> &str {
     label.split('[').next().unwrap_or(label)
 }
 
-/// A Markdown table: methods down, budgets across.
+/// A Markdown table with a row per method and a column per budget.
 fn table(grids: &[NeedleGrid], budgets: &[String]) -> String {
     let mut text = format!("| method | {} |\n", budgets.join(" | "));
     text += &format!("| --- |{}\n", " --- |".repeat(budgets.len()));
@@ -335,7 +335,7 @@ fn table(grids: &[NeedleGrid], budgets: &[String]) -> String {
     text
 }
 
-/// The text of a file, or of every .txt file of a folder in the order of their names.
+/// The text of a file, or of every .txt file in a folder, sorted by name.
 fn text_of(path: &PathBuf) -> anyhow::Result<String> {
     let mut files = vec![path.clone()];
     if path.is_dir() {

@@ -1,10 +1,10 @@
-//! "Will it fit?" as text: what a model can read with the memory that is free, of the computer and of a GPU.
+//! "Will it fit?" as text: the longest document for the free memory of the computer and of a GPU.
 
 use kept_engine::Fit;
 
 use crate::output::{bytes, count};
 
-/// The table below what `kept models inspect` says of a file, for the memory `of` this or that.
+/// The table that `kept models inspect` prints below the description of a file, for the memory named `of`.
 pub fn table(of: &str, fit: &Fit) -> String {
     if fit.missing_bytes() > 0 {
         return format!(
@@ -25,9 +25,10 @@ pub fn table(of: &str, fit: &Fit) -> String {
             Some(rows) => format!("{} rows kept", count(rows)),
             None => "full cache".to_owned(),
         };
-        let end = match line.whole_context {
-            true => "the model's whole context",
-            false => "then memory ends",
+        let end = if line.whole_context {
+            "the model's whole context"
+        } else {
+            "then memory ends"
         };
         let pages = match line.pages {
             0 => "less than a page".to_owned(),

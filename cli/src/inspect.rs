@@ -1,4 +1,4 @@
-//! `kept models inspect`: what is in a GGUF file, and what a long document would take. On one screen.
+//! `kept models inspect`: the contents of a GGUF file and the memory for a long document, on one screen.
 
 use std::collections::BTreeMap;
 
@@ -45,32 +45,32 @@ struct InspectJson {
     weights_bytes: u64,
     kv_bytes_per_token: u64,
     kv_bytes_context: u64,
-    /// How rows are stored in these.
+    /// Type of the rows in these estimates.
     cache: &'static str,
-    /// The full cache of the whole context by type.
+    /// Bytes of the full cache at the context length, by type.
     kv_bytes_by_type: BTreeMap<&'static str, u64>,
     tokenizer: String,
     chat_template: bool,
     thinking: bool,
-    /// What can be read with the memory that is free now, where the system says how much that is.
+    /// The longest document for the free memory, if the system reports the free memory.
     fit: Option<Fit>,
-    /// The same of the first GPU's memory, where there is one.
+    /// The same for the memory of the first GPU, if there is one.
     #[serde(rename = "card")]
     gpu: Option<GpuFit>,
 }
 
 #[derive(Serialize)]
 struct GpuFit {
-    /// What `--device` calls it.
+    /// The GPU's name for `--device`.
     device: String,
     name: String,
     fit: Option<Fit>,
-    /// Why the model cannot be there, whatever its memory.
+    /// Why the model cannot run on the GPU, regardless of its memory.
     error: Option<String>,
 }
 
 impl GpuFit {
-    /// Of the first GPU, with `memory` bytes of it or what is free.
+    /// The estimate for the first GPU with `memory` bytes, by default its free memory.
     fn of(
         arguments: &InspectArguments,
         memory: Option<u64>,
@@ -227,9 +227,10 @@ fn screen(report: &InspectJson) -> String {
                 bytes(report.weights_bytes),
                 report.bits_per_weight,
                 mix.join(", "),
-                match report.tied_output {
-                    true => "; output tied to the embedding",
-                    false => "",
+                if report.tied_output {
+                    "; output tied to the embedding"
+                } else {
+                    ""
                 }
             ),
         ),
@@ -255,9 +256,10 @@ fn screen(report: &InspectJson) -> String {
             format!(
                 "{}; thinking: {}",
                 yes(report.chat_template),
-                match report.thinking {
-                    true => "can be turned on and off",
-                    false => "none",
+                if report.thinking {
+                    "can be turned on and off"
+                } else {
+                    "none"
                 }
             ),
         ),

@@ -1,4 +1,5 @@
-//! `kept models list`: the models on this computer, and those worth downloading. `kept models add` and `forget`: where to look.
+//! `kept models list`: the models on this computer, and those worth downloading. `kept models add` and `forget`: the
+//! folders to search.
 
 use std::path::PathBuf;
 
@@ -23,14 +24,13 @@ pub fn run(arguments: &ListArguments) -> anyhow::Result<()> {
         finder = finder.with_folder(folder);
     }
     let found = finder.find();
-    match arguments.json {
-        true => output::print_json(&as_json(&found)),
-        false => {
-            for trouble in &found.troubles {
-                output::say(&format!("note: {trouble}\n"));
-            }
-            output::print_text(&as_text(&found))
+    if arguments.json {
+        output::print_json(&as_json(&found))
+    } else {
+        for trouble in &found.troubles {
+            output::say(&format!("note: {trouble}\n"));
         }
+        output::print_text(&as_text(&found))
     }
 }
 
@@ -68,7 +68,7 @@ fn as_json(found: &Found) -> Value {
 
 fn as_text(found: &Found) -> String {
     if found.models.is_empty() && found.unfinished.is_empty() {
-        return "no model but the one in the box (--model mini); kept models list --catalogue shows some that are worth downloading\n"
+        return "no model but the built-in one (--model mini); kept models list --catalogue shows some that are worth downloading\n"
             .to_owned();
     }
     let mut text = String::new();

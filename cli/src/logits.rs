@@ -1,4 +1,4 @@
-//! `kept logits`: the model's raw output for given tokens, for holding Kept against other engines.
+//! `kept logits`: the model's raw logits for given tokens, for comparisons with other engines.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,8 @@ pub fn run(arguments: &LogitsArguments) -> anyhow::Result<()> {
     let model = arguments.engine.model_path()?;
     output::check_target(&arguments.output, &[model.as_path()])?;
     let engine = arguments.engine.open(&model)?;
-    // For holding against other engines: as exact as it gets, unless another type is asked for. A GPU has nothing more exact than f16.
+    // Comparisons with other engines need the most exact type, unless the user names one: f32 on the CPU. A GPU
+    // supports nothing more exact than f16.
     let engine = match engine.named_cache() {
         None if engine.model().gpu().is_none() => engine.with_cache(CacheType::F32),
         _ => engine,

@@ -1,6 +1,7 @@
-//! The `kept` terminal program: the engine behind commands, results on stdout, progress and errors on stderr.
+//! The `kept` terminal program: runs the engine from the command line, with results on stdout, progress and errors on
+//! stderr.
 //!
-//! Not here: anything the engine does. A command reads its arguments, calls the engine and prints.
+//! A command only parses its arguments, calls the engine and prints; all other work is the engine's.
 
 mod arguments;
 mod ask;
@@ -16,6 +17,7 @@ mod map;
 mod map_page;
 mod methods;
 mod model;
+mod options;
 mod output;
 mod own_vaults;
 mod paint;
@@ -60,16 +62,19 @@ fn main() -> ExitCode {
             output::say(&format!("{}\n", one_line(&error.to_string())));
             ExitCode::from(STOPPED)
         }
-        // Whoever read our output has seen enough (`kept map | head`).
+        // The reader of our output has closed the pipe (`kept map | head`).
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            output::say(&format!("error: {}\n", one_line(&format!("{error:#}"))));
+            let options = options::that_help(&error);
+            let options = options.map_or(String::new(), |options| format!(" ({options})"));
+            let sentence = one_line(&format!("{error:#}"));
+            output::say(&format!("error: {sentence}{options}\n"));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Help and version are printed as they are; a refusal is one line, as every other error.
+/// Prints help and version unchanged, and any other refusal as one line, like every other error.
 fn refuse_arguments(refusal: &clap::Error) -> ExitCode {
     if !refusal.use_stderr() {
         let _ = refusal.print();
@@ -94,7 +99,7 @@ fn refuse_arguments(refusal: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// How a file or a question is given that was given without a name.
+/// A hint for a file or question that was given without its option.
 fn way_of(refusal: &clap::Error, command: &clap::Command) -> &'static str {
     let given = refusal
         .get(ContextKind::InvalidArg)
@@ -113,7 +118,7 @@ fn way_of(refusal: &clap::Error, command: &clap::Command) -> &'static str {
     }
 }
 
-/// What shells expect of a program that Ctrl-C ended.
+/// The exit code that shells expect after Ctrl-C.
 const STOPPED: u8 = 130;
 
 fn is_stopped(error: &anyhow::Error) -> bool {
@@ -150,14 +155,14 @@ fn run(command: Command) -> anyhow::Result<()> {
     }
 }
 
-/// Errors are one sentence on one line, whatever a file name or a library put into them.
+/// Joins an error into one line, whatever line breaks a file name or a library put into it.
 fn one_line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     output::printable(&words.join(" "))
 }
 
-/// `KEPT_LOG=kept_engine=debug` shows spans and events on stderr; by default nothing. Only our own are ever shown: a library
-/// that reads the document may log its words.
+/// `KEPT_LOG=kept_engine=debug` prints spans and events to stderr; the default is none. Only events of our own crates
+/// are printed, because a library that reads the document may log its text.
 fn start_log() -> anyhow::Result<()> {
     let Some(asked) = std::env::var_os("KEPT_LOG").filter(|asked| !asked.is_empty()) else {
         return Ok(());
@@ -178,7 +183,7 @@ fn start_log() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A panic is our bug: it is reported in one line that says so.
+/// Reports a panic as a bug, in one line.
 fn report_bugs_in_one_line() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic

@@ -6,7 +6,7 @@ use std::path::Path;
 use kept_engine::documents::{Document, Page};
 use kept_engine::vault::Vaults;
 use kept_engine::{
-    Answer, Ask, Engine, Event, LayerRetention, Part, RetentionMap, Run, Sampling, runs,
+    Answer, Ask, Engine, Event, LayerRetention, Note, Part, RetentionMap, Run, Sampling, runs,
 };
 use serde::Serialize;
 use serde::ser::{SerializeSeq, SerializeStruct, Serializer};
@@ -38,7 +38,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
             method: &method,
             budget,
             sampling: &Sampling::default(),
-            // The map is made while reading; nothing needs to be answered.
+            // Prefill produces the map; no answer is needed.
             max_tokens: 0,
             thinking: false,
             limits,
@@ -53,11 +53,12 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
     );
     bar.clear();
     let mut read = read?;
-    read.notes.extend(trouble);
+    read.notes.extend(trouble.map(Note::from));
     if let Some(path) = &arguments.html {
-        let label = match method.name == read.method {
-            true => method.to_string(),
-            false => read.method.clone(),
+        let label = if method.name == read.method {
+            method.to_string()
+        } else {
+            read.method.clone()
         };
         let page = map_page::page(
             &document,
@@ -83,7 +84,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
     print(&document, &read, colored)
 }
 
-/// Prints the painted document, or, without colours, a table of its parts.
+/// Prints the painted document, or a table of its parts if `colored` is false.
 pub fn print(document: &Document, answer: &Answer, colored: bool) -> anyhow::Result<()> {
     let runs = runs(&document.text, &answer.prompt, &answer.map);
     let mut out = String::new();
@@ -128,7 +129,7 @@ pub fn table_rows(document: &Document, runs: &[Run]) -> Vec<TableRow> {
     };
     let pages = document.pages.iter();
     let mut pages: Vec<_> = pages.map(|p| (of_page(p), p.range.clone())).collect();
-    // Documents without pages among several are each a part.
+    // Of several documents, each one without pages is one part.
     let without = document
         .parts
         .iter()
@@ -236,20 +237,20 @@ impl Serialize for MapJson<'_> {
     }
 }
 
-/// What `start` and `end` count in.
+/// The document whose bytes `start` and `end` count.
 #[derive(Serialize)]
 struct DocumentJson<'a> {
     name: &'a str,
     encoding: &'a str,
-    /// Bytes of a byte-order mark at the head of the file, which is not in the text.
+    /// Bytes of a byte-order mark at the start of the file, which is not part of the text.
     skipped_bytes: usize,
     text: &'a str,
-    /// The documents that are in it, where there are several.
+    /// The single documents, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     parts: Vec<PartJson<'a>>,
 }
 
-/// One of several documents: its bytes in the text of all.
+/// One of several documents: its byte range in the joined text.
 #[derive(Serialize)]
 struct PartJson<'a> {
     name: &'a str,
@@ -279,11 +280,11 @@ impl<'a> DocumentJson<'a> {
 struct TokenJson<'a> {
     text: &'a str,
     part: Part,
-    /// Bytes of the document's text; null for tokens that are not the document's.
+    /// Byte range in the document's text; null for tokens outside the document.
     start: Option<usize>,
     end: Option<usize>,
     page: Option<u32>,
-    /// Which of several documents.
+    /// Name of the document, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     document: Option<&'a str>,
 }
@@ -329,7 +330,8 @@ impl Serialize for Layers<'_> {
         #[derive(Serialize)]
         struct LayerJson<'a> {
             heads: &'a [Vec<u32>],
-            /// How many of the last positions the layer attends to; null for a layer that attends to all and was cut.
+            /// Number of last positions that a sliding-window layer attends to; null for a global layer, whose cache
+            /// was compressed.
             window: Option<usize>,
         }
         let map = self.0;

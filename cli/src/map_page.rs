@@ -1,4 +1,4 @@
-//! The painted document as one page for a browser: no script, nothing fetched, light and dark.
+//! The painted document as one HTML page without scripts or external resources, in light and dark colours.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use kept_engine::{Answer, Run};
 use crate::map::table_rows;
 use crate::output::{bytes, count};
 
-/// Steps of the hue; the share is rounded to the nearest, and anything above nothing is at least one step.
+/// Number of colour steps. A share is rounded to the nearest step; every share above 0 gets at least step 1.
 const STEPS: usize = 20;
 
 const STYLE: &str = "
@@ -30,7 +30,7 @@ td,th{padding:2px 16px 2px 0;text-align:right;font-weight:400}
 td:first-child,th:first-child{text-align:left}
 ";
 
-/// The page.
+/// Renders the page.
 pub fn page(
     document: &Document,
     question: &str,

@@ -1,6 +1,8 @@
-//! `kept methods`: every method, what it keeps, when it acts, where its rows stand, what can be set, and where it was published.
+//! `kept methods`: every method, what it keeps, when it acts, the positions of its rows, its parameters, and its
+//! publication.
 //!
-//! Everything printed comes from the methods' own files. `--markdown` prints the table of docs/methods.md; a test compares the two.
+//! All of the text comes from the source files of the methods. `--markdown` prints the table of docs/methods.md; a test
+//! compares the two.
 
 use kept_engine::Method;
 use kept_engine::policies::{self, MethodInfo, Parameter};
@@ -67,17 +69,18 @@ pub fn run(arguments: &MethodsArguments) -> anyhow::Result<()> {
         let listed: Vec<MethodJson> = listed.iter().map(|info| MethodJson::from(*info)).collect();
         return output::print_json(&listed);
     }
-    let text = match arguments.markdown {
-        true => markdown(&listed),
-        false => plain(&listed) + WRITTEN,
+    let text = if arguments.markdown {
+        markdown(&listed)
+    } else {
+        plain(&listed) + WRITTEN
     };
     output::print_text(&text)
 }
 
-/// How parameters are set.
+/// Explains how to set parameters.
 const WRITTEN: &str = "\nParameters are set with the name, wherever a method is named: --method 'snapkv[w=8,sinks=0]'; or with --set w=8,sinks=0.\n";
 
-/// A block for each method, for reading in a terminal.
+/// The list for a terminal: one block per method.
 fn plain(listed: &[&MethodInfo]) -> String {
     let mut text = String::new();
     for info in listed {
@@ -112,7 +115,7 @@ fn plain(listed: &[&MethodInfo]) -> String {
     text
 }
 
-/// One row for each method.
+/// The list as a Markdown table: one row per method.
 fn markdown(listed: &[&MethodInfo]) -> String {
     let mut text = String::from(
         "| method | keeps | acts | positions | `--set` (default; range) | paper |\n\
@@ -137,7 +140,7 @@ fn markdown(listed: &[&MethodInfo]) -> String {
     text
 }
 
-/// A bar would end the cell.
+/// Escapes `|`, which would end the table cell.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

@@ -1,5 +1,5 @@
-//! What `--model` means: the model in the box, a file, or a model that some program has put on this computer; and which one it is where
-//! none is named. Nothing is downloaded here.
+//! Resolves `--model`: the built-in model, a file, or a model that some program has stored on this computer; and the
+//! default if `--model` is missing. Nothing is downloaded.
 
 use std::path::{Path, PathBuf};
 
@@ -9,16 +9,16 @@ use kept_hub::{Entry, Finder, HubError, ModelChoice, Preferred, PreferredBy};
 
 use crate::output;
 
-/// The model that answers.
+/// The resolved model.
 pub struct Answering {
-    /// Its file.
+    /// The model file.
     pub path: PathBuf,
-    /// What it is called and why it was taken; `None` where it was named.
+    /// Name of the model and the reason for the choice; `None` if the user named the model.
     unnamed: Option<(String, PreferredBy)>,
 }
 
 impl Answering {
-    /// The model that `named` means, or the one that is taken where none is named.
+    /// Resolves `named`, or chooses the default if it is `None`.
     pub fn of(named: Option<&str>) -> anyhow::Result<Answering> {
         if let Some(name) = named {
             return Ok(Answering {
@@ -36,8 +36,8 @@ impl Answering {
         })
     }
 
-    /// Says which model was taken if none was named, and what the one in the box cannot do with `document`. Said once the document is
-    /// being read, so that a refusal stays one line.
+    /// Notes for the user: which model was chosen if none was named, and what the built-in model cannot do with
+    /// `document`. The caller prints them once prefill has started, so that an error stays one line.
     pub fn notes(&self, document: &Document) -> String {
         let mut notes = String::new();
         if let Some((name, by)) = &self.unnamed {
@@ -47,7 +47,7 @@ impl Answering {
             let pull = Entry::first(available_memory())
                 .map_or_else(String::new, |entry| format!(" {}", entry.reference()));
             notes += &format!(
-                "note: the model in the box (mini) only finds facts that one plain sentence states, such as the codes, names and dates of the \
+                "note: the built-in model (mini) only finds facts that one plain sentence states, such as the codes, names and dates of the \
                  sample; for real questions get a real model: make models, or kept models pull{pull}, then kept models use NAME\n"
             );
         }
@@ -55,12 +55,12 @@ impl Answering {
     }
 }
 
-/// The model that is taken where none is named.
+/// The default model.
 pub fn preferred() -> Result<Preferred, HubError> {
     Finder::from_env()?.preferred(&ModelChoice::from_env(), MINI, available_memory())
 }
 
-/// Why a model is taken that was not named.
+/// The reason for the choice of the default model.
 pub fn why(by: PreferredBy) -> &'static str {
     match by {
         PreferredBy::Choice => "chosen with kept models use",
@@ -73,7 +73,7 @@ pub fn why(by: PreferredBy) -> &'static str {
     }
 }
 
-/// The file of the model that `name` means.
+/// The model file that `name` refers to.
 pub fn model_path(name: &str) -> anyhow::Result<PathBuf> {
     let path = Path::new(name);
     if name == MINI || path.is_absolute() || path.exists() {
@@ -81,7 +81,7 @@ pub fn model_path(name: &str) -> anyhow::Result<PathBuf> {
     }
     match Finder::from_env()?.choose(name) {
         Ok(file) => Ok(file),
-        // A path with a mistake in it: whoever opens it says so.
+        // A mistyped path: opening it reports the error.
         Err(HubError::NoModel { .. } | HubError::NotHere { .. }) if is_written_as_path(name) => {
             Ok(path.to_owned())
         }

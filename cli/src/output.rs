@@ -1,4 +1,4 @@
-//! Writing results: to stdout, to files, as JSON, with errors that say what could not be written and why.
+//! Output to stdout, stderr, files and JSON. Errors name what could not be written and why.
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde::Serialize;
 
-/// stdout, buffered; call `finish` so that a full disk is noticed.
+/// Buffered stdout. The caller must call `finish`, which reports a full disk.
 pub struct Stdout(BufWriter<io::StdoutLock<'static>>);
 
 impl Stdout {
@@ -15,7 +15,7 @@ impl Stdout {
         Self(BufWriter::new(io::stdout().lock()))
     }
 
-    /// Writes what is buffered.
+    /// Flushes the buffer.
     pub fn finish(mut self) -> anyhow::Result<()> {
         self.0.flush().context(CANNOT_PRINT)
     }
@@ -42,19 +42,19 @@ pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     out.finish()
 }
 
-/// Prints text as it is.
+/// Prints text unchanged.
 pub fn print_text(text: &str) -> anyhow::Result<()> {
     let mut out = Stdout::new();
     out.write_all(text.as_bytes()).context(CANNOT_PRINT)?;
     out.finish()
 }
 
-/// Says something on stderr. Whoever closed it does not want to know.
+/// Writes to stderr and ignores errors, because stderr may be closed.
 pub fn say(text: &str) {
     let _ = io::stderr().write_all(text.as_bytes());
 }
 
-/// A document must not control the terminal: control characters other than line break and tab are shown as a mark.
+/// Replaces control characters other than line break and tab by a mark, so that a document cannot control the terminal.
 pub fn printable(text: &str) -> String {
     text.chars()
         .filter(|&c| c != '\r')
@@ -67,10 +67,10 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
-/// Largest file that is read whole into memory besides documents, which have a limit of their own.
+/// Largest input file that is read into memory. Documents have their own limit.
 const LARGEST_INPUT: u64 = 2 << 30;
 
-/// Reads an input file whole. Pipes and devices are refused: they may never end.
+/// Reads a whole input file. Pipes and devices are refused because they may never end.
 pub fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
     let shown = path.display();
     let about = std::fs::metadata(path)
@@ -88,7 +88,7 @@ pub fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("'{shown}' could not be read"))
 }
 
-/// Refuses an output path before any work is done for it: its folder must be there, and it must be none of the `inputs`.
+/// Checks an output path before any work is done: its folder must exist, and it must not be one of the `inputs`.
 pub fn check_target(path: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
     let shown = path.display();
     let folder = match path.parent() {
@@ -115,8 +115,8 @@ pub fn check_target(path: &Path, inputs: &[&Path]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a whole file through `write`: beside its place first, then moved there, so that a file that was there before is
-/// replaced by a whole one or not at all. Devices and pipes are written directly.
+/// Writes a file through `write`, atomically: first a temporary file in the same folder, then a rename. An existing
+/// file is replaced completely or not at all. Devices and pipes are written directly.
 pub fn write_file(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -125,17 +125,19 @@ pub fn write_file(
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(format!(".{}.part", std::process::id()));
-    let place = match direct {
-        true => path.to_owned(),
-        false => path.with_file_name(name),
+    let place = if direct {
+        path.to_owned()
+    } else {
+        path.with_file_name(name)
     };
     let attempt = || -> io::Result<()> {
         let mut file = BufWriter::new(File::create(&place)?);
         write(&mut file)?;
         file.flush()?;
-        match direct {
-            true => Ok(()),
-            false => std::fs::rename(&place, path),
+        if direct {
+            Ok(())
+        } else {
+            std::fs::rename(&place, path)
         }
     };
     attempt().map_err(|error| {
@@ -153,7 +155,7 @@ pub fn write_file(
     })
 }
 
-/// Whether the error is that the reader of our output went away.
+/// Whether the error is a broken pipe: the reader of our output has closed it.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause
@@ -162,7 +164,7 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Bytes for people: `4.8 MiB`.
+/// Formats a byte count: `4.8 MiB`.
 pub fn bytes(count: u64) -> String {
     let count = count as f64;
     match count {
@@ -173,7 +175,7 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// Counts for people: `12,345`.
+/// Formats a count: `12,345`.
 pub fn count(number: usize) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);

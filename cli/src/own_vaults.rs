@@ -1,17 +1,17 @@
-//! Vaults of a command's own, for as long as it runs.
+//! A temporary vault folder for the duration of one command.
 
 use std::path::PathBuf;
 
 use kept_engine::vault::VaultFolder;
 
-/// A folder of vaults that goes away with it.
+/// A temporary vault folder, which is deleted on drop.
 pub struct OwnVaults {
     path: PathBuf,
     pub folder: VaultFolder,
 }
 
 impl OwnVaults {
-    /// In the system's folder for what is temporary.
+    /// Creates it in the system's temporary folder.
     pub fn new() -> Self {
         let path = std::env::temp_dir().join(format!("kept-vaults-{}", std::process::id()));
         Self {

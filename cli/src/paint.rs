@@ -1,4 +1,4 @@
-//! Painting a document in a terminal: one hue behind the words, stronger where more heads kept the token.
+//! Paints a document in a terminal: one background hue, stronger where more heads kept the token.
 
 use kept_engine::Run;
 
@@ -22,7 +22,7 @@ const LIGHT: [&str; 5] = [
 ];
 const RESET: &str = "\x1b[0m";
 
-/// Whether to paint: as asked, or if `terminal` and the person did not set `NO_COLOR`.
+/// Whether to use colours: as requested, or with `auto` if `terminal` is true and the user did not set `NO_COLOR`.
 pub fn wanted(color: Color, terminal: bool) -> bool {
     match color {
         Color::Always => true,
@@ -35,12 +35,12 @@ pub fn wanted(color: Color, terminal: bool) -> bool {
     }
 }
 
-/// 0 for a share of nothing, then quarters up to 4.
+/// The colour level of a share: 0 for a share of 0, then one level per quarter, up to 4.
 fn level(share: f32) -> usize {
     (share * 4.0).ceil().clamp(0.0, 4.0) as usize
 }
 
-/// Terminals that set `COLORFGBG` say whether their background is light; others are taken for dark.
+/// The palette for the terminal's background, from `COLORFGBG`; dark if the variable is missing.
 fn palette() -> &'static [&'static str; 5] {
     let background = std::env::var("COLORFGBG")
         .ok()
@@ -68,7 +68,8 @@ pub fn legend() -> String {
     format!("kept in {}", levels.join(" "))
 }
 
-/// The text with its runs painted. Colours end before every line break, so that nothing bleeds to the margin.
+/// Renders the text with its runs coloured. Colours end before every line break, so that they do not extend to the
+/// margin.
 pub fn painted(text: &str, runs: &[Run]) -> String {
     let palette = palette();
     let mut out = String::with_capacity(text.len() * 2);

@@ -1,4 +1,4 @@
-//! The progress bar on stderr: shown in a terminal only, gone when reading is done.
+//! Progress bars on stderr, shown only in a terminal and removed when the work is done.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use kept_hub::{Phase, Status};
 
 use crate::output::bytes;
 
-/// A bar for reading.
+/// Progress bar of prefill.
 pub struct ReadingBar(ProgressBar);
 
 impl ReadingBar {
-    /// A bar that is drawn if stderr is a terminal.
+    /// Creates a bar, which is drawn if stderr is a terminal.
     pub fn new() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(20));
         if let Ok(style) =
@@ -24,17 +24,17 @@ impl ReadingBar {
         Self(bar)
     }
 
-    /// Also says what is read for: `reading (snapkv 25%) ...`.
+    /// Adds a label: `reading (snapkv 25%) ...`.
     pub fn label(&self, label: &str) {
         self.0.set_prefix(format!(" ({label})"));
     }
 
-    /// Prints without leaving a piece of the bar in between.
+    /// Runs `print` while the bar is hidden, so that output and bar do not mix.
     pub fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
         self.0.suspend(print)
     }
 
-    /// Shows how far reading has come.
+    /// Shows the progress of prefill.
     pub fn show(&self, progress: &Progress) {
         self.0.set_length(progress.tokens_total as u64);
         self.0.set_position(progress.tokens_done as u64);
@@ -49,17 +49,17 @@ impl ReadingBar {
         ));
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn clear(&self) {
         self.0.finish_and_clear();
     }
 }
 
-/// A bar over many questions.
+/// Progress bar over a number of questions.
 pub struct CountBar(ProgressBar);
 
 impl CountBar {
-    /// A bar over `total` questions, drawn if stderr is a terminal.
+    /// Creates a bar over `total` questions, which is drawn if stderr is a terminal.
     pub fn new(total: usize) -> Self {
         let target = ProgressDrawTarget::stderr_with_hz(20);
         let bar = ProgressBar::with_draw_target(Some(total as u64), target);
@@ -69,23 +69,23 @@ impl CountBar {
         Self(bar)
     }
 
-    /// The next question, of `label`.
+    /// Advances to the next question, of the run `label`.
     pub fn next(&self, label: &str) {
         self.0.set_message(label.trim().to_owned());
         self.0.inc(1);
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn clear(&self) {
         self.0.finish_and_clear();
     }
 }
 
-/// A bar for a download.
+/// Progress bar of a download.
 pub struct TransferBar(ProgressBar);
 
 impl TransferBar {
-    /// A bar that is drawn if stderr is a terminal.
+    /// Creates a bar, which is drawn if stderr is a terminal.
     pub fn new() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
         if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:24} {percent:>3} %  {msg}") {
@@ -94,7 +94,7 @@ impl TransferBar {
         Self(bar)
     }
 
-    /// Shows how far the download has come.
+    /// Shows the progress of the download.
     pub fn show(&self, status: &Status) {
         let doing = match status.phase {
             Phase::Checking => "checking what is here",
@@ -126,13 +126,13 @@ impl TransferBar {
             });
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn clear(&self) {
         self.0.finish_and_clear();
     }
 }
 
-/// Seconds for people: `45 s`, `3 min 20 s`.
+/// Formats a duration: `45 s`, `3 min 20 s`.
 pub fn duration(seconds: f64) -> String {
     let whole = Duration::from_secs_f64(seconds.clamp(0.0, 1e9)).as_secs();
     match whole {
@@ -143,7 +143,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// A stop that Ctrl-C requests; a second Ctrl-C ends the program at once.
+/// Creates a `Stop` that Ctrl-C requests. A second Ctrl-C ends the program at once.
 pub fn stop_on_ctrl_c() -> Stop {
     let stop = Stop::new();
     let requested = stop.clone();

@@ -1,4 +1,4 @@
-//! `kept models pull`: a model from the hub, downloaded, paused with Ctrl-C, gone on with.
+//! `kept models pull`: downloads a model from the hub. Ctrl-C pauses; the same command resumes.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::arguments::PullArguments;
 use crate::output::{self, bytes};
 use crate::progress::TransferBar;
 
-/// The person paused it: no error, and not done.
+/// The user paused the download, which is no error but also not finished.
 #[derive(Debug, thiserror::Error)]
 #[error("paused: {} of {} are kept; go on with: kept models pull {reference}", bytes(*.done), bytes(*.total))]
 pub struct Paused {
@@ -47,7 +47,7 @@ pub fn run(arguments: &PullArguments) -> anyhow::Result<()> {
     download.start();
     let stopping = download.clone();
     let installed = ctrlc::set_handler(move || {
-        // A second Ctrl-C ends the program at once; what has arrived is kept all the same.
+        // A second Ctrl-C ends the program at once; the downloaded part is kept.
         if stopping.status().phase.is_at_rest() || stopping.is_stopping() {
             std::process::exit(i32::from(crate::STOPPED));
         }

@@ -1,4 +1,4 @@
-//! `kept models remove`: a model of the hub's cache, or what has arrived of downloads that nobody finished.
+//! `kept models remove`: removes a model from the hub's cache, or the partial files of unfinished downloads.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::arguments::RemoveModelArguments;
 use crate::output::{self, bytes};
 
-/// What is to be removed.
+/// A file to be removed.
 struct Doomed {
     name: String,
     path: PathBuf,
@@ -18,12 +18,13 @@ struct Doomed {
 
 pub fn run(arguments: &RemoveModelArguments) -> anyhow::Result<()> {
     let finder = Finder::from_env()?;
-    let doomed = match arguments.unfinished {
-        true => unfinished(&finder, arguments.name.as_deref())?,
-        false => vec![model(
+    let doomed = if arguments.unfinished {
+        unfinished(&finder, arguments.name.as_deref())?
+    } else {
+        vec![model(
             &finder,
             arguments.name.as_deref().unwrap_or_default(),
-        )?],
+        )?]
     };
     if !arguments.yes && !confirmed(&doomed)? {
         output::say("nothing is removed\n");
@@ -32,9 +33,10 @@ pub fn run(arguments: &RemoveModelArguments) -> anyhow::Result<()> {
     let cache: &HubCache = finder.cache();
     let (mut removed, mut freed) = (Vec::new(), 0);
     for one in doomed {
-        freed += match arguments.unfinished {
-            true => cache.remove_partial(&one.path)?,
-            false => cache.remove(&one.path)?,
+        freed += if arguments.unfinished {
+            cache.remove_partial(&one.path)?
+        } else {
+            cache.remove(&one.path)?
         };
         removed.push(one.name);
     }
@@ -51,7 +53,7 @@ pub fn run(arguments: &RemoveModelArguments) -> anyhow::Result<()> {
 fn model(finder: &Finder, name: &str) -> anyhow::Result<Doomed> {
     anyhow::ensure!(
         name != kept_engine::MINI,
-        "mini is the model in the box; it stays"
+        "mini is the built-in model; it stays"
     );
     let path = finder.choose(name)?;
     let models = finder.find().models;
@@ -102,7 +104,7 @@ fn unfinished(finder: &Finder, name: Option<&str>) -> anyhow::Result<Vec<Doomed>
     }
 }
 
-/// Asks, once. Where nobody can answer, nothing is removed.
+/// Asks the user once for confirmation. Without a terminal the answer is no.
 fn confirmed(doomed: &[Doomed]) -> anyhow::Result<bool> {
     let names: Vec<String> = doomed
         .iter()
@@ -111,7 +113,7 @@ fn confirmed(doomed: &[Doomed]) -> anyhow::Result<bool> {
     let what = names.join(", ");
     anyhow::ensure!(
         std::io::stdin().is_terminal(),
-        "remove {what}? Nobody can be asked here; add --yes to remove it"
+        "remove {what}? There is no terminal to ask in; add --yes to remove it"
     );
     output::say(&output::printable(&format!(
         "remove {what} for good? [y/N] "

@@ -1,4 +1,4 @@
-//! `kept tokenize`: the token ids of a text, as the document of a question would be encoded.
+//! `kept tokenize`: the token ids of a text, encoded like the document of a question.
 
 use anyhow::Context;
 use kept_engine::EngineError;
@@ -17,7 +17,7 @@ struct TokenizeJson<'a> {
 }
 
 pub fn run(arguments: &TokenizeArguments) -> anyhow::Result<()> {
-    // The vocabulary alone: files without weights can be held against other tokenizers too.
+    // Only the vocabulary is read, so that files without weights can be compared with other tokenizers too.
     let path = model_path(&arguments.model)?;
     let open = |error| EngineError::Open {
         path: path.clone(),

@@ -1,4 +1,4 @@
-//! `kept models use`: the model that answers where none is named.
+//! `kept models use`: chooses the default model.
 
 use anyhow::Context;
 use kept_engine::MINI;
@@ -33,8 +33,8 @@ pub fn run(arguments: &UseArguments) -> anyhow::Result<()> {
     output::print_text(&output::printable(&format!("{name}: {}\n", why(by))))
 }
 
-/// What to keep of `name`, so that it leads to the same model from every folder. A model that cannot be opened is refused now and not
-/// at the next question.
+/// The form of `name` to store, which refers to the same model from every folder. A model that cannot be opened is
+/// refused now instead of at the next question.
 fn checked(name: &str) -> anyhow::Result<String> {
     let path = model_path(name)?;
     if name == MINI {

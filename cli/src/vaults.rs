@@ -1,4 +1,4 @@
-//! `kept vaults`: what was kept of documents on disk: a list, and ways to be rid of it.
+//! `kept vaults`: lists and removes the documents stored on disk.
 
 use kept_engine::vault::{Holds, VaultEntry, VaultFolder};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::arguments::{RemoveArguments, VaultsArguments};
 use crate::output::{self, bytes, count};
 
-/// Digits of a key that a list shows: enough to tell vaults apart.
+/// Digits of a key in a list: enough to distinguish vaults.
 const SHOWN_DIGITS: usize = 12;
 
 /// The part of a key that differs between documents under one model.
@@ -66,7 +66,7 @@ pub fn list(arguments: &VaultsArguments) -> anyhow::Result<()> {
                 },
             ),
             _ => format!(
-                "{}  not whole, or of another version: it will be made anew\n      {}\n",
+                "{}  not whole, or of another version: it will be rebuilt\n      {}\n",
                 shown(entry),
                 bytes(entry.bytes)
             ),
@@ -102,9 +102,10 @@ pub fn remove(arguments: &RemoveArguments) -> anyhow::Result<()> {
     );
     let (mut gone, mut in_use) = (0, 0);
     for entry in &entries {
-        match folder.remove(&entry.key)? {
-            true => gone += 1,
-            false => in_use += 1,
+        if folder.remove(&entry.key)? {
+            gone += 1
+        } else {
+            in_use += 1
         }
     }
     tell(gone, in_use, arguments.json)

@@ -1,7 +1,6 @@
-//! One opened file: its text, its pages, and where it came from.
+//! One opened file: its text, its pages and its origin.
 //!
-//! Reading the file and choosing who decodes it happens here; decoding is in `text` and `pdf`, finding out what a file
-//! is in `sniff`.
+//! This module reads the file and selects the decoder. `sniff` detects the format; `text` and `pdf` decode.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,13 +9,13 @@ use std::path::Path;
 
 use crate::{DocumentError, Part, passage, pdf, sniff, text};
 
-/// The largest file that is opened, in bytes: 512 MiB.
+/// The largest file that Kept opens, in bytes: 512 MiB.
 ///
-/// At about four bytes a token that is a hundred million tokens, far beyond any model, so nothing is lost; and a file
-/// opened by mistake cannot fill the memory.
+/// At about four bytes per token that is over a hundred million tokens, far more than any context length. The limit
+/// prevents a file opened by mistake from filling the memory.
 pub const MAX_SOURCE_BYTES: u64 = 512 << 20;
 
-/// What sort of document a file is. It decides how passages are cut, and nothing else.
+/// The kind of a document. It decides only how passages are cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
@@ -24,21 +23,21 @@ pub enum Kind {
     PlainText,
     /// Markdown, kept verbatim.
     Markdown,
-    /// Source code, data or markup whose unit is the line, kept verbatim.
+    /// Source code, data or markup, kept verbatim. Its unit is the line.
     SourceCode {
-        /// The language as people write it ("Rust", "Python", "CSV").
+        /// The usual name of the language ("Rust", "Python", "CSV").
         language: &'static str,
     },
-    /// Text taken out of a PDF.
+    /// Text extracted from a PDF.
     Pdf,
 }
 
 /// A page of a document that has pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// Place in the file, from 1. Not the number printed on the page.
+    /// Index of the page in the file, from 1. Not the number printed on the page.
     pub number: u32,
-    /// Bytes of [`Document::text`]. Pages follow each other without a gap: the blank line that ends a page belongs to it.
+    /// Byte range in [`Document::text`]. Pages are contiguous: a page includes the blank line at its end.
     pub range: Range<usize>,
 }
 
@@ -50,32 +49,43 @@ pub struct Page {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Document {
-    /// The file's own name, without its folder.
+    /// The file name without its folder.
     pub name: String,
-    /// What sort of document it is.
+    /// The kind of the document.
     pub kind: Kind,
-    /// The whole text. Line ends are those of the file.
+    /// The whole text, with the line ends of the file.
     pub text: String,
-    /// The pages in order, tiling `text`; empty where the format has no pages.
+    /// The pages in order, without gaps in `text`; empty if the format has no pages.
     pub pages: Vec<Page>,
     /// The encoding of the file ("UTF-8", "UTF-16LE", "windows-1252", ...); "PDF" for a PDF.
     pub encoding: &'static str,
     /// Size of the file in bytes.
     pub source_bytes: u64,
-    /// Bytes of the byte-order mark at the head of the file, which is not in `text`.
+    /// Length in bytes of the byte-order mark at the start of the file, which `text` does not contain.
     pub skipped_bytes: usize,
-    /// How many malformed byte sequences stand in `text` as U+FFFD. Worth a word to the user when it is not zero.
+    /// Number of malformed byte sequences, each a U+FFFD in `text`. Report it to the user if it is not zero.
     pub malformed: usize,
-    /// Numbers of the pages that are damaged and hold no text here. Worth a word to the user too.
+    /// Numbers of the damaged pages, whose text is missing from `text`. Report them to the user.
     pub unread_pages: Vec<u32>,
-    /// The documents that were joined to this one ([`Document::join`]), in order; empty where it is one file.
+    /// The documents joined by [`Document::join`], in order; empty for a single file.
     pub parts: Vec<Part>,
 }
 
 impl Document {
     /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// A [`DocumentError`] if the file cannot be read, is too large, or is not text or PDF.
     pub fn open(path: &Path) -> Result<Self, DocumentError> {
-        let shown = path.display().to_string();
+        Self::open_named(path, &path.display().to_string())
+    }
+
+    /// [`Document::open`] with `shown` as the file's name in error messages.
+    ///
+    /// # Errors
+    /// As [`Document::open`].
+    pub fn open_named(path: &Path, shown: &str) -> Result<Self, DocumentError> {
+        let shown = shown.to_owned();
         let bytes = read(path, &shown)?;
         let name = path
             .file_name()
@@ -83,7 +93,10 @@ impl Document {
         Self::decode(name, shown, bytes)
     }
 
-    /// Reads a document that is already in memory. The ending of `name` helps to tell what it is.
+    /// Decodes a document from memory. The extension of `name` is a hint for the format.
+    ///
+    /// # Errors
+    /// A [`DocumentError`] if the bytes are too many, or are not text or PDF.
     pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Result<Self, DocumentError> {
         let name = name.into();
         let size = bytes.len() as u64;
@@ -93,7 +106,7 @@ impl Document {
         Self::decode(name.clone(), name, bytes)
     }
 
-    /// `shown` is how errors name the file.
+    /// `shown` is the file's name in error messages.
     fn decode(name: String, shown: String, bytes: Vec<u8>) -> Result<Self, DocumentError> {
         let source_bytes = bytes.len() as u64;
         let kind = sniff::kind(&shown, &bytes)?;
@@ -127,7 +140,7 @@ impl Document {
         })
     }
 
-    /// The page number, from 1, that holds `byte` of the text; `None` where there are no pages or `byte` lies beyond them.
+    /// The number, from 1, of the page that contains byte `byte` of the text; `None` if no page contains it.
     pub fn page_of(&self, byte: usize) -> Option<u32> {
         let after = self.pages.partition_point(|p| p.range.end <= byte);
         self.pages
@@ -136,25 +149,25 @@ impl Document {
             .map(|p| p.number)
     }
 
-    /// The text of `range` (bytes), widened outwards to whole characters and cut at the end of the text. Never panics.
+    /// The text of `range` (bytes), extended to whole characters and clipped to the end of the text. Never panics.
     pub fn excerpt(&self, range: Range<usize>) -> &str {
         let start = passage::char_floor(&self.text, range.start);
         let end = passage::char_ceil(&self.text, range.end).max(start);
         &self.text[start..end]
     }
 
-    /// The sentence (in prose) or line (in code, tables, lists) that holds `byte`, as bytes of the text.
+    /// The byte range of the sentence (in prose) or line (in code, tables, lists) that contains `byte`.
     ///
-    /// At most about 400 bytes, without white space at its ends, within one page, on character boundaries. Between two
-    /// passages the later one is meant, since a token often begins with the space before its word. Any `byte` is
-    /// allowed; the range is empty only where the whole neighbourhood is white space.
+    /// At most about 400 bytes, without leading or trailing white space, within one page, on character boundaries.
+    /// White space between two passages belongs to the second, because a token often begins with the space before its
+    /// word. `byte` may have any value. The range is empty only if all text near `byte` is white space.
     pub fn passage_at(&self, byte: usize) -> Range<usize> {
         let kind = self.part_of(byte).map_or(&self.kind, |p| &p.document.kind);
         passage::at(&self.text, kind, self.page_bounds(byte), byte)
     }
 
-    /// The passages that touch `range` (bytes), in order and without overlap; each as [`passage_at`](Self::passage_at)
-    /// gives it.
+    /// The passages that overlap `range` (bytes), in order and without overlap, each as returned by
+    /// [`passage_at`](Self::passage_at).
     pub fn passages(&self, range: Range<usize>) -> Vec<Range<usize>> {
         let mut found: Vec<Range<usize>> = Vec::new();
         let mut byte = range.start;
@@ -170,14 +183,14 @@ impl Document {
         found
     }
 
-    /// The page around `byte`, or the document, or the whole text.
+    /// The range of the page around `byte`; without pages, of the joined document; else the whole text.
     fn page_bounds(&self, byte: usize) -> Range<usize> {
         let after = self.pages.partition_point(|p| p.range.end <= byte);
         let page = self.pages.get(after).map(|p| p.range.clone());
         if self.parts.is_empty() {
             return page.unwrap_or(0..self.text.len());
         }
-        // Between two documents there is only the line that names them.
+        // The gap between two joined documents contains only the line that names them.
         let ends = self.parts.partition_point(|p| p.range.end <= byte);
         let from = ends
             .checked_sub(1)
@@ -191,7 +204,7 @@ impl Document {
     }
 }
 
-/// The bytes of an ordinary file that is not too large.
+/// Reads a regular file of at most [`MAX_SOURCE_BYTES`].
 fn read(path: &Path, shown: &str) -> Result<Vec<u8>, DocumentError> {
     let name = || shown.to_owned();
     let failed = |source: io::Error| match source.kind() {
@@ -205,7 +218,7 @@ fn read(path: &Path, shown: &str) -> Result<Vec<u8>, DocumentError> {
             source,
         },
     };
-    // Asked before opening: opening a pipe that nobody writes to would wait for ever.
+    // Check before opening: opening a pipe without a writer blocks for ever.
     let metadata = path.metadata().map_err(failed)?;
     if metadata.is_dir() {
         return Err(DocumentError::Folder { name: name() });
@@ -217,7 +230,7 @@ fn read(path: &Path, shown: &str) -> Result<Vec<u8>, DocumentError> {
         return Err(too_large(shown, metadata.len()));
     }
     let mut bytes = Vec::with_capacity(metadata.len() as usize + 1);
-    // One byte more than allowed, since a file can grow after it was measured.
+    // One byte above the limit, because the file can grow after the size check.
     let file = File::open(path).map_err(failed)?;
     file.take(MAX_SOURCE_BYTES + 1)
         .read_to_end(&mut bytes)

@@ -1,24 +1,24 @@
-//! What can go wrong with a file, in one sentence each: what was found, and what the reader can do about it.
+//! Errors of this crate. Each message is one sentence: the problem, and what the user can do about it.
 //!
-//! These sentences are shown as they are, in the terminal and in the window, to people who know nothing of encodings.
+//! The command line and the app window show these messages unchanged, to users who know nothing about encodings.
 
 use std::io;
 
 /// Why a file cannot be opened as a document.
 ///
-/// `name` is the path as it was given to [`Document::open`](crate::Document::open), or the name given to
-/// [`Document::from_bytes`](crate::Document::from_bytes).
+/// `name` is the path given to [`Document::open`](crate::Document::open), or the name given to
+/// [`Document::open_named`](crate::Document::open_named) or [`Document::from_bytes`](crate::Document::from_bytes).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DocumentError {
-    /// Nothing is at this path.
+    /// The path does not exist.
     #[error("there is no file {name}: check the spelling and the folder")]
     Missing {
         /// The path as given.
         name: String,
     },
 
-    /// The file is there, but this user may not read it.
+    /// The file exists, but the user has no permission to read it.
     #[error(
         "{name} may not be read by this user: change its permissions or copy it to a folder of your own"
     )]
@@ -34,7 +34,7 @@ pub enum DocumentError {
         name: String,
     },
 
-    /// The path is a pipe, a socket or a device, which may never end.
+    /// The path is a pipe, a socket or a device, whose data may never end.
     #[error(
         "{name} is not an ordinary file (a pipe or a device): save its contents to a file and open that"
     )]
@@ -43,14 +43,15 @@ pub enum DocumentError {
         name: String,
     },
 
-    /// The system could not read the file.
+    /// The operating system failed to read the file.
     #[error(
-        "{name} could not be read ({source}): check the disk or copy the file and open the copy"
+        "{name} could not be read ({}): check the disk or copy the file and open the copy",
+        without_number(source)
     )]
     Read {
         /// The path as given.
         name: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 
@@ -67,7 +68,7 @@ pub enum DocumentError {
         limit: u64,
     },
 
-    /// Nothing to read: no bytes, or only white space.
+    /// The file is empty or contains only white space.
     #[error(
         "{name} is empty (no text, only {bytes} bytes of white space or nothing): check that it was saved"
     )]
@@ -78,29 +79,29 @@ pub enum DocumentError {
         bytes: u64,
     },
 
-    /// Bytes that are not text.
+    /// The file is binary.
     #[error(
         "{name} is not text but {looks_like}: Kept reads plain text, Markdown, source code and PDF"
     )]
     Binary {
         /// The path as given.
         name: String,
-        /// What it looks like, with its article: "a PNG image".
+        /// What the content resembles, with an article: "a PNG image".
         looks_like: &'static str,
     },
 
-    /// A document, but in a format that is not supported.
+    /// A document in an unsupported format.
     #[error("{name} is {format}, which Kept does not read yet: {remedy}")]
     Unsupported {
         /// The path as given.
         name: String,
-        /// The format, with its article: "a Word document".
+        /// The format, with an article: "a Word document".
         format: &'static str,
-        /// How to turn it into something that can be read.
+        /// How to convert the file to a supported format.
         remedy: &'static str,
     },
 
-    /// A PDF whose pages show no text: usually a scan.
+    /// A PDF without text: usually a scan.
     #[error(
         "{name} has {pages} {} without any text, probably scanned images: recognise the text first, for example with \
          `ocrmypdf --skip-text in.pdf out.pdf`, and open the result", if *.pages == 1 { "page" } else { "pages" }
@@ -112,7 +113,7 @@ pub enum DocumentError {
         pages: usize,
     },
 
-    /// A PDF whose fonts do not say which letters they draw.
+    /// A PDF whose fonts do not map glyphs to characters.
     #[error(
         "{name} draws its text with fonts that do not say which letters they show, so it would be read as nonsense: \
          recognise the text first, for example with `ocrmypdf --force-ocr in.pdf out.pdf`, and open the result"
@@ -122,7 +123,7 @@ pub enum DocumentError {
         name: String,
     },
 
-    /// A PDF that only opens with a password.
+    /// A PDF that requires a password.
     #[error(
         "{name} is protected by a password: open it in a PDF viewer, save or print a copy without one, and open the copy"
     )]
@@ -139,11 +140,11 @@ pub enum DocumentError {
     PdfBroken {
         /// The path as given.
         name: String,
-        /// What is wrong, briefly.
+        /// The defect, in a few words.
         reason: String,
     },
 
-    /// A PDF that takes too long, damaged or made to.
+    /// A PDF that takes too long to read; it is damaged or malicious.
     #[error(
         "{name} made no progress for {seconds} s, so it is probably damaged: repair it, for example with \
          `qpdf in.pdf out.pdf`, or split it, and open the result"
@@ -155,7 +156,7 @@ pub enum DocumentError {
         seconds: u64,
     },
 
-    /// A PDF that holds more text than any reader could use, damaged or made to.
+    /// A PDF with more text than the limit; it is damaged or malicious.
     #[error(
         "{name} unfolds to more than {limit} bytes, so it is probably damaged: split it and open the parts"
     )]
@@ -165,4 +166,13 @@ pub enum DocumentError {
         /// The limit in bytes.
         limit: u64,
     },
+}
+
+/// The operating system's message without its error number, which means nothing to a user.
+fn without_number(error: &io::Error) -> String {
+    let text = error.to_string();
+    match error.raw_os_error() {
+        Some(number) => text.replace(&format!(" (os error {number})"), ""),
+        None => text,
+    }
 }

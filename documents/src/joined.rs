@@ -1,4 +1,4 @@
-//! Several documents as one text: each whole and unchanged, and between two of them a line that names both.
+//! Several documents joined into one text. Each document is unchanged; a line between two documents names both.
 //!
 //! ```text
 //! the text of a.txt
@@ -10,27 +10,28 @@
 //! (Here ends the document "b.txt".)
 //! ```
 //!
-//! A document is named where it ends, so a text that one more is joined to begins as it did: what was computed of it serves the
-//! longer one too.
+//! The name of a document follows its text. If a document is appended to a joined text, the beginning of the text
+//! therefore stays the same, and what was computed for that beginning stays valid.
 
 use std::ops::Range;
 
 use crate::{Document, Kind, Page};
 
-/// One of the documents that were joined.
+/// One of several joined documents.
 #[derive(Debug, Clone)]
 pub struct Part {
-    /// Everything but its text: `text` is empty, and pages are where they were.
+    /// The document without its text: `text` is empty. Page ranges are those of the document alone.
     pub document: Document,
-    /// Bytes of the joined text that are its own.
+    /// Byte range of the document in the joined text.
     pub range: Range<usize>,
 }
 
 impl Document {
-    /// `documents` as one, in this order; one alone stays what it is. Pages keep the numbers that they have in their own document.
+    /// Joins `documents` in this order; a single document is returned unchanged. Page numbers are those of each
+    /// document.
     ///
     /// # Panics
-    /// When there are none.
+    /// If `documents` is empty.
     pub fn join(mut documents: Vec<Document>) -> Document {
         assert!(!documents.is_empty(), "nothing is no document");
         if documents.len() == 1 {
@@ -71,7 +72,7 @@ impl Document {
         joined
     }
 
-    /// The documents that were joined, each with its own text again; of one alone, that one.
+    /// The joined documents, each with its own text; for a single document, a copy of it.
     pub fn split(&self) -> Vec<Document> {
         if self.parts.is_empty() {
             return vec![self.clone()];
@@ -83,7 +84,7 @@ impl Document {
         self.parts.iter().map(apart).collect()
     }
 
-    /// The document that `byte` belongs to, where several were joined; `None` between two of them.
+    /// The joined document that contains `byte`; `None` for a single document or for a byte between two documents.
     pub fn part_of(&self, byte: usize) -> Option<&Part> {
         self.parts.iter().find(|part| part.range.contains(&byte))
     }
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!((named(3), named(12)), (Some("a.txt"), None));
         let at = joined.text.find("let").expect("code");
         assert_eq!(named(at), Some("b.rs"));
-        // Code is cut by lines, prose by sentences, and nothing reaches into another document.
+        // Code is cut by lines, prose by sentences, and no passage crosses into another document.
         assert_eq!(joined.text[joined.passage_at(at)], *"let c;");
         assert_eq!(joined.text[joined.passage_at(6)], *"Two.");
     }
@@ -138,7 +139,7 @@ mod tests {
             .replace("(Here ends the document \"b.txt\".)", "");
         assert!(all(3).text.starts_with(shared.trim_end()));
         assert!(all(1).parts.is_empty(), "one is what it was");
-        // And back.
+        // The inverse: split.
         for count in 1..=3 {
             let apart = all(count).split();
             let found: Vec<(&str, &str)> = (apart.iter())

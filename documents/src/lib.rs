@@ -1,13 +1,13 @@
 //! Files to text, with exact byte offsets and pages.
 //!
-//! [`Document::open`] reads a text file in any encoding, Markdown, source code or a PDF and gives one `String` plus
-//! the byte range of every page in it. All offsets of this crate, and of everything built on it, are bytes in
-//! [`Document::text`]. [`Document::passage_at`] finds the sentence or line around a byte, for showing a source.
+//! [`Document::open`] reads a text file in any encoding, Markdown, source code or a PDF, and returns one `String` and
+//! the byte range of every page. All offsets of this crate, and of the crates that use it, are bytes in
+//! [`Document::text`]. [`Document::passage_at`] finds the sentence or line around a byte, to show a source.
 //!
-//! [`Document::join`] makes several one, each whole and named.
+//! [`Document::join`] joins several documents into one, each unchanged and named.
 //!
-//! What is absent on purpose: models, tokens, chunks, summaries. Nothing is re-wrapped or normalised here: what
-//! the file says is what the model reads, and an offset can always be traced back.
+//! This crate has no models, tokens, chunks or summaries, on purpose. It does not re-wrap or normalise text: the model
+//! reads the text of the file, and every offset can be traced back to the file.
 
 mod document;
 mod error;

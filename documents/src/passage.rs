@@ -1,25 +1,25 @@
 //! The sentence or line around a byte: the unit in which sources are shown.
 //!
-//! It looks at a few kilobytes around the byte and no further, so it costs the same in a note and in a library. It
-//! cuts, it never changes: a passage is a range of the text.
+//! The search covers a few kilobytes around the byte, so its cost does not depend on the length of the text. A passage
+//! is a range of the text; the text is never changed.
 //!
 //! ```text
 //! "... of it. Dr. Mora signed the form,\nthen left. She was ..."
-//!             ^~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~^      one passage: "Dr." ends no sentence, nor does the line end
+//!             ^~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~^      one passage: neither "Dr." nor the line end ends the sentence
 //! ```
 
 use std::ops::Range;
 
 use crate::Kind;
 
-/// The longest passage in bytes. About five lines: enough to be understood, short enough to be a list entry.
+/// The longest passage in bytes. About five lines: long enough to understand, short enough for a list entry.
 const MOST: usize = 400;
-/// How far around the byte a passage's ends are looked for, in bytes.
+/// How far from the byte the search for the ends of a passage goes, in bytes.
 const REACH: usize = 4 * MOST;
-/// A line shorter than this did not reach the margin, so its end may be one of a heading, a verse or a paragraph.
+/// A line shorter than this, in bytes, does not reach the margin, so it may end a heading, a verse or a paragraph.
 const SHORT_LINE: usize = 45;
 
-/// Words whose full stop ends no sentence, in lower case and without it.
+/// Abbreviations whose full stop does not end a sentence, in lower case and without that full stop.
 const ABBREVIATIONS: &[&str] = &[
     "al", "approx", "art", "bzw", "ca", "capt", "cf", "chap", "col", "dept", "dr", "ed", "eds",
     "eq", "esp", "est", "etc", "e.g", "fig", "figs", "gen", "gov", "hon", "i.e", "inc", "jr", "lt",
@@ -28,7 +28,7 @@ const ABBREVIATIONS: &[&str] = &[
     "z.b",
 ];
 
-/// The passage in `text` around `byte`, within `bounds` (the page). Any `byte` is allowed.
+/// The passage in `text` around `byte`, within `bounds` (the page). `byte` may have any value.
 pub(crate) fn at(text: &str, kind: &Kind, bounds: Range<usize>, byte: usize) -> Range<usize> {
     let last = bounds.end.saturating_sub(1).max(bounds.start);
     let byte = char_floor(text, byte.clamp(bounds.start, last));
@@ -54,7 +54,7 @@ pub(crate) fn at(text: &str, kind: &Kind, bounds: Range<usize>, byte: usize) -> 
     start + found.start..start + found.end
 }
 
-/// The character boundary at or before `byte`, which may lie beyond the text.
+/// The character boundary at or before `byte`; the end of the text if `byte` lies beyond it.
 pub(crate) fn char_floor(text: &str, byte: usize) -> usize {
     let mut at = byte.min(text.len());
     while !text.is_char_boundary(at) {
@@ -63,7 +63,7 @@ pub(crate) fn char_floor(text: &str, byte: usize) -> usize {
     at
 }
 
-/// The character boundary at or after `byte`; the end of the text where `byte` lies beyond it.
+/// The character boundary at or after `byte`; the end of the text if `byte` lies beyond it.
 pub(crate) fn char_ceil(text: &str, byte: usize) -> usize {
     let mut at = byte.min(text.len());
     while !text.is_char_boundary(at) {
@@ -72,7 +72,7 @@ pub(crate) fn char_ceil(text: &str, byte: usize) -> usize {
     at
 }
 
-/// The first byte at or after `byte` that is not white space, else the last one before.
+/// The first byte at or after `byte` that is not white space; if none, the last one before `byte`.
 fn nearest_ink(window: &str, byte: usize) -> Option<usize> {
     let after = window[byte..].find(|c: char| !c.is_whitespace());
     after
@@ -86,13 +86,13 @@ fn trim(window: &str, range: Range<usize>) -> Range<usize> {
     start..start + piece.trim().len()
 }
 
-/// Whether a passage ends just before `i` because a line does.
+/// Whether a line ends just before byte `i`.
 fn ends_line(window: &str, i: usize) -> bool {
     let bytes = window.as_bytes();
     bytes[i - 1] == b'\n' || (bytes[i - 1] == b'\r' && bytes.get(i) != Some(&b'\n'))
 }
 
-/// As [`ends_sentence`]; headings, list items, table rows and quotes begin a passage of their own.
+/// As [`ends_sentence`], but headings, list items, table rows and quotes are passages of their own.
 fn ends_markdown_passage(window: &str, i: usize) -> bool {
     if ends_line(window, i) {
         let next = window[i..].lines().next().unwrap_or("").trim_start();
@@ -111,13 +111,13 @@ fn ends_markdown_passage(window: &str, i: usize) -> bool {
     ends_sentence(window, i)
 }
 
-/// `12. ` or `3) `.
+/// Whether the line begins with `12. ` or `3) `.
 fn is_numbered(line: &str) -> bool {
     let rest = line.trim_start_matches(|c: char| c.is_ascii_digit());
     rest.len() < line.len() && (rest.starts_with(". ") || rest.starts_with(") "))
 }
 
-/// Whether a sentence ends just before `i`: at `i` its closing mark and quotes are behind, and what follows is not it.
+/// Whether a sentence ends just before byte `i`, after its final mark and closing quotes.
 fn ends_sentence(window: &str, i: usize) -> bool {
     if ends_line(window, i) {
         return ends_paragraph(window, i);
@@ -134,7 +134,7 @@ fn ends_sentence(window: &str, i: usize) -> bool {
         return false;
     }
     match mark {
-        // These scripts put no space after a sentence.
+        // Chinese and Japanese have no space after a sentence.
         '。' | '！' | '？' | '｡' => true,
         '!' | '?' | '…' | '।' | '؟' | '։' => next.is_whitespace() && !continues(after),
         '.' => {
@@ -144,14 +144,15 @@ fn ends_sentence(window: &str, i: usize) -> bool {
     }
 }
 
-/// A blank line, or a line that stops short before one that begins like a new thought.
+/// Whether a paragraph or sentence ends with the line before `i`: at a blank line, after a final mark, or after a
+/// short line if the next line does not begin in lower case.
 fn ends_paragraph(window: &str, i: usize) -> bool {
     let next = window[i..].lines().next().unwrap_or("");
     let line = window[..i].lines().next_back().unwrap_or("");
     if next.trim().is_empty() || line.trim().is_empty() {
         return true;
     }
-    // A sentence can also end right at the line end.
+    // A sentence can also end exactly at the line end.
     let content = line.trim_end();
     let content_end = line.as_ptr() as usize - window.as_ptr() as usize + content.len();
     if !content.is_empty() && ends_sentence_at_line_end(window, content_end, i) {
@@ -184,7 +185,7 @@ fn is_closing(c: char) -> bool {
     )
 }
 
-/// Whether the next word begins small: "approx. ten", "...? he asked".
+/// Whether the next word begins in lower case: "approx. ten", "...? he asked".
 fn continues(after: &str) -> bool {
     after
         .trim_start()
@@ -211,13 +212,13 @@ fn is_abbreviation(before: &str) -> bool {
     ABBREVIATIONS.contains(&word.to_lowercase().as_str())
 }
 
-/// Cuts a long passage into pieces of at most [`MOST`] bytes at white space, and gives the piece that holds `byte`.
+/// Cuts a long passage at white space into pieces of at most [`MOST`] bytes, and returns the piece around `byte`.
 fn shorten(window: &str, range: Range<usize>, byte: usize) -> Range<usize> {
     let mut start = range.start;
     while range.end - start > MOST {
         let limit = char_floor(window, start + MOST);
         let piece = &window[start..limit];
-        // Without any space (a line of base64, Chinese) the limit itself.
+        // Without white space (base64, Chinese), cut at the limit.
         let end = piece
             .rfind(char::is_whitespace)
             .map_or(limit, |i| start + i);

@@ -1,9 +1,9 @@
 //! PDF to text with pages.
 //!
-//! `pdf-extract` knows fonts and their encodings; around it, this file keeps a hostile or damaged PDF from harming the
-//! program: the work runs on a thread of its own with a large stack, panics end one page, not the reading, a page that
-//! makes no progress ends it with an error, and the amount of text is limited. `pdf_content` cleans each page before it
-//! is drawn, `pdf_layout` puts the drawn glyphs into lines.
+//! `pdf-extract` handles fonts and their encodings. This module protects the program from hostile or damaged PDFs: the
+//! work runs on its own thread with a large stack, a panic loses only one page, a page without progress is an error
+//! after a timeout, and the amount of text is limited. `pdf_content` cleans each page before it is drawn; `pdf_layout`
+//! arranges the drawn glyphs into lines.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use pdf_extract::{Dictionary, Document as Pdf, Error as PdfError, Object, Object
 
 use crate::{DocumentError, Page, pdf_content, pdf_layout};
 
-/// How long loading the file, or one page, may take. A page takes milliseconds; the rest is for slow machines.
+/// Timeout for loading the file, and for each page. A page takes milliseconds; the margin is for slow machines.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The most text of one PDF, in bytes.
 const MAX_TEXT_BYTES: usize = 256 << 20;
-/// Parsers descend once per nested object.
+/// Stack size of the thread, in bytes. Parsers recurse once per nested object.
 const STACK_BYTES: usize = 64 << 20;
 const THREAD: &str = "kept-pdf";
-/// Stands between pages, and belongs to the page it ends.
+/// Separator between pages; it belongs to the page before it.
 const BETWEEN_PAGES: &str = "\n\n";
 
 /// The text of a PDF.
 pub(crate) struct PdfText {
     pub text: String,
     pub pages: Vec<Page>,
-    /// Numbers of the pages that could not be read; their ranges hold no text.
+    /// Numbers of the pages that could not be read; their ranges contain no text.
     pub unread: Vec<u32>,
 }
 
-/// What the thread tells while it works. Each message is a sign of life.
+/// Messages from the thread. Each message restarts the timeout.
 enum Progress {
     Loaded { pages: usize },
     Page(Result<pdf_layout::PageText, ()>),
@@ -47,7 +47,7 @@ enum Failure {
     Broken(String),
 }
 
-/// The text and the pages of a PDF.
+/// Extracts the text and the pages of a PDF.
 pub(crate) fn read(name: &str, bytes: Vec<u8>) -> Result<PdfText, DocumentError> {
     let name = || name.to_owned();
     let broken = |reason: &str| DocumentError::PdfBroken {
@@ -110,7 +110,7 @@ pub(crate) fn read(name: &str, bytes: Vec<u8>) -> Result<PdfText, DocumentError>
                 return Err(DocumentError::PdfEncrypted { name: name() });
             }
             Ok(Progress::Failed(Failure::Broken(reason))) => return Err(broken(&reason)),
-            // The thread itself cannot be ended; it stops at the next glyph it draws.
+            // A thread cannot be killed; this one stops at the next glyph it draws.
             Err(RecvTimeoutError::Timeout) => {
                 stop.store(true, Ordering::Relaxed);
                 return Err(DocumentError::PdfTooSlow {
@@ -143,7 +143,7 @@ pub(crate) fn read(name: &str, bytes: Vec<u8>) -> Result<PdfText, DocumentError>
     Ok(found)
 }
 
-/// Runs on the thread. A panic outside of a page closes the channel, which says enough.
+/// Entry point of the thread. A panic outside a page closes the channel, and the receiver reports a broken PDF.
 fn extract(bytes: &[u8], sender: &Sender<Progress>, stop: &AtomicBool) {
     let mut pdf = match load(bytes) {
         Ok(pdf) => pdf,
@@ -161,23 +161,23 @@ fn extract(bytes: &[u8], sender: &Sender<Progress>, stop: &AtomicBool) {
     }
     let most = MAX_TEXT_BYTES;
     for page in pages {
-        // The file may be left half changed by a panic, but each page is prepared anew.
+        // A panic may leave the PDF half changed, but each page is prepared independently.
         let text = panic::catch_unwind(AssertUnwindSafe(|| read_page(&mut pdf, page, stop, most)));
         let text = text.ok().flatten().ok_or(());
-        // Nobody listens any more once the reader gave up.
+        // After the receiver gives up, it reads no more messages.
         if stop.load(Ordering::Relaxed) || sender.send(Progress::Page(text)).is_err() {
             return;
         }
     }
 }
 
-/// Opens the file, and unlocks it where that takes no password.
+/// Loads the file, and decrypts it if the password is empty.
 fn load(bytes: &[u8]) -> Result<Pdf, Failure> {
     let fail = |error: PdfError| match error {
         PdfError::InvalidPassword | PdfError::Decryption(_) => Failure::Encrypted,
         other => Failure::Broken(reason(&other)),
     };
-    // Positions in the file count from its mark, which other bytes may precede.
+    // File offsets count from the `%PDF-` mark, which other bytes may precede.
     let head = bytes.windows(5).position(|w| w == b"%PDF-");
     let bytes = &bytes[head.unwrap_or(0)..];
     let mut pdf = Pdf::load_mem(bytes).map_err(fail)?;
@@ -188,7 +188,7 @@ fn load(bytes: &[u8]) -> Result<Pdf, Failure> {
     Ok(pdf)
 }
 
-/// The library's own words, which name bytes and keys, made fit for a sentence.
+/// The library's error message, which contains byte offsets and keys, shortened for use in a sentence.
 fn reason(error: &PdfError) -> String {
     match error {
         PdfError::Xref(_) | PdfError::Parse(_) => "its table of contents cannot be read".to_owned(),
@@ -205,7 +205,7 @@ fn reason(error: &PdfError) -> String {
     }
 }
 
-/// The text of one page, `None` if it cannot be read.
+/// The text of one page; `None` if the page cannot be read.
 fn read_page(
     pdf: &mut Pdf,
     page: ObjectId,
@@ -213,7 +213,7 @@ fn read_page(
     most: usize,
 ) -> Option<pdf_layout::PageText> {
     let content = pdf_content::clean_page(pdf, page)?;
-    // The library draws whole files or counts all pages for each one: it gets a file of one page instead.
+    // The library draws whole files, or counts all pages for each page, so it gets a file with only this page.
     let tree = pdf.add_object(Dictionary::from_iter([
         ("Type", Object::Name(b"Pages".to_vec())),
         ("Kids", Object::Array(vec![Object::Reference(page)])),
@@ -230,7 +230,8 @@ fn read_page(
     Some(layout.finish())
 }
 
-/// A panic on the thread is an expected answer to a damaged file; its message on the terminal would look like a crash.
+/// Suppresses the panic messages of the thread: a panic is expected for a damaged file, but its message on the terminal
+/// looks like a crash.
 fn silence_panics_of_the_thread() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,8 +1,8 @@
 //! Cleans a PDF's pages before they are drawn.
 //!
-//! The drawing library stops at colours, images and states it does not know, overlooks two of the operators that show
-//! text, and follows forms that draw themselves until the stack ends. None of this matters for text, so each content
-//! stream is rewritten to the operators that do, with operands of the right type, and the rest is left out.
+//! The drawing library fails on unknown colours, images and graphics states, ignores two of the operators that show
+//! text, and recurses without limit into forms that draw themselves. None of these matter for text, so this module
+//! rewrites each content stream: it keeps only the operators that matter for text, with operands of the right type.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -11,18 +11,18 @@ use flate2::read::ZlibDecoder;
 use pdf_extract::content::{Content, Operation};
 use pdf_extract::{Dictionary, Document as Pdf, Object, ObjectId, Stream};
 
-/// The most bytes of one unpacked stream.
+/// The most bytes of one decompressed stream.
 const MAX_STREAM_BYTES: u64 = 32 << 20;
-/// Deflate cannot shrink more than this.
+/// The highest compression ratio of Deflate.
 const DEFLATE_RATIO: u64 = 1032;
-/// The most operators one page may draw, forms within forms included.
+/// The most operators that one page may draw, including its nested forms.
 const MAX_OPERATIONS: usize = 5_000_000;
-/// The most forms within forms.
+/// The deepest nesting of forms.
 const MAX_FORMS_DEEP: usize = 16;
-/// The most levels of the page tree.
+/// The deepest nesting of the page tree.
 const MAX_TREE_DEEP: usize = 64;
 
-/// Empties images, which hold no text, and streams that unpack to more than any font or page needs.
+/// Empties images, which contain no text, and removes streams that decompress to more than any font or page needs.
 pub(crate) fn drop_images_and_bombs(pdf: &mut Pdf) {
     for object in pdf.objects.values_mut() {
         let Object::Stream(stream) = object else {
@@ -32,7 +32,7 @@ pub(crate) fn drop_images_and_bombs(pdf: &mut Pdf) {
             stream.dict.remove(b"Filter");
             stream.set_content(Vec::new());
         } else if is_bomb(stream) {
-            // No stream at all any more, so that a page made of it counts as damaged.
+            // Remove the stream object, so that a page that uses it counts as damaged.
             *object = Object::Null;
         }
     }
@@ -61,8 +61,8 @@ fn is_bomb(stream: &Stream) -> bool {
     std::io::copy(&mut unpacked, &mut std::io::sink()).is_ok_and(|n| n > MAX_STREAM_BYTES)
 }
 
-/// Rewrites the content of `page` and of the forms it draws, and gives the new content stream, which nobody needs once
-/// the page is drawn. `None` if the page is damaged.
+/// Rewrites the content of `page` and of its forms. Returns the new content stream, which can be deleted after the page
+/// is drawn; `None` if the page is damaged.
 pub(crate) fn clean_page(pdf: &mut Pdf, page: ObjectId) -> Option<ObjectId> {
     let resources = inherited_resources(pdf, page);
     let mut content = Vec::new();
@@ -72,10 +72,10 @@ pub(crate) fn clean_page(pdf: &mut Pdf, page: ObjectId) -> Option<ObjectId> {
         return None;
     }
     for id in parts {
-        // A missing part is a damaged page, not an empty one.
+        // A page with a missing content stream is damaged, not empty.
         let stream = pdf.get_object(id).and_then(Object::as_stream).ok()?;
         content.extend(unpacked(stream)?);
-        // Parts of a page may be cut between any two words.
+        // The content may be split between streams at any token boundary.
         content.push(b'\n');
         if content.len() as u64 > MAX_STREAM_BYTES {
             return None;
@@ -99,7 +99,7 @@ pub(crate) fn clean_page(pdf: &mut Pdf, page: ObjectId) -> Option<ObjectId> {
         .ok()?;
     page.set("Contents", Object::Reference(content));
     page.set("Resources", Object::Dictionary(resources));
-    // Only the size of the sheet is asked for, which says nothing about text; a missing one would end the page.
+    // The library reads only the page size from this entry, which does not affect the text, and fails without it.
     page.set(
         "MediaBox",
         Object::Array([0, 0, 612, 792].map(Object::Integer).to_vec()),
@@ -108,7 +108,7 @@ pub(crate) fn clean_page(pdf: &mut Pdf, page: ObjectId) -> Option<ObjectId> {
     Some(content)
 }
 
-/// The bytes a stream stands for; `None` if it is damaged from its beginning on.
+/// The decompressed bytes of a stream; `None` if decompression fails at the first byte.
 fn unpacked(stream: &Stream) -> Option<Vec<u8>> {
     let bytes = stream.decompressed_content().ok()?;
     (stream.content.is_empty() || !bytes.is_empty()).then_some(bytes)
@@ -139,23 +139,23 @@ fn has_name(dictionary: &Dictionary, key: &[u8], name: &[u8]) -> bool {
 
 struct Cleaner<'a> {
     pdf: &'a mut Pdf,
-    /// Forms cleaned already, with the number of operators they draw.
+    /// Forms already cleaned, with the number of operators they draw.
     forms: HashMap<ObjectId, usize>,
-    /// The forms being cleaned, outermost first.
+    /// The nested forms now being cleaned, outermost first.
     path: Vec<ObjectId>,
     /// Whether any text is shown.
     shows_text: bool,
-    /// Whether any text is left out because its font is missing.
+    /// Whether any text is dropped because its font is missing.
     loses_text: bool,
 }
 
 impl Cleaner<'_> {
-    /// The cleaned stream and the number of operators it draws; `None` if there are too many.
+    /// The cleaned stream and the number of operators it draws; `None` if there are too many or the stream is damaged.
     fn clean(&mut self, content: &[u8], resources: &Dictionary) -> Option<(Vec<u8>, usize)> {
         let operations = Content::decode(content).ok()?.operations;
         let mut kept = Vec::with_capacity(operations.len());
         let mut cost = 0_usize;
-        // Showing text without a font would end the page. The font is part of the state that q saves and Q restores.
+        // The library fails on text without a font. The font is part of the state that `q` saves and `Q` restores.
         let (mut has_font, mut saved) = (false, Vec::new());
         for operation in operations {
             let Operation { operator, operands } = operation;
@@ -218,7 +218,7 @@ impl Cleaner<'_> {
         })
     }
 
-    /// Cleans the form called `name` once, and gives the number of operators it draws; `None` if it cannot be drawn.
+    /// Cleans the form `name` once. Returns the number of operators it draws; `None` if it cannot be drawn.
     fn form(&mut self, resources: &Dictionary, name: &[u8]) -> Option<usize> {
         let objects = resources
             .get_deref(b"XObject", self.pdf)
@@ -246,7 +246,7 @@ impl Cleaner<'_> {
         let cleaned = self.clean(&content, &resources);
         self.path.pop();
         let (content, cost) = cleaned?;
-        // Its own resources from now on, lest another page lend it some that lead back to it.
+        // Give the form its own resources: those of another page could make it draw itself.
         let dictionary = Dictionary::from_iter([
             ("Subtype", Object::Name(b"Form".to_vec())),
             ("Resources", Object::Dictionary(resources)),

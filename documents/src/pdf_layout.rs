@@ -1,14 +1,14 @@
 //! Drawn glyphs to lines of text.
 //!
-//! A PDF places glyphs; words, lines and paragraphs are in the gaps between them. Glyphs are taken in the order in which
-//! they are drawn, which in practice is the order of reading, columns included. Nothing is sorted or re-joined: a word
-//! hyphenated at a line end stays hyphenated.
+//! A PDF contains positioned glyphs; the gaps between them define words, lines and paragraphs. Glyphs are processed in
+//! drawing order, which in practice is the reading order, also in columns. Nothing is sorted or re-joined: a word that
+//! is hyphenated at a line end stays hyphenated.
 //!
 //! ```text
 //!   previous glyph        next glyph
 //!   +----+   along > 0.12 em: space, > 4 em: tab
 //!   |    |<-------->+----+
-//!   +----+          |    |  ^ across > 0.6 em: line; more than the usual pitch, or upwards: blank line
+//!   +----+          |    |  ^ across > 0.6 em: line; more than the usual line pitch, or upwards: blank line
 //!                   +----+  v
 //! ```
 
@@ -16,15 +16,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pdf_extract::{MediaBox, OutputDev, OutputError, Transform};
 
-/// A space is at least this wide, in em. Kerning stays below it, the tightest justified spaces above.
+/// Minimum width of a space, in em. Kerning is smaller; the tightest justified spaces are larger.
 const SPACE: f64 = 0.12;
-/// Cells of a table are at least this far apart, in em.
+/// Minimum distance between table cells, in em.
 const TAB: f64 = 4.0;
-/// A baseline that moves by this, in em, is another line; indices and exponents move less.
+/// Minimum shift of the baseline that begins a new line, in em; subscripts and superscripts shift less.
 const LINE: f64 = 0.6;
-/// A line further below than this many usual pitches begins a paragraph.
+/// A line that is at least this many usual pitches below the last line begins a paragraph.
 const PARAGRAPH: f64 = 1.35;
-/// The usual pitch until two lines were seen, in em.
+/// The usual line pitch before two lines have been seen, in em.
 const PITCH: f64 = 1.5;
 
 /// The text of one page.
@@ -32,28 +32,28 @@ pub(crate) struct PageText {
     pub text: String,
     /// Characters that are not white space.
     pub letters: usize,
-    /// Those of them that the font does not name.
+    /// Characters among `letters` that the font does not map to Unicode.
     pub nameless: usize,
 }
 
-/// Where a glyph stands, in points.
+/// The position of a glyph, in points.
 #[derive(Clone, Copy)]
 struct Glyph {
     x: f64,
     y: f64,
-    /// Direction of the line, of length 1.
+    /// Direction of the line, a unit vector.
     direction: (f64, f64),
     /// Height of the font.
     em: f64,
-    /// How far the next glyph is moved along the line.
+    /// Distance along the line to the expected start of the next glyph.
     advance: f64,
 }
 
-/// Collects one page.
+/// Collects the text of one page.
 pub(crate) struct Layout<'a> {
     page: PageText,
     last: Option<(Glyph, String)>,
-    /// Distance of the last two lines in em, of those that follow each other closely.
+    /// Distance in em between the last two lines that belonged to one paragraph.
     pitch: Option<f64>,
     stop: &'a AtomicBool,
     /// The most text, in bytes.
@@ -81,7 +81,7 @@ impl<'a> Layout<'a> {
         self.page
     }
 
-    /// Ends the line; a blank line begins a paragraph.
+    /// Ends the line; with a blank line if a paragraph begins.
     fn end_line(&mut self, is_paragraph: bool) {
         let text = &mut self.page.text;
         text.truncate(text.trim_end().len());
@@ -96,7 +96,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// The white space between the last glyph and `next`.
+    /// Writes the white space between the last glyph and `next`.
     fn move_to(&mut self, next: &Glyph) {
         let Some((last, _)) = &self.last else { return };
         let em = last.em.max(next.em);
@@ -117,7 +117,7 @@ impl<'a> Layout<'a> {
             }
             self.end_line(pitch >= usual * PARAGRAPH);
         } else if along < -TAB * em {
-            // Back to the left on the same line: another block, as in forms.
+            // A jump back to the left on the same line: another block, as in forms.
             self.end_line(false);
         } else if along > TAB * em {
             self.space('\t');
@@ -129,7 +129,7 @@ impl<'a> Layout<'a> {
     fn write(&mut self, glyph: &str) {
         for c in glyph.chars() {
             match c {
-                // Typographic forms of letter pairs, which neither people nor models type.
+                // Ligatures, which neither users nor models type.
                 '\u{fb00}' => self.letters("ff", false),
                 '\u{fb01}' => self.letters("fi", false),
                 '\u{fb02}' => self.letters("fl", false),
@@ -183,7 +183,7 @@ impl OutputDev for Layout<'_> {
             self.write(glyph);
             return Ok(());
         }
-        // Word spacing comes with the space itself and is no gap; letter spacing between letters is none either.
+        // The advance includes word and letter spacing, so neither counts as a gap.
         let advance = (width * font_size + spacing) * scale;
         let direction = (place.m11 / scale, place.m12 / scale);
         let next = Glyph {
@@ -198,11 +198,11 @@ impl OutputDev for Layout<'_> {
             && !is_blank
             && (next.x - last.x).hypot(next.y - last.y) < 0.1 * em
         {
-            // Drawn twice to look bold.
+            // The same glyph drawn twice imitates bold.
             return Ok(());
         }
         if is_blank {
-            // A space may be drawn anywhere, even at the end of a line already left: only its gap counts, below.
+            // A space glyph may be drawn anywhere, even on an earlier line. It counts only on the current line.
             if let Some((last, _)) = &self.last {
                 let across =
                     (next.x - last.x) * last.direction.1 - (next.y - last.y) * last.direction.0;

@@ -1,7 +1,7 @@
-//! What a file is: by its first bytes, then by the ending of its name.
+//! The format of a file: from its first bytes, then from its extension.
 //!
-//! The bytes come first because endings lie. Whether the bytes of a text file really are text is found out while
-//! decoding them, in `text`.
+//! The bytes come first because extensions can be wrong. `text` finds out while decoding whether a text file really
+//! contains text.
 
 use std::path::Path;
 
@@ -9,12 +9,13 @@ use crate::{DocumentError, Kind};
 
 const SAVE_AS: &str = "save it as PDF or plain text and open that";
 const UNPACK: &str = "unpack it and open one file inside";
-/// The tags, scripts and styles of a web page are several times its words, and would fill the model's memory.
+/// The tags, scripts and styles of a web page are several times longer than its text and would fill the context length.
 const PRINT_PAGE: &str =
     "print it to PDF from a browser and open that, or name it .txt to read its tags as text";
 
-/// Binary formats by their first bytes. Only marks too long or too odd to open a text file with: "BM" is a bitmap, but
-/// also the start of a sentence about a car. What is not here is still found by its control characters.
+/// Binary formats by their first bytes. The list has only signatures that a text file cannot plausibly begin with: "BM"
+/// is a bitmap, but also the start of a sentence about a car. `text` detects other binary files by their control
+/// characters.
 const MAGIC: &[(&[u8], &str)] = &[
     (b"\x89PNG\r\n\x1a\n", "a PNG image"),
     (b"\xff\xd8\xff", "a JPEG image"),
@@ -40,7 +41,7 @@ const MAGIC: &[(&[u8], &str)] = &[
     (b"\0\x01\0\0\0", "a font"),
 ];
 
-/// Documents and archives by their first bytes, which have a way out.
+/// Documents and archives by their first bytes, each with a way to convert them.
 const NOT_YET: &[(&[u8], &str, &str)] = &[
     (b"{\\rtf", "a rich text (RTF) document", SAVE_AS),
     (
@@ -66,7 +67,10 @@ const NOT_YET: &[(&[u8], &str, &str)] = &[
     (b"Rar!\x1a\x07", "a RAR archive", UNPACK),
 ];
 
-/// The kind of a file, or why it cannot be one.
+/// The kind of a file.
+///
+/// # Errors
+/// A [`DocumentError`] if the format is binary, unsupported or a broken PDF.
 pub(crate) fn kind(name: &str, bytes: &[u8]) -> Result<Kind, DocumentError> {
     let unsupported = |format, remedy| {
         Err(DocumentError::Unsupported {
@@ -102,7 +106,7 @@ pub(crate) fn kind(name: &str, bytes: &[u8]) -> Result<Kind, DocumentError> {
         return unsupported("a Kindle (MOBI) book", SAVE_AS);
     }
     let is_html = matches!(extension.as_str(), "html" | "htm" | "xhtml");
-    // A "PDF" that is a web page is what a failed download leaves behind.
+    // A ".pdf" file that is a web page is usually a failed download.
     if is_html || (matches!(extension.as_str(), "" | "pdf") && opens_like_html(bytes)) {
         return unsupported("a web page", PRINT_PAGE);
     }
@@ -115,15 +119,15 @@ pub(crate) fn kind(name: &str, bytes: &[u8]) -> Result<Kind, DocumentError> {
     Ok(by_extension(name, &extension))
 }
 
-/// A PDF begins with `%PDF-`; the format allows up to 1024 other bytes before it, but there only a file that calls
-/// itself a PDF is believed, since a text may well mention the mark.
+/// A PDF begins with `%PDF-`. The format allows up to 1024 other bytes before it, but those are accepted only with the
+/// extension "pdf", because a text can mention `%PDF-` too.
 fn is_pdf(bytes: &[u8], extension: &str) -> bool {
     let head = &bytes[..bytes.len().min(1024)];
     head.trim_ascii_start().starts_with(b"%PDF-")
         || (extension == "pdf" && head.windows(5).any(|w| w == b"%PDF-"))
 }
 
-/// Office documents and books are ZIP archives whose first entries tell them apart.
+/// Office documents and books are ZIP archives; their first entries identify the format.
 fn zipped(bytes: &[u8], extension: &str) -> (&'static str, &'static str) {
     let head = &bytes[..bytes.len().min(4096)];
     let has = |needle: &[u8]| head.windows(needle.len()).any(|w| w == needle);
@@ -148,7 +152,7 @@ fn opens_like_html(bytes: &[u8]) -> bool {
     head.starts_with(b"<!doctype html") || head.starts_with(b"<html")
 }
 
-/// Text is prose unless its ending says otherwise: a wrong guess costs only the shape of the passages shown.
+/// Text is prose unless its extension means otherwise; a wrong guess changes only how passages are cut.
 fn by_extension(name: &str, extension: &str) -> Kind {
     let language = match extension {
         "md" | "markdown" | "mdown" | "mkd" | "mdx" => return Kind::Markdown,

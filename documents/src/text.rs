@@ -1,8 +1,8 @@
 //! Bytes to text in any encoding.
 //!
-//! In this order: a byte-order mark, UTF-8, UTF-16 without a mark, UTF-8 with a few broken bytes, then a guess by
-//! chardetng among the encodings of the web. Line ends, form feeds and spaces stay as they are. Bytes that are no text
-//! at all are an error, never a page of question marks.
+//! Encodings are tried in this order: a byte-order mark, UTF-16 without a byte-order mark (if the file contains NUL
+//! bytes), UTF-8 (or ISO-2022-JP), UTF-8 with a few malformed bytes, then a guess by chardetng among the encodings of
+//! the web. Line ends, form feeds and spaces are kept. Binary data is an error, never a page of replacement characters.
 
 use std::borrow::Cow;
 
@@ -11,22 +11,22 @@ use encoding_rs::{Encoding, ISO_2022_JP, UTF_16BE, UTF_16LE};
 
 use crate::DocumentError;
 
-/// A text and how it was found.
+/// A decoded text and its encoding.
 pub(crate) struct Decoded {
     pub text: String,
     pub encoding: &'static str,
-    /// Bytes of the byte-order mark.
+    /// Length of the byte-order mark in bytes.
     pub skipped_bytes: usize,
-    /// Number of U+FFFD that stand for malformed bytes.
+    /// Number of U+FFFD that replace malformed bytes.
     pub malformed: usize,
 }
 
-/// The guess is made on this many bytes from the first one that is not ASCII; on all only if that guess fails.
+/// The guess uses this many bytes, from the first one that is not ASCII; it uses all bytes only if that guess fails.
 const SAMPLE_BYTES: usize = 1 << 20;
-/// A null in so many first bytes makes a file binary, as in git.
+/// A NUL byte among this many first bytes makes a file binary, as in git.
 const HEAD_BYTES: usize = 8 << 10;
 
-/// Decodes a file that `sniff` took for text.
+/// Decodes a file that `sniff` classified as text.
 pub(crate) fn decode(name: &str, bytes: Vec<u8>) -> Result<Decoded, DocumentError> {
     let source_bytes = bytes.len() as u64;
     let decoded = decode_any(bytes).map_err(|looks_like| DocumentError::Binary {
@@ -42,7 +42,7 @@ pub(crate) fn decode(name: &str, bytes: Vec<u8>) -> Result<Decoded, DocumentErro
     Ok(decoded)
 }
 
-/// What a file that is no text looks like.
+/// What a file that is not text resembles.
 type NotText = &'static str;
 const BINARY: NotText = "a binary file";
 const UNKNOWN: NotText = "a binary file or in an encoding that is not known";
@@ -54,7 +54,7 @@ fn decode_any(mut bytes: Vec<u8>) -> Result<Decoded, NotText> {
         decoded.skipped_bytes = 3;
         return text_only(decoded);
     }
-    // UTF-32 before UTF-16, since its little-endian mark begins with that of UTF-16.
+    // UTF-32 before UTF-16, because the little-endian mark of UTF-32 begins with that of UTF-16.
     if bytes.starts_with(b"\xff\xfe\0\0") && bytes.len().is_multiple_of(4) {
         return text_only(utf32(&bytes[4..], u32::from_le_bytes, "UTF-32LE"));
     }
@@ -148,11 +148,11 @@ fn utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32, encoding: &'static str) -> Deco
     }
 }
 
-/// Windows tools leave the mark out now and then. Spaces and line ends, one byte of which is null, give it away.
+/// Windows tools sometimes omit the byte-order mark. Spaces and line ends, with one NUL byte each, identify UTF-16.
 fn utf16_without_mark(bytes: &[u8]) -> Option<Decoded> {
     let whole = &bytes[..bytes.len() & !1];
-    // The wrong order can pass too, since swapped ideographs are often ideographs: then the one with more spaces,
-    // line ends and full stops is meant, which no text does without.
+    // The wrong byte order can pass too, because byte-swapped ideographs are often ideographs. Take the byte order with
+    // more spaces, line ends and full stops, which every text contains.
     let ends = |c: char| matches!(c, ' ' | '\n' | '\u{3000}'..='\u{3002}' | '\u{ff0c}');
     [UTF_16LE, UTF_16BE]
         .into_iter()
@@ -164,7 +164,7 @@ fn utf16_without_mark(bytes: &[u8]) -> Option<Decoded> {
                 separators += usize::from(ends(c));
                 strange += usize::from(!is_text(c));
             }
-            // Numbers in a binary file decode to control characters and to signs that no script has.
+            // Numbers in a binary file decode to control characters and to characters of no script.
             let is_plausible = separators > 0 && strange * 50 <= characters;
             is_plausible.then(|| (separators, named(text.into_owned(), encoding, 0)))
         })
@@ -182,7 +182,7 @@ fn is_sign(c: char) -> bool {
         | '\u{ff00}'..='\u{ffef}' | '\u{1f000}'..='\u{1faff}')
 }
 
-/// ISO-2022-JP is pure ASCII with escapes, so it passes for UTF-8.
+/// ISO-2022-JP consists of ASCII bytes with escapes, so it is also valid UTF-8.
 fn iso_2022_jp(text: &str) -> Option<Decoded> {
     let bytes = text.as_bytes();
     if !bytes.contains(&0x1b)
@@ -195,7 +195,8 @@ fn iso_2022_jp(text: &str) -> Option<Decoded> {
     Some(named(decoded.into_owned(), ISO_2022_JP, 0))
 }
 
-/// One bad byte in a long UTF-8 file must not turn every accent in it into two letters of windows-1252.
+/// Whether the bytes are mostly valid UTF-8. One bad byte in a long file must not decode every accented letter as two
+/// letters of windows-1252.
 fn is_damaged_utf8(bytes: &[u8]) -> bool {
     let (mut multibyte, mut invalid, mut cut_at_end) = (0_usize, 0_usize, false);
     for chunk in bytes.utf8_chunks() {
@@ -234,7 +235,7 @@ fn decode_as_guessed<'a>(
     (encoding, encoding.decode_without_bom_handling(bytes).0)
 }
 
-/// Decoded by a mark or as UTF-8, which nulls and control characters pass.
+/// Rejects text decoded by a byte-order mark or as UTF-8 that contains NULs or too many control characters.
 fn text_only(decoded: Decoded) -> Result<Decoded, NotText> {
     if is_binary(decoded.text.as_bytes()) || decoded.malformed * 50 > decoded.text.len() {
         return Err(BINARY);
@@ -242,12 +243,13 @@ fn text_only(decoded: Decoded) -> Result<Decoded, NotText> {
     Ok(decoded)
 }
 
-/// Nulls at the head, or more than 1 % control characters. Random bytes have 10 %; a log file has a few.
+/// Whether the first bytes contain a NUL, or more than 1 % are control characters. Random bytes have 10 %; a log file
+/// has a few.
 fn is_binary(bytes: &[u8]) -> bool {
     if bytes[..bytes.len().min(HEAD_BYTES)].contains(&0) {
         return true;
     }
-    // Allowed: backspace to carriage return, the DOS end of file, and the escape of terminal colours.
+    // Allowed: backspace to carriage return, the DOS end-of-file character, and the escape of terminal colours.
     let control = bytes
         .iter()
         .filter(|b| **b < 0x20 && !matches!(**b, 0x08..=0x0d | 0x1a | 0x1b))

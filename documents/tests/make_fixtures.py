@@ -99,18 +99,18 @@ def one_page(content, resources=b"<< /Font << /F1 5 0 R >> >>", more=None, **kwa
 def hand_written():
     simple = b"BT /F1 12 Tf 50 500 Td (A single honest sentence.) Tj ET"
     files = {
-        # As TeX writes: no space characters, only gaps, and kerning inside words.
+        # Like TeX output: no space characters, only gaps, and kerning inside words.
         "gaps.pdf": one_page(
             b"BT /F1 12 Tf 50 500 Td [(The)-333(k)15(eeper)-280(w)20(aits)-400(f)10(or)-250(A)70(V)80(A.)] TJ"
             b" 0 -14 Td [(She)-333(reads)-333(on.)] TJ ET"
         ),
-        # The two operators that show a line and move, and text in a form.
+        # The two operators that move to the next line and show text, and text in a form.
         "operators.pdf": one_page(
             b"BT /F1 12 Tf 14 TL 50 500 Td (First line) Tj (Second line) ' 2 0.5 (Third line) \" ET /X1 Do",
             b"<< /Font << /F1 5 0 R >> /XObject << /X1 6 0 R >> >>",
             {6: stream(b"BT /F1 12 Tf 50 300 Td (Inside a form) Tj ET", b"/Type /XObject /Subtype /Form /BBox [0 0 9 9]")},
         ),
-        # What the drawing library does not know must not cost the page: colour spaces, states, an image.
+        # Colour spaces, states and an image that the drawing library does not know must not lose the page.
         "odd-colours.pdf": one_page(
             b"/Unknown cs 0.5 scn /Missing gs 1 0 0 /Nope SCN BI /W 1 /H 1 /BPC 8 /CS /G ID x EI " + simple
         ),

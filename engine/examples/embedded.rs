@@ -1,4 +1,5 @@
-//! The engine inside another program: open a model, ask a document, print the answer and what the cache cost.
+//! The engine inside another program: opens a model, asks a question about a document, prints the answer and the size
+//! of the cache.
 //!
 //! `cargo run --release -p kept-engine --example embedded -- MODEL.gguf DOCUMENT "QUESTION"`
 

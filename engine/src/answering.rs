@@ -1,4 +1,4 @@
-//! What is the same however a prompt was read: the answer is written over what was kept, and what a person is told is put together.
+//! The steps after prefill, in every reading mode: decodes the answer over the kept rows and assembles [`Answer`].
 
 use std::time::Instant;
 
@@ -6,6 +6,7 @@ use kept_kernels::Stop;
 use kept_models::RopeTable;
 use kept_policies::Policy;
 
+use crate::note::Note;
 use crate::sources::sources;
 use crate::vault::VaultUse;
 use crate::writing::Writing;
@@ -14,40 +15,40 @@ use crate::{
     Prompt, Reading, RetentionMap, Sampler, Votes, Watch, peak_resident_bytes,
 };
 
-/// A prompt that was read.
+/// A prompt after prefill.
 pub(crate) struct PromptRead {
     pub(crate) prompt: Prompt,
-    /// The kept rows, ready to go on with.
+    /// The kept rows, ready for decode.
     pub(crate) cache: CompactCache,
-    /// What was kept.
+    /// Which tokens were kept, by layer and head.
     pub(crate) map: RetentionMap,
-    /// `[layers that a method cuts]`: rows each was given.
+    /// `[layers that a method cuts]`: the rows that each layer was given.
     pub(crate) rows: Vec<usize>,
     /// `[width]`: the last layer's output for the last token, before the final norm.
     pub(crate) hidden: Vec<f32>,
     pub(crate) ledger: MemoryLedger,
-    /// Seconds that reading took, selecting included, and those of selecting.
+    /// Seconds of prefill including selection, and of selection alone.
     pub(crate) seconds: f64,
     pub(crate) selecting: f64,
     pub(crate) streamed: bool,
     pub(crate) vault: VaultUse,
-    /// What a person should know so far.
-    pub(crate) notes: Vec<String>,
+    /// Notes for the user so far.
+    pub(crate) notes: Vec<Note>,
 }
 
-/// What else the answer is written with.
+/// The other inputs of decode.
 pub(crate) struct Answering<'a, 'q> {
     pub(crate) ask: &'a Ask<'q>,
     pub(crate) policy: &'a mut dyn Policy,
     pub(crate) sampler: Sampler,
     pub(crate) rope: &'a RopeTable,
-    /// Tokens the model's context has room for.
+    /// The most tokens that the answer may have within the model's context length.
     pub(crate) max_new_tokens: usize,
     pub(crate) stop: &'a Stop,
 }
 
 impl Engine {
-    /// Writes the answer to a prompt that was read. A stop ends it with the text so far.
+    /// Decodes the answer to a prompt after prefill. A stop ends it with the text so far.
     pub(crate) fn write_answer(
         &self,
         read: PromptRead,
@@ -103,7 +104,7 @@ impl Engine {
         }
         let decode_seconds = started.elapsed().as_secs_f64();
         if ask.max_tokens > 0 && written.text.trim().is_empty() && written.finish == Finish::End {
-            notes.push("the model ended without an answer; ask in other words".to_owned());
+            notes.push("the model ended without an answer; ask in other words".into());
         }
         tracing::info!(
             prompt_tokens = n,

@@ -1,6 +1,6 @@
-//! A question, all the way through: its prompt, what fits, reading, the answer.
+//! One question from end to end: prompt, memory plan, prefill, answer.
 //!
-//! Not here: a document that is read in streaming (`streaming/ask.rs`), and which method `auto` takes (`auto/`).
+//! Streaming mode is in `streaming/ask.rs`, the choice of `auto` in `auto/`.
 
 use std::time::Instant;
 
@@ -9,7 +9,8 @@ use kept_models::RopeTable;
 use kept_policies::{Budget, Policy};
 
 use crate::answering::{Answering, PromptRead};
-use crate::estimate::{agnostic_note, budget_note, fitted_note};
+use crate::estimate::{agnostic_note, budget_note};
+use crate::note::{Note, WithinMemory};
 use crate::prefill::CHUNK;
 use crate::vault::{VaultAccess, VaultUse};
 use crate::watch::EventSink;
@@ -19,16 +20,16 @@ use crate::{
     Streaming, Watch,
 };
 
-/// How a prompt will be read: rows per kv head, tokens of a chunk, and a sentence where memory decided.
+/// The plan of a prefill: rows per KV head, tokens of a chunk, and a note if a memory limit determined them.
 pub(crate) struct Fitting {
     pub(crate) budget: usize,
     pub(crate) chunk: usize,
-    pub(crate) note: Option<String>,
+    pub(crate) note: Option<Note>,
 }
 
 impl Engine {
-    /// Reads the document with the question and answers. `on_event` hears progress and text; `stop` ends either: while reading
-    /// with [`EngineError::Stopped`], while answering with the text so far.
+    /// Reads the document with the question and answers. `on_event` receives progress and text. `stop` ends prefill
+    /// with [`EngineError::Stopped`], and decode with the text so far.
     pub fn ask(
         &self,
         ask: &Ask<'_>,
@@ -38,7 +39,8 @@ impl Engine {
         self.ask_watched(ask, &mut EventSink(on_event), stop)
     }
 
-    /// [`Engine::ask`] for a window: `watch` hears of the prompt, of every layer that is cut and of the memory in use too.
+    /// [`Engine::ask`] for an app window: `watch` also receives the prompt, every layer that is cut, and the memory
+    /// in use.
     pub fn ask_watched(
         &self,
         ask: &Ask<'_>,
@@ -66,7 +68,8 @@ impl Engine {
         self.ask_prompt(ask, prompt, watch, stop)
     }
 
-    /// [`Engine::ask_watched`] with the question's `prompt`, which may be as long as `ask` allows, under a method that is named.
+    /// [`Engine::ask_watched`] with a `prompt` that is already built, of any length that `ask` allows, for a named
+    /// method.
     pub(crate) fn ask_prompt(
         &self,
         ask: &Ask<'_>,
@@ -87,27 +90,30 @@ impl Engine {
         if let Some((stored, why)) =
             self.for_bytes(ask.method, ask.budget, &prompted, &ask.limits, beside)?
         {
+            let why = why.map(Note::from);
             why.iter().for_each(|why| watch.chosen(why));
-            // Its type of rows has a name now, so that nothing is looked for again.
+            // The cache type is named now, so the recursive call does not search again.
             let mut answer = stored.ask_prompt(ask, prompt, watch, stop)?;
             answer.notes.splice(0..0, why);
             return Ok(answer);
         }
-        match streams {
-            true => self.ask_streaming(ask, prompt, watch, stop),
-            false => self.ask_reading(ask, prompt, &prompted, watch, stop),
+        if streams {
+            self.ask_streaming(ask, prompt, watch, stop)
+        } else {
+            self.ask_reading(ask, prompt, &prompted, watch, stop)
         }
     }
 
-    /// Bytes that a question has beside it in memory whatever the method: the document, and what its vault of a prompt of `tokens` tokens
-    /// holds.
+    /// Bytes that a question needs in addition to weights, cache and scratch buffers, whatever the method: the
+    /// document's text, and the mapped vault of a prompt of `tokens` tokens.
     pub(crate) fn bytes_beside(&self, ask: &Ask<'_>, tokens: usize) -> u64 {
         let streams = self.streams(ask.limits.streaming, tokens);
         let vault = ask.vault.map(|vaults| vaults.kind);
         self.bytes_beside_of(ask.document.text.len() as u64, tokens, streams, vault)
     }
 
-    /// [`Engine::bytes_beside`] of a text of `text_bytes` bytes, whose vault stores rows as `vault`, if there may be one.
+    /// [`Engine::bytes_beside`] for a text of `text_bytes` bytes, whose rows a vault stores as `vault`, if vaults are
+    /// used.
     pub(crate) fn bytes_beside_of(
         &self,
         text_bytes: u64,
@@ -115,14 +121,15 @@ impl Engine {
         streams: bool,
         vault: Option<PackedRows>,
     ) -> u64 {
-        let vault = match streams {
-            true => 0,
-            false => vault.map_or(0, |kind| self.vault_bytes(tokens, kind)),
+        let vault = if streams {
+            0
+        } else {
+            vault.map_or(0, |kind| self.vault_bytes(tokens, kind))
         };
         text_bytes + vault
     }
 
-    /// Reads the whole prompt, layer by layer, and answers.
+    /// Prefills the whole prompt, layer by layer, and answers.
     fn ask_reading(
         &self,
         ask: &Ask<'_>,
@@ -136,17 +143,17 @@ impl Engine {
         let n = prompt.len();
         let beside = self.bytes_beside(ask, n);
         let fitting = self.fit_reading((ask.method, ask.budget), &mut *policy, prompted, beside)?;
-        let mut notes = self.notes_on(ask.document)?;
-        notes.extend(self.gpu_note());
+        let mut notes: Vec<Note> = self.notes_on(ask.document)?;
+        notes.extend(self.gpu_note().map(Note::from));
         notes.extend(fitting.note.clone());
         notes.extend(self.settings_notes(ask, fitting.budget, n)?);
         let max_new_tokens = self.max_new_tokens(n, ask.max_tokens);
-        // Of a policy of its own: what one was told of a missing budget holds for one reading.
+        // A separate policy: the state that [`Engine::tell_of_budget`] sets in a policy is valid for one prefill.
         let mut same = ask.method.build()?;
         self.tell_of_budget(ask.budget, &mut *same, prompted)?;
         let (expected, _) =
             self.ledger_with(&mut *same, prompted, fitting.budget, fitting.chunk)?;
-        // With the most that a vault may take: what there is of it is found when reading begins.
+        // With the upper bound of the vault's bytes: prefill determines how much of the document is in the vault.
         let vault = prompted.vault.map_or(0, |kind| self.vault_bytes(n, kind));
         self.ask_for(&MemoryLedger { vault, ..expected })?;
         let rope = RopeTable::new(self.model().config(), n + max_new_tokens);
@@ -182,22 +189,22 @@ impl Engine {
             .run_watched(watch, stop)
         };
         let outcome = match read(&mut *policy, watch, false) {
-            // Layers were cut already: the method begins anew too.
+            // Some layers were cut already: the method restarts too.
             Err(EngineError::Vault(error)) => {
                 tracing::warn!(%error, "the document is read again");
                 if let Some(vaults) = ask.vault {
                     vaults.folder.give_up(&error);
                 }
-                notes.push(error.read_again());
+                notes.push(error.read_again().into());
                 policy = ask.method.build()?;
                 self.tell_of_budget(ask.budget, &mut *policy, prompted)?;
                 read(&mut *policy, watch, true)?
             }
             outcome => outcome?,
         };
-        notes.extend(outcome.notes);
+        notes.extend(outcome.notes.into_iter().map(Note::from));
         let known = outcome.vault.as_ref().is_some_and(|used| used.used);
-        notes.extend(known.then(|| agnostic_note(ask.method)).flatten());
+        notes.extend((known.then(|| agnostic_note(ask.method)).flatten()).map(Note::from));
         let read = PromptRead {
             cache: outcome.cache,
             map: outcome.map,
@@ -222,7 +229,8 @@ impl Engine {
         self.write_answer(read, answering, watch)
     }
 
-    /// Rows and chunk for a prompt, with `beside` bytes beside it: what was asked for, or what fits the memory that was named.
+    /// Rows and chunk size for a prompt, with `beside` additional bytes: as requested, or the largest that fit in the
+    /// memory limit.
     pub(crate) fn fit_reading(
         &self,
         (method, budget): (&Method, Option<Budget>),
@@ -240,22 +248,37 @@ impl Engine {
                 note: None,
             });
         };
-        // Without a budget as many rows as fit.
+        // Without a budget: as many rows as fit.
         let wanted = match budget {
             Some(_) => Some(wanted(policy)?),
             None => None,
         };
         let tokens = prompted.shape.tokens;
         let fitted = self.within(policy, prompted, memory, wanted, beside)?;
-        let costs = self.costs_in_words(method, (fitted.rows, tokens), fitted.cache);
+        let rows = fitted.rows.min(tokens);
+        let note = Note::WithinMemory(WithinMemory {
+            limit: memory,
+            rows,
+            tokens,
+            chunk: fitted.chunk,
+            cache: fitted.cache.name().to_owned(),
+            bytes: fitted.bytes,
+            kl: Some(self.costs(
+                &method.name,
+                rows as f64 / tokens.max(1) as f64,
+                fitted.cache,
+            )),
+            cost: self.costs_in_words(method, (rows, tokens), fitted.cache),
+        });
         Ok(Fitting {
             budget: fitted.rows,
             chunk: fitted.chunk,
-            note: Some(fitted_note(memory, &fitted, tokens, &costs)),
+            note: Some(note),
         })
     }
 
-    /// Tells a fresh policy that nobody named a budget, if that is so: methods with settings of their own for the case then take them.
+    /// Informs a new policy that the user set no budget, if so: some methods have settings of their own for this
+    /// case.
     pub(crate) fn tell_of_budget(
         &self,
         budget: Option<Budget>,
@@ -268,22 +291,23 @@ impl Engine {
         Ok(())
     }
 
-    /// What a person should know about what was set, one sentence each.
+    /// Notes for the user on the settings, one sentence each.
     fn settings_notes(
         &self,
         ask: &Ask<'_>,
         budget: usize,
         tokens: usize,
-    ) -> Result<Vec<String>, EngineError> {
-        let mut notes = Vec::new();
-        notes.extend((ask.budget).and_then(|_| budget_note(ask.method, budget, tokens)));
+    ) -> Result<Vec<Note>, EngineError> {
+        let mut notes: Vec<Note> = Vec::new();
+        let of_budget = (ask.budget).and_then(|_| budget_note(ask.method, budget, tokens));
+        notes.extend(of_budget.map(Note::from));
         if ask.sampling.is_greedy() && ask.sampling.limits() {
-            notes.push("top-k, top-p and min-p do nothing at temperature 0".to_owned());
+            notes.push("top-k, top-p and min-p do nothing at temperature 0".into());
         }
         let template = self.model().chat_template()?;
-        notes.extend(template.note().map(str::to_owned));
+        notes.extend(template.note().map(Note::from));
         if ask.thinking && !template.can_think() {
-            notes.push("the model's chat template has no switch for thinking".to_owned());
+            notes.push("the model's chat template has no switch for thinking".into());
         }
         Ok(notes)
     }

@@ -1,4 +1,4 @@
-//! Cache types by name, where they are written out.
+//! Serialises cache types by name (serde).
 
 use kept_kernels::CacheType;
 use serde::de::Error;

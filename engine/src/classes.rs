@@ -1,13 +1,15 @@
-//! Rows that several tokens share: the look-up table of a merging method, beside the rows of [`CompactLayer`].
+//! Rows shared by several tokens: the class table of a merging method, in addition to the rows of
+//! [`CompactLayer`].
 //!
-//! Entries stand in order of position, so an entry's index is its rank; removing one moves those behind it up. As long as
-//! nothing was merged or dropped, entry i is row i and the layer attends as any other: to the last bit the full cache. Not here:
-//! the decisions (`policies/src/ems_decode.rs`), the attention (`kernels/src/classes.rs`).
+//! Entries are ordered by position, so an entry's index is its rank; removing one moves the later ones up. As
+//! long as nothing was merged or dropped, entry i is row i and attention ignores the table, bit-identical to
+//! the full cache. The decisions are in `policies/src/ems_decode.rs`, the attention is in
+//! `kernels/src/classes.rs`.
 //!
 //! ```text
 //! rows       0  1  2  3  4         keys and values of classes; row 2 is a hole
 //! entries    0  1  0  3  4         class (row) of each entry
-//! lengths    5. 1. 4. 1. 1.        factor on the class's key: 1 where the key is the token's own
+//! lengths    5. 1. 4. 1. 1.        factor on the class's key: 1 if the key is the token's own
 //! ```
 
 use kept_kernels::threads::for_each_pair;
@@ -21,14 +23,14 @@ use kept_policies::{
 
 use crate::compact::{Changed, CompactLayer, snapshot_positions};
 
-/// Numbers of one head's keys below which waking another thread costs more than it saves.
+/// Minimum number of floats in a head's keys for which several threads pay off.
 const WORTH_SHARING: usize = 1 << 14;
 
-/// A layer's look-up tables.
+/// A layer's class tables.
 pub(crate) struct Classes {
-    /// Entries that one kv head has room for.
+    /// Capacity per KV head, in entries.
     capacity: usize,
-    /// f32 numbers that the method keeps per entry.
+    /// f32 values that the method keeps per entry.
     numbers: usize,
     /// `[kv_heads]`: entries in use.
     entries: Vec<usize>,
@@ -38,22 +40,24 @@ pub(crate) struct Classes {
     lengths: Vec<f32>,
     /// `[kv_heads, capacity]`: position of each entry.
     positions: Vec<Pos>,
-    /// `[slots]`: whether the key of a row is a mean of directions, not a token's own key.
+    /// `[slots]`: whether the key of a row is a mean of directions (unit length) instead of a token's own
+    /// key.
     direction: Vec<bool>,
-    /// Whether anything was merged or dropped.
+    /// Whether tokens were merged or dropped.
     shared: bool,
-    /// `[kv_heads]` scratch: what each head changes after a token.
+    /// `[kv_heads]`, scratch: changes of each head after a token.
     changes: Vec<ClassChange>,
 }
 
 impl Classes {
-    /// Bytes of a layer's tables: `kv_heads` times `entries`, and a flag for each of `slots` rows.
+    /// Bytes of a layer's tables: `table.entries` per head for `kv_heads` heads, and a flag for each of
+    /// `slots` rows.
     pub(crate) fn bytes_for(table: ClassTable, kv_heads: usize, slots: usize) -> u64 {
         let entry = 3 * size_of::<u32>() + table.numbers * size_of::<f32>();
         (kv_heads * table.entries * entry + slots * size_of::<bool>()) as u64
     }
 
-    /// Shows all that changes in them.
+    /// Passes all mutable state to `through`.
     pub(crate) fn snapshot(&mut self, through: &mut dyn Snapshot) {
         for entries in &mut self.entries {
             through.count(entries, self.capacity);
@@ -76,7 +80,7 @@ impl Classes {
         self.entries[head] += 1;
     }
 
-    /// Drops the entries of `head` that do not stay; the order stays.
+    /// Drops the entries of `head` for which `stays` is false; the others keep their order.
     fn retain(&mut self, head: usize, stays: impl Fn(usize, u32) -> bool) {
         let first = head * self.capacity;
         let mut left = 0;
@@ -111,7 +115,7 @@ impl Classes {
     }
 }
 
-/// One kv head's rows, as a method that merges looks at them.
+/// The stored rows of one KV head, for a merging method.
 struct StoredRows<'a> {
     keys: &'a RowStore,
     values: &'a RowStore,
@@ -131,14 +135,16 @@ impl ClassRows for StoredRows<'_> {
 }
 
 impl CompactLayer {
-    /// Gives a layer that was gathered from `keys` and `retention` its tables (`table.entries` is the room for entries of one head).
+    /// Adds class tables to a layer that was gathered from `keys` and `retention`. `table.entries` is the
+    /// capacity per head.
     pub fn with_table(self, keys: &RowStore, retention: &Retention, table: ClassTable) -> Self {
         let length =
             |head: usize, _: usize, position: Pos| row_length(keys.row(head, position.0 as usize));
         self.with_lengths(length, retention, table)
     }
 
-    /// [`CompactLayer::with_table`], where `length` gives how long an entry's key was, by head, number of the entry and position.
+    /// [`CompactLayer::with_table`], where `length` returns the length of an entry's key by head, entry index
+    /// and position.
     pub(crate) fn with_lengths(
         mut self,
         length: impl Fn(usize, usize, Pos) -> f32,
@@ -182,13 +188,13 @@ impl CompactLayer {
         self
     }
 
-    /// Whether tokens share rows, so that the layer attends by its table.
+    /// Whether tokens share rows, so that attention uses the class table.
     pub fn is_shared(&self) -> bool {
         self.classes.as_ref().is_some_and(|c| c.shared)
     }
 
-    /// Tokens of one kv head that take part in attention, in order of position: `(position, centre of its class)`. Where
-    /// nothing is ever merged that is each kept row with itself.
+    /// Tokens of one KV head that take part in attention, in order of position: `(position, centre of its
+    /// class)`. Without a class table, each kept row is its own centre.
     pub fn entries(&self, head: usize) -> Vec<(Pos, Pos)> {
         match &self.classes {
             None => self.kept(head).into_iter().map(|p| (p, p)).collect(),
@@ -201,7 +207,8 @@ impl CompactLayer {
         }
     }
 
-    /// Key and value of the class of each entry of one kv head, each `[head_dim]`, the key at the entry's own length.
+    /// Key and value of each entry's class in one KV head, each `[head_dim]`; the key is scaled to the
+    /// entry's length.
     pub fn expanded(&self, head: usize) -> Vec<(Vec<f32>, Vec<f32>)> {
         let row = |row: usize, length: f32| {
             let dim = self.keys.head_dim();
@@ -221,8 +228,8 @@ impl CompactLayer {
         }
     }
 
-    /// Copies key and value of the class of each entry of one kv head to the first rows of a store's only head, the key at the
-    /// entry's own length. Gives their number.
+    /// Copies key and value of each entry's class in one KV head to the first rows of the only head of `keys`
+    /// and `values`; the key is scaled to the entry's length. Returns the number of entries.
     pub(crate) fn copy_entries(
         &self,
         head: usize,
@@ -242,14 +249,15 @@ impl CompactLayer {
         classes.len()
     }
 
-    /// Classes and lengths of the entries of one kv head, where there is a table.
+    /// Classes and lengths of the entries of one KV head, if the layer has a table.
     pub(crate) fn table_of(&self, head: usize) -> Option<(&[u32], &[f32])> {
         let table = self.classes.as_ref()?;
         let own = head * table.capacity..head * table.capacity + table.entries[head];
         Some((&table.classes[own.clone()], &table.lengths[own]))
     }
 
-    /// Positions of what the attention of one kv head ran over, in the order of its probabilities.
+    /// Positions of the rows or entries that the attention of one KV head runs over, in the order of its
+    /// probabilities.
     pub(crate) fn attended(&self, head: usize) -> &[Pos] {
         match &self.classes {
             Some(table) if table.shared => table.positions_of(head),
@@ -257,7 +265,7 @@ impl CompactLayer {
         }
     }
 
-    /// Rank of the newest token of one kv head among what takes part in attention.
+    /// Rank of the newest token of one KV head in attention.
     pub(crate) fn last_rank(&self, head: usize) -> usize {
         match &self.classes {
             Some(table) => table.entries[head] - 1,
@@ -265,7 +273,7 @@ impl CompactLayer {
         }
     }
 
-    /// The table's part of `append`: the new token is an entry of its own row.
+    /// Adds the new token to the table, as an entry of its own row.
     pub(crate) fn enter(&mut self, head: usize, slot: usize, position: Pos) {
         let first = self.keys.first_row(head);
         if let Some(table) = &mut self.classes {
@@ -274,8 +282,9 @@ impl CompactLayer {
         }
     }
 
-    /// Attention of `query` (`[q_heads, head_dim]`, rotated) over the entries of a layer with a table; keys are turned by
-    /// `angles` to their ranks where they are stored raw. Probabilities stay in `scratch`.
+    /// Attention of `query` (`[q_heads, head_dim]`, rotated) over the entries of a layer with a table. Keys
+    /// stored before RoPE are rotated by `angles` to their ranks. The probabilities are in `scratch`
+    /// afterwards.
     pub fn attend_by_table(
         &self,
         (shape, scale): (HeadShape, Scale),
@@ -301,8 +310,8 @@ impl CompactLayer {
         class_attention(&task, scratch, out);
     }
 
-    /// Lets `policy` change the classes of a layer with a table after a step, given probabilities of its entries: `[q_heads, stride]`, or
-    /// `[kv_heads, stride]` means of the groups. Allocates nothing.
+    /// Runs `policy` on the classes of a layer with a table after a step. `probabilities` of the entries are
+    /// `[q_heads, stride]`, or the group means `[kv_heads, stride]`. Allocates nothing.
     pub fn settle(
         &mut self,
         layer: usize,
@@ -312,7 +321,7 @@ impl CompactLayer {
         self.settle_told(layer, policy, (probabilities, stride), &mut |_| ());
     }
 
-    /// [`CompactLayer::settle`]; `changed` hears of what is not as it was.
+    /// [`CompactLayer::settle`]; `changed` receives every change.
     pub(crate) fn settle_told(
         &mut self,
         layer: usize,
@@ -343,13 +352,12 @@ impl CompactLayer {
         };
         let heads = policy.class_heads(layer);
         let rows = self.rows.iter().max().copied().unwrap_or(0);
-        match rows * self.keys.head_dim() < WORTH_SHARING {
-            true => {
-                for (head, own) in heads.iter_mut().enumerate() {
-                    decide(head, own, &mut changes[head]);
-                }
+        if rows * self.keys.head_dim() < WORTH_SHARING {
+            for (head, own) in heads.iter_mut().enumerate() {
+                decide(head, own, &mut changes[head]);
             }
-            false => for_each_pair(heads, &mut changes, decide),
+        } else {
+            for_each_pair(heads, &mut changes, decide)
         }
         for (head, change) in changes.iter().enumerate() {
             self.change(head, change);
@@ -402,7 +410,7 @@ impl CompactLayer {
         }
     }
 
-    /// Brings a row that is a token's own key to length 1; its entry then carries the length.
+    /// Normalises a row that holds a token's own key to length 1 and stores the length in its entry.
     fn make_direction(&mut self, head: usize, row: Row) {
         let at = self.keys.first_row(head) + row.0 as usize;
         let Some(table) = &mut self.classes else {
@@ -421,7 +429,7 @@ impl CompactLayer {
         }
     }
 
-    /// Bytes of the tables, the method's own numbers included.
+    /// Bytes of the tables, including the method's values per entry.
     pub(crate) fn table_bytes(&self) -> u64 {
         self.classes.as_ref().map_or(0, |table| {
             let size = ClassTable {
@@ -432,7 +440,7 @@ impl CompactLayer {
         })
     }
 
-    /// Entries that one kv head has room for; 0 without a table.
+    /// Capacity per KV head, in entries; 0 without a table.
     pub(crate) fn entry_capacity(&self) -> usize {
         self.classes.as_ref().map_or(0, |table| table.capacity)
     }

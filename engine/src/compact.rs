@@ -1,10 +1,12 @@
-//! The compact cache: per layer and kv head the kept rows, each with its position, and room for the answer.
+//! The compact KV cache: per layer and KV head the kept rows, each with its position, and free slots for the
+//! answer.
 //!
-//! Layers that attend to the last positions only hold a ring of them, whatever the method: a new token takes the oldest one's
-//! slot once the window is full.
+//! Sliding-window layers hold a ring of the last positions with every method: once the window is full, a new
+//! token takes the slot of the oldest one.
 //!
-//! Rows are slots. An evicted row leaves a hole that the next token fills, so nothing is ever moved; order lives in `ranks`
-//! (for methods that re-assign positions) and in `positions`, never in the slot number.
+//! Rows are addressed by slot. An evicted row leaves a hole that the next token fills, so a single eviction
+//! moves nothing. The order of rows is in `ranks` (for methods that re-assign positions) and in `positions`,
+//! not in the slot number.
 //!
 //! ```text
 //! slots      0  1  2  3  4         evict slot 2,      0  1  2  3  4
@@ -24,54 +26,54 @@ use kept_policies::{DecodeValueMerge, Pos, Positions, Retention, Row};
 use crate::classes::Classes;
 
 pub use cache::CompactCache;
-pub(crate) use gather::{EXACT, Gather, Stored, together};
+pub(crate) use gather::{F16_ROWS, Gather, Stored, group_merges};
 pub(crate) use state::{snapshot_positions, snapshot_rows};
 
-/// What a method has changed in a layer, for whoever has a copy of it.
+/// A change of a method to a layer, for updating a copy of the layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Changed {
-    /// A row of a kv head.
+    /// A row of a KV head.
     Row(usize, Row),
     /// Any rows.
     Rows,
-    /// The look-up table.
+    /// The class table.
     Table,
 }
 
-/// What it took that a slot lies in a wide place.
+/// How a slot got a wide (f16) place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Widened {
-    /// Nothing: it lies in one, or there is none to be had.
+    /// No change: it has one, or none is available.
     No,
-    /// A free one.
+    /// A free place.
     Free,
-    /// The row in place `wide` went to the slot's, `narrow`.
+    /// The slot traded places with an old row: that row moved from place `wide` to place `narrow`.
     Traded { wide: usize, narrow: usize },
 }
 
 /// One layer's kept keys and values.
 pub struct CompactLayer {
-    /// Keys: after RoPE at original positions, or before RoPE where positions are re-assigned. Their places alone, where the rows lie on a
-    /// GPU.
+    /// Keys: after RoPE at original positions, or before RoPE if positions are re-assigned. Only the places,
+    /// without data, if the rows are on a GPU.
     pub(crate) keys: RowStore,
     pub(crate) values: RowStore,
-    /// `[kv_heads]`: filled slots, a hole included.
+    /// `[kv_heads]`: filled slots, including a hole.
     pub(crate) rows: Vec<usize>,
-    /// `[slots]`: position of each slot, head after head as in `keys` ([`RowStore::first_row`]).
+    /// `[slots]`: position of each slot, head by head as in `keys` ([`RowStore::first_row`]).
     pub(crate) positions: Vec<Pos>,
-    /// `[slots]`: order of each slot among the live ones; empty where positions are original.
+    /// `[slots]`: rank of each slot among the live ones; empty if positions are original.
     pub(crate) ranks: Vec<u32>,
-    /// `[kv_heads]`: the slot that was evicted and waits for the next token.
+    /// `[kv_heads]`: the evicted slot that the next token will take.
     hole: Vec<Option<Row>>,
-    /// Which tokens share which row, where the method merges: a row is then a class, and its position its centre's.
+    /// Which tokens share which row, if the method merges: a row is then a class with its centre's position.
     pub(crate) classes: Option<Classes>,
-    /// Positions that a token of this layer attends to, its own included, where these are the last ones only.
+    /// Attention window in positions including the token's own, for a sliding-window layer.
     window: Option<usize>,
 }
 
 impl CompactLayer {
-    /// Copies what `retention` keeps of a layer's full `keys` and `values` (`tokens` rows each), as it is computed, with room for
-    /// `capacities[h]` rows in kv head h.
+    /// Copies the rows of a layer's full `keys` and `values` (`tokens` rows each) selected by `retention`, as
+    /// f32, with a capacity of `capacities[h]` rows in KV head h.
     pub fn gather(
         keys: &RowStore,
         values: &RowStore,
@@ -97,9 +99,10 @@ impl CompactLayer {
         gather.layer(&mut Vec::new())
     }
 
-    /// The ring of a layer that attends to the last `window` positions only: of a layer's full `keys` and `values` (`tokens` rows
-    /// each) the last ones, with room for `new_tokens` more tokens as far as the window has any. Its rows are replaced all the time: where the
-    /// cache's type is a quantised one they are f16. `gathered` as in [`Gather::layer`].
+    /// The ring of a sliding-window layer: the last `window` rows of the layer's full `keys` and `values`
+    /// (`tokens` rows each). Its capacity allows for `new_tokens` more tokens, up to `window`. Ring rows are
+    /// replaced with every token, so they are f16 if the cache type is quantised. `gathered` as in
+    /// [`Gather::layer`].
     pub(crate) fn ring(
         rows: (&RowStore, &RowStore),
         tokens: usize,
@@ -113,7 +116,7 @@ impl CompactLayer {
         })
     }
 
-    /// The same without its rows, as [`Gather::slot_table`] has it.
+    /// As [`CompactLayer::ring`], but without rows: see [`Gather::slot_table`].
     pub(crate) fn ring_slots(
         rows: (&RowStore, &RowStore),
         tokens: usize,
@@ -160,12 +163,13 @@ impl CompactLayer {
         }
     }
 
-    /// Positions that a token of this layer attends to, its own included; `None` where these are all that are kept.
+    /// Attention window in positions including the token's own; `None` for a layer that attends to all kept
+    /// rows.
     pub fn window(&self) -> Option<usize> {
         self.window
     }
 
-    /// The rows were gathered by their ranks in `positions` (ascending): from now on they stand there.
+    /// Replaces positions that are ranks in `positions` (ascending) by the positions themselves.
     pub(crate) fn place(&mut self, positions: &[u32]) {
         for head in 0..self.rows.len() {
             let first = self.keys.first_row(head);
@@ -175,17 +179,17 @@ impl CompactLayer {
         }
     }
 
-    /// Rows that hold a token, per kv head.
+    /// Number of rows that hold a token, in one KV head.
     pub fn live_rows(&self, head: usize) -> usize {
         self.rows[head] - usize::from(self.hole[head].is_some())
     }
 
-    /// Positions of the filled slots of one kv head, a hole included.
+    /// Positions of the filled slots of one KV head, including a hole.
     pub(crate) fn positions_of(&self, head: usize) -> &[Pos] {
         &self.positions[self.keys.first_row(head)..][..self.rows[head]]
     }
 
-    /// Positions of the live rows of one kv head, ascending; of a row that tokens share its class's centre.
+    /// Positions of the live rows of one KV head, ascending; for a class, its centre's position.
     pub fn kept(&self, head: usize) -> Vec<Pos> {
         let slots = self.positions_of(head);
         let hole = self.hole[head].map(|row| row.0 as usize);
@@ -199,7 +203,8 @@ impl CompactLayer {
         kept
     }
 
-    /// For each of the prompt's `positions`, how many kv heads keep it (255 at most), merged or alone.
+    /// For each of the prompt's `positions`, the number of KV heads that keep it (255 at most), merged or
+    /// not.
     pub fn counts(&self, positions: Range<usize>) -> Vec<u8> {
         let mut counts = vec![0u8; positions.len()];
         for head in 0..self.rows.len() {
@@ -214,24 +219,25 @@ impl CompactLayer {
         counts
     }
 
-    /// Key/value heads.
+    /// Number of KV heads.
     pub fn kv_heads(&self) -> usize {
         self.rows.len()
     }
 
-    /// The slot that the next token takes, in a layer without a window.
+    /// The slot that the next token takes, in a layer without a sliding window.
     pub(crate) fn next_slot(&self, head: usize) -> usize {
         self.hole[head].map_or(self.rows[head], |row| row.0 as usize)
     }
 
-    /// Filled slots of one kv head that hold a token.
+    /// Filled slots of one KV head that hold a token.
     pub(crate) fn live_slots(&self, head: usize) -> impl Iterator<Item = usize> + '_ {
         let hole = self.hole[head].map(|row| row.0 as usize);
         (0..self.rows[head]).filter(move |&slot| Some(slot) != hole)
     }
 
-    /// Copies what takes part in the attention of one kv head, by rank, to the first rows of a store's only head; keys as they are
-    /// stored, an entry's at its own length. Gives their number. For layers whose positions are re-assigned.
+    /// Copies the rows or entries that take part in the attention of one KV head, by rank, to the first rows
+    /// of the only head of `keys` and `values`. Keys are copied as stored, an entry's key scaled to its
+    /// length. Returns their number. For layers with re-assigned positions.
     pub(crate) fn copy_ranked(
         &self,
         head: usize,
@@ -250,7 +256,7 @@ impl CompactLayer {
         self.live_rows(head)
     }
 
-    /// `ranks [slots]` of one kv head, those of holes left as they were.
+    /// Copies the ranks of one KV head's live slots to `ranks [slots]`; holes keep their values.
     pub(crate) fn ranks_into(&self, head: usize, ranks: &mut [u32]) {
         let own = &self.ranks[self.keys.first_row(head)..];
         for slot in self.live_slots(head) {
@@ -258,7 +264,8 @@ impl CompactLayer {
         }
     }
 
-    /// Adds one token's `key` and `value` (`[kv_heads, head_dim]`), in the hole or at the end. Afterwards no head has a hole.
+    /// Adds one token's `key` and `value` (`[kv_heads, head_dim]`) in the hole or at the end. Afterwards, no
+    /// head has a hole.
     pub fn append(&mut self, key: &[f32], value: &[f32], position: Pos) {
         let dim = self.keys.head_dim();
         for head in 0..self.rows.len() {
@@ -269,13 +276,13 @@ impl CompactLayer {
         }
     }
 
-    /// The books' part of `append`, for one kv head: the slot that the token at `position` takes.
+    /// Assigns a slot of one KV head to the token at `position`, without writing its row.
     pub(crate) fn evict_oldest(&mut self, head: usize, position: Pos) -> usize {
         let live = self.live_rows(head);
         let first = self.keys.first_row(head);
         let slot = match (self.hole[head].take(), self.window) {
             (Some(row), _) => row.0 as usize,
-            // Slot i holds the positions that are i more than the first one's, up to multiples of the window.
+            // Slot i holds the positions that differ from the first slot's position by i, modulo the window.
             (None, Some(window)) => (position.0 - self.positions[first].0) as usize % window,
             (None, None) => self.rows[head],
         };
@@ -294,8 +301,9 @@ impl CompactLayer {
         self.values.write(head, slot, value);
     }
 
-    /// Where rows are replaced in a cache of a quantised type, the newest stay f16: a slot that lies in a narrow place gets a wide one,
-    /// which is free, or from the oldest row that has one and is none of the first tokens; that row is rounded now.
+    /// Gives a slot with a narrow (quantised) place a wide (f16) one, so that the newest rows are f16 in a
+    /// quantised cache whose rows are replaced. The place is a free one, or that of the oldest row that has
+    /// one and is not among the first tokens; that row is quantised now.
     pub(crate) fn make_wide(&mut self, head: usize, slot: usize) -> Widened {
         if !self.keys.is_narrow(head, slot) {
             return Widened::No;
@@ -320,7 +328,7 @@ impl CompactLayer {
         Widened::Traded { wide, narrow }
     }
 
-    /// Empties one slot per kv head where `evict` names one; the next `append` fills it.
+    /// Empties the slot that `evict` names in each KV head; the next `append` fills it.
     pub(crate) fn evict(&mut self, evict: &[Option<Row>]) {
         for (head, row) in evict.iter().enumerate() {
             let Some(row) = *row else { continue };
@@ -338,7 +346,8 @@ impl CompactLayer {
         }
     }
 
-    /// Empties every slot whose flag in `keep` (laid out as `positions`) is not set; the others close up in their order.
+    /// Empties every slot whose flag in `keep` (laid out as `positions`) is unset; the others move together
+    /// in their order.
     pub(crate) fn evict_many(&mut self, keep: &[bool]) {
         for head in 0..self.rows.len() {
             let first = self.keys.first_row(head);
@@ -363,7 +372,7 @@ impl CompactLayer {
         }
     }
 
-    /// Adds what slots that are given up leave behind; before they are emptied.
+    /// Adds the values of slots that are about to be evicted to kept ones; call before the eviction.
     pub(crate) fn spill(&mut self, decode_value_merges: &[DecodeValueMerge]) {
         for spill in decode_value_merges {
             let (from, to) = (spill.from.0 as usize, spill.to.0 as usize);
@@ -372,7 +381,7 @@ impl CompactLayer {
         }
     }
 
-    /// Empties the row of a class that is gone; the next `append` fills it.
+    /// Empties the row of a class that was merged or evicted; the next `append` fills it.
     pub(crate) fn leave(&mut self, head: usize, row: Row) {
         debug_assert!(self.hole[head].is_none(), "one class per head and step");
         self.hole[head] = Some(row);
@@ -390,14 +399,14 @@ impl CompactLayer {
         heads.sum::<usize>() as u64
     }
 
-    /// Bytes allocated: rows with their room for the answer, wherever they lie, positions and ranks.
+    /// Bytes allocated on host and device: rows with free slots for the answer, positions and ranks.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         (self.keys.bytes() + self.values.bytes()) as u64
             + self.bytes_elsewhere()
             + ((self.positions.len() + self.ranks.len()) * size_of::<u32>()) as u64
     }
 
-    /// Of these the rows', where they lie on a GPU alone.
+    /// The part of [`CompactLayer::allocated_bytes`] for rows that are on a GPU only.
     pub(crate) fn bytes_elsewhere(&self) -> u64 {
         (self.keys.bytes_elsewhere() + self.values.bytes_elsewhere()) as u64
     }

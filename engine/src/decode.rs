@@ -1,4 +1,5 @@
-//! Decode: one token at a time over the compact cache. All memory is made in `Decoder::new`; a step allocates nothing.
+//! Decode: one token at a time over the compact KV cache. All memory is allocated before the first token; a
+//! step on the CPU allocates nothing.
 
 mod buffers;
 mod gpu_plan;
@@ -22,31 +23,31 @@ use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::shape::{attention_scale, head_shape};
 use crate::{EngineError, Sampler};
 
-/// The decode loop's state: the cache, the policy, the buffers.
+/// State of the decode loop: the cache, the policy and the buffers.
 pub struct Decoder<'a> {
     model: &'a Model,
     rope: &'a RopeTable,
     policy: &'a mut dyn Policy,
-    /// Rows per kv head that the method may keep, per layer.
+    /// Rows per KV head that the method may keep, per layer.
     rows: Vec<usize>,
     cache: CompactCache,
     buffers: Buffers,
-    /// Where the model's weights are on a GPU: the cache there, made with the first logits.
+    /// For a model on a GPU: the GPU's cache and buffers, allocated with the first logits.
     gpu: Option<OnGpu<'a>>,
-    /// What the method changed in a layer there; room that is used again.
+    /// Changes of the method to a layer that the GPU does not have yet; a buffer that is reused.
     changed: Vec<Changed>,
 }
 
-/// Who does what of an answer on a GPU.
+/// Division of a decode step between host and GPU.
 enum OnGpu<'a> {
-    /// The host does the method's part after every token.
+    /// The host runs the method after every token.
     WithHost(Box<HostSteppedDecoder<'a>>),
-    /// There is nothing for it to do.
+    /// The GPU runs the whole step; the method does nothing during decoding.
     Alone(Box<GraphDecoder>),
 }
 
-/// What the method does to a layer after a token: of `probabilities [q_heads, stride]` it makes which rows go. `changed` hears of what is
-/// not as it was.
+/// Runs the method on a layer after a token: it selects rows to evict by `probabilities [q_heads, stride]`.
+/// `changed` receives every change except single evictions.
 fn let_go(
     cached: &mut CompactLayer,
     (layer, policy): (usize, &mut dyn Policy),
@@ -83,7 +84,8 @@ fn let_go(
 }
 
 impl<'a> Decoder<'a> {
-    /// A decoder over `cache`, which was cut by `policy` to `rows` per layer. `rope` must reach to the last position.
+    /// A decoder over `cache`, which `policy` compacted to `rows` per layer. `rope` must cover the last
+    /// position.
     pub fn new(
         model: &'a Model,
         rope: &'a RopeTable,
@@ -107,13 +109,13 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The cache as it is now. Of an answer that a GPU writes by itself the books are there, the rows of its own tokens are not;
-    /// nor are the others, where the GPU has kept them itself.
+    /// The cache in its current state. If the GPU decodes without the host, positions and slots are current,
+    /// but the rows of the answer's tokens are missing; all rows are missing if they are on the GPU only.
     pub fn cache(&self) -> &CompactCache {
         &self.cache
     }
 
-    /// Gives the cache back as it is now, as [`Decoder::cache`] says. Rows that lie on a GPU alone come with it.
+    /// Returns the cache as in [`Decoder::cache`], together with rows that are on the GPU only.
     pub fn into_cache(mut self) -> CompactCache {
         if let (Some(OnGpu::Alone(gpu)), true) = (self.gpu, self.cache.bytes_on_gpu() > 0) {
             self.cache.on_gpu = Some(gpu.into_rows());
@@ -121,20 +123,20 @@ impl<'a> Decoder<'a> {
         self.cache
     }
 
-    /// Whether the method evicts rows while answering.
+    /// Whether the method evicts rows during decoding.
     pub fn evicts(&self) -> bool {
         (0..self.rows.len()).any(|layer| self.policy.decode_rows(layer).is_some())
     }
 
-    /// Bytes of the loop's own buffers.
+    /// Bytes of the decode loop's host buffers.
     pub fn scratch_bytes(&self) -> u64 {
         self.buffers.bytes()
     }
 
-    /// Logits `[vocab]` of a hidden row `[width]` that prefill left.
+    /// Logits `[vocab]` of a hidden row `[width]` from prefill.
     ///
     /// # Errors
-    /// [`EngineError::Gpu`] of a model on a GPU.
+    /// [`EngineError::Gpu`] for a model on a GPU.
     pub fn try_logits_of(&mut self, hidden: &[f32]) -> Result<&mut [f32], EngineError> {
         if self.model.gpu().is_some() {
             self.begin_on_gpu()?;
@@ -148,34 +150,37 @@ impl<'a> Decoder<'a> {
         Ok(&mut self.buffers.logits)
     }
 
-    /// [`Decoder::try_logits_of`] of a model on the processor, where nothing can fail.
+    /// [`Decoder::try_logits_of`] for a model on the CPU, which cannot fail.
     ///
     /// # Panics
-    /// When a GPU fails.
+    /// If a GPU fails.
     pub fn logits_of(&mut self, hidden: &[f32]) -> &mut [f32] {
         self.try_logits_of(hidden).expect("only a GPU can fail")
     }
 
-    /// Runs one token and gives the next one's logits `[vocab]`. `votes` collects where the token looked.
+    /// Runs one token and returns the next token's logits `[vocab]`. `votes` collects the most attended
+    /// tokens.
     ///
     /// # Errors
-    /// [`EngineError::Gpu`] of a model on a GPU.
+    /// [`EngineError::Gpu`] for a model on a GPU.
     pub fn try_step(
         &mut self,
         token: u32,
         votes: Option<&mut Votes>,
     ) -> Result<&mut [f32], EngineError> {
-        match self.model.gpu().is_some() {
-            true => self.step_on_gpu(token, votes)?,
-            false => self.step_here(token, votes),
+        if self.model.gpu().is_some() {
+            self.step_on_gpu(token, votes)?
+        } else {
+            self.step_here(token, votes)
         }
         Ok(&mut self.buffers.logits)
     }
 
-    /// Runs one token and draws the next. On a GPU the likeliest are looked for there, where drawing needs no others.
+    /// Runs one token and samples the next. A GPU selects the top-k tokens itself, if the sampler needs no
+    /// others.
     ///
     /// # Errors
-    /// [`EngineError::Gpu`] of a model on a GPU, and those of [`Sampler::next`].
+    /// [`EngineError::Gpu`] for a model on a GPU, and the errors of [`Sampler::next`].
     pub fn try_next(
         &mut self,
         token: u32,
@@ -196,15 +201,15 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// [`Decoder::try_step`] of a model on the processor, where nothing can fail.
+    /// [`Decoder::try_step`] for a model on the CPU, which cannot fail.
     ///
     /// # Panics
-    /// When a GPU fails.
+    /// If a GPU fails.
     pub fn step(&mut self, token: u32, votes: Option<&mut Votes>) -> &mut [f32] {
         self.try_step(token, votes).expect("only a GPU can fail")
     }
 
-    /// Copies the cache to the GPU that has the model's weights, or takes over what lies there, once.
+    /// Once: copies the cache to the GPU that has the weights, or takes over the rows that are on it.
     fn begin_on_gpu(&mut self) -> Result<(), EngineError> {
         if let (Some(gpu), None) = (self.model.gpu(), &self.gpu) {
             let merges = self.cache.max_entries() > 0;
@@ -215,23 +220,24 @@ impl<'a> Decoder<'a> {
                 gpu_plan.graph_decoder() || cache.bytes_on_gpu() == 0,
                 "a method that changes rows was given a cache of one that does not"
             );
-            self.gpu = Some(match gpu_plan.graph_decoder() {
-                true => OnGpu::Alone(Box::new(GraphDecoder::new(
+            self.gpu = Some(if gpu_plan.graph_decoder() {
+                OnGpu::Alone(Box::new(GraphDecoder::new(
                     gpu.device(),
                     model,
                     rope,
                     cache,
                     &gpu_plan,
-                )?)),
-                false => OnGpu::WithHost(Box::new(HostSteppedDecoder::new(
+                )?))
+            } else {
+                OnGpu::WithHost(Box::new(HostSteppedDecoder::new(
                     gpu, model, rope, cache, &gpu_plan,
-                )?)),
+                )?))
             });
         }
         Ok(())
     }
 
-    /// Bytes on a GPU for answering, the weights' apart, once something was computed there.
+    /// Device bytes for decoding, without the weights; 0 before the first computation.
     pub fn gpu_bytes(&self) -> u64 {
         match &self.gpu {
             None => 0,
@@ -240,7 +246,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// A step that needs nothing of the host, and looks for the `most` likeliest tokens; with 0 for all logits.
+    /// A step without the host. Selects the `most` most likely tokens; 0 downloads all logits.
     fn step_alone(
         &mut self,
         token: u32,
@@ -320,27 +326,29 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// Allocates nothing.
+    /// A step on the CPU; allocates nothing.
     fn step_here(&mut self, token: u32, mut votes: Option<&mut Votes>) {
         let b = &mut self.buffers;
         let config = self.model.config();
         let (dim, group) = (config.head_dim, config.q_heads / config.kv_heads);
         let position = self.cache.next;
         self.model.embed(&[token], &mut b.residual);
-        // The layers that the policy knows, counted as it does.
+        // Index among the policy's layers.
         let mut cut_layers = 0;
         for (layer, cached) in self.cache.layers.iter_mut().enumerate() {
             self.model
                 .project_row(layer, &b.residual, &mut b.row, &mut b.q, &mut b.k, &mut b.v);
             let slides = cached.window().is_some();
             let rope = self.rope.of_layer(layer);
-            // Rotated as they are read, by their rank; else here, by their position; in some layers of some models not at all.
-            let (ranked, placed) = match self.cache.reassigned && !slides {
-                true => (rope, None),
-                false => (None, rope),
+            // Re-assigned positions: keys are rotated by their rank when attention reads them. Otherwise the
+            // new key is rotated by its position now. Some models have layers without RoPE.
+            let (ranked, placed) = if self.cache.reassigned && !slides {
+                (rope, None)
+            } else {
+                (None, rope)
             };
             if let Some(rope) = placed {
-                let turned = (position.0 - self.cache.turned_from.0) as usize;
+                let turned = (position.0 - self.cache.window_rope_origin.0) as usize;
                 rope.rotate_at(&mut b.k, turned);
                 rope.rotate_at(&mut b.q, turned);
             }

@@ -1,4 +1,5 @@
-//! What computes: the processor, or a GPU beside it. In a build without the feature `cuda` a GPU is refused in a sentence.
+//! The compute device: the CPU, or a GPU. A build without the feature `cuda` refuses GPUs with an error
+//! message.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,20 +8,20 @@ use crate::{Engine, EngineError};
 use kept_kernels::format_bytes;
 use kept_models::beside_weights;
 
-/// What `--device` names.
+/// A device for `--device`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComputeDevice {
-    /// The processor.
+    /// The CPU.
     #[default]
     Cpu,
-    /// An NVIDIA GPU, by its number.
+    /// An NVIDIA GPU, by its ordinal.
     Cuda(usize),
 }
 
-/// No name of a device.
+/// Error: unknown device name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("--device {0:?} is not known; it takes auto, cpu, or cuda:0 for the first GPU")]
+#[error("the device {0:?} is not known; devices are auto, cpu, and cuda:0 for the first GPU")]
 pub struct UnknownDevice(String);
 
 impl FromStr for ComputeDevice {
@@ -47,13 +48,13 @@ impl fmt::Display for ComputeDevice {
     }
 }
 
-/// What `--device` says.
+/// The value of `--device`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceChoice {
-    /// `auto`: a GPU for a model that fits one, the processor for others.
+    /// `auto`: a GPU if one fits the model, otherwise the CPU.
     #[default]
     Auto,
-    /// This one and no other.
+    /// This device only.
     Named(ComputeDevice),
 }
 
@@ -68,12 +69,12 @@ impl FromStr for DeviceChoice {
     }
 }
 
-/// A GPU that this build can compute on.
+/// A GPU that this build supports.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Gpu {
-    /// What `--device` calls it.
+    /// Its name for `--device`.
     pub device: String,
-    /// Its name, for people.
+    /// Its product name.
     pub name: String,
     /// Compute capability, as in 8.6.
     pub capability: String,
@@ -86,7 +87,7 @@ pub struct Gpu {
 /// The GPUs of this computer.
 ///
 /// # Errors
-/// Why there is none, in a sentence with the way out.
+/// Why no GPU is usable, as a sentence with a way out.
 #[cfg(feature = "cuda")]
 pub fn gpus() -> Result<Vec<Gpu>, String> {
     let gpus = kept_cuda::nvidia::gpus().map_err(|why| why.to_string())?;
@@ -107,64 +108,64 @@ pub fn gpus() -> Result<Vec<Gpu>, String> {
 /// The GPUs of this computer.
 ///
 /// # Errors
-/// Always: this build has no kernels for any.
+/// Always: this build has no GPU kernels.
 #[cfg(not(feature = "cuda"))]
 pub fn gpus() -> Result<Vec<Gpu>, String> {
     Err(WITHOUT.to_owned())
 }
 
 #[cfg(not(feature = "cuda"))]
-const WITHOUT: &str =
-    "this build of Kept computes on the processor only; `make cuda` makes one for GPUs";
+const WITHOUT: &str = "this build of Kept computes on the CPU only; `make cuda` makes one for GPUs";
 
 #[cfg(feature = "cuda")]
 fn open(ordinal: usize) -> Result<kept_cuda::Device, EngineError> {
-    kept_cuda::nvidia::open(ordinal).map_err(|why| {
-        EngineError::NoGpu(format!("--device cuda:{ordinal}: {why}; use --device cpu"))
-    })
+    kept_cuda::nvidia::open(ordinal)
+        .map_err(|why| EngineError::NoGpu(format!("no GPU cuda:{ordinal}: {why}; use the CPU")))
 }
 
 #[cfg(not(feature = "cuda"))]
 fn open(ordinal: usize) -> Result<kept_cuda::Device, EngineError> {
     Err(EngineError::NoGpu(format!(
-        "--device cuda:{ordinal}: {WITHOUT}, or use --device cpu"
+        "no GPU cuda:{ordinal}: {WITHOUT}, or use the CPU"
     )))
 }
 
-/// The GPU with the most free memory, if it holds half of a model with `weights` bytes or more, and a question beside it. The rest is read
-/// from the computer's memory ([`Engine::on`]): a document is read far faster so than by the processor, and an answer is not much slower.
+/// The GPU with the most free memory, if at least half of a model of `weights` bytes fits together with a
+/// question. The other weights are read from host memory ([`Engine::on`]): prefill is still far faster than
+/// on the CPU, and decoding is not much slower.
 ///
 /// # Errors
-/// Why none does, in a sentence.
+/// Why no GPU fits, as a sentence.
 pub fn fitting_gpu(gpus: &[Gpu], weights: u64) -> Result<ComputeDevice, String> {
     let Some(gpu) = gpus.iter().max_by_key(|gpu| gpu.free) else {
         return Err("this computer has no GPU that Kept can use".to_owned());
     };
     let needed = (weights / 2).saturating_add(beside_weights(gpu.memory));
-    match needed <= gpu.free {
-        true => gpu.device.parse().map_err(|error| format!("{error}")),
-        false => Err(format!(
-            "half of the model and the room beside it need {} of a GPU, and {} has {} free",
+    if needed <= gpu.free {
+        gpu.device.parse().map_err(|error| format!("{error}"))
+    } else {
+        Err(format!(
+            "half of the model and a question need {} of a GPU, and {} has {} free",
             format_bytes(needed),
             gpu.name,
             format_bytes(gpu.free)
-        )),
+        ))
     }
 }
 
 impl EngineError {
-    /// Whether a GPU is no longer to be relied on after this: it failed, or its memory ran out. Whoever has a process for
-    /// the engine should start another one.
+    /// Whether the GPU is unreliable after this error: it failed or ran out of memory. An engine
+    /// in a worker process should be restarted.
     pub fn loses_gpu(&self) -> bool {
         use kept_cuda::DeviceError::{Failed, OutOfMemory};
         matches!(self, Self::Gpu(Failed { .. } | OutOfMemory { .. }))
     }
 }
 
-/// What a GPU can do at most, measured on it in a second or two.
+/// Peak rates of a GPU, measured within a second or two.
 ///
 /// # Errors
-/// [`EngineError::NoGpu`] where there is none, [`EngineError::Gpu`] where it fails.
+/// [`EngineError::NoGpu`] without a GPU, [`EngineError::Gpu`] if it fails.
 pub fn gpu_rates(ordinal: usize) -> Result<GpuRates, EngineError> {
     let device = open(ordinal)?;
     let rates = device.rates(&kept_cuda::RatesOf::GPU)?;
@@ -177,29 +178,29 @@ pub fn gpu_rates(ordinal: usize) -> Result<GpuRates, EngineError> {
     })
 }
 
-/// What a GPU can do at most.
+/// Peak rates of a GPU.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct GpuRates {
-    /// Its name, for people.
+    /// Its product name.
     #[serde(rename = "card")]
     pub gpu: String,
-    /// Copies on the GPU: bytes read and bytes written, both counted.
+    /// Copies within device memory, counting bytes read and bytes written.
     pub copy_gbs: f64,
-    /// Copies from the computer's pinned memory to the GPU: bytes that arrive.
+    /// Copies from pinned host memory to the GPU, counting bytes once.
     #[serde(rename = "to_card_gbs")]
     pub to_gpu_gbs: f64,
-    /// Products of halves on its tensor cores, with sums in f32.
+    /// f16 matrix products on tensor cores with f32 accumulation.
     pub matrix_tflops: f64,
     /// Attention of the last 2,048 of 32K tokens in a layer of an 8B model.
     pub attention_tflops: f64,
 }
 
 impl Engine {
-    /// The same engine on `device`. For a GPU the weights are copied there; layers that have no room beside a question stay in the
-    /// computer's memory, pinned, and are read from there.
+    /// Moves the engine to `device`. For a GPU, the weights are copied to device memory. Layers that do not
+    /// fit together with a question stay in pinned host memory, which the GPU reads.
     ///
     /// # Errors
-    /// [`EngineError::NoGpu`] where there is none, [`EngineError::Gpu`] where the model does not fit it.
+    /// [`EngineError::NoGpu`] without a GPU, [`EngineError::Gpu`] if the model does not fit.
     pub fn on(self, device: ComputeDevice) -> Result<Self, EngineError> {
         match device {
             ComputeDevice::Cpu => Ok(self),
@@ -207,10 +208,11 @@ impl Engine {
         }
     }
 
-    /// The same engine where it is to compute; and, where a GPU was looked for in vain, why that is the processor.
+    /// Moves the engine to the chosen device. If `auto` finds no GPU, also returns the reason for using the
+    /// CPU.
     ///
     /// # Errors
-    /// As [`Engine::on`], for a device that was named.
+    /// As [`Engine::on`], for a named device.
     pub fn placed(mut self, choice: DeviceChoice) -> Result<(Self, Option<String>), EngineError> {
         if let DeviceChoice::Named(device) = choice {
             return Ok((self.on(device)?, None));
@@ -225,7 +227,8 @@ impl Engine {
         Ok((self, placed.err()))
     }
 
-    /// The same engine as it would be on `device`, for what a question would take of it: nothing is copied there, and nothing can be asked.
+    /// The engine as it would be on `device`, for memory estimates only: nothing is copied, and it cannot
+    /// answer questions.
     ///
     /// # Errors
     /// As [`Engine::on`].
@@ -236,20 +239,20 @@ impl Engine {
         }
     }
 
-    /// What a person should know of a model that does not fit its GPU, in a sentence.
+    /// Message for the user about a model that does not fit its GPU, as a sentence.
     pub(crate) fn gpu_note(&self) -> Option<String> {
         let gpu = self.model().gpu()?;
         let away = gpu.host_bytes();
         (away > 0).then(|| {
             format!(
-                "{} of the model's weights have no room on {} beside a question and are read from the computer's memory for every token, which takes longer; a smaller quantisation may fit",
+                "{} of the model's weights do not fit {} together with a question and are read from the computer's memory for every token, which takes longer; a smaller quantisation may fit",
                 format_bytes(away),
                 self.computes_on()
             )
         })
     }
 
-    /// What computes, in words: the processor, or a GPU's name.
+    /// Name of the compute device for messages; for a GPU its product name.
     pub fn computes_on(&self) -> &str {
         let gpu = self.model().gpu();
         gpu.map_or("the processor", |gpu| &gpu.device().facts().name)

@@ -1,152 +1,154 @@
-//! What can stop an answer. Every message names the value and the way out, in one sentence.
+//! Errors of the engine. Every message is one sentence that names the value and a remedy.
 
 use kept_models::ModelError;
 use kept_policies::PolicyError;
 
 use kept_kernels::format_bytes;
 
-/// Why the engine gives no answer.
+/// Why the engine returns no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The model file cannot be opened.
     #[error("{}: {error}", path.display())]
     Open {
-        /// The file.
+        /// The model file.
         path: std::path::PathBuf,
-        /// What is wrong with it.
+        /// The cause.
         error: ModelError,
     },
-    /// The model cannot do what it is asked.
+    /// The model does not support the request.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The method, its parameters or the budget do not fit.
+    /// The method, its parameters or the budget are invalid.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// A budget in bytes that the layers with a window take all of.
+    /// A budget in bytes that sliding-window layers use up.
     #[error(
         "a budget of {bytes} bytes is too small: the model's sliding-window layers take {windows} bytes, and one row of the others {row}; give at least {}", windows + row
     )]
     BudgetBelowWindows {
         /// The budget.
         bytes: u64,
-        /// What the layers with a window take.
+        /// Bytes of the sliding-window layers.
         windows: u64,
-        /// What one row of the others takes.
+        /// Bytes of one row of the global layers.
         row: u64,
     },
-    /// The document's vault could not be read to its end; what was computed of it is of no use.
+    /// The document's vault could not be read completely; the partial result is discarded.
     #[error(transparent)]
     Vault(#[from] crate::vault::VaultError),
-    /// A budget in bytes that the fewest rows do not fit.
+    /// A budget in bytes that is too small for the smallest number of rows.
     #[error(
         "a budget of {} needs {} more: cache, tables and the answer's buffers have to fit it{}; give at least {}",
         format_bytes(*bytes), format_bytes(*missing),
-        windows.map_or(String::new(), |windows| format!(" beside the {} of the model's sliding-window layers", format_bytes(windows))),
+        windows.map_or(String::new(), |windows| format!(" in addition to the {} of the model's sliding-window layers", format_bytes(windows))),
         format_bytes(bytes + missing)
     )]
     BudgetBytes {
         /// The budget.
         bytes: u64,
-        /// What is missing.
+        /// Missing bytes.
         missing: u64,
-        /// What the layers with a window take, if there are any.
+        /// Bytes of the sliding-window layers, if there are any.
         windows: Option<u64>,
     },
-    /// Less memory than a question takes at least.
+    /// A memory limit below the minimum of a question.
     #[error(
-        "--memory {} needs {} more: the weights alone are {}, and the smallest cache and scratch for this document come on top; close other programs and give more, shorten the document or choose a smaller model",
+        "the memory limit of {} needs {} more: the weights alone are {}, and the smallest cache and scratch for this document come on top; raise the limit, shorten the document or choose a smaller model",
         format_bytes(*memory), format_bytes(*missing), format_bytes(*weights)
     )]
     Memory {
-        /// What was given, in bytes.
+        /// The limit, in bytes.
         memory: u64,
-        /// What is missing.
+        /// Missing bytes.
         missing: u64,
-        /// The model's weights.
+        /// Bytes of the model's weights.
         weights: u64,
     },
-    /// The system does not give the memory that a question takes.
+    /// The system refuses the memory that a question needs.
     #[error(
-        "the system refuses {} of memory that this question would take beside the weights; close other programs, or set a smaller --budget or --memory",
+        "the system refuses {} of memory that this question needs in addition to the weights; close other programs, or set a smaller budget or a memory limit",
         format_bytes(*bytes)
     )]
     Refused {
-        /// What was asked for.
+        /// Requested bytes.
         bytes: u64,
     },
-    /// A GPU has not as much free memory as a question takes.
+    /// The GPU has less free memory than a question needs.
     #[error(
-        "this question would take {} of the GPU {gpu} beside the weights, and {} are free: {} are missing; set a smaller --budget or --memory, close what else uses the GPU, or take --device cpu",
+        "this question needs {} of the GPU {gpu} in addition to the weights, and {} are free: {} are missing; set a smaller budget or a memory limit, close what else uses the GPU, or compute on the CPU",
         format_bytes(*needed), format_bytes(*free), format_bytes(needed - free)
     )]
     GpuMemory {
-        /// The GPU.
+        /// The GPU's name.
         gpu: String,
-        /// What it would take.
+        /// Required bytes.
         needed: u64,
-        /// What is free.
+        /// Free bytes.
         free: u64,
     },
-    /// The GPU failed, or has too little memory.
+    /// The GPU failed or is out of memory.
     #[error(transparent)]
     Gpu(#[from] kept_cuda::DeviceError),
-    /// There is no GPU to compute on.
+    /// No usable GPU.
     #[error("{0}")]
     NoGpu(String),
-    /// Rows of this type are not kept on a GPU.
+    /// A cache type that GPUs do not support.
     #[error(
-        "a cache of type {cache} is not kept on a GPU, which computes keys and values in half precision; take --cache f16, q8_0 or q4_0, or --device cpu"
+        "a cache of type {cache} is not kept on a GPU, which computes keys and values in half precision; store rows as f16, q8_0 or q4_0, or compute on the CPU"
     )]
     GpuRows {
-        /// The type.
+        /// The cache type.
         cache: kept_kernels::CacheType,
     },
-    /// A method that does not work with rows of this type.
+    /// A method that does not support this cache type.
     #[error(
-        "a cache of type {cache} does not work with {method}, which {why} and would round them each time; f16 and f32 work, and {cache} works with other methods"
+        "a cache of type {cache} does not work with {}, which {why} and would round them each time; f16 and f32 work, and {cache} works with other methods",
+        title(method)
     )]
     CacheType {
-        /// The type.
+        /// The cache type.
         cache: kept_kernels::CacheType,
         /// The method.
         method: &'static str,
-        /// What it does that stands in the way.
+        /// The reason, as a verb phrase.
         why: &'static str,
     },
-    /// No question.
-    #[error("the question is empty; ask something, for example --question \"What is this about?\"")]
+    /// The question is empty.
+    #[error("the question is empty; ask something, for example \"What is this about?\"")]
     EmptyQuestion,
-    /// The chat template loses the message.
+    /// The chat template drops the user's message.
     #[error(
         "the chat template of {0} does not repeat the user's message; choose another model file"
     )]
     Template(String),
-    /// More tokens than the model was made for.
+    /// The prompt exceeds the context length.
     #[error(
-        "the document is too long for {model}: {have} with the question, and the model reads {context}, {kept} of them kept for the answer; about the first {fits} of the text would fit: shorten the document or choose a model with a longer context", kept = crate::prompt::SMALLEST_ANSWER
+        "the document is too long for {model}: {have} with the question, and its context is {context} tokens, of which {kept} are reserved for the answer; about the first {fits} of the text would fit: shorten the document or choose a model with a longer context", kept = crate::prompt::SMALLEST_ANSWER
     )]
     TooLong {
         /// The model's name.
         model: String,
-        /// Tokens of the prompt, or a lower bound in words.
+        /// Tokens of the prompt, or a lower bound, in words.
         have: String,
-        /// The model's context, in tokens.
+        /// The model's context length, in tokens.
         context: usize,
-        /// What would fit, in words.
+        /// How much of the text would fit, in words.
         fits: String,
     },
-    /// More tokens than the model was made for, under a method that reads nothing in streaming.
+    /// The prompt exceeds the context length, and the method does not support streaming mode.
     #[error(
-        "{refusal}; or read it in streaming mode, which is approximate and which {method} cannot: leave the method to Kept, or name one of {}",
+        "{refusal}; or read it in streaming mode, which is approximate and which {} cannot: leave the method to Kept, or name one of {}",
+        title(method),
         kept_policies::STREAMING.join(", ")
     )]
     TooLongFor {
-        /// Why it is too long.
+        /// The [`EngineError::TooLong`].
         refusal: Box<EngineError>,
         /// The method.
         method: &'static str,
     },
-    /// A question that leaves no room for a document.
+    /// The question leaves no tokens for a document.
     #[error(
         "the question is too long for {model}: {tokens} tokens, and the model reads {context}; ask a shorter one"
     )]
@@ -155,10 +157,10 @@ pub enum EngineError {
         model: String,
         /// Tokens of the question and the template.
         tokens: usize,
-        /// The model's context, in tokens.
+        /// The model's context length, in tokens.
         context: usize,
     },
-    /// A document that cannot be repeated behind itself.
+    /// The context length cannot hold the document and its repetition (reconstruction).
     #[error(
         "the document is too long for {model} to repeat it: it ends at token {tokens}, its repetition at {needed}, and the model reads {context}; {way_out}"
     )]
@@ -167,79 +169,81 @@ pub enum EngineError {
         model: String,
         /// Tokens of the prompt up to the document's end.
         tokens: usize,
-        /// Positions that the repetition needs.
+        /// Positions required for document and repetition.
         needed: usize,
-        /// The model's context, in tokens.
+        /// The model's context length, in tokens.
         context: usize,
-        /// What can be done, in words.
+        /// A remedy, in words.
         way_out: String,
     },
-    /// Tokens that are dropped between layers of which some count back a number of rows.
+    /// A method that drops tokens between layers, on a model with sliding-window layers, which count rows.
     #[error(
-        "{method} drops tokens on their way through the layers, and some layers of {model} look back over a number of tokens only; choose another method, or variant=budgeted"
+        "{} drops tokens between layers, which does not work with the sliding-window layers of {model}; choose another method, or variant=budgeted",
+        title(method)
     )]
-    ThinnedWindows {
+    TokenDroppingWithSlidingWindows {
         /// The method.
         method: &'static str,
         /// The model's name.
         model: String,
     },
-    /// Logits of tokens that the method dropped on their way through the layers.
+    /// Logits were requested of tokens that the method dropped between layers.
     #[error(
-        "{method} drops tokens of the prompt on their way through the layers, so they have no logits; choose another method, or variant=budgeted"
+        "{} drops tokens of the prompt between layers, so they have no logits; choose another method, or variant=budgeted",
+        title(method)
     )]
     NoLogits {
         /// The method.
         method: &'static str,
     },
-    /// More rows than a streamed reading can hold in the model's window.
+    /// A budget too large for streaming mode within the context length.
     #[error(
-        "a budget of {rows} rows per head is too large for streaming mode: what is held and a chunk of the text must fit the model's window of {context} tokens; give at most {most} rows"
+        "a budget of {rows} rows per head is too large for streaming mode: what is held and a chunk of the text must fit the context of {context} tokens; give at most {most} rows"
     )]
     StreamBudget {
-        /// Rows per kv head asked for.
+        /// Requested rows per KV head.
         rows: usize,
-        /// The model's context, in tokens.
+        /// The model's context length, in tokens.
         context: usize,
-        /// The most rows that leave room for a whole chunk.
+        /// The most rows that leave capacity for a whole chunk.
         most: usize,
     },
-    /// A text of which no token can be foretold.
-    #[error("a text of {tokens} token(s) has nothing to foretell; give at least 2")]
-    NothingToForetell {
-        /// Its tokens.
-        tokens: usize,
-    },
-    /// The full cache of a text that the model's window does not hold.
-    #[error(
-        "the full cache of {tokens} tokens does not fit the model's window of {context}; give a length of at most {context}, or a method that reads in streaming mode"
-    )]
-    FullBeyondWindow {
+    /// A text too short to predict a token.
+    #[error("a text of {tokens} token(s) has nothing to predict; give at least 2")]
+    TextTooShort {
         /// Tokens of the text.
         tokens: usize,
-        /// The model's context, in tokens.
+    },
+    /// A full cache of a text beyond the context length.
+    #[error(
+        "the full cache of {tokens} tokens does not fit the context of {context} tokens; give a length of at most {context}, or a method that reads in streaming mode"
+    )]
+    FullBeyondContext {
+        /// Tokens of the text.
+        tokens: usize,
+        /// The model's context length, in tokens.
         context: usize,
     },
-    /// The model's output is useless.
+    /// The model's output contains NaN.
     #[error("the model's output is not a number; its file is damaged: download it again")]
     NotANumber,
-    /// A sampling setting out of range.
+    /// A sampling parameter out of range.
     #[error("{name}={value} is not allowed; {name} takes {range}")]
     Sampling {
-        /// The setting.
+        /// The parameter.
         name: &'static str,
         /// Its value.
         value: String,
-        /// What it takes.
+        /// The allowed range.
         range: &'static str,
     },
-    /// The person stopped it.
+    /// The user stopped the operation.
     #[error("stopped")]
     Stopped,
     /// The sampler failed on the model's output.
-    #[error("the next token could not be drawn ({0}); try --temperature 0")]
+    #[error("the next token could not be sampled ({0}); try a temperature of 0")]
     Draw(String),
-    /// A token that the model does not have.
+    /// A token id outside the vocabulary.
     #[error("token {token} is not in the model's vocabulary of {vocabulary} tokens; ids are 0 to {}", vocabulary - 1)]
     UnknownToken {
         /// The token id.
@@ -249,8 +253,13 @@ pub enum EngineError {
     },
 }
 
+/// The title of a method, as its paper writes it.
+fn title(name: &str) -> &str {
+    kept_policies::find(name).map_or(name, |info| info.title)
+}
+
 impl EngineError {
-    /// Whether it is a method that refuses its budget, its type of rows or this prompt: where several are run, the others can go on.
+    /// Whether a method refuses its budget, cache type or prompt: where several methods run, the others can continue.
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,
@@ -259,11 +268,12 @@ impl EngineError {
                 | Self::BudgetBytes { .. }
                 | Self::BudgetBelowWindows { .. }
                 | Self::TooLongToRepeat { .. }
-                | Self::ThinnedWindows { .. }
+                | Self::TokenDroppingWithSlidingWindows { .. }
         )
     }
 
-    /// The same where `method`, which cannot read in streaming, was asked to read the document.
+    /// Turns [`EngineError::TooLong`] into [`EngineError::TooLongFor`] for `method`, which does not support streaming
+    /// mode.
     pub(crate) fn under_method(self, method: &'static str) -> Self {
         match self {
             refusal @ Self::TooLong { .. } => Self::TooLongFor {

@@ -1,79 +1,75 @@
-//! What a question would cost, before anything is read.
+//! Cost of a question, estimated before prefill.
 
-use kept_kernels::{PackedRows, format_bytes};
+use kept_kernels::PackedRows;
 use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape, QUESTION_AGNOSTIC};
 use serde::{Deserialize, Serialize};
 
+use crate::note::Note;
 use crate::prefill::{CHUNK, gpu_bytes};
 use crate::sizes::{Sizes, kept_bytes};
 use crate::streaming::StreamPlan;
 use crate::vault::Vaults;
 use crate::within::Prompted;
-use crate::{
-    AUTO, Chosen, Engine, EngineError, Fitted, Limits, MemoryLedger, Method, Streaming, decode,
-};
+use crate::{AUTO, Chosen, Engine, EngineError, Limits, MemoryLedger, Method, Streaming, decode};
 
-/// What a question would cost.
+/// The estimated cost of a question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Rows per kv head that would be kept of it, mean over the layers.
+    /// Rows per KV head kept of the prompt, mean over the layers.
     pub rows: usize,
-    /// Bytes of the kept keys and values after reading.
+    /// Bytes of the kept keys and values after prefill.
     pub kv_bytes: u64,
     /// Bytes of the full cache.
     pub kv_bytes_full: u64,
     /// Bytes of the model's weights.
     pub weights: u64,
-    /// Bytes of everything else at the worst moment, room for the answer included.
+    /// Bytes of everything else at peak, with capacity for the answer.
     pub scratch: u64,
-    /// What a person should know of budget and method, one sentence.
-    pub note: Option<String>,
-    /// How kept rows would be stored.
+    /// Notes for the user on budget, method and memory limit.
+    pub notes: Vec<Note>,
+    /// Name of the cache type.
     #[serde(default)]
     pub cache: String,
-    /// What would be chosen, where no method is named.
+    /// The choice of `auto`, if no method is named.
     #[serde(default)]
     pub chosen: Option<Box<Chosen>>,
-    /// Tokens of the prompt that need no reading, because their rows are in a vault; 0 until that was looked up
-    /// ([`Engine::cost_with_vault`]).
+    /// Tokens of the prompt whose rows a vault provides, so that they skip prefill; 0 unless computed by
+    /// [`Engine::cost_with_vault`].
     #[serde(default)]
     pub tokens_from_vault: usize,
-    /// What was chosen for the memory that was named and what it costs, in one sentence; it is not in [`Estimate::note`].
-    #[serde(default)]
-    pub fitted: Option<String>,
 }
 
-/// A question before it is asked, as far as its cost goes.
+/// The inputs of a cost estimate.
 #[derive(Clone, Copy)]
 pub struct Costing<'a> {
-    /// Its prompt.
+    /// Shape of the prompt.
     pub prompt: &'a PromptShape,
     /// As in [`crate::Ask`].
     pub method: &'a Method,
     /// As in [`crate::Ask`].
     pub budget: Option<Budget>,
-    /// Room for an answer of so many tokens; fewer where the model's context ends sooner.
+    /// Longest answer, in tokens; fewer where the context length ends sooner.
     pub max_new_tokens: usize,
     /// As in [`Limits`].
     pub memory: Option<u64>,
     /// Bytes of the document's text.
     pub text_bytes: u64,
-    /// How rows are stored in its vault, where there may be one.
+    /// Row format of the document's vault, if vaults are used.
     pub vault: Option<PackedRows>,
 }
 
-/// A prompt that would be read whole.
+/// The plan of a prompt that is not read in streaming mode.
 pub(crate) struct Whole {
     pub(crate) sizes: Sizes,
-    /// Rows per kv head, as the method is given them.
+    /// Rows per KV head, as given to the method.
     rows: usize,
-    /// What a person should know of such a reading, one sentence each.
+    /// Notes for the user on this prefill, one sentence each.
     notes: Vec<String>,
-    /// What was chosen for the memory that is named.
-    fitted: Option<String>,
+    /// What the memory limit led to.
+    fitted: Option<Note>,
 }
 
 impl Costing<'_> {
@@ -81,9 +77,10 @@ impl Costing<'_> {
         let streams = engine.streams(Streaming::Auto, self.prompt.tokens);
         Prompted {
             shape: self.prompt,
-            max_new_tokens: match streams {
-                true => self.max_new_tokens.min(StreamPlan::MOST_NEW_TOKENS),
-                false => self.max_new_tokens,
+            max_new_tokens: if streams {
+                self.max_new_tokens.min(StreamPlan::MOST_NEW_TOKENS)
+            } else {
+                self.max_new_tokens
             },
             streams,
             memory: self.memory,
@@ -91,17 +88,14 @@ impl Costing<'_> {
         }
     }
 
-    /// The plan for reading it in streaming, and what was chosen for the memory that is named.
-    pub(crate) fn plan(
-        &self,
-        engine: &Engine,
-    ) -> Result<(StreamPlan, Option<String>), EngineError> {
+    /// The plan of streaming mode, and what the memory limit led to.
+    pub(crate) fn plan(&self, engine: &Engine) -> Result<(StreamPlan, Option<Note>), EngineError> {
         let mut policy = self.method.build()?;
         let (asked, prompted) = ((self.method, self.budget), self.prompted(engine));
         engine.stream_plan_within(asked, &mut *policy, &prompted, self.text_bytes)
     }
 
-    /// Reading it whole.
+    /// The plan of a regular prefill.
     pub(crate) fn read(&self, engine: &Engine) -> Result<Whole, EngineError> {
         let (asked, prompted) = ((self.method, self.budget), self.prompted(engine));
         let fitting = {
@@ -109,7 +103,7 @@ impl Costing<'_> {
             let beside = self.bytes_beside(engine, &prompted);
             engine.fit_reading(asked, &mut *policy, &prompted, beside)?
         };
-        // Of a policy of its own: what one was told while rows were looked for is that search's.
+        // A separate policy: the search for rows changed the state of the other one.
         let mut policy = self.method.build()?;
         engine.tell_of_budget(self.budget, &mut *policy, &prompted)?;
         let rows = fitting.budget;
@@ -129,11 +123,11 @@ impl Costing<'_> {
 }
 
 impl Engine {
-    /// What a question with such a `prompt` would cost, with room for an answer of `max_new_tokens` tokens (fewer where the model's
-    /// context ends sooner).
+    /// Cost of a question with a prompt of this shape and an answer of up to `max_new_tokens` tokens (fewer where the
+    /// context length ends sooner).
     ///
     /// # Errors
-    /// What is wrong with method or budget, as [`Engine::ask`] would say it.
+    /// An invalid method or budget, as from [`Engine::ask`].
     pub fn estimate(
         &self,
         prompt: &PromptShape,
@@ -152,10 +146,10 @@ impl Engine {
         })
     }
 
-    /// What such a question would cost, within the memory that is named.
+    /// Cost of a question within its memory limit.
     ///
     /// # Errors
-    /// As [`Engine::estimate`]; [`EngineError::Memory`] where it does not fit.
+    /// As [`Engine::estimate`]; [`EngineError::Memory`] if the question does not fit.
     pub fn cost(&self, costing: &Costing<'_>) -> Result<Estimate, EngineError> {
         let prompted = costing.prompted(self);
         let Costing { method, budget, .. } = *costing;
@@ -179,30 +173,34 @@ impl Engine {
                 budget: rows,
                 ..*costing
             })?;
-            let notes = [format!("auto chooses {}", chosen.reason)].into_iter();
+            let why = Note::AutoChose {
+                reason: chosen.reason.clone(),
+            };
             return Ok(Estimate {
-                note: Some(notes.chain(estimate.note).collect::<Vec<_>>().join("; ")),
+                notes: [why].into_iter().chain(estimate.notes).collect(),
                 chosen: Some(Box::new(chosen)),
                 ..estimate
             });
         }
         if let Some((stored, why)) = self.for_bytes(method, budget, &prompted, &limits, beside)? {
             let estimate = stored.cost(costing)?;
-            let notes: Vec<String> = why.into_iter().chain(estimate.note).collect();
             return Ok(Estimate {
-                note: (!notes.is_empty()).then(|| notes.join("; ")),
+                notes: (why.map(Note::from).into_iter())
+                    .chain(estimate.notes)
+                    .collect(),
                 ..estimate
             });
         }
-        match prompted.streams {
-            true => self.cost_of_streaming(costing),
-            false => self.cost_of_reading(costing),
+        if prompted.streams {
+            self.cost_of_streaming(costing)
+        } else {
+            self.cost_of_reading(costing)
         }
     }
 
-    /// [`Engine::cost`] of a question on a document that may be in one of `vaults`: with the tokens that come from there, and with what
-    /// taking them and leaving others there holds. `begins` has the tokens that every prompt on the document begins with
-    /// ([`crate::DocumentLength::begins`]).
+    /// [`Engine::cost`] of a question on a document that may be in one of `vaults`: with the tokens that a vault
+    /// provides, and the memory for reading and writing vaults. `begins`: the tokens with which every prompt on the
+    /// document begins ([`crate::DocumentLength::begins`]).
     ///
     /// # Errors
     /// As [`Engine::cost`].
@@ -221,7 +219,7 @@ impl Engine {
             },
             None => *costing,
         };
-        // As the question will store its rows.
+        // With the cache type of the question.
         let cache = estimate.cache.parse().unwrap_or(self.cache_type());
         let stored = self.clone().with_cache(cache);
         let Some(estimated) = stored.estimate_prefix_hit(begins, &costing, vaults)? else {
@@ -234,17 +232,17 @@ impl Engine {
         Ok(estimate)
     }
 
-    /// [`Engine::cost`] of a prompt that is read whole.
+    /// [`Engine::cost`] of a regular prefill.
     fn cost_of_reading(&self, costing: &Costing<'_>) -> Result<Estimate, EngineError> {
         let tokens = costing.prompt.tokens;
         let Whole {
             sizes,
             rows,
-            mut notes,
+            notes,
             fitted,
         } = costing.read(self)?;
         let of_budget = (costing.budget).and_then(|_| budget_note(costing.method, rows, tokens));
-        notes.splice(0..0, of_budget);
+        let notes = of_budget.into_iter().chain(notes).map(Note::from);
         let ledger = self.ledger_of(&sizes, costing.max_new_tokens)?;
         let config = self.model().config();
         let of_head = |rows| kept_bytes(rows, rows, config.head_dim, self.cache_type());
@@ -258,15 +256,14 @@ impl Engine {
             kv_bytes_full: self.kv_bytes_full(tokens),
             weights: ledger.weights,
             scratch: scratch_of(&ledger, kv_bytes),
-            note: (!notes.is_empty()).then(|| notes.join("; ")),
+            notes: fitted.into_iter().chain(notes).collect(),
             cache: self.cache_type().name().to_owned(),
             chosen: None,
             tokens_from_vault: 0,
-            fitted,
         })
     }
 
-    /// [`Engine::cost`] of a prompt beyond the model's context.
+    /// [`Engine::cost`] of a prompt beyond the context length.
     fn cost_of_streaming(&self, costing: &Costing<'_>) -> Result<Estimate, EngineError> {
         let tokens = costing.prompt.tokens;
         let (plan, fitted) = costing.plan(self)?;
@@ -284,15 +281,14 @@ impl Engine {
             kv_bytes_full: self.kv_bytes_full(tokens),
             weights: ledger.weights,
             scratch: ledger.peak() - ledger.weights - kv_bytes,
-            note: Some(notes.join("; ")),
+            notes: fitted.into_iter().chain(notes).collect(),
             cache: self.cache_type().name().to_owned(),
             chosen: None,
             tokens_from_vault: 0,
-            fitted,
         })
     }
 
-    /// The ledger that [`Engine::ask`] will report for such a question, read whole.
+    /// The ledger that [`Engine::ask`] will report for this question with a regular prefill.
     ///
     /// # Errors
     /// As [`Engine::estimate`].
@@ -315,8 +311,8 @@ impl Engine {
         engine.ledger_of(&engine.sizes(method, budget, &prompted)?, max_new_tokens)
     }
 
-    /// Bytes of the GPU that has the model's weights, these included, that such a reading and its answer take at the worst
-    /// moment, of `memory` at most, with the document kept in `vault` if that is something; 0 where there is no GPU.
+    /// Peak bytes on the GPU for this question, weights included, within `memory`, and with the document stored in
+    /// `vault` if given; 0 without a GPU.
     ///
     /// # Errors
     /// As [`Engine::estimate`].
@@ -338,7 +334,7 @@ impl Engine {
         Ok(self.ledger_of(&sizes, max_new_tokens)?.gpu)
     }
 
-    /// The sizes of a question that is read whole, with the rows that the budget names and chunks of the usual length.
+    /// Buffer sizes of a regular prefill, with the budget's rows and the default chunk size.
     fn sizes(
         &self,
         method: &Method,
@@ -361,7 +357,7 @@ impl Engine {
         max_new_tokens: usize,
     ) -> Result<MemoryLedger, EngineError> {
         let model = self.model();
-        // Tables are the same number of bytes for every position.
+        // RoPE tables have the same size for every position.
         let a_position = RopeTable::new(model.config(), 1).bytes();
         let positions = sizes.tokens + self.max_new_tokens(sizes.tokens, max_new_tokens);
         let gpu = match model.gpu() {
@@ -379,33 +375,20 @@ impl Engine {
         })
     }
 
-    /// Tokens that an answer of `max_tokens` can have after a prompt of `tokens`.
+    /// Length limit of an answer of up to `max_tokens` after a prompt of `tokens` tokens.
     pub(crate) fn max_new_tokens(&self, tokens: usize, max_tokens: usize) -> usize {
         max_tokens.min(self.model().config().context.saturating_sub(tokens))
     }
 }
 
-/// What a question takes beside weights and kept rows.
+/// Peak bytes without weights and kept rows.
 fn scratch_of(ledger: &MemoryLedger, kv_bytes: u64) -> u64 {
     ledger.peak() + ledger.kept_on_gpu - ledger.weights - kv_bytes
 }
 
-/// What was chosen for an amount of memory, and what it `costs`, in one sentence: [`Estimate::fitted`], and among an answer's notes.
-pub fn fitted_note(memory: u64, fitted: &Fitted, tokens: usize, costs: &str) -> String {
-    let share = 100.0 * fitted.rows.min(tokens) as f64 / tokens.max(1) as f64;
-    format!(
-        "{} of memory: {} rows per head ({share:.0} % of the prompt), {}, in chunks of {} tokens, {} at the worst moment; {costs}",
-        format_bytes(memory),
-        fitted.rows.min(tokens),
-        fitted.cache,
-        fitted.chunk,
-        format_bytes(fitted.bytes)
-    )
-}
-
-/// What a person should know of a later question about a document under `method`.
+/// A note for the user on later questions about the same document, for methods with query-agnostic scores.
 pub(crate) fn agnostic_note(method: &Method) -> Option<String> {
-    // One that is built around another ranks as that does.
+    // A wrapper ranks tokens as its base method does.
     let base = (method.parameters.iter()).find_map(|(name, base)| (name == "base").then_some(base));
     let ranks = base.unwrap_or(&method.name);
     QUESTION_AGNOSTIC.contains(&ranks.as_str()).then(|| {
@@ -416,7 +399,7 @@ pub(crate) fn agnostic_note(method: &Method) -> Option<String> {
     })
 }
 
-/// What a person should know of a budget that was given, of `rows` rows for a prompt of `tokens`.
+/// A note for the user on a budget that amounts to `rows` rows of a prompt of `tokens` tokens.
 pub(crate) fn budget_note(method: &Method, rows: usize, tokens: usize) -> Option<String> {
     if method.name == "full" {
         return Some("full keeps everything; the budget is not used".to_owned());

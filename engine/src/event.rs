@@ -1,8 +1,11 @@
-//! What the engine says while it works, in short: progress of reading, text of the answer. [`crate::Watch`] hears more.
+//! Events of the engine in short form: progress of prefill, text of the answer. [`crate::Watch`] receives more
+//! detail.
 
 use serde::{Deserialize, Serialize};
 
-/// What the engine is doing.
+use crate::Note;
+
+/// The current phase of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -12,36 +15,36 @@ pub enum Phase {
     Answering,
 }
 
-/// How far reading or answering has come.
+/// Progress of prefill or decode.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// What is being done.
+    /// The phase.
     pub phase: Phase,
-    /// Tokens done; reading counts whole passes through all layers.
+    /// Tokens done. Prefill counts a token once it has passed all layers.
     pub tokens_done: usize,
-    /// Tokens in all; of an answer, the most it may have.
+    /// Tokens in total; for an answer, the limit.
     pub tokens_total: usize,
     /// Mean speed so far.
     pub tokens_per_second: f64,
-    /// Tokens of the prompt besides, whose rows come from the vault: they need no reading.
+    /// Further tokens of the prompt whose rows the vault provides, so that they skip prefill.
     #[serde(default)]
     pub tokens_from_vault: usize,
-    /// Time left at that speed, in seconds; an answer may end sooner.
+    /// Estimated seconds left at this speed; an answer may end sooner.
     pub seconds_left: f64,
 }
 
-/// A message from the engine to whoever shows it.
+/// An event of the engine for its caller.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
-    /// Something was chosen for the question, or has to be known of how it is read. Before anything is read.
+    /// A decision about the question, or a note on how it is read. Sent before prefill.
     Chosen {
-        /// One sentence, which is among the answer's notes too.
-        note: String,
+        /// The note, also among the notes of the answer.
+        note: Note,
     },
-    /// Reading goes on. At most about twenty a second.
+    /// Progress of prefill or decode. At most about 20 per second.
     Progress(Progress),
-    /// The prompt is read and cut: what the cache costs now, and what the full cache would.
+    /// Prefill is complete: size of the cache, and of the full cache.
     Read {
         /// Tokens of the prompt.
         prompt_tokens: usize,
@@ -49,7 +52,7 @@ pub enum Event {
         kv_bytes: u64,
         /// Bytes of the full cache at this length.
         kv_bytes_full: u64,
-        /// Seconds spent reading.
+        /// Seconds of prefill.
         seconds: f64,
     },
     /// The next piece of the answer, valid UTF-8.

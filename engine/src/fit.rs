@@ -1,7 +1,7 @@
-//! Will it fit? What a model can read with the memory that is free, known from the file's header alone: opening a model maps it
-//! and reads no weights.
+//! Whether a model fits: what it can read with the free memory, computed from the file's header alone. Opening a
+//! model maps the file and reads no weights.
 //!
-//! Not here: what one question costs (`estimate.rs`); this file asks it for ever longer documents.
+//! The cost of one question is in `estimate.rs`; this file evaluates it for documents of growing length.
 
 use kept_models::GpuModel;
 use kept_policies::{Budget, PromptShape};
@@ -12,53 +12,53 @@ use crate::{Engine, Method, Prompt};
 /// Tokens on a page of a printed book: about 300 words.
 pub const TOKENS_PER_PAGE: usize = 400;
 
-/// Room for the answer that is counted, in tokens.
+/// Answer length that is included, in tokens.
 const MAX_NEW_TOKENS: usize = Engine::DEFAULT_MAX_TOKENS;
 
 /// What can be read with one budget.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FitLine {
-    /// Rows per kv head and layer that are kept; `None` keeps everything.
+    /// Rows per KV head and layer that are kept; `None` for the full cache.
     pub rows: Option<usize>,
-    /// The longest prompt, in tokens; 0 when not even a short one fits.
+    /// The longest prompt, in tokens; 0 if not even a short one fits.
     pub tokens: usize,
-    /// The same in pages of [`TOKENS_PER_PAGE`].
+    /// The longest prompt in pages of [`TOKENS_PER_PAGE`].
     pub pages: usize,
-    /// Bytes at the worst moment of the longest prompt, weights included.
+    /// Peak bytes of the longest prompt, weights included.
     pub peak_bytes: u64,
-    /// Whether the model's context ends it, and not memory.
+    /// Whether the context length limits the prompt, not memory.
     pub whole_context: bool,
 }
 
 /// Whether a model fits, and how much it can read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fit {
-    /// Memory that was free to take, in bytes.
+    /// Free memory, in bytes.
     pub free_bytes: u64,
     /// Bytes of the weights.
     pub weights_bytes: u64,
-    /// Bytes that reading needs beside the weights, whatever the document: for a prompt of one page.
+    /// Minimum bytes in addition to the weights: those of a prompt of one page.
     pub least_bytes: u64,
-    /// For everything, and for falling numbers of kept rows.
+    /// One line for the full cache, then for decreasing numbers of kept rows.
     pub lines: Vec<FitLine>,
 }
 
 impl Fit {
-    /// Bytes that are missing to read a single page; 0 when the model fits.
+    /// Bytes that are missing to read a single page; 0 if the model fits.
     pub fn missing_bytes(&self) -> u64 {
         (self.weights_bytes + self.least_bytes).saturating_sub(self.free_bytes)
     }
 }
 
 impl Engine {
-    /// What this model can read with `free` bytes of memory (of the GPU, if it computes there; weights included): with everything
-    /// kept, and with a few budgets of `method`.
+    /// What this model can read with `free` bytes of memory (GPU memory if it computes on a GPU; weights included):
+    /// with the full cache, and with a few budgets of `method`.
     pub fn fit(&self, free: u64, method: &Method) -> Fit {
         let full = Method {
             name: "full".to_owned(),
             parameters: Vec::new(),
         };
-        // A model that cannot be asked has no tail, and its memory can be known all the same.
+        // Models without a usable chat template have no tail; their memory can still be computed.
         let tail = Prompt::tail_of(self.model()).unwrap_or(0);
         let prompt = |tokens: usize| PromptShape {
             tail: tail.min(tokens),
@@ -73,15 +73,16 @@ impl Engine {
         let line = |rows: Option<usize>| -> Option<FitLine> {
             let method = if rows.is_some() { method } else { &full };
             let fits = |tokens: usize| peak(tokens, method, rows).is_some_and(|peak| peak <= free);
-            // A method that cannot work with so few rows has no line.
+            // A method that does not work with so few rows has no line.
             peak(longest, method, rows)?;
-            // Memory only grows with the prompt, so the last length that fits is found by halving.
+            // Memory grows monotonically with the prompt: binary search for the longest prompt that fits.
             let (mut fitting, mut failing) = (0, longest + 1);
             while failing - fitting > 1 {
                 let middle = fitting + (failing - fitting) / 2;
-                match fits(middle) {
-                    true => fitting = middle,
-                    false => failing = middle,
+                if fits(middle) {
+                    fitting = middle
+                } else {
+                    failing = middle
                 }
             }
             Some(FitLine {

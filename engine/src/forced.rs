@@ -1,5 +1,5 @@
-//! Logits of given tokens, for holding the engine against others: the first tokens are read as the prompt and cut, the others
-//! run one by one over what was kept.
+//! Logits of given tokens (teacher forcing), to compare the engine with other implementations: the first tokens are
+//! prefilled and cut as a prompt, the others are decoded one by one over the kept rows.
 
 use kept_kernels::Stop;
 use kept_models::RopeTable;
@@ -11,13 +11,13 @@ use crate::{Decoder, Engine, EngineError, Event, Method, Prefill, RetentionMap};
 pub struct ForcedLogits {
     /// `[tokens, vocab]`: row i holds the logits for the token after token i.
     pub logits: Vec<f32>,
-    /// What was kept of the prompt.
+    /// Which tokens of the prompt were kept.
     pub map: RetentionMap,
 }
 
 impl Engine {
-    /// Logits after each of `ids`. Rows of the first tokens, which are a prompt as `shape` says, come from full attention, the others
-    /// from the cache that `method` cut to `budget`.
+    /// Logits after each of `ids`. The first tokens, a prompt as `shape` describes, are prefilled with full
+    /// attention; the others are decoded over the cache that `method` cut to `budget`.
     pub fn forced_logits(
         &self,
         ids: &[u32],

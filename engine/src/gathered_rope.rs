@@ -1,5 +1,5 @@
-//! Rotations of rows that do not stand one after the other in a table: those that are left of a prompt, or a repetition that goes
-//! on past it.
+//! RoPE for rows whose positions are not consecutive in a table: the surviving rows of a prompt, or a
+//! repetition beyond its end.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ impl GatheredRope {
         2 * rows * pairs
     }
 
-    /// Room for `rows` rows that stand nowhere yet.
+    /// Capacity for `rows` rows, without positions.
     pub(crate) fn new(rope: &RopeTable, rows: usize) -> Self {
         let empty = || Vec::with_capacity(rows * rope.pairs());
         Self {
@@ -34,7 +34,7 @@ impl GatheredRope {
         }
     }
 
-    /// From now on row i stands at the i-th of `positions`, inside the table or past it.
+    /// Sets the position of row i to the i-th of `positions`, inside the table or beyond it.
     pub(crate) fn stand(&mut self, rope: &RopeTable, positions: impl Iterator<Item = usize>) {
         self.cos.clear();
         self.sin.clear();
@@ -51,7 +51,7 @@ impl GatheredRope {
         }
     }
 
-    /// Rotates `x`, which holds the heads of the rows `rows`, `[rows, heads, head_dim]`.
+    /// Rotates `x [rows, heads, head_dim]`, the heads of the rows `rows`.
     pub(crate) fn rotate(&self, x: &mut [f32], heads: usize, rows: Range<usize>) {
         let head_dim = x.len() / (heads * rows.len()).max(1);
         let angles = rows.start * self.pairs..rows.end * self.pairs;

@@ -1,4 +1,5 @@
-//! [`GpuWatch`]: what a GPU's driver says is taken of it, at the most, while something runs. What was expected is the ledger's.
+//! [`GpuWatch`]: peak GPU memory reported by the driver while a computation runs, to compare with the
+//! ledger's estimate.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,14 +10,14 @@ use kept_cuda::Device;
 
 use crate::{Engine, EngineError};
 
-/// Time between two looks: buffers are made before anything runs over them, and what runs takes longer.
+/// Sampling interval: buffers are allocated before the kernels that use them, and these take longer.
 const BETWEEN: Duration = Duration::from_millis(5);
 
-/// Looks at a GPU again and again, until it is asked.
+/// Samples a GPU's free memory until it is dropped.
 pub struct GpuWatch {
-    /// Bytes that were free before the model was there.
+    /// Bytes that were free before the model was loaded.
     free: u64,
-    /// The fewest that were.
+    /// The smallest number of free bytes so far.
     fewest: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
     looking: Option<JoinHandle<()>>,
@@ -24,10 +25,10 @@ pub struct GpuWatch {
 }
 
 impl Engine {
-    /// Begins to watch the GPU that computes; `None` where none does.
+    /// Starts to watch the GPU of this engine; `None` for an engine on the CPU.
     ///
     /// # Errors
-    /// [`EngineError::Gpu`] when it does not answer.
+    /// [`EngineError::Gpu`] if the driver returns an error.
     pub fn watch_gpu(&self) -> Result<Option<GpuWatch>, EngineError> {
         let Some(gpu) = self.model().gpu() else {
             return Ok(None);
@@ -39,7 +40,7 @@ impl Engine {
         let (there, seen, end) = (device.clone(), fewest.clone(), ended.clone());
         let looking = std::thread::spawn(move || {
             while !end.load(Ordering::Relaxed) {
-                // A GPU that does not answer is heard of where it computes.
+                // A GPU error is reported by the computation itself.
                 let Ok(free) = there.free_memory() else {
                     return;
                 };
@@ -58,10 +59,10 @@ impl Engine {
 }
 
 impl GpuWatch {
-    /// The most bytes that were taken while it looked, by whoever took them, what the model's weights take included.
+    /// Peak memory in bytes since the start, of all processes, including the model's weights.
     ///
     /// # Errors
-    /// [`EngineError::Gpu`] when the GPU does not answer.
+    /// [`EngineError::Gpu`] if the driver returns an error.
     pub fn most(&self) -> Result<u64, EngineError> {
         let now = self.device.free_memory()?;
         let fewest = self.fewest.fetch_min(now, Ordering::Relaxed).min(now);
@@ -73,7 +74,7 @@ impl Drop for GpuWatch {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(looking) = self.looking.take() {
-            // It does nothing that can panic.
+            // The thread cannot panic.
             let _ = looking.join();
         }
     }

@@ -1,14 +1,14 @@
-//! What a person sees of a retention map: per token of the document, in how many layer-head slots it is kept, while the layers
-//! arrive one by one.
+//! The retention map as displayed: for each token of the document, the number of layer-head slots that keep it, while
+//! layers arrive one by one. A slot in this module is one KV head of one layer.
 //!
-//! Offsets are UTF-16 code units of the document's text, as a page counts. A token that ends inside a character has no width
-//! of its own (see [`ends16`]); where text is summed up it counts with the token that completes the character, and the larger
-//! count is taken, so a character is as kept as its most kept token. Shares are of the layers that have arrived, so every
-//! figure is right at every moment.
+//! Offsets are UTF-16 code units of the document's text, as in JavaScript. A token that ends inside a character has
+//! zero width (see [`ends16`]). In sums over text it counts with the token that completes the character, and the
+//! larger count applies, so a character has the count of its most kept token. Shares refer to the layers that have
+//! arrived, so every figure is correct at any time.
 //!
-//! In very long documents several tokens share a cell (`cells.rs`); everywhere else a cell is a token.
+//! In very long documents several tokens share a cell (`cells.rs`); in all others a cell is a token.
 //!
-//! Not here: positions, the prompt's other tokens, files. [`crate::RetentionMap`] is the exact record.
+//! Positions and tokens outside the document are not part of this map: [`crate::RetentionMap`] is the exact record.
 
 mod cells;
 mod packed;
@@ -19,7 +19,8 @@ use std::ops::Range;
 pub use packed::GridBytesError;
 pub use sums::TableRow;
 
-/// Per layer and cell of the document, how many slots keep it: of a cell that is one token, the kv heads that keep the token.
+/// For each layer and cell of the document, the number of slots that keep the cell: for a cell of one token, the KV
+/// heads that keep the token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapGrid {
     kv_heads: usize,
@@ -28,14 +29,14 @@ pub struct MapGrid {
     ends16: Vec<u32>,
     /// `[layers][cells]`: slots that keep the cell; `None` until the layer arrives.
     planes: Vec<Option<Vec<u8>>>,
-    /// `[cells]`: sum of the planes.
+    /// `[cells]`: sum over the layers.
     totals: Vec<u16>,
 }
 
 /// A layer that does not fit the map.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GridError {
-    /// No such layer.
+    /// The layer index is out of range.
     #[error("layer {layer} of a map with {layers} layers")]
     NoSuchLayer {
         /// The layer.
@@ -43,15 +44,15 @@ pub enum GridError {
         /// Layers of the map.
         layers: usize,
     },
-    /// Counts for another number of cells.
+    /// The number of counts differs from the number of cells.
     #[error("counts for {counts} cells in a map of {cells}")]
     WrongLength {
-        /// Counts given.
+        /// The number of counts.
         counts: usize,
         /// Cells of the map.
         cells: usize,
     },
-    /// More slots than there are.
+    /// A count exceeds the slots of a cell.
     #[error("a cell kept by {count} of {slots} slots")]
     TooMany {
         /// The count.
@@ -61,23 +62,23 @@ pub enum GridError {
     },
 }
 
-/// One cell, in most maps one token, as a person asks about it.
+/// One cell (in most maps one token), for tooltips.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenSlots {
     /// First UTF-16 code unit.
     pub start16: u32,
     /// One past the last.
     pub end16: u32,
-    /// Slots that keep it.
+    /// Slots that keep the cell.
     pub kept: u32,
     /// Slots of the layers that have arrived.
     pub slots: u32,
-    /// `[layers]`: slots that keep it; 0 for a layer that has not arrived.
+    /// `[layers]`: slots that keep the cell; 0 for a layer that has not arrived.
     pub per_layer: Vec<u8>,
 }
 
 impl MapGrid {
-    /// A map without any layer yet, with a cell for every token. `ends16` as [`ends16`] gives it.
+    /// An empty map with one cell per token. `ends16`: see the function [`ends16()`].
     pub fn new(layers: usize, kv_heads: usize, ends16: Vec<u32>) -> Self {
         Self {
             kv_heads,
@@ -88,17 +89,17 @@ impl MapGrid {
         }
     }
 
-    /// Cells: tokens of the document, or a part of their number.
+    /// Number of cells: the document's tokens, or fewer in very long documents.
     pub fn cells(&self) -> usize {
         self.ends16.len()
     }
 
-    /// Layers of the model.
+    /// Layers of the map.
     pub fn layers(&self) -> usize {
         self.planes.len()
     }
 
-    /// Key/value heads per layer.
+    /// KV heads per layer.
     pub fn kv_heads(&self) -> usize {
         self.kv_heads
     }
@@ -108,10 +109,10 @@ impl MapGrid {
         &self.ends16
     }
 
-    /// Sets or replaces a layer: `[cells]` slots that keep each cell ([`MapGrid::in_cells`]).
+    /// Sets or replaces a layer. `counts` is `[cells]`: slots that keep each cell ([`MapGrid::in_cells`]).
     ///
     /// # Errors
-    /// [`GridError`]; the map is then as it was.
+    /// [`GridError`]; the map is then unchanged.
     pub fn set_layer(&mut self, layer: usize, counts: &[u8]) -> Result<(), GridError> {
         let (layers, cells) = (self.planes.len(), self.cells());
         let slots = self.slots_per_cell();
@@ -144,7 +145,8 @@ impl MapGrid {
         self.planes.iter().flatten().count()
     }
 
-    /// Slots that a cell can be kept in: of the layers that have arrived, or of one layer (none if it has not).
+    /// The number of slots that can keep a cell: over all layers that have arrived, or in one layer (0 if it has not
+    /// arrived).
     pub fn slots(&self, layer: Option<usize>) -> u32 {
         let layers = match layer {
             None => self.layers_done(),
@@ -164,7 +166,7 @@ impl MapGrid {
         }
     }
 
-    /// The cell number `cell`, if there is one.
+    /// The cell with index `cell`, or `None` if out of range.
     pub fn token(&self, cell: usize) -> Option<TokenSlots> {
         let range = self.range16(cell)?;
         Some(TokenSlots {
@@ -178,7 +180,7 @@ impl MapGrid {
         })
     }
 
-    /// `[cells]`: slots of one layer that keep each cell, if the layer has arrived.
+    /// `[cells]`: slots of one layer that keep each cell; `None` if the layer has not arrived.
     pub fn layer(&self, layer: usize) -> Option<&[u8]> {
         self.planes.get(layer)?.as_deref()
     }
@@ -193,10 +195,11 @@ impl MapGrid {
     }
 }
 
-/// The end of every token in UTF-16 code units of `text`, whose tokens are the byte ranges `spans`, tiling it. One pass.
+/// The end of every token in UTF-16 code units of `text`. The byte ranges `spans` of the tokens tile the text. One
+/// pass.
 ///
-/// A token that ends inside a character has the end of the token before it; the one that completes the character has the
-/// character's end.
+/// A token that ends inside a character gets the end of the token before it; the token that completes the character
+/// gets the character's end.
 ///
 /// ```text
 /// text     a  é(2 bytes)  😀(4 bytes)  b         tokens  [a] [é] [😀 1..2] [😀 3..4] [b]

@@ -1,4 +1,5 @@
-//! What is in the box, and what the model there is good for: it was trained on planted facts and answers questions on the sample.
+//! The built-in model and the sample document. The model was trained on planted facts and answers questions about the
+//! sample.
 
 use std::fs;
 use std::path::Path;
@@ -10,14 +11,15 @@ use crate::{MINI, model_path};
 /// The sample document.
 pub const SAMPLE: &str = include_str!("../../assets/sample.txt");
 
-/// Whether the model file is the one in the box, by whatever path.
+/// Whether the file at `model` is the built-in model, by canonical path.
 pub fn is_in_the_box(model: &Path) -> bool {
     let real = |path: &Path| fs::canonicalize(path).ok();
     let mini = model_path(MINI).ok().and_then(|mini| real(&mini));
     mini.is_some() && mini == real(model)
 }
 
-/// Whether `document` is more than the model in the box was made for: anything but the sample, whatever its name.
+/// Whether the built-in model was not trained for `document`: true for anything but the sample's text, whatever the
+/// name.
 pub fn is_beyond_the_box(document: &Document) -> bool {
     document.text != SAMPLE
 }

@@ -1,11 +1,13 @@
-//! Where model, policy, kernels and document meet.
+//! The engine: combines model, policy, kernels and document.
 //!
-//! A question goes this way: [`Prompt`] (document and question as tokens, each token with its bytes) -> prefill, layers
-//! outside and chunks inside, every layer cut right after its own attention -> [`CompactCache`] -> decode -> [`Answer`],
-//! with [`Event`]s on the way and a [`RetentionMap`] beside it. [`Engine::ask`] is the whole of it; [`Engine::ask_watched`] lets
-//! a window see more of it, and [`protocol`] is how a window in another process does. [`MapGrid`] is the map as it is shown.
+//! The path of a question: [`Prompt`] (document and question as tokens, each token with its bytes) -> prefill, with
+//! layers in the outer loop and chunks in the inner loop, every layer cut right after its own attention ->
+//! [`CompactCache`] -> decode -> [`Answer`], with [`Event`]s on the way and a [`RetentionMap`] in the result.
+//! [`Engine::ask`] runs all of it; [`Engine::ask_watched`] reports more detail for an app window, and [`protocol`]
+//! carries these reports to another process. [`MapGrid`] is the retention map as displayed.
 //!
-//! What is absent: windows, terminals and files other than the model. The engine is given text and gives text.
+//! This crate has no user interface. It reads no files but models and vaults: documents come as text, answers leave
+//! as text.
 
 mod answering;
 mod asking;
@@ -29,6 +31,7 @@ mod ledger;
 mod method;
 mod model_path;
 pub mod needle;
+mod note;
 pub mod observe;
 mod paint;
 mod prefill;
@@ -60,7 +63,7 @@ pub use device::{
     ComputeDevice, DeviceChoice, Gpu, GpuRates, UnknownDevice, fitting_gpu, gpu_rates, gpus,
 };
 pub use error::EngineError;
-pub use estimate::{Costing, Estimate, fitted_note};
+pub use estimate::{Costing, Estimate};
 pub use event::{Event, Phase, Progress};
 pub use fit::{Fit, FitLine, TOKENS_PER_PAGE};
 pub use forced::ForcedLogits;
@@ -70,8 +73,9 @@ pub use in_the_box::{SAMPLE, is_beyond_the_box, is_in_the_box};
 pub use ledger::{MemoryLedger, MemoryNow};
 pub use method::{Method, MethodTextError};
 pub use model_path::{MINI, MiniMissing, model_path};
+pub use note::{Note, WithinMemory};
 pub use paint::{Run, runs};
-pub use prefill::{Cut, Prefill, PrefillOutcome, Repeated, SharedPrefill};
+pub use prefill::{Cut, Prefill, PrefillOutcome, Reconstructed, SharedPrefill};
 pub use prompt::{DocumentLength, Part, Prompt, PromptToken};
 pub use reconstruction_plan::Segment;
 pub use retention::{LayerRetention, RetentionMap};

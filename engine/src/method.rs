@@ -1,7 +1,7 @@
-//! A method with its parameters, and how both are written as one: `snapkv[w=8,sinks=0]`, in lists with commas between.
+//! A method with its parameters, and their text form: `snapkv[w=8,sinks=0]`, separated by commas in lists.
 //!
-//! Everywhere that methods are named they are read here, and shown by the same name, so that one method can stand in a list as
-//! often as wanted. Not here: which methods and parameters there are (kept-policies).
+//! All interfaces parse and print methods with this module, so a list may contain one method several times with
+//! different parameters. The available methods and parameters are defined in kept-policies.
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,14 +15,14 @@ use crate::EngineError;
 pub struct Method {
     /// Name, as in `--method`.
     pub name: String,
-    /// What is set, as name-value pairs.
+    /// The parameters that are set, as name-value pairs.
     pub parameters: Vec<(String, String)>,
 }
 
-/// Why a text names no method, or no list of them. What is wrong with a parameter's value its method says ([`Method::build`]).
+/// Why a text is not a method or a list of methods. Invalid parameter values are errors of [`Method::build`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MethodTextError {
-    /// Nothing between two commas, or none at all.
+    /// An empty list, or an empty entry between two commas.
     #[error("'{0}' has an empty place where a method should be; write for example snapkv,h2o")]
     Empty(String),
     /// `[w=8]`
@@ -36,7 +36,7 @@ pub enum MethodTextError {
     NotOpened(String),
     /// `adakv[base=h2o[recent=8]]`
     #[error(
-        "'{0}' opens a second [ before the first is closed; close it with ], and write parameters of a base beside it: adakv[base=h2o,recent=8]"
+        "'{0}' opens a second [ before the first is closed; close it with ], and write the base's parameters behind it: adakv[base=h2o,recent=8]"
     )]
     Nested(String),
     /// `snapkv[w=8]x`
@@ -46,7 +46,7 @@ pub enum MethodTextError {
     After {
         /// The method up to its bracket.
         entry: String,
-        /// What follows.
+        /// The text after the bracket.
         after: String,
     },
     /// `snapkv[]`
@@ -54,7 +54,7 @@ pub enum MethodTextError {
         "'{entry}' sets nothing in its brackets; write {name} alone, or for example snapkv[w=8]"
     )]
     Nothing {
-        /// As written.
+        /// The entry as written.
         entry: String,
         /// The method's name.
         name: String,
@@ -62,15 +62,15 @@ pub enum MethodTextError {
     /// `snapkv[w]`
     #[error("'{part}' in '{entry}' is not name=value; write for example snapkv[w=8,kernel=7]")]
     Assignment {
-        /// As written.
+        /// The entry as written.
         entry: String,
-        /// What stands where a parameter should.
+        /// The text in place of a parameter.
         part: String,
     },
     /// `snapkv[w=8,w=9]`
     #[error("'{entry}' sets {parameter} twice; set it once")]
     Twice {
-        /// As written.
+        /// The entry as written.
         entry: String,
         /// The parameter.
         parameter: String,
@@ -78,7 +78,7 @@ pub enum MethodTextError {
 }
 
 impl Method {
-    /// The method called `name` with nothing set.
+    /// The method named `name` without parameters.
     pub fn plain(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -86,10 +86,10 @@ impl Method {
         }
     }
 
-    /// The methods of a list. Commas in brackets part parameters, others methods.
+    /// Parses a list of methods. Commas inside brackets separate parameters, all others separate methods.
     ///
     /// # Errors
-    /// What is not written as a list of methods. Names and values are not looked at ([`Method::build`]).
+    /// Syntax errors. Names and values are checked by [`Method::build`].
     pub fn list(text: &str) -> Result<Vec<Self>, MethodTextError> {
         let mut depth = 0usize;
         let entries = text.split(|c| {
@@ -108,7 +108,8 @@ impl Method {
             .collect()
     }
 
-    /// Sets what is not set yet. Of a parameter that `values` has twice the last counts.
+    /// Sets the parameters in `values` that are not set yet. If `values` contains a parameter twice, the last value
+    /// wins.
     pub fn set_further(&mut self, values: &[(String, String)]) {
         let written = self.parameters.len();
         for (name, value) in values {
@@ -121,7 +122,7 @@ impl Method {
         }
     }
 
-    /// The policy itself. [`crate::AUTO`] is no method before it is chosen.
+    /// Builds the policy. [`crate::AUTO`] is an error: it must be resolved to a method first.
     pub fn build(&self) -> Result<Box<dyn Policy>, EngineError> {
         Ok(kept_policies::build(&self.name, &self.parameters)?)
     }
@@ -130,7 +131,7 @@ impl Method {
 impl FromStr for Method {
     type Err = MethodTextError;
 
-    /// `name` or `name[parameter=value,...]`.
+    /// Parses `name` or `name[parameter=value,...]`.
     fn from_str(text: &str) -> Result<Self, MethodTextError> {
         use MethodTextError as Error;
         let entry = text.trim();
@@ -139,9 +140,10 @@ impl FromStr for Method {
             return Err(Error::Empty(written()));
         }
         let Some((name, inside)) = entry.split_once('[') else {
-            return match entry.contains(']') {
-                true => Err(Error::NotOpened(written())),
-                false => Ok(Self::plain(entry)),
+            return if entry.contains(']') {
+                Err(Error::NotOpened(written()))
+            } else {
+                Ok(Self::plain(entry))
             };
         };
         let name = name.trim();
@@ -196,8 +198,8 @@ impl FromStr for Method {
     }
 }
 
-/// The one name of a method with its parameters: however they were written, those of one method in the order of its table, behind
-/// them those of its base, and numbers without needless digits.
+/// The canonical text form: parameters in the order of the method's table, then those of its base, and numbers in
+/// their shortest form.
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
@@ -214,7 +216,7 @@ impl fmt::Display for Method {
 }
 
 impl Method {
-    /// Where a parameter stands in its method's table or behind it in that of the base.
+    /// Index of a parameter in the method's table, followed by the base's.
     fn place(&self, parameter: &str) -> usize {
         let table = |name: &str| kept_policies::find(name).map_or(&[][..], |info| info.parameters);
         let own = table(&self.name);
@@ -227,7 +229,7 @@ impl Method {
     }
 }
 
-/// A number as it is written shortest (`08` is `8`, `0.20` is `0.2`); anything else as it is.
+/// The shortest form of a number (`08` becomes `8`, `0.20` becomes `0.2`); other values unchanged.
 fn shortest(value: &str) -> String {
     if let Ok(whole) = value.parse::<u64>() {
         return whole.to_string();
@@ -322,7 +324,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is set, the label names it and is read back as itself.
+        /// Every label parses back to the same label.
         #[test]
         fn a_label_is_read_back(which in 0usize..100, values in prop::collection::vec("[a-z0-9.+]{1,6}", 0..6)) {
             let infos = kept_policies::methods();
@@ -340,7 +342,7 @@ mod tests {
             prop_assert_eq!(list, [back, method(&other.to_string())]);
         }
 
-        /// No text ends the program, and what is taken holds together.
+        /// Parsing never panics, and every parsed list can be printed and parsed again.
         #[test]
         fn any_text_is_read_or_refused(text in "[a-c\\[\\]=, é]{0,24}") {
             if let Ok(list) = Method::list(&text) {

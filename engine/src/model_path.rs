@@ -1,17 +1,18 @@
-//! From what a person calls a model to the file: a path, or `mini`, the model in the box.
+//! Resolves a model name to a file: a path, or `mini`, the built-in model.
 
 use std::path::{Path, PathBuf};
 
-/// The name of the model in the box.
+/// The name of the built-in model.
 pub const MINI: &str = "mini";
 const MINI_FILE: &str = "mini.gguf";
-/// Where the model lies in the source tree this program was built from.
+/// The folder of the model in the source tree that this program was built from.
 const SOURCE_ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets");
 
-/// The file that `name` means: the model in the box for `mini`, else the path itself.
+/// The file of the model `name`: the built-in model for `mini`, otherwise `name` as a path.
 ///
-/// The model in the box is looked for in the folder `KEPT_ASSETS` names and nowhere else if it is set, else beside the program, in `../share/kept`, in an
-/// `assets` folder of the program's folder or any above it, and in the source tree the program was built from.
+/// If `KEPT_ASSETS` is set, only this folder is searched for the built-in model. Otherwise: the program's folder,
+/// `../share/kept`, an `assets` folder in the program's folder or any of its ancestors, and the source tree that the
+/// program was built from.
 pub fn model_path(name: &str) -> Result<PathBuf, MiniMissing> {
     if name != MINI {
         return Ok(PathBuf::from(name));
@@ -36,9 +37,9 @@ pub fn model_path(name: &str) -> Result<PathBuf, MiniMissing> {
         .ok_or(MiniMissing)
 }
 
-/// The model in the box is not where it should be.
+/// The built-in model was not found.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the model in the box (mini.gguf) was not found beside the program; set KEPT_ASSETS to the folder that holds it, or pass --model FILE.gguf"
+    "the built-in model (mini.gguf) was not found next to the program; set KEPT_ASSETS to the folder that holds it, or choose a model file"
 )]
 pub struct MiniMissing;

@@ -1,7 +1,8 @@
-//! Measurements of one layer that only some methods ask for: weighted windows, column sums, counts of low scores, expected
+//! Measurements of one layer for some methods: weighted windows, column sums, low attention, expected
 //! queries.
 //!
-//! Not here: the plain window (`kept_kernels::window_scores` gives it directly), and any decision.
+//! The plain observation window is computed by `kept_kernels::window_scores` directly; methods make the
+//! decisions.
 
 mod moments;
 
@@ -16,12 +17,12 @@ use kept_policies::{Future, FutureQueries, HostRows, WeightedWindow};
 
 pub use moments::{MeanRotation, QueryMoments};
 
-/// The last queries of a prompt, and all its keys.
+/// The last queries of a prompt and all its keys.
 #[derive(Debug, Clone, Copy)]
 pub struct LastQueries<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
-    /// From dot products to logits.
+    /// Scale of the attention logits.
     pub scale: Scale,
     /// `[rows, q_heads, head_dim]`, rotated: the last rows of the prompt.
     pub queries: &'a [f32],
@@ -29,7 +30,7 @@ pub struct LastQueries<'a> {
     pub keys: &'a RowStore,
     /// Prompt length n.
     pub tokens: usize,
-    /// `[q_heads, k]`: log-sum-exp of the last k rows, as far as attention left it.
+    /// `[q_heads, k]`: log-sum-exp of the last k rows, if attention has computed it.
     pub log_sum_exp: &'a [f32],
 }
 
@@ -65,10 +66,11 @@ impl<'a> LastQueries<'a> {
         }
     }
 
-    /// Writes `out [q_heads, n]`: what the last rows see, the newest weighing most ([`WeightedWindow`]).
+    /// Writes the attention of the last rows to `out [q_heads, n]`, weighted towards the newest
+    /// ([`WeightedWindow`]).
     ///
     /// # Errors
-    /// When `stop` was requested.
+    /// If `stop` was requested.
     pub fn weighted_window(
         &self,
         weighted_window: WeightedWindow,
@@ -79,10 +81,11 @@ impl<'a> LastQueries<'a> {
         self.scores(self.last(weighted_window.rows), Some(&weights), out, stop)
     }
 
-    /// The same for the keys `among` alone, ascending and before those rows; 0 for all others.
+    /// As [`LastQueries::weighted_window`], but only for the keys `among`, ascending and before those rows; 0
+    /// for other keys.
     ///
     /// # Errors
-    /// When `stop` was requested.
+    /// If `stop` was requested.
     pub fn ramp_among(
         &self,
         weighted_window: WeightedWindow,
@@ -97,10 +100,11 @@ impl<'a> LastQueries<'a> {
         window_scores_among(&task, among, out, stop)
     }
 
-    /// Writes `bits [kv_heads, n, words]` as [`LowAttention`](kept_policies::BelowAverage) describes them, for the last `rows` queries.
+    /// Writes `bits [kv_heads, n, words]` as in [`LowAttention`](kept_policies::LowAttention), for the last
+    /// `rows` queries.
     ///
     /// # Errors
-    /// When `stop` was requested.
+    /// If `stop` was requested.
     pub fn low_attention(
         &self,
         rows: usize,
@@ -112,10 +116,11 @@ impl<'a> LastQueries<'a> {
         mark_below_average(&self.rows(self.last(rows)), bits, stop)
     }
 
-    /// Adds what each of `queries`, the last ones, saw of every key to `sums [q_heads, columns]`. `known` is their log-sum-exp.
+    /// Adds the attention of `queries` to every key to `sums [q_heads, columns]`. `known` is the queries'
+    /// log-sum-exp.
     ///
     /// # Errors
-    /// When `stop` was requested.
+    /// If `stop` was requested.
     pub fn add_column_sums(
         &self,
         known: LogSumExp<'_>,
@@ -144,7 +149,7 @@ impl<'a> LastQueries<'a> {
     }
 }
 
-/// `[rows]`: how much each of the last rows weighs.
+/// `[rows]`: weight of each of the last rows.
 pub(crate) fn ramp_weights(weighted_window: WeightedWindow) -> Vec<f32> {
     let last = (weighted_window.rows - 1).max(1) as f32;
     (0..weighted_window.rows)
@@ -156,32 +161,33 @@ pub(crate) fn ramp_weights(weighted_window: WeightedWindow) -> Vec<f32> {
 
 /// The log-sum-exp of query rows, `[q_heads, rows]`.
 pub enum LogSumExp<'a> {
-    /// As attention left it.
+    /// As attention computed it.
     Known(&'a [f32]),
-    /// Nobody needed these rows' attention: room for it.
+    /// Not computed; a buffer for it.
     Unknown(&'a mut [f32]),
 }
 
-/// Everything of this file that one layer's measuring needs, made once.
+/// Results and buffers of one layer's measurements, allocated once.
 #[derive(Debug, Default)]
 pub struct Measured {
     /// `[q_heads, n]`
     pub weighted_window: Vec<f32>,
     /// `[kv_heads, n, words]`
     pub bits: Vec<u64>,
-    /// The queries so far, for each request there is; one as long as one method cuts.
+    /// Statistics of the queries so far, one for each distinct request.
     moments: Vec<(Future, QueryMoments)>,
-    /// The mean rotation over so many positions after the document, which all requests of a prompt have end at the same place.
+    /// Mean rotation over a number of positions after the document. The document's end is the same for all
+    /// requests of a prompt.
     turns: Vec<(usize, MeanRotation)>,
 }
 
 impl Measured {
-    /// Begins a layer of which these are asked for.
+    /// Begins a layer with these requests.
     pub fn start(&mut self, shape: HeadShape, futures: impl Iterator<Item = Future>) {
         let mut wanted = 0;
         for future in futures {
             let moments = self.moments[..wanted].iter();
-            // Statistics are the same whatever they are turned by.
+            // Requests that differ only in the positions share statistics.
             if moments
                 .clone()
                 .any(|(other, _)| same_moments(*other, future))
@@ -199,7 +205,8 @@ impl Measured {
         self.moments.truncate(wanted);
     }
 
-    /// Adds a chunk's `queries [rows, q_heads, head_dim]` before RoPE, which begin at position `first`: those of them that are counted.
+    /// Adds a chunk's `queries [rows, q_heads, head_dim]` before RoPE, from position `first` on, as far as
+    /// each request counts them.
     pub fn add(&mut self, queries: &[f32], first: usize) {
         for (future, moments) in &mut self.moments {
             let width = moments.width();
@@ -208,13 +215,13 @@ impl Measured {
         }
     }
 
-    /// The requests of this layer: which queries are counted.
+    /// The requests of this layer.
     pub(crate) fn futures(&self) -> impl Iterator<Item = Future> {
         self.moments.iter().map(|(future, _)| *future)
     }
 
-    /// Adds what the queries `rows` of the prompt came to, of those of them that `future` counts: `with` is given the sums that there are, of
-    /// queries and of their products.
+    /// Adds sums over the queries `rows` of the prompt that `future` counts. `with` receives the current sums
+    /// of queries and of their products and adds to them.
     pub(crate) fn add_sums<E>(
         &mut self,
         future: Future,
@@ -228,7 +235,7 @@ impl Measured {
         }
     }
 
-    /// Goes on with what the first `rows` tokens came to, as [`Measured::sums`] gave it.
+    /// Restores the sums over the first `rows` tokens, as returned by [`Measured::sums`].
     pub fn restore(&mut self, future: Future, rows: usize, sums: &[f64]) {
         let mut moments = self.moments.iter_mut();
         if let Some((_, moments)) = moments.find(|(other, _)| same_moments(*other, future)) {
@@ -236,7 +243,8 @@ impl Measured {
         }
     }
 
-    /// The sums so far of queries behind the first `skip` tokens, with `products` or without; nothing where nobody asked.
+    /// Sums over the queries after the first `skip` tokens, with or without `products`; empty if not
+    /// requested.
     pub fn sums(&self, skip: usize, products: bool) -> Vec<f64> {
         let mut moments = self.moments.iter();
         let found =
@@ -244,7 +252,8 @@ impl Measured {
         found.map_or_else(Vec::new, |(_, moments)| moments.sums())
     }
 
-    /// Works out what `future` asked for: [`Measured::found`] gives it. `rope` is the model's, if it rotates this layer.
+    /// Computes the result of `future` for [`Measured::found`]. `rope` is the model's table, if it rotates
+    /// this layer.
     pub fn finish(&mut self, future: Future, rope: Option<&RopeTable>) {
         if let Some(rope) = rope
             && !self.turns.iter().any(|(p, _)| *p == future.positions)
@@ -260,7 +269,7 @@ impl Measured {
         }
     }
 
-    /// What [`Measured::finish`] worked out for `future`.
+    /// The result that [`Measured::finish`] computed for `future`.
     pub fn found(&self, future: Future) -> Option<FutureQueries<'_>> {
         let mut moments = self.moments.iter();
         let found = moments.find(|(other, _)| same_moments(*other, future));
@@ -268,19 +277,19 @@ impl Measured {
     }
 }
 
-/// Which of the queries `rows` of a prompt are counted, from the first of them on.
+/// Which of the queries `rows` of a prompt `future` counts, relative to the first of them.
 pub(crate) fn counted(future: Future, rows: Range<usize>) -> Range<usize> {
     let row = |position: usize| position.clamp(rows.start, rows.end) - rows.start;
     let (skip, end) = (row(future.skip), row(future.until));
     skip.min(end)..end
 }
 
-/// Whether two requests want the same queries' statistics.
+/// Whether two requests need the same statistics.
 pub(crate) fn same_moments(a: Future, b: Future) -> bool {
     (a.skip, a.until, a.covariance) == (b.skip, b.until, b.covariance)
 }
 
-/// A layer's keys and values on the host, for whoever asks about them.
+/// A layer's keys and values on the host, for methods' computations.
 pub(crate) fn host_rows<'a>(keys: &'a RowStore, values: &'a RowStore) -> HostRows<'a> {
     HostRows {
         keys: keys.as_slice(),
@@ -302,7 +311,8 @@ mod tests {
 
     #[test]
     fn low_scores_are_counted_row_by_row() {
-        // Keys along one axis: the first query sees key 0 more than key 1, the second sees all of three keys equally.
+        // Keys on one axis: the first query attends to key 0 more than to key 1, the second equally to all
+        // three keys.
         let mut keys = RowStore::uniform(1, 3, 2);
         keys.row_mut(0, 0).copy_from_slice(&[4.0, 0.0]);
         let last = LastQueries {

@@ -1,19 +1,20 @@
-//! A document cut into runs of equal share, for painting: terminal, page and window draw the same runs.
+//! A document as runs of equal share, for display: terminal, exported page and app window draw the same runs.
 
 use std::ops::Range;
 
 use crate::{Prompt, RetentionMap};
 
-/// A piece of the document whose tokens are kept equally often.
+/// A range of the document whose tokens have the same share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     /// Bytes of the document's text, on character boundaries.
     pub range: Range<usize>,
-    /// Share of layer-head slots that keep it, 0 to 1.
+    /// Share of layer-head slots that keep the range, 0 to 1.
     pub share: f32,
 }
 
-/// Cuts the document's `text` into runs that tile it. A character made of several tokens takes the largest of their shares.
+/// Divides the document's `text` into runs that tile it. A character made of several tokens gets the largest of their
+/// shares.
 ///
 /// ```text
 /// text    T h e   c o d e   i s   4 7
@@ -31,7 +32,7 @@ pub fn runs(text: &str, prompt: &Prompt, map: &RetentionMap) -> Vec<Run> {
         }
         let covered = runs.last().map_or(0, |run| run.range.end);
         if start < covered {
-            // This token continues a character that the run before has taken whole.
+            // This token continues a character that the previous run already covers.
             if let Some(last) = runs.last_mut() {
                 split_last_character(text, last, share)
                     .into_iter()
@@ -55,7 +56,7 @@ fn push(runs: &mut Vec<Run>, range: Range<usize>, share: f32) {
     }
 }
 
-/// Gives the last character of `run` a larger share if `share` is larger, as a run of its own.
+/// If `share` is larger than the share of `run`, splits the last character of `run` off as a run with this share.
 fn split_last_character(text: &str, run: &mut Run, share: f32) -> Option<Run> {
     if share <= run.share {
         return None;
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_character_of_several_tokens_stays_whole() {
-        // "é" is bytes 1..3, its two bytes are two tokens; the second is kept.
+        // "é" is bytes 1..3; its two bytes are two tokens, of which the second is kept.
         assert_eq!(
             painted("aéb", &[1, 2, 3, 4], &[2]),
             [run(0..1, 0.0), run(1..3, 1.0), run(3..4, 0.0)]

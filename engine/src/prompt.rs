@@ -1,15 +1,15 @@
-//! The prompt as tokens: template, document and question, each token of the document with its bytes.
+//! The prompt as tokens: template, document and question, each token of the document with its byte range.
 //!
-//! Template, document and question are encoded apart, so that a document can never inject a control token and every
-//! document token has an exact byte range:
+//! Template, document and question are encoded separately, so that a document can never inject a control token and
+//! every document token has an exact byte range:
 //!
 //! ```text
 //! <|im_start|>user\n  DOCUMENT  \n\nQuestion:   QUESTION  <|im_end|>\n<|im_start|>assistant\n
 //! template            document  template        question  template: the tail
 //! ```
 //!
-//! What stands behind the question, the tail, says nothing of it; methods that observe the last tokens are told how long it is
-//! (`policies/src/window.rs`).
+//! The tail, the template's tokens after the question, does not depend on the question; methods with an observation
+//! window receive its length (`policies/src/window.rs`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use kept_policies::PromptShape;
 
 use crate::EngineError;
 
-/// What a token of the prompt belongs to.
+/// The part of the prompt that a token belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
-    /// The model's chat template and our words between document and question.
+    /// The model's chat template, and the fixed text between document and question.
     Template,
     /// The document.
     Document,
@@ -37,13 +37,13 @@ pub enum Part {
 pub struct PromptToken {
     /// Token id.
     pub id: u32,
-    /// What it belongs to.
+    /// The part that the token belongs to.
     pub part: Part,
-    /// Its bytes in the document's text, for tokens of the document.
+    /// Its byte range in the document's text; `None` for tokens of the template and the question.
     pub span: Option<Range<usize>>,
 }
 
-/// A document and a question as the model reads them.
+/// A document and a question as tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
     /// `[n]`: token ids.
@@ -52,34 +52,37 @@ pub struct Prompt {
     pub document: Range<usize>,
     /// Positions of the question's tokens.
     pub question: Range<usize>,
-    /// The document's tokens with their bytes, shared with the tokenizer, which remembers them.
+    /// The document's tokens with their byte ranges, shared with the tokenizer's cache.
     pub(crate) text: Arc<TokenizedText>,
 }
 
-/// Stand for the document and the question while the template is rendered. Private-use characters: no template changes them.
+/// Placeholders for document and question while the template is rendered. Private-use characters: no template changes
+/// them.
 const DOCUMENT_MARK: &str = "\u{F0000}document\u{F0001}";
 const QUESTION_MARK: &str = "\u{F0000}question\u{F0001}";
 const MARK_OPENS: char = '\u{F0000}';
 const MARK_CLOSES: char = '\u{F0001}';
 
-/// What a question costs at least besides the document: room for a short answer.
+/// Tokens reserved for a short answer: the minimum of the context length after the prompt.
 pub(crate) const SMALLEST_ANSWER: usize = 16;
 
-/// Longer texts are not tokenised to be counted where they are too long for sure: it would take many seconds.
+/// Longer texts are not tokenised if a lower bound shows that they are too long: tokenising would take many seconds.
 const COUNTED_BYTES: usize = 8 << 20;
 
-/// How much of a text is tokenised to estimate bytes per token.
+/// Bytes of a text that are tokenised to estimate the bytes per token.
 const SAMPLE_BYTES: usize = 64 * 1024;
 
 impl Prompt {
-    /// Encodes `document` and `question` for `model`, which is to answer at once. Fails if the question is empty or the model's
-    /// context is too short.
+    /// Encodes `document` and `question` for `model`, which answers without thinking first.
+    ///
+    /// # Errors
+    /// If the question is empty, or the prompt exceeds the context length.
     pub fn new(model: &Model, document: &str, question: &str) -> Result<Self, EngineError> {
         Self::thinking(model, document, question, false, &Stop::new())
     }
 
-    /// [`Prompt::new`], with a choice: models that can think before they answer do so iff `thinking`. `stop` ends it within a tenth of a
-    /// second.
+    /// [`Prompt::new`] with a choice: a model that can think before answering does so iff `thinking`. `stop` cancels
+    /// encoding within a tenth of a second.
     pub fn thinking(
         model: &Model,
         document: &str,
@@ -102,8 +105,11 @@ impl Prompt {
         }
     }
 
-    /// [`Prompt::thinking`] of a document of any length: one that is too long for the model's context is read in streaming. Fails
-    /// if the question is empty, or alone too long.
+    /// [`Prompt::thinking`] with a document of any length: a document longer than the context length is read in
+    /// streaming mode.
+    ///
+    /// # Errors
+    /// If the question is empty, or too long by itself.
     pub fn of_any_length(
         model: &Model,
         document: &str,
@@ -122,7 +128,7 @@ impl Prompt {
         }
     }
 
-    /// The tokens, however many.
+    /// Encodes a prompt of any length.
     fn encode(
         model: &Model,
         document: &str,
@@ -161,15 +167,15 @@ impl Prompt {
         })
     }
 
-    /// How many tokens the template writes behind the question; the same for every question.
+    /// Number of template tokens after the question; the same for every question.
     pub fn tail(&self) -> usize {
         self.ids.len() - self.question.end
     }
 
-    /// The tail of every prompt for `model` that is to answer at once.
+    /// The tail of every prompt for `model`, without thinking.
     ///
     /// # Errors
-    /// What is wrong with the model's tokenizer or chat template.
+    /// An invalid tokenizer or chat template.
     pub(crate) fn tail_of(model: &Model) -> Result<usize, EngineError> {
         let tokenizer: &Tokenizer = model.tokenizer()?;
         let frame = Frame::new(model.chat_template()?, false)?
@@ -177,7 +183,7 @@ impl Prompt {
         Ok(tokenizer.encode_template(&frame.after, true).len())
     }
 
-    /// The refusal, if the model reads fewer tokens than this and a short answer.
+    /// The error if prompt and a short answer exceed the context length.
     fn too_long(&self, model: &Model, document: &str) -> Result<Option<EngineError>, EngineError> {
         let context = model.config().context;
         if self.len() + SMALLEST_ANSWER <= context {
@@ -205,7 +211,7 @@ impl Prompt {
         self.ids.len()
     }
 
-    /// The prompt as a method knows it.
+    /// The prompt's shape, as methods receive it.
     pub fn shape(&self) -> PromptShape {
         PromptShape {
             before: self.document.start,
@@ -215,7 +221,7 @@ impl Prompt {
         }
     }
 
-    /// Never true: a prompt has at least its question.
+    /// Never true: a prompt contains at least its question.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -236,7 +242,7 @@ impl Prompt {
         }
     }
 
-    /// Bytes of the document that the token at `position` stands for, if it belongs to the document.
+    /// Byte range in the document's text of the token at `position`; `None` outside the document.
     pub fn span(&self, position: usize) -> Option<Range<usize>> {
         self.document.contains(&position).then(|| {
             let span = &self.spans()[position - self.document.start];
@@ -245,7 +251,7 @@ impl Prompt {
     }
 }
 
-/// The template's words around a document and a question.
+/// The text of the rendered template around document and question.
 struct Frame {
     before: String,
     between: String,
@@ -253,9 +259,9 @@ struct Frame {
 }
 
 impl Frame {
-    /// A model is asked nothing but the question. Right answers to the 105 questions of `tests/qa` that the documents answer, of
-    /// SmolLM2-135M with its full cache, and how often it declines (`kept eval qa --data tests/qa --model smollm2 --methods full
-    /// --max-tokens 48`, 95 % confidence: 8 questions more or less):
+    /// The instruction contains nothing but the question. Right answers to the 105 questions of `tests/qa` that the
+    /// documents answer, by SmolLM2-135M with its full cache, and how often it declines (`kept eval qa --data
+    /// tests/qa --model smollm2 --methods full --max-tokens 48`, 95 % confidence: plus or minus 8 questions):
     ///
     /// ```text
     /// before the question                                               right   declines wrongly, rightly (of 15)
@@ -267,9 +273,10 @@ impl Frame {
     /// "Answer from the document. If it does not say, answer that ..."     14      70      10
     /// ```
     ///
-    /// The first four do not differ; an invitation to decline has a small model decline nearly everything.
+    /// The first four do not differ significantly; an invitation to decline makes a small model decline nearly
+    /// everything.
     ///
-    /// `None` where the template does not write what it is given, once and in order.
+    /// `None` if the template does not reproduce document and question exactly once and in order.
     fn new(template: &ChatTemplate, thinking: bool) -> Result<Option<Self>, EngineError> {
         let message = Message {
             role: "user".to_owned(),
@@ -289,33 +296,34 @@ impl Frame {
     }
 }
 
-/// How long a document is for a model, before anything is asked.
+/// Length of a document in tokens of a model, before a question is asked.
 #[derive(Debug)]
 pub struct DocumentLength {
-    /// Tokens of the document; where it is far too long, at least so many.
+    /// Tokens of the document; a lower bound if it is far too long.
     pub tokens: usize,
-    /// It has more than `tokens`: nobody counted to the end.
+    /// Whether `tokens` is a lower bound.
     pub at_least: bool,
-    /// Tokens of a prompt with it and a question of ordinary length.
+    /// Tokens of a prompt with this document and a question of ordinary length.
     pub prompt_tokens: usize,
-    /// Such a prompt, as a method knows it.
+    /// Shape of this prompt.
     pub prompt: PromptShape,
-    /// The tokens that every prompt on the document begins with; none where nobody counted to its end, or no question can be asked.
+    /// The tokens with which every prompt on the document begins; empty if the document was not counted completely or
+    /// no question can be asked.
     pub begins: Vec<u32>,
-    /// The refusal, if no ordinary question can be asked about it.
+    /// The error, if no question of ordinary length can be asked.
     pub too_long: Option<EngineError>,
-    /// Where it is longer than the model's context: the sentence that says how it will be read.
+    /// A sentence on streaming mode, if the document exceeds the context length.
     pub streaming: Option<String>,
 }
 
-/// Stands for a question of ordinary length: about 16 tokens.
+/// A question of ordinary length, as a placeholder: about 16 tokens.
 const ORDINARY_QUESTION: &str = "What does the document say about the harbour?";
 
 impl DocumentLength {
-    /// Counts the tokens of `document` for `model`: a second or so for a book.
+    /// Counts the tokens of `document` for `model`: about a second for a book.
     ///
     /// # Errors
-    /// What is wrong with the model's tokenizer or chat template.
+    /// An invalid tokenizer or chat template.
     pub fn new(model: &Model, document: &str) -> Result<Self, EngineError> {
         if document.len() > COUNTED_BYTES
             && let Some(at_least) = surely_too_long(model, document)?
@@ -338,9 +346,10 @@ impl DocumentLength {
             at_least: false,
             prompt_tokens: prompt.len(),
             prompt: prompt.shape(),
-            begins: match refusal.is_none() || beyond {
-                true => prompt.ids[..prompt.document.end].to_vec(),
-                false => Vec::new(),
+            begins: if refusal.is_none() || beyond {
+                prompt.ids[..prompt.document.end].to_vec()
+            } else {
+                Vec::new()
             },
             too_long: refusal.filter(|_| !beyond),
             streaming: beyond.then(|| streams(model, &format!("{} tokens", prompt.len()))),
@@ -348,22 +357,24 @@ impl DocumentLength {
     }
 }
 
-/// How a document of so many tokens, more than the model's context, will be read.
+/// The note that a document of `have`, longer than the context length, will be read in streaming mode.
 fn streams(model: &Model, have: &str) -> String {
     format!(
-        "the document has {have} with the question and {} reads {}: it will be read in streaming mode, which is approximate, because what is let go of on the way cannot be found again; a model with a longer context reads it whole",
+        "the document has {have} with the question and {} reads {}: it will be read in streaming mode, which is approximate, because rows evicted on the way cannot be found again; a model with a longer context reads it whole",
         model.name(),
         model.config().context
     )
 }
 
-/// Tokens that `document` has at least, if these are already too many: then it need not be tokenised.
+/// A lower bound on the tokens of `document` if it already exceeds the context length: then tokenising is
+/// unnecessary.
 fn surely_too_long(model: &Model, document: &str) -> Result<Option<usize>, EngineError> {
     let at_least = model.tokenizer()?.fewest_tokens(document);
     Ok((at_least > model.config().context).then_some(at_least))
 }
 
-/// The refusal of a document that is too long, with what would fit: `around` tokens are not the document's.
+/// The error for a document that is too long, with how much of it would fit; `around` tokens of the prompt are not
+/// the document's.
 fn too_long(
     model: &Model,
     document: &str,

@@ -4,9 +4,9 @@
 //! {"document":"lease.txt","question":"How much is the deposit?","answers":["2,820 euros","2820 euros"]}
 //! ```
 //!
-//! A question without accepted answers is one that its document does not answer: right is an answer that says so.
+//! A question without accepted answers is one that its document does not answer; a right answer says so.
 //!
-//! Not here: asking (`kept eval qa`).
+//! `kept eval qa` asks the questions.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,22 +17,22 @@ use serde::Deserialize;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QaQuestion {
-    /// File name in the set's folder `documents`.
+    /// File name in the `documents` folder of the set.
     pub document: String,
     /// The question.
     pub question: String,
-    /// Accepted answers; none where the document does not say.
+    /// Accepted answers; empty if the document does not contain the answer.
     pub answers: Vec<String>,
 }
 
-/// How good one answer is.
+/// Score of one answer.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct QaScore {
-    /// The words of an accepted answer stand next to each other in the answer.
+    /// Whether the words of an accepted answer occur consecutively in the answer.
     pub included: bool,
-    /// Token F1 against the best accepted answer, 0 to 1 (as in SQuAD).
+    /// The best token F1 over all accepted answers, 0 to 1 (as in SQuAD).
     pub f1: f64,
-    /// The answer says that the document does not say.
+    /// Whether the answer says that the document does not contain the information.
     pub declined: bool,
 }
 
@@ -46,28 +46,28 @@ pub enum QaError {
     File {
         /// The file.
         path: String,
-        /// What the system says.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// A line is no question.
+    /// A line is not a valid question.
     #[error(
         "line {line} of '{path}' is not {{\"document\":...,\"question\":...,\"answers\":[...]}}: {error}"
     )]
     Line {
         /// The file.
         path: String,
-        /// Its line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The cause.
         error: String,
     },
 }
 
 impl QaQuestion {
-    /// The questions of `folder`, in the order of its `questions.jsonl`.
+    /// Reads the questions of `folder`, in the order of its `questions.jsonl`.
     ///
     /// # Errors
-    /// [`QaError`]; a line whose document is not in the folder's `documents` is one too.
+    /// [`QaError`], also for a line whose document is missing in the folder's `documents`.
     pub fn read_all(folder: &Path) -> Result<Vec<Self>, QaError> {
         let path = folder.join("questions.jsonl");
         let shown = path.display().to_string();
@@ -94,13 +94,14 @@ impl QaQuestion {
         if name.file_name() != Some(name.as_os_str()) {
             return Err(format!("'{}' is not a file name", question.document));
         }
-        match question.path(folder).is_file() {
-            true => Ok(question),
-            false => Err(format!("there is no documents/{}", question.document)),
+        if question.path(folder).is_file() {
+            Ok(question)
+        } else {
+            Err(format!("there is no documents/{}", question.document))
         }
     }
 
-    /// Where the question's document lies.
+    /// Path of the question's document.
     pub fn path(&self, folder: &Path) -> std::path::PathBuf {
         folder.join("documents").join(&self.document)
     }
@@ -120,14 +121,15 @@ impl QaQuestion {
 
     /// Whether an answer with this score is right.
     pub fn is_right(&self, score: &QaScore) -> bool {
-        match self.answers.is_empty() {
-            true => score.declined,
-            false => score.included,
+        if self.answers.is_empty() {
+            score.declined
+        } else {
+            score.included
         }
     }
 }
 
-/// How models say that a document does not say.
+/// Phrases with which models say that a document does not contain the answer.
 const DECLINES: [&str; 22] = [
     "does not say",
     "doesn't say",
@@ -153,7 +155,7 @@ const DECLINES: [&str; 22] = [
     "do not know",
 ];
 
-/// Lower case, without punctuation, articles and the possessive `'s`.
+/// Splits into lower-case words, without punctuation, articles and the possessive `'s`.
 fn words(text: &str) -> Vec<String> {
     let word = |word: &str| -> String {
         let word = word.to_lowercase().replace('’', "'");
@@ -210,7 +212,7 @@ mod tests {
         let deposit = question(&["2,820 euros", "Mrs. Halloway"]);
         let right = deposit.score("The deposit is 2820 Euros.");
         assert!(right.included && !right.declined && deposit.is_right(&right));
-        // Common: 2820, euros; of 4 and 2 words.
+        // Common words: 2820, euros; of 4 and 2 words.
         assert!((right.f1 - 2.0 * 2.0 / 6.0).abs() < 1e-9);
         assert!(deposit.score("Mrs. Halloway's fridge").included);
         for wrong in ["2,82", "euros 2,820", "", "12,820 euros"] {

@@ -1,12 +1,12 @@
-//! The repetition of a document ([`Reconstruction`]): its chunks, how many rows each takes, and their tokens.
+//! The plan for the reconstruction of a document ([`Reconstruction`]): its chunks, their rows and tokens.
 //!
 //! ```text
-//! chunk 0      "\n\nRepeat the previous context exactly." <end of turn, assistant> chunk 0
-//! chunk i      "\n\nRepeat the part of the previous context exactly, starting with" <8 tokens before chunk i> <..> chunk i
+//! chunk 0  "\n\nRepeat the previous context exactly." <end of turn, assistant> chunk 0
+//! chunk i  "\n\nRepeat the part of the previous context exactly, starting with" <8 tokens before chunk i> <..> chunk i
 //! ```
 //!
-//! The words are those of the paper's code, and so is the order: request, the template's end of the user's turn, chunk. Not here:
-//! running it (`prefill/reconstruction.rs`).
+//! The wording and the order (request, end of the user's turn in the template, chunk) are those of the
+//! paper's code. `prefill/reconstruction.rs` runs the plan.
 
 use std::ops::Range;
 
@@ -15,17 +15,19 @@ use kept_policies::Reconstruction;
 
 use crate::EngineError;
 
-/// What the model is asked, for the first chunk and for the others.
+/// The requests to the model, for the first chunk and for the others.
 const FIRST_REQUEST: &str = "\n\nRepeat the previous context exactly.";
 const OTHER_REQUEST: &str = "\n\nRepeat the part of the previous context exactly, starting with";
 
-/// Tokens before a chunk by which it is called.
-const CALLED_BY: usize = 8;
+/// Number of tokens before a chunk that the request quotes.
+const QUOTED_TOKENS: usize = 8;
 
-/// Stands for what the user said while the template is rendered. Private-use characters: no template changes them.
-const SAID_MARK: &str = "\u{F0000}said\u{F0001}";
+/// Placeholder for the user's message while the template is rendered. Private-use characters: no template
+/// changes them.
+const MESSAGE_PLACEHOLDER: &str = "\u{F0000}said\u{F0001}";
 
-/// Where a model's context leaves less room than this for a chunk that nobody set, the document is too long to be repeated.
+/// Smallest automatic chunk size in tokens. If the context length leaves less, the document is too long for a
+/// reconstruction.
 const SMALLEST_CHUNK: usize = 32;
 
 /// One chunk and its repetition.
@@ -33,29 +35,29 @@ const SMALLEST_CHUNK: usize = 32;
 pub struct Segment {
     /// Positions of the chunk's tokens.
     pub chunk: Range<usize>,
-    /// Its rows among those of all repetitions; the chunk's own tokens are the last of them.
+    /// Its rows among the rows of all chunks; the chunk's own tokens are the last ones.
     pub rows: Range<usize>,
 }
 
-/// The repetition of one document, chunk by chunk.
+/// The plan for one document.
 #[derive(Debug, Clone)]
 pub struct ReconstructionPlan {
     /// Positions of the document in the prompt.
     document: Range<usize>,
     chunk: usize,
-    /// First tokens of the prompt that every row sees.
+    /// First tokens of the prompt that take part in every chunk's scores.
     pub(crate) sinks: usize,
     first_request: Vec<u32>,
     other_request: Vec<u32>,
-    /// The end of the user's turn, and the beginning of the model's.
+    /// The end of the user's turn and the beginning of the assistant's.
     turn: Vec<u32>,
 }
 
 impl ReconstructionPlan {
-    /// The repetition of the `document` in a prompt.
+    /// The plan for the `document` in a prompt.
     ///
     /// # Errors
-    /// What is wrong with the model's tokenizer or chat template, or [`EngineError::TooLongToRepeat`].
+    /// Errors of the model's tokenizer or chat template, or [`EngineError::TooLongToRepeat`].
     pub(crate) fn new(
         model: &Model,
         document: Range<usize>,
@@ -64,11 +66,11 @@ impl ReconstructionPlan {
         let tokenizer = model.tokenizer()?;
         let message = Message {
             role: "user".to_owned(),
-            content: SAID_MARK.to_owned(),
+            content: MESSAGE_PLACEHOLDER.to_owned(),
         };
         let rendered = model.chat_template()?.render(&[message], true, false)?;
         let (_, turn) = rendered
-            .split_once(SAID_MARK)
+            .split_once(MESSAGE_PLACEHOLDER)
             .ok_or_else(|| EngineError::Template(model.name().to_owned()))?;
         let mut plan = Self {
             chunk: asked
@@ -82,8 +84,8 @@ impl ReconstructionPlan {
             turn: tokenizer.encode_template(turn, true),
         };
         let context = model.config().context;
-        let lead =
-            plan.turn.len() + (plan.first_request.len()).max(plan.other_request.len() + CALLED_BY);
+        let lead = plan.turn.len()
+            + (plan.first_request.len()).max(plan.other_request.len() + QUOTED_TOKENS);
         let left = context.saturating_sub(plan.document.end + lead);
         if plan.longest() + plan.document.end > context {
             let smallest = SMALLEST_CHUNK.min(plan.document.len());
@@ -93,9 +95,10 @@ impl ReconstructionPlan {
                     tokens: plan.document.end,
                     needed: plan.document.end + plan.longest(),
                     context,
-                    way_out: match left >= smallest {
-                        true => format!("set chunk to {left} or less"),
-                        false => "choose a method that does not repeat the document".to_owned(),
+                    way_out: if left >= smallest {
+                        format!("set chunk to {left} or less")
+                    } else {
+                        "choose a method that does not repeat the document".to_owned()
                     },
                 });
             }
@@ -115,9 +118,10 @@ impl ReconstructionPlan {
         let starts = self.document.clone().step_by(self.chunk.max(1));
         starts.map(move |first| {
             let chunk = first..(first + self.chunk).min(self.document.end);
-            let request = match first == self.document.start {
-                true => self.first_request.len(),
-                false => self.other_request.len() + CALLED_BY.min(self.chunk),
+            let request = if first == self.document.start {
+                self.first_request.len()
+            } else {
+                self.other_request.len() + QUOTED_TOKENS.min(self.chunk)
             };
             let rows = row..row + request + self.turn.len() + chunk.len();
             row = rows.end;
@@ -125,12 +129,12 @@ impl ReconstructionPlan {
         })
     }
 
-    /// Rows of all repetitions.
+    /// Rows of all chunks.
     pub(crate) fn rows(&self) -> usize {
         self.segments().map(|segment| segment.rows.len()).sum()
     }
 
-    /// Rows of the longest repetition.
+    /// Rows of the longest chunk.
     pub(crate) fn longest(&self) -> usize {
         let rows = self.segments().map(|segment| segment.rows.len());
         rows.max().unwrap_or(0)
@@ -141,7 +145,7 @@ impl ReconstructionPlan {
         self.chunk
     }
 
-    /// `[rows]`: the tokens of all repetitions of a prompt `ids`.
+    /// `[rows]`: the tokens of all chunks' rows for a prompt `ids`.
     pub(crate) fn ids(&self, ids: &[u32]) -> Vec<u32> {
         let mut all = Vec::with_capacity(self.rows());
         for Segment { chunk, .. } in self.segments() {
@@ -149,7 +153,7 @@ impl ReconstructionPlan {
                 all.extend_from_slice(&self.first_request);
             } else {
                 all.extend_from_slice(&self.other_request);
-                let called_by = CALLED_BY.min(self.chunk);
+                let called_by = QUOTED_TOKENS.min(self.chunk);
                 all.extend_from_slice(&ids[chunk.start - called_by..chunk.start]);
             }
             all.extend_from_slice(&self.turn);
@@ -158,7 +162,8 @@ impl ReconstructionPlan {
         all
     }
 
-    /// What a person should know of it, where `tokens` of the prompt are read and the others come from a vault.
+    /// Message for the user. `tokens` of the prompt are read; with `from_vault`, the others come from a
+    /// vault.
     pub(crate) fn note(&self, readings: usize, tokens: usize, from_vault: bool) -> String {
         if from_vault {
             let rows = self.rows();
@@ -168,7 +173,7 @@ impl ReconstructionPlan {
         }
         let more = self.rows() + (readings - 1) * tokens;
         format!(
-            "the document is read again to see what the model looks back at: {more} tokens besides the prompt's {tokens}, so reading takes at least {:.1} times as long",
+            "the document is read again to see what the model looks back at: {more} tokens in addition to the prompt's {tokens}, so reading takes at least {:.1} times as long",
             1.0 + more as f64 / tokens.max(1) as f64
         )
     }

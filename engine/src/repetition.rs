@@ -1,22 +1,23 @@
-//! Finds answers that have fallen into repetition: the same block of tokens, word for word, again and again.
+//! Detection of answers that loop: the same block of tokens again and again.
 //!
-//! Not here: what is done about it. The answer loops stop; a repetition penalty (`sampler.rs`) keeps it from happening.
+//! The decode loops stop such an answer; a repetition penalty (`sampler.rs`) prevents it.
 
-/// The longest block that is looked for, in tokens.
+/// The longest detected block, in tokens.
 const LONGEST_BLOCK: usize = 64;
-/// How often a block stands before it counts as repetition.
+/// Number of occurrences of a block that count as a loop.
 const LEAST_REPEATS: usize = 4;
-/// How many tokens all of its repeats take together: a ruled line or four times "no" is no repetition yet.
+/// Minimum length of all occurrences together, in tokens: a ruled line or four times "no" is not a loop.
 const LEAST_TOKENS: usize = 32;
 
-/// Watches the tokens of one answer. A token takes [`LONGEST_BLOCK`] comparisons and no memory.
+/// Checks the tokens of one answer. A token takes [`LONGEST_BLOCK`] comparisons and no allocation.
 #[derive(Debug, Clone)]
 pub(crate) struct Repetition {
-    /// The last tokens; the token number `i` of the answer stands at `i % LONGEST_BLOCK`.
+    /// The last tokens; token `i` of the answer is at `i % LONGEST_BLOCK`.
     last: [u32; LONGEST_BLOCK],
-    /// `[block length - 1]`: how many of the last tokens equal the token that stands one block before them, without a break.
+    /// `[block length - 1]`: number of last tokens that each equal the token one block earlier, without a
+    /// gap.
     equal: [usize; LONGEST_BLOCK],
-    /// Tokens of the answer.
+    /// Length of the answer in tokens.
     tokens: usize,
 }
 
@@ -29,14 +30,14 @@ impl Repetition {
         }
     }
 
-    /// Takes the answer's next token; whether the answer now ends in a repetition.
+    /// Adds the answer's next token; returns whether the answer now ends in a loop.
     pub(crate) fn push(&mut self, token: u32) -> bool {
         let mut repeats = false;
         for block in 1..=LONGEST_BLOCK.min(self.tokens) {
             let before = self.last[(self.tokens - block) % LONGEST_BLOCK];
             let equal = &mut self.equal[block - 1];
             *equal = if before == token { *equal + 1 } else { 0 };
-            // The block's first occurrence has no block before it to be equal to.
+            // The first occurrence of a block has no earlier block to equal.
             repeats |= *equal + block >= LEAST_TOKENS.max(LEAST_REPEATS * block);
         }
         self.last[self.tokens % LONGEST_BLOCK] = token;
@@ -49,7 +50,7 @@ impl Repetition {
 mod tests {
     use super::*;
 
-    /// How many of `tokens` are taken until a repetition is found.
+    /// Number of tokens until a loop is found.
     fn found(tokens: impl IntoIterator<Item = u32>) -> Option<usize> {
         let mut repetition = Repetition::new();
         tokens
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn three_times_is_not_enough_and_a_single_change_begins_anew() {
         assert_eq!(found((0..3).flat_map(|_| 0..60)), None);
-        // A numbered list: the same words behind another number each time.
+        // A numbered list: the same words after a different number each time.
         let list = (0..50).flat_map(|i| [1000 + i, 1, 2, 3, 4, 5, 6]);
         assert_eq!(found(list), None);
         let broken = (0..31).map(|_| 7).chain([8]).chain((0..31).map(|_| 7));

@@ -1,34 +1,34 @@
-//! The retention map: which tokens of the prompt each layer and kv head kept. Plain numbers, for heatmaps and files.
+//! The retention map: which tokens of the prompt each layer and KV head kept. Plain numbers, for heat maps and files.
 //!
-//! Layers that attend to the last positions only are in it too, with those; but what is counted per token leaves them out: they say
-//! nothing of the method, and would only pale what it kept.
+//! The map includes sliding-window layers with the positions in their windows, but counts per token leave these
+//! layers out: no method cuts them, and they would only lower the contrast.
 
 use kept_policies::{MergedHead, Retention};
 
 use crate::compact::CompactLayer;
 
-/// What one layer kept.
+/// The kept tokens of one layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LayerRetention {
     /// Every token in every head.
     Everything,
-    /// Per kv head the kept positions, ascending.
+    /// Kept positions per KV head, ascending.
     Kept(Vec<Vec<u32>>),
 }
 
-/// What every layer kept of a prompt of `tokens` tokens.
+/// The kept tokens of all layers, for a prompt of `tokens` tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RetentionMap {
     /// Prompt tokens.
     pub tokens: usize,
-    /// Key/value heads per layer.
+    /// KV heads per layer.
     pub kv_heads: usize,
     /// One entry per layer of the model.
     pub layers: Vec<LayerRetention>,
-    /// `[layers]`: how many of the last positions a layer attends to, where it does not attend to all; no method cuts those.
+    /// `[layers]`: window of a sliding-window layer, which no method cuts; `None` for global layers.
     pub windows: Vec<Option<usize>>,
-    /// `[layers][kv_heads]`: tokens that share the row of another, as `[position, position of the class's centre]`. Kept in
-    /// `layers` is the centre.
+    /// `[layers][kv_heads]`: merged tokens, as `[position, position of the class's centre]`. `layers` lists the
+    /// centre only.
     pub merged: Vec<Vec<Vec<[u32; 2]>>>,
 }
 
@@ -43,7 +43,7 @@ impl RetentionMap {
         }
     }
 
-    /// Adds a layer that attends to the last `window` positions and holds those.
+    /// Adds a sliding-window layer, which keeps the last `window` positions.
     pub(crate) fn push_window(&mut self, window: usize) {
         let last = (self.tokens.saturating_sub(window) as u32..self.tokens as u32).collect();
         self.layers
@@ -76,7 +76,7 @@ impl RetentionMap {
         });
     }
 
-    /// Adds a layer that was cut as it was read, as it stands.
+    /// Adds a layer that was cut during prefill, from its current rows.
     pub(crate) fn push_kept(&mut self, kept: &CompactLayer) {
         let heads = 0..self.kv_heads;
         let whole = !kept.is_shared() && heads.clone().all(|h| kept.live_rows(h) == self.tokens);
@@ -86,17 +86,18 @@ impl RetentionMap {
         };
         self.windows.push(None);
         self.merged.push(heads.clone().map(shared).collect());
-        self.layers.push(match whole {
-            true => LayerRetention::Everything,
-            false => LayerRetention::Kept(
+        self.layers.push(if whole {
+            LayerRetention::Everything
+        } else {
+            LayerRetention::Kept(
                 heads
                     .map(|head| kept.kept(head).iter().map(|p| p.0).collect())
                     .collect(),
-            ),
+            )
         });
     }
 
-    /// Rows per kv head of each layer (rounded mean, where heads differ).
+    /// Rows per KV head of each layer (rounded mean if heads differ).
     pub fn rows_per_layer(&self) -> Vec<usize> {
         self.layers
             .iter()
@@ -110,13 +111,13 @@ impl RetentionMap {
             .collect()
     }
 
-    /// What the method kept, layer by layer: without those that attend to the last positions only.
+    /// The layers that the method cut: all but the sliding-window layers.
     pub fn cut_layers(&self) -> impl Iterator<Item = &LayerRetention> {
         let layers = self.layers.iter().zip(&self.windows);
         layers.filter(|(_, w)| w.is_none()).map(|(layer, _)| layer)
     }
 
-    /// Rows per kv head of each layer that the method cut.
+    /// Rows per KV head of each layer that the method cut.
     pub fn cut_rows(&self) -> Vec<usize> {
         let rows = self.rows_per_layer().into_iter().zip(&self.windows);
         rows.filter(|(_, w)| w.is_none()).map(|(r, _)| r).collect()
@@ -128,12 +129,12 @@ impl RetentionMap {
         rows.iter().sum::<usize>() as f64 / rows.len().max(1) as f64
     }
 
-    /// Layer-head slots that a token can be kept in: those of [`RetentionMap::cut_layers`].
+    /// Number of layer-head slots that can keep a token: all KV heads of [`RetentionMap::cut_layers`].
     pub fn slots(&self) -> usize {
         self.cut_layers().count() * self.kv_heads
     }
 
-    /// `[tokens]`: in how many of the [`RetentionMap::slots`] each token is kept, alone or merged.
+    /// `[tokens]`: the number of [`RetentionMap::slots`] that keep each token, in a row of its own or merged.
     pub fn counts(&self) -> Vec<u32> {
         let mut counts = vec![0u32; self.tokens];
         for layer in self.cut_layers() {
@@ -154,7 +155,7 @@ impl RetentionMap {
         counts
     }
 
-    /// `[tokens]`: share of the [`RetentionMap::slots`] that hold each token, 0 to 1.
+    /// `[tokens]`: share of the [`RetentionMap::slots`] that keep each token, 0 to 1.
     pub fn shares(&self) -> Vec<f32> {
         let slots = self.slots().max(1) as f32;
         self.counts().iter().map(|&c| c as f32 / slots).collect()

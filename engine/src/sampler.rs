@@ -1,7 +1,9 @@
-//! From logits to the next token: greedy, or temperature with top-k, top-p and min-p, from a seed; with a penalty on what the answer has said.
+//! Sampling: greedy, or temperature with top-k, top-p and min-p from a seed; optionally with a repetition
+//! penalty.
 //!
-//! Drawing is candle-transformers' `LogitsProcessor`; min-p, which it does not have, is applied to the logits before it. The repetition
-//! penalty too: it counts the answer's own tokens and none of the prompt's, so that an answer may quote its document.
+//! Random sampling uses candle-transformers' `LogitsProcessor`. Min-p, which it lacks, is applied to the
+//! logits first, and so is the repetition penalty: it counts the answer's own tokens and not the prompt's, so
+//! that an answer may quote its document.
 
 use std::ops::RangeInclusive;
 
@@ -10,28 +12,28 @@ use candle_transformers::generation::{LogitsProcessor, Sampling as Drawing};
 
 use crate::EngineError;
 
-/// Below this, dividing by the temperature overflows f32 and only the most likely token is left anyway.
+/// Below this temperature, the division overflows f32, and only the most likely token is left anyway.
 const LEAST_TEMPERATURE: f64 = 1e-4;
-/// Below this, a sum of f32 probabilities cannot tell top-p from nothing.
+/// Below this top-p, f32 rounding in the sum of probabilities is larger than the threshold.
 const LEAST_TOP_P: f64 = 1e-6;
-/// Values of [`Sampling::repeat_penalty`]: from off to where common words are as good as forbidden.
+/// Range of [`Sampling::repeat_penalty`]: from off to values that all but forbid common words.
 pub const REPEAT_PENALTY: RangeInclusive<f64> = 1.0..=2.0;
 
-/// How the next token is chosen.
+/// Sampling parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// 0 takes the most likely token; larger is more varied.
+    /// 0 selects the most likely token; larger values give more varied answers.
     pub temperature: f64,
-    /// Only the k most likely tokens.
+    /// Keep only the k most likely tokens.
     pub top_k: Option<usize>,
-    /// Only the most likely tokens that make up this probability.
+    /// Keep only the most likely tokens whose probabilities add up to this value.
     pub top_p: Option<f64>,
-    /// Only tokens at least this share as likely as the likeliest.
+    /// Keep only tokens with at least this fraction of the largest probability.
     pub min_p: Option<f64>,
-    /// Tokens that the answer has said already are this much less likely: positive logits are divided by it, others multiplied, as in
-    /// llama.cpp. 1 is off.
+    /// Penalty on tokens that the answer already contains: positive logits are divided by it, others
+    /// multiplied, as in llama.cpp. 1 is off.
     pub repeat_penalty: Option<f64>,
-    /// Same seed, same answer.
+    /// Seed; equal seeds give equal answers.
     pub seed: u64,
 }
 
@@ -49,7 +51,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Whether the most likely token is always taken.
+    /// Whether the most likely token is always selected.
     pub fn is_greedy(&self) -> bool {
         self.temperature < LEAST_TEMPERATURE
     }
@@ -96,17 +98,17 @@ impl Sampling {
     }
 }
 
-/// Chooses tokens.
+/// Samples tokens.
 pub struct Sampler {
     sampling: Sampling,
-    /// `None`: greedy, which needs no random numbers and no memory.
+    /// `None` for greedy sampling, which needs no random numbers and no memory.
     drawing: Option<LogitsProcessor>,
-    /// What the answer has said, each token once, in rising order; empty without a penalty.
+    /// The distinct tokens of the answer in ascending order; empty without a penalty.
     said: Vec<u32>,
 }
 
 impl Sampler {
-    /// A sampler with settings that are in range.
+    /// A sampler for parameters that are in range.
     pub fn new(sampling: &Sampling) -> Result<Self, EngineError> {
         sampling.check()?;
         let temperature = sampling.temperature;
@@ -126,31 +128,33 @@ impl Sampler {
         })
     }
 
-    /// The penalty, if it does anything.
+    /// The penalty, unless it is off.
     fn penalty(&self) -> Option<f32> {
         let penalty = self.sampling.repeat_penalty.filter(|&p| p != 1.0);
         penalty.map(|penalty| penalty as f32)
     }
 
-    /// Takes the memory that an answer of `tokens` tokens needs.
+    /// Allocates the memory for an answer of `tokens` tokens.
     pub(crate) fn reserve(&mut self, tokens: usize) {
         if self.penalty().is_some() {
             self.said.reserve(tokens + 1);
         }
     }
 
-    /// How many of the likeliest tokens [`Sampler::next_of`] needs; `None` where it needs all of them, or too many to look for.
+    /// Number of most likely tokens that [`Sampler::next_of`] needs; `None` if it needs all, or more than a
+    /// GPU can select.
     pub(crate) fn candidates(&self) -> Option<usize> {
         let most = match &self.drawing {
             None => Some(1),
             Some(_) => self.sampling.top_k,
         };
-        // A penalty may bring up any token.
+        // With a penalty, any token may become the most likely.
         most.filter(|most| *most <= kept_cuda::MOST_CANDIDATES && self.penalty().is_none())
     }
 
-    /// The next token of the likeliest ones, `tokens` with their `logits`, the likeliest first: as many as [`Sampler::candidates`] says. May change
-    /// `logits`. A draw has the same chances as [`Sampler::next`]'s, but of one seed comes another token.
+    /// Samples from the most likely tokens, as many as [`Sampler::candidates`] returns: `tokens` with their
+    /// `logits` in descending order. May change `logits`. The distribution is that of [`Sampler::next`], but
+    /// the same seed gives another token.
     pub(crate) fn next_of(
         &mut self,
         logits: &mut [f32],
@@ -160,8 +164,8 @@ impl Sampler {
         Ok(tokens[place as usize])
     }
 
-    /// The next token for `logits` `[vocab]`; it is one that the answer has said from now on. Ties in greedy mode go to the lower id. May
-    /// change `logits`.
+    /// Samples the next token from `logits` `[vocab]` and counts it as part of the answer. Greedy ties go to
+    /// the lower id. May change `logits`.
     pub fn next(&mut self, logits: &mut [f32]) -> Result<u32, EngineError> {
         if logits.iter().any(|logit| logit.is_nan()) {
             return Err(EngineError::NotANumber);
@@ -196,13 +200,14 @@ impl Sampler {
     }
 }
 
-/// Makes the tokens `said` less likely.
+/// Applies the penalty to the tokens `said`.
 fn apply_penalty(logits: &mut [f32], said: &[u32], penalty: f32) {
     for &token in said {
         let logit = &mut logits[token as usize];
-        match *logit > 0.0 {
-            true => *logit /= penalty,
-            false => *logit *= penalty,
+        if *logit > 0.0 {
+            *logit /= penalty
+        } else {
+            *logit *= penalty
         }
     }
 }
@@ -243,10 +248,10 @@ mod tests {
 
     #[test]
     fn a_penalty_moves_on_from_what_was_said() {
-        // 3 / 2 < 2; then 2 / 2 < 1.5 = 3 / 2, which is not made smaller again.
+        // 3 / 2 < 2; then 2 / 2 < 1.5 = 3 / 2, which is not divided again.
         let greedy = draws(&penalised(2.0), &[3.0, 2.0, -1.0]);
         assert_eq!(greedy[..4], [0, 1, 0, 0]);
-        // Below zero a token becomes less likely too, and so do all of the answer's.
+        // A negative logit also becomes smaller, as do those of all the answer's tokens.
         assert_eq!(
             draws(&penalised(2.0), &[-1.0, -1.5, -3.0])[..4],
             [0, 1, 0, 0]

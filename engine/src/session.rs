@@ -1,6 +1,6 @@
-//! One model, any number of questions: what a question is, what an answer is, and the model that is ready for them.
+//! An open model and the types of questions and answers.
 //!
-//! Not here: how a question is answered (`asking.rs`).
+//! `asking.rs` answers questions.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,8 @@ use kept_kernels::CacheType;
 use kept_models::{Model, OpenOptions};
 use kept_policies::{Budget, Policy, PromptShape};
 
-use crate::compact::EXACT;
+use crate::compact::F16_ROWS;
+use crate::note::Note;
 use crate::shape::shape_of;
 use crate::sizes::{full_cache_bytes, window_bytes};
 use crate::vault::{ModelPrint, VaultUse, Vaults};
@@ -21,38 +22,38 @@ use crate::{
 
 /// A question.
 pub struct Ask<'a> {
-    /// The document; several are joined first ([`Document::join`]).
+    /// The document; join several documents first ([`Document::join`]).
     pub document: &'a Document,
     /// The question.
     pub question: &'a str,
-    /// How the cache is compressed.
+    /// The method that selects rows.
     pub method: &'a Method,
-    /// To how much; `None` takes a quarter of the prompt, and at least [`Engine::SMALLEST_DEFAULT_BUDGET`] rows.
+    /// The budget; `None` keeps a quarter of the prompt, and at least [`Engine::SMALLEST_DEFAULT_BUDGET`] rows.
     pub budget: Option<Budget>,
-    /// How tokens are chosen.
+    /// Sampling parameters.
     pub sampling: &'a Sampling,
-    /// Longest answer, in tokens. The model's context may end it sooner.
+    /// Longest answer, in tokens. The context length may end it sooner.
     pub max_tokens: usize,
-    /// Whether a model that can think before it answers does so; the answer then takes longer.
+    /// Whether a model that can think before answering does so; the answer then takes longer.
     pub thinking: bool,
-    /// What reading has to keep to.
+    /// Limits of prefill and memory.
     pub limits: Limits,
-    /// The vaults that may be used and added to, if any.
+    /// The vaults that the question may read and extend, if any.
     pub vault: Option<Vaults<'a>>,
 }
 
-/// What reading has to keep to.
+/// Limits of prefill and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
-    /// Whether a document may be read in streaming, which is approximate.
+    /// Whether a document may be read in streaming mode, which is approximate.
     pub streaming: Streaming,
-    /// Bytes for everything: the program, weights, vocabulary, document, and the question at its worst moment. Rows and chunk are then
-    /// chosen to fit.
+    /// Limit of all memory in bytes: program, weights, vocabulary, document, and the peak of the question. Rows,
+    /// cache type and chunk size are then chosen to fit.
     pub memory: Option<u64>,
 }
 
 impl Limits {
-    /// The bytes that a person has written for [`Limits::memory`]: `6GiB`, `900 MiB`; nothing where that is no size.
+    /// Parses the user's input for [`Limits::memory`]: `6GiB`, `900 MiB`; `None` if it is not a size.
     pub fn memory_of(written: &str) -> Option<u64> {
         match written.parse() {
             Ok(Budget::Bytes(bytes)) => Some(bytes),
@@ -63,17 +64,18 @@ impl Limits {
 
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
-    /// The model ended it.
+    /// The model generated an end-of-sequence token.
     End,
-    /// The longest answer was reached.
+    /// The limit of the answer length was reached.
     Length,
-    /// The model's context was reached.
+    /// The context length was reached.
     Context,
-    /// The person stopped it; the text so far stands.
+    /// The user stopped it; the text so far is valid.
     Stopped,
-    /// It began to repeat itself, block after block, and was stopped.
+    /// The answer repeated a block of tokens and was stopped.
     Repetition,
 }
 
@@ -83,55 +85,56 @@ pub struct Answer {
     pub text: String,
     /// Why it ended.
     pub finish: Finish,
-    /// The prompt it answers.
+    /// The prompt of the question.
     pub prompt: Prompt,
     /// Tokens of the answer.
     pub answer_tokens: usize,
-    /// Rows per kv head that were kept of the prompt, per layer of the model.
+    /// Rows per KV head kept of the prompt, per layer of the model.
     pub rows_per_layer: Vec<usize>,
-    /// Bytes of the kept keys and values after reading.
+    /// Bytes of the kept keys and values after prefill.
     pub kv_bytes: u64,
-    /// Bytes the full cache would take at the prompt's length.
+    /// Bytes of the full cache at the prompt's length.
     pub kv_bytes_full: u64,
     /// Memory by category.
     pub ledger: MemoryLedger,
-    /// The most this process had resident, as the operating system counts it.
+    /// Peak resident memory of this process, as the operating system reports it.
     pub peak_bytes: Option<u64>,
-    /// Seconds spent reading, selection included.
+    /// Seconds of prefill, selection included.
     pub prefill_seconds: f64,
     /// Seconds spent observing, selecting and gathering.
     pub select_seconds: f64,
-    /// Seconds spent answering.
+    /// Seconds of decode.
     pub decode_seconds: f64,
-    /// Passages the answer stands on.
+    /// Source passages of the answer.
     pub sources: Vec<Source>,
-    /// What was kept.
+    /// Which tokens were kept.
     pub map: RetentionMap,
-    /// The document was read in streaming, which is approximate.
+    /// Whether the document was read in streaming mode, which is approximate.
     pub streamed: bool,
-    /// What came from the document's vault and went there.
+    /// What the question read from and wrote to the document's vault.
     pub vault: VaultUse,
-    /// Name of the method that was used.
+    /// Name of the method.
     pub method: String,
-    /// How kept rows were stored.
+    /// The cache type.
     pub cache: CacheType,
-    /// Why it was that one, where nobody named one.
+    /// The choice of `auto` and its reasons, if `auto` was requested.
     pub chosen: Option<Chosen>,
-    /// What a person should know besides, one sentence each.
-    pub notes: Vec<String>,
+    /// Further notes for the user.
+    pub notes: Vec<Note>,
 }
 
 impl Answer {
     /// Tokens of the answer per second.
     pub fn decode_tokens_per_second(&self) -> f64 {
-        match self.decode_seconds > 0.0 {
-            true => self.answer_tokens as f64 / self.decode_seconds,
-            false => 0.0,
+        if self.decode_seconds > 0.0 {
+            self.answer_tokens as f64 / self.decode_seconds
+        } else {
+            0.0
         }
     }
 }
 
-/// What a person should know about how the document was read, one sentence each.
+/// Notes for the user on how the document was read, one sentence each.
 pub fn document_notes(document: &Document) -> Vec<String> {
     let parts = document.parts.iter();
     let mut notes: Vec<String> = parts.flat_map(|p| document_notes(&p.document)).collect();
@@ -160,52 +163,53 @@ pub fn document_notes(document: &Document) -> Vec<String> {
 }
 
 impl Engine {
-    /// [`document_notes`], and what this model's vocabulary cannot write of the document.
-    pub(crate) fn notes_on(&self, document: &Document) -> Result<Vec<String>, EngineError> {
-        let mut notes = document_notes(document);
+    /// [`document_notes`], and a note on text that the model's vocabulary cannot represent.
+    pub(crate) fn notes_on(&self, document: &Document) -> Result<Vec<Note>, EngineError> {
+        let mut notes: Vec<Note> = (document_notes(document).into_iter().map(Note::from)).collect();
         let dropped = self.model().tokenizer()?.dropped(&document.text);
         if dropped > 0 {
-            notes.push(format!(
+            notes.push(Note::from(format!(
                 "{dropped} byte(s) of {} have no token in this model's vocabulary; the model does not see them",
                 document.name
-            ));
+            )));
         }
         Ok(notes)
     }
 }
 
-/// Pages of the program's code and what it still allocates while it answers (the template engine, threads' scratch), whatever the model:
-/// measured, 11 to 12 MiB. Code that is resident at start cannot be counted instead: it differs by 4 MiB from one start to the next, by what the
-/// system reads ahead.
+/// Pages of the program's code, and its allocations while answering (template engine, scratch of threads),
+/// independent of the model: measured, 11 to 12 MiB. The resident code at start cannot be used instead: it varies by
+/// 4 MiB between starts, depending on the system's read-ahead.
 const CODE_BYTES: u64 = 12 << 20;
 
-/// The program's memory is counted up to a multiple of this, because its heap differs by some hundred KiB from one start to the next. Without
-/// rounding, the same memory limit would give another number of rows, and a saved reading would not be found again.
+/// The program's memory is rounded up to a multiple of this, because its heap varies by some hundred KiB between
+/// starts. Without rounding, the same memory limit would give a different number of rows, and a saved end state would
+/// not be found again.
 const PROGRAM_STEP: u64 = 4 << 20;
 
-/// A model ready to answer, and how it stores what it keeps. Copies share the model.
+/// An open model and its cache type. Clones share the model.
 #[derive(Clone)]
 pub struct Engine {
     opened: Arc<Opened>,
-    /// What was named; without it, [`Engine::DEFAULT_CACHE`].
+    /// The requested cache type; `None` uses [`Engine::DEFAULT_CACHE`].
     cache: Option<CacheType>,
 }
 
-/// What is the same for all copies of an engine.
+/// The state shared by all clones of an engine.
 struct Opened {
     model: Model,
-    /// Taken when a vault is first asked for.
+    /// Fingerprint of the model, computed on first use.
     print: OnceLock<ModelPrint>,
-    /// Memory that the process had resident before it opened the model, and what the program itself will still take.
+    /// Memory that the process had allocated before it opened the model, plus [`CODE_BYTES`], rounded.
     program: u64,
 }
 
 impl Engine {
-    /// The default budget is a quarter of the prompt, but never fewer rows than this.
+    /// Minimum of the default budget, in rows; above it, the default is a quarter of the prompt.
     pub const SMALLEST_DEFAULT_BUDGET: usize = 256;
-    /// The default longest answer, in tokens.
+    /// The default length limit of an answer, in tokens.
     pub const DEFAULT_MAX_TOKENS: usize = 256;
-    /// How kept rows are stored where nobody says how.
+    /// The default cache type.
     pub const DEFAULT_CACHE: CacheType = CacheType::F16;
 
     /// Opens the GGUF file at `path`.
@@ -213,7 +217,7 @@ impl Engine {
         Self::open_with(path, &OpenOptions::default())
     }
 
-    /// [`Engine::open`] with what a person set.
+    /// [`Engine::open`] with options of the user.
     pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Self, EngineError> {
         let program = crate::system::heap_bytes().map_or(0, |bytes| {
             (bytes + CODE_BYTES).next_multiple_of(PROGRAM_STEP)
@@ -232,37 +236,38 @@ impl Engine {
         })
     }
 
-    /// The same engine with the model's weights on `device` too, which computes from now on.
+    /// Uploads the model's weights to `device`, which computes from now on.
     ///
     /// # Errors
-    /// [`EngineError::Gpu`] where the model does not fit it.
+    /// [`EngineError::Gpu`] if the model does not fit in GPU memory.
     ///
     /// # Panics
-    /// When there are copies of the engine, which would go on without the GPU.
+    /// If clones of the engine exist, which would not use the GPU.
     pub fn on_gpu(mut self, device: kept_cuda::Device) -> Result<Self, EngineError> {
         self.take_gpu(device)?;
         Ok(self)
     }
 
-    /// [`Engine::on_gpu`] in place: after an error the engine computes where it did.
+    /// [`Engine::on_gpu`] in place: after an error the engine computes on its previous device.
     ///
     /// # Errors
-    /// As there.
+    /// As [`Engine::on_gpu`].
     ///
     /// # Panics
-    /// As there.
+    /// As [`Engine::on_gpu`].
     pub fn take_gpu(&mut self, device: kept_cuda::Device) -> Result<(), EngineError> {
         let opened = Arc::get_mut(&mut self.opened).expect("an engine without copies");
         Ok(opened.model.take_gpu(device)?)
     }
 
-    /// Bytes of the program itself, where the system says: what the process had allocated before it opened the model, and its code.
+    /// Bytes of the program itself, where the system reports them: what the process had allocated before it opened
+    /// the model, and its code.
     pub fn program_bytes(&self) -> u64 {
         self.opened.program
     }
 
-    /// The same engine, which stores kept rows as `cache` and as nothing else: where a method or too little memory is in the way, that
-    /// is an error.
+    /// The same engine with the fixed cache type `cache`: a method that does not support it, or too little memory for
+    /// it, is an error.
     pub fn with_cache(self, cache: CacheType) -> Self {
         Self {
             cache: Some(cache),
@@ -270,12 +275,12 @@ impl Engine {
         }
     }
 
-    /// How kept rows are stored.
+    /// The cache type in use.
     pub fn cache_type(&self) -> CacheType {
         self.cache.unwrap_or(Self::DEFAULT_CACHE)
     }
 
-    /// How kept rows are stored, if somebody said so.
+    /// The requested cache type, if any.
     pub fn named_cache(&self) -> Option<CacheType> {
         self.cache
     }
@@ -285,32 +290,34 @@ impl Engine {
         &self.opened.model
     }
 
-    /// What vaults know the model by.
+    /// Fingerprint of the model, part of vault keys.
     pub fn print(&self) -> &ModelPrint {
         self.opened
             .print
             .get_or_init(|| ModelPrint::of(self.model()))
     }
 
-    /// Bytes that one row in every kv head of every layer takes, of the layers that a method cuts.
+    /// Bytes of one row in every KV head of every layer that a method cuts.
     pub fn bytes_per_row(&self) -> u64 {
         let config = self.model().config();
         let row = 2 * self.cache_type().row_bytes(config.head_dim);
         (config.full_layers().count() * config.kv_heads * row) as u64
     }
 
-    /// Bytes that the layers with a window take for a text of `tokens` tokens, whatever the method; 0 in most models.
+    /// Bytes of the sliding-window layers for a text of `tokens` tokens, whatever the method; 0 in most models.
     pub fn window_bytes(&self, tokens: usize) -> u64 {
         window_bytes(self.model().config(), tokens, self.cache_type())
     }
 
-    /// Bytes of the full cache of a text of `tokens` tokens: every row where a layer attends to all, the window where it does not.
+    /// Bytes of the full cache of a text of `tokens` tokens: every row in global layers, the window in sliding-window
+    /// layers.
     pub fn kv_bytes_full(&self, tokens: usize) -> u64 {
         full_cache_bytes(self.model().config(), tokens, self.cache_type())
     }
 
-    /// Rows per kv head that `policy` is given for `budget` on a `prompt`: a method that has settings of its own for the case goes
-    /// by these where there is no budget. A budget in bytes holds rows, tables and buffers for an answer of `max_new_tokens` tokens.
+    /// Rows per KV head that `policy` gets for `budget` on a `prompt`. Without a budget, a method's own default
+    /// applies if it has one. A budget in bytes includes rows, tables and buffers for an answer of `max_new_tokens`
+    /// tokens.
     pub fn rows_for(
         &self,
         policy: &mut dyn Policy,
@@ -327,7 +334,7 @@ impl Engine {
         }
         let rows = self.budget_rows(budget, prompt.tokens)?;
         match budget {
-            // Bytes hold tables and the answer's buffers too.
+            // A budget in bytes includes tables and the answer's buffers.
             Some(Budget::Bytes(bytes)) if policy.name() != "full" => {
                 let prompted = Prompted {
                     shape: prompt,
@@ -342,7 +349,7 @@ impl Engine {
         }
     }
 
-    /// Rows per kv head for `budget` on a prompt of `tokens`, as most methods are given them.
+    /// Rows per KV head for `budget` on a prompt of `tokens` tokens, without regard to a method's own defaults.
     pub fn budget_rows(&self, budget: Option<Budget>, tokens: usize) -> Result<usize, EngineError> {
         let row = self.bytes_per_row();
         let bytes = match budget {
@@ -350,7 +357,7 @@ impl Engine {
             Some(budget) => return Ok(budget.rows(tokens, row)?),
             None => return Ok((tokens / 4).max(Self::SMALLEST_DEFAULT_BUDGET)),
         };
-        // Layers with a window take theirs first.
+        // Sliding-window layers are served first.
         let windows = self.window_bytes(tokens);
         if windows > 0 && bytes < windows + row {
             return Err(EngineError::BudgetBelowWindows {
@@ -360,14 +367,14 @@ impl Engine {
             });
         }
         let left = bytes - windows;
-        // Then, in a cache of a quantised type, the rows that stay f16.
+        // Then the rows of a quantised cache that stay f16.
         let config = self.model().config();
         let wide = 2 * self.cache_type().wide().row_bytes(config.head_dim);
         let wide = (config.full_layers().count() * config.kv_heads * wide) as u64;
-        if left <= EXACT as u64 * wide {
+        if left <= F16_ROWS as u64 * wide {
             return Ok(Budget::Bytes(left).rows(tokens, wide)?);
         }
-        let exact = EXACT as u64 * wide.saturating_sub(row);
+        let exact = F16_ROWS as u64 * wide.saturating_sub(row);
         Ok(Budget::Bytes(left - exact).rows(tokens, row)?)
     }
 }

@@ -1,10 +1,10 @@
-//! A model's numbers as policies and kernels know them: neither knows a model.
+//! A model's dimensions in the types of policies and kernels, which do not depend on the model crate.
 
 use kept_kernels::{HeadShape, Scale};
 use kept_models::Model;
 use kept_policies::ModelShape;
 
-/// From dot products to logits, for everything that attends or measures attention.
+/// Scale and cap of the attention logits.
 pub(crate) fn attention_scale(model: &Model) -> Scale {
     Scale {
         factor: model.config().attention_scale,
@@ -12,7 +12,7 @@ pub(crate) fn attention_scale(model: &Model) -> Scale {
     }
 }
 
-/// The model's numbers as a policy knows them: its layers are those that attend to every position, which alone are cut.
+/// The model's dimensions for policies: its layers are the global layers, the only ones that methods compact.
 pub(crate) fn shape_of(model: &Model) -> ModelShape {
     let config = model.config();
     ModelShape {
@@ -23,12 +23,12 @@ pub(crate) fn shape_of(model: &Model) -> ModelShape {
     }
 }
 
-/// The model's heads as the kernels know them.
+/// The model's heads for the kernels.
 pub(crate) fn head_shape(model: &Model) -> HeadShape {
     heads_of(&shape_of(model))
 }
 
-/// A policy's numbers as the kernels know them.
+/// A policy's dimensions for the kernels.
 pub(crate) fn heads_of(shape: &ModelShape) -> HeadShape {
     HeadShape {
         q_heads: shape.q_heads,

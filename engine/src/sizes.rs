@@ -1,5 +1,5 @@
-//! How large everything is that reading a prompt allocates, known before it is allocated. Prefill makes its buffers by these
-//! numbers and [`crate::Engine::estimate`] adds them up, so the figures before and after come from one place.
+//! The buffer sizes of one prefill, computed before allocation. Prefill allocates by these numbers and
+//! [`crate::Engine::estimate`] adds them up, so that estimate and allocation agree.
 
 mod buffers;
 mod kept;
@@ -13,19 +13,19 @@ use kept_policies::{
 };
 
 use crate::EngineError;
-use crate::compact::{EXACT, Stored};
+use crate::compact::{F16_ROWS, Stored};
 use crate::decode::{GpuDecodePlan, SelectedCapacity};
 use crate::reconstruction_plan::ReconstructionPlan;
 use crate::shape::shape_of;
 
 pub(crate) use kept::{full_cache_bytes, kept_bytes, places_bytes, window_bytes};
 
-/// What becomes of one layer of the model.
+/// What is kept of one layer of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LayerKeeps {
-    /// What the method says: this is its layer of that number.
+    /// The method's selection; the number is the layer's index among the method's layers.
     Cut(usize),
-    /// The last positions, as many as its window; no method knows of it.
+    /// The last positions, as many as the sliding window has; methods do not see this layer.
     Window(usize),
 }
 
@@ -42,16 +42,18 @@ impl LayerKeeps {
 }
 
 /// # Errors
-/// [`EngineError::GpuRows`] where rows of that type would have to be on a GPU, which has none such.
+/// [`EngineError::GpuRows`] for rows on a GPU of a type that GPUs do not support.
 pub(crate) fn refuse_on_gpu(cache: CacheType, on_gpu: bool) -> Result<(), EngineError> {
-    match on_gpu && RowKind::of(cache).is_none() {
-        true => Err(EngineError::GpuRows { cache }),
-        false => Ok(()),
+    if on_gpu && RowKind::of(cache).is_none() {
+        Err(EngineError::GpuRows { cache })
+    } else {
+        Ok(())
     }
 }
 
 /// # Errors
-/// [`EngineError::CacheType`] for quantised types under methods that change rows time and again: each change would be rounded anew.
+/// [`EngineError::CacheType`] for quantised types with methods that change rows repeatedly: every change
+/// would round them again.
 pub(crate) fn refuse_repeated_rounding(
     cache: CacheType,
     policy: &dyn Policy,
@@ -62,71 +64,75 @@ pub(crate) fn refuse_repeated_rounding(
         (_, true) => "adds to rows while it answers",
         _ => return Ok(()),
     };
-    match cache.is_quantised() {
-        true => Err(EngineError::CacheType {
+    if cache.is_quantised() {
+        Err(EngineError::CacheType {
             cache,
             method: policy.name(),
             why,
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 
-/// The sizes of one reading. Layers are those of the method, which are not all of the model's: see [`LayerKeeps`].
+/// The sizes of one prefill. `[layers]` counts the method's layers, which are not all of the model's: see
+/// [`LayerKeeps`].
 pub(crate) struct Sizes {
     /// Tokens of the prompt.
     pub(crate) tokens: usize,
     /// Tokens that run through a layer together.
     pub(crate) chunk: usize,
-    /// Tokens that may follow.
+    /// Tokens that may follow the prompt.
     pub(crate) max_new_tokens: usize,
     /// `[layers of the model]`
     pub(crate) keeps: Vec<LayerKeeps>,
-    /// `[layers]`: rows per kv head that the method may keep.
+    /// `[layers]`: rows per KV head that the method may keep.
     pub(crate) rows: Vec<usize>,
-    /// `[layers]`: what is measured, as far as the prompt reaches; nothing where nothing is cut.
+    /// `[layers]`: requested measurements, limited to the prompt's length; none in layers where nothing is
+    /// evicted.
     pub(crate) needs: Vec<Needs>,
-    /// `[layers]`: slots per kv head on average, room for the answer included.
+    /// `[layers]`: average slots per KV head, including those for the answer.
     pub(crate) capacities: Vec<usize>,
-    /// Slots that the largest head of any layer may need.
+    /// Largest number of slots of any head in any layer.
     pub(crate) max_capacity: usize,
-    /// `[layers]`: the look-up table with its room for entries, where the method merges.
+    /// `[layers]`: the class table with its capacity, if the method merges.
     pub(crate) tables: Vec<Option<ClassTable>>,
-    /// Bytes that the method itself holds.
+    /// Bytes of the method's own state.
     pub(crate) method: u64,
-    /// Where kept rows stand.
+    /// Original or re-assigned positions.
     pub(crate) positions: Positions,
-    /// `[layers]`: tokens that enter; all of the prompt, but for methods that drop tokens on the way.
+    /// `[layers]`: tokens that enter the layer; fewer than the prompt's for methods that drop tokens.
     pub(crate) layer_input_tokens: Vec<usize>,
-    /// The document's repetition, where a layer asks for it.
+    /// The reconstruction, if a layer needs it.
     pub(crate) reconstruction_plan: Option<ReconstructionPlan>,
-    /// Whether a first reading only measures, and a second one cuts.
+    /// Whether a first pass only measures and a second one compacts.
     pub(crate) has_score_pass: bool,
-    /// First tokens whose rows come from a vault: they do not run through the layers.
+    /// First tokens of the prompt whose rows come from a vault; they do not run through the layers.
     known: usize,
-    /// Bytes that reading from a vault and writing to it takes.
+    /// Bytes of the vault's buffers.
     vault: u64,
-    /// How its rows are stored, where there may be one.
+    /// Type of the vault's rows, if one may be used.
     vault_rows: Option<PackedRows>,
     /// Whether a layer's weights are rearranged for many rows.
     pub(crate) rearranges: bool,
-    /// How kept rows are stored.
+    /// Type of the kept rows.
     pub(crate) cache: CacheType,
-    /// Whether it is a GPU that reads and answers.
+    /// Whether the model is on a GPU.
     on_gpu: bool,
-    /// Whether the residual stream lies on the host, because that GPU has no room for it.
+    /// Whether the residual stream is on the host, because it does not fit on the GPU.
     pub(crate) residual_on_host: bool,
-    /// Bytes on that GPU for a layer of the vault that is brought while another is looked at; 0 where none is.
+    /// Device bytes for prefetching a layer of the vault; 0 without prefetch.
     pub(crate) prefetch: usize,
-    /// Whether kept rows stay on that GPU, where the answer is written, and the host has their books alone.
+    /// Whether kept rows stay on the GPU for decoding. The host then holds only the slot tables.
     pub(crate) rows_on_gpu: bool,
-    /// Whether they may: kept rows are copies, and this method's alone.
+    /// Whether kept rows are plain copies and belong to a single method, so that they may stay on the GPU.
     may_stay: bool,
-    /// Whether evicted tokens leave their values to kept ones.
+    /// Whether values of evicted tokens are merged into kept ones.
     pub(crate) value_merges: bool,
-    /// `[layers]`: whether rows are replaced while the answer is written.
+    /// `[layers]`: whether rows are replaced during decoding.
     replaced: Vec<bool>,
-    /// Whether heads share rows over all layers: then each has exactly its own.
+    /// Whether the budget was allocated over all layers and heads: each head's capacity is then what it
+    /// keeps.
     settled: bool,
     shape: ModelShape,
     width: usize,
@@ -135,8 +141,8 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes for a `prompt` under `policy` and a `budget`, with `max_new_tokens` for the answer. Calls [`Policy::rows`] and then
-    /// [`Policy::needs`], as a reading begins.
+    /// The sizes for a `prompt` with `policy`, `budget` and `max_new_tokens`. Calls [`Policy::rows`] and then
+    /// [`Policy::needs`], as at the start of a prefill.
     pub(crate) fn new(
         model: &Model,
         policy: &mut dyn Policy,
@@ -194,7 +200,7 @@ impl Sizes {
             pairs: model.config().rope.dims / 2,
         };
         if sizes.drops_tokens() && model.config().windows().next().is_some() {
-            return Err(EngineError::ThinnedWindows {
+            return Err(EngineError::TokenDroppingWithSlidingWindows {
                 method: policy.name(),
                 model: model.name().to_owned(),
             });
@@ -208,8 +214,8 @@ impl Sizes {
         Ok(sizes)
     }
 
-    /// The rows of the first `known` tokens come from a vault, which takes `bytes` of memory; of the repetition too, where
-    /// `repeated`.
+    /// Takes the rows of the first `known` tokens from a vault with buffers of `bytes` bytes. With
+    /// `repeated`, the reconstruction's scores come from the vault too.
     pub(crate) fn begin_behind(&mut self, known: usize, bytes: u64, repeated: bool) {
         self.known = known;
         self.vault = bytes;
@@ -218,7 +224,7 @@ impl Sizes {
         }
     }
 
-    /// Rows that run through a layer at once: a chunk, or fewer where no more are read.
+    /// Rows that run through a layer at once: a chunk, or fewer if fewer are read.
     fn rows_at_once(&self) -> usize {
         match self.reconstruction_plan {
             Some(_) => self.chunk,
@@ -226,39 +232,39 @@ impl Sizes {
         }
     }
 
-    /// The same with a vault whose rows are stored as `kind`, if there may be one.
+    /// Sets the type of the vault's rows, if one may be used.
     pub(crate) fn with_vault(mut self, kind: Option<PackedRows>) -> Self {
         self.vault_rows = kind;
         self
     }
 
-    /// Layers of the vault, of `bytes` bytes, may be brought while others are looked at: in the place of the residual stream of tokens that
-    /// are known, where that is larger.
+    /// Allows prefetching layers of the vault of up to `bytes` bytes, if that is no more than the known
+    /// tokens' residual stream would take.
     pub(crate) fn may_prefetch(&mut self, bytes: usize) {
         let saved = self.known * self.width * size_of::<f32>();
         self.prefetch = if bytes <= saved { bytes } else { 0 };
     }
 
-    /// The same of one of several methods that cut a reading: what they keep is on the host until each answers.
+    /// For a prefill shared by several methods: kept rows are on the host.
     pub(crate) fn shared(mut self) -> Self {
         self.may_stay = false;
         self
     }
 
-    /// Whether kept rows may stay on the GPU that reads: nothing but the answer that it writes by itself will ask for them.
+    /// Whether kept rows may stay on the GPU: only a decoder without the host will read them.
     pub(crate) fn may_stay(&self) -> bool {
         self.may_stay && self.gpu_decode_plan().graph_decoder()
     }
 
-    /// How the rows of a vault are stored that is used or made.
+    /// Type of the rows of the vault that is read or written.
     pub(crate) fn vault_rows(&self) -> Option<PackedRows> {
         self.vault_rows
     }
 
-    /// The same with kept rows stored as `cache`.
+    /// Sets the type of the kept rows.
     ///
     /// # Errors
-    /// [`EngineError::CacheType`] for types that the method does not work with, [`EngineError::GpuRows`].
+    /// [`EngineError::CacheType`] for types that the method does not support, [`EngineError::GpuRows`].
     pub(crate) fn with_cache(
         mut self,
         cache: CacheType,
@@ -270,7 +276,7 @@ impl Sizes {
         Ok(self)
     }
 
-    /// After a survey: the rows that layers have come to share, and what the second reading needs.
+    /// After a score pass: the allocated rows per layer, and the needs of the second pass.
     pub(crate) fn allocate_budget(&mut self, policy: &mut dyn Policy) {
         self.rows = policy.allocate_budget();
         self.settled = true;
@@ -278,7 +284,7 @@ impl Sizes {
         self.measure(policy);
     }
 
-    /// What is measured in every layer, and what each may come to hold.
+    /// Computes each layer's measurements and capacities.
     fn measure(&mut self, policy: &dyn Policy) {
         let layers = 0..self.rows.len();
         let needs = layers.clone().map(|layer| self.needs_of(policy, layer));
@@ -301,11 +307,11 @@ impl Sizes {
             let more = policy.max_rows_per_head(layer, rows).saturating_sub(rows);
             self.capacities[layer] + more.min(tokens.saturating_sub(rows))
         });
-        // What was announced before a survey stands.
+        // The maximum announced before a score pass remains valid.
         self.max_capacity = widest.max().unwrap_or(0).max(self.max_capacity);
     }
 
-    /// What `policy` needs of `layer`, as far as the tokens there reach; nothing where nothing is cut.
+    /// The measurements that `policy` needs in `layer`, limited to its tokens; none if nothing is evicted.
     fn needs_of(&self, policy: &dyn Policy, layer: usize) -> Needs {
         let (needs, tokens) = (policy.needs(layer), self.layer_input_tokens[layer]);
         if !needs.uncut && self.tokens <= self.rows[layer] && !self.settled {
@@ -325,57 +331,58 @@ impl Sizes {
         }
     }
 
-    /// Whether tokens are dropped on their way through the layers.
+    /// Whether tokens are dropped between layers.
     pub(crate) fn drops_tokens(&self) -> bool {
         self.layer_input_tokens
             .iter()
             .any(|&tokens| tokens < self.tokens)
     }
 
-    /// Whether no other method can cut the same reading: tokens are dropped on the way, the document is repeated, or there are two
-    /// readings.
+    /// Whether the method cannot share a prefill: it drops tokens, needs a reconstruction, or has a score
+    /// pass.
     pub(crate) fn needs_own_reading(&self) -> bool {
         self.drops_tokens() || self.reconstruction_plan.is_some() || self.has_score_pass
     }
 
-    /// How often the prompt is read.
+    /// Number of passes over the prompt.
     pub(crate) fn readings(&self) -> usize {
         1 + usize::from(self.has_score_pass)
     }
 
-    /// What a person should know of such a reading, one sentence each.
+    /// Messages for the user about this prefill, one sentence each.
     pub(crate) fn notes(&self, policy: &dyn Policy) -> Vec<String> {
         let plan = self.reconstruction_plan.as_ref();
         let repeated = plan.map(|plan| plan.note(self.readings(), self.tokens, self.known > 0));
         policy.note().into_iter().chain(repeated).collect()
     }
 
-    /// Bytes of one layer's weights rearranged, if they are.
+    /// Bytes of one layer's rearranged weights, if they are rearranged.
     pub(crate) fn tiles_bytes(&self, model: &Model) -> u64 {
-        match self.rearranges {
-            true => model.layer_tiles_bytes(),
-            false => 0,
+        if self.rearranges {
+            model.layer_tiles_bytes()
+        } else {
+            0
         }
     }
 
-    /// First tokens whose rows come from a vault.
+    /// First tokens of the prompt whose rows come from a vault.
     pub(crate) fn known(&self) -> usize {
         self.known
     }
 
-    /// Rows of the repetition.
+    /// Rows of the reconstruction.
     fn repeated(&self) -> usize {
         self.reconstruction_plan
             .as_ref()
             .map_or(0, ReconstructionPlan::rows)
     }
 
-    /// Tokens that are read in all, as a person is told: the prompt, as often as it is read, and the repetition.
+    /// Tokens that are read in total, as shown to the user: the prompt once per pass, and the reconstruction.
     pub(crate) fn tokens_read(&self) -> usize {
         self.readings() * (self.tokens - self.known) + self.repeated()
     }
 
-    /// Rows that pass through layers, over all layers and readings.
+    /// Rows that pass through layers, over all layers and passes.
     pub(crate) fn steps(&self) -> usize {
         let layers = 0..self.keeps.len();
         let layer_input_tokens = layers.map(|layer| self.entering_in(layer) - self.known);
@@ -383,15 +390,15 @@ impl Sizes {
         self.readings() * layer_input_tokens + self.repeated() * self.keeps.len()
     }
 
-    /// Rows per kv head of a layer's keys and values while it is read.
+    /// Rows per KV head of a layer's keys and values during prefill.
     pub(crate) fn layer_rows(&self) -> usize {
         let repeated = |plan: &ReconstructionPlan| plan.document().end + plan.longest();
         self.tokens
             .max(self.reconstruction_plan.as_ref().map_or(0, repeated))
     }
 
-    /// `[kv_heads]`: slots of each head of `layer`, which keeps `retention`. Heads that share a layer's rows unevenly get what
-    /// they keep and the same room for the answer; others the layer's capacity.
+    /// `[kv_heads]`: slots of each head of `layer` after `retention`. Heads that share a layer's rows
+    /// unevenly get their rows plus equal slots for the answer; other heads get the layer's capacity.
     pub(crate) fn head_capacities(&self, layer: usize, retention: &Retention) -> Vec<usize> {
         let capacity = self.capacities[layer];
         let rows = self.rows[layer].min(self.tokens);
@@ -417,12 +424,12 @@ impl Sizes {
         }
     }
 
-    /// `[layers]`: rows per kv head that are kept of the prompt.
+    /// `[layers]`: rows per KV head that are kept of the prompt.
     pub(crate) fn kept(&self) -> impl Iterator<Item = usize> + '_ {
         self.rows.iter().map(|rows| self.tokens.min(*rows))
     }
 
-    /// What is measured of a layer of the model.
+    /// The requested measurements of a layer of the model.
     pub(crate) fn needs_in(&self, layer: usize) -> Needs {
         match self.keeps[layer] {
             LayerKeeps::Cut(layer) => self.needs[layer],
@@ -438,12 +445,12 @@ impl Sizes {
         }
     }
 
-    /// What the kept rows and the answer take of a GPU.
+    /// Device memory for kept rows and decoding.
     pub(crate) fn gpu_decode_plan(&self) -> GpuDecodePlan {
         let kept: Vec<usize> = self.kept().collect();
         let cut = |own: usize| SelectedCapacity {
             slots: self.capacities[own],
-            narrow: kept[own].saturating_sub(EXACT),
+            narrow: kept[own].saturating_sub(F16_ROWS),
             entries: self.tables[own].map_or(0, |table| table.entries),
         };
         let stored = (self.cache, self.positions == Positions::Reassigned);

@@ -1,4 +1,4 @@
-//! The passages an answer stands on: where its tokens looked while they were written.
+//! The source passages of an answer: those that its tokens attended to during decode.
 
 use std::ops::Range;
 
@@ -15,18 +15,18 @@ pub struct Source {
     pub start: usize,
     /// One past the last byte.
     pub end: usize,
-    /// Page, from 1, where the document has pages.
+    /// Page, from 1, if the document has pages.
     pub page: Option<u32>,
-    /// Where it is in its own document, where several were joined.
+    /// Location in its own document, if several were joined.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub within: Option<Within>,
     /// The passage.
     pub text: String,
-    /// Share of the answer's votes for the document's tokens (see `Votes`), 0 to 1.
+    /// Share of the answer's attention votes for the document's tokens (see `Votes`), 0 to 1.
     pub weight: f32,
 }
 
-/// A place in one of several documents.
+/// A location in one of several joined documents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Within {
     /// The document's name.
@@ -37,12 +37,12 @@ pub struct Within {
     pub end: usize,
 }
 
-/// How many passages are named at most.
+/// The most passages.
 const MOST: usize = 3;
-/// A passage with less than this share of the best one's attention is left out.
+/// A passage with less than this share of the best one's weight is left out.
 const LEAST_OF_BEST: f32 = 0.25;
 
-/// The passages that `votes` point to, the most attended first.
+/// The passages with the most `votes`, in descending order.
 pub(crate) fn sources(document: &Document, prompt: &Prompt, votes: &Votes) -> Vec<Source> {
     let per_token = votes.per_token();
     let total: f32 = per_token.iter().sum();
@@ -54,7 +54,7 @@ pub(crate) fn sources(document: &Document, prompt: &Prompt, votes: &Votes) -> Ve
         if vote <= 0.0 {
             continue;
         }
-        // The last byte, not the first: a token often begins with the space that ends the sentence before.
+        // The last byte, not the first: a token often begins with the space at the end of the previous sentence.
         let byte = (span.end as usize).saturating_sub(1);
         match passages.last_mut() {
             Some((range, weight)) if range.contains(&byte) => *weight += vote,

@@ -1,5 +1,6 @@
-//! Attention of a reading whose keys and values are the host's, on the GPU that has the model's weights: what is new of them
-//! goes there, the output comes back. Streaming and the repetition of a document read so.
+//! Attention of a prefill whose keys and values are on the host, computed on the GPU that has the model's
+//! weights. New keys and values are uploaded, the output is downloaded. Used by streaming mode and the
+//! reconstruction pass.
 
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ use kept_models::Model;
 
 use crate::EngineError;
 
-/// All of it on a GPU.
+/// Device buffers.
 struct There {
     device: Device,
     /// `[kv_heads, columns, head_dim]`
@@ -25,7 +26,7 @@ struct There {
     /// `[q_heads, rows]`
     log_sum_exp: Buffer<f32>,
     parts: AttentionScratch,
-    /// Queries on their way.
+    /// Queries as f16, before the upload.
     halves: Vec<f16>,
 }
 
@@ -94,17 +95,17 @@ impl There {
     }
 }
 
-/// Attention on the processor, or on the GPU that has the model's weights.
+/// Attention on the CPU, or on the GPU that has the model's weights.
 pub(crate) struct StagedAttention {
     heads: HeadShape,
-    /// Query rows and keys that there is room for.
+    /// Capacity: query rows and keys.
     capacity: (usize, usize),
-    /// Made when the first rows come.
+    /// Allocated with the first rows.
     there: Option<There>,
 }
 
 impl StagedAttention {
-    /// For up to `capacity` query rows and keys.
+    /// Attention for up to `capacity` query rows and keys.
     pub(crate) fn new(heads: HeadShape, capacity: (usize, usize)) -> Self {
         Self {
             heads,
@@ -113,7 +114,7 @@ impl StagedAttention {
         }
     }
 
-    /// Bytes that it takes of the GPU that has `model`'s weights; 0 where there is none.
+    /// Device bytes for `model`; 0 for a model on the CPU.
     pub(crate) fn bytes(&self, model: &Model) -> Result<u64, DeviceError> {
         let Some(gpu) = model.gpu() else {
             return Ok(0);
@@ -122,7 +123,8 @@ impl StagedAttention {
             .measure_allocations(|device| There::new(device, self.heads, self.capacity))
     }
 
-    /// [`prefill_attention`] of `model`, of whose keys and values those of `new` were not there before.
+    /// [`prefill_attention`] for `model`. The keys and values `new` are uploaded; the others were uploaded
+    /// before.
     pub(crate) fn attend(
         &mut self,
         model: &Model,

@@ -1,5 +1,5 @@
-//! A compact cache that nobody read: drawn rows where a reading would have left the document's. For benchmarks: answering costs the same
-//! whatever the numbers are, and a long document takes minutes to read.
+//! A compact cache with random rows, for benchmarks: decoding costs the same with any values, and a prefill
+//! of a long document takes minutes.
 
 use kept_kernels::{CacheType, RowStore, threads};
 use kept_models::Model;
@@ -10,11 +10,12 @@ use crate::compact::{CompactCache, CompactLayer, Gather};
 use crate::prefill::CHUNK;
 use crate::sizes::{LayerKeeps, Sizes};
 
-/// A cache as `policy` leaves it after `tokens` tokens with a `budget`, with `max_new_tokens` for the answer and rows stored as `cache`, and the
-/// rows that each layer may keep. Which of the document's rows stay is not asked: the last ones do.
+/// A random cache of the size that `policy` leaves after `tokens` tokens with `budget`, for answers of
+/// `max_new_tokens` tokens, stored as `cache`; and the rows that each layer may keep. The policy's selection
+/// is not run: the last rows are kept.
 ///
 /// # Errors
-/// As a reading with that method and budget.
+/// As a prefill with that method and budget.
 pub fn synthetic_cache(
     model: &Model,
     policy: &mut dyn Policy,
@@ -79,7 +80,7 @@ pub fn synthetic_cache(
         layers: layers.collect(),
         next: Pos(tokens as u32),
         reassigned: sizes.positions == Positions::Reassigned,
-        turned_from: Pos(0),
+        window_rope_origin: Pos(0),
         widest: sizes.max_capacity,
         kind: sizes.cache,
         on_gpu: None,
@@ -87,11 +88,12 @@ pub fn synthetic_cache(
     Ok((cache, sizes.rows))
 }
 
-/// Rows that a thread draws at once.
+/// Rows per unit of work of a thread.
 const ROWS_AT_ONCE: usize = 256;
 
-/// Numbers between -1 and 1, one behind the other for all heads of a row and then the next row. Of a long document they are billions: all threads
-/// draw, each beginning where its rows do, so that every number is the one that it would be if they were drawn in turn.
+/// Random values between -1 and 1, in the order `[rows, heads, head_dim]`. A long document has billions of
+/// them: all threads generate, each from the state at its own rows, so that the values equal those of a
+/// sequential run.
 fn drawn_rows(kv_heads: usize, rows: usize, head_dim: usize, seed: u64) -> RowStore {
     let mut store = RowStore::uniform(kv_heads, rows, head_dim);
     let next_row = Steps::of(kv_heads * head_dim);
@@ -115,7 +117,7 @@ fn drawn_rows(kv_heads: usize, rows: usize, head_dim: usize, seed: u64) -> RowSt
     store
 }
 
-/// Steps of a generator, each a product and a sum, which any number of them is too.
+/// Any number of steps of a linear congruential generator, as one product and one sum.
 #[derive(Clone, Copy)]
 struct Steps {
     times: u64,

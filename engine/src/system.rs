@@ -1,21 +1,21 @@
-//! What the operating system says of memory. Every figure is `None` where it does not say.
+//! Memory figures of the operating system. Every figure is `None` where the system does not report it.
 
-/// The most memory this process ever had resident, in bytes.
+/// Peak resident memory of this process, in bytes.
 pub fn peak_resident_bytes() -> Option<u64> {
     kib("/proc/self/status", "VmHWM:")
 }
 
-/// Memory this process has resident now, in bytes; mapped files count as far as they are in memory.
+/// Resident memory of this process, in bytes; includes the resident part of mapped files.
 pub fn resident_bytes() -> Option<u64> {
     kib("/proc/self/status", "VmRSS:")
 }
 
-/// Memory that the process has allocated and used, without mapped files such as its own code, in bytes.
+/// Anonymous resident memory of this process in bytes: allocations in use, without mapped files such as its own code.
 pub(crate) fn heap_bytes() -> Option<u64> {
     kib("/proc/self/status", "RssAnon:")
 }
 
-/// Memory that programs could still take without swapping, in bytes.
+/// Memory available to programs without swapping, in bytes.
 pub fn available_memory() -> Option<u64> {
     kib("/proc/meminfo", "MemAvailable:")
 }
@@ -25,7 +25,7 @@ pub fn total_memory() -> Option<u64> {
     kib("/proc/meminfo", "MemTotal:")
 }
 
-/// A line `name: number kB` of a file, in bytes.
+/// The value in bytes of a line `name: number kB` of a file.
 fn kib(file: &str, name: &str) -> Option<u64> {
     let text = std::fs::read_to_string(file).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,6 +1,6 @@
-//! One question answered by many methods over one reading: what takes the time, running the prompt through the model, happens once.
+//! Several methods on one prefill: the expensive part, running the prompt through the model, happens once.
 //!
-//! Not here: how methods are compared (`fidelity/`), and an answer that is shown as it is written (`session.rs`).
+//! `fidelity/` compares the methods; `session.rs` has the types of a single answer.
 
 use kept_documents::Document;
 use kept_kernels::{CacheType, Stop};
@@ -13,40 +13,40 @@ use crate::{
     Cut, Decoder, Engine, EngineError, Event, Limits, Method, PrefillOutcome, Prompt, SharedPrefill,
 };
 
-/// Bytes of caches that need not be asked for.
+/// Caches up to this size in total may always share a prefill, in bytes.
 const SMALL: u64 = 256 << 20;
 
-/// What several methods answer to one question.
+/// The answers of several methods to one question.
 #[derive(Debug)]
 pub struct Answers {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// In the order of the runs: the answer, or why the method refuses its budget or type of rows.
+    /// Per run, in order: the answer, or why the method refuses its budget or cache type.
     pub texts: Vec<Result<String, EngineError>>,
-    /// How often the prompt was read.
+    /// Number of prefills.
     pub readings: usize,
 }
 
-/// How one run cuts a prompt.
+/// Plan of one run.
 pub(crate) struct Planned {
     pub(crate) policy: Box<dyn Policy>,
-    /// Rows per kv head and layer on average.
+    /// Rows per KV head and layer on average.
     pub(crate) rows: usize,
-    /// How they are stored.
+    /// The cache type.
     pub(crate) cache: CacheType,
 }
 
-/// What becomes of a run once it has cut the prompt.
+/// Callback that receives each run after its cut.
 type Then<'a, E> =
     dyn FnMut(usize, Result<(Planned, PrefillOutcome), EngineError>) -> Result<(), E> + 'a;
 
 impl Engine {
-    /// Reads `document` with `question` and lets each of `runs` cut it and answer greedily in up to `max_tokens` tokens, as
-    /// [`Engine::ask`] would have it to the letter. Runs share a reading as long as their caches together are no larger than the
-    /// full cache, or 256 MiB: memory stays what it is for one.
+    /// Prefills `document` with `question`; each of `runs` cuts it and answers greedily in up to `max_tokens` tokens,
+    /// exactly as with [`Engine::ask`]. Runs share a prefill as long as their caches together are no larger than the
+    /// full cache, or 256 MiB, so that memory stays close to that of one run.
     ///
     /// # Errors
-    /// As [`Engine::ask`], but for refusals; stopped in an answer too.
+    /// As [`Engine::ask`], except refusals; a stop during decode is an error too.
     pub fn ask_each(
         &self,
         document: &Document,
@@ -96,7 +96,7 @@ impl Engine {
         })
     }
 
-    /// Reads `prompt` once for all of `runs` and gives `then` each run's number with what it made of the prompt, or why it refuses.
+    /// Prefills `prompt` once for all of `runs` and calls `then` with each run's index and its cut, or the refusal.
     pub(crate) fn cut_each<E: From<EngineError>>(
         &self,
         (prompt, rope, max_new_tokens): (&Prompt, &RopeTable, usize),
@@ -136,7 +136,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The rows of a run and their type, as [`Engine::ask`] would choose them.
+    /// Rows and cache type of a run, as [`Engine::ask`] would choose them.
     fn planned(
         &self,
         (method, budget): &(Method, Budget),
@@ -160,7 +160,7 @@ impl Engine {
         })
     }
 
-    /// How many of the first `runs` share a reading of `prompt`; one at least.
+    /// How many of the first `runs` share a prefill of `prompt`; at least one.
     pub(crate) fn sharing(
         &self,
         runs: &[(Method, Budget)],
@@ -170,7 +170,7 @@ impl Engine {
         let full = (self.bytes_per_row() * prompt.tokens as u64).max(SMALL);
         let mut held = 0;
         let fits = |(method, budget): &&(Method, Budget)| {
-            // A method that refuses holds nothing.
+            // A method that refuses holds no memory.
             let ledger = self.expected_ledger(prompt, method, Some(*budget), max_new_tokens);
             held += ledger.map_or(0, |ledger| ledger.kept());
             held <= full
@@ -178,7 +178,7 @@ impl Engine {
         runs.iter().take_while(fits).count().max(1)
     }
 
-    /// A greedy answer over what one method kept.
+    /// Decodes a greedy answer over the rows that one method kept.
     pub(crate) fn answer(
         &self,
         rope: &RopeTable,

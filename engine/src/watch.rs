@@ -1,38 +1,38 @@
-//! Who watches a question: [`Watch`] hears everything, as the window needs it; a closure over [`Event`] hears what most
-//! programs need.
+//! Observers of a question: [`Watch`] receives everything, for the app window; a closure over [`Event`] receives what
+//! most programs need.
 
 use std::time::{Duration, Instant};
 
-use crate::{CompactLayer, Event, MemoryNow, Phase, Progress, Prompt};
+use crate::{CompactLayer, Event, MemoryNow, Note, Phase, Progress, Prompt};
 
-/// Hears what the engine does with a question, in the order of the methods. Whoever needs only some of it writes only that.
+/// Receives the progress of a question, in the order of the trait's methods. All methods have empty defaults.
 ///
-/// Calls come on the engine's thread and hold it up, so they should be quick.
+/// Calls block the engine's thread, so they must be short.
 pub trait Watch {
-    /// Something was chosen for the question, or has to be known of how it is read: a sentence, before anything is read. It will be among
-    /// the answer's notes too.
-    fn chosen(&mut self, _note: &str) {}
+    /// A decision about the question, or a note on how it is read, before prefill. It is also among the
+    /// answer's notes.
+    fn chosen(&mut self, _note: &Note) {}
 
-    /// The prompt is made; reading begins.
+    /// The prompt is built; prefill begins.
     fn prompt(&mut self, _prompt: &Prompt) {}
 
-    /// `layer` was cut to what `kept` holds. Layers are counted as methods count them: those that attend to the last positions only
-    /// are left out. Methods that evict while answering say so again for every layer, about once a
-    /// second and at the end of the answer.
+    /// `layer` was cut to the rows in `kept`. The index counts only layers that a method cuts, without sliding-window
+    /// layers. For methods that evict during decode, called again for every layer about once a second and at the end
+    /// of the answer.
     fn layer(&mut self, _layer: usize, _kept: &CompactLayer) {}
 
-    /// Reading or answering goes on, at most about twenty times a second and at the end of each. `memory` is without what the
-    /// operating system says.
+    /// Progress of prefill or decode, at most about 20 times a second and at the end of each. `memory` lacks the
+    /// figures of the operating system.
     fn progress(&mut self, _progress: &Progress, _memory: &MemoryNow) {}
 
-    /// The prompt is read and cut.
+    /// Prefill and selection are complete.
     fn read(&mut self, _read: &Reading) {}
 
     /// The next piece of the answer.
     fn token(&mut self, _text: &str) {}
 }
 
-/// What reading came to.
+/// Result of prefill.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reading {
     /// Tokens of the prompt.
@@ -41,20 +41,18 @@ pub struct Reading {
     pub kv_bytes: u64,
     /// Bytes of the full cache at this length.
     pub kv_bytes_full: u64,
-    /// Seconds spent reading.
+    /// Seconds of prefill.
     pub seconds: f64,
     /// Tokens of the prompt whose rows came from the vault.
     pub tokens_from_vault: usize,
 }
 
-/// A closure that is told [`Event`]s.
+/// A [`Watch`] that forwards [`Event`]s to a closure.
 pub(crate) struct EventSink<'a>(pub(crate) &'a mut dyn FnMut(Event));
 
 impl Watch for EventSink<'_> {
-    fn chosen(&mut self, note: &str) {
-        (self.0)(Event::Chosen {
-            note: note.to_owned(),
-        });
+    fn chosen(&mut self, note: &Note) {
+        (self.0)(Event::Chosen { note: note.clone() });
     }
 
     fn progress(&mut self, progress: &Progress, _memory: &MemoryNow) {
@@ -79,28 +77,28 @@ impl Watch for EventSink<'_> {
     }
 }
 
-/// Time between two progress messages.
+/// Minimum time between two progress messages.
 const BETWEEN: Duration = Duration::from_millis(50);
 
-/// Thins progress to about twenty messages a second and does the arithmetic.
+/// Limits progress to about 20 messages a second and computes speed and remaining time.
 pub(crate) struct ProgressMeter {
     phase: Phase,
     started: Instant,
     last: Option<Instant>,
     tokens_total: usize,
     steps_total: usize,
-    /// Tokens that need no reading.
+    /// Tokens that the vault provides without prefill.
     from_vault: usize,
 }
 
 impl ProgressMeter {
-    /// A meter over `steps_total` equal steps that make up `tokens_total` tokens.
+    /// A meter over `steps_total` equal steps that process `tokens_total` tokens in total.
     pub(crate) fn new(phase: Phase, tokens_total: usize, steps_total: usize) -> Self {
         let started = Instant::now();
         Self {
             phase,
             started,
-            // The first token of an answer costs nothing, so a speed after it says nothing.
+            // The first token of an answer needs no decode step, so the speed after it is meaningless.
             last: (phase == Phase::Answering).then_some(started),
             tokens_total,
             steps_total,
@@ -108,7 +106,7 @@ impl ProgressMeter {
         }
     }
 
-    /// The same, behind `tokens` tokens that come from the vault.
+    /// Sets the number of tokens that the vault provides.
     pub(crate) fn behind(self, tokens: usize) -> Self {
         Self {
             from_vault: tokens,
@@ -116,13 +114,13 @@ impl ProgressMeter {
         }
     }
 
-    /// What to say after `steps_done` steps: nothing if the last message is not long enough ago, unless this is the end.
+    /// The progress after `steps_done` steps; `None` if the last message is too recent, unless this is the end.
     pub(crate) fn after(&mut self, steps_done: usize) -> Option<Progress> {
         let due = self.last.is_none_or(|last| last.elapsed() >= BETWEEN);
         (due || steps_done >= self.steps_total).then(|| self.now(steps_done))
     }
 
-    /// What to say after `steps_done` steps, whenever the last message was.
+    /// The progress after `steps_done` steps, regardless of the last message.
     pub(crate) fn now(&mut self, steps_done: usize) -> Progress {
         let now = Instant::now();
         self.last = Some(now);

@@ -1,12 +1,12 @@
-//! Budgets that mean memory: how many rows, of which type, and chunks of what size, fit so many bytes. What is chosen is checked against the same
-//! ledger that a question reports afterwards.
+//! Memory limits: computes how many rows, which cache type and which chunk size fit in a number of bytes, with the
+//! ledger that a question also reports afterwards.
 //!
-//! Two amounts that must not be confused:
+//! There are two kinds of limits:
 //!
 //! ```text
-//! --budget 512MiB    kept rows with their room for the answer, tables, the answer's buffers
-//! --memory 6GiB      all that the process takes: the program, weights, vocabulary, document, and a question at its worst moment;
-//!                    with --device cuda:0 all that it takes of the GPU
+//! --budget 512MiB    kept rows with capacity for the answer, tables, the answer's buffers
+//! --memory 6GiB      all memory of the process: program, weights, vocabulary, document, and the peak of a question;
+//!                    with --device cuda:0 all its GPU memory
 //! ```
 
 use kept_kernels::{CacheType, PackedRows};
@@ -19,43 +19,45 @@ use crate::streaming::StreamPlan;
 use crate::vault::{LAST_QUERIES, Measurement, Vault, VaultWriter};
 use crate::{Engine, EngineError, Limits, MemoryLedger, Method, available_memory};
 
-/// Smaller chunks take less scratch and more time; the result is the same but for the order in which Expected Attention adds up its queries.
+/// Smaller chunks need less scratch memory and more time; the result is the same, except that Expected Attention sums
+/// its queries in another order.
 const CHUNKS: [usize; 4] = [CHUNK, CHUNK / 2, CHUNK / 4, CHUNK / 8];
 
-/// Types that are tried where none is named and there is too little memory, the most exact first.
+/// Cache types to try if none is requested and memory is short, the most exact first.
 const TYPES: [CacheType; 3] = [Engine::DEFAULT_CACHE, CacheType::Q8_0, CacheType::Q4_0];
 
-/// What was chosen for an amount of memory.
+/// The choice for a memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fitted {
-    /// Rows per kv head and layer, on average.
+    /// Rows per KV head and layer, on average.
     pub rows: usize,
     /// Tokens per chunk.
     pub chunk: usize,
-    /// How rows are stored.
+    /// The cache type.
     pub cache: CacheType,
-    /// Bytes at the worst moment: of what the amount was for.
+    /// Peak bytes, of the kind that the limit refers to.
     pub bytes: u64,
 }
 
-/// What a memory limit is held against.
+/// The question to fit into memory.
 pub(crate) struct Prompted<'a> {
     pub(crate) shape: &'a PromptShape,
     /// Longest answer, in tokens.
     pub(crate) max_new_tokens: usize,
-    /// Whether it is read in streaming.
+    /// Whether the prompt is read in streaming mode.
     pub(crate) streams: bool,
-    /// The limit, where one is named.
+    /// The memory limit, if any.
     pub(crate) memory: Option<u64>,
-    /// How rows are stored in its vault, where there may be one.
+    /// Row format of the document's vault, if vaults are used.
     pub(crate) vault: Option<PackedRows>,
 }
 
 impl Engine {
-    /// The most rows per kv head under `policy`, up to `most`, whose cache, tables and buffers of the answer take at most `bytes`.
+    /// The most rows per KV head under `policy`, up to `most`, whose cache, tables and answer buffers take at most
+    /// `bytes`.
     ///
     /// # Errors
-    /// Where not even the fewest rows that the method works with fit: [`EngineError::BudgetBytes`] with what is missing.
+    /// [`EngineError::BudgetBytes`] with the missing bytes if not even the method's smallest number of rows fits.
     pub(crate) fn rows_in_bytes(
         &self,
         policy: &mut dyn Policy,
@@ -75,10 +77,11 @@ impl Engine {
         })
     }
 
-    /// Rows (at most `wanted`; all there are without) and the chunk for `memory` bytes in all.
+    /// The number of rows (at most `wanted`, or all without it) and the chunk size that fit in `memory` bytes in
+    /// total.
     ///
     /// # Errors
-    /// [`EngineError::Memory`] with the missing amount where nothing fits.
+    /// [`EngineError::Memory`] with the missing bytes if nothing fits.
     pub(crate) fn within(
         &self,
         policy: &mut dyn Policy,
@@ -89,7 +92,7 @@ impl Engine {
     ) -> Result<Fitted, EngineError> {
         let mut beside = self.besides_questions(text_bytes);
         if prompt.streams {
-            // See `steady`: a program holds a little more or less each time.
+            // See `steady`: the program's memory varies slightly between runs.
             beside = beside.next_multiple_of(STEADY_BYTES);
         }
         let for_question = memory.saturating_sub(beside);
@@ -105,7 +108,7 @@ impl Engine {
                 Ok(_) => {}
                 Err(needed) => least = least.min(needed),
             }
-            // No smaller chunk is of use once everything wanted fits.
+            // A smaller chunk is useless once all wanted rows fit.
             if best.is_some_and(|best| best.rows >= wanted) {
                 break;
             }
@@ -126,8 +129,9 @@ impl Engine {
         }
     }
 
-    /// Of a streamed reading whose rows memory limits, a round number of them: what a document's end holds depends on it, and a limit leaves
-    /// a few rows more or fewer each time, by the length of the question and by what the program just holds.
+    /// Rounds down the number of rows in streaming mode if memory limits it: a saved end state depends on it, and the
+    /// limit gives a few rows more or less each time, with the length of the question and the program's current
+    /// memory.
     fn steady(
         &self,
         policy: &mut dyn Policy,
@@ -151,8 +155,8 @@ impl Engine {
         }
     }
 
-    /// What of an amount of memory no question can have: the program and a text of `text_bytes`. Neither is in a GPU's, where
-    /// that is what counts.
+    /// The part of a memory limit that is not available to a question: the program and a text of `text_bytes`; 0 on a
+    /// GPU, where only GPU memory counts.
     pub(crate) fn besides_questions(&self, text_bytes: u64) -> u64 {
         match self.model().gpu() {
             Some(_) => 0,
@@ -160,7 +164,7 @@ impl Engine {
         }
     }
 
-    /// Bytes that the weights and a question could have now, where that is known.
+    /// Bytes available for weights and a question now; `None` if unknown.
     pub(crate) fn free_bytes(&self) -> Result<Option<u64>, EngineError> {
         match self.model().gpu() {
             Some(gpu) => Ok(Some(gpu.device().free_memory()? + gpu.bytes())),
@@ -168,8 +172,8 @@ impl Engine {
         }
     }
 
-    /// [`Engine::within`] with the type of rows that costs the least by what was measured, where none is named: as usual, if all rows that
-    /// are wanted fit so.
+    /// [`Engine::within`] with the cache type of the lowest measured divergence, if none is requested; the default
+    /// type if all wanted rows fit with it.
     pub(crate) fn best_within(
         &self,
         method: &Method,
@@ -180,9 +184,10 @@ impl Engine {
     ) -> Result<Fitted, EngineError> {
         let tokens = prompt.shape.tokens;
         let most = wanted.unwrap_or(tokens).min(tokens);
-        let whole = match prompt.streams {
-            true => tokens.min(self.model().config().context),
-            false => tokens,
+        let whole = if prompt.streams {
+            tokens.min(self.model().config().context)
+        } else {
+            tokens
         };
         self.cheapest(method, whole, most, &|engine| {
             let mut policy = method.build()?;
@@ -191,8 +196,8 @@ impl Engine {
         })
     }
 
-    /// The engine that stores rows in the type that is best for the bytes that `budget` or `limits` name, and what that type costs, in a
-    /// sentence; nothing where one is named, or no bytes are.
+    /// The engine with the best cache type for the bytes in `budget` or `limits`, and a note on what this type costs;
+    /// `None` if a type is requested or neither limits bytes.
     pub(crate) fn for_bytes(
         &self,
         method: &Method,
@@ -237,16 +242,17 @@ impl Engine {
             };
             Ok((rows, (rows, engine.cache_type())))
         };
-        // How many there would be if bytes were no matter.
+        // The number of rows without a limit in bytes.
         let most = match (budget, bytes) {
             (Some(budget), false) => self.budget_rows(Some(budget), tokens)?.min(tokens),
             _ if prompt.streams => StreamPlan::MOST_ROWS.min(tokens),
             _ => tokens,
         };
-        // In streaming no more than the model's window could be held at all.
-        let whole = match prompt.streams {
-            true => tokens.min(self.model().config().context),
-            false => tokens,
+        // Streaming mode holds at most the context length.
+        let whole = if prompt.streams {
+            tokens.min(self.model().config().context)
+        } else {
+            tokens
         };
         let (rows, cache) = self.cheapest(method, whole, most, &held)?;
         let why = (cache != Self::DEFAULT_CACHE)
@@ -254,8 +260,8 @@ impl Engine {
         Ok(Some((self.clone().with_cache(cache), why)))
     }
 
-    /// What `hold` gives for the type by which the least is lost: what rounding costs, and what it costs to keep as few of `tokens` rows
-    /// as there is room for. The usual type, if it has room for `most`.
+    /// The result of `hold` for the cache type with the lowest estimated divergence: that of rounding plus that of
+    /// keeping only as many of `tokens` rows as fit. The default type if it holds `most` rows.
     fn cheapest<T>(
         &self,
         method: &Method,
@@ -271,7 +277,7 @@ impl Engine {
         for cache in TYPES {
             let (rows, held) = match hold(&self.clone().with_cache(cache)) {
                 Ok(held) => held,
-                // The method cannot have it: those before it stand.
+                // The method does not support this type; earlier results remain.
                 Err(EngineError::CacheType { .. }) => continue,
                 Err(
                     error @ (EngineError::Memory { .. }
@@ -301,7 +307,7 @@ impl Engine {
         }
     }
 
-    /// Why rows are narrower than usual, in a sentence.
+    /// A note on why a narrower cache type is used.
     fn narrow_note(
         &self,
         method: &Method,
@@ -316,14 +322,14 @@ impl Engine {
         };
         let share = rows.min(tokens) as f64 / tokens.max(1) as f64;
         format!(
-            "rows are stored as {cache}, so that {rows} fit ({usual}); by our measurements that costs {:.4} nats of rounding beside {:.4} of what {} leaves out",
+            "rows are stored as {cache}, so that {rows} fit ({usual}); by our measurements that costs {:.4} nats for rounding and {:.4} for the rows that {} evicts",
             self.costs("full", 1.0, cache),
             self.costs(&method.name, share, CacheType::F32),
             method.name
         )
     }
 
-    /// The most rows whose `size` is within `bytes`, by halving; or what the fewest would take.
+    /// The most rows whose `size` is at most `bytes`, by binary search; or the smallest size found if none fit.
     fn most_rows(
         &self,
         policy: &mut dyn Policy,
@@ -338,7 +344,7 @@ impl Engine {
                 Err(EngineError::Policy(PolicyError::BudgetTooSmall { needed, .. })) => {
                     Ok(Sized::TooFew(needed))
                 }
-                // A streamed reading has no room for as many.
+                // Streaming mode cannot hold that many rows.
                 Err(EngineError::StreamBudget { .. }) => Ok(Sized::TooMany),
                 Err(error) => Err(error),
             }
@@ -380,14 +386,14 @@ impl Engine {
         match (fitting, least) {
             (Some(fitting), _) => Ok(Ok(fitting)),
             (None, Some(least)) => Ok(Err(least)),
-            // Fewer rows than the method works with are wanted, or none fit the window: its own words say so.
+            // Too few rows for the method, or none fit the context length: `ledger_with` returns the specific error.
             (None, None) => self
                 .ledger_with(policy, prompt, most, chunk)
                 .map(|(ledger, _)| Err(size(ledger))),
         }
     }
 
-    /// The ledger of such a question with `rows` rows and chunks of `chunk` at most, and the chunk that it comes to.
+    /// The ledger of this question with `rows` rows and chunks of at most `chunk` tokens, and the actual chunk size.
     pub(crate) fn ledger_with(
         &self,
         policy: &mut dyn Policy,
@@ -410,7 +416,7 @@ impl Engine {
         Ok((self.ledger_of(&sizes, max_new_tokens)?, sizes.chunk))
     }
 
-    /// The sizes of such a question, read whole, with `rows` rows and chunks of `chunk` at most.
+    /// Buffer sizes of this question in a regular prefill, with `rows` rows and chunks of at most `chunk` tokens.
     pub(crate) fn sizes_with(
         &self,
         policy: &mut dyn Policy,
@@ -433,9 +439,9 @@ impl Engine {
         Ok(sizes)
     }
 
-    /// The most that reading from a vault and writing to it holds for a prompt of `tokens` tokens: a piece of each file, the last
-    /// queries of both, ids, and what a method measured over the whole document. For limits, which must hold; what is really held is
-    /// in the ledger.
+    /// Upper bound of the memory for reading and writing vaults for a prompt of `tokens` tokens: a piece of each
+    /// file, the last queries of both, token ids, and a method's measurements on the whole document. Used for limits;
+    /// the ledger has the actual value.
     pub(crate) fn vault_bytes(&self, tokens: usize, kind: PackedRows) -> u64 {
         let heads = head_shape(self.model());
         let queries = LAST_QUERIES.min(tokens) * heads.q_heads * heads.head_dim;
@@ -445,8 +451,8 @@ impl Engine {
         Vault::buffer_bytes() + VaultWriter::buffer_bytes() + numbers as u64 + locked
     }
 
-    /// Asks the system once for all that a question will take beside the mapped weights, and gives it back: memory that it refuses is
-    /// then refused in a sentence, before anything is read. A GPU is asked how much of its memory is free.
+    /// Allocates all memory of the question other than the mapped weights at once and frees it again, so that the
+    /// system's refusal becomes an error before prefill. On a GPU: compares with the free GPU memory.
     ///
     /// # Errors
     /// [`EngineError::Refused`], [`EngineError::GpuMemory`].
@@ -467,30 +473,32 @@ impl Engine {
         let granted = usize::try_from(bytes).is_ok_and(|bytes| {
             kept_kernels::may_be_refused(|| asked.try_reserve_exact(bytes)).is_ok()
         });
-        match granted {
-            true => Ok(()),
-            false => Err(EngineError::Refused { bytes }),
+        if granted {
+            Ok(())
+        } else {
+            Err(EngineError::Refused { bytes })
         }
     }
 }
 
-/// Rows that there is room for, and what comes of them.
+/// The number of rows that fit, and the result for them.
 type Held<T> = Result<(usize, T), EngineError>;
 
-/// What came of a number of rows.
+/// Result for a number of rows.
 enum Sized {
-    /// It takes so many bytes, in chunks of so many tokens.
+    /// Bytes, and the chunk size in tokens.
     Takes(u64, usize),
-    /// The method needs so many at least.
+    /// The method needs at least this many rows.
     TooFew(usize),
-    /// The window has no room for as many.
+    /// The context length cannot hold as many rows.
     TooMany,
 }
 
-/// What a program holds is counted in as many bytes where a streamed reading is to be the same each time.
+/// In streaming mode the program's memory is rounded up to a multiple of this, so that the number of rows is
+/// reproducible.
 const STEADY_BYTES: u64 = 2 << 20;
 
-/// The largest number up to `rows` whose binary digits are zero behind the first four.
+/// Rounds down to a number with at most four significant binary digits.
 fn rounded(rows: usize) -> usize {
     let digits = usize::BITS - rows.leading_zeros();
     let behind = digits.saturating_sub(4);

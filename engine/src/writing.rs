@@ -1,4 +1,5 @@
-//! The loop that writes the answer: draw a token, say its text, run it, until the model ends, repeats itself or reaches a limit.
+//! The decode loop: sample a token, emit its text, decode it, until the model ends the answer, repeats itself or
+//! reaches a limit.
 
 use std::time::{Duration, Instant};
 
@@ -10,36 +11,36 @@ use crate::sizes::full_cache_bytes;
 use crate::watch::ProgressMeter;
 use crate::{Decoder, EngineError, Finish, MemoryNow, Phase, Sampler, Votes, Watch};
 
-/// Time between two looks at what is kept, for methods that evict while answering.
+/// Interval of layer reports to [`Watch::layer`], for methods that evict during decode.
 const BETWEEN_LAYERS: Duration = Duration::from_secs(1);
 
-/// What was written.
+/// The decoded answer.
 pub(crate) struct Written {
     pub(crate) text: String,
     pub(crate) tokens: usize,
     pub(crate) finish: Finish,
 }
 
-/// Everything the loop works with.
+/// The inputs of the decode loop.
 pub(crate) struct Writing<'w, 'a> {
     pub(crate) model: &'a Model,
     pub(crate) decoder: &'w mut Decoder<'a>,
     pub(crate) sampler: &'w mut Sampler,
     pub(crate) votes: &'w mut Votes,
-    /// Tokens the model's context has room for.
+    /// Longest answer within the context length, in tokens.
     pub(crate) max_new_tokens: usize,
-    /// Longest answer.
+    /// Longest answer that was requested, in tokens.
     pub(crate) max_tokens: usize,
     pub(crate) stop: &'w Stop,
     /// Tokens of the prompt.
     pub(crate) prompt_tokens: usize,
-    /// What is in use beside rows: weights, in `tables` what the method itself holds, and in `scratch` rotation tables and the
-    /// loop's buffers.
+    /// Memory in use other than rows: weights; in `tables` the method's data; in `scratch` RoPE tables and the loop's
+    /// buffers.
     pub(crate) beside: MemoryNow,
 }
 
 impl Writing<'_, '_> {
-    /// Writes the answer that follows `hidden`, the last layer's output for the prompt's last token.
+    /// Decodes the answer that follows `hidden`, the last layer's output for the prompt's last token.
     pub(crate) fn run(self, hidden: &[f32], watch: &mut dyn Watch) -> Result<Written, EngineError> {
         let tokenizer = self.model.tokenizer()?;
         let mut meter =
@@ -56,9 +57,10 @@ impl Writing<'_, '_> {
                 break Finish::End;
             }
             if tokens == self.max_new_tokens {
-                break match self.max_new_tokens < self.max_tokens {
-                    true => Finish::Context,
-                    false => Finish::Length,
+                break if self.max_new_tokens < self.max_tokens {
+                    Finish::Context
+                } else {
+                    Finish::Length
                 };
             }
             tokens += 1;

@@ -1,5 +1,5 @@
-//! What a window is shown against what the engine does: estimates against ledgers, layers against the retention map, memory
-//! against what was kept. The model in the box.
+//! Reports to the app window compared with the engine's results: estimates with ledgers, layers with the retention
+//! map, memory with kept rows. With the built-in model.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ fn assets(name: &str) -> std::path::PathBuf {
 }
 
 fn mini() -> Engine {
-    Engine::open(&assets("mini.gguf")).expect("the model in the box opens")
+    Engine::open(&assets("mini.gguf")).expect("the built-in model opens")
 }
 
 fn method(name: &str, parameters: &[(&str, &str)]) -> Method {
@@ -31,12 +31,12 @@ fn method(name: &str, parameters: &[(&str, &str)]) -> Method {
     }
 }
 
-/// Everything that was heard of a question.
+/// Everything that was reported about a question.
 #[derive(Default)]
 struct Heard {
     grid: Option<MapGrid>,
     document: std::ops::Range<usize>,
-    /// Layers heard of before the first token, and in all.
+    /// Layer reports before the first token, and in total.
     cut: usize,
     layers: usize,
     text: String,
@@ -157,8 +157,7 @@ fn an_estimate_is_what_the_ledger_says_afterwards() {
         let rows: usize = answer.rows_per_layer.iter().sum();
         let mean = rows as f64 / answer.rows_per_layer.len() as f64;
         assert_eq!(estimate.rows, mean.round() as usize, "{case}");
-        let noted = estimate.note.into_iter().collect::<Vec<_>>();
-        assert_eq!(noted, answer.notes, "{case}");
+        assert_eq!(estimate.notes, answer.notes, "{case}");
     }
 }
 
@@ -203,7 +202,7 @@ fn a_method_that_evicts_while_answering_shows_what_is_left() {
         kept(&mut before.iter().copied()),
         kept(&mut after.iter().map(|&c| u32::from(c))),
     );
-    // Every token that was run pushes out one of the document's, and each goes in every slot at once.
+    // Every decoded token evicts one token of the document, in every slot at once.
     assert_eq!(has, had - answer.answer_tokens, "{:?}", answer.finish);
     assert!(after.iter().all(|&c| c == 0 || c == 10));
 }
@@ -233,7 +232,7 @@ fn progress_tells_the_memory_in_use() {
     let (progress, memory) = answering.last().expect("the end of the answer is told");
     assert_eq!(progress.tokens_done, answer.answer_tokens);
     assert_eq!(progress.tokens_total, MAX_TOKENS);
-    // Every token that was said was run too, and is in the cache.
+    // Every emitted token was also decoded, and is in the cache.
     let steps = (memory.kept - answer.kv_bytes) / row;
     assert_eq!(steps, answer.answer_tokens as u64);
     assert_eq!(

@@ -1,8 +1,8 @@
-//! Times prefill and decode attention: `cargo bench -p kept-kernels [-- prefill|decode]`.
+//! Benchmarks prefill and decode attention: `cargo bench -p kept-kernels [-- prefill|decode]`.
 //!
-//! Prints the quickest of several runs, with the arithmetic, the bytes that have to move and their share of copying memory. Numbers depend on
-//! what else the machine does: compare within one run, not across days. `KEPT_SIMD` and `CANDLE_NUM_THREADS` apply; with one thread it is
-//! time of the processor that counts.
+//! Prints the fastest of several runs, with the arithmetic rate, the bytes moved and their rate relative to copying
+//! memory. Numbers depend on the machine's load: compare within one run, not across days. `KEPT_SIMD` and
+//! `CANDLE_NUM_THREADS` apply; with one thread, CPU time is measured.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use kept_kernels::{
     bandwidth, decode_attention, prefill_attention, simd_level, threads,
 };
 
-/// Qwen2.5-0.5B, Llama-3.2-1B and an 8B model: query heads, kv heads, head_dim.
+/// Qwen2.5-0.5B, Llama-3.2-1B and an 8B model: query heads, KV heads, head_dim.
 const SHAPES: [(usize, usize, usize); 3] = [(14, 2, 64), (32, 8, 64), (32, 8, 128)];
 
 fn main() {
@@ -64,7 +64,7 @@ fn prefill(shape: HeadShape, tokens: usize, moved: &dyn Fn(f64, f64) -> String) 
         kv_heads,
         head_dim,
     } = shape;
-    // The last chunk when the whole prompt would take long.
+    // The last chunk only, where the whole prompt would take long.
     let rows = tokens.min(512);
     let queries = wave(rows * q_heads * head_dim);
     let (keys, values) = (
@@ -83,7 +83,7 @@ fn prefill(shape: HeadShape, tokens: usize, moved: &dyn Fn(f64, f64) -> String) 
             keys: &keys,
             values: &values,
         };
-        prefill_attention(&task, &mut out, None, &Stop::new()).expect("nobody asked to stop");
+        prefill_attention(&task, &mut out, None, &Stop::new()).expect("never stopped");
         black_box(&out);
     });
     let pairs: usize = (first + 1..=tokens).sum();
@@ -143,8 +143,8 @@ fn decode(shape: HeadShape, rows: usize, kind: CacheType, moved: &dyn Fn(f64, f6
     );
 }
 
-/// Seconds of one run: the quickest of at least 5, more when they are short; of a single thread the mean time that it computed, where
-/// the system tells.
+/// Seconds of one run: the fastest of at least 5, more if runs are short; with a single thread the mean CPU time, if
+/// the system reports it.
 fn seconds(mut run: impl FnMut()) -> f64 {
     run();
     let (begin, busy_before) = (Instant::now(), busy());
@@ -160,7 +160,7 @@ fn seconds(mut run: impl FnMut()) -> f64 {
     }
 }
 
-/// Seconds that a single thread has computed, in steps of some milliseconds: other work on the machine counts less than by the clock.
+/// CPU seconds of a single thread, in steps of some milliseconds: less sensitive to other load than wall-clock time.
 fn busy() -> Option<f64> {
     if threads::count() > 1 {
         return None;
@@ -169,7 +169,7 @@ fn busy() -> Option<f64> {
     Some(told.split(' ').next()?.parse::<f64>().ok()? / 1e9)
 }
 
-/// Numbers that are neither constant nor subnormal; the values do not matter to the time.
+/// Numbers that are neither constant nor subnormal; their values do not affect the time.
 fn wave(len: usize) -> Vec<f32> {
     (0..len)
         .map(|i| ((i * 7919 % 1009) as f32 / 504.5) - 1.0)

@@ -1,4 +1,5 @@
-//! With the feature `emulated`: compiles the kernels' source and the emulator for the CPU, and lists the kernels.
+//! With the feature `cuda`: compiles the kernels for GPUs. With `emulated`: compiles the kernels and the emulator for
+//! the CPU, and lists the kernels.
 
 fn main() {
     println!("cargo::rerun-if-changed=device");
@@ -9,7 +10,8 @@ fn main() {
     cuda();
 }
 
-/// Compiles every file of `device/` to a fat binary: machine code of Ampere, Ada and Hopper, PTX of Turing for all others.
+/// Compiles every file of `device/` to a fat binary: machine code for Ampere, Ada and Hopper, PTX of Turing for other
+/// GPUs.
 #[cfg(feature = "cuda")]
 fn cuda() {
     use std::path::{Path, PathBuf};
@@ -59,8 +61,8 @@ fn cuda() {
     std::fs::write(out.join("fat_binaries.rs"), list).expect("a file in the build's own folder");
 }
 
-/// Compiles the emulator and every file of `device/` for the CPU, and lists the kernels. By hand: a crate for it would be one more
-/// thing that everything else is compiled again for.
+/// Compiles the emulator and every file of `device/` for the CPU, and lists the kernels. Calls the compiler directly,
+/// to avoid one more build dependency.
 #[cfg(feature = "emulated")]
 fn emulated() {
     use std::collections::BTreeSet;
@@ -86,7 +88,7 @@ fn emulated() {
             "-std=c++17",
             "-O2",
             "-fPIC",
-            // As kept-kernels computes: some processors have products and sums in one step.
+            // As in kept-kernels: no fused multiply-add, which some CPUs would use.
             "-ffp-contract=off",
             "-DKEPT_EMULATED",
             "-Wall",
@@ -122,10 +124,10 @@ fn emulated() {
         objects.push(object);
     }
     let archive = out.join("libkept_emulated.a");
-    // One of an earlier build may hold objects of files that are no more; `ar` would add to it.
+    // An archive of an earlier build may hold objects of deleted files, and `ar` would add to it.
     match std::fs::remove_file(&archive) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            panic!("{} cannot be made anew: {error}", archive.display())
+            panic!("{} cannot be rebuilt: {error}", archive.display())
         }
         _ => {}
     }

@@ -1,20 +1,21 @@
-//! The products of attention on the matrix unit (AMX), where the processor has one.
+//! Attention products on the CPU's matrix unit (Intel AMX).
 //!
-//! The unit multiplies numbers of 8 bits' precision (bfloat16) and adds in f32. So each f32 is taken apart into two such numbers, and of
-//! their four products the three that matter are made: what is left out is less than 2^-15 of a product. That is three times the work,
-//! at sixteen times the speed of fused multiply-adds.
+//! The unit multiplies bfloat16 numbers (8 bits of precision) and accumulates in f32. Each f32 is split into two
+//! bfloat16 numbers, and three of their four products are computed; the omitted product is less than 2^-15 of the
+//! result. This is three times the work at sixteen times the speed of fused multiply-adds.
 //!
 //! ```text
 //! x = high + low                 each rounded to bfloat16
 //! x * y ~ high * high + low * high + high * low
 //!
-//! left    [rows][steps of 32][high | low]    64 bytes each         rows of keys; dimensions of values, turned
+//! left    [rows][steps of 32][high | low]    64 bytes each         rows of keys; dimensions of values, transposed
 //! right   [16 lanes][steps of 32][high | low]  1 KiB each: [16 pairs][16 lanes][2]      queries; weights
 //! out     [rows][lanes]  f32
 //! ```
 //!
-//! The instructions are written out, as the compiler has no stable names for them. All eight tile registers are used within one block
-//! of assembly each time, so that nothing has to keep them. Not here: what is multiplied when (`prefill.rs`).
+//! The instructions are written in assembly because the compiler has no stable intrinsics for them. Each assembly block
+//! uses all eight tile registers from start to finish, so no state has to survive between blocks. `prefill.rs` decides
+//! what is multiplied when.
 
 mod split;
 
@@ -30,14 +31,14 @@ use crate::x86::Avx512;
 
 /// Rows and lanes of a tile register.
 const SIDE: usize = 16;
-/// Numbers that one step sums up.
+/// Numbers along the summed dimension that one step covers.
 const STEP: usize = 32;
-/// Bytes of a step in a row of the left side: high, then low.
+/// Bytes of one step in a row of the left operand: high halves, then low halves.
 const LEFT: usize = 2 * 2 * STEP;
-/// Bytes of a step for 16 lanes of the right side.
+/// Bytes of one step for 16 lanes of the right operand.
 const RIGHT: usize = 2 * 2 * STEP * SIDE;
 
-/// Whether the processor has the unit and the system lets this process use it.
+/// Whether the CPU has AMX and the operating system grants this process its use.
 pub(crate) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| {
@@ -47,14 +48,14 @@ pub(crate) fn available() -> bool {
     })
 }
 
-/// Linux gives the tile registers to processes that ask for them.
+/// Requests the tile registers from Linux, which grants them per process and on request only.
 #[cfg(target_os = "linux")]
 fn permitted() -> bool {
     const ARCH_PRCTL: isize = 158;
     const REQUEST_PERMISSION: usize = 0x1023;
     const TILE_DATA: usize = 18;
     let mut result = ARCH_PRCTL;
-    // SAFETY: a system call that touches no memory of ours; the kernel changes rcx and r11.
+    // SAFETY: the system call touches no memory of this process; it clobbers rcx and r11 only.
     unsafe {
         asm!(
             "syscall",
@@ -74,12 +75,12 @@ fn permitted() -> bool {
     false
 }
 
-/// All tile registers of this thread have 16 rows of 64 bytes, until it is dropped.
+/// Configures all tile registers of this thread as 16 rows of 64 bytes; dropping it releases them.
 pub(crate) struct Configured;
 
 impl Configured {
     /// # Safety
-    /// [`available`].
+    /// [`available`] must be true.
     pub(crate) unsafe fn new() -> Self {
         let mut shape = [0u8; 64];
         shape[0] = 1;
@@ -87,7 +88,7 @@ impl Configured {
             shape[16 + 2 * register] = 64;
             shape[48 + register] = SIDE as u8;
         }
-        // SAFETY: 64 bytes, as the instruction reads; it exists (the caller's promise).
+        // SAFETY: the instruction reads 64 bytes; the caller guarantees that the CPU has it.
         unsafe { asm!("ldtilecfg [{}]", in(reg) shape.as_ptr(), options(nostack, readonly)) };
         Self
     }
@@ -95,29 +96,29 @@ impl Configured {
 
 impl Drop for Configured {
     fn drop(&mut self) {
-        // SAFETY: the instruction exists where `new` was called.
+        // SAFETY: `new` ran on this CPU, so the instruction exists.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }
 
-/// One tile of keys and values, taken apart.
+/// One tile of keys and values, split into bfloat16 pairs.
 pub(crate) struct Tiles {
-    /// Of the keys, filled up with zeros to whole steps.
+    /// Keys, padded with zeros to whole steps.
     rows: usize,
-    /// Of queries, keys and values, filled up with zeros to whole steps.
+    /// Elements of a query, key or value, padded with zeros to whole steps.
     dims: usize,
-    /// Left side: `[TILE]` rows of `dims`.
+    /// Left operand: `[TILE]` rows of `dims`.
     keys: *const u8,
-    /// Left side: `[dims]` rows of `TILE`.
+    /// Left operand: `[dims]` rows of `TILE`.
     values: *const u8,
-    /// Right side, a panel: `TILE` numbers for each lane.
+    /// Right operand, one panel: `TILE` numbers for each lane.
     weights: *mut u8,
 }
 
 impl Products for Tiles {
     type V = Avx512;
 
-    // Taking a tile apart is shared by more of them.
+    // More lanes amortise the cost of splitting a tile.
     const LANES: usize = 256;
     const WIDTH: usize = 2 * SIDE;
 
@@ -132,7 +133,7 @@ impl Products for Tiles {
     #[inline(always)]
     unsafe fn pack_query(query: &[f32], scale: f32, panel: *mut f32, _width: usize, lane: usize) {
         let steps = Self::dims(query.len()) / STEP;
-        // SAFETY: the panel holds `dims` numbers for each lane (the caller's promise).
+        // SAFETY: the panel holds `dims` numbers for each lane (guaranteed by the caller).
         unsafe {
             let lanes = panel.cast::<u8>().add(lane / SIDE * steps * RIGHT);
             for (i, x) in query.iter().enumerate() {
@@ -158,7 +159,7 @@ impl Products for Tiles {
             values: value_scratch.as_ptr().cast(),
             weights: weights.as_mut_ptr().cast(),
         };
-        // SAFETY: the level is the caller's promise; sizes as drawn above.
+        // SAFETY: the caller guarantees the level; sizes as drawn above.
         unsafe {
             take_keys(keys, head_dim, &tiles, key_scratch.as_mut_ptr().cast());
             take_values(values, head_dim, &tiles, value_scratch.as_mut_ptr().cast());
@@ -169,7 +170,7 @@ impl Products for Tiles {
     #[inline(always)]
     unsafe fn dots(&self, rows: usize, width: usize, queries: *const f32, logits: *mut f32) {
         let steps = self.dims / STEP;
-        // SAFETY: sizes as drawn above (the caller's promise).
+        // SAFETY: sizes as drawn above (guaranteed by the caller).
         unsafe {
             multiply::<false>(
                 (rows.next_multiple_of(STEP), width, steps),
@@ -189,7 +190,7 @@ impl Products for Tiles {
         keep: *const f32,
         sums: *mut f32,
     ) {
-        // SAFETY: sizes as drawn above (the caller's promise).
+        // SAFETY: sizes as drawn above (guaranteed by the caller).
         unsafe {
             self.take_weights(rows, width, weights);
             rescale(self.dims, width, keep, sums);
@@ -205,13 +206,13 @@ impl Products for Tiles {
 }
 
 impl Tiles {
-    /// `weights [rows][width]` to the right side, filled up with zeros to whole steps.
+    /// Converts `weights [rows][width]` to the right operand, padded with zeros to whole steps.
     ///
     /// # Safety
-    /// Needs AVX-512F; the pointer covers as much.
+    /// Needs AVX-512F; `weights` covers `rows * width` numbers.
     #[inline(always)]
     unsafe fn take_weights(&self, rows: usize, width: usize, weights: *const f32) {
-        // SAFETY: the caller's promise; `self.weights` has room for a panel.
+        // SAFETY: guaranteed by the caller; `self.weights` has the size of one panel.
         unsafe {
             for lane in (0..width).step_by(SIDE) {
                 let to = self.weights.add(lane / SIDE * (TILE / STEP) * RIGHT);
@@ -232,13 +233,13 @@ impl Tiles {
     }
 }
 
-/// `sums [dims][width]` times `keep [width]`, where that is not 1 in every lane.
+/// Multiplies `sums [dims][width]` by `keep [width]`, unless `keep` is 1 in every lane.
 ///
 /// # Safety
-/// Needs AVX-512F; pointers cover as much.
+/// Needs AVX-512F; the pointers cover these extents.
 #[inline(always)]
 unsafe fn rescale(dims: usize, width: usize, keep: *const f32, sums: *mut f32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for lane in (0..width).step_by(SIDE) {
             let keep = _mm512_loadu_ps(keep.add(lane));
@@ -252,11 +253,11 @@ unsafe fn rescale(dims: usize, width: usize, keep: *const f32, sums: *mut f32) {
     }
 }
 
-/// `out [rows][width] (+)= left * right` over `steps` of [`STEP`] numbers; `rows` and `width` are multiples of 32. Strides are bytes: of a
-/// row of the left side, and of 16 lanes of the right one.
+/// `out [rows][width] (+)= left * right` over `steps` steps of [`STEP`] numbers; `rows` and `width` are multiples of
+/// 32. Strides are in bytes: `left` per row, `right` per 16 lanes.
 ///
 /// # Safety
-/// [`Configured`]; pointers cover as much.
+/// A [`Configured`] is alive on this thread; the pointers cover these extents.
 #[inline(always)]
 unsafe fn multiply<const ADD: bool>(
     (rows, width, steps): (usize, usize, usize),
@@ -266,7 +267,7 @@ unsafe fn multiply<const ADD: bool>(
 ) {
     for row in (0..rows).step_by(2 * SIDE) {
         for lane in (0..width).step_by(2 * SIDE) {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 square::<ADD>(
                     steps,
@@ -279,7 +280,7 @@ unsafe fn multiply<const ADD: bool>(
     }
 }
 
-/// [`multiply`] for 32 rows and 32 lanes, which four tile registers hold over all steps.
+/// [`multiply`] for 32 rows and 32 lanes, which four tile registers accumulate over all steps.
 ///
 /// # Safety
 /// As [`multiply`].
@@ -290,7 +291,7 @@ unsafe fn square<const ADD: bool>(
     (right, right_stride): (*const u8, usize),
     (out, out_stride): (*mut f32, usize),
 ) {
-    // SAFETY: the caller's promise; of what is written only `out` is memory.
+    // SAFETY: guaranteed by the caller; the only memory written is `out`.
     unsafe {
         let lower = out.cast::<u8>().add(SIDE * out_stride);
         asm!(

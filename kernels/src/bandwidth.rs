@@ -1,27 +1,27 @@
-//! How fast this machine moves memory, the yardstick for everything that streams weights or rows.
+//! Memory bandwidth of this machine: the yardstick for everything that streams weights or rows.
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use crate::threads::{SharedMut, count, for_each};
 
-/// Bytes of a buffer: far more than any cache.
+/// Size of a buffer in bytes: far larger than any cache.
 const BYTES: usize = 256 << 20;
-/// Runs; the fastest counts, as whatever else the machine does only takes away.
+/// Runs; the fastest counts, because other load on the machine can only slow a run down.
 const RUNS: usize = 7;
-/// Parts per thread.
+/// Work items per thread.
 const PARTS: usize = 8;
 
-/// Bytes per second, all threads together.
+/// Memory bandwidth in bytes per second, over all threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Bandwidth {
-    /// Copying a buffer, what is read and what is written both counted.
+    /// Copying a buffer; bytes read and bytes written both count.
     pub copy: f64,
     /// Reading a buffer once.
     pub read: f64,
 }
 
-/// Measures [`Bandwidth`]; takes half a GiB and some tenths of a second.
+/// Measures [`Bandwidth`]; needs half a GiB of memory and a few tenths of a second.
 pub fn bandwidth() -> Bandwidth {
     let from: Vec<u64> = (0..(BYTES / size_of::<u64>()) as u64).collect();
     let mut to = vec![1u64; from.len()];
@@ -31,7 +31,7 @@ pub fn bandwidth() -> Bandwidth {
     let shared = SharedMut::new(&mut to);
     let copy = fastest(|| {
         for_each(parts, |i| {
-            // SAFETY: ranges of different parts are disjoint.
+            // SAFETY: the ranges of different items are disjoint.
             unsafe { shared.part(range(i)) }.copy_from_slice(&from[range(i)]);
         });
     });

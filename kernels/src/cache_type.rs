@@ -1,15 +1,17 @@
-//! How rows of the compact cache are stored, and how a row becomes that and comes back.
+//! Storage types of the compact KV cache: how a row is packed and unpacked.
 //!
 //! ```text
 //! f32    head_dim numbers of 4 bytes
 //! f16    head_dim numbers of 2 bytes
 //! q8_0   blocks of 32 numbers: scale (f16), 32 signed bytes
-//! q4_0   turned (below), then blocks of 32 numbers: scale (f16), 16 bytes of nibbles: numbers 0..16 in the low ones, less 8
+//! q4_0   Hadamard-transformed (below), then blocks of 32 numbers: scale (f16), 16 bytes of nibbles: numbers 0..16 in
+//!        the low nibbles, 16..32 in the high ones, each stored plus 8
 //! ```
 //!
-//! Rows of four bits are turned first by a normalised Hadamard matrix, which spreads a few large numbers over the whole row; it is its
-//! own inverse and leaves dot products as they are. So a query is turned once instead of every key, and what comes of the values is
-//! turned back once. Where head_dim is no power of two, blocks of the largest one that divides it are turned.
+//! Rows in q4_0 are first multiplied by a normalised Hadamard matrix, which spreads a few large numbers over the whole
+//! row. The matrix is its own inverse and preserves dot products. So one query is transformed instead of every key, and
+//! the weighted sum of values is transformed back once. If head_dim is not a power of two, the transform works on
+//! blocks of the largest power of two that divides it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -20,30 +22,30 @@ use crate::PackedRows;
 use crate::simd::{Lanes, by_level};
 use crate::stored::{self, BLOCK, Bytes, Floats, Halves, Nibbles, Stored};
 
-/// How rows of a compact cache are stored.
+/// Storage type of the rows of a compact KV cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CacheType {
-    /// As they are computed.
+    /// Single precision, as computed.
     #[default]
     F32,
     /// Half precision.
     F16,
-    /// 8 bits a number and a scale for every 32.
+    /// 8 bits per number and one scale per 32 numbers.
     Q8_0,
-    /// 4 bits a number and a scale for every 32, turned by a Hadamard matrix.
+    /// 4 bits per number and one scale per 32 numbers, after a Hadamard transform.
     Q4_0,
 }
 
-/// A name that is no cache type.
+/// Error: the name is not a cache type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no cache type {0:?}; there are f32, f16, q8_0 and q4_0")]
 pub struct UnknownCacheType(String);
 
 impl CacheType {
-    /// All of them, the most exact first.
+    /// All cache types, the most exact first.
     pub const ALL: [CacheType; 4] = [Self::F32, Self::F16, Self::Q8_0, Self::Q4_0];
 
-    /// Name, as in `--cache`.
+    /// The name, as in `--cache`.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -64,25 +66,22 @@ impl CacheType {
         }
     }
 
-    /// Whether numbers are rounded in blocks: then what must stay exact is kept as f16.
+    /// Whether numbers are rounded in blocks. A quantised cache keeps rows that must stay exact in [`CacheType::wide`].
     pub fn is_quantised(self) -> bool {
         matches!(self, Self::Q8_0 | Self::Q4_0)
     }
 
-    /// How what must stay exact is stored in a cache of this type.
+    /// The type of rows that must stay exact in a cache of this type: f16 for quantised types, else the type itself.
     pub fn wide(self) -> Self {
-        match self.is_quantised() {
-            true => Self::F16,
-            false => self,
-        }
+        if self.is_quantised() { Self::F16 } else { self }
     }
 
-    /// Whether all rows of a store of this type are turned by a Hadamard matrix, those that stay f16 too.
+    /// Whether all rows of a store of this type are Hadamard-transformed, including its f16 rows.
     pub(crate) fn rotates(self) -> bool {
         self == Self::Q4_0
     }
 
-    /// Writes `row` to its `bytes`, without turning it.
+    /// Packs `row` into `bytes`, without the Hadamard transform.
     pub(crate) fn write(self, row: &[f32], bytes: &mut [u8]) {
         match self {
             Self::F32 => {
@@ -96,9 +95,9 @@ impl CacheType {
         }
     }
 
-    /// The numbers of the row in `bytes` as they are stored: a turned one stays turned.
+    /// Unpacks `bytes` into `row`, without undoing the Hadamard transform.
     pub(crate) fn read(self, bytes: &[u8], row: &mut [f32]) {
-        // SAFETY: the level was detected; lengths are checked there.
+        // SAFETY: the level was detected; `unpack` checks the lengths.
         unsafe { unpack(crate::simd_level(), self, bytes, row) };
     }
 }
@@ -118,7 +117,7 @@ impl FromStr for CacheType {
     }
 }
 
-/// Multiplies `row` by a normalised Hadamard matrix, in place, block by block where its length is no power of two.
+/// Multiplies `row` by a normalised Hadamard matrix, in place; block by block if its length is not a power of two.
 pub(crate) fn turn(row: &mut [f32]) {
     let block = 1 << row.len().trailing_zeros();
     let factor = 1.0 / (block as f32).sqrt();
@@ -137,11 +136,11 @@ pub(crate) fn turn(row: &mut [f32]) {
     }
 }
 
-/// How many steps away from zero the number furthest from it may come to lie. Steps reach from -8 to 7: with 9 that number is cut
-/// off, with 7 all others are the coarser.
+/// Candidates for the step (in absolute value) to which the largest number of a block is mapped. Steps range from -8 to
+/// 7: 9 clamps the largest number to -8, 7 makes all other numbers coarser.
 const REACHES: [f32; 5] = [8.0, 7.0, 7.5, 8.5, 9.0];
 
-/// Of a few scales the one with the least squared error.
+/// Packs a row as q4_0; each block gets the scale of [`REACHES`] with the least squared error.
 fn pack_q4_0(row: &[f32], bytes: &mut [u8]) {
     for (numbers, bytes) in row
         .chunks(BLOCK)
@@ -150,7 +149,7 @@ fn pack_q4_0(row: &[f32], bytes: &mut [u8]) {
         let mut block = [0.0f32; BLOCK];
         block[..numbers.len()].copy_from_slice(numbers);
         let furthest = block.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-        // The side with one step more is for the number that needs it.
+        // Steps reach -8 but only 7, so the sign of the scale maps the largest number to the negative side.
         let furthest = if block.contains(&furthest) {
             -furthest
         } else {
@@ -173,39 +172,39 @@ fn pack_q4_0(row: &[f32], bytes: &mut [u8]) {
     }
 }
 
-/// Whole numbers from -8 to 7 that come nearest to a block by this scale, and their squared error.
+/// The nearest integers in -8..=7 to the block divided by `scale`, and the squared error of the result.
 fn steps(block: &[f32; BLOCK], scale: f32) -> ([f32; BLOCK], f32) {
-    // Adding it leaves no room for a fraction.
+    // 1.5 * 2^23: adding it rounds an f32 to the nearest integer.
     const ROUNDER: f32 = 12_582_912.0;
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
     let mut sums = [0.0; 4];
     let mut steps = [0.0; BLOCK];
     for (i, (x, step)) in block.iter().zip(&mut steps).enumerate() {
         *step = ((x * inverse + ROUNDER) - ROUNDER).clamp(-8.0, 7.0);
-        let cosine_to_mean = x - *step * scale;
-        sums[i % 4] += cosine_to_mean * cosine_to_mean;
+        let difference = x - *step * scale;
+        sums[i % 4] += difference * difference;
     }
     (steps, sums.iter().sum())
 }
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist.
+    /// The CPU supports the level's instructions.
     unsafe fn unpack(kind: CacheType, bytes: &[u8], row: &mut [f32]) = unpack_lanes;
 }
 
-/// The numbers of a row as they are stored: turned ones stay turned.
+/// Unpacks `bytes` into `row`, without undoing the Hadamard transform.
 ///
 /// # Safety
-/// Runs at the level of `V`.
+/// Call only from code compiled for the level of `V`.
 ///
 /// # Panics
-/// When the lengths do not fit.
+/// If the lengths do not match.
 #[inline(always)]
 pub(crate) unsafe fn unpack_lanes<V: Lanes>(kind: CacheType, bytes: &[u8], row: &mut [f32]) {
     assert_eq!(bytes.len(), kind.row_bytes(row.len()), "bytes of a row");
     let bytes = bytes.as_ptr();
-    // SAFETY: the lengths fit; the level is the caller's promise.
+    // SAFETY: the lengths match; the caller guarantees the level.
     unsafe {
         match kind {
             CacheType::F32 => stored::unpack::<V, Floats>(bytes, row),
@@ -242,8 +241,8 @@ mod tests {
             let most = [0.0, 4e-4, 6e-3, 0.17];
             for (kind, most) in CacheType::ALL.into_iter().zip(most) {
                 let back = there_and_back(kind, &row);
-                let cosine_to_mean = row.iter().zip(&back).map(|(x, y)| (x - y) * (x - y));
-                let error = cosine_to_mean.sum::<f32>().sqrt() / length;
+                let difference = row.iter().zip(&back).map(|(x, y)| (x - y) * (x - y));
+                let error = difference.sum::<f32>().sqrt() / length;
                 assert!(error <= most, "{kind} {len}: {error}");
                 assert!(kind == CacheType::F32 || error > 0.0, "{kind} rounds");
             }
@@ -272,7 +271,7 @@ mod tests {
         let mut row = vec![0.01; 64];
         row[5] = 40.0;
         let back = there_and_back(CacheType::Q4_0, &row);
-        // Turned, all 64 are about 5 or -5, and of the two the one that is not the furthest has 7 steps and not 8.
+        // After the transform all 64 numbers are about 5 or -5; one of the two signs has 7 steps instead of 8.
         assert!((back[5] - 40.0).abs() < 2.5, "{}", back[5]);
     }
 

@@ -1,4 +1,5 @@
-//! Attention of one new token over classes: rows of keys and values that several tokens share. Nothing is expanded.
+//! Attention of one new token over EMS classes: rows of keys and values that several tokens share. Classes are not
+//! expanded.
 //!
 //! ```text
 //! dots    [classes]   query . direction of each class                          one product per class
@@ -8,8 +9,9 @@
 //! out                 mass * values                                            one row of values per class
 //! ```
 //!
-//! Keys stored before RoPE are turned to each entry's rank as they are read: then there is one product per entry, and still one
-//! row of values per class. A row that no entry reads has no mass: it takes no part.
+//! An entry is one token; the table maps it to its class. Keys stored before RoPE are rotated to each entry's rank as
+//! they are read; this takes one product per entry, but still one row of values per class. A row without entries has no
+//! mass and does not contribute.
 
 mod pieces;
 
@@ -22,7 +24,7 @@ use pieces::{Buffers, Piece, attend, shares};
 /// Multiplications below which waking the other threads costs more than it saves.
 const WORTH_SHARING: usize = 1 << 16;
 
-/// Angles by rank, for classes whose keys are stored before RoPE. An entry's rank is its index in the table.
+/// RoPE angles by rank, for classes whose keys are stored before RoPE. The rank of an entry is its index in the table.
 #[derive(Clone, Copy, Debug)]
 pub struct RankRotation<'a> {
     /// `[ranks, rope_dim / 2]`
@@ -35,41 +37,41 @@ pub struct RankRotation<'a> {
     pub pairing: Pairing,
 }
 
-/// Attention of one query row over the entries of each kv head.
+/// Attention of one query row over the entries of each KV head.
 #[derive(Clone, Copy, Debug)]
 pub struct ClassAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
-    /// From dot products to logits.
+    /// Converts dot products to logits.
     pub scale: Scale,
     /// `[q_heads, head_dim]`, rotated.
     pub query: &'a [f32],
-    /// Directions of the classes' keys, at any length that `lengths` makes up for.
+    /// Class keys (directions), of any length; `lengths` restores the length of each entry's key.
     pub keys: &'a RowStore,
     /// Values of the classes.
     pub values: &'a RowStore,
-    /// Rows in use per kv head, at least 1. `[kv_heads]`
+    /// Rows in use per KV head, at least 1. `[kv_heads]`
     pub rows: &'a [usize],
-    /// The look-up tables: the class of each entry. `[kv_heads, capacity]`
+    /// Class of each entry. `[kv_heads, capacity]`
     pub classes: &'a [u32],
-    /// Factor on the class's key of each entry. `[kv_heads, capacity]`
+    /// Factor on the class key, per entry. `[kv_heads, capacity]`
     pub lengths: &'a [f32],
-    /// Valid entries per kv head, at least 1. `[kv_heads]`
+    /// Valid entries per KV head, at least 1. `[kv_heads]`
     pub entries: &'a [usize],
-    /// Row stride of the tables.
+    /// Row stride of `classes` and `lengths`.
     pub capacity: usize,
-    /// `Some`: the stored keys are raw.
+    /// `Some` if the stored keys are not rotated.
     pub rotation: Option<RankRotation<'a>>,
 }
 
 impl ClassAttention<'_> {
-    /// The table of kv head `h`: classes and lengths.
+    /// Classes and lengths of the entries of KV head `h`.
     pub(crate) fn table(&self, h: usize) -> (&[u32], &[f32]) {
         let part = h * self.capacity..h * self.capacity + self.entries[h];
         (&self.classes[part.clone()], &self.lengths[part])
     }
 
-    /// Checked here, because a panic inside the pool would leave candle's pool unusable.
+    /// Panics on wrong shapes, before the pool starts: a panic inside the pool would leave candle's pool unusable.
     fn check(&self, scratch: &ClassScratch, out: &[f32]) {
         let shape = &self.shape;
         assert_eq!(
@@ -127,24 +129,24 @@ impl ClassAttention<'_> {
     }
 }
 
-/// All memory of [`class_attention`], made once before the first token and shared by all layers.
+/// Scratch buffers of [`class_attention`], allocated once before the first token and shared by all layers.
 #[derive(Clone, Debug)]
 pub struct ClassScratch {
     shape: HeadShape,
     max_rows: usize,
     max_entries: usize,
-    /// First logits, then probabilities. `[q_heads, max_entries]`
+    /// Logits, then probabilities. `[q_heads, max_entries]`
     probabilities: Vec<f32>,
-    /// First dot products, then mass. `[q_heads, max_rows]`
+    /// Dot products, then mass. `[q_heads, max_rows]`
     classes: Vec<f32>,
-    /// Keys turned to their rank. `[kv_heads, shares, UNPACKED, head_dim]`
+    /// Keys rotated to their rank. `[kv_heads, shares, UNPACKED, head_dim]`
     rows: Vec<f32>,
-    /// What each share of the values comes to. `[kv_heads, shares, group, head_dim]`
+    /// Partial sum of each share of the values. `[kv_heads, shares, group, head_dim]`
     sums: Vec<f32>,
 }
 
 impl ClassScratch {
-    /// Room for `max_rows` classes and `max_entries` entries in every kv head.
+    /// Allocates scratch for up to `max_rows` classes and `max_entries` entries per KV head.
     pub fn new(shape: HeadShape, max_rows: usize, max_entries: usize) -> Self {
         let shares = |rows: usize| shape.kv_heads * shares(rows);
         Self {
@@ -158,7 +160,7 @@ impl ClassScratch {
         }
     }
 
-    /// `[q_heads, stride]`: probability of each entry in the last call; what lies beyond a head's entries is left over.
+    /// `[q_heads, stride]`: probability of each entry in the last call; elements past a head's entries are stale.
     pub fn probabilities(&self) -> &[f32] {
         &self.probabilities
     }
@@ -168,7 +170,7 @@ impl ClassScratch {
         self.max_entries
     }
 
-    /// Bytes held, for the memory ledger.
+    /// Size in bytes, for the memory ledger.
     pub fn bytes(&self) -> usize {
         let floats =
             self.probabilities.len() + self.classes.len() + self.rows.len() + self.sums.len();
@@ -177,6 +179,9 @@ impl ClassScratch {
 }
 
 /// Writes `out [q_heads, head_dim]`, and the probabilities into `scratch`. Allocates nothing.
+///
+/// # Panics
+/// If a shape does not match.
 pub fn class_attention(task: &ClassAttention<'_>, scratch: &mut ClassScratch, out: &mut [f32]) {
     task.check(scratch, out);
     let (shape, level) = (task.shape, simd_level());
@@ -197,11 +202,12 @@ pub fn class_attention(task: &ClassAttention<'_>, scratch: &mut ClassScratch, ou
     };
     let work = task.rows.iter().sum::<usize>() * shape.group() * shape.head_dim;
     let run = |items: usize, piece: &(dyn Fn(usize) -> Piece + Sync)| {
-        // SAFETY: the level was detected, and pieces of a kind have nothing in common that they write.
+        // SAFETY: the level was detected, and pieces of the same kind write disjoint memory.
         let one = |item: usize| unsafe { attend(level, task, piece(item), &buffers) };
-        match work > WORTH_SHARING {
-            true => for_each_range(items, |range| range.for_each(one)),
-            false => (0..items).for_each(one),
+        if work > WORTH_SHARING {
+            for_each_range(items, |range| range.for_each(one))
+        } else {
+            (0..items).for_each(one)
         }
     };
     let of_head = |item: usize, shares: usize| (item / shares, item % shares);
@@ -217,8 +223,8 @@ pub fn class_attention(task: &ClassAttention<'_>, scratch: &mut ClassScratch, ou
     run(shape.q_heads, &|q_head| Piece::Add { q_head });
 }
 
-/// Writes the weighted mean of some rows of `source`'s head `head` to `target`, each row brought to length 1 first if `unit`.
-/// `members` are (row, weight), weights above 0. Sums in f64.
+/// Writes the weighted mean of rows of `source`'s head `head` to `target`; with `unit`, each row is first scaled to
+/// length 1. `members` are (row, weight) with weights above 0. Sums in f64.
 pub fn mean_row(
     source: &RowStore,
     head: usize,
@@ -241,7 +247,7 @@ pub fn mean_row(
     }
 }
 
-/// Length of a row, never 0.
+/// Euclidean length of a row, at least 1e-12.
 pub fn row_length(row: &[f32]) -> f32 {
     let squares: f64 = row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
     squares.sqrt().max(1e-12) as f32

@@ -1,6 +1,7 @@
-//! An allocator that counts, so that programs can say how often a loop allocates, and tests how much something holds. Adds two
-//! relaxed additions to the system's. Memory that the system refuses ends the program with a sentence and the code 1, not with a
-//! signal; where a refusal can be handled, [`may_be_refused`] hears of it.
+//! An allocator that counts: programs report how often a loop allocates, tests how much memory a value holds. It adds
+//! two relaxed atomic additions to each call of the system's allocator. If the system refuses memory, the program exits
+//! with a message and the code [`OUT_OF_MEMORY`] instead of a signal; inside [`may_be_refused`] the refusal is returned
+//! to the code that allocates.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -8,8 +9,8 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How the sentence begins by which a program ends that the system refuses memory.
-pub const REFUSED: &str = "the system refuses";
+/// Exit code of a program whose allocator was refused memory.
+pub const OUT_OF_MEMORY: i32 = 72;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 static HELD: AtomicUsize = AtomicUsize::new(0);
@@ -18,7 +19,8 @@ thread_local! {
     static HANDLED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `ask`, in which allocations of this thread may be refused: whoever makes them hears of it (`Vec::try_reserve` and the like).
+/// Runs `ask`; while it runs, refused allocations of this thread are returned to the caller (`Vec::try_reserve` and the
+/// like) instead of ending the program.
 pub fn may_be_refused<T>(ask: impl FnOnce() -> T) -> T {
     let before = HANDLED.replace(true);
     let asked = ask();
@@ -26,29 +28,29 @@ pub fn may_be_refused<T>(ask: impl FnOnce() -> T) -> T {
     asked
 }
 
-/// What the system gave; without memory the end of the program, unless somebody handles that.
+/// Returns the system's result; exits the program if it is null, unless inside [`may_be_refused`].
 fn granted(place: *mut u8, bytes: usize) -> *mut u8 {
     if place.is_null() && !HANDLED.try_with(Cell::get).unwrap_or(false) {
-        // Nothing here may allocate: standard error has no buffer of its own.
+        // Must not allocate: standard error is unbuffered.
         let _ = writeln!(
             std::io::stderr(),
-            "error: {REFUSED} {bytes} more bytes of memory; close other programs, or set a smaller --budget or --memory"
+            "error: the system refuses {bytes} more bytes of memory; close other programs, or set a smaller budget or a memory limit"
         );
-        std::process::exit(1);
+        std::process::exit(OUT_OF_MEMORY);
     }
     place
 }
 
-/// The system's allocator, counting. A program opts in with `#[global_allocator]`.
+/// The system's allocator with counters. A program opts in with `#[global_allocator]`.
 pub struct CountingAllocator;
 
-/// Allocations and reallocations so far, by all threads; always 0 in programs that did not opt in.
+/// Allocations and reallocations so far, over all threads; always 0 in programs that did not opt in.
 pub fn allocations() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
 }
 
-/// [`allocations`], as soon as nobody has allocated for a twentieth of a second: threads that were just started, of a test harness
-/// or for a signal, allocate when the system first lets them run. Waits ten seconds at most.
+/// [`allocations`], once no thread has allocated for 50 ms: a thread that was just started (by a test harness, or for a
+/// signal) allocates when the system first schedules it. Waits at most ten seconds.
 pub fn settled_allocations() -> u64 {
     let begun = Instant::now();
     loop {
@@ -60,7 +62,7 @@ pub fn settled_allocations() -> u64 {
     }
 }
 
-/// Bytes that are allocated now and were not given back, by all threads; always 0 in programs that did not opt in.
+/// Bytes currently allocated, over all threads; always 0 in programs that did not opt in.
 pub fn allocated_bytes() -> usize {
     HELD.load(Ordering::Relaxed)
 }
@@ -74,11 +76,11 @@ fn given_back(bytes: usize) {
     HELD.fetch_sub(bytes, Ordering::Relaxed);
 }
 
-// SAFETY: every call is passed on to the system's allocator unchanged; what it refuses is refused, or the program ends.
+// SAFETY: every call is forwarded unchanged to the system's allocator; a null result is returned, or the program exits.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         taken(layout.size());
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: the caller upholds the contract of `alloc`.
         granted(unsafe { System.alloc(layout) }, layout.size())
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {

@@ -1,7 +1,7 @@
-//! Attention of one new token over the rows that a compressed cache holds.
+//! Attention of one new token over the rows of the compact KV cache.
 //!
 //! Rows are an unordered set: there is no causal mask, every valid row is visible, and storage order does not matter.
-//! Writing the new token's own key and value into its row is done before, by the caller.
+//! The caller writes the key and value of the new token into the cache first.
 
 use crate::cache_type::turn;
 use crate::heads::Logits;
@@ -11,22 +11,22 @@ use crate::span::attend;
 use crate::threads::{SharedMut, for_each_range};
 use crate::{HeadShape, Pairing, RowStore, Scale};
 
-/// Rows of the shortest span, the unit that one thread takes: long enough to hide what handing it over costs.
+/// Rows of the shortest span, the unit of work of a thread: long enough to amortise the cost of scheduling it.
 const SPAN: usize = 128;
 
-/// Most spans of one kv head, which bounds the partial results. Lengths follow from the row count alone, never from the
-/// number of threads, so that answers do not either.
+/// Most spans per KV head, which bounds the partial results. Span lengths depend on the row count alone, not on the
+/// number of threads, so results do not depend on the number of threads either.
 const SPANS: usize = 64;
 
-/// Keys that are taken out of their store and rotated at a time: as many as stay in the first cache with the queries.
+/// Keys unpacked and rotated at a time: as many as fit the L1 cache together with the queries.
 pub(crate) const UNPACKED: usize = 16;
 
 /// Multiplications below which waking the other threads costs more than it saves.
 const WORTH_SHARING: usize = 1 << 16;
 
-/// Keys stored before RoPE, and the position at which each is rotated when it is read.
+/// Rotates keys that are stored before RoPE to a re-assigned position as they are read.
 ///
-/// For methods that re-assign positions after rows were dropped (StreamingLLM, TreeKV).
+/// Used by methods that re-assign positions after eviction (StreamingLLM, TreeKV).
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation<'a> {
     /// `[positions, rope_dim / 2]`
@@ -37,12 +37,12 @@ pub struct Rotation<'a> {
     pub rope_dim: usize,
     /// Which elements form a pair.
     pub pairing: Pairing,
-    /// Position of every row of capacity: row `r` of kv head `h` is entry `keys.first_row(h) + r`.
+    /// Rank of every slot: row `r` of KV head `h` is entry `keys.first_row(h) + r`.
     pub ranks: &'a [u32],
 }
 
 impl Rotation<'_> {
-    /// Checked here, because a panic inside the pool would leave candle's pool unusable.
+    /// Panics on wrong shapes, before the pool starts: a panic inside the pool would leave candle's pool unusable.
     fn check(&self, task: &DecodeAttention<'_>) {
         let (rope_dim, head_dim) = (self.rope_dim, task.shape.head_dim);
         assert!(
@@ -68,22 +68,22 @@ impl Rotation<'_> {
     }
 }
 
-/// Attention of one query row over `rows[h]` rows of each kv head.
+/// Attention of one query row over `rows[h]` rows of each KV head.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
-    /// From dot products to logits.
+    /// Converts dot products to logits.
     pub scale: Scale,
     /// `[q_heads, head_dim]`, rotated.
     pub query: &'a [f32],
-    /// Keys: rotated, or raw when `rotation` is given.
+    /// Keys: rotated, or before RoPE if `rotation` is given.
     pub keys: &'a RowStore,
     /// Values, in the same rows as their keys.
     pub values: &'a RowStore,
-    /// Valid rows per kv head, at least 1 each. `[kv_heads]`
+    /// Valid rows per KV head, at least 1 each. `[kv_heads]`
     pub rows: &'a [usize],
-    /// `Some`: the stored keys are raw and each is rotated as it is read.
+    /// `Some` if the stored keys are not rotated; each is rotated as it is read.
     pub rotation: Option<Rotation<'a>>,
 }
 
@@ -112,25 +112,25 @@ impl DecodeAttention<'_> {
     }
 }
 
-/// All memory of [`decode_attention`], made once before the first token and shared by all layers.
+/// Scratch buffers of [`decode_attention`], allocated once before the first token and shared by all layers.
 #[derive(Clone, Debug)]
 pub struct DecodeScratch {
     shape: HeadShape,
-    /// Most rows of any kv head.
+    /// Most rows of any KV head.
     max_rows: usize,
-    /// First logits, then probabilities. `[q_heads, max_rows]`
+    /// Logits, then probabilities. `[q_heads, max_rows]`
     probabilities: Vec<f32>,
-    /// Valid rows of each kv head in the last call. `[kv_heads]`
+    /// Valid rows of each KV head in the last call. `[kv_heads]`
     rows: Vec<usize>,
-    /// Pieces of the last call, those of one kv head in a row. At most `kv_heads * spans per head`.
+    /// Spans of the last call, grouped by KV head. At most `kv_heads * spans per head`.
     spans: Vec<Span>,
     /// One partial result per span, see [`Partial`]. `[spans, partial length]`
     partials: Vec<f32>,
-    /// The query, turned as the keys are. `[q_heads, head_dim]`
+    /// The query, Hadamard-transformed like the keys. `[q_heads, head_dim]`
     query: Vec<f32>,
 }
 
-/// Rows `first..first + rows` of one kv head.
+/// Rows `first..first + rows` of one KV head.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub kv_head: usize,
@@ -138,8 +138,8 @@ pub(crate) struct Span {
     pub rows: usize,
 }
 
-/// What one span leaves behind, for each head of the group: the largest logit, the sum of `exp(logit - largest)`, and the
-/// values weighted by these; and room for keys that are rotated as they are read.
+/// Partial result of one span, per head of the group: the largest logit, the sum of `exp(logit - largest)`, and the
+/// values weighted by these exponentials; and scratch for keys that are rotated as they are read.
 pub(crate) struct Partial<'a> {
     /// `[group]`
     pub max: &'a mut [f32],
@@ -175,10 +175,10 @@ fn span_rows(rows: usize) -> usize {
 }
 
 impl DecodeScratch {
-    /// Room for `max_rows` rows in every kv head. `threads` is a hint: results never depend on it.
+    /// Allocates scratch for up to `max_rows` rows per KV head. `threads` is ignored: results never depend on it.
     pub fn new(shape: HeadShape, max_rows: usize, threads: usize) -> Self {
         let _ = threads;
-        // Shorter heads may be cut into more spans than the longest: take the bound.
+        // Heads with fewer rows may need more spans than the longest head, so allocate the upper bound.
         let spans = shape.kv_heads * max_rows.div_ceil(SPAN).clamp(1, SPANS);
         Self {
             shape,
@@ -191,13 +191,13 @@ impl DecodeScratch {
         }
     }
 
-    /// Probabilities of query head `q_head` in the last call, one per valid row of its kv head, in storage order.
+    /// Probabilities of query head `q_head` in the last call, one per valid row of its KV head, in storage order.
     pub fn probabilities(&self, q_head: usize) -> &[f32] {
         &self.probabilities[q_head * self.max_rows..][..self.rows[q_head / self.shape.group()]]
     }
 
-    /// `[q_heads, stride]`: probabilities of the last call, those of [`DecodeScratch::probabilities`] of all heads; what lies
-    /// beyond a head's valid rows is left over from earlier calls.
+    /// `[q_heads, stride]`: [`DecodeScratch::probabilities`] of all heads in the last call; elements past a head's
+    /// valid rows are stale.
     pub fn all_probabilities(&self) -> &[f32] {
         &self.probabilities
     }
@@ -207,7 +207,7 @@ impl DecodeScratch {
         self.max_rows
     }
 
-    /// Bytes held, for the memory ledger.
+    /// Size in bytes, for the memory ledger.
     pub fn bytes(&self) -> usize {
         let floats = self.probabilities.len() + self.partials.len() + self.query.len();
         floats * size_of::<f32>()
@@ -215,6 +215,9 @@ impl DecodeScratch {
 }
 
 /// Writes `out [q_heads, head_dim]`, and the probabilities into `scratch`. Allocates nothing.
+///
+/// # Panics
+/// If a shape does not match.
 pub fn decode_attention(task: &DecodeAttention<'_>, scratch: &mut DecodeScratch, out: &mut [f32]) {
     task.check(scratch, out);
     let (shape, level) = (&task.shape, simd_level());
@@ -227,7 +230,8 @@ pub fn decode_attention(task: &DecodeAttention<'_>, scratch: &mut DecodeScratch,
         query,
         ..
     } = scratch;
-    // Turned keys meet a turned query; those that are rotated as they are read are turned back before.
+    // Hadamard-transformed keys need a transformed query. Keys that are rotated as they are read are transformed back
+    // first.
     let turns = task.keys.cache_type().rotates() && task.rotation.is_none();
     if turns {
         query.copy_from_slice(task.query);
@@ -255,10 +259,10 @@ pub fn decode_attention(task: &DecodeAttention<'_>, scratch: &mut DecodeScratch,
         let span = &spans[item];
         let base = span.kv_head * shape.group() * *max_rows + span.first;
         for g in 0..shape.group() {
-            // Only to check the bounds that the raw pointer below relies on; also disjoint, as spans are.
+            // Checks the bounds that the raw pointer below relies on; rows of different spans are disjoint.
             assert!(base + g * *max_rows + span.rows <= shape.q_heads * *max_rows);
         }
-        // SAFETY: every span has its own partial; logits of different spans are different rows.
+        // SAFETY: every span has its own partial result; logits of different spans are different rows.
         unsafe {
             let partial = partials.part(item * partial_len..(item + 1) * partial_len);
             let logits = Logits {
@@ -270,7 +274,7 @@ pub fn decode_attention(task: &DecodeAttention<'_>, scratch: &mut DecodeScratch,
     });
     let out = SharedMut::new(out);
     run(share, shape.q_heads, |h| {
-        // SAFETY: each query head has its own outputs, and the partials are only read now.
+        // SAFETY: each query head has its own outputs, and the partial results are only read.
         unsafe {
             let out = out.part(h * shape.head_dim..(h + 1) * shape.head_dim);
             let row = probabilities.part(h * *max_rows..(h + 1) * *max_rows);
@@ -282,7 +286,7 @@ pub fn decode_attention(task: &DecodeAttention<'_>, scratch: &mut DecodeScratch,
     });
 }
 
-/// `work(0)`, `work(1)`, ... on all threads, or on this one when that is quicker.
+/// Runs `work(0)`, `work(1)`, ... on all threads if `share`, else on this thread.
 fn run(share: bool, items: usize, work: impl Fn(usize) + Sync) {
     if share {
         for_each_range(items, |range| range.for_each(&work));
@@ -291,10 +295,10 @@ fn run(share: bool, items: usize, work: impl Fn(usize) + Sync) {
     }
 }
 
-/// Brings the spans of query head `h` to their common maximum and adds them up.
+/// Rescales the partial results of query head `h` to their common maximum and adds them up.
 ///
 /// # Safety
-/// Nobody writes the partials.
+/// No thread writes the partial results.
 unsafe fn combine(
     task: &DecodeAttention<'_>,
     spans: &[Span],
@@ -309,7 +313,7 @@ unsafe fn combine(
         let of_head = spans.iter().enumerate();
         of_head.filter(|(_, span)| span.kv_head == h / shape.group())
     };
-    // SAFETY: in bounds, and only read (the caller's promise); fields as laid out in `Partial::new`.
+    // SAFETY: in bounds, and only read (guaranteed by the caller); fields as laid out in `Partial::new`.
     let at = |item: usize, offset: usize| unsafe { *partials.start().add(item * len + offset) };
     let max = |item| at(item, g);
     let sum = |item| at(item, shape.group() + g);

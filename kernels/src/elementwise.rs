@@ -1,14 +1,14 @@
-//! The row-wise pieces of a transformer layer between its matrix products.
+//! Row-wise operations of a transformer layer between its matrix products.
 //!
-//! No matrix product here and no attention: each function walks its slices once.
+//! Each function makes one pass over its slices; matrix products and attention are in other modules.
 
 use crate::simd::{Lanes, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
 
-/// Elements that one thread takes at a time; shorter inputs are not worth waking another thread for.
+/// Elements per work item; shorter inputs are not worth waking another thread.
 const SHARE: usize = 1 << 14;
 
-/// Which elements of a head form the pairs that RoPE turns.
+/// Which elements of a head form the pairs that RoPE rotates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
     /// `(2i, 2i + 1)`: GGUF files of the llama family.
@@ -17,7 +17,8 @@ pub enum Pairing {
     Halves,
 }
 
-/// Root-mean-square norm of each row: `out = x / sqrt(mean(x^2) + eps) * weight`. `x` and `out` are `[rows, weight.len()]`.
+/// Root-mean-square norm of each row: `out = x / sqrt(mean(x^2) + eps) * weight`. `x` and `out` are `[rows,
+/// weight.len()]`.
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "x and out differ in length");
     assert_eq!(
@@ -35,7 +36,7 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist.
+    /// The CPU supports the level's instructions.
     unsafe fn norm_rows(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) = norm_rows_lanes;
 }
 
@@ -43,7 +44,7 @@ by_level! {
 unsafe fn norm_rows_lanes<V: Lanes>(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     let width = weight.len();
     for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let factor = unsafe { norm_factor::<V>(x, eps) };
         for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
             *out = x * factor * weight;
@@ -68,14 +69,14 @@ pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist.
+    /// The CPU supports the level's instructions.
     unsafe fn norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) = norm_in_place_lanes;
 }
 
 #[inline(always)]
 unsafe fn norm_in_place_lanes<V: Lanes>(x: &mut [f32], weight: &[f32], eps: f32) {
     for x in x.chunks_exact_mut(weight.len()) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let factor = unsafe { norm_factor::<V>(x, eps) };
         for (x, weight) in x.iter_mut().zip(weight) {
             *x = *x * factor * weight;
@@ -86,11 +87,11 @@ unsafe fn norm_in_place_lanes<V: Lanes>(x: &mut [f32], weight: &[f32], eps: f32)
 /// `1 / sqrt(mean(x^2) + eps)`.
 ///
 /// # Safety
-/// Runs at the level of `V`.
+/// Call only from code compiled for the level of `V`.
 #[inline(always)]
 unsafe fn norm_factor<V: Lanes>(x: &[f32], eps: f32) -> f32 {
     let width = x.len();
-    // Four chains: one sum waits for the one before it.
+    // Four independent sums hide the latency of the additions.
     let (blocks, rest) = x.split_at(width - width % (4 * V::N));
     // SAFETY: blocks are whole groups of four vectors.
     let squares = unsafe {
@@ -107,7 +108,8 @@ unsafe fn norm_factor<V: Lanes>(x: &[f32], eps: f32) -> f32 {
     1.0 / (sum / width as f32 + eps).sqrt()
 }
 
-/// Runs `work(first element, part)` over parts of `x` that are whole rows of `width`, on all threads if that pays.
+/// Runs `work(first element, part)` over parts of `x` that are whole rows of `width`, on all threads if `x` is long
+/// enough.
 fn for_each_part(x: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
     let len = x.len();
     let step = SHARE.next_multiple_of(width);
@@ -124,8 +126,8 @@ fn for_each_part(x: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) +
     });
 }
 
-/// Turns each pair of `x [rows, heads, head_dim]` by its row's angle, in place. `cos` and `sin` are `[rows, rope_dim / 2]`
-/// for exactly these rows; elements from `rope_dim` on stay as they are.
+/// RoPE: rotates each pair of `x [rows, heads, head_dim]` by the angle of its row, in place. `cos` and `sin` are
+/// `[rows, rope_dim / 2]` for exactly these rows; elements from `rope_dim` on are unchanged.
 pub fn rotate(
     x: &mut [f32],
     heads: usize,
@@ -176,7 +178,7 @@ fn rotate_rows(
     });
 }
 
-/// Turns one head of one row, `[head_dim]`, by the angles of its position, `[rope_dim / 2]`.
+/// Rotates one head of one row, `[head_dim]`, by the angles of its position, `[rope_dim / 2]`.
 #[inline(always)]
 pub(crate) fn rotate_row(x: &mut [f32], cos: &[f32], sin: &[f32], pairing: Pairing) {
     turn(x, cos, sin, pairing, 1.0);
@@ -205,7 +207,7 @@ fn turn(x: &mut [f32], cos: &[f32], sin: &[f32], pairing: Pairing, sign: f32) {
     }
 }
 
-/// Rows of `x` and columns of its angle tables.
+/// Panics unless `x` is whole rows of `heads x head_dim` and the angle tables have one line per row.
 fn check_rotation(x: &[f32], heads: usize, head_dim: usize, cos: &[f32], sin: &[f32]) {
     let width = heads * head_dim;
     assert_eq!(
@@ -235,7 +237,7 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist.
+    /// The CPU supports the level's instructions.
     unsafe fn silu_mul_part(gate: &mut [f32], up: &[f32]) = silu_mul_lanes;
 }
 
@@ -255,12 +257,12 @@ unsafe fn silu_mul_lanes<V: Lanes>(gate: &mut [f32], up: &[f32]) {
     }
 }
 
-/// `2 sqrt(2 / pi)`: twice the argument of GELU's tanh is this times `x + GELU_CUBE x^3`.
+/// `2 sqrt(2 / pi)`: this constant times `x + GELU_CUBE x^3` is twice the argument of GELU's tanh.
 const GELU_SLOPE: f32 = 1.595_769;
 const GELU_CUBE: f32 = 0.044_715;
 
-/// `gate = gelu(gate) * up`, in place, with GELU's tanh approximation:
-/// `gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, which is `x * sigmoid` of twice the argument.
+/// `gate = gelu(gate) * up`, in place, with the tanh approximation of GELU: `gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi)
+/// (x + 0.044715 x^3)))`, which equals `x * sigmoid` of twice the tanh argument.
 pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "gate and up differ in length");
     let level = simd_level();
@@ -272,7 +274,7 @@ pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist.
+    /// The CPU supports the level's instructions.
     unsafe fn gelu_mul_part(gate: &mut [f32], up: &[f32]) = gelu_mul_lanes;
 }
 
@@ -306,14 +308,14 @@ pub fn soft_cap(x: &mut [f32], cap: f32) {
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist.
+    /// The CPU supports the level's instructions.
     unsafe fn soft_cap_part(x: &mut [f32], cap: f32) = soft_cap_lanes;
 }
 
-/// [`soft_cap`] on this thread.
+/// [`soft_cap`] on the calling thread.
 ///
 /// # Safety
-/// Runs at the level of `V`.
+/// Call only from code compiled for the level of `V`.
 #[inline(always)]
 pub(crate) unsafe fn soft_cap_lanes<V: Lanes>(x: &mut [f32], cap: f32) {
     let whole = x.len() - x.len() % V::N;
@@ -338,7 +340,7 @@ pub fn add_assign(x: &mut [f32], y: &[f32]) {
     }
 }
 
-/// Index of the largest element, the lowest one among equals. NaN never wins; 0 for an empty slice.
+/// Index of the largest element; the lowest index among equals. NaN is never chosen; 0 for an empty slice.
 pub fn argmax(x: &[f32]) -> usize {
     let mut best = 0;
     for (i, value) in x.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! Bytes in words, for sentences about memory.
+//! Human-readable byte counts, for messages about memory.
 
-/// Bytes as a person reads them: 1.3 GiB.
+/// Formats a byte count with a binary unit: 1.3 GiB.
 pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
     let unit = UNITS.iter().find(|(_, size)| bytes >= *size);

@@ -1,20 +1,20 @@
-//! The inner loops of attention over kept rows: some rows against all heads of a group.
+//! Inner loops of attention over kept rows: some rows against all heads of a GQA group.
 //!
-//! Every row is loaded, and taken apart, once for as many heads as there are registers for.
+//! Every row is loaded and unpacked once for as many heads as fit in registers.
 //!
 //! ```text
-//! dots     keys across the lanes, one accumulator for each head and row; a vector of N such sums is added up at once
-//! values   two vectors of columns, one accumulator for each of them and each head, over all rows
+//! dots     keys across the lanes, one accumulator per head and row; N such accumulators are summed up at once
+//! values   two vectors of columns, one accumulator per vector and head, over all rows
 //! ```
 //!
-//! Which rows, and what becomes of logits in between, is decided in `span.rs` and `classes.rs`.
+//! `span.rs` and `classes.rs` choose the rows and process the logits between the two products.
 
 use crate::CacheType;
 use crate::panel::WIDEST;
 use crate::simd::{Lanes, SimdLevel, by_level};
 use crate::stored::{BLOCK, Bytes, Floats, Halves, Nibbles, Stored};
 
-/// Numbers of the heads of a group, one for each row: head `g`, row `r` is `start[g * stride + r]`.
+/// Logits or weights of a group, one per head and row: head `g`, row `r` is `start[g * stride + r]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Logits {
     pub start: *mut f32,
@@ -23,11 +23,11 @@ pub(crate) struct Logits {
 
 impl Logits {
     /// # Safety
-    /// As for pointers.
+    /// As for `pointer::add`.
     #[inline(always)]
     unsafe fn head(self, g: usize) -> Self {
         Self {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             start: unsafe { self.start.add(g * self.stride) },
             ..self
         }
@@ -37,8 +37,8 @@ impl Logits {
 /// `logits[g][r] = scale * keys[r] . queries[g]` for all heads of a group; `shape` is (group, head_dim, scale).
 ///
 /// # Safety
-/// Each key has `head_dim` numbers, stored as `kind`, `queries` is `[group, head_dim]`, and `logits` covers the results; the level's
-/// instructions exist.
+/// Each key is `head_dim` numbers stored as `kind`, `queries` is `[group, head_dim]`, and `logits` covers the results;
+/// the CPU supports the instructions of `level`.
 pub(crate) unsafe fn dot_heads(
     level: SimdLevel,
     kind: CacheType,
@@ -47,7 +47,7 @@ pub(crate) unsafe fn dot_heads(
     queries: &[f32],
     logits: Logits,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match kind {
             CacheType::F32 => dot_stored::<Floats>(level, shape, keys, queries, logits),
@@ -74,11 +74,11 @@ unsafe fn dot_lanes<V: Lanes, S: Stored>(
     let shape = (head_dim, scale);
     for g in (0..group).step_by(V::HEADS) {
         let queries = queries[g * head_dim..].as_ptr();
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let logits = logits.head(g);
             let heads = V::HEADS.min(group - g);
-            // Heads times rows are as many sums as a vector holds, or a few less.
+            // Heads times rows fill the lanes of one vector, or a few less.
             match V::N {
                 16 => match heads {
                     1 => dot_rows::<V, S, 1, 16>(shape, keys, queries, logits),
@@ -119,13 +119,13 @@ unsafe fn dot_rows<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usize>(
     logits: Logits,
 ) {
     for (tile, some) in keys.chunks(ROWS).enumerate() {
-        // Past the end the last row repeats; its results are dropped.
+        // Past the end the last row is repeated; the extra results are discarded.
         let mut keys = [some[0]; ROWS];
         for (r, key) in keys.iter_mut().enumerate() {
             *key = some[r.min(some.len() - 1)];
         }
         let mut dots = [0.0; WIDEST];
-        // SAFETY: the caller's promise; a vector has at most `WIDEST` elements.
+        // SAFETY: guaranteed by the caller; a vector has at most `WIDEST` elements.
         unsafe {
             dot_tile::<V, S, HEADS, ROWS>(head_dim, keys, queries)
                 .mul(V::splat(scale))
@@ -155,7 +155,7 @@ unsafe fn dot_tile<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usize>(
     keys: [*const u8; ROWS],
     queries: *const f32,
 ) -> V {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut sums = [[V::splat(0.0); ROWS]; HEADS];
         let whole = head_dim - head_dim % BLOCK;
@@ -183,7 +183,8 @@ unsafe fn dot_tile<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usize>(
     }
 }
 
-/// One vector of each row, number `first` of the block at byte `block`, times that of each head.
+/// Adds the product of one vector of each row with that of each head; the vector starts at number `first` of the block
+/// at byte offset `block`.
 ///
 /// # Safety
 /// As [`dot_heads`].
@@ -195,7 +196,7 @@ unsafe fn add_products<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usiz
     queries: *const f32,
     sums: &mut [[V; ROWS]; HEADS],
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut keys = [V::splat(0.0); ROWS];
         for (key, row) in keys.iter_mut().zip(rows) {
@@ -210,7 +211,7 @@ unsafe fn add_products<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usiz
     }
 }
 
-/// Adds what the numbers behind the last whole vector come to.
+/// Adds the products of the numbers after the last whole vector.
 ///
 /// # Safety
 /// As [`dot_heads`]; `dots` is `[heads, ROWS]`.
@@ -225,7 +226,7 @@ unsafe fn add_rest<V: Lanes, S: Stored, const ROWS: usize>(
         for (dot, key) in dots.iter_mut().zip(keys) {
             let mut sum = 0.0;
             for i in head_dim - head_dim % V::N..head_dim {
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     let number = S::single(key.add(i / BLOCK * S::BYTES), i % BLOCK);
                     sum += *queries.add(g * head_dim + i) * number;
@@ -236,12 +237,12 @@ unsafe fn add_rest<V: Lanes, S: Stored, const ROWS: usize>(
     }
 }
 
-/// `out[g] += sum over rows of weights[g][r] * values[r]` for all heads of a group; `shape` is (group, head_dim). Of use for few rows at
-/// a time: they are passed over again for every two vectors of columns.
+/// `out[g] += sum over rows of weights[g][r] * values[r]` for all heads of a group; `shape` is (group, head_dim).
+/// Efficient for few rows at a time only: it passes over the rows once per two vectors of columns.
 ///
 /// # Safety
-/// Each value has `head_dim` numbers, stored as `kind`, `weights` covers `group` x rows, `out` is `[group, head_dim]`; the level's
-/// instructions exist.
+/// Each value is `head_dim` numbers stored as `kind`, `weights` covers `group` x rows, `out` is `[group, head_dim]`;
+/// the CPU supports the instructions of `level`.
 pub(crate) unsafe fn add_heads(
     level: SimdLevel,
     kind: CacheType,
@@ -250,7 +251,7 @@ pub(crate) unsafe fn add_heads(
     weights: Logits,
     out: &mut [f32],
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match kind {
             CacheType::F32 => add_stored::<Floats>(level, shape, values, weights, out),
@@ -276,7 +277,7 @@ unsafe fn add_lanes<V: Lanes, S: Stored>(
 ) {
     for g in (0..group).step_by(V::HEADS) {
         let out = out[g * head_dim..].as_mut_ptr();
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let weights = weights.head(g);
             let heads = V::HEADS.min(group - g);
@@ -315,7 +316,7 @@ unsafe fn add_values<V: Lanes, S: Stored, const HEADS: usize>(
 ) {
     let whole = head_dim - head_dim % V::N;
     let mut column = 0;
-    // SAFETY: the caller's promise; columns stay below head_dim, and pairs of vectors inside a block.
+    // SAFETY: guaranteed by the caller; columns stay below head_dim, and pairs of vectors inside a block.
     unsafe {
         while column + 2 * V::N <= whole {
             add_columns::<V, S, HEADS, 2>(head_dim, column, values, weights, out);
@@ -336,7 +337,7 @@ unsafe fn add_values<V: Lanes, S: Stored, const HEADS: usize>(
     }
 }
 
-/// [`add_values`] for `COLUMNS` vectors from number `column` of each row, held in registers over all rows.
+/// [`add_values`] for `COLUMNS` vectors from number `column` of each row, accumulated in registers over all rows.
 ///
 /// # Safety
 /// As [`add_heads`]; the vectors lie in one block.
@@ -348,7 +349,7 @@ unsafe fn add_columns<V: Lanes, S: Stored, const HEADS: usize, const COLUMNS: us
     weights: Logits,
     out: *mut f32,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let out = out.add(column);
         let (block, first) = (column / BLOCK * S::BYTES, column % BLOCK);

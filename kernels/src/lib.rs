@@ -1,30 +1,31 @@
-//! What has to be fast on the CPU: attention over KV rows, the scores that selection methods rank by, moving rows, the
-//! row-wise pieces of a layer, and memory-mapped weights.
+//! CPU kernels: attention over KV rows, the scores that selection methods rank by, gather and merge of rows, the
+//! row-wise operations of a layer, and memory-mapped weights.
 //!
 //! - `rows.rs`: [`RowStore`], keys or values of one layer, and [`gather_rows`].
-//! - `cache_type.rs`: [`CacheType`], how kept rows are stored.
-//! - `prefill.rs`: [`prefill_attention`], a chunk of the prompt over everything before it.
-//! - `window.rs`: [`window_scores`], the attention that each token gets from the last rows, and [`window_maxima`], the most that any
-//!   of them gives it.
-//! - `measure.rs`: [`add_column_sums`], the attention that each token gets from all rows, [`mark_below_average`], which rows gave it
-//!   little, and [`log_sum_exp`].
-//! - `pass.rs`: one pass of some rows over some keys, for these two.
-//! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows; `heads.rs`: its inner loops, `stored.rs`: how rows
-//!   of each type come into registers.
-//! - `classes.rs`: [`class_attention`], the same where several tokens share a row, and the merging of rows.
-//! - `nearest_by_cosine.rs`: [`nearest_by_cosine`], which of some tokens a token is most like; `rows/alike.rs`: how alike two kept rows are.
-//! - `quadratic.rs`: [`add_gram`] and [`quadratic_forms`], what is asked of queries and keys where the former are expected.
+//! - `cache_type.rs`: [`CacheType`], the storage type of kept rows.
+//! - `prefill.rs`: [`prefill_attention`], a chunk of the prompt over all positions up to each row.
+//! - `window.rs`: [`window_scores`], the attention of the last rows to each token, and [`window_maxima`], the largest
+//!   of these probabilities.
+//! - `measure.rs`: [`add_column_sums`], the attention of all rows to each token, [`mark_below_average`], the rows that
+//!   attend little to a token, and [`log_sum_exp`].
+//! - `pass.rs`: one pass of query rows over keys, for `window.rs` and `measure.rs`.
+//! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows; `heads.rs`: its inner loops;
+//!   `stored.rs`: loading rows of each type into registers.
+//! - `classes.rs`: [`class_attention`], decode attention where several tokens share a row, and merging rows.
+//! - `nearest_by_cosine.rs`: [`nearest_by_cosine`], the most similar token among candidates; `rows/alike.rs`: cosines
+//!   of kept rows.
+//! - `quadratic.rs`: [`add_gram`] and [`quadratic_forms`], for methods that model the distribution of future queries.
 //! - `elementwise.rs`: norms, RoPE, SwiGLU, sums.
-//! - `reference.rs`: the specification of all of the above in plain loops; tests compare.
+//! - `reference.rs`: the specification of all kernels in plain loops; tests compare against it.
 //! - `simd.rs`, `x86.rs`, `panel.rs`: vector instructions chosen at run time, and the inner loops written in them.
 //! - `packed.rs`: [`PackedRows`], rows in f16 or q8_0.
-//! - `threads.rs`, `pool.rs`, `stop.rs`: the pool that kernels share, and how to interrupt them.
-//! - `mapped.rs`: weights as a file mapping; `quantised/`: products with those of them that are quantised.
-//! - `format_bytes.rs`: bytes as a person reads them.
-//! - `bandwidth.rs`: how fast the machine moves memory, for benchmarks.
+//! - `threads.rs`, `pool.rs`, `stop.rs`: the thread pool of all kernels, and how to interrupt them.
+//! - `mapped.rs`: weights in a mapped file; `quantised/`: products with quantised weights.
+//! - `format_bytes.rs`: human-readable byte counts.
+//! - `bandwidth.rs`: memory bandwidth of the machine, for benchmarks.
 //!
-//! What is absent on purpose: models, policies, tensors with a shape at run time. Everything is an
-//! f32 slice with its shape in the documentation, and a wrong shape is a panic that names the values.
+//! This crate contains no models, no policies and no tensors with a run-time shape. Every argument is an f32 slice
+//! whose shape is documented; a wrong shape is a panic that names the values.
 
 #![warn(missing_docs)]
 
@@ -65,7 +66,8 @@ pub use classes::{
     ClassAttention, ClassScratch, RankRotation, class_attention, mean_row, row_length,
 };
 pub use counting::{
-    CountingAllocator, REFUSED, allocated_bytes, allocations, may_be_refused, settled_allocations,
+    CountingAllocator, OUT_OF_MEMORY, allocated_bytes, allocations, may_be_refused,
+    settled_allocations,
 };
 pub use decode::{DecodeAttention, DecodeScratch, Rotation, decode_attention};
 pub use elementwise::{
@@ -86,7 +88,7 @@ pub use simd::{SimdLevel, simd_level};
 pub use stop::{Stop, Stopped};
 pub use window::{Normalise, WindowScores, window_maxima, window_scores, window_scores_among};
 
-/// Heads of an attention layer. Query head `h` reads kv head `h / group()`.
+/// Heads of an attention layer. Query head `h` reads KV head `h / group()`.
 ///
 /// ```text
 /// q_heads 6, kv_heads 2:   query head  0 1 2 3 4 5
@@ -102,13 +104,13 @@ pub struct HeadShape {
     pub head_dim: usize,
 }
 
-/// From the dot product of a query and a key to the logit that softmax sees: `factor * dot`, then, where there is a cap,
-/// `cap * tanh(logit / cap)` (Gemma 2).
+/// Converts the dot product of a query and a key to a logit: `factor * dot`, then, with a cap, `cap * tanh(logit /
+/// cap)` (soft capping, Gemma 2).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     /// Usually `1 / sqrt(head_dim)`.
     pub factor: f32,
-    /// Above 0; `None` leaves logits as they are.
+    /// Above 0; `None` disables soft capping.
     pub cap: Option<f32>,
 }
 
@@ -119,7 +121,7 @@ impl From<f32> for Scale {
 }
 
 impl HeadShape {
-    /// Query heads that share one kv head.
+    /// Query heads that share one KV head.
     pub fn group(&self) -> usize {
         self.q_heads / self.kv_heads
     }
@@ -142,7 +144,7 @@ impl HeadShape {
         );
     }
 
-    /// Panics unless `store` fits these heads and has room for `rows(h)` rows in every head.
+    /// Panics unless `store` matches these heads and has a capacity of at least `rows(h)` in every head.
     fn check_store(&self, name: &str, store: &RowStore, rows: impl Fn(usize) -> usize) {
         assert_eq!(
             (store.kv_heads(), store.head_dim()),

@@ -1,11 +1,10 @@
-//! Weights used straight from the pages of a mapped file.
+//! Weights used directly from the pages of a mapped file.
 //!
-//! What it is for: a model file is mapped once, and its quantised blocks are multiplied where they lie. Nothing is
-//! copied, so the weights cost no memory beyond the page cache, and a multiplication of one row allocates nothing
-//! once its thread has warmed up.
+//! A model file is mapped once, and its quantised blocks are multiplied in place. Nothing is copied, so the weights
+//! cost no memory beyond the page cache, and multiplying one row allocates nothing once the thread has warmed up.
 //!
-//! What it is not: it knows no file format and no model. Whoever parsed the file says where a matrix starts, of what
-//! type it is and how large it is; everything that could make the view unsound is checked here.
+//! This module knows no file format and no model. The parser of the file passes the start, type and size of each
+//! matrix; this module checks everything that could make the view unsound.
 //!
 //! ```text
 //! file bytes  ....|row 0: block block block|row 1: block block block|....
@@ -39,7 +38,7 @@ compile_error!(
     "mapped weights are little-endian; a big-endian machine would have to swap every block"
 );
 
-/// What [`MappedMatrix`] needs of its blocks, kept apart so that it can be boxed.
+/// Operations of a typed matrix that [`MappedMatrix`] calls through a box.
 trait Rows: Send + Sync {
     fn multiply(&self, m: usize, inputs: &[f32], out: &mut [f32]);
     fn row_to_f32(&self, row_blocks: usize, row: usize, out: &mut [f32]);
@@ -167,17 +166,17 @@ impl MappedMatrix {
         self.blocks.bytes()
     }
 
-    /// Whether the numbers are whole ones with scales, which multiply inputs rounded to bytes ([`multiply_together`]); else they are
-    /// floating point.
+    /// Whether the numbers are integers with scales, which are multiplied with inputs rounded to bytes
+    /// ([`multiply_together`]); otherwise they are floating point.
     pub fn is_quantised(&self) -> bool {
         quantised::is_quantised(self.dtype)
     }
 
-    /// `out[m, rows] = inputs[m, cols] * self^T`, for few rows where the numbers are floating point. Allocates nothing once its thread
-    /// has seen as many inputs.
+    /// `out[m, rows] = inputs[m, cols] * self^T`; if the matrix is floating point, efficient for small `m` only.
+    /// Allocates nothing once the thread has processed inputs of this size.
     ///
     /// # Panics
-    /// When a length does not fit.
+    /// If a length does not match.
     pub fn multiply(&self, m: usize, inputs: &[f32], out: &mut [f32]) {
         assert_eq!(inputs.len(), m * self.cols, "inputs are [m, cols]");
         assert_eq!(out.len(), m * self.rows, "out is [m, rows]");
@@ -196,14 +195,14 @@ impl MappedMatrix {
                 out,
                 add: false,
             };
-            multiply_together([product], rounded, never).expect("nobody asks to stop");
+            multiply_together([product], rounded, never).expect("never stopped");
         });
     }
 
-    /// One row as f32, `out [cols]`; allocates nothing.
+    /// Converts row `row` to f32, `out [cols]`; allocates nothing.
     ///
     /// # Panics
-    /// When `row` or the length of `out` does not fit.
+    /// If `row` is out of range or `out` has the wrong length.
     pub fn row_to_f32(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(out.len(), self.cols, "out is [cols]");
@@ -222,24 +221,24 @@ impl MappedMatrix {
     }
 }
 
-/// A quantised matrix of a product, and where its results go.
+/// A quantised matrix of a product, and its output.
 pub struct Product<'a> {
     /// The matrix.
     pub matrix: &'a MappedMatrix,
     /// `[m, rows]`
     pub out: &'a mut [f32],
-    /// Added to what is in `out` instead of replacing it.
+    /// Adds to `out` instead of replacing it.
     pub add: bool,
 }
 
-/// `out[m, rows] (+)= inputs[m, cols] * matrix^T` for several quantised matrices with the same inputs, shared out to all threads in one go.
-/// Allocates nothing once warm.
+/// `out[m, rows] (+)= inputs[m, cols] * matrix^T` for several quantised matrices with the same inputs, in one parallel
+/// loop over all threads. Allocates nothing once warm.
 ///
 /// # Errors
-/// [`Stopped`], within a hundredth of a second of the request; results are then half-written.
+/// [`Stopped`], within 10 ms of the request; the results are then incomplete.
 ///
 /// # Panics
-/// When a length does not fit, or a matrix is of floating-point numbers.
+/// If a length does not match, or a matrix is floating point.
 pub fn multiply_together<const N: usize>(
     products: [Product<'_>; N],
     inputs: &QuantisedRows,
@@ -252,13 +251,13 @@ pub fn multiply_together<const N: usize>(
     quantised::multiply(&parts, inputs, stop)
 }
 
-/// [`multiply_together`] with the same `rows` of every matrix, `out` being `[m, rows.len()]`.
+/// [`multiply_together`] restricted to rows `rows` of every matrix; `out` is `[m, rows.len()]`.
 ///
 /// # Errors
-/// As there.
+/// As [`multiply_together`].
 ///
 /// # Panics
-/// As there, and when a matrix has no such rows.
+/// As [`multiply_together`], and if a matrix has fewer rows.
 pub fn multiply_rows_together<const N: usize>(
     products: [Product<'_>; N],
     rows: Range<usize>,
@@ -270,7 +269,7 @@ pub fn multiply_rows_together<const N: usize>(
 }
 
 impl<'a> Product<'a> {
-    /// Of these rows of the matrix.
+    /// This product restricted to `rows` of the matrix.
     fn part(self, rows: Range<usize>, inputs: &QuantisedRows) -> Part<'a> {
         let Product { matrix, out, add } = self;
         assert!(matrix.is_quantised(), "{matrix:?} takes f32 inputs");

@@ -1,15 +1,16 @@
-//! What selection methods ask of rows one by one: their log-sum-exp, column sums from one that is known, marks for low scores, and
-//! each row's probabilities.
+//! Per-row measures for selection methods: log-sum-exp, column sums with a known log-sum-exp, marks for low scores, and
+//! the probabilities of each row.
 //!
-//! All are passes of `window.rs` over tiles of 64 rows; but for the last, nothing of size `rows x tokens` is ever held. Not here: the mean
-//! over a window ([`crate::window_scores`]), and what a method makes of the numbers.
+//! All are passes (`pass.rs`) over tiles of 64 rows; except for the probabilities, nothing of size `rows x tokens` is
+//! ever allocated. The mean over an observation window is [`crate::window_scores`]; the selection is in
+//! `kept-policies`.
 
 use crate::pass::{Pass, ROWS};
 use crate::threads::SharedMut;
 use crate::window::{visit_columns, write_log_sum_exp};
 use crate::{HeadShape, Normalise, RowStore, Scale, Stop, Stopped, WindowScores};
 
-/// The last rows of a prompt, as far as it has been read, and all keys before and among them.
+/// The last rows of the prompt read so far, and the keys of all positions up to them.
 ///
 /// ```text
 /// tokens = 5, 2 rows          key row == position
@@ -21,7 +22,7 @@ use crate::{HeadShape, Normalise, RowStore, Scale, Stop, Stopped, WindowScores};
 pub struct LastRows<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
-    /// From dot products to logits.
+    /// Converts dot products to logits.
     pub scale: Scale,
     /// `[rows, q_heads, head_dim]`, rotated: the rows at positions `tokens - rows..tokens`.
     pub queries: &'a [f32],
@@ -63,8 +64,11 @@ impl<'a> LastRows<'a> {
     }
 }
 
-/// Writes `log_sum_exp [q_heads, rows]`: the natural logarithm of each row's sum of `exp(scale * query . key)`. Only for rows whose
-/// attention nobody needs: [`crate::prefill_attention`] gives the same on the way.
+/// Writes `log_sum_exp [q_heads, rows]`: the natural logarithm of each row's sum of `exp(scale * query . key)`. Only
+/// for rows whose attention is not computed anyway: [`crate::prefill_attention`] also returns the log-sum-exp.
+///
+/// # Errors
+/// [`Stopped`], after [`Stop::request`].
 pub fn log_sum_exp(
     task: &LastRows<'_>,
     log_sum_exp: &mut [f32],
@@ -76,9 +80,13 @@ pub fn log_sum_exp(
 }
 
 /// Adds the causal softmax probabilities of each key, summed over the rows, to the first `tokens` columns of `sums
-/// [q_heads, columns]`. `log_sum_exp [q_heads, rows]` is that of the rows.
+/// [q_heads, columns]`. `log_sum_exp [q_heads, rows]` is the log-sum-exp of the rows.
 ///
-/// One pass over the keys: a dot product and one exponential per row and key it sees. A prompt is added chunk by chunk.
+/// One pass over the keys: a dot product and one exponential per row and visible key. A prompt can be added chunk by
+/// chunk.
+///
+/// # Errors
+/// [`Stopped`], after [`Stop::request`].
 pub fn add_column_sums(
     task: &LastRows<'_>,
     log_sum_exp: &[f32],
@@ -105,10 +113,15 @@ pub fn add_column_sums(
     visit_columns(&task.window(), &pass, stop)
 }
 
-/// Writes the causal softmax probability of each key for each row to `out [rows, q_heads, stride]`: of row i the first `tokens -
-/// rows + i + 1` columns; what stands behind them stays. `log_sum_exp [q_heads, rows]` is that of the rows.
+/// Writes the causal softmax probability of each key for each row to `out [rows, q_heads, stride]`: for row i the first
+/// `tokens - rows + i + 1` columns; the columns after them are unchanged. `log_sum_exp [q_heads, rows]` is the
+/// log-sum-exp of the rows.
 ///
-/// For methods that decide token by token; a caller brings few rows at a time, because `rows x tokens` numbers are held.
+/// For methods that decide token by token. Pass few rows at a time, because the result has `rows x tokens` numbers per
+/// query head.
+///
+/// # Errors
+/// [`Stopped`], after [`Stop::request`].
 pub fn row_probabilities(
     task: &LastRows<'_>,
     log_sum_exp: &[f32],
@@ -133,14 +146,17 @@ pub fn row_probabilities(
     visit_columns(&task.window(), &pass, stop)
 }
 
-/// Words that hold one bit for each of `rows` rows.
+/// Number of u64 words that hold one bit for each of `rows` rows.
 pub fn words(rows: usize) -> usize {
     rows.div_ceil(ROWS)
 }
 
-/// Writes `bits [kv_heads, tokens, words]`: bit i of a key's words is set where the i-th row gave the key less than the average
-/// of the keys it sees, `1 / t` for a row that sees t. The probabilities of a group's heads are averaged first. A row that cannot
-/// see a key sets nothing.
+/// Writes `bits [kv_heads, tokens, words]`: bit i of a key's words is set if row i gives the key less than the average
+/// probability of its visible keys, `1 / t` for a row that sees t keys. Probabilities are first averaged over the heads
+/// of the group. A row that cannot see a key leaves its bit 0.
+///
+/// # Errors
+/// [`Stopped`], after [`Stop::request`].
 pub fn mark_below_average(
     task: &LastRows<'_>,
     bits: &mut [u64],
@@ -157,7 +173,7 @@ pub fn mark_below_average(
         shape.kv_heads,
         task.tokens
     );
-    // Tiles of rows that come before a key never visit it.
+    // A tile of rows skips the keys after its last row, so their words must be cleared first.
     bits.fill(0);
     let pass = Pass::Mark {
         log_sum_exp: &known,

@@ -1,8 +1,9 @@
-//! Which of some tokens a token is most like: what a method that merges asks of a prompt, for thousands of tokens and a thousand each.
+//! The most similar of some candidate tokens for each token, for merging methods: thousands of tokens with a thousand
+//! candidates each.
 //!
 //! ```text
-//! others    [head_dim][lanes]  their keys of length 1, transposed once for a tile of tokens; and their values
-//! products  [tokens][lanes]    tokens' keys of length 1 x these; and values; the largest of key times value counts
+//! others    [head_dim][lanes]  candidate keys scaled to length 1, transposed once per tile of tokens; likewise values
+//! products  [tokens][lanes]    token keys of length 1 x candidate keys; likewise values; the best product of both wins
 //! ```
 
 use crate::panel::{PANEL, Strided, TILE, pack_lane, product, split, with_scratch};
@@ -10,10 +11,10 @@ use crate::simd::{Lanes, by_level};
 use crate::simd_level;
 use crate::threads::{SharedMut, for_each_range};
 
-/// A row of this length or less has no direction.
+/// Lower bound for the length of a row: a zero row has cosine 0 with every row.
 const LEAST_LENGTH: f32 = 1e-12;
 
-/// One head's rows, and the tokens that are looked at.
+/// The rows of one head, and the candidates.
 struct Task<'a> {
     keys: &'a [f32],
     values: &'a [f32],
@@ -21,11 +22,12 @@ struct Task<'a> {
     others: &'a [u32],
 }
 
-/// For each of `tokens` the first of `others` whose key and value are most like its own, by the product of both cosines: its index among
-/// `others`, and the product. `keys` and `values` `[n, head_dim]` are one head's; `best [tokens]`. A row of no length is like nothing.
+/// For each of `tokens`, finds the most similar of `others`: the first one with the largest product of key cosine and
+/// value cosine. Writes its index in `others` and the product to `best [tokens]`. `keys` and `values`, `[n, head_dim]`,
+/// are the rows of one head. A row of length 0 has cosine 0 with every row.
 ///
 /// # Panics
-/// When `best` is not as long as `tokens`, there are no `others`, or a token has no row.
+/// If `best` and `tokens` differ in length, `others` is empty, or a token has no row.
 pub fn nearest_by_cosine(
     [keys, values]: [&[f32]; 2],
     head_dim: usize,
@@ -45,7 +47,7 @@ pub fn nearest_by_cosine(
     for_each_range(tokens.len().div_ceil(TILE), |items| {
         for item in items {
             let tile = item * TILE..tokens.len().min((item + 1) * TILE);
-            // SAFETY: every item is run once.
+            // SAFETY: each item runs exactly once.
             let best = unsafe { best.part(tile.clone()) };
             with_scratch(
                 2 * (TILE + PANEL) * head_dim + 2 * TILE * PANEL,
@@ -60,12 +62,12 @@ pub fn nearest_by_cosine(
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist.
+    /// The CPU supports the level's instructions.
     unsafe fn visit_tile(task: &Task<'_>, tokens: &[u32], best: &mut [(u32, f32)], scratch: &mut [f32]) = visit_tile_lanes;
 }
 
 /// # Safety
-/// Runs at the level of `V`.
+/// Call only from code compiled for the level of `V`.
 #[inline(always)]
 unsafe fn visit_tile_lanes<V: Lanes>(
     task: &Task<'_>,
@@ -106,7 +108,7 @@ unsafe fn visit_tile_lanes<V: Lanes>(
             ),
         ];
         for (all, own, packed, products) in parts {
-            // Lanes beyond the others stay harmless.
+            // Unused lanes must be finite.
             packed[..dim * width].fill(0.0);
             for (lane, &other) in others.iter().enumerate() {
                 let from = &all[other as usize * dim..][..dim];
@@ -120,7 +122,7 @@ unsafe fn visit_tile_lanes<V: Lanes>(
                 row_stride: dim,
                 step_stride: 1,
             };
-            // SAFETY: the level is the caller's promise; sizes as drawn above.
+            // SAFETY: the caller guarantees the level; sizes as drawn above.
             unsafe {
                 product::<V>(
                     (tokens.len(), dim, width / V::N),

@@ -1,12 +1,12 @@
-//! Rows of keys or values in fewer bytes, for files and for rows that are seldom read: f16, or q8_0 blocks as GGUF files have
-//! them.
+//! Compact formats of key and value rows, for files and for rows that are rarely read: f16, or q8_0 blocks as in GGUF
+//! files.
 //!
 //! ```text
 //! f16    head_dim numbers of 2 bytes
-//! q8_0   blocks of 32 numbers: scale (f16), 32 signed bytes     a last block that is not full is filled up with zeros
+//! q8_0   blocks of 32 numbers: scale (f16), 32 signed bytes     an incomplete last block is padded with zeros
 //! ```
 //!
-//! Little-endian, as everything we write. Not here: where packed rows lie.
+//! Little-endian, like every file that Kept writes. The callers choose where packed rows are stored.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -18,20 +18,20 @@ use crate::threads::{SharedMut, for_each_range};
 const BLOCK: usize = 32;
 /// Bytes of a q8_0 block.
 const BLOCK_BYTES: usize = 2 + BLOCK;
-/// Rows that a thread takes at a time.
+/// Rows per work item.
 const ROWS_AT_ONCE: usize = 256;
 
-/// How numbers of a row are stored.
+/// Storage format of the numbers of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PackedRows {
-    /// Half precision: 11 bits of each number.
+    /// Half precision: 11 significant bits per number.
     F16,
-    /// 8 bits a number, with a scale for every 32.
+    /// 8 bits per number, with one scale per 32 numbers.
     Q8_0,
 }
 
 impl PackedRows {
-    /// As people write it: `f16` or `q8_0`.
+    /// The name: `f16` or `q8_0`.
     pub fn name(self) -> &'static str {
         match self {
             PackedRows::F16 => "f16",
@@ -39,7 +39,7 @@ impl PackedRows {
         }
     }
 
-    /// The kind of this name.
+    /// The format with this name.
     pub fn named(name: &str) -> Option<Self> {
         let kinds = [PackedRows::F16, PackedRows::Q8_0];
         kinds.into_iter().find(|kind| kind.name() == name)
@@ -53,10 +53,10 @@ impl PackedRows {
         }
     }
 
-    /// Writes `rows [rows, head_dim]` to `out [rows, row_bytes]`.
+    /// Packs `rows [rows, head_dim]` into `out [rows, row_bytes]`.
     ///
     /// # Panics
-    /// When the lengths do not fit.
+    /// If the lengths do not match.
     pub fn pack(self, rows: &[f32], head_dim: usize, out: &mut [u8]) {
         let row_bytes = self.row_bytes(head_dim);
         assert_eq!(rows.len() / head_dim * row_bytes, out.len(), "as many rows");
@@ -66,7 +66,7 @@ impl PackedRows {
             for first in items.map(|item| item * ROWS_AT_ONCE) {
                 let count = ROWS_AT_ONCE.min(rows.len() / head_dim - first);
                 let from = rows[first * head_dim..][..count * head_dim].chunks_exact(head_dim);
-                // SAFETY: each item is handed out once, and its rows are its own.
+                // SAFETY: each item runs exactly once and writes only its own rows.
                 let to = unsafe { out.part(first * row_bytes..(first + count) * row_bytes) };
                 for (row, out) in from.zip(to.chunks_exact_mut(row_bytes)) {
                     match self {
@@ -78,10 +78,10 @@ impl PackedRows {
         });
     }
 
-    /// Writes the rows in `bytes [rows, row_bytes]` to `out [rows, head_dim]`.
+    /// Unpacks `bytes [rows, row_bytes]` into `out [rows, head_dim]`.
     ///
     /// # Panics
-    /// When the lengths do not fit.
+    /// If the lengths do not match.
     pub fn unpack(self, bytes: &[u8], head_dim: usize, out: &mut [f32]) {
         let row_bytes = self.row_bytes(head_dim);
         assert_eq!(
@@ -97,7 +97,7 @@ impl PackedRows {
             for first in items.map(|item| item * ROWS_AT_ONCE) {
                 let count = ROWS_AT_ONCE.min(rows - first);
                 let from = &bytes[first * row_bytes..][..count * row_bytes];
-                // SAFETY: each item is handed out once, and its rows are its own.
+                // SAFETY: each item runs exactly once and writes only its own rows.
                 let to = unsafe { out.part(first * head_dim..(first + count) * head_dim) };
                 if seamless {
                     self.unpack_row(from, to);
@@ -111,12 +111,12 @@ impl PackedRows {
         });
     }
 
-    /// Whether rows fill their blocks, so that many of them are stored as one long row would be.
+    /// Whether rows have no padding, so that consecutive rows can be unpacked as one long row.
     fn is_seamless(self, head_dim: usize) -> bool {
         self == PackedRows::F16 || head_dim.is_multiple_of(BLOCK)
     }
 
-    /// Writes one row to its bytes.
+    /// Packs one row into `out`.
     pub(crate) fn pack_row(self, row: &[f32], out: &mut [u8]) {
         match self {
             PackedRows::F16 => pack_f16(row, out),
@@ -124,7 +124,7 @@ impl PackedRows {
         }
     }
 
-    /// Writes the row in `bytes`, at the level of the machine; or many of them, if they are seamless.
+    /// Unpacks the row in `bytes`, at the machine's SIMD level; or several rows, if they are seamless.
     fn unpack_row(self, bytes: &[u8], row: &mut [f32]) {
         match self {
             PackedRows::F16 => CacheType::F16.read(bytes, row),
@@ -132,7 +132,7 @@ impl PackedRows {
         }
     }
 
-    /// Replaces numbers by what they are after packing and unpacking.
+    /// Rounds `rows` in place to the values that packing and unpacking gives.
     pub fn round(self, rows: &mut [f32], head_dim: usize) {
         let mut packed = vec![0; self.row_bytes(head_dim)];
         for row in rows.chunks_exact_mut(head_dim) {
@@ -142,7 +142,7 @@ impl PackedRows {
     }
 }
 
-/// Numbers that are converted between f32 and f16 at a time, on the stack.
+/// Numbers converted between f32 and f16 at a time, on the stack.
 const HALVES: usize = 64;
 
 fn pack_f16(row: &[f32], out: &mut [u8]) {
@@ -156,7 +156,7 @@ fn pack_f16(row: &[f32], out: &mut [u8]) {
     }
 }
 
-/// As ggml does: the largest number of a block becomes 127, and the scale is rounded to f16.
+/// As in ggml: the number with the largest magnitude in a block becomes 127 or -127, and the scale is rounded to f16.
 fn pack_q8_0(row: &[f32], out: &mut [u8]) {
     for (numbers, out) in row.chunks(BLOCK).zip(out.chunks_exact_mut(BLOCK_BYTES)) {
         let largest = numbers.iter().fold(0.0f32, |most, x| most.max(x.abs()));

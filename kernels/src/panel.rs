@@ -1,7 +1,7 @@
-//! The inner loops that prefill and window scores share: one tile of keys against one panel of query rows.
+//! Inner loops shared by prefill and window scores: one tile of keys against one panel of query rows.
 //!
-//! Query rows lie across the lanes, keys and dimensions down the rows, so that everything is a vertical operation: no
-//! sum across lanes, no transposed or copied keys and values. A panel is at most `ACROSS` vectors wide.
+//! Query rows lie across the lanes; keys and dimensions lie down the rows. So all operations are vertical: no sum
+//! across lanes, no transposed or copied keys and values. A panel is at most `ACROSS` vectors wide.
 //!
 //! ```text
 //! queries   [head_dim][lanes]   transposed once per panel, scaled
@@ -9,12 +9,12 @@
 //! out       [head_dim][lanes]  += values^T [head_dim][keys]  x probabilities [keys][lanes]
 //! ```
 //!
-//! Not here: which keys and rows to visit, and in what order.
+//! The callers choose which keys and rows to visit, and in what order.
 
 use crate::simd::Lanes;
 
-/// Keys per tile: the logits of 64 keys x 64 lanes (16 KiB) stay in the first-level cache, and so does the tile's share
-/// of queries or values while one panel passes over it.
+/// Keys per tile: the logits of 64 keys x 64 lanes (16 KiB) stay in the L1 cache, as does the tile's share of queries
+/// or values while one panel passes over it.
 pub(crate) const TILE: usize = 64;
 
 /// Most elements of a vector, over all levels.
@@ -26,7 +26,7 @@ pub(crate) const PANEL: usize = 64;
 /// Rows of accumulators in the register tile: 6 x 4 vectors of 32 registers (AVX-512), 6 x 2 of 16 (AVX2, SSE).
 const DOWN: usize = 6;
 
-/// Below every real logit, yet finite: keys that a row cannot see at all must not give infinity minus infinity.
+/// Below every real logit, yet finite: a lane without visible keys must not compute infinity minus infinity.
 pub(crate) const UNSEEN: f32 = -1e30;
 
 /// A matrix whose element `(row, step)` is `start[row * row_stride + step * step_stride]`.
@@ -37,11 +37,11 @@ pub(crate) struct Strided {
     pub step_stride: usize,
 }
 
-/// `out[row][lane] = out[row][lane] * keep[lane] + sum over steps of left(row, step) * right[step][lane]`, for `rows` rows
-/// and `steps` steps; without `keep`, the old `out` is not read. `right` and `out` are `[_][across * N]`.
+/// `out[row][lane] = out[row][lane] * keep[lane] + sum over steps of left(row, step) * right[step][lane]`, for `rows`
+/// rows and `steps` steps; without `keep`, the old `out` is not read. `right` and `out` are `[_][across * N]`.
 ///
 /// # Safety
-/// Pointers cover the extents above, `out` overlaps no input, and the caller runs at the level of `V`.
+/// The pointers cover these extents, `out` overlaps no input, and the caller runs at the level of `V`.
 #[inline(always)]
 pub(crate) unsafe fn product<V: Lanes>(
     (rows, steps, across): (usize, usize, usize),
@@ -50,7 +50,7 @@ pub(crate) unsafe fn product<V: Lanes>(
     keep: Option<*const f32>,
     out: *mut f32,
 ) {
-    // SAFETY: the caller's promise, passed on.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match across {
             1 => product_across::<V, 1>(rows, steps, left, right, keep, out),
@@ -76,10 +76,10 @@ unsafe fn product_across<V: Lanes, const ACROSS: usize>(
     mut out: *mut f32,
 ) {
     let mut remaining = rows;
-    // SAFETY: the caller's promise; both pointers move over `rows` rows in all.
+    // SAFETY: guaranteed by the caller; both pointers move over `rows` rows in all.
     unsafe {
         while remaining > 0 {
-            // Two tiles of 4 beat one of 6 and one of 2: few accumulators leave the multipliers idle.
+            // Two tiles of 4 rows are faster than 6 + 2: a tile with few accumulators leaves the multipliers idle.
             let down = match remaining {
                 8 => 4,
                 _ => remaining.min(DOWN),
@@ -111,7 +111,7 @@ unsafe fn register_tile<V: Lanes, const ROWS: usize, const ACROSS: usize>(
     keep: Option<*const f32>,
     out: *mut f32,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut sums = [[V::splat(0.0); ACROSS]; ROWS];
         if let Some(keep) = keep {
@@ -153,15 +153,15 @@ pub(crate) struct Running {
     pub max: *mut f32,
     /// Sum of `exp(logit - max)` so far; start with 0.
     pub sum: *mut f32,
-    /// Written: the factor that brings what was accumulated before this tile to the new `max`.
+    /// Output: the factor that rescales earlier accumulations to the new `max`.
     pub keep: *mut f32,
 }
 
-/// Turns `logits [keys][lanes]` into `exp(logit - max)` and moves the running softmax on. With `last_visible`, key `j` of
-/// the tile counts in a lane only if `j <= last_visible[lane]`; without, all do.
+/// Replaces `logits [keys][lanes]` by `exp(logit - max)` and updates the running softmax. With `last_visible`, key `j`
+/// of the tile is visible in a lane only if `j <= last_visible[lane]`; without it, all keys are visible.
 ///
 /// # Safety
-/// Pointers cover the extents above, and the caller runs at the level of `V`.
+/// The pointers cover these extents, and the caller runs at the level of `V`.
 #[inline(always)]
 pub(crate) unsafe fn softmax_tile<V: Lanes>(
     keys: usize,
@@ -171,7 +171,7 @@ pub(crate) unsafe fn softmax_tile<V: Lanes>(
     running: Running,
 ) {
     let width = across * V::N;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for v in 0..across {
             let column = v * V::N;
@@ -186,7 +186,7 @@ pub(crate) unsafe fn softmax_tile<V: Lanes>(
                 }
             }
             let before = V::load(running.max.add(column));
-            // Four chains, because one maximum waits for the one before it.
+            // Four independent maxima hide the latency of each operation.
             let mut maxima = [before; 4];
             for first in (0..keys).step_by(4) {
                 for (key, max) in maxima.iter_mut().enumerate() {
@@ -211,7 +211,7 @@ pub(crate) unsafe fn softmax_tile<V: Lanes>(
     }
 }
 
-/// Hides from each lane of `logits [keys][width]` the keys before `first_seen(lane)`.
+/// Sets the logits of the keys before `first_seen(lane)` to minus infinity, per lane of `logits [keys][width]`.
 #[inline(always)]
 pub(crate) fn hide_before(logits: &mut [f32], width: usize, first_seen: impl Fn(usize) -> usize) {
     let keys = logits.len() / width;
@@ -222,7 +222,7 @@ pub(crate) fn hide_before(logits: &mut [f32], width: usize, first_seen: impl Fn(
     }
 }
 
-/// `out[key] += sum over lanes of share[lane] * exp(logits[key][lane] - log_sum_exp[lane])`, hidden keys left out as in
+/// `out[key] += sum over lanes of share[lane] * exp(logits[key][lane] - log_sum_exp[lane])`, without hidden keys, as in
 /// [`softmax_tile`]. One key per element of `out`.
 ///
 /// # Safety
@@ -237,7 +237,7 @@ pub(crate) unsafe fn add_probabilities<V: Lanes>(
     out: &mut [f32],
 ) {
     let keys = out.len();
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for first in (0..keys).step_by(4) {
             let mut sums = [V::splat(0.0); 4];
@@ -260,8 +260,8 @@ pub(crate) unsafe fn add_probabilities<V: Lanes>(
     }
 }
 
-/// `out[key] = max(out[key], exp(largest over lanes of logits[key][lane] - log_sum_exp[lane]))`, hidden keys left out as in
-/// [`softmax_tile`]. One key per element of `out`. A lane that must not count has a log-sum-exp of infinity.
+/// `out[key] = max(out[key], exp(largest over lanes of logits[key][lane] - log_sum_exp[lane]))`, without hidden keys,
+/// as in [`softmax_tile`]. One key per element of `out`. A log-sum-exp of infinity excludes a lane.
 ///
 /// # Safety
 /// Pointers cover `[keys][across * N]` and `[across * N]`, and the caller runs at the level of `V`.
@@ -275,7 +275,7 @@ pub(crate) unsafe fn raise_to_probabilities<V: Lanes>(
 ) {
     for (key, out) in out.iter_mut().enumerate() {
         let mut lanes = [f32::NEG_INFINITY; WIDEST];
-        // SAFETY: the caller's promise; a vector has at most `WIDEST` elements.
+        // SAFETY: guaranteed by the caller; a vector has at most `WIDEST` elements.
         unsafe {
             let mut largest = V::splat(f32::NEG_INFINITY);
             for v in 0..across {
@@ -294,7 +294,7 @@ pub(crate) unsafe fn raise_to_probabilities<V: Lanes>(
     }
 }
 
-/// `logits[key][lane] = exp(logits[key][lane] - log_sum_exp[lane])`, hidden keys and all.
+/// `logits[key][lane] = exp(logits[key][lane] - log_sum_exp[lane])`, including hidden keys.
 ///
 /// # Safety
 /// Pointers cover `[keys][across * N]` and `[across * N]`, and the caller runs at the level of `V`.
@@ -305,7 +305,7 @@ pub(crate) unsafe fn to_probabilities<V: Lanes>(
     logits: *mut f32,
     log_sum_exp: *const f32,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for v in 0..across {
             let level = V::load(log_sum_exp.add(v * V::N));
@@ -317,8 +317,8 @@ pub(crate) unsafe fn to_probabilities<V: Lanes>(
     }
 }
 
-/// `sums[key][lane] (+)= exp(logits[key][lane] - log_sum_exp[lane])` for one head of a group, added to those before it if `more`;
-/// infinity where the key is hidden, as in [`softmax_tile`].
+/// `sums[key][lane] (+)= exp(logits[key][lane] - log_sum_exp[lane])` for one head of a group; adds to `sums` if `more`,
+/// else overwrites it. Infinity where the key is hidden, as in [`softmax_tile`].
 ///
 /// # Safety
 /// Pointers cover `[keys][across * N]` and `[across * N]`, and the caller runs at the level of `V`.
@@ -332,7 +332,7 @@ pub(crate) unsafe fn join_heads<V: Lanes>(
     sums: *mut f32,
     more: bool,
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for (key, column) in (0..keys).flat_map(|key| (0..across).map(move |v| (key, v * V::N))) {
             let at = key * across * V::N + column;
@@ -342,15 +342,16 @@ pub(crate) unsafe fn join_heads<V: Lanes>(
                 let (last, key) = (V::load(last_visible.add(column)), V::splat(key as f32));
                 p = V::select_less(last, key, V::splat(f32::INFINITY), p);
             }
-            match more {
-                true => V::load(sums.add(at)).add(p).store(sums.add(at)),
-                false => p.store(sums.add(at)),
+            if more {
+                V::load(sums.add(at)).add(p).store(sums.add(at))
+            } else {
+                p.store(sums.add(at))
             }
         }
     }
 }
 
-/// Writes one query row, times `scale`, down one lane of a panel `[head_dim][width]`.
+/// Writes one query row, times `scale`, to one lane of a panel `[head_dim][width]`.
 ///
 /// # Safety
 /// `panel` covers `row.len() * width` elements, and `lane < width`.
@@ -363,15 +364,15 @@ pub(crate) unsafe fn pack_lane(
     lane: usize,
 ) {
     for (i, x) in row.iter().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { *panel.add(i * width + lane) = x * scale };
     }
 }
 
-/// Runs `work` on `len` f32 of scratch that the thread keeps, aligned to a cache line, with unspecified contents.
+/// Runs `work` on `len` f32 of thread-local scratch, aligned to a cache line, with unspecified contents.
 ///
-/// Call it outside of [`by_level`](crate::simd::by_level) functions: a closure that passes through code compiled for the
-/// baseline is compiled for the baseline itself, which made prefill 200 times slower.
+/// Call it outside of [`by_level`](crate::simd::by_level) functions: a closure that passes through code compiled for
+/// the baseline is itself compiled for the baseline, which made prefill 200 times slower.
 pub(crate) fn with_scratch<R>(len: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
     use std::cell::RefCell;
     thread_local! {
@@ -388,7 +389,7 @@ pub(crate) fn with_scratch<R>(len: usize, work: impl FnOnce(&mut [f32]) -> R) ->
     })
 }
 
-/// Consecutive parts of `scratch`, of the given sizes.
+/// Splits `scratch` into consecutive parts of the given sizes.
 #[inline(always)]
 pub(crate) fn split<const PARTS: usize>(
     mut scratch: &mut [f32],

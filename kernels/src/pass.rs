@@ -1,5 +1,5 @@
-//! One pass of some rows over some keys, whatever it is for: logits tile by tile, and then the row's sum, its share of every key, or a
-//! mark. What is asked for stands in `window.rs` and `measure.rs`.
+//! One pass of query rows over keys: computes logits tile by tile, then reduces them as the [`Pass`] requires: softmax
+//! sums per row, scores per key, probabilities, or marks. The public functions are in `window.rs` and `measure.rs`.
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ use crate::threads::SharedMut;
 use crate::window::{Normalise, WindowScores};
 use crate::{HeadShape, Stop};
 
-/// Window rows that pass over the keys together; [`Pass::Mark`] makes one word of them.
+/// Window rows that pass over the keys together; [`Pass::Mark`] stores them in one word.
 pub(crate) const ROWS: usize = 64;
 
-/// Window rows `first..first + rows` with the heads of one group. Head `g`, row `r` is lane `g * lanes + r`.
+/// Window rows `first..first + rows` of the heads of one group. Head `g`, row `r` is lane `g * lanes + r`.
 pub(crate) struct Rows {
     kv_head: usize,
     first: usize,
@@ -32,7 +32,7 @@ impl Rows {
         }
     }
 
-    /// f32 of scratch, enough for vectors of any level.
+    /// Scratch size in f32, sufficient at every SIMD level.
     pub(crate) fn scratch(&self, shape: &HeadShape) -> usize {
         let lanes = self.rows.next_multiple_of(WIDEST);
         let tiles = (2 * TILE + 1) * lanes + TILE * shape.head_dim;
@@ -41,7 +41,7 @@ impl Rows {
 }
 
 impl WindowScores<'_> {
-    /// Keys that the first `rows` window rows see between them.
+    /// Number of keys visible to any of the first `rows` window rows.
     pub(crate) fn keys_of_rows(&self, rows: usize) -> usize {
         let prefix = self.tokens - self.rows();
         match self.normalise {
@@ -50,23 +50,23 @@ impl WindowScores<'_> {
         }
     }
 
-    /// Last key that window row `row` sees; the prefix is not empty.
+    /// Last key visible to window row `row`; requires a non-empty prefix.
     fn last_key(&self, row: usize) -> usize {
         self.keys_of_rows(row + 1) - 1
     }
 }
 
 pub(crate) enum Pass<'a> {
-    /// Writes the largest logit and the sum of `exp(logit - largest)` of each row over the visited keys, which are span
-    /// number `first key / span`. `[spans, q_heads, w]` each
+    /// Writes the largest logit and the sum of `exp(logit - largest)` of each row over the visited keys; their span is
+    /// number `first key / span`. `[spans, q_heads, w]` each.
     Measure {
         span: usize,
         max: SharedMut<'a, f32>,
         sum: SharedMut<'a, f32>,
     },
-    /// Adds the weighted probabilities of the rows to `out [q_heads, stride]`; `log_sum_exp` is `[q_heads, w]`, and `row_weight`
-    /// counts where the task names no weights. With `among` these keys alone are visited, all of which every row sees: key and column i
-    /// are then number `among[i]`.
+    /// Adds the weighted probabilities of the rows to `out [q_heads, stride]`; `log_sum_exp` is `[q_heads, w]`, and
+    /// `row_weight` applies if the task has no weights. With `among`, only these keys are visited, and every row must
+    /// see all of them: key and column i are then key `among[i]`.
     Add {
         among: Option<&'a [u32]>,
         log_sum_exp: &'a [f32],
@@ -74,20 +74,21 @@ pub(crate) enum Pass<'a> {
         stride: usize,
         out: SharedMut<'a, f32>,
     },
-    /// Raises `out [q_heads, columns]` to the largest probability of the rows; `log_sum_exp` is `[q_heads, w]`.
+    /// Raises `out [q_heads, columns]` to the largest probability over the rows; `log_sum_exp` is `[q_heads, w]`.
     Raise {
         log_sum_exp: &'a [f32],
         columns: Range<usize>,
         out: SharedMut<'a, f32>,
     },
-    /// Writes every row's probability of every key it sees to `out [w, q_heads, stride]`; `log_sum_exp` is `[q_heads, w]`.
+    /// Writes the probability of every visible key for every row to `out [w, q_heads, stride]`; `log_sum_exp` is
+    /// `[q_heads, w]`.
     Each {
         log_sum_exp: &'a [f32],
         stride: usize,
         out: SharedMut<'a, f32>,
     },
     /// Writes word `row / 64` of `bits [kv_heads, tokens, words]`: a bit for each row in which the sum of the group's
-    /// probabilities is below `group / keys the row sees`.
+    /// probabilities is below `group / number of keys visible to the row`.
     Mark {
         log_sum_exp: &'a [f32],
         words: usize,
@@ -99,7 +100,8 @@ by_level! {
     /// Passes the rows over the keys `columns`.
     ///
     /// # Safety
-    /// The level's instructions exist, and nobody else writes what the pass writes for these rows, heads and columns.
+    /// The CPU supports the level's instructions, and no other thread writes the outputs of these rows, heads and
+    /// columns.
     pub(crate) unsafe fn visit_span(
         task: &WindowScores<'_>, rows: &Rows, columns: Range<usize>, pass: &Pass<'_>, stop: &Stop, scratch: &mut [f32],
     ) = visit_span_lanes;
@@ -121,8 +123,9 @@ unsafe fn visit_span_lanes<V: Lanes>(
     let lanes = rows.rows.next_multiple_of(V::N);
     let panel = V::ACROSS * V::N;
     let all = lanes * group;
-    // One entry per lane: (max, sum, keep) when measuring, (log-sum-exp, row weight, -) when adding, (log-sum-exp, -, -) when
-    // raising or writing each, (log-sum-exp, average, -) when marking, the average in the lanes of the first head only.
+    // One entry per lane. `level`, `share` and `keep` hold: (max, sum, keep) for `Measure`; (log-sum-exp, row weight,
+    // -) for `Add`; (log-sum-exp, -, -) for `Raise` and `Each`; (log-sum-exp, average, -) for `Mark`, with the average
+    // in the lanes of the first head only.
     let sizes = [
         head_dim * all,
         TILE * lanes.min(panel),
@@ -143,7 +146,7 @@ unsafe fn visit_span_lanes<V: Lanes>(
         together,
         gathered,
     ] = split(scratch, sizes);
-    queries.fill(0.0); // lanes beyond the rows stay harmless
+    queries.fill(0.0); // lanes past the last row must be finite
     level.fill(match pass {
         Pass::Measure { .. } => UNSEEN,
         Pass::Add { .. } | Pass::Mark { .. } | Pass::Each { .. } => 0.0,
@@ -180,7 +183,7 @@ unsafe fn visit_span_lanes<V: Lanes>(
             }
             Pass::Mark { log_sum_exp, .. } => {
                 level[lane] = log_sum_exp[h * window + row];
-                // Beyond the rows it stays 0, and no probability is below that.
+                // Lanes past the last row keep average 0; no probability is below 0, so their bits stay clear.
                 share[r] = group as f32 / (task.last_key(row) + 1) as f32;
             }
         }
@@ -202,7 +205,7 @@ unsafe fn visit_span_lanes<V: Lanes>(
         let count = TILE.min(end - tile);
         let causal = among.is_none() && task.last_key(rows.first) < tile + count - 1;
         for (r, visible) in visible.iter_mut().enumerate() {
-            // Negative when the whole tile lies after the row; exact in f32 below 2^24.
+            // Negative if the whole tile lies after the row; exact in f32 below 2^24.
             *visible = task.last_key((rows.first + r).min(last_row)) as f32 - tile as f32;
         }
         let tile_keys = match among {
@@ -226,7 +229,7 @@ unsafe fn visit_span_lanes<V: Lanes>(
         {
             let (g, width) = (start / lanes, panel.min(lanes - start % lanes));
             let across = width / V::N;
-            // SAFETY: sizes as drawn in `panel.rs`; the columns of `out` are this item's alone.
+            // SAFETY: sizes as drawn in `panel.rs`; only this item writes these columns of `out`.
             unsafe {
                 let from = queries[head_dim * start..].as_ptr();
                 product::<V>(
@@ -281,7 +284,7 @@ unsafe fn visit_span_lanes<V: Lanes>(
                         }
                     }
                     Pass::Mark { .. } => {
-                        // The panel `[TILE][width]` of all heads together starts at element `TILE * first lane`.
+                        // The panel `[TILE][width]` with the sums over the heads starts at element `TILE * first lane`.
                         let sums = together[TILE * (start % lanes)..].as_mut_ptr();
                         let level = level[start..].as_ptr();
                         let logits = logits.as_ptr();
@@ -292,14 +295,14 @@ unsafe fn visit_span_lanes<V: Lanes>(
         }
         if let Pass::Mark { bits, words, .. } = pass {
             let at = (rows.kv_head * tokens + tile) * words + rows.first / ROWS;
-            // SAFETY: as above; one word in `words` of the item's own keys.
+            // SAFETY: as above; the range covers one word per key of this item, `words` apart.
             let bits = unsafe { bits.part(at..at + (count - 1) * words + 1) };
             for (key, word) in bits.iter_mut().step_by(*words).enumerate() {
                 *word = 0;
                 for start in (0..lanes).step_by(panel) {
                     let width = panel.min(lanes - start);
                     for lane in (0..width).step_by(V::N) {
-                        // SAFETY: panels as written above.
+                        // SAFETY: the panels were written above.
                         unsafe {
                             let sum =
                                 V::load(together[TILE * start + key * width + lane..].as_ptr());
@@ -315,7 +318,7 @@ unsafe fn visit_span_lanes<V: Lanes>(
         for g in 0..group {
             let h = rows.kv_head * group + g;
             let at = (columns.start / span * q_heads + h) * window + rows.first;
-            // SAFETY: these rows, heads and span are this item's alone.
+            // SAFETY: only this item writes these rows, heads and span.
             unsafe {
                 max.part(at..at + rows.rows)
                     .copy_from_slice(&level[g * lanes..][..rows.rows]);

@@ -1,20 +1,21 @@
-//! A pool of threads that share one piece of work and never wait for a thread that has not begun.
+//! A thread pool for one piece of work at a time that never waits for a thread that has not started.
 //!
-//! What it is for: the many short products of decoding. Work is a number of items; whoever is awake takes the next few of them
-//! until none are left. The caller takes part, and when the items run out it closes the work: a worker that the system has not
-//! scheduled yet finds it closed and goes back to sleep. So on a busy machine the caller does all of it alone, at the speed of
-//! one thread, where a barrier would wait a time slice for each worker that lost its core.
+//! It serves the many short products of decoding. Work is a number of items; each active thread takes the next few
+//! items until none are left. The caller takes part, and closes the work when the items run out: a worker that the
+//! operating system has not scheduled yet finds the work closed and parks again. So on a busy machine the caller does
+//! all items alone, at the speed of one thread, where a barrier would wait a time slice for each worker that lost its
+//! core.
 //!
 //! ```text
-//! state   generation (32 bits) | closed (1 bit) | workers inside (31 bits)
+//! state   generation (32 bits) | closed (1 bit) | active workers (31 bits)
 //!
-//! caller  writes the job, state = (g + 1 | open | 0) ... takes items ... sets closed ... waits for inside == 0
-//! worker  sees a new generation, open: inside + 1 by compare-and-swap, takes items, inside - 1
+//! caller  writes the job, state = (g + 1 | open | 0) ... takes items ... sets closed ... waits for active == 0
+//! worker  sees a new generation, open: active + 1 by compare-and-swap, takes items, active - 1
 //! worker  sees closed: too late, nothing to do
 //! ```
 //!
-//! Nothing is allocated after the threads have started. What it is not: a scheduler. One caller at a time has the pool; others
-//! wait for it, and work inside work runs on its own thread.
+//! Nothing is allocated after the threads have started. The pool is not a scheduler: it serves one caller at a time,
+//! other callers wait, and nested work runs on the thread that submits it.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
@@ -25,19 +26,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 
-/// Looks at the state before a worker parks: about a tenth of a millisecond, longer than decoding pauses between two products.
+/// Polls of the state before a worker parks: about a tenth of a millisecond, longer than the pause between two products
+/// during decode.
 const SPINS_BEFORE_PARK: u32 = 2_000;
-/// Looks at the state before the caller, who waits for workers that have begun, lets others have its core.
+/// Polls of the state before the caller, waiting for active workers, yields its core.
 const SPINS_BEFORE_YIELD: u32 = 1_000;
-/// Grabs per thread that the items are split into: few enough to be cheap, enough for a late thread to do less.
+/// Chunks of items per thread: few enough to keep the overhead low, enough for a late thread to take a smaller share.
 const GRABS: usize = 8;
 
 const CLOSED: u64 = 1 << 31;
 const INSIDE: u64 = CLOSED - 1;
 
-/// The work that all threads do, as the caller put it there.
+/// The current work, as the caller submitted it.
 struct Job {
-    /// Calls the closure behind `data` with a range of items.
+    /// Calls the closure at `data` with a range of items.
     run: unsafe fn(*const (), Range<usize>),
     data: *const (),
     items: usize,
@@ -45,57 +47,58 @@ struct Job {
     grab: usize,
 }
 
-/// A number on a cache line of its own: threads write it all the time.
+/// A value on its own cache line, because threads write it constantly.
 #[repr(align(64))]
 struct Alone<T>(T);
 
 struct Shared {
-    /// See the drawing at the top.
+    /// See the diagram at the top.
     state: Alone<AtomicU64>,
-    /// The first item that nobody has taken.
+    /// The first item that no thread has taken.
     next: Alone<AtomicUsize>,
-    /// Written by the caller while the state is closed and nobody is inside; read by whoever went inside.
+    /// Written by the caller while the state is closed and no worker is active; read by active workers.
     job: UnsafeCell<Job>,
-    /// `[workers]`: whether each one sleeps, or is about to.
+    /// `[workers]`: whether each worker is parked, or about to park.
     parked: Vec<Alone<AtomicBool>>,
-    /// `[workers]`, once all have started.
+    /// `[workers]`; set once all threads have started.
     threads: OnceLock<Vec<Thread>>,
-    /// Workers that have come to where they wait for work: starting a thread allocates, waiting does not.
+    /// Workers that have reached their wait loop: starting a thread allocates, waiting does not.
     begun: AtomicUsize,
-    /// What a worker panicked with.
+    /// Payload of a worker's panic.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-// SAFETY: `job` is the only field that is not Sync by itself. It is written only by the caller that holds `Pool::caller`, while the
-// state is closed and `inside` is 0, and read only by threads that went inside: they did so by an acquiring compare-and-swap on
-// the state that the caller released after writing, and the caller acquires `inside == 0` before it writes again.
+// SAFETY: `job` is the only field that is not Sync by itself. Only the caller that holds `Pool::caller` writes it,
+// while the state is closed and the active count is 0. Only active workers and that caller read it: a worker becomes
+// active by an acquiring compare-and-swap on the state that the caller released after writing, and the caller acquires
+// `active == 0` before it writes again.
 unsafe impl Sync for Shared {}
-// SAFETY: the pointer in `job` is used only while the closure behind it is borrowed by `Pool::for_each_range`.
+// SAFETY: the pointer in `job` is used only while `Pool::for_each_range` borrows the closure behind it.
 unsafe impl Send for Shared {}
 
 /// Threads that wait for work.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
-    /// Whoever holds it is the one caller.
+    /// Held by the current caller.
     caller: Mutex<()>,
 }
 
 thread_local! {
-    /// Whether this thread is at work for a pool: then its own work runs right here.
+    /// Whether this thread is running items of a pool; nested work then runs inline.
     static AT_WORK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls a closure by its address.
+/// Calls the closure of type `F` at address `data`.
 ///
 /// # Safety
 /// `data` must point to a live `F`.
 unsafe fn call<F: Fn(Range<usize>)>(data: *const (), items: Range<usize>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { (*data.cast::<F>())(items) }
 }
 
 impl Pool {
-    /// A pool of `threads` threads, the calling one included.
+    /// A pool of `threads` threads, including the calling thread.
     pub(crate) fn new(threads: usize) -> Self {
         let workers = threads.saturating_sub(1);
         let nothing = Job {
@@ -118,7 +121,7 @@ impl Pool {
         let started = (0..workers).map_while(|index| {
             let shared = Arc::clone(&shared);
             let name = format!("kept-{}", index + 1);
-            // A system that gives no more threads gives a smaller pool.
+            // If the system refuses to start a thread, the pool is smaller.
             let spawned = std::thread::Builder::new()
                 .name(name)
                 .spawn(move || shared.work(index));
@@ -138,7 +141,7 @@ impl Pool {
         }
     }
 
-    /// Threads that compute, the calling one included.
+    /// Number of threads that compute, including the calling thread.
     pub(crate) fn threads(&self) -> usize {
         self.shared.threads.get().map_or(0, Vec::len) + 1
     }
@@ -146,7 +149,7 @@ impl Pool {
     /// Runs `work` over `0..items` in ranges that threads take in ascending order; returns when all are done.
     ///
     /// # Panics
-    /// With what `work` panicked with, on whatever thread.
+    /// If `work` panics on any thread, with the same payload.
     pub(crate) fn for_each_range<F: Fn(Range<usize>) + Sync>(&self, items: usize, work: F) {
         let threads = self.shared.threads.get().map_or(&[][..], Vec::as_slice);
         if items == 0 {
@@ -157,7 +160,8 @@ impl Pool {
         }
         let _caller = self.caller.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
-        // SAFETY: this is the one caller, and the last work was left closed and empty (see `finish` below).
+        // SAFETY: this thread is the only caller, and `finish` below left the previous work closed without active
+        // workers.
         unsafe {
             *shared.job.get() = Job {
                 run: call::<F>,
@@ -169,8 +173,8 @@ impl Pool {
         shared.next.0.store(0, Ordering::Relaxed);
         let state = shared.state.0.load(Ordering::Relaxed);
         let opened = ((state >> 32).wrapping_add(1) & u64::from(u32::MAX)) << 32;
-        // Sequentially consistent with the load of `parked` below and with what a worker does before it parks: one of the two
-        // sees the other.
+        // Sequentially consistent with the load of `parked` below, and with the store and load of a worker before it
+        // parks: either the caller sees `parked`, or the worker sees the new state.
         shared.state.0.store(opened, Ordering::SeqCst);
         for (parked, thread) in shared.parked.iter().zip(threads).take(items - 1) {
             if parked.0.load(Ordering::SeqCst) {
@@ -178,8 +182,8 @@ impl Pool {
             }
         }
         let mine = catch_unwind(AssertUnwindSafe(|| shared.take_items()));
-        // The items are all taken (or the work failed): nobody else comes in, and whoever is inside is waited for, as `work` and
-        // what it borrows end with this call.
+        // All items are taken, or `work` panicked. Close the work so that no worker joins, and wait for active workers:
+        // `work` and its borrows end with this call.
         if mine.is_err() {
             shared.next.0.store(items, Ordering::Relaxed);
         }
@@ -199,9 +203,9 @@ impl Pool {
 }
 
 impl Shared {
-    /// Takes items until there are none. Only for threads that are inside, and for the caller.
+    /// Takes items until none are left. Only for active workers and the caller.
     fn take_items(&self) {
-        // SAFETY: this thread is inside or is the caller, so the job is not being written.
+        // SAFETY: this thread is an active worker or the caller, so no thread is writing the job.
         let job = unsafe { &*self.job.get() };
         AT_WORK.set(true);
         let done = AtWork;
@@ -211,13 +215,13 @@ impl Shared {
                 break;
             }
             let items = first..(first + job.grab).min(job.items);
-            // SAFETY: the closure lives until the caller has seen everybody leave.
+            // SAFETY: the closure lives until the caller has seen all workers leave.
             unsafe { (job.run)(job.data, items) };
         }
         drop(done);
     }
 
-    /// Closes the work and waits until nobody is inside.
+    /// Closes the work and waits until no worker is active.
     fn finish(&self) {
         let mut state = self.state.0.fetch_or(CLOSED, Ordering::Acquire);
         let mut looks = 0;
@@ -225,14 +229,14 @@ impl Shared {
             looks += 1;
             match looks < SPINS_BEFORE_YIELD {
                 true => spin_loop(),
-                // The one inside may be waiting for this very core.
+                // The active worker may be waiting for this core.
                 false => std::thread::yield_now(),
             }
             state = self.state.0.load(Ordering::Acquire);
         }
     }
 
-    /// What a worker does, for ever.
+    /// The main loop of a worker; never returns.
     fn work(&self, index: usize) {
         self.begun.fetch_add(1, Ordering::Release);
         let mut last = 0;
@@ -269,7 +273,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until somebody opens work; a wake-up for nothing is fine.
+    /// Parks until the caller submits work; a spurious wake-up is harmless.
     fn park(&self, index: usize, last: u64) {
         self.parked[index].0.store(true, Ordering::SeqCst);
         let state = self.state.0.load(Ordering::SeqCst);
@@ -280,7 +284,7 @@ impl Shared {
     }
 }
 
-/// Takes the mark of a thread at work away, also when work panics.
+/// Clears [`AT_WORK`] when dropped, also if work panics.
 struct AtWork;
 
 impl Drop for AtWork {
@@ -293,7 +297,7 @@ impl Drop for AtWork {
 mod tests {
     use super::*;
 
-    /// Counts how often each item was done.
+    /// Runs items on the pool and counts how often each item ran.
     fn counts(pool: &Pool, items: usize) -> Vec<usize> {
         let counts: Vec<AtomicUsize> = (0..items).map(|_| AtomicUsize::new(0)).collect();
         pool.for_each_range(items, |range| {
@@ -321,8 +325,8 @@ mod tests {
     #[test]
     fn work_follows_work_without_mixing_them_up() {
         let pool = Pool::new(4);
-        // Each round writes into a vector of its own that is gone afterwards; a late worker that still ran the round before
-        // would write into freed memory or leave a hole here.
+        // Each round writes into its own vector, which is dropped afterwards; a late worker still running the previous
+        // round would write into freed memory or leave a hole in the counts.
         for round in 0..20_000 {
             let items = 1 + round % 37;
             assert_eq!(counts(&pool, items), vec![1; items], "round {round}");
@@ -338,7 +342,7 @@ mod tests {
             let begun = std::time::Instant::now();
             pool.for_each_range(3, |_| {
                 inside.fetch_add(1, Ordering::SeqCst);
-                // Whoever comes first waits for a second one, which the busiest machine must wake within the minute.
+                // The first thread waits for a second one, which even a busy machine must schedule within a minute.
                 while inside.load(Ordering::SeqCst) < 2 {
                     assert!(begun.elapsed().as_secs() < 60, "nobody woke up");
                     std::thread::yield_now();

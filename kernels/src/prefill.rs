@@ -1,7 +1,6 @@
-//! Causal attention of a chunk of prompt rows over all rows up to each of them.
+//! Causal attention of a chunk of prompt rows over all positions up to each row.
 //!
-//! Not for answering token by token (see `decode.rs`), and it knows nothing of compression: the rows of the stores are
-//! the positions of the text.
+//! In the stores of this module, row == position: nothing is evicted yet. `decode.rs` attends to the compact KV cache.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -17,46 +16,48 @@ use crate::simd::{Lanes, Portable, SimdLevel, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
 use crate::{HeadShape, RowStore, Scale, Stop, Stopped};
 
-/// Position from which on a row sees so many keys that taking them apart for the matrix unit pays (`docs/performance.md`).
+/// Position from which a row sees enough keys for AMX to pay off, despite the cost of splitting them into bfloat16
+/// (`docs/performance.md`).
 const MATRIX_UNIT_PAYS_FROM: usize = 1024;
 
 /// The two products of attention over one tile of keys and values.
 pub(crate) trait Products: Sized {
-    /// For what happens between them.
+    /// Vector type of the operations between the two products.
     type V: Lanes;
-    /// Lanes (query rows x heads of the group) that one work item holds.
+    /// Lanes (query rows x heads of the group) per work item.
     const LANES: usize;
-    /// Lanes of a panel are a multiple of it.
+    /// The width of a panel is a multiple of this.
     const WIDTH: usize;
 
-    /// Numbers of a row as they are multiplied: `head_dim`, filled up.
+    /// Numbers of a row as multiplied: `head_dim`, padded.
     fn dims(head_dim: usize) -> usize;
 
-    /// f32 of scratch that a tile needs.
+    /// Scratch size in f32 of one tile.
     fn scratch(head_dim: usize) -> usize;
 
-    /// Writes one query, times `scale`, to a lane of a panel of zeros, `dims` numbers for each of `width` lanes.
+    /// Writes one query, times `scale`, to a lane of a zeroed panel, which holds `dims` numbers for each of `width`
+    /// lanes.
     ///
     /// # Safety
-    /// As drawn in `panel.rs`; runs at the level of `V`.
+    /// As drawn in `panel.rs`; the caller runs at the level of `V`.
     unsafe fn pack_query(query: &[f32], scale: f32, panel: *mut f32, width: usize, lane: usize);
 
-    /// The tile of `keys` and `values [rows, head_dim]`, at most [`TILE`] rows.
+    /// Prepares a tile of `keys` and `values [rows, head_dim]`, at most [`TILE`] rows.
     ///
     /// # Safety
-    /// Runs at the level of `V`; the slices outlive it.
+    /// Call only from code compiled for the level of `V`; the slices outlive the tile.
     unsafe fn tile(keys: &[f32], values: &[f32], head_dim: usize, scratch: &mut [f32]) -> Self;
 
     /// `logits [rows][width]`: the first `rows` keys times a panel of queries.
     ///
     /// # Safety
-    /// `logits` has room for a whole tile; runs at the level of `V`.
+    /// `logits` has the size of a whole tile; the caller runs at the level of `V`.
     unsafe fn dots(&self, rows: usize, width: usize, queries: *const f32, logits: *mut f32);
 
     /// `sums [dims][width] = sums * keep + values of the first rows * weights [rows][width]`.
     ///
     /// # Safety
-    /// Pointers cover as much; runs at the level of `V`.
+    /// Pointers cover these extents; the caller runs at the level of `V`.
     unsafe fn add(
         &self,
         rows: usize,
@@ -67,7 +68,7 @@ pub(crate) trait Products: Sized {
     );
 }
 
-/// Fused multiply-adds of the rows where they lie.
+/// Fused multiply-adds directly on the rows of the store.
 struct Fused<V> {
     /// `[_, head_dim]`
     keys: *const f32,
@@ -79,8 +80,8 @@ struct Fused<V> {
 
 impl<V: Lanes> Products for Fused<V> {
     type V = V;
-    // Each tile of keys and values comes from memory once for all of them, and queries, outputs and one tile fit a second-level cache
-    // of 512 KiB at head_dim 128.
+    // All lanes share one load of each tile of keys and values. Queries, outputs and one tile fit an L2 cache of 512
+    // KiB at head_dim 128.
     const LANES: usize = 128;
     const WIDTH: usize = V::N;
 
@@ -94,7 +95,7 @@ impl<V: Lanes> Products for Fused<V> {
 
     #[inline(always)]
     unsafe fn pack_query(query: &[f32], scale: f32, panel: *mut f32, width: usize, lane: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { pack_lane(query, scale, panel, width, lane) };
     }
 
@@ -116,7 +117,7 @@ impl<V: Lanes> Products for Fused<V> {
             step_stride: 1,
         };
         let shape = (rows, self.head_dim, width / V::N);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { product::<V>(shape, keys, queries, None, logits) };
     }
 
@@ -135,12 +136,13 @@ impl<V: Lanes> Products for Fused<V> {
             step_stride: self.head_dim,
         };
         let shape = (self.head_dim, rows, width / V::N);
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { product::<V>(shape, turned, weights, Some(keep), sums) };
     }
 }
 
-/// Attention of the prompt rows `first..first + rows` over positions `0..=` their own, or over the last `window` of them.
+/// Attention of the prompt rows `first..first + rows` over all positions up to their own, or over the last `window` of
+/// them.
 ///
 /// ```text
 /// first = 2, rows = 3        key row == position        window = 2
@@ -153,9 +155,9 @@ impl<V: Lanes> Products for Fused<V> {
 pub struct PrefillAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
-    /// From dot products to logits.
+    /// Converts dot products to logits.
     pub scale: Scale,
-    /// How many positions each row sees, its own included; `None` is all. At least 1.
+    /// Sliding window: the number of positions that each row sees, including its own, at least 1; `None` for all.
     pub window: Option<usize>,
     /// `[rows, q_heads, head_dim]`, already rotated.
     pub queries: &'a [f32],
@@ -168,7 +170,7 @@ pub struct PrefillAttention<'a> {
 }
 
 impl PrefillAttention<'_> {
-    /// First position that the row at `position` sees.
+    /// First position visible to the row at `position`.
     fn first_seen(&self, position: usize) -> usize {
         self.window
             .map_or(0, |window| (position + 1).saturating_sub(window))
@@ -179,18 +181,19 @@ impl PrefillAttention<'_> {
         self.queries.len() / (self.shape.q_heads * self.shape.head_dim)
     }
 
-    /// Rows at the beginning for which the level has nothing better than fused multiply-adds. Each position decides for itself, so that
-    /// a row's result does not depend on the chunk in which it comes.
+    /// Number of leading rows that use fused multiply-adds. The choice depends on the position alone, so a row's result
+    /// does not depend on its chunk.
     fn rows_of_few_keys(&self, level: SimdLevel) -> usize {
         let pays = level == SimdLevel::Amx
             && self
                 .window
                 .is_none_or(|window| window > MATRIX_UNIT_PAYS_FROM);
-        match pays {
-            true => MATRIX_UNIT_PAYS_FROM
+        if pays {
+            MATRIX_UNIT_PAYS_FROM
                 .saturating_sub(self.first)
-                .min(self.rows()),
-            false => self.rows(),
+                .min(self.rows())
+        } else {
+            self.rows()
         }
     }
 
@@ -212,8 +215,14 @@ impl PrefillAttention<'_> {
     }
 }
 
-/// Writes `out [rows, q_heads, head_dim]` and, if asked, the natural logarithm of each row's sum of
-/// `exp(logit)`: `log_sum_exp [q_heads, rows]`.
+/// Writes `out [rows, q_heads, head_dim]` and optionally `log_sum_exp [q_heads, rows]`: the natural logarithm of each
+/// row's sum of `exp(logit)`.
+///
+/// # Errors
+/// [`Stopped`], after [`Stop::request`]; the outputs are then incomplete.
+///
+/// # Panics
+/// If a shape does not match.
 pub fn prefill_attention(
     task: &PrefillAttention<'_>,
     out: &mut [f32],
@@ -231,21 +240,21 @@ pub fn prefill_attention(
     #[cfg(target_arch = "x86_64")]
     if level == SimdLevel::Amx {
         for_each_item::<Tiles>(task, few..task.rows(), |item, scratch| {
-            // SAFETY: as below; the level has the matrix unit.
+            // SAFETY: as below; the CPU has AMX at this level.
             unsafe { attend_tiles(task, item, &outputs, stop, scratch) }
         });
     }
-    // Most lanes of all levels are the same.
+    // `LANES` of `Fused` is the same at every level.
     for_each_item::<Fused<Portable>>(task, 0..few, |item, scratch| {
-        // SAFETY: `level` was detected; items cover disjoint (kv head, rows) of the outputs, whose sizes are checked; the scratch has the
-        // item's size.
+        // SAFETY: `level` was detected; items cover disjoint (KV head, rows) of the outputs, whose sizes are checked;
+        // the scratch has the item's size.
         unsafe { attend(level, task, item, &outputs, stop, scratch) }
     });
-    // Whoever saw the flag left its item unfinished, and a flag stays raised.
+    // A thread that sees the flag leaves its item unfinished; the flag is never reset, so this check sees it too.
     stop.check()
 }
 
-/// Runs `work` on every item of some rows, with its scratch.
+/// Runs `work` on every item of `rows`, with scratch.
 fn for_each_item<P: Products>(
     task: &PrefillAttention<'_>,
     rows: Range<usize>,
@@ -256,7 +265,8 @@ fn for_each_item<P: Products>(
     let blocks = rows.len().div_ceil(block);
     for_each_range(blocks * shape.kv_heads, |items| {
         for item in items {
-            // The last block sees the most keys: longest items first, so that no thread ends long after the others.
+            // Longest items first (the last block sees the most keys), so that all threads finish at about the same
+            // time.
             let start = rows.start + (blocks - 1 - item / shape.kv_heads) * block;
             let item = Item {
                 kv_head: item % shape.kv_heads,
@@ -276,7 +286,7 @@ struct Item {
 }
 
 impl Item {
-    /// f32 of scratch, enough for vectors of any level.
+    /// Scratch size in f32, sufficient at every SIMD level.
     fn scratch<P: Products>(&self, shape: &HeadShape) -> usize {
         let lanes = (self.rows * shape.group()).next_multiple_of(P::WIDTH.max(WIDEST));
         let dims = P::dims(shape.head_dim);
@@ -293,7 +303,7 @@ struct Outputs<'a> {
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist, and no other thread writes the item's rows and heads.
+    /// The CPU supports the level's instructions, and no other thread writes the item's rows and heads.
     unsafe fn attend(task: &PrefillAttention<'_>, item: &Item, outputs: &Outputs<'_>, stop: &Stop, scratch: &mut [f32]) = attend_fused;
 }
 
@@ -305,12 +315,12 @@ unsafe fn attend_fused<V: Lanes>(
     stop: &Stop,
     scratch: &mut [f32],
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { attend_lanes::<Fused<V>>(task, item, outputs, stop, scratch) };
 }
 
 /// # Safety
-/// The processor has AVX-512 and the matrix unit, and no other thread writes the item's rows and heads.
+/// The CPU has AVX-512 and AMX, and no other thread writes the item's rows and heads.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx2,fma,f16c")]
 unsafe fn attend_tiles(
@@ -320,14 +330,14 @@ unsafe fn attend_tiles(
     stop: &Stop,
     scratch: &mut [f32],
 ) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let _configured = Configured::new();
         attend_lanes::<Tiles>(task, item, outputs, stop, scratch);
     }
 }
 
-/// Lane `r * group + g` holds row `start + r` of head `g` of the group, so that lanes ascend in position and the first
+/// Lane `r * group + g` holds row `start + r` of head `g` of the group. So lanes ascend in position, and the first
 /// panels can skip the last tiles.
 #[inline(always)]
 unsafe fn attend_lanes<P: Products>(
@@ -344,7 +354,7 @@ unsafe fn attend_lanes<P: Products>(
     let panel_lanes = P::V::ACROSS * P::V::N;
     let dims = P::dims(head_dim);
     let (keys, values) = (task.keys.head(item.kv_head), task.values.head(item.kv_head));
-    // Panel p starts at lane p * panel_lanes of each of these; the last one may be narrower.
+    // Panel p starts at lane p * panel_lanes of each buffer; the last panel may be narrower.
     let sizes = [
         dims * lanes,
         dims * lanes,
@@ -356,7 +366,7 @@ unsafe fn attend_lanes<P: Products>(
         lanes,
     ];
     let [queries, sums, logits, tile_scratch, max, sum, keep, visible] = split(scratch, sizes);
-    queries.fill(0.0); // lanes beyond `used` stay harmless
+    queries.fill(0.0); // lanes past `used` must be finite
     sums.fill(0.0);
     max.fill(UNSEEN);
     sum.fill(0.0);
@@ -382,7 +392,7 @@ unsafe fn attend_lanes<P: Products>(
         }
         let rows = TILE.min(position(used - 1) + 1 - tile);
         let part = tile * head_dim..(tile + rows) * head_dim;
-        // SAFETY: the level is the caller's promise.
+        // SAFETY: the caller guarantees the level.
         let products =
             unsafe { P::tile(&keys[part.clone()], &values[part], head_dim, tile_scratch) };
         for first in (0..lanes).step_by(panel_lanes) {
@@ -399,7 +409,7 @@ unsafe fn attend_lanes<P: Products>(
             let causal = position(first) < tile + rows - 1;
             if causal {
                 for (lane, visible) in visible.iter_mut().enumerate() {
-                    // Negative when the whole tile lies after the lane; exact in f32 below 2^24.
+                    // Negative if the whole tile lies after the lane; exact in f32 below 2^24.
                     *visible = position(first + lane) as f32 - tile as f32;
                 }
             }
@@ -410,7 +420,7 @@ unsafe fn attend_lanes<P: Products>(
             };
             let panel = queries[dims * first..].as_ptr();
             let target = sums[dims * first..].as_mut_ptr();
-            // SAFETY: sizes as drawn in `panel.rs`; the level is the caller's promise.
+            // SAFETY: sizes as drawn in `panel.rs`; the caller guarantees the level.
             unsafe {
                 products.dots(rows, width, panel, logits.as_mut_ptr());
                 let tile_logits = &mut logits[..rows * width];
@@ -437,7 +447,7 @@ unsafe fn attend_lanes<P: Products>(
         let first = lane / panel_lanes * panel_lanes;
         let width = panel_lanes.min(lanes - first);
         let at = (row * task.shape.q_heads + h) * head_dim;
-        // SAFETY: this item alone owns these rows and heads.
+        // SAFETY: only this item writes these rows and heads.
         let out = unsafe { outputs.out.part(at..at + head_dim) };
         let factor = 1.0 / sum[lane];
         for (i, out) in out.iter_mut().enumerate() {

@@ -1,8 +1,8 @@
-//! Products of rows with themselves: what a method asks that expects queries of a known mean and covariance.
+//! Gram matrices and quadratic forms of rows, for methods that model future queries by mean and covariance.
 //!
 //! ```text
-//! gram      [rows][head_dim]^T x [rows][head_dim]      sums over a chunk's queries, in f32, added to those so far in f64
-//! forms     keys [tile][head_dim] x matrix [head_dim][lanes], then lane by lane times the keys themselves
+//! gram      [rows][head_dim]^T x [rows][head_dim]      sums over a chunk's queries in f32, added to the total in f64
+//! forms     keys [tile][head_dim] x matrix [head_dim][lanes], then multiplied lane by lane with the keys
 //! ```
 
 use crate::panel::{PANEL, Strided, TILE, product, split, with_scratch};
@@ -11,14 +11,14 @@ use crate::simd_level;
 use crate::span::softmax_row;
 use crate::threads::{SharedMut, for_each_range};
 
-/// Rows whose products are added up in f32.
+/// Rows whose products are summed in f32.
 const ROWS: usize = 512;
 
-/// Adds, for each head, the sum over `rows [n, heads, head_dim]` of every product of two of a row's numbers to the lower triangle of
-/// `sums [heads, head_dim, head_dim]`.
+/// Adds, for each head, the Gram matrix of `rows [n, heads, head_dim]` (the sum over rows of `x_i x_j`) to the lower
+/// triangle of `sums [heads, head_dim, head_dim]`.
 ///
 /// # Panics
-/// When these are no such rows.
+/// If the shapes do not match.
 pub fn add_gram(rows: &[f32], (heads, head_dim): (usize, usize), sums: &mut [f64]) {
     let square = head_dim * head_dim;
     assert_eq!(sums.len(), heads * square, "sums [heads, dim, dim]");
@@ -29,7 +29,7 @@ pub fn add_gram(rows: &[f32], (heads, head_dim): (usize, usize), sums: &mut [f64
     let (level, sums) = (simd_level(), SharedMut::new(sums));
     for_each_range(heads, |items| {
         for head in items {
-            // SAFETY: every head is visited once.
+            // SAFETY: each head is visited exactly once.
             let sums = unsafe { sums.part(head * square..(head + 1) * square) };
             for rows in rows.chunks(ROWS * heads * head_dim) {
                 let of_head = (rows, head * head_dim, heads * head_dim);
@@ -44,12 +44,12 @@ pub fn add_gram(rows: &[f32], (heads, head_dim): (usize, usize), sums: &mut [f64
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist.
+    /// The CPU supports the level's instructions.
     unsafe fn add_gram_of(rows: (&[f32], usize, usize), dim: usize, sums: &mut [f64], scratch: &mut [f32]) = add_gram_lanes;
 }
 
 /// # Safety
-/// Runs at the level of `V`.
+/// Call only from code compiled for the level of `V`.
 #[inline(always)]
 unsafe fn add_gram_lanes<V: Lanes>(
     (rows, first, stride): (&[f32], usize, usize),
@@ -69,7 +69,7 @@ unsafe fn add_gram_lanes<V: Lanes>(
             to[..lanes].copy_from_slice(&row[first + column..][..lanes]);
             to[lanes..].fill(0.0);
         }
-        // Above the diagonal nobody looks.
+        // Rows above this panel's first column lie above the diagonal, which is not used.
         let below = dim - column;
         let left = Strided {
             start: rows[first + column..].as_ptr(),
@@ -77,7 +77,7 @@ unsafe fn add_gram_lanes<V: Lanes>(
             step_stride: stride,
         };
         let (right, out) = (packed.as_ptr(), products.as_mut_ptr());
-        // SAFETY: the level is the caller's promise; sizes as drawn above.
+        // SAFETY: the caller guarantees the level; sizes as drawn above.
         unsafe { product::<V>((below, count, width / V::N), left, right, None, out) };
         for (i, products) in products.chunks_exact(width).take(below).enumerate() {
             let line = &mut sums[(column + i) * dim + column..][..lanes.min(i + 1)];
@@ -87,11 +87,11 @@ unsafe fn add_gram_lanes<V: Lanes>(
     }
 }
 
-/// Of each row of `rows [n, head_dim]` its product with `linear [head_dim]`, and with `matrix [head_dim, head_dim]`, which is symmetric, from both
-/// sides: `out [n]`, `linear . x + x^T matrix x`.
+/// Writes `out [n]`: `linear . x + x^T matrix x` for each row x of `rows [n, head_dim]`. `linear` is `[head_dim]`;
+/// `matrix [head_dim, head_dim]` is symmetric.
 ///
 /// # Panics
-/// When shapes do not fit.
+/// If the shapes do not match.
 pub fn quadratic_forms(rows: &[f32], linear: &[f32], matrix: Option<&[f32]>, out: &mut [f32]) {
     let dim = linear.len();
     assert_eq!(rows.len(), out.len() * dim, "rows [n, dim]");
@@ -103,7 +103,7 @@ pub fn quadratic_forms(rows: &[f32], linear: &[f32], matrix: Option<&[f32]>, out
     for_each_range(n.div_ceil(TILE), |items| {
         for item in items {
             let tile = item * TILE..n.min((item + 1) * TILE);
-            // SAFETY: every item is run once.
+            // SAFETY: each item runs exactly once.
             let out = unsafe { out.part(tile.clone()) };
             let rows = &rows[tile.start * dim..tile.end * dim];
             with_scratch((dim + TILE) * PANEL, |scratch| {
@@ -116,12 +116,12 @@ pub fn quadratic_forms(rows: &[f32], linear: &[f32], matrix: Option<&[f32]>, out
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist.
+    /// The CPU supports the level's instructions.
     unsafe fn forms_of_tile(rows: &[f32], of: (&[f32], Option<&[f32]>), out: &mut [f32], scratch: &mut [f32]) = forms_of_tile_lanes;
 }
 
 /// # Safety
-/// Runs at the level of `V`.
+/// Call only from code compiled for the level of `V`.
 #[inline(always)]
 unsafe fn forms_of_tile_lanes<V: Lanes>(
     rows: &[f32],
@@ -131,7 +131,7 @@ unsafe fn forms_of_tile_lanes<V: Lanes>(
 ) {
     let (dim, panel) = (linear.len(), V::ACROSS * V::N);
     for (out, row) in out.iter_mut().zip(rows.chunks_exact(dim)) {
-        // SAFETY: the level is the caller's promise.
+        // SAFETY: the caller guarantees the level.
         *out = unsafe { dot::<V>(row, linear) };
     }
     let Some(matrix) = matrix else { return };
@@ -149,7 +149,7 @@ unsafe fn forms_of_tile_lanes<V: Lanes>(
             step_stride: 1,
         };
         let (right, to) = (packed.as_ptr(), products.as_mut_ptr());
-        // SAFETY: the level is the caller's promise; sizes as drawn above.
+        // SAFETY: the caller guarantees the level; sizes as drawn above.
         unsafe { product::<V>((out.len(), dim, width / V::N), left, right, None, to) };
         let rows = rows.chunks_exact(dim).map(|row| &row[column..][..lanes]);
         for ((out, row), products) in out.iter_mut().zip(rows).zip(products.chunks_exact(width)) {
@@ -159,7 +159,7 @@ unsafe fn forms_of_tile_lanes<V: Lanes>(
     }
 }
 
-/// `e^x` of every number of a row, divided by the sum of these; in place, on this thread.
+/// Softmax of a row, in place, on the calling thread.
 pub fn softmax(row: &mut [f32]) {
     // SAFETY: the level was detected.
     unsafe { softmax_at(simd_level(), row) }
@@ -167,27 +167,27 @@ pub fn softmax(row: &mut [f32]) {
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist.
+    /// The CPU supports the level's instructions.
     unsafe fn softmax_at(row: &mut [f32]) = softmax_lanes;
 }
 
 /// # Safety
-/// Runs at the level of `V`.
+/// Call only from code compiled for the level of `V`.
 #[inline(always)]
 unsafe fn softmax_lanes<V: Lanes>(row: &mut [f32]) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let (_, sum) = unsafe { softmax_row::<V>(row) };
     row.iter_mut().for_each(|x| *x /= sum);
 }
 
-/// As many products as `a` has numbers.
+/// Dot product of `a` with the first `a.len()` numbers of `b`.
 ///
 /// # Safety
-/// Runs at the level of `V`.
+/// Call only from code compiled for the level of `V`.
 #[inline(always)]
 unsafe fn dot<V: Lanes>(a: &[f32], b: &[f32]) -> f32 {
     assert!(a.len() <= b.len());
-    // SAFETY: the caller's promise; vectors stay inside of both.
+    // SAFETY: guaranteed by the caller; vectors stay inside both slices.
     unsafe {
         let zero = V::splat(0.0);
         let (whole, mut sum) = (a.len() - a.len() % V::N, zero);
@@ -251,8 +251,8 @@ mod tests {
                 let mut found = row.clone();
                 level.with(|| softmax(&mut found));
                 for (found, raised) in found.iter().zip(raised.clone()) {
-                    let cosine_to_mean = (f64::from(*found) - raised / sum).abs();
-                    assert!(cosine_to_mean < 1e-6, "{n} {level:?}: {found}");
+                    let difference = (f64::from(*found) - raised / sum).abs();
+                    assert!(difference < 1e-6, "{n} {level:?}: {found}");
                 }
             }
         }

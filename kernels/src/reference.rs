@@ -1,14 +1,14 @@
-//! The specification of every kernel: plain loops, f64 accumulation, nothing clever.
+//! The specification of every kernel: plain loops, f64 accumulation, no optimisation.
 //!
-//! Not for use while answering: orders of magnitude slower than the kernels beside it. The tests hold the fast kernels
-//! against these functions, and a new kernel starts here. Outputs are f32 only at the last step.
+//! Orders of magnitude slower than the kernels, so not for production use. The tests compare the fast kernels with
+//! these functions, and a new kernel starts here. Only the final results are rounded to f32.
 
 use crate::{
     ClassAttention, DecodeAttention, HeadShape, LastRows, Normalise, Pairing, PrefillAttention,
     Scale, WindowScores,
 };
 
-/// Causal softmax probabilities of one query over key rows `0..visible`, before normalising: `(exp(logit - max), sum, max)`.
+/// Causal softmax of one query over key rows `0..visible`, before normalisation: `(exp(logit - max), sum, max)`.
 fn weights<'k>(
     query: &[f32],
     visible: usize,
@@ -39,7 +39,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
         .sum()
 }
 
-/// `query [.., q_heads, head_dim]`: the elements of query head `h` in row `row`.
+/// Query head `h` of row `row`, in queries `[.., q_heads, head_dim]`.
 fn query_head<'q>(queries: &'q [f32], shape: &HeadShape, row: usize, h: usize) -> &'q [f32] {
     &queries[(row * shape.q_heads + h) * shape.head_dim..][..shape.head_dim]
 }
@@ -153,7 +153,7 @@ pub fn log_sum_exp(task: &LastRows<'_>, log_sum_exp: &mut [f32]) {
     }
 }
 
-/// Specification of [`crate::add_column_sums`], which need not be told the log-sum-exp.
+/// Specification of [`crate::add_column_sums`]; computes the log-sum-exp itself.
 pub fn add_column_sums(task: &LastRows<'_>, sums: &mut [f32]) {
     let columns = sums.len() / task.shape.q_heads;
     for (h, sums) in sums.chunks_exact_mut(columns).enumerate() {
@@ -170,7 +170,7 @@ pub fn add_column_sums(task: &LastRows<'_>, sums: &mut [f32]) {
     }
 }
 
-/// Specification of [`crate::row_probabilities`], which need not be told the log-sum-exp.
+/// Specification of [`crate::row_probabilities`]; computes the log-sum-exp itself.
 pub fn row_probabilities(task: &LastRows<'_>, stride: usize, out: &mut [f32]) {
     let q_heads = task.shape.q_heads;
     for (i, out) in out.chunks_exact_mut(stride).enumerate() {
@@ -181,8 +181,9 @@ pub fn row_probabilities(task: &LastRows<'_>, stride: usize, out: &mut [f32]) {
     }
 }
 
-/// What [`crate::mark_below_average`] decides by: `[kv_heads, tokens, rows]`, the group's mean probability times the number of keys
-/// that the row sees. A mark stands where that is below 1; NaN where the row cannot see the key.
+/// The quantity that [`crate::mark_below_average`] compares with 1: `[kv_heads, tokens, rows]`, the group's mean
+/// probability times the number of keys visible to the row. The bit is set if it is below 1; NaN if the row cannot see
+/// the key.
 pub fn shares_of_average(task: &LastRows<'_>) -> Vec<f64> {
     let (shape, rows, tokens) = (&task.shape, task.rows(), task.tokens);
     let group = shape.group();
@@ -203,7 +204,8 @@ pub fn shares_of_average(task: &LastRows<'_>) -> Vec<f64> {
     shares
 }
 
-/// Specification of [`crate::decode_attention`]. `probabilities[h]` gets the probability of each row for query head `h`.
+/// Specification of [`crate::decode_attention`]. `probabilities[h]` receives the probability of each row for query head
+/// `h`.
 pub fn decode_attention(
     task: &DecodeAttention<'_>,
     out: &mut [f32],
@@ -244,8 +246,8 @@ pub fn decode_attention(
     }
 }
 
-/// Specification of [`crate::class_attention`]: every entry expanded to a key of its own. `probabilities[h]` gets the
-/// probability of each entry for query head `h`.
+/// Specification of [`crate::class_attention`]: expands every entry to a key of its own. `probabilities[h]` receives
+/// the probability of each entry for query head `h`.
 pub fn class_attention(task: &ClassAttention<'_>, out: &mut [f32], probabilities: &mut [Vec<f32>]) {
     let shape = &task.shape;
     for h in 0..shape.q_heads {

@@ -1,7 +1,7 @@
-//! `RowStore`: the keys or the values of one layer, one run of rows per kv head; in f32 until they are packed.
+//! `RowStore`: the keys or the values of one layer, one run of rows per KV head; f32, or packed as a [`CacheType`].
 //!
-//! A row is a place in the cache; which position of the text it holds is the caller's business.
-//! How many rows are valid is the caller's business too: the store knows capacities, not lengths.
+//! A row index is a slot of the cache. The caller maps slots to positions in the text and tracks how many rows are
+//! valid: the store has capacities, not lengths.
 //!
 //! ```text
 //! 2 kv heads, capacities [3, 2], head_dim 4          first_row(0) = 0, first_row(1) = 3
@@ -10,11 +10,14 @@
 //!   head 1 | row 0: d d d d | row 1: e e e e |
 //! ```
 //!
-//! A packed store ([`RowStore::stored`]) holds bytes instead: of each head the first `narrow` places as its [`CacheType`], the others as
-//! f16 where that type is a quantised one. Its rows are read and written one by one, and each is rounded by itself. Where rows are
-//! replaced (`replaced`), a row need not lie in the place of its number: so a row that is to be narrow from now on gives its wide place
-//! to another ([`RowStore::trade`]), and no row ever changes its number. And a store may know the places alone, of rows whose numbers lie
-//! elsewhere ([`RowStore::placed`]).
+//! A packed store ([`RowStore::stored`]) holds bytes. If its [`CacheType`] is quantised, the first `narrow` places of
+//! each head are of that type and the others are f16 (wide). A place is the physical location of a row. Rows are read
+//! and written one at a time, and each is rounded on its own.
+//!
+//! In a store built with `replaced`, the place of a row may differ from its index. To narrow a row, [`RowStore::trade`]
+//! moves it to a narrow place and assigns its wide place to another row, without changing the index of any row.
+//! [`RowStore::placed`] builds a store that tracks places only; the numbers are stored elsewhere, for example in GPU
+//! memory.
 
 mod alike;
 mod changing;
@@ -31,7 +34,7 @@ pub use changing::RowState;
 /// Heads may have different capacities (ragged).
 #[derive(Clone, Debug)]
 pub struct RowStore {
-    /// Every row of every head, `[rows of all heads, head_dim]`; nothing in a packed store.
+    /// All rows of all heads, `[rows of all heads, head_dim]`; empty in a packed store.
     data: Vec<f32>,
     packed: Option<Packed>,
     head_dim: usize,
@@ -42,12 +45,12 @@ pub struct RowStore {
 /// Most rows of a [`Run`].
 pub(crate) const RUN: usize = 64;
 
-/// Rows that are stored in the same way.
+/// Consecutive rows of the same storage type.
 pub(crate) struct Run {
     pub kind: CacheType,
-    /// At least 1, where any were asked for.
+    /// At least 1, unless the requested range was empty.
     pub rows: usize,
-    /// Where the first `rows` begin; the store is not to change meanwhile.
+    /// Start of each of the first `rows` rows; valid until the store changes.
     starts: [*const u8; RUN],
 }
 
@@ -59,45 +62,45 @@ impl Run {
     }
 }
 
-/// Rows as bytes.
+/// Packed rows.
 #[derive(Clone, Debug)]
 struct Packed {
     kind: CacheType,
-    /// Nothing where they lie elsewhere.
+    /// Empty if the numbers are stored elsewhere.
     bytes: Vec<u8>,
-    /// Bytes of all rows, wherever they lie.
+    /// Bytes of all rows, even if stored elsewhere.
     row_bytes: usize,
-    /// `[kv_heads]`: places of each head that are stored as `kind`; those behind them as [`CacheType::wide`].
+    /// `[kv_heads]`: number of places of each head that are stored as `kind`; the places after them as
+    /// [`CacheType::wide`].
     narrow: Vec<usize>,
     /// `[kv_heads]`: first byte of each head.
     starts: Vec<usize>,
-    /// `[rows of all heads]`: the place of each row in its head; empty where row `r` lies in place `r`.
+    /// `[rows of all heads]`: the place of each row within its head; empty if row `r` is always in place `r`.
     places: Vec<u32>,
-    /// `[wide places of all heads]`: the row in each of them, where rows trade places.
+    /// `[wide places of all heads]`: the row in each wide place; empty if `places` is empty.
     in_wide: Vec<u32>,
-    /// `[kv_heads + 1]`: where each head's begin in `in_wide`.
+    /// `[kv_heads + 1]`: offset of each head in `in_wide`.
     first_wide: Vec<usize>,
-    /// `[head_dim]`: for turning a row that is written.
+    /// `[head_dim]`: scratch for the Hadamard transform of a row that is written.
     turned: Vec<f32>,
-    /// `[head_dim]`: for a second row.
+    /// `[head_dim]`: scratch for a second row.
     other: Vec<f32>,
 }
 
 impl Packed {
     fn write(&mut self, first: usize, h: usize, r: usize, row: &[f32]) {
         let (kind, place) = self.place(first, row.len(), h, r);
-        let row = match self.kind.rotates() {
-            true => {
-                self.turned.copy_from_slice(row);
-                turn(&mut self.turned);
-                &self.turned
-            }
-            false => row,
+        let row = if self.kind.rotates() {
+            self.turned.copy_from_slice(row);
+            turn(&mut self.turned);
+            &self.turned
+        } else {
+            row
         };
         kind.write(row, &mut self.bytes[place]);
     }
 
-    /// Two rows of head `h`, whose first row is `first` of all, take each other's places.
+    /// Swaps the places of two rows of head `h`; `first` is the head's first row, counted over all heads.
     fn swap(&mut self, first: usize, h: usize, one: usize, other: usize) {
         self.places.swap(first + one, first + other);
         for row in [one, other] {
@@ -107,7 +110,7 @@ impl Packed {
         }
     }
 
-    /// How row `r` of head `h`, whose first row is `first` of all, is stored, and where.
+    /// Storage type and byte range of row `r` of head `h`; `first` is the head's first row, counted over all heads.
     #[inline(always)]
     fn place(
         &self,
@@ -116,18 +119,18 @@ impl Packed {
         h: usize,
         r: usize,
     ) -> (CacheType, Range<usize>) {
-        let r = match self.places.is_empty() {
-            true => r,
-            false => self.places[first + r] as usize,
+        let r = if self.places.is_empty() {
+            r
+        } else {
+            self.places[first + r] as usize
         };
         let narrow = self.kind.row_bytes(head_dim);
-        let (kind, start, len) = match r < self.narrow[h] {
-            true => (self.kind, r * narrow, narrow),
-            false => {
-                let broad = self.kind.wide().row_bytes(head_dim);
-                let before = self.narrow[h] * narrow + (r - self.narrow[h]) * broad;
-                (self.kind.wide(), before, broad)
-            }
+        let (kind, start, len) = if r < self.narrow[h] {
+            (self.kind, r * narrow, narrow)
+        } else {
+            let broad = self.kind.wide().row_bytes(head_dim);
+            let before = self.narrow[h] * narrow + (r - self.narrow[h]) * broad;
+            (self.kind.wide(), before, broad)
         };
         let start = self.starts[h] + start;
         (kind, start..start + len)
@@ -135,12 +138,12 @@ impl Packed {
 }
 
 impl RowStore {
-    /// How rows are stored: the narrower of two ways, where there are two.
+    /// Storage type of the rows: the narrow one, if there are two.
     pub fn cache_type(&self) -> CacheType {
         self.packed.as_ref().map_or(CacheType::F32, |p| p.kind)
     }
 
-    /// Whether row `r` of head `h` lies in a place that rounds more than the others of this store.
+    /// Whether row `r` of head `h` is in a narrow (quantised) place.
     pub fn is_narrow(&self, h: usize, r: usize) -> bool {
         self.packed.as_ref().is_some_and(|packed| {
             packed.kind.is_quantised()
@@ -148,7 +151,8 @@ impl RowStore {
         })
     }
 
-    /// How row `r` of head `h` is stored, and its bytes, of a packed store. A turned row is turned.
+    /// Storage type and bytes of row `r` of head `h`; `None` if the store is not packed. The Hadamard transform, if the
+    /// type has one, is not undone.
     #[inline(always)]
     pub fn packed_row(&self, h: usize, r: usize) -> Option<(CacheType, &[u8])> {
         let packed = self.packed.as_ref()?;
@@ -156,19 +160,19 @@ impl RowStore {
         Some((kind, &packed.bytes[place]))
     }
 
-    /// The place of row `r` of head `h`: its own number where rows do not trade places.
+    /// The place of row `r` of head `h`: `r` itself, unless rows can change places.
     pub fn place(&self, h: usize, r: usize) -> usize {
         let places = self.packed.as_ref().map_or(&[][..], |p| &p.places);
         let place = places.get(self.first_rows[h] + r);
         place.map_or(r, |&place| place as usize)
     }
 
-    /// First places of head `h` that round more than those behind them.
+    /// Number of narrow (quantised) places of head `h`; they come first.
     pub fn narrow_places(&self, h: usize) -> usize {
         self.packed.as_ref().map_or(0, |packed| packed.narrow[h])
     }
 
-    /// Where the first rows of `rows` of head `h` lie, as many as are stored in the same way, at most [`RUN`].
+    /// The longest prefix of `rows` of head `h` with one storage type, at most [`RUN`] rows.
     #[inline(always)]
     pub(crate) fn run(&self, h: usize, rows: Range<usize>) -> Run {
         let mut run = Run {
@@ -197,7 +201,7 @@ impl RowStore {
         run
     }
 
-    /// Copies row `r` of head `h` out, however it is stored.
+    /// Copies row `r` of head `h` to `row` as f32.
     pub fn read(&self, h: usize, r: usize, row: &mut [f32]) {
         match self.packed_row(h, r) {
             Some((kind, bytes)) => {
@@ -210,7 +214,7 @@ impl RowStore {
         }
     }
 
-    /// Replaces row `r` of head `h`, however it is stored. Allocates nothing.
+    /// Replaces row `r` of head `h`, converting it to its storage type. Allocates nothing.
     pub fn write(&mut self, h: usize, r: usize, row: &[f32]) {
         let first = self.first_rows[h];
         match &mut self.packed {
@@ -219,14 +223,15 @@ impl RowStore {
         }
     }
 
-    /// Bytes of the first `rows` rows of head `h`.
+    /// Bytes of rows `0..rows` of head `h`.
     pub fn bytes_of_rows(&self, h: usize, rows: usize) -> usize {
         let Some(packed) = &self.packed else {
             return rows * CacheType::F32.row_bytes(self.head_dim);
         };
-        let wide = match packed.places.is_empty() {
-            true => rows.saturating_sub(packed.narrow[h]),
-            false => self.wide_rows(h).filter(|&row| row < rows).count(),
+        let wide = if packed.places.is_empty() {
+            rows.saturating_sub(packed.narrow[h])
+        } else {
+            self.wide_rows(h).filter(|&row| row < rows).count()
         };
         let of = |kind: CacheType| kind.row_bytes(self.head_dim);
         (rows - wide) * of(packed.kind) + wide * of(packed.kind.wide())
@@ -234,13 +239,14 @@ impl RowStore {
 
     /// Bytes of row `r` of head `h`.
     pub fn bytes_of_row(&self, h: usize, r: usize) -> usize {
-        match self.is_narrow(h, r) {
-            true => self.cache_type().row_bytes(self.head_dim),
-            false => self.cache_type().wide().row_bytes(self.head_dim),
+        if self.is_narrow(h, r) {
+            self.cache_type().row_bytes(self.head_dim)
+        } else {
+            self.cache_type().wide().row_bytes(self.head_dim)
         }
     }
 
-    /// Zeroed rows: `capacities[h]` of them for kv head `h`.
+    /// Zeroed rows: `capacities[h]` of them for KV head `h`.
     pub fn new(head_dim: usize, capacities: &[usize]) -> Self {
         assert!(head_dim > 0, "head_dim is 0");
         let first_rows = first_rows(capacities);
@@ -253,19 +259,21 @@ impl RowStore {
         }
     }
 
-    /// Zeroed rows, the same number for every kv head.
+    /// Zeroed rows, the same number for every KV head.
     pub fn uniform(kv_heads: usize, capacity: usize, head_dim: usize) -> Self {
         Self::new(head_dim, &vec![capacity; kv_heads])
     }
 
-    /// All rows of all heads, `[rows of all heads, head_dim]`; for a uniform store `[kv_heads, capacity, head_dim]`. Not of a packed
-    /// store, as all that gives out slices.
+    /// All rows of all heads, `[rows of all heads, head_dim]`; for a uniform store `[kv_heads, capacity, head_dim]`.
+    ///
+    /// # Panics
+    /// If the store is packed, as all methods that return slices.
     pub fn as_slice(&self) -> &[f32] {
         self.expect_f32();
         &self.data
     }
 
-    /// Number of kv heads.
+    /// Number of KV heads.
     pub fn kv_heads(&self) -> usize {
         self.first_rows.len() - 1
     }
@@ -275,40 +283,40 @@ impl RowStore {
         self.head_dim
     }
 
-    /// Rows that head `h` has room for.
+    /// Capacity of head `h`, in rows.
     pub fn capacity(&self, h: usize) -> usize {
         self.first_rows[h + 1] - self.first_rows[h]
     }
 
-    /// Number of rows of the heads before `h`: the offset of head `h` in arrays with one entry per row of capacity,
-    /// such as [`Rotation::ranks`](crate::Rotation::ranks). `first_row(kv_heads)` is the length of such an array.
+    /// Number of rows of the heads before `h`: the offset of head `h` in arrays with one entry per slot, such as
+    /// [`Rotation::ranks`](crate::Rotation::ranks). `first_row(kv_heads)` is the length of these arrays.
     pub fn first_row(&self, h: usize) -> usize {
         self.first_rows[h]
     }
 
-    /// `[kv_heads + 1]`: [`RowStore::first_row`] of every head, and the length of such an array.
+    /// `[kv_heads + 1]`: [`RowStore::first_row`] of every head; the last element is the total number of rows.
     pub fn first_rows(&self) -> &[usize] {
         &self.first_rows
     }
 
-    /// All rows of head `h`, `[capacity, head_dim]`.
+    /// All rows of head `h`, `[capacity, head_dim]`; panics if the store is packed.
     pub fn head(&self, h: usize) -> &[f32] {
         self.expect_f32();
         &self.data[self.first_rows[h] * self.head_dim..self.first_rows[h + 1] * self.head_dim]
     }
 
-    /// All rows of head `h`, `[capacity, head_dim]`.
+    /// All rows of head `h`, `[capacity, head_dim]`; panics if the store is packed.
     pub fn head_mut(&mut self, h: usize) -> &mut [f32] {
         self.expect_f32();
         &mut self.data[self.first_rows[h] * self.head_dim..self.first_rows[h + 1] * self.head_dim]
     }
 
-    /// Row `r` of head `h`, `[head_dim]`.
+    /// Row `r` of head `h`, `[head_dim]`; panics if the store is packed.
     pub fn row(&self, h: usize, r: usize) -> &[f32] {
         &self.head(h)[r * self.head_dim..][..self.head_dim]
     }
 
-    /// Row `r` of head `h`, `[head_dim]`.
+    /// Row `r` of head `h`, `[head_dim]`; panics if the store is packed.
     pub fn row_mut(&mut self, h: usize, r: usize) -> &mut [f32] {
         let head_dim = self.head_dim;
         &mut self.head_mut(h)[r * head_dim..][..head_dim]
@@ -322,7 +330,7 @@ impl RowStore {
         );
     }
 
-    /// Bytes held here: the rows, used or not, and their places where they trade them.
+    /// Bytes held by this store: all rows, used or not, and the tables of their places.
     pub fn bytes(&self) -> usize {
         let packed = self.packed.as_ref().map_or(0, |packed| {
             let places = packed.places.len() + packed.in_wide.len();
@@ -331,8 +339,11 @@ impl RowStore {
         size_of_val(self.data.as_slice()) + packed
     }
 
-    /// Writes a chunk as a projection produces it, `source [rows, kv_heads, head_dim]`, into rows
+    /// Writes a chunk in the layout of a projection, `source [rows, kv_heads, head_dim]`, into rows
     /// `first_row..first_row + rows` of every head.
+    ///
+    /// # Panics
+    /// If `source` is not whole rows, the rows exceed a head's capacity, or the store is packed.
     pub fn copy_in(&mut self, first_row: usize, source: &[f32]) {
         let (kv_heads, head_dim) = (self.kv_heads(), self.head_dim);
         let width = kv_heads * head_dim;
@@ -371,6 +382,9 @@ fn first_rows(capacities: &[usize]) -> Vec<usize> {
 }
 
 /// Copies the rows `positions` of head `source_head` into rows `first_row..` of head `target_head`, in that order.
+///
+/// # Panics
+/// If the head dimensions differ, a row exceeds its head's capacity, or a store is packed.
 pub fn gather_rows(
     source: &RowStore,
     source_head: usize,

@@ -1,9 +1,9 @@
-//! Which vector instructions to use, decided once at run time, and the lanes that the kernels are written in.
+//! Selects the vector instructions once at run time, and defines the lanes that the kernels are written in.
 //!
 //! A build for baseline x86-64 runs everywhere: each kernel is one generic function over [`Lanes`], compiled once per
-//! level inside a function that enables that level's instructions ([`by_level`]). No kernel lives in this file.
+//! level inside a function that enables that level's instructions ([`by_level`]).
 //!
-//! `KEPT_SIMD=scalar|avx2|avx512|amx` forces a level at or below what the machine has; anything else is ignored.
+//! `KEPT_SIMD=scalar|avx2|avx512|amx` selects a level at or below the machine's highest; any other value is ignored.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -15,23 +15,23 @@ use crate::panel::WIDEST;
 pub enum SimdLevel {
     /// Portable code that the compiler vectorises for the build's baseline (SSE2, NEON).
     Scalar,
-    /// 8 lanes with fused multiply-add and half precision.
+    /// 8 lanes, with fused multiply-add and half-precision conversion.
     Avx2,
     /// 16 lanes.
     Avx512,
-    /// And products of matrices in bfloat16, where they pay (`amx.rs`).
+    /// AVX-512, and bfloat16 matrix products where they pay off (`amx.rs`).
     Amx,
 }
 
 impl SimdLevel {
-    /// Every level that this machine can run, lowest first.
+    /// All levels that this machine supports, lowest first.
     pub fn available() -> impl Iterator<Item = SimdLevel> {
         use SimdLevel::*;
         let all = [Scalar, Avx2, Avx512, Amx].into_iter();
         all.filter(|&level| level <= highest())
     }
 
-    /// Runs `work` with this level on the calling thread, for comparing levels in one process.
+    /// Runs `work` with this level on the calling thread, to compare levels within one process.
     pub fn with<R>(self, work: impl FnOnce() -> R) -> R {
         assert!(self <= highest(), "{self:?} is more than this machine has");
         FORCED.with(|forced| {
@@ -47,7 +47,7 @@ thread_local! {
     static FORCED: Cell<Option<SimdLevel>> = const { Cell::new(None) };
 }
 
-/// The level that kernels called from this thread use.
+/// The level of kernels called from this thread.
 pub fn simd_level() -> SimdLevel {
     static CHOSEN: OnceLock<SimdLevel> = OnceLock::new();
     FORCED.with(Cell::get).unwrap_or_else(|| {
@@ -84,29 +84,30 @@ fn highest() -> SimdLevel {
     SimdLevel::Scalar
 }
 
-/// A vector of f32. Methods are unsafe because they need the instructions of the level they belong to.
+/// A vector of f32. The methods are unsafe because they need the instructions of their level.
 ///
 /// # Safety
 /// Call only from code compiled by [`by_level`] for the same level; pointers must cover `N` elements.
 pub(crate) trait Lanes: Copy {
-    /// The level that they are of.
+    /// The SIMD level of these lanes.
     const LEVEL: SimdLevel;
     /// Elements of one vector.
     const N: usize;
-    /// Vectors beside each other in the register tile of `panel.rs`: as many as leave six rows of accumulators.
+    /// Vectors side by side in the register tile of `panel.rs`: the most that leave six rows of accumulators.
     const ACROSS: usize;
-    /// Heads of a group that share what is loaded of a kept row (`heads.rs`): with two accumulators each they leave a few registers.
+    /// Heads of a group that share one load of a kept row (`heads.rs`): two accumulators per head leave a few free
+    /// registers.
     const HEADS: usize;
 
     unsafe fn splat(x: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
-    /// `N` numbers in half precision, little-endian; two bytes each.
+    /// Loads `N` little-endian f16 numbers, two bytes each.
     unsafe fn load_halves(from: *const u8) -> Self;
-    /// One number in half precision, little-endian, in every lane.
+    /// Loads one little-endian f16 number into every lane.
     unsafe fn splat_half(from: *const u8) -> Self;
-    /// `N` signed bytes.
+    /// Loads `N` signed bytes.
     unsafe fn load_bytes(from: *const u8) -> Self;
-    /// The low or the high halves of `N` bytes, 0 to 15.
+    /// Loads the low or high nibbles of `N` bytes, 0 to 15.
     unsafe fn load_nibbles(from: *const u8, high: bool) -> Self;
     unsafe fn store(self, to: *mut f32);
     unsafe fn add(self, other: Self) -> Self;
@@ -124,15 +125,15 @@ pub(crate) trait Lanes: Copy {
     unsafe fn raise_exponent(self, steps: Self) -> Self;
     /// Sum of the lanes of each of four vectors.
     unsafe fn sum4(vectors: [Self; 4]) -> [f32; 4];
-    /// Lane i is the sum of the lanes of vector i; of the vectors the first `N` count.
+    /// Lane i is the sum of the lanes of vector i; only the first `N` vectors are used.
     unsafe fn sum_each(vectors: &[Self; WIDEST]) -> Self;
 
-    /// `exp(self)` for `self <= 88`: at most 1 unit in the last place off (1.5 without fused multiply-add),
-    /// and exactly 0 below -86.
+    /// `exp(self)` for `self <= 88`: error at most 1 unit in the last place (1.5 without fused multiply-add); exactly 0
+    /// below -86.
     ///
-    /// `exp(x) = 2^n * exp(r)` with `n = round(x / ln 2)`; `ln 2` in two parts keeps `r` exact, and a polynomial of
-    /// degree 7 covers `|r| <= ln 2 / 2`. Below -86 a result is under 1e-37 of the row's largest weight: zero saves
-    /// the very slow arithmetic on subnormal numbers.
+    /// `exp(x) = 2^n * exp(r)` with `n = round(x / ln 2)`; `ln 2` split in two parts keeps `r` exact, and a polynomial
+    /// of degree 7 covers `|r| <= ln 2 / 2`. Below -86 a result is under 1e-37 of the row's largest weight; returning
+    /// zero avoids the very slow arithmetic on subnormal numbers.
     #[inline(always)]
     unsafe fn exp(self) -> Self {
         // SAFETY: same level as the caller's.
@@ -143,7 +144,7 @@ pub(crate) trait Lanes: Copy {
             let n = steps.sub(rounder);
             let r = n.mul_add(Self::splat(-355.0 / 512.0), self);
             let r = n.mul_add(Self::splat(2.121_944_4e-4), r);
-            // exp(r) = 1 + r + r^2 * (..), the coefficients of Cephes' expf.
+            // exp(r) = 1 + r + r^2 * (..), with the coefficients of Cephes' expf.
             let mut p = Self::splat(1.987_569_1e-4);
             for coefficient in [
                 1.398_199_9e-3,
@@ -168,18 +169,18 @@ pub(crate) trait Lanes: Copy {
         unsafe {
             let most = Self::splat(88.0);
             let opposite = Self::splat(0.0).sub(x);
-            // exp is good up to 88, where a sigmoid is already below 1e-36; NaN passes through.
+            // exp is accurate up to 88, where a sigmoid is already below 1e-36; NaN passes through.
             let e = Self::select_less(most, opposite, most, opposite).exp();
             self.div(Self::splat(1.0).add(e))
         }
     }
 
-    /// `tanh(self)`, at most 3e-7 off: `1 - 2 / (exp(2 x) + 1)`.
+    /// `tanh(self)` with an error of at most 3e-7: `1 - 2 / (exp(2 x) + 1)`.
     #[inline(always)]
     unsafe fn tanh(self) -> Self {
         // SAFETY: same level as the caller's.
         unsafe {
-            // From 10 on it is 1 to the last bit; NaN passes through.
+            // From 10 on tanh is 1 to the last bit; NaN passes through.
             let (most, one, two) = (Self::splat(20.0), Self::splat(1.0), Self::splat(2.0));
             let x = Self::select_less(most, self, most, self);
             one.sub(two.div(x.mul(two).exp().add(one)))
@@ -187,11 +188,11 @@ pub(crate) trait Lanes: Copy {
     }
 }
 
-/// A number in half precision, little-endian, without a branch.
+/// Converts a little-endian f16 number to f32, without a branch.
 #[inline(always)]
 pub(crate) fn widened(half: [u8; 2]) -> f32 {
     let half = u32::from(u16::from_le_bytes(half));
-    // The exponent means 112 less here; multiplying makes up for it, for subnormal numbers too.
+    // The f16 exponent bias is 112 less than that of f32; the multiplication corrects it, also for subnormal numbers.
     let number = f32::from_bits((half & 0x7fff) << 13) * f32::from_bits((112 + 127) << 23);
     let endless = if half & 0x7c00 == 0x7c00 {
         0x7f80_0000
@@ -201,7 +202,7 @@ pub(crate) fn widened(half: [u8; 2]) -> f32 {
     f32::from_bits(number.to_bits() | endless | (half & 0x8000) << 16)
 }
 
-/// Four lanes in plain Rust; the compiler maps them to whatever the baseline has.
+/// Four lanes in plain Rust; the compiler maps them to the baseline's vector instructions.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable([f32; 4]);
 
@@ -212,7 +213,7 @@ impl Portable {
     }
 }
 
-// The methods below contain nothing unsafe but the two pointer accesses.
+// The methods below contain nothing unsafe except their pointer accesses.
 impl Lanes for Portable {
     const LEVEL: SimdLevel = SimdLevel::Scalar;
     const N: usize = 4;
@@ -325,27 +326,27 @@ impl Lanes for Portable {
 /// Defines a function that runs a kernel body, generic over [`Lanes`], at the level given as its first argument.
 ///
 /// `by_level! { unsafe fn item(x: &mut [f32]) = item_lanes; }` defines `unsafe fn item(level, x)`, which calls
-/// `item_lanes::<V>(x)`; a type parameter is passed on behind `V`. The body and all it calls must be `#[inline(always)]`, so that they are compiled with the
-/// level's instructions.
+/// `item_lanes::<V>(x)`; a type parameter is passed on after `V`. The body and everything it calls must be
+/// `#[inline(always)]` to be compiled with the level's instructions.
 macro_rules! by_level {
     ($(#[$attribute:meta])* $visible:vis unsafe fn $name:ident$(<$kind:ident: $bound:path>)?($($argument:ident: $type:ty),* $(,)?) = $body:ident;) => {
         $(#[$attribute])*
-        #[allow(clippy::too_many_arguments, reason = "the level comes on top")]
+        #[allow(clippy::too_many_arguments, reason = "the level is an additional argument")]
         $visible unsafe fn $name$(<$kind: $bound>)?(level: $crate::simd::SimdLevel, $($argument: $type),*) {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2$(<$kind: $bound>)?($($argument: $type),*) {
-                // SAFETY: this function has the instructions; the rest is the caller's promise.
+                // SAFETY: this function is compiled with the instructions; the caller guarantees the rest.
                 unsafe { $body::<$crate::x86::Avx2 $(, $kind)?>($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx2,fma,f16c")]
             unsafe fn avx512$(<$kind: $bound>)?($($argument: $type),*) {
-                // SAFETY: this function has the instructions; the rest is the caller's promise.
+                // SAFETY: this function is compiled with the instructions; the caller guarantees the rest.
                 unsafe { $body::<$crate::x86::Avx512 $(, $kind)?>($($argument),*) }
             }
             match level {
-                // SAFETY: a level above Scalar exists only where it was detected; the rest is the caller's promise.
+                // SAFETY: a level above Scalar exists only if it was detected; the caller guarantees the rest.
                 #[cfg(target_arch = "x86_64")]
                 $crate::simd::SimdLevel::Avx512 | $crate::simd::SimdLevel::Amx => unsafe { avx512$(::<$kind>)?($($argument),*) },
                 // SAFETY: as above.
@@ -365,7 +366,7 @@ mod tests {
 
     by_level! {
         /// # Safety
-        /// The level's instructions exist; the length is a multiple of 16.
+        /// The CPU supports the level's instructions; the length is a multiple of 16.
         unsafe fn exp_all(x: &mut [f32]) = exp_all_lanes;
     }
 

@@ -1,7 +1,7 @@
-//! One span of decode attention: a run of rows of one kv head, for all heads of its group.
+//! One span of decode attention: a run of rows of one KV head, for all heads of its group.
 //!
-//! Each key and each value row comes from memory once for the whole group, however it is stored. What to do with several spans is
-//! decided in `decode.rs`, the inner loops are in `heads.rs`; the causal tiles of a prompt are in `panel.rs`.
+//! Each key and each value row is read from memory once for the whole group, whatever its storage type. `decode.rs`
+//! combines spans, `heads.rs` has the inner loops, and `panel.rs` the causal tiles of a prompt.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::{CacheType, HeadShape, RowStore};
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist, and nobody else touches the span's logits.
+    /// The CPU supports the level's instructions, and no other thread accesses the span's logits.
     pub(crate) unsafe fn attend(task: &DecodeAttention<'_>, span: &Span, logits: Logits, partial: &mut Partial<'_>) = attend_lanes;
 }
 
@@ -31,12 +31,12 @@ unsafe fn attend_lanes<V: Lanes>(
     let queries = &task.query[span.kv_head * group * head_dim..][..group * head_dim];
     let end = span.first + span.rows;
     let at = |row: usize| Logits {
-        // SAFETY: rows of the span, whose logits the caller promised.
+        // SAFETY: rows of the span, whose logits the caller guarantees.
         start: unsafe { logits.start.add(row - span.first) },
         ..logits
     };
     let shape = (group, head_dim, task.scale.factor);
-    // SAFETY: pointers stay inside the slices above; the rest is the caller's promise.
+    // SAFETY: pointers stay inside the slices above; the caller guarantees the rest.
     unsafe {
         let mut row = span.first;
         while row < end {
@@ -84,10 +84,10 @@ unsafe fn attend_lanes<V: Lanes>(
     }
 }
 
-/// A row as it is stored, turned or not.
+/// Unpacks a row to f32, without undoing the Hadamard transform.
 ///
 /// # Safety
-/// Runs at the level of `V`.
+/// Call only from code compiled for the level of `V`.
 #[inline(always)]
 pub(crate) unsafe fn unpack_row<V: Lanes>(
     store: &RowStore,
@@ -96,16 +96,16 @@ pub(crate) unsafe fn unpack_row<V: Lanes>(
     target: &mut [f32],
 ) {
     match store.packed_row(h, r) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         Some((kind, bytes)) => unsafe { unpack_lanes::<V>(kind, bytes, target) },
         None => target.copy_from_slice(store.row(h, r)),
     }
 }
 
-/// The keys `rows` of head `h` as they stand at their positions, in `target`.
+/// Writes the keys `rows` of head `h`, rotated to their positions, to `target`.
 ///
 /// # Safety
-/// Runs at the level of `V`.
+/// Call only from code compiled for the level of `V`.
 #[inline(always)]
 unsafe fn rotate_keys<V: Lanes>(
     task: &DecodeAttention<'_>,
@@ -117,7 +117,7 @@ unsafe fn rotate_keys<V: Lanes>(
     let columns = rotation.rope_dim / 2;
     let targets = target.chunks_exact_mut(task.shape.head_dim);
     for (row, target) in rows.zip(targets) {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { unpack_row::<V>(task.keys, h, row, target) };
         if task.keys.cache_type().rotates() {
             turn(target);
@@ -129,16 +129,16 @@ unsafe fn rotate_keys<V: Lanes>(
     }
 }
 
-/// Turns logits into `exp(logit - max)`; returns the maximum and the sum.
+/// Replaces logits by `exp(logit - max)`; returns the maximum and the sum.
 ///
 /// # Safety
-/// Runs at the level of `V`.
+/// Call only from code compiled for the level of `V`.
 #[inline(always)]
 pub(crate) unsafe fn softmax_row<V: Lanes>(row: &mut [f32]) -> (f32, f32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let largest = unsafe { largest::<V>(row) };
     let mut sums = [0.0; WIDEST];
-    // SAFETY: whole vectors of the row, then one padded copy of what is left.
+    // SAFETY: whole vectors of the row, then one padded copy of the remainder.
     unsafe {
         let max = V::splat(largest);
         let mut sum = V::splat(0.0);
@@ -162,14 +162,14 @@ pub(crate) unsafe fn softmax_row<V: Lanes>(row: &mut [f32]) -> (f32, f32) {
 /// The largest number of a row.
 ///
 /// # Safety
-/// Runs at the level of `V`.
+/// Call only from code compiled for the level of `V`.
 #[inline(always)]
 unsafe fn largest<V: Lanes>(row: &[f32]) -> f32 {
     let mut maxima = [f32::NEG_INFINITY; WIDEST];
     let mut chunks = row.chunks_exact(4 * V::N);
-    // SAFETY: four whole vectors of the row at a time; `maxima` has room for one.
+    // SAFETY: four whole vectors of the row at a time; `maxima` is one vector long.
     unsafe {
-        // Four chains, because one maximum waits for the one before it.
+        // Four independent maxima hide the latency of each operation.
         let mut of_chain = [V::splat(f32::NEG_INFINITY); 4];
         for chunk in &mut chunks {
             for (v, max) in of_chain.iter_mut().enumerate() {

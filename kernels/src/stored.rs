@@ -1,19 +1,21 @@
-//! How rows lie in memory, and how their numbers come into registers: one type for each [`CacheType`](crate::CacheType).
+//! Memory layout of packed rows, and how their numbers are loaded into registers: one type per
+//! [`CacheType`](crate::CacheType).
 //!
-//! A row is read [`BLOCK`] numbers at a time, because that many share a scale where numbers are quantised. Scales are halves and
-//! steps have at most eight bits, so that every product of the two is exact: a number is the same at every level.
+//! A row is read [`BLOCK`] numbers at a time, because in quantised types that many numbers share a scale. Scales are
+//! f16 and quantised steps have at most 8 bits, so every product of the two is exact: all SIMD levels read the same
+//! numbers.
 
 use crate::simd::{Lanes, widened};
 
-/// Numbers of a block.
+/// Numbers per block.
 pub(crate) const BLOCK: usize = 32;
 
-/// A way to store the numbers of a row.
+/// A storage format for the numbers of a row.
 pub(crate) trait Stored {
-    /// Bytes of [`BLOCK`] numbers.
+    /// Bytes per block of [`BLOCK`] numbers.
     const BYTES: usize;
 
-    /// Numbers `first..first + V::N` of a block, as they are stored: turned ones stay turned.
+    /// Loads numbers `first..first + V::N` of a block, without undoing the Hadamard transform.
     ///
     /// # Safety
     /// The block holds these numbers, `first` is a multiple of `V::N`, and the caller runs at the level of `V`.
@@ -22,11 +24,11 @@ pub(crate) trait Stored {
     /// Number `i` of a block.
     ///
     /// # Safety
-    /// The block holds it.
+    /// The block holds number `i`.
     unsafe fn single(block: *const u8, i: usize) -> f32;
 }
 
-/// [`crate::CacheType::F32`], as the machine has them.
+/// [`crate::CacheType::F32`], in native byte order.
 pub(crate) struct Floats;
 
 /// [`crate::CacheType::F16`]
@@ -43,12 +45,12 @@ impl Stored for Floats {
 
     #[inline(always)]
     unsafe fn vector<V: Lanes>(block: *const u8, first: usize) -> V {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { V::load(block.cast::<f32>().add(first)) }
     }
     #[inline(always)]
     unsafe fn single(block: *const u8, i: usize) -> f32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { block.cast::<f32>().add(i).read_unaligned() }
     }
 }
@@ -58,17 +60,17 @@ impl Stored for Halves {
 
     #[inline(always)]
     unsafe fn vector<V: Lanes>(block: *const u8, first: usize) -> V {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { V::load_halves(block.add(2 * first)) }
     }
     #[inline(always)]
     unsafe fn single(block: *const u8, i: usize) -> f32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { half(block.add(2 * i)) }
     }
 }
 
-/// Bytes of a block's scale, which stands before its numbers.
+/// Bytes of a block's scale, which precedes its numbers.
 const SCALE: usize = 2;
 
 impl Stored for Bytes {
@@ -76,12 +78,12 @@ impl Stored for Bytes {
 
     #[inline(always)]
     unsafe fn vector<V: Lanes>(block: *const u8, first: usize) -> V {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { V::load_bytes(block.add(SCALE + first)).mul(V::splat_half(block)) }
     }
     #[inline(always)]
     unsafe fn single(block: *const u8, i: usize) -> f32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { f32::from((*block.add(SCALE + i)).cast_signed()) * half(block) }
     }
 }
@@ -92,7 +94,7 @@ impl Stored for Nibbles {
     #[inline(always)]
     unsafe fn vector<V: Lanes>(block: *const u8, first: usize) -> V {
         let high = first >= BLOCK / 2;
-        // SAFETY: the caller's promise; vectors are at most half a block.
+        // SAFETY: guaranteed by the caller; vectors are at most half a block.
         unsafe {
             let steps = V::load_nibbles(block.add(SCALE + first % (BLOCK / 2)), high);
             let scale = V::splat_half(block);
@@ -101,7 +103,7 @@ impl Stored for Nibbles {
     }
     #[inline(always)]
     unsafe fn single(block: *const u8, i: usize) -> f32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let pair = *block.add(SCALE + i % (BLOCK / 2));
             let steps = if i < BLOCK / 2 { pair & 15 } else { pair >> 4 };
@@ -114,18 +116,18 @@ impl Stored for Nibbles {
 /// `from` covers two bytes.
 #[inline(always)]
 unsafe fn half(from: *const u8) -> f32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     widened(unsafe { from.cast::<[u8; 2]>().read() })
 }
 
-/// All numbers of the row that begins at `bytes`.
+/// Unpacks the row at `bytes` into `row`.
 ///
 /// # Safety
-/// The bytes cover as many numbers, and the caller runs at the level of `V`.
+/// `bytes` covers `row.len()` numbers, and the caller runs at the level of `V`.
 #[inline(always)]
 pub(crate) unsafe fn unpack<V: Lanes, S: Stored>(bytes: *const u8, row: &mut [f32]) {
     for (number, numbers) in row.chunks_mut(BLOCK).enumerate() {
-        // SAFETY: the caller's promise; vectors and single numbers stay inside the block.
+        // SAFETY: guaranteed by the caller; vectors and single numbers stay inside the block.
         unsafe {
             let block = bytes.add(number * S::BYTES);
             let whole = numbers.len() - numbers.len() % V::N;

@@ -1,7 +1,8 @@
-//! Threads: how many, and who has them.
+//! The number of threads, and parallel loops over them.
 //!
-//! Everything runs on the one pool of `pool.rs`. candle, whose tiles multiply while reading, has a pool too, which waits for all of
-//! its threads; it is told to have one thread, and its products run side by side on ours ([`for_each`]).
+//! All kernels run on the one pool of `pool.rs`. candle, which multiplies tiles during prefill, has its own pool, which
+//! waits for all of its threads. So candle is configured to use one thread, and its products run in parallel on our
+//! pool ([`for_each`]).
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -9,14 +10,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::pool::Pool;
 
-/// Where candle looks for its number of threads; the first one that is set counts.
+/// Environment variables that set candle's number of threads; the first valid one wins.
 const VARIABLES: [&str; 2] = ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"];
 
-/// Decides how many threads compute, `None` for all that the machine offers. Call it first thing in `main`.
+/// Sets the number of compute threads; `None` keeps an earlier setting, or else selects the default. Call it first in
+/// `main`.
 ///
-/// A number that the user put into `CANDLE_NUM_THREADS` or `RAYON_NUM_THREADS` wins over `None`; otherwise it is the available
-/// parallelism, which respects container limits and CPU masks. candle itself gets one thread. A later call changes nothing but
-/// what a pool that has not started yet will have.
+/// The default is the value of `CANDLE_NUM_THREADS` or `RAYON_NUM_THREADS`, else the available parallelism, which
+/// respects container limits and CPU masks. candle itself gets one thread. A later call only takes effect if the pool
+/// has not started yet.
 pub fn configure(threads: Option<usize>) {
     let threads = wanted(threads);
     WANTED.store(threads, Ordering::Relaxed);
@@ -26,10 +28,10 @@ pub fn configure(threads: Option<usize>) {
     }
 }
 
-/// What [`configure`] decided; 0 before.
+/// The number set by [`configure`]; 0 before.
 static WANTED: AtomicUsize = AtomicUsize::new(0);
 
-/// `threads`, or what was decided before, or what the environment says, or what the machine offers.
+/// `threads`, else the configured number, else the environment's, else the available parallelism.
 fn wanted(threads: Option<usize>) -> usize {
     let decided = || Some(WANTED.load(Ordering::Relaxed)).filter(|&threads| threads > 0);
     let environment = || (VARIABLES.iter()).find_map(|name| std::env::var(name).ok()?.parse().ok());
@@ -45,27 +47,27 @@ fn pool() -> &'static Pool {
     POOL.get_or_init(|| Pool::new(wanted(None)))
 }
 
-/// Threads that compute, the calling one included.
+/// Number of threads that compute, including the calling thread.
 pub fn count() -> usize {
     pool().threads()
 }
 
-/// Runs `work` over `0..items` in ranges that idle threads take in ascending order; returns when all are done.
-/// Put the longest items first. Allocates nothing; runs inline when called from inside the pool.
+/// Runs `work` over `0..items` in ranges that idle threads take in ascending order; returns when all are done. Put the
+/// longest items first. Allocates nothing; runs inline when called from inside the pool.
 pub(crate) fn for_each_range(items: usize, work: impl Fn(Range<usize>) + Sync) {
     pool().for_each_range(items, work);
 }
 
-/// Runs `work(0)`, `work(1)`, ... up to `items`, on all threads; for work that is worth handing over one by one. What it calls
-/// must not wait for another item.
+/// Runs `work(0)`, `work(1)`, ... up to `items`, on all threads; for items that are each long enough to schedule
+/// separately. `work` must not wait for another item.
 pub fn for_each(items: usize, work: impl Fn(usize) + Sync) {
     pool().for_each_range(items, |range| range.for_each(&work));
 }
 
-/// Runs `work` on each pair of `one` and `other`, on all threads.
+/// Runs `work` on each pair of elements of `one` and `other`, on all threads.
 ///
 /// # Panics
-/// When one is longer than the other.
+/// If the lengths differ.
 pub fn for_each_pair<A: Send, B: Send>(
     one: &mut [A],
     other: &mut [B],
@@ -75,7 +77,7 @@ pub fn for_each_pair<A: Send, B: Send>(
     let (items, one, other) = (one.len(), SharedMut::new(one), SharedMut::new(other));
     for_each(items, |item| {
         let at = item..item + 1;
-        // SAFETY: every item is run once.
+        // SAFETY: each item runs exactly once.
         let (one, other) = unsafe { (one.part(at.clone()), other.part(at)) };
         work(item, &mut one[0], &mut other[0]);
     });
@@ -83,14 +85,14 @@ pub fn for_each_pair<A: Send, B: Send>(
 
 /// A mutable slice that several threads write at the same time, each its own part.
 ///
-/// Rust cannot see that strided parts are disjoint, so the caller promises it at each [`SharedMut::part`].
+/// Rust cannot prove that strided parts are disjoint, so the caller of [`SharedMut::part`] guarantees it.
 pub(crate) struct SharedMut<'a, T> {
     start: *mut T,
     len: usize,
     owner: std::marker::PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: parts handed out are disjoint (the contract of `part`), so sharing the handle shares no element.
+// SAFETY: parts are disjoint (the contract of `part`), so sharing the handle shares no element.
 unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
 
 impl<'a, T> SharedMut<'a, T> {
@@ -102,7 +104,8 @@ impl<'a, T> SharedMut<'a, T> {
         }
     }
 
-    /// The first element, for strided access; the contract of [`SharedMut::part`] applies to what is reached from it.
+    /// The first element, for strided access; the contract of [`SharedMut::part`] applies to all elements accessed
+    /// through it.
     pub(crate) fn start(&self) -> *mut T {
         self.start
     }
@@ -110,15 +113,15 @@ impl<'a, T> SharedMut<'a, T> {
     /// The elements `range`.
     ///
     /// # Safety
-    /// No other part that is alive at the same time, on any thread, may overlap `range`.
-    #[expect(clippy::mut_from_ref, reason = "the point of the type; see Safety")]
+    /// `range` must not overlap any other part that is alive at the same time, on any thread.
+    #[expect(clippy::mut_from_ref, reason = "the purpose of the type; see Safety")]
     pub(crate) unsafe fn part(&self, range: Range<usize>) -> &mut [T] {
         assert!(
             range.start <= range.end && range.end <= self.len,
             "part {range:?} of a slice of {}",
             self.len
         );
-        // SAFETY: in bounds (asserted) of a slice borrowed mutably for 'a; disjointness is the caller's promise.
+        // SAFETY: in bounds (asserted) of a slice borrowed mutably for 'a; the caller guarantees disjointness.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
     }
 }

@@ -1,8 +1,9 @@
-//! How much attention each token gets from the last rows of the prompt: the signal most selection methods rank by.
+//! Attention of the observation window (the last rows of the prompt) to each token: the score that most selection
+//! methods rank by.
 //!
-//! Not the selection itself: no pooling over neighbours, no mean over the query group, no top-k (see `kept-policies`).
-//! A window of one row gives the signal of TOVA. What starts from a log-sum-exp that is already known, or asks something else of
-//! every row, is in `measure.rs`; how rows pass over keys, for both, is in `pass.rs`.
+//! Pooling over neighbours, the mean over the query group and top-k are in `kept-policies`. An observation window of
+//! one row gives the score of TOVA. `measure.rs` has scores that start from a known log-sum-exp and per-row measures;
+//! `pass.rs` has the pass of rows over keys that both modules use.
 
 use std::ops::Range;
 
@@ -12,11 +13,11 @@ use crate::simd::simd_level;
 use crate::threads::{SharedMut, for_each_range};
 use crate::{HeadShape, RowStore, Scale, Stop, Stopped};
 
-/// Keys whose scores one work item adds up: a second-level cache holds them while all window rows pass over them.
+/// Most keys per work item: the L2 cache holds them while all window rows pass over them.
 const SPAN: usize = 512;
 
-/// Work items wanted for the first pass, so that a short window over a long prompt still uses every thread. Not the
-/// number of threads: scores must not depend on it.
+/// Target number of work items of a pass, so that a short window over a long prompt still uses every thread. It does
+/// not depend on the number of threads, so neither do scores.
 const ITEMS: usize = 64;
 
 /// The keys over which the softmax of [`window_scores`] sums to 1.
@@ -24,7 +25,7 @@ const ITEMS: usize = 64;
 pub enum Normalise {
     /// All visible keys, causal inside the window.
     All,
-    /// The keys before the window only (HBW-KV, equation 3 as printed); the window's own columns come out as 0.
+    /// Only the keys before the window (HBW-KV, equation 3 as printed); the window's own columns are 0.
     Prefix,
 }
 
@@ -40,7 +41,7 @@ pub enum Normalise {
 pub struct WindowScores<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
-    /// From dot products to logits.
+    /// Converts dot products to logits.
     pub scale: Scale,
     /// `[w, q_heads, head_dim]`, rotated: the rows at positions `tokens - w..tokens`.
     pub queries: &'a [f32],
@@ -48,12 +49,13 @@ pub struct WindowScores<'a> {
     pub keys: &'a RowStore,
     /// Prompt length n.
     pub tokens: usize,
-    /// What the softmax of a row sums over.
+    /// The keys over which the softmax of a row sums.
     pub normalise: Normalise,
-    /// `[w]`, used as they are; `None` is `1 / w` each, the mean.
+    /// `[w]`, not normalised; `None` for `1 / w` each, the mean.
     pub row_weights: Option<&'a [f32]>,
-    /// `[q_heads, k]`, k any number: the log-sum-exp of the last k rows as [`prefill_attention`](crate::prefill_attention) left it,
-    /// which is then not computed again. Plays no part where the softmax does not sum over all keys.
+    /// `[q_heads, k]`, for any k: the log-sum-exp of the last k rows from
+    /// [`prefill_attention`](crate::prefill_attention), which is then not computed again. Ignored unless the softmax
+    /// sums over all keys.
     pub log_sum_exp: &'a [f32],
 }
 
@@ -63,7 +65,7 @@ impl WindowScores<'_> {
         self.queries.len() / (self.shape.q_heads * self.shape.head_dim)
     }
 
-    /// Panics unless queries and keys fit each other.
+    /// Panics unless queries and keys match.
     pub(crate) fn check_inputs(&self) {
         let (shape, rows, tokens) = (&self.shape, self.rows(), self.tokens);
         shape.check_rows("queries", self.queries, rows);
@@ -111,18 +113,24 @@ impl WindowScores<'_> {
     }
 }
 
-/// Writes `out [q_heads, tokens]`: the weighted sum over the window's rows of the causal softmax probability, in f32.
+/// Writes `out [q_heads, tokens]`: the causal softmax probability of each key, summed over the window's rows with their
+/// weights, in f32.
 ///
-/// Two passes over the keys: the first finds the log-sum-exp of each row of which it is not known, the second adds up
-/// `exp(logit - log_sum_exp)`.
-/// Nothing of size `w x tokens` is ever held.
+/// Two passes over the keys: the first computes the log-sum-exp of each row for which it is not given, the second adds
+/// up `exp(logit - log_sum_exp)`. Nothing of size `w x tokens` is ever allocated.
+///
+/// # Errors
+/// [`Stopped`], after [`Stop::request`].
+///
+/// # Panics
+/// If a shape does not match.
 pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32], stop: &Stop) -> Result<(), Stopped> {
     task.check(out);
     stop.check()?;
     out.fill(0.0);
     let keys = task.keys_of_rows(task.rows());
     if keys == 0 {
-        return Ok(()); // nothing before the window to normalise over
+        return Ok(()); // no key before the window to normalise over
     }
     let log_sum_exp = log_sum_exp_of(task, stop)?;
     let pass = Pass::Add {
@@ -135,7 +143,13 @@ pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32], stop: &Stop) -> R
     visit_columns(task, &pass, stop)
 }
 
-/// [`window_scores`] of the keys `among` alone, ascending and before the window; all others are 0.
+/// [`window_scores`] of the keys `among` only, which ascend and lie before the window; all other scores are 0.
+///
+/// # Errors
+/// [`Stopped`], after [`Stop::request`].
+///
+/// # Panics
+/// If a shape does not match, or `among` does not ascend or reaches into the window.
 pub fn window_scores_among(
     task: &WindowScores<'_>,
     among: &[u32],
@@ -163,7 +177,7 @@ pub fn window_scores_among(
     };
     visit_columns(task, &pass, stop)?;
     for row in out.chunks_exact_mut(task.tokens) {
-        // Column i is key `among[i]`, which is not before i: the last ones move first.
+        // Column i belongs to key `among[i] >= i`, so moving from the end overwrites no score.
         for (i, &key) in among.iter().enumerate().rev() {
             let score = std::mem::take(&mut row[i]);
             row[key as usize] = score;
@@ -172,7 +186,7 @@ pub fn window_scores_among(
     Ok(())
 }
 
-/// Passes all rows over all keys, span by span: for passes that write one place per key.
+/// Passes all rows over all keys, span by span: for passes whose outputs are per key.
 pub(crate) fn visit_columns(
     task: &WindowScores<'_>,
     pass: &Pass<'_>,
@@ -185,7 +199,7 @@ pub(crate) fn visit_columns(
         } => among.len(),
         _ => task.keys_of_rows(task.rows()),
     };
-    // What is written at a key does not depend on where its span ends; short spans keep all threads busy in a short prompt.
+    // The result at a key does not depend on the span boundaries; short spans keep all threads busy on a short prompt.
     let span = keys.div_ceil(ITEMS.div_ceil(shape.kv_heads));
     let span = span.next_multiple_of(TILE).clamp(2 * TILE, SPAN);
     for_each_range(keys.div_ceil(span) * shape.kv_heads, |items| {
@@ -195,19 +209,25 @@ pub(crate) fn visit_columns(
             for first in (0..task.rows()).step_by(ROWS) {
                 let rows = Rows::new(task, kv_head, first);
                 with_scratch(rows.scratch(shape), |scratch| {
-                    // SAFETY: `level` was detected; spans of a head are disjoint keys of what the pass writes, whose size is
-                    // checked where the pass was made.
+                    // SAFETY: `level` was detected; spans of a head are disjoint keys of the pass's outputs, whose
+                    // sizes were checked where the pass was created.
                     unsafe { visit_span(level, task, &rows, span.clone(), pass, stop, scratch) }
                 });
             }
         }
     });
-    // Whoever saw the flag left its item unfinished, and a flag stays raised.
+    // A thread that sees the flag leaves its item unfinished; the flag is never reset, so this check sees it too.
     stop.check()
 }
 
-/// Writes `out [q_heads, columns.len()]`: for each of the keys `columns` the largest causal softmax probability that any row of
-/// the window gives it, in f32. `row_weights` play no part. Passes as in [`window_scores`].
+/// Writes `out [q_heads, columns.len()]`: for each of the keys `columns` the largest causal softmax probability over
+/// the rows of the window, in f32. Ignores `row_weights`. Passes as in [`window_scores`].
+///
+/// # Errors
+/// [`Stopped`], after [`Stop::request`].
+///
+/// # Panics
+/// If a shape does not match.
 pub fn window_maxima(
     task: &WindowScores<'_>,
     columns: Range<usize>,
@@ -220,7 +240,7 @@ pub fn window_maxima(
     let keys = task.keys_of_rows(task.rows());
     let end = columns.end.min(keys);
     if end <= columns.start {
-        return Ok(()); // no row sees any of them
+        return Ok(()); // no row sees any of these keys
     }
     let log_sum_exp = log_sum_exp_of(task, stop)?;
     let (shape, level) = (&task.shape, simd_level());
@@ -238,7 +258,8 @@ pub fn window_maxima(
             for first in (0..task.rows()).step_by(ROWS) {
                 let rows = Rows::new(task, kv_head, first);
                 with_scratch(rows.scratch(shape), |scratch| {
-                    // SAFETY: `level` was detected; spans of a head are disjoint columns of `out`, whose size is checked.
+                    // SAFETY: `level` was detected; spans of a head are disjoint columns of `out`, whose size is
+                    // checked.
                     unsafe { visit_span(level, task, &rows, span.clone(), &pass, stop, scratch) }
                 });
             }
@@ -247,7 +268,7 @@ pub fn window_maxima(
     stop.check()
 }
 
-/// `[q_heads, w]`: what is known of it, and what is not measured.
+/// The log-sum-exp of the window rows, `[q_heads, w]`: copied where given, computed otherwise.
 fn log_sum_exp_of(task: &WindowScores<'_>, stop: &Stop) -> Result<Vec<f32>, Stopped> {
     let (q_heads, rows) = (task.shape.q_heads, task.rows());
     let known = match task.normalise {
@@ -285,7 +306,7 @@ pub(crate) fn write_log_sum_exp(
     let spans = ITEMS.div_ceil(row_tiles * shape.kv_heads);
     let span = keys.div_ceil(spans).next_multiple_of(TILE);
     let spans = keys.div_ceil(span);
-    // Largest logit and sum of each row over each span. [spans, q_heads, w] each
+    // Largest logit and sum of each row over each span, `[spans, q_heads, w]` each.
     let size = spans * shape.q_heads * window;
     let (mut max, mut sum) = (vec![UNSEEN; size], vec![0.0; size]);
     let pass = Pass::Measure {
@@ -295,7 +316,7 @@ pub(crate) fn write_log_sum_exp(
     };
     for_each_range(row_tiles * shape.kv_heads * spans, |items| {
         for item in items {
-            // Later rows see more keys: longest items first.
+            // Longest items first: later rows see more keys.
             let tile = row_tiles - 1 - item / (shape.kv_heads * spans);
             let rows = Rows::new(task, item / spans % shape.kv_heads, tile * ROWS);
             let start = item % spans * span;

@@ -1,4 +1,4 @@
-//! The lanes of AVX2 and AVX-512. Nothing but the mapping of [`Lanes`] onto instructions.
+//! [`Lanes`] in AVX2 and AVX-512 intrinsics.
 
 use std::arch::x86_64::*;
 
@@ -117,13 +117,13 @@ impl Lanes for Avx512 {
     }
 }
 
-/// Upper half plus lower half.
+/// Sum of the upper and the lower half.
 ///
 /// # Safety
 /// Needs AVX-512F.
 #[inline(always)]
 unsafe fn halved(x: __m512) -> __m256 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(x)));
         _mm256_add_ps(_mm512_castps512_ps256(x), upper)
@@ -136,7 +136,7 @@ unsafe fn halved(x: __m512) -> __m256 {
 /// Needs AVX2.
 #[inline(always)]
 unsafe fn sum4([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
-    // SAFETY: the caller's promise; `sums` has room for four elements.
+    // SAFETY: guaranteed by the caller; `sums` has four elements.
     unsafe {
         let pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
         let upper = _mm256_extractf128_ps::<1>(pairs);
@@ -149,13 +149,13 @@ unsafe fn sum4([a, b, c, d]: [__m256; 4]) -> [f32; 4] {
     }
 }
 
-/// Four lanes at a time, lane i of each four: a part of the sum of vector i.
+/// Partial sums, four lanes at a time: lane i of each four is a part of the sum of vector i.
 ///
 /// # Safety
 /// Needs AVX2.
 #[inline(always)]
 unsafe fn quarters([a, b, c, d]: [__m256; 4]) -> __m256 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let ab = _mm256_add_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
         let cd = _mm256_add_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
@@ -166,13 +166,13 @@ unsafe fn quarters([a, b, c, d]: [__m256; 4]) -> __m256 {
     }
 }
 
-/// The same of sixteen lanes.
+/// [`quarters`] for sixteen lanes.
 ///
 /// # Safety
 /// Needs AVX-512F.
 #[inline(always)]
 unsafe fn wide_quarters([a, b, c, d]: [Avx512; 4]) -> __m512 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let ab = _mm512_add_ps(_mm512_unpacklo_ps(a.0, b.0), _mm512_unpackhi_ps(a.0, b.0));
         let cd = _mm512_add_ps(_mm512_unpacklo_ps(c.0, d.0), _mm512_unpackhi_ps(c.0, d.0));
@@ -183,13 +183,13 @@ unsafe fn wide_quarters([a, b, c, d]: [Avx512; 4]) -> __m512 {
     }
 }
 
-/// Sums of neighbouring fours of lanes: those of `a`, then those of `b`.
+/// Adds neighbouring quarters of four lanes: the two sums of `a`, then the two of `b`.
 ///
 /// # Safety
 /// Needs AVX-512F.
 #[inline(always)]
 unsafe fn halves(a: __m512, b: __m512) -> __m512 {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         _mm512_add_ps(
             _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b),

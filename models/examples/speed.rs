@@ -66,9 +66,9 @@ fn prefill(model: &Model) {
                 .layer_pass(layer, rows)
                 .unwrap_or_else(|e| panic!("{e}"));
             pass.project(&residual, &mut q, &mut k, &mut v, &stop)
-                .expect("nobody stops it");
+                .expect("never stopped");
             pass.finish(&q, &mut residual, &stop)
-                .expect("nobody stops it");
+                .expect("never stopped");
             best = best.min(started.elapsed());
         }
         let numbers = 2 * config.width * (config.q_width() + config.kv_width())

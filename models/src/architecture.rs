@@ -1,28 +1,28 @@
-//! What each supported architecture does: one table, to be held against llama.cpp's.
+//! The supported architectures, in one table that can be compared with llama.cpp's.
 //!
-//! There is one decoder (`decoder.rs`). Everything in which the architectures differ is a field here or a number in the
-//! file's metadata, and [`crate::Config`] is what the two come to for one file. A new architecture of this family is a
-//! new row.
+//! One decoder (`decoder.rs`) serves all architectures. Each difference between them is a field of [`Architecture`] or
+//! a number in the file's metadata; [`crate::Config`] combines the two for one file. A new architecture of this family
+//! is a new table row.
 //!
 //! ```text
 //!           pairs       fused  biases      q/k norm  sandwich  activation  sliding layers      RoPE
-//! llama     neighbours         if there                        SiLU                            llama3 factors, long
+//! llama     neighbours         optional                        SiLU                            llama3 factors, long
 //! qwen2     halves             q, k, v                         SiLU
-//! qwen3     halves             if there    yes                 SiLU
-//! phi3      halves      yes    if there                        SiLU                            long, partial
-//! gemma2    halves             if there              yes       GELU        every other         capped attention
-//! gemma3    halves             if there    yes       yes       GELU        5 of 6, own base    linear where not sliding
-//! smollm3   neighbours         if there                        SiLU                            3 of 4 layers
+//! qwen3     halves             optional    yes                 SiLU
+//! phi3      halves      yes    optional                        SiLU                            long, partial
+//! gemma2    halves             optional              yes       GELU        every other         capped attention
+//! gemma3    halves             optional    yes       yes       GELU        5 of 6, own base    linear in global layers
+//! smollm3   neighbours         optional                        SiLU                            3 of 4 layers
 //! ```
 //!
 //! Sources: `src/models/*.cpp` of llama.cpp, `modeling_*.py` of transformers.
 
 use kept_kernels::Pairing;
 
-/// Whether a file of an architecture has a certain tensor.
+/// Whether files of an architecture contain a certain tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Never: such a tensor makes the file refused.
+    /// In no file: a file with the tensor is refused.
     Absent,
     /// In some files.
     Optional,
@@ -31,13 +31,13 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Whether a file may have it.
+    /// Whether a file may contain the tensor.
     pub(crate) fn is_allowed(self) -> bool {
         self != Part::Absent
     }
 }
 
-/// What stands between the two products of the feed-forward.
+/// Activation function of the feed-forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     /// `x / (1 + exp(-x))`
@@ -46,19 +46,19 @@ pub enum Activation {
     GeluTanh,
 }
 
-/// What a `sliding_window` in the metadata means.
+/// Meaning of `sliding_window` in the metadata.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Sliding {
-    /// Nothing: every layer attends to everything, as in llama.cpp (Mistral 7B 0.1, Phi-3, Qwen2 carry the key).
+    /// No meaning: all layers are global, as in llama.cpp (Mistral 7B 0.1, Phi-3 and Qwen2 have the key).
     Ignored,
-    /// Layers attend to the last `window` positions but for each `period`-th. Only a file of at least one such layer has
-    /// the key; where `window` is given, it is what a file without the key means.
+    /// All layers but every `period`-th attend to the last `window` positions only. A file without the key uses
+    /// `window`; if that is `None`, all its layers are global.
     Most {
-        /// Layers `period - 1`, `2 period - 1`, ... attend to everything, unless the file says another period.
+        /// Layers `period - 1`, `2 period - 1`, ... are global, unless the file declares another period.
         period: usize,
-        /// Window of a file that does not say.
+        /// Window of a file that declares none.
         window: Option<usize>,
-        /// Base of the sliding layers' rotation where the file does not say; `None` takes the other layers' rotation.
+        /// RoPE base of sliding-window layers if the file declares none; `None` uses the RoPE of the global layers.
         base: Option<f64>,
     },
 }
@@ -68,41 +68,42 @@ pub(crate) enum Sliding {
 pub(crate) struct Architecture {
     /// `general.architecture`
     pub name: &'static str,
-    /// Models that people know under it.
+    /// Well-known models of this architecture.
     pub kin: &'static str,
-    /// Numbers of a head that are rotated together.
+    /// Which elements of a head are rotated as a pair.
     pub pairing: Pairing,
-    /// Gate and up are one tensor. (Query, key and value may be one in any file.)
+    /// Gate and up are one tensor. (Query, key and value may be one tensor in any file.)
     pub fused: bool,
     /// `attn_q.bias`, `attn_k.bias`, `attn_v.bias`
     pub qkv_bias: Part,
     /// `attn_output.bias`
     pub output_bias: Part,
-    /// `attn_q_norm`, `attn_k_norm`: RMS norm of each head before the rotation.
+    /// `attn_q_norm`, `attn_k_norm`: RMS norm of each head before RoPE.
     pub qk_norm: bool,
-    /// `post_attention_norm`, `post_ffw_norm`: RMS norm of what a half of the layer adds.
+    /// `post_attention_norm`, `post_ffw_norm`: RMS norm of the output of attention and of the feed-forward, before it
+    /// is added to the residual stream.
     pub sandwich: bool,
-    /// Of the feed-forward.
+    /// Activation function of the feed-forward.
     pub activation: Activation,
-    /// Embeddings are multiplied by the root of the width.
+    /// Embeddings are multiplied by the square root of the width.
     pub scaled_embedding: bool,
-    /// Layers of the one size whose dot products are scaled by `(width / heads)^-1/2` instead of `head_dim^-1/2`.
+    /// A number of layers: models of that size scale dot products by `(width / heads)^-1/2` instead of `head_dim^-1/2`.
     pub wide_scale_layers: Option<usize>,
-    /// `attn_logit_softcapping` where the file does not say; `None` where it may not say any.
+    /// Default of `attn_logit_softcapping`; `None` if a file may not set it.
     pub attention_cap: Option<f64>,
-    /// `final_logit_softcapping` where the file does not say (0 is none); `None` where it may not say any.
+    /// Default of `final_logit_softcapping` (0 is no cap); `None` if a file may not set it.
     pub logit_cap: Option<f64>,
-    /// Which layers slide.
+    /// Which layers are sliding-window layers.
     pub sliding: Sliding,
-    /// Layers `n - 1`, `2n - 1`, ... are not rotated.
+    /// Layers `n - 1`, `2n - 1`, ... have no RoPE.
     pub unrotated_every: Option<usize>,
-    /// `rope_freqs.weight`: Llama 3's divisors.
+    /// `rope_freqs.weight`: Llama 3's RoPE divisors.
     pub rope_freqs: bool,
     /// `rope_factors_long.weight`, `rope_factors_short.weight`.
     pub rope_factors: bool,
 }
 
-/// What the others are described against.
+/// The base of the other table rows.
 const LLAMA: Architecture = Architecture {
     name: "llama",
     kin: "Llama, Mistral, SmolLM2 and their kin",
@@ -123,7 +124,7 @@ const LLAMA: Architecture = Architecture {
     rope_factors: true,
 };
 
-/// Without what only llama's converters write.
+/// The base without the tensors that only llama's converters write.
 const PLAIN: Architecture = Architecture {
     pairing: Pairing::Halves,
     output_bias: Part::Absent,
@@ -149,7 +150,7 @@ const GEMMA2: Architecture = Architecture {
     ..PLAIN
 };
 
-/// Every architecture that Kept computes.
+/// All supported architectures.
 pub(crate) const ARCHITECTURES: &[Architecture] = &[
     LLAMA,
     Architecture {
@@ -196,12 +197,12 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     },
 ];
 
-/// The row of an architecture by its name in a file.
+/// The table row of the architecture `name`.
 pub(crate) fn find(name: &str) -> Option<&'static Architecture> {
     ARCHITECTURES.iter().find(|a| a.name == name)
 }
 
-/// `llama (Llama, ...), qwen2 (...)`: for refusals.
+/// The list `llama (Llama, ...), qwen2 (...)`, for error messages.
 pub(crate) fn supported() -> String {
     let each = ARCHITECTURES.iter();
     let each: Vec<String> = each.map(|a| format!("{} ({})", a.name, a.kin)).collect();
@@ -209,10 +210,10 @@ pub(crate) fn supported() -> String {
 }
 
 impl Architecture {
-    /// Parts of a layer that a file of this architecture may have, as `attn_q.weight`; anything else in a file would be
-    /// left out of the computation.
+    /// Names of the layer tensors that a file of this architecture may contain, such as `attn_q.weight`. Any other
+    /// tensor would be missing from the computation.
     pub(crate) fn layer_tensors(&self) -> Vec<&'static str> {
-        // `attn_rot_embd` holds the angles that old converters wrote out; ours are computed.
+        // `attn_rot_embd` holds the angles that old converters stored; Kept computes them.
         let mut parts = vec![
             "attn_norm.weight",
             "attn_output.weight",
@@ -243,7 +244,7 @@ impl Architecture {
         parts
     }
 
-    /// Tensors beside the layers' that a file of this architecture may have.
+    /// Names of the tensors outside layers that a file of this architecture may contain.
     pub(crate) fn model_tensors(&self) -> Vec<&'static str> {
         let mut names = vec!["token_embd.weight", "output.weight", "output_norm.weight"];
         if self.rope_freqs {

@@ -1,6 +1,5 @@
-//! Byte-level BPE: bytes as symbols, cut by the pre-tokenizer, merged pair by pair in the order of the file's merges.
-//!
-//! Not here: where texts are cut (`pretokenize.rs`).
+//! Byte-level BPE. Bytes become symbols, the pre-tokenizer (`pretokenize.rs`) splits the text, and pairs are merged in
+//! the order of the file's merges.
 
 use kept_kernels::{Stop, Stopped};
 use tokenizers::Model as _;
@@ -18,7 +17,7 @@ pub(crate) struct ByteLevel {
     bpe: BPE,
     rules: ByteLevelRules,
     merges: usize,
-    /// `[256]`: which bytes have a token. SmolLM2's vocabularies lack 21 of them by design.
+    /// `[256]`: which bytes have a token. SmolLM2's vocabularies lack 21 bytes by design.
     has_token: [bool; 256],
 }
 
@@ -48,8 +47,8 @@ impl ByteLevel {
         text.as_bytes().iter().filter(|byte| lacks(byte)).count()
     }
 
-    /// Bytes that it holds: plain tokens by text and by number, and the merges. What the library remembers of words that it has
-    /// merged, some ten thousand at most, is not in it.
+    /// Memory in bytes: plain tokens by text and by id, and the merges. Excludes the library's cache of merged words,
+    /// which has about ten thousand entries at most.
     pub(crate) fn held(&self, vocabulary: &Vocabulary, rounded: Rounded) -> usize {
         let ids = 0..vocabulary.len() as u32;
         let plain = ids.filter(|&id| vocabulary.kind(id) == Kind::Normal);
@@ -63,7 +62,7 @@ impl ByteLevel {
         self.rules.adds_bos
     }
 
-    /// The most bytes of a text that a token of `bytes` bytes can stand for.
+    /// The largest number of text bytes that a token of `bytes` bytes can represent.
     pub(crate) fn most_bytes(&self, bytes: usize) -> usize {
         bytes
             * if self.rules.composes {
@@ -73,10 +72,10 @@ impl ByteLevel {
             }
     }
 
-    /// Appends the tokens of a text and where each ends. A byte without a token falls to the token after it.
+    /// Appends the tokens of a text and the end offset of each. A byte without a token belongs to the next token.
     ///
     /// # Errors
-    /// When `stop` was requested.
+    /// [`Stopped`] if `stop` was requested.
     pub(crate) fn encode(
         &self,
         vocabulary: &Vocabulary,
@@ -84,9 +83,10 @@ impl ByteLevel {
         (ids, ends): (&mut Vec<u32>, &mut Vec<u32>),
         stop: &Stop,
     ) -> Result<(), Stopped> {
-        let composed = match self.rules.composes {
-            true => Composed::new(text),
-            false => Composed::as_written(text),
+        let composed = if self.rules.composes {
+            Composed::new(text)
+        } else {
+            Composed::as_written(text)
         };
         let text = &*composed.text;
         let mut cuts = Vec::with_capacity(text.len() / 4);
@@ -101,7 +101,8 @@ impl ByteLevel {
         Ok(())
     }
 
-    /// Tokens of pieces, each with its end in `text`; pieces end at `ends`, the first begins at `start`.
+    /// Merges pieces into tokens, each with its end offset in `text`. `ends` are the ends of the pieces; the first
+    /// begins at `start`.
     fn merge(
         &self,
         vocabulary: &Vocabulary,
@@ -135,14 +136,14 @@ impl ByteLevel {
         Ok(merged)
     }
 
-    /// How many bytes without a token `bytes` begins with.
+    /// Number of leading bytes of `bytes` that have no token.
     fn bytes_without_token(&self, bytes: &[u8]) -> usize {
         let lacks = |byte: &&u8| !self.has_token[**byte as usize];
         bytes.iter().take_while(lacks).count()
     }
 }
 
-/// The merges, and their number.
+/// The merges, and how many they are.
 fn merges(
     gguf: &Gguf,
     vocabulary: &Vocabulary,
@@ -153,7 +154,7 @@ fn merges(
     let lines = gguf.texts(MERGES)?.ok_or_else(|| ModelError::MissingKey {
         key: MERGES.to_owned(),
     })?;
-    // Only plain tokens take part: a merge can then never make a control token out of a document.
+    // Only plain tokens take part, so a merge cannot form a control token from a document.
     let plain: Vocab = (0..vocabulary.len() as u32)
         .rev() // the lowest of equal tokens wins
         .filter(|&id| vocabulary.kind(id) == Kind::Normal)
@@ -182,7 +183,7 @@ fn merges(
         {
             continue;
         }
-        // The builder panics on a result that is longer than every token, so all three are looked up here.
+        // The builder panics if a merge's result is longer than every token, so all three are looked up first.
         if let Some(unknown) = parts.iter().find(|part| !plain.contains_key(**part)) {
             return Err(bad(format!(
                 "merge {line:?} needs a plain token {unknown:?}, and there is none"
@@ -198,13 +199,14 @@ fn merges(
     Ok((built.map_err(|e| bad(e.to_string()))?, count))
 }
 
-/// Several symbols that are no token: nothing becomes them, so a merge of them never applies.
+/// Whether `part` is a sequence of several symbols without a token. No merge produces it, so a merge of it never
+/// applies.
 fn is_never_made(vocabulary: &Vocabulary, part: &str) -> bool {
     part.chars().nth(1).is_some() && vocabulary.id(part).is_none()
 }
 
-/// A token that merging may not make: a user-defined one is cut out of the text before, and a control token would be one that a
-/// document wrote. (Of other characters than ASCII's the symbols are not the text.)
+/// Whether `part` is a token that merging must not produce: a user-defined token is split off before merging, and a
+/// control token must not come from a document. (For non-ASCII characters the symbols differ from the text.)
 fn is_cut_out(vocabulary: &Vocabulary, part: &str) -> bool {
     let kind = vocabulary.id(part).map(|id| vocabulary.kind(id));
     kind == Some(Kind::Control) || kind == Some(Kind::UserDefined) && part.is_ascii()

@@ -1,20 +1,19 @@
-//! The decoder's own arithmetic: embedding, projections, feed-forward, logits. One for every architecture.
+//! The decoder's arithmetic for all architectures: embedding, projections, feed-forward, logits.
 //!
-//! What a layer is, and who does it (`E` the engine, the rest is here). In brackets, what only some architectures have
-//! (`architecture.rs`):
+//! A layer, with the engine's part marked `E`. Steps in brackets exist in some architectures only (`architecture.rs`):
 //!
 //! ```text
-//! residual [rows, width] --- norm --- q, k, v projections [+ bias] [norm of each head of q, k] --> E: rope, cache, attention
-//!     |                                                                                                       |
-//!     + <---- [norm] ------------- o projection [+ bias] <----------------------------------------------------+
+//! residual [rows, width] --- norm --- q, k, v projections [+ bias] [norm of q, k heads] --> E: RoPE, cache, attention
+//!     |                                                                                                |
+//!     + <---- [norm] ------------- o projection [+ bias] <---------------------------------------------+
 //!     |
 //!     +--- norm --- gate, up projections --- silu or gelu(gate) * up --- down projection --- [norm] ---> + residual
 //! ```
 //!
-//! Two ways through it: [`LayerPass`] for many rows of one layer (prefill), `*_row` for one token (decode). Both multiply the mapped
-//! blocks where they lie: inputs are rounded to bytes once for q, k and v and once for gate and up, which are multiplied together, and what
-//! a projection adds goes straight into the residual where nothing stands between. Weights in floating point are copied as f32 by the
-//! first and dropped with it. The second allocates nothing.
+//! Two entry points: [`LayerPass`] for many rows of one layer (prefill), `*_row` for one token (decode). Both multiply
+//! the mapped blocks in place. Inputs are quantised once for q, k and v and once for gate and up, and these matrices
+//! are multiplied together. A projection adds directly to the residual stream if no bias or norm comes between.
+//! [`LayerPass`] copies floating-point weights as f32 and frees them when dropped. `*_row` functions do not allocate.
 
 use kept_kernels::mapped::{MappedMatrix, Product, multiply_together};
 use kept_kernels::{
@@ -27,29 +26,29 @@ use crate::pass::LayerPass;
 use crate::weights::Floats;
 use crate::{Config, ModelError};
 
-/// Scratch of one decoded token, made once per answer.
+/// Scratch buffers for decoding one token, allocated once per answer.
 pub struct RowScratch {
-    /// `[width]`: the residual, normed.
+    /// `[width]`: the residual stream after the norm.
     normed: Vec<f32>,
-    /// `[ffn]`: gate, then its activation times `up`.
+    /// `[ffn]`: gate, then `activation(gate) * up`.
     gate: Vec<f32>,
     /// `[ffn]`
     up: Vec<f32>,
-    /// `[width]`: what a projection adds to the residual.
+    /// `[width]`: output of a projection, to be added to the residual stream.
     added: Vec<f32>,
-    /// The widest of a projection's inputs, rounded.
+    /// The quantised input of a projection, sized for the widest.
     rounded: QuantisedRows,
-    /// Nobody raises it: a row takes milliseconds.
+    /// A stop that is never requested: a row takes milliseconds.
     never: Stop,
 }
 
-/// The most numbers that a projection takes for a row.
+/// Width of the widest projection input.
 pub(crate) fn widest(config: &Config) -> usize {
     config.width.max(config.q_width()).max(config.ffn)
 }
 
 impl RowScratch {
-    /// Scratch for one model.
+    /// Allocates scratch buffers for a model.
     pub fn new(config: &Config) -> RowScratch {
         RowScratch {
             normed: vec![0.0; config.width],
@@ -68,7 +67,7 @@ impl RowScratch {
     }
 }
 
-/// `out = input * matrix^T` for matrices with the same input, one row, together where they are quantised.
+/// `out = input * matrix^T` for one row and matrices with the same input; quantised matrices are multiplied together.
 fn multiply_row<const N: usize>(
     input: &[f32],
     (rounded, never): (&mut QuantisedRows, &Stop),
@@ -76,7 +75,7 @@ fn multiply_row<const N: usize>(
 ) {
     if products.iter().all(|p| p.matrix.is_quantised()) {
         rounded.fill(input, input.len());
-        multiply_together(products, rounded, never).expect("nobody asks to stop");
+        multiply_together(products, rounded, never).expect("never stopped");
         return;
     }
     for product in products {
@@ -94,7 +93,8 @@ pub(crate) fn product<'a>(matrix: &'a MappedMatrix, out: &'a mut [f32]) -> Produ
 }
 
 impl Layer {
-    /// Completes projected queries `q [rows, q_heads * head_dim]`, keys and values `[rows, kv_heads * head_dim]`.
+    /// Adds biases and applies head norms to projected queries `q [rows, q_heads * head_dim]`, keys and values
+    /// `[rows, kv_heads * head_dim]`.
     pub(crate) fn complete(&self, config: &Config, q: &mut [f32], k: &mut [f32], v: &mut [f32]) {
         for (x, bias) in [
             (&mut *q, &self.q_bias),
@@ -110,17 +110,17 @@ impl Layer {
         }
     }
 
-    /// Whether what attention comes to is added to the residual as it was projected, by a product that adds.
+    /// Whether the output projection of attention can add to the residual stream directly.
     pub(crate) fn adds_attention(&self) -> bool {
         self.o.is_quantised() && self.o_bias.is_none() && self.post_attention_norm.is_none()
     }
 
-    /// Likewise what the feed-forward comes to.
+    /// Whether the down projection of the feed-forward can add to the residual stream directly.
     pub(crate) fn adds_ffn(&self) -> bool {
         self.down.is_quantised() && self.post_ffn_norm.is_none()
     }
 
-    /// Adds what attention comes to, `added [rows, width]` as projected, to the residual.
+    /// Adds the projected attention output `added [rows, width]` to the residual stream.
     pub(crate) fn add_attention(&self, config: &Config, added: &mut [f32], residual: &mut [f32]) {
         add_bias(added, &self.o_bias);
         if let Some(norm) = &self.post_attention_norm {
@@ -129,7 +129,7 @@ impl Layer {
         add_assign(residual, added);
     }
 
-    /// Adds what the feed-forward comes to, `added [rows, width]` as projected, to the residual.
+    /// Adds the projected feed-forward output `added [rows, width]` to the residual stream.
     pub(crate) fn add_ffn(&self, config: &Config, added: &mut [f32], residual: &mut [f32]) {
         if let Some(norm) = &self.post_ffn_norm {
             rms_norm_in_place(added, norm, config.norm_eps);
@@ -156,10 +156,10 @@ pub(crate) fn activate(activation: Activation, gate: &mut [f32], up: &[f32]) {
 }
 
 impl Model {
-    /// Embed tokens: `ids [n]` to `out [n, width]`.
+    /// Embeds tokens: `ids [n]` to `out [n, width]`.
     ///
     /// # Panics
-    /// When an id is not below `config.vocab`, or `out` has another length.
+    /// If an id is not below `config.vocab`, or `out` has another length.
     pub fn embed(&self, ids: &[u32], out: &mut [f32]) {
         let width = self.config.width;
         assert_eq!(out.len(), ids.len() * width, "out is [n, width]");
@@ -172,34 +172,34 @@ impl Model {
         }
     }
 
-    /// Make one layer ready for many rows; calls of the pass bring at most `max_rows` rows each.
+    /// Prepares one layer for many rows; each call of the pass takes at most `max_rows` rows.
     ///
-    /// Weights in floating point are copied when first multiplied (`layer_tiles_bytes`), and dropped with the pass.
+    /// Floating-point weights are copied when first multiplied (`layer_tiles_bytes`) and freed with the pass.
     ///
     /// # Panics
-    /// When there is no such layer.
+    /// If there is no such layer.
     ///
     /// # Errors
-    /// None today; an architecture whose layers are read late may fail here.
+    /// None at present; reserved for architectures that read layers lazily.
     pub fn layer_pass(&self, layer: usize, max_rows: usize) -> Result<LayerPass<'_>, ModelError> {
         let copy = |matrix| Floats::new(matrix, max_rows);
         Ok(LayerPass::new(self, layer, max_rows, copy))
     }
 
-    /// [`Model::layer_pass`] that multiplies weights in floating point where they lie too, whatever the number of rows: nothing is
-    /// copied, which for a few rows would cost more than it saves.
+    /// Like [`Model::layer_pass`], but multiplies floating-point weights in place for any number of rows. For few rows
+    /// a copy would cost more than it saves.
     ///
     /// # Panics
-    /// When there is no such layer.
+    /// If there is no such layer.
     pub fn layer_pass_mapped(&self, layer: usize, max_rows: usize) -> LayerPass<'_> {
         LayerPass::new(self, layer, max_rows, Floats::mapped)
     }
 
-    /// Decode, first half of a layer: project one token's `residual [width]` to `q [q_heads * head_dim]`, `k` and `v`
-    /// `[kv_heads * head_dim]`, none of them rotated. Allocates nothing once warm.
+    /// Decode, first half of a layer: projects one token's `residual [width]` to `q [q_heads * head_dim]`, `k` and `v`
+    /// `[kv_heads * head_dim]`, all before RoPE. Does not allocate once warm.
     ///
     /// # Panics
-    /// When a length does not fit or there is no such layer.
+    /// If a length is wrong or there is no such layer.
     pub fn project_row(
         &self,
         layer: usize,
@@ -228,11 +228,11 @@ impl Model {
         layer.complete(&self.config, q, k, v);
     }
 
-    /// Decode, second half of a layer: add the projected `attention [q_heads * head_dim]` and then the feed-forward to
-    /// `residual [width]`. Allocates nothing once warm.
+    /// Decode, second half of a layer: projects `attention [q_heads * head_dim]`, adds it to `residual [width]`, then
+    /// adds the feed-forward. Does not allocate once warm.
     ///
     /// # Panics
-    /// When a length does not fit or there is no such layer.
+    /// If a length is wrong or there is no such layer.
     pub fn finish_row(
         &self,
         layer: usize,
@@ -249,44 +249,38 @@ impl Model {
             rounded,
             never,
         } = scratch;
-        match layer.adds_attention() {
-            true => {
-                let product = Product {
-                    matrix: &layer.o,
-                    out: &mut *residual,
-                    add: true,
-                };
-                multiply_row(attention, (rounded, never), [product]);
-            }
-            false => {
-                multiply_row(attention, (rounded, never), [product(&layer.o, added)]);
-                layer.add_attention(&self.config, added, residual);
-            }
+        if layer.adds_attention() {
+            let product = Product {
+                matrix: &layer.o,
+                out: &mut *residual,
+                add: true,
+            };
+            multiply_row(attention, (rounded, never), [product]);
+        } else {
+            multiply_row(attention, (rounded, never), [product(&layer.o, added)]);
+            layer.add_attention(&self.config, added, residual);
         }
         rms_norm(residual, &layer.ffn_norm, self.config.norm_eps, normed);
         let both = [product(&layer.gate, gate), product(&layer.up, up)];
         multiply_row(normed, (rounded, never), both);
         activate(self.config.activation, gate, up);
-        match layer.adds_ffn() {
-            true => {
-                let product = Product {
-                    matrix: &layer.down,
-                    out: residual,
-                    add: true,
-                };
-                multiply_row(gate, (rounded, never), [product]);
-            }
-            false => {
-                multiply_row(gate, (rounded, never), [product(&layer.down, added)]);
-                layer.add_ffn(&self.config, added, residual);
-            }
+        if layer.adds_ffn() {
+            let product = Product {
+                matrix: &layer.down,
+                out: residual,
+                add: true,
+            };
+            multiply_row(gate, (rounded, never), [product]);
+        } else {
+            multiply_row(gate, (rounded, never), [product(&layer.down, added)]);
+            layer.add_ffn(&self.config, added, residual);
         }
     }
 
-    /// Logits `[vocab]` of one token's `residual [width]` after the last layer. Allocates nothing once warm.
+    /// Logits `[vocab]` of one token's `residual [width]` after the last layer. Does not allocate once warm.
     ///
     /// # Panics
-    /// When a length does not fit.
+    /// If a length is wrong.
     pub fn logits_row(&self, residual: &[f32], scratch: &mut RowScratch, logits: &mut [f32]) {
         rms_norm(
             residual,

@@ -1,6 +1,6 @@
-//! What can be wrong with a model file, each in one sentence that names the value and the way out.
+//! Errors of model files. Each message is one sentence with the offending value and a remedy.
 //!
-//! Not here: failures of the machine while computing, which the engine reports.
+//! Failures during computation are reported by the engine.
 
 use std::path::PathBuf;
 
@@ -14,14 +14,14 @@ pub(crate) const SUPPORTED_TYPES: &str =
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// The operating system would not open or map the file.
+    /// The operating system failed to open or map the file.
     #[error(
-        "the model file cannot be opened ({reason}); check the path, or use mini for the model in the box"
+        "the model file cannot be opened ({reason}); check the path, or use mini for the built-in model"
     )]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's message.
         reason: String,
     },
     /// The first four bytes are not `GGUF`.
@@ -29,7 +29,7 @@ pub enum ModelError {
         "this is not a GGUF file (it starts with {start:?}, not \"GGUF\"); choose a file that ends in .gguf"
     )]
     NotGguf {
-        /// The first bytes, readable.
+        /// The first bytes, as text.
         start: String,
     },
     /// A GGUF version other than 2 and 3.
@@ -40,21 +40,21 @@ pub enum ModelError {
         /// The version found.
         version: u32,
     },
-    /// The file ends before what it announces.
+    /// The file is shorter than its contents require.
     #[error("the model file is cut short: it needs {needs} bytes and has {has}; download it again")]
     Truncated {
         /// Bytes needed, at least.
         needs: u64,
-        /// Bytes there.
+        /// Bytes in the file.
         has: u64,
     },
-    /// The container contradicts itself.
+    /// The container is inconsistent.
     #[error("the model file is damaged: {what}; download it again")]
     Malformed {
-        /// What is wrong, with the value.
+        /// The defect, with the offending value.
         what: String,
     },
-    /// One part of a split model under a name that does not tell where the others are.
+    /// A part of a split model whose name does not have the expected suffix, so the other parts cannot be located.
     #[error(
         "this is part {part} of a model split into {parts} files, but it is called {name:?}; give all parts the names they had, ending in {ending}"
     )]
@@ -65,30 +65,30 @@ pub enum ModelError {
         parts: u64,
         /// The file's name.
         name: String,
-        /// What the name would end in.
+        /// The suffix that the name should have.
         ending: String,
     },
-    /// A part of a split model that is not there.
+    /// A part of a split model that does not exist.
     #[error(
-        "part {part} of {parts} of this model is missing: there is no {name:?} beside the file given; download it too"
+        "part {part} of {parts} of this model is missing: there is no {name:?} in the folder of the given file; download it too"
     )]
     MissingPart {
         /// The part, counted from one.
         part: u64,
         /// Number of parts.
         parts: u64,
-        /// The file's name.
+        /// The missing file's name.
         name: String,
     },
-    /// An architecture that Kept does not compute.
+    /// An architecture that Kept does not support.
     #[error("the model's architecture is {name:?}, which is not supported; supported: {supported}")]
     UnsupportedArchitecture {
         /// As in `general.architecture`.
         name: String,
-        /// Those that are.
+        /// The supported architectures.
         supported: String,
     },
-    /// A tensor of a type that Kept does not multiply.
+    /// A tensor of a type that Kept cannot multiply.
     #[error(
         "tensor {tensor} is of type {name}, which is not supported; supported: {SUPPORTED_TYPES}: choose another quantisation of this model"
     )]
@@ -98,7 +98,7 @@ pub enum ModelError {
         /// ggml's name of its type.
         name: String,
     },
-    /// A metadata key that must be there is not.
+    /// A required metadata key is missing.
     #[error("the model file has no {key:?}; convert the model again with a current converter")]
     MissingKey {
         /// The key.
@@ -109,18 +109,18 @@ pub enum ModelError {
     BadValue {
         /// The key.
         key: String,
-        /// Its value, shortened.
+        /// The value, shortened.
         value: String,
-        /// What would do instead.
+        /// What is needed instead.
         needs: String,
     },
-    /// A tensor that must be there is not.
+    /// A required tensor is missing.
     #[error("the model file has no tensor {name:?}; download or convert it again")]
     MissingTensor {
         /// The tensor.
         name: String,
     },
-    /// A tensor that Kept would have to leave out of the computation.
+    /// A tensor that Kept would ignore, which would change the results.
     #[error(
         "the model file has a tensor {name:?} that models of its architecture do not have; leaving it out would change the answers, so this model is not supported"
     )]
@@ -128,7 +128,7 @@ pub enum ModelError {
         /// The tensor.
         name: String,
     },
-    /// A tensor of another shape than the metadata says.
+    /// A tensor whose shape contradicts the metadata.
     #[error(
         "tensor {name} has shape {found:?}, but the model's metadata makes it {expected:?}; download or convert it again"
     )]
@@ -137,10 +137,10 @@ pub enum ModelError {
         name: String,
         /// Shape in the file, rows first.
         found: Vec<usize>,
-        /// Shape that follows from the metadata, rows first.
+        /// Shape expected from the metadata, rows first.
         expected: Vec<usize>,
     },
-    /// A tensor whose bytes cannot be used where they lie.
+    /// A tensor whose bytes cannot be used in place.
     #[error("tensor {name} cannot be used: {source}")]
     Unusable {
         /// The tensor.
@@ -148,7 +148,7 @@ pub enum ModelError {
         /// What is wrong with its bytes.
         source: MappedError,
     },
-    /// A way of stretching the context that Kept does not compute.
+    /// A RoPE scaling that Kept does not support.
     #[error(
         "the model stretches its context by {name:?} RoPE scaling, which is not supported; supported: none, linear, yarn, longrope, and the llama3 factors"
     )]
@@ -156,17 +156,17 @@ pub enum ModelError {
         /// As in `rope.scaling.type`.
         name: String,
     },
-    /// A stretched context that was asked for and does not go with the model's own.
+    /// A requested RoPE scaling that conflicts with the model's own.
     #[error(
         "the model stretches its context by {own} RoPE scaling already, so {choice} cannot be set; leave it out"
     )]
     RopeChoice {
-        /// As it was asked for.
+        /// The requested scaling.
         choice: String,
-        /// As in [`crate::RopeScaling::name`].
+        /// The model's scaling, as in [`crate::RopeScaling::name`].
         own: String,
     },
-    /// A kind of tokenizer that Kept does not have.
+    /// A kind of tokenizer that Kept does not support.
     #[error(
         "the model's tokenizer is of kind {name:?}, which is not supported; supported: gpt2 (byte-level BPE) and llama (SentencePiece)"
     )]
@@ -174,26 +174,43 @@ pub enum ModelError {
         /// As in `tokenizer.ggml.model`.
         name: String,
     },
-    /// A pre-tokenizer that Kept does not have: guessing one would change the tokens silently.
+    /// A pre-tokenizer that Kept does not support. Guessing one would change the tokens silently.
     #[error(
         "the model's pre-tokenizer is {name:?}, which is not supported; supported: {supported}"
     )]
     UnsupportedPreTokenizer {
-        /// As in `tokenizer.ggml.pre`, empty when the file names none.
+        /// As in `tokenizer.ggml.pre`; empty if the file has none.
         name: String,
-        /// The names that are supported.
+        /// The supported names.
         supported: String,
     },
     /// A vocabulary that cannot be used.
     #[error("the model's vocabulary cannot be used: {what}; convert the model again")]
     BadVocabulary {
-        /// What is wrong, with the value.
+        /// The defect, with the offending value.
         what: String,
     },
-    /// A chat template that does not compile or does not render.
+    /// A chat template that fails to compile or render.
     #[error("the model's chat template fails: {what}")]
     Template {
-        /// The template engine's words, on one line.
+        /// The template engine's message, on one line.
         what: String,
     },
+}
+
+/// Why the system does not open a file, in plain words.
+pub(crate) fn reason(error: &std::io::Error) -> String {
+    let plain = match error.kind() {
+        std::io::ErrorKind::NotFound => "there is no such file",
+        std::io::ErrorKind::PermissionDenied => "this user may not read it",
+        std::io::ErrorKind::IsADirectory => "it is a folder",
+        _ => {
+            let text = error.to_string();
+            return match error.raw_os_error() {
+                Some(number) => text.replace(&format!(" (os error {number})"), ""),
+                None => text,
+            };
+        }
+    };
+    plain.to_owned()
 }

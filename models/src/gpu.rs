@@ -1,13 +1,13 @@
-//! A model on a GPU: its weights there, and the decoder's own arithmetic over buffers instead of slices. What a layer is
-//! stands in `decoder.rs`; this is the same, piece for piece.
+//! A model on a GPU: its weights, and the decoder's arithmetic over device buffers. `decoder.rs` describes a layer;
+//! this module has the same steps.
 //!
 //! ```text
-//! CardModel     weights of all layers, copied once (gpu_weights.rs)
-//! CardPass      scratch of some rows on their way through a layer: project, ready_*, then E: attention, then finish
-//! CardRope      the rotation's angles
+//! GpuModel     weights of all layers, uploaded once (gpu_weights.rs)
+//! GpuPass      scratch buffers for rows of a layer: project, ready_*, then E: attention, then finish
+//! GpuRope      RoPE angles
 //! ```
 //!
-//! Embeddings are looked up on the host: a row each. Not here: attention and caches, as in `decoder.rs`.
+//! Embeddings are looked up on the host, one row each. The engine owns attention and caches.
 
 use std::sync::Arc;
 
@@ -32,33 +32,33 @@ pub struct GpuModel {
     pub(crate) layers: Vec<GpuLayer>,
     pub(crate) output_norm: Buffer<f32>,
     pub(crate) output: Weights,
-    /// Bytes of a [`Slot`].
+    /// Size of a [`Slot`] in bytes.
     slot: usize,
-    /// Bytes of the device that were free before.
+    /// Free device memory before the model was uploaded, in bytes.
     free_before: u64,
 }
 
-/// Where rows of one layer stand.
+/// RoPE angles and positions of the rows of one layer.
 #[derive(Clone, Copy)]
 pub struct RopeContext<'a> {
-    /// The layer's rotation, if it has any.
+    /// The layer's angles; `None` if the layer has no RoPE.
     pub angles: Option<Angles<'a>>,
-    /// The rows' places in it.
+    /// The rows' indices into the angles.
     pub places: RowPositions<'a>,
 }
 
 impl RopeContext<'_> {
-    /// Not rotated.
+    /// No rotation.
     pub const RAW: RopeContext<'static> = RopeContext {
         angles: None,
         places: RowPositions::From(0),
     };
 }
 
-/// Scratch of some rows on their way through any layer.
+/// Scratch buffers for rows of any layer.
 pub struct GpuPass {
     rows: usize,
-    /// `[rows, width]`: the residual, normed; then what a half of the layer adds to it.
+    /// `[rows, width]`: the residual stream after the norm; then the output of attention or of the feed-forward.
     normed: Buffer<f32>,
     /// `[rows, q_heads, head_dim]`, as projected
     q: Buffer<f32>,
@@ -71,12 +71,13 @@ pub struct GpuPass {
     /// `[rows, ffn]`
     up: Buffer<f32>,
     products: ProductScratch,
-    /// For weights that are not on the device.
+    /// Staging for weights that are not on the device.
     slot: Slot,
 }
 
 impl GpuPass {
-    /// Scratch of `rows` rows through layers of `gpu`, in memory of `device`, which is the GPU's or stands for it.
+    /// Allocates scratch buffers for `rows` rows of `gpu` in memory of `device`: the GPU, or a device that measures
+    /// allocations.
     pub fn new(device: &Device, gpu: &GpuModel, rows: usize) -> Result<Self, DeviceError> {
         let config = &gpu.config;
         Ok(Self {
@@ -92,7 +93,7 @@ impl GpuPass {
         })
     }
 
-    /// Bytes on the device.
+    /// Device memory in bytes.
     pub fn bytes(&self) -> u64 {
         let buffers = [
             &self.normed,
@@ -106,17 +107,18 @@ impl GpuPass {
         buffers + self.products.bytes() + self.slot.bytes()
     }
 
-    /// Queries, keys and values as they were projected: `[rows, heads, head_dim]` each.
+    /// Queries, keys and values as projected: `[rows, heads, head_dim]` each.
     pub(crate) fn projected(&self) -> [&Buffer<f32>; 3] {
         [&self.q, &self.k, &self.v]
     }
 }
 
 impl GpuModel {
-    /// Copies `model` to `device`; of its layers as many as fit there and leave room for a question, the others to memory of the host's.
+    /// Uploads `model` to `device`. As many layers as fit, with memory left for a question, go to the device; the
+    /// others go to host memory.
     ///
     /// # Errors
-    /// [`DeviceError`] when it does not fit, or there are no kernels for its heads or its weights.
+    /// [`DeviceError`] if the model does not fit, or if the head dimension or a weight type has no kernel.
     fn new(model: &Model, device: Device) -> Result<Self, DeviceError> {
         let config = model.config.clone();
         kept_cuda::supports(config.head_dim)?;
@@ -137,7 +139,7 @@ impl GpuModel {
         })
     }
 
-    /// Bytes of the device that were free before anything of the model was there.
+    /// Free device memory before the model was uploaded, in bytes.
     pub fn free_before(&self) -> u64 {
         self.free_before
     }
@@ -147,22 +149,24 @@ impl GpuModel {
         &self.device
     }
 
-    /// Bytes of weights on the device.
+    /// Bytes of weights in device memory.
     pub fn bytes(&self) -> u64 {
         let layers = self.layers.iter().map(GpuLayer::bytes);
         layers.sum::<u64>() + self.output.bytes() + self.output_norm.bytes()
     }
 
-    /// Bytes of weights that did not fit the device: in memory of the host's, where it reads them time and again.
+    /// Bytes of weights in host memory, because they did not fit on the device. They are read from the host at each
+    /// use.
     pub fn host_bytes(&self) -> u64 {
         let layers = self.layers.iter();
         layers.map(|layer| layer.matrices.host_bytes()).sum()
     }
 
-    /// First half of a layer: projects `residual [rows, width]`; queries, keys and values stay in the pass, raw.
+    /// First half of a layer: projects `residual [rows, width]` to queries, keys and values in `pass`, before bias,
+    /// norm and RoPE.
     ///
     /// # Panics
-    /// When a length does not fit or there is no such layer.
+    /// If a length is wrong or there is no such layer.
     pub fn project(
         &self,
         layer: usize,
@@ -191,7 +195,7 @@ impl GpuModel {
         Ok(())
     }
 
-    /// Queries `out [rows, q_heads, head_dim]` of what was projected: with bias and norm, rotated.
+    /// Writes the projected queries, with bias, norm and RoPE, to `out [rows, q_heads, head_dim]`.
     pub fn ready_queries(
         &self,
         layer: usize,
@@ -207,7 +211,7 @@ impl GpuModel {
         self.device.ready_queries(&task, out)
     }
 
-    /// [`GpuModel::ready_queries`] of one row of which the heads of each group stand at a place of their own: `places [kv_heads]`.
+    /// Like [`GpuModel::ready_queries`] for one row, with a separate position per GQA group: `places [kv_heads]`.
     pub fn ready_queries_apart(
         &self,
         layer: usize,
@@ -216,7 +220,7 @@ impl GpuModel {
         out: &mut Buffer<f16>,
     ) -> Result<(), DeviceError> {
         let own = &self.layers[layer];
-        // A group is a row to the kernel, which would add the same bias to each.
+        // The kernel treats a group as a row and would add the same bias to each.
         if let Some(bias) = &own.q_bias {
             self.device.add_to_rows(&mut pass.q, bias, 1)?;
         }
@@ -228,7 +232,7 @@ impl GpuModel {
         self.device.ready_queries(&task, out)
     }
 
-    /// Keys of what was projected, with bias and norm, rotated, to the rows from `first` on of every head.
+    /// Writes the projected keys, with bias, norm and RoPE, to the rows from `first` on of every head.
     pub fn ready_keys(
         &self,
         layer: usize,
@@ -244,7 +248,7 @@ impl GpuModel {
         self.device.ready_rows(&task, first, out)
     }
 
-    /// Values of what was projected, with bias, to the rows from `first` on of every head.
+    /// Writes the projected values, with bias, to the rows from `first` on of every head.
     pub fn ready_values(
         &self,
         layer: usize,
@@ -277,11 +281,11 @@ impl GpuModel {
         }
     }
 
-    /// Second half of a layer: adds the projected `attention [rows, q_heads, head_dim]` and then the feed-forward to `residual
-    /// [rows, width]`.
+    /// Second half of a layer: projects `attention [rows, q_heads, head_dim]`, adds it to `residual [rows, width]`,
+    /// then adds the feed-forward.
     ///
     /// # Panics
-    /// When a length does not fit or there is no such layer.
+    /// If a length is wrong or there is no such layer.
     pub fn finish(
         &self,
         layer: usize,
@@ -328,10 +332,10 @@ impl GpuModel {
         }
     }
 
-    /// Logits `[vocab]` of one row of the residual after the last layer.
+    /// Logits `[vocab]` of one row of the residual stream after the last layer.
     ///
     /// # Panics
-    /// When a length does not fit.
+    /// If a length is wrong.
     pub fn logits(
         &self,
         residual: &Buffer<f32>,
@@ -359,7 +363,7 @@ pub(crate) fn activation(config: &Config) -> kept_cuda::Activation {
     }
 }
 
-/// A table of angles on the device.
+/// A table of RoPE angles on the device.
 struct GpuTable {
     cos: Buffer<f32>,
     sin: Buffer<f32>,
@@ -395,7 +399,7 @@ pub struct GpuRope {
 }
 
 impl GpuRope {
-    /// A copy of `rope`.
+    /// Uploads `rope`.
     pub fn new(device: &Device, rope: &RopeTable) -> Result<Self, DeviceError> {
         let windows = rope.of_windows();
         Ok(Self {
@@ -405,10 +409,10 @@ impl GpuRope {
         })
     }
 
-    /// The rotation of one layer of the model; `None` where it is not rotated.
+    /// The angles of one layer; `None` if the layer has no RoPE.
     ///
     /// # Panics
-    /// When there is no such layer.
+    /// If there is no such layer.
     pub fn of_layer(&self, layer: usize) -> Option<Angles<'_>> {
         match self.kinds[layer].rotation {
             LayerRotation::None => None,
@@ -417,7 +421,7 @@ impl GpuRope {
         }
     }
 
-    /// Bytes on the device.
+    /// Device memory in bytes.
     pub fn bytes(&self) -> u64 {
         let tables = [Some(&self.own), self.of_windows.as_ref()];
         let tables = tables.into_iter().flatten();
@@ -426,30 +430,30 @@ impl GpuRope {
 }
 
 impl Model {
-    /// The same model with its weights on `device` too, where everything is then computed but what only few methods ask for.
+    /// Uploads the weights to `device`, which then does all computation except for a few methods.
     ///
     /// # Errors
-    /// [`DeviceError`] when it does not fit, or there are no kernels for its heads or its weights.
+    /// [`DeviceError`] if the model does not fit, or if the head dimension or a weight type has no kernel.
     pub fn on_gpu(mut self, device: Device) -> Result<Model, DeviceError> {
         self.take_gpu(device)?;
         Ok(self)
     }
 
-    /// [`Model::on_gpu`] in place: after an error the model is as it was.
+    /// [`Model::on_gpu`] in place. After an error the model is unchanged.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Model::on_gpu`].
     pub fn take_gpu(&mut self, device: Device) -> Result<(), DeviceError> {
         self.gpu = Some(Arc::new(GpuModel::new(self, device)?));
         Ok(())
     }
 
-    /// The weights on a GPU, if they are there.
+    /// The GPU model, if the weights were uploaded.
     pub fn gpu(&self) -> Option<&GpuModel> {
         self.gpu.as_deref()
     }
 
-    /// The same, for whoever holds it longer than the model.
+    /// The GPU model, shared, for callers that may outlive the model.
     pub fn shared_gpu(&self) -> Option<Arc<GpuModel>> {
         self.gpu.clone()
     }

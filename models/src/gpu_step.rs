@@ -1,13 +1,14 @@
-//! One token's way through a model on a GPU in few launches, so that a whole step can be recorded and run again. The same as
-//! [`GpuModel`]'s own pieces, of one row, and put together in another way:
+//! Decodes one token on a GPU in few kernel launches, so that a step can be captured in a CUDA graph and replayed.
+//! Computes the same as [`GpuModel`]'s separate functions for one row, with fused kernels:
 //!
 //! ```text
-//! layer   1 norm | 2 q, k, v | 3 heads into the cache | 4 attention | 5 + o | 6 norm | 7 gate, up, activation | 8 + down
+//! layer   1 norm | 2 q, k, v | 3 heads to the cache | 4 attention | 5 + o | 6 norm | 7 gate, up, activation | 8 + down
 //! end     norm | logits
 //! ```
 //!
-//! 3 and 4 are the cache's. Where a half of a layer is normed before it is added, the next norm does both. Heads that are not made of 32s have
-//! their attention rounded by one launch more.
+//! The cache implements 3 and 4. If the output of attention or of the feed-forward has its own norm, one launch
+//! computes that norm, the addition and the next norm. If `head_dim` is not a multiple of 32, one more launch quantises
+//! the attention output.
 
 use half::f16;
 use kept_cuda::{Buffer, Device, DeviceError, RowInputs, StepHeads, StepLayer};
@@ -15,13 +16,13 @@ use kept_cuda::{Buffer, Device, DeviceError, RowInputs, StepHeads, StepLayer};
 use crate::config::Config;
 use crate::gpu::{GpuModel, GpuRope, activation};
 
-/// Everything a row needs on its way.
+/// Device buffers of a decode step.
 pub struct GpuStep {
     /// `[width]`
     residual: Buffer<f32>,
-    /// `[width]`: what a half of a layer comes to, where it is normed before it is added.
+    /// `[width]`: output of attention or of the feed-forward, if it has a norm before the addition.
     half: Buffer<f32>,
-    /// `[width]`, normed
+    /// `[width]`, after the norm
     inputs: RowInputs,
     /// `[q_heads, head_dim]`, as projected
     q: Buffer<f32>,
@@ -40,7 +41,7 @@ pub struct GpuStep {
 }
 
 impl GpuStep {
-    /// All memory of a step.
+    /// Allocates all buffers of a step.
     pub fn new(device: &Device, config: &Config) -> Result<Self, DeviceError> {
         Ok(Self {
             residual: device.alloc_uninit(config.width)?,
@@ -56,7 +57,7 @@ impl GpuStep {
         })
     }
 
-    /// Bytes on the device.
+    /// Device memory in bytes.
     pub fn bytes(&self) -> u64 {
         let floats = [
             &self.residual,
@@ -72,7 +73,7 @@ impl GpuStep {
             + self.queries.bytes()
     }
 
-    /// `[width]`: where a token's embedding is written.
+    /// `[width]`: the residual stream; the caller writes the token's embedding to it.
     pub fn residual(&self) -> &Buffer<f32> {
         &self.residual
     }
@@ -83,7 +84,7 @@ impl GpuStep {
     }
 }
 
-/// What the other half of a layer left to be added.
+/// Output of the previous half layer that still has to be added to the residual stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pending {
     Nothing,
@@ -92,11 +93,11 @@ enum Pending {
 }
 
 impl GpuModel {
-    /// Runs the row in `step` through all layers, to its logits. `attend` is attention over a layer's rows, after its keys and values were put
-    /// there: of the queries into the row that is given to it.
+    /// Runs the row in `step` through all layers and computes its logits. `attend` computes attention of the queries
+    /// over a layer's cached rows, which include the token's own key and value, into the given [`RowInputs`].
     ///
     /// # Panics
-    /// When there are not as many `layers`, or shapes do not fit.
+    /// If the number of `layers` or a shape is wrong.
     pub fn step(
         &self,
         device: &Device,
@@ -137,40 +138,44 @@ impl GpuModel {
             if !config.head_dim.is_multiple_of(32) {
                 device.step_inputs(&mut step.attention)?;
             }
-            // Added on the spot, unless it is normed before.
+            // Added to the residual directly, unless a norm comes first.
             let apart = own.post_attention_norm.is_some();
-            let out = match apart {
-                true => &mut step.half,
-                false => &mut step.residual,
+            let out = if apart {
+                &mut step.half
+            } else {
+                &mut step.residual
             };
             let mut product = [(&own.matrices.o, own.o_bias.as_ref(), out)];
             device.step_products(&mut product, &step.attention, (!apart, None))?;
-            let added = match apart {
-                true => Pending::Attention(layer),
-                false => Pending::Nothing,
+            let added = if apart {
+                Pending::Attention(layer)
+            } else {
+                Pending::Nothing
             };
             self.step_norm(device, step, added, &own.ffn_norm)?;
             let matrices = (&own.matrices.gate, &own.matrices.up);
             device.step_gated(activation(config), matrices, &step.inputs, &mut step.gated)?;
             let apart = own.post_ffn_norm.is_some();
-            let out = match apart {
-                true => &mut step.half,
-                false => &mut step.residual,
+            let out = if apart {
+                &mut step.half
+            } else {
+                &mut step.residual
             };
             device.step_products(
                 &mut [(&own.matrices.down, None, out)],
                 &step.gated,
                 (!apart, None),
             )?;
-            pending = match apart {
-                true => Pending::FeedForward(layer),
-                false => Pending::Nothing,
+            pending = if apart {
+                Pending::FeedForward(layer)
+            } else {
+                Pending::Nothing
             };
         }
         self.step_logits(device, step, pending)
     }
 
-    /// Logits of the row in `step` as it is after the last layer.
+    /// Logits of the row in `step`, whose residual stream is that after the last layer.
     pub fn last_logits(&self, step: &mut GpuStep) -> Result<(), DeviceError> {
         self.step_logits(self.device(), step, Pending::Nothing)
     }

@@ -1,22 +1,22 @@
-//! A layer's weights for a GPU: in its memory, or, where the model does not fit, in memory of the host's that it reaches.
+//! A layer's weights for a GPU: in device memory, or, if the model does not fit, in host memory that the GPU can read.
 //!
 //! ```text
-//! layers   0 1 2 ... k-1 | k ... last
-//!          on the GPU   | on the host: many rows multiply with a copy on the GPU, made once a layer ([`Slot`]); few read the host's
-//!                        | memory themselves, each weight once, which is as much as a copy would be
+//! layers   0 1 2 ... k-1   | k ... last
+//!          device memory   | host memory. Many rows: multiplied with a device copy, made once per layer ([`Slot`]).
+//!                          | Few rows: the kernels read host memory directly, each weight once, as a copy would.
 //! ```
 
 use kept_cuda::{Buffer, Device, DeviceError, FEW, MemorySpace, Weights};
 
 use crate::model::{Layer, Model};
 
-/// What a question takes of a GPU with `memory` bytes beside the weights, before anything is known of it: the kernels' code, the scratch of
-/// a chunk, and the rows of a document of ordinary length.
+/// Memory in bytes to reserve for a question on a GPU with `memory` bytes, in addition to the weights: the kernels'
+/// code, the scratch buffers of a chunk, and the KV rows of a document of ordinary length.
 pub fn beside_weights(memory: u64) -> u64 {
     (2 << 30).min(memory / 4)
 }
 
-/// Where the matrices of each layer go: on `device` as many as leave room for a question.
+/// Chooses the memory of each layer's matrices: `device` for as many layers as leave enough memory for a question.
 pub(crate) fn spaces(model: &Model, device: &Device) -> Result<Vec<MemorySpace>, DeviceError> {
     let bytes = |layer: &Layer| {
         let matrices = layer.matrices().into_iter();
@@ -28,7 +28,7 @@ pub(crate) fn spaces(model: &Model, device: &Device) -> Result<Vec<MemorySpace>,
     let beside = beside_weights(device.facts().memory);
     let mut room = device.free_memory()?.saturating_sub(output + beside);
     if layers.iter().sum::<u64>() > room {
-        // For the copy of one that is not there.
+        // Reserved for the copy of a layer in host memory.
         room = room.saturating_sub(layers.iter().copied().max().unwrap_or(0));
     }
     let space = |&bytes: &u64| match room.checked_sub(bytes) {
@@ -41,7 +41,7 @@ pub(crate) fn spaces(model: &Model, device: &Device) -> Result<Vec<MemorySpace>,
     Ok(layers.iter().map(space).collect())
 }
 
-/// The large part of a layer's weights.
+/// The matrices of a layer.
 pub(crate) struct Matrices {
     pub(crate) q: Weights,
     pub(crate) k: Weights,
@@ -74,7 +74,7 @@ impl Matrices {
         self.all().iter().map(|m| m.host_bytes()).sum()
     }
 
-    /// The same, one behind the other in `room`.
+    /// Copies the matrices one after the other to the buffer `room`.
     fn copied_to(&self, room: &Buffer<u8>) -> Result<Self, DeviceError> {
         let mut at = 0;
         let mut copy = |weights: &Weights| {
@@ -106,7 +106,7 @@ pub(crate) struct GpuLayer {
     pub(crate) post_attention_norm: Option<Buffer<f32>>,
     pub(crate) ffn_norm: Buffer<f32>,
     pub(crate) post_ffn_norm: Option<Buffer<f32>>,
-    /// All on the device, or all on the host.
+    /// All in device memory, or all in host memory.
     pub(crate) matrices: Matrices,
 }
 
@@ -142,7 +142,7 @@ impl GpuLayer {
         })
     }
 
-    /// Bytes on the device.
+    /// Device memory in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         let optional = [
             &self.q_bias,
@@ -161,21 +161,21 @@ impl GpuLayer {
             + self.ffn_norm.bytes()
     }
 
-    /// Bytes that a copy of its matrices takes, where one is needed.
+    /// Bytes of a device copy of the matrices; 0 if they are in device memory.
     pub(crate) fn slot_bytes(&self) -> usize {
         self.matrices.host_bytes() as usize
     }
 }
 
-/// Room on the device for the matrices of one layer that lies on the host.
+/// A device buffer for the matrices of one layer in host memory.
 pub(crate) struct Slot {
     room: Buffer<u8>,
-    /// Which layer's are there, and they.
+    /// The layer whose matrices were copied last, and the copies.
     holds: Option<(usize, Matrices)>,
 }
 
 impl Slot {
-    /// A slot of `bytes` bytes for passes of `rows` rows; of none where there are few.
+    /// Allocates a slot of `bytes` bytes for passes of `rows` rows; an empty one if the rows are few.
     pub(crate) fn new(device: &Device, bytes: usize, rows: usize) -> Result<Self, DeviceError> {
         let bytes = if rows > FEW { bytes } else { 0 };
         Ok(Self {
@@ -184,12 +184,12 @@ impl Slot {
         })
     }
 
-    /// Bytes on the device.
+    /// Device memory in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.room.bytes()
     }
 
-    /// The matrices of a layer, ready for as many rows as the slot is for.
+    /// The matrices of a layer, copied to the device if the slot is not empty.
     pub(crate) fn enter<'a>(
         &'a mut self,
         layer: usize,

@@ -1,13 +1,13 @@
-//! Models: what is in a GGUF file, and the arithmetic of the decoder it describes.
+//! Model files (GGUF), tokenizers, chat templates, and the decoder's arithmetic.
 //!
-//! - [`gguf`]: the container: metadata and tensors over a mapped file, every length checked.
-//! - `architecture.rs`: what each supported architecture does, in one table.
-//! - [`Config`]: the shape of the model; [`RopeTable`]: its rotary angles.
+//! - [`gguf`]: the container format: metadata and tensors over a mapped file, with every length checked.
+//! - `architecture.rs`: the supported architectures, in one table.
+//! - [`Config`]: the shape of a model; [`RopeTable`]: its RoPE angles.
 //! - [`Tokenizer`]: text to tokens with exact byte ranges, and back; [`ChatTemplate`]: messages to prompt text.
-//! - [`Model`]: embedding, projections, feed-forward and logits, over plain `f32` slices; [`GpuModel`]: the same on a GPU.
+//! - [`Model`]: embedding, projections, feed-forward and logits over `f32` slices; [`GpuModel`]: the same on a GPU.
 //!
-//! Not here: attention, caches and the order of layers (the engine owns them), policies (this crate knows none),
-//! and candle's types, which appear in no public signature.
+//! Out of scope: attention, KV caches and the loop over layers (in the engine) and policies (unknown to this crate).
+//! candle's types appear in no public signature.
 
 mod architecture;
 mod byte_level;

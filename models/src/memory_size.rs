@@ -1,9 +1,9 @@
-//! What tokenizers hold in memory, by the sizes of their lists and tables: for whoever adds up memory before it is taken.
+//! Memory sizes of lists and hash tables, for estimating a tokenizer's memory.
 
-/// How many bytes an allocation of so many really takes.
+/// Maps a requested allocation size to the bytes that the allocator uses.
 pub(crate) type Rounded = fn(usize) -> usize;
 
-/// As common allocators do: a header, steps of 16 bytes, 32 at least.
+/// Bytes that common allocators use for an allocation: a header, rounded up to 16 bytes, at least 32.
 pub(crate) fn allocated(bytes: usize) -> usize {
     match bytes {
         0 => 0,
@@ -11,8 +11,8 @@ pub(crate) fn allocated(bytes: usize) -> usize {
     }
 }
 
-/// Bytes of a hash table of `entries` entries of `entry` bytes: a power of two of buckets, at most seven eighths full, a byte beside
-/// each.
+/// Bytes of a hash table of `entries` entries of `entry` bytes: a power of two of buckets, at most seven eighths full,
+/// plus one control byte per bucket.
 pub(crate) fn table(entries: usize, entry: usize) -> usize {
     match entries {
         0 => 0,

@@ -1,6 +1,7 @@
-//! A model file made ready: what [`Model::open`] reads and checks, and what can be asked of it.
+//! An opened model file: [`Model::open`] reads and checks it.
 //!
-//! The arithmetic is in `decoder.rs`, what an architecture's file holds in `architecture.rs`. Not here: attention and caches.
+//! `decoder.rs` has the arithmetic, `architecture.rs` the tensors of each architecture. The engine owns attention and
+//! caches.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -13,29 +14,29 @@ use crate::gpu::GpuModel;
 use crate::weights::{self, SharedMatrix};
 use crate::{ChatTemplate, Config, ModelError, OpenOptions, Tokenizer};
 
-/// A model that is open: its shape, its mapped weights, its tokenizer and chat template.
+/// An opened model: its shape, mapped weights, tokenizer and chat template.
 ///
-/// Weights stay in the file's pages, so opening takes milliseconds whatever the size. The tokenizer and the chat
-/// template are built when first asked for, and what is wrong with them is an error only then: a file that Kept
-/// cannot tokenise can still be timed.
+/// Weights remain in the file's pages, so opening takes milliseconds for any size. The tokenizer and the chat template
+/// are built on first use, and their defects are reported only then: a model without a supported tokenizer can be
+/// benchmarked.
 pub struct Model {
     pub(crate) gguf: Gguf,
     pub(crate) config: Config,
     name: String,
     /// `[vocab, width]`
     pub(crate) embedding: SharedMatrix,
-    /// `[vocab, width]`; the embedding itself when tied.
+    /// `[vocab, width]`; the embedding itself if tied.
     pub(crate) output: SharedMatrix,
     /// `[width]`
     pub(crate) output_norm: Vec<f32>,
     pub(crate) layers: Vec<Layer>,
-    /// The weights on a GPU, where they are there too.
+    /// The weights on a GPU, if they were uploaded.
     pub(crate) gpu: Option<Arc<GpuModel>>,
     tokenizer: OnceLock<Result<Tokenizer, ModelError>>,
     template: OnceLock<Result<ChatTemplate, ModelError>>,
 }
 
-/// Weights of one decoder layer. What is `None` is not in files of its architecture.
+/// Weights of one decoder layer. A weight is `None` if files of its architecture do not have it.
 pub(crate) struct Layer {
     /// `[width]`
     pub(crate) attention_norm: Vec<f32>,
@@ -51,15 +52,15 @@ pub(crate) struct Layer {
     pub(crate) k_bias: Option<Vec<f32>>,
     /// `[kv_heads * head_dim]`
     pub(crate) v_bias: Option<Vec<f32>>,
-    /// `[head_dim]`: of each head of queries, before the rotation.
+    /// `[head_dim]`: norm of each query head before RoPE.
     pub(crate) q_norm: Option<Vec<f32>>,
-    /// `[head_dim]`: of each head of keys, before the rotation.
+    /// `[head_dim]`: norm of each key head before RoPE.
     pub(crate) k_norm: Option<Vec<f32>>,
     /// `[width, q_heads * head_dim]`
     pub(crate) o: MappedMatrix,
     /// `[width]`
     pub(crate) o_bias: Option<Vec<f32>>,
-    /// `[width]`: of what attention adds.
+    /// `[width]`: norm of the attention output before it is added.
     pub(crate) post_attention_norm: Option<Vec<f32>>,
     /// `[width]`
     pub(crate) ffn_norm: Vec<f32>,
@@ -69,7 +70,7 @@ pub(crate) struct Layer {
     pub(crate) up: MappedMatrix,
     /// `[width, ffn]`
     pub(crate) down: MappedMatrix,
-    /// `[width]`: of what the feed-forward adds.
+    /// `[width]`: norm of the feed-forward output before it is added.
     pub(crate) post_ffn_norm: Option<Vec<f32>>,
 }
 
@@ -91,30 +92,30 @@ impl Layer {
             }
         };
         let has = |part: &str| gguf.tensor(&weight(part)).is_some();
-        let [q, k, v] = match has("attn_qkv") || architecture.fused && !has("attn_q") {
-            true => {
-                // One of them would be left out.
-                if let Some(part) = ["attn_q", "attn_k", "attn_v"]
-                    .into_iter()
-                    .find(|part| has(part))
-                {
-                    return Err(ModelError::UnknownTensor { name: weight(part) });
-                }
-                let qkv = [q_width, kv_width, kv_width];
-                weights::stacked(gguf, &weight("attn_qkv"), qkv, width)?
+        let [q, k, v] = if has("attn_qkv") || architecture.fused && !has("attn_q") {
+            // With both, one of the tensors would be ignored.
+            if let Some(part) = ["attn_q", "attn_k", "attn_v"]
+                .into_iter()
+                .find(|part| has(part))
+            {
+                return Err(ModelError::UnknownTensor { name: weight(part) });
             }
-            false => [
+            let qkv = [q_width, kv_width, kv_width];
+            weights::stacked(gguf, &weight("attn_qkv"), qkv, width)?
+        } else {
+            [
                 matrix("attn_q", q_width, width)?,
                 matrix("attn_k", kv_width, width)?,
                 matrix("attn_v", kv_width, width)?,
-            ],
+            ]
         };
-        let [gate, up] = match architecture.fused {
-            true => weights::stacked(gguf, &weight("ffn_up"), [ffn, ffn], width)?,
-            false => [
+        let [gate, up] = if architecture.fused {
+            weights::stacked(gguf, &weight("ffn_up"), [ffn, ffn], width)?
+        } else {
+            [
                 matrix("ffn_gate", ffn, width)?,
                 matrix("ffn_up", ffn, width)?,
-            ],
+            ]
         };
         Ok(Layer {
             attention_norm: norm("attn_norm", width)?,
@@ -145,15 +146,15 @@ impl Layer {
 }
 
 impl Model {
-    /// Open a GGUF file and check that everything the computation needs is there, in the right shape.
+    /// Opens a GGUF file and checks that all tensors needed are present and have the right shape.
     ///
     /// # Errors
-    /// Every [`ModelError`] but those of the tokenizer and the chat template.
+    /// Every [`ModelError`] except those of the tokenizer and the chat template.
     pub fn open(path: &Path) -> Result<Model, ModelError> {
         Model::open_with(path, &OpenOptions::default())
     }
 
-    /// [`Model::open`] with what a person set.
+    /// [`Model::open`] with the user's settings.
     ///
     /// # Errors
     /// As [`Model::open`].
@@ -162,11 +163,12 @@ impl Model {
         let config = Config::read(&gguf, options)?;
         let vocab_by_width = (config.vocab, config.width);
         let embedding = Arc::new(weights::matrix(&gguf, "token_embd.weight", vocab_by_width)?);
-        let output = match config.tied_output {
-            true => Arc::clone(&embedding),
-            false => Arc::new(weights::matrix(&gguf, "output.weight", vocab_by_width)?),
+        let output = if config.tied_output {
+            Arc::clone(&embedding)
+        } else {
+            Arc::new(weights::matrix(&gguf, "output.weight", vocab_by_width)?)
         };
-        // The layers are read one by one rather than into a reserved list: a false count ends at a missing tensor.
+        // Not `with_capacity`: an inflated layer count ends at a missing tensor.
         let mut layers = Vec::new();
         for layer in 0..config.layers {
             layers.push(Layer::read(&gguf, &config, layer)?);
@@ -200,17 +202,17 @@ impl Model {
         &self.config
     }
 
-    /// The container, for listing what is in it.
+    /// The container, for inspection.
     pub fn gguf(&self) -> &Gguf {
         &self.gguf
     }
 
-    /// `general.name`, or the file's name.
+    /// `general.name`, or the file's name if it is absent or blank.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The tokenizer, built when first asked for.
+    /// The tokenizer, built on first use.
     ///
     /// # Errors
     /// [`ModelError`]: `UnsupportedTokenizer`, `UnsupportedPreTokenizer`, `BadVocabulary`, `MissingKey`, `BadValue`.
@@ -221,7 +223,7 @@ impl Model {
         built.as_ref().map_err(Clone::clone)
     }
 
-    /// The chat template, built when first asked for.
+    /// The chat template, built on first use.
     ///
     /// # Errors
     /// Those of [`Self::tokenizer`], and `Template`.
@@ -232,45 +234,46 @@ impl Model {
         built.as_ref().map_err(Clone::clone)
     }
 
-    /// Numbers in all tensors: the model's parameters.
+    /// Number of parameters: elements of all tensors.
     pub fn parameters(&self) -> u64 {
         let numbers = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
         self.gguf.tensors().map(|t| numbers(&t.shape)).sum()
     }
 
-    /// Bytes of all weights, which are read from the file's pages.
+    /// Bytes of all weights in the file.
     pub fn weights_bytes(&self) -> u64 {
         self.gguf.tensor_bytes()
     }
 
-    /// Bytes of weights that a token of an answer reads: all but a table of embeddings of which it takes one row.
+    /// Bytes of weights read per decoded token: all except a separate embedding table, of which one row is read.
     pub fn step_bytes(&self) -> u64 {
         let bytes = |name| self.gguf.tensor(name).map_or(0, |t| t.bytes as u64);
         match bytes("output.weight") {
-            // The table is the output layer too.
+            // Tied: the table is the output projection too.
             0 => self.weights_bytes(),
             _ => self.weights_bytes() - bytes("token_embd.weight"),
         }
     }
 
-    /// Bytes of weights that tokens of a prompt read: those of the layers.
+    /// Bytes of weights read per prompt token: those of the layers.
     pub fn layers_bytes(&self) -> u64 {
         let bytes = |name| self.gguf.tensor(name).map_or(0, |t| t.bytes as u64);
         self.weights_bytes() - bytes("token_embd.weight") - bytes("output.weight")
     }
 
-    /// Bytes of this computer's memory that weights take: the file's pages, and copies of the layers that a GPU has no room for.
+    /// Host memory of the weights in bytes: the file's pages, and copies of layers that do not fit on a GPU.
     pub fn weights_in_memory(&self) -> u64 {
         self.weights_bytes() + self.gpu().map_or(0, GpuModel::host_bytes)
     }
 
-    /// Bytes of the tokenizer, once somebody has asked for it; 0 before.
+    /// Memory of the tokenizer in bytes; 0 until it is built.
     pub fn vocabulary_bytes(&self) -> u64 {
         let built = self.tokenizer.get().and_then(|built| built.as_ref().ok());
         built.map_or(0, Tokenizer::bytes)
     }
 
-    /// Bytes of the f32 copies of one layer's weights during prefill, where these are not quantised; 0 in most models.
+    /// Bytes of the f32 copies of one layer's weights during prefill, the maximum over layers; 0 if all are quantised,
+    /// as in most models.
     pub fn layer_tiles_bytes(&self) -> u64 {
         let layer = |layer: &Layer| {
             layer

@@ -1,8 +1,8 @@
-//! Unicode's form C (composed characters), for vocabularies that were trained on it, with the way back to the bytes as written.
+//! Unicode NFC (composed characters), for vocabularies trained on it, with a mapping back to the bytes as written.
 //!
 //! ```text
 //! written   "Cafe\u{301} x"   bytes  C a f [e cc 81] 20 x
-//! composed  "Café x"          bytes  C a f [c3 a9] 20 x        one change: 3..5 stands for 3..6
+//! composed  "Café x"          bytes  C a f [c3 a9] 20 x        one change: 3..5 maps to 3..6
 //! ```
 
 use std::borrow::Cow;
@@ -10,25 +10,26 @@ use std::borrow::Cow;
 use unicode_normalization_alignments::char::canonical_combining_class;
 use unicode_normalization_alignments::{IsNormalized, UnicodeNormalization, is_nfc_quick};
 
-/// The most bytes of a text that one byte of its form C can stand for (three letters of Korean for one).
+/// The most bytes of a text that one byte of its NFC form can represent (three Korean letters composed to one
+/// character).
 pub(crate) const MOST_BYTES: usize = 3;
 
-/// A stretch that composing changed.
+/// A segment that composition changed.
 struct Change {
-    /// Where it stands in the composed text.
+    /// Byte range in the composed text.
     composed: std::ops::Range<usize>,
-    /// Where it stood in the text as written.
+    /// Byte range in the text as written.
     written: std::ops::Range<usize>,
 }
 
-/// A text in form C.
+/// A text in NFC.
 pub(crate) struct Composed<'a> {
     pub(crate) text: Cow<'a, str>,
     changes: Vec<Change>,
 }
 
 impl<'a> Composed<'a> {
-    /// The text itself, where nothing is to be composed.
+    /// The text itself, without composition.
     pub(crate) fn as_written(text: &'a str) -> Self {
         Composed {
             text: Cow::Borrowed(text),
@@ -36,7 +37,7 @@ impl<'a> Composed<'a> {
         }
     }
 
-    /// Composes a text. Stretches between characters that begin anew are composed one by one, which is the same.
+    /// Composes a text. Segments that start at a normalisation boundary are composed separately, with the same result.
     pub(crate) fn new(text: &'a str) -> Self {
         if is_nfc_quick(text.chars()) == IsNormalized::Yes {
             return Composed::as_written(text);
@@ -53,9 +54,10 @@ impl<'a> Composed<'a> {
         for end in ends.chain([text.len()]) {
             let written = &text[start..end];
             stretch.clear();
-            match written.is_ascii() {
-                true => stretch.push_str(written),
-                false => stretch.extend(written.nfc().map(|(c, _)| c)),
+            if written.is_ascii() {
+                stretch.push_str(written)
+            } else {
+                stretch.extend(written.nfc().map(|(c, _)| c))
             }
             let at = composed.len();
             composed.push_str(&stretch);
@@ -73,7 +75,7 @@ impl<'a> Composed<'a> {
         }
     }
 
-    /// Turns ascending ends in the composed text into ends in the text as written, which tile it as well.
+    /// Maps ascending end offsets in the composed text to end offsets in the text as written, which tile that text too.
     pub(crate) fn ends_as_written(&self, ends: &mut [u32]) {
         let mut changes = self.changes.iter().peekable();
         let mut passed: Option<&Change> = None;
@@ -83,7 +85,7 @@ impl<'a> Composed<'a> {
                 passed = Some(change);
             }
             let written = match changes.peek() {
-                // Inside a change no byte belongs to another: as far as it goes.
+                // Inside a change, bytes have no exact counterpart: map them in order, up to the end of the change.
                 Some(change) if change.composed.start < at => {
                     let within = at - change.composed.start;
                     change.written.start + within.min(change.written.len())
@@ -95,7 +97,7 @@ impl<'a> Composed<'a> {
     }
 }
 
-/// Whether nothing before this character can change with it.
+/// Whether `c` is a normalisation boundary: no character before it can combine with it.
 fn begins_anew(c: char) -> bool {
     c < '\u{300}'
         || (canonical_combining_class(c) == 0

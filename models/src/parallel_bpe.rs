@@ -1,14 +1,15 @@
-//! Merging the pieces of a text on as many threads as are worth it: merges never cross a cut, so the result is the same.
+//! Parallel merging of a text's pieces. Merges never cross a cut, so the result does not depend on the number of
+//! threads.
 
 use kept_kernels::Stopped;
 
-/// Texts from this length on are tokenised on several threads.
+/// Minimum length of a text that is tokenized on several threads, in bytes.
 const PARALLEL_BYTES: usize = 64 << 10;
 
-/// The tokens of pieces that end at `cuts`, in order. `merge` is given where a share of them begins, and its cuts.
+/// Tokens of the pieces that end at `cuts`, in order. `merge` gets the start of a share of the pieces, and its cuts.
 ///
 /// # Errors
-/// When `merge` was stopped.
+/// [`Stopped`] if `merge` was stopped.
 pub(crate) fn merge_pieces<T: Send>(
     bytes: usize,
     cuts: &[usize],

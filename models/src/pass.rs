@@ -1,4 +1,4 @@
-//! [`LayerPass`]: many rows through one layer. What a layer is stands in `decoder.rs`.
+//! [`LayerPass`]: many rows through one layer, as described in `decoder.rs`.
 
 use kept_kernels::mapped::{MappedMatrix, Product, multiply_rows_together, multiply_together};
 use kept_kernels::{QuantisedRows, Stop, Stopped, rms_norm};
@@ -9,32 +9,32 @@ use crate::model::{Layer, Model};
 use crate::staged::{PassError, Staged};
 use crate::weights::Floats;
 
-/// One layer made ready for many rows.
+/// One layer prepared for many rows.
 pub struct LayerPass<'a> {
     config: &'a Config,
     layer: &'a Layer,
     floats: Copies<'a>,
-    /// Rows worked on at once, and columns of the feed-forward.
+    /// Rows per block, and columns per block of the feed-forward.
     block: Block,
-    /// `[rows, width]`: the residual, normed; then what a projection adds to it.
+    /// `[rows, width]`: the residual stream after the norm; then the output of a projection.
     normed: Vec<f32>,
-    /// `[rows, columns]`: gate, then its activation times `up`.
+    /// `[rows, columns]`: gate, then `activation(gate) * up`.
     hidden: Vec<f32>,
     /// `[rows, columns]`
     up: Vec<f32>,
-    /// `[rows, widest]`: a projection's inputs, rounded.
+    /// `[rows, widest]`: quantised inputs of a projection.
     rounded: QuantisedRows,
-    /// `[rows, ffn]`: those of the feed-forward's second half, where it is done in slices.
+    /// `[rows, ffn]`: quantised inputs of the down projection, if the feed-forward is done in slices.
     rounded_hidden: QuantisedRows,
-    /// A layer whose weights are on a GPU is passed there, and all the scratch above is empty.
+    /// Used if the layer's weights are on a GPU; the scratch buffers above are then empty.
     staged: Option<Staged<'a>>,
 }
 
-/// What of a layer is worked on at once.
+/// The part of a layer that is computed at once.
 ///
 /// ```text
-/// rows        columns 0 | columns 1 | columns 2         of the feed-forward: gate, up, activation, rounded to bytes;
-///                                                       then down, over all of them
+/// rows        columns 0 | columns 1 | columns 2         of the feed-forward: gate, up, activation, quantisation;
+///                                                       then down, over all columns
 /// ```
 #[derive(Debug, Clone, Copy)]
 struct Block {
@@ -43,18 +43,19 @@ struct Block {
 }
 
 impl Block {
-    /// Rows where all of the feed-forward is quantised: the weights stream from the file and are taken apart once for each block of rows.
+    /// Rows per block if the whole feed-forward is quantised. Weights are read and decoded once per block.
     const ROWS: usize = 512;
-    /// Columns of the feed-forward then: rows of its matrices that keep every thread busy for some milliseconds.
+    /// Columns per block in that case: as many rows of the matrices as keep every thread busy for some milliseconds.
     const COLUMNS: usize = 1024;
-    /// Rows where it is not, and the whole feed-forward stands in memory as numbers.
+    /// Rows per block otherwise, where the hidden layer is held in memory as f32.
     const FEW_ROWS: usize = 192;
 
     fn of(config: &Config, layer: &Layer, max_rows: usize) -> Self {
         let ffn = [&layer.gate, &layer.up, &layer.down];
-        let (rows, columns) = match ffn.iter().all(|matrix| matrix.is_quantised()) {
-            true => (Self::ROWS, Self::COLUMNS),
-            false => (Self::FEW_ROWS, config.ffn),
+        let (rows, columns) = if ffn.iter().all(|matrix| matrix.is_quantised()) {
+            (Self::ROWS, Self::COLUMNS)
+        } else {
+            (Self::FEW_ROWS, config.ffn)
         };
         Self {
             rows: max_rows.clamp(1, rows),
@@ -62,16 +63,17 @@ impl Block {
         }
     }
 
-    /// Whether the feed-forward is done in slices.
+    /// Whether the feed-forward is computed in slices of columns.
     fn slices(&self, config: &Config) -> bool {
         self.columns < config.ffn
     }
 
-    /// Numbers of inputs that are rounded, and of the second half's.
+    /// Elements in the buffers of quantised inputs: of all projections, and of the down projection if it is separate.
     fn rounded(&self, config: &Config) -> [usize; 2] {
-        match self.slices(config) {
-            true => [config.width.max(config.q_width()), config.ffn].map(|width| self.rows * width),
-            false => [self.rows * widest(config), 0],
+        if self.slices(config) {
+            [config.width.max(config.q_width()), config.ffn].map(|width| self.rows * width)
+        } else {
+            [self.rows * widest(config), 0]
         }
     }
 
@@ -82,7 +84,7 @@ impl Block {
     }
 }
 
-/// The matrices of a layer that are not quantised.
+/// The matrices of a layer; used for those that are not quantised.
 struct Copies<'a> {
     q: Floats<'a>,
     k: Floats<'a>,
@@ -93,7 +95,8 @@ struct Copies<'a> {
     down: Floats<'a>,
 }
 
-/// `out = inputs * matrix^T` for matrices with the same inputs, together where they are quantised; `floats` are the same matrices.
+/// `out = inputs * matrix^T` for matrices with the same inputs; quantised matrices are multiplied together. `floats`
+/// are the same matrices.
 fn multiply<const N: usize>(
     inputs: &[f32],
     rounded: &mut QuantisedRows,
@@ -106,29 +109,26 @@ fn multiply<const N: usize>(
         return multiply_together(products, rounded, stop);
     }
     for (product, floats) in products.into_iter().zip(floats) {
-        match product.matrix.is_quantised() {
-            true => {
-                rounded.fill(inputs, product.matrix.cols());
-                multiply_together([product], rounded, stop)?;
-            }
-            false => {
-                assert!(!product.add, "only quantised matrices add");
-                floats.multiply(inputs, product.out, stop)?;
-            }
+        if product.matrix.is_quantised() {
+            rounded.fill(inputs, product.matrix.cols());
+            multiply_together([product], rounded, stop)?;
+        } else {
+            assert!(!product.add, "only quantised matrices add");
+            floats.multiply(inputs, product.out, stop)?;
         }
     }
     Ok(())
 }
 
 impl<'a> LayerPass<'a> {
-    /// How often the weights stream from the file for `rows` rows.
+    /// How many times the weights are read from the file for `rows` rows.
     pub fn weight_passes(model: &Model, rows: usize) -> usize {
         let layers = model.layers.iter();
         let block = layers.map(|layer| Block::of(&model.config, layer, rows).rows);
         rows.div_ceil(block.min().unwrap_or(1))
     }
 
-    /// `copy` makes ready what is not quantised.
+    /// `copy` prepares the matrices that are not quantised.
     pub(crate) fn new(
         model: &'a Model,
         layer: usize,
@@ -164,7 +164,7 @@ impl<'a> LayerPass<'a> {
         }
     }
 
-    /// Memory of the pass's scratch in bytes, without copies of weights.
+    /// Scratch memory in bytes, without copies of weights.
     pub fn bytes(&self) -> u64 {
         match self.staged {
             Some(_) => 0,
@@ -172,7 +172,7 @@ impl<'a> LayerPass<'a> {
         }
     }
 
-    /// [`LayerPass::bytes`] of the largest pass made for `max_rows` rows, known before there is one.
+    /// The maximum over layers of [`LayerPass::bytes`] for `max_rows` rows, without creating a pass.
     pub fn bytes_for(model: &Model, max_rows: usize) -> u64 {
         let layers = model.layers.iter();
         let bytes = layers.map(|layer| Block::of(&model.config, layer, max_rows));
@@ -180,14 +180,15 @@ impl<'a> LayerPass<'a> {
         bytes.max().unwrap_or(0)
     }
 
-    /// First half of the layer: project `residual [rows, width]` to `q [rows, q_heads, head_dim]`, `k` and `v`
-    /// `[rows, kv_heads, head_dim]`, none of them rotated.
+    /// First half of the layer: projects `residual [rows, width]` to `q [rows, q_heads, head_dim]`, `k` and `v`
+    /// `[rows, kv_heads, head_dim]`, all before RoPE.
     ///
     /// # Errors
-    /// [`PassError::Stopped`], within 100 ms of the request; the outputs are then half-written. [`PassError::Gpu`] of a model on one.
+    /// [`PassError::Stopped`], within 100 ms of the request; the outputs are then partly written. [`PassError::Gpu`] if
+    /// the model is on a GPU.
     ///
     /// # Panics
-    /// When a length does not fit.
+    /// If a length is wrong.
     pub fn project(
         &mut self,
         residual: &[f32],
@@ -239,14 +240,15 @@ impl<'a> LayerPass<'a> {
         Ok(())
     }
 
-    /// Second half of the layer: add the projected `attention [rows, q_heads, head_dim]` and then the feed-forward to
-    /// `residual [rows, width]`.
+    /// Second half of the layer: projects `attention [rows, q_heads, head_dim]`, adds it to `residual [rows, width]`,
+    /// then adds the feed-forward.
     ///
     /// # Errors
-    /// [`PassError::Stopped`], within 100 ms of the request; the residual is then half-written. [`PassError::Gpu`] of a model on one.
+    /// [`PassError::Stopped`], within 100 ms of the request; the residual is then partly written. [`PassError::Gpu`] if
+    /// the model is on a GPU.
     ///
     /// # Panics
-    /// When a length does not fit.
+    /// If a length is wrong.
     pub fn finish(
         &mut self,
         attention: &[f32],
@@ -272,7 +274,7 @@ impl<'a> LayerPass<'a> {
         Ok(())
     }
 
-    /// [`Self::finish`] for the rows of a block at most.
+    /// [`Self::finish`] for at most one block of rows.
     fn finish_block(
         &mut self,
         attention: &[f32],
@@ -328,9 +330,10 @@ impl<'a> LayerPass<'a> {
             )?;
             activate(config.activation, hidden, up);
         }
-        let mut down = |product: Product<'_>| match block.slices(config) {
-            true => multiply_together([product], rounded_hidden, stop),
-            false => {
+        let mut down = |product: Product<'_>| {
+            if block.slices(config) {
+                multiply_together([product], rounded_hidden, stop)
+            } else {
                 let hidden = &hidden[..m * config.ffn];
                 multiply(hidden, rounded, [product], [&floats.down], stop)
             }

@@ -1,10 +1,10 @@
-//! Pre-tokenizers: where a text is cut before byte pairs are merged. No merge ever crosses a cut.
+//! Pre-tokenizers: they split a text before BPE merging. No merge crosses a cut.
 //!
-//! Each is a scanner for the regular expression its name stands for, written by hand because a regular expression
-//! engine that backtracks needs memory in proportion to a run of letters, and documents may be hostile. The tests hold
-//! them against the expressions themselves. Where a family has several expressions, each cuts the pieces of the one before.
+//! Each pre-tokenizer is a hand-written scanner for a published regular expression. A backtracking regex engine needs
+//! memory proportional to the longest run of letters, and documents may be hostile. Tests compare the scanners with the
+//! expressions. In a family with several expressions, each splits the pieces of the previous one.
 //!
-//! Not here: recognising control tokens; they are cut out before (or, in a document, never).
+//! Control tokens are split off before pre-tokenization (in a document, never).
 //!
 //! ```text
 //! gpt-2     " The year 1984."   ->   " The" | " year" | " 1984" | "."
@@ -31,33 +31,33 @@ use crate::gguf::Gguf;
 pub(crate) enum PreTokenizer {
     /// GPT-2's expression.
     Gpt2,
-    /// Single digits cut out first, then GPT-2's expression on what is between them.
+    /// Splits off single digits, then applies GPT-2's expression between them.
     SmolLm,
-    /// Llama 3's expression: up to three digits together.
+    /// Llama 3's expression: up to three digits per piece.
     Llama3,
-    /// Qwen 2's expression: Llama 3's with single digits.
+    /// Qwen 2's expression: Llama 3's with one digit per piece.
     Qwen2,
-    /// Mistral's Tekken: words split where their case rises, single digits.
+    /// Mistral's Tekken: splits words at a change to upper case; one digit per piece.
     Tekken,
-    /// GPT-4o's: Tekken's with contractions and up to three digits together.
+    /// GPT-4o's expression: Tekken's with contractions and up to three digits per piece.
     Gpt4o,
-    /// DeepSeek LLM's five expressions, and single digits.
+    /// DeepSeek LLM's five expressions; one digit per piece.
     DeepSeekLlm,
-    /// DeepSeek Coder's four expressions, and single digits.
+    /// DeepSeek Coder's four expressions; one digit per piece.
     DeepSeekCoder,
     /// DeepSeek V3's three expressions.
     DeepSeek3,
 }
 
-/// What a name in `tokenizer.ggml.pre` stands for.
+/// Meaning of a name in `tokenizer.ggml.pre`.
 struct Named {
     name: &'static str,
     pre: PreTokenizer,
-    /// A piece that is a token by itself is that token, whatever its merges say.
+    /// A piece that is itself a token is encoded as that token, without merging.
     ignores_merges: bool,
-    /// Prompts begin with the beginning-of-sequence token when the file does not say.
+    /// Whether prompts begin with the beginning-of-sequence token if the file does not declare it.
     adds_bos: bool,
-    /// Texts are brought to Unicode's form C first.
+    /// Whether texts are normalised to Unicode NFC first.
     composes: bool,
 }
 
@@ -71,11 +71,11 @@ const fn named(name: &'static str, pre: PreTokenizer) -> Named {
     }
 }
 
-/// The names of these families, as llama.cpp's converter writes them. Its `default` is an expression that it takes for
-/// models it does not know; it is refused here.
+/// The supported names, as written by llama.cpp's converter. Its name `default`, a fallback expression for unknown
+/// models, is not supported.
 ///
-/// What the published tokenizers do and llama.cpp does not: Qwen's compose their texts, and what `smaug-bpe` stands for today
-/// (SmolLM3, with Llama 3's vocabulary) ignores merges as Llama 3 does.
+/// Two rules follow the published tokenizers and differ from llama.cpp: Qwen's tokenizers normalise to NFC, and
+/// `smaug-bpe` (today SmolLM3, with Llama 3's vocabulary) ignores merges as Llama 3 does.
 const NAMES: &[Named] = &[
     named("gpt-2", PreTokenizer::Gpt2),
     named("phi-2", PreTokenizer::Gpt2),
@@ -128,16 +128,16 @@ const NAMES: &[Named] = &[
     named("hunyuan-dense", PreTokenizer::DeepSeek3),
 ];
 
-/// What a file's name of a pre-tokenizer says about its vocabulary.
+/// Rules of a vocabulary that follow from the name of its pre-tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ByteLevelRules {
-    /// Where texts are cut.
+    /// The pre-tokenizer.
     pub(crate) pre: PreTokenizer,
-    /// A piece that is a token by itself is that token, whatever its merges say.
+    /// A piece that is itself a token is encoded as that token, without merging.
     pub(crate) ignores_merges: bool,
-    /// Prompts begin with the beginning-of-sequence token when the file does not say.
+    /// Whether prompts begin with the beginning-of-sequence token if the file does not declare it.
     pub(crate) adds_bos: bool,
-    /// Texts are brought to Unicode's form C first.
+    /// Whether texts are normalised to Unicode NFC first.
     pub(crate) composes: bool,
 }
 
@@ -147,7 +147,7 @@ impl ByteLevelRules {
         ByteLevelRules::named(gguf.text("tokenizer.ggml.pre")?.unwrap_or_default())
     }
 
-    /// The rules behind this name.
+    /// The rules for the pre-tokenizer `name`.
     fn named(name: &str) -> Result<ByteLevelRules, ModelError> {
         let Some(found) = NAMES.iter().find(|known| known.name == name) else {
             let supported: Vec<&str> = NAMES.iter().map(|known| known.name).collect();
@@ -166,7 +166,7 @@ impl ByteLevelRules {
 }
 
 impl PreTokenizer {
-    /// The expressions, in the order in which they cut.
+    /// The scanners, in order of application.
     fn stages(self) -> &'static [Scan] {
         use scanners::*;
         match self {
@@ -189,10 +189,10 @@ impl PreTokenizer {
         }
     }
 
-    /// Cut `text` into pieces, calling `piece` with the end of each in turn; the ends tile the text.
+    /// Splits `text` into pieces that tile it, and calls `piece` with the end of each.
     ///
     /// # Errors
-    /// When `stop` was requested.
+    /// [`Stopped`] if `stop` was requested.
     pub(crate) fn cut(
         self,
         text: &str,
@@ -203,8 +203,8 @@ impl PreTokenizer {
     }
 }
 
-/// Cuts a piece that begins at `offset` of the whole text by the remaining expressions. What an expression does not find between
-/// two of its pieces is a piece too.
+/// Splits a piece that begins at `offset` of the whole text with the remaining scanners. Text between the matches of a
+/// scanner forms pieces too.
 fn cut(
     stages: &[Scan],
     text: &str,
@@ -220,9 +220,12 @@ fn cut(
         classes: classes(),
     };
     let (mut at, mut start) = (0, 0);
-    let mut found = |start: usize, end: usize| match start < end {
-        true => cut(rest, &text[start..end], (offset + start, stop), piece),
-        false => Ok(()),
+    let mut found = |start: usize, end: usize| {
+        if start < end {
+            cut(rest, &text[start..end], (offset + start, stop), piece)
+        } else {
+            Ok(())
+        }
     };
     while at < text.len() {
         match scan(&scanner, at) {

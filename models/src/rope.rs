@@ -1,30 +1,30 @@
-//! Rotary position embedding: the table of angles and the rotation.
+//! RoPE: the table of angles, and the rotation.
 //!
-//! Angles are computed in f64 and their cosines and sines kept in f32: at position 100,000 an f32 angle is off by
-//! several thousandths of a radian, which shifts attention. Source: RoFormer, arXiv 2104.09864. How the frequencies come
-//! about is in `config/rope.rs`.
+//! Angles are computed in f64 and their cosines and sines stored in f32: at position 100,000 an f32 angle has an error
+//! of several thousandths of a radian, which shifts attention. Source: RoFormer, arXiv 2104.09864. `config/rope.rs`
+//! derives the frequencies.
 //!
-//! A position's angle is the sum of two, that of a multiple of [`STEPS`] and that of what is left, so that a long table
-//! takes few sines; what that loses in f64 is far below what f32 can tell.
+//! A position's angle is the sum of the angle of a multiple of [`STEPS`] and that of the remainder, so that a long
+//! table needs few calls of `sin_cos`. The rounding error in f64 is far below f32 precision.
 //!
-//! A [`RopeTable`] is the rotation of the layers that attend to everything. Where sliding layers have one of their own,
-//! it is inside, and [`RopeTable::of_layer`] finds it:
+//! A [`RopeTable`] holds the rotation of the global layers. If sliding-window layers have their own, it is nested, and
+//! [`RopeTable::of_layer`] selects it:
 //!
 //! ```text
-//! gemma3, layers 0 1 2 3 4 5 ...     of_layer(0) = the sliding layers' table, of_layer(5) = the table itself
-//! smollm3, layers 0 1 2 3 ...        of_layer(0) = the table itself,          of_layer(3) = none: not rotated
+//! gemma3, layers 0 1 2 3 4 5 ...     of_layer(0) = the sliding-window layers' table, of_layer(5) = the table itself
+//! smollm3, layers 0 1 2 3 ...        of_layer(0) = the table itself,                 of_layer(3) = none: no RoPE
 //! ```
 //!
-//! Not here: which position a row has. The engine knows; a row of a compact cache is not a position.
+//! The engine determines the position of each row; a slot of a compact KV cache is not a position.
 
 use kept_kernels::Pairing;
 
 use crate::config::{Config, LayerKind, LayerRotation, RopeConfig};
 
-/// Positions whose angles are sums with the same first part.
+/// Number of consecutive positions whose angles share the first summand.
 const STEPS: usize = 64;
 
-/// Cosines and sines of every position up to a limit, and the frequencies to compute any other.
+/// Cosines and sines of all positions up to a limit, and the frequencies for computing others.
 #[derive(Debug, Clone)]
 pub struct RopeTable {
     head_dim: usize,
@@ -40,19 +40,19 @@ pub struct RopeTable {
     sin: Vec<f32>,
     /// `[layers]`
     kinds: Vec<LayerKind>,
-    /// The sliding layers' own.
+    /// The table of sliding-window layers, if they have their own.
     of_windows: Option<Box<RopeTable>>,
 }
 
 impl RopeTable {
-    /// The table for positions `0..positions`: the whole text, room for its answer included, because some models rotate
-    /// long texts in another way than short ones ([`RopeConfig::frequencies`]).
+    /// The table of positions `0..positions`. `positions` must include the answer, because some models rotate long
+    /// texts differently ([`RopeConfig::frequencies`]).
     pub fn new(config: &Config, positions: usize) -> RopeTable {
         RopeTable::of_text(config, positions, positions)
     }
 
-    /// Which rotation a text of `tokens` tokens gets, room for its answer included, and no position of it: enough to tell rotations
-    /// apart, at no cost.
+    /// The frequencies for a prompt and answer of `tokens` tokens together, without a table of positions. Suffices to
+    /// compare rotations, at negligible cost.
     pub fn frequencies_of(config: &Config, tokens: usize) -> RopeTable {
         RopeTable::of_text(config, tokens, 0)
     }
@@ -101,10 +101,10 @@ impl RopeTable {
         table
     }
 
-    /// The rotation of one layer of the model; `None` where it is not rotated.
+    /// The table of one layer; `None` if the layer has no RoPE.
     ///
     /// # Panics
-    /// When there is no such layer.
+    /// If there is no such layer.
     pub fn of_layer(&self, layer: usize) -> Option<&RopeTable> {
         match self.kinds[layer].rotation {
             LayerRotation::None => None,
@@ -113,22 +113,22 @@ impl RopeTable {
         }
     }
 
-    /// `[layers]`: how each is rotated.
+    /// `[layers]`: rotation of each layer.
     pub(crate) fn kinds(&self) -> &[LayerKind] {
         &self.kinds
     }
 
-    /// Positions in the table.
+    /// Number of positions in the table.
     pub fn positions(&self) -> usize {
         self.positions
     }
 
-    /// Pairs that are rotated in a head: `dims / 2`, the length of a row of the table.
+    /// Rotated pairs per head: `dims / 2`, the length of a row of the table.
     pub fn pairs(&self) -> usize {
         self.frequencies.len()
     }
 
-    /// Memory of the table in bytes, the sliding layers' own included.
+    /// Memory of the table in bytes, including that of sliding-window layers.
     pub fn bytes(&self) -> u64 {
         let of_windows = self.of_windows.as_ref().map_or(0, |table| table.bytes());
         ((self.cos.len() + self.sin.len()) * size_of::<f32>()) as u64 + of_windows
@@ -137,7 +137,7 @@ impl RopeTable {
     /// Cosines of a position of the table, `[dims / 2]`.
     ///
     /// # Panics
-    /// When the position is not in the table.
+    /// If the position is not in the table.
     pub fn cos(&self, pos: usize) -> &[f32] {
         &self.cos[pos * self.pairs()..][..self.pairs()]
     }
@@ -145,7 +145,7 @@ impl RopeTable {
     /// Sines of a position of the table, `[dims / 2]`.
     ///
     /// # Panics
-    /// When the position is not in the table.
+    /// If the position is not in the table.
     pub fn sin(&self, pos: usize) -> &[f32] {
         &self.sin[pos * self.pairs()..][..self.pairs()]
     }
@@ -170,20 +170,20 @@ impl RopeTable {
         self.magnitude
     }
 
-    /// The sliding layers' own table, where they have one.
+    /// The sliding-window layers' table, if they have their own.
     pub fn of_windows(&self) -> Option<&RopeTable> {
         self.of_windows.as_deref()
     }
 
-    /// Which numbers of a head form a pair.
+    /// Which elements of a head form a pair.
     pub fn pairing(&self) -> kept_kernels::Pairing {
         self.pairing
     }
 
-    /// Compute the cosines and sines `[dims / 2]` of any position, in the table or not; allocates nothing.
+    /// Computes the cosines and sines `[dims / 2]` of any position, in the table or not. Does not allocate.
     ///
     /// # Panics
-    /// When a slice is shorter than [`Self::pairs`].
+    /// If a slice is shorter than [`Self::pairs`].
     pub fn fill(&self, pos: usize, cos: &mut [f32], sin: &mut [f32]) {
         let step = pos % STEPS;
         for pair in 0..self.pairs() {
@@ -205,10 +205,10 @@ impl RopeTable {
         ((m * cosine) as f32, (m * sine) as f32)
     }
 
-    /// Rotate `x [rows, heads, head_dim]`, row `r` to position `first_pos + r`.
+    /// Rotates `x [rows, heads, head_dim]`, row `r` to position `first_pos + r`.
     ///
     /// # Panics
-    /// When a position is not in the table or `x` is not rows of whole heads.
+    /// If a position is not in the table or the length of `x` is not a multiple of a row.
     pub fn rotate_rows(&self, x: &mut [f32], heads: usize, first_pos: usize) {
         let row = heads * self.head_dim;
         assert!(
@@ -221,32 +221,32 @@ impl RopeTable {
         kept_kernels::rotate(x, heads, self.head_dim, cos, sin, self.pairing);
     }
 
-    /// Rotate `x [heads, head_dim]` to position `pos`.
+    /// Rotates `x [heads, head_dim]` to position `pos`.
     ///
     /// # Panics
-    /// When the position is not in the table or `x` is not whole heads.
+    /// If the position is not in the table or the length of `x` is not a multiple of `head_dim`.
     pub fn rotate_at(&self, x: &mut [f32], pos: usize) {
         self.rotate_with(x, self.cos(pos), self.sin(pos));
     }
 
-    /// Undo [`Self::rotate_at`]: take `x [heads, head_dim]` back from position `pos` to before rotation.
+    /// Inverse of [`Self::rotate_at`]: `x [heads, head_dim]` at position `pos` becomes unrotated.
     ///
     /// # Panics
-    /// When the position is not in the table or `x` is not whole heads.
+    /// If the position is not in the table or the length of `x` is not a multiple of `head_dim`.
     pub fn unrotate_at(&self, x: &mut [f32], pos: usize) {
         self.unrotate_with(x, self.cos(pos), self.sin(pos));
     }
 
-    /// Rotate `x [heads, head_dim]` by cosines and sines `[dims / 2]` from [`Self::fill`].
+    /// Rotates `x [heads, head_dim]` by cosines and sines `[dims / 2]` from [`Self::fill`].
     pub fn rotate_with(&self, x: &mut [f32], cos: &[f32], sin: &[f32]) {
         kept_kernels::rotate(x, self.heads(x), self.head_dim, cos, sin, self.pairing);
     }
 
-    /// Rotate back by cosines and sines `[dims / 2]` from [`Self::fill`].
+    /// Inverse of [`Self::rotate_with`], for cosines and sines `[dims / 2]` from [`Self::fill`].
     pub fn unrotate_with(&self, x: &mut [f32], cos: &[f32], sin: &[f32]) {
         kept_kernels::unrotate(x, self.heads(x), self.head_dim, cos, sin, self.pairing);
         if self.magnitude != 1.0 {
-            // Cosines and sines carry the magnitude: once from rotating, once more from turning back.
+            // The magnitude was applied twice: by the rotation and by its inverse.
             let back = (1.0 / (self.magnitude * self.magnitude)) as f32;
             for head in x.chunks_exact_mut(self.head_dim) {
                 head[..2 * cos.len()].iter_mut().for_each(|x| *x *= back);

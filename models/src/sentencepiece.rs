@@ -1,15 +1,15 @@
-//! SentencePiece's BPE: characters merged into the piece of the best score, bytes for what no piece holds.
+//! SentencePiece BPE: characters are merged into the pieces with the best scores, with byte tokens as fallback.
 //!
 //! ```text
-//! text      "Öl und Öl"       written inside as  "▁Öl▁und▁Öl"
-//! pieces    "▁" "Ö" "l" "▁und" "▁" "Ö" "l"    scores decide, the leftmost of equal ones first
-//! spans     0..0 0..2 2..3 3..7 7..8 ...      the space before a text has no bytes of it
+//! text      "Öl und Öl"       internal form  "▁Öl▁und▁Öl"
+//! pieces    "▁" "Ö" "l" "▁und" "▁" "Ö" "l"    by score; the leftmost of equal scores first
+//! spans     0..0 0..2 2..3 3..7 7..8 ...      the space prepended to a text covers no bytes of it
 //! ```
 //!
-//! A text is cut first between characters that no piece holds side by side: no merge crosses such a cut, so the result is that
-//! of merging the whole text, and long documents take no longer per byte than short ones.
+//! A text is first cut between characters that are adjacent in no piece. No merge crosses such a cut, so the result
+//! equals that of merging the whole text, and the time per byte does not grow with the text.
 //!
-//! Not here: other kinds of SentencePiece models (unigram), which files of language models do not use.
+//! Unigram models are not supported; files of language models do not use them.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -22,26 +22,26 @@ use crate::memory_size::table;
 use crate::parallel_bpe::merge_pieces;
 use crate::vocabulary::{Kind, Vocabulary};
 
-/// How a space is written inside.
+/// A space in the internal form.
 pub(crate) const SPACE: char = '▁';
 
-/// Pieces of a document that are remembered with their tokens, per thread.
+/// Most text segments whose tokens are cached, per thread.
 const REMEMBERED: usize = 1 << 17;
 
 pub(crate) struct SentencePiece {
     /// `[tokens]`
     scores: Vec<f32>,
-    /// `[256]`: the token of each byte that has one.
+    /// `[256]`: the token of each byte, if it has one.
     bytes: [Option<u32>; 256],
-    /// Stands for characters that have neither a piece nor tokens for all their bytes; one for a run of them.
+    /// Token for characters with neither a piece nor byte tokens for all their bytes; one for a run of such characters.
     unknown: Option<u32>,
-    /// Characters that stand side by side in some piece.
+    /// Pairs of characters that are adjacent in some piece, except ASCII pairs.
     neighbours: HashSet<(char, char)>,
-    /// The same of ASCII: bit b of `ascii[a]`.
+    /// The ASCII pairs: bit `b` of `ascii[a]`.
     ascii: [u128; 128],
-    /// Whether a space is put before a text.
+    /// Whether a space is prepended to a text.
     adds_space: bool,
-    /// Bytes of the longest piece, as written inside.
+    /// Bytes of the longest piece in the internal form.
     longest: usize,
 }
 
@@ -88,7 +88,7 @@ impl SentencePiece {
             }
         }
         Ok(SentencePiece {
-            // Writers store the first piece's score as -0, which is to equal 0.
+            // Some writers store the first piece's score as -0, which must compare equal to 0.
             scores: scores.into_iter().map(|score| score + 0.0).collect(),
             bytes,
             unknown,
@@ -101,31 +101,31 @@ impl SentencePiece {
         })
     }
 
-    /// Bytes that it holds.
+    /// Memory in bytes.
     pub(crate) fn held(&self) -> usize {
         let pairs = table(self.neighbours.len(), size_of::<(char, char)>());
         self.scores.capacity() * size_of::<f32>() + pairs + size_of::<Self>()
     }
 
-    /// Whether a space is put before a text.
+    /// Whether a space is prepended to a text.
     pub(crate) fn adds_space(&self) -> bool {
         self.adds_space
     }
 
-    /// Whether characters without a piece become the unknown token, one for a run of any length.
+    /// Whether a run of characters without a piece becomes one unknown token, however long the run.
     pub(crate) fn fuses_unknown(&self) -> bool {
         self.bytes.contains(&None)
     }
 
-    /// Bytes of the longest piece, as written inside: a document may be written so too.
+    /// Bytes of the longest piece in the internal form, which a document may contain literally.
     pub(crate) fn longest(&self) -> usize {
         self.longest
     }
 
-    /// Appends the tokens of a text and where each ends; `space` puts a space before it.
+    /// Appends the tokens of a text and the end offset of each. `space` prepends a space.
     ///
     /// # Errors
-    /// When `stop` was requested.
+    /// [`Stopped`] if `stop` was requested.
     pub(crate) fn encode(
         &self,
         vocabulary: &Vocabulary,
@@ -143,7 +143,7 @@ impl SentencePiece {
         let merged = merge_pieces(inside.len(), &cuts, |start, cuts| {
             self.merge(vocabulary, &inside[..], (start, cuts), stop)
         })?;
-        // Walks both texts: `at` in the one written inside, `end` in the document's.
+        // Walks both texts: `at` in the internal form, `end` in the document.
         let prefix = if space { SPACE.len_utf8() } else { 0 };
         let (mut at, mut end) = (0, 0);
         let mut spaces = prefix;
@@ -152,7 +152,7 @@ impl SentencePiece {
             let to = at + length as usize;
             while at < to {
                 if spaces > 0 {
-                    // Bytes of a space's sign: the first one stood for it.
+                    // The remaining bytes of '▁': its first byte already advanced `end`.
                     spaces -= 1;
                 } else {
                     if text.as_bytes()[end] == b' ' {
@@ -172,7 +172,7 @@ impl SentencePiece {
         Ok(())
     }
 
-    /// Ends of the stretches that no piece can cross.
+    /// Ends of the segments that no piece crosses.
     fn cuts(&self, inside: &str, stop: &Stop) -> Result<Vec<usize>, Stopped> {
         let mut cuts = Vec::with_capacity(inside.len() / 4);
         let mut before = None;
@@ -195,7 +195,8 @@ impl SentencePiece {
         }
     }
 
-    /// The tokens of the stretches that end at `cuts`, each with its bytes inside; the first begins at `start`.
+    /// Tokens of the segments that end at `cuts`, each with its length in the internal form. The first begins at
+    /// `start`.
     fn merge(
         &self,
         vocabulary: &Vocabulary,
@@ -205,7 +206,7 @@ impl SentencePiece {
     ) -> Result<Vec<(u32, u32)>, Stopped> {
         let mut merged = Vec::new();
         let mut merging = Merging::default();
-        // Words come again and again: where in `merged` their tokens stand.
+        // Words repeat: the range in `merged` of each segment's tokens.
         let mut known: HashMap<&str, (usize, usize)> = HashMap::new();
         for &end in cuts {
             stop.check()?;
@@ -225,22 +226,22 @@ impl SentencePiece {
     }
 }
 
-/// A piece in the making: a range of bytes, and its neighbours in the list.
+/// A piece under construction: a byte range, and its neighbours in the linked list.
 #[derive(Clone, Copy)]
 struct Symbol {
     start: u32,
-    /// 0 once it is merged into the one before.
+    /// 0 after it was merged into the previous symbol.
     len: u32,
     before: Option<u32>,
     after: Option<u32>,
 }
 
-/// Two symbols that would make a piece.
+/// Two adjacent symbols that form a piece.
 struct Pair {
     score: f32,
     left: u32,
     right: u32,
-    /// Bytes of both: another number means that one of them has grown meanwhile.
+    /// Length of both in bytes. A mismatch means that one of them has grown since.
     len: u32,
 }
 
@@ -265,7 +266,7 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
-/// The scratch of merging one stretch.
+/// Scratch buffers for merging one segment.
 #[derive(Default)]
 struct Merging {
     symbols: Vec<Symbol>,
@@ -326,7 +327,7 @@ impl Merging {
         }
     }
 
-    /// Remembers two neighbours if together they are a piece.
+    /// Queues two neighbours for merging if together they form a piece.
     fn consider(
         &mut self,
         model: &SentencePiece,
@@ -355,7 +356,7 @@ fn text_of(stretch: &str, start: u32, len: u32) -> &str {
     &stretch[start as usize..(start + len) as usize]
 }
 
-/// The plain token of this text: a document can never make a control token.
+/// The plain token with this text. Control tokens are excluded, because the text may come from a document.
 fn piece(vocabulary: &Vocabulary, text: &str) -> Option<u32> {
     let id = vocabulary.id(text)?;
     (vocabulary.kind(id) == Kind::Normal).then_some(id)

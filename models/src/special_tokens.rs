@@ -1,32 +1,34 @@
-//! Tokens that stand in a text by their name: marks of the conversation, and text that is one token wherever it stands.
+//! Special tokens, found in a text by name: control tokens, and user-defined tokens that are matched before merging.
 
 use crate::ModelError;
 use crate::gguf::Gguf;
 use crate::sentencepiece::SPACE;
 use crate::vocabulary::{Kind, Script, Vocabulary};
 
-/// One such token.
+/// A special token.
 pub(crate) struct Mark {
     pub(crate) id: u32,
-    /// Its name, never empty.
+    /// The token's name, never empty.
     pub(crate) text: Box<str>,
-    /// Whether a document may write it: it is text, and no mark of the conversation.
+    /// Whether the token is recognised in documents: it is user-defined, and is white space or not used by the chat
+    /// template.
     in_documents: bool,
-    /// Whether white space behind it belongs to it.
+    /// Whether the token includes the white space after it.
     pub(crate) takes_space: bool,
 }
 
-/// All of them, to be found in a text.
+/// The special tokens of a vocabulary, indexed for search.
 pub(crate) struct SpecialTokens {
-    /// By the first byte of their text, the longest first.
+    /// Indexed by the first byte of the token's text; the longest first.
     by_first: Vec<Vec<Mark>>,
-    /// Whether a document may write any.
+    /// Whether any token is recognised in documents.
     any_in_documents: bool,
 }
 
 impl SpecialTokens {
-    /// Control tokens and user-defined ones. Of the latter, what the chat template writes (`<think>`, `<tool_call>`) marks the
-    /// conversation, so that a document must not write it, though the files call it text.
+    /// Reads control tokens and user-defined tokens. A user-defined token that occurs in the chat template (`<think>`,
+    /// `<tool_call>`) is treated as a control token and not recognised in documents, although the file types it as
+    /// text.
     pub(crate) fn read(
         gguf: &Gguf,
         vocabulary: &Vocabulary,
@@ -38,7 +40,7 @@ impl SpecialTokens {
                 templates.extend(gguf.text(key).ok().flatten());
             }
         }
-        // Phi-3's marks take the line break that its template puts behind them; files do not say so, the model's name does.
+        // Phi-3's special tokens include the line break after them. Only the model's name identifies such a file.
         let name = gguf.text("general.name").ok().flatten().unwrap_or_default();
         let name = name.to_lowercase();
         let phi3 = script == Script::Pieces && (name.contains("phi-3") || name.contains("phi3"));
@@ -75,16 +77,17 @@ impl SpecialTokens {
         })
     }
 
-    /// The next mark of a template's text from `from` on, and where it begins.
+    /// The next special token in a template's text at or after byte `from`, with its offset.
     pub(crate) fn next_in_template(&self, text: &str, from: usize) -> Option<(usize, &Mark)> {
         self.next(text, from, |_| true)
     }
 
-    /// The next token of a document's text that is one by its name.
+    /// The next special token that is recognised in a document's text at or after byte `from`, with its offset.
     pub(crate) fn next_in_document(&self, text: &str, from: usize) -> Option<(usize, &Mark)> {
-        match self.any_in_documents {
-            true => self.next(text, from, |mark| mark.in_documents),
-            false => None,
+        if self.any_in_documents {
+            self.next(text, from, |mark| mark.in_documents)
+        } else {
+            None
         }
     }
 
@@ -103,7 +106,7 @@ impl SpecialTokens {
         })
     }
 
-    /// The mark that a template's text ends with.
+    /// The special token at the end of a template's text.
     pub(crate) fn last_in_template(&self, text: &str) -> Option<&Mark> {
         let all = self.by_first.iter().flatten();
         all.filter(|mark| text.ends_with(&*mark.text))

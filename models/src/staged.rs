@@ -1,5 +1,5 @@
-//! Rows of the host that go through a layer on a GPU and come back: what a [`crate::LayerPass`] of a model on a GPU does,
-//! for readings whose attention is the host's.
+//! Passes host rows through a layer on a GPU and copies the results back. Used by [`crate::LayerPass`] for models on a
+//! GPU when attention runs on the host.
 
 use kept_cuda::{Buffer, Device, DeviceError};
 use kept_kernels::{Stop, Stopped};
@@ -8,13 +8,13 @@ use crate::Config;
 use crate::gpu::{GpuModel, GpuPass};
 use crate::model::Layer;
 
-/// Rows that go through together.
+/// Most rows per pass.
 const ROWS: usize = 512;
 
-/// Why rows did not pass.
+/// Why a layer pass failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PassError {
-    /// Somebody asked to stop.
+    /// The caller requested a stop.
     #[error(transparent)]
     Stopped(#[from] Stopped),
     /// The GPU failed.
@@ -22,12 +22,12 @@ pub enum PassError {
     Gpu(#[from] DeviceError),
 }
 
-/// A layer on a GPU, for rows of the host.
+/// A layer on a GPU, for host rows.
 pub(crate) struct Staged<'a> {
     gpu: &'a GpuModel,
     layer: usize,
     rows: usize,
-    /// Made when the first rows come.
+    /// Allocated on first use.
     buffers: Option<StagingBuffers>,
 }
 
@@ -40,7 +40,7 @@ struct StagingBuffers {
 }
 
 impl StagingBuffers {
-    /// For `rows` rows.
+    /// Allocates buffers for `rows` rows.
     fn new(device: &Device, gpu: &GpuModel, rows: usize) -> Result<Self, DeviceError> {
         let config = &gpu.config;
         Ok(Self {
@@ -52,10 +52,10 @@ impl StagingBuffers {
 }
 
 impl GpuModel {
-    /// Bytes of the device that a [`crate::LayerPass`] of `rows` rows takes.
+    /// Device memory in bytes of a [`crate::LayerPass`] for `rows` rows.
     ///
     /// # Errors
-    /// None that is not the device's.
+    /// Errors of the device.
     pub fn staged_bytes(&self, rows: usize) -> Result<u64, DeviceError> {
         let rows = rows.clamp(1, ROWS);
         self.device()
@@ -80,7 +80,7 @@ impl<'a> Staged<'a> {
         Ok(self.buffers.as_mut().expect("just made"))
     }
 
-    /// [`crate::LayerPass::project`].
+    /// Implements [`crate::LayerPass::project`].
     pub(crate) fn project(
         &mut self,
         (config, own): (&Config, &Layer),
@@ -108,7 +108,7 @@ impl<'a> Staged<'a> {
         Ok(())
     }
 
-    /// [`crate::LayerPass::finish`].
+    /// Implements [`crate::LayerPass::finish`].
     pub(crate) fn finish(
         &mut self,
         config: &Config,

@@ -1,7 +1,7 @@
-//! Chat templates: messages to the text of a prompt, by the Jinja template in the model file, as Hugging Face renders it.
+//! Chat templates: render messages to a prompt text with the Jinja template of the model file, as Hugging Face does.
 //!
-//! Not here: tokens. The rendered text goes through [`crate::Tokenizer::encode_template`], a document through
-//! `encode`: a document must never pass through a template, for it could then write control tokens.
+//! The rendered text is encoded with [`crate::Tokenizer::encode_template`], a document with `encode`. A document must
+//! never pass through a template, because it could then contain control tokens.
 
 mod families;
 mod python;
@@ -16,7 +16,7 @@ use minijinja::{Environment, Error, ErrorKind, Value, context};
 use crate::gguf::Gguf;
 use crate::{ModelError, Tokenizer};
 
-/// Instructions that one rendering may take: a template is a program from a file, and it must end.
+/// Most instructions per rendering. A template is an untrusted program and must terminate.
 const FUEL: u64 = 10_000_000;
 
 /// One message of a conversation.
@@ -24,7 +24,7 @@ const FUEL: u64 = 10_000_000;
 pub struct Message {
     /// `system`, `user` or `assistant`.
     pub role: String,
-    /// What was said.
+    /// Text of the message.
     pub content: String,
 }
 
@@ -38,11 +38,11 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The template of a file: `tokenizer.chat_template`, else the one named `default`. Where a file has none, a format of ours
-    /// ([`Self::note`]): that of its control tokens for a chat model, else plain text.
+    /// The template of a file: `tokenizer.chat_template`, else the one named `default`. A file without a template gets
+    /// a built-in format ([`Self::note`]): for a chat model the one of its control tokens, else plain text.
     ///
     /// # Errors
-    /// `Template` when it does not compile, `BadValue`.
+    /// `Template` if it does not compile, `BadValue`.
     pub fn of_file(gguf: &Gguf, tokenizer: &Tokenizer) -> Result<ChatTemplate, ModelError> {
         let own = gguf.text("tokenizer.chat_template")?;
         let own = own.filter(|source| !source.trim().is_empty());
@@ -60,7 +60,7 @@ impl ChatTemplate {
         Ok(ChatTemplate { note, ..template })
     }
 
-    /// Compile a template as Hugging Face renders it.
+    /// Compiles a template with Hugging Face's settings.
     fn compile(
         source: &str,
         bos: Option<String>,
@@ -97,7 +97,7 @@ impl ChatTemplate {
         Ok(template.at(now.as_secs()))
     }
 
-    /// The same at another time than now, in seconds since 1970 (UTC), for templates that write a date.
+    /// Sets the current time, in seconds since 1970 (UTC), for templates that write a date.
     pub fn at(mut self, unix_seconds: u64) -> ChatTemplate {
         self.environment
             .add_function("strftime_now", move |format: String| {
@@ -106,12 +106,12 @@ impl ChatTemplate {
         self
     }
 
-    /// The template itself.
+    /// The template's source.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// What a person should know where the file has no template of its own, one sentence.
+    /// A sentence for the user if a built-in format replaces a missing template.
     pub fn note(&self) -> Option<&str> {
         self.note.as_deref()
     }
@@ -121,11 +121,11 @@ impl ChatTemplate {
         self.source.contains("enable_thinking")
     }
 
-    /// The text of a prompt, control tokens written out. `thinking` lets models that can think before they answer; it does
-    /// nothing where a template has no switch for it. Where the template refuses a system message, its words open the first user's.
+    /// Renders a prompt, with control tokens as text. `thinking` enables thinking in templates with a switch for it. If
+    /// the template refuses a system message, that message is prepended to the first user message.
     ///
     /// # Errors
-    /// [`ModelError::Template`] when the template refuses the messages or does not end.
+    /// [`ModelError::Template`] if the template refuses the messages or does not terminate.
     pub fn render(
         &self,
         messages: &[Message],
@@ -141,7 +141,7 @@ impl ChatTemplate {
                 messages,
                 add_generation_prompt,
                 enable_thinking => thinking,
-                // As Hugging Face passes them where there are none.
+                // The values that Hugging Face passes by default.
                 tools => (),
                 documents => (),
             })
@@ -164,10 +164,10 @@ impl ChatTemplate {
         }
     }
 
-    /// A template of any source, for holding it against other implementations.
+    /// Compiles a template from source, for comparison with other implementations.
     ///
     /// # Errors
-    /// `Template` when it does not compile.
+    /// `Template` if it does not compile.
     #[cfg(feature = "testing")]
     pub fn of_source(
         source: &str,
@@ -177,7 +177,7 @@ impl ChatTemplate {
         ChatTemplate::compile(source, bos, eos)
     }
 
-    /// What the template makes of anything that Hugging Face's can be given.
+    /// Renders the template with arbitrary variables.
     ///
     /// # Errors
     /// [`ModelError::Template`].
@@ -186,7 +186,7 @@ impl ChatTemplate {
         self.render_value(values)
     }
 
-    /// The text that the template makes of anything it can be given.
+    /// Renders the template with arbitrary variables and the special tokens.
     fn render_value(&self, values: Value) -> Result<String, ModelError> {
         let template = self
             .environment
@@ -197,8 +197,8 @@ impl ChatTemplate {
             .into_iter()
             .filter_map(|(role, text)| Some((role.to_owned(), Value::from(text.as_deref()?))))
             .collect();
-        // The engine panics on a few things that a template can do (`''[::-1]` in minijinja 3.0), and a template comes from a file.
-        // Nothing is left half done: rendering only reads.
+        // The engine panics on a few constructs (`''[::-1]` in minijinja 3.0), and templates are untrusted. Unwinding
+        // is safe: rendering only reads.
         let rendering = AssertUnwindSafe(|| template.render(context! { ..values, ..roles }));
         match std::panic::catch_unwind(rendering) {
             Ok(rendered) => rendered.map_err(|e| failed(&e)),

@@ -1,18 +1,18 @@
-//! Text to tokens and back, by the vocabulary in the model file: byte-level BPE or SentencePiece.
+//! Text to tokens and back, with the vocabulary of the model file: byte-level BPE or SentencePiece.
 //!
-//! A document is data: [`Tokenizer::encode`] never recognises a control token in it, so no document can end the
-//! user's turn. Only the text that a chat template makes goes through [`Tokenizer::encode_template`].
+//! Documents are data: [`Tokenizer::encode`] never recognises control tokens, so a document cannot end the user's turn.
+//! Only text rendered by a chat template is encoded with [`Tokenizer::encode_template`].
 //!
-//! Spans are byte ranges, exact by construction, and together they tile the text. A token may hold a part of a character; a
-//! space that SentencePiece puts before a text has no bytes of it. A byte without a token ([`Tokenizer::dropped`]) falls to the
-//! token after it, at the end of a text to the last one.
+//! Spans are exact byte ranges that together tile the text. A token may cover part of a character. The space that
+//! SentencePiece prepends to a text covers no bytes. A byte without a token ([`Tokenizer::dropped`]) belongs to the
+//! span of the next token or, at the end of a text, of the last one.
 //!
 //! ```text
 //! text   "Ich 🙂"     bytes  49 63 68 20 f0 9f 99 82
 //! tokens "Ich" " ð" "Ł" "Ļ" "Ĥ"    spans  0..3 3..5 5..6 6..7 7..8
 //! ```
 //!
-//! Not here: chat templates, and how a stretch of text is merged (`byte_level.rs`, `sentencepiece.rs`).
+//! `byte_level.rs` and `sentencepiece.rs` implement merging.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,17 +29,17 @@ use crate::sentencepiece::SentencePiece;
 use crate::special_tokens::SpecialTokens;
 use crate::vocabulary::{Kind, Script, Vocabulary};
 
-/// A text as tokens.
+/// A tokenized text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TokenizedText {
     /// Token ids, all below the vocabulary's size.
     pub ids: Vec<u32>,
-    /// For each token the bytes of the text it stands for; together they tile a text that has tokens. A range may begin or end
-    /// inside a character, and is empty where the token has no bytes of the text.
+    /// The byte range of each token; together they tile the text, if it has tokens. A range may begin or end inside a
+    /// character, and is empty if the token covers no bytes of the text.
     pub spans: Vec<Range<u32>>,
 }
 
-/// A tokenizer, as the model file describes it.
+/// The tokenizer that a model file describes.
 pub struct Tokenizer {
     vocabulary: Vocabulary,
     merging: Merging,
@@ -48,24 +48,24 @@ pub struct Tokenizer {
     last: Mutex<Option<LastDocument>>,
 }
 
-/// The last document that was encoded, for the next question about it.
+/// The document encoded last, cached for the next question about it.
 struct LastDocument {
     text: [u8; 32],
     space: bool,
     tokens: Arc<TokenizedText>,
 }
 
-/// Bytes of a document whose tokens are remembered, at most: a shelf of books. They take three times as much, as they do while it is asked.
+/// Largest document, in bytes, whose tokens are cached. The tokens take three times as much memory as the text.
 const REMEMBERED: usize = 32 << 20;
 
-/// How a stretch of text becomes tokens.
+/// Tokenization algorithm.
 enum Merging {
     ByteLevel(Box<ByteLevel>),
     SentencePiece(Box<SentencePiece>),
 }
 
 impl Tokenizer {
-    /// Read the tokenizer of a file, which may hold a vocabulary alone.
+    /// Reads the tokenizer of a file, which may hold a vocabulary only.
     ///
     /// # Errors
     /// [`ModelError`]: `UnsupportedTokenizer`, `UnsupportedPreTokenizer`, `BadVocabulary`, `MissingKey`, `BadValue`.
@@ -73,7 +73,7 @@ impl Tokenizer {
         Tokenizer::read(gguf, None)
     }
 
-    /// Read the tokenizer of a model whose embedding has `rows` rows.
+    /// Reads the tokenizer of a model whose embedding has `rows` rows.
     pub(crate) fn read(gguf: &Gguf, rows: Option<usize>) -> Result<Tokenizer, ModelError> {
         let script = check_kind(gguf)?;
         let vocabulary = Vocabulary::read(gguf, rows, script)?;
@@ -100,24 +100,24 @@ impl Tokenizer {
         })
     }
 
-    /// Tokens of a text that stands alone; nothing in it is ever taken for a control token. Neither is [`Self::bos`] put in front.
+    /// Encodes a standalone text. Control tokens are not recognised, and [`Self::bos`] is not prepended.
     ///
     /// # Panics
-    /// When the text is longer than `u32::MAX` bytes.
+    /// If the text is longer than `u32::MAX` bytes.
     pub fn encode(&self, text: &str) -> TokenizedText {
         self.encode_after(text, self.adds_space())
     }
 
-    /// [`Self::encode`] of a text that follows a template's: `space` as [`Self::before`] gave it.
+    /// Like [`Self::encode`], for a text that follows a template's text; `space` is the result of [`Self::before`].
     ///
     /// # Panics
-    /// When the text is longer than `u32::MAX` bytes.
+    /// If the text is longer than `u32::MAX` bytes.
     pub fn encode_after(&self, text: &str, space: bool) -> TokenizedText {
         let tokens = self.encode_until(text, space, &Stop::new());
-        tokens.expect("nobody else has this stop")
+        tokens.expect("never stopped")
     }
 
-    /// [`Self::encode_after`], until `stop` is requested.
+    /// Like [`Self::encode_after`], cancelled by `stop`.
     fn encode_until(&self, text: &str, space: bool, stop: &Stop) -> Result<TokenizedText, Stopped> {
         assert!(
             text.len() <= u32::MAX as usize,
@@ -144,13 +144,14 @@ impl Tokenizer {
         Ok(TokenizedText { ids, spans })
     }
 
-    /// [`Self::encode_after`] of a document, which is asked about more than once: the tokens of the last one are remembered.
+    /// Like [`Self::encode_after`], for a document, which usually gets several questions: the last document's tokens
+    /// are cached.
     ///
     /// # Errors
-    /// Within a tenth of a second when `stop` is requested.
+    /// [`Stopped`], within a tenth of a second of a request to `stop`.
     ///
     /// # Panics
-    /// When the text is longer than `u32::MAX` bytes.
+    /// If the text is longer than `u32::MAX` bytes.
     pub fn encode_document(
         &self,
         text: &str,
@@ -167,7 +168,7 @@ impl Tokenizer {
         {
             return Ok(Arc::clone(&last.tokens));
         }
-        // Never two of them at once.
+        // Dropped first, so that two documents are never in memory at once.
         *last = None;
         let tokens = Arc::new(self.encode_until(text, space, stop)?);
         *last = Some(LastDocument {
@@ -178,10 +179,11 @@ impl Tokenizer {
         Ok(tokens)
     }
 
-    /// How a template's text that ends where a text begins is to be encoded, and whether a space goes before that text.
+    /// Removes trailing white space of a template's text that belongs to its last special token or to the text after
+    /// it. Returns the template's text to encode, and whether a space is prepended to the text after it.
     ///
-    /// SentencePiece writes a space as a part of the word behind it: a space at the end of the template's text moves into the
-    /// text. Where a model puts a space before texts, it does so at the start of a prompt and behind a mark of the conversation.
+    /// In SentencePiece a space is part of the word after it, so a space at the end of the template's text moves to the
+    /// next text. A model that prepends spaces to texts does so at the start of a prompt and after a special token.
     ///
     /// ```text
     /// "[INST] " DOCUMENT   ->   "[INST]", and a space before the document: "▁DOC" "UMENT", not "▁" "DOC" "UMENT"
@@ -206,10 +208,11 @@ impl Tokenizer {
         (template, marked && self.adds_space())
     }
 
-    /// Tokens of a template's text, in which control and user-defined tokens are recognised (the longest first).
-    /// [`Self::bos`] is not put in front: templates write it themselves. `continues` says that other text stands before it.
+    /// Encodes a template's text. Control tokens and user-defined tokens are recognised, the longest first.
+    /// [`Self::bos`] is not prepended, because templates write it themselves. `continues` is true if text precedes this
+    /// one.
     ///
-    /// A text behind a mark gets a space before it only where it has none: so the makers of Mistral's models encode their own
+    /// Text after a special token gets a leading space only if it has none, as in Mistral's own encoding of its
     /// template.
     pub fn encode_template(&self, text: &str, continues: bool) -> Vec<u32> {
         let (mut ids, mut ends) = (Vec::new(), Vec::new());
@@ -218,7 +221,7 @@ impl Tokenizer {
         let mut plain = |part: &str, behind_text: bool, ids: &mut Vec<u32>| {
             let space = self.adds_space() && !behind_text && !part.starts_with(' ');
             let done = self.plain((part, 0, space), (ids, &mut ends), &Stop::new());
-            done.expect("nobody else has this stop");
+            done.expect("never stopped");
         };
         while let Some((from, mark)) = self.marks.next_in_template(text, at) {
             plain(&text[at..from], behind_text, &mut ids);
@@ -233,7 +236,7 @@ impl Tokenizer {
         ids
     }
 
-    /// Appends the tokens of a stretch without marks that begins at `offset` of its text.
+    /// Appends the tokens of `text`, which contains no special tokens and begins at byte `offset` of the whole text.
     fn plain(
         &self,
         (text, offset, space): (&str, usize, bool),
@@ -254,7 +257,8 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Bytes of `text` that have no token and are dropped, as llama.cpp and Hugging Face do: SmolLM2's vocabularies lack 21 bytes.
+    /// Bytes of `text` that have no token and are dropped, as in llama.cpp and Hugging Face: SmolLM2's vocabularies
+    /// lack 21 bytes.
     pub fn dropped(&self, text: &str) -> usize {
         match &self.merging {
             Merging::ByteLevel(merging) => merging.dropped(text),
@@ -262,7 +266,7 @@ impl Tokenizer {
         }
     }
 
-    /// Whether a space is put before a text that stands alone.
+    /// Whether a space is prepended to a standalone text.
     fn adds_space(&self) -> bool {
         match &self.merging {
             Merging::ByteLevel(_) => false,
@@ -270,28 +274,28 @@ impl Tokenizer {
         }
     }
 
-    /// Bytes that a token stands for in a text: none for control tokens, which are not text.
+    /// The bytes of text that a token represents; empty for control tokens.
     ///
     /// # Panics
-    /// When there is no such token.
+    /// If there is no token `id`.
     pub fn decode_bytes(&self, id: u32) -> &[u8] {
         self.vocabulary.bytes(id)
     }
 
-    /// The token as the vocabulary writes it: byte-level symbols, a piece, or the name of a control token.
+    /// The token as stored in the vocabulary: byte-level symbols, a piece, or the name of a control token.
     ///
     /// # Panics
-    /// When there is no such token.
+    /// If there is no token `id`.
     pub fn token_text(&self, id: u32) -> &str {
         self.vocabulary.text(id)
     }
 
-    /// The token that the vocabulary writes so.
+    /// The token that the vocabulary stores as `text`.
     pub fn token_id(&self, text: &str) -> Option<u32> {
         self.vocabulary.id(text)
     }
 
-    /// Whether the token ends an answer (end of sequence, of turn or of message).
+    /// Whether the token ends an answer (end of sequence, turn or message).
     pub fn is_end(&self, id: u32) -> bool {
         self.vocabulary.is_end(id)
     }
@@ -306,7 +310,8 @@ impl Tokenizer {
         self.vocabulary.bos()
     }
 
-    /// End-of-sequence token. Prompts never end with it, whatever the file says: they are to be continued.
+    /// End-of-sequence token. It is never appended to prompts, whatever the file declares, because the model continues
+    /// them.
     pub fn eos(&self) -> Option<u32> {
         self.vocabulary.eos()
     }
@@ -321,7 +326,7 @@ impl Tokenizer {
         self.vocabulary.len()
     }
 
-    /// Memory in bytes: the vocabulary's texts and tables, and what merges by it.
+    /// Memory in bytes: the vocabulary's strings and tables, and the merge tables.
     pub fn bytes(&self) -> u64 {
         self.bytes_rounded(allocated)
     }
@@ -334,13 +339,13 @@ impl Tokenizer {
         (self.vocabulary.held(rounded) + merging) as u64
     }
 
-    /// [`Tokenizer::bytes`] as if an allocation took no more than was asked for: what an allocator that counts would say.
+    /// Like [`Tokenizer::bytes`], but with the requested sizes of allocations, as a counting allocator reports them.
     pub fn asked_bytes(&self) -> u64 {
         self.bytes_rounded(|bytes| bytes)
     }
 
-    /// A lower bound of the number of tokens of `text`, without encoding it: its bytes by those of the longest token. 0 where one
-    /// token can stand for any number of bytes.
+    /// A lower bound of the number of tokens of `text`, without encoding it: its bytes divided by the length of the
+    /// longest token. 0 if one token can represent any number of bytes.
     pub fn fewest_tokens(&self, text: &str) -> usize {
         let longest = self.vocabulary.longest();
         let longest = match &self.merging {
@@ -352,7 +357,7 @@ impl Tokenizer {
     }
 }
 
-/// How the tokens are written, if the tokenizer is one that is supported, by its names alone.
+/// The vocabulary's notation, if the tokenizer is supported, judging by its names in the metadata.
 pub(crate) fn check_kind(gguf: &Gguf) -> Result<Script, ModelError> {
     const MODEL: &str = "tokenizer.ggml.model";
     let model = gguf.text(MODEL)?.ok_or_else(|| ModelError::MissingKey {
@@ -367,12 +372,12 @@ pub(crate) fn check_kind(gguf: &Gguf) -> Result<Script, ModelError> {
     }
 }
 
-/// Decodes tokens one by one into valid UTF-8, holding back the bytes of a character that is not complete.
+/// Decodes tokens one at a time to valid UTF-8. Holds back the bytes of an incomplete character.
 #[derive(Debug, Clone, Default)]
 pub struct StreamDecoder {
     /// At most three bytes: the beginning of a character.
     held: Vec<u8>,
-    /// Whether a space that begins the answer is left out.
+    /// Whether a space at the start of the answer is dropped.
     drops_space: bool,
 }
 
@@ -382,7 +387,8 @@ impl StreamDecoder {
         StreamDecoder::default()
     }
 
-    /// A decoder at the start of an answer by this tokenizer: where it puts a space before texts, the answer's is left out.
+    /// A decoder at the start of an answer by `tokenizer`. If it prepends spaces to texts, the answer's first space is
+    /// dropped.
     pub fn of_answer(tokenizer: &Tokenizer) -> StreamDecoder {
         StreamDecoder {
             drops_space: tokenizer.adds_space(),
@@ -390,10 +396,11 @@ impl StreamDecoder {
         }
     }
 
-    /// Append to `out` what one more token makes certain; bytes that can be no character become U+FFFD.
+    /// Appends to `out` all text that is complete after one more token. Bytes that cannot form a character become
+    /// U+FFFD.
     ///
     /// # Panics
-    /// When there is no such token.
+    /// If there is no token `id`.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
         let mut bytes = tokenizer.decode_bytes(id);
         if self.drops_space && !bytes.is_empty() {
@@ -418,7 +425,7 @@ impl StreamDecoder {
         self.held.drain(..done);
     }
 
-    /// Append what is still held back, as one U+FFFD, and start anew.
+    /// Appends the held-back bytes as one U+FFFD and resets the decoder.
     pub fn finish(&mut self, out: &mut String) {
         if !self.held.is_empty() {
             out.push(char::REPLACEMENT_CHARACTER);
@@ -427,7 +434,7 @@ impl StreamDecoder {
     }
 }
 
-/// Whether more bytes could make a character of these.
+/// Whether `bytes` is a proper prefix of a character's UTF-8 encoding.
 fn could_become_char(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_err_and(|e| e.error_len().is_none())
 }

@@ -1,6 +1,6 @@
-//! The vocabulary of a model file: every token's text, bytes and kind, and the tokens with a role.
+//! The vocabulary of a model file: text, bytes and kind of every token, and the tokens with a role.
 //!
-//! Not here: merging (`byte_level.rs`, `sentencepiece.rs`).
+//! `byte_level.rs` and `sentencepiece.rs` implement merging.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -10,32 +10,32 @@ use crate::gguf::Gguf;
 use crate::memory_size::{Rounded, table};
 use crate::sentencepiece::SPACE;
 
-/// What a token is, as in `tokenizer.ggml.token_type`.
+/// Kind of a token, from `tokenizer.ggml.token_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A piece of text.
     Normal,
-    /// A mark of the conversation, never text.
+    /// A control token, never text.
     Control,
-    /// Text that is one token wherever it stands: runs of spaces, tags, `<think>`.
+    /// Text that is always a single token: runs of spaces, tags, `<think>`.
     UserDefined,
-    /// A byte, of SentencePiece vocabularies.
+    /// A byte token of a SentencePiece vocabulary.
     Byte,
-    /// Unknown and unused: nothing that a text becomes.
+    /// Unknown and unused tokens, which encoding does not produce.
     Other,
 }
 
-/// How tokens are written in the file.
+/// Notation of tokens in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Script {
-    /// A symbol for each byte, GPT-2's.
+    /// One symbol per byte (GPT-2).
     ByteSymbols,
-    /// Plain text with `▁` for spaces, SentencePiece's.
+    /// Plain text with `▁` for spaces (SentencePiece).
     Pieces,
 }
 
-/// Texts of tokens that end an answer even where no metadata key says so; llama.cpp's list. It takes the fillers between
-/// files and repositories for ends too.
+/// Texts of tokens that end an answer even if no metadata key declares it; llama.cpp's list. It includes the padding
+/// and separator tokens between files and repositories.
 const END_TEXTS: [&str; 29] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -68,7 +68,7 @@ const END_TEXTS: [&str; 29] = [
     STRIKE_END,
 ];
 
-/// Also a tag of HTML: an end only where the file says that it is a control token.
+/// Also an HTML tag: ends an answer only if the file types it as a control token.
 const STRIKE_END: &str = "</s>";
 
 const TOKENS: &str = "tokenizer.ggml.tokens";
@@ -76,7 +76,7 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 pub(crate) struct Vocabulary {
     texts: Vec<Box<str>>,
     kinds: Vec<Kind>,
-    /// Bytes of all tokens one after the other; token `id` has `bytes[starts[id]..starts[id + 1]]`.
+    /// Bytes of all tokens, concatenated; token `id` has `bytes[starts[id]..starts[id + 1]]`.
     bytes: Vec<u8>,
     /// `[tokens + 1]`
     starts: Vec<u32>,
@@ -106,7 +106,7 @@ impl Vocabulary {
             )));
         }
         let mut kinds = kinds(gguf, texts.len())?;
-        // The roles that SentencePiece gives its tokens where a file does not say.
+        // SentencePiece's default ids, for files that declare none.
         let usual = |id: u32| Some(id).filter(|_| script == Script::Pieces);
         let role = |name: &str, usual| role(gguf, name, usual, texts.len());
         let (bos, eos) = (role("bos", usual(1))?, role("eos", usual(2))?);
@@ -114,7 +114,7 @@ impl Vocabulary {
         let mut ends: Vec<u32> = eos.into_iter().collect();
         ends.extend(role("eot", None)?);
         ends.extend(role("eom", None)?);
-        // A token with a role is a mark even where a converter called it text.
+        // A token with a role is a control token, even if a converter typed it as text.
         for &id in ends.iter().chain(&bos) {
             kinds[id as usize] = Kind::Control;
         }
@@ -128,7 +128,7 @@ impl Vocabulary {
                 ends.push(id as u32);
             }
         }
-        // Where messages end with a token of their own, this one ends only a part of them.
+        // These vocabularies end messages with other tokens; `<|end|>` ends only a part of a message.
         let has = |text: &str| ids.contains_key(text);
         if (has("<|return|>") && has("<|call|>")) || (has("<|calls|>") && has("<|flush|>")) {
             ends.retain(|&id| texts[id as usize] != "<|end|>");
@@ -196,13 +196,13 @@ impl Vocabulary {
         self.longest
     }
 
-    /// Bytes that it holds.
+    /// Memory in bytes.
     pub(crate) fn held(&self, rounded: Rounded) -> usize {
         let texts: usize = self.texts.iter().map(|text| rounded(text.len())).sum();
         let lists = self.texts.len() * (size_of::<Box<str>>() + size_of::<Kind>())
             + self.bytes.capacity()
             + self.starts.capacity() * size_of::<u32>();
-        // Every text stands in the table once more.
+        // The table holds a second copy of every text.
         let entry = size_of::<(Box<str>, u32)>();
         2 * texts + lists + table(self.ids.capacity().max(self.ids.len()), entry)
     }
@@ -227,7 +227,8 @@ fn kinds(gguf: &Gguf, tokens: usize) -> Result<Vec<Kind>, ModelError> {
     Ok(types.into_iter().take(tokens).map(kind).collect())
 }
 
-/// A token with a role. An id beyond the vocabulary counts as not given, as in llama.cpp; converters write `u32::MAX` for "none".
+/// The id of a token with a role. An id outside the vocabulary counts as absent, as in llama.cpp; converters write
+/// `u32::MAX` for "none".
 fn role(
     gguf: &Gguf,
     name: &str,
@@ -245,7 +246,7 @@ fn role(
     })
 }
 
-/// Bytes of all tokens, and where each begins. The texts lie in the file, so the sums fit what the file pays for.
+/// Bytes of all tokens, and the start of each. The texts come from the file, so their total size is bounded by it.
 fn bytes(texts: &[&str], kinds: &[Kind], script: Script) -> (Vec<u8>, Vec<u32>) {
     let mut bytes = Vec::new();
     let mut starts = vec![0];
@@ -261,7 +262,7 @@ fn bytes(texts: &[&str], kinds: &[Kind], script: Script) -> (Vec<u8>, Vec<u32>) 
                     match byte_of_symbol(c) {
                         Some(byte) => bytes.push(byte),
                         None => {
-                            // No symbol of a byte: the text stands for itself.
+                            // Contains a character that is no byte symbol: use the text itself.
                             bytes.truncate(start);
                             bytes.extend_from_slice(text.as_bytes());
                             break;
@@ -275,21 +276,22 @@ fn bytes(texts: &[&str], kinds: &[Kind], script: Script) -> (Vec<u8>, Vec<u32>) 
     (bytes, starts)
 }
 
-/// The byte that `<0x41>` names.
+/// The byte that a name such as `<0x41>` denotes.
 fn byte_of_name(text: &str) -> Option<u8> {
     let hex = text.strip_prefix("<0x")?.strip_suffix('>')?;
     u8::from_str_radix(hex, 16).ok()
 }
 
-/// GPT-2's table: printable bytes stand for themselves, the others for the characters from U+0100 on, in order.
+/// GPT-2's table: printable bytes map to themselves, the others to the characters from U+0100 on, in order.
 static SYMBOLS: LazyLock<[char; 256]> = LazyLock::new(|| {
     let mut symbols = ['\0'; 256];
     let mut next = 0x100;
     for (byte, symbol) in (0..=255u8).zip(&mut symbols) {
         let printable = matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-        *symbol = match printable {
-            true => char::from(byte),
-            false => char::from_u32(next).unwrap_or_default(),
+        *symbol = if printable {
+            char::from(byte)
+        } else {
+            char::from_u32(next).unwrap_or_default()
         };
         next += u32::from(!printable);
     }

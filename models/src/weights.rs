@@ -1,10 +1,11 @@
-//! Weights out of a file: matrices that stay where they lie, vectors that are copied out, and f32 copies of matrices in floating point.
+//! Weights of a file: matrices used in place, vectors copied out, and f32 copies of floating-point matrices.
 //!
-//! Quantised matrices are multiplied from the file's pages, with one row or with many (`kept_kernels::mapped`). Those in F16, BF16 and
-//! F32 are multiplied there with a few rows; for many rows they are copied as f32 for candle, one layer at a time, and dropped with it.
+//! Quantised matrices are multiplied from the file's pages, with one row or many (`kept_kernels::mapped`). F16, BF16
+//! and F32 matrices are multiplied in place with few rows; for many rows they are copied as f32 for candle, one layer
+//! at a time, and freed with the layer's pass.
 //!
-//! A large copy is cut into panels of rows: threads copy and multiply them side by side (candle has one thread, see
-//! `kept_kernels::threads`), and it bounds the time until a request to stop is answered.
+//! A large copy is split into panels of rows, so that threads can copy and multiply them in parallel (candle has one
+//! thread, see `kept_kernels::threads`) and a stop request is answered in bounded time.
 //!
 //! ```text
 //! out [m, rows]      = inputs [m, cols] * matrix [rows, cols]^T
@@ -22,13 +23,13 @@ use kept_kernels::{Stop, Stopped, threads};
 use crate::ModelError;
 use crate::gguf::{Gguf, TensorInfo};
 
-/// Rows of inputs that are multiplied with a copy in one go.
+/// Input rows per multiplication with a copy.
 const BLOCK_ROWS: usize = 128;
-/// Numbers in a panel: with [`BLOCK_ROWS`] rows about 2 GFLOP, 15 to 60 ms of work between looks at the stop flag.
+/// Elements in a panel: with [`BLOCK_ROWS`] rows about 2 GFLOP, 15 to 60 ms of work between checks of the stop flag.
 const PANEL_NUMBERS: usize = 8 << 20;
-/// Numbers from which a matrix is worth several panels.
+/// Minimum number of elements of a matrix that is split into panels.
 const SHARED_NUMBERS: usize = 1 << 16;
-/// Rows below which a copy costs more than it saves.
+/// Number of rows below which a copy costs more than it saves.
 const FEW_ROWS: usize = 8;
 /// Rows that candle multiplies together.
 const TILE_ROWS: usize = 16;
@@ -68,7 +69,7 @@ fn mapped(
     })
 }
 
-/// A weight matrix `[rows, cols]` where it lies in the file.
+/// A weight matrix `[rows, cols]`, used in place in the mapped file.
 pub(crate) fn matrix(
     gguf: &Gguf,
     name: &str,
@@ -77,7 +78,7 @@ pub(crate) fn matrix(
     mapped(gguf, tensor(gguf, name, &[rows, cols])?, (rows, cols))
 }
 
-/// Consecutive matrices `[rows[i], cols]` that a file holds as one, `[sum of rows, cols]`.
+/// Consecutive matrices `[rows[i], cols]` that the file stores as one tensor, `[sum of rows, cols]`.
 pub(crate) fn stacked<const N: usize>(
     gguf: &Gguf,
     name: &str,
@@ -86,7 +87,7 @@ pub(crate) fn stacked<const N: usize>(
 ) -> Result<[MappedMatrix; N], ModelError> {
     let all = rows.iter().sum();
     let tensor = tensor(gguf, name, &[all, cols])?;
-    // Rows are whole blocks (the reader has checked), so every part starts at a block.
+    // Rows are whole blocks (checked by the reader), so every part starts at a block.
     let row_bytes = tensor.bytes / all;
     let mut start = tensor.start;
     let mut parts = Vec::with_capacity(N);
@@ -104,7 +105,7 @@ pub(crate) fn stacked<const N: usize>(
     }
 }
 
-/// A vector of `len` numbers, copied out as f32, where the file has it.
+/// A vector of `len` elements, copied as f32; `None` if the file does not have it.
 pub(crate) fn optional_vector(
     gguf: &Gguf,
     name: &str,
@@ -114,7 +115,7 @@ pub(crate) fn optional_vector(
     there.then(|| vector(gguf, name, len)).transpose()
 }
 
-/// A vector of `len` numbers, copied out as f32.
+/// A vector of `len` elements, copied as f32.
 pub(crate) fn vector(gguf: &Gguf, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
     let row = mapped(gguf, tensor(gguf, name, &[len])?, (1, len))?;
     let mut out = vec![0.0; len];
@@ -122,13 +123,13 @@ pub(crate) fn vector(gguf: &Gguf, name: &str, len: usize) -> Result<Vec<f32>, Mo
     Ok(out)
 }
 
-/// A matrix of floating-point numbers made ready to be multiplied with many rows: f32 copies, which candle multiplies.
+/// A floating-point matrix prepared for multiplication with many rows: f32 copies for candle.
 pub(crate) struct Floats<'a> {
     matrix: &'a MappedMatrix,
     /// Rows of a panel; the last may have fewer.
     panel_rows: usize,
-    /// `[cols, rows of the panel]`, made when first multiplied. Empty when so few rows come that the mapped numbers are used, and
-    /// for quantised matrices.
+    /// `[cols, rows of the panel]`, copied when first multiplied. Empty for quantised matrices, and if the rows are so
+    /// few that the mapped matrix is used.
     panels: Vec<OnceLock<Tensor>>,
 }
 
@@ -136,9 +137,10 @@ impl<'a> Floats<'a> {
     /// Panels of `matrix` for calls of up to `max_rows` rows.
     pub(crate) fn new(matrix: &'a MappedMatrix, max_rows: usize) -> Floats<'a> {
         let panel_rows = panel_rows(matrix);
-        let panels = match max_rows < FEW_ROWS || matrix.is_quantised() {
-            true => 0,
-            false => matrix.rows().div_ceil(panel_rows),
+        let panels = if max_rows < FEW_ROWS || matrix.is_quantised() {
+            0
+        } else {
+            matrix.rows().div_ceil(panel_rows)
         };
         Floats {
             matrix,
@@ -147,7 +149,7 @@ impl<'a> Floats<'a> {
         }
     }
 
-    /// No copies: the numbers are multiplied where they lie.
+    /// No copies: the matrix is multiplied in place.
     pub(crate) fn mapped(matrix: &'a MappedMatrix) -> Floats<'a> {
         Floats {
             matrix,
@@ -159,7 +161,7 @@ impl<'a> Floats<'a> {
     /// `out[m, rows] = inputs[m, cols] * matrix^T`.
     ///
     /// # Errors
-    /// [`Stopped`], and then `out` is half-written.
+    /// [`Stopped`] if `stop` was requested; `out` is then partly written.
     pub(crate) fn multiply(
         &self,
         inputs: &[f32],
@@ -192,7 +194,7 @@ impl<'a> Floats<'a> {
     }
 }
 
-/// Some rows of a matrix, turned: `[cols, rows]`, a view.
+/// Some rows of a matrix, transposed: `[cols, rows]`, a view.
 fn panel(matrix: &MappedMatrix, rows: Range<usize>) -> Tensor {
     let cols = matrix.cols();
     let mut numbers = vec![0.0; rows.len() * cols];
@@ -204,7 +206,8 @@ fn panel(matrix: &MappedMatrix, rows: Range<usize>) -> Tensor {
         .expect("as many numbers as rows and columns")
 }
 
-/// `product(0..panels)`, each on one thread: a panel is copied when it is first used, and multiplied by candle.
+/// Computes `product(0..panels)` in parallel, each panel on one thread. A panel is copied on first use and multiplied
+/// by candle.
 fn par_panels(
     panels: usize,
     product: impl Fn(usize) -> Vec<f32> + Sync,
@@ -221,7 +224,7 @@ fn par_panels(
     Ok(products.into_iter().map(inner).collect())
 }
 
-/// Copy `product [m, n]` into columns `first..first + n` of `out [m, cols]`.
+/// Copies `product [m, n]` into columns `first..first + n` of `out [m, cols]`.
 fn scatter(product: &[f32], m: usize, first: usize, cols: usize, out: &mut [f32]) {
     let n = product.len() / m;
     for (from, to) in product.chunks_exact(n).zip(out.chunks_exact_mut(cols)) {
@@ -233,19 +236,20 @@ fn panel_rows(matrix: &MappedMatrix) -> usize {
     if matrix.rows() * matrix.cols() < SHARED_NUMBERS {
         return matrix.rows();
     }
-    // At least a panel for each thread, so that all of them copy.
+    // At least one panel per thread, so that all threads copy.
     let share = matrix.rows().div_ceil(kept_kernels::threads::count());
     let most = PANEL_NUMBERS / matrix.cols() / TILE_ROWS * TILE_ROWS;
     most.clamp(TILE_ROWS, share.next_multiple_of(TILE_ROWS))
 }
 
-/// Bytes that a matrix takes as [`Floats`].
+/// Bytes of a matrix's copies as [`Floats`].
 pub(crate) fn copied_bytes(matrix: &MappedMatrix) -> u64 {
-    match matrix.is_quantised() {
-        true => 0,
-        false => (matrix.rows() * matrix.cols() * size_of::<f32>()) as u64,
+    if matrix.is_quantised() {
+        0
+    } else {
+        (matrix.rows() * matrix.cols() * size_of::<f32>()) as u64
     }
 }
 
-/// Keeps `Arc` out of signatures where a matrix serves twice (tied embeddings).
+/// A matrix that may have two uses (tied embeddings).
 pub(crate) type SharedMatrix = Arc<MappedMatrix>;

@@ -1,4 +1,4 @@
-//! Decoding allocates nothing once warm. A test binary of its own: it counts every allocation of the process.
+//! Decoding does not allocate once warm. A separate test binary, because it counts all allocations of the process.
 
 use kept_kernels::{CountingAllocator, allocations, settled_allocations};
 use kept_models::testing::{TYPES, TinyLlama};

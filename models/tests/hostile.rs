@@ -1,4 +1,4 @@
-//! Files that lie. None may panic, and none may make the reader allocate more than it pays for in bytes.
+//! Malicious files. None may cause a panic, or an allocation larger than the file itself justifies.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::{Path, PathBuf};
@@ -8,25 +8,25 @@ use kept_models::gguf::Gguf;
 use kept_models::testing::{GgufWriter, MetaValue, TinyLlama};
 use kept_models::{Model, ModelError};
 
-/// Remembers the largest single allocation.
+/// An allocator that records the largest single allocation.
 struct Watched;
 
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
 
 #[expect(
     unsafe_code,
-    reason = "an allocator cannot be watched otherwise; test only"
+    reason = "measuring allocations requires an allocator of our own; test only"
 )]
-// SAFETY: forwards to the system's allocator unchanged.
+// SAFETY: forwards to the system allocator unchanged.
 unsafe impl GlobalAlloc for Watched {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise, handed on.
+        // SAFETY: the caller upholds the contract, which is that of `System.alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, handed on.
+        // SAFETY: the caller upholds the contract, which is that of `System.dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -107,7 +107,7 @@ fn a_file_cut_anywhere_says_so() {
             other => panic!("{part}/50: {other:?}"),
         }
     }
-    // The last byte of the last tensor counts too.
+    // Without the last byte of the last tensor.
     std::fs::write(&file.path, &bytes[..bytes.len() - 1]).unwrap();
     let error = open_all(&file.path).unwrap_err().to_string();
     let (needs, has) = (bytes.len(), bytes.len() - 1);
@@ -147,7 +147,7 @@ fn flip_bytes(tiny: &TinyLlama, cases: usize) {
     for case in 0..cases {
         let mut spoiled = bytes.clone();
         for _ in 0..1 + case % 4 {
-            // Mostly where lengths and names are; sometimes anywhere.
+            // Mostly in the region of lengths and names, sometimes anywhere.
             let at = if case % 8 == 0 {
                 random(spoiled.len())
             } else {
@@ -164,7 +164,7 @@ fn flip_bytes(tiny: &TinyLlama, cases: usize) {
     }
     assert!(0 < opened && opened < cases);
     let largest = LARGEST.load(Ordering::Relaxed);
-    // The tables of character classes are the largest honest allocation (4.4 MB of text).
+    // The largest legitimate allocation is the table of character classes (4.4 MB of text).
     assert!(largest <= 16 << 20, "an allocation of {largest} bytes");
 }
 
@@ -222,7 +222,7 @@ fn architectures_types_and_scalings_are_refused_by_name() {
         });
         match error {
             ModelError::UnsupportedType { name: found, .. } => assert_eq!(found, name),
-            // A type that is known but of another size fails the shape first.
+            // A supported type of another block size is reported as a wrong shape first.
             ModelError::WrongShape { .. } => {}
             other => panic!("{other}"),
         }
@@ -338,7 +338,7 @@ fn missing_and_wrong_keys_and_tensors_are_named() {
             "{key}: {error}"
         );
     }
-    // A list of one number per layer is as good as the number when all are the same.
+    // A list with one number per layer is equivalent to the number if all are equal.
     let file = file();
     let mut writer = tiny().writer();
     writer
@@ -346,7 +346,7 @@ fn missing_and_wrong_keys_and_tensors_are_named() {
         .write(&file.path)
         .unwrap();
     open_all(&file.path).unwrap();
-    // More layers than there are tensors for.
+    // More layers than tensors.
     let error = error_of(|w| {
         w.set("llama.block_count", MetaValue::Whole(1 << 20));
     });
@@ -358,7 +358,7 @@ fn missing_and_wrong_keys_and_tensors_are_named() {
     );
 }
 
-/// A header written by hand: pairs and tensors as given.
+/// Writes a header from the given pairs and tensors.
 fn by_hand(
     tensors: &[(&str, &[u64], u32, u64)],
     pairs: &[u8],

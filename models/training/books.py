@@ -7,10 +7,10 @@ import gzip
 import re
 from pathlib import Path
 
-# Never trained on (nor used for the tokenizer): every reported figure is measured on these four.
+# Excluded from training and from the tokenizer: all reported figures are measured on these four books.
 VALIDATION = ("the-time-machine_35", "treasure-island_120", "frankenstein_84", "the-jungle-book_236")
 
-# A sentence ends at . ! or ?, perhaps a closing quote, before a space and a capital or an opening quote.
+# A sentence ends at . ! or ?, optionally a closing quote, before white space and a capital or an opening quote.
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?:[\"”’'])?\s+(?=[\"“‘'A-Z])")
 _TITLES = ("Mr.", "Mrs.", "Ms.", "Dr.", "St.", "M.", "Mme.", "Capt.", "No.", "vs.", "etc.", "i.e.", "e.g.")
 

@@ -17,13 +17,13 @@ from tokenizer import Codec
 
 @dataclass
 class Case:
-    kind: str  # fact, value_first or quote; what the fact's wording was is in `wording`
+    kind: str  # fact, value_first or quote; `wording` has the fact's wording
     document: str
     question: str
     answer: str  # the whole expected answer
-    value: str  # what has to be right, character for character
+    value: str  # the part that must match exactly
     wording: str
-    depth: float  # where in the document the asked sentence stands, 0 to 1
+    depth: float  # relative position of the queried sentence in the document, 0 to 1
 
     def is_exact(self, given: str) -> bool:
         given = given.strip()

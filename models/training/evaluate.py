@@ -1,4 +1,4 @@
-"""Measures the model in the box: exact answers on documents made from the validation books, seeds fixed.
+"""Measures the built-in model: exact answers on documents made from the validation books, seeds fixed.
 
     python evaluate.py --corpus BOOKS --out DIR                     the exported weights (Q8_0) in PyTorch
     python evaluate.py --corpus BOOKS --gguf mini.gguf              the file itself, in llama.cpp (package xllamacpp)
@@ -28,7 +28,7 @@ SETS = {
     "facts, 2000 tokens": ("fact", 50, 2000),
     "facts, 3900 tokens": ("fact", 50, 3900),
 }
-LONGEST = 96  # tokens of an answer
+LONGEST = 96  # maximum tokens of an answer
 
 
 class InTorch:
@@ -78,7 +78,7 @@ class InLlamaCpp:
         self.server, self.codec = xllamacpp.Server(p), codec
 
     def answer(self, case) -> str:
-        prompt = self.codec.prompt(case.document, case.question)  # token ids: no tokenizer but ours is involved
+        prompt = self.codec.prompt(case.document, case.question)  # token ids, so only our tokenizer is used
         request = {"prompt": prompt, "n_predict": LONGEST, "temperature": 0.0, "top_k": 1, "cache_prompt": False}
         return self.server.handle_completions(request)["choices"][0]["text"]
 
@@ -114,7 +114,7 @@ def main() -> None:
     p.add_argument("--kept", type=Path, help="measure through this `kept` program")
     p.add_argument("--method", default="full")
     p.add_argument("--budget")
-    p.add_argument("--model", help="passed on to kept; default: its own model in the box")
+    p.add_argument("--model", help="passed on to kept; default: its own built-in model")
     p.add_argument("--write", type=Path, help="write the cases into this folder and stop")
     p.add_argument("--sets", help="only the sets whose name contains this, e.g. '1000'")
     p.add_argument("--limit", type=int, help="at most this many cases of a set")

@@ -113,7 +113,7 @@ def main() -> None:
     args = p.parse_args()
     saved = torch.load(args.out / "last.pt", map_location="cpu", weights_only=False)
     file = args.file or args.out / "mini.gguf"
-    # Moved into place whole: a program may have the old file mapped.
+    # Renamed when complete, because a program may have the old file mapped.
     part = file.with_suffix(".part")
     write(saved["model"], Config(**saved["config"]), args.out / "tokenizer.json", part)
     part.replace(file)

@@ -84,7 +84,7 @@ def letters(rng: random.Random, count: int) -> str:
 _PLACES = "locker gate door room safe vault office cabin garage archive parcel account ticket badge alarm engine file".split()
 _THINGS = "hat coat house boat car book flag door lamp tent bicycle carriage ring clock sword trunk".split()
 
-# name of a kind of value -> (attributes, how a value is made)
+# name of a kind of value -> (attributes, function that generates a value)
 KINDS = {
     "code": (["code", "password", "access code", "secret code", "key code", "pin", "PIN code", "serial number"]
              + [f"{p} code" for p in _PLACES] + [f"{p} combination" for p in ("safe", "vault", "locker")],
@@ -116,7 +116,8 @@ KINDS = {
     "word": (["nickname", "code name", "codeword", "middle name", "surname", "dog's name", "maiden name", "secret word", "title"],
              lambda r, u: made_up_word(r, u)),
 }
-# Kinds are drawn by weight: codes and names are what the bar asks most, and are hardest.
+# Sampling weights of the kinds: codes and names are the most frequent questions in the acceptance test, and the
+# hardest.
 _KIND_WEIGHTS = {"code": 5, "number": 3, "person": 3, "town": 2, "word": 2, "colour": 2, "price": 2, "date": 2}
 
 
@@ -128,8 +129,9 @@ def attribute(rng: random.Random) -> tuple[str, str]:
 
 # --- wordings ---------------------------------------------------------------------------------------------------------
 
-# In the order the curriculum adds them: the owner right before the value, then the attribute between, then asides,
-# last the value before its owner (the hardest: when the value passes, nothing yet says that it will be asked for).
+# In the order of the curriculum: the owner right before the value, then the attribute between them, then asides, last
+# the value before its owner (the hardest: when the model reads the value, nothing indicates yet that it will be asked
+# for).
 WORDINGS = [
     "The {a} of {n} is {v}.",
     "{n}'s {a} is {v}.",

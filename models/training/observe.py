@@ -25,9 +25,9 @@ from samples import RESTATED, STOP, VALUE, Maker, Stage
 from train import measure, mixed
 
 WINDOW, KERNEL = 32, 7  # SnapKV's
-SHARE = 0.2  # of the prompt kept: a little less than the quarter that is measured
+SHARE = 0.2  # of the prompt kept: slightly less than the quarter used in evaluation
 MARGIN = 1.5  # a value's score over the least kept one
-WEIGHT = 0.5  # of this loss beside the answer's
+WEIGHT = 0.5  # of this loss relative to the answer loss
 
 
 def asked(maker: Maker, stage: Stage, length: int):
@@ -46,7 +46,7 @@ def asked(maker: Maker, stage: Stage, length: int):
         before = codec.text(fact.answer_before_value().rstrip())
         prompt = document + maker.ask + codec.text(fact.question(rng.randrange(stage.forms))) + maker.open_answer
         answer = before + codec.text(" " + fact.value + ".") + [tok.IM_END]
-        # A value in the window itself is kept anyway.
+        # A value inside the observation window is kept anyway.
         if len(places) != 1 or places[0] + len(value) > len(prompt) - WINDOW or len(prompt) + len(answer) > length:
             continue
         weights = [RESTATED] * len(before) + [VALUE] * (len(answer) - len(before) - 1) + [STOP]
@@ -71,7 +71,7 @@ def copying(q, k, copies) -> torch.Tensor:
     kv_heads, _, dim = k.shape
     shares = []
     for row, place in copies:
-        at = row - 1  # the token before predicts it
+        at = row - 1  # the previous token predicts it
         logits = q[:, at].reshape(kv_heads, -1, dim) @ k[:, : at + 1].transpose(-1, -2) / dim**0.5
         shares.append(logits.softmax(-1)[:, :, place].amax(1))
     return torch.stack(shares).mean(0)
@@ -138,7 +138,7 @@ def main() -> None:
         optimizer.zero_grad(set_to_none=True)
         answer, looked, held = losses(model, [asked(maker, stage, stage.length) for _ in range(2)])
         (answer + WEIGHT * looked).backward()
-        if step % 2 == 0:  # what was learnt before stays in the mix
+        if step % 2 == 0:  # rehearses earlier samples
             tokens, rows, targets, weights = maker.batch(mixed(maker.rng, plan, len(plan.stages) - 1), plan.rows)
             model(tokens, rows, targets, weights)[0].backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

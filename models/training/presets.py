@@ -9,8 +9,8 @@ from samples import Stage
 @dataclass
 class Preset:
     config: Config
-    tokens: int  # of one step
-    rows: int  # drawn for the loss in one step
+    tokens: int  # per step
+    rows: int  # sampled for the loss per step
     rate: float  # peak learning rate
     lengths: tuple = (256, 320, 448, 704, 1100)
     stages: list[Stage] = field(default_factory=list)
@@ -21,8 +21,8 @@ class Preset:
         a, b, c, d, e = self.lengths
         n = lambda length: max(1, self.tokens // length)
         many = 1 + max(0, (e - 1100) // 800)  # longer samples carry more facts and questions
-        # The last wording (value before owner) and quoting by words from a sentence's middle need looking back from a
-        # match, which is left to machines with time for it.
+        # The last wording (value before owner) and quotes from the middle of a sentence require looking back from a
+        # match. They are left to machines with enough training time.
         known, middle = (11, 0.0) if many == 1 else (12, 0.3)
         self.stages = [
             Stage("two wordings", a, n(a), 4, 3, wordings=2, forms=3, quotes=0.2, advance=0.75),
@@ -51,6 +51,6 @@ def preset(name: str) -> Preset:
     if name == "large":  # 17 M parameters; one GPU, under half an hour
         config = Config(width=384, layers=9, heads=6, kv_heads=2, hidden=1024, rope_theta=1e9, context=8192)
         return Preset(config, tokens=98_304, rows=24_576, rate=1e-3, lengths=(256, 512, 1024, 2048, 4096))
-    if name == "tiny":  # for trying the recipe out: a minute
+    if name == "tiny":  # for trying out the recipe; a minute
         return Preset(Config(layers=4, hidden=128), tokens=2200, rows=512, rate=6e-4, lengths=(192, 192, 256, 256, 384))
     raise SystemExit(f"error: no preset {name}; there are small, large and tiny")

@@ -30,19 +30,19 @@ class Stage:
     quotes: float = 0.0  # share of questions that ask for a sentence
     middle: float = 0.0  # share of those whose words come from the middle of the sentence
     prose: bool = True  # book sentences between the facts
-    copy: bool = False  # instead of all this: a piece of a book, twice
+    copy: bool = False  # instead of all the above: a passage of a book, twice
     advance: float = 0.8  # exact answers (token accuracy for `copy`) on unseen names at which the next stage begins
 
 
 class Maker:
     def __init__(self, codec: Codec, books: list, unseen: bool, seed: int):
         self.codec, self.unseen, self.rng = codec, unseen, random.Random(seed)
-        # All sentences of all books, in order, with a mark where a paragraph ends.
+        # All sentences of all books, in order, each with a flag for the end of a paragraph.
         self.lines = [(s, i == len(p) - 1) for book in books for p in book for i, s in enumerate(p)]
         self.open_turn = codec.open_turn()
         self.ask = codec.text("\n\nQuestion: ")
         self.open_answer = codec.open_answer()
-        self.again = codec.text("\n") + self.open_turn  # the next turn of the same talk
+        self.again = codec.text("\n") + self.open_turn  # the next turn of the same conversation
 
     def prose(self, characters: int) -> list[tuple[str, bool]]:
         at = self.rng.randrange(len(self.lines) - 2000)
@@ -71,20 +71,20 @@ class Maker:
             return self.copied(stage)
         known = facts.draw(rng, stage.facts, self.unseen)
         planted = [f.sentence(rng.randrange(stage.wordings)) for f in known]
-        # Room: about 40 tokens a question, 18 a planted fact, 3.1 characters a token of prose.
+        # Space left for prose: about 40 tokens per question, 18 per planted fact, 3.1 characters per token of prose.
         room = stage.length - 40 * stage.questions - 18 * stage.facts - 8
         text, quotable = self.document(int(room * 3.1) if stage.prose else 0, planted)
         ids = self.open_turn + self.codec.text(text)
         weights = [TEXT] * len(ids)
         asked = rng.sample(known, min(len(known), stage.questions))
-        for i in range(stage.questions + 2):  # two more than planned, where there is room
+        for i in range(stage.questions + 2):  # two more than planned, if they fit
             if rng.random() < stage.quotes and (quote := self.quote(quotable, rng.random() < stage.middle)):
                 question, parts = quote
             else:
                 fact = asked[i % len(asked)]
                 question = fact.question(rng.randrange(stage.forms))
                 before = fact.answer_before_value()
-                # The space before a word belongs to the word's token, so the seam lies before the space.
+                # A word's token includes the space before it, so the split is before the space.
                 parts = [(before.rstrip(), RESTATED), (" " + fact.value + ".", VALUE)]
             head = (self.again if i else []) + self.ask + self.codec.text(question) + self.open_answer
             pieces = [self.codec.text(part) for part, _ in parts]
@@ -131,7 +131,7 @@ class Maker:
         made = [self.sample(stage) for _ in range(batch or stage.batch)]
         ids = torch.tensor([m[0] for m in made])
         weights = torch.tensor([m[1] for m in made])[:, 1:].flatten()
-        # All answer tokens if there is room, filled up with text; what is left over has weight zero.
+        # All answer tokens if they fit, filled up with text tokens; the remaining ones get weight zero.
         keys = torch.rand(weights.shape, generator=torch.Generator().manual_seed(self.rng.getrandbits(40)))
         rows = min(rows, len(weights))
         drawn = torch.where(weights > 0, keys.log() / weights.clamp(min=1e-6), -torch.inf).topk(rows).indices

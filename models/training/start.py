@@ -25,9 +25,10 @@ UNIT = 0.05  # standard deviation of one embedding entry
 SLOW = 4e-4  # rotary pairs slower than this (radians a token) match content across a thousand tokens and more
 
 
-# How much a matching head's score counts (this token, the token before, the words around), for the two heads of a group.
+# Weights of a matching head's score (this token, the previous token, the words around), for the two heads of a GQA
+# group.
 MATCH = ((6.0, 4.0, 1.5), (7.0, 4.0, 2.0))
-COPY = {1: 3.0, 3: 2.0}  # how strongly layers 1 and 3 write what they found
+COPY = {1: 3.0, 3: 2.0}  # how strongly layers 1 and 3 write the tokens they matched
 
 
 @torch.enable_grad()
@@ -72,17 +73,17 @@ def structured(model: Reader, token_counts: Tensor, seed: int = 0) -> None:
         if p.dim() == 2:
             std = 0.02 if not name.endswith(("out", "down")) else 0.02 / math.sqrt(2 * c.layers)
             p.normal_(0, std, generator=g)
-            p[:, constant] = 0  # the constant is large: nothing random may lean on it
+            p[:, constant] = 0  # the constant is large, so random weights must not depend on it
 
-    # Embedding. Content codes shrink with how often a token occurs: rare ones about 1, "the" about 0.1.
+    # Embedding. Content codes shrink with a token's frequency: about 1 for rare tokens, about 0.1 for "the".
     e = torch.zeros(c.vocabulary, d)
     e[:, at["identity"]] = torch.randn(c.vocabulary, sizes["identity"], generator=g) * UNIT
     share = (token_counts.float() + 1) / token_counts.sum()
     rarity = (-(share.log()) / 9).clamp(0.3, 1.0).pow(2)
     e[:, at["content"]] = torch.randn(c.vocabulary, sizes["content"], generator=g) * UNIT * rarity[:, None]
     e += torch.randn(c.vocabulary, d, generator=g) * UNIT * 0.05
-    # Every row the same length: the first RMSNorm then gives every token the same constant, and the positional heads
-    # of layer 0 stay clean.
+    # All rows have the same length, so that the first RMSNorm gives every token the same constant, and the positional
+    # heads of layer 0 remain clean.
     e *= UNIT * math.sqrt(sizes["identity"] + sizes["content"] / 2) / e.norm(dim=1, keepdim=True)
     e[:, constant] = 0.3
     model.embedding.copy_(e)
@@ -94,7 +95,7 @@ def structured(model: Reader, token_counts: Tensor, seed: int = 0) -> None:
     k_rows = lambda h: slice((c.heads + h) * hd, (c.heads + h + 1) * hd)
     v_rows = lambda h: slice((c.heads + c.kv_heads + h) * hd, (c.heads + c.kv_heads + h + 1) * hd)
 
-    # Layer 0: heads that look at positions. kv head 0 carries identity codes, kv head 1 content codes.
+    # Layer 0: heads that attend by position. KV head 0 carries identity codes, KV head 1 content codes.
     first = model.blocks[0]
     first.qkv.mul_(0.1)
     first.out.mul_(0.25)
@@ -109,7 +110,7 @@ def structured(model: Reader, token_counts: Tensor, seed: int = 0) -> None:
         first.qkv[q_rows(h)] = 0
         # score = q . rotate(k): with k = (1, 0) in every pair, q = (a, -b) gives a cos + b sin of the distance.
         first.qkv[q_rows(h), constant] = torch.cat((ab[:, 0], -ab[:, 1])) * math.sqrt(hd) / c0
-    code = orthonormal(hd, sizes["identity"], g)  # identity -> 64-dimensional code that layer 0 hands on
+    code = orthonormal(hd, sizes["identity"], g)  # identity -> 64-dimensional code that layer 0 passes on
     first.qkv[v_rows(0), at["identity"]] = code / scale
     content = min(sizes["content"], hd)
     first.qkv[v_rows(1), at["content"]][:content] = 0
@@ -122,7 +123,7 @@ def structured(model: Reader, token_counts: Tensor, seed: int = 0) -> None:
         for r, column in zip(rows, columns):
             first.out[r, column] = gain
 
-    # Matching heads. Their queries and keys live in the slow pairs only, where rotation hardly matters.
+    # Matching heads. Their queries and keys use the slow pairs only, which rotation hardly affects.
     slow = (frequencies(c) < SLOW).nonzero().flatten()
     dims = torch.cat((slow, slow + hd // 2))
     for layer in (1, 3) if c.layers > 4 else (1,):

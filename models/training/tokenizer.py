@@ -29,9 +29,10 @@ def train(corpus: Path, size: int = VOCABULARY) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size, special_tokens=CONTROL, show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),  # all 256 bytes: no text is ever unknown
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),  # all 256 bytes, so no text is unknown
     )
-    # Straight quotes and the words that questions are made of are rare in old books: a twentieth of modern wording.
+    # Straight quotes and the words of questions are rare in old books, so about a twentieth of the text is modern
+    # wording.
     text = ["\n\n".join(" ".join(p) for p in book) for book in books.load(corpus, validation=False)]
     text += facts.sample_text(seed=1, count=20_000)
     tokenizer.train_from_iterator(text, trainer)
@@ -58,7 +59,7 @@ class Codec:
     def decode(self, ids: list[int]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=True)
 
-    # The segments of a prompt, encoded one by one and joined: engines do the same, so no merge ever crosses a seam.
+    # The segments of a prompt are encoded separately and joined, as engines do, so no merge crosses a segment boundary.
     def open_turn(self) -> list[int]:
         return [IM_START] + self.text("user\n")
 

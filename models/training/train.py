@@ -1,4 +1,4 @@
-"""Trains the model in the box: `python train.py --corpus BOOKS --out DIR --minutes 90` (CPU) or
+"""Trains the built-in model: `python train.py --corpus BOOKS --out DIR --minutes 90` (CPU) or
 `python train.py --corpus BOOKS --out DIR --minutes 20 --device cuda --preset large`.
 
 Run again with the same --out to go on where it stopped. The learning rate falls with the time used, so a busy machine
@@ -59,7 +59,7 @@ def answer_spans(weights: list[float]) -> list[tuple[int, int, str]]:
         if w >= RESTATED and begin is None:
             begin = i
         elif w < RESTATED and begin is not None:
-            if i < len(weights):  # one that runs over the sample's end is incomplete
+            if i < len(weights):  # a span that extends beyond the sample is incomplete
                 spans.append((begin, i, "fact" if weights[begin] == RESTATED else "quote"))
             begin = None
     return spans
@@ -147,7 +147,7 @@ def main() -> None:
     model.to(args.device)
     if args.from_stage is not None:
         state["stage"] = args.from_stage
-    # The embedding learns slower: its codes are what the structured start stands on.
+    # The embedding has a lower learning rate, because the structured initialisation depends on its codes.
     codes = [model.embedding]
     others = [q for n, q in model.named_parameters() if n != "embedding"]
     optimizer = torch.optim.AdamW(
@@ -196,7 +196,8 @@ def main() -> None:
             print(f"{entry['minutes']:6.1f} min  step {entry['step']}  {stage.name} ({stage.length})  loss {entry['loss']:.3f}  "
                   f"held out {held}  {entry['tokens_per_second']} tokens/s", flush=True)
             recent = [h["held_out"]["fact"] or 0 for h in state["history"][-2:] if h["stage"] == state["stage"]]
-            # The next stage begins when this one is mastered, or when its share of the first 60 % of the time is up.
+            # The next stage begins when this one is mastered, or when its share of the first 60 % of the time is used
+            # up.
             mastered = len(recent) == 2 and sum(recent) / 2 >= stage.advance
             late = used > 0.6 * (state["stage"] + 1) / (len(plan.stages) - 1)
             if (mastered or late) and state["stage"] + 1 < len(plan.stages):
@@ -204,8 +205,8 @@ def main() -> None:
                 stage_index.value = state["stage"]
             sums, marked = [0.0, 0, 0], time.time()
             save()
-            clock = time.time()  # measuring and saving are not training time for the log, but see below
-            state["seconds"] += clock - now  # ... they are for the wall-clock budget
+            clock = time.time()  # evaluation and saving do not count as training time in the log ...
+            state["seconds"] += clock - now  # ... but do count for the wall-clock budget
     save()
     print("done; next: python export_gguf.py --out", args.out)
 

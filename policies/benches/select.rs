@@ -1,8 +1,8 @@
-//! Times choosing: `cargo bench -p kept-policies`. The processor chooses for a GPU too, so what it takes for a layer stands beside
-//! what the GPU takes to read that layer (docs/GPU-step.md).
+//! Times row selection: `cargo bench -p kept-policies`. The CPU selects rows also when the model runs on a GPU, so the
+//! selection time per layer is to be compared with the time in which the GPU prefills that layer (docs/GPU-step.md).
 //!
-//! Scores are drawn: a few tokens stand out from many, as attention has it. On one thread and on all (`CANDLE_NUM_THREADS` sets how
-//! many); the median of the layers.
+//! Scores are synthetic: a few tokens have much higher scores than the rest, as in real attention. The benchmark runs
+//! on one thread and on all threads (`CANDLE_NUM_THREADS` sets how many) and prints the median over the layers.
 
 use std::hint::black_box;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use std::time::Instant;
 use kept_kernels::{bandwidth, threads};
 use kept_policies::{ModelShape, Observation, Parameters, PromptShape, build};
 
-/// The heads of an 8B model.
+/// The shape of an 8B model's attention.
 const SHAPE: ModelShape = ModelShape {
     layers: 8,
     q_heads: 32,
@@ -19,7 +19,7 @@ const SHAPE: ModelShape = ModelShape {
     head_dim: 128,
 };
 const ROWS: usize = 2048;
-/// Methods that look at the prompt through a window of its last queries.
+/// Methods that score the prompt by an observation window.
 const METHODS: [&str; 7] = [
     "snapkv",
     "pyramidkv",
@@ -57,7 +57,7 @@ fn main() {
     }
 }
 
-/// What `work` says that runs on the calling thread or another, but on one: work inside work is not shared.
+/// Runs `work` on a single thread: parallel work inside parallel work is not parallelised.
 fn on_one_thread(work: impl Fn() -> f64 + Sync) -> f64 {
     let said = Mutex::new(0.0);
     threads::for_each(2, |item| {
@@ -93,7 +93,7 @@ fn milliseconds(name: &str, tokens: usize, scores: &[f32]) -> f64 {
     1e3 * seconds[seconds.len() / 2]
 }
 
-/// Numbers between 0 and 1 of which most are small.
+/// Synthetic scores between 0 and 1, most of them small.
 fn drawn(count: usize) -> Vec<f32> {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     let number = |_| {

@@ -1,18 +1,20 @@
-//! AdaKV: heads share a layer's rows by need instead of evenly (Feng et al., "Ada-KV: Optimizing KV Cache Eviction by Adaptive
-//! Budget Allocation for Efficient LLM Inference", arXiv 2407.11550, algorithms 1 and 2).
+//! AdaKV: the heads of a layer share its rows by need instead of evenly (Feng et al., "Ada-KV: Optimizing KV Cache
+//! Eviction by Adaptive Budget Allocation for Efficient LLM Inference", arXiv 2407.11550, algorithms 1 and 2).
 //!
-//! A wrapper over any method that ranks tokens (`base`). The best `heads x rows` tokens of all heads together say how many rows
-//! each head would like; a part of the even share (`floor`) is kept safe, so that no head starves. Then every head keeps its own
-//! best. The ends that the base protects stay in every head. Heads really differ in length: no row is stored that is not kept.
+//! A wrapper around any method that ranks tokens (`base`). AdaKV selects the top `heads x rows` tokens over all heads
+//! of a layer; the number of them in a head is the head's demand. A share `floor` of the even split is reserved for
+//! every head, so that no head is left without rows. Each head then keeps its own top tokens. The sinks and recent
+//! tokens that the base protects are kept in every head. Heads have different numbers of rows; only kept rows are
+//! stored.
 //!
 //! ```text
-//! per head 3, floor .34      head 0   9 8 7 6 1 1      the best 6 of all: 9 8 7 6 | 5 1  ->  wishes 5 and 1 (a tie: lower first)
+//! per head 3, floor .34      head 0   9 8 7 6 1 1      top 6: 9 8 7 6 1 | 5  ->  demand 5 and 1 (tie: lower first)
 //!                            head 1   5 1 1 1 1 1      5 * .66 + 1 = 4.3, 1 * .66 + 1 = 1.7      ->  4 and 2 rows
 //! ```
 //!
-//! `safeguard = blend` is the paper's rule above. `safeguard = reserve` is kvpress's: each head first gets its best
-//! `floor x rows`, the rest goes to the best of all heads together. (kvpress counts the protected ends among the rows and the safe
-//! ones, so its `alpha` is a larger number for the same split.)
+//! `safeguard = blend` is the paper's rule above. `safeguard = reserve` is the rule of kvpress: each head first gets
+//! its top `floor x rows` tokens; the remaining rows go to the top tokens over all heads. (kvpress counts the
+//! protected tokens among the rows and the reserved rows, so its `alpha` is larger for the same split.)
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::heads::par_map;
@@ -23,7 +25,7 @@ use crate::{
     Positions, PromptShape, Retention, top_positions,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "adakv",
     title: "AdaKV",
@@ -36,7 +38,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             name: "base",
             default: "snapkv",
             range: BASES,
-            meaning: "the method that ranks; its own parameters are set beside",
+            meaning: "the method that ranks; its own parameters can be set too",
         },
         Parameter {
             name: "floor",
@@ -83,35 +85,36 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
 
 const BASES: &str = "a method that ranks tokens: snapkv, pyramidkv, h2o, tova, keydiff, expected_attention or kvzip";
 
-/// How no head is left without rows.
+/// How AdaKV guarantees rows to every head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Safeguard {
-    /// `(1 - floor) * wish + floor * even share`, as in the paper.
+    /// `(1 - floor) * demand + floor * even share`, as in the paper.
     #[default]
     Blend,
-    /// The best `floor * even share` of each head are kept before all heads compete, as in kvpress.
+    /// Each head's top `floor * even share` tokens are kept before all heads compete, as in kvpress.
     Reserve,
 }
 
-/// Rows by need, over a method that ranks.
+/// Rows by need, on top of a method that ranks tokens.
 pub struct AdaKv {
-    /// The method that ranks.
+    /// The method that ranks tokens.
     pub base: Box<dyn Policy>,
-    /// Share of the even split that is safe.
+    /// Share of the even split that is reserved for every head.
     pub floor: f64,
-    /// How it is kept safe.
+    /// How the floor is enforced.
     pub safeguard: Safeguard,
     kv_heads: usize,
 }
 
 impl Safeguard {
-    /// `[heads]`: rows for each head, `per_head` on average, given the scores of the tokens that compete, `[heads][m]`.
+    /// Splits `heads * per_head` rows. `scores` is `[heads][m]`, the scores of the competing tokens; the result is
+    /// `[heads]`, the rows of each head, `per_head` on average.
     pub fn split(self, scores: &[&[f32]], per_head: usize, floor: f64) -> Vec<usize> {
         let heads = scores.len();
         let m = scores.first().map_or(0, |s| s.len());
         let rows = heads * per_head;
         let even = (per_head as f64 * floor) as usize;
-        // One head after the other: what the first ones hold leaves little of the others to look at closely.
+        // Heads run in sequence: the threshold set by the first heads lets `TopK` skip most scores of the later ones.
         let mut all = TopK::new(rows, heads * m);
         match self {
             Safeguard::Reserve if even > 0 => {
@@ -135,7 +138,8 @@ impl Safeguard {
         }
         let blend = |wish: &usize| (*wish as f64 * (1.0 - floor) + even as f64 + 0.5).floor();
         let mut split: Vec<usize> = wishes.iter().map(|w| blend(w) as usize).collect();
-        // Rounding may miss the sum: the largest gives, the smallest takes; of equals the first.
+        // Rounding may miss the sum: take from the head with most rows, give to the head with fewest; on a tie the
+        // first head.
         while split.iter().sum::<usize>() > rows {
             let most = *split.iter().max().unwrap_or(&0);
             if let Some(head) = split.iter().position(|&rows| rows == most) {
@@ -189,7 +193,7 @@ impl Policy for AdaKv {
     }
 
     fn bytes(&self) -> u64 {
-        0 // the base only ranks: it is never asked to select, and holds nothing
+        0 // the base only ranks tokens; its `select` is never called, so it allocates nothing
     }
 
     fn max_rows_per_head(&self, _layer: usize, rows: usize) -> usize {

@@ -1,12 +1,12 @@
-//! Contiguous units of tokens, for methods that keep chunks or blocks instead of single tokens.
+//! Contiguous blocks of tokens, for methods that keep chunks or blocks instead of single tokens.
 //!
 //! ```text
-//! blocks(1..12, 4):   [1 2 3 4] [5 6 7 8] [9 10 11]       the last one may be short
+//! blocks(1..12, 4):   [1 2 3 4] [5 6 7 8] [9 10 11]       the last block may be short
 //! ```
 
 use std::ops::Range;
 
-/// Cuts `span` into units of `size` from its start; the last one may be short.
+/// Cuts `span` into blocks of `size` from its start; the last one may be short.
 pub(crate) fn blocks(span: Range<usize>, size: usize) -> Vec<Range<usize>> {
     let end = span.end;
     span.step_by(size)
@@ -14,7 +14,7 @@ pub(crate) fn blocks(span: Range<usize>, size: usize) -> Vec<Range<usize>> {
         .collect()
 }
 
-/// Mean score of each unit, by its true length.
+/// Mean score of each block, over its actual length.
 pub(crate) fn means(scores: &[f32], blocks: &[Range<usize>]) -> Vec<f64> {
     let sums = sums(scores, blocks);
     (sums.into_iter().zip(blocks))
@@ -22,7 +22,7 @@ pub(crate) fn means(scores: &[f32], blocks: &[Range<usize>]) -> Vec<f64> {
         .collect()
 }
 
-/// Sum of each unit's scores, in f64: units of equal score must not be told apart by rounding.
+/// Sum of each block's scores, in f64, so that rounding does not separate blocks of equal score.
 pub(crate) fn sums(scores: &[f32], blocks: &[Range<usize>]) -> Vec<f64> {
     blocks
         .iter()
@@ -30,7 +30,7 @@ pub(crate) fn sums(scores: &[f32], blocks: &[Range<usize>]) -> Vec<f64> {
         .collect()
 }
 
-/// Indices by falling score; equal scores: the lower index first.
+/// Indices by descending score; on equal scores the lower index first.
 pub(crate) fn ranked(scores: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));

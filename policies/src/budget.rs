@@ -1,29 +1,33 @@
-//! The budget: rows per kv head, a share of the prompt, or bytes for the whole cache.
+//! The budget: rows per KV head, a share of the prompt, or bytes for the whole cache.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::PolicyError;
 
-/// How much of the prompt may stay in memory.
+/// How much of the prompt may be kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Budget {
-    /// Rows per kv head and layer, on average over the layers.
+    /// Rows per KV head and layer, on average over the layers.
     Rows(usize),
     /// Share of the prompt's tokens, in (0, 1].
     Share(f64),
-    /// Bytes for the whole cache: keys and values of all layers and heads together, what the method keeps beside them (look-up tables,
-    /// scores), and the buffers of the answer. [`Budget::rows`] knows rows alone; the engine finds how many fit with the rest.
+    /// Bytes for the whole cache: keys and values of all layers and heads, the method's own data (look-up tables,
+    /// scores), and the decode buffers. [`Budget::rows`] counts only rows; the engine computes how many rows fit
+    /// together with the rest.
     Bytes(u64),
 }
 
 impl Budget {
-    /// Rows per kv head for a prompt of `tokens` tokens, where one row in every head of every layer takes `bytes_per_row`
-    /// bytes. Rounds down; a budget that rounds to nothing is refused.
+    /// Rows per KV head for a prompt of `tokens` tokens. One row in every head of every layer takes `bytes_per_row`
+    /// bytes. Rounds down.
+    ///
+    /// # Errors
+    /// [`PolicyError::BudgetZero`] if the budget rounds to 0 rows.
     pub fn rows(&self, tokens: usize, bytes_per_row: u64) -> Result<usize, PolicyError> {
         let rows = match *self {
             Budget::Rows(rows) => rows,
-            // 1e-9 keeps 10 % of 1,000 at 100 rows whatever the decimal fraction looks like in binary.
+            // 1e-9 makes 10 % of 1,000 exactly 100 rows despite the rounding of binary fractions.
             Budget::Share(share) => (tokens as f64 * share + 1e-9).floor() as usize,
             Budget::Bytes(bytes) => {
                 usize::try_from(bytes / bytes_per_row.max(1)).unwrap_or(usize::MAX)

@@ -1,8 +1,9 @@
-//! CaM: what goes leaves its value behind (Zhang et al., "CaM: Cache Merging for Memory-efficient LLMs Inference", ICML 2024,
-//! openreview LCTmppB165, equation 14).
+//! CaM: evicted values are merged into kept tokens (Zhang et al., "CaM: Cache Merging for Memory-efficient LLMs
+//! Inference", ICML 2024, openreview LCTmppB165, equation 14).
 //!
-//! A wrapper over any method that evicts (`base`). Before a token goes, a share of its value is added to the next `m` kept tokens
-//! after it; keys stay as they are. How much is a chance, the token's attention held against the mean of those tokens':
+//! A wrapper around any method that evicts (`base`). Before a token is evicted, a share of its value is added to the
+//! next `m` kept tokens after it; keys do not change. The share depends on a merge probability `p`: the attention A_i
+//! of the evicted token i, divided by the mean attention of those `m` tokens:
 //!
 //! ```text
 //! p = clamp(A_i / mean(A of targets), 0, 1)          evicted i      kept targets a b c     m = 3
@@ -10,9 +11,10 @@
 //! sample:    v_a += v_i / m  with probability p
 //! ```
 //!
-//! A is the attention of the prompt's last `w` queries, and of every query since. (Sums over the whole prompt would make p 1 for
-//! almost every token: early keys have been seen by more queries.) Only evicted tokens give, their own value and not what they
-//! were given. `expected` is deterministic and the default; ungated merging is worse than eviction, in the paper too.
+//! A is the attention of the prompt's last `w` queries and of every later query. (Sums over the whole prompt would make
+//! p 1 for almost every token, because more queries attend to early keys.) Only evicted tokens are merged, each with
+//! its own value and without earlier merges into it. `expected` is deterministic and the default; merging without `p`
+//! is worse than eviction, in the paper too.
 
 use crate::heads::par_map;
 use crate::slots::SlotNumbers;
@@ -23,7 +25,7 @@ use crate::{
     Softmax, StepObservation, ValueMerge, Window, group_reduce,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "cam",
     title: "CaM",
@@ -36,7 +38,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             name: "base",
             default: "snapkv",
             range: BASES,
-            meaning: "the method that evicts; its own parameters are set beside",
+            meaning: "the method that evicts; its own parameters can be set too",
         },
         Parameter {
             name: "m",
@@ -84,24 +86,24 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
 
 const BASES: &str = "snapkv, pyramidkv, chunkkv, hbw_kv, keydiff, expected_attention, kvzip, pyramidinfer, adakv, streaming_llm, h2o, tova or treekv";
 
-/// Merging of evicted values, over a method that evicts.
+/// Merging of evicted values, on top of a method that evicts.
 pub struct Cam {
     /// The method that evicts.
     pub base: Box<dyn Policy>,
     /// Kept tokens that share an evicted value.
     pub m: usize,
-    /// Whether a merge is drawn instead of expected.
+    /// Whether to sample merges instead of their expectation.
     pub sample: bool,
-    /// Of the generator.
+    /// State of the random generator.
     state: u64,
-    /// Queries observed while reading.
+    /// Queries observed during prefill.
     w: usize,
-    /// Slots that a head may fill while answering; 0 where the base evicts none there.
+    /// Slots that a head may fill during decode; 0 if the base does not evict during decode.
     slots: usize,
     most_spills: usize,
-    /// Attention per slot since the last `w` queries of the prompt.
+    /// Attention per slot: sum over the last `w` queries of the prompt and all later queries.
     seen: SlotNumbers,
-    /// `[slots]`: scratch, slots in order of their positions.
+    /// `[slots]`: scratch buffer, slots sorted by position.
     order: Vec<(Pos, u32)>,
     decode_value_merges: Vec<DecodeValueMerge>,
 }
@@ -111,7 +113,7 @@ fn mean_of(numbers: impl ExactSizeIterator<Item = f32>) -> f32 {
     numbers.sum::<f32>() / count
 }
 
-/// The share of an evicted value: how probable a merge is, given its own attention and the mean of its targets'.
+/// The merge probability of an evicted value, from its attention `own` and the `mean` attention of its targets.
 pub fn merge_probability(own: f32, mean: f32) -> f32 {
     match mean > 0.0 {
         true => (own / mean).clamp(0.0, 1.0),
@@ -121,7 +123,7 @@ pub fn merge_probability(own: f32, mean: f32) -> f32 {
 }
 
 impl Cam {
-    /// The probability itself, or 0 or 1 drawn with it.
+    /// The probability itself, or 0 or 1 sampled with it.
     fn gate(sample: bool, state: &mut u64, probability: f32) -> f32 {
         if !sample {
             return probability;
@@ -135,7 +137,7 @@ impl Cam {
         f32::from(u8::from(uniform < probability))
     }
 
-    /// `[kv_heads][n]`: attention of the window's queries, summed over them.
+    /// `[kv_heads][n]`: attention, summed over the queries of the observation window.
     fn attention(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
         let (n, group) = (observation.tokens, observation.group);
         let rows = self.w.min(n) as f32;
@@ -189,7 +191,7 @@ impl Policy for Cam {
         let window = (0..model.layers).find_map(|layer| self.base.needs(layer).window);
         self.w = window.map_or(window_for(budget) + prompt.tail, |window| window.rows);
         let held = (0..model.layers).filter_map(|layer| self.base.decode_rows(layer));
-        // A base that evicts nothing while answering needs none of it.
+        // A base that does not evict during decode needs no slots.
         self.slots = held.max().map_or(0, |rows| prompt.slots(rows));
         self.seen.start(model.layers, model.kv_heads, self.slots);
         self.most_spills = self.m.min(self.slots) * model.kv_heads;

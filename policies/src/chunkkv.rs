@@ -1,14 +1,16 @@
-//! ChunkKV: whole chunks of text are kept or dropped (Liu et al., "ChunkKV: Semantic-Preserving KV Cache Compression for
+//! ChunkKV: keeps or evicts whole chunks of text (Liu et al., "ChunkKV: Semantic-Preserving KV Cache Compression for
 //! Efficient Long-Context LLM Inference", arXiv 2502.00299, algorithm 1; index reuse: algorithm 2).
 //!
-//! Attention of the last `w` queries, mean over each chunk of `chunk` tokens; the best chunks of the prefix fill `B - w`, the
-//! last one cut to its first tokens. All heads of a layer share one list (the published code), or each has its own. Every layer
-//! scores (tables 4 to 6 and 12 to 18); with `reuse` above 1 (section 4.3) the first of every `reuse` layers scores, and the
-//! others copy its list and observe nothing.
+//! A chunk's score is the mean attention of the last `w` queries over its `chunk` tokens. The top chunks of the prefix
+//! fill `B - w` rows; the last of them is cut to its first tokens. All heads of a layer share one list of positions
+//! (the published code), or each has its own. Every layer computes scores (tables 4 to 6 and 12 to 18). With `reuse`
+//! above 1 (section 4.3) only the first of every `reuse` layers does; the other layers copy its list and observe
+//! nothing.
 //!
-//! `variant=literal` selects as algorithm 1 is printed: the window competes too, and what is selected is cut by position to
-//! `B - w` before the window is added, so that the latest chunks can lose tokens however good they are, and where a selected
-//! chunk overlaps the window fewer than B rows are kept. The scores are sums of probabilities; line 4 prints raw `Q K^T`.
+//! `variant=literal` selects as algorithm 1 is printed: the window competes too, and the selection is cut by position
+//! to `B - w` rows before the window is added. The latest chunks can therefore lose tokens whatever their scores, and
+//! where a selected chunk overlaps the window, fewer than B rows are kept. The scores are sums of probabilities,
+//! whereas line 4 prints raw `Q K^T`.
 //!
 //! ```text
 //! B = 12, w = 4, chunk = 5     clean     0 1 2 . .  . . . . .  10 11 12 13 14  . . . . .  | 20 21 22 23
@@ -25,7 +27,7 @@ use crate::{
     PolicyError, Pos, PromptShape, Retention, Softmax, Window, group_reduce,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "chunkkv",
     title: "ChunkKV",
@@ -90,25 +92,25 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-/// Chunks chosen by the observation window.
+/// Top chunks by the attention of the observation window.
 #[derive(Debug, Clone)]
 pub struct ChunkKv {
-    /// Observation window w; `None` follows the budget.
+    /// Observation window w; `None` derives it from the budget.
     pub window: Option<usize>,
     /// Tokens per chunk.
     pub chunk: usize,
-    /// Selection as algorithm 1 prints it.
+    /// Select as algorithm 1 is printed.
     pub literal: bool,
-    /// One list for all heads of a layer.
+    /// One list of positions for all heads of a layer.
     pub shared: bool,
-    /// Layers that share one list.
+    /// Number of layers that share one list.
     pub reuse: usize,
-    /// First tokens that are always kept (not by the printed algorithm).
+    /// Number of first tokens that are always kept (not in the printed algorithm).
     pub sinks: usize,
     chosen_window: usize,
-    /// What the last layer that scored has kept.
+    /// The positions kept by the last layer that computed scores.
     leader: Retention,
-    /// Positions in that list, over all kv heads.
+    /// Number of positions in `leader`, over all KV heads.
     leader_rows: usize,
 }
 
@@ -117,7 +119,7 @@ impl ChunkKv {
         !layer.is_multiple_of(self.reuse)
     }
 
-    /// The kept positions for one score per token.
+    /// The kept positions, from one score per token.
     fn keep(&self, scores: &[f32], rows: usize) -> Vec<Pos> {
         let n = scores.len();
         let w = self.chosen_window;

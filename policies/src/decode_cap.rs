@@ -1,15 +1,18 @@
-//! What methods do while answering: whether they evict (`decode`), and a cap on the cache of a long answer, for methods that only cut the prompt. Ours, of no paper; off unless `decode_cap` is set.
+//! What methods do during decode: whether they evict (`decode`), and a cap on the cache during a long answer, for
+//! methods that evict only from the prompt. The cap is our own, from no paper, and off unless `decode_cap` is set.
 //!
-//! The cache grows until every head holds its share of `decode_cap` rows and `decode_every` more. Then it is cut back to the
-//! share: what stays is the sinks, the last `decode_w` tokens, and of the others those that the last `decode_w` queries attended
-//! to most (mean over the query heads of a kv head; no pooling, for neighbours in the cache are not neighbours in the text).
+//! The cache grows until every head holds its share of `decode_cap` rows plus `decode_every` more. Then it is cut back
+//! to the share. Kept are the sinks, the last `decode_w` tokens, and the other tokens with the highest attention of the
+//! last `decode_w` queries (mean over the query heads of a KV head; no pooling, because neighbours in the cache are not
+//! neighbours in the text).
 //!
 //! ```text
 //! decode_cap 8, every 4:     rows  8 9 10 11 12 -> 8 9 10 11 12 -> 8 ...
-//! seen by the last w = 2:                 +  +            +  +
+//! observed, w = 2:                        +  +            +  +
 //! ```
 //!
-//! Where a method gives layers or heads unequal rows, each may keep `decode_cap - budget` more than it kept of the prompt.
+//! If a method gives layers or heads different numbers of rows, each head may keep `decode_cap - budget` more rows than
+//! it kept of the prompt.
 
 use crate::token_scores::TokenScores;
 use crate::{
@@ -17,7 +20,7 @@ use crate::{
     PolicyError, Positions, PromptShape, Retention, StepObservation,
 };
 
-/// `decode_cap`, for the table of a method that only cuts the prompt.
+/// The parameter `decode_cap` of methods that evict only from the prompt.
 pub(crate) const DECODE_CAP: Parameter = Parameter {
     name: "decode_cap",
     default: "off",
@@ -25,7 +28,7 @@ pub(crate) const DECODE_CAP: Parameter = Parameter {
     meaning: "rows per head that the cache is cut back to while answering (not in the paper)",
 };
 
-/// `decode_every`, for the same.
+/// The parameter `decode_every` of the same methods.
 pub(crate) const DECODE_EVERY: Parameter = Parameter {
     name: "decode_every",
     default: "64",
@@ -33,7 +36,7 @@ pub(crate) const DECODE_EVERY: Parameter = Parameter {
     meaning: "with decode_cap: tokens between two cuts",
 };
 
-/// `decode_w`, for the same.
+/// The parameter `decode_w` of the same methods.
 pub(crate) const DECODE_W: Parameter = Parameter {
     name: "decode_w",
     default: "32, or decode_every if that is less",
@@ -41,7 +44,7 @@ pub(crate) const DECODE_W: Parameter = Parameter {
     meaning: "with decode_cap: last tokens that vote and stay",
 };
 
-/// `decode`, for methods that evict while answering.
+/// The parameter `decode` of methods that evict during decode.
 pub(crate) const DECODE: Parameter = Parameter {
     name: "decode",
     default: "on",
@@ -49,25 +52,26 @@ pub(crate) const DECODE: Parameter = Parameter {
     meaning: "evict while answering; off cuts the prompt only, as the baselines of PyramidKV and ChunkKV do",
 };
 
-/// Whether `p` lets the method evict while answering.
+/// Whether the parameters `p` enable eviction during decode.
 pub(crate) fn evicts_in_decode(p: &Parameters) -> Result<bool, PolicyError> {
     p.choice(DECODE.name, &[("on", true), ("off", false)], true)
 }
 
-/// The refusal of `decode=off` where a text is read in streaming.
+/// Rejects `decode=off` in streaming mode.
 pub(crate) fn must_evict(method: &'static str, evicts: bool) -> Result<(), PolicyError> {
-    match evicts {
-        true => Ok(()),
-        false => Err(PolicyError::Together {
+    if evicts {
+        Ok(())
+    } else {
+        Err(PolicyError::Together {
             method,
             first: "decode=off".to_owned(),
             second: "streaming mode".to_owned(),
             why: "a text beyond the context length is read by evicting token by token; leave decode on",
-        }),
+        })
     }
 }
 
-/// Puts the cap around `policy` where `values` ask for one and the method knows it.
+/// Wraps `policy` in the cap if `values` set one and the method has the parameter.
 pub(crate) fn capped(
     info: &'static MethodInfo,
     policy: Box<dyn Policy>,
@@ -100,32 +104,32 @@ pub(crate) fn capped(
     })
 }
 
-/// One head's share and what its slots were given by the queries that vote.
+/// One head's share, and the attention of the observed queries per slot.
 #[derive(Debug, Clone, Default)]
 struct Head {
     /// Rows after a cut.
     share: usize,
-    /// `[slots]`
+    /// `[slots]`: sum of the attention of the observed queries.
     seen: Vec<f32>,
 }
 
-/// A method that only cuts the prompt, and a cap on what comes after.
+/// A method that evicts only from the prompt, with a cap on the cache during decode.
 pub struct DecodeCap {
     base: Box<dyn Policy>,
     cap: usize,
     every: usize,
     w: usize,
     sinks: usize,
-    /// `[layers]`: rows that the prompt may have.
+    /// `[layers]`: rows of the prompt.
     rows: Vec<usize>,
-    /// Rows that each head may have beside what it kept of the prompt.
+    /// Rows that each head may have in addition to those kept of the prompt.
     extra: usize,
     kv_heads: usize,
-    /// Slots of the largest head just before a cut.
+    /// Slots of the largest head immediately before a cut.
     most_slots: usize,
     /// `[layers][kv_heads]`
     layers: Vec<Vec<Head>>,
-    /// `[slots]`: slots by rank, scratch of a cut.
+    /// `[slots]`: slots by rank, scratch buffer of a cut.
     order: Vec<u32>,
 }
 

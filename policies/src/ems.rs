@@ -1,23 +1,25 @@
-//! EMS: evict, then merge what is alike ("EMS: Adaptive Evict-then-Merge Strategy for Head-wise KV Cache Compression Based on
-//! Global-Local Importance", eq. 2, 4, 6 and 7, section 4.2). While answering: `ems_decode.rs`.
+//! EMS: evict, then merge similar tokens ("EMS: Adaptive Evict-then-Merge Strategy for Head-wise KV Cache Compression
+//! Based on Global-Local Importance", eq. 2, 4, 6 and 7, section 4.2). For decode see `ems_decode.rs`.
 //!
-//! Score of a prompt token, per kv head (group mean): `max(glo * sum(loc) / sum(glo), loc)`, where `glo` is the attention it got
-//! from every query and `loc` that from the last `w`; mean over neighbours. By score the prefix falls in three: `B - w` class
-//! centres, the next `(gamma - 1) B` to be merged, the rest is dropped; the last `w` tokens are classes of their own.
-//! A token to be merged goes to the centre of highest `R = cos(keys) * cos(values)` if that is at least `tau`; else it is merged
-//! into the zero class, which here is no row at all: it is dropped, and can never take part in attention.
-//! A class's key is the mean of its members' unit keys, not brought back to length 1, its value the mean of their values, both
-//! weighted by `loc`. Every member attends with the length of its own key. The first `protect` centres accept nothing.
+//! The score of a prompt token, per KV head (group mean), is `max(glo * sum(loc) / sum(glo), loc)`, where `glo` is its
+//! attention from every query and `loc` its attention from the last `w` queries; it is averaged over neighbours. By
+//! score the prefix is split into three parts: `B - w` class centres, the next `(gamma - 1) B` tokens to be merged, and
+//! the rest, which is evicted. The last `w` tokens are classes of their own. A token to be merged joins the centre of
+//! highest `R = cos(keys) * cos(values)` if that is at least `tau`; else it joins the zero class. In this
+//! implementation the zero class has no row: the token is evicted and takes no part in attention. A class's key is the
+//! mean of its members' unit keys, not renormalised to length 1; its value is the mean of their values. Both means are
+//! weighted by `loc`. In attention every member has the length of its own key. The first `protect` centres accept no
+//! members.
 //!
 //! ```text
 //! B = 6, w = 2, gamma = 1.5, sinks = 0     score   9  8  1  7  4  6  1  5  |  .  .
 //!                                          token   0  1  2  3  4  5  6  7  |  8  9
-//!                                                  C  C  -  C  m  C  -  m  |  w  w        C centre, m to be merged, - dropped
-//! R(4, 0) >= tau: 4 joins 0; max R(7, .) < tau: 7 is dropped
+//!                                                  C  C  -  C  m  C  -  m  |  w  w     C centre, m to merge, - evicted
+//! R(4, 0) >= tau: 4 joins 0; max R(7, .) < tau: 7 is evicted
 //! ```
 //!
-//! `positions=original` merges keys after RoPE: alike means also close by. `positions=reassigned` merges raw keys; an entry then
-//! stands at its rank among the entries.
+//! `positions=original` merges keys after RoPE, so similar tokens are also close in the text. `positions=reassigned`
+//! merges keys before RoPE; the position of an entry is then its rank among the entries.
 
 use crate::ems_decode::{Head, Rules};
 use crate::heads::par_map;
@@ -28,7 +30,7 @@ use crate::{
     Retention, Snapshot, Softmax, Window, group_reduce, pool, top_positions,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "ems",
     title: "EMS",
@@ -104,25 +106,25 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-/// Evict, then merge.
+/// Evicts, then merges similar tokens.
 #[derive(Default)]
 pub struct Ems {
-    /// Local window w; `None` follows the budget.
+    /// Local window w; `None` derives it from the budget.
     pub window: Option<usize>,
     /// Pooling kernel, odd.
     pub kernel: usize,
     /// Entries as a multiple of the budget, at least 1.
     pub gamma: f64,
-    /// Least redundancy of a merge.
+    /// Minimum redundancy R of a merge.
     pub tau: f32,
-    /// Best centres that accept nothing; `None` takes an 8th of the centres.
+    /// Number of top centres that accept no members; `None` takes an 8th of the centres.
     pub protect: Option<usize>,
-    /// Whether keys are merged with their position.
+    /// Whether keys are merged after RoPE at their original positions, or before RoPE.
     pub positions: Positions,
-    /// First tokens that are always kept.
+    /// Number of first tokens that are always kept.
     pub sinks: usize,
     rules: Rules,
-    /// Entries and rows that a head may fill.
+    /// The most entries and rows of a head.
     entries: usize,
     rows: usize,
     kv_heads: usize,
@@ -172,7 +174,7 @@ impl Policy for Ems {
         self.kv_heads = model.kv_heads;
         self.rows = prompt.slots(centres + window);
         self.entries = prompt.slots(self.rules.entries);
-        // Also without anything to cut: the answer goes on merging.
+        // Applies also if the whole prompt fits: merging continues during decode.
         let needed = window.saturating_add(self.sinks).saturating_add(1);
         let shortest = PromptShape {
             tokens: prompt.tokens.max(needed),
@@ -219,7 +221,7 @@ impl Policy for Ems {
             let parts = (!whole).then(|| Parts::of(&rules, kernel, &glo, &loc));
             (glo, loc, parts)
         });
-        // Whoever compares does so with all there is: one head after the other.
+        // Heads run in sequence: each comparison is itself parallel and uses all threads.
         let compared = parted.iter().enumerate().map(|(head, (.., parts))| {
             let Some(Parts { open, merged, .. }) = parts else {
                 return Vec::new();
@@ -245,9 +247,10 @@ impl Policy for Ems {
         );
         let (heads, merged) = made.into_iter().unzip();
         self.heads[observation.layer] = heads;
-        match whole {
-            true => Retention::Everything,
-            false => Retention::Merge(merged),
+        if whole {
+            Retention::Everything
+        } else {
+            Retention::Merge(merged)
         }
     }
 
@@ -271,7 +274,7 @@ impl Policy for Ems {
     }
 }
 
-/// Every token is a class of its own.
+/// A head in which every token is a class of its own.
 fn every_token(loc: &[f32]) -> MergedHead {
     let entry = |(token, &weight): (usize, &f32)| Entry {
         pos: Pos(token as u32),
@@ -284,18 +287,19 @@ fn every_token(loc: &[f32]) -> MergedHead {
     }
 }
 
-/// The tokens of one head before they are merged.
+/// The split of one head's tokens before the merge.
 struct Parts {
-    /// All classes' centres, ascending.
+    /// The centres of all classes, ascending.
     centres: Vec<u32>,
-    /// Those of them that accept others, ascending.
+    /// The centres that accept members, ascending.
     open: Vec<u32>,
     /// Tokens that may be merged.
     merged: Vec<u32>,
 }
 
 impl Parts {
-    /// By attention from all queries and from the local ones, `glo`, `loc` `[n]`, averaged over `kernel` neighbours.
+    /// Splits by the attention from all queries, `glo` `[n]`, and from the local queries, `loc` `[n]`. Scores are
+    /// averaged over `kernel` neighbours.
     fn of(rules: &Rules, kernel: usize, glo: &[f32], loc: &[f32]) -> Self {
         let &Rules {
             window,
@@ -311,7 +315,8 @@ impl Parts {
         global_local(glo, loc, &mut scores);
         let mut scores = pool(&scores[..prefix], kernel, Pooling::Avg);
         scores[..sinks.min(prefix)].fill(f32::INFINITY);
-        // From here on tokens go by score, of equal ones the lower first; those behind the last that may be merged need no order.
+        // Sort by descending score, on equal scores the lower token first. Tokens that are neither centres nor merged
+        // need no order.
         let before = |a: &u32, b: &u32| {
             let score = |token: &u32| scores[*token as usize];
             score(b).total_cmp(&score(a)).then(a.cmp(b))
@@ -332,7 +337,8 @@ impl Parts {
         }
     }
 
-    /// What is kept: `best` is, of each token that may be merged, the first of the open centres that it is most like; `loc [n]`.
+    /// The kept classes and entries. `best` is, for each token that may be merged, the index of the most similar open
+    /// centre (the first one on ties) and its R; `loc` is `[n]`.
     fn merge(&self, rules: &Rules, best: &[(u32, f32)], loc: &[f32]) -> MergedHead {
         let Self {
             centres,
@@ -369,7 +375,8 @@ pub fn global_local(glo: &[f32], loc: &[f32], scores: &mut [f32]) {
     }
 }
 
-/// In lanes that the compiler makes vectors of: entries are thousands, and this is done for every token of an answer.
+/// Sums in 8 lanes, which the compiler vectorises: a head has thousands of entries, and decode sums them at every
+/// token.
 fn sum(of: &[f32]) -> f64 {
     let mut sums = [0.0f64; 8];
     let (of, rest) = of.as_chunks::<8>();

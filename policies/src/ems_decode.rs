@@ -1,46 +1,49 @@
-//! EMS while answering (appendix A, figure 4b): one kv head's scores, and the one class that merges or goes after each token.
+//! EMS during decode (appendix A, figure 4b): one KV head's scores, and the one class that is merged or evicted after
+//! each token.
 //!
-//! Per step: the new token is an entry and a class of its own; `glo` and `cur` add its probabilities; every `w` steps `past`
-//! takes over `cur` (`loc = past + cur`). The last `w` entries are local. When the oldest of them leaves, its class is one of
-//! the centres, and if these are too many the least important class goes: into the class it is most alike, if that is at least
-//! `tau`, else away with all of its entries. Last, a table that is too long loses one entry; its class stays as it is.
+//! Per step: the new token becomes an entry and a class of its own; its probabilities are added to `glo` and `cur`.
+//! Every `w` steps `cur` replaces `past` (`loc = past + cur`). The last `w` entries are local. When the oldest of them
+//! is no longer local, its class becomes one of the centres. If there are then too many centres, the least important
+//! class is merged into the most similar class if their similarity R is at least `tau`; else it is evicted with all of
+//! its entries. Finally, a table that is too long loses one entry; the class of that entry does not change.
 //!
-//! Where the paper is silent: a class is as important as its best member; the entry that leaves a full table is the one of
-//! lowest score in a class of two or more; of equals the lower position is the better class, and the first entry leaves.
+//! The paper leaves open, decided here: a class is as important as its best member; the entry removed from a full table
+//! is the one of lowest score in a class of two or more members; on equal scores the class of lower position ranks
+//! higher, and the first entry is removed.
 //!
 //! ```text
-//! centres 3, w = 2        classes  0  1  2 | 8  9     + 10      8 becomes a centre: one of {0 1 2 8} must go
+//! centres 3, w = 2        classes  0  1  2 | 8  9     + 10      8 becomes a centre: one of {0 1 2 8} is removed
 //! least important: 1      R(1, 2) >= tau:  0  2+1  8 | 9 10     entries of 1 now read row 2
-//!                         else:            0  2    8 | 9 10     entries of 1 are dropped
+//!                         else:            0  2    8 | 9 10     entries of 1 are evicted
 //! ```
 
 use crate::ems::global_local;
 use crate::snapshot::{self, Snapshot};
 use crate::{ClassChange, ClassHead, ClassStep, MergedHead, Pos, Row, Union};
 
-/// The numbers that all heads share.
+/// Limits and thresholds, shared by all heads.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Rules {
-    /// w.
+    /// Number of local entries, w.
     pub(crate) window: usize,
-    /// Classes beside the local ones.
+    /// The most classes that are not local.
     pub(crate) centres: usize,
-    /// Most entries.
+    /// The most entries.
     pub(crate) entries: usize,
-    /// Least redundancy of a merge.
+    /// Minimum redundancy R of a merge.
     pub(crate) tau: f32,
-    /// Best classes that accept nothing.
+    /// Number of top classes that accept no members.
     pub(crate) protect: usize,
-    /// First tokens, which never go.
+    /// Number of first tokens, which are never evicted.
     pub(crate) sinks: usize,
 }
 
 impl Rules {
-    /// A member that nobody looks at weighs this much.
+    /// Minimum weight of a member, also without any attention.
     pub(crate) const LEAST_WEIGHT: f32 = 1e-9;
 }
 
-/// One kv head's entries in order of position.
+/// One KV head's entries in order of position.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Head {
     rules: Rules,
@@ -52,21 +55,21 @@ pub(crate) struct Head {
     cur: Vec<f32>,
     /// Steps in the current window.
     steps: usize,
-    /// `[entries]` scratch: local attention.
+    /// `[entries]` scratch buffer: local attention.
     loc: Vec<f32>,
-    /// `[entries]` scratch: score.
+    /// `[entries]` scratch buffer: scores.
     scores: Vec<f32>,
-    /// `[rows]` scratch: score of each class, `None` where it is local or no class.
+    /// `[rows]` scratch buffer: importance of each class; `None` for a local class or a row without a class.
     importance: Vec<Option<Standing>>,
-    /// `[rows]` scratch: centres.
+    /// `[rows]` scratch buffer: centres with their ranks.
     order: Vec<Ranked>,
-    /// `[rows]` scratch: centres that accept others.
+    /// `[rows]` scratch buffer: centres that accept members.
     open: Vec<u32>,
-    /// `[rows]` scratch: how alike each of them is to the one that goes.
+    /// `[rows]` scratch buffer: cosine of each of these centres' keys with the key of the class to remove.
     alike: Vec<f32>,
 }
 
-/// Where a class stands among the others.
+/// The importance of a class.
 #[derive(Debug, Clone, Copy)]
 struct Standing {
     sink: bool,
@@ -74,17 +77,17 @@ struct Standing {
     members: u32,
 }
 
-/// A centre among others: the less, the better.
+/// A centre with its rank; a smaller value is more important.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Ranked {
-    /// From the highest bit: 0 of a sink, 31 bits that fall as the score rises, the centre's position.
+    /// From the highest bit: 0 for a sink, else 1; 31 bits that decrease as the score increases; the centre's position.
     rank: u64,
     class: u32,
 }
 
 impl Ranked {
     fn new(standing: &Standing, class: u32, centre: Pos) -> Self {
-        // Of numbers from 0 on the bits are in the order of the numbers.
+        // The bit patterns of non-negative floats have the same order as their values.
         let score = u64::from(i32::MAX as u32 - standing.score.abs().to_bits());
         Self {
             rank: u64::from(!standing.sink) << 63 | score << 32 | u64::from(centre.0),
@@ -93,7 +96,7 @@ impl Ranked {
     }
 }
 
-/// A cosine is at most this, however it was rounded.
+/// Upper bound of a cosine, including rounding errors.
 const MOST_ALIKE: f32 = 1.001;
 
 impl ClassHead for Head {
@@ -110,14 +113,14 @@ impl ClassHead for Head {
 }
 
 impl Head {
-    /// f32 numbers per entry: three that last and two of scratch.
+    /// f32 numbers per entry: three persistent and two scratch.
     pub(crate) const NUMBERS: usize = 5;
 
-    /// Bytes per row, all scratch.
+    /// Bytes of scratch buffers per row.
     pub(crate) const ROW_BYTES: usize =
         size_of::<Option<Standing>>() + size_of::<Ranked>() + size_of::<u32>() + size_of::<f32>();
 
-    /// A head after the prompt, with room for so many `(entries, rows)`; `glo`, `loc` `[n]`.
+    /// A head after prefill, with capacity for `(entries, rows)`. `glo` and `loc` are `[n]`.
     pub(crate) fn new(
         rules: Rules,
         kept: &MergedHead,
@@ -136,7 +139,7 @@ impl Head {
             cur: vec![0.0; kept.entries.len()],
             ..Self::default()
         };
-        // All memory is made here, and only what this head can fill.
+        // Allocate everything now, and only what this head can fill.
         for list in [&mut head.glo, &mut head.past, &mut head.cur] {
             list.reserve_exact(most.saturating_sub(list.len()));
         }
@@ -184,7 +187,7 @@ impl Head {
             }
         }
         if self.glo.len() > rules.entries {
-            // Only after a merge or without a change: dropping a class makes room.
+            // Reached only after a merge or without a change: evicting a class also removes its entries.
             let mut dropped: Option<usize> = None;
             for entry in 0..old {
                 if dropped.is_none_or(|d| self.scores[entry] < self.scores[d])
@@ -213,7 +216,7 @@ impl Head {
         global_local(&self.glo, &self.loc, &mut self.scores);
     }
 
-    /// The classes of the first `old` entries.
+    /// Ranks the classes of the first `old` entries.
     fn rank(&mut self, step: &ClassStep<'_>, old: usize, rules: &Rules) {
         self.importance.clear();
         self.importance.resize(step.centres.len(), None);
@@ -245,7 +248,7 @@ impl Head {
         }
     }
 
-    /// The least important class, which goes to the end of `order`.
+    /// The least important class. Moves it to the end of `order`.
     fn worst(&mut self) -> u32 {
         let last = self.order.len() - 1;
         let (mut at, mut worst) = (last, self.order[last]);
@@ -258,14 +261,14 @@ impl Head {
         worst.class
     }
 
-    /// The class that `gone`, the last of `order`, is merged into, if one is alike enough.
+    /// The class into which `gone`, the last of `order`, is merged; `None` if no class reaches `tau`.
     fn destination(&mut self, step: &ClassStep<'_>, gone: u32, rules: &Rules) -> Option<Union> {
         let last = self.order.len() - 1;
         let sinks = self.order.iter().filter(|c| self.is_sink(c.class)).count();
         let guarded = rules.protect.max(sinks).min(last);
         let others = &mut self.order[..last];
         if 0 < guarded && guarded < last {
-            // The best come before it, in whatever order.
+            // Partition: the top `guarded` classes come first, unordered.
             others.select_nth_unstable(guarded);
         }
         self.open.clear();
@@ -276,7 +279,7 @@ impl Head {
         let mut best: Option<(f32, Pos, u32)> = None;
         for (&class, keys) in self.open.iter().zip(&self.alike) {
             let wanted = best.map_or(rules.tau, |(alike, ..)| alike);
-            // Most classes end here: whatever their values are, they cannot be as alike as that.
+            // Most classes are rejected by their key alone: even equal values could not raise R enough.
             if keys.abs() * MOST_ALIKE < wanted {
                 continue;
             }
@@ -304,7 +307,7 @@ impl Head {
         self.importance[class as usize].is_some_and(|s| s.sink)
     }
 
-    /// Local attention of all members.
+    /// Sum of the local attention of all members.
     fn weight(&self, step: &ClassStep<'_>, class: u32) -> f32 {
         let of_class = step.classes.iter().zip(&self.loc);
         of_class
@@ -313,7 +316,7 @@ impl Head {
             .sum()
     }
 
-    /// Members of the class that an entry of `class` belongs to after `change`.
+    /// Number of members, after `change`, of the class that contains the entries of `class`.
     fn members_after(&self, class: u32, change: &ClassChange) -> u32 {
         let members = |c: u32| self.importance[c as usize].map_or(0, |s| s.members);
         match (change.gone, change.into) {
@@ -326,7 +329,7 @@ impl Head {
         }
     }
 
-    /// Drops entries, in all lists; the order stays.
+    /// Removes entries from all lists and keeps the order.
     fn retain(&mut self, stays: impl Fn(usize) -> bool) {
         for list in [&mut self.glo, &mut self.past, &mut self.cur] {
             let mut entry = 0;

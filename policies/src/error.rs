@@ -1,28 +1,31 @@
-//! What can be wrong with a method, its parameters or its budget. Every message names the value and the way out.
+//! Errors of a method, its parameters or its budget. Every message names the value and what to do about it.
 
-/// Why a method cannot run as asked.
+/// Why a method cannot run as configured.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PolicyError {
     /// No method has this name.
     #[error("unknown method '{name}'; the methods are {known}")]
     UnknownMethod {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// All names, comma separated.
         known: String,
     },
     /// The method has no parameter of this name.
-    #[error("{method} has no parameter '{name}'; it has {known}")]
+    #[error("{} has no parameter '{name}'; it has {known}", title(method))]
     UnknownParameter {
         /// The method.
         method: &'static str,
-        /// What was set.
+        /// The name that was set.
         name: String,
         /// The method's parameters, comma separated, or "none".
         known: String,
     },
     /// A parameter's value is not in its range.
-    #[error("{method}: {name}={value} is not allowed; {name} takes {range}")]
+    #[error(
+        "{}: {name}={value} is not allowed; {name} takes {range}",
+        title(method)
+    )]
     Value {
         /// The method.
         method: &'static str,
@@ -30,41 +33,42 @@ pub enum PolicyError {
         name: &'static str,
         /// The value as given.
         value: String,
-        /// What it takes, in words.
+        /// The allowed values, as text.
         range: &'static str,
     },
     /// `--set` text that is not `name=value[,name=value]`.
     #[error("'{0}' is not name=value; write for example w=16,kernel=7")]
     Assignment(String),
-    /// A budget that cannot be read.
+    /// A budget that cannot be parsed.
     #[error(
         "budget '{0}' is not understood; write rows per head (512), a share of the prompt (25%) or bytes for the whole cache (512MiB)"
     )]
     BudgetText(String),
-    /// A budget of nothing.
-    #[error("a budget of {0} keeps nothing; give at least 1 row, for example --budget 25%")]
+    /// A budget of 0 rows.
+    #[error("a budget of {0} keeps nothing; give at least 1 row, for example 25%")]
     BudgetZero(String),
-    /// A share above one.
+    /// A share above 100 %.
     #[error("a budget of {0} is more than the whole prompt; a share is at most 100%")]
     BudgetShare(String),
-    /// Fewer rows than the method must keep by its own rules.
+    /// A budget of fewer rows than the method always keeps.
     #[error(
-        "{method} needs a budget of at least {needed} rows per head ({why}), but the budget is {rows} of the prompt's {tokens} tokens; raise --budget to {needed} or set less"
+        "{} needs a budget of at least {needed} rows per head ({why}), but the budget is {rows} of the prompt's {tokens} tokens; raise the budget to {needed} or set less",
+        title(method)
     )]
     BudgetTooSmall {
         /// The method.
         method: &'static str,
-        /// Rows per kv head asked for.
+        /// Requested rows per KV head.
         rows: usize,
-        /// Rows per kv head the method needs.
+        /// Rows per KV head that the method needs.
         needed: usize,
-        /// What the needed rows are made of.
+        /// The parts of the needed rows.
         why: String,
         /// Prompt length, in tokens.
         tokens: usize,
     },
     /// Two settings that exclude each other.
-    #[error("{method}: {first} does not go with {second}; {why}")]
+    #[error("{}: {first} does not go with {second}; {why}", title(method))]
     Together {
         /// The method.
         method: &'static str,
@@ -72,47 +76,67 @@ pub enum PolicyError {
         first: String,
         /// The other.
         second: String,
-        /// The reason, and the way out.
+        /// The reason, and what to do about it.
         why: &'static str,
     },
-    /// A budget below what a method can reach by dropping tokens on their way through the layers.
+    /// A budget below what a method can reach by dropping tokens between layers.
     #[error(
-        "{method} with {setting} keeps at least {least} rows per head on average of this prompt of {tokens} tokens, but the budget is {rows}; raise --budget to {least}, or set {instead}"
+        "{} with {setting} keeps at least {least} rows per head on average of this prompt of {tokens} tokens, but the budget is {rows}; raise the budget to {least}, or set {instead}",
+        title(method)
     )]
     OutOfReach {
         /// The method.
         method: &'static str,
-        /// The setting that makes it so.
+        /// The setting that limits the method.
         setting: String,
-        /// Rows per kv head asked for.
+        /// Requested rows per KV head.
         rows: usize,
-        /// The fewest that it reaches, mean over the layers.
+        /// The fewest rows that the method can reach, mean over the layers.
         least: usize,
         /// Prompt length, in tokens.
         tokens: usize,
-        /// What to set instead.
+        /// The setting to use instead.
         instead: &'static str,
     },
-    /// A text longer than the model's context, for a method that must see all of it before it cuts.
+    /// A text longer than the context length, for a method that needs the whole prompt before it evicts.
     #[error(
-        "{method} looks at the whole prompt before it cuts, so it cannot read in streaming mode; the methods that can are {able}"
+        "{} looks at the whole prompt before it cuts, so it cannot read in streaming mode; the methods that can are {able}",
+        title(method)
     )]
     NoStreaming {
         /// The method.
         method: &'static str,
-        /// The methods that can, comma separated.
+        /// The methods that support streaming mode, comma separated.
         able: String,
     },
-    /// A cap on the answer's cache below what is kept of the prompt.
+    /// A cap on the cache during decode that is below the rows kept of the prompt.
     #[error(
-        "{method}: decode_cap={cap} is less than the {rows} rows per head that are kept of the prompt; set decode_cap to {rows} or more, or lower --budget"
+        "{}: decode_cap={cap} is less than the {rows} rows per head that are kept of the prompt; set decode_cap to {rows} or more, or lower the budget",
+        title(method)
     )]
     CapTooSmall {
         /// The method.
         method: &'static str,
-        /// The cap asked for.
+        /// The requested cap.
         cap: usize,
-        /// Rows per kv head that are kept of the prompt.
+        /// Rows per KV head kept of the prompt.
         rows: usize,
     },
+}
+
+impl PolicyError {
+    /// The parameter that the error is about, if any.
+    pub fn parameter(&self) -> Option<&str> {
+        match self {
+            Self::UnknownParameter { name, .. } => Some(name),
+            Self::Value { name, .. } => Some(name),
+            Self::CapTooSmall { .. } => Some("decode_cap"),
+            _ => None,
+        }
+    }
+}
+
+/// The title of a method, as in its paper.
+fn title(name: &str) -> &str {
+    crate::find(name).map_or(name, |info| info.title)
 }

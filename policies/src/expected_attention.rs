@@ -1,18 +1,20 @@
-//! Expected Attention: what queries that are still to come will attend to, from what queries were so far (Devoto et al.,
-//! "Expected Attention: KV Cache Compression by Estimating Attention from Future Queries Distribution", arXiv 2510.00636).
+//! Expected Attention: keeps what future queries are expected to attend to, estimated from past queries (Devoto et al.,
+//! "Expected Attention: KV Cache Compression by Estimating Attention from Future Queries Distribution", arXiv
+//! 2510.00636).
 //!
-//! Queries before RoPE are taken to be normally distributed, with the mean and covariance of the prompt's own (its first tokens
-//! left out), and turned by the mean rotation of the next `future` positions. For such a query the expected weight of a key has
-//! a closed form; its softmax over the prompt, mean over the query heads of a kv head, times the length of the value, is the
-//! score. No question needed. Decode only appends.
+//! Queries before RoPE are modelled as normally distributed, with mean μ and covariance Σ of the prompt's own queries
+//! (without its first tokens), both rotated by the mean RoPE rotation of the next `future` positions. For a query from
+//! this distribution the expected unnormalised weight of a key has a closed form. Its softmax over the prompt, averaged
+//! over the query heads of a KV head, times the norm of the value, is the score. No question is needed. Decode only
+//! appends.
 //!
-//! Where a question follows the document, the prompt ends here with the document: only its queries are counted, only its keys compete,
-//! the expected positions begin behind it, and what stands there always stays. So the ranking is the same for every question (kvpress
-//! compresses before it asks, too).
+//! If a question follows the document, the prompt ends with the document for this method: only the document's queries
+//! are counted, only its keys compete, the expected positions begin after it, and all tokens after it are always kept.
+//! The ranking is therefore the same for every question (kvpress, too, compresses before the question).
 //!
 //! ```text
-//! q ~ N(mu, C)      E exp(q k / sqrt(d)) = exp( mu k / sqrt(d)  +  k C k / 2d )
-//! score(k) = (mean over the group of softmax(...) + epsilon) * |v|
+//! q ~ N(μ, Σ)       E exp(qᵀk / √d) = exp( μᵀk / √d  +  kᵀΣk / 2d )
+//! score(k) = (mean over the group of softmax(...) + ε) * ‖v‖
 //! ```
 
 use kept_kernels::softmax;
@@ -24,7 +26,7 @@ use crate::{
     Policy, PolicyError, PromptShape, Retention, ScoreCacheKey,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "expected_attention",
     title: "Expected Attention",
@@ -83,21 +85,21 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-/// The expected attention of coming queries.
+/// The expected attention of future queries.
 #[derive(Debug, Clone)]
 pub struct ExpectedAttention {
     /// Positions after the document over which the rotation is averaged.
     pub future: usize,
-    /// Whether the covariance counts.
+    /// Whether the covariance term is used.
     pub covariance: bool,
-    /// Whether the score is multiplied by the value's length.
+    /// Whether the score is multiplied by the norm of the value.
     pub vnorm: bool,
-    /// Added to the expected weight before it is multiplied.
+    /// ε, added to the expected weight before the multiplication.
     pub epsilon: f64,
-    /// First tokens that are always kept, and not counted in the statistics.
+    /// Number of first tokens that are always kept and not counted in the statistics.
     pub sinks: usize,
     protected: Protected,
-    /// Where the document ends.
+    /// End of the document.
     until: usize,
     score_cache: Option<ScoreCacheKey>,
 }
@@ -170,7 +172,7 @@ impl TokenScores for ExpectedAttention {
         let rows = observation.rows.expect("Expected Attention asked for it");
         let future = observation.future.expect("and for the expected queries");
         let first = self.sinks.min(end);
-        // Whoever multiplies does so with all there is: one head after the other.
+        // Heads run in sequence: each product is itself parallel and uses all threads.
         let heads = 0..observation.kv_heads;
         heads
             .map(|head| {
@@ -201,7 +203,8 @@ impl TokenScores for ExpectedAttention {
     }
 }
 
-/// What a key is multiplied with, once and from both sides, for the logarithm of the weight that queries of `q_head` are expected to give it.
+/// The terms of the expected logit of a key k for queries of `q_head`: `linear` = μ / √d and `matrix` = Σ / 2d in
+/// `linear · k + kᵀ matrix k`.
 fn logit_of(
     future: &FutureQueries<'_>,
     q_head: usize,

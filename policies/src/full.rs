@@ -5,7 +5,7 @@ use crate::{
     Retention,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "full",
     title: "Full cache",

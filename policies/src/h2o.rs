@@ -1,13 +1,14 @@
-//! H2O: heavy hitters and the recent tokens (Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large
-//! Language Models", arXiv 2306.14048, algorithm 1).
+//! H2O: heavy hitters and the recent tokens (Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference
+//! of Large Language Models", arXiv 2306.14048, algorithm 1).
 //!
-//! The score of a key is the attention it has received from every query so far, mean over the query heads of its kv head, never
-//! forgotten and never normalised. Kept: the `recent` last tokens and the highest scores among the others. While answering,
-//! every step adds its probabilities; then the lowest score that is not recent goes, for good (not with `decode=off`).
+//! The score of a key is the sum of its attention from every query so far, averaged over the query heads of its KV
+//! head, without decay or normalisation. Kept are the last `recent` tokens and the highest scores among the others. In
+//! decode, every step adds its probabilities; then the token of lowest score that is not recent is evicted (not with
+//! `decode=off`).
 //!
 //! ```text
-//! B = 6, recent = 3:    heavy 3 | recent 3          a new token pushes the oldest recent one into the competition
-//!                       0  1  4 | 7  8  9   + 10    ->   lowest of {0 1 4 7} goes
+//! B = 6, recent = 3:    heavy 3 | recent 3          a new token makes the oldest recent one compete
+//!                       0  1  4 | 7  8  9   + 10    ->   the lowest of {0 1 4 7} is evicted
 //! ```
 
 use crate::decode_cap::{DECODE, evicts_in_decode, must_evict};
@@ -19,7 +20,7 @@ use crate::{
     Policy, PolicyError, Pos, PromptShape, Retention, Row, Snapshot, StepObservation, group_reduce,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "h2o",
     title: "H2O",
@@ -60,16 +61,16 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-/// Accumulated attention.
+/// Eviction by accumulated attention.
 #[derive(Debug, Clone, Default)]
 pub struct H2o {
-    /// Last tokens that are always kept; `None` takes half of the budget.
+    /// Number of last tokens that are always kept; `None` takes half of the budget.
     pub recent: Option<usize>,
-    /// Divide by the number of queries that see a key.
+    /// Divide by the number of queries that attend to a key.
     pub normalise: bool,
-    /// Whether it evicts while answering.
+    /// Whether the method evicts during decode.
     pub decode: bool,
-    /// First tokens that are always kept.
+    /// Number of first tokens that are always kept.
     pub sinks: usize,
     budget: usize,
     chosen_recent: usize,
@@ -141,16 +142,20 @@ impl Policy for H2o {
         let n = observation.tokens;
         let heads = self.sums(observation);
         let protected = self.protected();
-        let kept: Vec<Vec<Pos>> = par_map(&heads, n, |_, sums| match n <= rows {
-            true => (0..n as u32).map(Pos).collect(),
-            false => keep_best(self.rated(sums.clone()), n, protected, rows),
+        let kept: Vec<Vec<Pos>> = par_map(&heads, n, |_, sums| {
+            if n <= rows {
+                (0..n as u32).map(Pos).collect()
+            } else {
+                keep_best(self.rated(sums.clone()), n, protected, rows)
+            }
         });
         self.scores.set(observation.layer, &kept, |head, position| {
             heads[head][position]
         });
-        match n <= rows {
-            true => Retention::Everything,
-            false => Retention::Keep(kept),
+        if n <= rows {
+            Retention::Everything
+        } else {
+            Retention::Keep(kept)
         }
     }
 
@@ -184,7 +189,7 @@ impl Policy for H2o {
 }
 
 impl H2o {
-    /// `[kv_heads][n]`: what all queries gave each token, mean over the group.
+    /// `[kv_heads][n]`: attention from all queries to each token, mean over the group.
     fn sums(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
         let (n, group) = (observation.tokens, observation.group);
         let sums = observation.column_sums.expect("H2O asked for column sums");
@@ -194,12 +199,12 @@ impl H2o {
         })
     }
 
-    /// `[n - recent]`: the scores of a head, by its sums.
+    /// `[n - recent]`: the scores of a head, from its sums.
     fn rated(&self, mut sums: Vec<f32>) -> Vec<f32> {
         let n = sums.len();
         sums.truncate(n - self.chosen_recent);
         if self.normalise {
-            // Key j is seen by the queries j..n.
+            // The queries j..n attend to key j.
             let seen_by = (1..=n).rev();
             (sums.iter_mut().zip(seen_by)).for_each(|(s, queries)| *s /= queries as f32);
         }

@@ -1,10 +1,11 @@
-//! HBW-KV: blocks of tokens, chosen in rounds over the whole prefix and over its parts ("HBW-KV: Hierarchical Block-Wise KV Cache
-//! Compression", section 3, eq. 3; tables 2 to 4).
+//! HBW-KV: blocks of tokens, selected in rounds over the whole prefix and over its parts ("HBW-KV: Hierarchical
+//! Block-Wise KV Cache Compression", section 3, eq. 3; tables 2 to 4).
 //!
-//! Attention of the last `w` queries, mean per block of T tokens. A round with M groups cuts the prefix into M contiguous parts
-//! and takes an equal share of blocks from each; the first round (M = 1) takes the best anywhere, the next (M = 8) sees to it
-//! that no part is forgotten. A round passes over blocks that are taken; what a small part cannot use goes to the best blocks
-//! left; rows that do not fill a block go to the best single tokens, so that the budget is kept exactly.
+//! A block's score is the mean attention of the last `w` queries over its T tokens. A round with M groups cuts the
+//! prefix into M contiguous parts and takes the same number of blocks from each: the first round (M = 1) takes the top
+//! blocks of the whole prefix, the next (M = 8) takes blocks from every part. A round skips blocks already taken; what
+//! a small part cannot use goes to the top remaining blocks. Rows that do not fill a block go to the top single tokens,
+//! so that the budget is met exactly.
 //!
 //! ```text
 //! B = 12, w = 4, T = 2, rounds 1+2     M=1: 2 blocks    M=2: 1 left, 1 right
@@ -21,7 +22,7 @@ use crate::{
     PolicyError, Pos, PromptShape, Retention, Softmax, Window, group_reduce,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "hbw_kv",
     title: "HBW-KV",
@@ -99,10 +100,10 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-/// Blocks chosen in rounds.
+/// Blocks selected in rounds.
 #[derive(Debug, Clone, Default)]
 pub struct HbwKv {
-    /// Observation window w; `None` follows the budget.
+    /// Observation window w; `None` derives it from the budget.
     pub window: Option<usize>,
     /// Tokens per block T; `None` takes a 32nd of the budget.
     pub block: Option<usize>,
@@ -110,15 +111,15 @@ pub struct HbwKv {
     pub rounds: Vec<usize>,
     /// Share of the blocks that each round takes.
     pub shares: Vec<f64>,
-    /// What a row of the window is normalised over.
+    /// The keys over which a row of the window is normalised.
     pub softmax: Softmax,
-    /// First tokens that are always kept.
+    /// Number of first tokens that are always kept.
     pub sinks: usize,
     chosen_window: usize,
 }
 
 impl HbwKv {
-    /// Blocks per round; all but the first round take a multiple of their groups.
+    /// Blocks per round; every round except the first takes a multiple of its groups.
     ///
     /// ```text
     /// 31 blocks, rounds 1+8, shares 1/2 each:   15 + 16
@@ -136,7 +137,8 @@ impl HbwKv {
         quota
     }
 
-    /// `[n]`: which tokens of the prefix `sinks..scores.len()` one head keeps, `rows` of them, besides the sinks.
+    /// `[scores.len()]`: which tokens of the prefix one head keeps: the sinks, and `rows` tokens of
+    /// `sinks..scores.len()`. `size` is the block size T.
     fn keep(&self, scores: &[f32], rows: usize, size: usize) -> Vec<bool> {
         let units = blocks(self.sinks..scores.len(), size);
         let means = means(scores, &units);
@@ -166,7 +168,7 @@ impl HbwKv {
             left -= unit.len();
             kept[unit].fill(true);
         }
-        // What no whole block fills goes to the best of the others.
+        // Rows that do not fill a block go to the top tokens of the other blocks.
         let mut best = TopK::new(left, scores.len());
         for (unit, _) in open {
             best.see(unit.start, &scores[unit]);

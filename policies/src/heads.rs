@@ -1,17 +1,17 @@
-//! Heads side by side. The only file here that knows of threads: those of kept-kernels, which wait for whoever has work.
+//! Parallel work over heads. The only file of this crate that uses threads, those of kept-kernels.
 //!
-//! What is made of a head depends on nothing that another makes, and stands where it would stand if one came after the other:
-//! the number of threads changes no bit.
+//! The result of a head does not depend on other heads, and results are stored in the order of the heads, so the number
+//! of threads does not change any bit.
 
 use kept_kernels::threads;
 
-/// Numbers below which one thread is done sooner than others wake up.
+/// Amount of numbers below which one thread is faster than waking up the others.
 const FEW: usize = 1 << 15;
-/// Tokens of a part in [`par_chunks`]: what is added to stays in the nearest cache.
+/// Tokens per part in [`par_chunks`]: a part of the output fits into the L1 cache.
 const PART: usize = 2048;
 
-/// What `of(head, item)` makes of each item, in their order; on all threads, but where all of them together look at few numbers,
-/// each at `numbers`.
+/// Applies `of(head, item)` to every item and returns the results in order. Runs on all threads, or on the calling
+/// thread if all items together read few numbers; each item reads `numbers`.
 pub(crate) fn par_map<A: Send, B: Send>(
     items: impl IntoIterator<Item = A>,
     numbers: usize,
@@ -22,18 +22,19 @@ pub(crate) fn par_map<A: Send, B: Send>(
     let make = |head: usize, item: &mut Option<A>, made: &mut Option<B>| {
         *made = item.take().map(|item| of(head, item));
     };
-    match items.len().saturating_mul(numbers) < FEW {
-        true => (items.iter_mut().zip(&mut made).enumerate())
-            .for_each(|(head, (item, made))| make(head, item, made)),
-        false => threads::for_each_pair(&mut items, &mut made, make),
+    if items.len().saturating_mul(numbers) < FEW {
+        (items.iter_mut().zip(&mut made).enumerate())
+            .for_each(|(head, (item, made))| make(head, item, made))
+    } else {
+        threads::for_each_pair(&mut items, &mut made, make)
     }
     (made.into_iter())
         .map(|made| made.expect("every item is worked on once"))
         .collect()
 }
 
-/// `[n]` numbers that begin as 0, made part by part: `of(first, part)` for those from token `first` on, each of which looks at `rows`
-/// numbers.
+/// `[n]` numbers, initialised to 0 and computed part by part: `of(first, part)` computes those from token `first` on,
+/// each of which reads `rows` numbers.
 pub(crate) fn par_chunks(n: usize, rows: usize, of: impl Fn(usize, &mut [f32]) + Sync) -> Vec<f32> {
     let mut all = vec![0.0; n];
     let parts = all.chunks_mut(PART);

@@ -1,15 +1,16 @@
-//! KeyDiff: keep the keys that are unlike the others (Park et al., "KeyDiff: Key Similarity-Based KV Cache Eviction for
-//! Long-Context LLM Inference in Resource-Constrained Environments", arXiv 2504.15364, section 3).
+//! KeyDiff: keeps the keys that are least similar to the others (Park et al., "KeyDiff: Key Similarity-Based KV Cache
+//! Eviction for Long-Context LLM Inference in Resource-Constrained Environments", arXiv 2504.15364, section 3).
 //!
-//! The score of a key is minus its cosine with the mean direction of all keys of its head. No query is looked at, so what is
-//! kept serves any question. Decode only appends.
+//! The score of a key is minus its cosine with the mean direction of all keys of its head. No query is used, so the
+//! kept rows serve any question. Decode only appends.
 //!
-//! Where a question follows the document (left open by the paper): only the document's keys are scored, so that their ranking is the
-//! same for every question, and what stands behind the document always stays, as in kvpress, which compresses before it asks.
+//! The paper leaves open what happens if a question follows the document. Only the document's keys are then scored, so
+//! that their ranking is the same for every question, and all tokens after the document are kept, as in kvpress, which
+//! compresses before the question.
 //!
 //! ```text
 //! unit keys       ->  ->  ->  ^  ->        mean  ->         cosine  .9 .9 .9 .1 .9
-//! B = 2 keeps                 ^                             the odd one out first
+//! B = 2 keeps                 ^                             the least similar first
 //! ```
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
@@ -20,7 +21,7 @@ use crate::{
     PromptShape, Retention, ScoreCacheKey,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "keydiff",
     title: "KeyDiff",
@@ -57,15 +58,15 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-/// Distance from the mean key.
+/// Eviction by cosine with the mean key.
 #[derive(Debug, Clone)]
 pub struct KeyDiff {
-    /// Last tokens that are always kept.
+    /// Number of last tokens that are always kept.
     pub recent: usize,
-    /// First tokens that are always kept.
+    /// Number of first tokens that are always kept.
     pub sinks: usize,
     protected: Protected,
-    /// Tokens that stand behind the document.
+    /// Tokens after the document.
     after: usize,
     score_cache: Option<ScoreCacheKey>,
 }
@@ -122,9 +123,9 @@ impl TokenScores for KeyDiff {
             return known;
         }
         let rows = observation.rows.expect("KeyDiff asked for it");
-        // Those that are kept anyhow have a part in the mean, but for the question's.
+        // The mean includes the protected tokens, but not those of the question.
         let document = n - self.after;
-        // A key is some dozens of numbers.
+        // A key has on the order of 64 numbers.
         par_map(0..observation.kv_heads, 64 * n, |head, _| {
             let mut scores = vec![0.0; end];
             rows.cosine_to_mean(head, document, &mut scores);

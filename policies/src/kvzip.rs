@@ -1,28 +1,28 @@
-//! KVzip: what the model looks back at when it repeats the document (Kim et al., "KVzip: Query-Agnostic KV Cache Compression
-//! with Context Reconstruction", arXiv 2505.23416, section 3).
+//! KVzip: keeps what the model attends to when it repeats the document (Kim et al., "KVzip: Query-Agnostic KV Cache
+//! Compression with Context Reconstruction", arXiv 2505.23416, section 3).
 //!
-//! A document that can be written down again from its cache has lost nothing. So the model is asked to repeat it, chunk by chunk
-//! ([`Reconstruction`]), and a key is worth the largest probability that any row of the repetition gives it, over the query heads of its
-//! kv head. No question takes part: what is kept of a document serves every question. The price is time: a first reading and
-//! its repetition, and with `spread = model` one more reading.
+//! If the model can reconstruct a document from its cache, the cache has lost nothing. The model therefore repeats the
+//! document chunk by chunk ([`Reconstruction`]). The score of a key is the largest probability over all rows of the
+//! repetition and over the query heads of its KV head. No question takes part, so the kept rows serve every question.
+//! The cost is time: a prefill and the reconstruction, and with `spread = model` one more prefill.
 //!
 //! ```text
-//! spread   head    every head keeps as many rows
-//!          layer   the heads of a layer share its rows: the best of all heads together stay
-//!          model   layers share too, as published: the shares are known only at the end of a reading
+//! spread   head    every head keeps the same number of rows
+//!          layer   the heads of a layer share its rows: the top tokens over all heads are kept
+//!          model   layers share too, as published: the shares are known only at the end of a prefill
 //! ```
 //!
-//! Left open by the paper or different between the codes, decided here:
+//! Left open by the paper or different between the published codes, decided here:
 //!
-//! - Softmax: over the first `sinks` keys, the chunk's own keys and the repetition up to the row (kvpress; the authors' code too),
-//!   not over the whole document. Rows of the request to repeat count like those of the repetition itself.
-//! - Positions: every chunk's repetition begins where the document ends, as if no other chunk had been repeated.
-//! - What is no document always stays: template, question, and the sinks (kvpress gives the template before the document a score
-//!   of 0, so that it goes first). It counts in the budget, like everything that is kept.
-//! - Shares: with `spread = model` the rows per layer are known only after the last layer is scored, so the document is read once
-//!   more, the first time. A vault keeps the scores: later questions read themselves twice, and the document not at all. No head
-//!   is safe from losing all of its document; put `adakv` with `base = kvzip` around it for a floor.
-//! - Equal scores: the lower layer, then the lower head, then the lower position stays.
+//! - Softmax: over the first `sinks` keys, the chunk's own keys and the repetition up to the row (kvpress and the
+//!   authors' code), not over the whole document. Rows of the request to repeat count like rows of the repetition.
+//! - Positions: every chunk's repetition begins at the end of the document, as if no other chunk had been repeated.
+//! - Tokens outside the document are always kept: template, question, and the sinks (kvpress gives the template before
+//!   the document a score of 0, so that it is evicted first). They count in the budget, like all kept rows.
+//! - Shares: with `spread = model` the rows per layer are known only after the last layer is scored, so the document is
+//!   prefilled a second time. A vault stores the scores: for later questions only the question is prefilled, twice. A
+//!   head can lose its whole document; for a minimum per head wrap this method in `adakv` with `base = kvzip`.
+//! - Equal scores: the lower layer is kept first, then the lower head, then the lower position.
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::heads::par_map;
@@ -33,7 +33,7 @@ use crate::{
     PromptShape, Reconstruction, Retention, Safeguard,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "kvzip",
     title: "KVzip",
@@ -52,13 +52,13 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             name: "spread",
             default: "model",
             range: "head, layer or model",
-            meaning: "who shares rows: nobody, the heads of a layer, or all heads of all layers (as published; a first reading takes one more)",
+            meaning: "what shares a budget: each head alone, the heads of a layer, or all heads of all layers (as published; a first reading takes one more)",
         },
         Parameter {
             name: "sinks",
             default: "4",
             range: "a whole number from 0",
-            meaning: "first tokens that are always kept, and seen by every row of the repetition",
+            meaning: "first tokens that are always kept, and attended to by every row of the reconstruction",
         },
         DECODE_CAP,
         DECODE_EVERY,
@@ -84,10 +84,10 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-/// Who shares rows.
+/// Which heads share rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HeadShares {
-    /// Nobody: every head has as many.
+    /// No sharing: every head has the same number of rows.
     Head,
     /// The heads of a layer.
     Layer,
@@ -96,29 +96,29 @@ pub enum HeadShares {
     Model,
 }
 
-/// Scores by repetition.
+/// Scores by context reconstruction.
 #[derive(Debug, Clone)]
 pub struct KvZip {
-    /// Document tokens that are repeated together.
+    /// Document tokens repeated together.
     pub chunk: Option<usize>,
-    /// Who shares rows; `None` is [`HeadShares::Model`], unless a method around this one gives out the rows.
+    /// Which heads share rows; `None` is [`HeadShares::Model`], unless a wrapper distributes the rows.
     pub spread: Option<HeadShares>,
-    /// First tokens that are always kept.
+    /// Number of first tokens that are always kept.
     pub sinks: usize,
     protected: Protected,
     model: Option<ModelShape>,
     /// Rows per head.
     budget: usize,
-    /// Whether the first of two readings has yet to come.
-    surveying: bool,
-    /// `[layers, kv_heads, between]`: scores of what competes, where layers share.
-    surveyed: Vec<f32>,
-    /// `[layers][kv_heads]`: rows beside the protected ones, after a survey.
+    /// Whether the score pass is still to come.
+    score_pass_pending: bool,
+    /// `[layers, kv_heads, between]`: scores of the competing tokens, if layers share rows.
+    collected_scores: Vec<f32>,
+    /// `[layers][kv_heads]`: rows in addition to the protected ones, after the score pass.
     shares: Vec<Vec<usize>>,
 }
 
 impl KvZip {
-    /// The default way to share.
+    /// KVzip with the default sharing.
     pub fn new(chunk: Option<usize>, sinks: usize) -> Self {
         Self {
             chunk,
@@ -127,8 +127,8 @@ impl KvZip {
             protected: Protected::default(),
             model: None,
             budget: 0,
-            surveying: false,
-            surveyed: Vec::new(),
+            score_pass_pending: false,
+            collected_scores: Vec::new(),
             shares: Vec::new(),
         }
     }
@@ -185,8 +185,8 @@ impl Policy for KvZip {
         }
         self.budget = budget;
         self.model = Some(*model);
-        self.surveying = self.shares() == HeadShares::Model && budget < prompt.tokens;
-        self.surveyed.clear();
+        self.score_pass_pending = self.shares() == HeadShares::Model && budget < prompt.tokens;
+        self.collected_scores.clear();
         self.shares.clear();
         Ok(vec![budget; model.layers])
     }
@@ -206,24 +206,25 @@ impl Policy for KvZip {
     }
 
     fn has_score_pass(&self) -> bool {
-        self.surveying
+        self.score_pass_pending
     }
 
     fn score_pass(&mut self, observation: &Observation<'_>) {
         let between = self.protected.between(observation.tokens);
         for head in self.token_scores(observation) {
-            self.surveyed.extend_from_slice(&head[between.clone()]);
+            self.collected_scores
+                .extend_from_slice(&head[between.clone()]);
         }
     }
 
     fn allocate_budget(&mut self) -> Vec<usize> {
-        self.surveying = false;
+        self.score_pass_pending = false;
         let (heads, layers) = self.model.map_or((1, 1), |m| (m.kv_heads, m.layers));
-        let between = self.surveyed.len() / (heads * layers);
+        let between = self.collected_scores.len() / (heads * layers);
         let rows = (self.budget - self.ends()) * heads * layers;
         self.shares = vec![vec![0; heads]; layers];
-        let mut best = TopK::new(rows, self.surveyed.len());
-        best.see(0, &self.surveyed);
+        let mut best = TopK::new(rows, self.collected_scores.len());
+        best.see(0, &self.collected_scores);
         for best in best.indices() {
             let head = best as usize / between;
             self.shares[head / heads][head % heads] += 1;
@@ -245,7 +246,7 @@ impl Policy for KvZip {
             Some(shares) => {
                 let heads = observation.kv_heads;
                 let first = observation.layer * heads * between.len();
-                let mut layer = self.surveyed[first..].chunks_exact(between.len());
+                let mut layer = self.collected_scores[first..].chunks_exact(between.len());
                 let scores = (0..heads).map(|_| {
                     let mut scores = vec![0.0; between.end];
                     let own = layer.next().expect("every head was surveyed");
@@ -254,7 +255,7 @@ impl Policy for KvZip {
                 });
                 let found = (scores.collect(), shares.clone());
                 if observation.layer + 1 == self.shares.len() {
-                    self.surveyed = Vec::new();
+                    self.collected_scores = Vec::new();
                 }
                 found
             }
@@ -275,7 +276,7 @@ impl Policy for KvZip {
     }
 
     fn token_scorer(&self) -> Option<&dyn TokenScores> {
-        // Who asks for one budget over all layers cannot have another method give out a layer's rows.
+        // With `spread=model` rows are shared over all layers, so no wrapper can distribute the rows of one layer.
         (self.spread != Some(HeadShares::Model)).then_some(self)
     }
 }
@@ -287,7 +288,7 @@ impl TokenScores for KvZip {
 
     fn token_scores(&self, observation: &Observation<'_>) -> Vec<Vec<f32>> {
         let n = observation.tokens;
-        let seen = (observation.reconstruction).expect("KVzip asked for the repetition");
+        let seen = (observation.reconstruction).expect("KVzip requested the reconstruction");
         let end = self.protected.between(n).end;
         par_map(seen.chunks_exact(n), n, |_, head| head[..end].to_vec())
     }

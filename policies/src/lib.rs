@@ -1,10 +1,10 @@
 //! Which tokens of a KV cache to keep: one file per paper.
 //!
-//! Numbers in, positions out. A [`Policy`] says what the engine must measure while it reads a prompt ([`Needs`]),
-//! how many rows each layer may keep, and, given the measurement of one layer, which positions stay ([`Retention`]).
-//! Methods that also evict while answering implement [`Policy::step`].
+//! Input and output are numbers. A [`Policy`] defines what the engine must measure during prefill ([`Needs`]), how many
+//! rows each layer may keep, and, from the measurements of one layer, which positions it keeps ([`Retention`]). Methods
+//! that also evict during decode implement [`Policy::step`].
 //!
-//! What is absent on purpose: devices, tensors, models, tokenizers, files. A policy never learns what a token says.
+//! This crate has no devices, tensors, models, tokenizers or files, on purpose. A policy never sees a token's text.
 
 mod adakv;
 mod blocks;

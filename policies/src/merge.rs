@@ -1,30 +1,30 @@
-//! The contract for methods that merge: several tokens share one row (a class), a look-up table says which.
+//! The interface for methods that merge: several tokens share one row (a class); a look-up table maps tokens to rows.
 //!
-//! Not here: any decision (`ems.rs`), and the merging of keys and values itself, which the engine does.
+//! This module makes no decisions (`ems.rs` does) and does not merge keys and values (the engine does).
 //!
 //! ```text
-//! entries   position  0  1  4  5  7 | 8  9        one per token that still takes part in attention, in order of position
-//!           class     0  1  0  2  1 | 3  4        the row it reads: 0 and 4 share one, so do 1 and 7
-//! classes   centre    0  1     5    | 8  9        one row each: a direction of keys and a value
+//! entries   position  0  1  4  5  7 | 8  9        one per token that takes part in attention, in order of position
+//!           class     0  1  0  2  1 | 3  4        the row it reads: 0 and 4 share one, 1 and 7 share one
+//! classes   centre    0  1     5    | 8  9        one row each: a key direction and a value
 //! ```
 //!
-//! An entry's key is its class's direction times the length of its own key. There is no row for what was dropped.
+//! An entry's key is its class's direction times the length of the entry's own key. Evicted tokens have no row.
 
 use crate::{Pos, Row, Snapshot};
 
-/// The look-up table that a merging method asks for, per kv head.
+/// The look-up table of a method that merges, per KV head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassTable {
-    /// The most entries between two steps of the answer.
+    /// The most entries between two decode steps.
     pub entries: usize,
-    /// f32 numbers that the method itself keeps per entry.
+    /// f32 numbers that the method keeps per entry.
     pub numbers: usize,
 }
 
 /// A token that takes part in attention.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Entry {
-    /// Its place in the text.
+    /// Its position in the text.
     pub pos: Pos,
     /// Its class, an index into [`MergedHead::centres`].
     pub class: u32,
@@ -32,7 +32,7 @@ pub struct Entry {
     pub weight: f32,
 }
 
-/// What one kv head keeps of the prompt.
+/// The classes and entries that one KV head keeps of the prompt.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MergedHead {
     /// Position of each class's centre, ascending.
@@ -59,36 +59,36 @@ impl MergedHead {
     }
 }
 
-/// The rows of one kv head's classes, as they are stored.
+/// The stored rows of one KV head's classes.
 pub trait ClassRows {
-    /// Cosine of a class's key with the key of each of the rows `others`, written to `cosines`; 0 where a key has no length.
+    /// Writes the cosine of the key of row `one` with the key of each row in `others` to `cosines`; 0 for a zero key.
     fn keys_alike(&self, one: Row, others: &[u32], cosines: &mut [f32]);
 
-    /// The same of values.
+    /// The same for values.
     fn values_alike(&self, one: Row, others: &[u32], cosines: &mut [f32]);
 }
 
-/// One kv head of a method that goes on merging while it answers.
+/// One KV head of a method that also merges during decode.
 pub trait ClassHead: Send {
-    /// Which class goes where after a token. Must not allocate.
+    /// Decides which class is merged or evicted after a token. Must not allocate.
     fn step(&mut self, step: &ClassStep<'_>) -> ClassChange;
 
-    /// Shows the numbers that it has counted so far.
+    /// Saves or restores the statistics collected so far.
     fn snapshot(&mut self, through: &mut dyn Snapshot);
 }
 
-/// One kv head after one decode step: the new token is the last entry, a class of its own, and was attended to.
+/// One KV head after one decode step. The new token is the last entry and a class of its own; attention included it.
 #[derive(Clone, Copy)]
 pub struct ClassStep<'a> {
     /// `[entries]`: position of each entry, ascending.
     pub positions: &'a [Pos],
     /// `[entries]`: row of each entry's class.
     pub classes: &'a [u32],
-    /// `[rows]`: position of each class's centre; rows that no entry reads hold what was there before.
+    /// `[rows]`: position of each class's centre. Rows that no entry reads contain stale values.
     pub centres: &'a [Pos],
-    /// Keys and values of the classes, by row; the length of a key means nothing.
+    /// Keys and values of the classes, by row. The length of a key has no meaning.
     pub rows: &'a dyn ClassRows,
-    /// Query heads of this kv head.
+    /// Query heads of this KV head.
     pub group: usize,
     /// `[group, stride]`: probability of each entry at this step.
     pub probabilities: &'a [f32],
@@ -110,24 +110,24 @@ impl ClassStep<'_> {
     }
 }
 
-/// What a kv head changes after a step.
+/// The changes to a KV head after a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ClassChange {
     /// The class whose row becomes free.
     pub gone: Option<Row>,
-    /// Where it goes; `None` drops it with all of its entries.
+    /// The merge of that class; `None` evicts it with all of its entries.
     pub into: Option<Union>,
-    /// The entry that leaves the table after that, by index.
+    /// Index of the entry that is then removed from the table.
     pub dropped: Option<usize>,
 }
 
-/// Two classes that become one.
+/// A merge of two classes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Union {
-    /// The class that stays.
+    /// The remaining class.
     pub row: Row,
-    /// Weight of the class that stays.
+    /// Weight of the remaining class.
     pub weight: f32,
-    /// Weight of the class that goes.
+    /// Weight of the removed class.
     pub gone_weight: f32,
 }

@@ -1,21 +1,21 @@
-//! Parameters by name (`--set w=16,kernel=7`): reading, ranges, and the sentence when a value is out of range.
+//! Parameters by name (`--set w=16,kernel=7`): parsing, ranges, and the error for a value out of range.
 
 use crate::PolicyError;
 
-/// One parameter of a method, as shown to people.
+/// One parameter of a method, as shown to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parameter {
     /// Name in `--set`.
     pub name: &'static str,
-    /// Default, in words where it depends on the budget.
+    /// Default, as text if it depends on the budget.
     pub default: &'static str,
-    /// What it takes, in words.
+    /// The allowed values, as text.
     pub range: &'static str,
-    /// What it does, in one line.
+    /// The effect, in one line.
     pub meaning: &'static str,
 }
 
-/// Values set by name for one method. A method takes what it knows; what is left over is an error.
+/// Values set by name for one method. A name that the method does not have is an error.
 #[derive(Debug, Clone)]
 pub struct Parameters {
     method: &'static str,
@@ -24,7 +24,10 @@ pub struct Parameters {
 }
 
 impl Parameters {
-    /// Reads `name=value[,name=value]`; an empty text sets nothing.
+    /// Parses `name=value[,name=value]`; an empty text sets nothing.
+    ///
+    /// # Errors
+    /// [`PolicyError::Assignment`].
     pub fn parse_assignments(text: &str) -> Result<Vec<(String, String)>, PolicyError> {
         text.split(',')
             .map(str::trim)
@@ -38,7 +41,10 @@ impl Parameters {
             .collect()
     }
 
-    /// Values for `method`, which knows the parameters `known`. A repeated name: the last value counts.
+    /// Values for `method`, whose parameters are `known`. If a name is repeated, the last value counts.
+    ///
+    /// # Errors
+    /// [`PolicyError::UnknownParameter`].
     pub fn new(
         method: &'static str,
         known: &'static [Parameter],
@@ -74,7 +80,7 @@ impl Parameters {
             .map(|(_, v)| v.as_str())
     }
 
-    /// Values whose names are known to be the method's.
+    /// Values whose names are already checked.
     pub(crate) fn unchecked(
         method: &'static str,
         known: &'static [Parameter],
@@ -92,7 +98,7 @@ impl Parameters {
         self.text(name)
     }
 
-    /// The sentence for a value that only the method itself can judge.
+    /// The error for a value that only the method itself can check.
     pub(crate) fn not_allowed(&self, name: &'static str, value: &str) -> PolicyError {
         self.refuse(name, value)
     }
@@ -112,6 +118,9 @@ impl Parameters {
     }
 
     /// A whole number that `allowed` accepts, or `None` if not set.
+    ///
+    /// # Errors
+    /// [`PolicyError::Value`].
     pub fn whole(
         &self,
         name: &'static str,
@@ -127,6 +136,9 @@ impl Parameters {
     }
 
     /// A number that `allowed` accepts, or `None` if not set.
+    ///
+    /// # Errors
+    /// [`PolicyError::Value`].
     pub fn number(
         &self,
         name: &'static str,
@@ -141,7 +153,10 @@ impl Parameters {
         }
     }
 
-    /// Numbers joined by `+` that `allowed` accepts as a whole, or `None` if not set.
+    /// Numbers joined by `+`, if `allowed` accepts the list, or `None` if not set.
+    ///
+    /// # Errors
+    /// [`PolicyError::Value`].
     pub fn numbers(
         &self,
         name: &'static str,
@@ -160,6 +175,9 @@ impl Parameters {
     }
 
     /// One of the named choices, or `default` if not set.
+    ///
+    /// # Errors
+    /// [`PolicyError::Value`].
     pub fn choice<T: Copy>(
         &self,
         name: &'static str,

@@ -1,4 +1,4 @@
-//! What methods ask about the keys and values of a prompt, wherever these lie: on a GPU nobody shows them.
+//! Computations on the keys and values of a prompt, in host or device memory. Device rows are not downloaded.
 
 use std::ops::Range;
 
@@ -6,11 +6,12 @@ use kept_kernels::{nearest_by_cosine, quadratic_forms};
 
 use crate::heads::par_chunks;
 
-/// Keys and values of one layer of a prompt; keys as the method stores them: after RoPE at original positions, or before RoPE where it
-/// re-assigns positions.
+/// Keys and values of one layer of a prompt. Keys are as the method stores them: after RoPE at original positions, or
+/// before RoPE if the method re-assigns positions.
 pub trait PromptRows: std::fmt::Debug + Sync {
-    /// For each of `tokens` the first of `others` (one at least) whose key and value in kv head `head` are most like its own, by the product
-    /// of both cosines: written to `best [tokens]` as its index among `others` and the product.
+    /// For each of `tokens`, finds the one of `others` (at least one) with the most similar key and value in KV head
+    /// `head`, by the product of both cosines; the first one on ties. Writes its index in `others` and the product to
+    /// `best [tokens]`.
     fn nearest_by_cosine(
         &self,
         head: usize,
@@ -19,12 +20,12 @@ pub trait PromptRows: std::fmt::Debug + Sync {
         best: &mut [(u32, f32)],
     );
 
-    /// How far each of the first keys of kv head `head` points away from the others, `scores [..]`: minus its cosine with the mean direction of the
-    /// first `document` keys.
+    /// Writes to `scores [..]` minus the cosine of each of the first keys of KV head `head` with the mean direction of
+    /// the first `document` keys.
     fn cosine_to_mean(&self, head: usize, document: usize, scores: &mut [f32]);
 
-    /// Of each of the keys `tokens` of kv head `head` its product with `linear [head_dim]`, and with the symmetric `matrix [head_dim,
-    /// head_dim]` from both sides: `out [tokens]`.
+    /// Writes `linear · k + kᵀ matrix k` to `out [tokens]` for each key k of `tokens` in KV head `head`. `of` is
+    /// `(linear, matrix)`: `linear [head_dim]` and the symmetric `matrix [head_dim, head_dim]`, if any.
     fn bilinear_forms(
         &self,
         head: usize,
@@ -33,24 +34,24 @@ pub trait PromptRows: std::fmt::Debug + Sync {
         out: &mut [f32],
     );
 
-    /// How long each of the values `tokens` of kv head `head` is: `lengths [tokens]`.
+    /// Writes the norm of each value of `tokens` in KV head `head` to `lengths [tokens]`.
     fn value_lengths(&self, head: usize, tokens: Range<usize>, lengths: &mut [f32]);
 }
 
-/// Keys and values in memory.
+/// Keys and values in host memory.
 #[derive(Debug, Clone, Copy)]
 pub struct HostRows<'a> {
-    /// `[kv_heads, rows, head_dim]`, of which the first ones of each head are the prompt's.
+    /// `[kv_heads, rows, head_dim]`; the first rows of each head are the prompt's.
     pub keys: &'a [f32],
     /// As `keys`.
     pub values: &'a [f32],
-    /// Key/value heads.
+    /// KV heads.
     pub kv_heads: usize,
-    /// Numbers of a row.
+    /// Dimension of a row.
     pub head_dim: usize,
 }
 
-/// Below this a key has no direction.
+/// Norm below which a key has no direction.
 const NO_LENGTH: f64 = 1e-12;
 
 impl<'a> HostRows<'a> {

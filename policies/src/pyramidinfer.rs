@@ -1,17 +1,18 @@
-//! PyramidInfer: a token that one layer drops is gone from all deeper ones (Yang et al., "PyramidInfer: Pyramid KV Cache
-//! Compression for High-throughput LLM Inference", arXiv 2405.12532, section 3).
+//! PyramidInfer: a token that one layer evicts is evicted from all deeper layers (Yang et al., "PyramidInfer: Pyramid
+//! KV Cache Compression for High-throughput LLM Inference", arXiv 2405.12532, section 3).
 //!
-//! The recent tokens of the prompt weigh what every earlier token gets, the newest of them most; the mean over all query heads
-//! decides for the whole layer. The published method (`variant=faithful`, in `pyramidinfer_token_dropping.rs`) drops hidden states too, and
-//! keeps about three quarters at its own settings. The default here (`variant=budgeted`) takes any budget: it drops keys and values
-//! alone, as all other methods do. Rows fall geometrically from the
-//! first layer to the last, their mean is the budget, and each layer chooses among what the one before it kept. The last layers
-//! may have less than the sinks: then those stay, as far as there is room. Decode only appends.
+//! The score of a token is its attention from the recent tokens of the prompt, with the highest weight for the newest
+//! of them; the mean over all query heads decides for the whole layer. The published method (`variant=faithful`, in
+//! `pyramidinfer_token_dropping.rs`) also drops hidden states, and keeps about three quarters of the rows at its own
+//! settings. The default (`variant=budgeted`) takes any budget: it evicts only keys and values, like all other methods.
+//! The number of rows falls geometrically from the first layer to the last, the mean is the budget, and each layer
+//! selects among the tokens that the layer before kept. If the last layers have fewer rows than there are sinks, they
+//! keep as many sinks as they have rows. Decode only appends.
 //!
 //! ```text
 //! recent = 2       layer 0   0 1 2 3 4 . 6 7 | 8 9
-//!                  layer 1   0 1 . . 4 . . 7 | 8 9        a part of layer 0's
-//!                  layer 2   0 . . . . . . 7 | 8 9        a part of layer 1's
+//!                  layer 1   0 1 . . 4 . . 7 | 8 9        a subset of layer 0's
+//!                  layer 2   0 . . . . . . 7 | 8 9        a subset of layer 1's
 //! ```
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
@@ -22,7 +23,7 @@ use crate::{
     PromptShape, Retention, TokenDropping, WeightedWindow, top_positions,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "pyramidinfer",
     title: "PyramidInfer",
@@ -119,25 +120,25 @@ fn faithful(p: &Parameters) -> Result<Box<dyn Policy>, PolicyError> {
     Ok(Box::new(token_dropping))
 }
 
-/// Ever smaller parts of the same tokens.
+/// Nested subsets of the same tokens, smaller in every layer.
 #[derive(Debug, Clone)]
 pub struct PyramidInfer {
-    /// Last tokens, which decide; `None` takes a fifth of the budget.
+    /// Number of last tokens, whose attention decides; `None` takes a fifth of the budget.
     pub recent: Option<usize>,
     /// Weight of the newest query.
     pub weight: f64,
-    /// Rows of the first layer over those of the last.
+    /// Rows of the first layer divided by rows of the last.
     pub ratio: f64,
-    /// First tokens that are kept before any other.
+    /// Number of first tokens that are kept before all others.
     pub sinks: usize,
     chosen_recent: usize,
-    /// What the layer before kept of the tokens before the recent ones; `None` before the first cut.
+    /// The tokens before the recent ones that the layer before kept; `None` before the first eviction.
     alive: Option<Vec<u32>>,
-    /// How many the first cut keeps.
+    /// How many of these tokens the first layer that evicts keeps.
     most_alive: usize,
 }
 
-/// `[layers]`: rows that fall geometrically by `ratio` from first to last, `mean` on average: their sum is exact.
+/// `[layers]`: rows that fall geometrically by `ratio` from first to last layer. Their mean is exactly `mean`.
 pub fn geometric_rows(mean: usize, layers: usize, ratio: f64) -> Vec<usize> {
     let last = (layers - 1).max(1) as f64;
     let shares: Vec<f64> = (0..layers)
@@ -189,7 +190,8 @@ impl Policy for PyramidInfer {
             return Ok(even);
         }
         let falling = geometric_rows(budget - recent, model.layers, self.ratio);
-        // A first layer that could hold more than the prompt does not give the rest away: sets are nested.
+        // A first layer with more rows than the prompt has does not pass the rest on to others, because the sets are
+        // nested.
         let cap = prompt.tokens - recent;
         let rows: Vec<usize> = falling.iter().map(|rows| rows.min(&cap) + recent).collect();
         let first_cut = rows.iter().find(|rows| **rows < prompt.tokens);
@@ -207,7 +209,7 @@ impl Policy for PyramidInfer {
         let context = n - self.chosen_recent;
         let mut scores = sum_of_rows(weighted_window, n, context);
         scores[..self.sinks.min(context)].fill(f32::INFINITY);
-        // The list never grows: the first one's memory holds them all.
+        // The list only shrinks, so the capacity allocated for the first one suffices.
         let before: Vec<u32> = match &self.alive {
             Some(alive) => alive.clone(),
             None => (0..context as u32).collect(),

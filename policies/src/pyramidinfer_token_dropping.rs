@@ -1,27 +1,35 @@
-//! PyramidInfer as published: a token that a layer drops is not computed any further (`pyramidinfer` with `variant=faithful`).
+//! PyramidInfer as published: a token that a layer drops is not computed in deeper layers (`pyramidinfer` with
+//! `variant=faithful`).
 //!
-//! Layer l stores keys and values of the tokens that entered it. After its attention the last `1 + recent` tokens weigh the
-//! others as in `pyramidinfer.rs`, the best `ratio_l` of these enter the next layer with the recent ones, and the rest is gone:
-//! deeper layers compute less, store less, and answer on what is left. So the first token of an answer is not the full cache's.
+//! Layer l stores keys and values of the tokens that entered it. After its attention, the last `1 + recent` tokens
+//! score the others as in `pyramidinfer.rs`. The top share `ratio_l` of these enters the next layer together with the
+//! recent tokens; the rest is dropped. Deeper layers compute less, store less, and the answer uses only the rest, so
+//! even its first token differs from the full cache's.
 //!
 //! ```text
-//! recent = 1      layer 0 reads and stores   0 1 2 3 4 5 6 7 | 8 9       ratio_l = (1 - ratio) (cos(pi l / L) + 1) / 2 + ratio
-//!                 layer 1                    0 1 . 3 . 5 6 7 | 8 9
-//!                 layer 2                    0 . . 3 . . . 7 | 8 9
+//! ratio_l = (1 - ratio) (cos(π l / L) + 1) / 2 + ratio
+//!
+//! recent = 1      layer 0 computes and stores   0 1 2 3 4 5 6 7 | 8 9
+//!                 layer 1                       0 1 . 3 . 5 6 7 | 8 9
+//!                 layer 2                       0 . . 3 . . . 7 | 8 9
 //! ```
 //!
-//! While answering, rows of the prompt stay. Of every 16 tokens of the answer that fall behind its last `1 + recent` tokens, each
-//! layer keeps `max(1, int(16 * 0.9 * g_l))`, with g_l from 1 down to 0.1 along the same cosine, by the same weights.
+//! In decode, rows of the prompt are kept. Of every 16 tokens of the answer that are older than its last `1 + recent`
+//! tokens, each layer keeps `max(1, int(16 * 0.9 * g_l))`, where g_l falls from 1 to 0.1 along the same cosine. The
+//! scores have the same weights.
 //!
 //! Different between paper and code, decided here:
 //!
-//! - `recent` is a fifth of the prompt and stays what it is; the code takes a fifth of what the first layer holds at the moment.
-//! - The code's slice of 16 begins a row early, so that the prompt's last token competes once; here no token of the prompt does.
-//! - Which `1 + recent` queries judge a token is known when it is written, so each pending token carries one running sum: the code
-//!   stores `1 + recent` rows of probabilities instead. The numbers are the same.
-//! - A layer where fewer than `min_context` tokens would be left cuts nothing (code).
-//! - A budget is met from below: the largest ratio whose mean over the layers is not above it. The early layers are whole and the
-//!   recent tokens stay, so no ratio reaches much below half of a prompt; the least is said when a budget is less.
+//! - `recent` is a fifth of the prompt and constant; the code takes a fifth of what the first layer holds at the
+//!   moment.
+//! - The code's slice of 16 begins one row early, so that the prompt's last token competes once; here no token of the
+//!   prompt competes.
+//! - The `1 + recent` queries that score a token are known when the token is written, so each pending token has one
+//!   running sum; the code stores `1 + recent` rows of probabilities instead. The numbers are the same.
+//! - A layer that would keep `min_context` or fewer of the older tokens drops nothing (code).
+//! - A budget is met from below: by the ratio with the highest mean over the layers that is not above the budget. The
+//!   early layers are complete and the recent tokens are kept, so no ratio reaches much below half of a prompt. A lower
+//!   budget is an error that states the minimum.
 
 use std::f64::consts::PI;
 
@@ -31,61 +39,61 @@ use crate::{
     StepObservation, WeightedWindow, top_positions,
 };
 
-/// Tokens of an answer that are judged together.
+/// Number of tokens of an answer that are scored together.
 const JUDGED: usize = 16;
 
 /// Share of them that a layer with g = 1 keeps, and g of the deepest layers.
 const ANSWER_SHARE: f64 = 0.9;
 const ANSWER_DEEPEST: f64 = 0.1;
 
-/// The ratio where neither ratio nor budget is given.
+/// The default ratio if neither ratio nor budget is given.
 const PUBLISHED_RATIO: f64 = 0.9;
 
-/// Ratios that are tried for a budget before the best is made finer.
+/// Number of ratios tried for a budget before the best one is refined.
 const TRIED: usize = 4096;
 
-/// Fewer tokens in every layer than in the one before.
+/// Token dropping: each layer gets fewer tokens than the one before.
 #[derive(Debug, Clone)]
 pub struct TokenDropping {
-    /// Last tokens that always pass, beside the very last; `None` takes a fifth of the prompt.
+    /// Number of last tokens, before the very last, that always pass; `None` takes a fifth of the prompt.
     pub recent: Option<usize>,
     /// Weight of the newest query.
     pub weight: f64,
-    /// Share of the other tokens that the last layers pass on; `None` follows the budget.
+    /// Share of the other tokens that the last layers pass on; `None` derives it from the budget.
     pub ratio: Option<f64>,
-    /// Fewer tokens beside the recent ones are never left.
+    /// A layer that would keep this many or fewer tokens before the recent ones drops nothing.
     pub min_context: usize,
-    /// First tokens that always pass.
+    /// Number of first tokens that always pass.
     pub sinks: usize,
     default_rows: bool,
-    /// Rows that judge: the recent tokens and the last one.
+    /// Number of scoring rows: the recent tokens and the last one.
     judges: usize,
     used_ratio: f64,
     tokens: usize,
-    /// `[layers]`: tokens that enter.
+    /// `[layers]`: tokens that enter each layer.
     lengths: Vec<usize>,
     layers: Vec<Answering>,
 }
 
-/// The answer in one layer.
+/// The state of decode in one layer.
 #[derive(Debug, Clone, Default)]
 struct Answering {
-    /// Of [`JUDGED`] tokens, how many stay.
+    /// How many of [`JUDGED`] tokens are kept.
     stay: usize,
     /// Tokens written so far.
     written: usize,
-    /// Groups of [`JUDGED`] that were judged.
+    /// Groups of [`JUDGED`] tokens scored so far.
     judged: usize,
-    /// Weighted attention to each token that was not judged yet, the oldest first; they are the last slots.
+    /// Weighted attention to each token of the groups still to score, oldest first; these tokens are in the last slots.
     pending: Vec<f32>,
 }
 
-/// From 1 in the first layer down to `deepest`, along half a cosine.
+/// Falls from 1 in the first layer to `deepest`, along half a cosine.
 fn along_cosine(layer: usize, layers: usize, deepest: f64) -> f64 {
     (1.0 - deepest) * ((PI * layer as f64 / layers as f64).cos() + 1.0) / 2.0 + deepest
 }
 
-/// `[layers]`: tokens that enter each layer of a prompt of `tokens`, `recent` and the last of which always pass.
+/// `[layers]`: tokens that enter each layer of a prompt of `tokens`, of which the last `1 + recent` always pass.
 pub fn thinning_lengths(
     tokens: usize,
     layers: usize,
@@ -110,7 +118,7 @@ pub fn thinning_lengths(
 }
 
 impl TokenDropping {
-    /// With the published settings but for `ratio`.
+    /// The published settings with `ratio`.
     pub fn new(ratio: Option<f64>) -> Self {
         Self {
             recent: None,
@@ -139,12 +147,15 @@ impl TokenDropping {
             .sum()
     }
 
-    /// The ratio that comes closest to `most` rows over all layers from below; or the fewest that any reaches.
+    /// The ratio with the most rows over all layers that does not exceed `most`.
+    ///
+    /// # Errors
+    /// The fewest rows that any ratio reaches.
     fn solve(&self, prompt: &PromptShape, layers: usize, most: usize) -> Result<f64, usize> {
         let total = |ratio: f64| self.total(prompt, layers, ratio);
         let mut best: Option<(usize, usize)> = None;
         let mut least = usize::MAX;
-        // Totals do not simply rise with the ratio: where a layer would be left with too little it cuts nothing.
+        // The total is not monotonic in the ratio: a layer that would keep too few tokens drops nothing.
         for step in 0..=TRIED {
             let found = total(step as f64 / TRIED as f64);
             least = least.min(found);
@@ -279,7 +290,7 @@ impl Policy for TokenDropping {
         Some(passed)
     }
 
-    /// Without a limit: the answer's rows are thinned, not bounded.
+    /// No limit: rows of the answer are thinned out, not bounded.
     fn decode_rows(&self, _layer: usize) -> Option<usize> {
         Some(usize::MAX)
     }
@@ -289,7 +300,7 @@ impl Policy for TokenDropping {
         let query = layer.written;
         layer.written += 1;
         layer.pending.push(0.0);
-        // The groups' judges: the tokens right after the group.
+        // The queries that score a group are the tokens right after it.
         let (rows, pending) = (step.rows[0], layer.pending.len());
         let heads = step.rows.len() * step.group;
         for (group, sums) in layer.pending.chunks_mut(JUDGED).enumerate() {

@@ -1,12 +1,14 @@
-//! PyramidKV: SnapKV's vote with more rows in the lower layers (Cai et al., "PyramidKV: Dynamic KV Cache Compression based on
-//! Pyramidal Information Funneling", arXiv 2406.02069, section 4 and eq. 1 to 3).
+//! PyramidKV: SnapKV's selection with more rows in the lower layers (Cai et al., "PyramidKV: Dynamic KV Cache
+//! Compression based on Pyramidal Information Funneling", arXiv 2406.02069, section 4 and eq. 1 to 3).
 //!
-//! Every layer keeps its window of w and, of the prefix, a number that falls linearly from layer to layer around the mean
-//! `avg = B - w`: the top layer `avg / beta`, the bottom `2 avg - avg / beta`. Sinks stay in every layer.
+//! Every layer keeps its window of w rows. The rows of the prefix fall linearly from layer to layer, with mean
+//! `avg = B - w`: the top layer has `avg / beta`, the bottom layer `2 avg - avg / beta`. Sinks are kept in every layer.
 //!
 //! ```text
-//! B = 12, w = 4, 4 layers, beta 20      paper   15.6 10.53 5.47 0.4     real numbers
-//! prefix rows of layers 0 1 2 3         exact   16   10    6    0       whole, sum exactly 4 x 8
+//! layer l of m:  k^(m-1) = avg / β     k^0 = 2 avg - k^(m-1)     k^l = k^0 - (k^0 - k^(m-1)) / (m - 1) * l
+//!
+//! B = 12, w = 4, 4 layers, β = 20       paper   15.6 10.53 5.47 0.4     real numbers
+//! prefix rows of layers 0 1 2 3         exact   16   10    6    0       whole numbers, sum exactly 4 x 8
 //!                                       code    16   11    6    1       the published code: sum 34
 //! ```
 
@@ -18,7 +20,7 @@ use crate::{
     PolicyError, Pooling, PromptShape, Retention, SnapKv,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "pyramidkv",
     title: "PyramidKV",
@@ -107,7 +109,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-/// How the rows of a layer are made whole numbers.
+/// How the rows of a layer are rounded to whole numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Schedule {
     /// The paper's line, clamped to the prompt and rounded so that the sum is exactly the budget.
@@ -115,24 +117,24 @@ pub enum Schedule {
     Exact,
     /// The paper's line (eq. 1), each layer rounded to the nearest whole number and clamped to the prompt.
     Paper,
-    /// The published program's integers: the step is rounded down, so small budgets are exceeded by up to a quarter.
+    /// The integers of the published code: the step is rounded down, so small budgets are exceeded by up to a quarter.
     Code,
 }
 
-/// The vote of the window with a pyramid of budgets.
+/// SnapKV's selection with a pyramid of budgets.
 #[derive(Debug, Clone)]
 pub struct PyramidKv {
-    /// How one layer selects; its window is set.
+    /// The selection within one layer; `rows` sets its window.
     pub vote: SnapKv,
-    /// How steep the pyramid is.
+    /// Steepness β of the pyramid.
     pub beta: f64,
-    /// How it is made whole.
+    /// The rounding of its rows.
     pub schedule: Schedule,
 }
 
 impl Schedule {
-    /// `[layers]`: rows of the prefix, for `avg` of them on average in a prompt of `n` tokens whose last `w` are kept besides.
-    /// None rises with depth.
+    /// `[layers]`: rows of the prefix, `avg` on average, in a prompt of `n` tokens whose last `w` are kept in addition.
+    /// The rows never increase with depth.
     pub fn prefix_rows(
         self,
         avg: usize,
@@ -156,9 +158,10 @@ impl Schedule {
         };
         match self {
             Schedule::Exact => {
-                let (bottom, top) = match bottom > cap_f {
-                    true => (cap_f, 2.0 * mean - cap_f),
-                    false => (bottom, top),
+                let (bottom, top) = if bottom > cap_f {
+                    (cap_f, 2.0 * mean - cap_f)
+                } else {
+                    (bottom, top)
                 };
                 let (mut sum, mut done) = (0.0, 0);
                 let mut rows: Vec<usize> = line(bottom, top)
@@ -175,7 +178,7 @@ impl Schedule {
             Schedule::Paper => line(bottom, top)
                 .map(|real| (real.round() as usize).min(cap))
                 .collect(),
-            // A prompt shorter than twice the mean is cut evenly there.
+            // The published code gives all layers the same rows if the prompt is shorter than twice the mean.
             Schedule::Code if n < 2 * avg => vec![avg; layers],
             Schedule::Code => {
                 let low = top.floor() as usize;

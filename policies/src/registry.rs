@@ -1,4 +1,4 @@
-//! All methods by name: building one from its parameters, and the facts shown in tables.
+//! All methods by name: how to build them, and their entries in tables.
 
 use crate::{
     Parameter, Policy, PolicyError, adakv, cam, chunkkv, decode_cap, ems, expected_attention, full,
@@ -9,22 +9,22 @@ use crate::{
 /// Builds a policy from name-value pairs.
 pub type Build = fn(&[(String, String)]) -> Result<Box<dyn Policy>, PolicyError>;
 
-/// A method as shown to people, and how it is built.
+/// A method's entry in tables, and how to build it.
 #[derive(Debug, Clone, Copy)]
 pub struct MethodInfo {
     /// Name in `--method`.
     pub name: &'static str,
-    /// Name in the papers.
+    /// Name in the paper.
     pub title: &'static str,
-    /// Where it was published; empty for the full cache.
+    /// The publication; empty for the full cache.
     pub paper: &'static str,
-    /// What it keeps, in a few words.
+    /// The rows it keeps, in a few words.
     pub keeps: &'static str,
     /// When it acts.
     pub acts: &'static str,
-    /// Where kept rows stand for RoPE.
+    /// Positions of kept rows for RoPE.
     pub positions: &'static str,
-    /// What `--set` takes.
+    /// Parameters of `--set`.
     pub parameters: &'static [Parameter],
     /// Builds the policy from name-value pairs.
     pub build: Build,
@@ -50,7 +50,7 @@ const METHODS: [MethodInfo; 17] = [
     cam::INFO,
 ];
 
-/// The methods that can read a text in streaming: those that evict token by token.
+/// The methods that support streaming mode: those that evict token by token.
 pub const STREAMING: [&str; 5] = [
     streaming_llm::INFO.name,
     treekv::INFO.name,
@@ -59,7 +59,7 @@ pub const STREAMING: [&str; 5] = [
     ems::INFO.name,
 ];
 
-/// The methods that choose without looking at the question: what one of them keeps of a document serves every question.
+/// The query-agnostic methods: the rows that they keep of a document serve every question.
 pub const QUESTION_AGNOSTIC: [&str; 3] = [
     kvzip::INFO.name,
     keydiff::INFO.name,
@@ -72,6 +72,9 @@ pub fn methods() -> &'static [MethodInfo] {
 }
 
 /// The method called `name`.
+///
+/// # Errors
+/// [`PolicyError::UnknownMethod`].
 pub fn find(name: &str) -> Result<&'static MethodInfo, PolicyError> {
     METHODS
         .iter()
@@ -83,6 +86,9 @@ pub fn find(name: &str) -> Result<&'static MethodInfo, PolicyError> {
 }
 
 /// Builds the method called `name` with the parameters in `values`.
+///
+/// # Errors
+/// An unknown method, or a parameter that the method does not have or accept.
 pub fn build(name: &str, values: &[(String, String)]) -> Result<Box<dyn Policy>, PolicyError> {
     let info = find(name)?;
     decode_cap::capped(info, (info.build)(values)?, values)

@@ -1,17 +1,19 @@
-//! Scissorhands: tokens that mattered go on mattering (Liu et al., "Scissorhands: Exploiting the Persistence of Importance
-//! Hypothesis for LLM KV Cache Compression at Test Time", arXiv 2305.17118, algorithms 1 and 2).
+//! Scissorhands: tokens that were important stay important (Liu et al., "Scissorhands: Exploiting the Persistence of
+//! Importance Hypothesis for LLM KV Cache Compression at Test Time", arXiv 2305.17118, algorithms 1 and 2).
 //!
-//! Over a history of the last `history` queries, a token is marked for each that gave it less than the average of the tokens it
-//! saw, `1 / t`. When the cache is full, the `drop` tokens with the most marks go at once; the last `recent` are never marked.
+//! A token gets a mark for each of the last `history` queries that gave it less than the average attention, which is
+//! `1 / t` for a query that attends to t tokens. When the cache is full, the `drop` tokens with the most marks are
+//! evicted at once. The last `recent` tokens are never evicted.
 //!
 //! ```text
-//! history 4, marks   token  0  1  2  3 | 4  5       drop 2: tokens 1 and 3 go
+//! history 4, marks   token  0  1  2  3 | 4  5       drop 2: tokens 1 and 3 are evicted
 //!                           0  4  1  3 | -  -       recent 2
 //! ```
 //!
-//! Left open by the paper, decided here: the query heads of a kv head are averaged before they are held against `1 / t`; a query
-//! that cannot see a token does not mark it; of equal marks the later token goes; the prompt is cut to the whole budget (as every
-//! method here), the answer's first token over it brings the first drop; every layer and head has the same budget.
+//! Left open by the paper, decided here: probabilities are averaged over the query heads of a KV head before the
+//! comparison with `1 / t`; a query that does not attend to a token does not mark it; on equal marks the later token is
+//! evicted; the prompt is cut to the whole budget (as in every method of this crate), and the first token of the answer
+//! above it triggers the first drop; every layer and head has the same budget.
 
 use crate::heads::par_map;
 use crate::{
@@ -19,7 +21,7 @@ use crate::{
     Policy, PolicyError, Pos, PromptShape, Retention, StepObservation, top_positions,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "scissorhands",
     title: "Scissorhands",
@@ -32,7 +34,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             name: "history",
             default: "400",
             range: "a whole number from 1",
-            meaning: "last queries whose attention is looked at",
+            meaning: "last queries whose attention counts",
         },
         Parameter {
             name: "recent",
@@ -70,32 +72,32 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-/// Marks for low scores.
+/// Eviction by marks for low attention.
 #[derive(Debug, Clone)]
 pub struct Scissorhands {
-    /// Last queries that are looked at.
+    /// Number of last queries whose attention counts.
     pub history: usize,
-    /// Last tokens that are always kept.
+    /// Number of last tokens that are always kept.
     pub recent: usize,
-    /// Tokens that go at once; `None` takes half of the budget.
+    /// Number of tokens evicted at once; `None` takes half of the budget.
     pub drop: Option<usize>,
-    /// First tokens that are always kept.
+    /// Number of first tokens that are always kept.
     pub sinks: usize,
     budget: usize,
     /// Slots that a head may fill.
     slots: usize,
     kv_heads: usize,
     layers: Vec<Layer>,
-    /// `[slots]`: probabilities of one step.
+    /// `[slots]` scratch buffer: probabilities of one step.
     seen: Vec<f32>,
-    /// `[slots]`: slots by marks, scratch of a drop.
+    /// `[slots]` scratch buffer of a drop: slots sorted by marks.
     order: Vec<u32>,
 }
 
-/// The marks of one layer: a ring of `history` bits for each slot.
+/// The marks of one layer: a ring buffer of `history` bits per slot.
 #[derive(Debug, Clone, Default)]
 struct Layer {
-    /// The bit that the next query writes.
+    /// Index of the bit that the next query writes.
     next: usize,
     /// `[kv_heads][slots * words]`
     bits: Vec<Vec<u64>>,
@@ -106,7 +108,7 @@ impl Scissorhands {
         self.history.div_ceil(u64::BITS as usize)
     }
 
-    /// `[n]`: minus the marks of each token, the ends that are kept above all.
+    /// `[n]`: minus the number of marks of each token; infinite for the sinks and the recent tokens.
     fn scores(&self, low_attention: &LowAttention<'_>, head: usize, n: usize) -> Vec<f32> {
         let words = low_attention.words();
         let bits = &low_attention.bits[head * n * words..][..n * words];
@@ -185,9 +187,10 @@ impl Policy for Scissorhands {
             next: low_attention.rows % self.history,
             bits,
         };
-        match n <= rows {
-            true => Retention::Everything,
-            false => Retention::Keep(kept),
+        if n <= rows {
+            Retention::Everything
+        } else {
+            Retention::Keep(kept)
         }
     }
 
@@ -212,13 +215,14 @@ impl Policy for Scissorhands {
             self.seen.clear();
             self.seen.resize(rows, 0.0);
             step.add_mean(head, &mut self.seen);
-            // Slots close up after every drop, so a new token is always in the last one.
+            // Slots are compacted after every drop, so a new token is always in the last slot.
             bits.resize(rows * words, 0);
             let average = 1.0 / rows as f32;
             for (marks, p) in bits.chunks_exact_mut(words).zip(&self.seen) {
-                match *p < average {
-                    true => marks[word] |= bit,
-                    false => marks[word] &= !bit,
+                if *p < average {
+                    marks[word] |= bit
+                } else {
+                    marks[word] &= !bit
                 }
             }
         }

@@ -1,31 +1,31 @@
-//! Arithmetic that several methods share: group reduction and pooling. All in f32.
+//! Arithmetic shared by several methods: group reduction and pooling. All in f32.
 
 use crate::heads::par_chunks;
 
-/// How the query heads that share a kv head are reduced to one score per key.
+/// How the query heads of a KV head are reduced to one score per key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GroupReduce {
     /// Mean of the group's probabilities.
     #[default]
     Mean,
-    /// Largest of the group's probabilities.
+    /// Maximum of the group's probabilities.
     Max,
 }
 
-/// How a score is smoothed over its neighbours (stride 1, same length).
+/// How a score is pooled over its neighbours (stride 1, same length).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pooling {
-    /// Largest in the window; padding never wins.
+    /// Maximum in the window; padding never wins.
     #[default]
     Max,
-    /// Mean with zero padding and a fixed divisor: the edges are pulled down, as in torch's `avg_pool1d`.
+    /// Mean with zero padding and a fixed divisor: values at the edges are lower, as in torch's `avg_pool1d`.
     Avg,
 }
 
-/// Tokens whose scores are made together: all that is added to stays in the nearest cache.
+/// Tokens per part: the output of a part fits into the L1 cache.
 const TOGETHER: usize = 2048;
 
-/// Reduces `[group, n]` (the query heads of one kv head, each row of `scores` `n` long) to `[n]`.
+/// Reduces `[group, n]` (the query heads of one KV head) to `[n]`.
 pub fn group_reduce(scores: &[f32], n: usize, group: usize, how: GroupReduce) -> Vec<f32> {
     debug_assert_eq!(scores.len(), n * group);
     let mut out = vec![0.0; n];
@@ -35,7 +35,7 @@ pub fn group_reduce(scores: &[f32], n: usize, group: usize, how: GroupReduce) ->
     out
 }
 
-/// The same of the tokens from `first` on alone, as many as `out` has.
+/// [`group_reduce`] of only the tokens from `first` on, `out.len()` of them.
 pub(crate) fn reduce(scores: &[f32], n: usize, first: usize, out: &mut [f32], how: GroupReduce) {
     let (group, part) = (scores.len() / n, first..first + out.len());
     for (member, row) in scores.chunks_exact(n).enumerate() {
@@ -53,7 +53,7 @@ pub(crate) fn reduce(scores: &[f32], n: usize, first: usize, out: &mut [f32], ho
     }
 }
 
-/// `[until]`: the rows of `scores`, each `n` long, added up for the first `until` tokens.
+/// `[until]`: sum over the rows of `scores [rows, n]`, for the first `until` tokens.
 pub(crate) fn sum_of_rows(scores: &[f32], n: usize, until: usize) -> Vec<f32> {
     par_chunks(until, scores.len() / n, |first, out| {
         for row in scores.chunks_exact(n) {
@@ -76,13 +76,13 @@ pub fn pool(scores: &[f32], kernel: usize, how: Pooling) -> Vec<f32> {
     out
 }
 
-/// The same of the scores from `first` on alone, as many as `out` has.
+/// [`pool`] of only the scores from `first` on, `out.len()` of them.
 fn pool_part(scores: &[f32], first: usize, out: &mut [f32], kernel: usize, how: Pooling) {
     debug_assert_eq!(kernel % 2, 1);
     let (n, reach) = (scores.len(), kernel / 2);
     match how {
         Pooling::Max => {
-            // Neighbour by neighbour over all scores, which is many at a time. What is no number is never larger.
+            // One neighbour offset at a time over all scores, so that the loop vectorises. A NaN is never larger.
             let larger = |(largest, &s): (&mut f32, &f32)| {
                 *largest = if s > *largest { s } else { *largest };
             };
@@ -96,7 +96,7 @@ fn pool_part(scores: &[f32], first: usize, out: &mut [f32], kernel: usize, how: 
                 out.iter_mut().zip(behind).for_each(larger);
             }
         }
-        // In f64, where the sum of a few f32 is exact: the same scores in another order are a tie, not a coin toss.
+        // Sum in f64, where the sum of a few f32 is exact: equal scores in a different order stay equal.
         Pooling::Avg => {
             for (i, out) in (first..).zip(out) {
                 let seen = &scores[i.saturating_sub(reach)..n.min(i + reach + 1)];
@@ -107,7 +107,8 @@ fn pool_part(scores: &[f32], first: usize, out: &mut [f32], kernel: usize, how: 
     }
 }
 
-/// [`group_reduce`] of a kv head's `scores [group, n]`, then [`pool`] of its first `prefix` tokens, without a list of what lies between.
+/// [`group_reduce`] of a KV head's `scores [group, n]`, then [`pool`] of its first `prefix` tokens, without storing the
+/// reduced scores of all tokens.
 pub(crate) fn reduce_and_pool(
     scores: &[f32],
     (n, prefix): (usize, usize),
@@ -116,7 +117,7 @@ pub(crate) fn reduce_and_pool(
     pooled: Pooling,
 ) -> Vec<f32> {
     let reach = kernel / 2;
-    // Neighbours are reduced for either part; not for many parts, where a kernel is large.
+    // Each part also reduces its neighbours, so a large kernel needs large parts.
     let together = TOGETHER.max(4 * reach);
     let mut near = vec![0.0; prefix.min(together.saturating_add(2 * reach))];
     let mut out = vec![0.0; prefix];
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
     use crate::top_k::tests::ODD;
 
-    /// `n` of them.
+    /// `n` scores of every kind of float.
     fn odd(n: usize) -> Vec<f32> {
         (0..n)
             .map(|i| ODD[i * 7 % ODD.len()] * (1.0 + (i / 12) as f32))

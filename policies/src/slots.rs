@@ -1,6 +1,6 @@
-//! Numbers that a method keeps per slot of the cache while an answer is written: one list per layer and kv head.
+//! Numbers that a method keeps per slot of the cache during decode: one list per layer and KV head.
 //!
-//! All memory is made in `set`, while the prompt is cut; what runs inside a decode step allocates nothing.
+//! `set` allocates all memory, during prefill; a decode step allocates nothing.
 
 use crate::{Pos, Snapshot};
 
@@ -13,7 +13,7 @@ pub(crate) struct SlotNumbers {
 }
 
 impl SlotNumbers {
-    /// Forgets everything; `layers` layers of `kv_heads` heads will hold at most `capacity` slots per head.
+    /// Clears all numbers. `layers` layers of `kv_heads` heads will have at most `capacity` slots per head.
     pub(crate) fn start(&mut self, layers: usize, kv_heads: usize, capacity: usize) {
         self.layers.clear();
         self.layers.resize(layers, Vec::new());
@@ -21,12 +21,12 @@ impl SlotNumbers {
         self.capacity = capacity;
     }
 
-    /// Bytes of the numbers once every layer is set.
+    /// Bytes of the numbers after every layer is set.
     pub(crate) fn bytes(&self) -> u64 {
         (self.layers.len() * self.kv_heads * self.capacity * size_of::<f32>()) as u64
     }
 
-    /// Sets the numbers of `layer`: slot i of a head takes the value of its i-th kept position, `values(head, position)`.
+    /// Sets the numbers of `layer`: slot i of a head gets `values(head, position)` of the head's i-th kept position.
     pub(crate) fn set(
         &mut self,
         layer: usize,
@@ -43,7 +43,7 @@ impl SlotNumbers {
         self.layers[layer] = numbers;
     }
 
-    /// Shows the numbers of all layers that were set.
+    /// Saves or restores the numbers of all layers that are set.
     pub(crate) fn snapshot(&mut self, through: &mut dyn Snapshot) {
         for layer in &mut self.layers {
             through.floats(layer);
@@ -56,8 +56,8 @@ impl SlotNumbers {
     }
 }
 
-/// The slot with the lowest number among those that `may_go`; of equal numbers the later position goes, so that the earlier
-/// one is kept as everywhere.
+/// The slot with the lowest number among those whose position `may_go` accepts. On equal numbers the later position, so
+/// that the earlier one is kept, as in every method.
 pub(crate) fn lowest(
     numbers: &[f32],
     positions: &[Pos],

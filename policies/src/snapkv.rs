@@ -1,13 +1,13 @@
-//! SnapKV: the prompt's last queries vote for what to keep (Li et al., "SnapKV: LLM Knows What You are Looking for Before
-//! Generation", arXiv 2404.14469, section 4 and listing 1).
+//! SnapKV: the prompt's last queries decide which rows to keep (Li et al., "SnapKV: LLM Knows What You are Looking for
+//! Before Generation", arXiv 2404.14469, section 4 and listing 1).
 //!
-//! Attention of the last `w` queries, mean over the window and over the query heads of a kv head, pooled over neighbours, top
-//! `B - w` of the prefix, plus the window itself. The group is reduced before pooling (with max pooling the order matters).
-//! Decode only appends.
+//! The score of a token is the attention of the last `w` queries, averaged over the window and over the query heads of
+//! a KV head, and pooled over neighbours. Kept are the top `B - w` tokens of the prefix and the window itself. The
+//! group is reduced before pooling (with max pooling the order matters). Decode only appends.
 //!
 //! ```text
 //! n = 12, w = 3, B = 6, sinks = 1:   0 1 2 3 4 5 6 7 8 | 9 10 11
-//!                                    s   .     x x       w  w  w      kept: sink, the best B-w-sinks, the window
+//!                                    s   .     x x       w  w  w      kept: sink, the top B-w-sinks, the window
 //! ```
 
 use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
@@ -20,7 +20,7 @@ use crate::{
     PolicyError, Pooling, PromptShape, Retention, Softmax, Window,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "snapkv",
     title: "SnapKV",
@@ -84,20 +84,20 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-/// The vote of the observation window.
+/// Selection by the attention of the observation window.
 #[derive(Debug, Clone)]
 pub struct SnapKv {
-    /// Observation window w; `None` follows the budget.
+    /// Observation window w; `None` derives it from the budget.
     pub window: Option<usize>,
     /// Pooling kernel, odd.
     pub kernel: usize,
     /// Pooling over neighbours.
     pub pooling: Pooling,
-    /// Reduction over the query heads of a kv head.
+    /// Reduction over the query heads of a KV head.
     pub group: GroupReduce,
-    /// First tokens that are always kept.
+    /// Number of first tokens that are always kept.
     pub sinks: usize,
-    /// The window in use, set by `rows`.
+    /// Rows of the window in use, set by `rows`.
     pub(crate) chosen_window: usize,
 }
 

@@ -1,10 +1,11 @@
-//! A state as numbers in an order that never changes, so that it can be written down and put back.
+//! A state as numbers in a fixed order, to save and restore it.
 //!
-//! One walk does both: whoever has a state shows its numbers one after the other, and a [`Snapshot`] reads them or replaces them.
+//! Both use the same code: the owner of a state passes its numbers one after the other to a [`Snapshot`], which reads
+//! or replaces them.
 
-/// What walks through a state: it takes its numbers down, or puts others in their place.
+/// A visitor of a state: it reads the state's numbers or replaces them.
 pub trait Snapshot {
-    /// Numbers whose count is known from how the state was made.
+    /// Visits numbers whose count is fixed when the state is created.
     fn floats(&mut self, numbers: &mut [f32]);
 
     /// As [`Snapshot::floats`].
@@ -13,11 +14,11 @@ pub trait Snapshot {
     /// As [`Snapshot::floats`].
     fn bytes(&mut self, numbers: &mut [u8]);
 
-    /// A number from 0 to `most`; one that is put in its place is no more than that either.
+    /// Visits a number from 0 to `most`; a replacement is at most `most` too.
     fn count(&mut self, number: &mut usize, most: usize);
 }
 
-/// A list of any length that it has room for.
+/// Visits a list of any length up to its capacity.
 pub(crate) fn floats(through: &mut dyn Snapshot, list: &mut Vec<f32>) {
     let mut count = list.len();
     through.count(&mut count, list.capacity());

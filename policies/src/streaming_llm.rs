@@ -1,9 +1,9 @@
-//! StreamingLLM: attention sinks and the most recent tokens (Xiao et al., "Efficient Streaming Language Models with Attention
-//! Sinks", arXiv 2309.17453, section 3.2). Looks at no score.
+//! StreamingLLM: attention sinks and the most recent tokens (Xiao et al., "Efficient Streaming Language Models with
+//! Attention Sinks", arXiv 2309.17453, section 3.2). Uses no scores.
 //!
-//! Prefill keeps `{0..sinks} ∪ {n-(B-sinks)..n}`; decode appends, attends, then drops the oldest row that is no sink. The
-//! paper re-assigns positions: a key stands at its rank in the cache, the query at the last rank. `positions=original` leaves
-//! keys where they stood in the text, as several ports do.
+//! Prefill keeps `{0..sinks} ∪ {n-(B-sinks)..n}`; a decode step appends, attends, then evicts the oldest row that is
+//! not a sink. The paper re-assigns positions: a key has its rank in the cache as position, the query the last rank.
+//! `positions=original` keeps the positions in the text, as several ports do.
 //!
 //! ```text
 //! B = 6, sinks = 2, prompt 0..=5:   [0 1 2 3 4 5] -> [0 1 3 4 5 6] -> [0 1 4 5 6 7]
@@ -14,7 +14,7 @@ use crate::{
     PolicyError, Pos, Positions, PromptShape, Retention, Row, StepObservation,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "streaming_llm",
     title: "StreamingLLM",
@@ -53,14 +53,14 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-/// Sinks and a sliding window.
+/// Sinks and a sliding window of recent tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamingLlm {
-    /// First tokens that are always kept.
+    /// Number of first tokens that are always kept.
     pub sinks: usize,
-    /// Where kept keys stand for RoPE.
+    /// Positions of kept keys for RoPE.
     pub positions: Positions,
-    /// Rows per kv head, set by `rows`.
+    /// Rows per KV head, set by `rows`.
     budget: usize,
 }
 

@@ -1,23 +1,23 @@
-//! Methods that rank tokens: one number per kv head and token, the largest are kept. What the wrappers build on.
+//! Methods that rank tokens: one score per KV head and token; the highest are kept. The wrappers build on this.
 //!
-//! Not here: any score. Methods whose unit is a chunk, a block or a tree have no such numbers and are no part of this.
+//! This module computes no scores. Methods whose unit is a chunk, a block or a tree have no token scores.
 
 use crate::heads::par_map;
 use crate::{
     Observation, Policy, PolicyError, Pos, PromptShape, Retention, ScoreCacheKey, top_positions,
 };
 
-/// The ends of a prompt that a method keeps whatever their score.
+/// The first and last tokens of a prompt, which a method keeps whatever their scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Protected {
-    /// First tokens.
+    /// Number of first tokens.
     pub sinks: usize,
-    /// Last tokens.
+    /// Number of last tokens.
     pub recent: usize,
 }
 
 impl Protected {
-    /// Tokens of a prompt of `n` that compete, as positions.
+    /// Positions of the tokens that compete, in a prompt of `n` tokens.
     pub(crate) fn between(&self, n: usize) -> std::ops::Range<usize> {
         let end = n.saturating_sub(self.recent);
         self.sinks.min(end)..end
@@ -25,8 +25,11 @@ impl Protected {
 }
 
 impl Protected {
-    /// Of a method that scores the document alone: the first `sinks` tokens, the last `recent`, and all that stands behind the document.
-    /// Fails where `budget` rows do not hold these and one token that was chosen.
+    /// The protected tokens of a method that scores only the document: the first `sinks` tokens, the last `recent`, and
+    /// all tokens after the document.
+    ///
+    /// # Errors
+    /// [`PolicyError::BudgetTooSmall`] if `budget` rows do not hold these tokens and one selected token.
     pub(crate) fn around_document(
         method: &'static str,
         prompt: &PromptShape,
@@ -52,7 +55,8 @@ impl Protected {
         Ok(Self { sinks, recent })
     }
 
-    /// Who gives such scores, with all `settings` that they depend on; nobody where they reach into what stands behind the document.
+    /// Key of the query-agnostic scores of `method` with all `settings` on which they depend; `None` if the competing
+    /// range does not end with the document or nothing follows the document.
     pub(crate) fn query_agnostic(
         &self,
         method: &str,
@@ -64,22 +68,22 @@ impl Protected {
     }
 }
 
-/// The first `end` scores of each head, where they are known.
+/// The first `end` cached scores of each head, if there are any.
 pub(crate) fn known_scores(observation: &Observation<'_>, end: usize) -> Option<Vec<Vec<f32>>> {
     let heads = observation.scored?.chunks_exact(observation.tokens);
     Some(heads.map(|head| head[..end].to_vec()).collect())
 }
 
-/// A method that gives every token of every kv head a number of its own.
+/// A method that gives every token of every KV head a score of its own.
 pub trait TokenScores: Policy {
-    /// What is kept besides. Called after `rows`.
+    /// The tokens that are always kept. Called after `rows`.
     fn protected(&self) -> Protected;
 
-    /// `[kv_heads][n - recent]`: the scores; those of the sinks do not matter.
+    /// `[kv_heads][n - recent]`: the scores; those of the sinks are ignored.
     fn token_scores(&self, observation: &Observation<'_>) -> Vec<Vec<f32>>;
 }
 
-/// Of every head the `rows(head)` best tokens among a prompt of `n`, by its `scores [n - recent]`.
+/// Keeps the `rows(head)` top tokens of every head in a prompt of `n` tokens, by its `scores [n - recent]`.
 pub(crate) fn keep_best_of_each(
     scores: Vec<Vec<f32>>,
     n: usize,
@@ -91,8 +95,8 @@ pub(crate) fn keep_best_of_each(
     }))
 }
 
-/// The positions of the `rows` best tokens of one head among a prompt of `n`: the protected ends and the largest of `scores
-/// [n - recent]`, ascending.
+/// The positions, ascending, that one head keeps of a prompt of `n` tokens: the protected tokens and the highest of
+/// `scores [n - recent]`, `rows` in total.
 pub(crate) fn keep_best(
     mut scores: Vec<f32>,
     n: usize,

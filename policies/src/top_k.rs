@@ -1,24 +1,24 @@
-//! The largest of many scores, with the project's tie rule, in one pass that remembers little more than it keeps.
+//! Top-k of many scores, with the project's tie rule, in one pass that stores little more than k candidates.
 
-/// Scores that are looked at together: none of them may be large enough to remember.
+/// Scores compared together: a block is skipped if no score in it is above the threshold.
 const BLOCK: usize = 32;
-/// Room beyond what is kept, at least: parting it is dear beside looking.
+/// Minimum capacity beyond k: partitioning is expensive compared with a comparison.
 const SLACK: usize = 256;
 
-/// The `k` largest of the scores that it is shown, by ascending index. Equal scores: the lower index wins.
+/// The `k` highest of the scores passed to it. On equal scores the lower index wins.
 pub(crate) struct TopK {
     k: usize,
-    /// `[capacity + BLOCK]`, the first `len` of them: the best of those before the last parting, and who may be one since. Score and
-    /// index in one number, that of the largest score being the smallest.
+    /// `[capacity + BLOCK]`, the first `len` of them used: the top-k at the last partition, and the candidates since
+    /// then. Score and index are packed into one number, the smallest for the highest score.
     ranked: Vec<u64>,
     len: usize,
-    /// As many are parted.
+    /// Number of candidates above which they are partitioned.
     capacity: usize,
-    /// What a score must be above, once k were seen; as [`rising`] gives it.
+    /// Threshold that a score must exceed, as returned by [`rising`]; `None` before the first partition.
     bar: Option<i32>,
 }
 
-/// The order of `f32::total_cmp` as a number.
+/// The score as an integer with the order of `f32::total_cmp`.
 fn rising(score: f32) -> i32 {
     let bits = score.to_bits() as i32;
     bits ^ ((bits >> 31) as u32 >> 1) as i32
@@ -30,7 +30,7 @@ fn ranked(rising: i32, index: u32) -> u64 {
 }
 
 impl TopK {
-    /// Of at most `most` scores.
+    /// The top k of at most `most` scores.
     pub(crate) fn new(k: usize, most: usize) -> Self {
         let capacity = k.saturating_add(k.max(SLACK)).min(most);
         Self {
@@ -42,7 +42,7 @@ impl TopK {
         }
     }
 
-    /// Looks at the scores of the indices from `first` on, which are larger than all before.
+    /// Processes the scores of the indices from `first` on, which must be higher than all indices before.
     pub(crate) fn see(&mut self, first: usize, scores: &[f32]) {
         if self.k == 0 {
             return;
@@ -50,7 +50,7 @@ impl TopK {
         for (block, scores) in scores.chunks(BLOCK).enumerate() {
             let first = (first + block * BLOCK) as u32;
             match self.bar {
-                // Of equal scores the one that was there has the lower index.
+                // On equal scores the earlier one has the lower index and wins.
                 Some(bar) => {
                     if (scores.iter()).fold(false, |any, &score| any | (rising(score) > bar)) {
                         self.remember(first, scores, |score| score > bar);
@@ -64,9 +64,9 @@ impl TopK {
         }
     }
 
-    /// Those of a block that may be among the best.
+    /// Stores the scores of a block that may be among the top k.
     fn remember(&mut self, first: u32, scores: &[f32], may: impl Fn(i32) -> bool) {
-        // Written in any case, and over the next one if it was for nothing: no branch to guess.
+        // Always write, and overwrite if the score is no candidate: this avoids a branch misprediction.
         for (index, &score) in (first..).zip(scores) {
             let score = rising(score);
             self.ranked[self.len] = ranked(score, index);
@@ -74,17 +74,17 @@ impl TopK {
         }
     }
 
-    /// Forgets all but the best.
+    /// Partitions the candidates and keeps the top k.
     fn part(&mut self) {
         if self.len > self.k && self.k > 0 {
             let (_, worst, _) = self.ranked[..self.len].select_nth_unstable(self.k - 1);
-            // As `ranked` has turned it.
+            // The inverse of the score's encoding in `ranked`.
             self.bar = Some((!((*worst >> 32) as u32) ^ 1 << 31) as i32);
             self.len = self.k;
         }
     }
 
-    /// The indices of the best, in any order.
+    /// The indices of the top k, in any order.
     pub(crate) fn indices(mut self) -> Vec<u32> {
         self.part();
         let top_k = self.ranked[..self.len].iter();
@@ -92,7 +92,7 @@ impl TopK {
     }
 }
 
-/// Indices of the `k` largest scores, ascending. Equal scores: the lower index wins.
+/// Indices of the `k` highest scores, ascending. On equal scores the lower index wins.
 pub fn top_positions(scores: &[f32], k: usize) -> Vec<u32> {
     let mut top_k = TopK::new(k, scores.len());
     top_k.see(0, scores);
@@ -105,7 +105,7 @@ pub fn top_positions(scores: &[f32], k: usize) -> Vec<u32> {
 pub(crate) mod tests {
     use super::*;
 
-    /// Numbers of every kind.
+    /// Every kind of float.
     pub(crate) const ODD: [f32; 12] = [
         0.0,
         -0.0,
@@ -137,7 +137,8 @@ pub(crate) mod tests {
         );
     }
 
-    /// Of numbers of every kind the order is that of `f32::total_cmp`, however many are remembered and whenever they are parted.
+    /// For every kind of float the order is that of `f32::total_cmp`, whatever the number of candidates and the time of
+    /// the partitions.
     #[test]
     fn the_best_are_the_first_of_all_in_order() {
         let drawn = |i: usize| ODD[i * 7 % ODD.len()] * (1.0 + (i / 12 % 40) as f32);

@@ -1,9 +1,10 @@
 //! TOVA: the last query decides (Oren et al., "Transformers are Multi-State RNNs", arXiv 2401.06104, section 3).
 //!
-//! One score per token and layer: the last query's probability, mean over all query heads; every kv head keeps the same rows.
-//! While answering, each step's query drops the row it attends to least (not with `decode=off`). No memory of earlier steps. The
-//! published code lets the newest token compete; `force_last` (default) keeps it, `recent` more of them (TreeKV, section 5.1).
-//! The last query of a prompt is the question's; what a chat template writes behind it is observed and kept besides (`window.rs`).
+//! Each token has one score per layer: the last query's probability, averaged over all query heads; every KV head keeps
+//! the same rows. In decode, each step evicts the row that its query attends to least (not with `decode=off`). Earlier
+//! steps do not count. In the published code the newest token competes too; `force_last` (the default) keeps it, and
+//! `recent` keeps more last tokens (TreeKV, section 5.1). The last query of a prompt is the question's; the tail of the
+//! chat template after it is observed and kept in addition (`window.rs`).
 
 use crate::decode_cap::{DECODE, evicts_in_decode, must_evict};
 use crate::score::sum_of_rows;
@@ -14,7 +15,7 @@ use crate::{
     PolicyError, PromptShape, Retention, Row, Softmax, StepObservation, Window,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "tova",
     title: "TOVA",
@@ -61,21 +62,21 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-/// The last query's attention.
+/// Selection by the last query's attention.
 #[derive(Debug, Clone)]
 pub struct Tova {
-    /// Last tokens that are always kept, beside the tail.
+    /// Number of last tokens that are always kept, in addition to the tail.
     pub recent: usize,
-    /// Whether it evicts while answering.
+    /// Whether the method evicts during decode.
     pub decode: bool,
-    /// First tokens that are always kept.
+    /// Number of first tokens that are always kept.
     pub sinks: usize,
-    /// What the template writes behind the question.
+    /// Tokens of the template after the question.
     tail: usize,
     budget: usize,
     /// Slots that a head may fill.
     slots: usize,
-    /// `[budget + 1]`: scores of one step.
+    /// `[budget + 1]` scratch buffer: scores of one step.
     scores: Vec<f32>,
 }
 
@@ -154,7 +155,7 @@ impl Policy for Tova {
     }
 
     fn step(&mut self, step: &StepObservation<'_>, evict: &mut Evictions) {
-        // Every head holds the same positions in the same slots, so one decision serves all.
+        // Every head has the same positions in the same slots, so one decision applies to all heads.
         if step.rows[0] <= self.budget {
             return;
         }
@@ -174,7 +175,8 @@ impl Policy for Tova {
 }
 
 impl Tova {
-    /// `[n]`: what the last query and the tail give each token, summed over all query heads.
+    /// `[n]`: attention of the last query and the tail to each token, mean over these rows, summed over all query
+    /// heads.
     fn layer_scores(&self, observation: &Observation<'_>) -> Vec<f32> {
         let n = observation.tokens;
         let window = observation.window.expect("TOVA asked for the last query");

@@ -1,17 +1,19 @@
-//! TreeKV: a tournament between neighbours thins out the past, sparse on the left and dense on the right (He et al., "TreeKV:
-//! Smooth Key-Value Cache Compression with Tree Structures", sections 4.1 and 4.2, algorithm 1).
+//! TreeKV: a tournament between neighbours thins out older tokens, sparse on the left and dense on the right (He et
+//! al., "TreeKV: Smooth Key-Value Cache Compression with Tree Structures", sections 4.1 and 4.2, algorithm 1).
 //!
-//! While answering, per kv head: sinks, then a tree of `c` rows, then the `recent` last tokens. Every step adds its
-//! probabilities to S and one to C of every row. When there is a row too many, the rows `idx` and `idx + 1` of the tree (the
-//! row that leaves the recent ones is its newest) compete by S / C; the lower one goes, of equals the left one, and idx moves on
-//! and wraps. Line 16 as printed skips every second pair for even c; `cycle` visits all, as figure 3 draws it.
+//! In decode, each KV head has the sinks, then a tree of `c` rows, then the `recent` last tokens. For every row, each
+//! step adds its probability to S and 1 to C. When there is a row too many, the oldest recent token becomes the newest
+//! row of the tree, and the rows `idx` and `idx + 1` of the tree compete by S / C. The lower one is evicted, on equal
+//! scores the left one; then idx advances by one and wraps around. Line 16 as printed skips every second pair for even
+//! c; `cycle` visits all pairs, as in figure 3.
 //!
-//! A prompt is cut in blocks: the last block, and what a chat template writes behind it (`window.rs`), is the observation window
-//! and stays, as do the sinks; the blocks between run through the same tournament from left to right, with the window's mean
-//! attention as their fixed score. Afterwards C counts the window's queries that saw a token: fewer for the window's own.
+//! The prompt is cut in blocks. The last block and the tail of the chat template after it (`window.rs`) are the
+//! observation window and are kept, and so are the sinks. The blocks between go through the same tournament from left
+//! to right, with the window's mean attention as their fixed score. Afterwards C is the number of the window's queries
+//! that attend to a token: fewer for the window's own tokens.
 //!
 //! ```text
-//! c = 4, idx = 1     [ 1  2 ] 3  4 | 5          one of 1, 2 goes, idx = 2: the next pair is one step to the right
+//! c = 4, idx = 1     [ 1  2 ] 3  4 | 5          1 or 2 is evicted, idx = 2: the next pair is one step to the right
 //! kept after long    . . . x . . . . . . . x . . . x . x x      half as dense every c tokens to the left
 //! ```
 
@@ -24,7 +26,7 @@ use crate::{
     Window, group_reduce,
 };
 
-/// Shown in the table of methods.
+/// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "treekv",
     title: "TreeKV",
@@ -95,7 +97,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     },
 };
 
-/// How the pair moves after an eviction.
+/// How the pair advances after an eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Rule {
     /// To the next row, and back to the first after the last.
@@ -106,7 +108,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// The row after `idx` (from 0) in a tree of `c`.
+    /// The row after `idx` (from 0) in a tree of `c` rows.
     fn next(self, idx: usize, c: usize) -> usize {
         match self {
             Rule::Cycle => (idx + 1) % c,
@@ -115,21 +117,21 @@ impl Rule {
     }
 }
 
-/// One kv head's rows in order of position, with their running attention.
+/// One KV head's rows in order of position, with their accumulated attention.
 #[derive(Debug, Clone, Default)]
 struct Line {
     /// Slots by ascending position.
     slots: Vec<u32>,
-    /// Sum of attention, per row of the line.
+    /// Sum S of attention, per row of the line.
     sums: Vec<f32>,
-    /// Steps that were added, per row of the line.
+    /// Number C of steps counted, per row of the line.
     counts: Vec<u32>,
-    /// The left row of the next pair, in the tree.
+    /// Index in the tree of the left row of the next pair.
     idx: usize,
 }
 
 impl Line {
-    /// Nothing yet, with room for `slots` rows.
+    /// An empty line with capacity for `slots` rows.
     fn with_capacity(slots: usize) -> Self {
         Self {
             slots: Vec::with_capacity(slots),
@@ -140,38 +142,39 @@ impl Line {
     }
 }
 
-/// The tournament.
+/// Eviction by a tournament between neighbours.
 #[derive(Debug, Clone, Default)]
 pub struct TreeKv {
-    /// Tokens per block of the prompt; `None` follows the budget.
+    /// Tokens per block of the prompt; `None` derives it from the budget.
     pub block: Option<usize>,
-    /// Last tokens outside of the tree; `None` follows the budget.
+    /// Number of last tokens outside the tree; `None` derives it from the budget.
     pub recent: Option<usize>,
-    /// How the pair moves.
+    /// How the pair advances.
     pub rule: Rule,
-    /// The left one of a pair always stays.
+    /// Always keep the left row of a pair.
     pub left_stays: bool,
-    /// Where kept keys stand for RoPE.
+    /// Positions of kept keys for RoPE.
     pub positions: Positions,
-    /// First tokens that are always kept.
+    /// Number of first tokens that are always kept.
     pub sinks: usize,
     budget: usize,
     chosen_block: usize,
-    /// What the template writes behind the question: part of the window.
+    /// Tokens of the template after the question; part of the window.
     tail: usize,
-    /// Rows of the tree while answering.
+    /// Rows of the tree during decode.
     tree: usize,
     /// Slots that a head may fill.
     slots: usize,
     kv_heads: usize,
     /// `[layers][kv_heads]`
     lines: Vec<Vec<Line>>,
-    /// `[slots]`: one head's probabilities in one step.
+    /// `[slots]` scratch buffer: one head's probabilities in one step.
     seen: Vec<f32>,
 }
 
 impl TreeKv {
-    /// What the prompt's blocks come to: `(lead, blocks, kept blocks)`. The lead is the sinks and the tokens that fill no block.
+    /// The prompt's division into blocks: `(lead, blocks, kept blocks)`. The lead is the sinks and the tokens that do
+    /// not fill a block. `None` if the prompt is too short, or the budget too small for one kept block.
     ///
     /// ```text
     /// | sinks, rest | block | block | block | last block, tail |
@@ -185,20 +188,21 @@ impl TreeKv {
         (left >= b).then_some((lead, middle / b, left / b))
     }
 
-    /// Queries that observe the prompt.
+    /// Number of queries that observe the prompt.
     fn window(&self) -> usize {
         self.chosen_block.saturating_add(self.tail)
     }
 
-    /// Who of two neighbours leaves: the right one if the left one is better.
+    /// The neighbour to evict: the right one if the left one has the higher score or always stays, else the left one.
     fn leaver<S: PartialOrd>(&self, left: usize, score: impl Fn(usize) -> S) -> usize {
-        match self.left_stays || score(left) > score(left + 1) {
-            true => left + 1,
-            false => left,
+        if self.left_stays || score(left) > score(left + 1) {
+            left + 1
+        } else {
+            left
         }
     }
 
-    /// The sizes of the tree for a budget, and nothing in it yet.
+    /// Computes the sizes for a budget; the tree is empty.
     fn plant(
         &mut self,
         model: &ModelShape,
@@ -227,7 +231,7 @@ impl TreeKv {
         Ok(())
     }
 
-    /// The blocks that are left of `scores` when all have run through a tree of `capacity`.
+    /// The blocks of `scores` that remain after all have gone through a tree of `capacity`.
     fn tournament(&self, scores: &[f64], capacity: usize) -> Vec<usize> {
         let mut tree: Vec<usize> = Vec::with_capacity(capacity + 1);
         let mut idx = 0;

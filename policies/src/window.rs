@@ -1,12 +1,13 @@
-//! The observation window that several methods share: how long it is by default, where it lies in a prompt with a template, and
-//! what a budget must hold besides it.
+//! The observation window shared by several methods: its default length, its place in a prompt with a template, and the
+//! smallest budget that holds it.
 //!
-//! A chat template ends with tokens that say nothing of the question: counted from the prompt's end, a window of 8 would hold them
-//! and little else. So the window is the last w tokens up to the question's end, and what the template writes behind them.
+//! A chat template ends with tokens that do not depend on the question. Counted from the prompt's end, a window of 8
+//! tokens would contain little else. The window is therefore the last w tokens of the question and the tail of the
+//! template after them.
 
 use crate::{ModelShape, PolicyError, PromptShape};
 
-/// w when none is set: a window of 32 must not eat a small budget (PyramidKV, table 6).
+/// The default w: a window of 32 must not fill a small budget (PyramidKV, table 6).
 pub(crate) fn window_for(budget: usize) -> usize {
     match budget {
         256.. => 32,
@@ -15,8 +16,8 @@ pub(crate) fn window_for(budget: usize) -> usize {
     }
 }
 
-/// Rows that are observed and kept at the prompt's end: `w`, or `usual` where none is set, and the tail. A usual window gives way
-/// where budget, tail and `sinks` leave less.
+/// Number of rows observed and kept at the prompt's end: the tail plus `w`, or plus `usual` if `w` is not set. The
+/// `usual` window is reduced if budget, tail and `sinks` leave fewer rows.
 pub(crate) fn observed_rows(
     w: Option<usize>,
     usual: usize,
@@ -32,7 +33,11 @@ pub(crate) fn observed_rows(
     w.unwrap_or(usual).saturating_add(prompt.tail)
 }
 
-/// The same rows in every layer, if `budget` holds `window` rows at the end, the sinks and one selected token.
+/// The same rows in every layer.
+///
+/// # Errors
+/// [`PolicyError::BudgetTooSmall`] if `budget` does not hold `window` rows at the end, the sinks and one selected
+/// token.
 pub(crate) fn uniform_rows(
     method: &'static str,
     model: &ModelShape,
@@ -73,7 +78,7 @@ mod tests {
         assert_eq!(observed_rows(None, 16, &prompt(0), 128, 4), 16);
         assert_eq!(observed_rows(None, 16, &prompt(5), 128, 4), 21);
         assert_eq!(observed_rows(Some(3), 16, &prompt(5), 128, 4), 8);
-        // Room for 20 rows: 4 sinks, 1 selected token and a tail of 9 leave 6.
+        // A budget of 20 rows: 4 sinks, 1 selected token and a tail of 9 leave 6.
         assert_eq!(observed_rows(None, 8, &prompt(9), 20, 4), 15);
         assert_eq!(observed_rows(None, 8, &prompt(0), 10, 4), 8);
     }

@@ -1,5 +1,6 @@
-//! What a method chooses does not depend on how many threads choose: every method over drawn measurements, with heads side by side
-//! on several threads and one after the other on one. Alone in its program: the number of threads is the program's.
+//! The number of threads does not change a method's decisions. Runs every method on synthetic measurements, with heads
+//! in parallel on several threads and in sequence on one. This test has its own program because the number of threads
+//! is global to the program.
 
 use kept_kernels::threads;
 use kept_policies::{
@@ -10,13 +11,13 @@ use kept_policies::{
 const THREADS: usize = 4;
 const LAYERS: usize = 3;
 const DIM: usize = 4;
-/// Enough that even one head's numbers are handed to the threads, and no whole number of anything.
+/// Enough that even one head's numbers are distributed over the threads, and not a multiple of any part or block size.
 const TOKENS: usize = 20_011;
 const BUDGET: usize = 1501;
-/// Words of a key that tell which rows gave it little, at most.
+/// The most words per key in the bits of low attention.
 const MOST_WORDS: usize = 8;
 
-/// Methods by default, and what takes other ways through them.
+/// All methods with default parameters, and parameters that take other code paths.
 fn variants() -> Vec<(&'static str, &'static str)> {
     let defaults = methods().iter().map(|method| (method.name, ""));
     let others = [
@@ -48,7 +49,7 @@ fn variants() -> Vec<(&'static str, &'static str)> {
     defaults.chain(others).collect()
 }
 
-/// Measurements of one layer.
+/// Synthetic measurements of one layer.
 struct Drawn {
     /// `[q_heads, n]`
     scores: Vec<f32>,
@@ -70,7 +71,7 @@ fn next(state: &mut u64) -> u64 {
     *state
 }
 
-/// Numbers from 0 to 1, most of them small, of which `levels` are different: with few of them most scores are ties.
+/// Numbers from 0 to 1, most of them small, with `levels` different values: with few levels most scores are ties.
 fn numbers(state: &mut u64, levels: u32, count: usize) -> Vec<f32> {
     let number = |_| {
         let uniform = (next(state) >> 40) as f32 / (1u64 << 24) as f32;
@@ -139,13 +140,13 @@ impl Drawn {
     }
 }
 
-/// All that a method decides of one prompt.
+/// All decisions of a method on one prompt.
 #[derive(Debug, PartialEq)]
 struct Decided {
     kept: Vec<Retention>,
     passed: Vec<Option<Vec<u32>>>,
     value_merges: Vec<Vec<ValueMerge>>,
-    /// What each head of the first layer gives up after a step.
+    /// The slot that each head of the first layer evicts after a step.
     evicted: Vec<Option<Row>>,
 }
 
@@ -193,7 +194,7 @@ fn decided((name, set): (&str, &str), shape: &ModelShape, drawn: &[Drawn]) -> De
     all
 }
 
-/// What each head gives up after one token more than was kept: it tells whether each slot's number is its own.
+/// The slots that the heads evict after one more token. The result depends on each slot having its own number.
 fn after_a_step(
     policy: &mut dyn Policy,
     shape: &ModelShape,
@@ -234,7 +235,7 @@ fn any_number_of_threads_chooses_the_same() {
     assert_eq!(threads::count(), THREADS);
     let (mut ragged, mut given_up) = (0, 0);
     let many = 1 << 20;
-    // One head, fewer heads than threads, and more.
+    // One head, fewer heads than threads, and more heads than threads.
     for (kv_heads, group, levels) in [(1, 4, 12), (2, 1, many), (5, 2, many), (9, 1, 12)] {
         let shape = ModelShape {
             layers: LAYERS,
@@ -248,7 +249,7 @@ fn any_number_of_threads_chooses_the_same() {
             .collect();
         for variant in variants() {
             let several = decided(variant, &shape, &drawn);
-            // Work inside work runs on its own thread, all of it.
+            // Parallel work inside parallel work runs on a single thread.
             let score_cache = std::sync::Mutex::new(None);
             threads::for_each(2, |item| {
                 if item == 0 {

@@ -1,16 +1,16 @@
-//! The command line: `kept-app [FILE] [--model FILE.gguf]`. Pure; nothing is opened here.
+//! The command line: `kept-app [FILE] [--model FILE.gguf]`. Pure parsing: no file is opened.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What `--help` prints.
+/// The output of `--help`.
 pub const HELP: &str = "\
 Kept: ask a long document on your own computer and see which words the model kept.
 
 Usage: kept-app [FILE] [--model FILE.gguf]
 
   FILE                a document to open: text, Markdown, source code or PDF
-  --model FILE.gguf   a model to open; otherwise the one chosen last, at first the one in the box
+  --model FILE.gguf   a model to open; otherwise the one chosen last, at first the built-in one
   --help              this
   --version           the version
 
@@ -18,7 +18,7 @@ Environment: KEPT_LOG=debug writes a log to standard error; KEPT_WORKER names an
 Without a display, use the terminal program: kept ask --document FILE --question QUESTION
 ";
 
-/// What a person wants at the start.
+/// What to open at the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Arguments {
     /// A document to open.
@@ -27,10 +27,10 @@ pub struct Arguments {
     pub model: Option<PathBuf>,
 }
 
-/// What the command line means.
+/// The parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandLine {
-    /// Open the window.
+    /// Open the app window.
     Window(Arguments),
     /// Print the help.
     Help,
@@ -38,10 +38,10 @@ pub enum CommandLine {
     Version,
 }
 
-/// Reads the arguments after the program's name; relative paths start at `folder`.
+/// Parses the arguments after the program's name; relative paths are resolved against `folder`.
 ///
 /// # Errors
-/// One sentence that names the argument and the way out.
+/// One sentence that names the argument and the solution.
 pub fn parse(
     arguments: impl IntoIterator<Item = OsString>,
     folder: &Path,

@@ -1,6 +1,6 @@
-//! What the page and the program say to each other: the shapes of `ui/src/lib/contract.ts`, field for field.
+//! The types exchanged between the page and the program: the types of `ui/src/lib/contract.ts`, field for field.
 //!
-//! Offsets are UTF-16 code units of the document's text. Sizes are bytes. Nothing here does anything.
+//! Offsets are UTF-16 code units of the document's text. Sizes are bytes. The module contains data types only.
 
 mod comparison;
 mod gpus;
@@ -11,6 +11,7 @@ mod vault;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use ts_rs::TS;
 
 pub use comparison::{Comparison, ComparisonRun, ComparisonState, ReferenceResult, RunResult};
 pub use gpus::{Gpu, Gpus};
@@ -19,16 +20,16 @@ pub use library::{
     ModelFolder, Suits, UnfinishedModel,
 };
 pub use turns::{
-    Chosen, Estimate, Facts, LayerRow, Memory, Phase, Progress, Source, TableRow, TokenSlots, Turn,
-    TurnState,
+    Chosen, Estimate, Facts, LayerRow, Memory, Phase, Progress, Refusal, RefusalCode, Source,
+    TableRow, TokenSlots, Turn, TurnState,
 };
 pub use vault::Vault;
 
-/// Light, dark, or as the system says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The colour theme.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub enum Theme {
-    /// As the system says.
+    /// The system's theme.
     System,
     /// Light.
     Light,
@@ -36,23 +37,24 @@ pub enum Theme {
     Dark,
 }
 
-/// Values of a method's parameters, by name, as they were typed; what is not in it is at its default.
+/// Values of a method's parameters, by name, as typed by the user; missing parameters have their defaults.
 pub type Parameters = BTreeMap<String, String>;
 
-/// What is kept of a prompt: the method with its parameters, and how much.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The method with its parameters, and the budget.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Choice {
     /// The method's name.
     pub method: String,
-    /// What was set.
+    /// Parameters that the user set.
+    #[ts(type = "Parameters")]
     pub parameters: Parameters,
     /// `25%`, `512` or `64MiB`; `None` is the default budget.
     pub budget: Option<String>,
 }
 
 impl Choice {
-    /// A method as it is by default.
+    /// A method with default parameters.
     pub fn plain(method: &str, budget: Option<&str>) -> Self {
         Self {
             method: method.to_owned(),
@@ -62,8 +64,8 @@ impl Choice {
     }
 }
 
-/// What a person sets; survives a restart.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// The user's settings; they survive a restart.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
     /// Colours.
@@ -72,64 +74,65 @@ pub struct Settings {
     pub model: String,
     /// A method's name, or `auto`.
     pub method: String,
-    /// What was set for each method, by its name.
+    /// Parameters that the user set, by method.
     #[serde(default)]
+    #[ts(type = "Record<string, Parameters>")]
     pub parameters: BTreeMap<String, Parameters>,
     /// `25%`, `512` or `64MiB`; `None` is the default budget.
     pub budget: Option<String>,
-    /// Longest answer, in tokens.
+    /// Maximum answer length, in tokens.
     pub max_tokens: usize,
-    /// How much less likely words are that an answer has said already, 1 to 2; `None` is not at all.
+    /// Penalty for words that the answer already contains, 1 to 2; `None` is off.
     #[serde(default)]
     pub repeat_penalty: Option<f64>,
     /// Size of the text, in percent.
     #[serde(default = "ordinary_zoom")]
     pub zoom: u16,
-    /// How what was read is kept on disk for later questions: `q8_0`, `f16` or `off`.
+    /// Type of the rows in vaults on disk: `q8_0`, `f16` or `off`.
     #[serde(default = "usual_keeping")]
     pub keep: String,
-    /// What that may take on disk, such as `20GiB`; `None` is the engine's default.
+    /// Disk space for vaults, such as `20GiB`; `None` is the engine's default.
     #[serde(default)]
     pub keep_budget: Option<String>,
-    /// How kept rows are stored: `f32`, `f16`, `q8_0` or `q4_0`; `None` leaves it to the engine.
+    /// Type of the kept rows: `f32`, `f16`, `q8_0` or `q4_0`; `None` leaves the choice to the engine.
     #[serde(default)]
     pub cache: Option<String>,
-    /// What everything may take in memory, such as `6 GiB`; `None` is no limit.
+    /// Memory limit, such as `6 GiB`; `None` is no limit.
     #[serde(default)]
     pub memory: Option<String>,
-    /// What computes: `cpu` or `cuda:0`; `None` takes a GPU where the model fits one.
+    /// Device: `cpu` or `cuda:0`; `None` is a GPU if the model fits on one.
     #[serde(default)]
     pub device: Option<String>,
 }
 
-/// As in the terminal.
+/// The default of [`Settings::keep`], as in the terminal program.
 pub(crate) fn usual_keeping() -> String {
     "q8_0".to_owned()
 }
 
-/// Text as it was designed.
+/// The default size of the text.
 pub(crate) fn ordinary_zoom() -> u16 {
     100
 }
 
-/// A model that can be chosen.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A model that the user can choose.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelChoice {
-    /// `mini`, or a name the program gave. Never a path.
+    /// `mini`, or an id assigned by the program. Never a path.
     pub id: String,
-    /// What to show.
+    /// The displayed name.
     pub label: String,
-    /// The model in the box.
+    /// The built-in model.
     pub in_box: bool,
-    /// How its context is stretched, `yarn:4`; `None` leaves it as the file says.
+    /// RoPE scaling of the context, `yarn:4`; `None` uses the file's own.
     pub stretch: Option<String>,
 }
 
 /// The open model.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
-#[allow(missing_docs)] // the names are those of the model file's own facts
+#[allow(missing_docs)] // the names are those of the model file's metadata
 pub struct ModelFacts {
     pub name: String,
     pub file: String,
@@ -150,7 +153,7 @@ pub struct ModelFacts {
 }
 
 /// One parameter of a method.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)] // as in `kept_policies::Parameter`
 pub struct ParameterFacts {
@@ -161,7 +164,7 @@ pub struct ParameterFacts {
 }
 
 /// A method, for tables and menus.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)] // as in `kept_policies::MethodInfo`
 pub struct MethodFacts {
@@ -176,10 +179,10 @@ pub struct MethodFacts {
 }
 
 /// A page and the text on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct PageRange {
-    /// Place in the file, from 1.
+    /// Page number in the file, from 1.
     pub number: u32,
     /// First UTF-16 unit.
     pub start: usize,
@@ -188,12 +191,12 @@ pub struct PageRange {
 }
 
 /// One of several documents in one conversation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct DocumentPart {
     /// The file's name.
     pub name: String,
-    /// Its first UTF-16 unit in the text of all.
+    /// First UTF-16 unit in the joined text.
     pub start: usize,
     /// One past its last UTF-16 unit.
     pub end: usize,
@@ -202,16 +205,16 @@ pub struct DocumentPart {
 }
 
 /// The open document, without its text.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct DocumentFacts {
-    /// Changes with every document.
+    /// Unique for every document.
     pub id: u64,
     /// The file's name.
     pub name: String,
     /// `text`, `pdf`, ...
     pub kind: String,
-    /// How its bytes were read.
+    /// Encoding of the file's bytes.
     pub encoding: String,
     /// Bytes of the file.
     pub source_bytes: u64,
@@ -219,64 +222,64 @@ pub struct DocumentFacts {
     pub length: usize,
     /// Its pages, if it has any.
     pub pages: Vec<PageRange>,
-    /// The documents that it consists of, in order; none where it is one alone.
+    /// The documents that it consists of, in order; empty for a single document.
     pub documents: Vec<DocumentPart>,
-    /// What a person should know about how it was read, one sentence each.
+    /// Notes for the user about how the file was read, one sentence each.
     pub notes: Vec<String>,
     /// Tokens for the open model; `None` until counted.
     pub tokens: Option<usize>,
-    /// It has more tokens than that: far too long to be counted to the end.
+    /// It has more tokens than `tokens`: the count was stopped because the document is far too long.
     pub more_tokens: bool,
-    /// A sentence if the open model cannot read it at all.
+    /// A sentence if the open model cannot read the document at all.
     pub too_long: Option<String>,
-    /// A sentence if it is longer than the open model's context: it is read in streaming mode.
+    /// A sentence if the document exceeds the open model's context length and is read in streaming mode.
     pub streaming: Option<String>,
-    /// The sample in the box.
+    /// The built-in sample.
     pub sample: bool,
-    /// More than the model in the box was made for: any text but the sample's, whatever the file is called.
+    /// Beyond the purpose of the built-in model: any text but the sample's, whatever the file's name.
     pub beyond_box: bool,
     /// Questions to offer.
     pub suggestions: Vec<String>,
 }
 
-/// A person's word on a file that would take the place of a conversation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+/// The user's decision about a file that would replace a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, TS)]
 #[serde(rename_all = "lowercase")]
 pub enum Replacement {
-    /// What is open stays, alone.
+    /// Keep the open document and do not open the file.
     Keep,
-    /// The file takes its place.
+    /// Open the file in place of the document.
     Replace,
-    /// The file is read as well: questions go over both.
+    /// Add the file: questions cover both documents.
     Add,
 }
 
-/// Where the engine's process is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// The state of the engine's process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "lowercase")]
 pub enum WorkerStatus {
-    /// For the first time.
+    /// First start.
     Starting,
-    /// Works.
+    /// Running.
     Ready,
-    /// After a death.
+    /// Restarting after a crash.
     Restarting,
-    /// Given up; a person must act.
+    /// No more automatic restarts; the user must restart it.
     Failed,
 }
 
 /// The engine's process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkerState {
-    /// Where it is in its life.
+    /// Its state.
     pub state: WorkerStatus,
-    /// What happened; `None` when all is well.
+    /// The last problem; `None` if there is none.
     pub message: Option<String>,
 }
 
-/// Everything, for a page that has just loaded.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// The whole state, for a page that has just loaded.
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)] // one field per type above
 pub struct Snapshot {
@@ -298,42 +301,43 @@ pub struct Snapshot {
     pub version: String,
 }
 
-/// Where a notice is to be shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// Where the page shows a notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "lowercase")]
+#[ts(rename = "NoticePlace")]
 pub enum Place {
-    /// By the document.
+    /// Next to the document.
     Document,
-    /// By the model.
+    /// Next to the model.
     Model,
-    /// On the page of models.
+    /// On the models page.
     Models,
-    /// By the conversation.
+    /// Next to the conversation.
     Conversation,
-    /// By the comparison.
+    /// Next to the comparison.
     Comparison,
     /// In the settings.
     Settings,
 }
 
-/// Whether a notice is bad news.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// The kind of a notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "lowercase")]
 pub enum NoticeKind {
     /// Something failed.
     Error,
-    /// Good to know.
+    /// Information.
     Info,
 }
 
-/// From the program to the page.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// An event from the program to the page.
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(
     tag = "event",
     rename_all = "camelCase",
     rename_all_fields = "camelCase"
 )]
-#[allow(missing_docs)] // said in contract.ts
+#[allow(missing_docs)] // documented in contract.ts
 pub enum AppEvent {
     Worker {
         worker: WorkerState,

@@ -1,5 +1,5 @@
-//! Files held over the window and dropped on it. The page never learns a path: it is told how many files there are and
-//! whether a drop would be refused, and why.
+//! Drag and drop of files onto the app window. The page never receives a path, only the number of files and, if the
+//! drop would be refused, the reason.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::contract::{NoticeKind, Place};
 use crate::effects::Effects;
 use crate::messages;
 
-/// Why a drop of `paths` is refused, by their number alone.
+/// Why a drop of `paths` is refused, judged by the number of paths alone.
 fn refusal_of_number(paths: &[PathBuf]) -> Option<&'static str> {
     match paths {
         [] => Some(messages::NOT_A_FILE),
@@ -18,13 +18,13 @@ fn refusal_of_number(paths: &[PathBuf]) -> Option<&'static str> {
     }
 }
 
-/// Why a drop of `paths` is refused. Asks the file system, which may take its time.
+/// Why a drop of `paths` is refused. Accesses the file system, which may take long.
 pub async fn refusal(paths: &[PathBuf]) -> Option<&'static str> {
     if let Some(refusal) = refusal_of_number(paths) {
         return Some(refusal);
     }
     for path in paths {
-        // A file that is not there is the worker's to name.
+        // The worker reports a missing file.
         let metadata = tokio::fs::metadata(path).await;
         if metadata.is_ok_and(|metadata| metadata.is_dir()) {
             return Some(messages::A_FOLDER);
@@ -33,7 +33,7 @@ pub async fn refusal(paths: &[PathBuf]) -> Option<&'static str> {
     None
 }
 
-/// Hears what is dragged over the window.
+/// Handles a drag or drop event of the app window.
 pub fn dragged(effects: &Arc<Effects>, event: &DragDropEvent) {
     match event {
         DragDropEvent::Enter { paths, .. } => {
@@ -54,7 +54,7 @@ pub fn dragged(effects: &Arc<Effects>, event: &DragDropEvent) {
     }
 }
 
-/// Whether what is held is a folder, said as soon as the file system answers, if it is still held then.
+/// Checks in the background whether a dragged path is a folder, and reports it if the same drag is still in progress.
 fn look_at(effects: Arc<Effects>, held: u64, paths: Vec<PathBuf>) {
     tauri::async_runtime::spawn(async move {
         if let Some(refused) = refusal(&paths).await {
@@ -63,7 +63,7 @@ fn look_at(effects: Arc<Effects>, held: u64, paths: Vec<PathBuf>) {
     });
 }
 
-/// Opens what was dropped, or says why not.
+/// Opens dropped files, or reports why not.
 pub async fn dropped(effects: &Effects, paths: Vec<PathBuf>) {
     match refusal(&paths).await {
         Some(refused) => effects.with(|state| {
@@ -76,7 +76,7 @@ pub async fn dropped(effects: &Effects, paths: Vec<PathBuf>) {
     }
 }
 
-/// A path that means the same in the worker, whatever its folder is.
+/// The absolute path, which does not depend on the worker's working directory.
 pub fn whole(path: impl AsRef<Path>) -> PathBuf {
     let path = path.as_ref();
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())

@@ -1,7 +1,8 @@
-//! Carries what happens between the desk and the three around it: the worker, the store, the page. No decision is made here.
+//! Executes the effects of the app state: sends messages to the worker, the store and the page. No decision is made in
+//! this module.
 //!
-//! Every change goes through [`Effects::with`], which holds the desk's lock while the effects are handed on, so that each
-//! of the three sees them in the order in which they happened. Handing on never waits: all three are queues.
+//! Every change goes through [`Effects::with`], which holds the lock of the state while it sends the effects, so that
+//! each of the three receives them in the order in which they happened. Sending never blocks: all three are queues.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -16,38 +17,38 @@ use crate::state::{AppState, Effect, MapPlace, Save, SharedMap, lock};
 use crate::store::Writer;
 use crate::worker::{Order, WorkerEvents};
 
-/// Hears events for the page.
+/// Receives events for the page.
 pub type PageSink = Box<dyn Fn(AppEvent) + Send + Sync>;
 
-/// What of the window itself can be changed from here.
+/// The parts of the app window outside the page.
 pub trait Frame: Send + Sync + 'static {
-    /// The words in its title bar.
+    /// Sets the text of the title bar.
     fn set_title(&self, title: &str);
-    /// Its colours.
+    /// Sets the colours.
     fn set_theme(&self, theme: Theme);
 }
 
-/// The desk and the ways to what is around it.
+/// The app state with the channels to the worker, the store and the page.
 pub struct Effects {
     state: Mutex<AppState>,
     worker: UnboundedSender<Order>,
     writer: Writer,
     page: Mutex<Page>,
     frame: OnceLock<Box<dyn Frame>>,
-    /// Something was held back: the ticking task looks when it is due.
+    /// Signals that a throttled message is waiting, so that the ticking task computes when it is due.
     held_back: Notify,
 }
 
-/// The page, if it listens, and what it must hear first when it does.
+/// The page, if it has subscribed, and the events that it receives first.
 #[derive(Default)]
 struct Page {
     sink: Option<PageSink>,
-    /// Notices from before the page was there.
+    /// Notices from before the page subscribed.
     unheard: Vec<AppEvent>,
 }
 
 impl Effects {
-    /// Ties them together; what has happened on the desk so far is handed on.
+    /// Connects the state with its channels and sends the effects that are already pending.
     pub fn new(state: AppState, worker: UnboundedSender<Order>, writer: Writer) -> Arc<Self> {
         let effects = Arc::new(Self {
             state: Mutex::new(state),
@@ -61,14 +62,14 @@ impl Effects {
         effects
     }
 
-    /// The window there is now: it gets the title and colours at once.
+    /// Sets the app window, which gets the title and colours at once.
     pub fn set_frame(&self, frame: Box<dyn Frame>) {
         if self.frame.set(frame).is_ok() {
-            self.with(AppState::dress);
+            self.with(AppState::send_title_and_theme);
         }
     }
 
-    /// Does something on the desk and hands on what follows from it.
+    /// Changes the state and sends the resulting effects.
     pub fn with<R>(&self, change: impl FnOnce(&mut AppState) -> R) -> R {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let result = change(&mut state);
@@ -108,29 +109,29 @@ impl Effects {
         }
     }
 
-    /// Writes to the store.
+    /// Queues a write to the store.
     pub(crate) fn save(&self, save: Save) {
         self.writer.save(save);
     }
 
     fn order(&self, order: Order) {
         if self.worker.send(order).is_err() {
-            tracing::debug!("nobody supervises the engine any more");
+            tracing::debug!("no supervisor of the engine");
         }
     }
 
-    /// Tells the page.
+    /// Sends an event to the page.
     pub(crate) fn tell(&self, event: AppEvent) {
         let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
         match &page.sink {
             Some(sink) => sink(event),
-            // Everything else is in the snapshot.
+            // All other events are covered by the snapshot.
             None if matches!(event, AppEvent::Notice { .. }) => page.unheard.push(event),
             None => {}
         }
     }
 
-    /// The page listens from now on; notices from before are given to it.
+    /// Subscribes the page; earlier notices are delivered at once.
     pub fn subscribe(&self, sink: PageSink) {
         let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
         for event in std::mem::take(&mut page.unheard) {
@@ -168,15 +169,15 @@ impl Effects {
         }
     }
 
-    /// Writes what is left to the store, and ends the engine.
+    /// Completes all writes to the store and ends the engine.
     pub async fn close(&self) {
         let (told, ended) = oneshot::channel();
         self.order(Order::End(told));
-        // An error means that nobody supervises the engine any more.
+        // An error means that the supervisor task has ended.
         let (_gone, ()) = tokio::join!(ended, self.writer.close());
     }
 
-    /// Hands on what is held back, when it is due, for as long as the program runs.
+    /// Sends throttled messages when they are due, for as long as the program runs.
     pub async fn tick(&self) {
         loop {
             let due = self.with(|state| state.due());
@@ -223,7 +224,7 @@ impl WorkerEvents for Effects {
         self.with(|state| state.worker_died(what));
     }
 
-    fn gone(&self, message: &str) {
+    fn gave_up(&self, message: &str) {
         self.with(|state| state.worker_gone(message));
     }
 }

@@ -1,8 +1,13 @@
-//! The window: commands, events and what survives a restart. The engine runs in kept-worker.
+//! The desktop app: commands, events and stored state. The engine runs in kept-worker.
 //!
-//! [`state`] is the state and decides everything; [`library`] has the models on this computer and on their way; [`worker`] supervises the engine's process; [`store`] keeps what survives
-//! a restart; [`effects`] carries between them; [`commands`], [`drop`] and [`window`] are the thin side towards Tauri. What is
-//! absent: models, methods, documents' formats. This crate computes nothing about them.
+//! - [`state`]: the app state, which makes every decision
+//! - [`library`]: the models on this computer and downloads
+//! - [`worker`]: supervises the engine's process
+//! - [`store`]: stores what survives a restart
+//! - [`effects`]: passes messages between them
+//! - [`commands`], [`drop`], [`window`]: the thin layer towards Tauri
+//!
+//! This crate computes nothing about models, methods or document formats.
 
 pub mod arguments;
 pub mod commands;

@@ -30,8 +30,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// `KEPT_LOG=kept=debug` shows more on standard error; by default warnings. Only our own are ever shown: a library that carries the
-/// document may log its words.
+/// `KEPT_LOG=kept=debug` prints more to stderr; the default is warnings. Only events of our own crates are printed,
+/// because a library that handles the document may log its text.
 fn start_log() -> Result<(), String> {
     let asked = std::env::var_os("KEPT_LOG").filter(|asked| !asked.is_empty());
     let asked = asked.map_or("warn".into(), |asked| asked.to_string_lossy().into_owned());
@@ -61,8 +61,9 @@ fn refuse(error: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Starts this program again with WebKit's DMA-BUF renderer off, unless the person has set it either way: with many drivers the window
-/// stays blank with it. WebKit's own processes read the variable from the environment, which only a new program can be given.
+/// Starts this program again with WebKit's DMA-BUF renderer off, unless the user has set the variable: with the
+/// renderer on, the app window stays blank with many drivers. WebKit's own processes read the variable from the
+/// environment, which can only be set for a new process.
 #[cfg(target_os = "linux")]
 fn with_safe_renderer() {
     use std::os::unix::process::CommandExt;

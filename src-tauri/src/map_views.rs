@@ -1,4 +1,4 @@
-//! A map as the page asks for it: one token with its page, and a table of pages or tenths.
+//! Views of a map for the page: one token with its page, and a table of pages or tenths.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -8,10 +8,10 @@ use kept_engine::MapGrid;
 use crate::contract::{LayerRow, PageRange, TableRow, TokenSlots};
 use crate::state::OpenDocument;
 
-/// Parts of a document without pages.
+/// Number of parts of a document without pages.
 const PARTS: u64 = 10;
 
-/// The token number `token`, if there is one.
+/// The token with index `token`, if it exists.
 pub fn token(map: &MapGrid, document: Option<&OpenDocument>, token: usize) -> Option<TokenSlots> {
     let slots = map.token(token)?;
     let start = slots.start16 as usize;
@@ -30,7 +30,7 @@ pub fn token(map: &MapGrid, document: Option<&OpenDocument>, token: usize) -> Op
     })
 }
 
-/// A row for every page, or for every tenth of a document without pages; of all layers, or of one.
+/// A row per page, or per tenth of a document without pages; over all layers, or over one.
 pub fn table(
     map: &MapGrid,
     document: Option<&OpenDocument>,
@@ -51,7 +51,7 @@ pub fn table(
 }
 
 fn parts(map: &MapGrid, document: Option<&OpenDocument>) -> Vec<(String, Range<u32>)> {
-    // A document that was added later is not in the map of an earlier question.
+    // The map of an earlier question does not cover a document that was added later.
     let length = map.ends16().last().copied().unwrap_or(0);
     let unit = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
     let pages = document.map_or(&[][..], |document| &document.pages);
@@ -74,7 +74,7 @@ fn parts(map: &MapGrid, document: Option<&OpenDocument>) -> Vec<(String, Range<u
         .collect()
 }
 
-/// The pages, or tenths of `whole` where there are none; `before` is put before each name.
+/// The pages, or tenths of `whole` if there are none; each name is prefixed with `before`.
 fn pages_or_tenths(
     pages: &[PageRange],
     whole: Range<u32>,
@@ -99,7 +99,8 @@ fn pages_or_tenths(
         .collect()
 }
 
-/// A row for every layer of the model. `windows` as in [`crate::contract::Turn::windows`]: empty where every layer was cut.
+/// A row per layer of the model. `windows` is as in [`crate::contract::Turn::windows`]: empty if the method compressed
+/// every layer.
 pub fn layers(map: &MapGrid, windows: &[Option<usize>]) -> Vec<LayerRow> {
     let all = vec![None; map.layers()];
     let windows = if windows.is_empty() { &all } else { windows };
@@ -119,7 +120,7 @@ pub fn layers(map: &MapGrid, windows: &[Option<usize>]) -> Vec<LayerRow> {
     windows.iter().enumerate().map(row).collect()
 }
 
-/// Mean share of a layer's slots over all tokens, once it has arrived.
+/// Mean share of a layer's slots over all tokens; `None` until the layer has arrived.
 fn mean(map: &MapGrid, layer: usize) -> Option<f32> {
     let plane = map.layer(layer)?;
     let slots = plane.len() * map.slots_per_cell();
@@ -127,7 +128,7 @@ fn mean(map: &MapGrid, layer: usize) -> Option<f32> {
     Some((kept as f64 / slots.max(1) as f64) as f32)
 }
 
-/// The map with no layer but `layer`.
+/// The map reduced to `layer`, if given.
 fn one_layer(map: &MapGrid, layer: Option<usize>) -> Cow<'_, MapGrid> {
     let Some(layer) = layer else {
         return Cow::Borrowed(map);

@@ -1,7 +1,7 @@
-//! From bytes to UTF-16 units, once, in one walk through the text.
+//! Conversion of byte offsets to UTF-16 units, in one pass through the text.
 
-/// For each byte offset in `bytes` (in any order), the UTF-16 offset in `text`. An offset beyond the text counts as its end,
-/// one inside a character as the character's beginning. Linear in the text plus the sorting of the offsets.
+/// For each byte offset in `bytes` (in any order), the UTF-16 offset in `text`. An offset beyond the text counts as its
+/// end, an offset inside a character as the character's start. Linear in the text plus the sorting of the offsets.
 pub fn utf16_offsets(text: &str, bytes: &[usize]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..bytes.len()).collect();
     order.sort_by_key(|&i| bytes[i]);

@@ -1,4 +1,4 @@
-//! The sample document in the box, and the questions to offer for it.
+//! The built-in sample document and its suggested questions.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use serde::Deserialize;
 const NAME: &str = "sample.txt";
 const TEXT: &str = kept_engine::SAMPLE;
 const QUESTIONS: &str = include_str!("../../assets/sample.json");
-/// What is kept of it where nobody says how much.
+/// The default budget for the sample.
 pub const BUDGET: &str = "25%";
-/// How many questions are offered.
+/// Number of suggested questions.
 const OFFERED: usize = 5;
 
 #[derive(Deserialize)]
@@ -24,7 +24,7 @@ struct More {
     question: String,
 }
 
-/// The sample, as if it had been opened.
+/// The sample, in the form of an opened document.
 pub fn document() -> (DocumentInfo, Arc<str>) {
     let info = DocumentInfo {
         name: NAME.to_owned(),
@@ -41,7 +41,7 @@ pub fn document() -> (DocumentInfo, Arc<str>) {
     (info, TEXT.into())
 }
 
-/// Questions to offer; none if the list in the box cannot be read (a test holds that it can).
+/// Suggested questions; empty if the built-in list cannot be parsed (a test checks that it can).
 pub fn suggestions() -> Vec<String> {
     serde_json::from_str::<Questions>(QUESTIONS).map_or_else(
         |_| Vec::new(),

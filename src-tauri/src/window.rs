@@ -1,4 +1,4 @@
-//! The window itself: Tauri's builder, what is opened before it shows, what is closed after it is gone.
+//! The app window: Tauri's builder, what is opened before the window appears, and what is closed after it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::store::{self, Lock, Opened, StoreError};
 use crate::worker::WorkerEvents;
 use crate::{drop, messages, worker};
 
-/// How long writing the last of the conversation may keep a closed window's process alive.
+/// How long the last writes of the conversation may delay the end of the process after the app window is closed.
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// Why there is no window. One sentence each.
+/// Why the app window cannot be opened. One sentence each.
 #[derive(Debug, thiserror::Error)]
 pub enum WindowError {
     /// No display.
@@ -30,10 +30,10 @@ pub enum WindowError {
         "there is no display to open a window on; use the terminal program instead: kept ask --document FILE --question QUESTION"
     )]
     NoDisplay,
-    /// Tauri says so.
+    /// Error of Tauri.
     #[error("the window could not be opened: {0}")]
     Tauri(#[from] tauri::Error),
-    /// Not even a store in memory.
+    /// Not even an in-memory store can be created.
     #[error("the window could not be opened: {0}")]
     Store(#[from] StoreError),
 }
@@ -60,7 +60,7 @@ impl<R: Runtime> Frame for MainWindow<R> {
     }
 }
 
-/// The builder with the commands, for the real window and for tests.
+/// The builder with the commands, for the real app window and for tests.
 pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
     builder
         .manage(DialogOpen::default())
@@ -111,10 +111,10 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
         ])
 }
 
-/// Opens the window and runs until it is closed.
+/// Opens the app window and runs until it is closed.
 ///
 /// # Errors
-/// [`WindowError`], before anything is shown.
+/// [`WindowError`], before anything is displayed.
 pub fn run(arguments: Arguments) -> Result<(), WindowError> {
     #[cfg(target_os = "linux")]
     gtk::init().map_err(|_| WindowError::NoDisplay)?;
@@ -145,7 +145,7 @@ pub fn run(arguments: Arguments) -> Result<(), WindowError> {
     Ok(())
 }
 
-/// Makes the window of `tauri.conf.json`. Where WebKit cannot have a folder of its own it keeps everything in memory.
+/// Creates the window of `tauri.conf.json`. If WebKit has no data folder of its own, it keeps everything in memory.
 fn show<R: Runtime>(app: &App<R>) -> Result<WebviewWindow<R>, WindowError> {
     let config = app.config().app.windows.first().cloned();
     let config = config.unwrap_or_default();
@@ -153,13 +153,13 @@ fn show<R: Runtime>(app: &App<R>) -> Result<WebviewWindow<R>, WindowError> {
     let folder = app.path().app_local_data_dir()?;
     if let Err(error) = std::fs::create_dir_all(&folder) {
         tracing::warn!(%error, folder = %folder.display(), "the page keeps its data in memory");
-        // Tauri wants a folder that exists, and an incognito page does not write to it.
+        // Tauri requires an existing folder; an incognito page does not write to it.
         builder = builder.incognito(true).data_directory(std::env::temp_dir());
     }
     Ok(builder.build()?)
 }
 
-/// The desk with what an earlier start left, its store and its worker.
+/// Creates the app state from the data of an earlier start, with its store and its worker.
 fn open_state(
     folder: Result<std::path::PathBuf, WindowError>,
 ) -> Result<(Arc<Effects>, Arc<Library>), WindowError> {
@@ -182,7 +182,7 @@ fn open_state(
     })
 }
 
-/// Why nothing is saved.
+/// Why the conversation is not saved.
 struct Unsaved {
     kind: NoticeKind,
     sentence: String,
@@ -210,7 +210,7 @@ async fn open_store(folder: &Path) -> Result<(Opened, Lock), Unsaved> {
     Ok((opened, lock))
 }
 
-/// Ties desk, store and worker together and starts what runs beside the window. Must be called inside the async runtime.
+/// Connects state, store and worker, and starts the background tasks. Must be called inside the async runtime.
 pub fn start(
     opened: Opened,
     lock: Option<Lock>,
@@ -220,7 +220,7 @@ pub fn start(
     let (orders, due) = mpsc::unbounded_channel();
     let (complaints, mut complained) = mpsc::unbounded_channel();
     let (writer, writing) = store::start_writing(opened.store, move |sentence| {
-        // Nobody hears it once the window is gone.
+        // The receiver is closed once the app window is closed.
         let _ = complaints.send(sentence);
     });
     let effects = Effects::new(state, orders, writer);
@@ -228,7 +228,7 @@ pub fn start(
         effects.with(|state| state.notice(NoticeKind::Error, Place::Conversation, notice));
     }
     tokio::spawn(async move {
-        // The lock is held as long as something may be written.
+        // The lock is held until all writes are done.
         let _lock = lock;
         if let Err(error) = writing.await {
             tracing::error!(%error, "the store's task ended");
@@ -239,7 +239,7 @@ pub fn start(
         let effects = effects.clone();
         async move {
             if supervising.await.is_err() {
-                effects.gone(messages::NO_SUPERVISOR);
+                effects.gave_up(messages::NO_SUPERVISOR);
             }
         }
     });
@@ -270,7 +270,7 @@ fn open_arguments(effects: &Effects, arguments: Arguments) {
     });
 }
 
-/// Kept was started again: the window that is there takes the arguments and comes to the front.
+/// Kept was started a second time: the open window takes the arguments and comes to the front.
 fn second_start<R: Runtime>(app: &AppHandle<R>, words: Vec<String>, folder: String) {
     let words = words.into_iter().skip(1).map(std::ffi::OsString::from);
     if let Some(effects) = app.try_state::<Arc<Effects>>() {

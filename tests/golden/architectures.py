@@ -1,10 +1,11 @@
 """A tiny random model of every architecture: a GGUF, logits by `transformers`, answers by llama.cpp.
 
-As in `tiny.py`, everything that computes is somebody else's. Ours is the list of shapes, made so that every peculiarity shows at
-a hundred tokens: windows of 24, contexts trained for 64, caps that bite, norms and biases far from one and zero. `check_that_errors_show`
-takes the peculiarities away one by one and insists that each moves the logits.
+As in `tiny.py`, independent code does all computation. This file defines the shapes, chosen so that every peculiarity
+matters within a hundred tokens: sliding windows of 24, a trained context of 64, active soft caps, norms far from one
+and biases far from zero. `check_that_errors_show` removes the peculiarities one by one and asserts that each removal
+moves the logits.
 
-Weights are multiples of 1/64, so that the files pack to a third.
+Weights are multiples of 1/64, so that the files compress to a third.
 """
 
 import gzip
@@ -29,13 +30,13 @@ from llama_cpp import Llama
 HERE = Path(__file__).parent
 FOLDER = HERE / "architectures"
 CONTEXT, TRAINED, WINDOW = 512, 64, 24
-SHORT, LONG = 60, 160  # tokens: below what the models were trained for, and far beyond
-PROMPT, STEPS, KEPT = 80, 12, 24  # of the steps after rows were dropped
+SHORT, LONG = 60, 160  # tokens: below the trained context, and far beyond
+PROMPT, STEPS, KEPT = 80, 12, 24  # of the steps after rows were evicted
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One model: `arch` as GGUF names it, `hf` what goes into the configuration of transformers beside the sizes."""
+    """One model: `arch` as GGUF names it, `hf` the transformers configuration in addition to the sizes."""
 
     arch: str
     hf: dict
@@ -47,8 +48,8 @@ class Shape:
     width: int = 32
     hidden: int = 48
     tied: bool = True
-    keys: dict = field(default_factory=dict)  # metadata beside the sizes, without the architecture's name
-    factors: dict = field(default_factory=dict)  # tensors of rotary divisors
+    keys: dict = field(default_factory=dict)  # metadata in addition to the sizes, without the architecture's prefix
+    factors: dict = field(default_factory=dict)  # tensors of RoPE frequency divisors
 
     @property
     def stem(self) -> str:
@@ -67,16 +68,17 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": SHO
             "original_max_position_embeddings": TRAINED, "factor": CONTEXT / TRAINED, "partial_rotary_factor": 0.75}
 MAGNITUDE = float(np.sqrt(1 + np.log(CONTEXT / TRAINED) / np.log(TRAINED)))
 GELU = "gelu_pytorch_tanh"
-# A head of 12 rotated numbers has six pairs, of 16 eight; gemma's q and k are normed, so their scores need a larger scale to bite.
+# A head with 12 rotated numbers has six pairs, one with 16 has eight; gemma normalises q and k, so its scores need a
+# larger scale to be sensitive.
 SHAPES = [
     Shape("llama", {"attention_bias": True, "rope_parameters": YARN}, name="llama-bias-yarn", tied=False,
-          # a window that llama.cpp does not apply to llama files, so neither do we
+          # llama.cpp does not apply a sliding window to llama files, and neither does Kept
           keys={"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": TRAINED,
                 "attention.sliding_window": WINDOW}),
     Shape("qwen2", {"rope_parameters": PLAIN}, head_dim=8),
     Shape("qwen3", {"rope_parameters": PLAIN}),
     Shape("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": TRAINED, "partial_rotary_factor": 0.75, "pad_token_id": 0},
-          name="phi-4-mini",  # llama.cpp looks for Phi-3's own control tokens in models called so
+          name="phi-4-mini",  # for models with this name, llama.cpp expects Phi-3's control tokens
           heads=2, kv_heads=1,
           tied=False, keys={"rope.dimension_count": 12, "rope.scaling.original_context_length": TRAINED,
                             "rope.scaling.attn_factor": MAGNITUDE},
@@ -115,7 +117,7 @@ def build(shape: Shape):
         for name, weight in sorted(model.named_parameters()):
             if name.endswith("bias"):
                 drawn = 0.5 * torch.randn(weight.shape, generator=generator)
-            elif weight.ndim == 1:  # gemma adds one to its norms, and its converter writes the sum
+            elif weight.ndim == 1:  # gemma adds one to its norm weights, and its converter stores the sum
                 drawn = (-0.5 if gemma else 0.5) + torch.rand(weight.shape, generator=generator)
             else:
                 drawn = 0.25 * torch.randn(weight.shape, generator=generator)
@@ -184,11 +186,13 @@ def write_gguf(shape: Shape, model, path: Path) -> None:
     out.close()
 
 
-# --- rows that are dropped from the layers that see everything ----------------------------------------------------------
+# --- rows evicted from the global layers
+# --------------------------------------------------------------------------------
 
 
 class Dropped:
-    """Eager attention of any of these models, in which queries past the prompt see only `kept` of it where a layer sees all."""
+    """Eager attention of any of these models, in which queries after the prompt attend only to `kept` of it in global
+    layers."""
 
     def __init__(self, kept: dict[int, np.ndarray]):
         self.kept = kept  # layer -> [kv_heads, rows]
@@ -211,7 +215,7 @@ class Dropped:
 
 
 def dropped(shape: Shape, model) -> dict[str, np.ndarray]:
-    """`kept_<layer>` [kv_heads, KEPT] for the layers that see everything, and logits of the last prompt token and every step."""
+    """`kept_<layer>` [kv_heads, KEPT] of the global layers, and logits of the last prompt token and of every step."""
     ids = draw_ids(shape.seed + 2, PROMPT + STEPS)
     rng = np.random.default_rng(shape.seed)
     full = [i for i, layer in enumerate(model.model.layers) if getattr(layer.self_attn, "sliding_window", None) is None]
@@ -234,11 +238,12 @@ def dropped(shape: Shape, model) -> dict[str, np.ndarray]:
     return {"steps_ids": ids, "steps_logits": rows} | {f"steps_kept_{i}": rows.astype(np.int32) for i, rows in kept.items()}
 
 
-# --- every peculiarity matters -------------------------------------------------------------------------------------------
+# --- every peculiarity matters ----------------------------------------------------------------------------------------
 
 
 def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> None:
-    """What an engine might forget, forgotten on purpose: each moves the logits far past the bound of the tests (1e-4)."""
+    """Deliberate omissions of what an engine might forget: each moves the logits far past the bound of the tests
+    (1e-4)."""
     mistakes = {}
 
     def each(pattern: str, value: float):
@@ -310,7 +315,7 @@ def window_sliding(model, window) -> None:
 
 
 def windowed(model) -> None:
-    """Masks by what each layer says, through the attention of `Dropped`."""
+    """Attention masks per layer type, through the attention of `Dropped`."""
     AttentionInterface.register("kept_windowed", lambda *a, **k: Dropped({})(*a, **k))
     AttentionMaskInterface.register("kept_windowed", eager_mask)
     model.set_attn_implementation("kept_windowed")
@@ -320,7 +325,7 @@ def unscale(model) -> None:
     embed = model.model.embed_tokens
     if hasattr(embed, "embed_scale"):
         embed.embed_scale.fill_(1.0)
-    else:  # gemma 2 multiplies outside of the module, by the root of the width
+    else:  # gemma 2 scales outside of the module, by the square root of the width
         embed.weight.data = embed.weight.data / model.config.hidden_size**0.5
 
 
@@ -328,13 +333,13 @@ def force_short(model) -> None:
     model.model.rotary_emb.config.rope_parameters["original_max_position_embeddings"] = 10 * CONTEXT
 
 
-# --- all of it -----------------------------------------------------------------------------------------------------------
+# --- all of it --------------------------------------------------------------------------------------------------------
 
 DOCUMENT = ("The harbour of the town is older than the church. In the morning the nets are mended there, and the tea is strong. "
             "The locker code of Ann Quorvin is 4711. There were three men on the pier, and then there were none. ")
 QUESTIONS = ["What is the locker code of Ann Quorvin?", "How many men were on the pier?", "When are the nets mended?",
              "What is older than the church?", "Who has a locker?", "Is the tea strong?"]
-CLEAR = 2e-3  # a lead, in nats, that no order of summation turns
+CLEAR = 2e-3  # a margin, in nats, that no order of summation reverses
 
 
 def prompt_of(llama: Llama, question: str) -> list[int]:
@@ -344,7 +349,7 @@ def prompt_of(llama: Llama, question: str) -> list[int]:
 
 
 def answers(llama: Llama) -> list[dict]:
-    """Two questions whose answers llama.cpp is sure of, token by token."""
+    """Two questions whose answers have a clear margin at every token in llama.cpp."""
     found = []
     for question in QUESTIONS:
         answer = llama.greedy(prompt_of(llama, question), 24, False)
@@ -360,7 +365,7 @@ def save(name: str, found: dict[str, np.ndarray]) -> None:
 
 
 def against(llama: Llama, ids: np.ndarray, rows, found: np.ndarray) -> float:
-    """How far llama.cpp is from the logits of transformers, relative to the largest."""
+    """Largest difference between llama.cpp's and transformers' log-probabilities, relative to the largest logit."""
     apart = []
     for row, own in zip(rows, found):
         if log_p := llama.log_probabilities(ids[:row + 1], tiny.VOCABULARY):
@@ -389,7 +394,7 @@ def make(only: list[str] | None = None) -> None:
             if shape.arch == "phi3":  # the short divisors
                 rows = np.array([*range(0, SHORT, 7), SHORT - 1], dtype=np.int32)
                 found |= {"short_ids": ids[:SHORT], "short_rows": rows, "short_logits": logits(model, ids[:SHORT])[rows]}
-            if shape.arch == "qwen2":  # stretched by whoever opens it
+            if shape.arch == "qwen2":  # the caller sets the RoPE scaling
                 stretched = build(Shape("qwen2", {"rope_parameters": YARN | {"original_max_position_embeddings": CONTEXT}}, head_dim=8))
                 long_ids = draw_ids(shape.seed + 5, CONTEXT + 200)
                 long_rows = np.array([5, 300, 511, 512, 600, CONTEXT + 199], dtype=np.int32)
@@ -399,7 +404,7 @@ def make(only: list[str] | None = None) -> None:
             llama = Llama(path, CONTEXT)
             distance = against(llama, ids, found["rows"], found["logits"])
             print(shape.stem, f"{path.stat().st_size} bytes, transformers and llama.cpp at most {distance:.1e} apart")
-            # llama.cpp's GELU is a table of half floats.
+            # llama.cpp computes GELU with a table of f16 values.
             assert distance < (5e-3 if shape.arch.startswith("gemma") else 1e-4), distance
             said[shape.stem] = answers(llama)
             check_that_errors_show(shape, ids, right)

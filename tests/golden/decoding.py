@@ -1,8 +1,9 @@
-"""Answers of the methods that let go of many rows at once, and merged values: `python decoding.py` writes
+"""Decode with methods that evict many rows at once, and merged values: `python decoding.py` writes
 `selections/decoding.json.gz`, `selections/merged.json.gz` and `selections/merged_while_answering.json.gz`.
 
-Probabilities of the steps are drawn as `selections_many.py` says, from `seed`; a case begins with one token that saw itself. `held`
-is, after each step, what the only kv head holds (as ranges); two query heads share it.
+The probabilities of the steps are generated as described in `selections_many.py`, from `seed`; a case begins with one
+token that attended to itself. `held` is the positions (as ranges) in the only KV head after each step; two query heads
+share it.
 """
 
 import gzip
@@ -29,7 +30,7 @@ def rows(seed: int):
 
 
 def scissorhands(seed: int, budget: int, history: int, recent: int, drop: int, sinks: int):
-    """marks[t] is a list: for each of the last `history` queries, whether it gave t less than the average."""
+    """marks[t] is a list: for each of the last `history` queries, whether it gave t less than average attention."""
     take, held, marks, out = rows(seed), [0], {0: [(0, False)]}, []
     for new in range(1, STEPS + 1):
         held.append(new)
@@ -80,7 +81,8 @@ def make() -> list[dict]:
 
 
 class Uniform:
-    """CaM's generator: splitmix64 from `seed`, the 24 high bits of each state as a number from 0 to 1. Stands in for numpy's."""
+    """CaM's random generator: splitmix64 from `seed`, the 24 high bits of each state as a number from 0 to 1. Replaces
+    numpy's."""
 
     def __init__(self, seed: int):
         self.state, self.drawn = seed, []
@@ -96,8 +98,9 @@ class Uniform:
 
 
 def merged() -> list[dict]:
-    """CaM at the end of a prompt: SnapKV's rows of drawn tensors, and what their values become. Every other case after the first
-    hundred draws its merges; one that is drawn within a hair of its probability is left out."""
+    """CaM at the end of a prompt: SnapKV's rows of synthetic tensors, and their merged values. Every other case after
+    the first hundred samples its merges; a sampled case with a random number very close to its probability is left out.
+    """
     cases = []
     for seed in range(1, 581):
         rng = np.random.default_rng(seed)
@@ -124,14 +127,15 @@ def merged() -> list[dict]:
 
 
 def probabilities(found) -> list[float]:
-    """Of the tokens that have targets, in the order in which they were drawn."""
+    """Probabilities of the tokens that have targets, in sampling order."""
     return [p for _, info in found for targets, p, _ in info.values() if targets]
 
 
 def merged_while_answering() -> list[dict]:
-    """CaM over the methods that evict while they answer. `values` is what the rows hold after the last step, per kv head by
-    position, `steps_of` what left in each step: `[position, targets, share of the value in millionths]` per kv head, `[]` for
-    nothing. Values of prompt and answer are drawn after the prompt's tensors, `[kv_heads, steps, head_dim]`."""
+    """CaM on the methods that evict during decode. `values` is the rows' values after the last step, per KV head by
+    position, `steps_of` the evictions of each step: `[position, targets, share of the value in millionths]` per KV
+    head, `[]` for none. The values of prompt and answer come from the random stream after the prompt's tensors,
+    `[kv_heads, steps, head_dim]`."""
     cases, again = [], 0
     for number in range(10_000):
         if len(cases) == 240:
@@ -163,7 +167,7 @@ def merge_answer(case: dict, kept, m: int, uniform: Uniform | None):
     n, hkv, d, s = case["n"], case["kv_heads"], case["head_dim"], case["set"]
     count = (case["q_heads"] + 2 * hkv) * n * d
     new_values = selections.draw(case["seed"], count + hkv * case["steps"] * d)[count:].reshape(hkv, case["steps"], d)
-    # What CaM observes of the prompt: its base's window, or its own.
+    # CaM's scores of the prompt: over its base's observation window, or over its own.
     w = {"tova": 1, "treekv": s.get("block", 0)}.get(case["method"]) or (32 if case["budget"] >= 256 else 16 if case["budget"] >= 128 else 8)
     seen = oracle.group_reduce(oracle.attn_probs(q[:, -min(w, n):], k).sum(1), hkv)
     held = [{int(p): float(a[p]) for p in rows} for rows, a in zip(kept, seen)]

@@ -1,17 +1,18 @@
-"""Cases of EMS for `tests/ems.rs`: what is kept, merged and dropped of a prompt and after every step of an answer, by `oracle.py`.
+"""Cases of EMS for `tests/policies/ems.rs`: tokens kept, merged and dropped by the selection and after every decode
+step, by `oracle.py`.
 
-Tensors are drawn as in `selections.py`, from one stream: `q`, `k`, `v` of the prompt, then `q [q_heads, d]`, `k [kv_heads, d]`,
-`v [kv_heads, d]` of each step. A case is golden only if inputs that are off by a few parts in a million give the same decisions:
-f32 arithmetic cannot decide otherwise there.
+Tensors are generated as in `selections.py`, from one stream: `q`, `k`, `v` of the prompt, then `q [q_heads, d]`, `k
+[kv_heads, d]`, `v [kv_heads, d]` of each step. A case is golden only if inputs that differ by a few parts in a million
+give the same decisions: then f32 arithmetic must decide the same.
 
-With `positions=reassigned` keys are raw and an entry stands at its rank, as `EMSHead.attend_raw` has it; the scores of the
-prompt are given by keys as they are, with or without.
+With `positions=reassigned` keys are stored before RoPE and an entry is rotated to its rank, as in `EMSHead.attend_raw`;
+the scores of the prompt use the keys as they are in both cases.
 
-    python ems.py       writes ems.json.gz beside it
+    python ems.py       writes ems.json.gz into this folder
 
 Per case: `prompt` and `tables` (after every step) are `[position, position of the class's centre]` of each entry and
-head, `prompt_rows` and `rows` (after the last step) keys and values of the shared classes, `out` what attention gives in some of
-the steps; numbers are in millionths.
+head, `prompt_rows` and `rows` (after the last step) keys and values of the shared classes, `out` the attention output
+of some steps; numbers are in millionths.
 """
 
 import gzip
@@ -42,7 +43,7 @@ class Head(oracle.EMSHead):
 
 
 def run(case: dict, noise: np.random.Generator | None):
-    """Heads after the prompt, and everything that is decided and computed on the way."""
+    """The heads after the prompt, and all decisions and results of the decode steps."""
     s, hkv, hq, d, n = case["set"], case["kv_heads"], case["q_heads"], case["head_dim"], case["n"]
     group = hq // hkv
     q, k, v = tensors(case)
@@ -79,7 +80,8 @@ def run(case: dict, noise: np.random.Generator | None):
 
 
 def name_classes(head, glo, loc, case: dict) -> None:
-    """Position of each class's centre. The oracle numbers classes in that order, first the centres, then the local tokens."""
+    """Position of each class's centre. The oracle numbers classes in order of creation: first the centres, then the
+    local tokens."""
     prefix = case["n"] - case["set"]["w"]
     scores = oracle.pool1d(oracle.ems_global_local(glo[None], loc[None])[:, :prefix], case["set"]["kernel"], "avg")[0]
     scores[:case["set"]["sinks"]] = np.inf
@@ -94,7 +96,7 @@ def table(head):
 
 
 def rows(head) -> np.ndarray:
-    """Key and value of each class that is shared, in order of its centre."""
+    """Key and value of each shared class, in order of its centre."""
     count = {}
     for e in head.e:
         count[e["c"]] = count.get(e["c"], 0) + 1
@@ -103,7 +105,7 @@ def rows(head) -> np.ndarray:
 
 
 def rounded(x) -> list:
-    """Millionths, as whole numbers: small to store."""
+    """Millionths as integers: compact to store."""
     return np.round(np.asarray(x) * 1e6).astype(int).ravel().tolist()
 
 

@@ -1,6 +1,7 @@
-"""Methods that `oracle.py` leaves out or gives in parts, in plain numpy, from their papers and from what kvpress publishes.
+"""Methods that `oracle.py` lacks or covers only in part, in plain numpy, from their papers and from kvpress's source.
 
-AdaKV's split and KeyDiff's scores are the oracle's; here is what surrounds them. Written apart from the product's code.
+AdaKV's split and KeyDiff's scores are the oracle's; this file adds the steps around them. Independent of the product's
+code.
 """
 
 import numpy as np
@@ -9,7 +10,7 @@ import oracle
 
 
 def best(scores: np.ndarray, sinks: int, recent: int, rows: int) -> np.ndarray:
-    """The protected ends of one head and its best tokens between, `rows` in all."""
+    """The protected ends of one head and its top-k tokens between them, `rows` in total."""
     n = len(scores)
     inner = scores[sinks:n - recent] if recent else scores[sinks:]
     chosen = sinks + oracle.topk_idx(inner, rows - sinks - recent)
@@ -33,7 +34,8 @@ def adakv(scores: np.ndarray, sinks: int, recent: int, rows: int, floor: float, 
 
 
 def expected_attention_scores(q, k, v, skip: int, covariance: bool, vnorm: bool, epsilon: float) -> np.ndarray:
-    """[kv_heads, n - skip], with queries and keys as given: the rotation to come is the model's business."""
+    """[kv_heads, n - skip]. Queries and keys are used as given: the RoPE of future positions is applied by the model.
+    """
     d, groups = q.shape[-1], q.shape[0] // k.shape[0]
     out = []
     for head, (keys, values) in enumerate(zip(k[:, skip:], v[:, skip:])):
@@ -49,7 +51,8 @@ def expected_attention_scores(q, k, v, skip: int, covariance: bool, vnorm: bool,
 
 
 def low_scores(q, k, history: int) -> np.ndarray:
-    """[kv_heads, rows, n]: whether each of the last rows gave a key it sees less than the average, and how narrowly at worst."""
+    """[kv_heads, rows, n]: whether each of the last rows gave a visible key less than average attention, and the
+    smallest margin."""
     n, rows = k.shape[1], min(history, k.shape[1])
     p = oracle.group_reduce(oracle.attn_probs(q[:, -rows:], k), k.shape[0])
     visible = np.arange(n - rows, n) + 1

@@ -1,4 +1,4 @@
-"""Logits by `transformers`: of whole prompts, and of steps taken after keys were evicted."""
+"""Logits by `transformers`: of whole prompts, and of decode steps after keys were evicted."""
 
 import numpy as np
 import torch
@@ -11,12 +11,12 @@ import tiny
 from ties import near_tie
 
 SHORT = 96
-LONG = 2500  # crosses every chunk size a prefill is likely to have
+LONG = 2500  # crosses every likely prefill chunk size
 LONG_ROWS = [0, 1, 127, 128, 255, 256, 511, 512, 1023, 1024, 1500, 2047, 2048, LONG - 1]
 
 
 def draw_ids(seed: int, count: int) -> np.ndarray:
-    """Ids past the control tokens; a third repeats what stood 7 tokens before, so that attention has something to find."""
+    """Ids without control tokens; a third repeats the id 7 tokens before, so that attention has a target."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(3, tiny.VOCABULARY, count)
     for i in range(7, count):
@@ -45,12 +45,11 @@ def whole_prompts(model: LlamaForCausalLM, which: tiny.Tiny) -> dict[str, np.nda
 
 
 class Evicted:
-    """Eager attention that hides, from every query past the prompt, the keys of the prompt that were not kept.
+    """Eager attention that hides, from every query after the prompt, the keys of the prompt that were not kept.
 
-    `visible(layer, q_pos)` -> [kv_heads, n] bool says which of all n keys a query may see (the causal mask comes on top).
-    `sinks`/`rows(q_pos)` turn on StreamingLLM's re-assigned positions: the recent keys keep their distance to the query,
-    the sinks are met by the query as if it stood at the last row of the cache.
-    """
+    `visible(layer, q_pos)` -> [kv_heads, n] bool marks which of all n keys a query may attend to (the causal mask
+    applies in addition). `sinks`/`rows(q_pos)` turn on StreamingLLM's re-assigned positions: the recent keys keep their
+    distance to the query, and for the sinks the query is rotated to the last row of the cache."""
 
     def __init__(self, prompt: int, visible, sinks: int = 0, rows=None, inv_freq=None):
         self.prompt, self.visible, self.sinks, self.rows, self.inv_freq = prompt, visible, sinks, rows, inv_freq
@@ -88,7 +87,7 @@ PROMPT, STEPS, BUDGET = 80, 12, 24
 
 
 def keep_mask(kept: list[np.ndarray], n: int):
-    """Masks for sets that never change after the prompt: kept rows of the prompt and everything that came later."""
+    """Masks for selections that do not change after the prompt: kept rows of the prompt and all later tokens."""
     masks = []
     for rows in kept:  # [kv_heads, budget]
         mask = np.zeros((len(rows), n), dtype=bool)
@@ -99,7 +98,7 @@ def keep_mask(kept: list[np.ndarray], n: int):
 
 
 def evicted(model: LlamaForCausalLM, which: tiny.Tiny) -> dict[str, np.ndarray]:
-    """`ids` = prompt then steps; `<case>_logits` [1 + STEPS, vocabulary]: of the last prompt token, then of each step."""
+    """`ids` = prompt then steps; `<case>_logits` [1 + STEPS, vocabulary]: of the last prompt token and of each step."""
     n = PROMPT + STEPS
     ids = draw_ids(which.seed + 2, n)
     found = {"ids": ids, "prompt": np.array([PROMPT], dtype=np.int32)}
@@ -116,7 +115,7 @@ def evicted(model: LlamaForCausalLM, which: tiny.Tiny) -> dict[str, np.ndarray]:
         assert moved.min() > 0.02, f"{case}: eviction barely shows ({moved})"
         found[f"{case}_logits"] = rows[last]
 
-    # any set at all, another one for every layer and head
+    # a random set, different for every layer and head
     rng = np.random.default_rng(which.seed)
     kept = [np.stack([np.sort(rng.choice(PROMPT, BUDGET, replace=False)) for _ in range(which.kv_heads)])
             for _ in range(which.layers)]
@@ -124,7 +123,7 @@ def evicted(model: LlamaForCausalLM, which: tiny.Tiny) -> dict[str, np.ndarray]:
         found[f"random_kept_{layer}"] = rows.astype(np.int32)
     record("random", Evicted(PROMPT, keep_mask(kept, n)))
 
-    # what SnapKV keeps of these very queries and keys (the prompt is not evicted, so `everything.seen` holds)
+    # SnapKV's selection by these queries and keys (the prompt is not evicted, so `everything.seen` holds)
     with_attention(model, everything, ids[:PROMPT])
     kept = []
     for layer in range(which.layers):
@@ -136,7 +135,7 @@ def evicted(model: LlamaForCausalLM, which: tiny.Tiny) -> dict[str, np.ndarray]:
         found[f"snapkv_kept_{layer}"] = rows.astype(np.int32)
     record("snapkv", Evicted(PROMPT, keep_mask(kept, n)))
 
-    # StreamingLLM: four sinks and a window that moves on; a query sees one row more than the budget, its own
+    # StreamingLLM: four sinks and a moving window; a query attends to one row more than the budget, its own
     def window(layer: int, position: int) -> np.ndarray:
         mask = np.zeros((which.kv_heads, n), dtype=bool)
         mask[:, :4] = True

@@ -1,17 +1,19 @@
-"""What kvpress's KVzip keeps of a tiny model's prompt: `kvpress_kvzip.safetensors`, `kvpress_kvzip.json`. As `kvpress_rows.py`, and in
-the same environment.
+"""KVzip's selection by kvpress from a tiny model's prompt: `kvpress_kvzip.safetensors`, `kvpress_kvzip.json`. As
+`kvpress_rows.py`, in the same environment.
 
-Where the two mean the same in other words:
+Correspondence between the two:
 
-- kvpress wants a tokenizer from the hub by the model's name; it is handed the one that `tiny.py` makes. Its chat template gives both
-  the tokens before the document (`before`) and those between the request to repeat and the repetition.
-- kvpress gives the template before the document a score of 0 (it goes first, but for the sinks); Kept always keeps it. With as many
-  sinks as it has tokens the two are the same.
+- kvpress loads a tokenizer from the hub by the model's name; it is given the one that `tiny.py` makes. That tokenizer's
+  chat template yields both the tokens before the document (`before`) and those between the request to repeat and the
+  repetition.
+- kvpress gives the template before the document a score of 0 (it is dropped first, except for the sinks); Kept always
+  keeps it. With as many sinks as the template has tokens the two are equal.
 - kvpress's `layerwise` is Kept's `spread=layer`; its default, all layers together, is `spread=model`.
 - kvpress has no question: the prompt ends with the document.
 
-Of every model also: the tokens of all repetitions as kvpress makes them, and the logits of the model that reads each of them behind
-the whole prompt (`<model>.repeat_ids`, and of every seventh row `<model>.repeat_logits`): the second stream of the engine must be that.
+Also for every model: the tokens of all repetitions as kvpress builds them, and the logits of the model that reads each
+of them after the whole prompt (`<model>.repeat_ids`, and of every seventh row `<model>.repeat_logits`): the engine's
+reconstruction pass must equal it.
 """
 
 import copy
@@ -32,7 +34,7 @@ TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content']
             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
 CHUNK = 40
 
-# name: (settings of kvpress, rows that stay, how to ask Kept)
+# name: (settings of kvpress, rows kept, parameters of Kept)
 CASES = {
     "kvzip_layer": ({"layerwise": True, "chunk_size": CHUNK}, 48, f"chunk={CHUNK},spread=layer"),
     "kvzip_layer_small": ({"layerwise": True, "chunk_size": 17}, 16, "chunk=17,spread=layer"),
@@ -43,7 +45,7 @@ CASES = {
 
 
 class Handed:
-    """In place of `AutoTokenizer`."""
+    """Replaces `AutoTokenizer`."""
 
     tokenizer = None
 
@@ -61,7 +63,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @torch.no_grad()
 def repeated(model, ids: torch.Tensor, before: int) -> tuple[np.ndarray, np.ndarray]:
-    """[rows] tokens, [rows, vocabulary] logits of each chunk's repetition, as if no other had been read."""
+    """[rows] tokens, [rows, vocabulary] logits of each chunk's repetition, independent of the other repetitions."""
     whole = DynamicCache()
     model(ids[None, :N], past_key_values=whole)
     made = KVzipPress(0.5, chunk_size=CHUNK)
@@ -97,7 +99,7 @@ def main() -> None:
         for case, (settings, rows, values) in CASES.items():
             made = lambda: KVzipPress(1 - rows / N, n_sink=before, **settings)
             kept, logits = press(model, ids, made(), STEPS)
-            torch.set_default_dtype(torch.float64)  # kvpress makes its mask in the default type
+            torch.set_default_dtype(torch.float64)  # kvpress creates its mask in the default dtype
             again, _ = press(exact, ids, made(), 0)
             torch.set_default_dtype(torch.float32)
             assert all(np.array_equal(a, b) for x, y in zip(kept, again) for a, b in zip(x, y)), f"{name} {case}: too close, change the seed"

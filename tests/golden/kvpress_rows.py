@@ -1,23 +1,26 @@
-"""What kvpress keeps of a tiny model's prompt, and the logits of the tokens after it: `kvpress.safetensors`, `kvpress.json`.
+"""kvpress's selection from a tiny model's prompt, and the logits of the tokens after it: `kvpress.safetensors`,
+`kvpress.json`.
 
-kvpress (NVIDIA, Apache-2.0) is the library that many papers measure with. It wants an older transformers than the other goldens,
-so it has a virtual environment of its own (`requirements-kvpress.txt`); `make golden` runs both.
+kvpress (NVIDIA, Apache-2.0) is the library that many papers measure with. It needs an older transformers than the other
+goldens, so it has a separate virtual environment (`requirements-kvpress.txt`); `make golden` uses both.
 
-Where kvpress and Kept mean the same in other words, `OURS` says how to ask Kept for it:
+Where kvpress and Kept express the same selection differently, `OURS` has Kept's parameters:
 
-- kvpress counts what is removed, Kept what stays: 1 - kept / n, exact in these cases.
+- kvpress takes the share to remove, Kept the rows to keep: 1 - kept / n, exact in these cases.
 - SnapKV pools by the mean and protects no first tokens: `pooling=avg`, `sinks=0`.
-- PyramidKV: kvpress draws its line over whole layers, window included; Kept (as the paper) over the prefix, window on top. Their
-  ends meet where B / beta = w + (B - w) / beta'; the cases are chosen so that every layer is a whole number on both lines.
-- ChunkKV: kvpress chunks the window too and keeps whole chunks only; Kept keeps the window apart and cuts the last chunk to fit. They are
-  the same where window, prompt and budget are whole chunks.
-- AdaKV: kvpress gives every head its floor first and lets all heads compete for the rest (Kept: `safeguard=reserve`); the paper's program competes
-  first and mixes the floor in (Kept's default). With a floor of 0 they are the same. kvpress's floor is a share of all rows, window
-  included, Kept's of those that heads compete for: 0.9375 of 48 are 45 rows, the window's 16 and 29, which are 0.90625 of 32.
-- KeyDiff, TOVA, Expected Attention: the same, with the sinks set as kvpress has them.
+- PyramidKV: kvpress's line covers whole layers, observation window included; Kept's (as in the paper) covers the
+  prefix, with the window on top. Their ends meet where B / beta = w + (B - w) / beta'; in these cases every layer is an
+  integer on both lines.
+- ChunkKV: kvpress chunks the window too and keeps whole chunks only; Kept keeps the window separate and cuts the last
+  chunk to fit. They are equal where window, prompt and budget are whole chunks.
+- AdaKV: kvpress first gives every head its floor and lets all heads compete for the rest (Kept: `safeguard=reserve`);
+  the paper's code competes first and mixes the floor in (Kept's default). With a floor of 0 they are equal. kvpress's
+  floor is a share of all rows, window included, Kept's of the rows that heads compete for: 0.9375 of 48 are 45 rows,
+  the window's 16 and 29, which are 0.90625 of 32.
+- KeyDiff, TOVA, Expected Attention: equal, with the sinks set as in kvpress.
 
-Order within a head is no matter (kvpress stores by score, Kept by position). Of equal scores Kept keeps the lower position,
-torch any; no such case is golden: each is made in f32 and in f64 and must keep the same rows.
+Order within a head does not matter (kvpress stores by score, Kept by position). Among equal scores Kept keeps the lower
+position, torch any; no such case is golden: each is computed in f32 and in f64 and must keep the same rows.
 """
 
 import json
@@ -42,8 +45,8 @@ def snapkv(ratio, w=16, kernel=5):
     return SnapKVPress(ratio, window_size=w, kernel_size=kernel)
 
 
-# name: (press for a share to remove, rows that stay, how to ask Kept, steps that may follow)
-# TOVA and StreamingLLM evict again after a step of Kept's, so only one can be compared.
+# name: (press for a share to remove, rows kept, parameters of Kept, comparable decode steps)
+# TOVA and StreamingLLM evict again after a decode step in Kept, so only one step can be compared.
 CASES = {
     "snapkv": (lambda r: snapkv(r), 48, ("snapkv", "w=16,kernel=5,pooling=avg,sinks=0"), STEPS),
     "snapkv_small": (lambda r: snapkv(r, 8, 7), 16, ("snapkv", "w=8,kernel=7,pooling=avg,sinks=0"), STEPS),
@@ -64,7 +67,8 @@ CASES = {
 
 
 def draw_ids(seed: int) -> torch.Tensor:
-    """No token twice: in the first layer its values would be the same, and rows are recognised by their values."""
+    """Distinct ids: repeated tokens would have equal values in the first layer, and rows are identified by their
+    values."""
     return torch.from_numpy(3 + np.random.default_rng(seed).permutation(tiny.VOCABULARY - 3)[:N + STEPS])
 
 
@@ -91,12 +95,12 @@ def press(model, ids: torch.Tensor, made, steps: int) -> tuple[list[list[np.ndar
                 gone = masked[2][masked[1] == head].numpy()
                 heads.append(np.setdiff1d(np.arange(N), gone))
                 continue
-            # values are copied, never changed: each kept row is one of the full cache's
+            # values are copied unchanged: each kept row is one of the full cache's
             same = (left.values[0, head][:, None] == full.values[0, head][None]).all(-1)
             assert (same.sum(1) == 1).all()
             heads.append(np.sort(same.int().argmax(1).numpy()))
         kept.append(heads)
-    moved = isinstance(made, KeyRerotationPress)  # there, the next token stands after the rows that are left
+    moved = isinstance(made, KeyRerotationPress)  # then the next token's position follows the remaining rows
     for step in range(steps):
         position = len(kept[0][0]) + step if moved else N + step
         held = cut.get_seq_length()
@@ -112,7 +116,7 @@ def main() -> None:
     for name in MODELS:
         which = next(m for m in tiny.MODELS if m.name == name)
         model, exact = tiny.build(which), tiny.build(which).double()
-        model.set_attn_implementation("sdpa")  # eager hands out attention, which half of the presses refuse
+        model.set_attn_implementation("sdpa")  # with eager attention, half of the presses refuse
         exact.set_attn_implementation("sdpa")
         ids = draw_ids(which.seed + 40)
         tensors[f"{name}.ids"] = ids.numpy().astype(np.int32)

@@ -1,10 +1,13 @@
-"""KVzip in plain numpy, and five hundred drawn cases of it: `python kvzip.py [SEED COUNT FILE]` (without: the committed file).
+"""KVzip in plain numpy, and five hundred synthetic cases of it: `python kvzip.py [SEED COUNT FILE]` (without: the
+committed file).
 
-Written from the paper (arXiv 2505.23416, section 3) and from what kvpress computes; `kvpress_rows.py` holds both against the library.
+Written from the paper (arXiv 2505.23416, section 3) and from kvpress's computation; `kvpress_rows.py` compares both
+with the library.
 
-A case draws q, k and v as `selections.py` says; from the same stream follow the repetition's queries `q_repeat [q_heads, m, d]` and
-keys `k_repeat [kv_heads, m, d]`. `chunks` lists, per chunk of the document, `[first, end, first row, end row]`: the chunk's
-tokens, and its rows in the repetition. `before` and `after` are tokens that are not the document's.
+A case has q, k and v as described in `selections.py`; the same stream continues with the reconstruction's queries
+`q_repeat [q_heads, m, d]` and keys `k_repeat [kv_heads, m, d]`. `chunks` lists, per chunk of the document, `[first,
+end, first row, end row]`: the chunk's tokens, and its rows in the reconstruction. `before` and `after` are the numbers
+of tokens outside the document.
 """
 
 import gzip
@@ -23,8 +26,9 @@ COUNT = 600
 
 
 def scores(q_repeat, k_repeat, k, chunks, sinks: int) -> np.ndarray:
-    """[kv_heads, n]: the largest probability that any row of a chunk's repetition gives a key of that chunk, any query head of
-    the group; a row's softmax goes over the first keys, the chunk's, and the repetition up to itself."""
+    """[kv_heads, n]: the largest probability that any row of a chunk's reconstruction gives a key of that chunk, over
+    the query heads of the group; the softmax of a row covers the first keys, the chunk's, and the reconstruction up to
+    the row itself."""
     group, (heads, n, d) = q_repeat.shape[0] // k.shape[0], k.shape
     out = np.zeros((heads, n))
     for first, end, row, last in chunks:
@@ -46,7 +50,7 @@ def protected(case: dict) -> tuple[int, int]:
 
 
 def best_of(values: np.ndarray, count: int) -> np.ndarray:
-    """Of equals the earlier."""
+    """Top-k; among equal values the earlier."""
     return np.sort(np.argsort(-values, kind="stable")[:count])
 
 
@@ -95,7 +99,7 @@ def cut(case: dict):
         return None
     kept = keep([found] * case["layers"], first, recent, b, s["spread"])
     if s["spread"] == "model" and case["layers"] > 1:
-        # all layers see the same: every share must be one that f32 finds too
+        # all layers have the same scores: every share must be one that f32 finds too
         counts = [[len(rows) - first - recent for rows in layer] for layer in kept]
         if any(near_tie(inner, layer, MARGIN) for layer in counts):
             return None

@@ -1,6 +1,6 @@
 """llama.cpp (through `xllamacpp`) on the same files: greedy tokens, log-probabilities and token ids of strings.
 
-Everything in f32 where it can be (cache too), no flash attention, one thread: the plainest llama.cpp there is.
+In f32 wherever possible (cache too), no flash attention, one thread: the simplest configuration of llama.cpp.
 """
 
 import json
@@ -32,7 +32,8 @@ class Llama:
             return json.loads(answer.read())
 
     def ids(self, text: str, special: bool = False) -> list[int]:
-        """Plain text: control tokens spelled out in it are just characters. With `special` those that the file asks for are added."""
+        """Plain text: control tokens spelled out in it are just characters. With `special`, the tokens that the file
+        prescribes are added."""
         return self._post("/tokenize", {"content": text, "add_special": special, "parse_special": False})["tokens"]
 
     def _complete(self, ids, count: int, top: int, ignore_eos: bool) -> dict:
@@ -41,10 +42,11 @@ class Llama:
         return self._post("/completion", body)
 
     def greedy(self, ids, count: int, ignore_eos: bool) -> dict:
-        """`ids` follow the prompt; `gaps` are by how much each led the runner-up, in nats: a small one may flip elsewhere.
+        """`ids` after the prompt; `gaps` are the margins over the runner-up, in nats: a small one may flip in another
+        engine.
 
-        Without `ignore_eos` an end token stops it, and `ended` says so; with it, end tokens are never chosen. The server
-        gives no probabilities for a token that ends inside a character: `gaps` has null there."""
+        Without `ignore_eos` an end token ends the answer, recorded in `ended`; with it, end tokens are never chosen.
+        The server gives no probabilities for a token that ends inside a character: its entry in `gaps` is null."""
         answer = self._complete(ids, count, 2, ignore_eos)
         steps = answer.get("completion_probabilities", [])
         gaps = []
@@ -66,8 +68,8 @@ class Llama:
         return {entry["id"]: entry["logprob"] for entry in answer["completion_probabilities"][0]["top_logprobs"]}
 
     def followed(self, ids, count: int, top: int) -> tuple[list[int], list[list[tuple[int, float]] | None]]:
-        """Greedy tokens, and before each the `top` likeliest with their log-probabilities over the whole vocabulary, likeliest
-        first; None where the token ends inside a character (see `greedy`)."""
+        """Greedy tokens, and before each the `top` most likely ones with their log-probabilities over the whole
+        vocabulary, most likely first; None where the token ends inside a character (see `greedy`)."""
         answer = self._complete(ids, count, top, False)
         steps = answer.get("completion_probabilities", [])
         tops = []

@@ -1,28 +1,29 @@
-"""Makes every golden file beside it: `python make_golden.py` (all), `python make_golden.py mini` (only the model in the box).
+"""Makes every golden file in this folder: `python make_golden.py` (all), `python make_golden.py mini` (only the
+built-in model).
 
-A run on another machine leaves every file as it is, to the byte: drawn cases and ids are exact, and logits that differ in their last
-bits are not written (`save`).
+A run on another machine leaves every file unchanged, to the byte: synthetic cases and ids are exact, and logits that
+differ in their last bits are not written (`save`).
 
-The reference is code that is not ours: transformers for logits, llama.cpp for greedy tokens and token ids, and `oracle.py`
+The references are independent code: transformers for logits, llama.cpp for greedy tokens and token ids, and `oracle.py`
 (the companion of the methods' specification) for selections. The test suite reads the files and needs no Python.
 
-    <model>.gguf            a random llama in the box format: see tiny.py
+    <model>.gguf            a random llama in the GGUF format: see tiny.py
     <model>.safetensors     ids, rows, logits by transformers; the same under `long_`
-    <model>.evicted.safetensors   logits of steps taken after keys were hidden
+    <model>.evicted.safetensors   logits of decode steps after keys were hidden
     llama_cpp.json          greedy tokens of each tiny model
-    architectures/          one tiny model for each architecture, packed, with logits and answers: see architectures.py
-    strings.json            ids of hard strings, tiny tokenizer
-    selections.json         kept positions of drawn cases
+    architectures/          one tiny model per architecture, compressed, with logits and answers: see architectures.py
+    strings.json            ids of difficult strings, tiny tokenizer
+    selections.json         kept positions of synthetic cases
     selections/*.json.gz    the same, many more of them: see selections_many.py, selections_further.py, decoding.py,
                             kvzip.py, thinning.py
-    ems.json.gz             what EMS keeps, merges and drops: see ems.py
-    tokenizers/*.json.gz    ids of hard strings by the tokenizers of the families people download: see tokenizer_ids.py
+    ems.json.gz             tokens that EMS keeps, merges and drops: see ems.py
+    tokenizers/*.json.gz    ids of difficult strings by the tokenizers of common model families: see tokenizer_ids.py
     tokenizers/*.gguf.gz    small vocabularies for them, trained once: see tokenizer_train.py
-    templates/renderings.json.gz   what Hugging Face makes of the templates beside it: see template_renderings.py
-    deep-group2-tied.*      a model that drops rows between its layers, and what it says: see thinned_logits.py
-    kvpress.*               rows that kvpress keeps: by kvpress_rows.py, apart, because it wants an older transformers
+    templates/renderings.json.gz   Hugging Face's renderings of the templates in that folder: see template_renderings.py
+    deep-group2-tied.*      a model that drops tokens between its layers, and its logits: see thinned_logits.py
+    kvpress.*               rows that kvpress keeps: by kvpress_rows.py, run separately (older transformers)
     kvpress_kvzip.*         the same of KVzip: by kvpress_kvzip.py
-    real_models.json.gz     llama.cpp on the models that `make models` fetches: by real_models.py, apart
+    real_models.json.gz     llama.cpp on the models of `make models`: by real_models.py, run separately
     mini.json               ids of the same strings and greedy tokens, of assets/mini.gguf
 """
 
@@ -54,12 +55,12 @@ from llama_cpp import Llama
 HERE = Path(__file__).parent
 MINI = HERE.parents[1] / "assets" / "mini.gguf"
 EVICTED = ("group2-llama3-tied", "group4-linear-untied")
-SAME_LOGITS = 1e-5  # of the largest logit of a row; the tests bound ours by ten times that
+SAME_LOGITS = 1e-5  # of the largest logit of a row; the tests allow ours ten times that
 SAME_GAP = 2e-4  # stored with four digits
 
 
 def relative(a: np.ndarray, b: np.ndarray) -> float:
-    """Largest difference in a row against the row's largest logit, over all rows: the measure of the tests."""
+    """Largest difference in a row relative to the row's largest logit, over all rows: the measure of the tests."""
     return float((np.abs(a - b).max(axis=-1) / np.abs(b).max(axis=-1)).max())
 
 
@@ -68,7 +69,7 @@ def typical(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def check_that_errors_show(which: tiny.Tiny, ids: np.ndarray, right: np.ndarray) -> None:
-    """The usual mistakes of a new engine, made on purpose: each must move logits far past the bound of the tests."""
+    """Typical mistakes of a new engine, made on purpose: each must move the logits far past the bound of the tests."""
     from transformers.models.llama import modeling_llama
 
     def wrong(change) -> float:
@@ -117,7 +118,7 @@ def make_models() -> None:
                               for i, length in enumerate((5, 40, 90, 200))]
         for answer in greedy[which.name]:
             fill_gaps(model, answer, tolerance={"F32": 1e-3, "F16": 2e-2, "Q8_0": 0.5}[which.kind])
-        # Two engines that share no code agree on our file: the file, not only our reading of it, is right.
+        # Two engines without shared code agree on the file: it is correct, not only our reading of it.
         apart = []
         for row, logits in zip(found["rows"], found["logits"]):
             if log_p := llama.log_probabilities(found["ids"][:row + 1], tiny.VOCABULARY):
@@ -135,7 +136,7 @@ def make_models() -> None:
 
 
 def fill_gaps(model, answer: dict, tolerance: float) -> None:
-    """Gaps by transformers, for every step; it must choose as llama.cpp did wherever the gap is not tiny."""
+    """Margins by transformers, for every step; it must choose as llama.cpp did wherever the margin is not tiny."""
     prompt, ids = answer["prompt"], answer["ids"]
     rows = hf_logits.logits(model, np.array(prompt + ids[:-1]))[len(prompt) - 1:]
     rows[:, [0, 2]] = -np.inf  # the end tokens, which `ignore_eos` excludes
@@ -145,7 +146,7 @@ def fill_gaps(model, answer: dict, tolerance: float) -> None:
         assert row.argmax() == token or first - second < tolerance, (step, token, row.argmax(), first - second)
 
 
-# What a person might do with the model in the box: (document, question).
+# Typical uses of the built-in model: (document, question).
 CONVERSATIONS = [
     ("The locker code of Ann Quorvin is 4711. The house of Paul Brinley is green.", "What is the locker code of Ann Quorvin?"),
     ("The harbour was quiet. The favourite instrument of Mira Stolden is the cello. It rained all day.\n\nThe rent of Oak Farm is 240 crowns.",
@@ -156,7 +157,8 @@ CONVERSATIONS = [
 
 
 def mini_prompts(llama: Llama) -> list[list[int]]:
-    """Segments encoded one by one, as the prompt of an engine is built, so that no merge crosses a seam; and one bare text."""
+    """Segments encoded one by one, as an engine builds its prompt, so that no merge crosses a segment boundary; and one
+    bare text."""
     start, end = 1, 2  # <|im_start|>, <|im_end|>
     prompts = [[start, *llama.ids("user\n"), *llama.ids(document), *llama.ids("\n\nQuestion: "), *llama.ids(question),
                 end, *llama.ids("\n"), start, *llama.ids("assistant\n")] for document, question in CONVERSATIONS]
@@ -177,7 +179,8 @@ def make_mini() -> None:
 
 
 def fingerprint(path: Path) -> str:
-    """FNV-1a of the file, in words of eight bytes (the last one filled with zeros): which file the numbers belong to."""
+    """FNV-1a of the file, in words of eight bytes (the last one zero-padded): identifies the file that the numbers
+    belong to."""
     data = path.read_bytes()
     value = 0xCBF29CE484222325
     for word in np.frombuffer(data + bytes(-len(data) % 8), dtype="<u8").tolist():
@@ -186,7 +189,8 @@ def fingerprint(path: Path) -> str:
 
 
 def save(name: str, tensors: dict[str, np.ndarray]) -> None:
-    """Another processor may round the last bits otherwise: logits that are that close leave the committed file as it is."""
+    """Another CPU may round the last bits differently: logits within the tolerance leave the committed file unchanged.
+    """
     path = HERE / name
     if path.exists():
         old = deserialise(path.read_bytes())
@@ -197,7 +201,7 @@ def save(name: str, tensors: dict[str, np.ndarray]) -> None:
 
 
 def as_good_as(old: np.ndarray, new: np.ndarray) -> bool:
-    """Whole numbers the same, logits within `SAME_LOGITS` of their row's largest."""
+    """Equal integers, and logits within `SAME_LOGITS` of their row's largest."""
     if old.shape != new.shape or old.dtype != new.dtype:
         return False
     return np.array_equal(old, new) if old.dtype.kind in "iu" else relative(new, old) <= SAME_LOGITS
@@ -208,7 +212,7 @@ def write_json(name: str, value) -> None:
 
 
 def write_greedy(name: str, answers: dict) -> None:
-    """As `write_json`; gaps between logits that are within `SAME_GAP` of the committed ones leave the file as it is."""
+    """As `write_json`; margins within `SAME_GAP` of the committed ones leave the file unchanged."""
     path = HERE / name
     if path.exists():
         old = json.loads(path.read_text())
@@ -221,7 +225,7 @@ def write_greedy(name: str, answers: dict) -> None:
 
 
 def write_rows(name: str, rows: list) -> None:
-    """One entry a line, so that a change shows as a line."""
+    """One entry per line, so that a change shows as one line."""
     (HERE / name).write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
 
 

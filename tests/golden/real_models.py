@@ -1,13 +1,16 @@
-"""llama.cpp on the models that `make models` fetches, reading our own documents: `python real_models.py` (after `make models`).
+"""llama.cpp on the models of `make models`, with documents of this repository: `python real_models.py` (after `make
+models`).
 
-What it says is of the very weights in the file, as f32: with quantised ones llama.cpp rounds what they are multiplied with to bytes, and
-is then up to 0.018 nats from itself on these texts (Gemma, 512 tokens of prompt) and chooses other tokens where its lead is 0.15.
+The results use the file's weights as f32. With quantised weights llama.cpp rounds the other factor to bytes; on these
+texts it then differs by up to 0.018 nats from itself (Gemma, a prompt of 512 tokens), and chooses other tokens at
+margins up to 0.15.
 
 real_models.json.gz has for each model
 
-    tokens      ids of the text, as far as the longest prompt goes
-    others      of each document of tests/qa: how many tokens it has, and their fingerprint
-    runs        for each length of prompt: greedy tokens, by how much each led, and the likeliest tokens of TOLD steps and UNSURE ones
+    tokens      ids of the text, up to the longest prompt
+    others      of each document of tests/qa: its number of tokens, and their fingerprint
+    runs        for each prompt length: greedy tokens, their margins, and the most likely tokens of TOLD steps
+                and UNSURE ones
 """
 
 import gzip
@@ -28,17 +31,17 @@ TEXT = ("stove_manual.md", "story.txt")
 PROMPTS = (64, 512, 1500, 7000)
 ANSWER = 64
 TOP = 64
-TOLD = (0, 1, 2, 4, 8, 16, 32, 63)  # steps whose likeliest tokens are written down,
-UNSURE = 0.5  # and those at which the likeliest leads by fewer nats than this
+TOLD = (0, 1, 2, 4, 8, 16, 32, 63)  # steps whose most likely tokens are recorded,
+UNSURE = 0.5  # and those with a margin below this, in nats
 
 
 def fetched():
-    """scripts/models: which models there are, and where they lie."""
+    """scripts/models: the models and their folder."""
     return importlib.machinery.SourceFileLoader("models", str(ROOT / "scripts" / "models")).load_module()
 
 
 def in_f32(file: Path, into: Path) -> Path:
-    """The same model with its weights as the numbers that they stand for."""
+    """The same model with dequantised weights."""
     reader = GGUFReader(file)
     writer = GGUFWriter(into, reader.fields["general.architecture"].contents())
     for key, field in reader.fields.items():
@@ -57,7 +60,7 @@ def in_f32(file: Path, into: Path) -> Path:
 
 
 def fingerprint(ids: list[int]) -> str:
-    """FNV-1a of token ids, as the test has it."""
+    """FNV-1a of token ids, as in the test."""
     value = 0xCBF29CE484222325
     for token in ids:
         value = ((value ^ token) * 0x100000001B3) % (1 << 64)

@@ -1,20 +1,22 @@
-"""Token ids of hard strings by published vocabularies: `python real_tokens.py` (after `make models vocabularies`).
+"""Token ids of difficult strings by published vocabularies: `python real_tokens.py` (after `make models vocabularies`).
 
-The families of `make vocabularies` go through Hugging Face's `tokenizers`, which reads the tokenizer.json that models are published with;
-the models of `make models` through llama.cpp. real_tokens.json.gz has for each
+The families of `make vocabularies` use Hugging Face's `tokenizers`, which reads the published tokenizer.json; the
+models of `make models` use llama.cpp. real_tokens.json.gz has for each
 
     ids         of each of `texts`
-    documents   of each document of tests/qa: how many tokens it has, and their fingerprint
+    documents   of each document of tests/qa: its number of tokens, and their fingerprint
 
-The vocabularies themselves stay in the cache folder. Control tokens in a text are text, as in a document, and which ones are control tokens
-is what llama.cpp's converter says: it takes more for them than a tokenizer.json does (Gemma's `<unused3>`).
+The vocabularies themselves remain in the cache folder. Control tokens in a text are text, as in a document. Which
+tokens are control tokens is decided by llama.cpp's converter: it counts more of them than a tokenizer.json does
+(Gemma's `<unused3>`).
 
-gemma3 and gemma-3-270m are one vocabulary, so both have the same ids. Where the two engines differ there, it is one of these, and the
-script fails at any that is not:
+gemma3 and gemma-3-270m are one vocabulary, so both have the same ids. The two engines differ on it only in these cases;
+the script fails at any other:
 
-    "</s>"            a tag of HTML that is one token: llama.cpp takes it for an end of answers and cuts it in pieces. Hugging Face's ids.
-    U+2581 in a text  beside another or a space: `tokenizers` takes two signs for the token of two spaces, and counts mixed ones in two
-                      ways; llama.cpp takes only spaces for it. Kept does as llama.cpp. llama.cpp's ids.
+    "</s>"            a tag of HTML that is one token: llama.cpp treats it as an end of answer and splits it.
+                      Golden: Hugging Face's ids.
+    U+2581 in a text  next to another one or a space: `tokenizers` maps two signs to the token of two spaces, and counts
+                      mixed ones in two ways; llama.cpp maps only spaces to it, and so does Kept. Golden: llama.cpp's ids.
 """
 
 import gzip
@@ -27,14 +29,14 @@ from llama_cpp import Llama
 from real_models import DOCUMENTS, HERE, fetched, fingerprint
 from tokenizer_texts import hard_strings
 
-WRITTEN = 687  # of the hard strings by hand; of the others every fourth is taken
-# SmolLM2's vocabulary has no token for six of these, nor for the first byte of the last two.
+WRITTEN = 687  # handwritten difficult strings; of the others every fourth is used
+# SmolLM2's vocabulary has no token for six of these characters, nor for the first byte of the last two.
 BARE = [f"the{chr(code)} end{chr(code)}" for code in [*range(0x20), 0x7F, 0x40000, 0x80000]]
 SIGNS = re.compile("\u2581[\u2581 ]| \u2581")
 
 
 def looks_special(token: str) -> bool:
-    """What llama.cpp's converter takes for a control token whatever the file says."""
+    """Tokens that llama.cpp's converter treats as control tokens regardless of the file."""
     ends = [("<|", "|>"), ("<｜", "｜>"), ("<unused", ">")]
     return token in ("<pad>", "<mask>") or any(token.startswith(start) and token.endswith(end) for start, end in ends)
 

@@ -1,13 +1,14 @@
-"""Which positions each method keeps, by `oracle.py`, on drawn tensors that any language can draw again.
+"""Positions that each method keeps, by `oracle.py`, on synthetic tensors that any language can reproduce.
 
-The tensors are never stored: a linear congruential generator makes them, in integers, so every engine gets the same bits.
+The tensors are not stored: an integer linear congruential generator makes them, so every engine gets the same bits.
 
     state = seed
     next(): state = state * 6364136223846793005 + 1442695040888963407  (mod 2^64);  return state >> 48      16 bits
     value = (next() + next() + next() + next() - 131070) / 32768                                            exact in f32
 
-`q [q_heads, n, head_dim]`, then `k [kv_heads, n, head_dim]`, then `v` like `k`, each row-major, from one stream.
-A case with `repeat` = p has ties on purpose: every value is rounded to halves, and keys and values repeat every p tokens.
+`q [q_heads, n, head_dim]`, then `k [kv_heads, n, head_dim]`, then `v` like `k`, each row-major, from one stream. A case
+with `repeat` = p has deliberate ties: every value is rounded to multiples of one half, and keys and values repeat every
+p tokens.
 """
 
 import numpy as np
@@ -19,7 +20,8 @@ MULTIPLIER, INCREMENT = 6364136223846793005, 1442695040888963407
 
 
 def sixteen(seed: int, count: int) -> np.ndarray:
-    """`count` whole numbers of sixteen bits. Doubles the stretch of states known so far: `m` steps at once are again one multiply and one add."""
+    """`count` integers of sixteen bits. Doubles the known stretch of states: `m` steps at once are again one multiply
+    and one add."""
     mask = (1 << 64) - 1
     states = np.array([(seed * MULTIPLIER + INCREMENT) & mask], dtype=np.uint64)
     a, c = MULTIPLIER, INCREMENT
@@ -45,7 +47,7 @@ def tensors(case: dict) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def ranges(rows) -> str:
-    """[0, 1, 2, 9] -> '0-2 9': small to store, easy to read in a failing test."""
+    """[0, 1, 2, 9] -> '0-2 9': compact, and readable in a failing test."""
     parts, rows = [], [int(r) for r in rows]
     for row in rows:
         if parts and row == parts[-1][1] + 1:
@@ -75,7 +77,7 @@ def pyramidkv(case: dict):
     s, b, n, sinks = case["set"], case["budget"], case["n"], case["set"]["sinks"]
     if n <= b:
         return oracle.keep_all(n, case["kv_heads"])
-    if s["schedule"] == "paper":  # eq. 1 is real-valued: each layer to the nearest whole number that the prompt has
+    if s["schedule"] == "paper":  # eq. 1 is real-valued: each layer gets the nearest integer that the prompt has
         real = oracle.pyramid_paper(b - sinks - s["w"], case["layers"], s["beta"])[case["layer"]]
         prefix = min(int(np.floor(real + 0.5)), n - sinks - s["w"])
     else:
@@ -146,7 +148,7 @@ def make() -> list[dict]:
                 w = pick((1, 4, 8, 16))
                 case["set"] |= {"w": w, "kernel": pick((1, 3, 5, 7)), "pooling": pick(("max", "avg")), "group": pick(("mean", "max"))}
                 case["budget"] = int(rng.integers(w + sinks + 1, w + sinks + 60))
-                # the window must fit the prompt; now and then the budget is more than the prompt has
+                # the window must fit the prompt; now and then the budget exceeds the prompt
                 case["n"] = max(case["n"], w + sinks + 2)
             elif method == "pyramidkv":
                 windowed(case, pick((1, 4, 8)), int(rng.integers(1, 60)), 1)

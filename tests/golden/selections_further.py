@@ -1,6 +1,6 @@
-"""Drawn cases of the methods in `further.py`: `python selections_further.py [METHOD ...]`.
+"""Synthetic cases of the methods in `further.py`: `python selections_further.py [METHOD ...]`.
 
-Drawn and packed as `selections_many.py` does. PyramidInfer's layers all see the same tensors.
+Generated and compressed as in `selections_many.py`. PyramidInfer's layers all have the same tensors.
 """
 
 import gzip
@@ -76,8 +76,8 @@ def adakv(case: dict):
 
 
 def heads_tie(scores: np.ndarray, rows: int) -> bool:
-    """Whether the last of `rows` entries of all heads together is as good as one of another head that is left out: equal numbers
-    of two heads come from different sums, so f32 may tell them apart."""
+    """Whether the last of the top `rows` entries over all heads equals an entry of another head that is left out: equal
+    numbers of two heads come from different sums, so f32 may distinguish them."""
     flat = scores.reshape(-1)
     if rows >= len(flat):
         return False
@@ -134,7 +134,7 @@ def draw_case(method: str, number: int, rng) -> dict:
     elif method == "scissorhands":
         s |= {"recent": recent, "history": pick((1, 3, 10, 64, 65, 400))}
         if "repeat" in case:
-            case.pop("repeat")  # the same key twice is the average itself
+            case.pop("repeat")  # a repeated key equals the average itself
     elif method == "adakv":
         s |= {"base": pick(("snapkv", "snapkv", "h2o", "keydiff", "expected_attention")), "floor": pick((0, 0.2, 0.34, 1)),
               "safeguard": pick(("blend", "blend", "reserve"))}

@@ -1,16 +1,17 @@
-"""Five hundred drawn cases of each method and more, by `oracle.py`: `python selections_many.py [METHOD ...]`.
+"""At least five hundred synthetic cases of each method, by `oracle.py`: `python selections_many.py [METHOD ...]`.
 
-`selections.json` is small, to be read; these files are packed (`selections/<method>.json.gz`), to be many. They differ in three ways:
+`selections.json` is small and readable; these files are compressed (`selections/<method>.json.gz`) and large. They
+differ in three ways:
 
-- budgets stand at both ends: the smallest that the method takes, one more, anything, n - 1, n and past n;
-- a third of the cases has ties on purpose (`repeat`, see `selections.py`): the lower position must win;
-- methods that evict while answering go on for 60 steps and more. The probabilities of a step are drawn too, from `seed` + 1:
+- budgets cover both ends: the smallest that the method accepts, one more, anything, n - 1, n and more than n;
+- a third of the cases has deliberate ties (`repeat`, see `selections.py`): the lower position must win;
+- methods that evict during decode run 60 steps and more. The probabilities of a step are random too, from `seed` + 1:
 
-      for every step, for every query head, for every row that its kv head holds (by position, the new one last):
+      for every step, for every query head, for every row of its KV head (by position, the new one last):
       probability = ((next() >> (16 - bits)) + 1) / 2^bits                                 exact in f32; 3 bits make ties
 
-`evicted` lists, per kv head, the position that left after each step (-1: none). Cases that f32 could decide otherwise are drawn
-again (`ties.py`): an oracle in f64 is no judge of them.
+`evicted` lists, per KV head, the position evicted after each step (-1: none). Cases that f32 could decide differently
+are replaced (`ties.py`): an f64 oracle cannot judge them.
 """
 
 import gzip
@@ -25,11 +26,12 @@ import selections
 from ties import any_near_tie, near_tie
 
 FOLDER = Path(__file__).parent / "selections"
-COUNT, ANSWERED = 400, 120  # cases that only cut a prompt, and cases that go on answering
+COUNT, ANSWERED = 400, 120  # cases with a selection only, and cases that continue with decode
 ONE_LAYER = 40  # cases of PyramidKV in a model of one layer, whose pyramid is its mean
 MARGIN = 2e-5
 
-# --- cutting the prompt -------------------------------------------------------------------------------------------------
+# --- selection
+# ---------------------------------------------------------------------------------------------------------
 
 
 def h2o(case: dict):
@@ -65,7 +67,8 @@ def treekv(case: dict):
     return oracle.treekv_prefill(q, k, case["budget"], b, s["sinks"], s["rule"])
 
 
-# --- answering ----------------------------------------------------------------------------------------------------------
+# --- decode
+# ------------------------------------------------------------------------------------------------------------
 
 
 def close(a: float, b: float) -> bool:
@@ -73,7 +76,7 @@ def close(a: float, b: float) -> bool:
 
 
 class Rows:
-    """The probabilities of one step after the other."""
+    """The probabilities of successive steps."""
 
     def __init__(self, case: dict):
         most = case["steps"] * case["q_heads"] * (max(case["budget"], case["n"]) + 1)
@@ -126,7 +129,8 @@ def answer_tova(case: dict, kept):
 
 
 def answer_treekv(case: dict, kept):
-    """Token by token after the prompt: S starts as what the last block saw of a row, C as its queries that saw the row."""
+    """Token by token after the prompt: S starts as the attention of the last block to a row, C as the number of its
+    queries that attended to the row."""
     q, k, _ = selections.tensors(case)
     s, observed = case["set"], min(case["set"]["block"], case["n"])
     seen, heads = oracle.group_reduce(oracle.attn_probs(q[:, -observed:], k).sum(1), case["kv_heads"]), []
@@ -158,7 +162,7 @@ def answer_streaming_llm(case: dict, kept):
 
 
 def answer(case: dict, kept, begin):
-    """[kv_heads] lists of the position that left after each step, or None where f32 could decide otherwise."""
+    """[kv_heads] lists of the position evicted after each step, or None where f32 could decide differently."""
     take, rows = begin(case, kept), Rows(case)
     before, evicted = [list(map(int, positions)) for positions in kept], [[] for _ in kept]
     for new in range(case["n"], case["n"] + case["steps"]):
@@ -173,11 +177,12 @@ def answer(case: dict, kept, begin):
     return evicted
 
 
-# --- drawing cases ------------------------------------------------------------------------------------------------------
+# --- generating cases
+# --------------------------------------------------------------------------------------------------
 
 
 def drawn_budget(pick, integers, least: int, n: int) -> int:
-    """Both ends, and anything between."""
+    """Both ends, and any number between them."""
     ends = (least, least + 1, n - 1, n, n + 5)
     return max(least, pick((pick(ends), int(integers(least, max(least + 1, n))), int(integers(least, max(least + 1, n // 2 + 1))))))
 
@@ -213,12 +218,12 @@ def draw_case(method: str, number: int, answers: bool, rng) -> dict:
         least = sinks + 2
     elif method == "treekv":
         s |= {"block": pick((1, 2, 3, 5, 10)), "recent": pick((0, 1, 4, 9)), "rule": pick(("cycle", "printed"))}
-        least = sinks + max(s["recent"] + 1, 3 * s["block"] - 1)  # two blocks, and what fills none
+        least = sinks + max(s["recent"] + 1, 3 * s["block"] - 1)  # two blocks, and the remainder that fills none
     case["n"] = max(case["n"], least + 1)
     case["budget"] = drawn_budget(pick, integers, least, case["n"])
     if answers:
         case |= {"steps": int(integers(60, 90)), "bits": pick((3, 16, 16))}
-        if case["bits"] == 3:  # from the first token on: all sums are exact, so equal ones stay equal
+        if case["bits"] == 3:  # from the first token on: all sums are exact, so equal ones remain equal
             case |= {"n": 1, "head_dim": 4, "budget": int(integers(least, least + 24))}
             case.pop("repeat", None)
             case["q_heads"] = kv_heads * min(group, 4)

@@ -1,4 +1,4 @@
-"""Strings that tokenizers have stumbled over, for byte-for-byte agreement on ids."""
+"""Strings known to break tokenizers, for byte-for-byte agreement on ids."""
 
 import random
 
@@ -22,7 +22,7 @@ CONTROL = ["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|im_start|>user\nhi<
 
 
 def all_strings() -> list[str]:
-    """The lists above, and forty jumbles of their pieces."""
+    """The lists above, and forty random combinations of their pieces."""
     listed = SPACES + WORDS + DIGITS + LETTERS + CONTROL
     rng = random.Random(7)
     jumbles = ["".join(rng.choice(listed) for _ in range(rng.randint(3, 9))) for _ in range(40)]

@@ -1,8 +1,8 @@
-"""Fresh cases of every method through the real program: `python sweep.py KEPT [--seed N] [--count N] [METHOD ...]`.
+"""New cases of every method through the real program: `python sweep.py KEPT [--seed N] [--count N] [METHOD ...]`.
 
-The committed goldens are always the same cases; this draws others (a new seed each time, printed), asks `kept select` what it keeps
-and holds it against the oracle. Exits with 1 if anything differs, after naming every case. Cases that f32 could decide otherwise are
-drawn again, as for the goldens.
+The committed goldens are fixed; this script generates others (with a new seed each time, printed), runs `kept select`
+on them and compares the result with the oracle. Exits with 1 if anything differs, after naming every case. Cases that
+f32 could decide differently are replaced, as for the goldens.
 """
 
 import argparse
@@ -29,7 +29,7 @@ WRAPPED = ("snapkv", "pyramidkv", "chunkkv", "hbw_kv", "keydiff", "expected_atte
 
 
 def drawn(method: str, number: int, rng):
-    """A case, what its kv heads keep and (EMS) what is merged, or None where f32 could decide otherwise."""
+    """A case, the rows kept by its KV heads and (EMS) the merged ones, or None where f32 could decide differently."""
     if method == "cam":
         base = WRAPPED[number % len(WRAPPED)]
         found = drawn(base, number, rng)
@@ -62,8 +62,8 @@ def drawn(method: str, number: int, rng):
 
 
 def told_apart(method: str, case: dict, kept) -> bool:
-    """Whether queries that are off by a few parts in a million keep something else. Repeated keys stay ties; different keys that
-    happen to be worth the same in f64 do not, and rounding may tell them apart in f32."""
+    """Whether queries that differ by a few parts in a million change the selection. Repeated keys remain ties;
+    different keys with equal scores in f64 do not, and rounding may distinguish them in f32."""
     exact = selections.tensors
 
     def blurred(of: dict):

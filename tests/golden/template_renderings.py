@@ -1,10 +1,12 @@
-"""What Hugging Face's `apply_chat_template` makes of the templates in `templates/`: `templates/renderings.json.gz`.
+"""Renderings of the templates in `templates/` by Hugging Face's `apply_chat_template`: `templates/renderings.json.gz`.
 
-The templates are ours. Each writes the control tokens of a family and uses the parts of Jinja that the family's published
-template uses: namespaces, macros, slices, loop variables, Python's methods, `tojson`, `strftime_now`, `raise_exception`, tools.
+The templates were written for these tests. Each uses the control tokens of a family and the parts of Jinja that the
+family's published template uses: namespaces, macros, slices, loop variables, Python's methods, `tojson`,
+`strftime_now`, `raise_exception`, tools.
 
-What Kept's engine (minijinja) does differently, and no family's template does: `"%s" % (a, b)` with several values, `str.title()` of
-words that begin with a sign, numbers that Python writes with an exponent (outside `tojson`), and `''[::-1]`, which it refuses.
+Differences of Kept's engine (minijinja) that no family's template touches: `"%s" % (a, b)` with several values,
+`str.title()` of words that begin with a sign, numbers that Python writes with an exponent (outside `tojson`), and
+`''[::-1]`, which it refuses.
 """
 
 import datetime
@@ -18,7 +20,7 @@ from transformers.utils import chat_template_utils
 
 FOLDER = Path(__file__).parent / "templates"
 NOW = datetime.datetime(2026, 3, 7, 15, 4, 9)
-# Family of the template: beginning and end of a sequence.
+# Family of the template: begin and end of a sequence.
 TEMPLATES = {"llama2": ("<s>", "</s>"), "llama3": ("<|begin_of_text|>", "<|eot_id|>"), "mistral-v1": ("<s>", "</s>"), "mistral-v3": ("<s>", "</s>"),
              "mistral-tekken": ("<s>", "</s>"), "qwen25": (None, "<|im_end|>"), "qwen3": (None, "<|im_end|>"), "phi3": ("<s>", "<|endoftext|>"),
              "phi4-mini": ("<|endoftext|>", "<|endoftext|>"), "gemma2": ("<bos>", "<eos>"), "gemma3": ("<bos>", "<eos>"),
@@ -81,7 +83,7 @@ def write() -> None:
                             refused += 1
                         found.append(case)
         print(name, len(found), "renderings so far, refused", refused)
-    # Switches and conversations come again and again: written once, and named by their number.
+    # Switches and conversations recur: written once, and referenced by number.
     packed = {"now": int(NOW.replace(tzinfo=datetime.timezone.utc).timestamp()), "conversations": CONVERSATIONS, "tools": TOOLS, "switches": SWITCHES, "cases": [
         {**{key: case[key] for key in ("template", "generate", "bos", "eos")}, "conversation": CONVERSATIONS.index(case["messages"]),
          "tools": case["tools"] is not None, "switches": SWITCHES.index(case["switches"]),

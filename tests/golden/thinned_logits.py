@@ -1,10 +1,13 @@
-"""PyramidInfer as published, run for real: a tiny model whose layers get ever fewer rows, in plain torch, and 60 tokens of an answer.
+"""PyramidInfer as published, on a real forward pass: a tiny model whose layers get ever fewer tokens, in plain torch,
+and 60 decode steps.
 
-`deep-group2-tied.gguf` is the model, `deep-group2-tied.safetensors` what it does: `ids` (prompt, then steps), `entering_<layer>` (the tokens that enter it), `logits` after the
-prompt and after every third step, and `held_<layer>` (which positions the layer holds at the end).
+`deep-group2-tied.gguf` is the model, `deep-group2-tied.safetensors` its results: `ids` (prompt, then steps),
+`entering_<layer>` (the tokens that enter it), `logits` after the prompt and after every third step, and `held_<layer>`
+(the positions in the layer's cache at the end).
 
-Weights and norms are the tiny model's; attention, rotation by original positions, the cuts and the cache are written here, from
-the paper and the published code, and share nothing with the engine. Every row of probabilities of an answer is kept.
+Weights and norms are the tiny model's; attention, RoPE at original positions, token dropping and the cache are
+implemented in this file, from the paper and the published code, and share nothing with the engine. Every row of
+probabilities of an answer is stored.
 """
 
 import math
@@ -22,7 +25,7 @@ from ties import near_tie
 HERE = Path(__file__).parent
 PROMPT, STEPS = 120, 60
 RATIO, MIN_CONTEXT, SINKS, WEIGHT = 0.5, 8, 4, 1.2
-# The other tiny models have too few layers: the first one cuts nothing. This one is written beside them.
+# The other tiny models have too few layers: their first layer drops nothing. This one is written next to them.
 DEEP = tiny.Tiny("deep-group2-tied", heads=4, kv_heads=2, head_dim=8, layers=6, tied=True, rope=tiny.PLAIN, width=32, hidden=64)
 
 
@@ -32,7 +35,8 @@ class Thinned:
         self.caches, self.recent, self.entering = [], int(0.2 * PROMPT), []
 
     def attend(self, layer: int, x, positions, past=None):
-        """x [rows, width] at `positions`; gives the layer's output, [heads, rows, keys] probabilities, and keys and values."""
+        """x [rows, width] at `positions`; returns the layer's output, [heads, rows, keys] probabilities, and keys and
+        values."""
         block, which = self.model.model.layers[layer], self.which
         h = block.input_layernorm(x)
         split = lambda y, heads: y.view(len(x), heads, which.head_dim).transpose(0, 1)

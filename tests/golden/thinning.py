@@ -1,10 +1,10 @@
 """PyramidInfer as published, by the oracle: `python thinning.py [SEED COUNT FILE]` (without: the committed files).
 
-- `selections/pyramidinfer_faithful.json.gz`: which tokens enter a layer, where all layers see the same drawn tensors (of the tokens
-  that entered them).
-- `selections/thinned_answers.json.gz`: which rows are held after each step of an answer. Every row of probabilities is kept and looked
-  at again, as the published code does; probabilities are drawn as `selections_many.py` says, from `seed`, for two query heads of one
-  kv head.
+- `selections/pyramidinfer_faithful.json.gz`: the tokens that enter a layer, where all layers have the same synthetic
+  tensors (of the tokens that entered them).
+- `selections/thinned_answers.json.gz`: the rows in the cache after each decode step. Every row of probabilities is
+  stored and used again, as in the published code; probabilities are generated as described in `selections_many.py`,
+  from `seed`, for two query heads of one KV head.
 """
 
 import gzip
@@ -27,7 +27,7 @@ def recent_of(case: dict) -> int:
 
 
 def lengths(case: dict) -> list[int]:
-    """`oracle.pyramidinfer_lengths` takes the recent tokens as a share; here they may be a number."""
+    """`oracle.pyramidinfer_lengths` takes the recent tokens as a share; this function also accepts a number."""
     s, n = case["set"], case["n"]
     if "recent" not in s:
         return oracle.pyramidinfer_lengths(n, case["layers"], s["ratio"], 0.2, s["min_context"])
@@ -90,7 +90,7 @@ def cases(seed: int, count: int) -> list[dict]:
 
 
 def answer(case: dict):
-    """Rows held after every step, or None where f32 could choose others."""
+    """Rows in the cache after every step, or None where f32 could choose others."""
     n, s, steps = case["n"], case["set"], case["steps"]
     judges = 1 + s["recent"]
     g = 0.9 * (math.cos(math.pi * case["layer"] / case["layers"]) + 1) / 2 + 0.1

@@ -1,12 +1,12 @@
-"""Which drawn cases f32 arithmetic could decide otherwise: those are not golden."""
+"""Detects synthetic cases that f32 arithmetic could decide differently: those are not golden."""
 
 import numpy as np
 
 
 def near_tie(scores: np.ndarray, counts: list[int], margin: float = 2e-5) -> bool:
-    """Whether f32 arithmetic could cut elsewhere: a *different* value within `margin` of the last one kept.
+    """Whether f32 arithmetic could select differently: a *different* value within `margin` of the last one kept.
 
-    Equal values (max pooling makes them) are no danger: equal in f64 is equal in f32, and the lower position wins."""
+    Equal values (max pooling makes them) are safe: equal in f64 is equal in f32, and the lower position wins."""
     for row, count in zip(scores, counts):
         row = np.asarray(row, dtype=np.float64)
         if count <= 0 or count >= len(row):
@@ -19,7 +19,8 @@ def near_tie(scores: np.ndarray, counts: list[int], margin: float = 2e-5) -> boo
 
 
 def any_near_tie(scores: np.ndarray, margin: float = 2e-6) -> bool:
-    """Whether any two different values in a row are closer than `margin`: for methods whose order matters, not only the cut."""
+    """Whether any two different values in a row are closer than `margin`: for methods whose order matters, not only the
+    cut."""
     for row in scores:
         values = np.unique(np.asarray(row, dtype=np.float64))
         if len(values) > 1 and (np.diff(values) < margin * np.abs(values[1:])).any():

@@ -1,8 +1,9 @@
-"""The tiny models the golden numbers are made with: random llamas, and a GGUF of each.
+"""The tiny models of the golden numbers: random llamas, and a GGUF of each.
 
-Everything that computes here is somebody else's: `transformers` is the model, `gguf` writes the file. What is ours is the list of
-shapes, and the two steps any converter does: q and k rows reordered to neighbouring pairs, and the llama 3 frequency divisors.
-Weights are drawn wide (and norms away from one) so that a wrong rotation or a wrong head shows as a wrong logit, not as noise.
+Independent code does all computation: `transformers` is the model, `gguf` writes the file. This file adds the list of
+shapes, and the two steps of any converter: q and k rows reordered to neighbouring pairs, and the llama 3 frequency
+divisors. Weights have a wide distribution (and norms are away from one) so that a wrong rotation or a wrong head shows
+as a wrong logit, not as noise.
 """
 
 import json
@@ -38,12 +39,12 @@ class Tiny:
 
     @property
     def seed(self) -> int:
-        return sum(self.name.encode())  # written down in the name: nothing to keep in step
+        return sum(self.name.encode())  # derived from the name: no second value to maintain
 
 
 PLAIN = {"rope_type": "default", "rope_theta": 10_000.0}
 LINEAR = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
-# At these lengths head_dim 16 has pairs in all three regimes: kept, divided, and in between.
+# At these lengths head_dim 16 has pairs in all three regimes: unchanged, divided, and interpolated.
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 50_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 128}
 
@@ -58,7 +59,7 @@ MODELS = [
 
 
 def round_as_stored(weight: torch.Tensor, kind: str) -> torch.Tensor:
-    """What a reader of the file sees: the reference computes with these very numbers."""
+    """The weight as read from the file: the reference computes with the same rounded numbers."""
     if kind == "F32" or weight.ndim == 1:
         return weight
     quantised = gguf.quants.quantize(weight.numpy(), gguf.GGMLQuantizationType[kind])
@@ -92,7 +93,7 @@ def neighbouring_pairs(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def llama3_divisors(tiny: Tiny) -> np.ndarray:
-    """`rope_freqs.weight`: what each rotation frequency is divided by, [head_dim / 2]."""
+    """`rope_freqs.weight`: the divisor of each rotation frequency, [head_dim / 2]."""
     r = tiny.rope
     low_wavelength = r["original_max_position_embeddings"] / r["low_freq_factor"]
     high_wavelength = r["original_max_position_embeddings"] / r["high_freq_factor"]
@@ -117,7 +118,7 @@ the words of others.\n\n\nAt the end of the day the lamp is lit.    And that is 
 
 
 def tokenizer() -> Tokenizer:
-    """256 byte symbols, three control tokens and the merges of one paragraph; what GGUF calls `gpt2` with `smollm`."""
+    """256 byte symbols, three control tokens and the merges of one paragraph; called `gpt2` with `smollm` in GGUF."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
@@ -129,7 +130,7 @@ def tokenizer() -> Tokenizer:
 
 
 def write_tokenizer(out: gguf.GGUFWriter, made: Tokenizer) -> None:
-    """Vocabulary, control tokens and a chat template, as every tiny model has them."""
+    """Vocabulary, control tokens and a chat template, the same for every tiny model."""
     spec = json.loads(made.to_str())["model"]
     tokens = [t for t, _ in sorted(spec["vocab"].items(), key=lambda item: item[1])]
     assert len(tokens) == VOCABULARY and tokens[:3] == CONTROL

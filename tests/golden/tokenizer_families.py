@@ -1,8 +1,9 @@
-"""The tokenizers of the families people download, as Hugging Face's `tokenizers` builds them, over small vocabularies of our own.
+"""The tokenizers of common model families, as Hugging Face's `tokenizers` builds them, over small vocabularies of our
+own.
 
 A family is its pre-tokenizer and normaliser; the vocabulary comes from a GGUF file in `tokenizers/` (trained by
-`tokenizer_train.py`). What is published with the models of a family is the order of these components; every name in
-`tokenizer.ggml.pre` stands for one of them.
+`tokenizer_train.py`). The order of these components is the one published with the family's models; every name in
+`tokenizer.ggml.pre` denotes one of them.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +18,8 @@ WORD = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p
 REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 TEKKEN = WORD % ("", "") + r"|\p{N}" + REST
 GPT4O = WORD % (("(?i:'s|'t|'re|'ve|'m|'ll|'d)?",) * 2) + r"|\p{N}{1,3}" + REST
-# Letters with a case, as the first DeepSeek models list them: code points, because editors normalise some of them away.
+# Letters with a case, as listed by the first DeepSeek models: code points, because editors normalise some of the
+# characters.
 CASED_POINTS = ("41-5A 61-7A B5 C0-D6 D8-F6 F8-1BA 1BC-1BF 1C4-293 295-2AF 370-373 376 377 37B-37D 37F 386 388-38A 38C 38E-3A1 3A3-3F5 "
                 "3F7-481 48A-52F 531-556 10A0-10C5 13A0-13F5 13F8-13FD 1C90-1CBA 1CBD-1CBF 1D00-1D2B 1D6B-1D77 1D79-1D9A 1E00-1F15 "
                 "1F18-1F1D 1F20-1F45 1F48-1F4D 1F50-1F57 1F59 1F5B 1F5D 1F5F-1F7D 1F80-1FB4 1FB6-1FBC 1FBE 1FC2-1FC4 1FC6-1FCC 1FD0-1FD3 "
@@ -91,7 +93,8 @@ def hugging_face(family: Family, tokens: list[str], types: list[int], merges: li
         if family.nfc:
             tokenizer.normalizer = normalizers.NFC()
     else:
-        # As converted from a SentencePiece model: a merge for each way of cutting a piece in two, the best score first.
+        # As converted from a SentencePiece model: a merge for each way of splitting a piece in two, the best score
+        # first.
         inner = {token: i for token, i in vocab.items() if types[i] in (1, 4)}
         pairs = generate_merges(inner, {token: scores[i] for token, i in inner.items()})
         tokenizer = Tokenizer(BPE(vocab, pairs, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
@@ -99,7 +102,7 @@ def hugging_face(family: Family, tokens: list[str], types: list[int], merges: li
         tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), spaces]) if family.prefix else spaces
     for token, kind in zip(tokens, types):
         if kind in (3, 4):
-            # In a published Gemma the runs of spaces are pieces like others; the file says them as text.
+            # In a published Gemma the runs of spaces are ordinary pieces; the file has them as text.
             tokenizer.add_tokens([AddedToken(token.replace("▁", " ") if family.kind == "llama" and kind == 4 else token, special=kind == 3, normalized=False)]
                                  if not (kind == 4 and family.kind == "llama" and "▁" in token) else [])
     tokenizer.encode_special_tokens = True

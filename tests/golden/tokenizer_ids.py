@@ -1,20 +1,23 @@
-"""Ids of 2,400 hard strings by every family's tokenizer: `tokenizers/<family>.json.gz`, over the vocabularies beside them.
+"""Ids of 2,400 difficult strings by every family's tokenizer: `tokenizers/<family>.json.gz`, over the vocabularies in
+that folder.
 
-Each string goes through Hugging Face's `tokenizers`, built as the models' makers publish them, through llama.cpp, and for the
-SentencePiece kind through `sentencepiece` itself. Kept must give Hugging Face's ids, written here, exactly. Where another engine
-gives others, it is one of these, and the script fails at any that is not:
+Each string is tokenized by Hugging Face's `tokenizers`, built as the models' makers publish them, by llama.cpp, and for
+the SentencePiece kind by `sentencepiece` itself. Kept must give exactly Hugging Face's ids, which the files contain.
+The other engines differ only in these cases; the script fails at any other:
 
-    qwen2, llama.cpp       Qwen's tokenizers compose their text first (Unicode's form C), llama.cpp does not: "e" and U+0301 are one
-                           "é" for the former. With the text composed beforehand llama.cpp agrees.
-    tekken, gpt-4o,        the published expressions count combining marks as parts of words, llama.cpp's stand-ins do not: Hindi
-      llama.cpp            "की" is one piece, or two. Capitals beyond A to Z begin no new word in llama.cpp ("aÉ"), and neither do
-                           small letters beyond a to z end a run of capitals.
-    deepseek-llm,          eight spaces before U+3000, which is a space and a sign at once: llama.cpp leaves the last space with the
-      llama.cpp            others.
-    gemma, sentencepiece   two signs U+2581 written out in a text: `sentencepiece` takes them for two spaces, the others do not.
+    qwen2, llama.cpp       Qwen's tokenizers compose their text first (Unicode's form C), llama.cpp does not: "e" and
+                           U+0301 are one "é" for the former. With the text composed beforehand llama.cpp agrees.
+    tekken, gpt-4o,        the published expressions count combining marks as parts of words, llama.cpp's replacements
+      llama.cpp            do not: Hindi "की" is one piece, or two. In llama.cpp, capitals beyond A to Z begin no new
+                           word ("aÉ"), and small letters beyond a to z do not end a run of capitals.
+    deepseek-llm,          eight spaces before U+3000, which is a space and a sign at once: llama.cpp leaves the last
+      llama.cpp            space with the others.
+    gemma, sentencepiece   two literal signs U+2581 in a text: `sentencepiece` reads them as two spaces, the others do
+                           not.
 
-In all other strings (code, CJK, emoji, marks, white space, digits, contractions, U+FFFD, what looks like a control token) all agree.
-What `smaug-bpe` says of merges differs too: llama.cpp merges, while SmolLM3's tokenizer takes whole pieces as Llama 3's does.
+All agree on all other strings (code, CJK, emoji, combining marks, white space, digits, contractions, U+FFFD, text that
+looks like a control token). `smaug-bpe` also differs in merges: llama.cpp merges, while SmolLM3's tokenizer takes whole
+pieces as Llama 3's does.
 """
 
 import gzip
@@ -40,7 +43,8 @@ def fields(path: Path) -> dict:
 
 
 def sentence_piece(family: Family, tokens: list[str], types: list[int], scores: list[float]) -> sentencepiece.SentencePieceProcessor:
-    """The model file that the vocabulary would have come from. Only what is no control token is looked at in a plain text."""
+    """The model file that the vocabulary could have come from. In a plain text only pieces that are not control tokens
+    matter."""
     proto = spm.ModelProto()
     for token, kind, score in zip(tokens, types, scores):
         proto.pieces.add(piece=token.replace(" ", "▁") if kind == 4 else token, type=kind, score=score)
@@ -79,7 +83,7 @@ def make(family: Family, texts: list[str]) -> list[list[int]]:
 
 
 def explained(family: str, engine: str, text: str, right: list[int], llama: Llama) -> bool:
-    """Whether a difference is one of those listed above."""
+    """Whether a difference is one of those in the module's list."""
     beyond_ascii = any(ord(c) > 127 and unicodedata.category(c) in ("Lu", "Ll", "Lt", "Mn", "Mc", "Me") for c in text)
     return {("qwen2", "llama.cpp"): lambda: llama.ids(unicodedata.normalize("NFC", text)) == right,
             ("tekken", "llama.cpp"): lambda: beyond_ascii, ("gpt-4o", "llama.cpp"): lambda: beyond_ascii,

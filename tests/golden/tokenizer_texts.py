@@ -1,4 +1,4 @@
-"""Texts of our own in many scripts, for training small vocabularies and for comparing tokenizers on hard strings."""
+"""Texts in many scripts, written for training small vocabularies and for comparing tokenizers on difficult strings."""
 
 import random
 
@@ -39,7 +39,7 @@ ODD = ["\x00", "\x01", "\x1c", "\x7f", "\u200b", "\u200d", "\ufeff", "\u202e", "
 
 
 def drawn(count: int, seed: int = 11) -> list[str]:
-    """Strings of one to eight pieces, each a word, a slice of a line, or something awkward."""
+    """Random strings of one to eight pieces, each a word, a slice of a line, or a difficult character sequence."""
     rng = random.Random(seed)
     words = sorted({word for line in LINES for word in line.split(" ")})
     numbers = ["7", "42", "1234", "1234567890", "3.14", "12:30", "1,000"]
@@ -62,7 +62,8 @@ def drawn(count: int, seed: int = 11) -> list[str]:
 
 
 def hard_strings() -> list[str]:
-    """Everything once: the strings of `strings.py`, the lines, the awkward pieces, and drawn ones; 2,400 in all."""
+    """Each of these once: the strings of `strings.py`, the lines, the difficult pieces, and random ones; 2,400 in
+    total."""
     listed = strings.all_strings() + LINES + LOOK_ALIKES + SPACES + MARKS + BROKEN + ODD + [left + right for left in ODD for right in ("a", " ", "1", "\n")]
     listed = list(dict.fromkeys(listed))
     for text in drawn(4000):

@@ -1,7 +1,8 @@
-"""Trains the small vocabularies of `tokenizers/`: `python tokenizer_train.py FOLDER` with a folder of plain-text books (.txt or .txt.gz).
+"""Trains the small vocabularies of `tokenizers/`: `python tokenizer_train.py FOLDER` with a folder of plain-text books
+(.txt or .txt.gz).
 
-Run once: what is in the repository was trained on public-domain novels and on `tokenizer_texts.py`. Each is written as a whole
-llama model whose weights are zeros, so that any engine opens it; packed, the zeros cost nothing.
+Run once: the committed vocabularies were trained on public-domain novels and on `tokenizer_texts.py`. Each is written
+as a complete llama model whose weights are zeros, so that any engine opens it; the zeros compress to almost nothing.
 """
 
 import gzip
@@ -43,7 +44,7 @@ def train_byte_level(family: Family, lines: list[str]) -> tuple[list[str], list[
     tokens = [token for token, _ in sorted(model["vocab"].items(), key=lambda item: item[1])]
     merges = [" ".join(pair) for pair in model["merges"]]
     if family.ignore_merges:
-        # Whole words that no merge makes any more: only a tokenizer that looks the piece up first finds them.
+        # Whole words without a merge that produces them: only a tokenizer that looks the piece up first finds them.
         merges = [line for i, line in enumerate(merges) if not (i > 600 and i % 97 == 0)]
     types = [3 if token in family.control else 1 for token in tokens] + [4] * len(family.user)
     return tokens + list(family.user), types, merges
@@ -63,7 +64,7 @@ def train_pieces(lines: list[str], family: Family) -> tuple[list[str], list[int]
            if i > 2 and piece not in family.user]
     types = {"<unk>": 2}
     rows = [(token, types.get(token, 3), 0.0) for token in family.control]
-    # In files the runs of spaces are written as what they are.
+    # GGUF files have the runs of spaces as literal spaces.
     rows += [(token.replace("▁", " "), 4, 0.0) for token in family.user] + own
     assert len({token for token, _, _ in rows}) == len(rows)
     return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]

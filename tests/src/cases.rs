@@ -1,6 +1,6 @@
-//! Drawn cases: the same tensors as `golden/selections.py` draws, and a slow and obvious attention over them.
+//! Synthetic cases: the tensors of `golden/selections.py` from the same generator, and a naive attention over them.
 //!
-//! Not here: any selection. What a policy makes of a case is asked in `selecting`.
+//! The selection that a policy makes of a case is in `selecting`.
 
 use std::ops::Range;
 
@@ -20,32 +20,32 @@ impl Draw {
         (self.0 >> 48) as i32
     }
 
-    /// Nearly normal, and exact in f32: four sixteen-bit numbers, shifted and scaled by a power of two.
+    /// Nearly normal, and exact in f32: the sum of four sixteen-bit numbers, shifted and scaled by a power of two.
     fn value(&mut self) -> f32 {
         let sum: i32 = (0..4).map(|_| self.next()).sum();
         (sum - 131_070) as f32 / 32_768.0
     }
 }
 
-/// The steps of an answer: how many, and what left the cache after each.
+/// The decode steps of a case: their number, and the position evicted after each.
 #[derive(Debug, Clone)]
 pub struct Answered {
-    /// Tokens of the answer.
+    /// Decode steps.
     pub steps: usize,
-    /// Bits of a drawn probability; few make ties.
+    /// Bits of a random probability; few bits make ties.
     pub bits: u32,
-    /// `[kv_heads][steps]`: the position that left after each step, if any.
+    /// `[kv_heads][steps]`: the position evicted after each step, if any.
     pub evicted: Vec<Vec<Option<u32>>>,
 }
 
-/// The document of a case and its repetition.
+/// The document of a case and its reconstruction pass.
 #[derive(Debug, Clone)]
 pub struct Repetition {
     /// Tokens before the document.
     pub before: usize,
-    /// Tokens after it.
+    /// Tokens after the document.
     pub after: usize,
-    /// Per chunk `[first, end, first row, end row]`: its tokens, and its rows of the repetition.
+    /// Per chunk `[first, end, first row, end row]`: its tokens, and its rows of the reconstruction.
     pub chunks: Vec<[usize; 4]>,
     /// `[q_heads, m, head_dim]`, row-major.
     pub q: Vec<f32>,
@@ -60,14 +60,14 @@ impl Repetition {
     }
 }
 
-/// The probabilities of an answer's steps, one after the other.
+/// The probabilities of the decode steps, one after the other.
 pub struct Probabilities {
     draw: Draw,
     bits: u32,
 }
 
 impl Probabilities {
-    /// Those that `seed` draws, of so many bits each.
+    /// The stream of `seed`, with `bits` bits per probability.
     pub fn new(seed: u64, bits: u32) -> Self {
         Self {
             draw: Draw(seed),
@@ -75,13 +75,13 @@ impl Probabilities {
         }
     }
 
-    /// The next one: a multiple of `2^-bits`, above 0 and at most 1.
+    /// The next probability: a multiple of `2^-bits`, above 0 and at most 1.
     pub fn draw(&mut self) -> f32 {
         ((self.draw.next() >> (16 - self.bits)) + 1) as f32 / (1u32 << self.bits) as f32
     }
 }
 
-/// One case of `selections.json` or of a packed file, tensors drawn.
+/// One case of `selections.json` or of a packed file, with its tensors.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// Method, as in `--method`.
@@ -110,23 +110,23 @@ pub struct Case {
     pub v: Vec<f32>,
     /// Kept positions per kv head, ascending.
     pub kept: Vec<Vec<u32>>,
-    /// Where the drawn stream started.
+    /// Seed of the random stream.
     pub seed: u64,
-    /// What happens while answering, if the case goes on that far.
+    /// The decode steps, if the case has any.
     pub answered: Option<Answered>,
-    /// What is repeated, if anything.
+    /// The reconstruction, if the case has one.
     pub repetition: Option<Repetition>,
 }
 
 impl Case {
-    /// Reads one entry of `selections.json` and draws its tensors.
+    /// Reads one entry of `selections.json` and generates its tensors.
     pub fn from_json(value: &Value) -> Self {
         let number = |name: &str| value[name].as_u64().expect(name) as usize;
         let (n, head_dim) = (number("n"), number("head_dim"));
         let (q_heads, kv_heads) = (number("q_heads"), number("kv_heads"));
         let seed = value["seed"].as_u64().expect("seed");
         let mut draw = Draw(seed);
-        // Ties on purpose: halves make every sum of products exact, repeated keys make equal ones.
+        // Deliberate ties: multiples of one half make every sum of products exact, and repeated keys make equal sums.
         let repeat = value["repeat"].as_u64().map(|period| period as usize);
         let mut tensor = |heads: usize, rows: usize| -> Vec<f32> {
             let values = (0..heads * rows * head_dim).map(|_| draw.value());
@@ -189,7 +189,7 @@ impl Case {
         }
     }
 
-    /// The prompt as a policy knows it.
+    /// The prompt's shape as passed to a policy.
     pub fn prompt(&self) -> PromptShape {
         let repetition = self.repetition.as_ref();
         PromptShape {
@@ -199,7 +199,7 @@ impl Case {
         }
     }
 
-    /// The same case of only some of its tokens.
+    /// The same case restricted to `tokens`.
     pub fn only(&self, tokens: &[u32]) -> Self {
         let d = self.head_dim;
         let rows = |tensor: &[f32]| -> Vec<f32> {
@@ -218,9 +218,9 @@ impl Case {
         }
     }
 
-    /// `[kv_heads, n]`: the largest probability that a row of a chunk's repetition gives each of the chunk's keys, over the group.
-    /// A row's softmax goes over the first `sinks` keys, as far as they lie before the chunk, the chunk's, and the repetition up
-    /// to itself.
+    /// `[kv_heads, n]`: for each key of a chunk, the largest probability that a row of the chunk's reconstruction gives
+    /// it, over the GQA group. The softmax of a row covers the first `sinks` keys that lie before the chunk, the
+    /// chunk's keys, and the reconstruction up to the row itself.
     pub fn reconstruction(&self, sinks: usize) -> Vec<f32> {
         let repetition = self.repetition.as_ref().expect("a repetition");
         let (n, d, group, m) = (
@@ -258,7 +258,7 @@ impl Case {
         largest.into_iter().map(|x| x as f32).collect()
     }
 
-    /// `count` values that the stream gives after the case's tensors.
+    /// The next `count` values of the stream after the case's tensors.
     pub fn drawn_after(&self, count: usize) -> Vec<f32> {
         let mut draw = Draw(self.seed);
         let tensors = self.q.len() + self.k.len() + self.v.len();
@@ -266,7 +266,7 @@ impl Case {
         values.skip(tensors).collect()
     }
 
-    /// The probabilities of the answer, drawn from a stream of their own.
+    /// The probabilities of the decode steps, from a separate stream.
     pub fn probabilities(&self) -> Probabilities {
         Probabilities {
             draw: Draw(self.seed + 1),
@@ -274,7 +274,7 @@ impl Case {
         }
     }
 
-    /// A line that finds the case again.
+    /// One line that identifies the case.
     pub fn describe(&self) -> String {
         format!(
             "{} {:?} budget {} of {}, {}/{} heads of {}, layer {} of {}, seed {}",
@@ -291,7 +291,7 @@ impl Case {
         )
     }
 
-    /// What a policy asked to see of the last rows: `[q_heads, n]`.
+    /// The observation window's scores as a policy requests them: `[q_heads, n]`.
     pub fn observed(&self, window: Window) -> Vec<f32> {
         let first = self.n.saturating_sub(window.rows);
         match window.softmax {
@@ -300,20 +300,20 @@ impl Case {
         }
     }
 
-    /// Attention that every key gets from all queries together: `[q_heads, n]`.
+    /// Attention that every key receives, summed over all queries: `[q_heads, n]`.
     pub fn column_sums(&self) -> Vec<f32> {
         let mean = self.attention(0..self.n, self.n);
         mean.into_iter().map(|x| x * self.n as f32).collect()
     }
 
-    /// Softmax probability over the first `keys` keys, as far as a query sees them, mean over the query rows in `rows`:
-    /// `[q_heads, n]`. In f64, one key at a time.
+    /// Softmax probability over the first `keys` keys, causally masked, averaged over the query rows `rows`: `[q_heads,
+    /// n]`. In f64, one key at a time.
     pub fn attention(&self, rows: Range<usize>, keys: usize) -> Vec<f32> {
         let count = rows.len() as f64;
         self.weighted(rows, keys, |_| 1.0 / count)
     }
 
-    /// Attention of the last rows, the newest weighing most: `[q_heads, n]`.
+    /// Attention of the last rows, weighted towards the newest: `[q_heads, n]`.
     pub fn weighted_window(&self, weighted_window: WeightedWindow) -> Vec<f32> {
         let first = self.n - weighted_window.rows;
         let rise = f64::from(weighted_window.newest) - 1.0;
@@ -323,7 +323,8 @@ impl Case {
         })
     }
 
-    /// Which of the last `rows` queries (fewer in a short prompt) gave a key less than the average.
+    /// Per key, one bit for each of the last `rows` queries (fewer in a short prompt): set where the query gave the key
+    /// less than average attention. Returns the number of queries and `[kv_heads, n, words]`.
     pub fn low_attention(&self, rows: usize) -> (usize, Vec<u64>) {
         let rows = rows.min(self.n);
         let (n, group, words) = (self.n, self.q_heads / self.kv_heads, rows.div_ceil(64));
@@ -344,8 +345,8 @@ impl Case {
         (rows, bits)
     }
 
-    /// Mean `[q_heads, head_dim]` and covariance `[q_heads, head_dim, head_dim]` (empty unless asked for) of the queries, nothing
-    /// rotated.
+    /// Mean `[q_heads, head_dim]` and covariance `[q_heads, head_dim, head_dim]` (empty unless requested) of the
+    /// queries before RoPE.
     pub fn future(&self, future: Future) -> (Vec<f32>, Vec<f32>) {
         let (n, d) = (self.n, self.head_dim);
         let count = (n - future.skip) as f64;
@@ -367,7 +368,7 @@ impl Case {
         (means, covariances)
     }
 
-    /// Softmax probability as in [`Case::attention`], each query row weighted.
+    /// Softmax probability as in [`Case::attention`], with a weight per query row.
     fn weighted(&self, rows: Range<usize>, keys: usize, weight: impl Fn(usize) -> f64) -> Vec<f32> {
         let (n, d, group) = (self.n, self.head_dim, self.q_heads / self.kv_heads);
         let mut mean = vec![0.0f64; self.q_heads * n];

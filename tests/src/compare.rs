@@ -1,6 +1,6 @@
-//! How far two rows of logits are apart, and whether a difference in choice is excused.
+//! Distance between two rows of logits, and the rule for tolerating a different token choice.
 
-/// Largest difference against the largest logit of the reference.
+/// Largest absolute difference, relative to the largest logit of the reference.
 pub fn apart(row: &[f32], reference: &[f32]) -> f32 {
     assert_eq!(row.len(), reference.len(), "rows of one vocabulary");
     assert!(
@@ -15,7 +15,7 @@ pub fn apart(row: &[f32], reference: &[f32]) -> f32 {
     difference / largest
 }
 
-/// The most likely token, leaving `never` out; the lower id on equal logits.
+/// The most likely token outside `never`; ties go to the lower id.
 pub fn likeliest(row: &[f32], never: &[u32]) -> u32 {
     let mut best = None;
     for (id, &logit) in row.iter().enumerate() {
@@ -26,7 +26,7 @@ pub fn likeliest(row: &[f32], never: &[u32]) -> u32 {
     best.expect("a vocabulary").0
 }
 
-/// By how much the most likely token leads the next one.
+/// Margin of the most likely token over the second.
 pub fn lead(row: &[f32]) -> f32 {
     let mut two = [f32::NEG_INFINITY; 2];
     for &logit in row {
@@ -39,8 +39,8 @@ pub fn lead(row: &[f32]) -> f32 {
     two[0] - two[1]
 }
 
-/// Asserts that `row` is `reference` within `bound` (relative to the reference's largest logit), and that both choose the
-/// same token where the reference's lead is more than twice that.
+/// Asserts that `row` equals `reference` within `bound` (relative to the reference's largest logit), and that both
+/// choose the same token wherever the reference's margin exceeds twice that bound.
 pub fn assert_same(row: &[f32], reference: &[f32], bound: f32, what: &str) {
     let apart = apart(row, reference);
     assert!(

@@ -1,4 +1,4 @@
-//! Driving the engine's two halves by hand: a prompt that is read and cut, then tokens that are given, not drawn.
+//! Drives the engine's two halves by hand: prefill with eviction, then decode steps with given tokens.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use kept_engine::policies::{
 };
 use kept_engine::{CompactCache, Decoder, Prefill};
 
-/// Opens a model of `golden/` or any other.
+/// Opens a model file, of `golden/` or elsewhere.
 pub fn open(path: &Path) -> Model {
     Model::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// A policy that keeps what it is told: `[layer][kv head]` positions, ascending, equally many in every head.
+/// A policy that keeps given positions: `[layer][kv head]`, ascending, equally many in every head.
 pub struct Told(pub Vec<Vec<Vec<u32>>>);
 
 impl Policy for Told {
@@ -45,17 +45,17 @@ impl Policy for Told {
     }
 }
 
-/// What reading and stepping gave.
+/// Result of a prefill and its decode steps.
 pub struct Stepped {
     /// `[1 + steps][vocab]`: logits after the prompt, then after every given token.
     pub logits: Vec<Vec<f32>>,
     /// `[layer][kv head]` positions kept of the prompt.
     pub kept: Vec<Vec<Vec<u32>>>,
-    /// `[steps][layer][kv head]` positions that were held before each step.
+    /// `[steps][layer][kv head]` positions in the cache before each step.
     pub held: Vec<Vec<Vec<Vec<u32>>>>,
 }
 
-/// `[layer][kv head]` positions held by a cache, ascending.
+/// `[layer][kv head]` positions in a cache, ascending.
 fn held(cache: &CompactCache) -> Vec<Vec<Vec<u32>>> {
     let layers = cache.layers().iter().map(|layer| {
         let heads = (0..layer.kv_heads()).map(|head| layer.kept(head));
@@ -66,7 +66,7 @@ fn held(cache: &CompactCache) -> Vec<Vec<Vec<u32>>> {
     layers.collect()
 }
 
-/// Reads `prompt` in chunks of `chunk` tokens under `policy` and a budget, then runs `steps` one by one.
+/// Runs prefill on `prompt` in chunks of `chunk` tokens under `policy` and a budget, then `steps` one by one.
 pub fn read_and_step(
     model: &Model,
     policy: &mut dyn Policy,
@@ -79,7 +79,7 @@ pub fn read_and_step(
     read_document_and_step(model, policy, budget, chunk, prompt, steps)
 }
 
-/// [`read_and_step`] of a prompt whose document stands at given positions.
+/// [`read_and_step`] of a prompt whose document covers given positions.
 pub fn read_document_and_step(
     model: &Model,
     policy: &mut dyn Policy,

@@ -1,8 +1,8 @@
-//! What `make models` and `make vocabularies` fetch, for the tests that want it.
+//! Files that `make models` and `make vocabularies` download, for the tests that need them.
 
 use std::path::PathBuf;
 
-/// Where both lie.
+/// The folder of the downloaded models and vocabularies.
 fn folder() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(folders) = set("KEPT_MODELS") {
@@ -13,7 +13,7 @@ fn folder() -> Option<PathBuf> {
     Some(cache.join("kept/models"))
 }
 
-/// Passes over a test that lacks something; in CI everything has to be there.
+/// Reports a skipped test whose files are missing; in CI every file is required.
 ///
 /// # Panics
 /// In CI.
@@ -25,7 +25,7 @@ pub fn skip(what: &str) {
     eprintln!("skipped: {what}");
 }
 
-/// A file that the target `make` fetches, or [`skip`].
+/// A file that the make target `make` downloads, or [`skip`].
 pub fn file(name: &str, make: &str) -> Option<PathBuf> {
     let path = folder().map(|folder| folder.join(name));
     let path = path.filter(|path| path.is_file());
@@ -35,7 +35,7 @@ pub fn file(name: &str, make: &str) -> Option<PathBuf> {
     path
 }
 
-/// FNV-1a of token ids, as `golden/real_models.py` has it.
+/// FNV-1a of token ids, as in `golden/real_models.py`.
 pub fn fingerprint(ids: &[u32]) -> String {
     let value = ids.iter().fold(0xCBF2_9CE4_8422_2325_u64, |value, id| {
         (value ^ u64::from(*id)).wrapping_mul(0x100_0000_01B3)

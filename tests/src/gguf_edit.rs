@@ -1,12 +1,12 @@
-//! Breaking a good GGUF in one place: a value, a type, an offset, a name. Not a writer; lengths never change.
+//! Corrupts a good GGUF in one place: a value, a type, an offset, a name. Lengths never change.
 
 use std::path::Path;
 
-/// The bytes of a model, to be broken.
+/// The bytes of a model file.
 #[derive(Debug, Clone)]
 pub struct GgufEdit(Vec<u8>);
 
-/// GGUF's number for a value of type u32, and for a string.
+/// GGUF's type numbers of u32 and string values.
 const U32: u32 = 4;
 const STRING: u32 = 8;
 
@@ -16,7 +16,7 @@ impl GgufEdit {
         Self(std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
     }
 
-    /// The bytes as they are now.
+    /// The bytes with all edits so far.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -26,7 +26,7 @@ impl GgufEdit {
         std::fs::write(path, &self.0).expect("a broken model is written");
     }
 
-    /// Just past the only place where `name` stands as a length-prefixed string.
+    /// The offset after the only occurrence of `name` as a length-prefixed string.
     fn after(&self, name: &str) -> usize {
         let mut needle = (name.len() as u64).to_le_bytes().to_vec();
         needle.extend_from_slice(name.as_bytes());
@@ -59,7 +59,7 @@ impl GgufEdit {
         self.put(at + 12, value.as_bytes())
     }
 
-    /// Claims that a string value is `length` bytes long.
+    /// Declares a string value to be `length` bytes long.
     pub fn string_length(self, key: &str, length: u64) -> Self {
         let at = self.after(key);
         assert_eq!(self.u32_at(at), STRING);
@@ -73,59 +73,59 @@ impl GgufEdit {
         self.put(at + 4, &value.to_le_bytes())
     }
 
-    /// Gives a value another type.
+    /// Changes the declared type of a value.
     pub fn value_type(self, key: &str, value_type: u32) -> Self {
         let at = self.after(key);
         self.put(at, &value_type.to_le_bytes())
     }
 
-    /// Renames a key or a tensor; the length stays.
+    /// Renames a key or a tensor to a name of the same length.
     pub fn rename(self, from: &str, to: &str) -> Self {
         assert_eq!(from.len(), to.len());
         let at = self.after(from) - from.len();
         self.put(at, to.as_bytes())
     }
 
-    /// Where a tensor's dimensions start, and how many there are.
+    /// Offset and number of a tensor's dimensions.
     fn tensor(&self, name: &str) -> (usize, usize) {
         let at = self.after(name);
         (at + 4, self.u32_at(at) as usize)
     }
 
-    /// Gives a tensor another type.
+    /// Changes the declared type of a tensor.
     pub fn tensor_type(self, name: &str, ggml_type: u32) -> Self {
         let (at, dimensions) = self.tensor(name);
         self.put(at + 8 * dimensions, &ggml_type.to_le_bytes())
     }
 
-    /// Gives a tensor another first dimension.
+    /// Changes a tensor's first dimension.
     pub fn tensor_width(self, name: &str, width: u64) -> Self {
         let (at, _) = self.tensor(name);
         self.put(at, &width.to_le_bytes())
     }
 
-    /// Moves a tensor's data to another offset.
+    /// Changes a tensor's data offset.
     pub fn tensor_offset(self, name: &str, offset: u64) -> Self {
         let (at, dimensions) = self.tensor(name);
         self.put(at + 8 * dimensions + 4, &offset.to_le_bytes())
     }
 
-    /// Claims another number of tensors.
+    /// Changes the declared number of tensors.
     pub fn tensor_count(self, count: u64) -> Self {
         self.put(8, &count.to_le_bytes())
     }
 
-    /// Claims another number of keys.
+    /// Changes the declared number of keys.
     pub fn key_count(self, count: u64) -> Self {
         self.put(16, &count.to_le_bytes())
     }
 
-    /// Claims another version of the format.
+    /// Changes the declared version of the format.
     pub fn version(self, version: u32) -> Self {
         self.put(4, &version.to_le_bytes())
     }
 
-    /// Cuts the file off.
+    /// Truncates the file to `bytes` bytes.
     pub fn cut(mut self, bytes: usize) -> Self {
         self.0.truncate(bytes);
         self

@@ -1,4 +1,4 @@
-//! Reading `golden/`: safetensors as plain vectors, JSON as values.
+//! Reads `golden/`: safetensors as plain vectors, JSON as values.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::cases::Case;
 
-/// The folder of the repository.
+/// The repository's root folder.
 pub fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
 }
@@ -30,7 +30,7 @@ pub fn read_json(path: &Path) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// A packed JSON file of `golden/`, such as `selections/snapkv.json.gz`.
+/// A gzipped JSON file of `golden/`, for example `selections/snapkv.json.gz`.
 pub fn packed(name: &str) -> Value {
     let path = path(name);
     let file = std::fs::File::open(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -38,7 +38,7 @@ pub fn packed(name: &str) -> Value {
     serde_json::from_reader(reader).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// Whole numbers of a JSON list.
+/// The integers of a JSON list.
 pub fn ids(value: &Value) -> Vec<u32> {
     let list = value.as_array().expect("a list of ids");
     list.iter()
@@ -71,7 +71,7 @@ pub const ARCHITECTURES: [&str; 7] = [
     "smollm3",
 ];
 
-/// A packed model that was unpacked, for as long as this is held.
+/// A decompressed model in a temporary folder, removed on drop.
 pub struct Unpacked {
     folder: tempfile::TempDir,
     name: String,
@@ -87,7 +87,7 @@ impl Unpacked {
         Self { folder, name }
     }
 
-    /// The file.
+    /// Path of the decompressed file.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join(&self.name)
     }
@@ -104,16 +104,16 @@ fn gunzip(path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// A safetensors file, read whole.
+/// A safetensors file in memory.
 pub struct Tensors(Vec<u8>);
 
 impl Tensors {
-    /// The tensors beside the golden models, by file stem.
+    /// The tensors of a golden model, by file stem.
     pub fn golden(stem: &str) -> Self {
         Self::read(&path(&format!("{stem}.safetensors")))
     }
 
-    /// The tensors beside a model of `golden/architectures`.
+    /// The tensors of a model of `golden/architectures`.
     pub fn architecture(stem: &str) -> Self {
         Self(gunzip(&path(&format!(
             "architectures/{stem}.safetensors.gz"
@@ -146,19 +146,19 @@ impl Tensors {
         values.chunks_exact(shape[1]).map(<[f32]>::to_vec).collect()
     }
 
-    /// A list of whole numbers, `[n]`.
+    /// A list of integers, `[n]`.
     pub fn whole(&self, name: &str) -> Vec<u32> {
         self.view(name, Dtype::I32, u32::from_le_bytes).1
     }
 
-    /// A table of whole numbers, `[rows][columns]`.
+    /// A table of integers, `[rows][columns]`.
     pub fn whole_rows(&self, name: &str) -> Vec<Vec<u32>> {
         let (shape, values) = self.view(name, Dtype::I32, u32::from_le_bytes);
         values.chunks_exact(shape[1]).map(<[u32]>::to_vec).collect()
     }
 }
 
-/// FNV-1a of a file in words of eight bytes, as `make_golden.py` writes it down: which file a golden belongs to.
+/// FNV-1a of a file in words of eight bytes, as in `make_golden.py`: identifies the model file of a golden.
 pub fn fingerprint(path: &Path) -> String {
     let mut bytes = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     bytes.resize(bytes.len().next_multiple_of(8), 0);
@@ -169,8 +169,8 @@ pub fn fingerprint(path: &Path) -> String {
     format!("{value:016x}")
 }
 
-/// The toy of the specification's worked examples (24 tokens, 4 query heads, 2 kv heads of 8) for a method; `inputs` are the
-/// fixture's. What is kept is the caller's to say.
+/// The toy case of the specification's worked examples (24 tokens, 4 query heads, 2 KV heads, head_dim 8) for a method;
+/// `inputs` are the fixture's. Its `kept` is left to the caller.
 pub fn toy(inputs: &Value, method: &str, set: &[(&str, &str)], budget: usize) -> Case {
     let flat = |tensor: &Value| -> Vec<f32> {
         let heads: Vec<Vec<Vec<f32>>> = serde_json::from_value(tensor.clone()).expect("a tensor");

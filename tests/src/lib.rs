@@ -1,8 +1,8 @@
-//! What the tests share: where golden files are, how `kept` is run, and how two answers are compared.
+//! Shared helpers of the tests: paths of golden files, running `kept`, comparing two answers.
 //!
-//! The numbers in `golden/` come from code that is not ours (`golden/make_golden.py` says which). Nothing here computes what
-//! the product computes; the exceptions, attention of a drawn case (`cases`) and of a model that keeps everything (`slow`), are
-//! written the slow and obvious way.
+//! The numbers in `golden/` come from independent code (listed in `golden/make_golden.py`). These helpers do not repeat
+//! the product's algorithms, with two exceptions, both written naively: attention of a synthetic case (`cases`) and a
+//! model with a full cache (`slow`).
 
 pub mod cases;
 pub mod compare;

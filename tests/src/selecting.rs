@@ -1,6 +1,7 @@
-//! What a policy makes of a drawn case: the prompt that it cuts, and what it gives up while answering.
+//! Runs a policy on a synthetic case: its selection from the prompt, and its evictions during decode.
 //!
-//! Policies alone: attention comes from the case, or from the product's kernel; nothing here is a model or a cache of the engine.
+//! Policies only: attention comes from the case or from the product's kernels; no model and no engine cache is
+//! involved.
 
 use kept_engine::kernels::{
     HeadShape, Normalise, RowStore, Stop, WindowScores, window_maxima, window_scores,
@@ -14,7 +15,7 @@ use kept_policies::{
 use crate::cases::{Answered, Case};
 use crate::slow_rows::SlowRows;
 
-/// Who computes the attention that a policy sees.
+/// Source of the attention that a policy sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measured {
     /// `Case::attention`: in f64, one key at a time.
@@ -23,12 +24,12 @@ pub enum Measured {
     ByKernel,
 }
 
-/// What a policy keeps of a case, as positions per kv head.
+/// The positions that a policy keeps of a case, per KV head.
 pub fn kept(case: &Case, measured: Measured) -> Vec<Vec<u32>> {
     positions(&cut(case, measured).1, case)
 }
 
-/// Positions per kv head; of classes their centres.
+/// Positions per KV head; for merge classes, their centres.
 fn positions(retention: &Retention, case: &Case) -> Vec<Vec<u32>> {
     let plain = |positions: &Vec<Pos>| positions.iter().map(|pos| pos.0).collect();
     match retention {
@@ -38,7 +39,7 @@ fn positions(retention: &Retention, case: &Case) -> Vec<Vec<u32>> {
     }
 }
 
-/// A policy that has cut the prompt of `case`, and what it keeps.
+/// The policy after selection on the prompt of `case`, and its selection.
 pub fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Retention) {
     let mut policy =
         build(&case.method, &case.set).unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
@@ -56,7 +57,7 @@ pub fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Retention) {
         return (policy, kept);
     }
     let seen = Seen::new(case, &policy.needs(case.layer), measured);
-    // Methods whose layers depend on each other see the same tensors in all of them.
+    // Methods with a score pass over all layers see the same tensors in every layer.
     if policy.has_score_pass() {
         for layer in 0..case.layers {
             policy.score_pass(&seen.observation(case, layer));
@@ -70,7 +71,8 @@ pub fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Retention) {
     (policy, kept)
 }
 
-/// What enters the layer of `case`, where every layer sees the same tensors of the tokens that entered it.
+/// The tokens that enter the layer of `case` under a token-dropping policy. Every layer sees the case's tensors of the
+/// tokens that entered it.
 fn thinned(case: &Case, policy: &mut dyn Policy, rows: &[usize], measured: Measured) -> Retention {
     let mut alive: Vec<u32> = (0..case.n as u32).collect();
     for (layer, &rows) in rows.iter().enumerate().take(case.layer + 1) {
@@ -93,7 +95,7 @@ fn thinned(case: &Case, policy: &mut dyn Policy, rows: &[usize], measured: Measu
     Retention::Keep(vec![alive.into_iter().map(Pos).collect(); case.kv_heads])
 }
 
-/// What is measured of a case.
+/// Measurements of a case.
 struct Seen<'c> {
     window: Option<Vec<f32>>,
     column_sums: Option<Vec<f32>>,
@@ -117,7 +119,7 @@ impl<'c> Seen<'c> {
                 let mut sums = vec![0.0; case.q_heads * case.n];
                 let known = LogSumExp::Unknown(&mut known);
                 last.add_column_sums(known, &mut sums, &Stop::new())
-                    .expect("nobody stops it");
+                    .expect("never stopped");
                 sums
             }),
         });
@@ -126,7 +128,7 @@ impl<'c> Seen<'c> {
             Measured::ByKernel => last_queries(case, |last| {
                 let mut out = Vec::new();
                 last.weighted_window(weighted_window, &mut out, &Stop::new())
-                    .expect("nobody stops it");
+                    .expect("never stopped");
                 out
             }),
         });
@@ -135,7 +137,7 @@ impl<'c> Seen<'c> {
             Measured::ByKernel => last_queries(case, |last| {
                 let (rows, mut bits) = (rows.min(case.n), Vec::new());
                 last.low_attention(rows, &mut bits, &Stop::new())
-                    .expect("nobody stops it");
+                    .expect("never stopped");
                 (rows, bits)
             }),
         });
@@ -194,7 +196,7 @@ impl<'c> Seen<'c> {
     }
 }
 
-/// The rows of a case.
+/// Access to the rows of a case.
 fn rows(case: &Case, measured: Measured) -> Box<dyn PromptRows + '_> {
     match measured {
         Measured::Slowly => Box::new(SlowRows(case)),
@@ -240,7 +242,7 @@ fn maxima(case: &Case, sinks: usize) -> Vec<f32> {
         };
         let mut out = vec![0.0; case.q_heads * (end - first)];
         window_maxima(&task, ahead..ahead + end - first, &mut out, &Stop::new())
-            .expect("nobody stops it");
+            .expect("never stopped");
         for (head, maxima) in out.chunks_exact(end - first).enumerate() {
             let kv = head / (case.q_heads / case.kv_heads);
             let scores = scores[kv * n + first..kv * n + end].iter_mut();
@@ -250,7 +252,7 @@ fn maxima(case: &Case, sinks: usize) -> Vec<f32> {
     scores
 }
 
-/// The product's own measuring, of all queries of a case.
+/// Runs one of the product's measurements on all queries of a case.
 fn last_queries<T>(case: &Case, measure: impl FnOnce(&LastQueries<'_>) -> T) -> T {
     let (keys, queries) = (key_rows(case), query_rows(case, case.n));
     measure(&LastQueries {
@@ -292,7 +294,7 @@ fn query_rows(case: &Case, rows: usize) -> Vec<f32> {
         .collect()
 }
 
-/// `[q_heads, n]`: what the last `rows` queries see, mean over them.
+/// `[q_heads, n]`: attention of the last `rows` queries, averaged.
 fn by_kernel(case: &Case, rows: usize, softmax: Softmax) -> Vec<f32> {
     let (n, d) = (case.n, case.head_dim);
     let (keys, queries) = (key_rows(case), query_rows(case, rows));
@@ -310,38 +312,38 @@ fn by_kernel(case: &Case, rows: usize, softmax: Softmax) -> Vec<f32> {
         log_sum_exp: &[],
     };
     let mut scores = vec![0.0; case.q_heads * n];
-    window_scores(&task, &mut scores, &Stop::new()).expect("nobody stops it");
+    window_scores(&task, &mut scores, &Stop::new()).expect("never stopped");
     scores
 }
 
-/// A layer's cache while an answer is written, as slots: a slot that is given up is taken by the next token.
+/// A layer's cache during decode, as slots: the next token takes the slot of the evicted row.
 pub struct Replay {
     policy: Box<dyn Policy>,
     q_heads: usize,
     layer: usize,
     /// `[kv_heads][rows]`: the position in each slot.
     slots: Vec<Vec<Pos>>,
-    /// `[kv_heads]`: the slot that was given up last.
+    /// `[kv_heads]`: the slot evicted last.
     free: Vec<Option<usize>>,
-    /// What the slots that the last step gave up left to others.
+    /// Value merges of the last step.
     left: Vec<Left>,
 }
 
-/// `share` times the value of the token at `from` was added to that of the token at `to`.
+/// `share` times the value of the token at `from` was added to the value of the token at `to`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Left {
-    /// The kv head.
+    /// The KV head.
     pub head: usize,
-    /// Who goes.
+    /// Position of the evicted token.
     pub from: u32,
-    /// Who stays.
+    /// Position of the kept token.
     pub to: u32,
     /// The factor.
     pub share: f32,
 }
 
 impl Replay {
-    /// A policy that has selected `kept` of a prompt, per kv head.
+    /// A policy after selection of `kept` positions per KV head.
     pub fn new(policy: Box<dyn Policy>, q_heads: usize, kept: &[Vec<u32>]) -> Self {
         Self {
             policy,
@@ -355,13 +357,13 @@ impl Replay {
         }
     }
 
-    /// The same in another layer than the first.
+    /// The same for layer `layer` instead of the first.
     pub fn at_layer(self, layer: usize) -> Self {
         Self { layer, ..self }
     }
 
-    /// One kv head of one query head, after a prompt of `first.len()` tokens that all fit the budget; `first` is the attention that
-    /// each has got.
+    /// One KV head with one query head, after a prompt of `first.len()` tokens that all fit the budget; `first` is the
+    /// attention that each token has received.
     pub fn of_one_head(method: &str, set: &[(&str, &str)], budget: usize, first: &[f32]) -> Self {
         let set: Vec<(String, String)> = (set.iter())
             .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
@@ -390,19 +392,20 @@ impl Replay {
         Self::new(policy, 1, &[(0..n as u32).collect()])
     }
 
-    /// A step of one head whose query sees the cached tokens with the probabilities `row`. Gives the positions that stay.
+    /// One decode step of one head whose query attends to the cached tokens with the probabilities `row`. Returns the
+    /// positions that remain.
     pub fn answer(&mut self, new: Pos, row: &[f32]) -> Vec<u32> {
         self.step(new, |_, rank| row.get(rank).copied().unwrap_or(0.0));
         self.held(0)
     }
 
-    /// What the last step merged.
+    /// Value merges of the last step.
     pub fn left(&self) -> &[Left] {
         &self.left
     }
 
-    /// One token at `new`. Its query sees the tokens of each head by position, the new one last: `probability(q_head, rank)`.
-    /// Gives the position that each kv head gives up.
+    /// One decode step at position `new`. Its query attends to the tokens of each head in position order, the new one
+    /// last: `probability(q_head, rank)`. Returns the position that each KV head evicts.
     pub fn step(
         &mut self,
         new: Pos,
@@ -415,7 +418,7 @@ impl Replay {
                 None => slots.push(new),
             }
         }
-        // One slot more than is filled, so that strides count.
+        // One slot more than is used, so that a wrong stride changes the result.
         let capacity = self.slots.iter().map(Vec::len).max().unwrap_or(0) + 1;
         let rows: Vec<usize> = self.slots.iter().map(Vec::len).collect();
         let firsts: Vec<usize> = (0..rows.len()).map(|head| head * capacity).collect();
@@ -466,7 +469,7 @@ impl Replay {
             .collect()
     }
 
-    /// The positions that kv head `head` holds, ascending.
+    /// The positions cached by KV head `head`, ascending.
     pub fn held(&self, head: usize) -> Vec<u32> {
         let slots = self.slots[head].iter().enumerate();
         let mut held: Vec<u32> = slots
@@ -478,7 +481,7 @@ impl Replay {
     }
 }
 
-/// `[kv_heads][steps]`: the positions that leave the cache of `case` while it answers.
+/// `[kv_heads][steps]`: the positions evicted from the cache of `case` during decode.
 pub fn evicted(case: &Case, answered: &Answered) -> Vec<Vec<Option<u32>>> {
     let (policy, kept) = cut(case, Measured::Slowly);
     let mut replay = Replay::new(policy, case.q_heads, &positions(&kept, case));

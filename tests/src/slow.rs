@@ -1,40 +1,41 @@
-//! A model that keeps every key and value and looks only at those it is told to: what any cut cache must come to.
+//! Reference model: stores every key and value, and attends to given positions only. Any evicting cache must match it.
 //!
-//! Token by token, head by head, attention in f64: nothing of the engine's cache, slots, chunks or kernels is here. The model's
-//! projections are the engine's own; `golden_logits.rs` holds those against transformers.
+//! Token by token, head by head, attention in f64: it shares no cache, slots, chunks or attention kernels with the
+//! engine. The projections are the engine's own; `golden_logits.rs` checks those against transformers.
 
 use kept_engine::models::{Model, RopeTable, RowScratch};
 
-/// Where keys and queries stand for RoPE.
+/// RoPE positions of keys and queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Where their tokens stood in the text.
+    /// Positions in the text.
     Original,
-    /// Keys at their rank among the visible ones, the query at the last rank: the sequence is numbered anew.
+    /// Re-assigned positions: keys at their rank among the visible ones, the query at the last rank.
     Ranks,
-    /// Keys where they stood; the query too, but for this many first keys at the last rank (StreamingLLM's "two queries").
+    /// Keys at their text positions; the query too, except against this many first keys, where it is at the last rank
+    /// (StreamingLLM's "two queries").
     TwoQueries(usize),
 }
 
-/// One layer's keys (before RoPE) and values, every token's, `[token][kv_heads * head_dim]`.
+/// One layer's keys (before RoPE) and values of all tokens, `[token][kv_heads * head_dim]`.
 #[derive(Debug, Clone, Default)]
 struct Layer {
     keys: Vec<Vec<f32>>,
     values: Vec<Vec<f32>>,
 }
 
-/// The model and all it has seen.
+/// The model and its history of keys and values.
 #[derive(Clone)]
 pub struct Slow<'m> {
     model: &'m Model,
     rope: &'m RopeTable,
     layers: Vec<Layer>,
-    /// `[layer][q_head]`: probabilities of the last step, of what was visible and of the token itself.
+    /// `[layer][q_head]`: probabilities of the last step over the visible tokens and the token itself.
     seen: Vec<Vec<Vec<f64>>>,
 }
 
 impl<'m> Slow<'m> {
-    /// Nothing seen yet. `rope` must reach to the last position.
+    /// A model without history. `rope` must cover the last position.
     pub fn new(model: &'m Model, rope: &'m RopeTable) -> Self {
         Self {
             model,
@@ -44,24 +45,24 @@ impl<'m> Slow<'m> {
         }
     }
 
-    /// Tokens seen so far.
+    /// Tokens processed so far.
     pub fn tokens(&self) -> usize {
         self.layers[0].keys.len()
     }
 
-    /// Probabilities that a query head gave in the last step, in the order of what was visible to it, the token itself last.
+    /// Probabilities of a query head in the last step, in the order of the visible tokens, the token itself last.
     pub fn seen(&self, layer: usize, q_head: usize) -> &[f64] {
         &self.seen[layer][q_head]
     }
 
-    /// Runs a token that sees everything before it, as in a prompt. Gives its logits.
+    /// Runs a token that attends to all tokens before it, as in prefill. Returns its logits.
     pub fn read(&mut self, token: u32) -> Vec<f32> {
         let all: Vec<u32> = (0..self.tokens() as u32).collect();
         self.step(token, Standing::Original, |_, _| &all)
     }
 
-    /// Runs `token` and gives its logits. In each layer and kv head it sees itself and the positions `visible(layer, head)`,
-    /// ascending; layers with a window see what it holds, where it stood, whatever else is said.
+    /// Runs `token` and returns its logits. In each layer and KV head it attends to itself and to the positions
+    /// `visible(layer, head)`, ascending. Sliding-window layers always attend to their window at text positions.
     pub fn step<'v>(
         &mut self,
         token: u32,

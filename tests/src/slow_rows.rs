@@ -1,4 +1,4 @@
-//! What methods ask about the rows of a drawn case, one number at a time and in f64.
+//! [`PromptRows`] of a synthetic case, one number at a time and in f64.
 
 use std::ops::Range;
 

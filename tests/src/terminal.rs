@@ -1,4 +1,4 @@
-//! Running `kept` as a person or a script does: arguments in, standard output, standard error and an exit code out.
+//! Runs `kept` as a user or a script does: arguments in; standard output, standard error and an exit code out.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// The `kept` under test: `$KEPT_BIN` if set (an installed one, say), otherwise freshly built beside this test.
+/// The `kept` under test: `$KEPT_BIN` if set (for example an installed one), otherwise built next to this test.
 ///
-/// Cargo hands a test only the programs of its own package, so the build is asked for here; it takes no time when nothing
-/// changed, and a stale program is never tested. The whole workspace is named so that features unify as in `cargo test`.
+/// Cargo builds only the programs of a test's own package, so this function runs `cargo build`. That takes no time when
+/// nothing changed, and a stale program is never tested. It builds the whole workspace so that features unify as in
+/// `cargo test`.
 pub fn program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -31,8 +32,8 @@ pub fn program() -> &'static PathBuf {
             Some(named) => named,
         };
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        // What cargo tells a test of its package would reach the build scripts of dependencies, and one that looks at it would have
-        // everything above it compiled again, now and at the next build by hand.
+        // Remove cargo's variables of this package. A dependency's build script that reads one of them would rerun, and
+        // everything that depends on it would be recompiled, in this build and in the next manual one.
         let of_this_package = |name: &OsStr| {
             name.to_str().is_some_and(|name| {
                 name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
@@ -60,10 +61,10 @@ pub fn program() -> &'static PathBuf {
     })
 }
 
-/// What `kept` did.
+/// Result of a `kept` run.
 #[derive(Debug)]
 pub struct Run {
-    /// The arguments, to name the run in a failure.
+    /// The arguments, for failure messages.
     pub arguments: String,
     /// Standard output.
     pub stdout: String,
@@ -73,27 +74,27 @@ pub struct Run {
     pub code: Option<i32>,
 }
 
-/// Nothing that the tests do takes this long, even on a slow and busy machine; what does hangs.
+/// Longer than any run of the tests takes, even on a slow and busy machine; a longer run hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Runs `kept` with `arguments`, away from any terminal and with no settings from the environment of the test.
+/// Runs `kept` with `arguments`, without a terminal and without settings from the test's environment.
 pub fn kept<I, S>(arguments: I) -> Run
 where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
-    // Never where the person at this computer has theirs.
+    // Never the user's vault folder.
     let vaults = tempfile::tempdir().expect("a temporary folder");
     kept_in(vaults.path(), arguments)
 }
 
-/// [`kept`] with vaults in a folder that stays.
+/// [`kept`] with vaults in a persistent folder.
 pub fn kept_in<I, S>(vaults: &Path, arguments: I) -> Run
 where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
-    // No model that lies on this computer is taken, and no choice of its user.
+    // An empty home: no model on this computer is found, and no user setting applies.
     let home = tempfile::tempdir().expect("a temporary folder");
     let mut command = crate::hub::at_home(home.path());
     command.args(arguments).env("KEPT_VAULTS", vaults);
@@ -103,7 +104,7 @@ where
     run(command)
 }
 
-/// Runs a command to its end, away from any terminal.
+/// Runs a command to completion, without a terminal.
 pub fn run(mut command: Command) -> Run {
     command
         .stdin(Stdio::null())
@@ -138,7 +139,7 @@ pub fn run(mut command: Command) -> Run {
     }
 }
 
-/// Reads a pipe on a thread of its own, so that the other one never fills up meanwhile.
+/// Reads a pipe on a separate thread, so that neither pipe fills up and blocks the process.
 fn read_to_end(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     let mut pipe = pipe.expect("a pipe");
     std::thread::spawn(move || {
@@ -181,8 +182,8 @@ impl Run {
         self
     }
 
-    /// Asserts a refusal as people should meet it: a non-zero exit code, nothing on standard output, and on standard error
-    /// one line that starts with `error: ` and contains every one of `says` (in any case of letters). Returns that line.
+    /// Asserts a user-visible refusal: a non-zero exit code, nothing on standard output, and on standard error one line
+    /// that starts with `error: ` and contains every string of `says` (ignoring case). Returns that line.
     #[track_caller]
     pub fn refused(&self, says: &[&str]) -> &str {
         let Self {

@@ -1,4 +1,5 @@
-//! Reading by hand with vaults in a folder of their own: what is kept of a document, and what a later question makes of it.
+//! Runs prefill and decode by hand with vaults in a separate folder: what the vault holds, and how a later question
+//! uses it.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -9,10 +10,10 @@ use kept_engine::policies::{Parameters, Policy, build};
 use kept_engine::vault::{ModelPrint, VaultAccess, VaultFolder, VaultUse, Vaults};
 use kept_engine::{Decoder, EngineError, Prefill, RetentionMap};
 
-/// A folder of vaults that goes away with it.
+/// A temporary folder of vaults, removed on drop.
 pub struct Place {
     folder: tempfile::TempDir,
-    /// The vaults in it.
+    /// The vaults in the folder.
     pub vaults: VaultFolder,
 }
 
@@ -23,7 +24,7 @@ impl Default for Place {
 }
 
 impl Place {
-    /// An empty folder, for `budget` bytes.
+    /// An empty folder with a budget of `budget` bytes.
     pub fn new(budget: u64) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Self {
@@ -32,13 +33,13 @@ impl Place {
         }
     }
 
-    /// All files in it but locks, in order.
+    /// All files in the folder except locks, sorted.
     pub fn files(&self) -> Vec<PathBuf> {
         files_of(&self.folder.path().join("vaults"))
     }
 }
 
-/// All files in a folder of vaults but locks, in order; none where there is no folder.
+/// All files in a vault folder except locks, sorted; empty if the folder does not exist.
 pub fn files_of(folder: &std::path::Path) -> Vec<PathBuf> {
     let Ok(files) = std::fs::read_dir(folder) else {
         return Vec::new();
@@ -51,44 +52,44 @@ pub fn files_of(folder: &std::path::Path) -> Vec<PathBuf> {
     paths
 }
 
-/// A document in tokens, and a question about it.
+/// A document as tokens, and a question about it.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// Tokens before the document, then the document.
+    /// Tokens before the document, then the document's.
     pub prefix: Vec<u32>,
-    /// Tokens of these that stand before the document.
+    /// Tokens of `prefix` that precede the document.
     pub before: usize,
-    /// What follows it.
+    /// Tokens after the document.
     pub rest: Vec<u32>,
     /// The method and its parameters.
     pub method: (&'static str, String),
     /// Rows per head.
     pub budget: usize,
-    /// Tokens that run through a layer together.
+    /// Prefill chunk size in tokens.
     pub chunk: usize,
 }
 
-/// What reading and answering gave.
+/// Result of prefill and decode.
 #[derive(Debug, PartialEq)]
 pub struct Found {
-    /// What was kept.
+    /// The retention map.
     pub map: RetentionMap,
     /// `[1 + steps, vocab]`: logits after the prompt, and after each token of the answer.
     pub logits: Vec<f32>,
 }
 
-/// Tokens of any text: what `salt` says, none of them special.
+/// `count` non-special tokens that depend on `salt`.
 pub fn tokens(count: usize, salt: u32, vocab: usize) -> Vec<u32> {
     let token = |i: u32| 3 + (i * i * 31 + i * (37 + salt) + 11 * salt) % (vocab as u32 - 3);
     (0..count as u32).map(token).collect()
 }
 
-/// Tokens of the answer that is given.
+/// Decode steps of an answer.
 pub const STEPS: usize = 6;
 
 impl Case {
-    /// A document of `document` tokens behind five others, in chunks of 64, and a question of `rest` tokens that differs with `salt`;
-    /// read with the full cache.
+    /// A document of `document` tokens after five others, in chunks of 64, and a question of `rest` tokens that depends
+    /// on `salt`; under the full cache.
     pub fn drawn(model: &Model, document: usize, rest: usize, salt: u32) -> Self {
         let vocab = model.config().vocab;
         Self {
@@ -101,7 +102,7 @@ impl Case {
         }
     }
 
-    /// The same with a short question, under a method: its name, what is set, and the budget.
+    /// The same with a short question, under a method: its name, its parameters, and the budget.
     pub fn under(
         model: &Model,
         (method, set, budget): (&'static str, &str, usize),
@@ -127,7 +128,7 @@ impl Case {
         self.before..self.prefix.len()
     }
 
-    /// Reads the prompt with the vaults of `place`, and steps over some tokens.
+    /// Runs prefill with the vaults of `place`, and decodes some tokens.
     pub fn read(
         &self,
         model: &Model,
@@ -139,7 +140,7 @@ impl Case {
         Ok((all.found, all.vault, all.notes))
     }
 
-    /// [`Case::read`] along `answer`, or the likeliest tokens.
+    /// [`Case::read`] along `answer`, or along the most likely tokens.
     #[track_caller]
     pub fn answer(
         &self,
@@ -166,7 +167,7 @@ impl Case {
         let mut policy = self.policy();
         let prefill = Prefill {
             chunk: self.chunk,
-            // As exact as it gets, which on a GPU is f16.
+            // The most exact cache type, which on a GPU is f16.
             cache: match model.gpu() {
                 Some(_) => CacheType::F16,
                 None => CacheType::F32,
@@ -212,17 +213,17 @@ impl Case {
     }
 }
 
-/// Tokens of an answer that nobody gives.
+/// Decode steps where the answer is not given.
 const DRAWN: usize = 12;
 
-/// All that reading and answering came to.
+/// Full result of prefill and decode.
 pub struct Answered {
-    /// What was kept, and what was said to be likely.
+    /// The retention map and the logits.
     pub found: Found,
     /// The tokens of the answer.
     pub answer: Vec<u32>,
-    /// What came from the vault and went there.
+    /// Tokens read from the vault and written to it.
     pub vault: Option<VaultUse>,
-    /// What a person should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! The window's end of the pipes: starts `kept-worker`, says requests, collects replies. Anything on its standard output that
-//! is no frame fails the test.
+//! The app's end of the worker's pipes: starts `kept-worker`, sends requests, collects replies. Any output on its
+//! stdout that is not a frame fails the test.
 
 use std::io::{Read, Write};
 use std::path::PathBuf;
@@ -14,10 +14,10 @@ use kept_engine::protocol::{
     Frame, Kind, MethodChoice, ProtocolError, Reply, Request, read_frame, write_frame,
 };
 
-/// Nothing takes this long even on a busy machine; what does hangs.
+/// Longer than anything takes even on a busy machine; a longer wait is a hang.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// A reply with its bytes.
+/// A reply with its binary payload.
 pub type Said = (Reply, Vec<u8>);
 
 /// A running worker. Dropping it kills it.
@@ -29,22 +29,22 @@ pub struct Worker {
     vaults: tempfile::TempDir,
 }
 
-/// How a worker ended.
+/// How a worker exited.
 pub struct Ended {
-    /// Its exit code; `None` after a signal.
+    /// Exit code; `None` after a signal.
     pub code: Option<i32>,
-    /// All that it wrote there.
+    /// Everything that the worker wrote to stderr.
     pub stderr: String,
-    /// How long that took.
+    /// Time until the exit.
     pub after: Duration,
-    /// What it said since it was last listened to.
+    /// Replies that were not yet received before the exit.
     pub said: Vec<Said>,
-    /// Names of the files in the vaults' folder.
+    /// Names of the files in the vault folder.
     pub left: Vec<String>,
 }
 
 impl Worker {
-    /// Starts one and hears its first message.
+    /// Starts a worker and receives its first message.
     pub fn start() -> Self {
         let worker = Self::start_with(&[]);
         let (hello, _) = worker.next();
@@ -52,15 +52,15 @@ impl Worker {
         worker
     }
 
-    /// Starts one with variables of the environment set.
+    /// Starts a worker with environment variables set.
     pub fn start_with(variables: &[(&str, &str)]) -> Self {
         Self::start_as(&[], variables)
     }
 
-    /// Starts one with words on its command line and variables of the environment set.
+    /// Starts a worker with command-line arguments and environment variables.
     pub fn start_as(words: &[&str], variables: &[(&str, &str)]) -> Self {
         let name = format!("kept-worker{}", std::env::consts::EXE_SUFFIX);
-        // Never where the person at this computer has theirs.
+        // Never the user's vault folder.
         let vaults = tempfile::tempdir().expect("a temporary folder");
         let mut child = Command::new(terminal::program().with_file_name(name))
             .args(words)
@@ -99,7 +99,7 @@ impl Worker {
         }
     }
 
-    /// The number of its process.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -132,7 +132,7 @@ impl Worker {
         }
     }
 
-    /// Everything up to the first reply that is `wanted`.
+    /// All replies up to the first one for which `wanted` is true.
     pub fn until(&self, wanted: impl Fn(&Reply) -> bool) -> Vec<Said> {
         let mut heard = Vec::new();
         loop {
@@ -145,26 +145,26 @@ impl Worker {
         }
     }
 
-    /// The first reply that is `wanted`.
+    /// The first reply for which `wanted` is true.
     pub fn find(&self, wanted: impl Fn(&Reply) -> bool) -> Said {
         self.until(wanted).pop().expect("the one that was found")
     }
 
-    /// Closes its input and waits for its end.
+    /// Closes the worker's stdin and waits for its exit.
     pub fn close(mut self) -> Ended {
         self.input = None;
         self.wait()
     }
 
-    /// Hears it no more, as a window that dies, and then closes its input and waits for its end.
+    /// Stops reading the worker's replies, as an app that dies, then closes its stdin and waits for its exit.
     pub fn abandon(mut self) -> Ended {
-        // Whoever listened for it ends with the next reply, and its pipe with that.
+        // The reader thread ends at the next reply and closes the pipe.
         self.replies = channel().1;
         std::thread::sleep(Duration::from_millis(300));
         self.close()
     }
 
-    /// Waits for its end.
+    /// Waits for the worker's exit.
     pub fn wait(mut self) -> Ended {
         let started = Instant::now();
         let status = loop {
@@ -180,7 +180,7 @@ impl Worker {
             code: status.code(),
             after,
             stderr: stderr.join().expect("standard error is read"),
-            // A reply that the end cut off is no failure; everything before it was whole.
+            // A reply that the exit truncated is not a failure; all earlier ones were complete.
             said: self.replies.iter().filter_map(Result::ok).collect(),
             left: (self.vaults.path().read_dir().expect("a folder"))
                 .map(|file| {
@@ -196,7 +196,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The worker may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -207,11 +207,12 @@ fn next_reply(from: &mut impl Read) -> Result<Option<Said>, ProtocolError> {
         return Ok(None);
     };
     let reply: Reply = frame.message()?;
-    let bytes = match reply.has_bytes() {
-        true => read_frame(from)?
+    let bytes = if reply.has_bytes() {
+        read_frame(from)?
             .ok_or(ProtocolError::Cut { have: 0, need: 5 })?
-            .into_bytes()?,
-        false => Vec::new(),
+            .into_bytes()?
+    } else {
+        Vec::new()
     };
     Ok(Some((reply, bytes)))
 }
@@ -254,7 +255,7 @@ pub fn ask(ticket: u64, question: &str, name: &str) -> Request {
     }
 }
 
-/// The last word on a question.
+/// Whether a reply is the last one for a question.
 pub fn is_end(reply: &Reply) -> bool {
     matches!(reply, Reply::Answered { .. } | Reply::Failed { .. })
 }

@@ -1,6 +1,4 @@
-/**
- * Starts the page. Whatever goes wrong in it, a blocked request of its own included, is written into the program's log.
- */
+/** Starts the page. All errors of the page, including its own blocked requests, go into the program's log. */
 import { mount } from 'svelte'
 import App from './App.svelte'
 import { report } from './lib/calls'
@@ -8,12 +6,12 @@ import { report } from './lib/calls'
 function tell(kind: string, problem: unknown): void {
   const words = problem instanceof Error ? `${problem.message}\n${problem.stack ?? ''}` : String(problem)
   console.error(kind, problem)
-  // The log is the last place: if it cannot be reached either, the console has it.
+  // If the log is unreachable too, the console has the message.
   report(kind, words.slice(0, 4000)).catch((again: unknown) => console.error('report', again))
 }
 
 addEventListener('error', (event) => {
-  // Said by engines when a resize is observed while one is handled; nothing is lost.
+  // Reported by browsers when a resize occurs while one is handled; harmless.
   if (event.message.startsWith('ResizeObserver loop')) return
   tell('error', event.error ?? event.message)
 })

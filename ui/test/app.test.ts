@@ -42,7 +42,7 @@ describe('the app', () => {
     expect(d.hasPieces).toBe(true)
     d.writePieces()
     expect(d.shown?.answer).toBe('It is 47')
-    // A piece that still waits is in the whole answer of the turn: not twice.
+    // A pending piece is part of the turn's complete answer: not added twice.
     d.apply({ event: 'token', turn: 7, text: '11' })
     d.apply({ event: 'turn', turn: turn({ id: 7, state: 'done', answer: 'It is 4711', hasMap: true }) })
     d.writePieces()
@@ -174,7 +174,7 @@ describe('the memory bar', () => {
     expect(figures(running, running, live, estimate, null, settings)?.phase).toBe('estimate')
     const layers = (layersDone: number) => ({ turn: 1, layersDone, layers: 4 })
     const half = figures(running, running, live, estimate, null, settings, layers(2))
-    // The width does not follow the scratch down; what is not read yet is not saved.
+    // The width does not shrink with the scratch memory; unread layers are not counted as saved.
     expect([half?.phase, half?.full, half?.saved]).toEqual(['live', 575, 47])
     expect(figures(running, running, live, estimate, null, settings, layers(0))?.phase).toBe('estimate')
     expect(figures(running, running, live, null, null, settings)).toMatchObject({ phase: 'live', saved: 0 })
@@ -183,7 +183,7 @@ describe('the memory bar', () => {
     const done: Turn = { ...running, state: 'done', facts: { ...facts, keptBytes: 25, fullBytes: 101 } }
     const after = figures(null, done, live, estimate, null, settings)
     expect([after?.phase, after?.memory.kept, after?.memory.keptFull]).toEqual(['turn', 25, 101])
-    // How rows are stored goes the same way: foreseen, as asked, as it was, and foreseen again.
+    // The same for the cache type: estimated, requested, actual, and estimated again.
     expect([half?.cache, after?.cache]).toEqual(['q8_0', 'f16'])
     const narrow = { ...running, cache: 'q4_0' }
     expect(figures(narrow, narrow, live, estimate, null, settings, layers(2))?.cache).toBe('q4_0')

@@ -6,7 +6,7 @@ function whole(text: string, blocks: Block[]) {
   for (const block of blocks) {
     expect(block.start).toBeGreaterThanOrEqual(at)
     expect(block.end).toBeGreaterThanOrEqual(block.start)
-    // Nothing but white space is left between two blocks.
+    // Only white space lies between two blocks.
     expect(text.slice(at, block.start).replace(/[\s\uFEFF]/g, '')).toBe('')
     at = block.end
   }

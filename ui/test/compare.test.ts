@@ -47,7 +47,7 @@ const METHODS: MethodFacts[] = ['full', 'snapkv', 'h2o', 'novel'].map((name) => 
 }))
 const entry = (method: string, parameters = {}) => ({ method, parameters })
 const choice = (method: string, budget: string, parameters = {}) => ({ method, parameters, budget })
-/** Two runs of three are done, the last refused. */
+/** Two of three runs are done, the last one refused. */
 function comparison(some: Partial<Comparison> = {}): Comparison {
   const runs = [choice('snapkv', '25%', { kernel: '5' }), choice('h2o', '25%'), choice('h2o', '2')]
   const refused: RunReport = {
@@ -109,7 +109,7 @@ describe('what is compared', () => {
       chosen: ['snapkv[kernel=5]', 'h2o'],
       budgets: ['25%', '2'],
     })
-    // Set for questions too, it is the method's own row.
+    // With the same parameters set for questions, it is the method's own row.
     const set = { ...settings, parameters: { snapkv: { kernel: '5' } } }
     expect(beginning(comparison(), METHODS, set).added).toEqual([])
   })
@@ -144,7 +144,7 @@ describe('how far it is', () => {
     expect(remaining({ ...running, progress: half })).toBe(4.5)
     expect(doneShare(running)).toBe(0.5)
     expect(doneShare({ ...running, progress: half })).toBe(0.625)
-    // Two runs that share it are both half way.
+    // Two runs that share the prefill are both half done.
     expect(remaining({ ...running, sharing: 2, progress: half })).toBe(3)
     expect(doneShare({ ...running, sharing: 2, progress: half })).toBe(0.75)
     expect(doneShare(done)).toBe(1)
@@ -325,7 +325,7 @@ describe('the view', () => {
     find('compare-none')!.click()
     find('compare-add')!.click()
     await settle()
-    // As the method is set for questions it is there already.
+    // With the parameters for questions, it is in the list already.
     await addIt()
     expect(find('compare-adding-refused')?.textContent).toContain('SnapKV with these values is in the list already')
     notAllowed = '“0” is not possible: w takes a whole number from 1.'
@@ -346,7 +346,7 @@ describe('the view', () => {
     await addIt()
     expect(find('compare-adding')).toBeNull()
     expect(kept.app.announcement).toBe('SnapKV w=8, sinks=0 is added')
-    // Once more, with what was typed; another method begins with its defaults.
+    // A second variant starts with the last input; another method with its defaults.
     find('compare-add')!.click()
     await settle()
     expect(find<HTMLInputElement>('parameter-w')?.value).toBe('8')
@@ -433,7 +433,7 @@ describe('the view', () => {
     expect(find('compare-now')?.textContent).toBe('Starting with the full cache')
     kept.app.apply({ event: 'comparisonReference', comparison: 7, result: whole.reference! })
     kept.app.apply({ event: 'comparisonRun', comparison: 7, run: 0, result: whole.runs[0]!.result! })
-    // Of another comparison: not ours.
+    // Events of another comparison are ignored.
     kept.app.apply({ event: 'comparisonRun', comparison: 6, run: 1, result: whole.runs[1]!.result! })
     kept.app.apply({
       event: 'comparisonProgress',

@@ -1,4 +1,4 @@
-/** What the engine computes on: offered, said, and why it is no GPU. */
+/** The engine's device: the choices, the status line, and why it is not a GPU. */
 import { describe, expect, it } from 'vitest'
 import type { Gpus } from '../src/lib/contract'
 import { choices, computes } from '../src/lib/devices'
@@ -29,7 +29,7 @@ describe('what the engine computes on', () => {
     expect(computes(model('the processor', 'The model needs 40 GiB of a GPU.'), ONE, null)).toBe(
       'Runs on the processor. The model needs 40 GiB of a GPU.',
     )
-    // It was chosen: there is nothing to excuse.
+    // The CPU was chosen: no reason is needed.
     expect(computes(model('the processor'), NONE, 'cpu')).toBe('Runs on the processor.')
     expect(computes(null, NONE, null)).toBe('No NVIDIA driver was found.')
     expect(computes(null, { gpus: [], whyNone: null }, null)).toBe('')

@@ -1,4 +1,4 @@
-/** Several documents in one conversation: their list, where each begins, whose a passage is. */
+/** Several documents in one conversation: their list, their beginnings, the document of a passage. */
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'

@@ -1,4 +1,4 @@
-/** Values for the tests, each with what matters overridden. */
+/** Default values for the tests, with overrides. */
 import type { DocumentFacts, Memory, Snapshot, Turn } from '../src/lib/contract'
 
 export function turn(some: Partial<Turn> = {}): Turn {

@@ -1,4 +1,4 @@
-/** The memory limit: typed in the settings, said where a question was asked within it, refused in words with a way out. */
+/** The memory limit: typed in the settings, shown at a question asked under it, refused in words with a remedy. */
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -9,7 +9,7 @@ import type { Kept } from '../src/lib/context'
 import type { Facts, Settings as Saved } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
-import { amount, speaksOfLimit } from '../src/lib/limit'
+import { amount } from '../src/lib/limit'
 import { MapView } from '../src/lib/map.svelte'
 import { figures } from '../src/lib/memory'
 import { described } from '../src/lib/parameters'
@@ -27,7 +27,7 @@ let opened: string[]
 let estimates: number
 let shown: Record<string, unknown> | null = null
 
-/** As the program words them (`src-tauri/src/messages/reading.rs`). */
+/** The program's wording (`src-tauri/src/messages/reading.rs`). */
 const NO_AMOUNT = '“lots” is no amount of memory: write for example 6 GiB or 900 MiB, or nothing for no limit.'
 const TOO_SMALL =
   'The memory limit of 1.0 GiB is too small for this question: 512.0 MiB are missing. The model’s weights alone are 900.0 MiB.'
@@ -121,15 +121,14 @@ describe('the memory limit', () => {
 
   it('is refused in a sentence, and the settings are one click away', () => {
     const kept = given('1 GiB')
-    kept.app.estimateError = TOO_SMALL
+    kept.app.estimateError = { message: TOO_SMALL, code: { kind: 'memoryLimit' } }
     show(Header, kept)
     expect(words('budget-error')).toBe(TOO_SMALL)
     find('change-limit')!.click()
     expect(opened).toEqual(['settings'])
-    kept.app.estimateError = 'A budget of 1 KiB is less than one row.'
+    kept.app.estimateError = { message: 'A budget of 1 KiB is less than one row.', code: null }
     flushSync()
     expect(find('change-limit')).toBeNull()
-    expect([speaksOfLimit(TOO_SMALL), speaksOfLimit(null)]).toEqual([true, false])
   })
 
   it('stands in an answer’s facts, and in what asking again would take', () => {

@@ -67,7 +67,7 @@ describe('budget', () => {
     }
     expect(label('1024')).toBe('1,024 rows')
     expect([written(''), written('  '), written('auto')]).toEqual([null, null, null])
-    // What is not understood goes to the program as it is, for its sentence.
+    // Unrecognised text goes to the program unchanged, which words the refusal.
     expect(written('ten')).toBe('ten')
   })
   it('puts the slider where the rows are', () => {

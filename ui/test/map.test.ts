@@ -17,7 +17,7 @@ afterEach(() => {
 })
 const later = (ms = 120) => vi.advanceTimersByTimeAsync(ms)
 
-/** A program with three tokens in two layers of two heads; `layers` of them have come. */
+/** A program with three tokens in two layers of two heads; the first `layers` have arrived. */
 class Program implements MapCalls {
   layers = 2
   asked: string[] = []
@@ -201,7 +201,7 @@ describe('painting', () => {
     { start: 8, end: 13, step: 5 },
     { start: 13, end: text.length, step: 0 },
   ]
-  /** Letters are 10 wide and 20 tall, 12 to a line. */
+  /** Letters are 10 wide and 20 tall, 12 per line. */
   beforeEach(() => {
     Range.prototype.getClientRects = function (this: Range) {
       const rects: DOMRect[] = []
@@ -237,7 +237,7 @@ describe('painting', () => {
       ['100', 40, -2, 40, 24],
       ['25', 90, -2, 30, 24],
     ])
-    // `wall` goes on in the next line: the same element has it.
+    // `wall` continues in the next line: one element covers both.
     expect([...layer.children[1]!.children].map(place)).toEqual([[-90, 20, 10, 24]])
     expect([words.childNodes.length, words.textContent]).toEqual([1, text])
   })

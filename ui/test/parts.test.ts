@@ -129,7 +129,7 @@ describe('the composer', () => {
     find('send')!.click()
     await settle()
     expect([find('notice')?.querySelector('p')?.textContent, find('hint')]).toEqual([sentence, null])
-    // Refused by the engine itself: before and after the command has answered.
+    // Refused by the engine itself: before and after the command's reply.
     answers['ask'] = () => {
       kept.app.apply({ event: 'turn', turn: turn({ id: 3, state: 'asked' }) })
       kept.app.apply({ event: 'turn', turn: turn({ id: 3, state: 'failed', error: 'Too long.' }) })
@@ -181,16 +181,16 @@ describe('the composer', () => {
     expect(find('send')).toBeNull()
     find('stop')!.click()
     expect(named('stop')).toHaveLength(1)
-    // The button goes away: the keyboard stays.
+    // The button disappears: the composer has the focus.
     expect(document.activeElement).toBe(find('composer'))
   })
 
-  it('says before a question what the model in the box cannot do, and leads to others', () => {
+  it('says before a question what the built-in model cannot do, and leads to others', () => {
     const opened: string[] = []
     const kept = { ...given(), open: (view: string) => void opened.push(view) }
     show(Composer, kept)
     const said = () => find('trying')?.textContent?.replace(/\s+/g, ' ').trim()
-    expect(said()).toBe('The model in the box is for trying. Models that can do more')
+    expect(said()).toBe('The built-in model is for trying. Models that can do more')
     kept.app.document = { ...kept.app.document!, sample: false, beyondBox: true }
     flushSync()
     expect(said()).toContain('it only finds facts that one plain sentence states')
@@ -389,7 +389,7 @@ describe('the memory bar', () => {
       },
       memory: memory({ kept, keptFull: 8192 }),
     })
-    // No layer yet: nothing is kept and nothing saved, and the bar does not jump.
+    // No layer yet: nothing is kept or saved, and the bar does not jump.
     kept.app.apply(step(0))
     flushSync()
     expect(find('memory-bar')?.dataset['phase']).toBe('estimate')
@@ -398,7 +398,7 @@ describe('the memory bar', () => {
     kept.app.apply(step(1024))
     flushSync()
     expect(find('memory-bar')?.dataset['phase']).toBe('live')
-    // Of the half that has been read.
+    // Of the half read so far.
     expect(find('memory-saved')?.textContent).toContain('Saved 3.0 KiB')
     expect(find('memory-kept')?.textContent?.replace(/\s+/g, ' ')).toBe('Kept 1.0 KiB of 8.0 KiB, 16-bit')
     expect(find('memory-free')?.textContent).toMatch(/Free 9\.8 KiB.of 19\.5 KiB/)
@@ -426,13 +426,16 @@ describe('the estimate', () => {
       kept.actions.estimateSoon(kept.app.choice)
       await vi.advanceTimersByTimeAsync(3000)
       expect([kept.app.estimate?.rows, kept.app.estimateError]).toEqual([25, null])
-      // Long after the restart it is believed at once.
+      // Long after the restart the refusal is shown at once.
       await vi.advanceTimersByTimeAsync(10_000)
       const before = named('estimate').length
       refusals = 100
       kept.actions.estimateSoon({ ...kept.app.choice, budget: 'ten' })
       await vi.advanceTimersByTimeAsync(5000)
-      expect([kept.app.estimate, kept.app.estimateError]).toEqual([null, 'No document is open.'])
+      expect([kept.app.estimate, kept.app.estimateError]).toEqual([
+        null,
+        { message: 'No document is open.', code: null },
+      ])
       expect(named('estimate').length).toBe(before + 1)
     } finally {
       vi.useRealTimers()
@@ -463,7 +466,7 @@ describe('the header', () => {
   it('says by the field why a budget cannot be had, until another is chosen', () => {
     const kept = given()
     kept.app.settings = { ...kept.app.settings, budget: '1KiB' }
-    kept.app.estimateError = 'A budget of 1 KiB is less than one row.'
+    kept.app.estimateError = { message: 'A budget of 1 KiB is less than one row.', code: null }
     show(Header, kept)
     expect(find('budget-error')?.textContent).toBe('A budget of 1 KiB is less than one row.')
     expect(find('budget-field')?.getAttribute('aria-invalid')).toBe('true')

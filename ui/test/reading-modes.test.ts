@@ -1,4 +1,7 @@
-/** How a document is read, as the window says it: whole or in streaming mode, from the vault or anew, by the chosen method or another. */
+/**
+ * How a document is read, as the app describes it: whole or in streaming mode, from the vault or in full, by the
+ * current method or another.
+ */
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -88,13 +91,13 @@ describe('before a question', () => {
   it('says in a line whether the document has to be read', () => {
     const kept = given()
     show(Composer, kept)
-    expect(words('how-read')).toContain('Read once, then kept in the vault')
+    expect(words('how-read')).toContain('The first question reads the document')
     kept.app.estimate = estimate({ tokensFromVault: 960 })
     flushSync()
     expect(words('how-read')).toContain('Already read')
     kept.app.estimate = estimate({ tokensFromVault: 500 })
     flushSync()
-    expect(words('how-read')).toContain('50 % of it is in the vault')
+    expect(words('how-read')).toContain('50 % of it is already read')
     kept.app.estimate = estimate()
     kept.app.settings = { ...kept.app.settings, keep: 'off' }
     flushSync()
@@ -110,8 +113,8 @@ describe('before a question', () => {
     expect(words('streaming')).toContain('answers are approximate')
     expect(words('streaming')).toContain(LONG.streaming)
     expect(words('streaming-stuck')).toContain('SnapKV cannot read it so')
-    // Its own words say it: no second sentence in red.
-    kept.app.estimateError = 'SnapKV cannot read a document that is longer.'
+    // The panel explains it: no second message in red.
+    kept.app.estimateError = { message: 'SnapKV cannot read a document that is longer.', code: null }
     expect(kept.app.budgetError).toBeNull()
     expect(asked.filter((call) => call.name === 'save_settings')).toEqual([])
     expect(all('streaming-method').map((b) => b.dataset['value'])).toEqual([AUTO, 'ems'])
@@ -120,9 +123,9 @@ describe('before a question', () => {
     expect(kept.app.settings.method).toBe('ems')
     expect([find('streaming-stuck'), words('how-read')]).toEqual([
       null,
-      'Read once, piece by piece, then kept in the vault: later questions start at once.',
+      'The first question reads the document piece by piece. Later ones start at once.',
     ])
-    // Beside answers it is short, and can be read again.
+    // Next to answers it is short, and can be expanded.
     kept.app.apply({ event: 'turn', turn: turn() })
     flushSync()
     expect(words('streaming')).not.toContain(LONG.streaming)

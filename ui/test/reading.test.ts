@@ -1,4 +1,4 @@
-/** Finding in the document, the size of the text, and parameters behind Advanced. */
+/** Finding in the document, the text size, and parameters under Advanced. */
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -12,7 +12,7 @@ import { Find, placesOf } from '../src/lib/find.svelte'
 import { commandOf } from '../src/lib/keys'
 import { MapView } from '../src/lib/map.svelte'
 import { piecesOf } from '../src/lib/paint'
-import { assignments, described, named, withValue, wordsOf } from '../src/lib/parameters'
+import { assignments, described, parameterOf, withValue, wordsOf } from '../src/lib/parameters'
 import { Reader } from '../src/lib/reader.svelte'
 import { TextStore } from '../src/lib/text.svelte'
 import Advanced from '../src/parts/Advanced.svelte'
@@ -95,7 +95,7 @@ describe('finding', () => {
     expect(placesOf(text, '.*')).toEqual({ starts: [], ends: [] })
     expect(placesOf(text, '  ')).toEqual({ starts: [], ends: [] })
     expect(placesOf('a'.repeat(50), 'a', 10).starts).toHaveLength(10)
-    // Letters that are longer in small: offsets stay those of the text.
+    // Letters that are longer in lower case: offsets remain those of the text.
     expect(placesOf('İİ quay', 'QUAY').starts).toEqual([3])
   })
 
@@ -216,9 +216,10 @@ describe('parameters', () => {
     expect(withValue({ a: '1' }, 'b', ' 2 ')).toEqual({ a: '1', b: '2' })
     expect(withValue({ a: '1', b: '2' }, 'a', ' ')).toEqual({ b: '2' })
     const names = ['decode_every', 'decode_w']
-    expect(named('“32” is not possible: decode_w takes a whole number.', names, 'decode_every')).toBe('decode_w')
-    expect(named('SnapKV: decode_w=32 is less than the 64 rows', names, null)).toBe('decode_w')
-    expect(named('Something else.', names, 'decode_every')).toBe('decode_every')
+    const refused = (name: string) => ({ message: 'No.', code: { kind: 'parameter' as const, name } })
+    expect(parameterOf(refused('decode_w'), names)).toBe('decode_w')
+    expect(parameterOf(refused('w'), names)).toBeNull()
+    expect(parameterOf({ message: 'No.', code: null }, names)).toBeNull()
   })
 
   it('are saved for their method, sent with the question, and taken back to the defaults', async () => {
@@ -275,7 +276,10 @@ describe('parameters', () => {
   })
 
   it('that do not go with the budget say so at their field too', () => {
-    kept.app.estimateError = 'SnapKV: decode_cap=4 is less than the 25 rows per head that are kept of the prompt.'
+    kept.app.estimateError = {
+      message: 'SnapKV: decode_cap=4 is less than the 25 rows per head that are kept of the prompt.',
+      code: { kind: 'parameter', name: 'decode_cap' },
+    }
     show(Advanced)
     one('advanced')!.click()
     flushSync()
@@ -305,7 +309,7 @@ describe('smaller things', () => {
     kept.app.apply({ event: 'replacing', name: 'other.pdf' })
     expect(kept.app.replacing).toBe('other.pdf')
     show(Replace)
-    // What is being answered cannot become a question about more.
+    // A question in progress cannot be extended to more documents.
     expect(one('replace-add')).toBeNull()
     expect(one('replace')?.textContent).toContain('Open other.pdf?')
     expect(document.activeElement).toBe(one('replace-no'))

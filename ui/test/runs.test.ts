@@ -6,7 +6,7 @@ function random(seed: number) {
   return (n: number) => (state = (state * 16807) % 2147483647) % n
 }
 
-/** Tokens of a text of `length`: some empty (pieces of a character), a tail of the text perhaps without tokens. */
+/** Tokens of a text of `length`: some empty (pieces of a character), and possibly an end of the text without tokens. */
 function tokens(seed: number, length: number, slots: number): Tokens {
   const r = random(seed)
   const ends: number[] = []
@@ -23,7 +23,7 @@ function tokens(seed: number, length: number, slots: number): Tokens {
   }
 }
 
-/** The step of every character, by looking at all tokens. */
+/** The step of every character, by a search over all tokens. */
 function byHand({ ends, counts, slots }: Tokens, from: number, to: number): number[] {
   const steps: number[] = []
   for (let at = from; at < to; at++) {
@@ -31,7 +31,7 @@ function byHand({ ends, counts, slots }: Tokens, from: number, to: number): numb
     ends.forEach((end, i) => {
       const start = i > 0 ? ends[i - 1]! : 0
       const holds = start <= at && at < end
-      // A piece of a character: empty, and the token that completes the character holds it.
+      // A piece of a character: empty, and the token that completes the character contains it.
       const completes = ends.findIndex((e) => e > end)
       const piece =
         start === end &&
@@ -86,7 +86,7 @@ describe('runsIn', () => {
     }
     const begun = performance.now()
     for (let i = 0; i < 1000; i++) runsIn(all, i * 700, i * 700 + 600)
-    // Generous: a search over the whole document a thousand times would take seconds.
+    // A generous limit: a search over the whole document a thousand times would take seconds.
     expect(performance.now() - begun).toBeLessThan(1000)
   })
 })
@@ -117,13 +117,13 @@ describe('steps', () => {
       { start: 80, end: 81, share: 8 / 12 },
     ])
     expect(regionsOf({ ...all, counts: new Uint16Array(100) })).toEqual([])
-    // Everything kept: still places to go to, one after the other.
+    // Everything kept: the regions still cover the text, one after the other.
     const full = regionsOf({ ...all, counts: new Uint16Array(100).fill(12) })
     expect(full).toEqual([
       { start: 0, end: 64, share: 1 },
       { start: 64, end: 100, share: 1 },
     ])
-    // Many tokens kept a little less than the strongest do not hide it.
+    // Many tokens kept slightly less than the strongest do not hide it.
     const dense = new Uint16Array(1000).fill(7)
     dense[500] = 12
     const ends = Uint32Array.from({ length: 1000 }, (_, i) => i + 1)

@@ -1,4 +1,4 @@
-// What jsdom does not have and the parts use.
+// APIs that jsdom lacks and the components use.
 class NoResizeObserver implements ResizeObserver {
   observe() {}
   unobserve() {}
@@ -12,7 +12,7 @@ HTMLElement.prototype.scrollIntoView ??= () => {}
 HTMLDialogElement.prototype.showModal ??= function (this: HTMLDialogElement) {
   this.open = true
 }
-// jsdom lays nothing out.
+// jsdom has no layout.
 globalThis.DOMRect ??= class {
   constructor(
     readonly x = 0,

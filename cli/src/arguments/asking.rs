@@ -1,4 +1,4 @@
-//! What asking takes: a document, a question, and what reading has to keep to.
+//! Arguments for questions: document, question, and limits of prefill.
 
 use std::path::PathBuf;
 
@@ -10,28 +10,28 @@ use super::{EngineArguments, VaultArguments, memory};
 /// When a document is read in streaming mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum StreamingChoice {
-    /// Where it is longer than the model's window.
+    /// If the document is longer than the context length.
     Auto,
     /// Always.
     On,
-    /// Never: a document that is too long is refused.
+    /// Never: a document beyond the context length is refused.
     Off,
 }
 
-/// What reading has to keep to.
+/// Limits of prefill.
 #[derive(Debug, Args)]
 pub struct LimitArguments {
-    /// Read in streaming mode, which is approximate: in bounded memory whatever the length, letting go of rows on the way.
+    /// Read in streaming mode, which is approximate: in bounded memory for any length, evicting rows on the way.
     #[arg(long, value_enum, default_value_t = StreamingChoice::Auto)]
     pub streaming: StreamingChoice,
-    /// Memory for everything, weights and program included, such as 6GiB; rows and chunks are chosen to fit. With --device cuda:0 it is
-    /// the GPU's.
+    /// Memory limit, weights and program included, such as 6GiB; rows and chunk size are chosen to fit. With --device
+    /// cuda:0 it limits the GPU's memory.
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<String>,
 }
 
 impl LimitArguments {
-    /// The limits as the engine takes them.
+    /// The limits in the engine's form.
     pub fn limits(&self) -> anyhow::Result<Limits> {
         Ok(Limits {
             streaming: match self.streaming {
@@ -55,12 +55,12 @@ pub struct QuestionArguments {
     pub question: String,
 }
 
-/// When output is painted.
+/// When output is coloured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Color {
-    /// If the terminal can show it.
+    /// If the terminal supports it.
     Auto,
-    /// Also into files and pipes.
+    /// Also in files and pipes.
     Always,
     /// Plain text only.
     Never,
@@ -75,7 +75,8 @@ Examples:
 The vault keeps what the model computed of a document in $KEPT_VAULTS, or else in kept/vaults where the system keeps caches;
 kept vaults list shows what is there.")]
 pub struct AskArguments {
-    /// The document: text, Markdown, source code or PDF. Several are read in this order, as one text that names each.
+    /// The document: text, Markdown, source code or PDF. Several documents are read in this order, as one text with
+    /// their names.
     #[arg(long, value_name = "FILE", allow_hyphen_values = true, required = true)]
     pub document: Vec<PathBuf>,
     /// The question; several are answered in order, and the document is read once.
@@ -90,31 +91,32 @@ pub struct AskArguments {
     /// Longest answer, in tokens.
     #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N", allow_negative_numbers = true)]
     pub max_tokens: usize,
-    /// 0 takes the most likely token; larger is more varied.
+    /// Sampling temperature: 0 takes the most likely token; larger values give more varied answers.
     #[arg(long, default_value_t = 0.0, allow_negative_numbers = true)]
     pub temperature: f64,
-    /// Draw from the K most likely tokens only.
+    /// Sample from the K most likely tokens only.
     #[arg(long, value_name = "K", allow_negative_numbers = true)]
     pub top_k: Option<usize>,
-    /// Draw from the likeliest tokens that make up this probability.
+    /// Sample from the most likely tokens that together have this probability.
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub top_p: Option<f64>,
-    /// Draw from tokens at least this share as likely as the likeliest.
+    /// Sample from tokens with at least this share of the probability of the most likely token.
     #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub min_p: Option<f64>,
-    /// Make tokens that the answer has said already less likely: 1 is off, 1.1 is usual against repetition, 2 is the most.
+    /// Make tokens that the answer already contains less likely: 1 is off, 1.1 is usual against repetition, 2 is the
+    /// maximum.
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub repeat_penalty: Option<f64>,
-    /// Same seed, same answer.
+    /// Seed of the sampling: the same seed gives the same answer.
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     pub seed: u64,
-    /// Let a model that can think before it answers do so.
+    /// Let a model with a thinking mode think before it answers.
     #[arg(long)]
     pub thinking: bool,
-    /// Also write what was kept to this file, as `kept map --json` prints it.
+    /// Also write the retention map to this file, in the format of `kept map --json`.
     #[arg(long, value_name = "FILE")]
     pub map: Option<PathBuf>,
-    /// Print the document after the answer, painted with what was kept.
+    /// Print the document after the answer, painted by the kept tokens.
     #[arg(long, conflicts_with = "json")]
     pub paint: bool,
     /// When to use colour.
@@ -148,7 +150,7 @@ pub struct MapArguments {
     pub limits: LimitArguments,
     #[command(flatten)]
     pub vault: VaultArguments,
-    /// Also write a page with the painted document that any browser opens.
+    /// Also write the painted document as an HTML page.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// When to use colour.

@@ -1,4 +1,4 @@
-//! What measuring takes: comparisons, questions with known answers, speed.
+//! Arguments for measurements: comparisons, questions with known answers, speed.
 
 use std::path::PathBuf;
 
@@ -12,10 +12,10 @@ use super::{DeviceArguments, EngineArguments, StretchArguments, memory};
 pub struct CompareArguments {
     #[command(flatten)]
     pub question: QuestionArguments,
-    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
+    /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`).
     #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
     pub model: String,
-    /// Methods, comma separated, with parameters in brackets if any; one may be named again with others:
+    /// Methods, comma separated, with parameters in brackets if any; a method may be repeated with other parameters:
     /// 'snapkv,snapkv[w=8,sinks=0]' [default: all; `kept methods` lists them].
     #[arg(long, value_name = "A,B[NAME=VALUE],C")]
     pub methods: Option<String>,
@@ -27,14 +27,14 @@ pub struct CompareArguments {
         allow_hyphen_values = true
     )]
     pub budgets: String,
-    /// Parameters of single methods, as method:name=value[,method:name=value]: of every entry of that name, where its brackets do not
-    /// set them.
+    /// Parameters of single methods, as method:name=value[,method:name=value]; they apply to every entry of that method
+    /// unless its brackets set them.
     #[arg(long, default_value = "", value_name = "METHOD:NAME=VALUE")]
     pub set: String,
-    /// How rows that methods keep are stored: f32, f16, q8_0 or q4_0; those of the full cache beside them are f32 [default: f16].
+    /// Type of the kept rows: f32, f16, q8_0 or q4_0; the full cache of the comparison is f32 [default: f16].
     #[arg(long, value_name = "TYPE")]
     pub cache: Option<CacheType>,
-    /// Longest answer of the full cache to compare along, in tokens.
+    /// Longest answer of the full cache that the methods are compared along, in tokens.
     #[arg(
         long,
         default_value_t = 64,
@@ -42,28 +42,28 @@ pub struct CompareArguments {
         allow_negative_numbers = true
     )]
     pub max_tokens: usize,
-    /// Threads to compute with [default: all].
+    /// CPU threads [default: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<usize>,
     #[command(flatten)]
     pub stretch: StretchArguments,
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// Also draw the figures into this folder, as SVG.
+    /// Also draw the figures as SVG files in this folder.
     #[arg(long, value_name = "FOLDER")]
     pub pictures: Option<PathBuf>,
-    /// Print JSON, one object a line: the full cache first, then one for each method and budget.
+    /// Print JSON, one object per line: the full cache first, then one for each method and budget.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum EvalCommand {
-    /// One planted fact, asked for at every length and depth.
+    /// Retrieve one planted fact at every length and depth.
     Needle(NeedleArguments),
-    /// Questions with known answers about documents.
+    /// Ask questions with known answers about documents.
     Qa(QaArguments),
-    /// How well a long text is foretold in streaming mode.
+    /// Perplexity of a long text in streaming mode.
     Perplexity(PerplexityArguments),
 }
 
@@ -72,10 +72,10 @@ pub struct NeedleArguments {
     /// Text to hide the fact in: a file, or a folder of .txt files.
     #[arg(long, value_name = "FILE|FOLDER")]
     pub data: PathBuf,
-    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
+    /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`).
     #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
     pub model: String,
-    /// Methods, comma separated, with parameters in brackets if any; one may be named again with others:
+    /// Methods, comma separated, with parameters in brackets if any; a method may be repeated with other parameters:
     /// 'snapkv,snapkv[w=8,sinks=0]' [default: all; `kept methods` lists them].
     #[arg(long, value_name = "A,B[NAME=VALUE],C")]
     pub methods: Option<String>,
@@ -87,7 +87,7 @@ pub struct NeedleArguments {
         allow_hyphen_values = true
     )]
     pub budgets: String,
-    /// Lengths of the prompt in tokens, comma separated; met within a sentence or two.
+    /// Prompt lengths in tokens, comma separated; exact to within a sentence or two.
     #[arg(
         long,
         default_value = "512,1024,2048",
@@ -103,7 +103,7 @@ pub struct NeedleArguments {
         allow_hyphen_values = true
     )]
     pub depths: String,
-    /// Different facts and pieces of text for every length and depth.
+    /// Number of different facts and pieces of text for every length and depth.
     #[arg(
         long,
         default_value_t = 1,
@@ -111,24 +111,24 @@ pub struct NeedleArguments {
         allow_negative_numbers = true
     )]
     pub repeats: u64,
-    /// How kept rows are stored: f32, f16, q8_0 or q4_0 [default: f16].
+    /// Type of the kept rows: f32, f16, q8_0 or q4_0 [default: f16].
     #[arg(long, value_name = "TYPE")]
     pub cache: Option<CacheType>,
-    /// Threads to compute with [default: all].
+    /// CPU threads [default: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<usize>,
     #[command(flatten)]
     pub stretch: StretchArguments,
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// Keep every case in this file, a line of JSON each. What it has already is not asked again: a long grid can be stopped and
-    /// gone on with.
+    /// Store every case in this file, one line of JSON each. Stored cases are not run again: a long grid can be stopped
+    /// and resumed.
     #[arg(long, value_name = "FILE")]
     pub grid: Option<PathBuf>,
-    /// Also draw the grid into this file, as SVG.
+    /// Also draw the grid as an SVG file.
     #[arg(long, value_name = "FILE")]
     pub picture: Option<PathBuf>,
-    /// Print JSON: a line for each case, then a summary.
+    /// Print JSON: one line per case, then a summary.
     #[arg(long)]
     pub json: bool,
 }
@@ -138,7 +138,7 @@ pub struct QaArguments {
     /// A folder with questions.jsonl and documents/, such as tests/qa.
     #[arg(long, value_name = "FOLDER")]
     pub data: PathBuf,
-    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
+    /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`).
     #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
     pub model: String,
     /// Methods, comma separated (`kept methods` lists them).
@@ -163,17 +163,17 @@ pub struct QaArguments {
         allow_negative_numbers = true
     )]
     pub max_tokens: usize,
-    /// How kept rows are stored: f32, f16, q8_0 or q4_0 [default: f16].
+    /// Type of the kept rows: f32, f16, q8_0 or q4_0 [default: f16].
     #[arg(long, value_name = "TYPE")]
     pub cache: Option<CacheType>,
-    /// Threads to compute with [default: all].
+    /// CPU threads [default: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<usize>,
     #[command(flatten)]
     pub stretch: StretchArguments,
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// Print JSON: a line for each answer, then a summary.
+    /// Print JSON: one line per answer, then a summary.
     #[arg(long)]
     pub json: bool,
 }
@@ -183,41 +183,42 @@ pub struct PerplexityArguments {
     /// The text: a file, or a folder of .txt files.
     #[arg(long, value_name = "FILE|FOLDER")]
     pub data: PathBuf,
-    /// A GGUF file, `mini` for the model in the box, or the name of a model on this computer (`kept models list`).
+    /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`).
     #[arg(long, default_value = "mini", value_name = "FILE|NAME|mini")]
     pub model: String,
-    /// Methods, comma separated, with parameters in brackets if any ('h2o,h2o[recent=8]'): those that can read in streaming mode, and
-    /// full as far as the model's window reaches.
+    /// Methods, comma separated, with parameters in brackets if any ('h2o,h2o[recent=8]'): those with a streaming mode,
+    /// and full up to the model's context length.
     #[arg(
         long,
         default_value = "streaming_llm,treekv,h2o,tova,ems",
         value_name = "A,B,C"
     )]
     pub methods: String,
-    /// Parameters of single methods, as method:name=value[,method:name=value]: of every entry of that name, where its brackets do not
-    /// set them.
+    /// Parameters of single methods, as method:name=value[,method:name=value]; they apply to every entry of that method
+    /// unless its brackets set them.
     #[arg(long, default_value = "", value_name = "METHOD:NAME=VALUE")]
     pub set: String,
-    /// Budgets, comma separated: rows per head (512) or bytes for the whole cache (512MiB) [default: a quarter of the window].
+    /// Budgets, comma separated: rows per head (512) or bytes for the whole cache (512MiB) [default: a quarter of the
+    /// context length].
     #[arg(long, value_name = "X,Y", allow_hyphen_values = true)]
     pub budgets: Option<String>,
     /// Lengths in tokens, comma separated; the longest is read once [default: the whole text].
     #[arg(long, value_name = "X,Y", allow_hyphen_values = true)]
     pub lengths: Option<String>,
-    /// Tokens that are read together; 1 is the papers' token by token [default: 512, or what the window leaves].
+    /// Tokens per chunk; 1 is token by token, as in the papers [default: 512, or what the context length leaves].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub chunk: Option<usize>,
-    /// How kept rows are stored: f32, f16, q8_0 or q4_0 [default: f16].
+    /// Type of the kept rows: f32, f16, q8_0 or q4_0 [default: f16].
     #[arg(long, value_name = "TYPE")]
     pub cache: Option<CacheType>,
-    /// Threads to compute with [default: all].
+    /// CPU threads [default: all].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub threads: Option<usize>,
     #[command(flatten)]
     pub stretch: StretchArguments,
     #[command(flatten)]
     pub device: DeviceArguments,
-    /// Print JSON: a line for each method and budget.
+    /// Print JSON: one line per method and budget.
     #[arg(long)]
     pub json: bool,
 }
@@ -226,25 +227,25 @@ pub struct PerplexityArguments {
 pub struct BenchArguments {
     #[command(flatten)]
     pub engine: EngineArguments,
-    /// Tokens to read.
+    /// Prompt length in tokens.
     #[arg(long, default_value_t = 512, value_name = "N")]
     pub prompt_tokens: usize,
-    /// Tokens to write.
+    /// Answer length in tokens.
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub decode_tokens: usize,
-    /// Read in streaming mode, any number of tokens.
+    /// Read in streaming mode, with any number of tokens.
     #[arg(long)]
     pub streaming: bool,
-    /// Read nothing: write over a cache as the method leaves it after N tokens, filled with drawn numbers.
+    /// Skip prefill: decode with the cache that the method leaves after N tokens, filled with synthetic rows.
     #[arg(long, value_name = "N", conflicts_with_all = ["prompt_tokens", "streaming"])]
     pub after: Option<usize>,
-    /// Keep what was read in a vault, a temporary one, and ask once more behind it.
+    /// Store the prompt in a temporary vault, and measure a second question with it.
     #[arg(long, conflicts_with_all = ["streaming", "after"])]
     pub again: bool,
-    /// Take at most so much of the GPU that computes, weights included: 8GiB.
+    /// Limit the memory of the GPU, weights included: 8GiB.
     #[arg(long, value_name = "SIZE", conflicts_with_all = ["streaming", "after"])]
     pub memory: Option<String>,
-    /// Measure only how fast this machine copies and reads memory.
+    /// Measure only the memory bandwidth of this machine: copying and reading.
     #[arg(long)]
     pub bandwidth: bool,
     /// Print one JSON object instead of text.
@@ -253,7 +254,7 @@ pub struct BenchArguments {
 }
 
 impl BenchArguments {
-    /// What of a GPU may be taken, in bytes.
+    /// GPU memory limit in bytes.
     pub fn gpu_memory(&self) -> anyhow::Result<Option<u64>> {
         self.memory.as_deref().map(memory).transpose()
     }

@@ -1,4 +1,4 @@
-//! What `kept models ...` takes.
+//! Arguments of `kept models ...`.
 
 use std::path::PathBuf;
 
@@ -10,26 +10,26 @@ use super::InspectArguments;
 pub enum ModelsCommand {
     /// List the models on this computer, or those worth downloading.
     List(ListArguments),
-    /// Download a model from the hub, or go on with a download.
+    /// Download a model from the hub, or resume a download.
     Pull(PullArguments),
-    /// Look for models in another folder too, from now on.
+    /// Add a folder to search for models.
     Add(FolderArguments),
-    /// No longer look for models in a folder that was added.
+    /// Remove an added folder from the search.
     Forget(FolderArguments),
-    /// Choose the model that answers where none is named, or say which one does.
+    /// Choose the default model, or print the current choice.
     Use(UseArguments),
     /// Remove a model from the hub's cache.
     Remove(RemoveModelArguments),
-    /// Print what is in a GGUF file.
+    /// Print the contents of a GGUF file.
     Inspect(InspectArguments),
 }
 
 #[derive(Debug, Args)]
 pub struct ListArguments {
-    /// Show models that are worth downloading, what suits this computer's free memory first; nothing is fetched.
+    /// Show models worth downloading, those that suit this computer's free memory first; nothing is downloaded.
     #[arg(long, conflicts_with = "folder")]
     pub catalogue: bool,
-    /// Look in this folder too, this time.
+    /// Also search this folder, for this run only.
     #[arg(long, value_name = "FOLDER")]
     pub folder: Vec<PathBuf>,
     /// Print JSON instead of text.
@@ -57,13 +57,13 @@ Environment:
   HF_ENDPOINT         another hub
   HF_HUB_OFFLINE=1    fetch nothing")]
 pub struct PullArguments {
-    /// The repository, and which of its models: a file or a quantisation.
+    /// The repository, and which of its models: a file name or a quantisation.
     #[arg(value_name = "OWNER/NAME[:FILE|QUANTISATION]")]
     pub reference: String,
-    /// How often to try again without a byte of progress in between.
+    /// Number of retries without any progress in between.
     #[arg(long, default_value_t = kept_hub::Settings::RETRIES, value_name = "N")]
     pub retries: u32,
-    /// The longest silence of the server to wait for.
+    /// Longest time to wait for the server to send data.
     #[arg(long, default_value_t = kept_hub::Settings::PATIENCE.as_secs(), value_name = "SECONDS")]
     pub timeout: u64,
     /// Print one JSON object instead of the path.
@@ -78,7 +78,7 @@ pub struct FolderArguments {
     pub folder: PathBuf,
 }
 
-/// Which model answers.
+/// The default model.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -87,12 +87,12 @@ Examples:
   kept models use auto     no longer the chosen one, but the best on this computer
 
 Where none is chosen, kept ask and kept map take the model with a chat template that has most parameters, of those that fit the free
-memory and have at most 3 GiB (larger ones answer slowly without a GPU); else the model in the box.")]
+memory and have at most 3 GiB (larger ones answer slowly without a GPU); else the built-in model.")]
 pub struct UseArguments {
-    /// The model, as --model takes it; auto for none.
+    /// The model, as for --model; auto removes the choice.
     #[arg(value_name = "FILE|NAME|mini|auto")]
     pub name: Option<String>,
-    /// Forget the choice, as auto does.
+    /// Remove the choice, like auto.
     #[arg(long, conflicts_with = "name")]
     pub clear: bool,
     /// Print one JSON object instead of text.
@@ -100,7 +100,7 @@ pub struct UseArguments {
     pub json: bool,
 }
 
-/// What is removed.
+/// Files to remove.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -110,13 +110,13 @@ Examples:
 
 Only what lies in the cache folder of the hub's tools is removed; models of other programs are theirs to remove.")]
 pub struct RemoveModelArguments {
-    /// The model, as `kept models list` names it.
+    /// The model's name in `kept models list`.
     #[arg(value_name = "NAME", required_unless_present = "unfinished")]
     pub name: Option<String>,
-    /// Remove what has arrived of downloads that are not finished, instead of models.
+    /// Remove the partial files of unfinished downloads, instead of models.
     #[arg(long)]
     pub unfinished: bool,
-    /// Do not ask.
+    /// Do not ask for confirmation.
     #[arg(long)]
     pub yes: bool,
     /// Print one JSON object instead of text.

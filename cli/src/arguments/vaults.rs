@@ -1,28 +1,28 @@
-//! What is said about documents that were read before.
+//! Arguments for vaults.
 
 use clap::{Args, Subcommand};
 use kept_engine::kernels::PackedRows;
 use kept_engine::policies::Budget;
 use kept_engine::vault::VaultFolder;
 
-/// Whether a document is read once and asked many times.
+/// Storage of documents in vaults.
 #[derive(Debug, Args)]
 pub struct VaultArguments {
-    /// How the document is kept on disk for later questions: q8_0, f16 (twice as large; later answers are then exactly those of a
-    /// first reading) or off.
+    /// How the document is stored on disk for later questions: q8_0, f16 (twice as large; later answers are then
+    /// exactly those of a first reading) or off.
     #[arg(long, default_value = "q8_0", value_name = "q8_0|f16|off")]
     pub vault: String,
-    /// What all kept documents may take on disk, such as 20GiB; those not used for longest go first [default: 20GiB, or half of what
-    /// is free].
+    /// Disk space for all vaults, such as 20GiB; the least recently used are evicted first [default: 20GiB, or half of
+    /// the free space].
     #[arg(long, value_name = "SIZE")]
     pub vault_budget: Option<String>,
 }
 
-/// The folder of vaults, and how rows are stored there.
+/// The vault folder and the type of the rows in it.
 pub type Kept = (VaultFolder, PackedRows);
 
 impl VaultArguments {
-    /// How rows are stored; `None` is off.
+    /// Type of the stored rows; `None` is off.
     fn kind(&self) -> anyhow::Result<Option<PackedRows>> {
         match (self.vault.as_str(), PackedRows::named(&self.vault)) {
             ("off", _) => Ok(None),
@@ -33,8 +33,8 @@ impl VaultArguments {
         }
     }
 
-    /// The folder of vaults and how rows are stored there, where documents are kept; and why they are not, where vaults have no place:
-    /// questions are then answered without.
+    /// The vault folder and row type, if vaults are on; and the reason if there is no location for vaults. Questions
+    /// are then answered without a vault.
     pub fn open(&self) -> anyhow::Result<(Option<Kept>, Option<String>)> {
         let (kind, budget) = (self.kind()?, self.budget()?);
         let Some(kind) = kind else {
@@ -46,7 +46,7 @@ impl VaultArguments {
         })
     }
 
-    /// Bytes that all vaults may take, where that was said.
+    /// Disk space for all vaults in bytes, if given.
     fn budget(&self) -> anyhow::Result<Option<u64>> {
         let Some(text) = &self.vault_budget else {
             return Ok(None);
@@ -62,11 +62,11 @@ impl VaultArguments {
 
 #[derive(Debug, Subcommand)]
 pub enum VaultsCommand {
-    /// List the documents that are kept, the last used first.
+    /// List the vaults, most recently used first.
     List(VaultsArguments),
-    /// Remove what was kept of a document.
+    /// Remove the vault of a document.
     Remove(RemoveArguments),
-    /// Remove everything that was kept, but what is in use.
+    /// Remove all vaults that are not in use.
     Clear(VaultsArguments),
 }
 

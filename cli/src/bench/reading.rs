@@ -1,4 +1,5 @@
-//! What `kept bench` reads: drawn tokens, whole or in streaming, or nothing at all; and once more behind what is in a vault.
+//! The prefill of `kept bench`: synthetic tokens, in one prefill, in streaming mode or skipped; and a second question
+//! with a vault.
 
 use std::time::{Duration, Instant};
 
@@ -14,22 +15,22 @@ use kept_engine::{
 use crate::own_vaults::OwnVaults;
 use crate::progress::ReadingBar;
 
-/// Tokens of a question behind a document.
+/// Tokens of the question after the document.
 const QUESTION: usize = 24;
 
-/// What is to be read.
+/// The prompt and its options.
 pub struct Asked<'a> {
     pub engine: &'a Engine,
     pub ids: &'a [u32],
     pub budget: Option<Budget>,
     pub max_new_tokens: usize,
-    /// Where the document is kept, if it is: all tokens but the last few.
+    /// The vaults that store the document, if any: all tokens but the last few.
     pub vaults: Option<&'a OwnVaults>,
-    /// Bytes of a GPU that may be taken.
+    /// GPU memory limit in bytes.
     pub gpu_memory: Option<u64>,
 }
 
-/// What was read, whole or in streaming, or drawn.
+/// The result of prefill, of streaming mode, or of synthetic rows.
 pub struct Read {
     pub cache: CompactCache,
     pub hidden: Vec<f32>,
@@ -39,9 +40,9 @@ pub struct Read {
     pub ledger: MemoryLedger,
     pub selecting: Duration,
     pub seconds: f64,
-    /// Tokens per second in the first and in the last tenth, where it was streamed.
+    /// Tokens per second in the first and in the last tenth, in streaming mode.
     pub tenths: Option<(f64, f64)>,
-    /// Tokens of a chunk, where it was streamed.
+    /// Tokens per chunk, in streaming mode.
     pub chunk: Option<usize>,
     /// Tokens that came from the vault.
     pub known: usize,
@@ -102,7 +103,7 @@ impl Asked<'_> {
         })
     }
 
-    /// Another question behind the same document, as [`Asked::prefill`] left it in the vault.
+    /// Prefills a second question about the same document, which [`Asked::prefill`] stored in the vault.
     pub fn again(
         &self,
         policy: &mut dyn Policy,
@@ -115,7 +116,7 @@ impl Asked<'_> {
         Asked { ids: &ids, ..*self }.prefill(policy, bar, stop)
     }
 
-    /// Reads nothing.
+    /// Skips prefill and fills the cache with synthetic rows.
     pub fn synthetic(&self, policy: &mut dyn Policy) -> anyhow::Result<Read> {
         let (model, n) = (self.engine.model(), self.ids.len());
         let budget = self.engine.rows_for(
@@ -175,7 +176,7 @@ impl Asked<'_> {
         let mut stream = Stream::new(model, policy, plan, &rope);
         let total = self.ids.len() * model.config().layers;
         let mut done = 0;
-        // Tokens that were read, and when.
+        // Tokens read so far, and the elapsed seconds.
         let mut marks = vec![(0, 0.0)];
         for ids in self.ids.chunks(stream.stretch()) {
             let mut passed = |rows: usize, _: &Stream<'_>| {
@@ -212,7 +213,8 @@ impl Asked<'_> {
     }
 }
 
-/// Tokens per second in the first and in the last tenth, of marks `(tokens, seconds)`; none where a tenth is no whole piece.
+/// Tokens per second in the first and in the last tenth, from marks `(tokens, seconds)`; `None` if the marks are too
+/// coarse for tenths.
 fn tenths(marks: &[(usize, f64)]) -> Option<(f64, f64)> {
     let (&begin, &end) = (marks.first()?, marks.last()?);
     let speed = |from: (usize, f64), to: (usize, f64)| (to.0 - from.0) as f64 / (to.1 - from.1);

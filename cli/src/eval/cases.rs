@@ -1,4 +1,4 @@
-//! The cases of a grid: a line of JSON each, kept in a file that a later run goes on with.
+//! The cases of a grid: one line of JSON each, in a file that a later run resumes from.
 //!
 //! ```text
 //! {"model": "mini", "haystack_tokens": 9120, "answer_tokens": 32}          what all cases share
@@ -13,13 +13,13 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-/// The first line: cases of another model or text are no cases of this grid.
+/// The first line of the file. Cases of another model or text do not belong to this grid.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heading {
     pub model: String,
     pub haystack_tokens: usize,
     pub answer_tokens: usize,
-    /// How kept rows are stored; f32 in files that do not say it.
+    /// Type of the kept rows; f32 in files without this field.
     #[serde(default = "exact")]
     pub cache: String,
 }
@@ -28,24 +28,24 @@ fn exact() -> String {
     "f32".to_owned()
 }
 
-/// Which document.
+/// The document of a case.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Place {
-    /// Tokens of the prompt, about.
+    /// Approximate prompt length in tokens.
     pub length: usize,
-    /// Where the fact is, as a share of the document.
+    /// Position of the fact, as a share of the document.
     pub depth: f64,
     pub seed: u64,
 }
 
-/// One question to one method.
+/// One question, answered with one method.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Case {
     pub method: String,
-    /// The method with its parameters, `snapkv[w=8]`; files of old do not have it, and knew no parameters.
+    /// The method with its parameters, `snapkv[w=8]`; missing in old files, which had no parameters.
     #[serde(default)]
     pub label: Option<String>,
-    /// As it was asked for; empty for the full cache.
+    /// The budget as given by the user; empty for the full cache.
     pub budget: String,
     #[serde(flatten)]
     pub place: Place,
@@ -53,7 +53,7 @@ pub struct Case {
     pub expected: String,
     pub answer: Option<String>,
     pub correct: bool,
-    /// Why the method works with no such budget.
+    /// Why the method refused the budget.
     pub refused: Option<String>,
 }
 
@@ -66,7 +66,7 @@ fn key(label: &str, budget: &str, place: Place) -> Key {
     (label, budget, place.length, depth, place.seed)
 }
 
-/// All cases there are.
+/// All known cases, and the file that stores them.
 #[derive(Default)]
 pub struct Cases {
     known: HashMap<Key, Case>,
@@ -74,7 +74,7 @@ pub struct Cases {
 }
 
 impl Cases {
-    /// Opens the file at `path`, or begins it. A last line that was not written to its end is dropped.
+    /// Opens the file at `path`, or creates it. An incomplete last line is dropped.
     pub fn open(path: &Path, heading: &Heading) -> anyhow::Result<Self> {
         let shown = path.display();
         let mut file = OpenOptions::new()
@@ -124,12 +124,12 @@ impl Cases {
         Ok(cases)
     }
 
-    /// A case of the method with this label, if it is known.
+    /// Looks up a case of the method with this label.
     pub fn find(&self, label: &str, budget: &str, place: Place) -> Option<&Case> {
         self.known.get(&key(label, budget, place))
     }
 
-    /// Notes cases, in the file first.
+    /// Adds cases, to the file first.
     pub fn add(&mut self, cases: Vec<Case>) -> anyhow::Result<()> {
         if let Some(file) = &mut self.file {
             let lines = cases.iter().map(serde_json::to_string);

@@ -1,5 +1,5 @@
-//! `kept eval perplexity`: how well a long text is foretold in streaming mode, method by method. A line of JSON for each method and
-//! budget with `--json`, a table without.
+//! `kept eval perplexity`: perplexity of a long text in streaming mode, for each method. Prints a line of JSON per
+//! method and budget with `--json`, a table without.
 
 use anyhow::ensure;
 use kept_engine::policies::Budget;
@@ -25,7 +25,7 @@ struct LineJson<'a> {
     refused: Option<&'a str>,
 }
 
-/// A method at a budget, and what came of it.
+/// A method at a budget, and its result.
 struct Line {
     method: Method,
     budget: String,
@@ -78,9 +78,10 @@ pub fn perplexity(arguments: &PerplexityArguments) -> anyhow::Result<()> {
     );
     ids.truncate(longest);
     let lines = measure_all(&engine, arguments, (&methods, &budgets), (&ids, &lengths))?;
-    match arguments.json {
-        true => Ok(()),
-        false => output::print_text(&table(&engine, &lines, &lengths)),
+    if arguments.json {
+        Ok(())
+    } else {
+        output::print_text(&table(&engine, &lines, &lengths))
     }
 }
 
@@ -95,11 +96,8 @@ fn measure_all(
     let mut lines = Vec::new();
     for method in methods {
         let full = method.name == "full";
-        let budgets = match full {
-            true => &[None],
-            false => budgets,
-        };
-        // The full cache is measured as far as the window reaches.
+        let budgets = if full { &[None] } else { budgets };
+        // The full cache is measured up to the context length.
         let fitting = lengths.iter().filter(|&&length| length <= context).max();
         let ids = match (full, fitting) {
             (true, Some(&fitting)) => &ids[..fitting],
@@ -155,7 +153,7 @@ fn json<'a>(engine: &'a Engine, line: &'a Line) -> LineJson<'a> {
     }
 }
 
-/// A Markdown table: methods down, lengths across.
+/// A Markdown table with a row per method and a column per length.
 fn table(engine: &Engine, lines: &[Line], lengths: &[usize]) -> String {
     let heads: Vec<String> = lengths.iter().map(|&length| count(length)).collect();
     let mut text = format!(

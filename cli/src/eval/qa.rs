@@ -1,8 +1,8 @@
-//! `kept eval qa`: questions with known answers about documents, with every method and budget. A line for each answer and a summary
-//! with `--json`, a table without.
+//! `kept eval qa`: questions with known answers about documents, with every method and budget. Prints a line per answer
+//! and a summary with `--json`, a table without.
 //!
-//! A document is read once: later questions and methods take its rows, stored as f16, from a vault that lives as long as the
-//! command.
+//! A document is prefilled once: later questions and methods read its rows, stored as f16, from a temporary vault that
+//! is deleted when the command ends.
 
 use std::collections::BTreeMap;
 
@@ -50,28 +50,28 @@ struct SummaryJson {
     summary: Vec<SummaryRow>,
 }
 
-/// `low` and `high` hold the share of all such questions with 95 % confidence.
+/// `low` and `high` are the bounds of the 95 % confidence interval of the share.
 #[derive(Serialize, Default)]
 struct SummaryRow {
     method: String,
     budget: String,
-    /// Questions that the documents answer.
+    /// Number of questions that the documents answer.
     answerable: u32,
-    /// Answers that include an accepted one.
+    /// Share of answers that include an accepted answer.
     included: Option<f64>,
     low: Option<f64>,
     high: Option<f64>,
     f1: Option<f64>,
-    /// Answers to them that say that the document does not say.
+    /// Answers to these questions that claim the document does not contain the answer.
     wrongly_declined: u32,
-    /// Questions that the documents do not answer, and answers that say so.
+    /// Number of questions that the documents do not answer, and of answers that report this.
     unanswerable: u32,
     rightly_declined: u32,
-    /// Questions that were not answered: the document is too long for the model, or the budget too small for the method.
+    /// Questions without an answer: the document is too long for the model, or the budget too small for the method.
     refused: u32,
 }
 
-/// Counts of one method at one budget.
+/// Counts for one method at one budget.
 #[derive(Default)]
 struct Tally {
     answerable: NeedleCell,
@@ -84,9 +84,10 @@ struct Tally {
 impl Tally {
     fn add(&mut self, question: &QaQuestion, score: Option<QaScore>) {
         let right = score.is_some_and(|score| question.is_right(&score));
-        let cell = match question.answers.is_empty() {
-            true => &mut self.unanswerable,
-            false => &mut self.answerable,
+        let cell = if question.answers.is_empty() {
+            &mut self.unanswerable
+        } else {
+            &mut self.answerable
         };
         cell.asked += 1;
         cell.right += u32::from(right);
@@ -116,7 +117,7 @@ impl Tally {
     }
 }
 
-/// A method at a budget, and how the two are shown.
+/// A method at a budget, with both as text.
 struct Run {
     method: Method,
     budget: Option<Budget>,
@@ -145,21 +146,23 @@ pub fn qa(arguments: &QaArguments) -> anyhow::Result<()> {
     )?;
     let runs = runs(methods, &budgets);
     let rows = ask_all(&engine, arguments, &questions, &runs)?;
-    match arguments.json {
-        true => output::print_json(&SummaryJson {
+    if arguments.json {
+        output::print_json(&SummaryJson {
             model: engine.model().name().to_owned(),
             summary: rows,
-        }),
-        false => output::print_text(&table(&rows)),
+        })
+    } else {
+        output::print_text(&table(&rows))
     }
 }
 
-/// The full cache has no budget: once is enough.
+/// Every method at every budget; the full cache runs once because it has no budget.
 fn runs(methods: Vec<Method>, budgets: &[Budget]) -> Vec<Run> {
     let of = |method: Method| -> Vec<Run> {
-        let budgets: Vec<Option<Budget>> = match method.name == "full" {
-            true => vec![None],
-            false => budgets.iter().copied().map(Some).collect(),
+        let budgets: Vec<Option<Budget>> = if method.name == "full" {
+            vec![None]
+        } else {
+            budgets.iter().copied().map(Some).collect()
         };
         let run = |budget: Option<Budget>| Run {
             label: (
@@ -219,7 +222,7 @@ fn ask_all(
     Ok(rows.map(|(run, tally)| tally.row(&run.label)).collect())
 }
 
-/// The answer, or why there is none: the document is too long for the model, or the method refuses its budget.
+/// The answer, or the reason for a refusal: the document is too long for the model, or the method refuses the budget.
 fn ask(
     engine: &Engine,
     arguments: &QaArguments,
@@ -263,7 +266,7 @@ fn ask(
     }
 }
 
-/// A Markdown table.
+/// The summary as a Markdown table.
 fn table(rows: &[SummaryRow]) -> String {
     let mut text = "| method | budget | right | F1 | wrongly declined | rightly declined | not answered |\n| --- | --- | --- | --- | --- | --- | --- |\n".to_owned();
     let percent = |share: Option<f64>| 100.0 * share.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `kept select`: a method's selection on given tensors, for holding Kept against other implementations.
+//! `kept select`: a method's selection on given tensors, for comparisons with other implementations.
 
 mod seen;
 mod tensors;
@@ -13,16 +13,16 @@ use crate::output;
 use seen::Seen;
 use tensors::Tensors;
 
-/// No model has more.
+/// More layers than any model has.
 const MOST_LAYERS: usize = 10_000;
 
 #[derive(Serialize)]
 struct SelectJson {
-    /// Per kv head: positions of the rows.
+    /// Positions of the kept rows, per KV head.
     kept: Vec<Vec<u32>>,
-    /// Tokens that share a row, as `[position, position of the class's centre]`, head after head.
+    /// Merged tokens, as `[position, position of the class's centre]`, for all heads one after the other.
     merged: Vec<[u32; 2]>,
-    /// The same per kv head.
+    /// The same, per KV head.
     merged_per_head: Vec<Vec<[u32; 2]>>,
 }
 
@@ -75,7 +75,8 @@ pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
     output::print_json(&SelectJson::new(&kept, n, kv_heads))
 }
 
-/// What `layer` keeps. Methods that share indices or rows between layers see the same tensors in every layer.
+/// The retention of `layer`. A method that shares indices or rows between layers observes the same tensors in every
+/// layer.
 fn cut(
     policy: &mut dyn Policy,
     tensors: &Tensors,
@@ -93,9 +94,10 @@ fn cut(
     let mut kept = Retention::Everything;
     for (layer, &rows) in rows.iter().enumerate().take(layer + 1) {
         let needs = policy.needs(layer);
-        let needs = match needs.uncut || n > rows {
-            true => needs,
-            false => Needs::default(),
+        let needs = if needs.uncut || n > rows {
+            needs
+        } else {
+            Needs::default()
         };
         let seen = Seen::new(tensors, &needs)?;
         kept = policy.select(&seen.observation(tensors, given, layer), rows);
@@ -103,8 +105,8 @@ fn cut(
     Ok(kept)
 }
 
-/// What enters `layer`, and is stored there, of a method that drops tokens from the computation: in every layer the same tensors, of
-/// the tokens that are left.
+/// The tokens that enter `layer` and are stored in its cache, for a method that drops tokens from the computation.
+/// Every layer observes the same tensors, reduced to the remaining tokens.
 fn thinned(
     policy: &mut dyn Policy,
     tensors: &Tensors,

@@ -1,4 +1,4 @@
-//! What a method asks to see of given tensors, by the product's own kernels.
+//! The observations that a method needs from given tensors, computed by the product's own kernels.
 
 use anyhow::Context;
 use kept_engine::kernels::{
@@ -11,7 +11,7 @@ use kept_engine::policies::{
 
 use super::tensors::{HeadMajor, Tensors};
 
-/// Everything that was measured of one layer.
+/// All observations of one layer.
 #[derive(Default)]
 pub struct Seen {
     window: Option<Vec<f32>>,
@@ -25,7 +25,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// What `needs` asks for, of all tokens.
+    /// Computes the observations in `needs`, over all tokens.
     pub fn new(tensors: &Tensors, needs: &Needs) -> anyhow::Result<Self> {
         let (q, k) = (&tensors.q, &tensors.k);
         let (n, stop) = (k.n, Stop::new());
@@ -91,11 +91,11 @@ impl Seen {
                 .context("stopped")?;
             seen.low_attention = Some((rows, bits));
         }
-        // The tensors are used as given: there is no RoPE here that could turn the expected queries.
+        // The tensors are used as given, so the expected queries are not rotated by RoPE.
         if let Some(asked) = needs.future {
             let mut moments = QueryMoments::default();
             moments.start(shape, asked);
-            // What is given is a document, all of it.
+            // All given tokens belong to the document.
             moments.add(last.last(n - asked.skip.min(n)));
             seen.future = moments.finish(None).map(|found| {
                 let covariance = found.covariance.unwrap_or_default();
@@ -108,7 +108,7 @@ impl Seen {
         Ok(seen)
     }
 
-    /// As a method is told it; `rows` are the tensors'.
+    /// The observation in the form that a method receives; `rows` are the rows of the tensors.
     pub fn observation<'a>(
         &'a self,
         tensors: &'a Tensors,
@@ -157,7 +157,7 @@ fn query_rows(q: &HeadMajor, rows: std::ops::Range<usize>) -> Vec<f32> {
         .collect()
 }
 
-/// `[kv_heads, n]`: the largest probability that a row of a chunk's repetition gives each of the chunk's keys.
+/// `[kv_heads, n]`: the largest probability that any row of a chunk's repetition gives each key of the chunk.
 fn reconstruction(
     tensors: &Tensors,
     shape: HeadShape,

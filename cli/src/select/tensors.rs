@@ -1,13 +1,13 @@
-//! The tensors that `kept select` is given: q, k and v of a prompt, and what the model did while it repeated the document.
+//! The input tensors of `kept select`: q, k and v of a prompt, and of the reconstruction pass for kvzip.
 //!
 //! ```text
-//! q [q_heads, n, d]   k, v [kv_heads, n, d]      as given: nothing is rotated here
+//! q [q_heads, n, d]   k, v [kv_heads, n, d]      as given: no rotation is applied
 //! q_repeat [q_heads, m, d]   k_repeat [kv_heads, m, d]   chunks [c, 4]      for kvzip only
 //! ```
 //!
-//! `chunks` (I32 or I64) has a line per chunk of the document: its first token, one past its last, the first row of its repetition in
-//! `q_repeat` and `k_repeat`, one past the last. Chunks follow one another without gaps, and so do their rows; what lies before the
-//! first and after the last chunk is not the document's.
+//! `chunks` (I32 or I64) has a row per chunk of the document: its first token, one past its last token, the first row
+//! of its repetition in `q_repeat` and `k_repeat`, and one past the last row. Chunks are contiguous, and so are their
+//! rows. Tokens before the first and after the last chunk do not belong to the document.
 
 use anyhow::{Context, ensure};
 use kept_engine::policies::{HostRows, ModelShape, PromptShape};
@@ -55,7 +55,7 @@ impl HeadMajor {
         &self.data[(head * self.n + row) * self.d..][..self.d]
     }
 
-    /// The same of some rows.
+    /// The tensor of only the given rows.
     fn only(&self, rows: &[u32]) -> Self {
         let heads = (0..self.heads).flat_map(|head| rows.iter().map(move |&row| (head, row)));
         let data = heads.flat_map(|(head, row)| self.row(head, row as usize));
@@ -73,7 +73,7 @@ pub struct Chunk {
     pub rows: std::ops::Range<usize>,
 }
 
-/// What the model did while it repeated the document.
+/// Queries and keys of the reconstruction pass, in which the model repeats the document.
 pub struct Repetition {
     pub q: HeadMajor,
     pub k: HeadMajor,
@@ -165,7 +165,7 @@ impl Repetition {
     }
 }
 
-/// All of the input.
+/// All input tensors.
 pub struct Tensors {
     pub q: HeadMajor,
     pub k: HeadMajor,
@@ -174,7 +174,7 @@ pub struct Tensors {
 }
 
 impl Tensors {
-    /// Keys and values, for whoever asks about them.
+    /// Keys and values, for methods that read them.
     pub fn rows(&self) -> HostRows<'_> {
         HostRows {
             keys: &self.k.data,
@@ -184,7 +184,7 @@ impl Tensors {
         }
     }
 
-    /// Reads and checks a file's bytes; `shown` is its name.
+    /// Parses and checks a file's bytes; `shown` is its name in errors.
     pub fn read(bytes: &[u8], shown: &str) -> anyhow::Result<Self> {
         let file = SafeTensors::deserialize(bytes)
             .ok()
@@ -227,7 +227,7 @@ impl Tensors {
         })
     }
 
-    /// The model's heads, of `layers` layers.
+    /// The shape of a model with these heads and `layers` layers.
     pub fn shape(&self, layers: usize) -> ModelShape {
         ModelShape {
             layers,
@@ -237,7 +237,7 @@ impl Tensors {
         }
     }
 
-    /// The prompt as a method knows it.
+    /// The shape of the prompt, as a method receives it.
     pub fn prompt(&self) -> PromptShape {
         let chunks = self.repetition.as_ref().map(|r| r.chunks.as_slice());
         let ends = chunks.and_then(|chunks| Some((chunks.first()?, chunks.last()?)));
@@ -248,7 +248,7 @@ impl Tensors {
         })
     }
 
-    /// The same prompt of only some of its tokens; what was repeated is left out.
+    /// The prompt reduced to the given tokens, without the repetition.
     pub fn only(&self, tokens: &[u32]) -> Self {
         Self {
             q: self.q.only(tokens),

@@ -1,4 +1,4 @@
-//! PDFs: the text and pages of sound ones, one sentence about every other, and no panic or hang for any.
+//! PDFs: text and pages of valid files, one error message for each other file, and no panic or hang for any.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ fn open(name: &str) -> Document {
     document
 }
 
-/// Pages tile the text in order, on character boundaries.
+/// Pages cover the text in order and without gaps, on character boundaries.
 fn check(document: &Document) {
     let mut end = 0;
     for (i, page) in document.pages.iter().enumerate() {
@@ -154,7 +154,7 @@ fn each_fault_is_named() {
         "{scanned}"
     );
     assert!(scanned.to_string().contains("2 pages") && scanned.to_string().contains("ocrmypdf"));
-    // The last one has no fonts to show its text with, since its tree leads in circles.
+    // The last PDF has no fonts for its text, because its page tree is cyclic.
     for name in [
         "garbage.pdf",
         "zero-pages.pdf",

@@ -1,4 +1,4 @@
-//! Text files: encodings, offsets, and the sentences said about files that are no text.
+//! Text files: encodings, offsets, and the error messages for files that are not text.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -161,7 +161,7 @@ fn missing_empty_folder_and_device() {
     assert!(said(from("a.txt", b" \r\n\t \n")).contains("is empty"));
     assert!(said(from("a.txt", b"\xef\xbb\xbf")).contains("is empty"));
     assert!(said(Document::open(Path::new("/dev/zero"))).contains("not an ordinary file"));
-    // A file with a hole of a terabyte costs nothing to make, and must cost nothing to refuse.
+    // A sparse file of a terabyte takes no disk space, and must take no time to reject.
     let huge = folder.path().join("huge.txt");
     fs::File::create(&huge).unwrap().set_len(1 << 40).unwrap();
     let huge = said(Document::open(&huge));
@@ -188,7 +188,7 @@ fn every_error_is_one_line() {
 
 #[test]
 fn fifty_megabytes_open() {
-    // Says how long it took, but does not judge: the machine may be busy.
+    // Prints the time but has no limit: the machine may be busy.
     for (what, line) in [
         (
             "ASCII",

@@ -1,16 +1,19 @@
-//! `--method auto`: method and budget for a model, a document and the memory there is, picked from measured fidelity.
+//! `--method auto`: chooses method and budget for a model, a document and the available memory, from measured
+//! fidelity.
 //!
-//! What was measured is in `measured.json`, which `scripts/measure-fidelity` makes with real models. Rule, figures and limits are in
-//! `docs/auto.md`. In short:
+//! The measurements are in `measured.json`, which `scripts/measure-fidelity` produces with real models. Rules,
+//! figures and limits are in `docs/auto.md`. In short:
 //!
-//! 1. A document longer than the model's context is streamed by the method that foretells a long text best, or by the one that keeps
-//!    something of every part of it, where that is hardly worse.
-//! 2. Everything is kept where that takes a quarter of the memory at most, and the document is small or its full cache no larger than the
-//!    weights (an answer then takes at most about twice as long).
-//! 3. Else, by what was measured on a model of the same kind (chat or base), the best method at the smallest share at which it was measured to be level with the full cache; at the largest measured share, if no
-//!    method is, or the prompt is longer than all that were measured. With a budget, the best at that budget.
+//! 1. A document longer than the model's context length is read in streaming mode, by the method with the lowest
+//!    measured perplexity, or by TreeKV, which keeps rows of every part of the text, if it is hardly worse.
+//! 2. The full cache is used if it takes at most a quarter of the memory, and the document is small or its full cache
+//!    is no larger than the weights (an answer then takes at most about twice as long).
+//! 3. Otherwise, by the measurements on a model of the same kind (chat or base), the best method at the smallest
+//!    share of rows at which it was measured to be level with the full cache; at the largest measured share if no
+//!    method is level, or if the prompt is longer than all measured prompts. With a budget: the best method at this
+//!    budget.
 //!
-//! Not here: whether it fits (`within.rs` counts), and reading itself.
+//! Whether the choice fits in memory is computed in `within.rs`.
 
 mod table;
 
@@ -21,49 +24,50 @@ use serde::{Deserialize, Serialize};
 use crate::within::Prompted;
 use table::{MeasuredModel, StreamedRun, measured};
 
-use crate::{Answer, Ask, Engine, EngineError, Limits, Method, Prompt, Watch};
+use crate::{Answer, Ask, Engine, EngineError, Limits, Method, Note, Prompt, Watch};
 
-/// The name by which the choice is asked for.
+/// The method name that requests an automatic choice.
 pub const AUTO: &str = "auto";
 
-/// Tokens up to which a document is small.
+/// The largest prompt that counts as small, in tokens.
 const SMALL_TOKENS: usize = 8192;
-/// A full cache takes at most this part of the memory there is.
+/// A full cache may take at most 1 / `FULL_PART` of the available memory.
 const FULL_PART: u64 = 4;
-/// Fewer rows are no default: windows and sinks would take most of them.
+/// The smallest default budget, in rows: observation windows and sinks would take most of a smaller one.
 const LEAST_ROWS: usize = 256;
 
-/// What was picked, and why.
+/// The choice of `auto`, and its reasons.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Chosen {
     /// The method.
     pub method: Method,
-    /// Rows per kv head and layer; the whole prompt where everything is kept.
+    /// Rows per KV head and layer; the whole prompt with the full cache.
     pub rows: usize,
-    /// How rows are stored.
+    /// The cache type.
     #[serde(with = "crate::cache_name")]
     pub cache: CacheType,
-    /// Bytes at the worst moment, weights included.
+    /// Estimated peak memory in bytes, weights included.
     pub expected_bytes: u64,
-    /// Bytes that were free to take, where the system says or a limit was set.
+    /// Free memory in bytes, or the limit that the user set; `None` where the system does not report it.
     pub free_bytes: Option<u64>,
-    /// Mean KL divergence from the full cache that was measured at such a share; 0 for the full cache, nothing for streaming.
+    /// Measured mean KL divergence from the full cache at this share of rows; 0 for the full cache, `None` in
+    /// streaming mode.
     pub kl: Option<f64>,
-    /// Share of planted facts that were answered there, of those that the full cache answers.
+    /// Share of planted facts answered at this share of rows, of those that the full cache answers.
     pub right: Option<f64>,
-    /// All of it in one sentence.
+    /// The choice and its reasons in one sentence.
     pub reason: String,
 }
 
 impl Engine {
-    /// What was measured on a model of this one's kind.
+    /// Measurements on a model of the same kind (chat or base) as this one.
     fn measured(&self) -> &'static MeasuredModel {
         let template = self.model().chat_template();
         measured().like(template.is_ok_and(|template| template.note().is_none()))
     }
 
-    /// What storing a share of a prompt's rows as `cache` under a method costs in nats of KL divergence from the full cache, by what was
-    /// measured.
+    /// Estimated KL divergence from the full cache, in nats, of `method` at `share` of the prompt's rows stored as
+    /// `cache`; from the measurements.
     pub(crate) fn costs(&self, method: &str, share: f64, cache: CacheType) -> f64 {
         let cut = match method {
             "full" => 0.0,
@@ -72,7 +76,7 @@ impl Engine {
         cut + measured().rounding(cache.name())
     }
 
-    /// What keeping `(rows, tokens)` of a prompt as `cache` costs under `method`, in words.
+    /// [`Engine::costs`] of keeping `rows` of `tokens` rows as `cache`, as a sentence.
     pub(crate) fn costs_in_words(
         &self,
         method: &Method,
@@ -93,13 +97,13 @@ impl Engine {
     }
 }
 
-/// The method that keeps rows of every part of a text, the further back the fewer: it is taken for texts beyond a model's window unless
-/// another foretells them better by more than [`ALIKE`].
+/// The method that keeps rows of every part of a text, fewer the further back. Chosen for texts beyond the context
+/// length unless another one has a perplexity lower by more than a factor of [`ALIKE`].
 const EVERYWHERE: &str = "treekv";
-/// Perplexities of methods along a long text that are not told apart.
+/// Ratio of perplexities up to which methods in streaming mode count as equal.
 const ALIKE: f64 = 1.05;
 
-/// How well `method` reads on beyond a model's window, in words.
+/// How well `method` reads beyond the context length, as a sentence.
 pub(crate) fn streaming_in_words(method: &Method) -> String {
     let table = measured();
     let of = |runs: &mut dyn Iterator<Item = &StreamedRun>| {
@@ -124,22 +128,22 @@ fn plain(name: &str) -> Method {
     }
 }
 
-/// A document and a question before anything is chosen.
+/// A question on a document before the choice.
 struct Case<'a> {
     shape: &'a PromptShape,
     max_new_tokens: usize,
     limits: &'a Limits,
     text_bytes: u64,
     budget: Option<Budget>,
-    /// Bytes that a question may take, weights included; `None` where nobody knows.
+    /// Bytes available to the question, weights included; on the CPU without program and text. `None` if unknown.
     free: Option<u64>,
 }
 
 impl Engine {
-    /// Picks method and budget for a question with such a prompt, of a document of `text_bytes` bytes.
+    /// Chooses method and budget for a prompt of this shape, on a document of `text_bytes` bytes.
     ///
     /// # Errors
-    /// Where nothing fits: the words of the smallest choice.
+    /// If nothing fits: the error of the choice with the smallest memory.
     pub fn choose(
         &self,
         shape: &PromptShape,
@@ -171,7 +175,7 @@ impl Engine {
         self.choose_cut(&case)
     }
 
-    /// Everything, if that takes little memory and time.
+    /// The full cache, if it takes little memory and time.
     fn choose_full(&self, case: &Case<'_>) -> Result<Option<Chosen>, EngineError> {
         let tokens = case.shape.tokens;
         let method = plain("full");
@@ -210,14 +214,14 @@ impl Engine {
         };
         let wanted = wanted.min(tokens);
         let share = |rows: usize| rows as f64 / tokens.max(1) as f64;
-        // Little memory makes a smaller share, and that perhaps another method. A share of the prompt was rounded down to rows: 25 % is to
-        // find what was measured at 25 %.
+        // With little memory the share is smaller, and another method may be the best at it. `rows + 1`: a share of
+        // the prompt was rounded down to rows, and a budget of 25 % must find the measurement at 25 %.
         let fitting = |rows: usize| {
             let mut refusal = None;
             for run in table.ranked(share(rows + 1)) {
                 match self.rows_that_fit(case, &plain(&run.method), wanted, false) {
                     Ok((rows, cache)) => return Ok((run, rows, cache)),
-                    // A method that reads a prompt again needs more.
+                    // A method with a second pass over the prompt needs more memory.
                     Err(error @ EngineError::Memory { .. }) => refusal = refusal.or(Some(error)),
                     Err(error) => return Err(error),
                 }
@@ -242,9 +246,10 @@ impl Engine {
                 table.answered,
                 run.kl,
                 measured().rounding(cache.name()),
-                match tokens > table.longest() {
-                    true => "; no prompt this long was measured",
-                    false => "",
+                if tokens > table.longest() {
+                    "; no prompt this long was measured"
+                } else {
+                    ""
                 },
                 free_in_words(case)
             ),
@@ -270,7 +275,7 @@ impl Engine {
             Some(run) => (
                 run,
                 format!(
-                    "it keeps something of every part of a text, and foretells a long one about as well as the best in our measurements with {} (perplexity {:.0}, {} {:.0}, the others up to {:.0})",
+                    "it keeps something of every part of a text, and predicts a long one about as well as the best in our measurements with {} (perplexity {:.0}, {} {:.0}, the others up to {:.0})",
                     measured().models[0].name,
                     run.perplexity,
                     best.method,
@@ -281,7 +286,7 @@ impl Engine {
             None => (
                 best,
                 format!(
-                    "of the methods that can read beyond the model's window it foretells a long text best in our measurements with {} (perplexity {:.0}, the others up to {:.0})",
+                    "of the methods that can read beyond the context length it predicts a long text best in our measurements with {} (perplexity {:.0}, the others up to {:.0})",
                     measured().models[0].name,
                     best.perplexity,
                     worst.perplexity
@@ -310,7 +315,7 @@ impl Engine {
         })
     }
 
-    /// The most rows up to `wanted` that memory has room for, and how they are stored.
+    /// The most rows up to `wanted` that fit in memory, and their cache type.
     fn rows_that_fit(
         &self,
         case: &Case<'_>,
@@ -326,29 +331,18 @@ impl Engine {
             vault: None,
         };
         let (stored, wanted) = match case.budget {
-            // Tables and buffers have to fit too.
+            // Method tables and buffers must fit too.
             Some(Budget::Bytes(_)) => {
                 let (limits, bytes) = (case.limits, case.text_bytes);
                 let stored = self.for_bytes(method, case.budget, &prompted, limits, bytes)?;
                 let stored = stored.map_or_else(|| self.clone(), |(stored, _)| stored);
                 let mut policy = method.build()?;
-                let rows = match streams {
-                    true => {
-                        stored
-                            .stream_plan(
-                                &mut *policy,
-                                case.budget,
-                                case.shape,
-                                case.max_new_tokens,
-                            )?
-                            .rows
-                    }
-                    false => stored.rows_for(
-                        &mut *policy,
-                        case.budget,
-                        case.shape,
-                        case.max_new_tokens,
-                    )?,
+                let rows = if streams {
+                    stored
+                        .stream_plan(&mut *policy, case.budget, case.shape, case.max_new_tokens)?
+                        .rows
+                } else {
+                    stored.rows_for(&mut *policy, case.budget, case.shape, case.max_new_tokens)?
                 };
                 (stored, rows)
             }
@@ -357,7 +351,7 @@ impl Engine {
         let Some(free) = case.free else {
             return Ok((wanted, stored.cache_type()));
         };
-        // A limit counts program and document, what is free does not.
+        // A memory limit includes the program and the document; free memory excludes them.
         let memory = case
             .limits
             .memory
@@ -386,7 +380,7 @@ impl Engine {
         Ok(ledger.worst())
     }
 
-    /// [`Engine::ask_watched`] of a `prompt` with the method that is picked for it.
+    /// [`Engine::ask_watched`] of `prompt` with the method that `auto` chooses.
     pub(crate) fn ask_chosen(
         &self,
         ask: &Ask<'_>,
@@ -401,7 +395,9 @@ impl Engine {
             &ask.limits,
             self.bytes_beside(ask, prompt.len()),
         )?;
-        let why = format!("chose {}", chosen.reason);
+        let why = Note::AutoChose {
+            reason: chosen.reason.clone(),
+        };
         watch.chosen(&why);
         let everything = chosen.method.name == "full";
         let ask = Ask {

@@ -1,59 +1,60 @@
-//! What `measured.json` says: figures of every method at every share that was measured, on a chat model and on a base model, and who is best
-//! where.
+//! The content of `measured.json`: figures of every method at every measured share, on a chat model and a base model,
+//! and the best method at a share.
 
 use std::sync::OnceLock;
 
 use serde::Deserialize;
 
-/// A mean divergence below this, in nats, is no difference that an answer shows.
+/// A mean divergence below this, in nats, makes no visible difference in an answer.
 const LEVEL: f64 = 0.01;
 
-/// With fewer prompts than this a mean says little.
+/// A mean over fewer prompts is not reliable.
 const ENOUGH_PROMPTS: usize = 10;
 
-/// A method at a share of the prompt's rows, stored as f32: means over the prompts of one model.
+/// A method at a share of the prompt's rows, with rows stored as f32: means over the prompts of one model.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub(super) struct Run {
     pub(super) method: String,
     pub(super) share: f64,
     /// KL divergence from the full cache along its answer, in nats.
     pub(super) kl: f64,
-    /// Planted facts that were answered, of those that the full cache answers.
+    /// Share of planted facts that were answered, of those that the full cache answers.
     pub(super) right: f64,
 }
 
-/// A method along a book in streaming.
+/// A method reading a book in streaming mode.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct StreamedRun {
     pub(super) method: String,
     pub(super) perplexity: f64,
 }
 
-/// What storing every row in a type costs, with nothing cut.
+/// Divergence caused by a cache type alone, with every row kept.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct CacheRun {
     pub(super) cache: String,
     pub(super) kl: f64,
 }
 
-/// One model and the prompts it was measured on.
+/// Measurements of one model, and the prompts used.
 #[derive(Debug, Deserialize)]
 pub(super) struct MeasuredModel {
     pub(super) name: String,
-    /// Its file has a chat template. Methods do not rank alike on both kinds: KVzip asks a model to repeat the text, which a base model cannot.
+    /// Whether the file has a chat template. Methods rank differently on the two kinds: KVzip has the model repeat
+    /// the text, which a base model cannot do.
     pub(super) chat: bool,
     /// Number of prompts, each with a planted fact.
     pub(super) prompts: usize,
     /// Tokens of the shortest and of the longest prompt.
     pub(super) tokens: [usize; 2],
-    /// Facts that the full cache answers.
+    /// Number of facts that the full cache answers.
     pub(super) answered: usize,
     pub(super) runs: Vec<Run>,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Measured {
-    /// A chat model, which is the one of `caches` and `streaming`, and a base model.
+    /// A chat model, with which `caches` and `streaming` were measured too, and a base model.
     pub(super) models: Vec<MeasuredModel>,
     pub(super) caches: Vec<CacheRun>,
     pub(super) streaming: Vec<StreamedRun>,
@@ -74,7 +75,7 @@ impl MeasuredModel {
             .collect()
     }
 
-    /// What was measured of `method` at the largest share up to `share`; at the smallest there is, if all are larger.
+    /// The measurement of `method` at the largest share up to `share`; at its smallest share if all are larger.
     fn at(&self, method: &str, share: f64) -> Option<&Run> {
         let mut own = self.of(method);
         own.sort_by(|a, b| a.share.total_cmp(&b.share));
@@ -82,7 +83,7 @@ impl MeasuredModel {
         below.or(own.first()).copied()
     }
 
-    /// Its name, and how many prompts of what lengths, in words.
+    /// Model name, number of prompts and their lengths, in words.
     pub(super) fn basis(&self) -> String {
         let [shortest, longest] = self.tokens;
         format!(
@@ -91,7 +92,7 @@ impl MeasuredModel {
         )
     }
 
-    /// Tokens of the longest prompt that was measured.
+    /// Tokens of the longest measured prompt.
     pub(super) fn longest(&self) -> usize {
         self.tokens[1]
     }
@@ -107,13 +108,14 @@ impl MeasuredModel {
         names
     }
 
-    /// Whether a method was measured, or loses nothing.
+    /// Whether the method was measured, or is lossless.
     pub(super) fn knows(&self, method: &str) -> bool {
         method == "full" || !self.of(method).is_empty()
     }
 
-    /// What keeping `share` of a prompt under `method` costs in nats, between what was measured on both sides of it by the logarithm of
-    /// the share; nothing where everything is kept. Of a method that was not measured the most that one costs there.
+    /// Estimated divergence of keeping `share` of a prompt under `method`, in nats: interpolated linearly over the
+    /// logarithm of the share between measured points; 0 when everything is kept. For a method without measurements:
+    /// the largest divergence of all measured methods at this share.
     pub(super) fn cutting(&self, method: &str, share: f64) -> f64 {
         if !self.knows(method) {
             let all = self.methods().into_iter();
@@ -128,7 +130,7 @@ impl MeasuredModel {
         let at = share.clamp(1e-9, 1.0).ln();
         match points.iter().position(|point| point.0 >= at) {
             None => 0.0,
-            // Fewer rows than were ever measured cost more: as much more as there are fewer.
+            // Below the smallest measured share, the divergence grows in inverse proportion to the share.
             Some(0) => points[0].1 * (points[0].0 - at).exp(),
             Some(above) => {
                 let (low, high) = (points[above - 1], points[above]);
@@ -137,7 +139,8 @@ impl MeasuredModel {
         }
     }
 
-    /// The best method at `share`: of those that are level with the best there, the one that answers most facts, then the first of the table.
+    /// The best method at `share`: among those level with the lowest divergence, the one that answers the most facts,
+    /// then the first in the table.
     pub(super) fn best(&self, share: f64) -> Option<&Run> {
         let methods = self.methods();
         let runs: Vec<&Run> = methods.iter().filter_map(|m| self.at(m, share)).collect();
@@ -148,7 +151,7 @@ impl MeasuredModel {
         level.next().copied()
     }
 
-    /// All methods at `share`: the best first, then the others by what they cost.
+    /// All methods at `share`: the best first, then the others by divergence.
     pub(super) fn ranked(&self, share: f64) -> Vec<&Run> {
         let best = self.best(share);
         let methods = self.methods();
@@ -158,8 +161,8 @@ impl MeasuredModel {
         runs
     }
 
-    /// The smallest share at which the best method is level with the full cache; the largest there is, if none is, for prompts longer than any
-    /// that was measured, and where few were measured.
+    /// The smallest share at which the best method is level with the full cache. The largest measured share if no
+    /// method is level, if the prompt is longer than all measured prompts, or if too few prompts were measured.
     pub(super) fn enough(&self, tokens: usize) -> f64 {
         let mut shares: Vec<f64> = self.runs.iter().map(|run| run.share).collect();
         shares.sort_by(f64::total_cmp);
@@ -171,13 +174,13 @@ impl MeasuredModel {
 }
 
 impl Measured {
-    /// The model of the same kind: with a chat template, or without.
+    /// The model of the same kind: with or without a chat template.
     pub(super) fn like(&self, chat: bool) -> &MeasuredModel {
         let found = self.models.iter().find(|model| model.chat == chat);
         found.unwrap_or(&self.models[0])
     }
 
-    /// What storing rows as `cache` costs in nats.
+    /// Divergence caused by storing rows as `cache`, in nats.
     pub(super) fn rounding(&self, cache: &str) -> f64 {
         let found = self.caches.iter().find(|run| run.cache == cache);
         found.map_or(0.0, |run| run.kl)

@@ -1,4 +1,4 @@
-//! Tables of shared rows: what members have, and what merging frees.
+//! Class tables: what merged tokens share, and what merging frees.
 
 use super::*;
 use kept_policies::{Entry, MergedHead, Positions, Union};

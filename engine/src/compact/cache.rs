@@ -1,4 +1,4 @@
-//! The kept rows of all layers together.
+//! The kept rows of all layers.
 
 use kept_cuda::GpuCache;
 use kept_kernels::CacheType;
@@ -6,21 +6,22 @@ use kept_policies::Pos;
 
 use super::CompactLayer;
 
-/// All layers' kept rows, and the position of the next token.
+/// The kept rows of all layers, and the position of the next token.
 pub struct CompactCache {
     pub(crate) layers: Vec<CompactLayer>,
-    /// Position that the next token takes: tokens seen so far, whatever was evicted.
+    /// Position of the next token: tokens seen so far, regardless of evictions.
     pub(crate) next: Pos,
     pub(crate) reassigned: bool,
-    /// In layers with a window, keys are rotated as if the text had begun here: 0, but after a streamed reading.
-    pub(crate) turned_from: Pos,
-    /// Slots that the largest head was expected to need at most; scratch is made for as many, so that it is as large as was
-    /// announced however the heads share their rows.
+    /// In sliding-window layers, keys are rotated as if the text began at this position: 0, except after
+    /// streaming.
+    pub(crate) window_rope_origin: Pos,
+    /// Planned maximum of slots per head. Scratch buffers are allocated for it, so that they match the
+    /// estimate however the heads share their rows.
     pub(crate) widest: usize,
-    /// How rows are stored.
+    /// Type of the kept rows.
     pub(crate) kind: CacheType,
-    /// The rows, where they lie on a GPU and nowhere else: the layers then have their places alone. Whoever answers there takes
-    /// it over.
+    /// The rows, if they are on a GPU only; the layers then hold places without data. The decoder takes the
+    /// rows over.
     pub(crate) on_gpu: Option<GpuCache>,
 }
 
@@ -30,22 +31,22 @@ impl CompactCache {
         self.layers.iter().map(CompactLayer::live_bytes).sum()
     }
 
-    /// Bytes allocated for rows, wherever they lie, positions and ranks, room for the answer included.
+    /// Bytes allocated on host and device for rows, positions and ranks, including free slots for the answer.
     pub fn allocated_bytes(&self) -> u64 {
         self.layers.iter().map(CompactLayer::allocated_bytes).sum()
     }
 
-    /// Of these the rows', where they lie on a GPU alone; else 0.
+    /// The part of [`CompactCache::allocated_bytes`] for rows that are on a GPU only.
     pub fn bytes_on_gpu(&self) -> u64 {
         self.layers.iter().map(CompactLayer::bytes_elsewhere).sum()
     }
 
-    /// Bytes of look-up tables, and of what the method keeps beside them.
+    /// Bytes of class tables, including the method's numbers per entry.
     pub fn table_bytes(&self) -> u64 {
         self.layers.iter().map(CompactLayer::table_bytes).sum()
     }
 
-    /// Entries that the largest look-up table has room for; 0 where nothing is merged.
+    /// Capacity of the largest class table, in entries; 0 if nothing is merged.
     pub(crate) fn max_entries(&self) -> usize {
         let entries = self.layers.iter().map(CompactLayer::entry_capacity);
         entries.max().unwrap_or(0)
@@ -56,12 +57,12 @@ impl CompactCache {
         &self.layers
     }
 
-    /// The layers that a method cuts, in its own count: those that attend to every position.
+    /// The layers that a method compacts (the global layers), in the method's numbering.
     pub fn cut_layers(&self) -> impl Iterator<Item = &CompactLayer> {
         self.layers.iter().filter(|layer| layer.window.is_none())
     }
 
-    /// Slots of the largest head, over all layers: room for attention scratch.
+    /// Slots of the largest head over all layers, for the attention scratch.
     pub(crate) fn max_capacity(&self) -> usize {
         let heads = |l: &CompactLayer| (0..l.kv_heads()).map(|h| l.keys.capacity(h)).max();
         let largest = self.layers.iter().filter_map(heads).max();

@@ -1,5 +1,5 @@
-//! How kept rows come into the compact cache: copied, merged where the method merges, with what evicted tokens leave to them; then stored
-//! in the cache's type, each rounded once.
+//! Construction of the compact cache: kept rows are copied, or merged if the method merges, values of evicted
+//! tokens are added, and each row is then rounded once to the cache's type.
 
 use kept_kernels::{CacheType, RowStore, mean_row};
 use kept_models::RopeTable;
@@ -7,11 +7,11 @@ use kept_policies::{Pos, Positions, Retention, ValueMerge};
 
 use super::CompactLayer;
 
-/// First tokens of a prompt whose rows no quantised cache type rounds: attention rests on them.
+/// First tokens of a prompt, whose rows stay f16 in every quantised cache type: they are attention sinks.
 const EXACT_FIRST: usize = 4;
-/// Rows of a head that stay f16 in a cache of a quantised type, besides the room for the answer: those of the first tokens, and else the
-/// newest that are kept.
-pub(crate) const EXACT: usize = 64 + EXACT_FIRST;
+/// Rows of a head that stay f16 in a quantised cache, in addition to the answer's: those of the first tokens,
+/// and the newest kept ones.
+pub(crate) const F16_ROWS: usize = 64 + EXACT_FIRST;
 
 /// Whether a token is one of the first, which stay f16 as long as they are kept.
 pub(super) fn is_first(position: Pos) -> bool {
@@ -23,12 +23,12 @@ pub(super) fn is_first(position: Pos) -> bool {
 pub(crate) struct Stored {
     /// The cache's type.
     pub(crate) kind: CacheType,
-    /// Whether rows are replaced one by one from now on.
+    /// Whether rows are replaced one by one during decoding.
     pub(crate) replaced: bool,
 }
 
 impl Stored {
-    /// As they are computed.
+    /// In f32, as computed.
     pub(crate) const F32: Self = Self {
         kind: CacheType::F32,
         replaced: false,
@@ -36,11 +36,13 @@ impl Stored {
 }
 
 impl CompactLayer {
-    /// A layer without tokens, whose rows are replaced once its `slots` are full; positions are re-assigned.
+    /// An empty layer with `slots` slots whose rows are replaced once all slots are filled; positions are
+    /// re-assigned.
     pub(crate) fn empty(kv_heads: usize, head_dim: usize, slots: usize, kind: CacheType) -> Self {
-        let narrow = match kind.is_quantised() {
-            true => slots.saturating_sub(EXACT + 1),
-            false => 0,
+        let narrow = if kind.is_quantised() {
+            slots.saturating_sub(F16_ROWS + 1)
+        } else {
+            0
         };
         let slots = vec![slots; kv_heads];
         let store = || RowStore::stored(kind, head_dim, &slots, &vec![narrow; kv_heads], true);
@@ -58,44 +60,46 @@ impl CompactLayer {
     }
 }
 
-/// What is kept of a layer, and how.
+/// Input of the construction of a compact layer.
 pub(crate) struct Gather<'a> {
-    /// All keys and values of the layer, `tokens` rows in every head.
+    /// The full keys of the layer, `tokens` rows in every head; `values` likewise.
     pub(crate) keys: &'a RowStore,
     pub(crate) values: &'a RowStore,
     pub(crate) tokens: usize,
-    /// What is kept of these.
+    /// The method's selection.
     pub(crate) retention: &'a Retention,
-    /// `[kv_heads]`: slots.
+    /// `[kv_heads]`: capacity in slots.
     pub(crate) capacities: &'a [usize],
     pub(crate) positions: Positions,
     pub(crate) stored: Stored,
-    /// `[tokens]`: where each row stands in the text; nothing where row i stands at i.
+    /// `[tokens]`: position of each row; `None` if row i has position i.
     pub(crate) places: Option<&'a [u32]>,
-    /// Rotation that is taken off the keys, each at its row's number.
+    /// RoPE to undo on the keys, each at its row index.
     pub(crate) unrotate: Option<&'a RopeTable>,
-    /// What evicted tokens leave to the values of kept ones.
+    /// Values of evicted tokens to add to kept ones.
     pub(crate) value_merges: &'a [ValueMerge],
-    /// `[groups, head_dim]`: what each group of `value_merges` comes to ([`together`]), where these are added up already.
+    /// `[groups, head_dim]`: weighted sum of each group of `value_merges` ([`group_merges`]), if already
+    /// computed.
     pub(crate) left: Option<&'a [f32]>,
-    /// Whether the rows of classes are merged already, each in its centre's place.
+    /// Whether the rows of classes are already merged, each at its centre's row.
     pub(crate) merged: bool,
 }
 
-/// Neighbours that go leave theirs to the same tokens: together, so that these are passed once for all of them.
-pub(crate) fn together(value_merges: &[ValueMerge]) -> impl Iterator<Item = &[ValueMerge]> {
+/// Groups consecutive merges with the same target tokens, so that the targets are updated once per group.
+pub(crate) fn group_merges(value_merges: &[ValueMerge]) -> impl Iterator<Item = &[ValueMerge]> {
     let to = |spread: &ValueMerge| (spread.head, spread.first, spread.count);
     value_merges.chunk_by(move |one, next| to(one) == to(next))
 }
 
-/// One kv head's keys or values.
+/// One KV head's keys or values.
 enum Side {
     Keys,
     Values,
 }
 
 impl Gather<'_> {
-    /// The layer. `gathered` is for rows of one head before they are rounded; where none are, it stays as it is.
+    /// Builds the layer. `gathered` is scratch for one head's rows before rounding; unused if no rounding or
+    /// no computation is needed.
     pub(crate) fn layer(&self, gathered: &mut Vec<f32>) -> CompactLayer {
         self.made(RowStore::stored, |layer, head, kept, order| {
             self.fill(Side::Keys, head, kept, order, &mut layer.keys, gathered);
@@ -103,7 +107,8 @@ impl Gather<'_> {
         })
     }
 
-    /// The layer without its rows, which lie elsewhere and are copies: `slots[h][i]` becomes the row that slot i of head h is to have there.
+    /// Builds the layer without rows, for copies that are stored on a GPU: `slots[h][i]` becomes the row for
+    /// slot i of head h.
     pub(crate) fn slot_table(&self, slots: &mut Vec<Vec<u32>>) -> CompactLayer {
         debug_assert!(
             self.unrotate.is_none() && self.value_merges.is_empty(),
@@ -115,7 +120,8 @@ impl Gather<'_> {
         })
     }
 
-    /// The layer in stores that `store` makes; `fill` is told which rows each head keeps, and the rank of the one in each slot.
+    /// Builds the layer with stores made by `store`. `fill` receives each head's kept rows and the rank of
+    /// each slot's row.
     fn made(
         &self,
         store: fn(CacheType, usize, &[usize], &[usize], bool) -> RowStore,
@@ -134,11 +140,12 @@ impl Gather<'_> {
                 Retention::Merge(heads) => heads[head].centres.iter().map(|p| p.0).collect(),
             }
         };
-        let narrow: Vec<usize> = match self.stored.kind.is_quantised() {
-            true => (0..kv_heads)
-                .map(|head| kept(head).len().saturating_sub(EXACT))
-                .collect(),
-            false => vec![0; kv_heads],
+        let narrow: Vec<usize> = if self.stored.kind.is_quantised() {
+            (0..kv_heads)
+                .map(|head| kept(head).len().saturating_sub(F16_ROWS))
+                .collect()
+        } else {
+            vec![0; kv_heads]
         };
         let Stored { kind, replaced, .. } = self.stored;
         let dim = self.keys.head_dim();
@@ -162,7 +169,7 @@ impl Gather<'_> {
                 kept.windows(2).all(|pair| pair[0] < pair[1]),
                 "positions ascend"
             );
-            // Rows that are rounded come first, as their places do.
+            // Quantised rows come first, because narrow places do.
             let mut order: Vec<usize> = (0..kept.len()).collect();
             if kind.is_quantised() {
                 let first = |row: &&u32| is_first(Pos(self.place(**row)));
@@ -170,7 +177,7 @@ impl Gather<'_> {
                 order.rotate_left(firsts);
                 order[narrow[head]..].sort_unstable();
             }
-            // A method that replaces rows counts on their order: then only their places change.
+            // A method that replaces rows relies on slots in text order, so only the places are reordered.
             if replaced && kind.is_quantised() {
                 layer.keys.arrange(head, &order);
                 layer.values.arrange(head, &order);
@@ -189,12 +196,12 @@ impl Gather<'_> {
         layer
     }
 
-    /// Where a row stands in the text.
+    /// Position of a row.
     fn place(&self, row: u32) -> u32 {
         self.places.map_or(row, |places| places[row as usize])
     }
 
-    /// The `kept` rows of one head into `target`: slot i takes the one of rank `order[i]`.
+    /// Writes the `kept` rows of one head to `target`: slot i gets the row of rank `order[i]`.
     fn fill(
         &self,
         side: Side,
@@ -228,7 +235,7 @@ impl Gather<'_> {
         }
     }
 
-    /// All rows of the layer's keys or values.
+    /// The layer's full keys or values.
     fn side(&self, side: &Side) -> &RowStore {
         match side {
             Side::Keys => self.keys,
@@ -236,7 +243,7 @@ impl Gather<'_> {
         }
     }
 
-    /// Whether kept rows of a head are copies: nothing is merged, unrotated or added.
+    /// Whether a head's kept rows are plain copies: not merged, unrotated or added to.
     fn leaves_as_they_are(&self, side: &Side, head: usize) -> bool {
         let added = match side {
             Side::Keys => self.unrotate.is_some(),
@@ -245,7 +252,7 @@ impl Gather<'_> {
         !added && (self.merged || !matches!(self.retention, Retention::Merge(_)))
     }
 
-    /// The `kept` rows of one head as they are before they are rounded, `[kept, head_dim]`.
+    /// Computes the `kept` rows of one head before rounding, `[kept, head_dim]`.
     fn compute(&self, side: &Side, head: usize, kept: &[u32], rows: &mut [f32]) {
         let source = self.side(side);
         let dim = source.head_dim();
@@ -275,7 +282,7 @@ impl Gather<'_> {
             }
             Side::Values => {
                 let mut sum = vec![0.0; dim];
-                let groups = together(self.value_merges).enumerate();
+                let groups = group_merges(self.value_merges).enumerate();
                 for (number, value_merges) in
                     groups.filter(|(_, value_merges)| value_merges[0].head == head)
                 {

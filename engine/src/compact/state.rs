@@ -1,4 +1,4 @@
-//! A layer's numbers, to be written down or put back into a layer that was made in the same way.
+//! Saving a layer's state and restoring it into a layer that was built in the same way.
 
 use kept_kernels::RowStore;
 use kept_policies::{Pos, Row, Snapshot};
@@ -6,7 +6,7 @@ use kept_policies::{Pos, Row, Snapshot};
 use super::CompactLayer;
 
 impl CompactLayer {
-    /// Shows all that changes in it.
+    /// Passes all mutable state of the layer to `through`.
     pub(crate) fn snapshot(&mut self, through: &mut dyn Snapshot) {
         snapshot_rows(&mut self.keys, through);
         snapshot_rows(&mut self.values, through);
@@ -15,7 +15,7 @@ impl CompactLayer {
         for head in 0..self.rows.len() {
             let capacity = self.keys.capacity(head);
             through.count(&mut self.rows[head], capacity);
-            // 0 where there is none.
+            // 0 if the head has no hole.
             let mut hole = self.hole[head].map_or(0, |Row(row)| row as usize + 1);
             through.count(&mut hole, capacity);
             self.hole[head] = hole.checked_sub(1).map(|row| Row(row as u32));
@@ -26,7 +26,7 @@ impl CompactLayer {
     }
 }
 
-/// Shows the numbers of a store.
+/// Passes the data of a row store to `through`.
 pub(crate) fn snapshot_rows(store: &mut RowStore, through: &mut dyn Snapshot) {
     let state = store.state();
     through.floats(state.floats);
@@ -36,7 +36,7 @@ pub(crate) fn snapshot_rows(store: &mut RowStore, through: &mut dyn Snapshot) {
     }
 }
 
-/// Shows positions.
+/// Passes positions to `through`.
 pub(crate) fn snapshot_positions(positions: &mut [Pos], through: &mut dyn Snapshot) {
     let mut words: Vec<u32> = positions.iter().map(|position| position.0).collect();
     through.words(&mut words);

@@ -133,7 +133,7 @@ fn a_ring_holds_the_last_positions() {
     for row in 0..6 {
         keys.row_mut(0, row).fill(row as f32);
     }
-    // Three of two tokens: the window has room for one more, then the oldest go.
+    // A window of three with two tokens: one more fits, then the oldest rows are replaced.
     let ring = |tokens, window, new_tokens| {
         let rows = (&keys, &keys);
         CompactLayer::ring(
@@ -173,8 +173,8 @@ fn counts_leave_out_what_was_evicted_and_what_was_not_asked_for() {
     assert_eq!(layer.counts(0..4), [1, 0, 0, 1]);
 }
 
-/// Slots of a cache of four bits while a method lets rows go: the first four tokens and the newest are stored as f16, every row keeps its
-/// slot, and each is rounded once, when it is no longer among the newest.
+/// A 4-bit cache of a method that evicts: the first four tokens and the newest are stored as f16, every row
+/// keeps its slot, and each row is rounded once, when it is no longer among the newest.
 #[test]
 fn replaced_rows_are_rounded_once_they_are_old() {
     const TOKENS: usize = 100;
@@ -240,7 +240,7 @@ fn replaced_rows_are_rounded_once_they_are_old() {
             );
             now.push((position, stored.clone()));
         }
-        // What was rounded stays as it is.
+        // Rounded rows do not change again.
         for (position, earlier) in &before {
             if let Some((_, held)) = now.iter().find(|(p, _)| p == position) {
                 let exact = row(position.0 as usize);
@@ -252,7 +252,7 @@ fn replaced_rows_are_rounded_once_they_are_old() {
             }
         }
         before = now;
-        // The one in the middle goes, and in between many at once.
+        // Evicts a row in the middle every step, and many at once in between.
         let position = TOKENS + step;
         if step == 60 {
             let keep: Vec<bool> = (0..held + 1).map(|slot| slot % 3 != 1).collect();
@@ -271,9 +271,10 @@ fn replaced_rows_are_rounded_once_they_are_old() {
     assert!(narrow > 0, "rows were replaced until old ones are narrow");
 }
 
-/// A layer without its rows knows everything that one with them does, and which row each slot is to have.
+/// A layer without rows has the same slots and positions as a layer with rows, and lists the row of each
+/// slot.
 #[test]
-fn books_without_rows_are_those_of_the_rows() {
+fn slot_table_matches_a_layer_with_rows() {
     const TOKENS: usize = 150;
     const DIM: usize = 32;
     let mut rows = RowStore::uniform(2, TOKENS, DIM);

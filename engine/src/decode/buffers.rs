@@ -1,4 +1,4 @@
-//! The buffers of the decode loop, made once.
+//! The host buffers of the decode loop, allocated once.
 
 use kept_kernels::{ClassScratch, DecodeScratch};
 use kept_models::{Model, RowScratch};
@@ -6,7 +6,7 @@ use kept_policies::Row;
 
 use crate::shape::head_shape;
 
-/// Every buffer of the decode loop.
+/// All host buffers of the decode loop.
 pub(super) struct Buffers {
     /// `[width]`
     pub(super) residual: Vec<f32>,
@@ -24,16 +24,16 @@ pub(super) struct Buffers {
     pub(super) evict: Vec<Option<Row>>,
     /// `[slots of the largest layer]`
     pub(super) keep: Vec<bool>,
-    /// Inside the layer: norm, feed-forward.
+    /// Scratch inside the layer: norm, MLP.
     pub(super) row: RowScratch,
     /// `[q_heads, slots of the largest head]` probabilities, and the splits' partial results.
     pub(super) attend: DecodeScratch,
-    /// The same for layers where tokens share rows, if the method merges.
+    /// As `attend`, for layers where tokens share rows, if the method merges.
     pub(super) by_table: Option<ClassScratch>,
 }
 
 impl Buffers {
-    /// Buffers for up to `max_rows` rows per kv head, and look-up tables of up to `max_entries`.
+    /// Buffers for up to `max_rows` rows per KV head, and class tables of up to `max_entries`.
     pub(super) fn new(model: &Model, max_rows: usize, max_entries: usize) -> Self {
         let config = model.config();
         let (q_width, kv_width) = (config.q_width(), config.kv_width());
@@ -67,8 +67,8 @@ impl Buffers {
     }
 }
 
-/// Bytes of a decode loop's buffers for up to `max_rows` rows and `max_entries` table entries per kv head.
-/// They are made to be measured: zeroed memory that nobody writes to is not really taken.
+/// Bytes of a decode loop's buffers for up to `max_rows` rows and `max_entries` table entries per KV head.
+/// The buffers are allocated to measure them; untouched zeroed memory is not committed.
 pub(crate) fn scratch_bytes(model: &Model, max_rows: usize, max_entries: usize) -> u64 {
     Buffers::new(model, max_rows, max_entries).bytes()
 }

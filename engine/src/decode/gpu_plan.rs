@@ -1,4 +1,4 @@
-//! What answering has room for on a GPU, and what that takes.
+//! Capacities and memory of decoding on a GPU.
 
 use kept_cuda::{DeviceError, LayerCapacity, RowKind};
 use kept_kernels::CacheType;
@@ -10,31 +10,31 @@ use crate::EngineError;
 use crate::compact::{CompactCache, CompactLayer};
 use crate::sizes::LayerKeeps;
 
-/// What the cache on a GPU, and the decode loop's buffers there, have room for.
+/// Capacities of the GPU cache and of the decode loop's device buffers.
 pub(crate) struct GpuDecodePlan {
     /// `[layers of the model]`
     pub(crate) layers: Vec<LayerCapacity>,
     /// Rows of the largest head.
     pub(crate) max_rows: usize,
-    /// Entries of the largest look-up table; 0 where nothing is merged.
+    /// Entries of the largest class table; 0 if nothing is merged.
     pub(crate) max_entries: usize,
-    /// Whether the method looks at probabilities.
+    /// Whether the method reads attention probabilities.
     pub(crate) looks: bool,
 }
 
-/// Each head's room in a layer that a method cuts.
+/// Capacity per KV head in a layer that a method compacts.
 pub(crate) struct SelectedCapacity {
     pub(crate) slots: usize,
-    /// First places that are of the cache's type, where that is a quantised one.
+    /// Number of first places that hold quantised rows, for a quantised cache type.
     pub(crate) narrow: usize,
-    /// Entries of its look-up table.
+    /// Entries of the layer's class table.
     pub(crate) entries: usize,
 }
 
-/// The room that a layer's slots take, wherever its rows lie.
+/// The capacity of a layer, on host or device.
 ///
 /// # Errors
-/// [`EngineError::GpuRows`] where a GPU has no such rows.
+/// [`EngineError::GpuRows`] if GPUs do not support the row type.
 pub(crate) fn capacity_of(layer: &CompactLayer) -> Result<LayerCapacity, EngineError> {
     let heads = 0..layer.kv_heads();
     let cache = layer.keys.cache_type();
@@ -48,7 +48,8 @@ pub(crate) fn capacity_of(layer: &CompactLayer) -> Result<LayerCapacity, EngineE
 }
 
 impl GpuDecodePlan {
-    /// Layers as `keeps` says: the method's with the room of `cut`, those with a window with room for as many of `tokens` as that has.
+    /// Layers according to `keeps`: compacted layers have the capacity `cut`, sliding-window layers that of
+    /// their window, at most `tokens`.
     pub(crate) fn layers(
         keeps: &[LayerKeeps],
         kv_heads: usize,
@@ -80,7 +81,7 @@ impl GpuDecodePlan {
         keeps.iter().map(layer).collect()
     }
 
-    /// For `cache` as it is.
+    /// The plan for `cache` in its current state.
     pub(super) fn of(cache: &CompactCache, looks: bool) -> Result<Self, EngineError> {
         Ok(Self {
             layers: (cache.layers.iter())
@@ -92,26 +93,28 @@ impl GpuDecodePlan {
         })
     }
 
-    /// Whether the GPU writes the answer by itself: no method looks at what a token does, or does anything to rows.
+    /// Whether the GPU can decode without the host: the method reads no probabilities and changes no rows,
+    /// and positions are original.
     pub(crate) fn graph_decoder(&self) -> bool {
         !self.looks && self.max_entries == 0 && self.layers.iter().all(|layer| !layer.ranked)
     }
 
-    /// Bytes that answering takes of the GPU, the weights' apart, with rotations of `positions`.
+    /// Device bytes for decoding, without the weights, with rotations of `positions` positions.
     pub(crate) fn bytes(
         &self,
         gpu: &GpuModel,
         model: &Model,
         positions: usize,
     ) -> Result<u64, DeviceError> {
-        // A table's bytes are the same for every position.
+        // A RoPE table has the same size for every position.
         let a_position = RopeTable::new(model.config(), 1);
-        let taken = gpu
-            .device()
-            .measure_allocations(|device| match self.graph_decoder() {
-                true => GraphDecoder::on(device, model, &a_position, self, None).map(drop),
-                false => HostSteppedDecoder::on(device, gpu, model, &a_position, self).map(drop),
-            })?;
+        let taken = gpu.device().measure_allocations(|device| {
+            if self.graph_decoder() {
+                GraphDecoder::on(device, model, &a_position, self, None).map(drop)
+            } else {
+                HostSteppedDecoder::on(device, gpu, model, &a_position, self).map(drop)
+            }
+        })?;
         Ok(taken + (positions.max(1) as u64 - 1) * a_position.bytes())
     }
 }

@@ -1,12 +1,14 @@
-//! An answer that a GPU writes by itself, for methods that have nothing to do while it is written: a token's whole step is recorded
-//! once and run again, the next token is chosen there, and only it comes back, with where each head looked.
+//! Decoding on the GPU without the host, for methods that do nothing during decoding. A whole step is
+//! captured as a CUDA graph once and replayed. The next token is selected on the GPU; only it and the most
+//! attended slot per head are downloaded.
 //!
 //! ```text
-//! host   embedding, slots of all layers | ................................................. | the next token, or the likeliest ones
-//! GPU                                  | 8 launches a layer, logits, choice: one CUDA graph |
+//! host   embedding, slots of all layers | ................................................. | next token, or top-k
+//! GPU                                  | 8 launches a layer, logits, top-k: one CUDA graph |
 //! ```
 //!
-//! The host keeps the books as ever (which slot is whose), but not the rows of the answer's own tokens: nobody looks at them there.
+//! The host assigns slots and positions as always, but does not have the rows of the answer's tokens, which
+//! nothing on the host reads.
 
 use std::sync::Arc;
 
@@ -23,7 +25,7 @@ use crate::EngineError;
 use crate::compact::CompactCache;
 use crate::shape::{attention_scale, head_shape};
 
-/// Everything that a recorded step works on.
+/// Buffers and parameters of a captured step.
 struct Work {
     gpu: Arc<GpuModel>,
     rope: GpuRope,
@@ -31,17 +33,17 @@ struct Work {
     step: GpuStep,
     attend: DecodeScratch,
     candidates: Candidates,
-    /// `[2, MOST_CANDIDATES]`: bits of the largest logits and their tokens; then `[layers, q_heads, 2]`: bits of the largest probability of each
-    /// query head, and of its slot as a number.
+    /// `[2, MOST_CANDIDATES]`: bits of the largest logits and their tokens; then `[layers, q_heads, 2]`: bits
+    /// of the largest probability of each query head, and of its slot as an f32.
     outcome: Buffer<u32>,
     scale: Scale,
     q_heads: usize,
-    /// How many of the likeliest tokens are looked for.
+    /// Number of most likely tokens to select.
     most: usize,
 }
 
 impl Work {
-    /// One step, of what was told.
+    /// Submits one step with the current inputs.
     fn run(device: &Device, work: &mut Self) -> Result<(), DeviceError> {
         let Self {
             gpu,
@@ -70,21 +72,21 @@ impl Work {
     }
 }
 
-/// A step before it is recorded, and after.
+/// A step before and after capture.
 enum Step {
-    /// Run launch by launch: once, so that the driver has everything at hand that it is to record.
+    /// Runs launch by launch: once, so that the driver has loaded everything before capture.
     New(Work),
     CapturedGraph(CapturedGraph<Work>),
 }
 
-/// The cache on a GPU, and all buffers of the decode loop.
+/// The GPU cache and all device buffers of the decode loop.
 pub(super) struct GraphDecoder {
     device: Device,
     rows: GpuCache,
     slot_table: SlotTable,
-    /// `None` after an error of the GPU only.
+    /// `None` only after a GPU error.
     step: Option<Step>,
-    /// The step's buffers, under names of their own.
+    /// Handles to the step's buffers.
     residual: Buffer<f32>,
     logits: Buffer<f32>,
     outcome: Buffer<u32>,
@@ -92,13 +94,13 @@ pub(super) struct GraphDecoder {
     outcome_here: Vec<u32>,
     /// `[MOST_CANDIDATES]`
     likeliest: Vec<f32>,
-    /// How many of the likeliest tokens the last step looked for.
+    /// Number of most likely tokens that the last step selected.
     most: Option<usize>,
     q_heads: usize,
     bytes: u64,
 }
 
-/// What became of something that met an error before.
+/// The error for an object that already failed.
 fn failed(device: &Device, what: &str, reason: &str) -> DeviceError {
     DeviceError::Failed {
         device: device.facts().name.clone(),
@@ -108,8 +110,8 @@ fn failed(device: &Device, what: &str, reason: &str) -> DeviceError {
 }
 
 impl GraphDecoder {
-    /// Answers over `cache` on the GPU that has the model's weights, where it has `gpu_plan`: over the rows that lie there, which it takes
-    /// over, or over a copy of the host's.
+    /// Prepares decoding with `gpu_plan` over `cache`: takes over the rows that are on the GPU, or uploads
+    /// the host's rows.
     pub(super) fn new(
         device: &Device,
         model: &Model,
@@ -120,7 +122,7 @@ impl GraphDecoder {
         let there = cache.on_gpu.take();
         let copied = there.is_none();
         if copied && cache.bytes_on_gpu() > 0 {
-            // Whoever took the rows over met an error, and they are gone.
+            // An earlier decoder took the rows and failed, so they are lost.
             return Err(failed(device, "an answer", "an earlier try failed").into());
         }
         let mut graph_decoder = Self::on(device, model, rope, gpu_plan, there)?;
@@ -132,7 +134,8 @@ impl GraphDecoder {
         Ok(graph_decoder)
     }
 
-    /// Everything in memory of `device`, which is the GPU or stands for it; the rows are those that lie there already, or room for some.
+    /// Allocates everything on `device`: the GPU or a dry run of it. The rows are `there`, or newly
+    /// allocated.
     pub(super) fn on(
         device: &Device,
         model: &Model,
@@ -181,12 +184,12 @@ impl GraphDecoder {
         })
     }
 
-    /// Bytes on the GPU, the weights' apart.
+    /// Device bytes without the weights.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The step's own work, not recorded any more.
+    /// Takes the step's buffers, dropping a captured graph.
     fn work(&mut self) -> Result<Work, DeviceError> {
         match self.step.take() {
             Some(Step::New(work)) => Ok(work),
@@ -195,13 +198,13 @@ impl GraphDecoder {
         }
     }
 
-    /// The rows, those of the answer's own tokens included.
+    /// The rows, including those of the answer's tokens.
     pub(super) fn into_rows(self) -> GpuCache {
         self.rows
     }
 
-    /// Runs a token, whose embedding is `embedded [width]`, through the model. The `most` likeliest next tokens are looked for; 0 where all logits
-    /// are wanted.
+    /// Runs a token with the embedding `embedded [width]` through the model. Selects the `most` most likely
+    /// next tokens; with 0, the caller needs all logits.
     pub(super) fn run(
         &mut self,
         cache: &mut CompactCache,
@@ -211,10 +214,10 @@ impl GraphDecoder {
         self.residual.write(0, embedded)?;
         self.slot_table.tell(cache, &mut self.rows)?;
         self.rows
-            .tell_place((cache.next.0 - cache.turned_from.0) as usize);
+            .stage_position((cache.next.0 - cache.window_rope_origin.0) as usize);
         self.rows.send()?;
         for layer in 0..cache.layers.len() {
-            self.rows.age(layer)?;
+            self.rows.quantise_old_rows(layer)?;
         }
         match &self.step {
             Some(Step::CapturedGraph(captured_graph)) if self.most == Some(most) => {
@@ -225,23 +228,20 @@ impl GraphDecoder {
                 let has_run = self.most == Some(most);
                 work.most = most;
                 self.most = Some(most);
-                self.step = Some(match has_run {
-                    true => {
-                        let captured_graph = CapturedGraph::new(&self.device, work, Work::run)?;
-                        captured_graph.run()?;
-                        Step::CapturedGraph(captured_graph)
-                    }
-                    false => {
-                        Work::run(&self.device, &mut work)?;
-                        Step::New(work)
-                    }
+                self.step = Some(if has_run {
+                    let captured_graph = CapturedGraph::new(&self.device, work, Work::run)?;
+                    captured_graph.run()?;
+                    Step::CapturedGraph(captured_graph)
+                } else {
+                    Work::run(&self.device, &mut work)?;
+                    Step::New(work)
                 });
             }
         }
         self.outcome.read(0, &mut self.outcome_here)
     }
 
-    /// The likeliest tokens after the last one, in their order, and their logits.
+    /// The most likely tokens after the last one, in descending order, with their logits.
     pub(super) fn likeliest(&mut self) -> (&mut [f32], &[u32]) {
         let (logits, rest) = self.outcome_here.split_at(MOST_CANDIDATES);
         for (logit, bits) in self.likeliest.iter_mut().zip(logits) {
@@ -256,7 +256,7 @@ impl GraphDecoder {
         self.logits.read(0, logits)
     }
 
-    /// The largest probability of a query head in a layer, and the slot that got it.
+    /// The largest probability of a query head in a layer, and its slot.
     pub(super) fn best(&self, layer: usize, q_head: usize) -> (f32, usize) {
         let at = 2 * (MOST_CANDIDATES + layer * self.q_heads + q_head);
         let [probability, slot] = [0, 1].map(|i| f32::from_bits(self.outcome_here[at + i]));

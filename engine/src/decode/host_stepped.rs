@@ -1,9 +1,10 @@
-//! One token on a GPU. The rows are there; the host keeps the books, and a copy of the rows for what methods do to them
-//! (merge, add, move), which is sent again where it changes. Everything goes there once a token and comes back once.
+//! Decoding on a GPU with the host. The rows are on the GPU; the host has slots and positions, and a copy of
+//! the rows for methods that merge, add or move them. Changed rows are uploaded again. There is one upload
+//! and one download per token.
 //!
 //! ```text
-//! host   slots, ranks, tables of all layers | ............................ | logits, what was looked at, the new rows | method
-//! GPU                                      | layer 0, layer 1, ..., logits |
+//! host   slots, ranks, tables of all layers | ........................... | logits, probabilities, new rows | method
+//! GPU                                      | layer 0, layer 1, .., logits |
 //! ```
 
 use half::f16;
@@ -19,7 +20,7 @@ use crate::EngineError;
 use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::shape::{attention_scale, head_shape};
 
-/// The cache on a GPU, and all buffers of the decode loop.
+/// The GPU cache and all device buffers of the decode loop.
 pub(super) struct HostSteppedDecoder<'a> {
     gpu: &'a GpuModel,
     rope: GpuRope,
@@ -37,9 +38,9 @@ pub(super) struct HostSteppedDecoder<'a> {
     logits: Buffer<f32>,
     attend: DecodeScratch,
     by_table: Option<ClassScratch>,
-    /// `[layers, q_heads, 2]`: the largest probability of each query head, and its place.
+    /// `[layers, q_heads, 2]`: the largest probability of each query head, and its slot.
     best: Buffer<f32>,
-    /// `[layers, q_heads, stride]`: all probabilities, where a method looks at them.
+    /// `[layers, q_heads, stride]`: all probabilities, if the method reads them.
     seen: Buffer<f32>,
     stride: usize,
     /// As `best`, on the host.
@@ -47,7 +48,7 @@ pub(super) struct HostSteppedDecoder<'a> {
     /// As `seen`, on the host.
     seen_here: Vec<f32>,
     bringing: Readback<f32>,
-    /// `[kv_heads, layers, head_dim]`: the new token's, on the host.
+    /// `[kv_heads, layers, head_dim]`: keys of the new token, on the host.
     new_keys: Vec<f32>,
     /// As `new_keys`.
     new_values: Vec<f32>,
@@ -55,7 +56,7 @@ pub(super) struct HostSteppedDecoder<'a> {
 }
 
 impl<'a> HostSteppedDecoder<'a> {
-    /// Copies `cache` to the GPU, where it has `gpu_plan`.
+    /// Copies `cache` to the GPU, allocated with `gpu_plan`.
     pub(super) fn new(
         gpu: &'a GpuModel,
         model: &Model,
@@ -70,7 +71,7 @@ impl<'a> HostSteppedDecoder<'a> {
         Ok(decoding)
     }
 
-    /// Everything in memory of `device`, which is the GPU or stands for it; without rows.
+    /// Allocates everything on `device`: the GPU or a dry run of it. The rows are uninitialised.
     pub(super) fn on(
         device: &Device,
         gpu: &'a GpuModel,
@@ -84,9 +85,10 @@ impl<'a> HostSteppedDecoder<'a> {
         let stride = max_rows.max(max_entries);
         let new = shape.kv_heads * layers * shape.head_dim;
         let best = layers * shape.q_heads * 2;
-        let seen = match gpu_plan.looks {
-            true => layers * shape.q_heads * stride,
-            false => 0,
+        let seen = if gpu_plan.looks {
+            layers * shape.q_heads * stride
+        } else {
+            0
         };
         Ok(Self {
             rope: GpuRope::new(device, rope)?,
@@ -115,7 +117,7 @@ impl<'a> HostSteppedDecoder<'a> {
         })
     }
 
-    /// Bytes on the GPU, the weights' apart.
+    /// Device bytes without the weights.
     pub(super) fn bytes(&self) -> u64 {
         let floats = [
             &self.residual,
@@ -133,7 +135,7 @@ impl<'a> HostSteppedDecoder<'a> {
             + self.by_table.as_ref().map_or(0, ClassScratch::bytes)
     }
 
-    /// Sends what a method has changed in a layer.
+    /// Uploads a method's changes to a layer.
     pub(super) fn send(
         &mut self,
         layer: usize,
@@ -149,7 +151,7 @@ impl<'a> HostSteppedDecoder<'a> {
                         .write_rows((layer, head), slot..slot + 1, stores)?;
                 }
                 Changed::Table => self.slot_table.table_changed(layer),
-                // Where rows trade places, slots were moved by that alone.
+                // In a quantised cache, rows only trade places: slots are renumbered and no row moves.
                 Changed::Rows if cached.keys.cache_type().is_quantised() => {
                     self.slot_table.places_changed(layer);
                 }
@@ -159,8 +161,9 @@ impl<'a> HostSteppedDecoder<'a> {
         Ok(())
     }
 
-    /// Runs a token, whose embedding is `embedded [width]`, through all layers: its logits come to `logits [vocab]`, its rows to
-    /// the cache. What it looked at is asked for afterwards.
+    /// Runs a token with the embedding `embedded [width]` through all layers. Downloads its logits to `logits
+    /// [vocab]`, its rows to the cache, and the probabilities for [`HostSteppedDecoder::seen`] and
+    /// [`HostSteppedDecoder::best`].
     pub(super) fn step(
         &mut self,
         cache: &mut CompactCache,
@@ -196,19 +199,21 @@ impl<'a> HostSteppedDecoder<'a> {
         let (gpu, cached) = (self.gpu, &cache.layers[layer]);
         let angles = self.rope.of_layer(layer);
         gpu.project(layer, &self.residual, 1, &mut self.pass)?;
-        // Rotated as they are read, by their rank; else here, by their position.
+        // Re-assigned positions: keys are rotated by rank when attention reads them. Otherwise the new key is
+        // rotated by position now.
         let ranked = cache.reassigned && cached.window().is_none();
-        let placed = match ranked {
-            true => RopeContext::RAW,
-            false => RopeContext {
+        let placed = if ranked {
+            RopeContext::RAW
+        } else {
+            RopeContext {
                 angles,
-                places: RowPositions::From((cache.next.0 - cache.turned_from.0) as usize),
-            },
+                places: RowPositions::From((cache.next.0 - cache.window_rope_origin.0) as usize),
+            }
         };
         if ranked {
             let apart = RopeContext {
                 angles,
-                places: RowPositions::At(self.rows.stands(layer)),
+                places: RowPositions::At(self.rows.query_positions(layer)),
             };
             gpu.ready_queries_apart(layer, apart, &mut self.pass, &mut self.queries)?;
         } else {
@@ -248,8 +253,8 @@ impl<'a> HostSteppedDecoder<'a> {
         gpu.finish(layer, &self.attention, residual, &mut self.pass)
     }
 
-    /// `[q_heads, stride]`: probabilities of the last token in a layer, and the stride; of its entries where it `is_shared` was true as
-    /// the token ran.
+    /// `[q_heads, stride]`: the last token's probabilities in a layer, and the stride. `shared`: whether
+    /// [`CompactLayer::is_shared`] was true when the token ran; the probabilities are then those of entries.
     pub(super) fn seen(&self, layer: usize, shared: bool) -> (&[f32], usize) {
         let stride = match (&self.by_table, shared) {
             (Some(scratch), true) => scratch.stride(),
@@ -260,7 +265,7 @@ impl<'a> HostSteppedDecoder<'a> {
         (&self.seen_here[at..][..heads * stride], stride)
     }
 
-    /// The largest probability of a query head in a layer, and the slot or entry that got it.
+    /// The largest probability of a query head in a layer, and its slot or entry.
     pub(super) fn best(&self, layer: usize, q_head: usize) -> (f32, usize) {
         let at = (layer * self.shape.q_heads + q_head) * 2;
         (self.best_here[at], self.best_here[at + 1] as usize)

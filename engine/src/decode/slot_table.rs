@@ -1,25 +1,25 @@
-//! Where each token of an answer goes in a cache on a GPU: the host's books say it, and the GPU is told.
+//! Slots of new tokens in a GPU cache: the host assigns them and uploads the assignment.
 
 use kept_cuda::{DeviceError, GpuCache, NewToken};
 
 use crate::compact::{CompactCache, CompactLayer, Widened};
 
-/// What is told with each token; all memory of it.
+/// Buffers for the assignment of one token.
 pub(super) struct SlotTable {
     kv_heads: usize,
-    /// `[layers, kv_heads]`: the slots that the newest token took.
+    /// `[layers, kv_heads]`: slots of the newest token.
     slots: Vec<usize>,
-    /// `[kv_heads]`: their places in one layer.
+    /// `[kv_heads]`: places of these slots in one layer.
     targets: Vec<usize>,
-    /// Rows of one layer that leave a wide place to it.
+    /// Rows of one layer that give up a wide place to the new token: `(head, wide, narrow)`.
     aged: Vec<(usize, usize, usize)>,
-    /// `[layers]`: whether the look-up table has changed in more than its newest entry.
+    /// `[layers]`: whether the class table has changed in more than its newest entry.
     tables_changed: Vec<bool>,
-    /// `[layers]`: whether slots lie in other places than the GPU was told.
+    /// `[layers]`: whether the GPU's slot-to-place map is out of date.
     places_changed: Vec<bool>,
 }
 
-/// Sends all filled rows of a layer.
+/// Uploads all filled rows of a layer.
 pub(super) fn send_rows(
     there: &mut GpuCache,
     layer: usize,
@@ -45,22 +45,23 @@ impl SlotTable {
         }
     }
 
-    /// The slot that the newest token took.
+    /// Slot of the newest token.
     pub(super) fn slot(&self, layer: usize, head: usize) -> usize {
         self.slots[layer * self.kv_heads + head]
     }
 
-    /// A layer's look-up table is another.
+    /// Marks a layer's class table as changed.
     pub(super) fn table_changed(&mut self, layer: usize) {
         self.tables_changed[layer] = true;
     }
 
-    /// A layer's slots lie in other places.
+    /// Marks a layer's slot-to-place map as changed.
     pub(super) fn places_changed(&mut self, layer: usize) {
         self.places_changed[layer] = true;
     }
 
-    /// Writes the token at `cache.next` into the books, and tells the GPU where it goes; [`GpuCache::send`] is to follow.
+    /// Assigns a slot to the token at `cache.next` in every layer and stages the assignment for the GPU; the
+    /// caller then calls [`GpuCache::send`].
     pub(super) fn tell(
         &mut self,
         cache: &mut CompactCache,
@@ -79,8 +80,9 @@ impl SlotTable {
                 }
                 self.targets[head] = cached.keys.place(head, *slot);
             }
-            let stands: Option<Vec<usize>> = (cache.reassigned && cached.window().is_none())
-                .then(|| (0..kv_heads).map(|head| cached.last_rank(head)).collect());
+            let query_positions: Option<Vec<usize>> = (cache.reassigned
+                && cached.window().is_none())
+            .then(|| (0..kv_heads).map(|head| cached.last_rank(head)).collect());
             let tables = (0..kv_heads).map(|head| cached.table_of(head));
             let entries: Option<Vec<usize>> = tables
                 .map(|table| table.map(|(classes, _)| classes.len()))
@@ -89,10 +91,10 @@ impl SlotTable {
                 rows: &cached.rows,
                 targets: &self.targets,
                 aged: &self.aged,
-                stands: stands.as_deref(),
+                query_positions: query_positions.as_deref(),
                 entries: entries.as_deref(),
             };
-            there.tell(layer, &token);
+            there.stage_token(layer, &token);
             if std::mem::take(&mut self.places_changed[layer]) {
                 there.write_places(layer, &cached.keys)?;
             }

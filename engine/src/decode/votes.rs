@@ -1,4 +1,4 @@
-//! [`Votes`]: which tokens of the document an answer looked at.
+//! [`Votes`]: attention of an answer to the tokens of the document.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use kept_policies::Pos;
 /// Attention that the answer paid to each token of the document: the sum, over steps, layers and query heads, of the
 /// probability of the most attended slot where that slot holds a document token.
 pub struct Votes {
-    /// Positions that can be voted for.
+    /// Positions of the document.
     document: Range<usize>,
     /// `[document tokens]`
     per_token: Vec<f32>,
 }
 
 impl Votes {
-    /// No votes yet, for the document at these positions.
+    /// No votes yet, for a document at these positions.
     pub fn new(document: Range<usize>) -> Self {
         Self {
             per_token: vec![0.0; document.len()],

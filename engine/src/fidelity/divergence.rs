@@ -1,9 +1,7 @@
-//! How far one next-token distribution is from another: KL divergence and agreement of the likeliest token.
-//!
-//! Not here: where the logits come from.
+//! Distance between two next-token distributions: KL divergence, and agreement of the most likely token.
 
-/// `KL(full || method)` in nats: the expected surprise, beyond the full cache's own, of someone who believes the method's
-/// distribution. 0 for equal logits; never negative but for rounding, which is cut off.
+/// `KL(full || method)` in nats: the expected extra surprise when tokens of the full cache's distribution are
+/// predicted with the method's. 0 for equal logits; negative values, possible by rounding only, become 0.
 ///
 /// ```text
 /// p = softmax(full), q = softmax(method)      KL = sum over tokens of p * (ln p - ln q)
@@ -18,7 +16,7 @@ pub fn kl_divergence(full: &[f32], method: &[f32]) -> f64 {
     terms.sum::<f64>().max(0.0)
 }
 
-/// Whether both would say the same token at temperature 0. Ties go to the lower id, as in the sampler.
+/// Whether both distributions give the same token at temperature 0. Ties go to the lower id, as in the sampler.
 pub fn same_top(full: &[f32], method: &[f32]) -> bool {
     kept_kernels::argmax(full) == kept_kernels::argmax(method)
 }

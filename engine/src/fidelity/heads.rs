@@ -1,6 +1,6 @@
-//! How much each kv head could be cut: sparsity and redundancy (EMS, section 4.1, equations 3 to 5, figure 3b).
+//! How much each KV head could be cut: sparsity and redundancy (EMS, section 4.1, equations 3 to 5, figure 3b).
 //!
-//! Measured on the full cache, whatever method is looked at. Keys are taken before RoPE, as the paper says.
+//! Measured on the full cache, independent of the compared methods. Keys are taken before RoPE, as in the paper.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,20 +10,22 @@ pub const SCORE_SHARE: f64 = 0.95;
 /// Similarity from which a token counts as redundant (tau in the paper's figure 3).
 pub const SIMILAR: f32 = 0.6;
 
-/// Tokens that are held against all tokens before them; of longer prompts so many, evenly spaced.
+/// The most tokens compared with all earlier tokens; of longer prompts an evenly spaced sample.
 pub const PROBED: usize = 1024;
 
-/// One kv head of one layer.
+/// One KV head of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct HeadFigures {
     /// 1 minus the smallest share of tokens that together hold [`SCORE_SHARE`] of the global-local score.
     pub sparsity: f64,
-    /// Share of tokens for which an earlier one has a product of key and value cosine of at least [`SIMILAR`].
+    /// Share of tokens for which an earlier token has a product of key and value cosines of at least [`SIMILAR`].
     pub redundancy: f64,
 }
 
-/// EMS's global-local score of one kv head (its section 3.2): `max(global * sum(local) / sum(global), local)`, element by element.
-/// Both are probabilities summed over rows: all rows, and the rows of the window.
+/// EMS's global-local score of one KV head (its section 3.2): `max(global * sum(local) / sum(global), local)`,
+/// element-wise. Both inputs are attention probabilities summed over query rows: over all rows, and over the rows of
+/// the observation window.
 pub fn global_local(global: &[f32], local: &[f32]) -> Vec<f32> {
     let sum = |scores: &[f32]| scores.iter().map(|&s| f64::from(s)).sum::<f64>();
     let factor = (sum(local) / sum(global).max(f64::MIN_POSITIVE)) as f32;
@@ -45,10 +47,10 @@ pub fn sparsity(scores: &[f32], share: f64) -> f64 {
     1.0 - needed.count().max(1) as f64 / scores.len() as f64
 }
 
-/// Equations 4 and 5: the share of tokens that find an earlier one with `cos(k_i, k_j) * cos(v_i, v_j) >= similar`.
+/// Equations 4 and 5: the share of tokens with an earlier token for which `cos(k_i, k_j) * cos(v_i, v_j) >= similar`.
 ///
-/// `keys` and `values` are `[tokens, dim]`, keys before RoPE; they are scaled to unit length in place. At most `probed` tokens
-/// are looked at, evenly spaced, each against all before it.
+/// `keys` and `values` are `[tokens, dim]`, keys before RoPE; they are normalised in place. At most `probed` tokens
+/// are compared, evenly spaced, each with all tokens before it.
 pub fn redundancy(
     keys: &mut [f32],
     values: &mut [f32],
@@ -64,7 +66,7 @@ pub fn redundancy(
     let redundant = (0..probes).filter(|probe| {
         let i = probe * tokens / probes;
         let (key, value) = (&keys[i * dim..][..dim], &values[i * dim..][..dim]);
-        // Nearest first: that is where the like of a token mostly is.
+        // Nearest first: similar tokens are mostly close.
         let mut earlier = keys[..i * dim]
             .chunks_exact(dim)
             .zip(values[..i * dim].chunks_exact(dim))
@@ -74,7 +76,7 @@ pub fn redundancy(
     redundant.count() as f64 / probes as f64
 }
 
-/// A row of zeros stays one: it is like nothing.
+/// A row of zeros stays zero, with a similarity of 0 to all rows.
 fn to_unit_length(row: &mut [f32]) {
     let length = dot(row, row).sqrt();
     if length > 0.0 {
@@ -83,7 +85,7 @@ fn to_unit_length(row: &mut [f32]) {
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {
-    // Eight sums, so that the compiler may use vectors.
+    // Eight partial sums, so that the compiler can vectorise.
     let mut sums = [0.0f32; 8];
     let (left, right) = (a.chunks_exact(8), b.chunks_exact(8));
     let rest: f32 = left
@@ -123,7 +125,8 @@ mod tests {
 
     #[test]
     fn redundancy_by_hand() {
-        // Token 1 repeats token 0; token 2 has its key but another value; token 3 has the value but the opposite key.
+        // Token 1 repeats token 0; token 2 has the same key but another value; token 3 has the same value but the
+        // opposite key.
         let keys = [2.0, 0.0, 1.0, 0.0, 5.0, 0.0, -1.0, 0.0];
         let values = [0.0, 1.0, 0.0, 3.0, 1.0, 0.0, 0.0, 1.0];
         let found = |similar| redundancy(&mut keys.clone(), &mut values.clone(), 2, similar, 100);
@@ -136,7 +139,7 @@ mod tests {
     fn long_prompts_are_probed_evenly() {
         let mut keys = vec![1.0f32; 100 * 8];
         let mut values = keys.clone();
-        // Tokens 0, 10, ... 90: all but the first find one.
+        // Tokens 0, 10, ... 90: all but the first have a similar earlier token.
         assert_eq!(redundancy(&mut keys, &mut values, 8, 0.6, 10), 0.9);
     }
 }

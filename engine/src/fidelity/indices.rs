@@ -1,35 +1,37 @@
-//! What a selection looks like from outside: how alike the layers' choices are (ChunkKV, table 3 and figure 2) and where in the
-//! prompt the kept rows lie (HBW-KV, figure 3).
+//! Statistics of the kept positions: similarity of the layers' selections (ChunkKV, table 3 and figure 2) and the
+//! distribution of kept rows over the prompt (HBW-KV, figure 3).
 //!
-//! Not here: whether the choice was a good one; that is measured by what the model says (`divergence.rs`, `recall.rs`).
+//! The quality of a selection is measured on the model's output (`divergence.rs`, `recall.rs`).
 
 use serde::{Deserialize, Serialize};
 
 use crate::{LayerRetention, RetentionMap};
 
-/// Parts of equal length that the prompt is cut into for the distribution of kept positions. HBW-KV's figure names no number.
+/// Number of equal parts of the prompt in the histogram of kept positions. HBW-KV's figure gives no number.
 pub const BINS: usize = 32;
 
 /// Figures of one selection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct IndexFigures {
-    /// Mean Jaccard similarity of the kept positions of adjacent layers, over all pairs and kv heads; `None` with one layer.
-    /// Every kept position counts, sinks and window too.
+    /// Mean Jaccard similarity of the kept positions of adjacent layers, over all pairs and KV heads; `None` with one
+    /// layer. Every kept position counts, including sinks and observation window.
     pub jaccard: Option<f64>,
-    /// The same in the first kv head alone, as ChunkKV's appendix B.2.1 takes it.
+    /// The same for the first KV head only, as in ChunkKV's appendix B.2.1.
     pub jaccard_first_head: Option<f64>,
-    /// `[layers][layers]`: Jaccard similarity of any two layers, mean over kv heads.
+    /// `[layers][layers]`: Jaccard similarity of any two layers, mean over KV heads.
     pub layer_similarity: Vec<Vec<f64>>,
-    /// `[bins]`: share of all kept rows (layers and heads together) in each of up to [`BINS`] equal parts of the prompt. Sums to 1.
+    /// `[bins]`: share of all kept rows (over all layers and heads) in each of up to [`BINS`] equal parts of the
+    /// prompt. Sums to 1.
     pub position_histogram: Vec<f64>,
-    /// Entropy of that histogram in nats; `ln(bins)` where rows are spread evenly.
+    /// Entropy of this histogram in nats; `ln(bins)` for an even distribution.
     pub position_entropy: f64,
-    /// `ln(bins)`: the most it can be.
+    /// `ln(bins)`, the maximum.
     pub position_entropy_most: f64,
 }
 
 impl IndexFigures {
-    /// The figures of what `map` says was kept of a prompt.
+    /// Computes the figures from the retention map of a prompt.
     pub fn of(map: &RetentionMap) -> Self {
         let layers: Vec<Vec<Vec<u32>>> = map.cut_layers().map(|l| sets(map, l)).collect();
         let alike = |a: usize, b: usize| {
@@ -51,7 +53,7 @@ impl IndexFigures {
     }
 }
 
-/// Kept positions per kv head, ascending.
+/// Kept positions per KV head, ascending.
 fn sets(map: &RetentionMap, layer: &LayerRetention) -> Vec<Vec<u32>> {
     match layer {
         LayerRetention::Everything => vec![(0..map.tokens as u32).collect(); map.kv_heads],
@@ -64,7 +66,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / count as f64)
 }
 
-/// Size of the intersection over size of the union of two ascending lists; two empty lists are alike.
+/// Size of the intersection divided by size of the union of two ascending lists; 1 for two empty lists.
 pub fn jaccard(a: &[u32], b: &[u32]) -> f64 {
     let (mut i, mut j, mut both) = (0, 0, 0usize);
     while i < a.len() && j < b.len() {
@@ -81,7 +83,8 @@ pub fn jaccard(a: &[u32], b: &[u32]) -> f64 {
     }
 }
 
-/// Share of all positions in each of up to [`BINS`] equal parts of `0..tokens`: position p lies in part `p * bins / tokens`.
+/// Share of all positions in each of up to [`BINS`] equal parts of `0..tokens`: position p lies in part
+/// `p * bins / tokens`.
 pub fn position_histogram<'a>(
     lists: impl Iterator<Item = &'a Vec<u32>>,
     tokens: usize,

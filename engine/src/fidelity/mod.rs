@@ -1,17 +1,19 @@
-//! Fidelity: what a method's cut cache says, beside what the full cache says, for one document and question.
+//! Fidelity: compares a method's compact KV cache with the full cache, for one document and question.
 //!
-//! [`Engine::reference`] reads the document once with the full cache, answers greedily and notes what the figures need.
-//! [`Engine::fidelity`] reads it with a method and runs the full cache's own answer through the cut cache, token by token,
-//! evicting as the method does; at each token the two next-token distributions are compared.
+//! [`Engine::reference`] reads the document once with the full cache, answers greedily and records what the figures
+//! need. [`Engine::fidelity`] reads the document with a method and runs the full cache's answer through the compact
+//! cache, token by token (teacher forcing), evicting as the method does; at each token the two next-token
+//! distributions are compared.
 //!
 //! ```text
 //! full     prompt --> a1 --> a2 --> a3 --> end      p1  p2  p3
 //! method   prompt --> a1 --> a2 --> a3              q1  q2  q3     KL(p || q), same top token, attention recall
 //! ```
 //!
-//! The distribution before a1 is the full cache's in every method that reads the prompt with all keys; it is told apart
-//! (`first_kl`) and not part of the means. Figures of the selection alone are in `indices.rs`, of the full cache in `heads.rs` and
-//! `wavelet.rs`; pictures in `pictures/`. Not here: scores of right and wrong answers, which need a question with a known one.
+//! The distribution before a1 equals the full cache's for every method that reads the prompt with all keys; it is
+//! reported separately (`first_kl`) and is not part of the means. Figures of the selection alone are in `indices.rs`,
+//! of the full cache in `heads.rs` and `wavelet.rs`; pictures are in `pictures/`. Scores of right and wrong answers
+//! need questions with known answers and are not part of this module.
 
 mod divergence;
 mod heads;

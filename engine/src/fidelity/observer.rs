@@ -1,7 +1,8 @@
-//! What is measured on the full cache: a policy that keeps everything and watches.
+//! Measures the full cache: a policy that keeps every row and records observations.
 //!
-//! It asks for what the figures need, notes it layer by layer and step by step, and counts the time it takes, so that the full
-//! cache's own speed can be told without it. Not here: what the figures mean (`heads.rs`, `wavelet.rs`, `recall.rs`).
+//! It requests the data that the figures need, records them layer by layer and step by step, and measures the time
+//! this takes, so that the full cache's own speed can be reported without it. The figures are defined in `heads.rs`,
+//! `wavelet.rs` and `recall.rs`.
 
 use std::time::{Duration, Instant};
 
@@ -14,31 +15,31 @@ use kept_policies::{
 use super::heads::{self, HeadFigures};
 use crate::shape::shape_of;
 
-/// Rows of the window whose attention counts as local: EMS's default.
+/// Rows of the observation window whose attention counts as local: EMS's default.
 const WINDOW: usize = 32;
 
-/// Steps of the answer whose attention is kept. Its memory, `steps * layers * kv_heads * tokens` floats, stays below half of
-/// the full cache's for heads of 64, a quarter for heads of 128.
+/// The most answer tokens whose attention is recorded. Its memory, `steps * layers * kv_heads * tokens` floats, stays
+/// below half of the full cache's for a head dimension of 64, a quarter for 128.
 pub(crate) const WATCHED: usize = 64;
 
-/// A policy that keeps everything and notes what it sees.
+/// A policy that keeps every row and records what it observes.
 pub(crate) struct Observer<'a> {
-    /// `[layers]`: how each layer's keys are rotated, if they are.
+    /// `[layers]`: RoPE of each layer's keys; `None` for layers without RoPE.
     rotations: Vec<Option<&'a RopeTable>>,
     shape: ModelShape,
     window: usize,
     /// `[layers][kv_heads]`
     pub(crate) heads: Vec<Vec<HeadFigures>>,
-    /// `[steps][layers]`: `[kv_heads, tokens so far]`, probability of each position, mean over the group's query heads.
+    /// `[steps][layers]`: `[kv_heads, tokens so far]`, probability of each position, mean over the GQA group.
     pub(crate) attention: Vec<Vec<Vec<f32>>>,
-    /// `[layers]`: `[q_heads, tokens so far]` at the last watched step.
+    /// `[layers]`: `[q_heads, tokens so far]` at the last recorded step.
     pub(crate) last: Vec<Vec<f32>>,
-    /// Time spent here while answering.
+    /// Time spent in this policy during decode.
     pub(crate) watching: Duration,
 }
 
 impl<'a> Observer<'a> {
-    /// Nothing seen yet of `model`, whose keys are rotated by `rope`.
+    /// An empty observer of `model`, whose keys are rotated by `rope`.
     pub(crate) fn new(rope: &'a RopeTable, model: &Model) -> Self {
         let shape = shape_of(model);
         let rotations = model.config().full_layers().map(|l| rope.of_layer(l));
@@ -56,7 +57,7 @@ impl<'a> Observer<'a> {
     fn head(&self, observation: &Observation<'_>, head: usize) -> Option<HeadFigures> {
         let n = observation.tokens;
         let group = observation.group;
-        // Sums over rows, mean over the group. The window's scores are means over its rows.
+        // Sums over rows, mean over the GQA group. The scores of the observation window are means over its rows.
         let reduced = |scores: &[f32], scale: f32| {
             let mut sums = vec![0.0f32; n];
             for row in scores[head * group * n..(head + 1) * group * n].chunks_exact(n) {
@@ -94,7 +95,7 @@ impl Policy for Observer<'_> {
         "full"
     }
 
-    // What methods may need grows with the methods; none of it concerns this one.
+    // `Needs` gains fields as methods are added; the defaults apply to this policy.
     #[allow(clippy::needless_update)]
     fn needs(&self, _layer: usize) -> Needs {
         Needs {
@@ -126,7 +127,7 @@ impl Policy for Observer<'_> {
         Retention::Everything
     }
 
-    /// Without a limit, so that every step is told and nothing ever goes.
+    /// No limit: every step is reported to the policy, and nothing is evicted.
     fn decode_rows(&self, _layer: usize) -> Option<usize> {
         Some(usize::MAX)
     }
@@ -136,7 +137,7 @@ impl Policy for Observer<'_> {
         if step.layer == 0 && self.attention.len() < WATCHED {
             self.attention.push(Vec::with_capacity(self.shape.layers));
         }
-        // Past the watched steps the last list is whole.
+        // After the last recorded step, all layers of the last list are present.
         let Some(layers) = self.attention.last_mut() else {
             return;
         };

@@ -1,10 +1,11 @@
 //! Attention recall: the share of the full cache's attention that falls on rows which a method still holds.
 //!
-//! Taken along the full cache's answer: at each of its tokens (the first [`super::observer::WATCHED`]) the token's query, in the full
-//! cache, spreads a probability of 1 over everything before it; what lies on positions that the method holds at that moment,
-//! the token itself included, is recalled. Mean over the query heads of a layer and over the tokens. 1 means that the
-//! method has lost nothing that was looked at. A token that shares a row with others takes part in attention as they do, so it
-//! is held; whether its key and value came through the merge is another question (KL asks it).
+//! Measured along the full cache's answer: at each of its first [`super::observer::WATCHED`] tokens, the token's
+//! query in the full cache distributes a probability of 1 over all positions up to its own. The probability on
+//! positions that the method holds at this step, the token itself included, is recalled. Mean over the query heads of
+//! a layer and over the tokens. 1 means that the method has lost no row that received attention. A token that shares
+//! a row with others (merge) counts as held; KL divergence measures how well the merged row represents its key and
+//! value.
 //!
 //! ```text
 //! full attention   .5  .0  .3  .1  .1        held: 0, 3, 4       recall .5 + .1 + .1 = .7
@@ -15,15 +16,15 @@ use kept_policies::Pos;
 
 use crate::{CompactCache, CompactLayer};
 
-/// Adds up recall, layer by layer, over the tokens of an answer.
+/// Accumulates recall, layer by layer, over the tokens of an answer.
 pub(crate) struct RecallSums {
-    /// `[layers]`: sums over tokens, of the layers that a method cuts.
+    /// `[layers]`: sums over tokens, for the layers that a method cuts.
     layers: Vec<f64>,
     tokens: usize,
 }
 
 impl RecallSums {
-    /// Nothing yet.
+    /// Empty sums.
     pub(crate) fn new(layers: usize) -> Self {
         Self {
             layers: vec![0.0; layers],
@@ -31,8 +32,8 @@ impl RecallSums {
         }
     }
 
-    /// One token: `attention[layer]` is `[kv_heads, tokens so far]` of the full cache, the token's own position last; `cache` is
-    /// the method's, as it is before the token runs.
+    /// Adds one token. `attention[layer]` is `[kv_heads, tokens so far]` of the full cache, the token's own position
+    /// last; `cache` is the method's, before the token is decoded.
     pub(crate) fn add(&mut self, attention: &[Vec<f32>], cache: &CompactCache) {
         let layers = self.layers.iter_mut().zip(cache.cut_layers());
         for ((sum, cached), full) in layers.zip(attention) {
@@ -44,25 +45,25 @@ impl RecallSums {
         self.tokens += 1;
     }
 
-    /// `[layers]`: the means, or `None` without a token.
+    /// `[layers]`: the means, or `None` without tokens.
     pub(crate) fn means(&self) -> Option<Vec<f64>> {
         let mean = |sum: &f64| sum / self.tokens as f64;
         (self.tokens > 0).then(|| self.layers.iter().map(mean).collect())
     }
 }
 
-/// Positions that take part in attention in one kv head: alone in a row or merged.
+/// Positions that take part in attention in one KV head, in a row of their own or merged.
 fn held(layer: &CompactLayer, head: usize) -> Vec<Pos> {
     let entries = layer.entries(head).into_iter();
     entries.map(|(position, _)| position).collect()
 }
 
-/// What lies on the `held` positions and on the last one, which is the token's own.
+/// Probability on the `held` positions and on the last one, the token's own.
 fn recalled(row: &[f32], held: &[Pos]) -> f64 {
     let own = row.len() - 1;
     let earlier = held.iter().map(|p| p.0 as usize).filter(|&p| p < own);
     let sum: f64 = earlier.map(|p| f64::from(row[p])).sum();
-    // Rounding of f32 probabilities may add up to a hair above 1.
+    // Rounding of f32 probabilities can bring the sum slightly above 1.
     (sum + f64::from(row[own])).min(1.0)
 }
 

@@ -1,4 +1,4 @@
-//! The full cache's own run: the answer that every method is held against, and figures of the full cache itself.
+//! The run with the full cache: the answer that every method is compared with, and figures of the full cache itself.
 
 use std::time::Instant;
 
@@ -16,27 +16,27 @@ use crate::{CompactCache, Decoder, Engine, EngineError, Event, Finish, Prefill, 
 pub struct Reference {
     /// The prompt.
     pub prompt: Prompt,
-    /// Longest answer asked for, in tokens.
+    /// Limit of the answer length, in tokens.
     pub(crate) max_tokens: usize,
     /// The answer.
     pub answer: String,
-    /// Token ids of the answer, without the one that ends it.
+    /// Token ids of the answer, without the end-of-sequence token.
     pub answer_ids: Vec<u32>,
-    /// Why it ended.
+    /// Why the answer ended.
     pub finish: Finish,
     /// `[answer tokens + 1, vocab]`: logits before each token of the answer and after the last.
     pub(crate) logits: Vec<f32>,
-    /// `[watched tokens][layers]`: `[kv_heads, tokens so far]`.
+    /// `[recorded tokens][layers]`: `[kv_heads, tokens so far]`.
     pub(crate) attention: Vec<Vec<Vec<f32>>>,
-    /// `[layers][kv_heads]`
+    /// `[layers][kv_heads]`: sparsity and redundancy.
     pub heads: Vec<Vec<HeadFigures>>,
-    /// Of the last watched token's query; `None` without an answer or with a very short prompt.
+    /// Wavelet figures of the last recorded token's query; `None` without an answer or with a very short prompt.
     pub wavelet: Option<WaveletFigures>,
-    /// Bytes of the full cache after reading.
+    /// Bytes of the full cache after prefill.
     pub kv_bytes: u64,
-    /// Seconds until the first token, without the time that measuring took.
+    /// Seconds until the first token, without the time of measurements.
     pub first_token_seconds: f64,
-    /// Tokens of the answer per second, without the time that measuring took; 0 without an answer.
+    /// Tokens of the answer per second, without measuring time; 0 without an answer.
     pub decode_tokens_per_second: f64,
 }
 
@@ -49,11 +49,12 @@ impl Reference {
 }
 
 impl Engine {
-    /// Reads `document` with the full cache and answers `question` greedily in up to `max_tokens` tokens, noting what
-    /// [`Engine::fidelity`] needs.
+    /// Reads `document` with the full cache and answers `question` greedily in up to `max_tokens` tokens, and records
+    /// what [`Engine::fidelity`] needs.
     ///
     /// # Errors
-    /// As [`Engine::ask`]; stopped in the answer too, since half an answer is nothing to be held against.
+    /// As [`Engine::ask`]; a stop during decode is an error too, because a partial answer cannot serve as a
+    /// reference.
     pub fn reference(
         &self,
         document: &Document,
@@ -98,9 +99,10 @@ impl Engine {
                 break Finish::End;
             }
             if answer_ids.len() == max_new_tokens {
-                break match max_new_tokens < max_tokens {
-                    true => Finish::Context,
-                    false => Finish::Length,
+                break if max_new_tokens < max_tokens {
+                    Finish::Context
+                } else {
+                    Finish::Length
                 };
             }
             if stop.is_requested() {
@@ -120,9 +122,10 @@ impl Engine {
         Ok(Reference {
             prompt,
             max_tokens,
-            decode_tokens_per_second: match answer_ids.is_empty() {
-                true => 0.0,
-                false => answer_ids.len() as f64 / decode_seconds.max(f64::MIN_POSITIVE),
+            decode_tokens_per_second: if answer_ids.is_empty() {
+                0.0
+            } else {
+                answer_ids.len() as f64 / decode_seconds.max(f64::MIN_POSITIVE)
             },
             answer,
             answer_ids,
@@ -137,7 +140,7 @@ impl Engine {
     }
 }
 
-/// The wavelet figures of the last watched query, over all layers and query heads.
+/// The wavelet figures of the last recorded query, over all layers and query heads.
 fn wavelet(observer: &Observer<'_>, cache: &CompactCache) -> Option<WaveletFigures> {
     let tokens = observer.attention.last()?.first()?.len() / cache.cut_layers().next()?.kv_heads();
     let mut sums = WaveletSums::new(tokens);

@@ -1,43 +1,42 @@
-//! What a comparison reports: the lines of `kept compare --json`, which are also what a window is told and what it exports.
-//!
-//! Not here: measuring (`reference.rs`, `run.rs`) and drawing (`pictures/`).
+//! The reports of a comparison: the lines of `kept compare --json`, also sent to the app and exported by it.
 
 use serde::{Deserialize, Serialize};
 
 use super::{HeadFigures, MethodRun, Reference, WaveletFigures};
 use crate::{Finish, Method};
 
-/// The full cache's own run.
+/// Report of the run with the full cache.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct ReferenceReport {
-    /// `reference`.
+    /// Always `reference`.
     pub run: String,
-    /// `full`.
+    /// Always `full`.
     pub method: String,
     /// The model's name.
     pub model: String,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// What the full cache answers, greedily.
+    /// The full cache's greedy answer.
     pub answer: String,
-    /// Tokens of it.
+    /// Tokens of the answer.
     pub answer_tokens: usize,
-    /// Why it ended.
+    /// Why the answer ended.
     pub finish: Finish,
-    /// Bytes of the full cache after reading.
+    /// Bytes of the full cache after prefill.
     pub kv_bytes: u64,
-    /// Seconds until the first token, without the time that measuring took.
+    /// Seconds until the first token, without the time of measurements.
     pub first_token_seconds: f64,
-    /// Tokens of the answer per second, without the time that measuring took; 0 without an answer.
+    /// Tokens of the answer per second, without measuring time; 0 without an answer.
     pub decode_tokens_per_second: f64,
-    /// `[layers][kv_heads]`
+    /// `[layers][kv_heads]`: sparsity and redundancy.
     pub heads: Vec<Vec<HeadFigures>>,
-    /// Of the last watched token's query; `None` without an answer or with a very short prompt.
+    /// Wavelet figures of the last recorded token's query; `None` without an answer or with a very short prompt.
     pub wavelet: Option<WaveletFigures>,
 }
 
 impl ReferenceReport {
-    /// The report of `reference`, read by the model called `model`.
+    /// The report of `reference`, computed by the model named `model`.
     pub fn new(model: &str, reference: &Reference) -> Self {
         Self {
             run: "reference".to_owned(),
@@ -56,30 +55,33 @@ impl ReferenceReport {
     }
 }
 
-/// One method at one budget beside it.
+/// Report of one method at one budget.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+#[cfg_attr(feature = "typescript", ts(rename = "RunFacts"))]
 pub struct RunReport {
-    /// `method`.
+    /// Always `method`.
     pub run: String,
     /// The method's name.
     pub method: String,
-    /// Name and parameters as one, by which runs of one method are told apart: `snapkv[w=8]`; the name where nothing is set.
+    /// Name and parameters, which distinguish runs of one method: `snapkv[w=8]`; the name alone without parameters.
     pub label: String,
-    /// What was set, as `name=value`.
+    /// The parameters, as `name=value`.
     pub parameters: Vec<String>,
-    /// As it was asked for.
+    /// The budget, as the user entered it.
     pub budget: String,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Why there is no result, in one sentence.
     pub refused: Option<String>,
-    /// The result, its fields beside the others'.
+    /// The result; its fields are flattened into this object.
     #[serde(flatten)]
+    #[cfg_attr(feature = "typescript", ts(skip))]
     pub result: Option<MethodRun>,
 }
 
 impl RunReport {
-    /// The report of `method` cut to `budget`: what came of it, or why nothing did.
+    /// The report of `method` at `budget`: its result, or the reason for refusal.
     pub fn new(
         method: &Method,
         budget: &str,

@@ -1,4 +1,4 @@
-//! One method at one budget beside the full cache.
+//! Runs one method at one budget and compares it with the full cache.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -15,64 +15,67 @@ use super::reference::Reference;
 use crate::together::Planned;
 use crate::{Decoder, Engine, EngineError, Event, Method, PrefillOutcome, RetentionMap};
 
-/// How far the cut cache is from the full one, along the full cache's answer. Means are over the distributions after each token
-/// of that answer; `None` where it has no token.
+/// Distance of the compact cache from the full cache, along the full cache's answer. Means are over the distributions
+/// after each token of the answer; `None` if the answer is empty.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Fidelity {
     /// Mean `KL(full || method)` of the next-token distributions, in nats.
     pub kl: Option<f64>,
-    /// Share of them in which both would say the same token.
+    /// Share of distributions with the same most likely token.
     pub top1: Option<f64>,
-    /// Share of the full cache's attention that falls on rows which the method holds: mean over layers, see `recall.rs`.
+    /// Share of the full cache's attention that falls on rows which the method holds: mean over layers, see
+    /// `recall.rs`.
     pub attention_recall: Option<f64>,
-    /// `[layers]`: the same by layer; empty without an answer.
+    /// `[layers]`: attention recall by layer; empty without an answer.
     pub attention_recall_per_layer: Vec<f64>,
     /// `[answer tokens]`: KL after each token.
     pub kl_per_token: Vec<f64>,
-    /// KL of the distribution before the first token, which most methods leave as it is.
+    /// KL of the distribution before the first token, which most methods do not change.
     pub first_kl: f64,
 }
 
-/// What one method at one budget came to.
+/// Result of one method at one budget.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct MethodRun {
-    /// Rows per kv head and layer that the budget comes to.
+    /// Rows per KV head and layer that the budget amounts to.
     pub budget_rows: usize,
-    /// Rows per kv head kept of the prompt, per layer.
+    /// Rows per KV head kept of the prompt, per layer.
     pub rows_per_layer: Vec<usize>,
-    /// How kept rows were stored.
+    /// Name of the cache type.
     #[serde(default)]
     pub cache: String,
-    /// Bytes of the kept keys and values after reading.
+    /// Bytes of the kept keys and values after prefill.
     pub kv_bytes: u64,
     /// Bytes of the full cache at the prompt's length.
     pub kv_bytes_full: u64,
-    /// Seconds spent reading, selection included.
+    /// Seconds of prefill, selection included.
     pub prefill_seconds: f64,
     /// Seconds spent observing, selecting and gathering.
     pub select_seconds: f64,
     /// Seconds until the first token of the answer.
     pub first_token_seconds: f64,
-    /// Tokens per second, of the full cache's answer over the cut cache; 0 without an answer.
+    /// Tokens per second when the full cache's answer runs over the compact cache; 0 without an answer.
     pub decode_tokens_per_second: f64,
-    /// What the method itself answers, greedily.
+    /// The method's own greedy answer.
     pub answer: String,
-    /// Whether that is the full cache's answer, word for word.
+    /// Whether it equals the full cache's answer exactly.
     pub same_answer: bool,
-    /// How far it is from the full cache.
+    /// Distance from the full cache.
     pub fidelity: Fidelity,
-    /// What the selection looks like.
+    /// Statistics of the selection.
     pub indices: IndexFigures,
-    /// What was kept of the prompt; not part of a report.
+    /// Which tokens of the prompt were kept; not part of a report.
     #[serde(skip)]
     pub map: RetentionMap,
 }
 
 impl Engine {
-    /// Reads the reference's document with `method` cut to `budget` and compares.
+    /// Reads the reference's document with `method` at `budget` and compares it with the reference.
     ///
     /// # Errors
-    /// [`EngineError::is_refusal`] where the method cannot work with the budget; else as [`Engine::ask`].
+    /// [`EngineError::is_refusal`] if the method does not work with the budget; otherwise as [`Engine::ask`].
     pub fn fidelity(
         &self,
         reference: &Reference,
@@ -91,12 +94,13 @@ impl Engine {
         result.expect("the run was told")
     }
 
-    /// [`Engine::fidelity`] of several runs, which share readings of the document as those of [`Engine::ask_each`] do; methods that
-    /// say something else than the full cache share a second one for their answers. `on_event` hears of readings with the numbers of
-    /// the runs that share them, `on_run` each run with its number as soon as it is known: what it came to, or why the method refuses.
+    /// [`Engine::fidelity`] of several runs, which share prefills of the document as in [`Engine::ask_each`]; methods
+    /// whose answer differs from the full cache's share a second prefill for their answers. `on_event` receives
+    /// progress with the range of runs that share the prefill; `on_run` receives each run's index and result (or
+    /// refusal) as soon as it is known.
     ///
     /// # Errors
-    /// As [`Engine::ask`], but for refusals; and what `on_run` says.
+    /// As [`Engine::ask`], except refusals; and errors of `on_run`.
     pub fn fidelity_each<E: From<EngineError>>(
         &self,
         reference: &Reference,
@@ -123,10 +127,12 @@ impl Engine {
                         Err(refusal) => return on_run(told + which, Err(refusal)),
                     };
                     let run = self.beside(reference, &rope, planned, outcome, stop)?;
-                    // Where every likeliest token was the full cache's, so is the answer; only else it is said.
-                    match run.same_answer {
-                        true => on_run(told + which, Ok(run))?,
-                        false => others.push((which, run)),
+                    // If every most likely token is the full cache's, so is the answer; otherwise the answer is
+                    // decoded in the second prefill.
+                    if run.same_answer {
+                        on_run(told + which, Ok(run))?
+                    } else {
+                        others.push((which, run))
                     }
                     Ok(())
                 };
@@ -152,7 +158,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs the full cache's answer through what a method kept; the method's own answer is known only where it is the same.
+    /// Runs the full cache's answer through the method's compact cache. The method's own answer is known only if it
+    /// is the same.
     fn beside(
         &self,
         reference: &Reference,
@@ -191,7 +198,7 @@ impl Engine {
             kl_per_token.push(distance(full, logits)?);
             let same = same_top(full, logits);
             agreed += usize::from(same);
-            // At the end of the longest answer, what would follow is never said.
+            // The token after the longest answer is never sampled.
             same_answer &= same || i + 1 == max_new_tokens;
         }
         drop(decoder);
@@ -216,13 +223,15 @@ impl Engine {
             prefill_seconds: outcome.reading.as_secs_f64(),
             select_seconds: outcome.selecting.as_secs_f64(),
             first_token_seconds,
-            decode_tokens_per_second: match decoding.is_zero() {
-                true => 0.0,
-                false => compared as f64 / decoding.as_secs_f64(),
+            decode_tokens_per_second: if decoding.is_zero() {
+                0.0
+            } else {
+                compared as f64 / decoding.as_secs_f64()
             },
-            answer: match same_answer {
-                true => reference.answer.clone(),
-                false => String::new(),
+            answer: if same_answer {
+                reference.answer.clone()
+            } else {
+                String::new()
             },
             same_answer,
             fidelity,
@@ -234,8 +243,9 @@ impl Engine {
 
 fn distance(full: &[f32], method: &[f32]) -> Result<f64, EngineError> {
     let kl = kl_divergence(full, method);
-    match kl.is_nan() {
-        true => Err(EngineError::NotANumber),
-        false => Ok(kl),
+    if kl.is_nan() {
+        Err(EngineError::NotANumber)
+    } else {
+        Ok(kl)
     }
 }

@@ -1,8 +1,9 @@
-//! How much of what a query gathers changes from token to token, at five scales (TreeKV, sections 3.2 and 3.3, figure 2).
+//! How much the attention output of a query changes from token to token, at five scales (TreeKV, sections 3.2 and
+//! 3.3, figure 2).
 //!
-//! The signal is `s[j] = a[j] * v[j]`: the attention of one query on position j times the value there, one number per position and
-//! element of the head. A Haar decomposition along j splits it into details; the detail of level l, put back alone, is constant
-//! on halves of blocks of `2^l` positions, so its magnitude needs no transform:
+//! The signal is `s[j] = a[j] * v[j]`: the attention of one query on position j times the value at j, one number per
+//! position and element of the head. A Haar decomposition along j splits it into details; the detail of level l,
+//! reconstructed alone, is constant on halves of blocks of `2^l` positions, so its magnitude needs no transform:
 //!
 //! ```text
 //! level 2      | s0 s1 | s2 s3 |        |Rec(D_2)| = |(s0 + s1) - (s2 + s3)| / 4   on all four
@@ -17,34 +18,35 @@ pub const LEVELS: usize = 5;
 /// Positions left out at both ends, as in the paper: sinks and the most recent tokens would hide the rest.
 pub const MARGIN: usize = 32;
 
-/// Points that the figure has at most: neighbours are averaged.
+/// The most points of the figure; adjacent positions are averaged.
 const POINTS: usize = 128;
 
 /// Mean magnitude of each level's detail by position.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct WaveletFigures {
-    /// Tokens that the query sees.
+    /// Tokens that the query attends to.
     pub tokens: usize,
-    /// Position of the first value, [`MARGIN`] or 0 where the text is too short to leave anything out.
+    /// Position of the first value: [`MARGIN`], or 0 if the text is too short for margins.
     pub first: usize,
-    /// Positions that one value is the mean of; the last may be of fewer.
+    /// Positions averaged into one value; the last value may average fewer.
     pub positions_per_point: usize,
-    /// `[levels][points]`, from level 1 (neighbours) to level 5 (blocks of 32).
+    /// `[levels][points]`, from level 1 (adjacent positions) to level 5 (blocks of 32).
     pub levels: Vec<Vec<f64>>,
 }
 
-/// Adds up magnitudes over layers, heads and elements.
+/// Accumulates magnitudes over layers, heads and elements.
 pub(crate) struct WaveletSums {
     /// `[LEVELS][whole]`
     sums: Vec<Vec<f64>>,
     tokens: usize,
-    /// Positions in whole blocks of the largest level; what is left is among the last [`MARGIN`] tokens.
+    /// Number of positions in whole blocks of the largest level; the remainder is among the last [`MARGIN`] tokens.
     whole: usize,
     signals: usize,
 }
 
 impl WaveletSums {
-    /// Nothing yet, for a query that sees `tokens` positions.
+    /// Empty sums for a query that attends to `tokens` positions.
     pub(crate) fn new(tokens: usize) -> Self {
         let whole = tokens - tokens % (1 << LEVELS);
         Self {
@@ -55,7 +57,7 @@ impl WaveletSums {
         }
     }
 
-    /// One query head: `attention [tokens]` over `values [tokens or more, dim]`.
+    /// Adds one query head: `attention [tokens]` over `values [tokens or more, dim]`.
     pub(crate) fn add(&mut self, attention: &[f32], values: &[f32], dim: usize) {
         let mut signal = vec![0.0f64; self.whole];
         for element in 0..dim {
@@ -69,14 +71,15 @@ impl WaveletSums {
         self.signals += dim;
     }
 
-    /// The means, or `None` where the text is shorter than one block.
+    /// The means, or `None` if the text is shorter than one block.
     pub(crate) fn figures(&self) -> Option<WaveletFigures> {
         if self.whole == 0 || self.signals == 0 {
             return None;
         }
-        let (first, end) = match self.tokens > 3 * MARGIN {
-            true => (MARGIN, self.whole.min(self.tokens - MARGIN)),
-            false => (0, self.whole),
+        let (first, end) = if self.tokens > 3 * MARGIN {
+            (MARGIN, self.whole.min(self.tokens - MARGIN))
+        } else {
+            (0, self.whole)
         };
         let per_point = (end - first).div_ceil(POINTS);
         let points = |sums: &Vec<f64>| {
@@ -94,7 +97,7 @@ impl WaveletSums {
     }
 }
 
-/// Adds the magnitude of the detail of `level` to `sums`; both lengths are a multiple of `2^level`.
+/// Adds the magnitude of the detail of `level` to `sums`; both lengths are multiples of `2^level`.
 fn add_magnitudes(signal: &[f64], level: usize, sums: &mut [f64]) {
     let (block, half) = (1 << level, 1 << (level - 1));
     for (signal, sums) in signal.chunks_exact(block).zip(sums.chunks_exact_mut(block)) {
@@ -109,7 +112,8 @@ fn add_magnitudes(signal: &[f64], level: usize, sums: &mut [f64]) {
 mod tests {
     use super::*;
 
-    /// The paper's filters, step by step: decompose with (sqrt2/2, sqrt2/2) and (-sqrt2/2, sqrt2/2), reconstruct from one level.
+    /// The paper's filters, step by step: decompose with (sqrt2/2, sqrt2/2) and (-sqrt2/2, sqrt2/2), reconstruct from
+    /// one level.
     fn by_the_formulas(signal: &[f64], level: usize) -> Vec<f64> {
         let root = 0.5f64.sqrt();
         let mut approximation = signal.to_vec();
@@ -155,14 +159,14 @@ mod tests {
     #[test]
     fn ends_are_left_out_and_neighbours_averaged() {
         let mut sums = WaveletSums::new(1000);
-        // A step from token to token that grows with the position.
+        // A difference between adjacent tokens that grows with the position.
         let attention: Vec<f32> = (0..1000).map(|j| j as f32 * (j % 2) as f32).collect();
         sums.add(&attention, &[1.0; 1000], 1);
         let figures = sums.figures().expect("long enough");
         assert_eq!((figures.first, figures.positions_per_point), (32, 8));
         assert_eq!(figures.levels.len(), LEVELS);
         assert_eq!(figures.levels[0].len(), (968 - 32) / 8);
-        // Positions 32 to 39: odd 33, 35, 37, 39, half of each on two positions.
+        // Positions 32 to 39: odd positions 33, 35, 37, 39, half of each on two positions.
         assert_eq!(figures.levels[0][0], 18.0);
         assert!(figures.levels[0].is_sorted());
         assert!(WaveletSums::new(31).figures().is_none());

@@ -1,20 +1,20 @@
-//! Maps of very long documents: neighbouring tokens share a cell, so that neither a pipe nor a page has to carry every token of
-//! every layer. A cell counts all slots of its tokens, so shares stay what they are; only places become coarser.
+//! Maps of very long documents: adjacent tokens share a cell, which bounds the size of messages and of the displayed
+//! map. A cell counts all slots of its tokens, so shares stay the same; only the spatial resolution is coarser.
 //!
 //! ```text
-//! tokens      t0 t1 t2 | t3 t4 t5 | t6          kept by   2 0 1 | 0 0 0 | 2     of 2 kv heads
+//! tokens      t0 t1 t2 | t3 t4 t5 | t6          kept by   2 0 1 | 0 0 0 | 2     of 2 KV heads
 //! cells          c0    |    c1    | c2          counts      3   |   0   | 6     of 6 slots: the last one is scaled up
 //! ```
 
 use super::MapGrid;
 
-/// Most cells of a map. A document with more tokens has several in each.
+/// The most cells of a map. In a document with more tokens several tokens share a cell.
 const MOST_CELLS: usize = 1 << 18;
-/// A count is a byte: cells with more slots count in steps of several.
+/// The largest count, since a count is a byte: with more slots per cell, counts are scaled down.
 const MOST_COUNT: usize = u8::MAX as usize;
 
 impl MapGrid {
-    /// A map without any layer yet, with cells of `tokens_per_cell` tokens; `ends16` has the end of each cell.
+    /// An empty map with cells of `tokens_per_cell` tokens; `ends16` holds the end of each cell.
     pub fn of_cells(
         layers: usize,
         kv_heads: usize,
@@ -27,7 +27,7 @@ impl MapGrid {
         }
     }
 
-    /// A map without any layer yet, of tokens that end at `ends16`, in as many cells as can be carried.
+    /// An empty map for tokens that end at `ends16`, with at most 2^18 cells.
     pub fn bounded(layers: usize, kv_heads: usize, ends16: Vec<u32>) -> Self {
         Self::with_most_cells(layers, kv_heads, ends16, MOST_CELLS)
     }
@@ -47,17 +47,18 @@ impl MapGrid {
         Self::of_cells(layers, kv_heads, tokens_per_cell, ends)
     }
 
-    /// Tokens that a cell stands for; the last one may have fewer. 1 but for very long documents.
+    /// Tokens of a cell; the last cell may have fewer. 1 except in very long documents.
     pub fn tokens_per_cell(&self) -> usize {
         self.tokens_per_cell
     }
 
-    /// Slots of a cell in one layer, as counts go: `kv_heads` for every token of it, and at most 255.
+    /// The count of a fully kept cell in one layer: `kv_heads` times its tokens, at most 255.
     pub fn slots_per_cell(&self) -> usize {
         (self.kv_heads * self.tokens_per_cell).min(MOST_COUNT)
     }
 
-    /// `[cells]` from `[tokens]`: what a layer keeps, as [`MapGrid::set_layer`] takes it. What is kept at all stays at least 1.
+    /// Converts the counts of a layer from `[tokens]` to `[cells]`, for [`MapGrid::set_layer`]. A cell with any kept
+    /// token counts at least 1.
     pub fn in_cells(&self, counts: Vec<u8>) -> Vec<u8> {
         if self.tokens_per_cell == 1 {
             return counts;

@@ -1,37 +1,37 @@
-//! A map as bytes, for a store: small, with a version and a checksum. Reading never panics, whatever the bytes are.
+//! Compact serialisation of a map, with a version and a checksum. Parsing never panics, whatever the bytes are.
 //!
 //! ```text
-//! "KMAP" 1 | layers kv_heads cells | end of each cell, as the step from the one before | per layer 0, or 1 and runs | sum
-//!                                                          a run: slots that keep, how many cells in a row
-//! "KMAP" 2 | layers kv_heads tokens_per_cell cells | and on as above: only where a cell has several tokens
+//! "KMAP" 1 | layers kv_heads cells | end of each cell, delta-coded | per layer 0, or 1 and runs | checksum
+//!                                    a run: slots that keep the cell, number of consecutive cells
+//! "KMAP" 2 | layers kv_heads tokens_per_cell cells | the rest as above; only if a cell has several tokens
 //! ```
 //!
-//! Numbers are LEB128 but for the sum, FNV-1a over everything before it, 8 bytes little endian.
+//! Numbers are LEB128, except the checksum: FNV-1a over everything before it, 8 bytes little endian.
 
 use super::MapGrid;
 
 const MAGIC: &[u8; 4] = b"KMAP";
 const VERSION: u8 = 1;
 const VERSION_OF_CELLS: u8 = 2;
-/// Counts that a map may unfold to. No document that a model reads comes near.
+/// The most counts that a map may expand to; far above any document that a model reads.
 const MOST_COUNTS: u64 = 1 << 30;
 
-/// Bytes that are no map.
+/// Errors of parsing a map.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GridBytesError {
     /// Not written by [`MapGrid::to_bytes`].
     #[error("these bytes are not a map")]
     NotAMap,
-    /// Written by another version.
+    /// Written by an unknown version.
     #[error("this map has version {0}, and {VERSION} and {VERSION_OF_CELLS} are understood")]
     Version(u8),
-    /// Damaged.
+    /// Damaged: the checksum or a field is invalid.
     #[error("this map is damaged")]
     Damaged,
 }
 
 impl MapGrid {
-    /// The map as bytes.
+    /// Serialises the map.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         let cells = (self.tokens_per_cell > 1).then_some(self.tokens_per_cell);
@@ -61,7 +61,7 @@ impl MapGrid {
         out
     }
 
-    /// The map that [`MapGrid::to_bytes`] wrote.
+    /// Parses the output of [`MapGrid::to_bytes`].
     ///
     /// # Errors
     /// [`GridBytesError`].
@@ -98,7 +98,7 @@ pub(super) fn checksum(bytes: &[u8]) -> u64 {
     })
 }
 
-/// What is still to be read. Everything gives `None` where the bytes do not fit.
+/// The bytes that are not parsed yet. All methods return `None` for invalid bytes.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -126,16 +126,13 @@ impl Fields<'_> {
 
     fn map(mut self, of_cells: bool) -> Option<MapGrid> {
         let (layers, kv_heads) = (self.number()?, self.number()?);
-        let tokens_per_cell = match of_cells {
-            true => self.number()?,
-            false => 1,
-        };
+        let tokens_per_cell = if of_cells { self.number()? } else { 1 };
         let cells = self.number()?;
-        // Their product is taken later on.
+        // The product is computed later and must not overflow.
         if kv_heads.checked_mul(tokens_per_cell)? > MOST_COUNTS {
             return None;
         }
-        // A cell and a layer take at least a byte each, so the bytes bound both before anything is allocated.
+        // A cell and a layer take at least one byte each, so the remaining bytes bound both before any allocation.
         let left = self.0.len() as u64;
         if cells > left || layers > left || cells.checked_mul(layers)? > MOST_COUNTS {
             return None;

@@ -1,13 +1,13 @@
-//! Figures over stretches of text: shares of a range, the strip of the whole document, the table of pages.
+//! Figures over ranges of text: shares of a range, the overview strip of the document, the table of pages.
 
 use std::ops::Range;
 
 use super::MapGrid;
 
-/// One line of a table: how much of a part of the document is kept.
+/// One row of a table: how much of a part of the document is kept.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableRow {
-    /// What the part is called.
+    /// Name of the part.
     pub name: String,
     /// Mean share of slots over the part's text, 0 to 1.
     pub mean: f32,
@@ -15,16 +15,17 @@ pub struct TableRow {
     pub max: f32,
 }
 
-/// A piece of text whose characters are kept equally often: one cell with those before it that have no width.
+/// A range of text whose characters have the same count: one cell together with the zero-width cells before it.
 struct Piece {
     range: Range<u64>,
-    /// Slots that keep it.
+    /// Slots that keep the piece.
     kept: u32,
 }
 
 impl MapGrid {
-    /// `[rows, 2]`: mean and largest share per row, 0 to 255 for 0 to 100 %. Every row covers an equal share of the text; a
-    /// cell counts as largest in every row it touches. What is kept at all is at least 1 in the largest, so that it can be seen.
+    /// `[rows, 2]`: mean and largest share per row, 0 to 255 for 0 to 100 %. Every row covers an equal part of the
+    /// text; a cell counts towards the largest share of every row that it touches. A nonzero largest share is at
+    /// least 1, so that it stays visible.
     pub fn strip(&self, rows: usize, layer: Option<usize>) -> Vec<u8> {
         let mut out = vec![0u8; rows * 2];
         let length = u64::from(self.ends16.last().copied().unwrap_or(0));
@@ -32,7 +33,7 @@ impl MapGrid {
         if length == 0 || slots == 0 || rows == 0 {
             return out;
         }
-        // In units of which a row has `length` and a UTF-16 code unit has `rows`: nothing is rounded.
+        // Integer arithmetic in units of which a row has `length` and a UTF-16 code unit has `rows`: no rounding.
         let scale = rows as u64;
         let mut sums = vec![0u128; rows];
         let mut most = vec![0u32; rows];
@@ -92,7 +93,7 @@ impl MapGrid {
             .collect()
     }
 
-    /// The pieces from the one that ends with cell `first` on; `first` has a width, or there is none.
+    /// The pieces, starting with the piece that ends with cell `first`; `first` must have nonzero width if it exists.
     fn pieces(&self, first: usize, layer: Option<usize>) -> impl Iterator<Item = Piece> + '_ {
         let plane = layer.and_then(|layer| self.layer(layer));
         let count = move |cell: usize| match (layer, plane) {

@@ -1,10 +1,10 @@
-//! The map against the slow and obvious way, over drawn maps; characters of several tokens; bytes that are no map.
+//! The map compared with a naive implementation, on random maps; characters of several tokens; invalid bytes.
 
 use super::*;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// A drawn map, and `[units][layers + 1]`: per UTF-16 unit the kept slots of every layer, then of all.
+/// A random map, and `[units][layers + 1]`: per UTF-16 unit the kept slots of every layer, then of all.
 fn drawn(random: &mut StdRng) -> (MapGrid, Vec<Vec<u32>>) {
     let layers = random.random_range(1..4);
     let kv_heads = random.random_range(1..5);
@@ -21,11 +21,14 @@ fn drawn(random: &mut StdRng) -> (MapGrid, Vec<Vec<u32>>) {
     let mut planes = vec![vec![0u8; tokens]; layers];
     for (layer, plane) in planes.iter_mut().enumerate() {
         if random.random_bool(0.8) {
-            // Twice: what was set before is replaced.
+            // Twice: the second call replaces the layer.
             for _ in 0..2 {
-                plane.fill_with(|| match random.random_bool(0.3) {
-                    true => random.random_range(0..=kv_heads as u8),
-                    false => 0,
+                plane.fill_with(|| {
+                    if random.random_bool(0.3) {
+                        random.random_range(0..=kv_heads as u8)
+                    } else {
+                        0
+                    }
                 });
                 grid.set_layer(layer, plane).unwrap();
             }
@@ -72,9 +75,10 @@ fn strips_and_shares_are_those_of_the_slow_way() {
                         most = most.max(kept[at]);
                     }
                 }
-                let (mean, max) = match slots > 0.0 && length > 0 {
-                    true => (sum / (end - start) / slots, f64::from(most) / slots),
-                    false => (0.0, 0.0),
+                let (mean, max) = if slots > 0.0 && length > 0 {
+                    (sum / (end - start) / slots, f64::from(most) / slots)
+                } else {
+                    (0.0, 0.0)
                 };
                 assert!((f64::from(strip[2 * row]) - mean * 255.0).abs() <= 0.5001);
                 assert!((f64::from(strip[2 * row + 1]) - max * 255.0).abs() <= 0.5001);
@@ -169,7 +173,7 @@ fn ends_count_utf16_and_broken_characters_have_no_width() {
         "a part after a whole character"
     );
     assert!(ends16("", &[]).is_empty());
-    // A character is as kept as its most kept token.
+    // A character has the count of its most kept token.
     let mut grid = MapGrid::new(1, 1, vec![1, 2, 2, 4, 5]);
     grid.set_layer(0, &[0, 0, 1, 0, 0]).unwrap();
     assert_eq!(grid.share_of(2..4), (1.0, 1.0));
@@ -218,7 +222,7 @@ fn bytes_that_are_no_map_are_refused() {
         MapGrid::from_bytes(b"KMAP\x09"),
         Err(GridBytesError::Version(9))
     );
-    // A right sum over drawn fields: nothing panics, nothing huge is allocated.
+    // A correct checksum over random fields: no panic, no huge allocation.
     for _ in 0..2000 {
         let mut drawn = b"KMAP".to_vec();
         drawn.push(random.random_range(1..3));
@@ -236,16 +240,19 @@ fn tokens_that_share_a_cell_keep_their_shares() {
         let kv_heads = random.random_range(1..9);
         let tokens = random.random_range(1..400usize);
         let most = random.random_range(1..60);
-        // Equally wide, so that a share of the text is a share of the tokens.
+        // Tokens of equal width, so that a share of the text is a share of the tokens.
         let ends: Vec<u32> = (1..=tokens as u32).map(|token| token * 3).collect();
         let mut fine = MapGrid::new(2, kv_heads, ends.clone());
         let mut coarse = MapGrid::with_most_cells(2, kv_heads, ends, most);
         assert!(coarse.cells() <= most, "{} of {most}", coarse.cells());
         for layer in 0..2 {
             let counts: Vec<u8> = (0..tokens)
-                .map(|_| match random.random_bool(0.2) {
-                    true => random.random_range(0..=kv_heads as u8),
-                    false => 0,
+                .map(|_| {
+                    if random.random_bool(0.2) {
+                        random.random_range(0..=kv_heads as u8)
+                    } else {
+                        0
+                    }
                 })
                 .collect();
             let cells = coarse.in_cells(counts.clone());
@@ -254,8 +261,8 @@ fn tokens_that_share_a_cell_keep_their_shares() {
         }
         let whole = |grid: &MapGrid| grid.share_of(0..3 * tokens as u32);
         let (exact, found) = (whole(&fine), whole(&coarse));
-        // Exact while a cell counts every slot; at most half a step of 255 a cell and layer where it does not, and what is kept at
-        // all is at least one step.
+        // Exact while a cell counts every slot; otherwise at most half a step of 255 per cell and layer, where any
+        // kept token counts at least one step.
         let steps = coarse.tokens_per_cell() * kv_heads > 255;
         let allowed = if steps {
             1.0 / 255.0
@@ -290,6 +297,6 @@ fn ten_million_tokens_are_carried_in_cells_that_show_one_of_them() {
     let strip = grid.strip(800, None);
     let seen: Vec<usize> = (0..800).filter(|&row| strip[2 * row + 1] > 0).collect();
     assert_eq!(seen, [7_654_321 * 800 / tokens as usize]);
-    // What a store would write.
+    // The size of a stored map.
     assert!(grid.to_bytes().len() < 1 << 20, "{}", grid.to_bytes().len());
 }

@@ -1,8 +1,9 @@
-//! Needles in haystacks: documents with one planted fact that a question asks for, at a chosen length and depth.
+//! Needle in a haystack: documents with one planted fact and a question about it, at a chosen length and depth.
 //!
-//! The haystack is ordinary text; the needle is a sentence of the kind that the model in the box reads ("The locker code of Ada
-//! Quimby is 4711."), and a few sentences of the same make about other people stand around it, so that a number alone is not
-//! enough. Not here: asking, scoring many methods (`kept eval needle`). The picture is in `picture.rs`.
+//! The haystack is ordinary text. The needle is a sentence of the kind that the built-in model was trained on ("The
+//! locker code of Ada Quimby is 4711."), surrounded by a few similar sentences about other people, so that finding
+//! any number is not enough. `kept eval needle` asks the questions and scores methods; `picture.rs` draws the
+//! results.
 
 mod picture;
 
@@ -14,10 +15,10 @@ use crate::{Engine, EngineError, Prompt};
 
 pub use picture::{NeedleCell, NeedleGrid, needle_picture};
 
-/// Other facts with the same attribute.
+/// Planted facts about other people with the same attribute.
 const DISTRACTORS: usize = 3;
 
-/// Tokens of template, question and planted sentences, about.
+/// Approximate tokens of template, question and planted sentences.
 const AROUND: usize = 110;
 
 /// Sentences of a paragraph.
@@ -61,12 +62,12 @@ pub struct Needle {
     pub document: String,
     /// The question.
     pub question: String,
-    /// What a right answer contains.
+    /// The value that a right answer contains.
     pub value: String,
 }
 
 impl Needle {
-    /// Whether `answer` names the value, and not as part of a longer number.
+    /// Whether `answer` contains the value as a word of its own, not as part of a longer number.
     pub fn is_in(&self, answer: &str) -> bool {
         answer
             .split(|c: char| !c.is_ascii_alphanumeric())
@@ -74,16 +75,16 @@ impl Needle {
     }
 }
 
-/// Ordinary text in sentences, each with its length in tokens.
+/// Ordinary text as sentences, each with its length in tokens.
 pub struct Haystack {
     sentences: Vec<(String, usize)>,
 }
 
 impl Haystack {
-    /// Cuts `text` into sentences and measures them with the engine's tokenizer.
+    /// Splits `text` into sentences and counts their tokens with the engine's tokenizer.
     ///
     /// # Errors
-    /// Where the model has no tokenizer that is understood.
+    /// If the model's tokenizer is missing or not supported.
     pub fn new(engine: &Engine, text: &str) -> Result<Self, EngineError> {
         let tokenizer = engine.model().tokenizer()?;
         let words: Vec<&str> = text.split_whitespace().collect();
@@ -91,7 +92,7 @@ impl Haystack {
         let mut sentences = Vec::new();
         for sentence in text.split_inclusive(". ") {
             let sentence = sentence.trim();
-            // Headings, numbered lists and endless sentences do not make a haystack.
+            // Headings, numbered lists and very long sentences are not used.
             if sentence.ends_with('.') && (30..600).contains(&sentence.len()) {
                 let tokens = tokenizer.encode(&format!(" {sentence}")).ids.len();
                 sentences.push((sentence.to_owned(), tokens));
@@ -105,14 +106,14 @@ impl Haystack {
         self.sentences.iter().map(|(_, tokens)| tokens).sum()
     }
 
-    /// A document that makes a prompt of about `length` tokens, with the needle at `depth` (0 the beginning, 1 the end). `None`
-    /// where the text has fewer tokens. The same `seed` gives the same fact and the same piece of text.
+    /// A document whose prompt has about `length` tokens, with the needle at `depth` (0 the beginning, 1 the end).
+    /// `None` if the text has fewer tokens. The same `seed` gives the same fact and the same part of the text.
     pub fn needle(&self, length: usize, depth: f64, seed: u64) -> Option<Needle> {
         self.planted(length.saturating_sub(AROUND), depth, seed)
     }
 
-    /// [`Haystack::needle`], with a sentence or two less where its prompt and an answer of `answer` tokens would pass the end of the
-    /// model's context.
+    /// [`Haystack::needle`], shortened by a sentence or two if prompt and an answer of `answer` tokens would exceed
+    /// the context length.
     ///
     /// # Errors
     /// As [`Prompt::of_any_length`].
@@ -133,7 +134,7 @@ impl Haystack {
             let prompt =
                 Prompt::of_any_length(engine.model(), document, question, false, &Stop::new())?;
             let over = prompt.len().saturating_sub(most);
-            // One that is meant to be longer stays so.
+            // A document that is requested longer than the context length is not shortened.
             if over == 0 || length + answer > engine.model().config().context || goal < over {
                 return Ok(Some(needle));
             }
@@ -141,7 +142,7 @@ impl Haystack {
         }
     }
 
-    /// The needle in sentences of `goal` tokens at most.
+    /// A document of sentences with at most `goal` tokens, with the needle.
     fn planted(&self, goal: usize, depth: f64, seed: u64) -> Option<Needle> {
         let mut rng = StdRng::seed_from_u64(seed);
         if goal > self.tokens() {
@@ -150,7 +151,7 @@ impl Haystack {
         let first = rng.random_range(0..self.sentences.len());
         let mut tokens = 0;
         let mut hay: Vec<&str> = Vec::new();
-        // Past the end of the text it goes on at the beginning.
+        // Wraps around at the end of the text.
         for (sentence, more) in self.sentences.iter().cycle().skip(first) {
             if tokens + more > goal {
                 break;

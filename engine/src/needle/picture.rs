@@ -1,36 +1,36 @@
-//! The needle grid as a picture: a small heat map for every method and budget, lengths across and depths down.
+//! The needle grid as a picture: a small heat map for every method and budget, lengths as columns, depths as rows.
 
 use crate::fidelity::pictures::svg::{
     Anchor, HAIR, HEAD, INK, MARGIN, QUIET, Svg, TRACK, cividis, ink_on, width_for,
 };
 
-/// Right answers of one method at one budget.
+/// Results of one method at one budget.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NeedleGrid {
     /// The method's label.
     pub method: String,
-    /// The budget, as it was asked for; empty for the full cache.
+    /// The budget, as the user entered it; empty for the full cache.
     pub budget: String,
-    /// `[depths][lengths]`
+    /// `[depths][lengths]`: the results.
     pub cells: Vec<Vec<NeedleCell>>,
 }
 
-/// Questions of one length and depth. Those whose budget the method refuses are not among them.
+/// Results of one length and depth. Questions whose budget the method refused are not counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NeedleCell {
-    /// Answered right.
+    /// Questions answered right.
     pub right: u32,
-    /// Asked.
+    /// Questions asked.
     pub asked: u32,
 }
 
 impl NeedleCell {
-    /// Share of right answers; `None` where nothing was asked.
+    /// Share of right answers; `None` without questions.
     pub fn share(self) -> Option<f64> {
         (self.asked > 0).then(|| f64::from(self.right) / f64::from(self.asked))
     }
 
-    /// Where the share of all such questions lies with 95 % confidence (Wilson's interval), if each question is a draw of its own.
+    /// The 95 % confidence interval of the share (Wilson), if questions are independent samples.
     pub fn interval(self) -> Option<(f64, f64)> {
         let share = self.share()?;
         let (n, z) = (f64::from(self.asked), 1.96f64);
@@ -42,7 +42,7 @@ impl NeedleCell {
 }
 
 impl NeedleGrid {
-    /// All cells together.
+    /// The sum of all cells.
     pub fn whole(&self) -> NeedleCell {
         let cells = self.cells.iter().flatten();
         cells.fold(NeedleCell::default(), |sum, cell| NeedleCell {
@@ -51,7 +51,7 @@ impl NeedleGrid {
         })
     }
 
-    /// Share of right answers over all cells, if there are any.
+    /// Share of right answers over all cells; `None` without questions.
     pub fn mean(&self) -> Option<f64> {
         self.whole().share()
     }
@@ -61,7 +61,7 @@ const CELL: (f64, f64) = (38.0, 17.0);
 const NAMES: f64 = 130.0;
 const GAP: f64 = 26.0;
 
-/// The picture: methods down, budgets across. `title` says what was measured.
+/// Draws the picture: methods as rows, budgets as columns. `title` names the measurement.
 pub fn needle_picture(
     title: &str,
     grids: &[NeedleGrid],
@@ -100,7 +100,7 @@ pub fn needle_picture(
             HAIR,
         );
         for grid in grids.iter().filter(|grid| grid.method == *method) {
-            // The full cache has no budget: it stands in the first column.
+            // The full cache has no budget: it is drawn in the first column.
             let column = budgets.iter().position(|b| *b == grid.budget).unwrap_or(0);
             let x = left + column as f64 * (wide + GAP);
             for (d, row) in grid.cells.iter().enumerate() {
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn an_interval_holds_the_share_and_narrows_with_questions() {
         let of = |right, asked| NeedleCell { right, asked }.interval().expect("asked");
-        // Wilson's interval of 8 in 10, as tables have it.
+        // Wilson's interval of 8 in 10, from published tables.
         let (low, high) = of(8, 10);
         assert!((low - 0.490).abs() < 1e-3 && (high - 0.943).abs() < 1e-3);
         assert_eq!(of(0, 4).0, 0.0);

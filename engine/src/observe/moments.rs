@@ -1,30 +1,30 @@
-//! The queries that are expected after a prompt: what those of the prompt were, turned to the positions to come.
+//! Expected queries after a prompt: statistics of the prompt's queries, rotated to future positions.
 
 use kept_kernels::{HeadShape, add_gram};
 use kept_models::RopeTable;
 use kept_policies::{Future, FutureQueries};
 
-/// Mean and covariance of queries before RoPE: sums in f64, of products by way of f32 within a chunk.
+/// Mean and covariance of queries before RoPE. Sums are f64; products are summed in f32 within a chunk.
 #[derive(Debug, Default)]
 pub struct QueryMoments {
     shape: Option<HeadShape>,
     rows: usize,
     /// `[q_heads, head_dim]`
     sums: Vec<f64>,
-    /// `[q_heads, head_dim, head_dim]`, lower triangle; empty where no covariance is wanted.
+    /// `[q_heads, head_dim, head_dim]`, lower triangle; empty without covariance.
     products: Vec<f64>,
     mean: Vec<f32>,
     covariance: Vec<f32>,
 }
 
 impl QueryMoments {
-    /// Floats (4 bytes) that all of it takes.
+    /// Size of all buffers in floats (4 bytes).
     pub fn floats(shape: HeadShape, covariance: bool) -> usize {
         let columns = shape.head_dim * usize::from(covariance) + 1;
         3 * shape.q_heads * shape.head_dim * columns
     }
 
-    /// Forgets everything; for `future` of a layer with these heads.
+    /// Resets everything for `future` in a layer with these heads.
     pub fn start(&mut self, shape: HeadShape, future: Future) {
         let (mean, square) = (
             shape.q_heads * shape.head_dim,
@@ -58,8 +58,8 @@ impl QueryMoments {
         }
     }
 
-    /// Adds `rows` rows whose sums `with` adds to those of the queries, `[q_heads, head_dim]`, and of their products, `[q_heads, head_dim, head_dim]`,
-    /// lower triangles, or nothing.
+    /// Adds `rows` rows. `with` adds their sums to those of the queries, `[q_heads, head_dim]`, and of the
+    /// products, `[q_heads, head_dim, head_dim]`, lower triangles, empty without covariance.
     pub(super) fn add_sums<E>(
         &mut self,
         rows: usize,
@@ -81,10 +81,10 @@ impl QueryMoments {
         all
     }
 
-    /// From now on `rows` rows came to `sums`, as [`QueryMoments::sums`] gave them.
+    /// Sets the sums over `rows` rows, as returned by [`QueryMoments::sums`].
     ///
     /// # Panics
-    /// When these are of another shape.
+    /// If the sums have a different shape.
     pub(super) fn restore(&mut self, rows: usize, sums: &[f64]) {
         self.rows = rows;
         let (means, mut triangles) = sums.split_at(self.sums.len());
@@ -100,7 +100,7 @@ impl QueryMoments {
         assert!(triangles.is_empty(), "sums of the same shape");
     }
 
-    /// The statistics, turned by `turn` where the model rotates.
+    /// Computes the statistics, rotated by `turn` if the model rotates the layer.
     pub fn finish(&mut self, turn: Option<&MeanRotation>) -> Option<FutureQueries<'_>> {
         let shape = self.shape?;
         let (dim, n) = (shape.head_dim, self.rows.max(1) as f64);
@@ -122,7 +122,7 @@ impl QueryMoments {
         }
         if let Some(turn) = turn {
             turn.rows(&mut self.mean, dim);
-            // R C R^T: turn every row of C, transpose (C is symmetric), turn every row again.
+            // R C R^T: rotate every row of C, transpose (C is symmetric), rotate every row again.
             for covariance in self.covariance.chunks_exact_mut(dim * dim) {
                 turn.rows(covariance, dim);
                 for i in 0..dim {
@@ -136,7 +136,7 @@ impl QueryMoments {
         Some(self.found())
     }
 
-    /// What [`QueryMoments::finish`] gave last.
+    /// The last result of [`QueryMoments::finish`].
     pub(super) fn found(&self) -> FutureQueries<'_> {
         FutureQueries {
             mean: &self.mean,
@@ -150,7 +150,7 @@ impl QueryMoments {
     }
 }
 
-/// The mean of the rotations at the positions after a prompt.
+/// The mean of the RoPE rotations at the positions after a prompt.
 #[derive(Debug)]
 pub struct MeanRotation {
     cos: Vec<f32>,
@@ -179,7 +179,7 @@ impl MeanRotation {
         }
     }
 
-    /// Turns every row of `x [rows, head_dim]`.
+    /// Rotates every row of `x [rows, head_dim]`.
     fn rows(&self, x: &mut [f32], head_dim: usize) {
         let rows = x.len() / head_dim;
         kept_kernels::rotate(x, rows, head_dim, &self.cos, &self.sin, self.pairing);

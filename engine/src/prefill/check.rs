@@ -1,8 +1,9 @@
-//! What a policy answered, held against what it may.
+//! Validation of a policy's selection.
 
 use kept_policies::{ClassTable, Entry, Pos, Retention};
 
-/// A policy's word is checked once, here: ascending, inside the prompt, no more than it may keep over all heads.
+/// Checks that the selected positions ascend, lie inside the prompt and do not exceed the budget over all
+/// heads.
 pub(super) fn check(retention: &Retention, tokens: usize, rows: usize, table: Option<ClassTable>) {
     let heads: Vec<&[Pos]> = match retention {
         Retention::Everything => return,

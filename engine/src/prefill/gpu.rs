@@ -1,9 +1,9 @@
-//! One reading on a GPU: the residual stream and one layer's keys and values live there, and so does what its queries
-//! look at. A residual stream that the GPU has no room for lies on the host, and each chunk's rows are brought and taken back. What a
-//! method is shown comes to the host, and the cut is the host's; the rows that are kept come there too, or stay, where the GPU will write
-//! the answer by itself.
+//! Prefill on a GPU. The residual stream, one layer's keys and values and their measurements are in device
+//! memory. If the residual stream does not fit, it is on the host and each chunk is uploaded and written
+//! back. Measurements are downloaded and the host runs the method. Kept rows are downloaded too, or stay on
+//! the device if the GPU can decode without the host.
 //!
-//! What a chunk does is [`Reader::read_chunk`](super::reader)'s, step for step.
+//! A chunk takes the same steps as [`Reader::read_chunk`](super::reader).
 
 mod asked;
 mod kept;
@@ -38,7 +38,7 @@ use prefetch::LayerPrefetcher;
 use residual::Residual;
 use transfer::{SENT_AT_ONCE, VaultWriteback};
 
-/// All buffers of one reading on a GPU.
+/// All device buffers of one prefill.
 pub(super) struct GpuReading<'a> {
     gpu: &'a GpuModel,
     rope: GpuRope,
@@ -57,62 +57,63 @@ pub(super) struct GpuReading<'a> {
     parts: AttentionScratch,
     /// `[w, q_heads, head_dim]`: the rotated queries of the observation window.
     window_queries: Buffer<f16>,
-    /// Rows of them that are there.
+    /// Rows in `window_queries`.
     window_rows: usize,
     scores: ScoresScratch,
-    /// `[q_heads, n]`: what some rows see.
+    /// `[q_heads, n]`: attention of the last rows.
     seen: Buffer<f32>,
-    /// Brings what is seen and summed.
+    /// Downloads attention and column sums.
     bringing: Readback<f32>,
-    /// `[q_heads, layer_input_tokens]`, at most `[q_heads, n]`: what all rows see, where that is asked for.
+    /// `[q_heads, layer_input_tokens]`, at most `[q_heads, n]`: attention of all rows, if a method needs it.
     column_sums: Buffer<f32>,
-    /// Numbers of them in this layer.
+    /// Length of the column sums in this layer.
     columns: usize,
     /// `[q_heads, chunk]`
     log_sum_exp: Buffer<f32>,
     /// `[kv_heads, n, words]`
     marks: Buffer<u64>,
-    /// Rows of a vault on their way here, where there may be one.
+    /// Uploads rows of a vault, if one may be used.
     staging: Option<UploadStaging>,
-    /// And of the layer behind, where the GPU has room for them.
+    /// Prefetches the next layer's rows of the vault, if the GPU has the memory.
     prefetch: Option<LayerPrefetcher>,
-    /// And those that are left in one.
+    /// Downloads rows for a vault that is written.
     writeback: Option<VaultWriteback>,
     /// Kept rows.
     kept: RowDestination,
-    /// Sums over queries before RoPE, for each request there is.
+    /// Sums over queries before RoPE, one for each distinct request.
     query_sums: Vec<(Future, QuerySums)>,
-    /// For answers about rows, if a method asks.
+    /// Scratch for computations on rows, if a method needs them.
     asked: Option<Mutex<asked::Scratch>>,
-    /// Brings all rows, where the host repeats the document, measures what no method is told, or keeps everything.
+    /// Downloads all rows of a layer: for a reconstruction, a method that reads copies, or one that keeps
+    /// everything.
     bringing_rows: Readback<f16>,
-    /// Numbers on their way to the host.
+    /// Staging buffer for downloads, on the host.
     halves: Vec<f16>,
 }
 
-/// Some tokens on their way through a layer.
+/// A chunk of tokens in a layer.
 pub(super) struct GpuChunk<'c> {
     pub(super) layer: usize,
-    /// First row, in the layer's keys.
+    /// First row, in the layer's keys and values.
     pub(super) first: usize,
-    /// Where it lies in the residual stream.
+    /// First row, in the residual stream.
     pub(super) at: usize,
     pub(super) count: usize,
-    /// Rows of the stream that pass the layer next, if any.
+    /// Residual stream rows of the layer's next chunk, if any.
     pub(super) next: Range<usize>,
-    /// Positions of the rows, where they are not the rows themselves.
+    /// Positions of the rows, if they differ from row indices.
     pub(super) positions: Option<&'c [u32]>,
-    /// Positions that a row sees, its own included.
+    /// Attention window of a sliding-window layer, in positions including the row's own.
     pub(super) window: Option<usize>,
-    /// How many of the chunk's last rows go on to the rest of the layer.
+    /// How many of the chunk's last rows need the rest of the layer (attention output and MLP).
     pub(super) needed: usize,
-    /// How many of its last rows belong to the observed window.
+    /// How many of its last rows belong to the observation window.
     pub(super) observed: usize,
     pub(super) column_sums: bool,
 }
 
 impl<'a> GpuReading<'a> {
-    /// Everything is allocated here but the kept rows. The residual stream is still to be written.
+    /// Allocates everything except the kept rows. The residual stream is uninitialised.
     pub(super) fn new(
         gpu: &'a GpuModel,
         model: &Model,
@@ -122,13 +123,14 @@ impl<'a> GpuReading<'a> {
         Self::on(gpu.device(), gpu, model, rope, sizes)
     }
 
-    /// What it would take of the GPU at its worst moment, without the weights: with all rows that are kept, where they stay there.
+    /// Peak device memory of a prefill without the weights, including all kept rows if they stay on the
+    /// device.
     pub(super) fn bytes_for(
         gpu: &'a GpuModel,
         model: &Model,
         sizes: &Sizes,
     ) -> Result<u64, DeviceError> {
-        // A table's bytes are the same for every position.
+        // A RoPE table has the same size for every position.
         let a_position = RopeTable::new(model.config(), 1);
         let only = std::slice::from_ref(sizes);
         let with = |gpu_plan: &[LayerCapacity]| {
@@ -138,16 +140,17 @@ impl<'a> GpuReading<'a> {
                 Ok(reading)
             })
         };
-        let gpu_plan = match sizes.rows_on_gpu {
-            true => sizes.gpu_decode_plan().layers,
-            false => Vec::new(),
+        let gpu_plan = if sizes.rows_on_gpu {
+            sizes.gpu_decode_plan().layers
+        } else {
+            Vec::new()
         };
         let repeated = match &sizes.reconstruction_plan {
             Some(plan) => ReconstructionPass::gpu_bytes(gpu, model, sizes, plan)?,
             None => 0,
         };
         let taken = match sizes.has_score_pass {
-            // The first reading repeats the document and keeps nothing, the second is the other way around.
+            // The first pass runs the reconstruction and keeps nothing; the second pass is the opposite.
             true => (with(&[])? + repeated).max(with(&gpu_plan)?),
             false => with(&gpu_plan)? + repeated,
         };
@@ -155,7 +158,7 @@ impl<'a> GpuReading<'a> {
         Ok(taken + (positions - 1) * a_position.bytes())
     }
 
-    /// [`GpuReading::new`] with everything in memory of `device`, which is the GPU or stands for it.
+    /// [`GpuReading::new`] with all buffers on `device`: the GPU or a dry run of it.
     fn on(
         device: &Device,
         gpu: &'a GpuModel,
@@ -220,7 +223,7 @@ impl<'a> GpuReading<'a> {
         self.heads.q_heads * self.heads.head_dim
     }
 
-    /// Bytes on the GPU, the weights' apart.
+    /// Device bytes without the weights.
     pub(super) fn bytes(&self) -> u64 {
         let floats = [
             &self.attention,
@@ -247,22 +250,23 @@ impl<'a> GpuReading<'a> {
             + self.scores.bytes()
     }
 
-    /// Whether layers are brought ahead.
+    /// Whether the next layer's rows are prefetched.
     pub(super) fn prefetches(&self) -> bool {
         self.prefetch.is_some()
     }
 
-    /// Begins to bring the first `tokens` tokens' rows of `layer` of the vault.
+    /// Starts to prefetch the rows of the first `tokens` tokens of `layer` from the vault.
     pub(super) fn start_prefetch(
         &mut self,
         (vault, layer, tokens): (Vault, usize, usize),
     ) -> Result<(), EngineError> {
         let staging = self.staging.take().expect("a reading with a vault");
-        let prefetch = self.prefetch.as_mut().expect("layers are brought ahead");
+        let prefetch = self.prefetch.as_mut().expect("prefetch is enabled");
         prefetch.bring((vault, layer, tokens), staging)
     }
 
-    /// The vault of a layer that was brought, whose rows are there now, and what it holds of the layer besides; `None` where none was.
+    /// Finishes a prefetch: the rows are then in `keys` and `values`. Returns the vault and its other numbers
+    /// for the layer; `None` if no prefetch was started.
     pub(super) fn brought(&mut self) -> Result<Option<(Vault, LayerNumbers)>, EngineError> {
         let device = self.device();
         let Some(prefetch) = &mut self.prefetch else {
@@ -275,8 +279,8 @@ impl<'a> GpuReading<'a> {
         }))
     }
 
-    /// Begins a layer of whose known tokens the host has the column sums `[q_heads, n]` and, of those that are observed,
-    /// `window_queries`.
+    /// Begins a layer. `column_sums [q_heads, n]` and `window_queries` (rotated) hold what the host has for
+    /// the tokens whose rows come from the vault.
     pub(super) fn begin(
         &mut self,
         column_sums: &[f32],
@@ -290,7 +294,7 @@ impl<'a> GpuReading<'a> {
         Ok(())
     }
 
-    /// Projects a chunk's rows, and adds up queries before RoPE as `wanted`.
+    /// Computes q, k and v of a chunk's rows, and adds the queries before RoPE to the sums `wanted`.
     pub(super) fn project(
         &mut self,
         chunk: &GpuChunk<'_>,
@@ -307,7 +311,7 @@ impl<'a> GpuReading<'a> {
         wanted.try_for_each(|future| self.add_queries(future, first..first + count))
     }
 
-    /// The chunk's queries as they are now, `[count, q_heads, head_dim]`, on the host.
+    /// Downloads the chunk's queries `[count, q_heads, head_dim]` in their current state (rotated or not).
     pub(super) fn bring_queries(
         &mut self,
         count: usize,
@@ -319,7 +323,7 @@ impl<'a> GpuReading<'a> {
         Ok(())
     }
 
-    /// Turns what was projected and stores keys and values; the queries that are observed are put aside.
+    /// Applies RoPE, stores keys and values, and copies the observed queries to `window_queries`.
     pub(super) fn store(&mut self, chunk: &GpuChunk<'_>) -> Result<(), DeviceError> {
         let &GpuChunk {
             layer,
@@ -350,7 +354,7 @@ impl<'a> GpuReading<'a> {
         Ok(())
     }
 
-    /// Attention and the rest of the layer, for the rows that are needed. Asked for only: [`GpuReading::wait`] waits.
+    /// Attention and the rest of the layer, for the needed rows. Asynchronous: [`GpuReading::wait`] waits.
     pub(super) fn attend(&mut self, chunk: &GpuChunk<'_>) -> Result<(), DeviceError> {
         let &GpuChunk {
             layer,
@@ -404,7 +408,7 @@ impl<'a> GpuReading<'a> {
         Ok(())
     }
 
-    /// Waits for what was asked for: nothing runs further ahead than a person who stops it wants to wait.
+    /// Waits for all submitted work. Called per chunk, so that a stop takes effect quickly.
     pub(super) fn wait(&self) -> Result<(), DeviceError> {
         self.device().wait()
     }

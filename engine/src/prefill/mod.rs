@@ -1,9 +1,11 @@
-//! Prefill: layers outside, chunks inside, each layer cut right after its own attention.
+//! Prefill: the outer loop runs over layers, the inner one over chunks of tokens. Each layer's cache is
+//! compacted right after the layer's own attention.
 //!
-//! At any moment one layer's full keys and values exist, beside the residual stream of the whole prompt. The result is exact:
-//! a layer's attention sees all of its keys, whatever the layers before it kept.
+//! At any moment, the full keys and values of one layer exist, plus the residual stream of the whole prompt.
+//! The result is exact: a layer's attention sees all of its keys, whatever the layers before it kept.
 //!
-//! Layers that attend to the last positions only (Gemma) are read in the same way and keep those: no method sees them.
+//! Sliding-window layers (Gemma) are read in the same way and keep the positions of their window; methods do
+//! not see these layers.
 //!
 //! ```text
 //! residual [n, width] --layer 0: chunk, chunk, chunk--> residual --layer 1: ...--> last row -> logits
@@ -42,10 +44,11 @@ use progress::ReadingProgress;
 use reader::{Read, Reader};
 pub(crate) use reconstruction::ReconstructionPass;
 
-/// Tokens that run through a layer together: enough for the matrix kernels, small enough for the scratch.
+/// Tokens that run through a layer together: enough for the matrix kernels, few enough for small scratch
+/// buffers.
 pub(crate) const CHUNK: usize = 512;
 
-/// What is to be read, and how it is cut.
+/// The input of a prefill and the method that compacts its cache.
 pub struct Prefill<'a> {
     /// The model.
     pub model: &'a Model,
@@ -53,55 +56,58 @@ pub struct Prefill<'a> {
     pub ids: &'a [u32],
     /// The method.
     pub policy: &'a mut dyn Policy,
-    /// Rows per kv head and layer on average.
+    /// Rows per KV head and layer on average.
     pub budget: usize,
     /// Tokens that may follow the prompt.
     pub max_new_tokens: usize,
     /// Rotation for every position of the prompt.
     pub rope: &'a RopeTable,
-    /// Tokens behind the question ([`crate::Prompt::tail`]); 0 where there is no template.
+    /// Tokens after the question ([`crate::Prompt::tail`]); 0 without a chat template.
     pub tail: usize,
-    /// Positions of the document; `None` takes all of the prompt for it.
+    /// Positions of the document; `None` treats the whole prompt as the document.
     pub document: Option<Range<usize>>,
-    /// Keep the last layer's output of every row, not only of the last: for logits of the whole prompt.
+    /// Return the last layer's output of every row instead of the last row only, for logits of the whole
+    /// prompt.
     pub every_row: bool,
     /// Tokens per chunk; the result does not depend on it.
     pub chunk: usize,
-    /// The vaults that may be used and added to, if any.
+    /// Vaults to read from and write to, if any.
     pub vault: Option<VaultAccess<'a>>,
-    /// How kept rows are stored.
+    /// Type of the kept rows.
     pub cache: CacheType,
-    /// Bytes of a GPU that weights and reading may take; all that are free where none are named.
+    /// Bytes of GPU memory for weights and prefill; `None` allows all free memory.
     pub gpu_memory: Option<u64>,
 }
 
-/// A prompt that was read.
+/// Result of a prefill.
 pub struct PrefillOutcome {
-    /// The kept rows; on a GPU alone, where that read them and the method leaves all of the answer to it.
+    /// The kept rows. They are on the GPU only, if the GPU read the prompt and can decode without the host.
     pub cache: CompactCache,
     /// What was kept.
     pub map: RetentionMap,
     /// `[width]`, or `[n, width]` with `every_row`: the last layer's output, before the final norm.
     pub hidden: Vec<f32>,
-    /// Rows per kv head that the method may keep, per layer.
+    /// Rows per KV head that the method may keep, per layer.
     pub rows: Vec<usize>,
     /// Time spent observing, selecting and gathering.
     pub selecting: Duration,
-    /// Time that reading took, selecting included; where several methods cut it, as if this one had been alone.
+    /// Duration of the prefill, including `selecting`. With several methods on one prefill, the duration that
+    /// this method would have had alone.
     pub reading: Duration,
     /// Memory, by category.
     pub ledger: MemoryLedger,
-    /// What a person should know of this reading, one sentence each.
+    /// Messages for the user about this prefill, one sentence each.
     pub notes: Vec<String>,
-    /// The document's repetition, where the method asked for one and `every_row` for its output.
-    pub repeated: Option<Repeated>,
-    /// What came from the vault and went there, if there is one.
+    /// The reconstruction of the document, if the method needs one and `every_row` is set.
+    pub repeated: Option<Reconstructed>,
+    /// What was read from and written to the vault; `None` without a vault.
     pub vault: Option<VaultUse>,
 }
 
-/// The document's repetition: every chunk is read behind the document as if no other had been.
-pub struct Repeated {
-    /// The chunks, and the rows of each.
+/// Output of the reconstruction pass: the document repeated in chunks. Every chunk is read directly after the
+/// document, independently of the other chunks.
+pub struct Reconstructed {
+    /// The chunks and the rows of each chunk.
     pub segments: Vec<Segment>,
     /// `[rows]`: token ids.
     pub ids: Vec<u32>,
@@ -109,23 +115,23 @@ pub struct Repeated {
     pub hidden: Vec<f32>,
 }
 
-/// One of several methods that cut the same reading.
+/// One of several methods that share a prefill.
 pub struct Cut<'a> {
     /// The method.
     pub policy: &'a mut dyn Policy,
-    /// Rows per kv head and layer on average.
+    /// Rows per KV head and layer on average.
     pub budget: usize,
-    /// How its rows are stored.
+    /// Type of its kept rows.
     pub cache: CacheType,
 }
 
 impl Prefill<'_> {
-    /// Tokens that run through a layer together, unless a reading says otherwise.
+    /// Tokens that run through a layer together, by default.
     pub const CHUNK: usize = CHUNK;
 }
 
 impl<'a> Prefill<'a> {
-    /// Reading `ids` with the usual chunks, for an answer of up to `max_new_tokens` tokens.
+    /// A prefill of `ids` in chunks of the default size, for an answer of up to `max_new_tokens` tokens.
     pub fn new(
         model: &'a Model,
         ids: &'a [u32],
@@ -151,27 +157,27 @@ impl<'a> Prefill<'a> {
         }
     }
 
-    /// The same reading, with at most `memory` bytes of a GPU.
+    /// Limits GPU memory to `gpu_memory` bytes.
     pub fn with_gpu_memory(self, gpu_memory: Option<u64>) -> Self {
         Self { gpu_memory, ..self }
     }
 
-    /// The same reading, with kept rows stored as `cache`.
+    /// Sets the type of the kept rows.
     pub fn with_cache(self, cache: CacheType) -> Self {
         Self { cache, ..self }
     }
 
-    /// The same reading, with vaults.
+    /// Sets the vaults.
     pub fn with_vault(self, vault: Option<VaultAccess<'a>>) -> Self {
         Self { vault, ..self }
     }
 
-    /// The same of a prompt whose last `tail` tokens are the template's.
+    /// Sets the number of tokens that the template puts after the question.
     pub fn with_tail(self, tail: usize) -> Self {
         Self { tail, ..self }
     }
 
-    /// The same reading, of a prompt whose document stands at `document`.
+    /// Sets the positions of the document.
     pub fn with_document(self, document: Range<usize>) -> Self {
         Self {
             document: Some(document),
@@ -179,12 +185,12 @@ impl<'a> Prefill<'a> {
         }
     }
 
-    /// The same reading, in chunks of `chunk` tokens.
+    /// Sets the chunk size in tokens.
     pub fn with_chunk(self, chunk: usize) -> Self {
         Self { chunk, ..self }
     }
 
-    /// Reads the prompt. `progress` hears about it; `stop` ends it within about a tenth of a second.
+    /// Reads the prompt. `progress` receives events; a request of `stop` takes effect within about 0.1 s.
     pub fn run(
         self,
         progress: &mut dyn FnMut(crate::Event),
@@ -193,7 +199,7 @@ impl<'a> Prefill<'a> {
         self.run_watched(&mut EventSink(progress), stop)
     }
 
-    /// Reads the prompt; `watch` hears about progress and every layer that is cut. `stop` as in [`Prefill::run`].
+    /// Reads the prompt. `watch` receives progress and every compacted layer; `stop` as in [`Prefill::run`].
     pub fn run_watched(
         self,
         watch: &mut dyn Watch,
@@ -219,7 +225,7 @@ impl<'a> Prefill<'a> {
             rope: self.rope,
             every_row: self.every_row,
         };
-        // Logits of every row need every row to run through the model.
+        // Logits of every row need every row to run through the model, so the vault is not used.
         let mut prefix = match &self.vault {
             Some(access) if !self.every_row => Prefix::open(access, read, &sizes, &prompt),
             _ => Prefix::none(prompt.tokens),
@@ -242,7 +248,7 @@ impl<'a> Prefill<'a> {
         Ok(outcome.expect("one method, one outcome"))
     }
 
-    /// The prompt as the method knows it.
+    /// The prompt's shape for the method.
     fn shape(&self) -> PromptShape {
         shape(
             self.ids,
@@ -253,7 +259,7 @@ impl<'a> Prefill<'a> {
     }
 }
 
-/// A prompt as methods know it; without a known place of the document all of it is the document.
+/// The prompt's shape for methods; without `document`, the whole prompt is the document.
 fn shape(
     ids: &[u32],
     document: Option<Range<usize>>,
@@ -271,17 +277,17 @@ fn shape(
     }
 }
 
-/// One reading that several methods cut, each layer after its own attention: what takes the time, running every token through
-/// the model, happens once. Each outcome is, to the bit, that of a [`Prefill`] of its own. Methods that read in their own way (they
-/// drop tokens, or have the document repeated) read alone.
+/// One prefill for several methods. Every token runs through the model once, and each layer is compacted by
+/// every method after its attention. Each outcome is bit-identical to that of a separate [`Prefill`]. Methods
+/// that change the prefill itself (that drop tokens or need a reconstruction) get a separate one.
 pub struct SharedPrefill<'a> {
     /// The model.
     pub model: &'a Model,
     /// `[n]`: the prompt.
     pub ids: &'a [u32],
-    /// Where the document stands in it; `None` where that is not known.
+    /// Positions of the document; `None` if unknown.
     pub document: Option<Range<usize>>,
-    /// Tokens behind the question ([`crate::Prompt::tail`]); 0 where there is no template.
+    /// Tokens after the question ([`crate::Prompt::tail`]); 0 without a chat template.
     pub tail: usize,
     /// Tokens that may follow the prompt.
     pub max_new_tokens: usize,
@@ -290,12 +296,12 @@ pub struct SharedPrefill<'a> {
 }
 
 impl SharedPrefill<'_> {
-    /// Reads the prompt; in the order of `cuts` what each method made of it, or why it refuses its budget or type of rows
-    /// ([`EngineError::is_refusal`]). Seconds are what each method would take alone: what several asked for and was measured once
-    /// counts for each of them.
+    /// Reads the prompt. Returns, in the order of `cuts`, each method's outcome or its refusal of the budget
+    /// or row type ([`EngineError::is_refusal`]). Durations are those of each method alone: a measurement
+    /// that several methods share counts for each of them.
     ///
     /// # Errors
-    /// As [`Prefill::run`], but for refusals.
+    /// As [`Prefill::run`], except refusals.
     pub fn run(
         &self,
         cuts: Vec<Cut<'_>>,
@@ -373,8 +379,8 @@ impl SharedPrefill<'_> {
     }
 }
 
-/// Layer by layer: all tokens through the layer, then every method's cut. A method that surveys is the only one, and its first
-/// reading only measures.
+/// Layer by layer: all tokens through the layer, then every method's selection. A method with a score pass is
+/// the only method, and its first prefill only measures.
 fn read_and_cut(
     read: Read<'_>,
     mut sizes: Vec<Sizes>,
@@ -391,10 +397,10 @@ fn read_and_cut(
     let mut maps = vec![RetentionMap::new(n, kv_heads); cuts.len()];
     let mut layers: Vec<Vec<CompactLayer>> = cuts.iter().map(|_| Vec::new()).collect();
     let mut selecting = vec![Duration::ZERO; cuts.len()];
-    // What was spent on selecting by all of them: measuring once though several asked.
+    // Total selection time; shared measurements count once.
     let mut spent = Duration::ZERO;
     let mut progress = ReadingProgress::new(&sizes[0], read.model, read.rope);
-    let (mut surveyed, mut repeated) = (None, None);
+    let (mut score_pass, mut repeated) = (None, None);
     if sizes[0].has_score_pass {
         let started = Instant::now();
         let mut reader = Reader::new(read, &sizes, prefix, &mut progress)?;
@@ -405,7 +411,7 @@ fn read_and_cut(
             }
         }
         reader.end();
-        surveyed = Some(reader.ledger());
+        score_pass = Some(reader.ledger());
         repeated = reader.into_output()?.1;
         sizes[0].allocate_budget(&mut *cuts[0].policy);
         selecting[0] += started.elapsed();
@@ -446,8 +452,8 @@ fn read_and_cut(
     }
     reader.end();
     let last = reader.ledger();
-    let reading = match surveyed {
-        // The kept rows are of the second reading.
+    let reading = match score_pass {
+        // Host memory is that of the first pass; the kept rows of the second pass are added below.
         Some(first) => MemoryLedger {
             gpu: first.gpu.max(last.gpu),
             ..first
@@ -466,7 +472,7 @@ fn read_and_cut(
             let cache = CompactCache {
                 layers,
                 next: Pos(n as u32),
-                turned_from: Pos(0),
+                window_rope_origin: Pos(0),
                 reassigned: sizes.positions == Positions::Reassigned,
                 widest: sizes.max_capacity,
                 kind: sizes.cache,

@@ -1,4 +1,4 @@
-//! What of a reading lies on a GPU and what on the host, and what that takes of the GPU.
+//! Placement of a prefill's buffers on GPU or host, and the GPU memory that they take.
 
 use kept_models::Model;
 
@@ -6,24 +6,25 @@ use super::gpu::GpuReading;
 use crate::EngineError;
 use crate::sizes::Sizes;
 
-/// Bytes that reading by these sizes takes of the GPU that has the model's weights; 0 where there is none.
+/// Bytes of GPU memory that a prefill of these sizes takes, without the weights; 0 for a model on the CPU.
 pub(crate) fn gpu_bytes(model: &Model, sizes: &Sizes) -> Result<u64, EngineError> {
     let gpu = model.gpu();
     let bytes = gpu.map(|gpu| GpuReading::bytes_for(gpu, model, sizes));
     Ok(bytes.transpose()?.unwrap_or(0))
 }
 
-/// Where parts of a reading lie.
+/// Placement of the movable parts of a prefill.
 #[derive(Clone, Copy)]
 struct Placement {
     rows_on_gpu: bool,
     residual_on_host: bool,
-    /// Whether a layer of the vault is brought while another is looked at.
+    /// Whether the next layer's vault rows are prefetched while a layer is computed.
     prefetch: bool,
 }
 
-/// By what it costs to do without: the bus that waits while the host chooses; a residual stream that travels while the GPU computes; kept
-/// rows that come one layer after the other, and go there again.
+/// In order of preference: without prefetch, the bus idles while the host selects; a residual stream on the
+/// host is copied while the GPU computes; kept rows on the host are downloaded layer by layer and uploaded
+/// again for decoding.
 const PLACES: [Placement; 6] = [
     Placement::of(true, false, true),
     Placement::of(false, false, true),
@@ -43,8 +44,8 @@ impl Placement {
     }
 }
 
-/// Says what of a reading by these sizes a GPU has, and what lies on the host, where it has less than everything takes: of its free
-/// memory, or of `memory` bytes for weights and reading. Where nothing fits, it is what takes the least.
+/// Sets the first placement of [`PLACES`] that fits into the GPU's free memory, or into `memory` bytes for
+/// weights and prefill. If none fits, sets the one that takes the least.
 pub(crate) fn place_on_gpu(
     model: &Model,
     sizes: &mut Sizes,
@@ -77,7 +78,7 @@ pub(crate) fn place_on_gpu(
             least = Some((bytes, places));
         }
     }
-    // Nothing fits: what is missing is what is missing at least.
+    // No placement fits: the error should report the smallest shortage.
     if let Some((_, places)) = least {
         place(sizes, places);
     }

@@ -1,14 +1,15 @@
-//! What a reading takes from the vault and leaves there: the rows of the tokens that every prompt on the document begins with.
+//! The vault's part in a prefill: it provides and stores the rows of the prefix, the tokens with which every
+//! prompt on the document begins.
 //!
 //! ```text
 //! prompt   template document ............................ | between question tail
-//!          known: rows from a vault | read, and kept      | read
+//!          known: rows from a vault | read, and stored    | read
 //!          0                        known            tokens                      n
 //! ```
 //!
-//! Chunks end at the prefix's end, and what follows is multiplied in the same way whether or not the prefix was just read: so a
-//! first question and a later one compute the same of the same rows. Nothing that goes wrong with a vault costs an answer: it is
-//! noted, and the document is read.
+//! Chunks end at the prefix's end, and the rest of the prompt uses the same kernels whether or not the prefix
+//! was just read. The first question and later ones therefore compute the same results from the same rows. A
+//! vault error never fails a question: it becomes a note, and the document is read.
 
 mod estimated;
 mod request;
@@ -31,47 +32,48 @@ use crate::vault::{
 use request::MeasurementRequest;
 pub(super) use writing::Learned;
 
-/// Whether `model` could have left `vault`.
+/// Whether `vault` was written by a model of the shape of `model`.
 fn is_of(vault: &Vault, model: &Model) -> bool {
     let windows = model.config().kinds.iter().map(|kind| kind.window);
     vault.is_of(head_shape(model).into(), windows)
 }
 
-/// Rows behind the prefix up to which weights are multiplied where they lie: rearranging them costs more than it saves.
+/// With up to this many rows after the prefix, weights are multiplied in their original layout: rearranging
+/// them would cost more than it saves.
 pub(super) const FEW_ROWS: usize = 64;
 
-/// See the head of this file.
+/// The state of the vault in one prefill; see the module documentation.
 pub(super) struct Prefix {
-    /// Tokens up to the document's end; all of the prompt where there are no vaults.
+    /// Tokens up to the document's end; the whole prompt without vaults.
     tokens: usize,
     /// Tokens whose rows come from `vault`.
     known: usize,
-    /// How rows are stored, where there are vaults.
+    /// Type of the stored rows; `None` without vaults.
     kind: Option<PackedRows>,
-    /// While the next layer's rows are brought ahead, whoever brings them has it.
+    /// `None` while a prefetch owns the vault.
     vault: Option<Vault>,
-    /// What the vault is.
+    /// Shape of `vault`.
     shape: Option<VaultShape>,
-    /// Whether `vault` is of exactly this prefix.
+    /// Whether `vault` holds exactly this prefix.
     same: bool,
-    /// What the vault holds of this layer beside its rows.
+    /// The vault's measurements and queries of the current layer.
     numbers: LayerNumbers,
-    /// Measurements that are taken from the vault.
+    /// Measurements taken from the vault.
     taken: Vec<Measurement>,
     writer: Option<VaultWriter>,
-    /// `[.., q_heads, head_dim]`: rotated queries of the last tokens before `tokens`, where they are written.
+    /// `[.., q_heads, head_dim]`: rotated queries of the last tokens before `tokens`, for `writer`.
     queries: Vec<f32>,
     width: usize,
     notes: Vec<String>,
-    /// Bytes of memory that all of it takes.
+    /// Bytes of all vault buffers.
     buffers: u64,
-    /// Bytes of the vault that there is in the end.
+    /// Bytes of the vault file after the prefill.
     bytes: u64,
     written: bool,
 }
 
 impl Prefix {
-    /// Of a reading of `tokens` tokens without vaults.
+    /// A prefill of `tokens` tokens without vaults.
     pub(super) fn none(tokens: usize) -> Self {
         Self {
             tokens,
@@ -92,7 +94,8 @@ impl Prefix {
         }
     }
 
-    /// Finds what is known of the document and begins a vault where something will be learned. Nothing is read yet but a footer.
+    /// Finds the document's vault and begins a new one if this prefill adds something to it. Reads only the
+    /// footer of a file.
     pub(super) fn open(
         access: &VaultAccess<'_>,
         read: Read<'_>,
@@ -146,23 +149,23 @@ impl Prefix {
         prefix
     }
 
-    /// There are vaults, of rows stored as `kind`, and what they hold ends at `tokens`.
+    /// Enables vaults: prefix of `tokens` tokens, rows stored as `kind`.
     fn stand_at(&mut self, tokens: usize, kind: PackedRows, model: &Model) {
         self.tokens = tokens;
         self.kind = Some(kind);
         self.width = head_shape(model).q_heads * head_shape(model).head_dim;
     }
 
-    /// The sizes of a reading behind what is known.
+    /// Adapts `sizes` to the rows from the vault.
     pub(super) fn sizes(&self, mut sizes: Sizes) -> Sizes {
-        sizes.begin_behind(self.known, self.buffers, self.knows_repetition());
+        sizes.begin_behind(self.known, self.buffers, self.knows_reconstruction());
         let mut sizes = sizes.with_vault(self.kind);
         sizes.rearranges = self.rearranges(&sizes);
         sizes.may_prefetch(self.prefetch_bytes());
         sizes
     }
 
-    /// How far `vault` serves.
+    /// Determines how many tokens and which measurements of `vault` can be used.
     fn use_vault(
         &mut self,
         vault: Vault,
@@ -173,12 +176,13 @@ impl Prefix {
         let shape = vault.shape();
         let mut known = shared(vault.ids(), ids);
         self.same = known == ids.len() && shape.tokens == known;
-        // A window that reaches further back than queries are stored has these tokens read again.
+        // If the observation window reaches further back than the stored queries, its tokens are read again.
         let from = prompt.tokens - request.query_rows;
         if from < known && from < shape.tokens - shape.queries {
             known = from;
         }
-        // Of a layer with a window there must be what its next token sees, and what a vault of this prompt keeps.
+        // A sliding-window layer needs the positions that the next token sees and that a vault of this prompt
+        // keeps.
         let there = |(layer, window): (usize, &Option<usize>)| {
             window.is_none_or(|window| {
                 let kept = VaultShape::kept(Some(window), self.tokens).start;
@@ -188,7 +192,8 @@ impl Prefix {
         if known < FEW_SHARED || !shape.windows.iter().enumerate().all(there) {
             known = 0;
         }
-        // Sums over tokens go on where they are of all tokens that are used; a repetition and scores are those of one document.
+        // Sums over tokens can be continued if they cover exactly the tokens used; reconstructions and scores
+        // belong to one document.
         let holds = |m: &&Measurement| shape.measurements.contains(m);
         let (own, sums): (Vec<Measurement>, Vec<Measurement>) =
             (request.measurements.iter()).partition(|m| m.is_of_one_document());
@@ -208,18 +213,15 @@ impl Prefix {
             known = 0;
         }
         self.known = known;
-        // Without any use it is let go: an open one cannot be removed.
+        // An unused vault is dropped: an open file cannot be removed.
         if self.same || known > 0 {
-            self.bytes = match self.same {
-                true => vault.bytes(),
-                false => 0,
-            };
+            self.bytes = if self.same { vault.bytes() } else { 0 };
             self.shape = Some(vault.shape().clone());
             self.vault = Some(vault);
         }
     }
 
-    /// The shape of the vault that this reading can leave, if it learns anything.
+    /// Shape of the vault that this prefill can write; `None` if it adds nothing.
     fn learns(&self, model: &Model, request: &MeasurementRequest) -> Option<VaultShape> {
         let old = self.vault.as_ref().map(Vault::shape);
         let of_same = old.filter(|_| self.same).map(|old| &old.measurements);
@@ -227,7 +229,7 @@ impl Prefix {
         let new = request.everywhere.iter();
         let new = new.filter(|m| !measurements.contains(m)).copied();
         let new: Vec<Measurement> = new.collect();
-        // Scores alone are not worth a copy of all rows: these give them again.
+        // Scores alone are not worth a copy of all rows: they can be recomputed from the rows.
         if self.same && new.iter().all(Measurement::is_scores) {
             return None;
         }
@@ -253,7 +255,7 @@ impl Prefix {
         })
     }
 
-    /// Tokens up to the document's end; all of the prompt where there are no vaults.
+    /// Tokens up to the document's end; the whole prompt without vaults.
     pub(super) fn tokens(&self) -> usize {
         self.tokens
     }
@@ -263,17 +265,17 @@ impl Prefix {
         self.known
     }
 
-    /// Whether the document's repetition for `reconstruction` need not be read.
-    pub(super) fn knows_repetition(&self) -> bool {
+    /// Whether the reconstruction's scores come from the vault.
+    pub(super) fn knows_reconstruction(&self) -> bool {
         self.taken.iter().any(|m| m.is_repetition())
     }
 
-    /// Whether there are or will be scores of the document, from a repetition or a method.
+    /// Whether scores of the document are read or written: of a reconstruction or of a method.
     pub(super) fn has_scores(&self) -> bool {
         self.has_scores_with(self.writer.as_ref().map(VaultWriter::shape))
     }
 
-    /// The same, where a vault of the shape `left` is made.
+    /// As [`Prefix::has_scores`], if a vault of shape `left` is written.
     fn has_scores_with(&self, left: Option<&VaultShape>) -> bool {
         let mut written = left.iter().flat_map(|shape| &shape.measurements);
         self.taken.iter().any(Measurement::is_of_one_document)
@@ -286,17 +288,17 @@ impl Prefix {
         self.known < self.tokens || sizes.reconstruction_plan.is_some() || rest > FEW_ROWS
     }
 
-    /// What a person should know.
+    /// Messages for the user.
     pub(super) fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Bytes of memory that all of it takes.
+    /// Bytes of all vault buffers.
     pub(super) fn buffer_bytes(&self) -> u64 {
         self.buffers
     }
 
-    /// Bytes of memory that all of it takes, where a vault of the shape `left` is made.
+    /// Bytes of all vault buffers, if a vault of shape `left` is written.
     fn count_buffers(&self, model: &Model, sizes: &Sizes, left: Option<&VaultShape>) -> u64 {
         let numbers = |shape: &VaultShape| {
             let queries = shape.queries * self.width * size_of::<f32>();
@@ -318,18 +320,19 @@ impl Prefix {
             + (scores * sizes.tokens * size_of::<f32>()) as u64
     }
 
-    /// Rounds `rows [rows, heads * head_dim]` of the tokens from `first` on as they will be stored, where a first reading is to see
-    /// what later ones will.
+    /// Rounds `rows [rows, heads * head_dim]` of the tokens from `first` on to the stored type, so that the
+    /// first prefill computes with the same values as later ones.
     pub(super) fn round(&self, first: usize, rows: &mut [f32], head_dim: usize) {
         if first < self.tokens && self.kind == Some(PackedRows::F16) {
             PackedRows::F16.round(rows, head_dim);
         }
     }
 
-    /// Begins a layer: gives the rows of known tokens to `rows`, and to the vault that is being made. After a stop some of them.
+    /// Begins a layer: passes the known tokens' rows to `rows` and to the vault that is written. After a
+    /// stop, only some of them.
     ///
     /// # Errors
-    /// [`VaultError`] when the vault cannot be read to its end; the rows are then anything.
+    /// [`VaultError`] if the vault cannot be read completely; the contents of `rows` are then undefined.
     pub(super) fn begin_layer(
         &mut self,
         layer: usize,
@@ -341,7 +344,7 @@ impl Prefix {
         let Some(vault) = &mut self.vault else {
             return Ok(());
         };
-        // Of a document that is read again only measurements may be of use.
+        // If the document is read again, only measurements may be useful.
         if self.known > 0 || self.writer.is_some() || !self.taken.is_empty() {
             let mut both = Both {
                 rows,
@@ -363,11 +366,11 @@ impl Prefix {
         Ok(())
     }
 
-    /// Bytes of the packed rows of its largest layer, where nothing is wanted of the vault but rows and numbers: these may then come
-    /// while something else is done, from the vault that [`Prefix::lend`] gives. 0 otherwise.
+    /// Bytes of the largest layer's packed rows, if the vault is only read. Its layers can then be prefetched
+    /// with the vault from [`Prefix::lend`]. Otherwise 0.
     pub(super) fn prefetch_bytes(&self) -> usize {
-        let score_cache = self.known > 0 && self.writer.is_none();
-        let shape = self.shape.as_ref().filter(|_| score_cache);
+        let only_reads = self.known > 0 && self.writer.is_none();
+        let shape = self.shape.as_ref().filter(|_| only_reads);
         shape.map_or(0, |shape| {
             let layers = 0..shape.windows.len();
             let rows = layers.map(|layer| 2 * shape.heads.kv_heads * shape.head_bytes(layer));
@@ -375,19 +378,19 @@ impl Prefix {
         })
     }
 
-    /// The vault, until [`Prefix::begin_brought`].
+    /// Takes the vault for a prefetch, until [`Prefix::begin_brought`].
     pub(super) fn lend(&mut self) -> Option<Vault> {
         self.vault.take()
     }
 
-    /// Begins a layer whose rows were brought ahead; `numbers` are what the vault holds of it besides.
+    /// Begins a layer with prefetched rows; `numbers` are the vault's other numbers for the layer.
     pub(super) fn begin_brought(&mut self, vault: Vault, numbers: LayerNumbers) {
         self.queries.clear();
         self.vault = Some(vault);
         self.numbers = numbers;
     }
 
-    /// Appends the rotated queries of the known tokens from `from` on, in a layer that has them.
+    /// Appends the stored rotated queries of the known tokens from `from` on, if the layer has some.
     pub(super) fn append_queries(&self, from: usize, out: &mut Vec<f32>) {
         let Some(shape) = &self.shape else { return };
         let first = shape.tokens - shape.queries;
@@ -399,7 +402,7 @@ impl Prefix {
         }
     }
 
-    /// Writes the column sums of the known tokens into `sums [q_heads, n]`.
+    /// Copies the known tokens' column sums into `sums [q_heads, n]`.
     pub(super) fn fill_column_sums(&self, sums: &mut [f32], n: usize) {
         if self.known > 0
             && let Some(stored) = self.stored(Measurement::ColumnSums)
@@ -408,7 +411,7 @@ impl Prefix {
         }
     }
 
-    /// Goes on with the sums of the known tokens' queries.
+    /// Restores the sums over the known tokens' queries.
     pub(super) fn fill_query_sums(&self, future: Future, measured: &mut Measured) {
         if self.known > 0
             && let Some(stored) = self.stored(Measurement::of_future(future))
@@ -417,7 +420,7 @@ impl Prefix {
         }
     }
 
-    /// Writes the scores of the document's repetition into `scores [kv_heads, n]`; 0 elsewhere.
+    /// Copies the reconstruction's scores into `scores [kv_heads, n]`; other columns are 0.
     pub(super) fn fill_repetition(&self, scores: &mut [f32], n: usize) {
         scores.fill(0.0);
         let mut taken = self.taken.iter().filter(|m| m.is_repetition());
@@ -426,15 +429,19 @@ impl Prefix {
         }
     }
 
-    /// Writes the scores of the document into `scores [kv_heads, n]`, 0 behind it, and says whether there are any.
+    /// Copies the document's scores into `scores [kv_heads, n]`, 0 after the document. Returns whether the
+    /// vault has them.
     pub(super) fn fill_scores(
         &self,
         score_cache: ScoreCacheKey,
         scores: &mut [f32],
         n: usize,
     ) -> bool {
-        let request = Measurement::of_scores(score_cache);
-        let stored = self.taken.contains(&request).then(|| self.stored(request));
+        let measurement = Measurement::of_scores(score_cache);
+        let stored = self
+            .taken
+            .contains(&measurement)
+            .then(|| self.stored(measurement));
         let Some(stored) = stored.flatten() else {
             return false;
         };
@@ -447,7 +454,7 @@ impl Prefix {
         self.numbers.of(self.shape.as_ref()?, measurement)
     }
 
-    /// What came of it; `read` tokens ran through the model. `None` where there are no vaults.
+    /// Summary for the user; `read` tokens ran through the model. `None` without vaults.
     pub(super) fn into_use(self, read: usize) -> Option<VaultUse> {
         Some(VaultUse {
             used: self.known > 0,
@@ -464,7 +471,7 @@ impl Prefix {
     }
 }
 
-/// Rows of a vault on their way to a layer, and, where another vault is made, into that.
+/// Passes rows of a vault to a layer and, if another vault is written, to its writer.
 struct Both<'a> {
     rows: &'a mut dyn VaultRows,
     writer: Option<&'a mut VaultWriter>,
@@ -474,9 +481,10 @@ struct Both<'a> {
 
 impl VaultRows for Both<'_> {
     fn space(&mut self) -> Option<&mut [u8]> {
-        match self.stop.is_requested() {
-            true => None,
-            false => self.rows.space(),
+        if self.stop.is_requested() {
+            None
+        } else {
+            self.rows.space()
         }
     }
 

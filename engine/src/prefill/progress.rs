@@ -1,4 +1,4 @@
-//! What is in use while reading, told as it grows.
+//! Progress and memory in use during prefill.
 
 use kept_models::{Model, RopeTable};
 
@@ -7,14 +7,14 @@ use crate::sizes::{Sizes, full_cache_bytes};
 use crate::watch::ProgressMeter;
 use crate::{MemoryNow, Phase, Watch};
 
-/// How far reading has come, over all readings of one prompt, and what is in use: the same scratch all the time, and ever more
-/// kept rows.
+/// Progress over all passes of one prompt, and memory in use: constant scratch buffers and a growing number
+/// of kept rows.
 pub(super) struct ReadingProgress {
     now: MemoryNow,
     meter: ProgressMeter,
-    /// Rows that have passed a layer.
+    /// Rows that have passed a layer, over all layers.
     passed: usize,
-    /// `[layers]`: what the method itself holds more after each layer.
+    /// `[layers]`: growth of the method's own state in bytes, per layer.
     method: Vec<u64>,
 }
 
@@ -37,7 +37,7 @@ impl ReadingProgress {
         }
     }
 
-    /// What is held of a layer; `layer` is the method's number of one that it has cut.
+    /// Adds the memory of a compacted layer; `layer` is its index among the method's layers, if it has one.
     pub(super) fn cut(&mut self, layer: Option<usize>, cut: &CompactLayer) {
         let method = layer.map_or(0, |layer| self.method[layer]);
         self.now.kept += cut.live_bytes();
@@ -45,7 +45,7 @@ impl ReadingProgress {
         self.now.scratch += cut.allocated_bytes() - cut.live_bytes();
     }
 
-    /// `rows` more rows have passed a layer.
+    /// Adds `rows` rows that have passed a layer.
     pub(super) fn passed(&mut self, rows: usize, watch: &mut dyn Watch) {
         self.passed += rows;
         if let Some(progress) = self.meter.after(self.passed) {

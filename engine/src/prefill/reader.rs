@@ -1,5 +1,6 @@
-//! One reading on its way through the layers: [`Reader::read`] runs every token through a layer, chunk by chunk (`chunk.rs`),
-//! [`Reader::cut`] keeps of its keys and values what a method says (`cut.rs`). Several methods may cut the same layer, each for itself.
+//! One prefill, layer by layer: [`Reader::read`] runs every token through a layer in chunks (`chunk.rs`),
+//! [`Reader::cut`] keeps the rows that a method selects (`cut.rs`). Several methods may select from the same
+//! layer independently.
 
 mod chunk;
 mod cut;
@@ -11,7 +12,7 @@ use kept_kernels::{HeadShape, RowStore, Stop};
 use kept_models::{GpuModel, Model, RopeTable};
 use kept_policies::{WeightedWindow, Window};
 
-use super::Repeated;
+use super::Reconstructed;
 use super::gpu::GpuReading;
 use super::prefix::{FEW_ROWS, Learned, Prefix};
 use super::progress::ReadingProgress;
@@ -24,7 +25,7 @@ use crate::sizes::Sizes;
 use crate::vault::HostRows;
 use crate::{EngineError, MemoryLedger, Watch};
 
-/// What is read, whoever cuts it.
+/// The input of a prefill, common to all methods.
 #[derive(Clone, Copy)]
 pub(super) struct Read<'a> {
     pub(super) model: &'a Model,
@@ -34,57 +35,58 @@ pub(super) struct Read<'a> {
     pub(super) every_row: bool,
 }
 
-/// The residual stream of a prompt, the layer it has come to, and what reading needs besides.
+/// State of a prefill: the residual stream, the current layer and all buffers.
 pub(super) struct Reader<'a> {
     of: Read<'a>,
-    /// One for each method. Where tokens are dropped on the way or the document is repeated, there is one only.
+    /// One entry per method; exactly one if tokens are dropped or the document is reconstructed.
     sizes: &'a [Sizes],
     heads: HeadShape,
-    /// `[layer_input_tokens, width]`: of the tokens that enter the layer.
+    /// `[layer_input_tokens, width]`: residual stream of the tokens that enter the layer.
     residual: Vec<f32>,
-    /// Rows of it, wherever it is.
+    /// Rows of the residual stream, on host or device.
     entered: usize,
-    /// Which these are.
+    /// Positions of these rows.
     alive: SurvivingTokens,
-    /// `[chunk]`: rotations, where rows are not positions.
+    /// `[chunk]`: rotations, if row indices differ from positions.
     gathered_rope: Option<GatheredRope>,
-    /// The second stream, where the method asks for it.
+    /// The reconstruction pass, if the method needs one.
     reconstruction: Option<ReconstructionPass<'a>>,
-    /// `[kv_heads, n]`: its scores, or a method's, where the vault has them or is to have them.
+    /// `[kv_heads, n]`: scores of the reconstruction or of the method, if the vault has or will store them.
     known_scores: Vec<f32>,
-    /// Whether these are the method's, of this layer.
+    /// Whether `known_scores` are the method's scores of the current layer.
     scored: bool,
-    /// What comes from the vault and goes there.
+    /// What is read from and written to the vault.
     prefix: &'a mut Prefix,
     scratch: Scratch,
-    /// On a GPU the layer itself, in place of `residual` and of most of `scratch`.
+    /// On a GPU, replaces `residual` and most of `scratch`.
     gpu: Option<GpuReading<'a>>,
-    /// Whether all rows of this layer are on the host.
+    /// Whether all rows of the current layer are on the host.
     whole: bool,
-    /// Of this layer's measurements those that the scratch holds now: the next method may ask for the same.
+    /// Measurements of the current layer that the scratch holds now: the next method may need the same.
     held: Held,
-    /// The last so many rows of the prompt whose log-sum-exp the scratch holds, as attention left it in this layer.
+    /// Number of last rows of the prompt whose log-sum-exp, computed by this layer's attention, is in the
+    /// scratch.
     attended: usize,
-    /// Keys before RoPE, for one of several methods that looks at them so: the others need them as they are.
+    /// Copy of the keys before RoPE for one of several methods: the others need the rotated keys.
     raw_keys: Option<RowStore>,
     progress: &'a mut ReadingProgress,
-    /// Bytes of the largest layer's pass so far.
+    /// Largest size of a layer pass so far, in bytes.
     largest_pass: u64,
-    /// Bytes on the GPU for the second stream.
+    /// Device bytes of the reconstruction pass.
     staged: u64,
 }
 
-/// What is asked of one layer's reading.
+/// Measurements requested from one layer's prefill.
 struct Asked {
-    /// Tokens that enter.
+    /// Tokens that enter the layer.
     n: usize,
     column_sums: bool,
-    /// The first token whose queries are observed.
+    /// The first token of the observation window.
     window_from: usize,
     last_layer: bool,
 }
 
-/// What was measured last in a layer, by what was asked for.
+/// The requests whose results the scratch holds.
 #[derive(Default)]
 struct Held {
     window: Option<Window>,
@@ -93,10 +95,10 @@ struct Held {
 }
 
 impl<'a> Reader<'a> {
-    /// Everything is allocated here. `sizes` has an entry for each method that will cut.
+    /// Allocates everything. `sizes` has one entry per method.
     ///
     /// # Errors
-    /// [`EngineError::Gpu`] when a GPU has too little memory.
+    /// [`EngineError::Gpu`] if the GPU has too little memory.
     pub(super) fn new(
         of: Read<'a>,
         sizes: &'a [Sizes],
@@ -105,7 +107,7 @@ impl<'a> Reader<'a> {
     ) -> Result<Self, EngineError> {
         assert!(
             sizes.len() == 1 || !sizes.iter().any(Sizes::needs_own_reading),
-            "a method that reads in its own way shares no reading"
+            "a method that changes prefill cannot share it with other methods"
         );
         let Read {
             model, ids, rope, ..
@@ -113,9 +115,10 @@ impl<'a> Reader<'a> {
         let (heads, first) = (head_shape(model), &sizes[0]);
         let mut residual = vec![0.0f32; first.residual()];
         model.embed(&ids[prefix.known()..], &mut residual);
-        let known_scores = match prefix.has_scores() {
-            true => vec![0.0; heads.kv_heads * ids.len()],
-            false => Vec::new(),
+        let known_scores = if prefix.has_scores() {
+            vec![0.0; heads.kv_heads * ids.len()]
+        } else {
+            Vec::new()
         };
         let reconstruction = (first.reconstruction_plan.as_ref())
             .map(|plan| ReconstructionPass::new(model, ids, rope, first, plan, heads));
@@ -155,11 +158,11 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Runs what is not known of the prompt through `layer`: its keys and values, its output, and what its queries saw. Gives the
-    /// time that went into measuring.
+    /// Runs the tokens without known rows through `layer`: computes keys, values, the layer's output and the
+    /// requested measurements. Returns the time spent measuring.
     ///
     /// # Errors
-    /// [`EngineError::Stopped`]; [`EngineError::Vault`] when known rows cannot be read.
+    /// [`EngineError::Stopped`]; [`EngineError::Vault`] if known rows cannot be read.
     pub(super) fn read(
         &mut self,
         layer: usize,
@@ -169,7 +172,7 @@ impl<'a> Reader<'a> {
         let model = self.of.model;
         let sizes = &self.sizes[0];
         let (n, chunk) = (sizes.entering_in(layer), sizes.chunk);
-        // What is dropped on the way is behind no vault: all that enters is then the prefix.
+        // A prefill that drops tokens uses no vault: all entering tokens then count as the prefix.
         let (known, prefix) = (self.prefix.known(), self.prefix.tokens().min(n));
         let needs = || self.sizes.iter().map(|sizes| sizes.needs_in(layer));
         let asked = Asked {
@@ -195,7 +198,7 @@ impl<'a> Reader<'a> {
         stop.check()?;
 
         let mut measuring = Duration::ZERO;
-        // Its weights are rearranged for many rows, if there are any.
+        // The layer's weights are rearranged on first use.
         let mut pass = None;
         let at_once = chunk.min(match self.reconstruction {
             Some(_) => prefix,
@@ -248,10 +251,12 @@ impl<'a> Reader<'a> {
             self.bring_query_sums(&(prefix..n))?;
             self.bring_column_sums()?;
         } else if rest > 0 {
-            // In the same way whether or not the weights were just rearranged: an answer does not depend on it.
-            let mut pass = match rest <= FEW_ROWS {
-                true => model.layer_pass_mapped(layer, rest),
-                false => model.layer_pass(layer, chunk.min(rest))?,
+            // The choice depends only on `rest`, so an answer does not depend on whether the prefix was just
+            // read.
+            let mut pass = if rest <= FEW_ROWS {
+                model.layer_pass_mapped(layer, rest)
+            } else {
+                model.layer_pass(layer, chunk.min(rest))?
             };
             for first in (prefix..n).step_by(chunk) {
                 let rows = first..n.min(first + chunk);
@@ -262,7 +267,7 @@ impl<'a> Reader<'a> {
         Ok(measuring)
     }
 
-    /// What is known of the layer, from the vault.
+    /// Loads the known tokens' rows and measurements of the layer from the vault.
     fn fill_known(&mut self, layer: usize, asked: &Asked, stop: &Stop) -> Result<(), EngineError> {
         let scratch = &mut self.scratch;
         let prefix = &mut *self.prefix;
@@ -292,16 +297,17 @@ impl<'a> Reader<'a> {
             prefix.fill_query_sums(future, &mut scratch.measured);
         }
         self.scored = false;
-        if prefix.knows_repetition() {
+        if prefix.knows_reconstruction() {
             prefix.fill_repetition(&mut self.known_scores, asked.n);
         }
         if let Some(score_cache) = self.sizes[0].needs_in(layer).score_cache {
             self.scored = prefix.fill_scores(score_cache, &mut self.known_scores, asked.n);
         }
         if let Some(gpu) = &mut self.gpu {
-            let sums = match asked.column_sums {
-                true => scratch.column_sums.as_slice(),
-                false => &[],
+            let sums = if asked.column_sums {
+                scratch.column_sums.as_slice()
+            } else {
+                &[]
             };
             gpu.begin(sums, &scratch.window_queries)?;
             if gpu.prefetches()
@@ -314,11 +320,11 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The prefix has been read in this layer: what is to be kept of it goes to the vault.
+    /// Writes the prefix's part of the layer to the vault.
     fn end_prefix(&mut self, layer: usize, n: usize, stop: &Stop) {
         let scratch = &self.scratch;
         let learned = Learned {
-            // A GPU left them chunk by chunk.
+            // A GPU wrote them chunk by chunk.
             rows: (self.gpu.is_none()).then_some((&scratch.keys, &scratch.values)),
             tokens: n,
             column_sums: &scratch.column_sums,
@@ -328,13 +334,13 @@ impl<'a> Reader<'a> {
         self.prefix.end_layer(layer, &learned, stop);
     }
 
-    /// What reading itself holds.
+    /// Memory of the prefill itself.
     pub(super) fn ledger(&self) -> MemoryLedger {
         let scratch = &self.scratch;
         let reconstruction = self.reconstruction.as_ref();
         let own = reconstruction.map_or(0, ReconstructionPass::store_bytes);
         let raw_keys = self.raw_keys.as_ref().map_or(0, RowStore::bytes);
-        // As it was made: a stream that was thinned still stands in the memory it began in.
+        // The allocated size: dropping tokens does not shrink the buffer.
         let residual = (self.sizes[0].residual() * size_of::<f32>()) as u64;
         let weights = self.of.model.gpu().map_or(0, GpuModel::bytes);
         MemoryLedger {
@@ -348,22 +354,22 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The kept rows of all layers, where they stayed on the GPU.
+    /// The kept rows of all layers, if they stayed on the GPU.
     pub(super) fn take_cache(&mut self) -> Option<GpuCache> {
         self.gpu.as_mut().and_then(GpuReading::take_cache)
     }
 
-    /// The last layer has been read: the document's vault is complete.
+    /// Completes the document's vault after the last layer.
     pub(super) fn end(&mut self) {
         self.prefix.end(self.of.ids);
     }
 
-    /// The last layer's output: of the last row, `[width]`, or of every row that was asked for, `[n, width]`; and that of the
-    /// repetition, likewise.
+    /// The last layer's output: of the last row, `[width]`, or of every row if requested, `[n, width]`; and
+    /// the output of the reconstruction pass if requested.
     ///
     /// # Errors
     /// [`EngineError::Gpu`].
-    pub(super) fn into_output(mut self) -> Result<(Vec<f32>, Option<Repeated>), EngineError> {
+    pub(super) fn into_output(mut self) -> Result<(Vec<f32>, Option<Reconstructed>), EngineError> {
         let width = self.of.model.config().width;
         let last = self.entered - 1..self.entered;
         let hidden = match (&mut self.gpu, self.of.every_row) {
@@ -376,11 +382,13 @@ impl<'a> Reader<'a> {
             .reconstruction_plan
             .as_ref()
             .filter(|_| self.of.every_row);
-        let repeated = plan.zip(self.reconstruction).map(|(plan, rows)| Repeated {
-            segments: plan.segments().collect(),
-            ids: plan.ids(self.of.ids),
-            hidden: rows.into_residual(),
-        });
+        let repeated = plan
+            .zip(self.reconstruction)
+            .map(|(plan, rows)| Reconstructed {
+                segments: plan.segments().collect(),
+                ids: plan.ids(self.of.ids),
+                hidden: rows.into_residual(),
+            });
         Ok((hidden, repeated))
     }
 }

@@ -1,13 +1,15 @@
-//! A second stream beside the prompt's: the document's repetition, chunk by chunk, in the layer that the prompt was just read in.
+//! The reconstruction pass (KVzip): the document's repetition runs as a second residual stream, chunk by
+//! chunk, through the layer that the prompt was just read in.
 //!
-//! A chunk's rows see the prompt up to the document's end and one another. So they stand in the layer's own stores, right behind the
-//! document, where the question's keys were a moment ago; those are put aside and put back.
+//! A chunk's rows see the prompt up to the document's end and one another. Their keys and values are
+//! therefore written to the layer's own buffers directly after the document, in place of the question's rows,
+//! which are saved and restored.
 //!
 //! ```text
 //! keys of a layer    template document | question         after the prompt was read
 //!                    template document | repetition 0     attention of repetition 0; its probabilities over
 //!                    template document | repetition 1     ...         [sinks, chunk 0, repetition 0]
-//!                    template document | question         put back
+//!                    template document | question         restored
 //! ```
 
 use kept_cuda::DeviceError;
@@ -24,16 +26,16 @@ use crate::shape::{attention_scale, head_shape};
 use crate::sizes::Sizes;
 use crate::staged::StagedAttention;
 
-/// What is wanted of a layer.
+/// What a layer of the pass computes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowsNeeded {
-    /// What its rows look at; not of layers that no method cuts.
+    /// Attention scores of its rows; not in layers that no method compacts.
     pub(super) scores: bool,
-    /// Its output; not of the last layer.
+    /// The layer's output; not in the last layer, unless requested.
     pub(super) outputs: bool,
 }
 
-/// The repetition on its way through the layers.
+/// State of the reconstruction pass.
 pub(crate) struct ReconstructionPass<'a> {
     plan: &'a ReconstructionPlan,
     model: &'a Model,
@@ -43,29 +45,31 @@ pub(crate) struct ReconstructionPass<'a> {
     tokens: usize,
     /// `[rows, width]`: the residual streams of all chunks' repetitions.
     residual: Vec<f32>,
-    /// Row i of a repetition stands i behind the document.
+    /// Rotations: row i of a repetition has the position i after the document's end.
     gathered_rope: GatheredRope,
-    /// Keys and values of the rows after the document while others stand there.
+    /// Saved keys and values of the rows after the document.
     aside: [RowStore; 2],
-    /// `[sinks + chunk + reconstruction]` rows per kv head: what a chunk's probabilities are taken over.
+    /// `[sinks + chunk + reconstruction]` rows per KV head: the keys over which a chunk's probabilities are
+    /// taken.
     seen: RowStore,
-    /// `[q_heads, chunk]`: the largest probabilities of some rows.
+    /// `[q_heads, chunk]`: maximum probability over the rows of one step.
     maxima: Vec<f32>,
-    /// `[kv_heads, n]`: the largest of all rows, over the group.
+    /// `[kv_heads, n]`: maximum probability over all rows and the GQA group.
     pub(super) scores: Vec<f32>,
     attention: StagedAttention,
-    /// Whether attention has the layer's rows of the document; those behind it are others each time.
+    /// Whether `attention` has the document's rows of the current layer; the rows after the document change
+    /// with every chunk.
     begun: bool,
 }
 
-/// Attention of rows behind the document.
+/// Attention for rows after the document.
 fn staged(sizes: &Sizes, plan: &ReconstructionPlan, heads: HeadShape) -> StagedAttention {
     let rows = sizes.chunk.min(plan.longest());
     StagedAttention::new(heads, (rows, sizes.layer_rows()))
 }
 
 impl<'a> ReconstructionPass<'a> {
-    /// Everything is allocated here.
+    /// Allocates everything.
     pub(super) fn new(
         model: &'a Model,
         ids: &[u32],
@@ -96,7 +100,7 @@ impl<'a> ReconstructionPass<'a> {
         }
     }
 
-    /// Bytes that the second stream takes of the GPU.
+    /// Device bytes of the pass.
     pub(super) fn gpu_bytes(
         gpu: &GpuModel,
         model: &Model,
@@ -107,7 +111,7 @@ impl<'a> ReconstructionPass<'a> {
         Ok(passes + staged(sizes, plan, head_shape(model)).bytes(model)?)
     }
 
-    /// Floats of all but residual stream, keys and values.
+    /// Floats of everything except residual stream, keys and values.
     pub(crate) fn floats(
         plan: &ReconstructionPlan,
         heads: HeadShape,
@@ -119,7 +123,7 @@ impl<'a> ReconstructionPass<'a> {
             + heads.kv_heads * tokens
     }
 
-    /// Rows per kv head of stores of its own: one of keys, two of what is put aside.
+    /// Rows per KV head of the pass's own buffers: one of keys, two of saved rows.
     pub(crate) fn rows(plan: &ReconstructionPlan, tokens: usize) -> usize {
         plan.sinks + plan.largest_chunk() + plan.longest() + 2 * (tokens - plan.document().end)
     }
@@ -129,19 +133,19 @@ impl<'a> ReconstructionPass<'a> {
         size_of_val(self.residual.as_slice()) as u64
     }
 
-    /// Bytes of its stores.
+    /// Bytes of its key and value buffers.
     pub(super) fn store_bytes(&self) -> u64 {
         let aside = self.aside.iter().map(RowStore::bytes).sum::<usize>();
         (self.seen.bytes() + aside) as u64
     }
 
-    /// `[rows, width]`: the last layer's output, if it was asked for.
+    /// `[rows, width]`: the last layer's output, if it was computed.
     pub(super) fn into_residual(self) -> Vec<f32> {
         self.residual
     }
 
-    /// Runs every chunk's repetition through the layer whose keys and values of the prompt `scratch` holds, and measures what it
-    /// looks at. `told` hears of rows that are done.
+    /// Runs every chunk's repetition through the layer whose keys and values of the prompt are in `scratch`,
+    /// and computes scores. `told` receives the number of rows after each step.
     pub(super) fn read(
         &mut self,
         (layer, pass): (usize, &mut LayerPass<'_>),
@@ -172,7 +176,7 @@ impl<'a> ReconstructionPass<'a> {
         Ok(())
     }
 
-    /// Some rows of one chunk's repetition, which those before them have passed already.
+    /// Runs `rows` of one chunk's repetition through the layer, after the rows before them.
     fn rows_of(
         &mut self,
         (layer, pass): (usize, &mut LayerPass<'_>),
@@ -210,9 +214,10 @@ impl<'a> ReconstructionPass<'a> {
                 keys: &scratch.keys,
                 values: &scratch.values,
             };
-            let from = match std::mem::replace(&mut self.begun, true) {
-                true => end + rows.start,
-                false => 0,
+            let from = if std::mem::replace(&mut self.begun, true) {
+                end + rows.start
+            } else {
+                0
             };
             self.attention
                 .attend(self.model, &task, from..end + rows.end, out, None, stop)?;
@@ -221,7 +226,7 @@ impl<'a> ReconstructionPass<'a> {
         Ok(())
     }
 
-    /// What `rows` of a chunk's repetition look at, given their queries and keys.
+    /// Scores of `rows` of a chunk's repetition, given their queries and keys.
     fn score(
         &mut self,
         q: &[f32],
@@ -257,7 +262,8 @@ impl<'a> ReconstructionPass<'a> {
         Ok(())
     }
 
-    /// The keys that take part in a chunk's probabilities before its repetition: the first of the prompt, and its own.
+    /// Copies the keys that precede the repetition in a chunk's probabilities: the prompt's sinks and the
+    /// chunk's own keys.
     fn start(&mut self, scratch: &Scratch, segment: &Segment) {
         let dim = self.heads.head_dim;
         let ahead = self.plan.sinks.min(segment.chunk.start);

@@ -1,13 +1,13 @@
-//! The buffers of one reading, made before it begins.
+//! Scratch buffers of one prefill on the host, allocated before it begins.
 
 use kept_kernels::{HeadShape, RowStore};
 
 use crate::observe::Measured;
 use crate::sizes::Sizes;
 
-/// The scratch of one layer's pass, made once.
+/// Scratch buffers for one layer, reused for all layers.
 pub(super) struct Scratch {
-    /// `[n]` rows per kv head, or more where the document is repeated behind itself.
+    /// `[n]` rows per KV head, or more if a reconstruction is appended to the document.
     pub(super) keys: RowStore,
     /// As `keys`.
     pub(super) values: RowStore,
@@ -19,26 +19,26 @@ pub(super) struct Scratch {
     pub(super) v: Vec<f32>,
     /// `[chunk, q_heads, head_dim]`
     pub(super) attention: Vec<f32>,
-    /// `[w, q_heads, head_dim]`: the rotated queries of the observation window, if there is one.
+    /// `[w, q_heads, head_dim]`: rotated queries of the observation window, if any.
     pub(super) window_queries: Vec<f32>,
-    /// `[q_heads, n]`: what the window sees.
+    /// `[q_heads, n]`: attention of the observation window.
     pub(super) window_scores: Vec<f32>,
-    /// `[q_heads, n]`: what all rows see, where a method asks for it.
+    /// `[q_heads, n]`: attention of all rows, if a method needs it.
     pub(super) column_sums: Vec<f32>,
-    /// `[q_heads, chunk]`: log-sum-exp of the rows of one chunk, for what is measured of them.
+    /// `[q_heads, chunk]`: log-sum-exp of one chunk's rows, if a measurement needs it.
     pub(super) log_sum_exp: Vec<f32>,
-    /// `[rows, head_dim]`: one head's kept rows before they are rounded.
+    /// `[rows, head_dim]`: kept rows of one head before rounding.
     pub(super) gathered: Vec<f32>,
-    /// Rows of a vault on their way; the vault's ledger has them.
+    /// Packed rows read from a vault; counted in the vault's memory.
     pub(super) packed: Vec<u8>,
-    /// What only some methods ask for.
+    /// Measurements that only some methods need.
     pub(super) measured: Measured,
-    /// Floats (4 bytes) of `measured` at its largest, and of what is held outside of this for some methods.
+    /// Size of `measured` at its largest, plus other memory for some methods, in floats (4 bytes).
     pub(super) measured_floats: usize,
 }
 
 impl Scratch {
-    /// Buffers for methods of these sizes, which cut the same reading.
+    /// Allocates the buffers for methods of these sizes on one prefill.
     pub(super) fn new(sizes: &[Sizes], heads: HeadShape) -> Self {
         let rows = || RowStore::uniform(heads.kv_heads, sizes[0].layer_rows(), heads.head_dim);
         let most = |of: fn(&Sizes) -> usize| sizes.iter().map(of).max().unwrap_or(0);
@@ -60,7 +60,7 @@ impl Scratch {
         }
     }
 
-    /// Bytes of all of it but keys and values.
+    /// Bytes of all buffers except `keys` and `values`.
     pub(super) fn bytes(&self) -> u64 {
         let floats = self.q.len()
             + self.k.len()

@@ -1,25 +1,26 @@
-//! Fewer rows in the next layer: what a method that drops tokens from the computation leaves of the residual stream.
+//! Removal of residual stream rows for methods that drop tokens from the computation of later layers.
 //!
 //! ```text
 //! prompt      0 1 2 3 4 5        alive = [0, 2, 5]: row 1 of the stream, and of the next layer's keys, is token 2
 //! stream      0 2 5
 //! ```
 //!
-//! A row is then no position any more: RoPE, the cache and the map speak of positions, policies of ranks among those that entered.
+//! A row index is then different from a position: RoPE, the cache and the map use positions, policies use
+//! ranks among the surviving tokens.
 
 use kept_policies::{Pos, Retention};
 
-/// The tokens that entered a layer, where some did not.
+/// The tokens that entered a layer; empty if none was dropped.
 #[derive(Debug, Default)]
 pub(super) struct SurvivingTokens(Option<Vec<u32>>);
 
 impl SurvivingTokens {
-    /// The position of every row, ascending; `None` where row i is position i.
+    /// Position of every row, ascending; `None` if row i is position i.
     pub(super) fn positions(&self) -> Option<&[u32]> {
         self.0.as_deref()
     }
 
-    /// Only the rows `passed` (ascending) are left, of the stream `residual [rows, width]` too.
+    /// Keeps only the rows `passed` (ascending), also in the residual stream `residual [rows, width]`.
     pub(super) fn surviving_tokens(
         &mut self,
         passed: &[u32],
@@ -41,7 +42,7 @@ impl SurvivingTokens {
         });
     }
 
-    /// What a layer keeps, in positions of the prompt.
+    /// Maps a layer's retention from rows to positions of the prompt.
     pub(super) fn at_positions(&self, retention: Retention, kv_heads: usize) -> Retention {
         let Some(alive) = self.positions() else {
             return retention;

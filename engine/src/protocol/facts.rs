@@ -1,11 +1,11 @@
-//! What the messages carry: facts of methods, models, documents and answers, in plain numbers and words.
+//! Data of the messages: facts about methods, models, documents and answers.
 
 use serde::{Deserialize, Serialize};
 
 use crate::vault::VaultUse;
-use crate::{Chosen, Finish, Fit, Gpu, MemoryNow};
+use crate::{Chosen, Finish, Fit, Gpu, MemoryNow, Note};
 
-/// A method as shown to people.
+/// A method as displayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MethodFacts {
     /// Name in [`super::MethodChoice`].
@@ -14,15 +14,15 @@ pub struct MethodFacts {
     pub title: String,
     /// Where it was published; empty for the full cache.
     pub paper: String,
-    /// What it keeps, in a few words.
+    /// Which rows it keeps, in a few words.
     pub keeps: String,
-    /// When it acts.
+    /// When it evicts.
     pub acts: String,
-    /// Where kept rows stand.
+    /// Which positions the kept rows use.
     pub positions: String,
-    /// What can be set.
+    /// Its parameters.
     pub parameters: Vec<ParameterFacts>,
-    /// Whether it can read a document that is longer than the model's context.
+    /// Whether it supports streaming mode.
     #[serde(default)]
     pub streams: bool,
 }
@@ -32,88 +32,88 @@ pub struct MethodFacts {
 pub struct ParameterFacts {
     /// Its name.
     pub name: String,
-    /// The value if it is not set.
+    /// The default value.
     pub default: String,
-    /// What it takes, in words.
+    /// The allowed values, in words.
     pub range: String,
-    /// What it means.
+    /// Its meaning.
     pub meaning: String,
 }
 
 /// An open model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelFacts {
-    /// As in the file.
+    /// The name in the file.
     pub name: String,
-    /// As in the request.
+    /// The model as requested: a path, or `mini`.
     pub choice: String,
     /// The file's name without its folder.
     pub file: String,
-    /// The block type of most bytes, such as `Q8_0`.
+    /// The block type of most bytes, for example `Q8_0`.
     pub quantisation: String,
-    /// As in the file.
+    /// The architecture in the file.
     pub architecture: String,
     /// Layers.
     pub layers: usize,
     /// Query heads.
     pub q_heads: usize,
-    /// Key/value heads.
+    /// KV heads.
     pub kv_heads: usize,
-    /// Numbers in a head.
+    /// Head dimension.
     pub head_dim: usize,
-    /// Tokens that it reads.
+    /// Context length, in tokens.
     pub context: usize,
-    /// Numbers in all weights.
+    /// Number of weights.
     pub parameters: u64,
-    /// Size of all weights.
+    /// Bytes of all weights.
     pub weights_bytes: u64,
-    /// What one row in every head of every layer takes.
+    /// Bytes of one row in every head of every layer.
     pub bytes_per_row: u64,
-    /// How its context is stretched, as it was asked for.
+    /// The requested RoPE scaling that extends the context length.
     #[serde(default)]
     pub stretch: Option<String>,
-    /// Whether its chat template has a switch for thinking before the answer.
+    /// Whether the chat template has a switch for thinking before the answer.
     #[serde(default)]
     pub can_think: bool,
-    /// What computes, in words: `the processor`, or a GPU's name.
+    /// The compute device, in words: `the processor`, or a GPU's name.
     #[serde(default)]
     pub computes_on: String,
-    /// Why that is the processor, where a GPU was looked for: one sentence.
+    /// Why the model runs on the CPU although a GPU was requested: one sentence.
     #[serde(default)]
     pub why_processor: Option<String>,
 }
 
-/// The GPUs of a computer, as `kept-worker --gpus` says them in a line.
+/// The GPUs of a computer, as printed by `kept-worker --gpus` in one line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpus {
-    /// Those that can be used.
+    /// The usable GPUs.
     pub gpus: Vec<Gpu>,
-    /// Why there is none: one sentence.
+    /// Why there is no usable GPU: one sentence.
     pub why_none: Option<String>,
 }
 
-/// What a model can read, from its header alone.
+/// What a model can read, computed from its header alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspection {
-    /// As in the file.
+    /// The name in the file.
     pub name: String,
     /// Layers.
     pub layers: usize,
-    /// Layers that attend to the last positions only and hold those, whatever the method.
+    /// Sliding-window layers: they keep their window, whatever the method.
     pub sliding_layers: usize,
-    /// How many positions the first of these holds.
+    /// Window of the first sliding-window layer, in positions.
     pub window: Option<usize>,
-    /// Tokens that it reads, stretched if that was asked for.
+    /// Context length in tokens, with the requested RoPE scaling.
     pub context: usize,
-    /// Size of all weights.
+    /// Bytes of all weights.
     pub weights_bytes: u64,
-    /// What 1,000 more tokens take in the full cache.
+    /// Bytes of 1,000 tokens in the full cache.
     pub kv_bytes_per_thousand: u64,
-    /// What the sliding layers take in a long text.
+    /// Bytes of the sliding-window layers in a long text.
     pub window_bytes: u64,
-    /// Whether its chat template has a switch for thinking before the answer.
+    /// Whether the chat template has a switch for thinking before the answer.
     pub can_think: bool,
-    /// What can be read with the memory that is free now; nothing where the system does not say how much that is.
+    /// What can be read with the memory that is free now; `None` where the system does not report free memory.
     pub fit: Option<Fit>,
 }
 
@@ -126,31 +126,31 @@ pub struct DocumentInfo {
     pub kind: String,
     /// Encoding of the file; `PDF` for a PDF.
     pub encoding: String,
-    /// Size of the file.
+    /// Bytes of the file.
     pub source_bytes: u64,
-    /// Size of the byte-order mark, which is not in the text.
+    /// Bytes of the byte-order mark, which is not part of the text.
     pub skipped_bytes: usize,
-    /// Places that were not valid in the encoding.
+    /// Number of invalid byte sequences in the encoding.
     pub malformed: usize,
-    /// Damaged pages that hold no text here.
+    /// Damaged pages, which are empty in the text.
     pub unread_pages: Vec<u32>,
-    /// The pages in order, tiling the text; none where the format has none.
+    /// The pages in order, tiling the text; empty if the format has no pages.
     pub pages: Vec<PageInfo>,
-    /// What a person should know about how it was read, one sentence each.
+    /// Notes for the user on reading the file, one sentence each.
     pub notes: Vec<String>,
-    /// The documents that it was joined from, in order; none where it is one alone.
+    /// The documents that this one was joined from, in order; empty for a single document.
     #[serde(default)]
     pub parts: Vec<PartInfo>,
 }
 
-/// One of several documents that were joined.
+/// One of several joined documents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartInfo {
-    /// What it is by itself: its pages are in its own bytes.
+    /// The document by itself: its pages are byte ranges of its own text.
     pub document: DocumentInfo,
     /// Its first byte in the joined text.
     pub start: usize,
-    /// One past its last byte there.
+    /// One past its last byte in the joined text.
     pub end: usize,
 }
 
@@ -172,15 +172,15 @@ pub struct AnswerFacts {
     pub text: String,
     /// Why it ended.
     pub finish: Finish,
-    /// Name of the method that was used.
+    /// Name of the method.
     pub method: String,
-    /// How kept rows were stored.
+    /// Name of the cache type.
     #[serde(default)]
     pub cache: String,
-    /// Why it was that one, where `auto` was asked for.
+    /// The choice of `auto` and its reasons, if `auto` was requested.
     #[serde(default)]
     pub chosen: Option<Box<Chosen>>,
-    /// The document was read in streaming, which is approximate.
+    /// Whether the document was read in streaming mode, which is approximate.
     #[serde(default)]
     pub streamed: bool,
     /// Name of the model.
@@ -189,35 +189,35 @@ pub struct AnswerFacts {
     pub prompt_tokens: usize,
     /// Tokens of the answer.
     pub answer_tokens: usize,
-    /// Rows per kv head that were kept of the prompt, in the layers that the method cuts.
+    /// Rows per KV head kept of the prompt, in the layers that the method cuts.
     pub rows_per_layer: Vec<usize>,
-    /// The kept keys and values after reading.
+    /// Bytes of the kept keys and values after prefill.
     pub kv_bytes: u64,
-    /// The full cache of the prompt.
+    /// Bytes of the full cache of the prompt.
     pub kv_bytes_full: u64,
-    /// The most that the process ever had resident.
+    /// Peak resident memory of the process, in bytes.
     pub peak_bytes: Option<u64>,
-    /// Seconds spent reading.
+    /// Seconds of prefill.
     pub prefill_seconds: f64,
-    /// Seconds of these spent choosing what to keep.
+    /// Seconds of prefill spent observing and selecting.
     pub select_seconds: f64,
-    /// Seconds spent answering.
+    /// Seconds of decode.
     pub decode_seconds: f64,
     /// Tokens of the answer per second.
     pub decode_tokens_per_second: f64,
-    /// Seconds from the question to the first piece of the answer; to the end where there was none.
+    /// Seconds from the question to the first piece of the answer; to the end if the answer is empty.
     pub first_token_seconds: f64,
-    /// Passages that the answer stands on, the most attended first.
+    /// Source passages of the answer, the most attended first.
     pub sources: Vec<SourceInfo>,
-    /// What a person should know besides, one sentence each.
-    pub notes: Vec<String>,
-    /// What is in use at the end.
+    /// Further notes for the user.
+    pub notes: Vec<Note>,
+    /// Memory in use at the end.
     pub memory: MemoryNow,
-    /// What came from the document's vault and went there.
+    /// What the question read from and wrote to the document's vault.
     pub vault: Box<VaultUse>,
 }
 
-/// A passage that an answer stands on.
+/// A source passage of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SourceInfo {
     /// First byte.
@@ -228,15 +228,15 @@ pub struct SourceInfo {
     pub start16: usize,
     /// One past the last UTF-16 code unit.
     pub end16: usize,
-    /// Page, where there are pages.
+    /// Page, if the document has pages.
     pub page: Option<u32>,
-    /// Name of the document that it stands in, where several were joined.
+    /// Name of the document that contains the passage, if several were joined.
     #[serde(default)]
     pub document: Option<String>,
-    /// The passage.
+    /// The text of the passage.
     pub text: String,
     /// Share of the answer's attention votes, 0 to 1.
     pub weight: f32,
-    /// Mean share of the layer-head slots that hold it, 0 to 1.
+    /// Mean share of the layer-head slots that keep the passage, 0 to 1.
     pub kept: f32,
 }

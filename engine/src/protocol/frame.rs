@@ -1,4 +1,4 @@
-//! Frames over a pipe: a length, a kind, a payload. What a payload means is in `message.rs`.
+//! Frames over a pipe: a length, a kind, a payload. `message.rs` defines the payloads.
 //!
 //! ```text
 //! 0        4      5
@@ -10,30 +10,30 @@ use std::io::{self, Read, Write};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Bytes before the payload.
+/// Bytes of the header before the payload.
 pub const HEADER_BYTES: usize = 5;
-/// The longest payload: 1 GiB, twice the largest document. More is a sign that the two ends have lost each other.
+/// The longest payload: 1 GiB, twice the largest document. A larger length indicates a loss of synchronisation.
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 30;
 
-/// What a payload is.
+/// The kind of a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A message, JSON in UTF-8.
     Json,
-    /// Bytes that belong to the message before.
+    /// Bytes that belong to the previous message.
     Bytes,
 }
 
-/// What came in one piece.
+/// One frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What the payload is.
+    /// The kind of the payload.
     pub kind: Kind,
     /// The payload.
     pub payload: Vec<u8>,
 }
 
-/// Why a stream of frames cannot be understood. After the first such error nothing on the stream can be trusted, except after
+/// Errors of a stream of frames. After any of them the stream is out of sync, except after
 /// [`ProtocolError::Message`], which leaves the stream at the next frame.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtocolError {
@@ -43,27 +43,27 @@ pub enum ProtocolError {
     /// The stream ended inside a frame.
     #[error("the stream ended inside a frame: {have} of {need} bytes came")]
     Cut {
-        /// Bytes that came.
+        /// Bytes received.
         have: usize,
-        /// Bytes that were announced.
+        /// Bytes announced.
         need: usize,
     },
-    /// A length beyond [`MAX_PAYLOAD_BYTES`].
+    /// A length above [`MAX_PAYLOAD_BYTES`].
     #[error("a frame of {0} bytes is longer than the {MAX_PAYLOAD_BYTES} allowed")]
     TooLong(u64),
-    /// A kind that does not exist.
+    /// An unknown kind.
     #[error("{0} is no kind of frame; 0 is JSON and 1 is bytes")]
     UnknownKind(u8),
-    /// JSON that is no message.
+    /// JSON that is not a valid message.
     #[error("a message was not understood: {0}")]
     Message(#[from] serde_json::Error),
-    /// Bytes where a message should be, or the reverse.
+    /// Bytes in place of a message, or the reverse.
     #[error("{0:?} came where the other kind of frame was due")]
     WrongKind(Kind),
 }
 
-/// The five bytes before a payload of `len` bytes. A length that does not fit becomes one that every reader refuses;
-/// [`write_frame`] refuses it before.
+/// The five header bytes of a payload of `len` bytes. A length that does not fit in 32 bits becomes one that every
+/// reader refuses; [`write_frame`] refuses it earlier.
 pub fn header(len: usize, kind: Kind) -> [u8; HEADER_BYTES] {
     let [a, b, c, d] = u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes();
     let kind = match kind {
@@ -73,7 +73,7 @@ pub fn header(len: usize, kind: Kind) -> [u8; HEADER_BYTES] {
     [a, b, c, d, kind]
 }
 
-/// Payload length and kind.
+/// Parses a header into payload length and kind.
 ///
 /// # Errors
 /// [`ProtocolError::UnknownKind`] and [`ProtocolError::TooLong`].
@@ -85,13 +85,14 @@ pub fn parse_header(header: &[u8; HEADER_BYTES]) -> Result<(usize, Kind), Protoc
         other => return Err(ProtocolError::UnknownKind(other)),
     };
     let len = u32::from_le_bytes([a, b, c, d]) as usize;
-    match len <= MAX_PAYLOAD_BYTES {
-        true => Ok((len, kind)),
-        false => Err(ProtocolError::TooLong(len as u64)),
+    if len <= MAX_PAYLOAD_BYTES {
+        Ok((len, kind))
+    } else {
+        Err(ProtocolError::TooLong(len as u64))
     }
 }
 
-/// The next frame, or `None` where the stream ends between two.
+/// Reads the next frame; `None` if the stream ends between two frames.
 ///
 /// # Errors
 /// [`ProtocolError`], all but `Message` and `WrongKind`.
@@ -108,19 +109,20 @@ pub fn read_frame(from: &mut impl Read) -> Result<Option<Frame>, ProtocolError> 
         }
     }
     let (need, kind) = parse_header(&head)?;
-    // Grows as bytes come: a false length takes no memory.
+    // The buffer grows as bytes arrive: a false length allocates no memory.
     let mut payload = Vec::new();
     from.by_ref().take(need as u64).read_to_end(&mut payload)?;
-    match payload.len() == need {
-        true => Ok(Some(Frame { kind, payload })),
-        false => Err(ProtocolError::Cut {
+    if payload.len() == need {
+        Ok(Some(Frame { kind, payload }))
+    } else {
+        Err(ProtocolError::Cut {
             have: payload.len(),
             need,
-        }),
+        })
     }
 }
 
-/// Fills as much of `buffer` as the stream has; a pipe may give it in pieces.
+/// Fills as much of `buffer` as the stream provides; a pipe may deliver it in pieces.
 fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {
@@ -137,7 +139,7 @@ fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 /// Writes one frame. Does not flush.
 ///
 /// # Errors
-/// [`ProtocolError::TooLong`] before anything is written, and what the pipe says.
+/// [`ProtocolError::TooLong`] before anything is written, and I/O errors of the pipe.
 pub fn write_frame(to: &mut impl Write, kind: Kind, payload: &[u8]) -> Result<(), ProtocolError> {
     if payload.len() > MAX_PAYLOAD_BYTES {
         return Err(ProtocolError::TooLong(payload.len() as u64));
@@ -148,10 +150,11 @@ pub fn write_frame(to: &mut impl Write, kind: Kind, payload: &[u8]) -> Result<()
 }
 
 impl Frame {
-    /// A frame that holds a message.
+    /// A frame with a message.
     ///
     /// # Errors
-    /// [`ProtocolError::Message`] where the message has no JSON, such as a map with keys that are not text.
+    /// [`ProtocolError::Message`] if the message cannot be serialised, for example a map with keys that are not
+    /// strings.
     pub fn json(message: &impl Serialize) -> Result<Self, ProtocolError> {
         Ok(Self {
             kind: Kind::Json,
@@ -159,7 +162,7 @@ impl Frame {
         })
     }
 
-    /// A frame that holds bytes.
+    /// A frame with bytes.
     pub fn bytes(payload: Vec<u8>) -> Self {
         Self {
             kind: Kind::Bytes,
@@ -167,7 +170,7 @@ impl Frame {
         }
     }
 
-    /// The message in it.
+    /// Parses the message in this frame.
     ///
     /// # Errors
     /// [`ProtocolError::WrongKind`] and [`ProtocolError::Message`].
@@ -178,7 +181,7 @@ impl Frame {
         }
     }
 
-    /// The bytes in it.
+    /// The bytes in this frame.
     ///
     /// # Errors
     /// [`ProtocolError::WrongKind`].
@@ -194,7 +197,7 @@ impl Frame {
 mod tests {
     use super::*;
 
-    /// Gives one byte at a time, as a slow pipe may.
+    /// Returns one byte per read, as a slow pipe may.
     struct Drops<'a>(&'a [u8]);
 
     impl Read for Drops<'_> {
@@ -250,7 +253,7 @@ mod tests {
         head[..4].copy_from_slice(&(MAX_PAYLOAD_BYTES as u32 + 1).to_le_bytes());
         let error = read_frame(&mut head.as_slice()).unwrap_err();
         assert!(matches!(error, ProtocolError::TooLong(_)), "{error}");
-        // The longest that is allowed, announced and not sent, takes no memory.
+        // The longest allowed length, announced but not sent, allocates no memory.
         head[..4].copy_from_slice(&(MAX_PAYLOAD_BYTES as u32).to_le_bytes());
         let error = read_frame(&mut head.as_slice()).unwrap_err();
         assert!(matches!(error, ProtocolError::Cut { have: 0, .. }));

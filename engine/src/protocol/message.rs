@@ -1,35 +1,36 @@
-//! The messages: what a window may ask of the engine's process, and what it says back. JSON; sizes are bytes, offsets are
-//! bytes of the document's text unless a name ends in 16, which counts UTF-16 code units.
+//! The messages between the app and the worker, as JSON. Sizes are bytes; offsets are bytes of the document's text,
+//! or UTF-16 code units if the name ends in 16.
 //!
-//! A message that has bytes says so in its description, and they follow in the next frame.
+//! Where the description of a message says that bytes follow, they are in the next frame.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
 use super::facts::{AnswerFacts, DocumentInfo, Inspection, MethodFacts, ModelFacts};
+use super::fault::FaultCode;
 use crate::fidelity::{ReferenceReport, RunReport};
 use crate::{Estimate, MemoryNow, Method, Progress};
 
 /// A method by name, with the parameters that were set.
 pub type MethodChoice = Method;
 
-/// From the window to the engine.
+/// A request of the app to the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 pub enum Request {
-    /// Opens a model. Answered by [`Reply::Model`] or [`Reply::Failed`].
+    /// Opens a model. Reply: [`Reply::Model`] or [`Reply::Failed`].
     OpenModel {
         /// A path, or `mini`.
         model: String,
-        /// How its context is stretched: `yarn:4`; nothing leaves it as the file says.
+        /// RoPE scaling that extends the context length: `yarn:4`; `None` uses the file's setting.
         #[serde(default)]
         stretch: Option<String>,
     },
-    /// Asks what a model can read with the memory that is free now, from its header alone: no weight is read. Answered by
-    /// [`Reply::Inspected`] or [`Reply::Failed`], also while a question runs.
+    /// Computes what a model can read with the memory that is free now, from its header alone: no weights are read.
+    /// Reply: [`Reply::Inspected`] or [`Reply::Failed`], also while a question runs.
     InspectModel {
-        /// Names the request in its answer.
+        /// Identifies the request in its reply.
         ticket: u64,
         /// A path, or `mini`.
         model: String,
@@ -37,51 +38,51 @@ pub enum Request {
         #[serde(default)]
         stretch: Option<String>,
     },
-    /// Reads a file. Answered by [`Reply::Document`] or [`Reply::Failed`].
+    /// Reads a file. Reply: [`Reply::Document`] or [`Reply::Failed`].
     OpenDocument {
         /// The file.
         #[serde(with = "super::path")]
         path: PathBuf,
     },
-    /// Reads a file and joins it behind the open document, whose text goes on to begin as it did. Answered by [`Reply::Document`] or
-    /// [`Reply::Failed`].
+    /// Reads a file and appends it to the open document, whose text stays a prefix of the joined text. Reply:
+    /// [`Reply::Document`] or [`Reply::Failed`].
     AddDocument {
         /// The file.
         #[serde(with = "super::path")]
         path: PathBuf,
     },
-    /// Takes one of several joined documents away. Answered by [`Reply::Document`] or [`Reply::Failed`].
+    /// Removes one of several joined documents. Reply: [`Reply::Document`] or [`Reply::Failed`].
     RemoveDocument {
-        /// Which, from 0.
+        /// Index of the document, from 0.
         part: usize,
     },
-    /// Takes a document whose text the window still has. Its text follows as bytes. Not answered.
+    /// Opens a document from text that the app stored. The text follows as bytes. No reply.
     AdoptDocument {
-        /// What is known of it.
+        /// The document's facts.
         document: DocumentInfo,
     },
-    /// Asks what a question would cost. Answered by [`Reply::Estimate`] or [`Reply::Failed`], also while a question runs.
+    /// Estimates the cost of a question. Reply: [`Reply::Estimate`] or [`Reply::Failed`], also while a question runs.
     Estimate {
-        /// Names the request in its answer.
+        /// Identifies the request in its reply.
         ticket: u64,
         /// The method.
         method: MethodChoice,
-        /// As a person writes it: `25%`, `512`, `64MiB`; nothing takes the default.
+        /// The budget as the user enters it: `25%`, `512`, `64MiB`; `None` uses the default.
         budget: Option<String>,
-        /// How kept rows are stored: a name of [`kept_kernels::CacheType`]; nothing takes the default, and where too little memory is
-        /// named a narrower one.
+        /// The cache type: a name of [`kept_kernels::CacheType`]; `None` uses the default, or a narrower type under a
+        /// tight memory limit.
         #[serde(default)]
         cache: Option<String>,
-        /// Bytes for everything, as in [`crate::Limits`]; nothing is no limit.
+        /// Limit of all memory in bytes, as in [`crate::Limits`]; `None` is no limit.
         #[serde(default)]
         memory: Option<u64>,
-        /// Longest answer, in tokens; nothing takes the default.
+        /// Longest answer, in tokens; `None` uses the default.
         #[serde(default)]
         max_tokens: Option<usize>,
     },
-    /// A question about the open document for the open model. One at a time.
+    /// Asks a question about the open document with the open model. One at a time.
     Ask {
-        /// Names the request in its answers.
+        /// Identifies the request in its replies.
         ticket: u64,
         /// The question.
         question: String,
@@ -91,14 +92,14 @@ pub enum Request {
         budget: Option<String>,
         /// Longest answer, in tokens.
         max_tokens: usize,
-        /// 0 takes the likeliest token.
+        /// 0 always picks the most likely token.
         temperature: f32,
-        /// Of the draw.
+        /// Seed of the sampler.
         seed: u64,
         /// As [`crate::Sampling::repeat_penalty`].
         #[serde(default)]
         repeat_penalty: Option<f64>,
-        /// Whether a model that can think before it answers does so.
+        /// Whether a model that can think before answering does so.
         #[serde(default)]
         thinking: bool,
         /// As in [`Request::Estimate`].
@@ -108,52 +109,53 @@ pub enum Request {
         #[serde(default)]
         memory: Option<u64>,
     },
-    /// Methods and budgets beside the full cache, for the open document and model. Takes the place of a question: one of either at
-    /// a time. Answered by [`Reply::Reference`], a [`Reply::Run`] for each run and [`Reply::Compared`]; or [`Reply::Failed`],
-    /// also where it is stopped: what was answered before stands. No memory is named: the full cache with its attention along the
-    /// answer is what everything is held against, and of that nothing can be left out.
+    /// Compares methods and budgets with the full cache, for the open document and model. Occupies the worker as a
+    /// question does: one of either at a time. Replies: [`Reply::Reference`], a [`Reply::Run`] for each run and
+    /// [`Reply::Compared`]; or [`Reply::Failed`], also after a stop, with earlier replies still valid. There is no
+    /// memory limit: the full cache and its attention along the answer are the reference of every run and must be
+    /// complete.
     Compare {
-        /// Names the request in its answers.
+        /// Identifies the request in its replies.
         ticket: u64,
         /// The question.
         question: String,
         /// Longest answer of the full cache to compare along, in tokens.
         max_tokens: usize,
-        /// What to compare, in this order.
+        /// The runs, in this order.
         runs: Vec<CompareRun>,
-        /// As in [`Request::Estimate`], of the runs; the full cache's own is exact.
+        /// As in [`Request::Estimate`], for the runs; the full cache itself is stored exactly.
         #[serde(default)]
         cache: Option<String>,
     },
-    /// How documents are kept for later questions, from now on: `q8_0` (as it is without this), `f16` or `off`. Answered by
+    /// Sets how documents are stored in vaults from now on: `q8_0` (the initial setting), `f16` or `off`. Reply:
     /// [`Reply::Vaults`] or [`Reply::Failed`].
     KeepDocuments {
-        /// Names the request in its answer.
+        /// Identifies the request in its reply.
         ticket: u64,
-        /// See above.
+        /// `q8_0`, `f16` or `off`.
         kind: String,
-        /// Bytes that all vaults may take on disk; nothing takes the default.
+        /// Bytes that all vaults may take on disk; `None` uses the default.
         budget: Option<u64>,
     },
-    /// Asks what is kept of documents. Answered by [`Reply::Vaults`] or [`Reply::Failed`].
+    /// Lists the stored vaults. Reply: [`Reply::Vaults`] or [`Reply::Failed`].
     Vaults {
-        /// Names the request in its answer.
+        /// Identifies the request in its reply.
         ticket: u64,
     },
-    /// Removes what is kept of documents, but what is in use. Answered by [`Reply::Vaults`] or [`Reply::Failed`].
+    /// Removes all vaults that are not in use. Reply: [`Reply::Vaults`] or [`Reply::Failed`].
     ClearVaults {
-        /// Names the request in its answer.
+        /// Identifies the request in its reply.
         ticket: u64,
     },
-    /// Stops the question or comparison of this ticket; 0 gives up the document that is being opened. What was running ends as it
-    /// ordinarily ends.
+    /// Stops the question or comparison with this ticket; 0 cancels the document that is being opened. The stopped
+    /// request still gets its final reply.
     Stop {
-        /// The question's ticket.
+        /// The ticket of the question or comparison.
         ticket: u64,
     },
 }
 
-/// Of a message by a program that knew no cells.
+/// Default of `tokens_per_cell` for messages of older versions, which had no cells.
 fn one() -> usize {
     1
 }
@@ -174,205 +176,210 @@ pub struct CompareRun {
     pub budget: Option<String>,
 }
 
-/// From the engine to the window.
+/// A reply of the worker to the app.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub enum Reply {
-    /// The first message, at once.
+    /// The first message, sent at start.
     Hello {
-        /// Of the program.
+        /// Version of the program.
         version: String,
-        /// Of the process.
+        /// Process id.
         pid: u32,
-        /// Instructions in use: `scalar`, `avx2`, `avx512`.
+        /// SIMD instruction set in use: `scalar`, `avx2`, `avx512`.
         simd: String,
-        /// Threads that compute.
+        /// Number of compute threads.
         threads: usize,
-        /// Memory of the machine.
+        /// Memory of the machine, in bytes.
         total_memory: Option<u64>,
         /// All methods, in the order of the table.
         methods: Vec<MethodFacts>,
-        /// Name of the method to begin with.
+        /// Name of the default method.
         default_method: String,
-        /// Longest answer to begin with, in tokens.
+        /// Default length limit of an answer, in tokens.
         default_max_tokens: usize,
         /// Names of all cache types, the most exact first.
         #[serde(default)]
         caches: Vec<String>,
-        /// The one that is taken where none is named.
+        /// The default cache type.
         #[serde(default)]
         default_cache: String,
     },
-    /// A model is open.
+    /// A model was opened.
     Model {
-        /// What it is.
+        /// Facts of the model.
         model: ModelFacts,
     },
     /// What a model can read.
     Inspected {
-        /// Of the request.
+        /// Ticket of the request.
         ticket: u64,
-        /// What its header tells.
+        /// What the model can read, from its header.
         inspection: Box<Inspection>,
     },
-    /// A document is open. Its text follows as bytes, UTF-8.
+    /// A document was opened. Its text follows as bytes, UTF-8.
     Document {
-        /// What it is.
+        /// Facts of the document.
         document: DocumentInfo,
     },
-    /// How long the open document is for the open model. Sent when both are there, and again when either changes.
+    /// Length of the open document in tokens of the open model. Sent when both are open, and again when either
+    /// changes.
     Tokens {
-        /// Tokens of the document; where it is far too long, at least so many.
+        /// Tokens of the document; a lower bound if it is far too long.
         tokens: usize,
-        /// It has more than that: nobody counted to the end.
+        /// Whether `tokens` is a lower bound.
         at_least: bool,
-        /// Tokens that the model reads.
+        /// Context length, in tokens.
         context: usize,
         /// Whether a question can be asked.
         fits: bool,
-        /// If not, the sentence that says so; else, where the document is longer than the model's context, the one that says how it
-        /// will be read.
+        /// If no question can be asked, the reason; otherwise a note on streaming mode if the document exceeds the
+        /// context length.
         message: Option<String>,
-        /// It is longer than the model's context: only [`MethodFacts::streams`] can read it, and approximately.
+        /// Whether the document exceeds the context length: only methods with [`MethodFacts::streams`] can read it,
+        /// and approximately.
         #[serde(default)]
         streams: bool,
     },
-    /// What a question would cost.
+    /// The estimated cost of a question.
     Estimate {
-        /// Of the request.
+        /// Ticket of the request.
         ticket: u64,
         /// The figures.
         estimate: Estimate,
     },
-    /// The prompt is made. Bytes follow: for every cell of the map ([`crate::MapGrid::bounded`]), in most documents every token, its end
-    /// in UTF-16 code units of the text, `u32` little endian, ascending (see [`crate::ends16`]).
+    /// The prompt is built. Bytes follow: for every cell of the map ([`crate::MapGrid::bounded`]), in most documents
+    /// every token, its end in UTF-16 code units of the text, `u32` little endian, ascending (see [`crate::ends16`]).
     Prompt {
-        /// Of the question.
+        /// Ticket of the question.
         ticket: u64,
         /// Tokens of the prompt.
         prompt_tokens: usize,
         /// Tokens of the document.
         document_tokens: usize,
-        /// Tokens of the document that a cell of the map stands for.
+        /// Tokens of the document per cell of the map.
         #[serde(default = "one")]
         tokens_per_cell: usize,
-        /// Layers that the method cuts; [`Reply::Layer`] counts these alone.
+        /// Number of layers that the method cuts; the indices of [`Reply::Layer`] count these layers only.
         layers: usize,
-        /// `[layers of the model]`: how many of the last positions each attends to; nothing for those that the method cuts.
+        /// `[layers of the model]`: window of a sliding-window layer; `None` for layers that the method cuts.
         windows: Vec<Option<usize>>,
-        /// Key/value heads per layer.
+        /// KV heads per layer.
         kv_heads: usize,
-        /// The full cache of the prompt.
+        /// Bytes of the full cache of the prompt.
         kv_bytes_full: u64,
     },
-    /// A layer was cut, or what it keeps has changed. Bytes follow: `[cells]` u8, the slots that keep each: of a token the kv heads
-    /// that keep it (255 at most; no model has more).
+    /// A layer was cut, or its kept rows have changed. Bytes follow: `[cells]` u8, the number of slots that keep each
+    /// cell: for a cell of one token, the KV heads that keep it (at most 255; no model has more).
     Layer {
-        /// Of the question.
+        /// Ticket of the question.
         ticket: u64,
-        /// The layer, from 0.
+        /// Index of the layer among those that the method cuts, from 0.
         layer: usize,
     },
-    /// How far reading or answering is. At most about twenty a second.
+    /// Progress of prefill or decode. At most about 20 per second.
     Progress {
-        /// Of the question.
+        /// Ticket of the question.
         ticket: u64,
-        /// How far.
+        /// The progress.
         progress: Progress,
-        /// What is in use now.
+        /// Memory in use now.
         memory: MemoryNow,
     },
-    /// The prompt is read.
+    /// Prefill is complete.
     Read {
-        /// Of the question.
+        /// Ticket of the question.
         ticket: u64,
         /// Tokens of the prompt.
         prompt_tokens: usize,
-        /// The kept keys and values.
+        /// Bytes of the kept keys and values.
         kv_bytes: u64,
-        /// The full cache of the prompt.
+        /// Bytes of the full cache of the prompt.
         kv_bytes_full: u64,
-        /// Seconds that reading took.
+        /// Seconds of prefill.
         seconds: f64,
-        /// Tokens of the prompt whose rows came from the vault: they were not read.
+        /// Tokens of the prompt whose rows came from the vault, without prefill.
         #[serde(default)]
         tokens_from_vault: usize,
     },
-    /// What is kept of documents, and how.
+    /// The vault settings and the stored vaults.
     Vaults {
-        /// Of the request.
+        /// Ticket of the request.
         ticket: u64,
         /// `q8_0`, `f16` or `off`.
         kind: String,
-        /// Where, for a person to see.
+        /// The folder, for display.
         folder: String,
-        /// Documents that are kept.
+        /// Number of stored documents.
         documents: usize,
-        /// Bytes that they take on disk.
+        /// Bytes of all vaults on disk.
         bytes: u64,
-        /// Bytes that they may take.
+        /// Bytes that all vaults may take on disk.
         budget: u64,
     },
     /// The next piece of the answer.
     Token {
-        /// Of the question.
+        /// Ticket of the question.
         ticket: u64,
         /// The text.
         text: String,
     },
     /// The answer is complete.
     Answered {
-        /// Of the question.
+        /// Ticket of the question.
         ticket: u64,
         /// The answer and what it cost.
         answer: AnswerFacts,
     },
-    /// How far a run of a comparison is. At most about twenty a second.
+    /// Progress of a run of a comparison. At most about 20 per second.
     Comparing {
-        /// Of the comparison.
+        /// Ticket of the comparison.
         ticket: u64,
-        /// Which run, from 0; `None` for the full cache's.
+        /// Index of the run, from 0; `None` for the run with the full cache.
         run: Option<usize>,
-        /// How many runs this reading is for, that one and those behind it.
+        /// Number of runs that share this prefill: this run and those after it.
         sharing: usize,
-        /// How far; runs whose answer differs share a second reading.
+        /// The progress; runs whose answer differs from the full cache's share a second prefill.
         progress: Progress,
     },
-    /// The full cache's run of a comparison is done.
+    /// The run with the full cache is complete.
     Reference {
-        /// Of the comparison.
+        /// Ticket of the comparison.
         ticket: u64,
-        /// Seconds that it took, measuring and all.
+        /// Seconds of the run, measurements included.
         seconds: f64,
-        /// What came out.
+        /// The result.
         report: Box<ReferenceReport>,
     },
-    /// A run of a comparison is done, or refused.
+    /// A run of a comparison is complete or refused.
     Run {
-        /// Of the comparison.
+        /// Ticket of the comparison.
         ticket: u64,
-        /// Which run, from 0.
+        /// Index of the run, from 0.
         run: usize,
-        /// Seconds that it took, measuring and all.
+        /// Seconds of the run, measurements included.
         seconds: f64,
-        /// What came out.
+        /// The result.
         report: Box<RunReport>,
     },
     /// A comparison is complete.
     Compared {
-        /// Of the comparison.
+        /// Ticket of the comparison.
         ticket: u64,
     },
-    /// Something asked for was not done.
+    /// A request failed or was stopped.
     Failed {
-        /// Of the request, where it has one.
+        /// Ticket of the request, if it has one.
         ticket: Option<u64>,
-        /// What was asked for.
+        /// The kind of the request.
         what: Failure,
-        /// One sentence for a person.
+        /// A message for the user, one sentence.
         message: String,
-        /// It was stopped on request; nothing is wrong.
+        /// Whether the user stopped the request; then `message` is not an error.
         stopped: bool,
+        /// Machine-readable kind of the failure.
+        #[serde(default)]
+        code: FaultCode,
     },
 }
 
@@ -386,13 +393,13 @@ impl Reply {
     }
 }
 
-/// What was asked for when it failed.
+/// The kind of a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
     /// Opening a model.
     Model,
-    /// Saying what a model can read.
+    /// Inspecting a model.
     Inspect,
     /// Opening a document.
     Document,
@@ -402,8 +409,8 @@ pub enum Failure {
     Ask,
     /// A comparison.
     Compare,
-    /// What is kept of documents.
+    /// A request about vaults.
     Vaults,
-    /// A message that was not understood.
+    /// An invalid message.
     Request,
 }

@@ -1,9 +1,11 @@
-//! What `kept-worker` and the window say to each other: frames ([`Frame`]) that hold messages ([`Request`], [`Reply`]) or bytes.
+//! The protocol between `kept-worker` and the app: frames ([`Frame`]) that hold messages ([`Request`], [`Reply`]) or
+//! bytes.
 //!
-//! Not here: who answers. The worker is `bin/kept-worker.rs`; the window has a reader of its own on the same header
-//! functions, since it reads without blocking.
+//! The worker is in `bin/kept-worker/`. The app reads frames without blocking, with its own reader on the same header
+//! functions.
 
 mod facts;
+mod fault;
 mod frame;
 mod message;
 mod path;
@@ -12,6 +14,7 @@ pub use facts::{
     AnswerFacts, DocumentInfo, Gpus, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts,
     PartInfo, SourceInfo,
 };
+pub use fault::{Fault, FaultCode};
 pub use frame::{
     Frame, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, ProtocolError, header, parse_header, read_frame,
     write_frame,

@@ -1,10 +1,10 @@
-//! A path in JSON: its text, or where its name is no UTF-8 (Unix allows that), its bytes. Nothing is lost either way.
+//! Lossless JSON form of a path: its text, or its bytes if the path is not UTF-8 (allowed on Unix).
 
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What stands in the JSON.
+/// The JSON value.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Written {

@@ -1,4 +1,4 @@
-//! The buffers of a reading, and what all of it adds up to.
+//! The buffers of a prefill and their total.
 
 use kept_kernels::CacheType;
 use kept_models::{LayerPass, Model};
@@ -18,24 +18,27 @@ impl Sizes {
         self.repeated() * self.width
     }
 
-    /// Floats of the scratch of the reconstruction, of the rotations of thinned rows, of what a survey leaves with its method, and of what
-    /// a method works with while it chooses.
+    /// Floats of other scratch: of the reconstruction, of rotations after tokens were dropped, of the
+    /// method's state after a score pass, and of the method's selection.
     pub(crate) fn beside(&self) -> usize {
         let reconstruction = self.reconstruction_plan.as_ref().map_or(0, |plan| {
             ReconstructionPass::floats(plan, heads_of(&self.shape), self.tokens, self.pairs)
         });
-        let rotations = match self.drops_tokens() {
-            true => GatheredRope::floats(self.chunk, self.pairs),
-            false => 0,
+        let rotations = if self.drops_tokens() {
+            GatheredRope::floats(self.chunk, self.pairs)
+        } else {
+            0
         };
         let heads = self.shape.kv_heads * self.tokens;
-        // A score and a rank each; a rank is two floats.
-        let surveyed = match self.has_score_pass {
-            true => 3 * self.shape.layers * heads,
-            false => 0,
+        // A score and a rank per token; a rank takes two floats.
+        let score_pass = if self.has_score_pass {
+            3 * self.shape.layers * heads
+        } else {
+            0
         };
-        // All heads of a layer side by side: two scores at most and, of those that may be kept, a rank; of a method that merges both of its
-        // scores, and who is merged, with whom, and what is left; of one that leaves values to others who leaves what to whom.
+        // All heads of a layer in parallel: at most two scores and a rank per token. A merging method needs
+        // both scores, the merged tokens, their targets and the remaining tokens; a method that merges values
+        // needs its list of merges.
         let merges = self.tables.iter().any(Option::is_some);
         let of_token = match self.needs.iter().any(|needs| *needs != Needs::default()) {
             true if merges => 8,
@@ -43,18 +46,19 @@ impl Sizes {
             true => 4,
             false => 0,
         };
-        reconstruction + rotations + surveyed + of_token * heads + self.left_by_gpu()
+        reconstruction + rotations + score_pass + of_token * heads + self.left_by_gpu()
     }
 
-    /// Floats of what comes from a GPU in place of the values that a layer's evicted tokens leave to kept ones: of each gap between these.
+    /// Floats of the value sums that a GPU computes for evicted tokens: one per gap between kept tokens.
     fn left_by_gpu(&self) -> usize {
         let gaps = self.rows.iter().map(|rows| {
             let kept = self.tokens.min(*rows);
             kept.min(self.tokens - kept)
         });
-        match self.value_merges && self.on_gpu {
-            true => gaps.max().unwrap_or(0) * self.shape.kv_heads * self.shape.head_dim,
-            false => 0,
+        if self.value_merges && self.on_gpu {
+            gaps.max().unwrap_or(0) * self.shape.kv_heads * self.shape.head_dim
+        } else {
+            0
         }
     }
 
@@ -73,7 +77,7 @@ impl Sizes {
         self.chunk * self.shape.kv_heads * self.shape.head_dim
     }
 
-    /// Floats of `[w, q_heads, head_dim]`: queries of the largest window.
+    /// Floats of `[w, q_heads, head_dim]`: queries of the largest observation window.
     pub(crate) fn window_queries(&self) -> usize {
         let rows = self.needs.iter().map(Needs::query_rows);
         rows.max().unwrap_or(0) * self.q_width()
@@ -103,34 +107,38 @@ impl Sizes {
         weighted_window * n * shape.q_heads + low_attention + future.unwrap_or(0)
     }
 
-    /// Floats of `[q_heads, n]`: what a window sees.
+    /// Floats of `[q_heads, n]`: attention of the observation window.
     pub(crate) fn window_scores(&self) -> usize {
-        match self.needs.iter().any(|needs| needs.window.is_some()) {
-            true => self.shape.q_heads * self.tokens,
-            false => 0,
+        if self.needs.iter().any(|needs| needs.window.is_some()) {
+            self.shape.q_heads * self.tokens
+        } else {
+            0
         }
     }
 
-    /// Floats of `[q_heads, n]`: what all rows see.
+    /// Floats of `[q_heads, n]`: attention of all rows.
     pub(crate) fn column_sums(&self) -> usize {
-        match self.needs.iter().any(|needs| needs.column_sums) {
-            true => self.shape.q_heads * self.tokens,
-            false => 0,
+        if self.needs.iter().any(|needs| needs.column_sums) {
+            self.shape.q_heads * self.tokens
+        } else {
+            0
         }
     }
 
-    /// Floats of `[q_heads, chunk]`: log-sum-exp of a chunk's rows, where what all rows see or the last ones do is asked for.
+    /// Floats of `[q_heads, chunk]`: log-sum-exp of a chunk's rows, if attention of all rows or of the last
+    /// ones is needed.
     pub(crate) fn log_sum_exp(&self) -> usize {
         let asked = |needs: &Needs| {
             needs.column_sums || needs.window.is_some() || needs.weighted_window.is_some()
         };
-        match self.needs.iter().any(asked) {
-            true => self.shape.q_heads * self.chunk,
-            false => 0,
+        if self.needs.iter().any(asked) {
+            self.shape.q_heads * self.chunk
+        } else {
+            0
         }
     }
 
-    /// Floats of one head's kept rows before they are rounded; 0 where they are not.
+    /// Floats of one head's kept rows before rounding; 0 without rounding.
     pub(crate) fn gathered(&self) -> usize {
         match self.cache {
             CacheType::F32 => 0,
@@ -138,24 +146,25 @@ impl Sizes {
         }
     }
 
-    /// Entries that the largest look-up table has room for; 0 where nothing is merged.
+    /// Capacity of the largest class table, in entries; 0 if nothing is merged.
     pub(crate) fn max_entries(&self) -> usize {
         let entries = self.tables.iter().flatten().map(|table| table.entries);
         entries.max().unwrap_or(0)
     }
 
-    /// The ledger as it will stand after reading; `decode` and `rope` are not reading's. Before a survey is settled.
+    /// The ledger after the prefill, without `decode` and `rope`. Computed before a score pass allocates the
+    /// budget.
     pub(crate) fn ledger(&self, model: &Model) -> MemoryLedger {
         let float = size_of::<f32>();
         let row = self.shape.head_dim * 2 * float;
-        // Beside each row its position, and its rank where positions are re-assigned.
+        // For each row its position, and its rank if positions are re-assigned.
         let beside = match self.positions {
             Positions::Original => size_of::<u32>(),
             Positions::Reassigned => 2 * size_of::<u32>(),
         };
         let slots: usize = self.capacities.iter().sum::<usize>() * self.shape.kv_heads;
         let (head_dim, cache) = (self.shape.head_dim, self.cache);
-        // And of keys and values the place of each, where rows trade them.
+        // For each key and value its place, if rows trade places.
         let replaced = self.kept().zip(&self.capacities).zip(&self.replaced);
         let replaced = replaced.filter(|(_, replaced)| **replaced);
         let places: usize = replaced
@@ -173,9 +182,10 @@ impl Sizes {
         let ring_slots = ring_slots * self.shape.kv_heads;
         let rows = (kept + ring_slots * ring_row) as u64;
         let slot_table = (slots * beside + places + ring_slots * size_of::<u32>()) as u64;
-        let (here, there) = match self.rows_on_gpu {
-            true => (0, rows),
-            false => (rows, 0),
+        let (here, there) = if self.rows_on_gpu {
+            (0, rows)
+        } else {
+            (rows, 0)
         };
         let chunk = 2 * self.q()
             + 2 * self.kv()

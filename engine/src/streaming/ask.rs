@@ -1,4 +1,4 @@
-//! A question about a document that is longer than the model's window.
+//! A question about a document that is longer than the model's context length.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use kept_policies::{Budget, Policy, PromptShape};
 use super::{Stream, StreamPlan, Streaming};
 use crate::answering::{Answering, PromptRead};
 use crate::auto;
-use crate::estimate::fitted_note;
+use crate::note::{Note, WithinMemory};
 use crate::vault::VaultUse;
 use crate::watch::ProgressMeter;
 use crate::within::Prompted;
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Engine {
-    /// Whether a prompt of `tokens` tokens is read in streaming.
+    /// Whether a prompt of `tokens` tokens is read in streaming mode.
     pub fn streams(&self, streaming: Streaming, tokens: usize) -> bool {
         match streaming {
             Streaming::On => true,
@@ -30,11 +30,11 @@ impl Engine {
         }
     }
 
-    /// The plan for reading `prompt` in streaming under `policy`, with `max_new_tokens` for an answer. Of a share of the text that comes to more rows
-    /// than the window has room for, as many as fit.
+    /// The plan for reading `prompt` in streaming mode with `policy` and `max_new_tokens`. A budget given as
+    /// a share is limited to the rows that fit the context length.
     ///
     /// # Errors
-    /// As [`StreamPlan::new`], and budgets that come to nothing.
+    /// As [`StreamPlan::new`], and budgets of no rows.
     pub fn stream_plan(
         &self,
         policy: &mut dyn Policy,
@@ -45,7 +45,7 @@ impl Engine {
         let rows = match budget {
             None => None,
             Some(budget) => {
-                // A share is one of the document, so that every question on it has the same rows.
+                // A share refers to the document, so that every question on it gets the same rows.
                 let text = prompt.tokens - prompt.after;
                 let rows = self.budget_rows(Some(budget), text)?;
                 Some(match budget {
@@ -83,33 +83,41 @@ impl Engine {
         plan.with_cache(self.cache_type(), policy)
     }
 
-    /// [`Engine::stream_plan`] within the memory that `prompted` names, beside a text of `text_bytes` bytes, and what was chosen for it in a
-    /// sentence, if it names any.
+    /// [`Engine::stream_plan`] within the memory limit of `prompted`, if any, for a text of `text_bytes`
+    /// bytes; and a note about what was chosen to fit.
     ///
     /// # Errors
-    /// As there, and [`EngineError::Memory`].
+    /// As [`Engine::stream_plan`], and [`EngineError::Memory`].
     pub(crate) fn stream_plan_within(
         &self,
         (method, budget): (&Method, Option<Budget>),
         policy: &mut dyn Policy,
         prompted: &Prompted<'_>,
         text_bytes: u64,
-    ) -> Result<(StreamPlan, Option<String>), EngineError> {
+    ) -> Result<(StreamPlan, Option<Note>), EngineError> {
         let (shape, max_new_tokens) = (prompted.shape, prompted.max_new_tokens);
         let plan = self.stream_plan(policy, budget, shape, max_new_tokens)?;
         let Some(memory) = prompted.memory else {
             return Ok((plan.with_vault(prompted.vault.is_some()), None));
         };
         let fitted = self.within(policy, prompted, memory, Some(plan.rows), text_bytes)?;
-        let costs = auto::streaming_in_words(method);
-        let note = fitted_note(memory, &fitted, shape.tokens, &costs);
+        let note = Note::WithinMemory(WithinMemory {
+            limit: memory,
+            rows: fitted.rows.min(shape.tokens),
+            tokens: shape.tokens,
+            chunk: fitted.chunk,
+            cache: fitted.cache.name().to_owned(),
+            bytes: fitted.bytes,
+            kl: None,
+            cost: auto::streaming_in_words(method),
+        });
         let (rows, chunk) = (Some(fitted.rows), Some(fitted.chunk));
         let plan = StreamPlan::new(self.model(), policy, shape, rows, max_new_tokens, chunk)?
             .with_cache(self.cache_type(), policy)?;
         Ok((plan.with_vault(prompted.vault.is_some()), Some(note)))
     }
 
-    /// [`Engine::ask_watched`] for a prompt that is read in streaming.
+    /// [`Engine::ask_watched`] for a prompt that is read in streaming mode.
     pub(crate) fn ask_streaming(
         &self,
         ask: &Ask<'_>,
@@ -120,11 +128,11 @@ impl Engine {
         let (model, n) = (self.model(), prompt.len());
         let mut policy = ask.method.build()?;
         let sampler = Sampler::new(ask.sampling)?;
-        // No position grows with the text, so an answer has whatever room was asked for.
+        // No position grows with the text, so the answer's length is limited by the request only.
         let max_new_tokens = ask.max_tokens.min(StreamPlan::MOST_NEW_TOKENS);
         let shape = prompt.shape();
         let mut notes = self.notes_on(ask.document)?;
-        notes.extend(self.gpu_note());
+        notes.extend(self.gpu_note().map(Note::from));
         let prompted = Prompted {
             shape: &shape,
             max_new_tokens,
@@ -149,7 +157,7 @@ impl Engine {
         of_streaming.iter().for_each(|note| watch.chosen(note));
         notes.extend(of_streaming);
         let template = model.chat_template()?;
-        notes.extend(template.note().map(str::to_owned));
+        notes.extend(template.note().map(Note::from));
         let rows = plan.rows;
 
         watch.prompt(&prompt);
@@ -167,8 +175,8 @@ impl Engine {
             Ok(Some(bytes)) => left.bytes = bytes,
             Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
             Err(error) => {
-                notes.push(error.unread());
-                // Some of it may stand in either.
+                notes.push(error.unread().into());
+                // A failed restore may have changed the stream and the policy.
                 drop(stream);
                 policy = ask.method.build()?;
                 plan.begin(model, &mut *policy)?;
@@ -183,7 +191,8 @@ impl Engine {
             let _span =
                 tracing::info_span!("streaming", tokens = n, method = ask.method.name, rows)
                     .entered();
-            // A chunk begins where the document ends: what stands there then depends on nothing behind it.
+            // A chunk begins after the document's end, so that the state at this point depends on the
+            // document only.
             let (text, question) = prompt.ids.split_at(document);
             for ids in [&text[seen..], question] {
                 for ids in ids.chunks(stream.stretch()) {
@@ -212,7 +221,7 @@ impl Engine {
                     match end.leave(&mut stream, names, stop) {
                         Ok(bytes) => (left.bytes, left.written) = (bytes, true),
                         Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
-                        Err(error) => notes.push(error.unwritten(false)),
+                        Err(error) => notes.push(error.unwritten(false).into()),
                     }
                 }
             }
@@ -251,31 +260,31 @@ impl Engine {
         self.write_answer(read, answering, watch)
     }
 
-    /// What a person should know of such a reading, one sentence each.
+    /// Messages for the user about this prefill, one sentence each.
     pub(crate) fn streaming_notes(
         &self,
         method: &Method,
         plan: &StreamPlan,
         tokens: usize,
-    ) -> Result<Vec<String>, EngineError> {
+    ) -> Result<Vec<Note>, EngineError> {
         let info = kept_policies::find(&method.name)?;
-        let mut notes = vec![format!(
-            "read in streaming mode, which is approximate: of {tokens} tokens every layer holds at most {} rows per head at a time ({}), and what it let go of on the way cannot be found again",
-            plan.rows, info.keeps
-        )];
-        if let Some(wanted) = plan.wanted {
-            notes.push(format!(
-                "the share that was asked for is {wanted} rows per head; the model's window of {} has room for {} of them beside the next part of the text",
-                self.model().config().context,
-                plan.rows
-            ));
-        }
+        let context = self.model().config().context;
+        let rows = plan.rows;
+        let mut notes = vec![Note::Streaming {
+            tokens,
+            rows,
+            keeps: info.keeps.to_owned(),
+        }];
+        notes.extend(plan.wanted.map(|wanted| Note::StreamingShare {
+            wanted,
+            rows,
+            context,
+        }));
         if info.positions != "re-assigned" {
-            notes.push(format!(
-                "in streaming mode {} keeps keys at their rank in the cache instead of their place in the text, so that no position passes the model's window of {}",
-                info.title,
-                self.model().config().context
-            ));
+            notes.push(Note::StreamingPositions {
+                method: info.title.to_owned(),
+                context,
+            });
         }
         Ok(notes)
     }

@@ -1,4 +1,5 @@
-//! One chunk in one layer: what is kept and the chunk attend together, then the method's own loop runs over the chunk's tokens.
+//! One chunk in one layer: the chunk attends to the kept rows and itself, then the method's decode step runs
+//! for each of its tokens.
 
 use std::ops::Range;
 
@@ -13,22 +14,22 @@ use crate::compact::CompactLayer;
 use crate::shape::attention_scale;
 use crate::staged::StagedAttention;
 
-/// A chunk on its way through a layer.
+/// Parameters of a chunk in a layer.
 pub(super) struct Chunk<'a> {
     pub(super) model: &'a Model,
-    /// The layer's rotation; `None` where it is not rotated.
+    /// The layer's rotation; `None` for a layer without RoPE.
     pub(super) rope: Option<&'a RopeTable>,
     pub(super) layer: usize,
-    /// Place of its first token in the text.
+    /// Position of the chunk's first token in the text.
     pub(super) first: Pos,
     /// Rows whose output is needed.
     pub(super) needed: Range<usize>,
     pub(super) stop: &'a Stop,
 }
 
-/// What one kv head attends over.
+/// Scratch of one KV head.
 struct Head {
-    /// One head: kept rows by rank, then the chunk's, all rotated.
+    /// One head: kept rows by rank, then the chunk's rows; all rotated.
     keys: RowStore,
     /// As `keys`.
     values: RowStore,
@@ -36,25 +37,25 @@ struct Head {
     queries: Vec<f32>,
     /// `[group, chunk]`
     log_sum_exp: Vec<f32>,
-    /// `[TILE, group, columns]`: what each token of a tile sees.
+    /// `[TILE, group, columns]`: attention of each token of a tile.
     seen: Vec<f32>,
     /// Rows before the chunk.
     live: usize,
-    /// `[slots]`: where each slot stands in `keys`; where the method merges, `places` says it.
+    /// `[slots]`: the row of each slot in `keys`; unused if the method merges (then `places`).
     columns: Vec<u32>,
     /// `[entries]`: positions of the rows before the chunk, by rank.
     places: Vec<Pos>,
 }
 
-/// All buffers of one chunk in one layer, made once.
+/// All buffers of one chunk in one layer, allocated once.
 pub(super) struct ChunkScratch {
     shape: HeadShape,
     looks: bool,
     /// Tokens of this chunk.
     count: usize,
-    /// `[chunk, q_heads, head_dim]`, not rotated.
+    /// `[chunk, q_heads, head_dim]`, before RoPE.
     q: Vec<f32>,
-    /// `[chunk, kv_heads, head_dim]`, not rotated.
+    /// `[chunk, kv_heads, head_dim]`, before RoPE.
     k: Vec<f32>,
     /// `[chunk, kv_heads, head_dim]`
     v: Vec<f32>,
@@ -62,15 +63,15 @@ pub(super) struct ChunkScratch {
     attention: Vec<f32>,
     /// `[kv_heads]`
     heads: Vec<Head>,
-    /// `[group, TILE]`: a tile's part of `log_sum_exp`.
+    /// `[group, TILE]`: `log_sum_exp` of a tile.
     known: Vec<f32>,
-    /// `[q_heads, stride]`: one token's probabilities by slot; of its first `[kv_heads, stride]` the groups' means by entry, where the
-    /// method merges.
+    /// `[q_heads, stride]`: one token's probabilities by slot. If the method merges, the first `[kv_heads,
+    /// stride]` are the group means by entry.
     step: Vec<f32>,
     stride: usize,
     /// `[kv_heads]`
     evict: Vec<Option<Row>>,
-    /// Of one head after the other.
+    /// Attention of one head at a time.
     staged: StagedAttention,
 }
 
@@ -78,10 +79,7 @@ impl ChunkScratch {
     pub(super) fn new(plan: &StreamPlan) -> Self {
         let shape = plan.heads;
         let (group, dim) = (shape.group(), shape.head_dim);
-        let looking = |floats: usize| match plan.looks {
-            true => floats,
-            false => 0,
-        };
+        let looking = |floats: usize| if plan.looks { floats } else { 0 };
         let store = || RowStore::uniform(1, plan.columns(), dim);
         let tile = TILE.min(plan.chunk);
         let head = || Head {
@@ -111,7 +109,7 @@ impl ChunkScratch {
         }
     }
 
-    /// Queries, keys and values of a chunk's rows of the residual stream.
+    /// Computes q, k and v of a chunk's rows of the residual stream.
     pub(super) fn project(
         &mut self,
         pass: &mut LayerPass<'_>,
@@ -130,7 +128,7 @@ impl ChunkScratch {
         Ok(pass.project(rows, q, k, v, stop)?)
     }
 
-    /// Attention of the chunk over what `kept` holds and itself.
+    /// Attention of the chunk over the rows of `kept` and itself.
     pub(super) fn attend(
         &mut self,
         chunk: &Chunk<'_>,
@@ -142,9 +140,10 @@ impl ChunkScratch {
             scratch.live = kept.copy_ranked(head, &mut scratch.keys, &mut scratch.values);
             if self.looks {
                 scratch.places.clear();
-                match kept.classes.is_some() {
-                    true => scratch.places.extend_from_slice(kept.attended(head)),
-                    false => kept.ranks_into(head, &mut scratch.columns),
+                if kept.classes.is_some() {
+                    scratch.places.extend_from_slice(kept.attended(head))
+                } else {
+                    kept.ranks_into(head, &mut scratch.columns)
                 }
             }
         }
@@ -167,7 +166,7 @@ impl ChunkScratch {
         self.attend_all(chunk, Some(ring.window()))
     }
 
-    /// The heads' stores hold raw kept rows by rank: the chunk is put behind them, all is rotated and attends.
+    /// Appends the chunk to the heads' kept rows (by rank, before RoPE), rotates all rows and runs attention.
     fn attend_all(&mut self, chunk: &Chunk<'_>, window: Option<usize>) -> Result<(), EngineError> {
         let HeadShape {
             q_heads,
@@ -180,11 +179,12 @@ impl ChunkScratch {
             kv_heads: 1,
             head_dim: dim,
         };
-        // A method that looks needs every row's log-sum-exp.
+        // A method that reads probabilities needs every row's log-sum-exp.
         let looks = self.looks && window.is_none();
-        let needed = match looks {
-            true => 0..self.count,
-            false => chunk.needed.clone(),
+        let needed = if looks {
+            0..self.count
+        } else {
+            chunk.needed.clone()
         };
         for (head, scratch) in self.heads.iter_mut().enumerate() {
             let (live, end) = (scratch.live, scratch.live + self.count);
@@ -221,7 +221,7 @@ impl ChunkScratch {
                 keys: &scratch.keys,
                 values: &scratch.values,
             };
-            // The heads' outputs side by side; `scatter` puts them where the layer wants them.
+            // The outputs are stored head by head; [`ChunkScratch::finish`] reorders them.
             let out = &mut self.attention[head * needed.len() * width..][..needed.len() * width];
             let known = looks.then(|| &mut scratch.log_sum_exp[..group * self.count]);
             self.staged
@@ -230,7 +230,7 @@ impl ChunkScratch {
         Ok(())
     }
 
-    /// The rest of the layer, for the rows whose output is needed.
+    /// The rest of the layer, for the needed rows.
     pub(super) fn finish(
         &mut self,
         chunk: &Chunk<'_>,
@@ -244,11 +244,12 @@ impl ChunkScratch {
         let (group, dim) = (self.shape.group(), self.shape.head_dim);
         let (part, row) = (group * dim, self.shape.q_heads * dim);
         let looks = self.looks && chunk.model.config().kinds[chunk.layer].window.is_none();
-        let (held, skip) = match looks {
-            true => (self.count, needed.start),
-            false => (needed.len(), 0),
+        let (held, skip) = if looks {
+            (self.count, needed.start)
+        } else {
+            (needed.len(), 0)
         };
-        // Queries are no longer needed here: their buffer takes the outputs in order.
+        // The queries' buffer is free now and takes the outputs in the layer's order.
         for (head, out) in self.attention.chunks_exact(held * part).enumerate() {
             if head == self.heads.len() {
                 break;
@@ -263,7 +264,8 @@ impl ChunkScratch {
         Ok(pass.finish(&self.q[..needed.len() * row], rows, chunk.stop)?)
     }
 
-    /// Lets the method take the chunk's tokens in one by one, and give up a row for each that is one too many.
+    /// Appends the chunk's tokens one by one, running the method's decode step (which may evict a row) after
+    /// each.
     pub(super) fn replay(
         &mut self,
         chunk: &Chunk<'_>,
@@ -291,7 +293,7 @@ impl ChunkScratch {
                     self.by_entry(chunk, kept, row - first);
                     let seen = &self.step[..self.heads.len() * self.stride];
                     kept.settle(own, policy, (seen, self.stride));
-                    // One head's step may take a tenth of a millisecond.
+                    // One head's step may take 0.1 ms.
                     chunk.stop.check()?;
                     continue;
                 }
@@ -319,13 +321,13 @@ impl ChunkScratch {
         Ok(())
     }
 
-    /// The ring takes the chunk in.
+    /// Adds the chunk to the ring.
     pub(super) fn slide(&mut self, ring: &mut Ring) {
         let width = self.shape.kv_heads * self.shape.head_dim;
         ring.push(&self.k[..self.count * width], &self.v[..self.count * width]);
     }
 
-    /// What each of the chunk's rows `first..first + count` sees, in every head.
+    /// Attention of each of the chunk's rows `first..first + count`, in every head.
     fn measure(
         &mut self,
         chunk: &Chunk<'_>,
@@ -357,7 +359,7 @@ impl ChunkScratch {
         Ok(())
     }
 
-    /// `step`: what row `row` of the tile gives every filled slot.
+    /// Writes the attention of the tile's row `row` to every filled slot into `step`.
     fn by_slot(&mut self, kept: &CompactLayer, row: usize) {
         let group = self.shape.group();
         for (head, scratch) in self.heads.iter().enumerate() {
@@ -373,8 +375,8 @@ impl ChunkScratch {
         }
     }
 
-    /// `step [kv_heads, stride]`: what row `row` of the tile gives every token that takes part, in order of position; a method that
-    /// merges looks at the mean of a group. Both lists ascend.
+    /// Writes the attention of the tile's row `row` to every entry, in order of position, into `step
+    /// [kv_heads, stride]`: a merging method uses group means. Both lists of positions ascend.
     fn by_entry(&mut self, chunk: &Chunk<'_>, kept: &CompactLayer, row: usize) {
         let group = self.shape.group();
         for (head, scratch) in self.heads.iter_mut().enumerate() {

@@ -1,20 +1,22 @@
-//! Streaming: a text longer than the model's window, read in bounded memory whatever its length.
+//! Streaming mode: a text longer than the model's context length, read in bounded memory.
 //!
-//! Chunks outside, layers inside, as far as memory goes: every chunk attends to what a layer has kept and to itself, then the layer
-//! is cut back to its budget, as the method cuts while it answers: token after token. A layer knows nothing of later chunks, so a few
-//! of them, a stretch, go through a layer while its weights are at hand; the result is the same as one chunk at a time.
+//! Logically, the outer loop runs over chunks and the inner one over layers: every chunk attends to the
+//! layer's kept rows and to itself, then the method evicts rows down to its budget, token by token as in
+//! decoding. A layer does not depend on later chunks, so a few chunks (a stretch) run through a layer with
+//! the same rearranged weights; the result is the same.
 //!
 //! ```text
 //! stretch   | chunk | chunk | ... |          residual [stretch, width]
-//! layer     kept rows, ranks 0..r | chunk, ranks r..r + c        attention: everything before, and itself
-//!           step for token 0, 1, 2, ... of the chunk             the method gives up a row for each, as while answering
+//! layer     kept rows, ranks 0..r | chunk, ranks r..r + c        attention: all earlier rows, and itself
+//!           step for token 0, 1, 2, ... of the chunk             the method evicts a row for each, as in decoding
 //! ```
 //!
-//! **Approximate.** What a layer let go of is gone, for the question too. Keys are kept before RoPE and rotated at their rank, for every
-//! method: no position ever passes the window. With a chunk of one token this is each method's own loop, to the letter; in larger
-//! chunks a token also sees the rows that its own chunk is about to lose, and a method's probabilities are those.
+//! **Approximate.** Rows that a layer evicted are lost, for the question too. With every method, keys are
+//! stored before RoPE and rotated by their rank, so no position exceeds the context length. With chunks of
+//! one token this is exactly each method's decode loop; in larger chunks, a token also attends to rows that
+//! its own chunk will evict, and the method's probabilities include these.
 //!
-//! Not here: the decisions (`policies/`), what an exact reading is (`prefill/`).
+//! The decisions are in `policies/`, the exact prefill is in `prefill/`.
 
 mod ask;
 mod layer;
@@ -39,28 +41,28 @@ pub use perplexity::{Perplexity, PerplexityAt, PerplexityPoint};
 pub use plan::StreamPlan;
 pub(crate) use state::End;
 
-/// When a document is read in streaming.
+/// When a document is read in streaming mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Streaming {
-    /// Where it is too long to be read whole.
+    /// If it does not fit the context length.
     #[default]
     Auto,
     /// Always.
     On,
-    /// Never: a document that is too long is refused.
+    /// Never: a document that does not fit is refused.
     Off,
 }
 
-/// One layer's rows between two chunks.
+/// One layer's state between two chunks.
 enum StreamLayer {
-    /// A layer that the method cuts; the number is its own count of them.
+    /// A layer that the method compacts, with its index among the method's layers.
     Cut(usize, Box<CompactLayer>),
-    /// A layer that attends to the last positions only.
+    /// A sliding-window layer.
     Ring(Box<Ring>),
 }
 
-/// A text on its way through the model, chunk by chunk.
+/// A prefill in streaming mode.
 pub struct Stream<'a> {
     model: &'a Model,
     policy: &'a mut dyn Policy,
@@ -72,13 +74,13 @@ pub struct Stream<'a> {
     residual: Vec<f32>,
     /// Tokens read so far.
     seen: usize,
-    /// The last layer's output of every row, not only of the last one of a stretch.
+    /// Return the last layer's output of every row instead of the last row of a stretch.
     every_row: bool,
 }
 
-/// What was read: rows, and where they stand.
+/// Result of a prefill in streaming mode.
 pub struct Streamed {
-    /// The kept rows, ready to go on with.
+    /// The kept rows, ready for decoding.
     pub cache: CompactCache,
     /// What was kept.
     pub map: RetentionMap,
@@ -87,11 +89,11 @@ pub struct Streamed {
 }
 
 impl<'a> Stream<'a> {
-    /// Everything is allocated here, as `plan` says. `policy` is the one that the plan was made with, `rope` reaches to
-    /// [`StreamPlan::positions`].
+    /// Allocates everything according to `plan`. `policy` must be the one that the plan was made with; `rope`
+    /// must cover [`StreamPlan::positions`].
     ///
     /// # Panics
-    /// When the table of rotations is too short.
+    /// If `rope` is too short.
     pub fn new(
         model: &'a Model,
         policy: &'a mut dyn Policy,
@@ -119,7 +121,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Also computes the last layer's output of every row: for logits of the whole text.
+    /// Also returns the last layer's output of every row, for logits of the whole text.
     pub fn with_every_row(self) -> Self {
         Self {
             every_row: true,
@@ -127,7 +129,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Tokens that [`Stream::feed`] takes at once.
+    /// Maximum number of tokens per call of [`Stream::feed`].
     pub fn stretch(&self) -> usize {
         self.plan.stretch
     }
@@ -137,14 +139,15 @@ impl<'a> Stream<'a> {
         self.seen
     }
 
-    /// Reads the next tokens, at most [`Stream::stretch`]; `passed` hears of rows that have passed a layer. Gives the last layer's
-    /// output, before the final norm: `[width]` of the last token, or `[tokens, width]`.
+    /// Reads the next tokens, at most [`Stream::stretch`]. `passed` receives numbers of rows that have passed
+    /// a layer. Returns the last layer's output before the final norm: `[width]` of the last token, or
+    /// `[tokens, width]`.
     ///
     /// # Errors
-    /// When `stop` was requested; what was begun is then of no use.
+    /// If `stop` was requested; the stream is then unusable.
     ///
     /// # Panics
-    /// When there are none, or more than a stretch.
+    /// If there are no tokens, or more than a stretch.
     pub fn feed(
         &mut self,
         ids: &[u32],
@@ -167,7 +170,7 @@ impl<'a> Stream<'a> {
             for first in (0..ids.len()).step_by(self.plan.chunk) {
                 let count = self.plan.chunk.min(ids.len() - first);
                 let rows = &mut residual[first * width..(first + count) * width];
-                // The last layer's output matters in few rows.
+                // Few rows of the last layer's output are needed.
                 let needed = match last && !self.every_row {
                     false => 0..count,
                     true if first + count == ids.len() => count - 1..count,
@@ -199,14 +202,11 @@ impl<'a> Stream<'a> {
         }
         self.seen += ids.len();
         self.residual = residual;
-        let rows = match self.every_row {
-            true => 0,
-            false => ids.len() - 1,
-        };
+        let rows = if self.every_row { 0 } else { ids.len() - 1 };
         Ok(&self.residual[rows * width..])
     }
 
-    /// Bytes of live rows, and of look-up tables.
+    /// Bytes of live rows, and of class tables.
     fn live_bytes(&self) -> (u64, u64) {
         let of = |layer: &StreamLayer| match layer {
             StreamLayer::Cut(_, kept) => (kept.live_bytes(), kept.table_bytes()),
@@ -216,7 +216,7 @@ impl<'a> Stream<'a> {
         self.layers.iter().map(of).fold((0, 0), add)
     }
 
-    /// The end of the text: what is kept of it, to answer from or to go on with.
+    /// Ends the text and returns the kept rows for decoding.
     pub fn into_streamed(self) -> Streamed {
         let width = self.model.config().width;
         let hidden = self.residual[self.residual.len() - width..].to_vec();
@@ -240,7 +240,7 @@ impl<'a> Stream<'a> {
             cache: CompactCache {
                 layers,
                 next: Pos(n as u32),
-                turned_from: Pos((n - longest) as u32),
+                window_rope_origin: Pos((n - longest) as u32),
                 reassigned: true,
                 widest: plan.widest(),
                 kind: plan.cache,

@@ -1,4 +1,4 @@
-//! How well a text is foretold while it is read in streaming: the measure of StreamingLLM and TreeKV (tables 1 and 2).
+//! Perplexity of a text in streaming mode: the measure of StreamingLLM and TreeKV (tables 1 and 2).
 
 use std::time::Instant;
 
@@ -11,38 +11,38 @@ use super::{Stream, StreamPlan};
 use crate::watch::ProgressMeter;
 use crate::{Engine, EngineError, Event, MemoryLedger, Method, Phase};
 
-/// The text up to some length.
+/// Perplexity of a text's first tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PerplexityAt {
-    /// Its tokens.
+    /// Number of these tokens.
     pub tokens: usize,
-    /// `exp` of the mean negative log-likelihood of all of them but the first.
+    /// `exp` of the mean negative log-likelihood of all of them except the first.
     pub perplexity: f64,
-    /// Seconds that it took.
+    /// Seconds to read them.
     pub seconds: f64,
 }
 
-/// The mean over one stretch of the text.
+/// Mean over one stretch of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PerplexityPoint {
     /// Tokens read at its end.
     pub tokens: usize,
     /// Mean negative log-likelihood of its tokens, in nats.
     pub nll: f64,
-    /// Seconds since the beginning.
+    /// Seconds since the start.
     pub seconds: f64,
 }
 
-/// How well a text was foretold.
+/// Perplexity of a text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Perplexity {
-    /// Tokens that were foretold: all but the first.
+    /// Tokens that were predicted: all except the first.
     pub tokens: usize,
     /// `exp` of the mean negative log-likelihood.
     pub perplexity: f64,
-    /// The same for the lengths that were asked for, as far as the text reaches.
+    /// Perplexity of the requested lengths that the text reaches.
     pub at: Vec<PerplexityAt>,
-    /// Rows per kv head that a layer held at most.
+    /// Largest number of rows per KV head in a layer.
     pub rows: usize,
     /// Tokens per chunk.
     pub chunk: usize,
@@ -50,19 +50,19 @@ pub struct Perplexity {
     pub kv_bytes: u64,
     /// Memory by category.
     pub ledger: MemoryLedger,
-    /// Seconds in all.
+    /// Total seconds.
     pub seconds: f64,
-    /// Stretch by stretch.
+    /// One point per stretch.
     pub points: Vec<PerplexityPoint>,
 }
 
 impl Engine {
-    /// Reads `ids` in streaming with at most `rows` rows per kv head under `method` (`full` keeps everything, as far as the model's
-    /// window reaches) and says how well each token was foretold by those before it; also for the first tokens, as many as each of
-    /// `lengths` (ascending, from 2) says.
+    /// Reads `ids` in streaming mode with at most `rows` rows per KV head and `method` (`full` keeps
+    /// everything, up to the model's context length). Returns the perplexity of the text, and of its first
+    /// tokens for each of `lengths` (ascending, from 2).
     ///
     /// # Errors
-    /// As [`StreamPlan::new`]; texts of fewer than two tokens; tokens that the model does not have.
+    /// As [`StreamPlan::new`]; texts of fewer than two tokens; tokens outside the vocabulary.
     pub fn stream_perplexity(
         &self,
         ids: &[u32],
@@ -81,19 +81,20 @@ impl Engine {
             });
         }
         if ids.len() < 2 {
-            return Err(EngineError::NothingToForetell { tokens: ids.len() });
+            return Err(EngineError::TextTooShort { tokens: ids.len() });
         }
         let full = method.name == "full";
         if full && ids.len() > config.context {
-            return Err(EngineError::FullBeyondWindow {
+            return Err(EngineError::FullBeyondContext {
                 tokens: ids.len(),
                 context: config.context,
             });
         }
-        // The full cache is sinks and recent tokens of which none ever leaves.
-        let (mut policy, rows) = match full {
-            true => (kept_policies::build("streaming_llm", &[])?, Some(ids.len())),
-            false => (method.build()?, rows),
+        // The full cache is StreamingLLM without evictions.
+        let (mut policy, rows) = if full {
+            (kept_policies::build("streaming_llm", &[])?, Some(ids.len()))
+        } else {
+            (method.build()?, rows)
         };
         let shape = PromptShape::of(ids.len());
         let plan = StreamPlan::new(model, &mut *policy, &shape, rows, 0, chunk)?
@@ -124,7 +125,7 @@ impl Engine {
                 model.logits_row(hidden, &mut scratch, &mut logits);
                 here += surprise(&logits, next as usize)?;
                 foretold += 1;
-                // So many tokens have been foretold or stood first.
+                // Tokens so far: predicted ones and the first.
                 let so_far = first + row + 2;
                 if lengths.contains(&so_far) {
                     at.push(PerplexityAt {
@@ -164,8 +165,9 @@ fn surprise(logits: &[f32], token: usize) -> Result<f64, EngineError> {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|l| f64::from(l - most).exp()).sum();
     let surprise = sum.ln() - f64::from(logits[token] - most);
-    match surprise.is_nan() {
-        true => Err(EngineError::NotANumber),
-        false => Ok(surprise),
+    if surprise.is_nan() {
+        Err(EngineError::NotANumber)
+    } else {
+        Ok(surprise)
     }
 }

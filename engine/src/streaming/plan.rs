@@ -1,4 +1,5 @@
-//! How large everything is that a streamed reading holds, known before it begins and whatever the text's length.
+//! The buffer sizes of a prefill in streaming mode, computed before it begins and independent of the text's
+//! length.
 
 use kept_kernels::{CacheType, HeadShape, RowStore};
 use kept_models::{LayerPass, Model, RopeTable};
@@ -6,7 +7,7 @@ use kept_policies::{ClassTable, ModelShape, Policy, PromptShape, Retention};
 
 use super::ring::Ring;
 use crate::classes::Classes;
-use crate::compact::{CompactLayer, EXACT};
+use crate::compact::{CompactLayer, F16_ROWS};
 use crate::decode::{GpuDecodePlan, SelectedCapacity};
 use crate::prefill::CHUNK;
 use crate::shape::{head_shape, shape_of};
@@ -15,58 +16,59 @@ use crate::staged::StagedAttention;
 use crate::vault::Vault;
 use crate::{EngineError, MemoryLedger, decode};
 
-/// Chunks that go through a layer while its weights are at hand.
+/// Chunks that run through a layer with the same rearranged weights: a stretch.
 const CHUNKS: usize = 8;
 
-/// Tokens of a chunk whose probabilities are held together.
+/// Tokens of a chunk whose probabilities are stored together.
 pub(super) const TILE: usize = 64;
 
-/// Fewer tokens a chunk are not worth it: a default budget leaves room for as many.
+/// Minimum chunk size that is efficient: a default budget leaves positions for it.
 const LEAST_CHUNK: usize = 64;
 
-/// The sizes of one streamed reading.
+/// The sizes of one prefill in streaming mode.
 #[derive(Debug, Clone)]
 pub struct StreamPlan {
-    /// Tokens that the text has at most.
+    /// Maximum number of tokens of the text.
     pub tokens: usize,
-    /// Tokens that may follow.
+    /// Tokens that may follow the text.
     pub max_new_tokens: usize,
-    /// Rows per kv head that every cut layer may hold between two tokens.
+    /// Rows per KV head that every compacted layer may hold between two tokens.
     pub rows: usize,
-    /// The rows that a share of the text comes to, where the window leaves room for fewer.
+    /// The rows of a budget given as a share, if the context length allows fewer.
     pub(super) wanted: Option<usize>,
     /// Tokens that run through a layer together.
     pub chunk: usize,
-    /// Tokens that run through a layer while its weights are at hand.
+    /// Tokens that run through a layer with the same rearranged weights.
     pub stretch: usize,
-    /// Rotations that are needed: ranks, never positions of the text.
+    /// Number of RoPE positions needed: ranks, not positions of the text.
     pub positions: usize,
     /// `[layers of the model]`
     pub(super) keeps: Vec<LayerKeeps>,
     /// `[layers of the method]`
     tables: Vec<Option<ClassTable>>,
-    /// Tokens of one kv head that take part in attention between two tokens, at most.
+    /// Maximum number of rows or entries per KV head between two tokens.
     pub(super) entries: usize,
     pub(super) heads: HeadShape,
-    /// Whether the method looks at probabilities.
+    /// Whether the method reads attention probabilities.
     pub(super) looks: bool,
-    /// Bytes that the method itself holds.
+    /// Bytes of the method's own state.
     method: u64,
-    /// How kept rows are stored.
+    /// Type of the kept rows.
     pub(super) cache: CacheType,
-    /// Whether the document's end is left in the vaults' folder.
+    /// Whether the state at the document's end is saved in the vaults' folder.
     vault: bool,
-    /// Whether it is a GPU that answers.
+    /// Whether the model is on a GPU.
     on_gpu: bool,
     width: usize,
 }
 
 impl StreamPlan {
-    /// The plan for a text of at most `prompt.tokens` tokens under `policy`, with `max_new_tokens` for an answer. Without a budget (in rows) it
-    /// is a quarter of the model's window, [`StreamPlan::LEAST_ROWS`] to [`StreamPlan::MOST_ROWS`]. Calls [`Policy::stream`].
+    /// The plan for a text of at most `prompt.tokens` tokens with `policy` and `max_new_tokens`. The default
+    /// budget is a quarter of the model's context length, from [`StreamPlan::LEAST_ROWS`] to
+    /// [`StreamPlan::MOST_ROWS`] rows. Calls [`Policy::stream`].
     ///
     /// # Errors
-    /// Methods that cannot read in streaming; budgets that leave no room for a chunk in the window.
+    /// Methods without streaming mode; budgets that leave no positions for a chunk within the context length.
     pub fn new(
         model: &Model,
         policy: &mut dyn Policy,
@@ -77,7 +79,7 @@ impl StreamPlan {
     ) -> Result<Self, EngineError> {
         let context = model.config().context;
         let max_new_tokens = max_new_tokens.min(Self::MOST_NEW_TOKENS);
-        // The question is no more to a streamed reading than what came before it.
+        // Streaming does not distinguish the question from the rest of the text.
         let prompt = &PromptShape {
             max_new_tokens,
             ..PromptShape::of(prompt.tokens)
@@ -92,10 +94,11 @@ impl StreamPlan {
             policy.stream(&shape, prompt, rows)?;
             let tables: Vec<_> = (0..shape.layers).map(|layer| policy.table(layer)).collect();
             let entries = entries_of(&tables, rows).min(tokens + max_new_tokens);
-            // A text that fits takes no more positions than it has tokens.
-            let left = match tokens <= context {
-                true => tokens,
-                false => context.saturating_sub(entries),
+            // A text that fits needs no more positions than it has tokens.
+            let left = if tokens <= context {
+                tokens
+            } else {
+                context.saturating_sub(entries)
             };
             if tokens > context && left < LEAST_CHUNK.min(chunk.unwrap_or(LEAST_CHUNK)).max(1) {
                 if budget.is_none() && rows > 1 {
@@ -143,10 +146,10 @@ impl StreamPlan {
         }
     }
 
-    /// The same with kept rows stored as `cache`.
+    /// Sets the type of the kept rows.
     ///
     /// # Errors
-    /// [`EngineError::CacheType`] for types that the method does not work with, [`EngineError::GpuRows`].
+    /// [`EngineError::CacheType`] for types that the method does not support, [`EngineError::GpuRows`].
     pub fn with_cache(self, cache: CacheType, policy: &dyn Policy) -> Result<Self, EngineError> {
         refuse_on_gpu(cache, self.on_gpu)?;
         let merges = self.tables.iter().any(Option::is_some);
@@ -154,13 +157,13 @@ impl StreamPlan {
         Ok(Self { cache, ..self })
     }
 
-    /// The same, where the document's end is left in the vaults' folder for the next question, or taken from there.
+    /// Sets whether the state at the document's end is saved in and restored from the vaults' folder.
     pub fn with_vault(self, vault: bool) -> Self {
         Self { vault, ..self }
     }
 
-    /// What a document's end depends on, whatever the text and whatever follows it: how much has room in a layer, but neither how long the
-    /// answer may get nor how many chunks go through a layer at once.
+    /// The parameters that the state at a document's end depends on: capacities, but neither the text's
+    /// length, nor the answer's, nor the stretch.
     pub(super) fn of_any_text(&self) -> String {
         let plan = Self {
             tokens: 0,
@@ -174,7 +177,7 @@ impl StreamPlan {
         format!("{plan:?} {} {}", self.slots(), self.longest_ring())
     }
 
-    /// Has `policy`, which is to be as the one that the plan was made with, begin anew.
+    /// Initialises `policy`, which must be built like the one that the plan was made with.
     ///
     /// # Errors
     /// As [`Policy::stream`].
@@ -186,11 +189,11 @@ impl StreamPlan {
         Ok(policy.stream(&shape_of(model), &prompt, self.rows)?)
     }
 
-    /// No answer to a streamed document is longer, in tokens.
+    /// Maximum length of an answer in streaming mode, in tokens.
     pub const MOST_NEW_TOKENS: usize = 1 << 20;
-    /// Without a budget no fewer rows, if the window has them.
+    /// Minimum default budget in rows, if the context length allows it.
     pub const LEAST_ROWS: usize = 256;
-    /// Without a budget no more rows.
+    /// Maximum default budget in rows.
     pub const MOST_ROWS: usize = 4096;
 
     /// Rows of the longest ring.
@@ -202,7 +205,7 @@ impl StreamPlan {
         rings.max().unwrap_or(0).min(self.tokens)
     }
 
-    /// Slots per kv head of a cut layer.
+    /// Slots per KV head of a compacted layer.
     fn slots(&self) -> usize {
         self.rows
             .saturating_add(1)
@@ -218,18 +221,18 @@ impl StreamPlan {
         self.slots().max(ring.max().unwrap_or(0))
     }
 
-    /// Rows that take part in a chunk's attention in any layer.
+    /// Maximum number of rows in a chunk's attention in any layer.
     pub(super) fn columns(&self) -> usize {
         self.entries.max(self.longest_ring()) + self.chunk
     }
 
-    /// Entries that the largest look-up table has room for; 0 where nothing is merged.
+    /// Capacity of the largest class table, in entries; 0 if nothing is merged.
     fn max_entries(&self) -> usize {
         let entries = self.tables.iter().flatten().map(|table| table.entries);
         entries.max().unwrap_or(0)
     }
 
-    /// Numbers of one step's probabilities per query head.
+    /// Length of one step's probabilities per query head.
     pub(super) fn stride(&self) -> usize {
         self.slots().max(self.max_entries())
     }
@@ -253,7 +256,7 @@ impl StreamPlan {
         Ring::new(&self.heads, self.cache, window, rows)
     }
 
-    /// Attention of a chunk over what one head attends to.
+    /// Attention of a chunk for one KV head.
     pub(super) fn staged(&self) -> StagedAttention {
         let one = HeadShape {
             q_heads: self.heads.group(),
@@ -270,20 +273,19 @@ impl StreamPlan {
             chunk * heads.q_heads * heads.head_dim,
             chunk * heads.kv_heads * heads.head_dim,
         );
-        let looking = match self.looks {
-            true => {
-                let tile = TILE.min(chunk) * heads.q_heads;
-                heads.q_heads * chunk
-                    + tile * (self.columns() + 1)
-                    + heads.q_heads * self.stride()
-                    + heads.kv_heads * (self.stride() + self.entries)
-            }
-            false => 0,
+        let looking = if self.looks {
+            let tile = TILE.min(chunk) * heads.q_heads;
+            heads.q_heads * chunk
+                + tile * (self.columns() + 1)
+                + heads.q_heads * self.stride()
+                + heads.kv_heads * (self.stride() + self.entries)
+        } else {
+            0
         };
         3 * q + 2 * kv + looking
     }
 
-    /// Bytes that reading and answering take of the GPU that has the model's weights, these included; 0 where there is none.
+    /// Device bytes for reading and decoding, including the model's weights; 0 for a model on the CPU.
     ///
     /// # Errors
     /// [`EngineError::Gpu`].
@@ -293,7 +295,7 @@ impl StreamPlan {
         };
         let cut = |own: usize| SelectedCapacity {
             slots: self.slots(),
-            narrow: self.slots().saturating_sub(EXACT + 1),
+            narrow: self.slots().saturating_sub(F16_ROWS + 1),
             entries: self.tables[own].map_or(0, |table| table.entries),
         };
         let (stored, tokens) = ((self.cache, true), self.tokens + self.max_new_tokens);
@@ -308,7 +310,7 @@ impl StreamPlan {
         Ok(gpu.bytes() + reading.max(answering))
     }
 
-    /// The ledger as it stands while the text is read; `decode` is that of the answer.
+    /// The ledger during prefill; `decode` is that of decoding.
     pub fn ledger(&self, model: &Model) -> MemoryLedger {
         let float = size_of::<f32>();
         let (kv_heads, dim) = (self.heads.kv_heads, self.heads.head_dim);
@@ -318,7 +320,7 @@ impl StreamPlan {
         let (mut kept_rows, mut tables) = (0, self.method);
         for keeps in &self.keeps {
             match *keeps {
-                // Beside each row its position and its rank.
+                // For each row its position and its rank.
                 LayerKeeps::Cut(own) => {
                     kept_rows += kv_heads * (of_head + slots * 2 * size_of::<u32>());
                     let table = self.tables[own];
@@ -333,7 +335,7 @@ impl StreamPlan {
                 }
             }
         }
-        // Tables are the same number of bytes for every position.
+        // A RoPE table has the same size for every position.
         let a_position = RopeTable::new(model.config(), 1).bytes();
         MemoryLedger {
             vault: if self.vault { Vault::buffer_bytes() } else { 0 },
@@ -354,14 +356,14 @@ impl StreamPlan {
     }
 }
 
-/// Tokens of a kv head that take part in attention where the method holds `tables` beside `rows`.
+/// Rows or entries of a KV head that take part in attention, for a method with `tables` and `rows`.
 fn entries_of(tables: &[Option<ClassTable>], rows: usize) -> usize {
     let entries = tables.iter().flatten().map(|table| table.entries);
     entries.max().unwrap_or(0).max(rows)
 }
 
-/// The most rows below `rows` that leave room for a whole chunk in a window of `context` tokens, by halving; 0 where none do. Whether the
-/// method can do with so few is its own to say.
+/// The largest number of rows below `rows` that leaves positions for a whole chunk within `context`, by
+/// bisection; 0 if there is none. The method may still refuse it as too small.
 fn most_rows(
     policy: &mut dyn Policy,
     shape: &ModelShape,
@@ -372,15 +374,12 @@ fn most_rows(
     let (mut fitting, mut failing) = (0, rows);
     while failing - fitting > 1 {
         let rows = fitting + (failing - fitting) / 2;
-        // What is too little for the method is little enough for the window.
+        // A budget that is too small for the method is small enough for the context length.
         let fits = policy.stream(shape, prompt, rows).is_err() || {
             let tables: Vec<_> = (0..shape.layers).map(|layer| policy.table(layer)).collect();
             entries_of(&tables, rows) <= held
         };
-        match fits {
-            true => fitting = rows,
-            false => failing = rows,
-        }
+        if fits { fitting = rows } else { failing = rows }
     }
     fitting
 }

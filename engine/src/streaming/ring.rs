@@ -1,5 +1,5 @@
-//! The rows of a layer that attends to the last positions only, while a text is read in streaming: raw keys, oldest first, so that
-//! they stand at ranks that never grow.
+//! The rows of a sliding-window layer in streaming mode: keys before RoPE, oldest first, so that ranks do not
+//! grow with the text.
 
 use kept_kernels::{CacheType, HeadShape, RowStore};
 use kept_models::RopeTable;
@@ -19,7 +19,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// An empty ring for a window, of which a text fills at most `rows`; f16 in a cache of a quantised type.
+    /// An empty ring for a sliding window, with at most `rows` rows; f16 if the cache type is quantised.
     pub(super) fn new(shape: &HeadShape, cache: CacheType, window: usize, rows: usize) -> Self {
         let capacities = vec![rows; shape.kv_heads];
         let narrow = vec![0; shape.kv_heads];
@@ -33,14 +33,14 @@ impl Ring {
         }
     }
 
-    /// Shows all that changes in it.
+    /// Passes all mutable state to `through`.
     pub(super) fn snapshot(&mut self, through: &mut dyn Snapshot) {
         snapshot_rows(&mut self.keys, through);
         snapshot_rows(&mut self.values, through);
         through.count(&mut self.rows, self.keys.capacity(0));
     }
 
-    /// Positions that a token attends to, its own included.
+    /// Attention window in positions, including the token's own.
     pub(super) fn window(&self) -> usize {
         self.window
     }
@@ -50,7 +50,8 @@ impl Ring {
         (2 * self.keys.kv_heads() * self.rows * row) as u64
     }
 
-    /// Takes a chunk's raw keys and values `[count, kv_heads, head_dim]` in at the end; what no longer has room leaves at the front.
+    /// Appends a chunk's keys (before RoPE) and values, `[count, kv_heads, head_dim]`; the oldest rows beyond
+    /// the capacity are dropped.
     pub(super) fn push(&mut self, k: &[f32], v: &[f32]) {
         let (heads, dim) = (self.keys.kv_heads(), self.keys.head_dim());
         let capacity = self.keys.capacity(0);
@@ -72,8 +73,8 @@ impl Ring {
         self.rows = stay + new;
     }
 
-    /// The ring as an answer goes on with it after `n` tokens: rotated as if the text had begun with the oldest row of the longest
-    /// ring, which has `longest` rows.
+    /// Converts the ring to a layer for decoding after `n` tokens. Keys are rotated as if the text began with
+    /// the oldest row of the longest ring, which has `longest` rows.
     pub(super) fn into_layer(
         self,
         n: usize,

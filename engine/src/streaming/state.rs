@@ -1,7 +1,8 @@
-//! A streamed reading at a document's end, before any question: left in the vaults' folder, so that the next question goes on from there.
+//! The state of a prefill in streaming mode at a document's end, before any question. It is saved in the
+//! vaults' folder, so that the next question continues from it.
 //!
-//! What a layer keeps depends on nothing behind the document, and reading makes a new chunk begin there in any case: an answer is to the
-//! bit what it is when everything is read anew.
+//! A layer's state depends on nothing after the document, and a new chunk always begins there, so an answer
+//! from a restored state is bit-identical to one from a new prefill.
 
 use kept_kernels::Stop;
 use kept_models::RopeTable;
@@ -12,7 +13,7 @@ use crate::vault::{EndOf, FEW_SHARED, VaultError, VaultFolder, VaultKey, Vaults}
 use crate::{Engine, Method};
 
 impl Stream<'_> {
-    /// Shows every layer's numbers and the method's.
+    /// Passes the state of every layer and of the method to `through`.
     fn snapshot(&mut self, through: &mut dyn Snapshot) {
         for layer in &mut self.layers {
             match layer {
@@ -24,17 +25,17 @@ impl Stream<'_> {
     }
 }
 
-/// The place of a document's end in the vaults' folder.
+/// The saved state of a document's end in the vaults' folder.
 pub(crate) struct End<'a> {
     folder: &'a VaultFolder,
     key: VaultKey,
-    /// Tokens up to it.
+    /// Number of tokens up to the document's end.
     tokens: usize,
 }
 
 impl Engine {
-    /// Where the end of a document is, of which `ids` are the tokens and all that stands before it, read by `method` as `plan` says; `None`
-    /// where nothing is kept, or the document is as short as that.
+    /// The document's end after the tokens `ids`, read with `method` and `plan`; `None` without vaults, or if
+    /// the document is too short to be stored.
     pub(crate) fn end_of<'a>(
         &self,
         vaults: Option<Vaults<'a>>,
@@ -55,20 +56,22 @@ impl Engine {
 }
 
 impl End<'_> {
-    /// Whether it was left.
+    /// Whether a saved state exists.
     pub(crate) fn is_known(&self) -> bool {
         self.folder.has_end(&self.key)
     }
 
-    /// Tokens up to it.
+    /// Number of tokens up to the document's end.
     pub(crate) fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Puts `stream`, which has read nothing, where it was left; gives the bytes of its file, if there is one.
+    /// Restores the saved state into `stream`, which has read nothing; returns the bytes of its file, if it
+    /// exists.
     ///
     /// # Errors
-    /// What is wrong with the file, or that `stop` was requested: `stream` and its policy are then anything.
+    /// If the file is invalid or `stop` was requested; the state of `stream` and its policy is then
+    /// undefined.
     pub(super) fn recall(
         &self,
         stream: &mut Stream<'_>,
@@ -82,10 +85,10 @@ impl End<'_> {
         Ok(found)
     }
 
-    /// Leaves it: `stream` has read this far. Gives the bytes of its file.
+    /// Saves the state of `stream`, which has read the document; returns the bytes of its file.
     ///
     /// # Errors
-    /// A full disk, for one, or that `stop` was requested.
+    /// For example a full disk, or if `stop` was requested.
     pub(super) fn leave(
         &self,
         stream: &mut Stream<'_>,

@@ -1,11 +1,12 @@
-//! What stays of a document that was read in streaming: every layer, and the method, as they stood at the document's end. A later
-//! question goes on from there, to the same answer as after a fresh reading: no layer knows what stands behind the document.
+//! End states: the state of all layers and of the method at the end of a document that was read in streaming mode. A
+//! later question continues from this state, with the same answer as after a new prefill: no layer depends on the
+//! text after the document.
 //!
 //! ```text
 //! the state's numbers, as its walk shows them | footer (JSON) | footer length u64 | footer CRC-32 u32 | "KEPTVLT2"
 //! ```
 //!
-//! Not here: what a state is (`streaming/state.rs`).
+//! `streaming/state.rs` defines the state.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek};
@@ -17,38 +18,39 @@ use serde::{Deserialize, Serialize};
 
 use super::footer::footer;
 use super::format::{PIECE, TAIL};
-use super::making::{Locked, Making, wait_for};
+use super::making::{Locked, UnfinishedFile, wait_for};
 use super::{VaultError, VaultKey};
 
-/// Shows the numbers of a state to whoever walks through it.
+/// A function that passes all numbers of a state to a [`Snapshot`], in a fixed order.
 pub(crate) type Walk<'a> = &'a mut dyn FnMut(&mut dyn Snapshot);
 
-/// What a document's end is of.
+/// Description of an end state.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct EndOf {
     /// Name of the document, for lists.
     pub(crate) document: String,
     /// Name of the model, for lists.
     pub(crate) model: String,
-    /// Tokens up to the document's end.
+    /// Tokens up to the end of the document.
     pub(crate) tokens: usize,
-    /// How it was read, in words: for lists.
+    /// The settings of streaming mode, in words, for lists.
     pub(crate) how: String,
 }
 
-/// The footer.
+/// The footer of the file.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct EndFooter {
-    /// Must be the name of the file.
+    /// Key of the vault; must equal the file name.
     key: String,
     pub(super) of: EndOf,
     /// CRC-32 of the numbers.
     checksum: u32,
-    /// Of what kinds they are and how many of each: [`Layout`].
+    /// Hash of the kinds and counts of the numbers: [`Layout`].
     layout: u32,
 }
 
-/// Which kinds of numbers a walk shows, and how many: one that another version of the program left would be read as something else.
+/// Hash of the kinds and counts of the numbers in a walk. It detects files of other versions, whose numbers would be
+/// misinterpreted.
 #[derive(Default)]
 struct Layout(crc32fast::Hasher);
 
@@ -66,12 +68,12 @@ pub(super) fn bytes_of(walk: Walk<'_>) -> u64 {
     counted.0
 }
 
-/// Writes a state to the file of `key` that was begun; gives how large that is.
+/// Writes a state to the file `making` under `key`; returns the file's size.
 ///
 /// # Errors
 /// [`VaultError::Io`].
 pub(super) fn write(
-    making: Making,
+    making: UnfinishedFile,
     key: &VaultKey,
     of: EndOf,
     (walk, stop): (Walk<'_>, &Stop),
@@ -97,11 +99,11 @@ pub(super) fn write(
     written.making.finish(written.at, written.piece, &footer)
 }
 
-/// Puts the numbers of the file at `path`, which must be that of `key`, into a state that was made as the one was that they are of.
-/// Gives how large the file is.
+/// Reads the file at `path`, which must have `key`, into a state that was constructed in the same way as the saved
+/// one. Returns the file's size.
 ///
 /// # Errors
-/// [`VaultError::Io`]; [`VaultError::Damaged`]. The state is then anything.
+/// [`VaultError::Io`]; [`VaultError::Damaged`]. The state is then unspecified.
 pub(super) fn read(
     path: &Path,
     key: &VaultKey,
@@ -112,7 +114,7 @@ pub(super) fn read(
         what: what.to_owned(),
     };
     let file = File::open(path).map_err(VaultError::io(path))?;
-    // As long as it is read nobody removes it.
+    // A shared lock prevents removal while the file is read.
     wait_for(&file, path, File::try_lock_shared)?;
     let mut file = Locked(file);
     let bytes = file.0.metadata().map_err(VaultError::io(path))?.len();
@@ -149,7 +151,7 @@ pub(super) fn read(
     }
 }
 
-/// Counts bytes.
+/// A [`Snapshot`] that counts bytes.
 struct Counted(u64);
 
 impl Snapshot for Counted {
@@ -170,19 +172,19 @@ impl Snapshot for Counted {
     }
 }
 
-/// What a stop looks like to whoever reads or writes.
+/// The I/O error of a stopped operation.
 fn stopped() -> io::Error {
     io::Error::other("it was stopped")
 }
 
-/// Takes numbers down.
+/// A [`Snapshot`] that writes to a file.
 struct Written<'a> {
-    making: Making,
-    /// Where the piece begins.
+    making: UnfinishedFile,
+    /// File offset of `piece`.
     at: u64,
-    /// At most [`PIECE`] bytes that are not in the file yet.
+    /// At most [`PIECE`] bytes that are not written yet.
     piece: Vec<u8>,
-    /// Of what is.
+    /// CRC-32 of the bytes already written.
     checksum: crc32fast::Hasher,
     layout: Layout,
     outcome: Result<(), VaultError>,
@@ -193,15 +195,16 @@ impl Written<'_> {
     fn add<T: Copy, const BYTES: usize>(&mut self, numbers: &[T], bytes: fn(T) -> [u8; BYTES]) {
         for numbers in numbers.chunks(PIECE / BYTES) {
             if self.piece.len() + numbers.len() * BYTES > PIECE && self.outcome.is_ok() {
-                self.outcome = match self.stop.is_requested() {
-                    true => Err(self.making.failed(stopped())),
-                    false => self.making.put(self.at, &self.piece),
+                self.outcome = if self.stop.is_requested() {
+                    Err(self.making.failed(stopped()))
+                } else {
+                    self.making.put(self.at, &self.piece)
                 };
                 self.checksum.update(&self.piece);
                 self.at += self.piece.len() as u64;
                 self.piece.clear();
             }
-            // After an error nothing counts any more.
+            // After an error the rest is skipped.
             if self.outcome.is_err() {
                 return;
             }
@@ -237,7 +240,7 @@ impl Snapshot for Written<'_> {
     }
 }
 
-/// Puts numbers back.
+/// A [`Snapshot`] that reads from a file.
 struct Taken<'a> {
     from: io::Take<BufReader<&'a File>>,
     /// At most [`PIECE`] bytes.
@@ -245,7 +248,7 @@ struct Taken<'a> {
     checksum: crc32fast::Hasher,
     layout: Layout,
     outcome: io::Result<()>,
-    /// Whether every count was one that there is room for.
+    /// Whether every count was within the capacity of the state.
     plausible: bool,
     stop: &'a Stop,
 }
@@ -255,9 +258,10 @@ impl Taken<'_> {
         for numbers in numbers.chunks_mut(PIECE / BYTES) {
             self.piece.resize(numbers.len() * BYTES, 0);
             if self.outcome.is_ok() {
-                self.outcome = match self.stop.is_requested() {
-                    true => Err(stopped()),
-                    false => self.from.read_exact(&mut self.piece),
+                self.outcome = if self.stop.is_requested() {
+                    Err(stopped())
+                } else {
+                    self.from.read_exact(&mut self.piece)
                 };
             }
             if self.outcome.is_err() {

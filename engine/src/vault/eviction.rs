@@ -1,5 +1,5 @@
-//! Room in a folder of vaults: what goes so that another one fits, and what nobody has any more. Nothing that some process has open goes, and
-//! nothing where that would not be enough.
+//! Eviction in a vault folder: removes vaults so that another one fits, and files of dead processes. Vaults that a
+//! process has open are never removed, and none are removed if that would not free enough space.
 
 use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
@@ -10,12 +10,13 @@ use super::footer::describe;
 use super::making::{LOCK, Locked, PART, is_named, lock, private, wait_for};
 use super::{VaultError, VaultFolder, VaultKey};
 
-/// Whoever has its lock counts what is there.
-const COUNTING: &str = "counting.lock";
+/// Lock file: its holder has exclusive access to the sum of all file sizes.
+const SIZE_LOCK: &str = "counting.lock";
 
 impl VaultFolder {
-    /// Makes the folder, and room in it for `needed` bytes under `key`; whoever begins a file there does it as long as the lock is held.
-    pub(super) fn make_place(&self, key: &VaultKey, needed: u64) -> Result<Locked, VaultError> {
+    /// Creates the folder and evicts vaults so that `needed` bytes fit under `key`. The caller must hold the returned
+    /// lock until it has created its file.
+    pub(super) fn reserve_space(&self, key: &VaultKey, needed: u64) -> Result<Locked, VaultError> {
         if needed > self.budget {
             return Err(VaultError::TooLarge {
                 needed,
@@ -32,7 +33,7 @@ impl VaultFolder {
         Ok(counting)
     }
 
-    /// Removes the vault of `key`, unless some process has it open. Gives whether it is gone.
+    /// Removes the vault of `key`, unless a process has it open. Returns whether the vault is removed.
     ///
     /// # Errors
     /// [`VaultError::Io`].
@@ -44,14 +45,14 @@ impl VaultFolder {
         }
     }
 
-    /// Removes a vault that is of no use; that it cannot be is nobody's concern who asks a question.
+    /// Removes an unusable vault; a failure is only logged.
     pub(crate) fn remove_or_warn(&self, key: &VaultKey) {
         if let Err(error) = self.remove(key) {
             tracing::warn!(%error, "a vault could not be removed");
         }
     }
 
-    /// The vault of `key` so that nobody opens it, unless some process has it open.
+    /// Locks the vault of `key` exclusively so that no process can open it, unless a process has it open.
     fn seize(&self, key: &VaultKey) -> Result<Seized, VaultError> {
         let path = self.file(key);
         loop {
@@ -66,7 +67,7 @@ impl VaultFolder {
                 Err(TryLockError::Error(error)) => return Err(VaultError::io(&path)(error)),
             }
             let locked = Locked(file);
-            // Another process may just have made it anew.
+            // Another process may have replaced the file since it was opened.
             if is_named(&locked.0, &path).map_err(VaultError::io(&path))? {
                 return Ok(Seized::Closed(Closed {
                     path,
@@ -76,10 +77,11 @@ impl VaultFolder {
         }
     }
 
-    /// Removes every vault that no process has open, and what dead processes left. Gives how many are gone and how many stay.
+    /// Removes every vault that no process has open, and files of dead processes. Returns the numbers of removed and
+    /// of remaining vaults.
     ///
     /// # Errors
-    /// [`VaultError::Io`]: one that cannot be removed; all others are.
+    /// [`VaultError::Io`] if a vault cannot be removed; all others are removed nevertheless.
     pub fn clear(&self) -> Result<(usize, usize), VaultError> {
         if self.path.exists() {
             let _counting = self.counting()?;
@@ -96,9 +98,9 @@ impl VaultFolder {
         failed.map_or(Ok((gone, stay)), Err)
     }
 
-    /// Waits for its turn among those who begin a vault: as long as a list of files takes.
+    /// Waits for the lock that serialises the creation of vaults; held only briefly.
     fn counting(&self) -> Result<Locked, VaultError> {
-        let path = self.path.join(COUNTING);
+        let path = self.path.join(SIZE_LOCK);
         let mut options = private();
         let options = options.write(true).create(true).truncate(false);
         let file = options.open(&path).map_err(|error| self.refused(error))?;
@@ -113,8 +115,8 @@ impl VaultFolder {
         }
     }
 
-    /// Removes the least recently used vaults, none that is open in any process, until the others keep to the budget, and what dead
-    /// processes left.
+    /// Removes files of dead processes, then the least recently used vaults that no process has open, until the rest
+    /// is within the budget.
     ///
     /// # Errors
     /// [`VaultError::Folder`], [`VaultError::Io`].
@@ -126,15 +128,15 @@ impl VaultFolder {
         self.evict_for(None, 0)
     }
 
-    /// Removes the least recently used vaults until `needed` more bytes, for the vault of `key`, fit into the budget; none, where that would
-    /// not be enough. Without a key all that can go, until the others fit.
+    /// Evicts the least recently used vaults until `needed` more bytes, for the vault of `key`, fit in the budget;
+    /// evicts none if that would not be enough. Without a key: evicts as many as possible until the rest fits.
     fn evict_for(&self, key: Option<&VaultKey>, needed: u64) -> Result<(), VaultError> {
         self.sweep()?;
         let mut entries = self.list()?;
-        // One that is made anew takes the place of what is there.
+        // A vault that is written again replaces the existing one.
         entries.retain(|entry| Some(&entry.key) != key);
         let mut taken: u64 = entries.iter().map(|entry| entry.bytes).sum();
-        // What others are writing has its whole length from the beginning.
+        // Files that other processes are writing have their final length from the beginning.
         let parts = self.files(PART)?.into_iter();
         let parts = parts.filter(|(_, of)| Some(of) != key);
         taken += (parts.filter_map(|(path, _)| path.metadata().ok()))
@@ -152,11 +154,11 @@ impl VaultFolder {
                     taken -= entry.bytes;
                     going.push((entry, closed));
                 }
-                Err(error) => tracing::warn!(%error, "a vault cannot make room"),
+                Err(error) => tracing::warn!(%error, "a vault could not be locked for eviction"),
             }
         }
         if taken + needed > self.budget && key.is_some() {
-            // The others are in use.
+            // The remaining vaults are in use.
             return Err(VaultError::TooLarge {
                 needed,
                 budget: self.budget,
@@ -164,18 +166,18 @@ impl VaultFolder {
         }
         for (entry, closed) in going {
             closed.remove()?;
-            tracing::info!(key = %entry.key, bytes = entry.bytes, "a vault made room");
+            tracing::info!(key = %entry.key, bytes = entry.bytes, "evicted a vault");
         }
         Ok(())
     }
 
-    /// Removes what a process that died left of vaults it was making, and vaults of other versions, which nobody reads any more. What cannot
-    /// be removed stays.
+    /// Removes unfinished files of dead processes, and vaults of other versions, which are unreadable. Files that
+    /// cannot be removed are kept.
     fn sweep(&self) -> Result<(), VaultError> {
         let unfinished = self.files(PART)?.into_iter().chain(self.files(LOCK)?);
         for (path, _) in unfinished {
-            let swept = lock(&path).and_then(|nobody_writes_it| match nobody_writes_it {
-                // The lock goes by itself.
+            let swept = lock(&path).and_then(|write_lock| match write_lock {
+                // Dropping the lock removes its file.
                 Some(_lock) => {
                     let part = path.with_extension(PART);
                     gone(std::fs::remove_file(&part)).map_err(VaultError::io(&part))
@@ -183,11 +185,11 @@ impl VaultFolder {
                 None => Ok(()),
             });
             if let Err(error) = swept {
-                tracing::warn!(%error, "what was left of a vault stays");
+                tracing::warn!(%error, "a leftover vault file could not be removed");
             }
         }
         for (path, key) in self.files(EXTENSION)? {
-            // One that the system does not show now may be whole.
+            // On an I/O error the vault may still be intact.
             if let Ok(None) = describe(&path) {
                 self.remove_or_warn(&key);
             }
@@ -196,20 +198,20 @@ impl VaultFolder {
     }
 }
 
-/// What came of seizing a vault.
+/// Result of seizing a vault.
 enum Seized {
-    /// There is none.
+    /// The vault does not exist.
     Gone,
-    /// Some process has it open.
+    /// A process has the vault open.
     InUse,
-    /// Nobody has.
+    /// No process has the vault open, and it is locked.
     Closed(Closed),
 }
 
-/// A vault that nobody has open, and that nobody opens as long as this exists.
+/// A vault that no process has open; no process can open it while this value exists.
 struct Closed {
     path: PathBuf,
-    // Let go of after it was removed.
+    // Released after the file is removed.
     _locked: Locked,
 }
 
@@ -219,7 +221,7 @@ impl Closed {
     }
 }
 
-/// A file that somebody else removed is gone too.
+/// A missing file counts as removed: another process removed it.
 fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

@@ -1,4 +1,5 @@
-//! All vaults of this computer: found by key or by their first tokens, made within a budget of disk space, the least recently used removed first.
+//! The folder of all vaults of this user: lookup by key or by shared first tokens, creation within a budget of disk
+//! space, eviction of the least recently used vaults.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,7 +12,7 @@ use kept_kernels::{PackedRows, Stop};
 use super::end::{self, EndOf, Walk};
 use super::footer::describe;
 use super::format::VaultShape;
-use super::making::{Making, PART};
+use super::making::{PART, UnfinishedFile};
 use super::{Vault, VaultError, VaultKey, VaultWriter};
 
 /// A folder of vaults.
@@ -22,18 +23,18 @@ pub struct VaultFolder {
     pub(super) budget: u64,
 }
 
-/// A vault as a list shows it.
+/// A vault in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VaultEntry {
     /// Its key.
     pub key: VaultKey,
-    /// Name of the document; `None` where the vault is not whole.
+    /// Name of the document; `None` if the vault is damaged.
     pub document: Option<String>,
-    /// Name of the model; `None` where the vault is not whole.
+    /// Name of the model; `None` if the vault is damaged.
     pub model: Option<String>,
-    /// Tokens; 0 where the vault is not whole.
+    /// Number of tokens; 0 if the vault is damaged.
     pub tokens: usize,
-    /// What is in it; `None` where the vault is not whole.
+    /// The content; `None` if the vault is damaged.
     pub holds: Option<Holds>,
     /// Bytes on disk.
     pub bytes: u64,
@@ -41,17 +42,17 @@ pub struct VaultEntry {
     pub used: SystemTime,
 }
 
-/// What a vault holds of a document.
+/// The content of a vault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holds {
-    /// All keys and values, and how they are stored.
+    /// Keys and values of all tokens, in this row format.
     Rows(PackedRows),
-    /// What a reading in streaming had kept at the document's end; and how it was read, in words.
+    /// The end state of streaming mode; with the settings of streaming mode, in words.
     End(String),
 }
 
 impl VaultFolder {
-    /// The vaults in the folder at `path`, which is made when the first one is written. They may take `budget` bytes.
+    /// The vaults in the folder at `path`, which is created with the first vault. They may take `budget` bytes.
     pub fn new(path: &Path, budget: u64) -> Self {
         Self {
             path: path.to_owned(),
@@ -59,18 +60,18 @@ impl VaultFolder {
         }
     }
 
-    /// The vaults of this person, for window and terminal alike: `KEPT_VAULTS` names the folder; else it is `kept/vaults` where
-    /// the system keeps what can be made again. They may take `budget` bytes, or [`VaultFolder::default_budget`].
+    /// The vaults of the current user, shared by app and CLI: the folder `KEPT_VAULTS`, otherwise `kept/vaults` in
+    /// the system's cache folder. They may take `budget` bytes, or [`VaultFolder::default_budget`].
     ///
     /// # Errors
-    /// [`VaultError::NoHome`] where neither is known.
+    /// [`VaultError::NoHome`] if neither folder is known.
     pub fn standard(budget: Option<u64>) -> Result<Self, VaultError> {
         let path = standard_path(&|name| std::env::var_os(name))?;
         let budget = budget.unwrap_or_else(|| Self::default_budget(&path));
         Ok(Self { path, budget })
     }
 
-    /// 20 GiB, or half of what is free on the disk of `path` besides what vaults take there already, whichever is less.
+    /// The smaller of 20 GiB and half of the disk space of `path` that is free or taken by vaults.
     pub fn default_budget(path: &Path) -> u64 {
         let exists = path.ancestors().find(|folder| folder.exists());
         let Some(Ok(free)) = exists.map(fs4::available_space) else {
@@ -90,19 +91,19 @@ impl VaultFolder {
         self.budget
     }
 
-    /// Bytes that all vaults take, those in the making included.
+    /// Bytes of all vaults, unfinished ones included.
     ///
     /// # Errors
-    /// [`VaultError::Io`] where the folder cannot be read.
+    /// [`VaultError::Io`] if the folder cannot be read.
     pub fn bytes(&self) -> Result<u64, VaultError> {
         let files = self.files(EXTENSION)?.into_iter().chain(self.files(PART)?);
-        // Another process may just have removed one.
+        // Another process may have removed a file since the listing.
         let sizes = files.filter_map(|(path, _)| path.metadata().ok());
         Ok(sizes.map(|facts| facts.len()).sum())
     }
 
-    /// The vault of `key`, or the one that shares most of its first tokens with `prefix`, at least [`FEW_SHARED`]. One that is damaged is
-    /// removed, and there is none.
+    /// The vault of `key`, or the one that shares the most first tokens with `prefix`, at least [`FEW_SHARED`]. A
+    /// damaged vault is removed and not returned.
     ///
     /// # Errors
     /// [`VaultError::Io`] for anything but a missing file.
@@ -114,7 +115,7 @@ impl VaultFolder {
         let akin = akin.filter(|(_, other)| other.is_akin(key) && other != key);
         let mut best: Option<(usize, Vault)> = None;
         for (_, other) in akin {
-            // One that cannot be opened is no reason not to use others.
+            // A vault that cannot be opened must not prevent the use of others.
             let vault = self.open(&other).unwrap_or_else(|error| {
                 tracing::warn!(%error, "a vault could not be opened");
                 None
@@ -131,7 +132,7 @@ impl VaultFolder {
         Ok(best.map(|(_, vault)| vault))
     }
 
-    /// Removes the vault that `error` says is damaged, if it says that: whose document it is, nobody is helped by it.
+    /// Removes the vault that `error` reports as damaged, if so, whatever document it belongs to.
     pub(crate) fn give_up(&self, error: &VaultError) {
         if let VaultError::Damaged { path, .. } = error
             && let Some(key) = VaultKey::of_file(path)
@@ -140,12 +141,12 @@ impl VaultFolder {
         }
     }
 
-    /// Notes that `vault` is used now. That the system refuses costs nothing but its place in the order.
+    /// Records the use of `vault`. A failure only affects the order of eviction.
     pub fn used(&self, vault: &Vault) {
         self.touch(vault.path());
     }
 
-    /// The vault of `key`; one that is damaged is removed.
+    /// The vault of `key`; a damaged vault is removed.
     fn open(&self, key: &VaultKey) -> Result<Option<Vault>, VaultError> {
         match Vault::open(&self.file(key), key) {
             Ok(vault) => Ok(Some(vault)),
@@ -159,10 +160,11 @@ impl VaultFolder {
         }
     }
 
-    /// Begins the vault of `key`, and makes room for it: the least recently used ones go, but none that is open in any process.
+    /// Begins to write the vault of `key`, and evicts the least recently used vaults that no process has open to free
+    /// space for it.
     ///
     /// # Errors
-    /// [`VaultError::TooLarge`] where it does not fit into the budget; [`VaultError::Busy`]; [`VaultError::Io`].
+    /// [`VaultError::TooLarge`] if the vault does not fit in the budget; [`VaultError::Busy`]; [`VaultError::Io`].
     pub fn begin(
         &self,
         key: &VaultKey,
@@ -170,15 +172,17 @@ impl VaultFolder {
         model: &str,
         shape: VaultShape,
     ) -> Result<VaultWriter, VaultError> {
-        // Between counting and beginning nobody else may begin.
-        let _counting = self.make_place(key, shape.bytes())?;
+        // The lock prevents others from creating a vault between the computation of free space and the creation of
+        // this one.
+        let _counting = self.reserve_space(key, shape.bytes())?;
         VaultWriter::begin(&self.file(key), key, document, model, shape)
     }
 
-    /// Leaves a document's end, whose numbers `walk` shows, and makes room for it as [`VaultFolder::begin`] does. Gives how large it is.
+    /// Writes an end state, whose numbers `walk` provides, and evicts vaults as [`VaultFolder::begin`] does. Returns
+    /// its size in bytes.
     ///
     /// # Errors
-    /// As [`VaultFolder::begin`]; one of any kind where `stop` was requested.
+    /// As [`VaultFolder::begin`]; an unspecified error if `stop` was requested.
     pub(crate) fn leave_end(
         &self,
         key: &VaultKey,
@@ -188,17 +192,17 @@ impl VaultFolder {
     ) -> Result<u64, VaultError> {
         let bytes = end::bytes_of(walk);
         let making = {
-            let _counting = self.make_place(key, bytes + 1024)?;
-            Making::begin(&self.file(key), bytes)?
+            let _counting = self.reserve_space(key, bytes + 1024)?;
+            UnfinishedFile::begin(&self.file(key), bytes)?
         };
         end::write(making, key, of, (walk, stop))
     }
 
-    /// Puts what was left of a document's end into a state that was made as that was; gives how large it is, if there is one. One that
-    /// is damaged is removed.
+    /// Reads an end state into a state that was constructed in the same way; returns its size in bytes, or `None` if
+    /// none is stored. A damaged one is removed.
     ///
     /// # Errors
-    /// [`VaultError::Io`], [`VaultError::Damaged`]: the state is then anything.
+    /// [`VaultError::Io`], [`VaultError::Damaged`]: the state is then unspecified.
     pub(crate) fn recall_end(
         &self,
         key: &VaultKey,
@@ -221,7 +225,7 @@ impl VaultFolder {
         }
     }
 
-    /// Whether a document's end was left under `key`.
+    /// Whether an end state is stored under `key`.
     pub(crate) fn has_end(&self, key: &VaultKey) -> bool {
         matches!(describe(&self.file(key)), Ok(Some(found)) if matches!(found.holds, Holds::End(_)))
     }
@@ -229,11 +233,11 @@ impl VaultFolder {
     /// All vaults, the most recently used first.
     ///
     /// # Errors
-    /// [`VaultError::Io`] where the folder cannot be read.
+    /// [`VaultError::Io`] if the folder cannot be read.
     pub fn list(&self) -> Result<Vec<VaultEntry>, VaultError> {
         let mut entries = Vec::new();
         for (path, key) in self.files(EXTENSION)? {
-            // Another process may just have removed it.
+            // Another process may have removed the file since the listing.
             let Ok(facts) = path.metadata() else {
                 continue;
             };
@@ -260,7 +264,7 @@ impl VaultFolder {
         Ok(entries)
     }
 
-    /// Files of a key's name with `extension`; none where there is no folder.
+    /// Files with `extension` whose name is a key; empty if the folder does not exist.
     pub(super) fn files(&self, extension: &str) -> Result<Vec<(PathBuf, VaultKey)>, VaultError> {
         let files = match std::fs::read_dir(&self.path) {
             Ok(files) => files,
@@ -280,7 +284,8 @@ impl VaultFolder {
         Ok(found)
     }
 
-    /// See [`VaultFolder::used`]. What is used last is the newest, also where the clock was set back meanwhile.
+    /// Implements [`VaultFolder::used`]. The vault becomes the most recently used one, even if the clock was set
+    /// back.
     pub(super) fn touch(&self, path: &Path) {
         let touched = File::options().append(true).open(path);
         let touched = touched.and_then(|file| file.set_modified(self.after_all_but(path)));
@@ -289,7 +294,7 @@ impl VaultFolder {
         }
     }
 
-    /// Now, or a moment after the last use of any vault but that at `path`, whichever is later.
+    /// The current time, or one tick after the last use of any vault except the one at `path`, whichever is later.
     fn after_all_but(&self, path: &Path) -> SystemTime {
         let others = self.files(EXTENSION).unwrap_or_default().into_iter();
         let others = others.filter(|(other, _)| other != path);
@@ -303,21 +308,21 @@ impl VaultFolder {
     }
 }
 
-/// Extension of a whole vault.
+/// Extension of a complete vault.
 pub(super) const EXTENSION: &str = "vault";
-/// More than this is never taken unless it is asked for.
+/// The largest default budget, in bytes.
 const LARGEST_BUDGET: u64 = 20 << 30;
-/// What file systems tell apart.
+/// Time resolution of file systems.
 const TICK: Duration = Duration::from_millis(10);
-/// First tokens that a vault must share with a document to be of use to it: fewer are read as fast.
+/// Minimum number of first tokens that a vault must share with a document: fewer are prefilled as fast.
 pub const FEW_SHARED: usize = 64;
 
-/// How many first tokens two texts share.
+/// Number of first tokens that two texts share.
 pub(crate) fn shared(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Where vaults lie, by these variables.
+/// Path of the vault folder, from environment variables.
 fn standard_path(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<PathBuf, VaultError> {
     let path = |name: &str| {
         let value = variable(name).filter(|value| !value.is_empty());
@@ -326,7 +331,7 @@ fn standard_path(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<PathBuf,
     if let Some(named) = path("KEPT_VAULTS") {
         return Ok(named);
     }
-    // Relative paths are against the convention, and would mean another folder wherever the program is started.
+    // Relative paths violate the XDG convention, and would depend on the current folder.
     let absolute = |path: &PathBuf| path.is_absolute();
     let cache = if cfg!(windows) {
         path("LOCALAPPDATA")

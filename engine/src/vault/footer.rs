@@ -1,4 +1,4 @@
-//! The end of a file of the vaults' folder: what says that it is whole, and what it is.
+//! The footer of a file in the vault folder: proves that the file is complete, and describes the content.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -11,7 +11,7 @@ use super::end::EndFooter;
 use super::folder::Holds;
 use super::format::{Footer, MAGIC, MAX_FOOTER, TAIL};
 
-/// The footer of a whole vault of `bytes` bytes and the length of its JSON, or what is wrong with it.
+/// Reads the footer of a complete vault of `bytes` bytes and the length of its JSON; or describes the damage.
 pub(super) fn footer<F: DeserializeOwned>(
     file: &mut File,
     bytes: u64,
@@ -26,9 +26,10 @@ pub(super) fn footer<F: DeserializeOwned>(
     let (length, rest) = tail.split_first_chunk::<8>().expect("a tail is longer");
     let (checksum, magic) = rest.split_first_chunk::<4>().expect("a tail is longer");
     if magic != MAGIC {
-        return Ok(Err(match magic.starts_with(&MAGIC[..MAGIC.len() - 1]) {
-            true => "it is of another version",
-            false => "it was not written to its end",
+        return Ok(Err(if magic.starts_with(&MAGIC[..MAGIC.len() - 1]) {
+            "it is of another version"
+        } else {
+            "it was not written to its end"
         }));
     }
     let length = u64::from_le_bytes(*length);
@@ -48,7 +49,7 @@ pub(super) fn footer<F: DeserializeOwned>(
     Ok(footer.map(|footer| (footer, length)).map_err(|_| DAMAGED))
 }
 
-/// What a file of the vaults' folder is, for lists.
+/// The content of a file in the vault folder, for lists.
 pub(super) struct Described {
     pub(super) document: String,
     pub(super) model: String,
@@ -56,7 +57,7 @@ pub(super) struct Described {
     pub(super) holds: Holds,
 }
 
-/// Any of the footers.
+/// The footer of either kind of file.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Either {
@@ -64,7 +65,7 @@ enum Either {
     End(EndFooter),
 }
 
-/// What the file at `path` is; `None` where it is not whole.
+/// Describes the file at `path`; `None` if it is damaged.
 pub(super) fn describe(path: &Path) -> std::io::Result<Option<Described>> {
     let mut file = File::open(path)?;
     let bytes = file.metadata()?.len();

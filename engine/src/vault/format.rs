@@ -1,14 +1,14 @@
-//! What stands where in a vault's file.
+//! The layout of a vault's file.
 //!
 //! ```text
-//! layer 0 | layer 1 | ... | token ids u32 [tokens] | footer (JSON) | footer length u64 | footer CRC-32 u32 | "KEPTVLT2"
+//! layer 0 | ... | token ids u32 [tokens] | footer (JSON) | footer length u64 | footer CRC-32 u32 | "KEPTVLT2"
 //!
 //! layer   keys [kv_heads, rows] packed | values the same | queries [queries, q_heads, head_dim] f32 | measurements
 //! ```
 //!
-//! `rows` are all of the document's, but in layers that attend to the last positions only: of those there are the last
-//! (`VaultShape::rows`), and no queries or measurements, for no method cuts them. The footer is written last, so a file that was
-//! cut short has none and is known by that. Everything is little-endian.
+//! `rows` are all rows of the document in global layers. Sliding-window layers store only the last rows
+//! (`VaultShape::rows`), and no queries or measurements, because no method cuts these layers. The footer is written
+//! last, so a truncated file has no footer and is detected. All numbers are little-endian.
 
 use std::ops::Range;
 
@@ -16,17 +16,19 @@ use kept_kernels::{HeadShape, PackedRows};
 use kept_policies::{Future, Reconstruction, ScoreCacheKey};
 use serde::{Deserialize, Serialize};
 
-/// The last bytes of a whole vault.
+/// The last bytes of a complete vault.
 pub(super) const MAGIC: &[u8; 8] = b"KEPTVLT2";
 /// Bytes after the footer's JSON.
 pub(super) const TAIL: usize = 8 + 4 + MAGIC.len();
-/// Largest footer that is believed.
+/// The largest accepted footer, in bytes.
 pub(super) const MAX_FOOTER: u64 = 16 << 20;
-/// Last queries of the document that are kept in each layer. A method that looks further back has those tokens read again.
+/// Number of last queries of the document stored in each layer. For a method with a larger observation window, these
+/// tokens are prefilled again.
 pub(crate) const LAST_QUERIES: usize = 512;
-/// Rows that a layer with a window keeps beyond it: a text that grew at its end may have lost its last tokens to longer ones.
+/// Extra rows before the window in a sliding-window layer: when text is appended to a document, its last tokens may
+/// merge into longer ones.
 const BEFORE_WINDOW: usize = 64;
-/// Bytes that are packed, checked and moved at a time.
+/// Bytes that are packed, checked and transferred at a time.
 pub(super) const PIECE: usize = 1 << 20;
 
 /// Heads of one layer.
@@ -34,9 +36,9 @@ pub(super) const PIECE: usize = 1 << 20;
 pub struct LayerShape {
     /// Query heads.
     pub q_heads: usize,
-    /// Key and value heads.
+    /// KV heads.
     pub kv_heads: usize,
-    /// Numbers in a head.
+    /// Head dimension.
     pub head_dim: usize,
 }
 
@@ -50,41 +52,42 @@ impl From<HeadShape> for LayerShape {
     }
 }
 
-/// What was measured of a document for a method that asked for it, kept beside its rows: the next question needs no reading for it.
+/// Data measured on a document at the request of a method and stored with its rows, so that a later question skips
+/// the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Measurement {
-    /// `[q_heads, tokens]` f32: the probability of each key, summed over all rows of the document.
+    /// `[q_heads, tokens]` f32: attention probability of each key, summed over all query rows of the document.
     ColumnSums,
-    /// f64: sums of the queries before RoPE, `[q_heads, head_dim]`, and of their products, the lower triangles of
-    /// `[q_heads, head_dim, head_dim]`.
+    /// f64: sums of the queries before RoPE, `[q_heads, head_dim]`, and of their outer products, as lower triangles
+    /// of `[q_heads, head_dim, head_dim]`.
     QuerySums {
-        /// First tokens that are left out.
+        /// Number of first tokens that are left out.
         skip: usize,
-        /// Whether there are products.
+        /// Whether outer products are included.
         products: bool,
     },
-    /// `[kv_heads, tokens]` f32: what the model looks at while it repeats the document.
+    /// `[kv_heads, tokens]` f32: attention received during reconstruction.
     Repetition {
-        /// Where the document begins; it ends where the rows end.
+        /// First position of the document, which ends with the last row.
         from: usize,
         /// As in [`Reconstruction`].
         chunk: Option<usize>,
         /// As in [`Reconstruction`].
         sinks: usize,
     },
-    /// `[kv_heads, tokens]` f32: scores that a method gives the document whatever stands behind it.
+    /// `[kv_heads, tokens]` f32: query-agnostic scores of a method.
     Scores {
-        /// Whose: [`ScoreCacheKey::number`].
+        /// Key of the scores: [`ScoreCacheKey::number`].
         of: u64,
     },
 }
 
 impl Measurement {
-    /// Most that a vault holds of them.
+    /// The most measurements of a vault.
     pub(crate) const MOST: usize = 15;
 
-    /// What serves `future`.
+    /// The measurement for `future`.
     pub(crate) fn of_future(future: Future) -> Self {
         Measurement::QuerySums {
             skip: future.skip,
@@ -92,7 +95,7 @@ impl Measurement {
         }
     }
 
-    /// What serves `reconstruction`, of a document that begins at `from`.
+    /// The measurement for `reconstruction` of a document that begins at `from`.
     pub(crate) fn of_repetition(reconstruction: Reconstruction, from: usize) -> Self {
         Measurement::Repetition {
             from,
@@ -101,29 +104,29 @@ impl Measurement {
         }
     }
 
-    /// The scores of `score_cache`.
+    /// The measurement for `score_cache`.
     pub(crate) fn of_scores(score_cache: ScoreCacheKey) -> Self {
         Measurement::Scores {
             of: score_cache.number(),
         }
     }
 
-    /// Whether it is that of a repetition.
+    /// Whether it is the measurement of a reconstruction.
     pub(crate) fn is_repetition(&self) -> bool {
         matches!(self, Measurement::Repetition { .. })
     }
 
-    /// Whether it is scores, which can be had from the rows too.
+    /// Whether it consists of scores, which can also be recomputed from the rows.
     pub(crate) fn is_scores(&self) -> bool {
         matches!(self, Measurement::Scores { .. })
     }
 
-    /// Whether it belongs to one document, and not to others that begin with it.
+    /// Whether it is valid for one document only, not for others with the same first tokens.
     pub(crate) fn is_of_one_document(&self) -> bool {
         self.is_repetition() || self.is_scores()
     }
 
-    /// In the order in which a layer comes to know them.
+    /// Order in which prefill computes the measurements of a layer.
     pub(crate) fn order(&self) -> usize {
         usize::from(self.is_repetition()) + 2 * usize::from(self.is_scores())
     }
@@ -143,7 +146,8 @@ impl Measurement {
         }
     }
 
-    /// The most that all of them take in one layer: one that is of every query head, and as many others as there may be.
+    /// Upper bound of all measurements in one layer: the largest one over query heads, and the maximum number of
+    /// others.
     pub(crate) fn most_bytes(heads: LayerShape, tokens: usize) -> usize {
         let largest = [
             Measurement::QuerySums {
@@ -157,7 +161,7 @@ impl Measurement {
         Measurement::ColumnSums.bytes(heads, tokens) + others
     }
 
-    /// What it is, in a few words.
+    /// A short description.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Measurement::ColumnSums => "the attention of every token",
@@ -170,46 +174,46 @@ impl Measurement {
     }
 }
 
-/// How large a vault is, and what it holds.
+/// Sizes and content of a vault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VaultShape {
-    /// Tokens of the document and of what stands before it.
+    /// Tokens of the document and of the template before it.
     pub tokens: usize,
     /// Heads of every layer.
     pub heads: LayerShape,
-    /// How keys and values are stored.
+    /// Row format of keys and values.
     pub kind: PackedRows,
-    /// Last queries that each layer without a window keeps.
+    /// Number of last queries that each global layer stores.
     pub queries: usize,
-    /// `[layers]`: how many of the last positions a layer attends to, where it does not attend to all.
+    /// `[layers]`: window of a sliding-window layer; `None` for global layers.
     pub windows: Vec<Option<usize>>,
-    /// What each layer without a window keeps besides, in this order.
+    /// The measurements that each global layer stores, in this order.
     pub measurements: Vec<Measurement>,
 }
 
 impl VaultShape {
-    /// The tokens whose rows a layer keeps.
+    /// The tokens whose rows a layer stores.
     pub(crate) fn rows(&self, layer: usize) -> Range<usize> {
         Self::kept(self.windows[layer], self.tokens)
     }
 
-    /// The tokens whose rows are kept of `tokens` in a layer that attends to all, or to the last `window`.
+    /// The tokens, of `tokens` in total, whose rows are stored in a global layer, or in a layer with `window`.
     pub(crate) fn kept(window: Option<usize>, tokens: usize) -> Range<usize> {
         let kept = window.map_or(tokens, |window| window + BEFORE_WINDOW);
         tokens.saturating_sub(kept)..tokens
     }
 
-    /// Bytes of one head's keys, or values, in one layer.
+    /// Bytes of one head's keys (or values) in one layer.
     pub(crate) fn head_bytes(&self, layer: usize) -> usize {
         self.rows(layer).len() * self.kind.row_bytes(self.heads.head_dim)
     }
 
-    /// Numbers in the queries of one token.
+    /// Number of floats in the queries of one token.
     pub(super) fn query_width(&self) -> usize {
         self.heads.q_heads * self.heads.head_dim
     }
 
-    /// Bytes of one layer, where it can be said.
+    /// Bytes of one layer. Must not overflow: see `plausible`.
     pub(super) fn layer_bytes(&self, layer: usize) -> u64 {
         let rows = 2 * self.heads.kv_heads * self.head_bytes(layer);
         let beside = match self.windows[layer] {
@@ -230,12 +234,12 @@ impl VaultShape {
         layers + (self.tokens * size_of::<u32>()) as u64
     }
 
-    /// Bytes of the file, but for some hundreds.
+    /// Bytes of the file, accurate to some hundreds.
     pub fn bytes(&self) -> u64 {
         self.body_bytes() + 1024
     }
 
-    /// Whether numbers of any file could be these: neither products of them nor the bytes of all layers overflow.
+    /// Whether the sizes are plausible: neither their products nor the bytes of all layers overflow.
     fn plausible(&self) -> bool {
         const MOST: usize = 1 << 28;
         let heads = self.heads;
@@ -255,10 +259,10 @@ impl VaultShape {
     }
 }
 
-/// The footer.
+/// The footer of the file.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Footer {
-    /// Must be the name of the file.
+    /// Key of the vault; must equal the file name.
     pub(super) key: String,
     /// Name of the document, for lists.
     pub(super) document: String,
@@ -294,7 +298,7 @@ impl Footer {
         }
     }
 
-    /// The shape it describes, if it is one.
+    /// The shape that the footer describes; `None` if it is invalid.
     pub(super) fn shape(&self) -> Option<VaultShape> {
         let shape = VaultShape {
             tokens: self.tokens,

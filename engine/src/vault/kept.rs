@@ -1,52 +1,52 @@
-//! How a question uses vaults: which it may, and what came of it.
+//! Types for the use of vaults by a question.
 
 use kept_kernels::PackedRows;
 use serde::{Deserialize, Serialize};
 
 use super::{ModelPrint, VaultFolder};
 
-/// The vaults that a question may use and add to.
+/// The vaults that a question may read and extend.
 #[derive(Debug, Clone, Copy)]
 pub struct Vaults<'a> {
-    /// Where they are.
+    /// The folder of the vaults.
     pub folder: &'a VaultFolder,
-    /// How rows are stored. With f16 the document's rows are rounded as they are read, so that a first question and every later
-    /// one see the same numbers; with q8_0 a later question sees rounded ones.
+    /// Row format. With f16 the document's rows are rounded during prefill, so that the first question and every
+    /// later one use the same numbers; with q8_0 a later question uses rounded numbers.
     pub kind: PackedRows,
 }
 
-/// What a reading needs to find a vault and to make one.
+/// The inputs of prefill for finding and writing a vault.
 #[derive(Debug, Clone, Copy)]
 pub struct VaultAccess<'a> {
-    /// Where, and how stored.
+    /// Folder and row format.
     pub vaults: Vaults<'a>,
     /// The model.
     pub model: &'a ModelPrint,
     /// Name of the document, for lists.
     pub document: &'a str,
-    /// Whether what is there must not be used: it was found to be damaged.
+    /// Whether an existing vault must be ignored, because it was found to be damaged.
     pub anew: bool,
 }
 
-/// What a question took from the vault and left there.
+/// What a question read from and wrote to the vault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VaultUse {
     /// Whether rows came from a vault.
     pub used: bool,
-    /// Tokens whose rows came from it.
+    /// Tokens whose rows came from the vault.
     pub tokens_from_vault: usize,
-    /// Tokens that ran through the model, as often as they did.
+    /// Tokens that ran through the model, counted once per pass.
     pub tokens_read: usize,
-    /// Bytes of the document's vault after the question; 0 where there is none.
+    /// Bytes of the document's vault after the question; 0 without one.
     pub bytes: u64,
-    /// How its rows are stored: `q8_0`, `f16`, or `off`; `end` of a document read in streaming, of which the end is kept as it stands.
+    /// Row format: `q8_0`, `f16`, or `off`; `end` for an end state of streaming mode.
     pub kind: String,
-    /// Whether this question wrote it.
+    /// Whether this question wrote the vault.
     pub written: bool,
 }
 
 impl VaultUse {
-    /// Of a question without vaults, whose prompt has `tokens` tokens.
+    /// The value for a question without vaults, whose prompt has `tokens` tokens.
     pub fn none(tokens: usize) -> Self {
         Self {
             used: false,

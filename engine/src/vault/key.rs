@@ -1,10 +1,10 @@
-//! Which vault belongs to a reading: hashes over everything that its numbers depend on.
+//! Vault keys: hashes over all inputs that the stored numbers depend on.
 //!
 //! ```text
 //! 3f09..e1 (model, rotation, kind of rows)  a77c..02 (the tokens)     the name of a vault: 64 hexadecimal digits
 //! ```
 //!
-//! Vaults with the same first half can serve one another's documents as far as these begin with the same tokens.
+//! Vaults with the same first half are interchangeable for documents that share their first tokens.
 
 use std::fmt;
 use std::path::Path;
@@ -13,26 +13,27 @@ use kept_kernels::PackedRows;
 use kept_models::{Model, RopeTable};
 use sha2::{Digest, Sha256};
 
-/// Raised when the same document and model would give other bytes.
+/// Incremented when the same document and model would give different bytes.
 const VERSION: u32 = 2;
-/// Raised when reading the same document in streaming would leave other numbers at its end, or the same in another order.
+/// Incremented when the same document in streaming mode would leave different numbers in its end state, or in another
+/// order.
 const END_VERSION: u32 = 2;
-/// Pieces of the model's tensors that are hashed, and how long each is.
+/// Number of pieces of the model's tensors that are hashed, and bytes of each.
 const PIECES: usize = 64;
 const PIECE_BYTES: usize = 16 << 10;
 /// Hexadecimal digits of each half of a key.
 const HALF: usize = 32;
 
-/// A model, by its metadata, its size and pieces of its tensors, not by its path: a file that was moved keeps its vaults, and one
-/// that was replaced loses them.
+/// Fingerprint of a model: its metadata, its size and pieces of its tensors, not its path. A file that was moved
+/// keeps its vaults; a file that was replaced loses them.
 #[derive(Debug, Clone)]
 pub struct ModelPrint([u8; 32]);
 
 impl ModelPrint {
-    /// Reads about a megabyte of the model's file.
+    /// Computes the fingerprint; reads about a megabyte of the model's file.
     pub fn of(model: &Model) -> Self {
         let mut hash = Sha256::new();
-        // The description that was read from the metadata, with what the person set (a stretched RoPE).
+        // The configuration from the metadata, with options of the user (RoPE scaling).
         hash.update(format!("{:?}", model.config()).as_bytes());
         for part in model.gguf().files() {
             let bytes = part.bytes();
@@ -51,14 +52,14 @@ impl ModelPrint {
 pub struct VaultKey(String);
 
 impl VaultKey {
-    /// For the tokens `prefix`, with which every prompt on the document begins, under a model that rotates by `rope`, in rows of
-    /// `kind`.
+    /// The key for the tokens `prefix`, with which every prompt on the document begins, under a model with the RoPE
+    /// table `rope`, in rows of `kind`.
     pub fn new(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], kind: PackedRows) -> Self {
         Self::of(model, rope, prefix, kind.name())
     }
 
-    /// For the end of a document, the tokens `prefix`, that was read in streaming, `how` in every detail that its numbers depend on. No
-    /// other text is served by it.
+    /// The key of the end state of a document, the tokens `prefix`, in streaming mode; `how` contains every setting
+    /// that the numbers depend on. The end state serves no other text.
     pub(crate) fn of_end(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], how: &str) -> Self {
         Self::of(model, rope, prefix, &format!("end {END_VERSION} {how}"))
     }
@@ -68,7 +69,7 @@ impl VaultKey {
         family.update(VERSION.to_le_bytes());
         family.update(rows.as_bytes());
         family.update(model.0);
-        // Some models rotate long texts in another way than short ones.
+        // Some models use a different RoPE in long texts than in short ones.
         for table in std::iter::successors(Some(rope), |table| table.of_windows()) {
             family.update((table.frequencies().len() as u64).to_le_bytes());
             for number in table.frequencies().iter().chain([&table.magnitude()]) {
@@ -88,17 +89,17 @@ impl VaultKey {
         ))
     }
 
-    /// Whether `other` differs in its tokens at most.
+    /// Whether `other` differs in its tokens only, if at all.
     pub(super) fn is_akin(&self, other: &VaultKey) -> bool {
         self.0[..HALF] == other.0[..HALF]
     }
 
-    /// The key in a file's name, if it is one.
+    /// The key in a file's name; `None` if the name is not a key.
     pub(super) fn of_file(path: &Path) -> Option<Self> {
         Self::parse(path.file_stem()?.to_str()?)
     }
 
-    /// The key that `name` is, if it is one.
+    /// Parses a key; `None` if `name` is not a key.
     pub fn parse(name: &str) -> Option<Self> {
         let digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
         let is_key = name.len() == 2 * HALF && name.bytes().all(digit);

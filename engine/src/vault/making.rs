@@ -1,4 +1,5 @@
-//! A file of the vaults' folder in the making: under a name of its own until it is whole, written by one process at a time.
+//! Creation of a file in the vault folder: under a temporary name until it is complete, written by one process at a
+//! time.
 
 #[cfg(unix)]
 use std::fs::Metadata;
@@ -12,20 +13,20 @@ use serde::Serialize;
 use super::format::{MAGIC, TAIL};
 use super::{VaultError, VaultFolder};
 
-/// Extension of a file in the making.
+/// Extension of an unfinished file.
 pub(super) const PART: &str = "part";
 
-/// For files that hold what a person reads: only this person may read them.
+/// Open options for files with the user's text: readable by this user only.
 pub(super) fn private() -> OpenOptions {
-    #[allow(unused_mut)] // where there are no such rights
+    #[allow(unused_mut)] // file modes exist on Unix only
     let mut options = OpenOptions::new();
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options
 }
 
-/// A lock on a file. It is released by its own word: closing the file leaves it with a process that another thread is starting
-/// right now, which holds a copy of the handle until its own program begins.
+/// A lock on a file. It is released explicitly: after closing the file, the lock would persist in a child process
+/// that another thread is just spawning, which holds a copy of the handle until it executes its program.
 #[derive(Debug)]
 pub(super) struct Locked(pub(super) File);
 
@@ -37,13 +38,13 @@ impl Drop for Locked {
     }
 }
 
-/// How long a process waits for others, which hold locks as long as a list of files takes, or as a file is removed.
+/// How long a process waits for locks of others, which are held while a folder is listed or a file is removed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Waits for the lock on the file at `path` that `ask` asks for.
+/// Waits for the lock on the file at `path` that `ask` tries to take.
 ///
 /// # Errors
-/// [`VaultError::Io`]: also where another process, a stopped one perhaps, does not let go of it.
+/// [`VaultError::Io`], also if another process, for example a suspended one, does not release the lock in time.
 pub(super) fn wait_for(
     file: &File,
     path: &Path,
@@ -66,7 +67,8 @@ pub(super) fn wait_for(
     }
 }
 
-/// Whether `path` still is the name of `file`: who waited for a lock may have that of a file which somebody removed or replaced meanwhile.
+/// Whether `path` still refers to `file`: while this process waited for the lock, another one may have removed or
+/// replaced the file.
 pub(super) fn is_named(file: &File, path: &Path) -> io::Result<bool> {
     #[cfg(unix)]
     {
@@ -80,20 +82,20 @@ pub(super) fn is_named(file: &File, path: &Path) -> io::Result<bool> {
     }
     #[cfg(not(unix))]
     {
-        // There a file that is open keeps its name.
+        // On other systems an open file cannot be renamed or removed.
         let _ = (file, path);
         Ok(true)
     }
 }
 
-/// Extension of the lock for writing a file.
+/// Extension of the lock file for writing.
 pub(super) const LOCK: &str = "lock";
 
-/// The lock for writing a file; it goes with its file.
+/// The lock for writing a file; dropping it removes the lock file.
 #[derive(Debug)]
 pub(super) struct Writing {
     path: PathBuf,
-    // Let go of after the file.
+    // Released after the lock file is removed.
     _locked: Locked,
 }
 
@@ -105,7 +107,7 @@ impl Drop for Writing {
     }
 }
 
-/// Takes the lock for writing the file `target`; `None` where another process has it.
+/// Takes the lock for writing the file `target`; `None` if another process holds it.
 pub(super) fn lock(target: &Path) -> Result<Option<Writing>, VaultError> {
     let path = target.with_extension(LOCK);
     let failed = |error| VaultError::io(&path)(error);
@@ -119,7 +121,7 @@ pub(super) fn lock(target: &Path) -> Result<Option<Writing>, VaultError> {
             Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         let locked = Locked(file);
-        // Who had it before removes it before letting go.
+        // The previous holder removes the lock file before it releases the lock.
         if is_named(&locked.0, &path).map_err(failed)? {
             return Ok(Some(Writing {
                 path,
@@ -129,24 +131,24 @@ pub(super) fn lock(target: &Path) -> Result<Option<Writing>, VaultError> {
     }
 }
 
-/// See the head of this file. Dropped before [`Making::finish`], it leaves nothing.
+/// An unfinished file. If dropped before [`UnfinishedFile::finish`], it is removed.
 #[derive(Debug)]
-pub(super) struct Making {
+pub(super) struct UnfinishedFile {
     file: File,
-    /// The file in the making.
+    /// Path of the unfinished file.
     part: PathBuf,
-    /// Held as long as this process writes; a lock on `part` itself would move to the finished file with its name.
+    /// Held while this process writes; a lock on `part` itself would move to the finished file with the rename.
     _lock: Writing,
-    /// What it will be called.
+    /// Path of the finished file.
     target: PathBuf,
     finished: bool,
 }
 
-impl Making {
-    /// Begins a file at `target` with `body` bytes before its footer.
+impl UnfinishedFile {
+    /// Creates the file for `target` with `body` bytes before its footer.
     ///
     /// # Errors
-    /// [`VaultError::Busy`] where another process makes the same one; [`VaultError::Io`].
+    /// [`VaultError::Busy`] if another process writes the same file; [`VaultError::Io`].
     pub(super) fn begin(target: &Path, body: u64) -> Result<Self, VaultError> {
         let lock = lock(target)?.ok_or(VaultError::Busy)?;
         let part = target.with_extension(PART);
@@ -156,7 +158,7 @@ impl Making {
             .truncate(true)
             .open(&part)
             .map_err(VaultError::io(&part))?;
-        // Tells other processes what it will take; where that is too much for the file system, its writing says so.
+        // Shows other processes the final size; if it exceeds the capacity of the file system, a later write fails.
         if let Err(error) = file.set_len(body) {
             tracing::debug!(%error, "a vault grows as it is written");
         }
@@ -169,24 +171,25 @@ impl Making {
         })
     }
 
-    /// Writes `bytes` from byte `at` on.
+    /// Writes `bytes` at offset `at`.
     ///
     /// # Errors
-    /// [`VaultError::Io`]: a full disk, for one.
+    /// [`VaultError::Io`], for example on a full disk.
     pub(super) fn put(&mut self, at: u64, bytes: &[u8]) -> Result<(), VaultError> {
         let sought = self.file.seek(SeekFrom::Start(at));
         let written = sought.and_then(|_| self.file.write_all(bytes));
         written.map_err(VaultError::io(&self.part))
     }
 
-    /// What went wrong, as an error of this file.
+    /// Wraps an I/O error of this file.
     pub(super) fn failed(&self, error: io::Error) -> VaultError {
         VaultError::io(&self.part)(error)
     }
 
-    /// Writes `last`, the end of the body, from byte `at` on, then the footer, and gives the file its name. Gives how large it is.
+    /// Writes `last`, the end of the body, at offset `at`, then the footer, and renames the file. Returns its size in
+    /// bytes.
     ///
-    /// Nothing waits for the disk: what a power cut leaves of the file is known by its checksums.
+    /// There is no fsync: an incomplete file after a power loss is detected by its checksums.
     ///
     /// # Errors
     /// [`VaultError::Io`].
@@ -217,7 +220,7 @@ impl Making {
     }
 }
 
-impl Drop for Making {
+impl Drop for UnfinishedFile {
     fn drop(&mut self) {
         if !self.finished
             && let Err(error) = std::fs::remove_file(&self.part)

@@ -1,15 +1,19 @@
-//! The vault: what a model computed of a document, kept in a file, so that the next question on it needs no second reading.
+//! The vault: a prefix cache on disk. It stores the full keys and values of a document, so that the next question on
+//! it skips prefill of the document.
 //!
-//! Prefill writes each layer's full keys and values once, as the layer is done. A later question on the same document reads them
-//! back layer by layer: its own rows are added, the method observes and cuts, as if everything had just been read.
+//! Prefill writes each layer's full keys and values once, as soon as the layer is complete. A later question on the
+//! same document reads them back layer by layer: its own rows are added, and the method observes and cuts as after a
+//! complete prefill.
 //!
-//! - `key.rs`: which document, model and settings a vault belongs to.
-//! - `format.rs`: what stands where in the file. `write.rs`, `read.rs`: making one, and using one.
-//! - `end.rs`: the same for a document that was read in streaming: what was kept at its end. `making.rs`: how either file comes to be.
-//! - `folder.rs`: all vaults of this computer. `space.rs`: how they stay within a budget of disk space.
-//! - `kept.rs`: how a question uses them. What a reading takes and leaves is decided in `prefill/prefix.rs`.
+//! - `key.rs`: the document, model and settings that a vault belongs to.
+//! - `format.rs`: the layout of the file. `write.rs`, `read.rs`: writing and reading a vault.
+//! - `end.rs`: the end state of a document that was read in streaming mode. `making.rs`: creation of both kinds of
+//!   files.
+//! - `folder.rs`: all vaults of this user. `eviction.rs`: the budget of disk space.
+//! - `kept.rs`: types for the use of vaults by a question. `prefill/prefix.rs` decides what prefill reads from and
+//!   writes to a vault.
 //!
-//! What a vault is not: a conversation. It knows nothing of questions and answers.
+//! A vault contains no questions and answers.
 
 mod end;
 mod error;

@@ -1,7 +1,7 @@
-//! Using a vault: one layer at a time, as the question comes to it.
+//! Reading a vault: one layer at a time, as prefill reaches it.
 //!
-//! The file is read, not mapped: a file that shrinks is then an error and not the end of the process, and memory is what the ledger
-//! says, one piece at a time.
+//! The file is read, not mapped: truncation is then an error instead of a crash (SIGBUS), and memory is bounded by
+//! one piece at a time, as the ledger counts it.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -16,33 +16,33 @@ use super::format::{Footer, LayerShape, Measurement, PIECE, TAIL, VaultShape};
 use super::making::wait_for;
 use super::{VaultError, VaultKey};
 
-/// A whole vault. While it exists no process removes it.
+/// An open, complete vault. While this value exists, no process removes the file.
 #[derive(Debug)]
 pub struct Vault {
-    /// Holds the lock that keeps it from being removed.
+    /// Holds the shared lock that prevents removal.
     file: File,
     path: PathBuf,
     shape: VaultShape,
     footer: Footer,
-    /// `[tokens]`
+    /// `[tokens]`: token ids.
     ids: Vec<u32>,
     /// Bytes of the file.
     bytes: u64,
-    /// At most [`PIECE`] bytes.
+    /// Buffer of at most [`PIECE`] bytes.
     piece: Vec<u8>,
 }
 
-/// What a layer holds beside its rows.
+/// The numbers of a layer other than its rows.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub struct LayerNumbers {
-    /// `[queries, q_heads, head_dim]`: rotated queries of the last tokens.
+    /// `[queries, q_heads, head_dim]`: queries of the last tokens, after RoPE.
     pub queries: Vec<f32>,
-    /// For each measurement, in the order of the shape.
+    /// The measurements, in the order of the shape.
     pub measured: Vec<Numbers>,
 }
 
 impl LayerNumbers {
-    /// The numbers of `wanted` in a vault of `shape`.
+    /// The numbers of measurement `wanted` in a vault of `shape`.
     pub fn of(&self, shape: &VaultShape, wanted: Measurement) -> Option<&Numbers> {
         let place = shape.measurements.iter().position(|m| *m == wanted)?;
         self.measured.get(place)
@@ -52,14 +52,14 @@ impl LayerNumbers {
 /// The numbers of one measurement in one layer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Numbers {
-    /// Most of them.
+    /// All measurements except query sums.
     Single(Vec<f32>),
-    /// Sums that go on.
+    /// Query sums, which a later prefill continues to accumulate.
     Double(Vec<f64>),
 }
 
 impl Numbers {
-    /// The numbers that are f32.
+    /// The f32 numbers; empty if they are f64.
     pub fn single(&self) -> &[f32] {
         match self {
             Numbers::Single(numbers) => numbers,
@@ -67,7 +67,7 @@ impl Numbers {
         }
     }
 
-    /// The numbers that are f64.
+    /// The f64 numbers; empty if they are f32.
     pub fn double(&self) -> &[f64] {
         match self {
             Numbers::Double(numbers) => numbers,
@@ -76,30 +76,30 @@ impl Numbers {
     }
 }
 
-/// Where rows go as they come from a vault.
+/// Destination of rows that are read from a vault.
 pub trait VaultRows {
-    /// Room for packed rows on their way, of any size that holds one; until they are taken, what was read is in it when it is asked for
-    /// again. `None` where no more can be taken: whoever takes them knows why.
+    /// Buffer for packed rows in transit, of any size that holds at least one row. Its content persists over calls
+    /// until [`VaultRows::take`]. `None` if the destination cannot accept more rows; it holds the reason itself.
     fn space(&mut self) -> Option<&mut [u8]>;
 
-    /// Takes rows from the room.
+    /// Takes rows from the buffer.
     fn take(&mut self, kind: PackedRows, runs: &[Run]);
 }
 
-/// Packed rows of one head, one behind the other.
+/// Consecutive packed rows of one head.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// What they are.
+    /// Keys or values.
     pub of: RowsOf,
-    /// Whose.
+    /// The KV head.
     pub head: usize,
-    /// Token of the first.
+    /// Token of the first row.
     pub first: usize,
-    /// Bytes of the room that they are in.
+    /// Byte range of the rows in the buffer.
     pub at: Range<usize>,
 }
 
-/// What rows are.
+/// Whether rows are keys or values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowsOf {
     /// Keys.
@@ -109,7 +109,7 @@ pub enum RowsOf {
 }
 
 impl RowsOf {
-    /// Keys before values, as a file has them.
+    /// Keys before values, as in the file.
     pub(crate) const BOTH: [Self; 2] = [Self::Keys, Self::Values];
 }
 
@@ -119,7 +119,7 @@ pub struct HostRows<'a> {
     pub keys: &'a mut RowStore,
     /// Values.
     pub values: &'a mut RowStore,
-    /// Packed rows on their way; made when it is needed first.
+    /// Buffer for packed rows in transit; allocated on first use.
     pub space: &'a mut Vec<u8>,
 }
 
@@ -144,7 +144,7 @@ impl VaultRows for HostRows<'_> {
 }
 
 impl Drop for Vault {
-    /// As `Locked` in `making.rs`: a process that is being started may hold the handle a while longer.
+    /// Explicit, as in `Locked` (`making.rs`): a child process that is being spawned may hold the handle longer.
     fn drop(&mut self) {
         if let Err(error) = self.file.unlock() {
             tracing::warn!(%error, "the lock of a vault could not be released");
@@ -153,10 +153,10 @@ impl Drop for Vault {
 }
 
 impl Vault {
-    /// Opens the vault at `path`, which must be that of `key`. Its footer is checked now, each layer when it is used.
+    /// Opens the vault at `path`, which must have `key`. Checks the footer now, each layer when it is read.
     ///
     /// # Errors
-    /// [`VaultError::Io`]; [`VaultError::Damaged`] when it is not whole.
+    /// [`VaultError::Io`]; [`VaultError::Damaged`] if the footer is invalid.
     pub(super) fn open(path: &Path, key: &VaultKey) -> Result<Self, VaultError> {
         let damaged = |what: &str| VaultError::Damaged {
             path: path.to_owned(),
@@ -195,7 +195,8 @@ impl Vault {
         })
     }
 
-    /// Whether a model of such heads and windows could have left it: a key is a hash, and whoever can write a file can give it any name.
+    /// Whether the vault's shape matches a model with these heads and windows. A key is only a hash in a file name,
+    /// which anyone with write access can change.
     pub(crate) fn is_of(
         &self,
         heads: LayerShape,
@@ -204,12 +205,12 @@ impl Vault {
         self.shape.heads == heads && windows.eq(self.shape.windows.iter().copied())
     }
 
-    /// Its key, by the name of its file.
+    /// The key in the name of the file.
     pub(crate) fn key(&self) -> Option<VaultKey> {
         VaultKey::of_file(&self.path)
     }
 
-    /// How large it is.
+    /// Sizes and content of the vault.
     pub fn shape(&self) -> &VaultShape {
         &self.shape
     }
@@ -224,7 +225,7 @@ impl Vault {
         &self.footer.model
     }
 
-    /// `[tokens]`: the tokens it was made of.
+    /// `[tokens]`: ids of the stored tokens.
     pub fn ids(&self) -> &[u32] {
         &self.ids
     }
@@ -234,24 +235,25 @@ impl Vault {
         self.bytes
     }
 
-    /// The file.
+    /// Path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Bytes of memory that reading takes, without [`LayerNumbers`]: packed rows and numbers on their way.
+    /// Bytes of the buffers for reading, without [`LayerNumbers`]: packed rows and numbers in transit.
     pub fn buffer_bytes() -> u64 {
         2 * PIECE as u64
     }
 
-    /// Gives the keys and values of the first `tokens` tokens of `layer` to `rows`, as far as the layer has them, and what it holds
-    /// besides to the caller. All of the layer is read and checked, on all threads; where it is damaged, the rows are anything.
+    /// Reads `layer`: passes the keys and values of the first `tokens` tokens, as far as the layer stores them, to
+    /// `rows` and returns its other numbers. All of the layer is read and checked, on all threads; if it is damaged,
+    /// the rows are unspecified.
     ///
     /// # Errors
-    /// [`VaultError::Damaged`] when the layer is not what was written; [`VaultError::Io`].
+    /// [`VaultError::Damaged`] if the checksum of the layer is wrong; [`VaultError::Io`].
     ///
     /// # Panics
-    /// When there is no such layer, or the rows have no room.
+    /// If the layer does not exist, or the capacity of `rows` is too small.
     pub fn layer(
         &mut self,
         layer: usize,
@@ -289,7 +291,8 @@ impl Vault {
         Ok(numbers)
     }
 
-    /// The rows of a layer that begins at `start`: gives where they end in the file, or `None` where they are not taken to their end.
+    /// Reads the rows of a layer that begins at offset `start`. Returns the offset of their end, or `None` if `rows`
+    /// did not accept all of them.
     fn rows(
         &self,
         (layer, start): (usize, u64),
@@ -311,7 +314,7 @@ impl Vault {
             let end = at + count * row_bytes;
             let read = read_pieces(&self.file, start + at as u64, &mut space[..end - at]);
             checksum.combine(&read.map_err(|error| self.unread(error))?);
-            // What is in the room, head by head.
+            // The content of the buffer, head by head.
             runs.clear();
             let first = at;
             while at < end {
@@ -366,19 +369,19 @@ impl Vault {
         Ok(numbers)
     }
 
-    /// Why bytes could not be read.
+    /// Converts an I/O error of a read.
     fn unread(&self, error: std::io::Error) -> VaultError {
         if error.kind() != std::io::ErrorKind::UnexpectedEof {
             return VaultError::io(&self.path)(error);
         }
-        // It was whole when it was opened: somebody cut it short since.
+        // The file was complete when it was opened: another process truncated it.
         VaultError::Damaged {
             path: self.path.clone(),
             what: "it has become shorter".to_owned(),
         }
     }
 
-    /// Reads the next `bytes` bytes.
+    /// Reads the next `bytes` bytes into `piece`.
     fn take(&mut self, bytes: usize, checksum: &mut crc32fast::Hasher) -> Result<(), VaultError> {
         self.piece.resize(bytes, 0);
         let read = self.file.read_exact(&mut self.piece);
@@ -391,14 +394,14 @@ impl Vault {
 /// Bytes that one thread reads and checks at a time.
 const SHARE: usize = 256 << 10;
 
-/// Fills `out` from byte `at` of the file on, on all threads, and gives its checksum.
+/// Fills `out` from offset `at` of the file, on all threads; returns the checksum.
 fn read_pieces(file: &File, at: u64, out: &mut [u8]) -> std::io::Result<crc32fast::Hasher> {
     let pieces = out.chunks_mut(SHARE);
     let pieces: Vec<_> = pieces
         .map(|piece| Mutex::new((piece, Ok(crc32fast::Hasher::new()))))
         .collect();
     kept_kernels::threads::for_each(pieces.len(), |i| {
-        let mut piece = pieces[i].lock().expect("nobody panics inside");
+        let mut piece = pieces[i].lock().expect("no panic while locked");
         let (bytes, outcome) = &mut *piece;
         match read_exact_at(file, bytes, at + (i * SHARE) as u64) {
             Ok(()) => {
@@ -411,13 +414,13 @@ fn read_pieces(file: &File, at: u64, out: &mut [u8]) -> std::io::Result<crc32fas
     });
     let mut all = crc32fast::Hasher::new();
     for piece in pieces {
-        let (_, checksum) = piece.into_inner().expect("nobody panics inside");
+        let (_, checksum) = piece.into_inner().expect("no panic while locked");
         all.combine(&checksum?);
     }
     Ok(all)
 }
 
-/// Reads from a place of the file, whatever its own place is.
+/// Reads at offset `at`, independent of the file position.
 fn read_exact_at(file: &File, out: &mut [u8], at: u64) -> std::io::Result<()> {
     #[cfg(unix)]
     {

@@ -1,4 +1,4 @@
-//! Vaults on a real file system: what was written is read, and nothing else ever is.
+//! Vaults on a real file system: reads return what was written; damaged or foreign data are never used.
 
 mod eviction;
 
@@ -28,7 +28,7 @@ const SUMS: [Measurement; 3] = [
     },
 ];
 
-/// Layer 0 attends to the last three positions only.
+/// Layer 0 has a window of three positions.
 fn shape(kind: PackedRows) -> VaultShape {
     VaultShape {
         tokens: 90,
@@ -45,7 +45,7 @@ fn key(digit: char) -> VaultKey {
     VaultKey::of_file(Path::new(&format!("{name}.vault"))).expect("64 digits")
 }
 
-/// Rows of which each differs, with room for `capacity` of them.
+/// Rows that all differ, with capacity for `capacity` rows.
 fn rows(capacity: usize, salt: f32) -> RowStore {
     let mut rows = RowStore::uniform(HEADS.kv_heads, capacity, HEADS.head_dim);
     for h in 0..HEADS.kv_heads {
@@ -64,7 +64,7 @@ fn ids() -> Vec<u32> {
     (0..90).map(|i| i * 7).collect()
 }
 
-/// What layer 1 holds beside its rows.
+/// The numbers of layer 1 other than its rows.
 fn beside() -> LayerNumbers {
     let doubles = (0..4 * (32 + 32 * 33 / 2)).map(|i| f64::from(i) * 0.1);
     LayerNumbers {
@@ -91,7 +91,7 @@ fn write(folder: &VaultFolder, key: &VaultKey, kind: PackedRows) {
     assert!(bytes.abs_diff(shape(kind).bytes()) < 1024, "{bytes}");
 }
 
-/// Ends a layer, with what it holds beside its rows.
+/// Ends a layer, with its numbers other than rows.
 fn end_layer(writer: &mut VaultWriter, layer: usize) {
     if layer == 1 {
         let beside = beside();
@@ -104,7 +104,7 @@ fn end_layer(writer: &mut VaultWriter, layer: usize) {
     writer.end_layer();
 }
 
-/// The same, with rows as they come when a document is read chunk by chunk, packed by somebody else.
+/// As `write`, with rows chunk by chunk, packed by the caller.
 fn write_in_chunks(folder: &VaultFolder, key: &VaultKey, kind: PackedRows) {
     let mut writer = folder
         .begin(key, "a book", "a model", shape(kind))
@@ -154,7 +154,7 @@ fn what_was_written_is_read() {
         let mut vault = find(&folder, &key('a')).expect("there it is");
         assert_eq!((vault.document(), vault.model()), ("a book", "a model"));
         assert_eq!((vault.shape(), vault.ids()), (&shape(kind), &ids()[..]));
-        // Of the layer with a window there are its last rows and some before them.
+        // The sliding-window layer stores its last rows and some before them.
         for (layer, tokens, stored) in [(0, 90, 23), (1, 90, 0), (1, 40, 0), (0, 20, 23)] {
             let (mut keys, mut values) = (rows(110, 9.0), rows(110, 9.0));
             let numbers = vault.layer(
@@ -213,7 +213,7 @@ fn rows_are_not_left_out() {
     let _ = writer.packed((RowsOf::Keys, 0), 40, &[0; 64]);
 }
 
-/// Rows with room for few of them on their way, or for none from some time on.
+/// A destination with a buffer for few rows in transit, or that stops accepting rows at some point.
 struct Narrow<'a> {
     rows: HostRows<'a>,
     bytes: usize,
@@ -236,7 +236,7 @@ fn rows_come_through_any_room() {
     let (_place, folder) = folder(1 << 20);
     write(&folder, &key('a'), PackedRows::Q8_0);
     let mut vault = find(&folder, &key('a')).expect("there");
-    // A row is 34 bytes, a head 90 of them.
+    // A row has 34 bytes, a head 90 rows.
     for (bytes, times) in [(34, 360), (100, 180), (3060, 4), (4000, 4), (20_000, 1)] {
         for times in [times, times - 1] {
             let (mut keys, mut values) = (rows(90, 9.0), rows(90, 9.0));
@@ -250,7 +250,7 @@ fn rows_come_through_any_room() {
                 times,
             };
             let numbers = vault.layer(1, 90, &mut narrow).expect("whole");
-            // Who can take no more knows why; it is no damage.
+            // A destination that accepts no more rows is not damage to the vault.
             let all = narrow.times == 0 && numbers == beside();
             let none = numbers == LayerNumbers::default();
             let mut expected = rows(100, 6.0).head(1)[..90 * 32].to_vec();
@@ -276,7 +276,7 @@ fn a_vault_serves_texts_that_begin_as_it_does() {
     assert!(folder.find(&other, &changed).expect("no error").is_some());
     changed[FEW_SHARED - 1] = 1;
     assert!(folder.find(&other, &changed).expect("no error").is_none());
-    // Another model's.
+    // A vault of another model.
     assert!(folder.find(&key('b'), &ids()).expect("no error").is_none());
 }
 
@@ -293,7 +293,7 @@ fn a_vault_that_was_cut_or_changed_is_never_used() {
         assert!(find(&folder, &key('b')).is_none(), "{length} bytes");
         assert!(!path.exists(), "it is removed");
     }
-    // A changed byte in the footer is found when it is opened, one in a layer when the layer is used.
+    // A changed byte in the footer is detected on opening, one in a layer when the layer is read.
     for at in (0..whole.len()).step_by(331).chain(body..whole.len()) {
         let mut changed = whole.clone();
         changed[at] ^= 4;
@@ -329,7 +329,7 @@ fn a_vault_under_another_name_is_not_taken_for_its_own() {
 fn one_file_that_cannot_be_used_is_not_in_the_way_of_others() {
     let (place, folder) = folder(1 << 20);
     write(&folder, &key('a'), PackedRows::F16);
-    // Neither a vault nor anything that can be removed as one.
+    // A folder with the name of a vault, which cannot be removed as a file.
     let akin = format!("{}{}", "a".repeat(32), "0".repeat(32));
     let bad = place.path().join(format!("vaults/{akin}.vault"));
     std::fs::create_dir(&bad).expect("made");
@@ -346,12 +346,12 @@ fn one_file_that_cannot_be_used_is_not_in_the_way_of_others() {
 fn documents_do_not_wait_for_one_another() {
     let (place, folder) = folder(1 << 20);
     let begin = |key: &VaultKey| folder.begin(key, "", "", shape(PackedRows::F16));
-    // Whatever of their names is alike.
+    // Keys with a common prefix are independent.
     let first = begin(&key('7')).expect("begun");
     let akin = VaultKey::parse(&format!("{}8", "7".repeat(63))).expect("a key");
     let second = begin(&akin).expect("begun");
     drop((first, second));
-    // What was for writing them went with them; what stays is for counting.
+    // The lock files for writing were removed; the counting lock persists.
     let all = std::fs::read_dir(place.path().join("vaults")).expect("a folder");
     let names: Vec<_> = all.map(|file| file.expect("a file").file_name()).collect();
     assert_eq!(names, ["counting.lock"]);
@@ -371,7 +371,7 @@ fn two_never_write_one_vault_and_a_dropped_one_leaves_nothing() {
     assert_eq!(folder.list().expect("a list")[0].tokens, 90);
 }
 
-/// Shows a list that has room for `most` numbers.
+/// A walk over a list with capacity for `most` numbers.
 fn shown(list: &mut Vec<f32>, most: usize) -> impl FnMut(&mut dyn Snapshot) {
     move |through| {
         let mut count = list.len();
@@ -411,7 +411,7 @@ fn the_end_of_a_streamed_document_is_a_vault_like_others() {
     assert_eq!((entry.tokens, entry.bytes), (9, bytes));
     assert_eq!(entry.document.as_deref(), Some("a book"));
 
-    // There is room for one of them.
+    // The budget holds one of them only.
     leave('b').expect("it is left");
     assert!(!folder.has_end(&key('a')) && folder.has_end(&key('b')));
     let mut read = Vec::new();
@@ -419,7 +419,7 @@ fn the_end_of_a_streamed_document_is_a_vault_like_others() {
         |digit, most| folder.recall_end(&key(digit), &mut shown(&mut read, most), &Stop::new());
     assert!(matches!(recall('a', most), Ok(None)));
     assert_eq!(recall('b', most).expect("it is read"), Some(bytes));
-    // More than it was made for is not believed, and goes.
+    // A count above the capacity is rejected, and the file is removed.
     let error = recall('b', most - 1).expect_err("no room");
     assert!(matches!(error, VaultError::Damaged { .. }), "{error}");
     assert!(files(&place).is_empty());
@@ -434,7 +434,7 @@ fn the_end_of_a_streamed_document_is_a_vault_like_others() {
     assert!(matches!(found, Err(VaultError::Io { .. })));
     let left = folder.leave_end(&key('d'), of(), &mut shown(&mut numbers, most), &stop);
     assert!(matches!(left, Err(VaultError::Io { .. })) && other.is_empty());
-    // It had to make room, and nothing half-written is left.
+    // The failed write had evicted the other vault, and left no partial file.
     assert!(files(&place).is_empty());
     assert_eq!(read, numbers);
 }
@@ -485,7 +485,7 @@ fn a_file_that_is_cut_short_while_it_is_used_is_an_error_and_not_the_end() {
     assert!(matches!(used, Err(VaultError::Damaged { .. })), "{used:?}");
 }
 
-/// What has as many bytes and as good a checksum, but other numbers in it, would be read as something else.
+/// A file with the same size and a valid checksum, but other kinds of numbers, would be misinterpreted.
 #[test]
 fn an_end_that_another_version_left_is_not_taken_for_this_one() {
     let (place, folder) = folder(1 << 20);

@@ -1,4 +1,4 @@
-//! Making a vault: layer after layer, as each is read.
+//! Writing a vault: layer by layer, as prefill completes each.
 
 use std::ops::Range;
 use std::path::Path;
@@ -6,26 +6,27 @@ use std::path::Path;
 use kept_kernels::RowStore;
 
 use super::format::{Footer, PIECE, VaultShape};
-use super::making::Making;
+use super::making::UnfinishedFile;
 use super::{RowsOf, VaultError, VaultKey};
 
-/// A vault in the making. It has a name of its own until [`VaultWriter::finish`]; dropped before, it leaves nothing.
+/// An unfinished vault, under a temporary name until [`VaultWriter::finish`]. If dropped earlier, its file is
+/// removed.
 #[derive(Debug)]
 pub struct VaultWriter {
-    making: Making,
+    making: UnfinishedFile,
     shape: VaultShape,
     footer: Footer,
-    /// At most [`PIECE`] bytes, made once.
+    /// Buffer of at most [`PIECE`] bytes, allocated once.
     piece: Vec<u8>,
-    /// Where the layer begins that is being written.
+    /// Offset of the current layer.
     start: u64,
-    /// `[2 * kv_heads]`: of this layer every head's keys, then every head's values.
+    /// `[2 * kv_heads]`: every head's keys, then every head's values, of the current layer.
     heads: Vec<Part>,
-    /// What stands behind them.
+    /// The numbers after the rows.
     behind: Part,
 }
 
-/// Bytes that stand one behind the other, as far as they are written.
+/// A contiguous byte range of the file, as far as it is written.
 #[derive(Debug, Default, Clone)]
 struct Part {
     bytes: u64,
@@ -33,10 +34,10 @@ struct Part {
 }
 
 impl VaultWriter {
-    /// Begins a vault at `target`.
+    /// Begins to write a vault at `target`.
     ///
     /// # Errors
-    /// [`VaultError::Busy`] where another process makes the same one; [`VaultError::Io`].
+    /// [`VaultError::Busy`] if another process writes the same vault; [`VaultError::Io`].
     pub(super) fn begin(
         target: &Path,
         key: &VaultKey,
@@ -45,7 +46,7 @@ impl VaultWriter {
         shape: VaultShape,
     ) -> Result<Self, VaultError> {
         Ok(Self {
-            making: Making::begin(target, shape.body_bytes())?,
+            making: UnfinishedFile::begin(target, shape.body_bytes())?,
             footer: Footer::new(key.to_string(), document, model, &shape),
             heads: vec![Part::default(); 2 * shape.heads.kv_heads],
             shape,
@@ -55,17 +56,17 @@ impl VaultWriter {
         })
     }
 
-    /// What is being written.
+    /// Sizes and content of the vault.
     pub fn shape(&self) -> &VaultShape {
         &self.shape
     }
 
-    /// Bytes of memory that writing takes.
+    /// Bytes of the buffers for writing.
     pub fn buffer_bytes() -> u64 {
         PIECE as u64
     }
 
-    /// Tokens whose keys and values are written in a moment, a few pieces of each head.
+    /// Number of tokens whose keys and values are written at a time, a few pieces of each head.
     pub(crate) fn rows_at_once(&self) -> usize {
         4 * self.rows_of_a_piece()
     }
@@ -78,14 +79,15 @@ impl VaultWriter {
         self.footer.checksums.len()
     }
 
-    /// Adds packed rows of one head to the layer, `packed [rows, row_bytes]`, of the tokens from `first` on; those that the layer does not
-    /// keep are left out. Heads may come in any order, the tokens of each one after the other.
+    /// Adds packed rows of one head to the layer: `packed` is `[rows, row_bytes]`, for the tokens from `first` on;
+    /// rows that the layer does not store are skipped. Heads may come in any order, the tokens of each head in
+    /// ascending order.
     ///
     /// # Errors
-    /// [`VaultError::Io`]: a full disk, for one.
+    /// [`VaultError::Io`], for example on a full disk.
     ///
     /// # Panics
-    /// When rows before these are missing.
+    /// If rows before these are missing.
     pub fn packed(
         &mut self,
         (of, head): (RowsOf, usize),
@@ -111,7 +113,7 @@ impl VaultWriter {
         self.making.put(at, packed)
     }
 
-    /// Packs and adds the keys and values of the tokens `which`, which stand in rows of their own number.
+    /// Packs and adds the keys and values of the tokens `which`; row == token.
     ///
     /// # Errors
     /// As [`VaultWriter::packed`].
@@ -143,7 +145,7 @@ impl VaultWriter {
         Ok(())
     }
 
-    /// Adds numbers that stand behind the rows: queries, then each measurement in its order.
+    /// Adds the numbers after the rows: queries, then each measurement in order.
     ///
     /// # Errors
     /// As [`VaultWriter::packed`].
@@ -151,7 +153,7 @@ impl VaultWriter {
         self.add_behind(numbers, |number| number.to_le_bytes())
     }
 
-    /// [`VaultWriter::numbers`] of numbers that are f64.
+    /// [`VaultWriter::numbers`] for f64 numbers.
     ///
     /// # Errors
     /// As [`VaultWriter::packed`].
@@ -181,7 +183,7 @@ impl VaultWriter {
     /// Ends a layer.
     ///
     /// # Panics
-    /// When there is more or less in it than the shape says.
+    /// If its size differs from the shape's.
     pub fn end_layer(&mut self) {
         let layer = self.layer();
         let mut checksum = crc32fast::Hasher::new();
@@ -197,13 +199,14 @@ impl VaultWriter {
         self.start += expected;
     }
 
-    /// Writes the tokens `ids` and the footer and gives the file its name. Only now is it a vault.
+    /// Writes the token ids and the footer, and renames the file, which completes the vault. Returns its size in
+    /// bytes.
     ///
     /// # Errors
     /// [`VaultError::Io`].
     ///
     /// # Panics
-    /// When layers or tokens are missing.
+    /// If layers or tokens are missing.
     pub fn finish(mut self, ids: &[u32]) -> Result<u64, VaultError> {
         let layers = self.shape.windows.len();
         assert_eq!(self.footer.checksums.len(), layers, "layers");

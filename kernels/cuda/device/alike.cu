@@ -1,16 +1,17 @@
-// Which of some tokens a token is most like: EMS compares thousands of tokens with its class centres, and a mean of those that are alike takes
-// the place of each (merge.cu). Rows are multiplied as they are, in halves, and the products divided by the rows' lengths, so that nothing is
-// rounded on the way but sums.
+// Finds each token's nearest neighbour among given tokens. EMS compares thousands of tokens with its class centres, and
+// replaces each class of similar tokens by their mean (merge.cu). Rows are multiplied as stored, in halves, and the
+// products divided by the rows' norms, so that only sums are rounded.
 //
-//   lengths     a warp for each row
-//   most_alike  64 tokens a block, 4 warps of 16; the others' keys and values pass through shared memory, a tile at a time
-//   operations  4 * tokens * others * DIM
-//   bytes       tokens / 64 times the others' keys and values (out of the second-level cache for all but the first)
+//   row_lengths        a warp for each row
+//   nearest_by_cosine  64 tokens a block, 4 warps of 16; tiles of the others' keys and values pass through shared
+//                      memory
+//   operations         4 * tokens * others * DIM
+//   bytes              tokens / 64 times the others' keys and values (from the L2 cache for all but the first)
 #include "tiles.cuh"
 
 struct Lengths {
     const half_t* rows;  // [count, dim]
-    float* lengths;      // [count]: never 0, so that a row of no length is like nothing
+    float* lengths;      // [count]: norms, never 0, so that a zero row has cosine 0 with every row
     uint32_t count, dim;
 };
 
@@ -31,7 +32,7 @@ KEPT_KERNEL(128, row_lengths, Lengths) {
     }
 }
 
-// Rows of one head that were gathered, and how long they are.
+// Gathered rows of one head, and their norms.
 struct Sides {
     const half_t* keys;          // [.., DIM]
     const half_t* values;        // [.., DIM]
@@ -41,9 +42,9 @@ struct Sides {
 
 struct MostAlike {
     Sides of, others;
-    uint32_t* best;   // [tokens]: the first of the others that a token is most like
-    float* products;  // [tokens]: the cosine of their keys times that of their values
-    uint32_t tokens, count;  // count: of the others
+    uint32_t* best;   // [tokens]: index of each token's nearest neighbour among the others, the first on ties
+    float* products;  // [tokens]: cosine of the keys times cosine of the values
+    uint32_t tokens, count;  // count: number of the others
 };
 
 constexpr int ROWS_OF_BLOCK = 64;
@@ -54,7 +55,7 @@ __device__ __forceinline__ void nearest_by_cosine(const MostAlike& p) {
     constexpr int TILE = KEYS * STRIDE<DIM>;
     half_t* const tile_keys = reinterpret_cast<half_t*>(memory);             // [KEYS, DIM + 8]
     half_t* const tile_values = tile_keys + TILE;                            // [KEYS, DIM + 8]
-    float* const shares = reinterpret_cast<float*>(tile_values + TILE);  // [2, KEYS]: 1 / length of keys and of values
+    float* const shares = reinterpret_cast<float*>(tile_values + TILE);  // [2, KEYS]: 1 / norm of keys and of values
     const Lane own;
     const int row = (int)blockIdx.x * ROWS_OF_BLOCK + (int)threadIdx.x / LANES * ROWS_OF_WARP, there = (int)p.tokens - row;
     const Queries<DIM> keys(p.of.keys + (size_t)row * DIM, DIM, there), values(p.of.values + (size_t)row * DIM, DIM, there);
@@ -80,7 +81,7 @@ __device__ __forceinline__ void nearest_by_cosine(const MostAlike& p) {
             for (int i = 0; i < 4; ++i) {
                 const int at = 8 * j + 2 * own.t + (i & 1), r = i >> 1;
                 const float alike = (k[j][i] * shares[at]) * (v[j][i] * shares[KEYS + at]);
-                // This lane's columns come by in ascending order.
+                // This lane's columns come in ascending order, so that the first of equal ones stays.
                 if (first + at < (int)p.count && alike > most[r]) {
                     most[r] = alike;
                     best[r] = (uint32_t)(first + at);
@@ -107,8 +108,8 @@ __device__ __forceinline__ void nearest_by_cosine(const MostAlike& p) {
     }
 }
 
-KEPT_KERNEL(128, most_alike_64, MostAlike) { nearest_by_cosine<64, 64>(p); }
-KEPT_KERNEL(128, most_alike_80, MostAlike) { nearest_by_cosine<80, 64>(p); }
-KEPT_KERNEL(128, most_alike_96, MostAlike) { nearest_by_cosine<96, 64>(p); }
-KEPT_KERNEL(128, most_alike_128, MostAlike) { nearest_by_cosine<128, 64>(p); }
-KEPT_KERNEL(128, most_alike_256, MostAlike) { nearest_by_cosine<256, 32>(p); }
+KEPT_KERNEL(128, nearest_by_cosine_64, MostAlike) { nearest_by_cosine<64, 64>(p); }
+KEPT_KERNEL(128, nearest_by_cosine_80, MostAlike) { nearest_by_cosine<80, 64>(p); }
+KEPT_KERNEL(128, nearest_by_cosine_96, MostAlike) { nearest_by_cosine<96, 64>(p); }
+KEPT_KERNEL(128, nearest_by_cosine_128, MostAlike) { nearest_by_cosine<128, 64>(p); }
+KEPT_KERNEL(128, nearest_by_cosine_256, MostAlike) { nearest_by_cosine<256, 32>(p); }

@@ -1,12 +1,14 @@
-// Attention of one new token over classes: rows of keys and values that several tokens share. Nothing is expanded: an entry's logit is
-// its class's product times the length of its own key, and a class's values count as much as its entries together.
+// Decode attention of one new token over classes: rows of keys and values that several tokens share. Rows are not
+// expanded: an entry's logit is its class's dot product times the norm of the entry's own key, and the weight of a
+// class's value is the sum of its entries' probabilities.
 //
-//   logits  a warp for each entry and kv head: the class's key once for all heads of the group
-//   mass    one block a query head; probabilities are added up as whole numbers of 2^-40, so that no order of adding can be seen
-//   values  a block a query head and share of the classes
+//   logits      a warp for each entry and KV head: reads the class's key once for all heads of the group
+//   mass        one block a query head; adds probabilities as integer multiples of 2^-40, so that the result does not
+//               depend on the order
+//   values      a block for each query head and split of the classes
 //   operations  2 * (entries + classes) * DIM a query head, an exponential an entry
-//   bytes   entries * 2 * DIM + classes * 2 * DIM a kv head; the values once more for every further head of the group, out of the
-//           second-level cache
+//   bytes       entries * 2 * DIM + classes * 2 * DIM a KV head; the values once more for every further head of the
+//               group, from the L2 cache
 #include "device.cuh"
 
 struct ClassAttention {
@@ -16,9 +18,9 @@ struct ClassAttention {
     const uint32_t* first_rows;  // [kv_heads]: first slot of each head
     const uint32_t* rows;        // [kv_heads]: classes of each head
     const uint32_t* classes;     // [kv_heads, capacity]: class of each entry
-    const float* lengths;        // [kv_heads, capacity]: factor on the class's key of each entry
+    const float* lengths;        // [kv_heads, capacity]: each entry's factor on its class's key
     const uint32_t* entries;     // [kv_heads]
-    const float* cos;            // [ranks, rope_dim / 2] or null; an entry's rank is its own number
+    const float* cos;            // [ranks, rope_dim / 2] or null; the rank of an entry is its index
     const float* sin;
     float* logits;               // [q_heads, capacity]: logits, then probabilities
     unsigned long long* mass;    // [q_heads, max_rows]
@@ -28,7 +30,7 @@ struct ClassAttention {
     float factor, cap;
 };
 
-// block: 4 entries of one kv head, a warp each
+// block: 4 entries of one KV head, a warp each
 KEPT_KERNEL(128, class_logits, ClassAttention) {
     const uint32_t lane = threadIdx.x % LANES, kv_head = blockIdx.y, group = p.q_heads / p.kv_heads;
     const uint32_t entry = blockIdx.x * 4 + threadIdx.x / LANES;
@@ -103,7 +105,7 @@ KEPT_KERNEL(256, class_mass, ClassAttention) {
     }
 }
 
-// block: a share of the classes of one query head; grid: (splits, q_heads)
+// block: a split of the classes of one query head; grid: (splits, q_heads)
 KEPT_KERNEL(256, class_values, ClassAttention) {
     const uint32_t head = blockIdx.y, kv_head = head / (p.q_heads / p.kv_heads), rows = p.rows[kv_head];
     const uint32_t from = (uint32_t)((unsigned long long)rows * blockIdx.x / gridDim.x);

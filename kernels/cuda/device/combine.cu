@@ -1,14 +1,14 @@
-// What follows attention that was split over its keys: the parts added up, and logits raised to probabilities.
+// Combines the parts of attention with split keys, and turns logits into probabilities.
 //
 //   operations  2 * parts * DIM a query head; an exponential a logit
 //   bytes       the parts once; the logits of a decode step once, read and written
 #include "device.cuh"
 
-// Adds up what blocks made of their shares of the keys: each part counts as much as its log-sum-exp says.
+// Joins the parts of the splits, weighted by their log-sum-exp.
 struct Combine {
-    const float* parts;      // [splits, rows, q_heads, dim], each divided by its own sum
-    const float* part_sums;  // [splits, q_heads, rows]: log-sum-exp; minus infinity where a part saw no key
-    float* out;              // [rows, q_heads, dim], or null where only the sums are wanted
+    const float* parts;      // [splits, rows, q_heads, dim], each normalised by its own sum
+    const float* part_sums;  // [splits, q_heads, rows]: log-sum-exp; minus infinity if a part has no visible key
+    float* out;              // [rows, q_heads, dim], or null for the sums only
     float* log_sum_exp;      // [q_heads, rows] or null
     uint32_t splits, rows, q_heads, dim;
 };
@@ -22,7 +22,7 @@ KEPT_KERNEL(256, combine, Combine) {
     for (uint32_t s = 0; s < p.splits; ++s) {
         largest = at_least(largest, sums[s * stride]);
     }
-    // A row that saw no key at all has no share in anything.
+    // A row without any visible key gives 0.
     const float base = largest == -float_infinity() ? 0.0f : largest;
     float total = 0.0f;
     for (uint32_t s = 0; s < p.splits; ++s) {
@@ -44,7 +44,7 @@ KEPT_KERNEL(256, combine, Combine) {
     }
 }
 
-// Raises the logits of a decode step to probabilities, where the method wants to see them.
+// Turns the logits of a decode step into probabilities, for methods that need them.
 struct Probabilities {
     float* logits;             // [q_heads, stride]
     const float* log_sum_exp;  // [q_heads]

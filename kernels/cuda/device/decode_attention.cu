@@ -1,18 +1,21 @@
-// Attention of one new token over the rows that a compact cache holds: heads may have different numbers of rows, in any order.
+// Decode attention of one new token over the rows of a compact KV cache. Heads may have different numbers of rows, in
+// any order.
 //
-//   block       a share of one kv head's rows; up to 16 query heads of its group are the rows of the tensor cores' tile, so that every
-//               key and value is read once for all of them. Each warp takes 16 rows of a tile, and has a softmax of its own.
-//   splits      all shares of all heads run at once; `combine` adds them up. Their number is fixed, their length follows from `rows`,
-//               which lies on the device: a captured graph replays while the cache grows.
-//   a step      with `arrived` the last block of some heads to end adds up what all of them left: one launch less, and what follows has its input
-//   bytes       rows * 2 * (bytes of a row) a kv head, once; with `places` 4 more a row; with `ranks` the angles of each key besides
+//   block       a split of one KV head's rows; up to 16 query heads of its group fill a tensor-core tile, so that every
+//               key and value is read once for all of them. Each warp takes 16 rows of a tile and has its own softmax.
+//   splits      all splits of all heads run at once; `combine` joins them. Their number is fixed. Their lengths follow
+//               from `rows`, which is on the device, so that a captured graph can be replayed while the cache grows.
+//   a step      with `arrived`, the last block of a group of heads combines the parts of all its blocks, which saves a
+//               launch, and quantises the output for the next product
+//   bytes       rows * 2 * (bytes of a row) per KV head, once; with `places` 4 more per row; with `ranks` also each
+//               key's angles
 //   operations  4 * q_heads * rows * DIM
 #include "inputs.cuh"
 #include "store.cuh"
 #include "tiles.cuh"
 
-// Rows of keys or of values: f16 `data`; q8_0 and q4_0 have signed numbers in `data`, a scale for every 32 of them, and `wide` rows beside
-// them that stay f16. Of q4_0 all rows are rotated by Hadamard's matrix, wide ones too.
+// Rows of keys or values: f16 `data`; or q8_0 and q4_0 `data` with a scale for every 32 elements, and `wide` rows in
+// f16. In a q4_0 cache all rows are Hadamard-rotated, wide ones too.
 struct Rows {
     const void* data;
     const half_t* scales;
@@ -24,33 +27,33 @@ struct DecodeAttention {
     Rows keys, values;           // [slots, DIM]
     const uint32_t* first_rows;  // [kv_heads]: first slot of each head
     const uint32_t* rows;        // [kv_heads]: filled slots of each head
-    const uint32_t* places;      // [slots] or null: the row of each slot, from `narrow` on those of `wide`; null: the row of its number
-    const uint32_t* ranks;       // [slots] or null: keys are stored before RoPE, each stands at its rank
+    const uint32_t* places;      // [slots] or null: row of each slot, in `wide` from `narrow` on; null: row == slot
+    const uint32_t* ranks;       // [slots] or null: ranks of keys that are stored before RoPE
     const float* cos;            // [ranks, rope_dim / 2]
     const float* sin;            // [ranks, rope_dim / 2]
     float* parts;                // [splits, q_heads, DIM]
     float* part_sums;            // [splits, q_heads]
     float* logits;               // [q_heads, stride] or null
     uint32_t q_heads, kv_heads;
-    uint32_t narrow;             // rows of `data`
-    uint32_t first_split;        // this launch writes parts from here on
+    uint32_t narrow;             // number of rows in `data`
+    uint32_t first_split;        // first of the parts that this launch writes
     uint32_t stride;
     uint32_t rope_dim;
-    uint32_t neighbours;         // pairs are (2 i, 2 i + 1), or (i, i + rope_dim / 2)
-    uint32_t stages;             // tiles in shared memory: 2, or 1 where there is not room
+    uint32_t neighbours;         // pairs are (2 i, 2 i + 1) if set, otherwise (i, i + rope_dim / 2)
+    uint32_t stages;             // tiles in shared memory: 2, or 1 if two do not fit
     Scale scale;
-    uint32_t* arrived;           // [kv_heads, blocks of a group]: blocks that have ended, 0 before and after; or null: `combine` follows
-    float* part_best;            // [splits, q_heads, 2]: of each part the largest logit, and as bits its slot
-    float* best;                 // [q_heads, 2]: the largest probability, and its slot as a number
-    Inputs out;                  // [q_heads, DIM]; without bytes where DIM is not made of 32s
+    uint32_t* arrived;           // [kv_heads, blocks of a group]: finished blocks, 0 between launches; or null
+    float* part_best;            // [splits, q_heads, 2]: largest logit of each part, and its slot as bits
+    float* best;                 // [q_heads, 2]: largest probability, and its slot as a number
+    Inputs out;                  // [q_heads, DIM]; not quantised unless DIM is a multiple of 32
 };
 
-// Two bytes a number: copied as they are.
+// Two bytes per element, copied unchanged.
 struct F16 {
     static constexpr bool TURNED = false;
 };
 
-// 32 signed bytes and their scale.
+// Blocks of 32 signed bytes with a scale.
 struct Q8 {
     static constexpr bool TURNED = false;
     template <int DIM>
@@ -67,7 +70,7 @@ struct Q8 {
     }
 };
 
-// 32 numbers of 4 bits, from -8, and their scale; number 2 i in the low half of byte i.
+// Blocks of 32 elements of 4 bits, offset by 8, with a scale; element 2 i is in the low half of byte i.
 struct Q4 {
     static constexpr bool TURNED = true;
     template <int DIM>
@@ -84,7 +87,8 @@ struct Q4 {
     }
 };
 
-// Begins filling `tile` with rows first..first + KEYS of a head whose slots begin at `slot`; rows from `end` on become 0.
+// Begins to fill `tile` with rows first..first + KEYS of a head whose slots begin at `slot`; rows from `end` on become
+// 0.
 template <int DIM, int KEYS, class Kind>
 struct Fill {
     static __device__ __forceinline__ void begin(half_t* tile, const Rows& rows, const DecodeAttention& p, size_t slot, int first, int end) {
@@ -109,7 +113,8 @@ struct Fill<DIM, KEYS, F16> {
     }
 };
 
-// Takes Hadamard's matrix off the rows of a tile, a warp each: it is its own inverse, over runs of 2^k numbers, the longest that divide DIM.
+// Undoes the Hadamard rotation of a tile's rows, a warp each. The transform is its own inverse, in runs of 2^k
+// elements, the longest that divide DIM.
 template <int DIM, int KEYS>
 __device__ __forceinline__ void unturn_tile(half_t* tile) {
     constexpr int PARTS = (DIM + LANES - 1) / LANES, RUN = DIM & -DIM;
@@ -117,7 +122,7 @@ __device__ __forceinline__ void unturn_tile(half_t* tile) {
     const float scale = 1.0f / sqrtf((float)RUN);
     for (int row = threadIdx.x / LANES; row < KEYS; row += blockDim.x / LANES) {
         half_t* const key = tile + row * STRIDE<DIM>;
-        float x[PARTS];  // number part * LANES + lane of the row
+        float x[PARTS];  // element part * LANES + lane of the row
 #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
             x[part] = part * LANES + lane < DIM ? to_float(key[part * LANES + lane]) : 0.0f;
@@ -150,7 +155,7 @@ __device__ __forceinline__ void unturn_tile(half_t* tile) {
     }
 }
 
-// Turns the keys of a tile to their ranks, in shared memory.
+// Applies RoPE to the keys of a tile by their ranks, in shared memory.
 template <int DIM, int KEYS>
 __device__ __forceinline__ void turn_tile(half_t* tile, const DecodeAttention& p, size_t slot, int first, int end) {
     const int columns = (int)p.rope_dim / 2;
@@ -169,7 +174,7 @@ __device__ __forceinline__ void turn_tile(half_t* tile, const DecodeAttention& p
     }
 }
 
-// Of this lane's largest logit and that of the lane `mask` away, the larger; of equal ones that of the first key.
+// Maximum of this lane's best logit and that of the lane `mask` away; the lower key on ties.
 __device__ __forceinline__ void first_best(float& best, uint32_t& key, int mask) {
     const float other = shuffle_xor(best, mask);
     const uint32_t there = shuffle_xor(key, mask);
@@ -179,11 +184,11 @@ __device__ __forceinline__ void first_best(float& best, uint32_t& key, int mask)
     }
 }
 
-// The last of the blocks that had a share of these heads adds up what all of them left, as `combine` does, and makes it ready for the product that
-// follows.
+// Executed by the last block of a group of heads: combines the parts of all its blocks, as `combine` does, and
+// quantises the result for the next product.
 template <int DIM, bool TURNED>
 __device__ __forceinline__ void add_up(const DecodeAttention& p, unsigned char* memory, int first_head, int heads) {
-    // Shared memory is used anew: [16, DIM] sums, and whether this block is the last.
+    // Reuses the shared memory: [16, DIM] sums, and whether this block is the last.
     float* const sums = reinterpret_cast<float*>(memory);
     uint32_t* const last = reinterpret_cast<uint32_t*>(sums + ROWS_OF_WARP * DIM);
     publish();
@@ -191,7 +196,7 @@ __device__ __forceinline__ void add_up(const DecodeAttention& p, unsigned char* 
     uint32_t* const arrived = p.arrived + blockIdx.y * gridDim.z + blockIdx.z;
     if (threadIdx.x == 0) {
         *last = count_up(arrived) == gridDim.x - 1 ? 1u : 0u;
-        // And what others wrote before they counted is seen from here on.
+        // From here on, this block sees what other blocks wrote before they counted.
         publish();
     }
     __syncthreads();
@@ -311,7 +316,7 @@ __device__ __forceinline__ void decode_attention(const DecodeAttention& p) {
                 if (p.logits != nullptr && key < end && head < heads) {
                     p.logits[(size_t)(first_head + head) * p.stride + key] = s[j][i];
                 }
-                // Keys come in their order: the first of equal ones stays.
+                // Keys come in ascending order, so that the first of equal ones stays.
                 if (s[j][i] > best[i >> 1]) {
                     best[i >> 1] = s[j][i];
                     best_key[i >> 1] = (uint32_t)key;
@@ -334,7 +339,8 @@ __device__ __forceinline__ void decode_attention(const DecodeAttention& p) {
         }
     }
 
-    // The warps' parts, where the tiles were: [WARPS, 16, DIM] sums, [WARPS, 16] largest logits, sums of weights, and slots of the largest.
+    // The warps' parts, in the memory of the tiles: [WARPS, 16, DIM] sums, [WARPS, 16] largest logits, sums of weights,
+    // and slots of the largest logits.
     float* const sums = reinterpret_cast<float*>(memory);
     float* const largest = sums + WARPS * ROWS_OF_WARP * DIM;
     float* const weights = largest + WARPS * ROWS_OF_WARP;

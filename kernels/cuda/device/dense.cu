@@ -1,8 +1,9 @@
-// Weights that are not quantised: out = x * weights^T.
+// Products with weights that are not quantised: out = x * weights^T.
 //
-//   block  8 rows of the weights, a warp each, and 8 rows of the input, so that a weight is read once for eight of them
+//   block       8 rows of the weights, a warp each, and 8 rows of the input, so that a weight is read once for eight of
+//               them
 //   operations  2 * inputs * the weights
-//   bytes  the weights once for every 8 inputs: for models that are small or for single tensors, not for speed
+//   bytes       the weights once for every 8 inputs: meant for small models or single tensors, not for speed
 #include "device.cuh"
 
 struct Dense {

@@ -1,5 +1,6 @@
-// What kernels are written in: the same source is compiled for the GPU by nvcc, and for the CPU by any C++ compiler with
-// KEPT_EMULATED set (emulator/emulator.h gives each of these steps there). Nothing else of CUDA is used.
+// The operations that kernels are written in. The same source is compiled for GPUs by nvcc, and for the CPU by any C++
+// compiler with KEPT_EMULATED set (emulator/emulator.h implements these operations there). Kernels use nothing else of
+// CUDA.
 #pragma once
 
 #if defined(KEPT_EMULATED)
@@ -34,8 +35,8 @@ __device__ __forceinline__ T shuffle(T mine, int lane) {
     return __shfl_sync(0xFFFFFFFFu, mine, lane);
 }
 
-// d[16, 8] += a[16, 16] * b[16, 8], halves multiplied, sums in f32; which lane holds what is drawn in emulator.h. Before sm_80 the
-// hardware takes 8 columns of a at a time.
+// d[16, 8] += a[16, 16] * b[16, 8]: products of halves, sums in f32; emulator.h shows the elements of each lane. Before
+// sm_80 the hardware multiplies 8 columns of a at a time.
 __device__ __forceinline__ void mma_16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -67,7 +68,8 @@ __device__ __forceinline__ void load_matrices(uint32_t (&out)[4], const half_t* 
     }
 }
 
-// 16 bytes from global to shared memory, both aligned; done after `copies_wait`, and for other threads after a barrier.
+// Begins to copy 16 bytes from global to shared memory, both aligned. Complete after `copies_wait`; visible to other
+// threads after a barrier.
 __device__ __forceinline__ void copy_16_begin(void* shared, const void* global) {
 #if __CUDA_ARCH__ >= 800
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(shared);
@@ -83,7 +85,7 @@ __device__ __forceinline__ void copies_commit() {
 #endif
 }
 
-// Waits until at most `left` of the committed groups are still on their way.
+// Waits until at most `left` of the committed groups are pending.
 template <int left>
 __device__ __forceinline__ void copies_wait() {
 #if __CUDA_ARCH__ >= 800
@@ -103,25 +105,25 @@ __device__ __forceinline__ void store_16(void* to, Sixteen value) {
     *reinterpret_cast<uint4*>(to) = make_uint4(value.words[0], value.words[1], value.words[2], value.words[3]);
 }
 
-// Waits for the warp, so that its lanes see what the others wrote.
+// Barrier of a warp: its lanes see each other's earlier writes.
 __device__ __forceinline__ void warp_barrier() { __syncwarp(); }
 
-// Adds whole numbers in memory, in any order: the sum is the same.
+// Atomic integer addition: the sum does not depend on the order.
 __device__ __forceinline__ void add_whole(unsigned long long* to, unsigned long long x) { atomicAdd(to, x); }
 
-// Counts one more, and gives what was there before.
+// Atomic increment; returns the previous value.
 __device__ __forceinline__ uint32_t count_up(uint32_t* counter) { return atomicAdd(counter, 1u); }
 
-// What this thread wrote before is seen by every block before what it writes after.
+// Memory fence: other blocks see this thread's earlier writes before its later ones.
 __device__ __forceinline__ void publish() { __threadfence(); }
 
-// `sum` and the products of four signed bytes with four others.
+// `sum` plus the dot product of four signed bytes.
 __device__ __forceinline__ int dot_bytes(uint32_t a, uint32_t b, int sum) { return __dp4a((int)a, (int)b, sum); }
 
 __device__ __forceinline__ float float_of_bits(uint32_t bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ uint32_t bits_of_float(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float fast_exp(float x) { return __expf(x); }
-// A product that is rounded before anything is added to it, as the processor's is: the compiler makes one step of it and a sum elsewhere.
+// A product rounded before any addition, as on the CPU. The compiler would otherwise fuse product and sum.
 __device__ __forceinline__ float product(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ float float_infinity() { return __int_as_float(0x7F800000); }
 template <class T>
@@ -129,9 +131,10 @@ __device__ __forceinline__ T at_most(T a, T b) { return a < b ? a : b; }
 template <class T>
 __device__ __forceinline__ T at_least(T a, T b) { return a < b ? b : a; }
 
-// The entry of a kernel, for blocks of at most `threads` threads. Its parameters come in one struct.
+// Entry of a kernel, for blocks of at most `threads` threads. All parameters are in one struct.
 #define KEPT_KERNEL(threads, name, Parameters) extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Parameters p)
-// The same with as many registers as let `blocks` of them share a multiprocessor: where the compiler's own choice spills some.
+// As KEPT_KERNEL, with as many registers as allow `blocks` blocks on a multiprocessor: for kernels that spill at the
+// compiler's own limit.
 #define KEPT_KERNEL_OF(threads, blocks, name, Parameters) \
     extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ Parameters p)
 

@@ -1,7 +1,8 @@
-// The row-wise pieces of a layer, between the products with weights: norms, heads with their bias, norm and RoPE, activations, sums.
+// Row-wise operations of a layer, between the products with weights: norms, preparation of heads (bias, norm, RoPE),
+// activations, sums.
 //
-//   operations  less than ten a number, but for an exponential a number of an activation
-//   bytes       every number read and written once; all of it is bound by that
+//   operations  fewer than ten a number, and an exponential a number of an activation
+//   bytes       every number read and written once; memory-bound
 #include "device.cuh"
 
 // out = x / sqrt(mean(x^2) + eps) * weight; with `residual` the result is added to it, and `out` may be null.
@@ -45,7 +46,7 @@ KEPT_KERNEL(256, rms_norm, RmsNorm) {
     }
 }
 
-// Projected heads made ready: bias, norm over each head, RoPE, and halves.
+// Prepares projected heads: bias, norm of each head, RoPE, and conversion to halves.
 struct Heads {
     const float* x;             // [rows, heads, dim]
     const float* bias;          // [heads * dim] or null
@@ -56,9 +57,9 @@ struct Heads {
     half_t* out;                // row r of head h at h * head_stride + (first_row + r) * row_stride
     unsigned long long head_stride, row_stride, first_row;
     uint32_t rows, heads, dim;
-    uint32_t first;             // position of row 0 where there are no `positions`
+    uint32_t first;             // position of row 0 without `positions`
     uint32_t rope_dim;
-    uint32_t neighbours;        // pairs are (2 i, 2 i + 1), or (i, i + rope_dim / 2)
+    uint32_t neighbours;        // pairs are (2 i, 2 i + 1) if set, otherwise (i, i + rope_dim / 2)
     float eps;
 };
 
@@ -99,7 +100,7 @@ KEPT_KERNEL(128, heads, Heads) {
     }
 }
 
-// Keys that were cached after RoPE, turned back: for methods that re-assign positions and look at keys as they will be stored.
+// Undoes RoPE in keys, for methods that re-assign positions and score keys as they are stored.
 struct Unrotate {
     half_t* keys;      // [heads, capacity, dim]
     const float* cos;  // [positions, rope_dim / 2]
@@ -141,7 +142,7 @@ KEPT_KERNEL(256, activate, Activate) {
     *gate = activated * p.up[(size_t)row * p.up_stride + i];
 }
 
-// x += y, again and again where y is shorter; or with a cap x = cap * tanh(x / cap)
+// x += y, where y repeats with its period; or with a cap x = cap * tanh(x / cap)
 struct Sum {
     float* x;        // [count]
     const float* y;  // [period]; null with a cap
@@ -157,7 +158,7 @@ KEPT_KERNEL(256, sum, Sum) {
     p.x[i] = p.y != nullptr ? p.x[i] + p.y[i % p.period] : p.cap * tanhf(p.x[i] / p.cap);
 }
 
-// Of what every thread of a block has found, the largest, and the first of them where there are several; in thread 0.
+// Maximum over the threads of a block and its index, the lowest on ties; valid in thread 0.
 __device__ __forceinline__ void best_of_block(float& best, uint32_t& place, unsigned char* memory) {
     float* const largest = reinterpret_cast<float*>(memory);                    // [threads]
     uint32_t* const places = reinterpret_cast<uint32_t*>(largest + blockDim.x);  // [threads]
@@ -179,7 +180,7 @@ __device__ __forceinline__ void best_of_block(float& best, uint32_t& place, unsi
     place = places[0];
 }
 
-// The place of the largest number; the first of them where there are several.
+// Index of the largest number, the lowest on ties.
 struct Argmax {
     const float* x;  // [count]
     uint32_t* place;
@@ -203,11 +204,11 @@ KEPT_KERNEL(1024, argmax, Argmax) {
     }
 }
 
-// The largest of each head's probabilities, and where it is.
+// Largest probability of each head, and its index.
 struct Best {
     const float* x;          // [heads, stride]
     const uint32_t* counts;  // [heads / group]: numbers of each head
-    float* out;              // [heads, 2]: the number; its place, as a number
+    float* out;              // [heads, 2]: the number, and its index as a number
     uint32_t stride, group;
 };
 

@@ -1,23 +1,26 @@
-// What is asked of all keys and queries of a layer where no query looks at them: how far a key points away from the others (KeyDiff), and how much
-// queries of a known mean and covariance are expected to look at it (Expected Attention). In f32: an expected logit is the exponent of a weight.
+// Scores of keys and sums over queries without attention: how far a key points away from the others (KeyDiff), and how
+// much attention queries of known mean and covariance are expected to give it (Expected Attention). In f32, because an
+// expected logit is exponentiated.
 //
-//   direction_sums   a block for a share of the keys, a number of the sum a thread
+//   direction_sums   a block for a share of the keys, one element of the sum per thread
 //   against          a warp for each key
-//   forms            64 keys a block; the matrix passes through shared memory, some of its rows at a time
-//   gram             a square of 32 x 32 products of one head a block; its numbers pass through shared memory, 64 rows at a time
-//   operations       direction_sums, against: 4 * DIM a key; forms: 2 * DIM^2 a key and query head; gram: DIM^2 a query, half of the square
-//   bytes            2 * DIM a key, once each (direction_sums reads it twice, out of the first-level cache the second time); gram: DIM / 32
-//                    times 2 * DIM a query, out of the second-level cache for all but the first
+//   bilinear_forms   64 keys a block; the matrix passes through shared memory, some of its rows at a time
+//   gram             a block for a square of 32 x 32 products of one head; the queries' elements pass through shared
+//                    memory, 64 rows at a time
+//   operations       direction_sums, against: 4 * DIM a key; bilinear_forms: 2 * DIM^2 a key and query head; gram:
+//                    DIM^2 a query, half of the square
+//   bytes            2 * DIM a key, once each (direction_sums reads it twice, the second time from the L1 cache); gram:
+//                    DIM / 32 times 2 * DIM a query, from the L2 cache for all but the first
 #include "device.cuh"
 
 struct Directions {
     const half_t* keys;  // [count, dim]: rows of one head
-    const float* mean;   // against: [dim], of length 1
+    const float* mean;   // against: [dim], a unit vector
     float* out;          // direction_sums: [shares, dim]; against: [count]
     uint32_t count, dim, each;  // each: keys of a share
 };
 
-// Sums of keys of length 1. block: a share of the keys; threads: the key's numbers, in whole warps
+// Sums of normalised keys. block: a share of the keys; threads: the elements of a key, in whole warps
 KEPT_KERNEL(256, direction_sums, Directions) {
     KEPT_SHARED(memory);
     float* const of_warps = reinterpret_cast<float*>(memory);  // [warps]
@@ -43,8 +46,8 @@ KEPT_KERNEL(256, direction_sums, Directions) {
     }
 }
 
-// Minus the cosine of each key with a direction. block: 4 keys, a warp each
-KEPT_KERNEL(128, against, Directions) {
+// Negative cosine of each key with a direction. block: 4 keys, a warp each
+KEPT_KERNEL(128, cosine_to_direction, Directions) {
     const uint32_t key = blockIdx.x * 4 + threadIdx.x / LANES, lane = threadIdx.x % LANES;
     if (key >= p.count) {
         return;
@@ -70,11 +73,12 @@ struct Forms {
     uint32_t count, dim;
 };
 
-// Every 8 threads have 4 keys, and OWN lines of the matrix each at a time. block: half as many keys as threads
+// Each group of 8 threads takes 4 keys, and each thread OWN rows of the matrix at a time. block: half as many keys as
+// threads
 template <uint32_t OWN>
 __device__ __forceinline__ void bilinear_forms(const Forms& p) {
     KEPT_SHARED(memory);
-    // One number more in a row: those that a warp reads at once begin in different banks.
+    // One element of padding per row, so that a warp's concurrent reads start in different banks.
     const uint32_t stride = p.dim + 1, keys_of_block = blockDim.x / 2;
     float* const keys = reinterpret_cast<float*>(memory);  // [keys of the block, dim + 1]
     float* const lines = keys + keys_of_block * stride;    // [8 * OWN, dim + 1]
@@ -134,25 +138,25 @@ __device__ __forceinline__ void bilinear_forms(const Forms& p) {
 }
 
 KEPT_KERNEL(128, bilinear_forms, Forms) { bilinear_forms<4>(p); }
-// For heads of 256, of which shared memory holds half as many keys and lines.
-KEPT_KERNEL(64, forms_wide, Forms) { bilinear_forms<2>(p); }
+// For heads of 256: shared memory holds half as many keys and matrix rows.
+KEPT_KERNEL(64, bilinear_forms_wide, Forms) { bilinear_forms<2>(p); }
 
 struct Gram {
     const half_t* queries;  // [rows, heads, dim]
     double* sums;           // [heads, dim]: added to
-    double* products;       // [heads, dim, dim] or null: added to, on the diagonal and below
+    double* products;       // [heads, dim, dim] or null: added to; lower triangle and diagonal
     uint32_t rows, heads, dim;
 };
 
 constexpr uint32_t SIDE = 32;
 constexpr uint32_t ROWS_AT_ONCE = 64;
 
-// Sums of queries, and of the products of two of their numbers. block: a square of products of one head, 128 threads, 4 times 2 products each;
-// grid: (squares on the diagonal and below it, heads), or those on it alone where no products are wanted
+// Sums of queries, and of products of two of their elements. block: a square of products of one head, 128 threads, 4 x
+// 2 products each; grid: (squares on and below the diagonal, heads), or only those on it without products
 KEPT_KERNEL(128, gram, Gram) {
     KEPT_SHARED(memory);
     float* const down = reinterpret_cast<float*>(memory);          // [ROWS_AT_ONCE, SIDE + 1]
-    float* const across = down + ROWS_AT_ONCE * (SIDE + 1);  // the same of other numbers
+    float* const across = down + ROWS_AT_ONCE * (SIDE + 1);  // [ROWS_AT_ONCE, SIDE + 1]: other elements of the rows
     const uint32_t head = blockIdx.y;
     uint32_t line = blockIdx.x, column = blockIdx.x;
     if (p.products != nullptr) {

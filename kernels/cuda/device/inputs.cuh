@@ -1,5 +1,5 @@
-// One row on its way into products with weights: as it is, for weights in floating point, and as bytes with a scale for every 32 of them, for
-// quantised ones.
+// The input row of products with weights: as f32 for floating-point weights, and as bytes with a scale for every 32 of
+// them for quantised weights.
 #pragma once
 
 #include "device.cuh"
@@ -8,10 +8,10 @@ struct Inputs {
     float* numbers;  // [width]
     int8_t* bytes;   // [width]
     float* scales;   // [width / 32]
-    float* sums;     // [width / 16]: of the bytes, times their scale
+    float* sums;     // [width / 16]: sums of 16 bytes each, times their scale
 };
 
-// The warp's 32 numbers from `first` on, one a lane; those from `width` on are left out.
+// Writes the warp's 32 numbers at `first`, one per lane, except those from `width` on.
 __device__ __forceinline__ void put_inputs(const Inputs& to, size_t first, float mine, size_t width) {
     const int lane = threadIdx.x % LANES;
     const size_t at = first + lane;

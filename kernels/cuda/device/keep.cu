@@ -1,24 +1,24 @@
-// Rows on their way into the compact cache: gathered by position, turned back to before RoPE where positions are re-assigned, rotated by
-// Hadamard's matrix where they are to have 4 bits, and stored in their kind, as store.cuh says.
+// Copies rows into the compact KV cache: gathers them by position, undoes RoPE where positions are re-assigned, applies
+// the Hadamard rotation for q4_0, and stores them in the cache's type (store.cuh).
 //
-//   operations  3 a number that is turned back, log2(DIM) a number that Hadamard's matrix turns
-//   bytes  each kept row read once (2 * DIM) and written once
+//   operations  3 per element whose RoPE is undone, log2(DIM) per Hadamard-rotated element
+//   bytes       each kept row read once (2 * DIM) and written once
 #include "store.cuh"
 
 struct Keep {
     const half_t* source;       // [heads, capacity, dim]
-    const uint32_t* positions;  // [slots]: the source's row of each slot, with `heads` runs one after another
-    const uint32_t* targets;    // [slots] or null: the row that each becomes, from `narrow` on those of `wide`; null: that of its number
-    const uint32_t* heads;      // [slots] or null: whose row it is; null: the first head's
+    const uint32_t* positions;  // [slots]: source row of each slot, with `heads` runs one after another
+    const uint32_t* targets;    // [slots] or null: target row, in `wide` from `narrow` on; null: row == slot
+    const uint32_t* heads;      // [slots] or null: head of each source row; null: the first head
     const float* cos;           // [positions, rope_dim / 2] or null
     const float* sin;
     void* numbers;              // [narrow, bytes of a row]
     half_t* scales;             // [narrow, scales of a row]
-    half_t* wide;               // [.., dim]: rows that stay f16 beside those of q8_0 and q4_0
+    half_t* wide;               // [.., dim]: f16 rows of a q8_0 or q4_0 cache
     uint32_t slots, capacity, dim, rope_dim;
     uint32_t neighbours;
-    uint32_t narrow;            // rows of `numbers`
-    uint32_t turned;            // the source is rotated by Hadamard's matrix already
+    uint32_t narrow;            // number of rows in `numbers`
+    uint32_t turned;            // nonzero: source rows are Hadamard-rotated already
     uint32_t kind;              // 0 f16, 1 q8_0, 2 q4_0
 };
 
@@ -50,7 +50,7 @@ KEPT_KERNEL(128, keep, Keep) {
     store_row({p.numbers, p.scales, p.wide}, p.kind, p.narrow, target, x, p.dim, p.turned != 0, lane);
 }
 
-// Queries before, and attention after, rows that Hadamard's matrix has rotated.
+// Applies the Hadamard rotation to queries, and undoes it in attention outputs, for Hadamard-rotated rows.
 struct Turn {
     half_t* halves;  // [rows, dim] or null
     float* numbers;  // [rows, dim] or null

@@ -1,22 +1,23 @@
-// Tokens that share a row of the compact cache (EMS, eq. 7): the weighted mean of their values, and of their keys' directions, each turned back
-// to before RoPE where positions are re-assigned. A class of one is its token's row as it is. And the weighted sums of values that evicted tokens leave
-// to kept ones (CaM, eq. 14).
+// Merges tokens into shared rows of the compact KV cache (EMS, eq. 7): the weighted mean of their values, and of their
+// keys' directions, whose RoPE is undone where positions are re-assigned. A class of one takes its token's row
+// unchanged. Also weighted sums of the values of evicted tokens, which kept tokens receive (CaM, eq. 14).
 //
-//   operations  4 * DIM a member and side, 6 more a number that is turned back
-//   A warp has a class, one member after the other: hundreds of members are several times as slow as their bytes. Whoever adds up more parts them.
-//   bytes       each member's row once (2 * DIM; the second look that a direction takes is out of the first-level cache), each class's once
+//   operations  4 * DIM per member and side, 6 more per element whose RoPE is undone
+//   warp        one class, member after member: with hundreds of members a launch takes several times as long as
+//               reading its bytes. Callers with larger sums split them.
+//   bytes       each member's row once (2 * DIM; the norm's second read comes from the L1 cache), each class's row once
 #include "store.cuh"
 
 struct Merge {
     const half_t* source;     // [heads, capacity, dim]
     const uint32_t* starts;   // [classes + 1]: first member of each class
-    const uint32_t* members;  // the source's row of each member
-    const float* weights;     // and how much it counts
-    float* lengths;           // how long each member is: keys are averaged as directions; null: values, as they are
+    const uint32_t* members;  // [members]: source row of each member
+    const float* weights;     // [members]
+    float* lengths;           // [members]: norms of keys, which are averaged as directions; null: rows are values
     const float* cos;         // [positions, rope_dim / 2] or null
     const float* sin;
     void* numbers;            // [classes, dim], f16
-    float* sums;              // [classes, dim] or null: sums in place of means, also of a class of one
+    float* sums;              // [classes, dim] or null: write weighted sums instead of means, also for a class of one
     uint32_t head, classes, capacity, dim, rope_dim;
     uint32_t neighbours;
 };
@@ -25,7 +26,7 @@ struct Merge {
 KEPT_KERNEL(128, merge, Merge) {
     KEPT_SHARED(memory);
     const uint32_t warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, row = blockIdx.x * 4 + warp;
-    float* const x = reinterpret_cast<float*>(memory) + warp * p.dim;  // [dim]: each number is one lane's own until all are there
+    float* const x = reinterpret_cast<float*>(memory) + warp * p.dim;  // [dim]: lane-private up to the barrier
     if (row >= p.classes) {
         return;
     }

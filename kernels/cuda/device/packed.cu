@@ -1,7 +1,8 @@
-// Rows of a vault as the file has them in q8_0, the scale of every 32 numbers before them: on their way into a layer, and out of it.
+// Vault rows in q8_0, in the file's format (a scale before every 32 numbers): unpacked into a layer, and packed from
+// one.
 //
-//   operations  a product a number, and into q8_0 a comparison
-//   bytes  each block of 32 once as it is packed (34) and once as it is not (64)
+//   operations  a product per number; packing also a comparison
+//   bytes       each block of 32 once packed (34) and once unpacked (64)
 #include "device.cuh"
 
 struct Unpack {
@@ -31,7 +32,7 @@ struct Pack {
     uint32_t row_bytes;
 };
 
-// Rounded as kept-kernels rounds (packed.rs).
+// Rounds as kept-kernels does (packed.rs).
 // block: 4 rows, a warp each
 KEPT_KERNEL(128, pack_rows, Pack) {
     const uint32_t warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, row = blockIdx.x * 4 + warp;

@@ -1,9 +1,9 @@
-// Causal attention of a chunk of the prompt over every key before and in it.
+// Causal prefill attention of a chunk over all earlier keys and its own.
 //
-//   block       64 rows of one query head, 4 warps of 16; the key tiles that these rows see pass through shared memory, two in turn
-//   splits      where a chunk has few rows (a question), its keys are shared among blocks, and `combine` adds up their parts
-//   operations  4 * rows * keys * DIM a query head, half of it masked away where the chunk is the whole prompt
-//   bytes       q_heads / 64 rows times the keys and values of a head (out of the second-level cache for all but the first)
+//   block       64 rows of one query head, 4 warps of 16; their key tiles pass through shared memory, double-buffered
+//   splits      for a chunk of few rows (a question) the keys are split among blocks, and `combine` joins the parts
+//   operations  4 * rows * keys * DIM a query head, half of it masked if the chunk is the whole prompt
+//   bytes       q_heads / 64 rows times the keys and values of a head (from the L2 cache for all but the first)
 #include "tiles.cuh"
 
 struct PrefillAttention {
@@ -14,8 +14,8 @@ struct PrefillAttention {
     float* log_sum_exp;     // [q_heads, rows] or null; with splits [splits, q_heads, rows], never null
     uint32_t rows, first;   // first: position of row 0
     uint32_t q_heads, kv_heads, capacity;
-    uint32_t window;        // keys that a row sees, its own included; 0: all before it
-    uint32_t stages;        // tiles in shared memory: 2, or 1 where there is not room
+    uint32_t window;        // sliding window: keys that a row attends to, its own included; 0: all up to its own
+    uint32_t stages;        // tiles in shared memory: 2, or 1 if two do not fit
     Scale scale;
 };
 
@@ -29,13 +29,13 @@ __device__ __forceinline__ void prefill_attention(const PrefillAttention& p) {
 
     const Lane own;
     const int warp = threadIdx.x / LANES, head = blockIdx.y, kv_head = head / (p.q_heads / p.kv_heads);
-    // The last rows see most keys: they begin first.
+    // The last rows have the most keys, so they start first.
     const int first_row = (int)(gridDim.x - 1 - blockIdx.x) * ROWS_OF_BLOCK;
     const int row = first_row + warp * ROWS_OF_WARP;
     const half_t* const keys = p.keys + (size_t)kv_head * p.capacity * DIM;
     const half_t* const values = p.values + (size_t)kv_head * p.capacity * DIM;
 
-    // Keys that any row of the block sees, in whole tiles; this block's share of them.
+    // Key tiles that any row of the block attends to, and this block's share of them.
     const int end = (int)p.first + at_most(first_row + ROWS_OF_BLOCK, (int)p.rows);
     const int oldest = (int)p.first + first_row + 1 - (int)p.window;
     const int begin = p.window > 0 && oldest > 0 ? oldest / KEYS : 0;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void prefill_attention(const PrefillAttention& p) {
         float s[KEYS / 8][4];
         dot_tile<DIM, KEYS>(s, q, stage);
         const int first_key = tile * KEYS, position = (int)p.first + row;
-        // A key is hidden from rows before it, and from rows that are too far behind it.
+        // A key is masked for earlier rows, and for rows beyond its sliding window.
         const bool hides = first_key + KEYS - 1 > position || (p.window > 0 && first_key <= position + ROWS_OF_WARP - 1 - (int)p.window);
 #pragma unroll
         for (int j = 0; j < KEYS / 8; ++j) {

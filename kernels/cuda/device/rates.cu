@@ -1,14 +1,14 @@
-// How fast a GPU's tensor cores are: what attention over a prompt is held against. Nothing else runs it.
+// Peak rate of a GPU's tensor cores, to compare prefill attention with. Only this benchmark uses the kernel.
 //
 //   operations  4096 a warp and round for each of its 8 products
 #include "device.cuh"
 
 struct MatrixRate {
-    float* out;  // [blocks, threads]: so that nothing is left away
+    float* out;  // [blocks, threads]: keeps the compiler from removing the products
     uint32_t rounds;
 };
 
-// block: 4 warps, each with eight sums of its own
+// block: 4 warps, each with eight accumulators
 KEPT_KERNEL(128, matrix_rate, MatrixRate) {
     const uint32_t one = pack_halves(1.0f, 1.0f);
     const uint32_t a[4] = {one, one, one, one}, b[2] = {one, one};

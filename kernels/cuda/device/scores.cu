@@ -1,9 +1,9 @@
-// How much attention each key gets from some rows: two passes over the keys, as in kept-kernels' window.rs. The first finds each
-// row's log-sum-exp (prefill_attention leaves it too), the second adds exp(logit - log_sum_exp) up by column. Nothing of size
-// rows x keys is held, and no sum depends on which block came first.
+// Scores: the attention probability that each key receives from the given rows. Two passes over the keys, as in
+// kept-kernels' window.rs. The first computes each row's log-sum-exp (also an output of prefill_attention), the second
+// sums exp(logit - log_sum_exp) by column. No buffer has size rows x keys, and no sum depends on the order of blocks.
 //
-//   operations  2 * rows * keys * DIM a query head and pass
-//   bytes       first pass: the keys once for every 64 rows; second pass: the keys once a query head (out of the second-level
+//   operations  2 * rows * keys * DIM per query head and pass
+//   bytes       first pass: the keys once for every 64 rows; second pass: the keys once per query head (from the L2
 //               cache for all but the first of a group), the queries once for every 64 keys
 #include "tiles.cuh"
 
@@ -16,12 +16,12 @@ struct Scores {
     unsigned long long* marks;   // [kv_heads, keys, words] for mark_below_average
     uint32_t rows, first;        // first: position of row 0
     uint32_t q_heads, kv_heads, capacity;
-    uint32_t limit;              // keys from here on are seen by no row
-    uint32_t begin, end;         // second pass: columns that are wanted
-    uint32_t stride;             // second pass: from one head's sums to the next's
-    uint32_t add;                // second pass: add to `sums` what comes out, or replace it
+    uint32_t limit;              // no row attends to keys from here on
+    uint32_t begin, end;         // second pass: columns to compute
+    uint32_t stride;             // second pass: distance between the sums of two heads
+    uint32_t add;                // second pass: add the result to `sums` instead of replacing them
     uint32_t words;              // for mark_below_average
-    float row_weight;            // where there are no row_weights
+    float row_weight;            // weight of every row without row_weights
     Scale scale;
 };
 
@@ -29,7 +29,7 @@ constexpr int KEYS = 64;
 constexpr int ROWS_OF_BLOCK = 64;
 constexpr int WARPS = 4;
 
-// Keys that the row at `position` sees.
+// Number of keys that the row at `position` attends to.
 __device__ __forceinline__ int visible(const Scores& p, int position) { return at_most(position + 1, (int)p.limit); }
 
 // First pass. block: 64 rows of one query head over a share of the keys.
@@ -76,7 +76,7 @@ __device__ __forceinline__ void row_sums(const Scores& p) {
     }
 }
 
-// Probabilities of a tile of keys for this warp's 16 rows of `head`; 0 where a row does not see a key.
+// Probabilities of a tile of keys for this warp's 16 rows of `head`; 0 where a row does not attend to a key.
 template <int DIM>
 __device__ __forceinline__ void tile_probabilities(float (&s)[KEYS / 8][4], const Scores& p, const half_t* tile_keys, int head, int row, int first_key) {
     const Lane own;
@@ -99,7 +99,7 @@ __device__ __forceinline__ void tile_probabilities(float (&s)[KEYS / 8][4], cons
     }
 }
 
-// Second pass. block: 64 keys of one query head; the rows that see them pass by, 64 at a time.
+// Second pass. block: 64 keys of one query head; loops over the rows that attend to them, 64 at a time.
 template <int DIM, bool largest>
 __device__ __forceinline__ void columns(const Scores& p) {
     KEPT_SHARED(memory);
@@ -113,13 +113,13 @@ __device__ __forceinline__ void columns(const Scores& p) {
     copies_wait<0>();
     __syncthreads();
 
-    // This lane's part of its columns: of n-tile j the columns 2 t and 2 t + 1.
+    // This lane's part of its columns: columns 2 t and 2 t + 1 of n-tile j.
     float sums[KEYS / 8][2];
 #pragma unroll
     for (int j = 0; j < KEYS / 8; ++j) {
         sums[j][0] = sums[j][1] = 0.0f;
     }
-    // Rows before the first key do not see it.
+    // Rows before the first key do not attend to it.
     const int hidden = at_least(first_key - (int)p.first, 0) / ROWS_OF_BLOCK * ROWS_OF_BLOCK;
     for (int first_row = hidden; first_row < (int)p.rows; first_row += ROWS_OF_BLOCK) {
         const int row = first_row + warp * ROWS_OF_WARP;
@@ -142,7 +142,7 @@ __device__ __forceinline__ void columns(const Scores& p) {
             }
         }
     }
-    // Over the eight lanes that hold the same columns, then over the warps.
+    // Reduce over the eight lanes with the same columns, then over the warps.
 #pragma unroll
     for (int j = 0; j < KEYS / 8; ++j) {
 #pragma unroll
@@ -170,8 +170,8 @@ __device__ __forceinline__ void columns(const Scores& p) {
     }
 }
 
-// Which rows gave a key less than the average of what they see, the group's heads averaged first. block: 64 keys of one kv head and
-// 64 rows, which are one word of each key's marks.
+// Marks the rows that give a key less than the average probability of the keys they attend to, after averaging the
+// heads of a group. block: 64 keys of one KV head and 64 rows, which are one word of each key's marks.
 template <int DIM>
 __device__ __forceinline__ void mark_below_average(const Scores& p) {
     KEPT_SHARED(memory);

@@ -1,22 +1,22 @@
-// What stands between the products of one token's step: norms, heads on their way into the cache, the choice of the next token. Everything that changes
-// from token to token lies on the device, so that a whole step can be recorded once and run again.
+// Operations between the products of a decode step: norms, heads on their way to the cache, top-k of the logits. All
+// values that differ between tokens are on the device, so that a whole step can be captured once and replayed.
 //
-//   operations  less than ten a number; choosing a token: a comparison a logit for the likeliest, and for the k likeliest a few passes
+//   operations  fewer than ten a number; a next token: one comparison a logit for argmax, k passes for top-k
 //   bytes       every number read and written once
 #include "inputs.cuh"
 #include "store.cuh"
 
 struct StepNorm {
     float* residual;      // [width]
-    const float* added;   // [width] or null: what the layer's last half came to, if it is still to be added
-    const float* post;    // [width] or null: it is normed before
+    const float* added;   // [width] or null: pending output of the previous sublayer
+    const float* post;    // [width] or null: weights of an RMSNorm of `added`
     const float* weight;  // [width]
     Inputs out;
     uint32_t width;
     float eps;
 };
 
-// The sum over a block, in all of its threads. `of_warps` is [warps] and used for this only.
+// Sum over a block, in all of its threads. `of_warps` is [warps] and not shared with other uses.
 __device__ __forceinline__ float sum_of_block(float x, float* of_warps) {
     x = warp_sum(x);
     if (threadIdx.x % LANES == 0) {
@@ -47,7 +47,7 @@ KEPT_KERNEL(1024, step_norm, StepNorm) {
             p.residual[i] += p.post != nullptr ? p.added[i] * factor * p.post[i] : p.added[i];
         }
     }
-    // A thread reads again what it wrote itself.
+    // Each thread reads back its own writes only.
     float squares = 0.0f;
     for (uint32_t i = threadIdx.x; i < p.width; i += blockDim.x) {
         squares += p.residual[i] * p.residual[i];
@@ -59,7 +59,7 @@ KEPT_KERNEL(1024, step_norm, StepNorm) {
     }
 }
 
-// Numbers that are there already, rounded.
+// Quantises numbers that are in the row already.
 struct StepInputs {
     Inputs of;
     uint32_t width;
@@ -73,7 +73,7 @@ KEPT_KERNEL(256, step_inputs, StepInputs) {
     }
 }
 
-// Projected heads made ready: queries for attention, keys and values in their slots of the cache.
+// Prepares projected heads: queries for attention, keys and values for their slots of the cache.
 struct StepHeads {
     const float* q;            // [q_heads, dim]
     const float* k;            // [kv_heads, dim]
@@ -83,16 +83,16 @@ struct StepHeads {
     const float* cos;          // [positions, rope_dim / 2] or null
     const float* sin;
     const uint32_t* position;  // [1]
-    const uint32_t* targets;   // [kv_heads]: rows of the cache, from `narrow` on wide ones
+    const uint32_t* targets;   // [kv_heads]: rows of the cache, wide from `narrow` on
     half_t* queries;           // [q_heads, dim]
     Stored keys, values;
     uint32_t q_heads, kv_heads, dim, rope_dim;
-    uint32_t neighbours;       // pairs are (2 i, 2 i + 1), or (i, i + rope_dim / 2)
-    uint32_t narrow, kind;     // of the cache: see store_row
+    uint32_t neighbours;       // pairs are (2 i, 2 i + 1) if set, otherwise (i, i + rope_dim / 2)
+    uint32_t narrow, kind;     // of the cache, see store_row
     float eps;
 };
 
-// block: 4 heads, a warp each: those of the queries, of the keys, of the values
+// block: 4 heads, a warp each: query heads, then key heads, then value heads
 KEPT_KERNEL(128, step_heads, StepHeads) {
     KEPT_SHARED(memory);
     const uint32_t warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, which = blockIdx.x * 4 + warp;
@@ -128,7 +128,7 @@ KEPT_KERNEL(128, step_heads, StepHeads) {
         }
         warp_barrier();
     }
-    // Halves from here on, as a prompt's keys, values and queries are.
+    // Round to halves, like the keys, values and queries of a prompt.
     for (uint32_t i = lane; i < p.dim; i += LANES) {
         x[i] = to_float(to_half(x[i]));
     }
@@ -145,11 +145,11 @@ KEPT_KERNEL(128, step_heads, StepHeads) {
     }
 }
 
-// The largest numbers, in their order; of equal ones the first. NaN stands before all others.
+// The largest numbers in descending order, the lower index first on ties. NaN sorts before all numbers.
 struct Largest {
     const float* x;       // [count]
-    const uint32_t* ids;  // [count] or null: what each is called; null: its place
-    uint32_t* values;     // [blocks, most]: bits of the numbers; minus infinity where there are no more
+    const uint32_t* ids;  // [count] or null: index to report for each number; null: its own
+    uint32_t* values;     // [blocks, most]: bits of the numbers; minus infinity after the last one
     uint32_t* places;     // [blocks, most]
     uint32_t count, each, most;
 };
@@ -159,13 +159,13 @@ KEPT_KERNEL(256, largest, Largest) {
     KEPT_SHARED(memory);
     float* const best_of = reinterpret_cast<float*>(memory);                         // [warps]
     uint32_t* const place_of = reinterpret_cast<uint32_t*>(best_of + blockDim.x / LANES);  // [warps]
-    float* const left = reinterpret_cast<float*>(place_of + blockDim.x / LANES);          // [each]: those not taken yet
+    float* const left = reinterpret_cast<float*>(place_of + blockDim.x / LANES);          // [each]: not taken
     const uint32_t first = blockIdx.x * p.each, count = at_most(p.each, p.count - first), warps = blockDim.x / LANES;
     for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
         const float x = p.x[first + i];
         left[i] = x == x ? x : float_infinity();
     }
-    // A thread looks only at numbers that it wrote itself, but for the one that thread 0 takes away.
+    // A thread reads only its own writes, and thread 0's removal of a number.
     for (uint32_t round = 0; round < p.most; ++round) {
         __syncthreads();
         float best = -float_infinity();

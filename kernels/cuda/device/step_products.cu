@@ -1,15 +1,17 @@
-// One row times a model's weights, as they stand in a GGUF file: products of one token's step, of up to three matrices with the same input.
+// Products of one row with a model's weights, in blocks as in a GGUF file: for a decode step, up to three matrices with
+// the same input.
 //
-//   block       8 rows of the weights, a warp each; of a feed-forward's first half 32 rows of both matrices, which are activated, multiplied and
-//               rounded for the next product on the spot
-//   bytes       the weights once; the input's bytes (1.4 a number) for every row, out of the caches
+//   block       8 rows of the weights, a warp each; step_gated: 32 rows of both matrices, whose products are activated,
+//               multiplied and quantised for the next product in the same launch
+//   bytes       the weights once; the input's bytes (1.4 a number) for every row, from the caches
 //   operations  2 * rows * cols, four to an instruction
 //
-// Each kind of weights has kernels of its own: registers of the hungriest kind would leave half as many warps to wait for memory. A launch whose
-// matrices are of several kinds (values have more bits than queries and keys in some layers) takes the ones for all.
+// Each type of weights has its own kernels: with the registers of the most demanding type, half as many warps could
+// hide memory latency. A launch with matrices of several types (in some layers values have more bits than queries and
+// keys) uses the generic kernels.
 #include "inputs.cuh"
 
-// [rows, cols], and what becomes of its products.
+// [rows, cols], and the outputs of its products.
 struct Matrix {
     const uint8_t* blocks;
     const float* bias;  // [rows] or null
@@ -18,15 +20,16 @@ struct Matrix {
     uint32_t rows, kind;
 };
 
-// --- a few numbers of a row of weights, times their inputs ---
+// --- products of a piece of a weight row with its inputs ---
 //
-// Each kind says how many numbers a lane takes at once, and multiplies them: `piece` is their number in the row. And how many such pieces it asks the
-// memory for before it needs the first: with the warps that registers leave, 30 KB for each multiprocessor and more (4.8 TB/s times 0.8 us are 29
-// KB for each of 132). What the formats look like is drawn in kernels/src/quantised/format.rs.
+// PIECE is how many numbers of a type a lane multiplies at once, and `piece` is the index of such a piece in the row.
+// AHEAD is how many pieces a lane requests before it needs the first: with the warps that the registers allow, at least
+// 30 KB are in flight per multiprocessor (4.8 TB/s times 0.8 us are 29 KB for each of 132).
+// kernels/src/quantised/format.rs draws the formats.
 
 __device__ __forceinline__ float half_at(const uint8_t* at) { return to_float(*reinterpret_cast<const half_t*>(at)); }
 
-// 16 bytes that are aligned to two.
+// 16 bytes, aligned to two.
 __device__ __forceinline__ Sixteen load_16_by_2(const uint8_t* from) {
     const uint16_t* const two = reinterpret_cast<const uint16_t*>(from);
     Sixteen out;
@@ -42,7 +45,7 @@ __device__ __forceinline__ uint32_t load_4_by_2(const uint8_t* from) {
     return (uint32_t)two[0] | (uint32_t)two[1] << 16;
 }
 
-// The products of 16 bytes with 16 inputs.
+// Dot product of 16 bytes with 16 inputs.
 __device__ __forceinline__ int dot_16(const Sixteen& a, const int8_t* inputs) {
     const Sixteen b = load_16(inputs);
     int sum = 0;
@@ -53,7 +56,7 @@ __device__ __forceinline__ int dot_16(const Sixteen& a, const int8_t* inputs) {
     return sum;
 }
 
-// Bits `shift`.. of each byte.
+// Bits from `shift` on of each byte, masked.
 __device__ __forceinline__ Sixteen bits(const Sixteen& from, int shift, uint32_t mask) {
     Sixteen out;
 #pragma unroll
@@ -74,7 +77,7 @@ __device__ __forceinline__ Sixteen with(const Sixteen& low, const Sixteen& high,
 
 constexpr uint32_t NIBBLES = 0x0F0F0F0Fu, PAIRS = 0x03030303u, BITS = 0x01010101u;
 
-// The fifth bits of 16 numbers, each in a byte of its own.
+// The fifth bits of 16 numbers, each in its own byte.
 __device__ __forceinline__ Sixteen spread(uint32_t sixteen_bits) {
     Sixteen out;
 #pragma unroll
@@ -84,7 +87,7 @@ __device__ __forceinline__ Sixteen spread(uint32_t sixteen_bits) {
     return out;
 }
 
-// Kinds of blocks of 32: number i in the low half of byte i, 16 + i in the high half.
+// Types with blocks of 32: number i in the low half of byte i, number 16 + i in the high half.
 template <int BYTES, int AT, bool MINIMUM, bool FIFTH>
 struct Legacy {
     static constexpr int PIECE = 32, AHEAD = 2;
@@ -117,7 +120,8 @@ struct Q8_0 {
     }
 };
 
-// Kinds of blocks of 256. Number 16 k.. of a block, times their inputs and not yet times the weights' scale.
+// Types with blocks of 256. Dot product of 16 numbers with the inputs from `first` on, with the inputs' scale but not
+// the weights'.
 __device__ __forceinline__ float scaled(const Sixteen& numbers, const Inputs& in, size_t first) {
     return in.scales[first / 32] * (float)dot_16(numbers, in.bytes + first);
 }
@@ -172,7 +176,8 @@ __device__ __forceinline__ void scale_and_minimum(const uint8_t* scales, int whi
     }
 }
 
-// 4 bits, or 5 with one more for each number before them: 32 numbers in the low halves of 32 bytes, the next 32 in the high halves.
+// 4 bits, or 5 with the fifth bits stored before: 32 numbers in the low halves of 32 bytes, the next 32 in the high
+// halves.
 template <int BYTES, bool FIFTH>
 struct Fours {
     static constexpr int PIECE = 32, AHEAD = FIFTH ? 2 : 4;
@@ -214,7 +219,7 @@ struct Q6K {
     }
 };
 
-// Weights that are not quantised meet the input as it is. One number at a time: rows may be of any length.
+// Weights that are not quantised are multiplied with the f32 input. One number at a time, for rows of any length.
 struct Single {
     static constexpr int PIECE = 1;
     static __device__ __forceinline__ float times(const uint8_t* row, int i, const Inputs& in) {
@@ -234,7 +239,7 @@ struct Brain {
     }
 };
 
-// 16 bytes at a time, where rows are whole numbers of these.
+// 16 bytes at a time, for rows that are a multiple of 16 bytes.
 struct Singles {
     static constexpr int PIECE = 4, AHEAD = 2;
     using Few = Single;
@@ -273,7 +278,7 @@ struct Shorts {
 using Halves = Shorts<false, Half>;
 using Brains = Shorts<true, Brain>;
 
-// The product of a row with the input, in all lanes of the warp.
+// Product of a row with the input, in all lanes of the warp.
 template <class Kind, int AHEAD>
 __device__ __forceinline__ float times_row(const uint8_t* row, const Inputs& in, uint32_t cols) {
     const int pieces = (int)cols / Kind::PIECE;
@@ -285,7 +290,7 @@ __device__ __forceinline__ float times_row(const uint8_t* row, const Inputs& in,
     return warp_sum(sum);
 }
 
-// The products of two rows, piece by piece: both are asked for at once.
+// Products of two rows, piece by piece: requests both at once.
 template <class Kind, int AHEAD>
 __device__ __forceinline__ void times_rows(const uint8_t* one, const uint8_t* other, const Inputs& in, uint32_t cols, float& a, float& b) {
     const int pieces = (int)cols / Kind::PIECE;
@@ -299,13 +304,13 @@ __device__ __forceinline__ void times_rows(const uint8_t* one, const uint8_t* ot
     b = warp_sum(b);
 }
 
-// The same for kinds whose rows may end within a piece, where nothing is aligned either.
+// As times_row, for types whose rows may end within a piece and are then unaligned.
 template <class Kind>
 __device__ __forceinline__ float times_any_row(const uint8_t* row, const Inputs& in, uint32_t cols) {
     return cols % Kind::PIECE == 0 ? times_row<Kind, Kind::AHEAD>(row, in, cols) : times_row<typename Kind::Few, 4>(row, in, cols);
 }
 
-// What there is to choose from: a kind, or one of all, by its number.
+// Kernel variants: one type, or any type by its number.
 template <class Kind>
 struct Only {
     static __device__ __forceinline__ float times(const Matrix& matrix, uint32_t row, const Inputs& in, uint32_t cols) {
@@ -354,10 +359,10 @@ struct Any {
 };
 
 struct StepProducts {
-    Matrix matrices[3];  // those that are not there have no rows
+    Matrix matrices[3];  // absent matrices have 0 rows
     Inputs in;
     uint32_t cols;
-    uint32_t added;      // products are added to what is in `out`
+    uint32_t added;      // nonzero: products are added to `out`
     float cap;           // above 0: cap * tanh(x / cap)
 };
 
@@ -383,7 +388,7 @@ __device__ __forceinline__ void step_products_of(const StepProducts& p) {
 }
 
 struct StepGated {
-    Matrix gate, up;  // `out` of both is not used
+    Matrix gate, up;  // `out` of both is unused
     Inputs in, out;
     uint32_t cols;
     uint32_t gelu;    // 1: GELU (tanh), 0: SiLU
@@ -417,7 +422,7 @@ __device__ __forceinline__ void step_gated_of(const StepGated& p) {
 KEPT_KERNEL(256, step_products, StepProducts) { step_products_of<Any>(p); }
 KEPT_KERNEL(256, step_gated, StepGated) { step_gated_of<Any>(p); }
 
-// Registers for three blocks on a multiprocessor; on Turing, which would spill some, for two.
+// Registers for three blocks per multiprocessor; for two on Turing, which would spill some.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #define GATED_BLOCKS 2
 #else

@@ -1,19 +1,20 @@
-// How a row of a compact cache is stored, in its kind, rounded as kept-kernels rounds it (cache_type.rs).
+// Storage of a row of a compact KV cache in the cache's type, rounded as in kept-kernels (cache_type.rs).
 #pragma once
 
 #include "device.cuh"
 
-// Adding it leaves no room for a fraction.
+// 1.5 * 2^23: adding and subtracting it rounds to an integer.
 #define ROUNDER 12582912.0f
 
-// Rows of one kind, and beside those of q8_0 and q4_0 rows that stay f16.
+// Rows of one type; a q8_0 or q4_0 cache also has f16 rows.
 struct Stored {
     void* numbers;    // [narrow, bytes of a row]
     half_t* scales;   // [narrow, scales of a row]
     half_t* wide;     // [.., dim]
 };
 
-// Hadamard's matrix over runs of 2^k numbers, the longest that divide `dim`, scaled to keep lengths. One warp; `x` is its own.
+// Hadamard transform in runs of 2^k elements, the longest that divide `dim`, scaled to preserve norms. Executed by one
+// warp, which owns `x`.
 __device__ __forceinline__ void hadamard(float* x, uint32_t dim, uint32_t lane) {
     const uint32_t run = dim & (~dim + 1u);
     for (uint32_t half = 1; half < run; half *= 2) {
@@ -32,8 +33,8 @@ __device__ __forceinline__ void hadamard(float* x, uint32_t dim, uint32_t lane) 
     warp_barrier();
 }
 
-// Stores `x`, which is the warp's own and is changed, as row `target`: from `narrow` on one of the wide rows. Kinds: 0 f16, 1 q8_0, 2 q4_0, which
-// are rotated by Hadamard's matrix, unless the row is `turned` already.
+// Stores `x`, which the warp owns and which is modified, as row `target`; rows from `narrow` on are wide. Types: 0 f16,
+// 1 q8_0, 2 q4_0. q4_0 rows are Hadamard-rotated first, unless `turned`.
 __device__ __forceinline__ void store_row(const Stored& to, uint32_t kind, uint32_t narrow, size_t target, float* x, uint32_t dim, bool turned,
                                           uint32_t lane) {
     if (kind == 2 && !turned) {
@@ -46,7 +47,7 @@ __device__ __forceinline__ void store_row(const Stored& to, uint32_t kind, uint3
         }
         return;
     }
-    // 32 numbers share a scale; a last run that is not full is as long as it is.
+    // 32 elements share a scale; the last block may be shorter.
     const uint32_t scales = (dim + 31) / 32;
     for (uint32_t block = 0; block < scales; ++block) {
         const uint32_t i = block * 32 + lane;
@@ -59,18 +60,18 @@ __device__ __forceinline__ void store_row(const Stored& to, uint32_t kind, uint3
                 reinterpret_cast<int8_t*>(to.numbers)[target * dim + i] = (int8_t)roundf(mine * inverse);
             }
         } else {
-            // Of five scales the one with the least squared error, which is summed up in four strands as kept-kernels does. The number
-            // that is furthest from 0 comes to lie 7 to 9 steps away, on the side that has 8.
+            // Tries five scales and takes the one with the least squared error, which is summed in four parts as in
+            // kept-kernels. The largest element in magnitude maps to 7 to 9 steps from 0, on the side that has 8.
             const float furthest = warp_max(mine == most ? 1.0f : 0.0f) > 0.0f ? -most : most;
             const float reaches[5] = {8.0f, 7.0f, 7.5f, 8.5f, 9.0f};
             float least = 3.0e38f, best = 0.0f;
             scale = 0.0f;
             for (int which = 0; which < 5; ++which) {
-                // The scale as it will be read.
+                // The scale rounded to a half, as it is stored.
                 const float tried = to_float(to_half(furthest / reaches[which]));
                 const float inverse = tried != 0.0f ? 1.0f / tried : 0.0f;
                 const float step = at_least(-8.0f, at_most(7.0f, (product(mine, inverse) + ROUNDER) - ROUNDER));
-                const float cosine_to_mean = mine - product(step, tried), square = product(cosine_to_mean, cosine_to_mean);
+                const float difference = mine - product(step, tried), square = product(difference, difference);
                 float strand = 0.0f;
                 for (uint32_t first = 0; first < LANES; first += 4) {
                     strand += shuffle(square, first + lane % 4);

@@ -1,11 +1,11 @@
-// Products of 16 query rows with a tile of keys or values, on tensor cores: what all attention kernels are made of.
+// Products of 16 query rows with a tile of keys or values on tensor cores, for all attention kernels.
 //
-// A warp holds 16 rows. Tiles lie in shared memory as [rows, DIM + 8] halves: with 16 bytes between rows the eight rows that
-// `load_matrices` reads at once start in different banks, for every head size.
+// A warp holds 16 rows. Tiles are in shared memory as [rows, DIM + 8] halves: the padding of 16 bytes places the eight
+// rows that `load_matrices` reads at once in different banks, for every head size.
 //
-//   columns of the queries    a[4]             lane 4 g + t: rows g and g + 8, see mma_16816
-//   scores                    s[KEYS / 8][4]   s[j][0..2] row g, keys 8 j + 2 t..; s[j][2..4] row g + 8
-//   output                    o[DIM / 8][4]    the same with elements for keys
+//   query fragment    a[4]             lane 4 g + t: rows g and g + 8, see mma_16816
+//   scores            s[KEYS / 8][4]   s[j][0..2] row g, keys 8 j + 2 t..; s[j][2..4] row g + 8
+//   output            o[DIM / 8][4]    the same with elements instead of keys
 #pragma once
 
 #include "device.cuh"
@@ -15,13 +15,13 @@ constexpr int ROWS_OF_WARP = 16;
 template <int DIM>
 constexpr int STRIDE = DIM + 8;
 
-// Where this thread stands in its warp: the row and the pair of columns of a fragment that are its own.
+// Position of a thread in its warp: row g and column pair t of its fragment elements.
 struct Lane {
     int lane, g, t;
     __device__ __forceinline__ Lane() : lane(threadIdx.x & 31), g(lane >> 2), t(lane & 3) {}
 };
 
-// Begins copying rows first..first + KEYS of `rows` ([.., DIM]) to `tile`; rows from `end` on become 0.
+// Begins to copy rows first..first + KEYS of `rows` ([.., DIM]) to `tile`; rows from `end` on become 0.
 template <int DIM, int KEYS>
 __device__ __forceinline__ void copy_tile_begin(half_t* tile, const half_t* rows, int first, int end) {
     constexpr int PIECES = DIM / 8;
@@ -36,8 +36,9 @@ __device__ __forceinline__ void copy_tile_begin(half_t* tile, const half_t* rows
     }
 }
 
-// 16 rows that lie `stride` halves apart in global memory; rows from `count` on are 0. Their fragment stays in registers, but for heads of 256
-// on Turing, where the output leaves no room: there, and in the emulator, it is read again for every tile.
+// 16 rows in global memory, `stride` halves apart; rows from `count` on are 0. Their fragment stays in registers,
+// except for heads of 256 on Turing, where the output needs them: in that case, and in the emulator, it is read again
+// for every tile.
 template <int DIM>
 struct Queries {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
@@ -50,7 +51,7 @@ struct Queries {
     int count;
     uint32_t held[HELD ? DIM / 16 : 1][4];
 
-    __device__ __forceinline__ Queries(const half_t* from, size_t cosine_to_mean, int there) : rows(from), stride(cosine_to_mean), count(there) {
+    __device__ __forceinline__ Queries(const half_t* from, size_t step, int there) : rows(from), stride(step), count(there) {
         if constexpr (HELD) {
 #pragma unroll
             for (int k = 0; k < DIM / 16; ++k) {
@@ -106,7 +107,7 @@ __device__ __forceinline__ void dot_tile(float (&s)[KEYS / 8][4], const Queries<
     }
 }
 
-// o += p * values, for a tile of KEYS values; p are scores raised to probabilities.
+// o += p * values, for a tile of KEYS values; p are probabilities before division by their sum.
 template <int DIM, int KEYS>
 __device__ __forceinline__ void add_tile(float (&o)[DIM / 8][4], const float (&p)[KEYS / 8][4], const half_t* values) {
     const Lane own;
@@ -131,7 +132,7 @@ __device__ __forceinline__ void add_tile(float (&o)[DIM / 8][4], const float (&p
     }
 }
 
-// From a dot product to the logit that softmax sees; cap 0 is none.
+// From a dot product to the logit of the softmax; a cap of 0 means no cap.
 struct Scale {
     float factor, cap;
 
@@ -141,7 +142,7 @@ struct Scale {
     }
 };
 
-// The largest of what the four lanes of a row hold, and their sum.
+// Maximum and sum over the four lanes of a row.
 __device__ __forceinline__ float row_max(float x) {
     x = at_least(x, shuffle_xor(x, 1));
     return at_least(x, shuffle_xor(x, 2));
@@ -151,14 +152,15 @@ __device__ __forceinline__ float row_sum(float x) {
     return x + shuffle_xor(x, 2);
 }
 
-// Softmax of rows g and g + 8 as their keys come by, tile after tile.
+// Online softmax of rows g and g + 8, tile after tile.
 struct Running {
     // Largest logit so far, and this lane's part of the sum of exp(logit - largest).
     float max[2], sum[2];
 
     __device__ __forceinline__ Running() : max{-float_infinity(), -float_infinity()}, sum{0.0f, 0.0f} {}
 
-    // Raises the tile's logits to exp(logit - largest). `shrink` is what everything before is worth now, for each of the two rows.
+    // Replaces the tile's logits by exp(logit - largest). `shrink` is the factor on all earlier sums, for each of the
+    // two rows.
     template <int KEYS>
     __device__ __forceinline__ void take(float (&s)[KEYS / 8][4], float (&shrink)[2]) {
 #pragma unroll
@@ -169,7 +171,7 @@ struct Running {
                 largest = at_least(largest, at_least(s[j][2 * r], s[j][2 * r + 1]));
             }
             largest = row_max(largest);
-            // A row that has seen no key yet: there is nothing to raise, and nothing to shrink.
+            // The row has attended to no key yet.
             const float base = largest == -float_infinity() ? 0.0f : largest;
             shrink[r] = fast_exp(max[r] - base);
             max[r] = largest;
@@ -186,6 +188,6 @@ struct Running {
         }
     }
 
-    // The whole row's sum, in all of its lanes.
+    // Sum over the whole row, in all of its lanes.
     __device__ __forceinline__ float total(int r) const { return row_sum(sum[r]); }
 };

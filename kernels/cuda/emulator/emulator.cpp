@@ -25,7 +25,7 @@ constexpr unsigned LANES = 32;
 enum class State { Ready, AtBlock, AtWarp, Ended };
 
 #if defined(__x86_64__)
-// Saves what a call must keep, the stack pointer last, and goes on where the other fibre stopped.
+// Saves the callee-saved registers and, last, the stack pointer; then resumes the other fibre.
 extern "C" void kept_switch_fibre(void** save, void* to);
 asm(R"(
 .text
@@ -61,14 +61,15 @@ struct Fibre {
     std::unique_ptr<unsigned char[]> stack;
 };
 
-// What a warp passes around. Two, because a lane may already give to the next exchange while another still reads of the last.
+// Exchange buffers of a warp. Two, because a lane may write for the next exchange while another still reads the last
+// one.
 struct Warp {
     unsigned char given[2][LANES][LARGEST_EXCHANGE];
     size_t bytes;
     unsigned exchanges[LANES];
 };
 
-// The block that runs now.
+// The running block.
 struct Block {
     void (*kernel)(const void*);
     const void* parameters;
@@ -113,8 +114,8 @@ void prepare(Fibre& fibre) {
     }
     fibre.state = State::Ready;
 #if defined(__x86_64__)
-    // As if the fibre had called the switch from an address that calls fibre_main: six registers below a return address, and
-    // the stack aligned as a call leaves it.
+    // Initial stack as if fibre_main's caller had called the switch: six registers below a return address, and the
+    // alignment of a call.
     uintptr_t top = ((uintptr_t)fibre.stack.get() + STACK) & ~(uintptr_t)15;
     void** frame = (void**)(top - 16);
     frame[0] = (void*)fibre_main;

@@ -1,9 +1,10 @@
-// Runs a kernel's own source on the CPU, so that its index arithmetic, its barriers and its warp-wide steps can be tested where
-// there is no GPU. Not a simulator: it knows nothing of speed, of caches, or of what happens between barriers in another order.
+// Runs the kernels' source on the CPU, to test their index arithmetic, barriers and warp-wide operations without a GPU.
+// It does not model speed, caches or other interleavings of threads between barriers.
 //
-// Every thread of a block is a fibre. A fibre runs until it meets a barrier (the block's) or a collective (its warp's), and waits there
-// until all others of block or warp have come; one that never comes is reported, as is one that ended before a barrier the others
-// wait at. Blocks run one after another. Shared memory begins as NaN, so that what was never written is seen.
+// Every thread of a block is a fibre. A fibre runs until it reaches a barrier of its block or a collective of its warp,
+// and waits there for the other threads of the block or warp. A thread that never arrives is reported, and so is a
+// thread that ends before a barrier at which others wait. Blocks run one after another. Shared memory is filled with
+// NaN, so that reads of unwritten memory show up.
 #pragma once
 
 #include <cmath>
@@ -17,7 +18,7 @@ struct Index {
     unsigned x, y, z;
 };
 
-// What a fibre knows of itself.
+// Indices of a thread.
 struct Place {
     Index thread, block, block_size, grid_size;
 };
@@ -27,10 +28,10 @@ extern thread_local unsigned char* shared;
 
 // Waits for all threads of the block.
 void block_barrier();
-// Gives `mine` to the warp and takes everybody's: `all` is [32, bytes]. Waits for all 32 lanes.
+// Shares `mine` with the warp and returns all lanes' values in `all` [32, bytes]. Waits for all 32 lanes.
 void warp_exchange(const void* mine, size_t bytes, void* all);
 
-// Runs `kernel(parameters)` once for every thread of the grid. Gives nullptr, or what went wrong.
+// Runs `kernel(parameters)` once for every thread of the grid. Returns nullptr, or a description of the failure.
 const char* run(void (*kernel)(const void*), const void* parameters, Index grid, Index block, size_t shared_bytes);
 
 }  // namespace emulator
@@ -46,12 +47,12 @@ const char* run(void (*kernel)(const void*), const void* parameters, Index grid,
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 
-// The shared memory of a block.
+// Shared memory of a block.
 #define KEPT_SHARED(name) unsigned char* const name = emulator::shared
 
 inline void __syncthreads() { emulator::block_barrier(); }
 
-// --- half precision, rounded to nearest even as the hardware does ---
+// --- half precision, rounded to nearest even as in hardware ---
 
 struct half_t {
     uint16_t bits;
@@ -82,7 +83,7 @@ inline half_t to_half(float x) {
     if (magnitude > 0x7F800000u) return {(uint16_t)(sign | 0x7E00u)};
     if (magnitude >= 0x477FF000u) return {(uint16_t)(sign | 0x7C00u)};
     if (magnitude < 0x38800000u) {
-        // Below the smallest normal number: units of 2^-24, to nearest even.
+        // Below the smallest normal number: multiples of 2^-24, rounded to nearest even.
         const float units = std::nearbyint(std::ldexp(std::fabs(x), 24));
         return {(uint16_t)(sign | (uint16_t)units)};
     }
@@ -97,7 +98,7 @@ inline uint32_t pack_halves(float low, float high) {
 inline float low_half(uint32_t two) { return to_float({(uint16_t)two}); }
 inline float high_half(uint32_t two) { return to_float({(uint16_t)(two >> 16)}); }
 
-// --- warp-wide steps ---
+// --- warp-wide operations ---
 
 template <class T>
 inline T shuffle_xor(T mine, int mask) {
@@ -113,7 +114,7 @@ inline T shuffle(T mine, int lane) {
     return all[lane];
 }
 
-// d[16, 8] += a[16, 16] * b[16, 8], halves multiplied, sums in f32. Lane = 4 g + t holds
+// d[16, 8] += a[16, 16] * b[16, 8]: products of halves, sums in f32. Lane = 4 g + t holds
 //   a[0] (g, 2t..)   a[1] (g + 8, 2t..)   a[2] (g, 2t + 8..)   a[3] (g + 8, 2t + 8..)
 //   b[0] (2t.., g)   b[1] (2t + 8.., g)
 //   d[0..2] (g, 2t..)   d[2..4] (g + 8, 2t..)
@@ -139,8 +140,8 @@ inline void mma_16816(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)
     }
 }
 
-// Four 8 x 8 matrices of halves. Lanes 8 i..8 i + 8 name the rows of matrix i (16 bytes each, aligned); lane 4 g + t gets of each
-// (g, 2t..), or with `transposed` (2t.., g).
+// Loads four 8 x 8 matrices of halves. Lanes 8 i..8 i + 8 pass the rows of matrix i (16 bytes each, aligned). Lane 4 g
+// + t receives (g, 2t..) of each matrix, or with `transposed` (2t.., g).
 template <bool transposed>
 inline void load_matrices(uint32_t (&out)[4], const half_t* row) {
     if ((uintptr_t)row % 16 != 0) {
@@ -157,7 +158,7 @@ inline void load_matrices(uint32_t (&out)[4], const half_t* row) {
     }
 }
 
-// --- copies that the hardware may finish later ---
+// --- asynchronous copies of the hardware, which are synchronous here ---
 
 inline void copy_16_begin(void* shared, const void* global) {
     if ((uintptr_t)shared % 16 != 0 || (uintptr_t)global % 16 != 0) {
@@ -223,7 +224,7 @@ inline T at_most(T a, T b) { return a < b ? a : b; }
 template <class T>
 inline T at_least(T a, T b) { return a < b ? b : a; }
 
-// The entry of a kernel: on the GPU a __global__ function, here one that `run` calls for every thread.
+// Entry of a kernel: a __global__ function on the GPU; in the emulator a function that `run` calls for every thread.
 #define KEPT_KERNEL(threads, name, Parameters)                                                            \
     static void name##_body(const Parameters& p);                                                         \
     static void name##_entry(const void* p) { name##_body(*(const Parameters*)p); }                       \

@@ -1,4 +1,4 @@
-//! Which of some tokens a token is most like: `device/alike.cu`.
+//! Finds each token's nearest neighbour among given tokens: `device/alike.cu`.
 
 use crate::attention::tile_keys;
 use crate::driver::{Address, Geometry};
@@ -8,20 +8,20 @@ use crate::{
     tile_row_bytes,
 };
 
-/// Rows that a block takes.
+/// Rows of a block.
 const ROWS_OF_BLOCK: usize = 64;
 /// Threads of a block.
 const THREADS: u32 = 128;
-/// Tokens that are compared at a time, and of the others as many.
+/// The most tokens, and the most other tokens, of one comparison.
 const AT_ONCE: usize = 4096;
 
-/// Some rows of one head, gathered.
+/// Gathered rows of one head.
 struct Gathered {
-    /// Keys, values: `[at_once, head_dim]` each.
+    /// Keys and values: `[at_once, head_dim]` each.
     rows: [KeptRows; 2],
-    /// `[at_once]`: how long they are.
+    /// `[at_once]`: L2 norms of the rows.
     lengths: [Buffer<f32>; 2],
-    /// `[at_once]`: which they are.
+    /// `[at_once]`: positions of the rows.
     which: Indices,
 }
 
@@ -57,23 +57,23 @@ struct MostAlikeParameters {
     count: u32,
 }
 
-/// The rows of one head that are compared.
+/// The keys and values of one head that are compared.
 pub struct Compared<'a> {
     /// Keys of all tokens.
     pub keys: &'a LayerRows,
-    /// Their values.
+    /// Values of all tokens.
     pub values: &'a LayerRows,
-    /// Whose.
+    /// The KV head.
     pub head: usize,
-    /// `Some`: keys are compared as they were before RoPE turned them by these.
+    /// If set, RoPE with these angles is undone before keys are compared.
     pub unrotated: Option<Angles<'a>>,
 }
 
-/// All memory of [`Device::nearest_by_cosine`], however many tokens are compared.
+/// Scratch of [`Device::nearest_by_cosine`], for any number of tokens.
 pub struct Comparing {
     tokens: Gathered,
     others: Gathered,
-    /// `[at_once]`: whose rows are gathered.
+    /// `[at_once]`: the KV head, repeated.
     heads: Indices,
     /// `[at_once]`
     best: Buffer<u32>,
@@ -109,7 +109,7 @@ impl Gathered {
         }
     }
 
-    /// Takes the rows `which`.
+    /// Gathers the rows `which` and their norms.
     fn gather(
         &mut self,
         device: &Device,
@@ -134,7 +134,7 @@ impl Gathered {
                 count: which.len() as u32,
                 dim: rows.head_dim() as u32,
             };
-            // SAFETY: both have room for as many rows; the lengths are borrowed for writing.
+            // SAFETY: both buffers fit this many rows; the lengths are borrowed mutably.
             unsafe { device.launch("row_lengths", warps(which.len()), &parameters) }?;
         }
         Ok(())
@@ -142,7 +142,7 @@ impl Gathered {
 }
 
 impl Comparing {
-    /// For heads of `head_dim` numbers in prompts of `tokens` tokens.
+    /// For heads of `head_dim` elements in prompts of `tokens` tokens.
     pub fn new(device: &Device, tokens: usize, head_dim: usize) -> Result<Self, DeviceError> {
         Self::at_once(device, tokens.clamp(1, AT_ONCE), head_dim)
     }
@@ -159,7 +159,7 @@ impl Comparing {
         })
     }
 
-    /// Bytes held.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.tokens.bytes()
             + self.others.bytes()
@@ -170,11 +170,12 @@ impl Comparing {
 }
 
 impl Device {
-    /// For each of `tokens` the first of `others` whose key and value are most like its own, by the product of both cosines, as
-    /// [`kept_kernels::nearest_by_cosine`]: its index among `others`, and the product; `best [tokens]`.
+    /// For each of `tokens`, finds the one of `others` with the largest product of key cosine and value cosine, as
+    /// [`kept_kernels::nearest_by_cosine`]: `best [tokens]` receives its index among `others` and the product; the
+    /// first index on ties.
     ///
     /// # Panics
-    /// When shapes do not fit, a token has no row, or there are no `others`.
+    /// When shapes do not match, a token has no row, or `others` is empty.
     pub fn nearest_by_cosine(
         &self,
         of: &Compared<'_>,
@@ -208,7 +209,7 @@ impl Device {
         Ok(())
     }
 
-    /// Compares what was gathered.
+    /// Compares the gathered rows.
     fn compare(
         &self,
         scratch: &mut Comparing,
@@ -230,8 +231,8 @@ impl Device {
             block: [THREADS, 1, 1],
             shared_bytes: (2 * keys * (tile_row_bytes(dim) + size_of::<f32>())) as u32,
         };
-        // SAFETY: as many rows were gathered as there is room for; the results are borrowed for writing.
-        unsafe { self.launch(&format!("most_alike_{dim}"), geometry, &parameters) }
+        // SAFETY: the scratch fits this many gathered rows; the results are borrowed mutably.
+        unsafe { self.launch(&format!("nearest_by_cosine_{dim}"), geometry, &parameters) }
     }
 }
 
@@ -242,14 +243,14 @@ mod tests {
     use super::*;
     use crate::emulated;
 
-    /// Where not all fit at a time, who is alike is the first of the best of all pieces, with the same product.
+    /// A comparison in several pieces gives the same product and the first index on ties.
     #[test]
     fn pieces_do_not_show() {
         let device = emulated::device(86, 1 << 26);
         let (kv_heads, n, dim) = (2, 90, 64);
         let number = |i: usize| f16::from_f32(((i * 7919) % 1013) as f32 / 500.0 - 1.0);
         let mut numbers: Vec<f16> = (0..kv_heads * n * dim).map(number).collect();
-        // Tokens 40 and 70 of the second head are what 3 is.
+        // Tokens 40 and 70 of the second head equal token 3.
         for twin in [40, 70] {
             numbers.copy_within((n + 3) * dim..(n + 4) * dim, (n + twin) * dim);
         }

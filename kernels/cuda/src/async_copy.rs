@@ -1,10 +1,10 @@
-//! Copies between the host and a device beside what it computes: [`PendingCopy`], and [`UploadStaging`], [`DownloadStaging`] and [`Readback`] for what the host
-//! fills or looks at.
+//! Asynchronous copies between host and device: [`PendingCopy`], and the staging buffers [`UploadStaging`],
+//! [`DownloadStaging`] and [`Readback`].
 //!
 //! ```text
-//! host     fill a | fill b | fill a ..          launch .. launch | look
-//! bus             | a      | b                  pack ->| bring   |
-//! device                   | take a | take b    compute ..................
+//! host     fill a | fill b | fill a ..          launch .. launch | read
+//! bus             | a      | b                  pack ->| download|
+//! device                   | use a  | use b     compute ..................
 //! ```
 
 use std::ops::Range;
@@ -14,21 +14,21 @@ use crate::device::Memory;
 use crate::driver::{Address, Copying, Driver};
 use crate::{Buffer, Device, DeviceError, MemorySpace, Number};
 
-/// A copy that goes on beside what is asked of the device afterwards. Whoever drops it waits for it.
+/// An asynchronous copy. Dropping it waits for it.
 pub struct PendingCopy {
-    // Given back before the device.
+    // Dropped before the device.
     copying: Box<dyn Copying>,
-    /// What it is copied from and to.
+    /// Source and destination, kept alive until the copy has ended.
     _memory: [Arc<Memory>; 2],
 }
 
 impl PendingCopy {
-    /// What is asked of the device from here on begins after the copy.
+    /// Later work on the device begins after this copy.
     pub fn before_the_rest(&self) -> Result<(), DeviceError> {
         self.copying.before_the_rest()
     }
 
-    /// Waits for it.
+    /// Waits until the copy has ended.
     pub fn wait(&self) -> Result<(), DeviceError> {
         self.copying.wait()
     }
@@ -36,17 +36,18 @@ impl PendingCopy {
 
 impl Drop for PendingCopy {
     fn drop(&mut self) {
-        // After an error of the device nothing is under way any more, and everything that is asked of it says so.
+        // After a device error no copy is running any more, and every later operation reports the error.
         let _ = self.copying.wait();
     }
 }
 
 impl<T: Number> Buffer<T> {
-    /// Copies `range` of `from` to `first..` of this, beside what is asked of the device later: it begins after everything that was asked for
-    /// before, and it is for the caller to see that nobody writes what it reads, or touches what it writes, before it has ended.
+    /// Copies `range` of `from` to `first..` of this buffer, concurrently with later work on the device. The copy
+    /// begins after all work submitted before. Until it has ended, the caller must not write the source or access the
+    /// destination.
     ///
     /// # Panics
-    /// When it does not fit, or both are parts of one buffer.
+    /// When a range exceeds its buffer, or both buffers share one allocation.
     pub fn copy_async(
         &mut self,
         first: usize,
@@ -54,12 +55,13 @@ impl<T: Number> Buffer<T> {
         range: Range<usize>,
     ) -> Result<PendingCopy, DeviceError> {
         self.carry((first, from, range), |driver, to, from, bytes| {
-            // SAFETY: `carry` promises it.
+            // SAFETY: `carry` guarantees it.
             unsafe { driver.copy_async(to, from, bytes) }
         })
     }
 
-    /// As [`Buffer::copy_async`], but it does not wait for what was asked for since [`UploadStaging::order_prefetches`].
+    /// As [`Buffer::copy_async`], but the copy does not wait for work submitted since
+    /// [`UploadStaging::order_prefetches`].
     fn prefetch_copy(
         &mut self,
         first: usize,
@@ -67,12 +69,12 @@ impl<T: Number> Buffer<T> {
         range: Range<usize>,
     ) -> Result<PendingCopy, DeviceError> {
         self.carry((first, from, range), |driver, to, from, bytes| {
-            // SAFETY: `carry` promises it.
+            // SAFETY: `carry` guarantees it.
             unsafe { driver.prefetch_copy(to, from, bytes) }
         })
     }
 
-    /// Has `copy` copy between ranges that were checked and do not overlap, and holds both memories until it has ended.
+    /// Checks the ranges, submits `copy`, and keeps both allocations alive until it has ended.
     fn carry(
         &mut self,
         (first, from, range): (usize, &Buffer<T>, Range<usize>),
@@ -93,10 +95,10 @@ impl<T: Number> Buffer<T> {
     }
 }
 
-/// Bytes that the host fills and a device takes: while one half of them is under way, the other is filled.
+/// Double-buffered uploads: the host fills one half while the other is copied.
 pub struct UploadStaging {
     halves: [Half; 2],
-    /// The half that is filled now, or next.
+    /// The half that the host fills now or next.
     filling: usize,
 }
 
@@ -107,7 +109,7 @@ struct Half {
 }
 
 impl UploadStaging {
-    /// Two halves of `bytes` bytes, here and there.
+    /// Allocates two halves of `bytes` bytes, on the host and on the device.
     pub fn new(device: &Device, bytes: usize) -> Result<Self, DeviceError> {
         let half = || {
             Ok::<_, DeviceError>(Half {
@@ -122,12 +124,12 @@ impl UploadStaging {
         })
     }
 
-    /// Bytes on the device.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.halves.iter().map(|half| half.there.bytes()).sum()
     }
 
-    /// The half to be filled; waits until what it held before has arrived.
+    /// The half to fill. Waits until its previous upload has ended.
     pub fn space(&mut self) -> Result<&mut [u8], DeviceError> {
         let Half {
             here, under_way, ..
@@ -139,15 +141,15 @@ impl UploadStaging {
             return Ok(&mut []);
         }
         let start = here.driver().reach(here.address())?;
-        // SAFETY: memory of this object's that no copy looks at any more, borrowed with it.
+        // SAFETY: memory of this object that no copy reads any more, borrowed with it.
         Ok(unsafe { std::slice::from_raw_parts_mut(start, here.len()) })
     }
 
-    /// Sends the first `bytes` bytes of the half that was filled. What is asked of the device from here on finds them in what is given,
-    /// until the next but one is sent.
+    /// Uploads the first `bytes` bytes of the filled half and returns their device buffer. Later work on the device
+    /// sees them, until the upload after the next.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When the half has fewer bytes.
     pub fn send(&mut self, bytes: usize) -> Result<Buffer<u8>, DeviceError> {
         let Half {
             here,
@@ -161,17 +163,17 @@ impl UploadStaging {
         Ok(there.share(0..bytes))
     }
 
-    /// What [`UploadStaging::send_to`] sends from here on waits for what was asked of the device so far, and for nothing that is asked later: work
-    /// that looks at what is there now is to be asked for before.
+    /// Later uploads of [`UploadStaging::send_to`] wait for all work submitted so far, and for no later work. Submit
+    /// work that reads the target's present contents before this call.
     pub fn order_prefetches(&self) -> Result<(), DeviceError> {
         self.halves[0].there.driver().order_prefetches()
     }
 
-    /// Sends the first `bytes` bytes of the half that was filled to `first..` of `to`, where nobody looks for them before
-    /// [`UploadStaging::before_the_rest`]; ahead of what was asked for since [`UploadStaging::order_prefetches`].
+    /// Uploads the first `bytes` bytes of the filled half to `first..` of `to`, without waiting for work submitted
+    /// since [`UploadStaging::order_prefetches`]. Work must not read them before [`UploadStaging::before_the_rest`].
     ///
     /// # Panics
-    /// When there are not as many, or no room for them.
+    /// When the half has fewer bytes, or `to` is too small.
     pub fn send_to(
         &mut self,
         to: &mut Buffer<u8>,
@@ -186,7 +188,7 @@ impl UploadStaging {
         Ok(())
     }
 
-    /// What is asked of the device from here on begins after all that was sent has arrived.
+    /// Later work on the device begins after all uploads so far.
     pub fn before_the_rest(&self) -> Result<(), DeviceError> {
         let mut pending = self
             .halves
@@ -196,17 +198,17 @@ impl UploadStaging {
     }
 }
 
-/// Bytes that a device fills and the host looks at, while the device goes on.
+/// Downloads that overlap with computation: the device fills a buffer, and the host reads a copy of it.
 pub struct DownloadStaging {
     there: Buffer<u8>,
     here: Buffer<u8>,
-    /// How many are under way or have arrived.
+    /// Bytes of the last download.
     count: usize,
     under_way: Option<PendingCopy>,
 }
 
 impl DownloadStaging {
-    /// Room for `bytes` bytes, here and there.
+    /// Allocates `bytes` bytes, on the host and on the device.
     pub fn new(device: &Device, bytes: usize) -> Result<Self, DeviceError> {
         Ok(Self {
             there: device.alloc_uninit(bytes)?,
@@ -216,12 +218,12 @@ impl DownloadStaging {
         })
     }
 
-    /// Bytes on the device.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.there.bytes()
     }
 
-    /// What the device is to fill: after what was in it has been fetched.
+    /// The buffer for the device to fill. Later work begins after the last download has ended.
     pub fn space(&mut self) -> Result<&mut Buffer<u8>, DeviceError> {
         if let Some(pending) = &self.under_way {
             pending.before_the_rest()?;
@@ -229,19 +231,19 @@ impl DownloadStaging {
         Ok(&mut self.there)
     }
 
-    /// Fetches the first `bytes` of them, beside what is asked of the device later.
+    /// Downloads the first `bytes` bytes, concurrently with later work on the device.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When the buffer has fewer bytes.
     pub fn fetch(&mut self, bytes: usize) -> Result<(), DeviceError> {
-        // Waited for: nobody may be looking at what arrives.
+        // Wait for the previous download, so that no two copies write the host buffer at once.
         self.under_way = None;
         self.under_way = Some(self.here.copy_async(0, &self.there, 0..bytes)?);
         self.count = bytes;
         Ok(())
     }
 
-    /// What was fetched last; waits until it has arrived.
+    /// The last download. Waits until it has ended.
     pub fn arrived(&mut self) -> Result<&[u8], DeviceError> {
         if let Some(pending) = self.under_way.take() {
             pending.wait()?;
@@ -250,22 +252,21 @@ impl DownloadStaging {
             return Ok(&[]);
         }
         let start = self.here.driver().reach(self.here.address())?;
-        // SAFETY: memory of this object's that no copy writes any more, borrowed with it.
+        // SAFETY: memory of this object that no copy writes any more, borrowed with it.
         Ok(unsafe { std::slice::from_raw_parts(start, self.count) })
     }
 }
 
-/// Numbers on their way to the host piece by piece, through memory that a driver copies to without a detour: while one piece is taken, the
-/// next one travels.
+/// Double-buffered downloads through pinned memory, piece by piece: the host reads one piece while the next is copied.
 pub struct Readback<T: Number> {
     halves: [Buffer<T>; 2],
 }
 
 impl<T: Number> Readback<T> {
-    /// Pieces need not be larger, to be worth their asking.
+    /// Piece size that is large enough to amortise the cost of a copy.
     pub const PIECE: usize = 1 << 18;
 
-    /// Pieces of `numbers` numbers.
+    /// Allocates two pieces of `numbers` elements.
     pub fn new(device: &Device, numbers: usize) -> Result<Self, DeviceError> {
         let half = || device.alloc_uninit_in(MemorySpace::Host, numbers);
         Ok(Self {
@@ -273,10 +274,10 @@ impl<T: Number> Readback<T> {
         })
     }
 
-    /// Reads from `first` on as many of `from` as there are in `numbers`, after everything that was asked for before.
+    /// Downloads `first..first + numbers.len()` of `from`, after all work submitted before.
     ///
     /// # Panics
-    /// When there are not as many, or pieces are of nothing.
+    /// When `from` has fewer elements, or pieces are empty.
     pub fn read(
         &mut self,
         from: &Buffer<T>,
@@ -292,10 +293,10 @@ impl<T: Number> Readback<T> {
         })
     }
 
-    /// Shows `range` of `from` piece by piece, in order, after everything that was asked for before.
+    /// Passes `range` of `from` to `look` piece by piece, in order, after all work submitted before.
     ///
     /// # Panics
-    /// When there are not as many, or pieces are of nothing.
+    /// When `from` has fewer elements, or pieces are empty.
     pub fn pieces(
         &mut self,
         from: &Buffer<T>,
@@ -306,9 +307,12 @@ impl<T: Number> Readback<T> {
         let most = half.len();
         assert!(most > 0 || range.is_empty(), "pieces of nothing");
         let piece = |at: usize| at..range.end.min(at + most);
-        let ask = |half: &mut Buffer<T>, at: usize| match at < range.end {
-            true => half.copy_async(0, from, piece(at)).map(Some),
-            false => Ok(None),
+        let ask = |half: &mut Buffer<T>, at: usize| {
+            if at < range.end {
+                half.copy_async(0, from, piece(at)).map(Some)
+            } else {
+                Ok(None)
+            }
         };
         let mut at = range.start;
         let mut coming = ask(half, at)?;
@@ -320,7 +324,8 @@ impl<T: Number> Readback<T> {
                 pending.wait()?;
             }
             let start = half.driver().reach(half.address())?.cast::<T>();
-            // SAFETY: as many numbers of this object's as were copied there, which no copy writes any more; numbers of any bits are numbers.
+            // SAFETY: `count` elements of this object were copied to `start` and no copy writes them any more; any bits
+            // are a valid `T`.
             look(unsafe { std::slice::from_raw_parts(start, count) });
             coming = next;
             std::mem::swap(&mut half, &mut other);

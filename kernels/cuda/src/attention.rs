@@ -1,4 +1,4 @@
-//! A chunk of the prompt over everything before and in it: `device/prefill_attention.cu`.
+//! Prefill attention of a chunk over all earlier keys and its own: `device/prefill_attention.cu`.
 
 use half::f16;
 use kept_kernels::{HeadShape, Scale};
@@ -6,72 +6,74 @@ use kept_kernels::{HeadShape, Scale};
 use crate::driver::{Address, Geometry};
 use crate::{Buffer, Device, DeviceError, LayerRows, ScaleParameters, supported, tile_row_bytes};
 
-/// Rows that a block takes.
+/// Rows of a block.
 const ROWS_OF_BLOCK: usize = 64;
 /// Threads of a block.
 const THREADS: u32 = 128;
-/// Blocks wanted for each multiprocessor: two run at a time, and as many wait.
+/// Target number of blocks per multiprocessor: two run at a time and two wait.
 const BLOCKS_EACH: usize = 4;
-/// Key tiles below which a share of the keys is not worth a block of its own.
+/// Key tiles below which a split of the keys is not worth a block of its own.
 const TILES_EACH: usize = 4;
 
-/// Keys of a tile: fewer where heads are so wide that shared memory and registers would not hold more.
+/// Keys of a tile: fewer for wide heads, which are limited by shared memory and registers.
 pub(crate) fn tile_keys(head_dim: usize) -> usize {
     if head_dim > 128 { 32 } else { 64 }
 }
 
-/// What a multiprocessor's shared memory loses to each block beside what the block asks for; so the most that one may ask for is all but this.
+/// Bytes of shared memory that the system reserves for each block. The most that a block may request is this much less
+/// than the multiprocessor has.
 const LOST_TO_BLOCK: u32 = 1024;
 
-/// How many tiles of keys and values stand in shared memory, and the bytes of it: two, so that one is copied while the other is used, where
-/// a multiprocessor then still holds two blocks. Where it would hold one, two blocks of one tile hide more: the other one's warps compute
-/// while a tile is copied.
+/// Number of tiles of keys and values in shared memory, and their bytes. Two tiles, so that one is copied while the
+/// other is used, if two blocks still fit on a multiprocessor. Otherwise two blocks with one tile hide more latency:
+/// one block computes while the other copies.
 pub(crate) fn stages(device: &Device, head_dim: usize) -> (u32, u32) {
     let one = (2 * tile_keys(head_dim) * tile_row_bytes(head_dim)) as u32;
     let of_multiprocessor = device.facts().shared_bytes + LOST_TO_BLOCK;
     let fits = 2 * (2 * one + LOST_TO_BLOCK) <= of_multiprocessor;
-    match fits && device.facts().capability >= 80 {
-        true => (2, 2 * one),
-        false => (1, one),
+    if fits && device.facts().capability >= 80 {
+        (2, 2 * one)
+    } else {
+        (1, one)
     }
 }
 
-/// Attention of `rows` new rows.
+/// Prefill attention of `rows` new rows.
 pub struct PrefillAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
     /// From dot products to logits.
     pub scale: Scale,
-    /// Keys that a row sees, its own included; `None`: all before it.
+    /// Sliding window: number of keys that a row attends to, its own included; `None`: all keys up to its own.
     pub window: Option<usize>,
     /// `[rows, q_heads, head_dim]`, rotated.
     pub queries: &'a Buffer<f16>,
-    /// Rows.
+    /// Number of new rows.
     pub rows: usize,
-    /// Position of the first one.
+    /// Position of the first new row.
     pub first: usize,
     /// Rotated keys of positions `0..first + rows`.
     pub keys: &'a LayerRows,
-    /// Their values.
+    /// Values of the same positions.
     pub values: &'a LayerRows,
 }
 
-/// Parts of attention that was split over its keys.
+/// Scratch for partial results of attention with split keys.
 pub struct AttentionScratch {
     /// `[splits, rows, q_heads, head_dim]`
     pub(crate) parts: Buffer<f32>,
     /// `[splits, q_heads, rows]`
     pub(crate) sums: Buffer<f32>,
     shape: HeadShape,
-    /// Splits times rows that there is room for.
+    /// The most splits times rows.
     capacity: usize,
 }
 
 impl AttentionScratch {
-    /// Room for parts of attention over these heads: as many as keep the device busy with a few rows.
+    /// Allocates partial results for these heads: enough splits to keep the device busy with a few rows.
     pub fn new(device: &Device, shape: HeadShape) -> Result<Self, DeviceError> {
         let wanted = BLOCKS_EACH * device.facts().multiprocessors as usize;
-        // With one tile of rows a split is one block for each query head.
+        // With one tile of rows, a split is one block per query head.
         let capacity = wanted.div_ceil(shape.q_heads).max(2) * ROWS_OF_BLOCK;
         Ok(Self {
             parts: device.alloc_uninit(capacity * shape.q_heads * shape.head_dim)?,
@@ -81,12 +83,13 @@ impl AttentionScratch {
         })
     }
 
-    /// Bytes held.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.parts.bytes() + self.sums.bytes()
     }
 
-    /// Into how many shares the keys of `blocks` blocks, `tiles` tiles of them, are split so that the device has enough to do.
+    /// Number of splits of the keys that gives the device enough blocks, for `blocks` blocks without splits and `tiles`
+    /// key tiles.
     pub(crate) fn splits(
         &self,
         device: &Device,
@@ -121,7 +124,7 @@ struct PrefillParameters {
     scale: ScaleParameters,
 }
 
-/// `device/combine.cu`: what joins the parts of attention whose keys were split, here and in `decode.rs`.
+/// `device/combine.cu`: combines the partial results of split keys, of this file and of `decode.rs`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct CombineParameters {
@@ -136,10 +139,10 @@ pub(crate) struct CombineParameters {
 }
 
 impl Device {
-    /// Writes `out [rows, q_heads, head_dim]`, and `log_sum_exp [q_heads, rows]` if it is asked for.
+    /// Writes `out [rows, q_heads, head_dim]`, and `log_sum_exp [q_heads, rows]` if given.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn prefill_attention(
         &self,
         task: &PrefillAttention<'_>,
@@ -198,21 +201,21 @@ impl Device {
             block: [THREADS, 1, 1],
             shared_bytes,
         };
-        // SAFETY: every buffer has the length that the kernel reads and writes, which was checked; `out`, the sums and the scratch are
-        // borrowed for writing.
+        // SAFETY: the lengths that the kernel reads and writes were checked; `out`, the sums and the scratch are
+        // borrowed mutably.
         unsafe { self.launch(&format!("prefill_attention_{dim}"), geometry, &parameters)? };
         if splits > 1 {
-            // SAFETY: as above; the parts were written by as many splits.
+            // SAFETY: as above; this many splits wrote the parts.
             unsafe { self.combine(scratch, out.address(), known, (splits, rows))? };
         }
         Ok(())
     }
 
-    /// Adds up the first parts of the scratch: `(splits, rows)` of them.
+    /// Combines the first `(splits, rows)` parts of the scratch.
     ///
     /// # Safety
-    /// `out` is 0 or has room for `[rows, q_heads, head_dim]`, `log_sum_exp` is 0 or has room for `[q_heads, rows]`, and there are as
-    /// many parts.
+    /// `out` is 0 or has `[rows, q_heads, head_dim]` elements, `log_sum_exp` is 0 or has `[q_heads, rows]` elements,
+    /// and the scratch holds these parts.
     pub(crate) unsafe fn combine(
         &self,
         scratch: &AttentionScratch,
@@ -246,7 +249,8 @@ mod tests {
     use super::*;
     use crate::emulated;
 
-    /// On every GPU that copies beside computing a multiprocessor holds two blocks, and two tiles of each where it can.
+    /// On every GPU with asynchronous copies to shared memory, two blocks fit on a multiprocessor, with two tiles each
+    /// where possible.
     #[test]
     fn two_blocks_share_a_multiprocessor() {
         for (capability, two) in [

@@ -1,17 +1,20 @@
-//! [`GpuCache`]: the rows of a compact cache on a device. The host keeps the books (which slot is filled, where it stands in the
-//! text), tells what changes with each token in one go, and everything that a kernel relies on is checked against the rooms as it is
-//! told.
+//! [`GpuCache`]: the rows of a compact KV cache on a device. The host tracks which slots are filled and their
+//! positions, and uploads the changes of each token in one copy. Every value that a kernel relies on is checked against
+//! the capacities when the host sets it.
 //!
 //! ```text
 //! slots of a layer   head 0 | 0 1 2 3 4 | head 1 | 0 1 2 |       capacities [5, 3]
-//! a new token        rows [4, 2], targets [1, 6]                 head 0 puts it in a hole, head 1 at its end
+//! a new token        rows [4, 2], targets [1, 6]                 head 0 reuses a free slot, head 1 appends
 //! ```
 //!
-//! Where the cache's type is a quantised one, a slot lies in the place that the host's store gives it: some places are wide (f16). A token
-//! that takes a slot in a narrow one gets a wide place from an older row, which is rounded into the narrow one: that trade happens here too.
+//! In a quantised cache some rows are wide (f16) and the others narrow. The host's [`RowStore`] maps each slot of a
+//! head to a place, an index into the head's narrow and wide rows. When a new token's slot has a narrow place, the
+//! token takes the wide place of an older row, and that row is quantised into the narrow place. The device does this
+//! exchange too.
 //!
 //! ```text
-//! places of a head   | narrow .. | wide .. |       rows of a layer   | narrow of head 0 | of head 1 | wide of head 0 | of head 1 |
+//! places of a head   | narrow .. | wide .. |
+//! rows of a layer    | narrow of head 0 | narrow of head 1 | wide of head 0 | wide of head 1 |
 //! ```
 
 mod attending;
@@ -31,14 +34,14 @@ pub use capacity::LayerCapacity;
 pub use keeping::Keeping;
 pub use step_layer::StepLayer;
 
-/// The look-up tables of a layer whose rows several tokens share.
+/// Look-up tables of a layer in which several tokens share a row.
 struct Tables {
     /// `[kv_heads, capacity]`
     classes: Buffer<u32>,
     /// `[kv_heads, capacity]`
     lengths: Buffer<f32>,
     capacity: usize,
-    /// `[kv_heads]`: one more than the largest class of each head's table.
+    /// `[kv_heads]`: one more than the largest class in each head's table.
     ends: Vec<usize>,
 }
 
@@ -49,52 +52,53 @@ struct Layer {
     first_rows: Buffer<u32>,
     /// `[kv_heads]`
     heads: Vec<HeadCapacity>,
-    /// `[slots]`: the row of each, where rows are of two kinds.
+    /// `[slots]`: the row of each slot; `None` in f16, where they are equal.
     places: Option<Indices>,
     /// `[slots]`
     ranks: Option<Indices>,
     tables: Option<Tables>,
-    /// `[kv_heads]`, parts of what is sent for each token.
+    /// `[kv_heads]`: a part of `token`, the upload of each token.
     rows: Buffer<u32>,
     targets: Indices,
-    stands: Indices,
+    query_positions: Indices,
     entries: Buffer<u32>,
-    /// Wide rows that are rounded, and the narrow ones that they become.
+    /// Wide rows to quantise, and the narrow rows that receive them.
     aged: [Indices; 2],
-    /// `[kv_heads]`: where the layer's new rows lie.
+    /// `[kv_heads]`: index of the new token's row in [`GpuCache::new_rows`].
     source: Indices,
-    /// `[kv_heads]`, as they were told.
+    /// `[kv_heads]`: last values of [`NewToken::rows`].
     told_rows: Vec<usize>,
     told_entries: Vec<usize>,
-    /// How many rows are rounded, as it was told.
+    /// Length of the last [`NewToken::aged`].
     told_aged: usize,
 }
 
-/// What a new token is for one layer.
+/// One layer's changes for a new token.
 pub struct NewToken<'a> {
-    /// `[kv_heads]`: filled slots, its own included; no hole among them.
+    /// `[kv_heads]`: filled slots, the new token's included; they are the first slots of the head.
     pub rows: &'a [usize],
-    /// `[kv_heads]`: the place of its slot in each head ([`RowStore::place`]).
+    /// `[kv_heads]`: place of the new token's slot in each head ([`RowStore::place`]).
     pub targets: &'a [usize],
-    /// Rows that grew too old for a wide place: their head, the place, and the narrow one that they go to.
+    /// Rows that lose their wide place: (head, wide place, narrow place).
     pub aged: &'a [(usize, usize, usize)],
-    /// `[kv_heads]`: where its queries stand, where that differs from head to head.
-    pub stands: Option<&'a [usize]>,
-    /// `[kv_heads]`: entries of the tables, its own included, where there are any.
+    /// `[kv_heads]`: positions of the token's queries, where they differ between heads.
+    pub query_positions: Option<&'a [usize]>,
+    /// `[kv_heads]`: entries of the tables, the new token's included, in a layer with tables.
     pub entries: Option<&'a [usize]>,
 }
 
-/// Rows of all layers.
+/// The compact KV cache of all layers.
 pub struct GpuCache {
     device: Device,
     shape: HeadShape,
     layers: Vec<Layer>,
-    /// `[0, 1, ..]`: the heads.
+    /// `[0, 1, ..]`: the KV heads.
     heads: Indices,
-    /// `[layers, 6, kv_heads]`: rows, targets, stands, entries, aged rows and where they go; then the token's place in the rotation.
+    /// `[layers, 6, kv_heads]`: rows, targets, stands, entries, aged rows and their narrow rows; then the token's
+    /// position for RoPE.
     token: Buffer<u32>,
     staged: Vec<u32>,
-    /// Places are below.
+    /// Upper bound (exclusive) of positions.
     reach: usize,
     /// Keys and values of the newest token: `[kv_heads, layers, head_dim]`, row == layer.
     new: [LayerRows; 2],
@@ -106,11 +110,11 @@ const STANDS: usize = 2;
 const ENTRIES: usize = 3;
 const AGED: usize = 4;
 const NARROWED: usize = 5;
-/// Numbers of a head that are sent for each layer and token.
+/// Numbers per head that are uploaded for each layer and token.
 const SENT: usize = 6;
 
 impl GpuCache {
-    /// Room for layers of these heads, empty.
+    /// Allocates an empty cache for layers of these capacities.
     pub fn new(
         device: &Device,
         shape: HeadShape,
@@ -123,7 +127,7 @@ impl GpuCache {
         Ok(cache)
     }
 
-    /// Bytes on the device.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         let layers = self.layers.iter().map(|layer| {
             let tables = layer.tables.as_ref();
@@ -139,10 +143,10 @@ impl GpuCache {
         layers.sum::<u64>() + self.token.bytes() + self.heads.bytes() + new
     }
 
-    /// Replaces the rows of some slots of one head of a layer by those of the host's stores, in the places they have there.
+    /// Replaces the rows of some slots of one head of a layer by rows of the host's stores, at the stores' places.
     ///
     /// # Panics
-    /// When there are no such slots, or rows are stored in another way.
+    /// When the slots exceed the head's capacity, or the stores have another row type.
     pub fn write_rows(
         &mut self,
         (layer, head): (usize, usize),
@@ -160,10 +164,10 @@ impl GpuCache {
         Ok(())
     }
 
-    /// The places of a layer's slots are those of the host's store, where it has some.
+    /// Copies the places of a layer's slots from the host's store. Without effect on a cache of f16 rows.
     ///
     /// # Panics
-    /// When it has other slots.
+    /// When the store has other slots.
     pub fn write_places(&mut self, layer: usize, store: &RowStore) -> Result<(), DeviceError> {
         let layer = &mut self.layers[layer];
         let Some(places) = &mut layer.places else {
@@ -180,7 +184,8 @@ impl GpuCache {
         places.write(0, &rows)
     }
 
-    /// Replaces the ranks of a ranked layer, `[slots]`; those of slots that are not filled may be anything that angles reach.
+    /// Replaces the ranks of a ranked layer, `[slots]`. Ranks of empty slots may have any value within the angle
+    /// tables.
     ///
     /// # Panics
     /// When the layer is not ranked, or has another number of slots.
@@ -193,7 +198,7 @@ impl GpuCache {
     /// Replaces entries of one head's look-up table from `first` on.
     ///
     /// # Panics
-    /// When the layer has no table, or not as much room.
+    /// When the layer has no table, or the entries exceed its capacity.
     pub fn write_entries(
         &mut self,
         (layer, head): (usize, usize),
@@ -219,11 +224,11 @@ impl GpuCache {
         tables.lengths.write(at, lengths)
     }
 
-    /// Tells what the next token is for a layer; [`GpuCache::send`] follows when all layers were told.
+    /// Stages one layer's changes for the next token. Call [`GpuCache::send`] after all layers.
     ///
     /// # Panics
-    /// When it does not fit the layer.
-    pub fn tell(&mut self, layer: usize, token: &NewToken<'_>) {
+    /// When the changes do not fit the layer.
+    pub fn stage_token(&mut self, layer: usize, token: &NewToken<'_>) {
         let kv_heads = self.shape.kv_heads;
         let at = layer * SENT * kv_heads;
         let layer = &mut self.layers[layer];
@@ -233,7 +238,9 @@ impl GpuCache {
                 (1..=capacity).contains(&rows),
                 "{rows} rows in a head that holds {capacity}"
             );
-            let stand = token.stands.map_or(0, |stands| stands[head]);
+            let stand = token
+                .query_positions
+                .map_or(0, |query_positions| query_positions[head]);
             let entries = token.entries.map_or(0, |entries| entries[head]);
             let staged = &mut self.staged[at..];
             staged[ROWS * kv_heads + head] = rows as u32;
@@ -247,7 +254,7 @@ impl GpuCache {
         for (i, &(head, wide, narrow)) in token.aged.iter().enumerate() {
             let capacity = layer.heads[head];
             let staged = &mut self.staged[at..];
-            // Of wide rows the kernel counts from the first.
+            // The kernel counts wide rows from the first wide row.
             staged[AGED * kv_heads + i] = (capacity.row(wide) - layer.keys.narrow) as u32;
             staged[NARROWED * kv_heads + i] = capacity.row(narrow) as u32;
         }
@@ -256,31 +263,31 @@ impl GpuCache {
         for (indices, staged) in layer.aged.iter_mut().zip([aged, narrowed]) {
             *indices = indices.again(&staged[..layer.told_aged]);
         }
-        let stands = token.stands.unwrap_or(&[]).iter();
-        let end = stands.max().map_or(0, |most| most + 1);
-        let part = layer.stands.share();
-        layer.stands = Indices::known(part, end);
+        let query_positions = token.query_positions.unwrap_or(&[]).iter();
+        let end = query_positions.max().map_or(0, |most| most + 1);
+        let part = layer.query_positions.share();
+        layer.query_positions = Indices::known(part, end);
     }
 
-    /// Sends what was told.
+    /// Uploads the staged changes.
     pub fn send(&mut self) -> Result<(), DeviceError> {
         self.token.write(0, &self.staged)
     }
 
-    /// `[kv_heads]`: where the new token's queries stand in a layer, if that was told.
-    pub fn stands(&self, layer: usize) -> &Indices {
-        &self.layers[layer].stands
+    /// `[kv_heads]`: positions of the new token's queries in a layer, if [`NewToken::query_positions`] set them.
+    pub fn query_positions(&self, layer: usize) -> &Indices {
+        &self.layers[layer].query_positions
     }
 
-    /// Keys and values of the newest token, to be written in row `layer` of every head.
+    /// Keys and values of the newest token, to be written to row `layer` of every head.
     pub fn new_rows(&mut self) -> &mut [LayerRows; 2] {
         &mut self.new
     }
 
-    /// All layers as a step that is recorded meets them, in which a token may stand in places below `reach`.
+    /// All layers for a captured step, in which positions are below `reach`.
     ///
     /// # Panics
-    /// When a layer is ranked or has tables: there the host has something to do between layers.
+    /// When a layer is ranked or has tables: both need the host between layers.
     pub fn step_layers(&mut self, reach: usize) -> Vec<StepLayer> {
         self.reach = reach;
         let last = self.token.len() - 1;
@@ -298,7 +305,7 @@ impl GpuCache {
                 first_rows: whole(&layer.first_rows),
                 rows: whole(&layer.rows),
                 targets: layer.targets.share(),
-                // Whatever is written to them is below.
+                // Every value written to `places` is below `rows`.
                 places: (layer.places.as_ref()).map(|places| Indices::known(places.share(), rows)),
                 position: self.token.share(last..last + 1),
                 capacity: layer.heads.iter().map(|head| head.capacity).max(),
@@ -308,27 +315,27 @@ impl GpuCache {
         self.layers.iter().map(layer).collect()
     }
 
-    /// Tells where the next token stands in the rotation, for a step that is recorded.
+    /// Stages the position of the next token for a captured step.
     ///
     /// # Panics
-    /// When that is not below what [`GpuCache::step_layers`] was told.
-    pub fn tell_place(&mut self, place: usize) {
+    /// When it is not below the `reach` of [`GpuCache::step_layers`].
+    pub fn stage_position(&mut self, place: usize) {
         let reach = self.reach;
         assert!(place < reach, "place {place} of {reach}");
         *self.staged.last_mut().expect("the place is there") = place as u32;
     }
 
-    /// Rounds a layer's rows that grew too old for a wide place.
-    pub fn age(&mut self, layer: usize) -> Result<(), DeviceError> {
+    /// Quantises a layer's aged rows into their narrow places.
+    pub fn quantise_old_rows(&mut self, layer: usize) -> Result<(), DeviceError> {
         let layer = &mut self.layers[layer];
         let ([from, to], count) = (&layer.aged, layer.told_aged);
         self.device.narrow(&mut layer.keys, (from, to), count)?;
         self.device.narrow(&mut layer.values, (from, to), count)
     }
 
-    /// Puts a layer's new rows into their slots, after those that grew too old have left theirs.
+    /// Writes a layer's new rows to their slots, after the aged rows have left their wide places.
     pub fn append(&mut self, layer: usize) -> Result<(), DeviceError> {
-        self.age(layer)?;
+        self.quantise_old_rows(layer)?;
         let layer = &mut self.layers[layer];
         let which = Kept {
             positions: &layer.source,
@@ -341,7 +348,7 @@ impl GpuCache {
         self.device.keep(values, &which, None, &mut layer.values)
     }
 
-    /// Keys and values of the newest token of all layers, each `[kv_heads, layers, head_dim]`, on the host.
+    /// Downloads keys and values of the newest token of all layers, each `[kv_heads, layers, head_dim]`.
     pub fn read_new(&self, keys: &mut [f32], values: &mut [f32]) -> Result<(), DeviceError> {
         for (rows, out) in self.new.iter().zip([keys, values]) {
             rows.data().to_vec()?.as_slice().convert_to_f32_slice(out);

@@ -1,5 +1,5 @@
-//! candle's products with quantised weights, which are llama.cpp's: `mmvq` for few inputs, `mmq` for many. Only their launchers are
-//! called, with our memory and our stream.
+//! candle's products with quantised weights, which are llama.cpp's: `mmvq` for few inputs, `mmq` for many. Only
+//! candle's launchers are called, with this crate's memory and stream.
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -53,7 +53,7 @@ type Many = unsafe extern "C" fn(
     *mut c_void,
 );
 
-/// How to multiply with weights of a kind.
+/// Launchers and input format for one type of weights.
 struct Kind {
     few: Few,
     many: Many,
@@ -117,7 +117,7 @@ fn kind(kind: GgmlDType) -> Option<Kind> {
     Some(Kind { few, many, form })
 }
 
-/// The launchers, for one GPU and one stream.
+/// The launchers, bound to one GPU and one stream.
 pub(crate) struct Launchers {
     device: String,
     pub(crate) stream: *mut c_void,
@@ -137,9 +137,9 @@ impl Launchers {
         }
     }
 
-    /// The launchers tell nobody what became of their launches; the runtime that made them knows.
+    /// The launchers return no status, so this reads the CUDA runtime's last error.
     fn launched(&self, what: &str) -> Result<(), DeviceError> {
-        // SAFETY: takes no pointers; the sentence is one of the runtime's own, which stay.
+        // SAFETY: takes no pointers; the runtime's error strings are static.
         let error = unsafe { cudaGetLastError() };
         if error == 0 {
             return Ok(());
@@ -154,9 +154,9 @@ impl Launchers {
     }
 }
 
-// Of the runtime that candle's launchers are built with; it is in the program itself (`scripts/cuda`).
+// From the CUDA runtime that candle's launchers link to; it is linked statically (`scripts/cuda`).
 unsafe extern "C" {
-    /// The last error of this thread's launches, 0 for none; it is then forgotten.
+    /// The last error of this thread's launches, 0 for none. The call resets it.
     fn cudaGetLastError() -> i32;
     fn cudaGetErrorString(error: i32) -> *const c_char;
 }
@@ -216,7 +216,7 @@ impl Products for Launchers {
             Inputs::PartSums => ffi::launch_mmq_quantize_q8_1_D2S6,
         };
         let (cols, padded, count) = (cols as i64, padded as i64, count as i64);
-        // SAFETY: the caller's promise; one matrix, its rows `cols` numbers apart.
+        // SAFETY: the caller's promise; one matrix, whose rows are `cols` elements apart.
         unsafe {
             many(
                 pointer(x),

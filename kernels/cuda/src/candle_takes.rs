@@ -1,21 +1,22 @@
-//! What candle's products take of a GPU besides weights: known also where they are not, so that the emulator can take as much.
+//! Memory that candle's products need besides the weights. Compiled without candle too, so that the emulator can
+//! reserve the same amounts.
 
 use candle_core::quantized::GgmlDType;
 
 use crate::driver::Inputs;
 
-/// What a row of inputs is filled up to, in numbers: `MATRIX_ROW_PADDING` of candle and llama.cpp.
+/// Input rows are padded to a multiple of this many elements: `MATRIX_ROW_PADDING` of candle and llama.cpp.
 pub(crate) const PADDING: usize = 512;
-/// Bytes of 32 inputs for few rows: two halves and the numbers.
+/// Bytes of 32 inputs for few rows: two halves and 32 bytes of numbers.
 const FEW_BLOCK: usize = 36;
-/// Bytes of 128 inputs for many rows: four scales of four bytes and the numbers.
+/// Bytes of 128 inputs for many rows: four scales of four bytes and 128 bytes of numbers.
 const MANY_BLOCK: usize = 144;
-/// Blocks that a product of many rows may read behind its inputs.
+/// Blocks that a product of many rows may read after the end of its inputs.
 const MANY_BEHIND: usize = 128;
-/// Bytes of a product's partial tiles: 128 x 128 numbers for each of at most 256 multiprocessors.
+/// Bytes of a product's partial tiles: 128 x 128 f32 for each of at most 256 multiprocessors.
 pub(crate) const WORKSPACE: usize = 256 * 128 * 128 * 4;
 
-/// Bytes of `count` quantised inputs of `cols` numbers.
+/// Bytes of `count` quantised input rows of `cols` elements.
 pub(crate) fn input_bytes(form: Inputs, count: usize, cols: usize) -> usize {
     let padded = cols.next_multiple_of(PADDING);
     match form {
@@ -24,7 +25,7 @@ pub(crate) fn input_bytes(form: Inputs, count: usize, cols: usize) -> usize {
     }
 }
 
-/// Bytes that must be there behind weights of `kind`.
+/// Bytes of padding that must follow weights of `kind`.
 pub(crate) fn behind(kind: GgmlDType) -> usize {
     PADDING / kind.block_size() * kind.type_size()
 }

@@ -1,33 +1,33 @@
-//! [`CapturedGraph`]: launches that are asked for once and run again and again, as one: on a GPU a CUDA graph.
+//! [`CapturedGraph`]: launches that are captured once and replayed as one; a CUDA graph on a GPU.
 
-use crate::driver::Recording;
+use crate::driver::Capture;
 use crate::{Device, DeviceError};
 
-/// A run of launches, with everything that they work on.
+/// Captured launches and all buffers that they use.
 pub struct CapturedGraph<T> {
-    // Given back before the device.
-    recording: Box<dyn Recording>,
-    /// Owns every buffer of the launches.
+    // Dropped before the device.
+    recording: Box<dyn Capture>,
+    /// Owner of all buffers of the launches.
     work: T,
     _device: Device,
 }
 
 impl<T: Sync + 'static> CapturedGraph<T> {
-    /// Records what `run` asks of the device with the buffers of `work`, which does none of it yet; memory can neither be taken, written nor read
-    /// meanwhile.
+    /// Captures the launches of `run` on the buffers of `work` without running them. `run` can neither allocate nor
+    /// copy memory.
     ///
     /// # Errors
-    /// Those of `run`, or when the device cannot record it.
+    /// Those of `run`, or of the device if it cannot capture the launches.
     pub fn new(
         device: &Device,
         mut work: T,
         run: fn(&Device, &mut T) -> Result<(), DeviceError>,
     ) -> Result<Self, DeviceError> {
         let driver = device.driver();
-        driver.begin_recording()?;
+        driver.begin_capture()?;
         let ran = run(device, &mut work);
-        // Ended whatever came of it, so that the device goes on.
-        let recording = driver.end_recording();
+        // End the capture also after an error, so that the device stays usable.
+        let recording = driver.end_capture();
         ran?;
         Ok(Self {
             recording: recording?,
@@ -36,19 +36,19 @@ impl<T: Sync + 'static> CapturedGraph<T> {
         })
     }
 
-    /// Runs all of it once more, after everything that was asked for before.
+    /// Replays all launches, after all work submitted before.
     pub fn run(&self) -> Result<(), DeviceError> {
-        // SAFETY: every launch was asked for with buffers of `work`, since `run` has none of its own and could make none while it was recorded;
-        // nobody can take them out of it, so that they are where they were.
+        // SAFETY: every launch uses buffers of `work` only, because `run` captures no environment and cannot allocate
+        // during a capture. No caller can remove a buffer from `work`, so all addresses are still valid.
         unsafe { self.recording.run() }
     }
 
-    /// What the launches work on.
+    /// The buffers of the launches.
     pub fn work(&self) -> &T {
         &self.work
     }
 
-    /// Gives back what the launches worked on, to be recorded anew.
+    /// Returns the buffers of the launches, to capture a new graph.
     pub fn into_work(self) -> T {
         self.work
     }

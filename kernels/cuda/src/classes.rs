@@ -1,4 +1,4 @@
-//! One new token over classes, rows that several tokens share: `device/class_attention.cu`.
+//! Decode attention of one new token over classes (rows that several tokens share): `device/class_attention.cu`.
 
 use half::f16;
 use kept_kernels::{HeadShape, Scale};
@@ -6,7 +6,7 @@ use kept_kernels::{HeadShape, Scale};
 use crate::driver::{Address, Geometry};
 use crate::{Angles, Buffer, Device, DeviceError, KeptRows, RowKind};
 
-/// Attention of one row over the entries of each kv head.
+/// Decode attention of one row over the entries of each KV head.
 pub struct ClassAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
@@ -24,17 +24,17 @@ pub struct ClassAttention<'a> {
     pub rows: &'a Buffer<u32>,
     /// `[kv_heads, capacity]`: the class of each entry.
     pub classes: &'a Buffer<u32>,
-    /// `[kv_heads, capacity]`: factor on the class's key of each entry.
+    /// `[kv_heads, capacity]`: each entry's factor on its class's key.
     pub lengths: &'a Buffer<f32>,
     /// `[kv_heads]`: entries of each head.
     pub entries: &'a Buffer<u32>,
     /// Row stride of the tables.
     pub capacity: usize,
-    /// `Some`: the keys are stored before RoPE, and an entry's rank is its own number.
+    /// Set if the keys are stored before RoPE; the rank of an entry is its index.
     pub angles: Option<Angles<'a>>,
 }
 
-/// All memory of [`Device::class_attention`].
+/// Scratch of [`Device::class_attention`].
 pub struct ClassScratch {
     /// `[q_heads, max_entries]`
     probabilities: Buffer<f32>,
@@ -48,11 +48,11 @@ pub struct ClassScratch {
     splits: usize,
 }
 
-/// Shortest share of the classes that a block takes.
+/// The fewest classes of a split.
 const ROWS_EACH: usize = 64;
 
 impl ClassScratch {
-    /// Room for `max_rows` classes and `max_entries` entries in every kv head.
+    /// For up to `max_rows` classes and `max_entries` entries per KV head.
     pub fn new(
         device: &Device,
         shape: HeadShape,
@@ -75,7 +75,7 @@ impl ClassScratch {
         })
     }
 
-    /// `[q_heads, stride]`: probability of each entry in the last call; what lies beyond a head's entries is left over.
+    /// `[q_heads, stride]`: probability of each entry in the last call. Elements after a head's entries are stale.
     pub fn probabilities(&self) -> &Buffer<f32> {
         &self.probabilities
     }
@@ -85,12 +85,12 @@ impl ClassScratch {
         self.max_entries
     }
 
-    /// Classes that a head may have.
+    /// The most classes of a head.
     pub fn rows(&self) -> usize {
         self.max_rows
     }
 
-    /// Bytes held.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.probabilities.bytes() + self.mass.bytes() + self.parts.bytes()
     }
@@ -127,14 +127,15 @@ struct Parameters {
 }
 
 impl Device {
-    /// Writes `out [q_heads, head_dim]`, and the probabilities into `scratch`.
+    /// Writes `out [q_heads, head_dim]`, and the probabilities to `scratch`.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     ///
     /// # Safety
-    /// On the device, rows and entries are at least 1 and within what the scratch and the tables have room for, slots within the kept
-    /// rows, each entry's class is one of its head's, and its number a position of the angles.
+    /// On the device, rows and entries are at least 1 and within the capacities of the scratch and the tables, slots
+    /// lie within the kept rows, the class of each entry belongs to the entry's head, and its index is a position of
+    /// the angle tables.
     pub unsafe fn class_attention(
         &self,
         task: &ClassAttention<'_>,
@@ -203,7 +204,7 @@ impl Device {
         let threads = (dim as u32).next_multiple_of(32);
         let values = geometry([scratch.splits, heads, 1], threads, 0);
         let sum = geometry([heads, 1, 1], threads, 0);
-        // SAFETY: lengths were checked; for what lies on the device the caller answers.
+        // SAFETY: lengths were checked; the caller answers for device values.
         unsafe {
             self.launch("class_logits", logits, &parameters)?;
             self.launch("class_mass", mass, &parameters)?;

@@ -1,4 +1,4 @@
-//! One new token over the rows that a compact cache holds: `device/decode_attention.cu`.
+//! Decode attention of one new token over the rows of a compact KV cache: `device/decode_attention.cu`.
 
 use half::f16;
 use kept_kernels::{HeadShape, Scale};
@@ -11,22 +11,22 @@ use crate::{
     Angles, Buffer, Device, DeviceError, Indices, KeptRows, RowInputs, ScaleParameters, supported,
 };
 
-/// Query heads that pass over a row together.
+/// Query heads that a block computes in one pass over the rows.
 const HEADS_OF_BLOCK: usize = 16;
-/// Shortest share of the rows that a block takes: below, combining the parts costs more than the block saves.
+/// The fewest rows of a split: with fewer, combining the parts costs more than the extra block saves.
 const ROWS_EACH: usize = 256;
-/// Blocks wanted for each multiprocessor.
+/// Target number of blocks per multiprocessor.
 const BLOCKS_EACH: usize = 2;
 
-/// Keys that are stored before RoPE, and where each stands.
+/// Ranks of keys that are stored before RoPE.
 pub struct Ranks<'a> {
-    /// `[slots]`; positions that the angles reach.
+    /// `[slots]`; positions within the angle tables.
     pub ranks: &'a Buffer<u32>,
-    /// By rank.
+    /// Angles by rank.
     pub angles: Angles<'a>,
 }
 
-/// Attention of one row over `rows[h]` rows of each kv head.
+/// Decode attention of one row over `rows[h]` rows of each KV head.
 pub struct DecodeAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
@@ -36,19 +36,20 @@ pub struct DecodeAttention<'a> {
     pub queries: &'a Buffer<f16>,
     /// Kept keys.
     pub keys: &'a KeptRows,
-    /// Kept values, of the same kind.
+    /// Kept values, of the same type.
     pub values: &'a KeptRows,
     /// `[kv_heads]`: first slot of each head.
     pub first_rows: &'a Buffer<u32>,
-    /// `[kv_heads]`: filled slots of each head. They lie on the device and cannot be checked here: the caller answers for them.
+    /// `[kv_heads]`: filled slots of each head. These device values cannot be checked on the host: the caller answers
+    /// for them.
     pub rows: &'a Buffer<u32>,
-    /// `[slots]`: the row of each slot, from the narrow ones on the wide ones; `None`: slot i is row i, and no row is wide.
+    /// `[slots]`: the row of each slot, narrow rows before wide ones; `None`: slot i is row i, and no row is wide.
     pub places: Option<&'a Indices>,
-    /// `Some`: the keys are stored before RoPE.
+    /// Set if the keys are stored before RoPE.
     pub ranks: Option<Ranks<'a>>,
 }
 
-/// All memory of [`Device::decode_attention`].
+/// Scratch of [`Device::decode_attention`].
 pub struct DecodeScratch {
     /// `[splits, q_heads, head_dim]`
     parts: Buffer<f32>,
@@ -56,11 +57,11 @@ pub struct DecodeScratch {
     sums: Buffer<f32>,
     /// `[q_heads]`
     log_sum_exp: Buffer<f32>,
-    /// `[splits, q_heads, 2]`: of each part the largest logit and its slot.
+    /// `[splits, q_heads, 2]`: largest logit of each part, and its slot.
     best: Buffer<f32>,
-    /// `[kv_heads, blocks of a group]`: blocks that have ended; 0 between two calls.
+    /// `[kv_heads, blocks of a group]`: number of finished blocks; 0 between two calls.
     arrived: Buffer<u32>,
-    /// `[q_heads, max_rows]`: logits, then probabilities; empty where nobody wants them.
+    /// `[q_heads, max_rows]`: logits, then probabilities; empty if not requested.
     probabilities: Buffer<f32>,
     shape: HeadShape,
     max_rows: usize,
@@ -68,7 +69,7 @@ pub struct DecodeScratch {
 }
 
 impl DecodeScratch {
-    /// For up to `max_rows` rows in a kv head; with room for their probabilities if a method wants to see them.
+    /// For up to `max_rows` rows per KV head; with `probabilities`, the scratch also receives their probabilities.
     pub fn new(
         device: &Device,
         shape: HeadShape,
@@ -92,8 +93,8 @@ impl DecodeScratch {
         })
     }
 
-    /// `[q_heads, stride]`: probability of each row in the last call; what lies beyond a head's rows is left over. Empty where they
-    /// were not asked for.
+    /// `[q_heads, stride]`: probability of each row in the last call. Elements after a head's rows are stale. Empty if
+    /// not requested.
     pub fn probabilities(&self) -> &Buffer<f32> {
         &self.probabilities
     }
@@ -103,7 +104,7 @@ impl DecodeScratch {
         self.max_rows
     }
 
-    /// Bytes held.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         let sums = self.sums.bytes() + self.log_sum_exp.bytes();
         let sums = sums + self.best.bytes() + self.arrived.bytes();
@@ -155,13 +156,13 @@ struct ProbabilitiesParameters {
 }
 
 impl Device {
-    /// Writes `out [q_heads, head_dim]`, and the probabilities into `scratch` if it has room for them.
+    /// Writes `out [q_heads, head_dim]`, and the probabilities to `scratch` if it was created for them.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     ///
     /// # Safety
-    /// On the device, each of `rows` is at least 1 and at most what the scratch was made for, its slots lie within the kept rows, and
+    /// On the device, each of `rows` is between 1 and the scratch's `max_rows`, its slots lie within the kept rows, and
     /// every rank is a position of the angle tables.
     pub unsafe fn decode_attention(
         &self,
@@ -182,7 +183,7 @@ impl Device {
             dim: dim as u32,
         };
         let kernel = kernel(task);
-        // SAFETY: lengths were checked; for what lies on the device the caller answers.
+        // SAFETY: lengths were checked; the caller answers for device values.
         unsafe {
             self.launch(&kernel, geometry, &parameters)?;
             let geometry = Geometry {
@@ -211,14 +212,15 @@ impl Device {
         }
     }
 
-    /// The same in one launch, of a token that is recorded: writes `out [q_heads, head_dim]`, and to `best [q_heads, 2]`, as bits, the largest
-    /// probability of each query head and its slot as a number. `out` still has to be rounded if heads are not made of 32s.
+    /// Decode attention in one launch, for a captured step: writes `out [q_heads, head_dim]`, and to `best [q_heads,
+    /// 2]` each query head's largest probability as bits and its slot as a number. `out` still needs
+    /// [`Device::step_inputs`] unless the head size is a multiple of 32.
     ///
     /// # Panics
-    /// When shapes do not fit, or keys are stored before RoPE.
+    /// When shapes do not match, or keys are stored before RoPE.
     ///
     /// # Safety
-    /// As [`Device::decode_attention`], whenever it runs.
+    /// As [`Device::decode_attention`], at every replay.
     pub(crate) unsafe fn step_attention(
         &self,
         task: &DecodeAttention<'_>,
@@ -238,11 +240,11 @@ impl Device {
             out: out.parameters(),
             ..parameters
         };
-        // SAFETY: lengths were checked; for what lies on the device the caller answers.
+        // SAFETY: lengths were checked; the caller answers for device values.
         unsafe { self.launch(&kernel(task), geometry, &parameters) }
     }
 
-    /// Checks shapes, `out` numbers of what is written among them.
+    /// Checks shapes (`out` is the length of the output) and prepares the launch.
     fn prepare(
         &self,
         task: &DecodeAttention<'_>,
@@ -299,9 +301,10 @@ impl Device {
             sin: turned.map_or(0, |r| r.angles.sin.address()),
             parts: scratch.parts.address(),
             part_sums: scratch.sums.address(),
-            logits: match scratch.probabilities.is_empty() {
-                true => 0,
-                false => scratch.probabilities.address(),
+            logits: if scratch.probabilities.is_empty() {
+                0
+            } else {
+                scratch.probabilities.address()
             },
             q_heads: heads as u32,
             kv_heads: shape.kv_heads as u32,
@@ -332,7 +335,7 @@ impl Device {
     }
 }
 
-/// The kernel's name.
+/// Name of the kernel.
 fn kernel(task: &DecodeAttention<'_>) -> String {
     let (kind, dim) = (task.keys.kind.name(), task.shape.head_dim);
     format!("decode_attention_{kind}_{dim}")

@@ -1,4 +1,4 @@
-//! [`Device`] and [`Buffer`]: memory with an owner, a type and a length, and kernels that are handed nothing else.
+//! [`Device`] and [`Buffer`]: device memory with an owner, a type and a length. Kernels receive only such buffers.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -9,25 +9,25 @@ use half::f16;
 use crate::DeviceError;
 use crate::driver::{Address, Driver, Facts, Geometry};
 
-/// Numbers that may lie on a device: any bytes are one of them.
+/// Element types of device buffers. Every bit pattern is a valid value.
 ///
 /// # Safety
-/// No padding, no invalid bytes.
+/// The type has no padding and no invalid bit patterns.
 pub unsafe trait Number: Copy + Send + Sync + 'static {}
-// SAFETY: plain numbers.
+// SAFETY: a plain number.
 unsafe impl Number for f32 {}
-// SAFETY: plain numbers.
+// SAFETY: a plain number.
 unsafe impl Number for f64 {}
-// SAFETY: plain numbers.
+// SAFETY: a plain number.
 unsafe impl Number for f16 {}
-// SAFETY: plain numbers.
+// SAFETY: a plain number.
 unsafe impl Number for u64 {}
-// SAFETY: plain numbers.
+// SAFETY: a plain number.
 unsafe impl Number for u32 {}
-// SAFETY: plain numbers.
+// SAFETY: a plain number.
 unsafe impl Number for u8 {}
 
-/// A GPU, or what stands for one. Cheap to clone; what it holds is given back with the last clone and buffer.
+/// A GPU, or a driver that stands in for one. Cheap to clone. The driver is released with the last clone and buffer.
 #[derive(Clone)]
 pub struct Device {
     driver: Arc<dyn Driver>,
@@ -39,7 +39,7 @@ impl Device {
         Self { driver }
     }
 
-    /// What runs its kernels.
+    /// The driver that runs the kernels.
     pub(crate) fn driver(&self) -> &dyn Driver {
         &*self.driver
     }
@@ -48,28 +48,28 @@ impl Device {
         self.driver.clone()
     }
 
-    /// What it is.
+    /// Name, compute capability and limits of the device.
     pub fn facts(&self) -> &Facts {
         self.driver.facts()
     }
 
-    /// Bytes that nobody has taken.
+    /// Bytes of device memory that are free.
     pub fn free_memory(&self) -> Result<u64, DeviceError> {
         self.driver.free_memory()
     }
 
-    /// Room for `length` numbers; what is in it is not said.
+    /// Allocates `length` uninitialised elements in device memory.
     pub fn alloc_uninit<T: Number>(&self, length: usize) -> Result<Buffer<T>, DeviceError> {
         self.alloc_uninit_in(MemorySpace::Device, length)
     }
 
-    /// Room for `length` numbers, there; what is in it is not said.
+    /// Allocates `length` uninitialised elements in `space`.
     pub fn alloc_uninit_in<T: Number>(
         &self,
         space: MemorySpace,
         length: usize,
     ) -> Result<Buffer<T>, DeviceError> {
-        // A buffer without an address could not be told from none.
+        // An allocation of 0 bytes has no address of its own.
         let bytes = (length * size_of::<T>()).max(size_of::<T>());
         let address = match space {
             MemorySpace::Device => self.driver.allocate(bytes)?,
@@ -88,29 +88,29 @@ impl Device {
         })
     }
 
-    /// `length` zeros.
+    /// Allocates `length` elements, all 0.
     pub fn zeros<T: Number>(&self, length: usize) -> Result<Buffer<T>, DeviceError> {
         let mut buffer = self.alloc_uninit(length)?;
         buffer.clear()?;
         Ok(buffer)
     }
 
-    /// A copy of `numbers`.
+    /// Allocates a buffer and uploads `numbers` to it.
     pub fn copy_of<T: Number>(&self, numbers: &[T]) -> Result<Buffer<T>, DeviceError> {
         let mut buffer = self.alloc_uninit(numbers.len())?;
         buffer.write(0, numbers)?;
         Ok(buffer)
     }
 
-    /// Waits for everything that was asked for.
+    /// Waits for all work submitted so far.
     pub fn wait(&self) -> Result<(), DeviceError> {
         self.driver.wait()
     }
 
-    /// Runs a kernel.
+    /// Launches the kernel `name`.
     ///
     /// # Safety
-    /// As [`Driver::launch`]; `P` is laid out as the kernel's own struct.
+    /// As [`Driver::launch`]; `P` has the layout of the kernel's parameter struct.
     pub(crate) unsafe fn launch<P: Copy>(
         &self,
         name: &str,
@@ -126,7 +126,7 @@ impl Device {
                 blocks: too_many,
             });
         }
-        // SAFETY: a live struct; its padding is never looked at, only passed on.
+        // SAFETY: a live struct; its padding is only copied, never interpreted.
         let bytes = unsafe {
             std::slice::from_raw_parts(std::ptr::from_ref(parameters).cast::<u8>(), size_of::<P>())
         };
@@ -135,17 +135,17 @@ impl Device {
     }
 }
 
-/// Whose memory a buffer lies in.
+/// The memory that a buffer is allocated in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MemorySpace {
-    /// The device's own.
+    /// Device memory.
     #[default]
     Device,
-    /// The host's, pinned: kernels reach it as they reach the device's own, at the speed of the bus between.
+    /// Pinned host memory. Kernels access it like device memory, at the speed of the bus.
     Host,
 }
 
-/// What was allocated, and is given back when nobody has a part of it any more.
+/// One allocation. It is freed when no buffer shares it any more.
 pub(crate) struct Memory {
     address: Address,
     bytes: usize,
@@ -155,7 +155,7 @@ pub(crate) struct Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: allocated there with as many, and nobody else has it.
+        // SAFETY: allocated in this space with this length, and no buffer shares it any more.
         unsafe {
             match self.space {
                 MemorySpace::Device => self.driver.free(self.address, self.bytes),
@@ -165,7 +165,7 @@ impl Drop for Memory {
     }
 }
 
-/// Numbers on a device.
+/// A typed range of device memory or pinned host memory.
 pub struct Buffer<T: Number> {
     address: Address,
     length: usize,
@@ -174,17 +174,17 @@ pub struct Buffer<T: Number> {
 }
 
 impl<T: Number> Buffer<T> {
-    /// Numbers in it.
+    /// Number of elements.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether the buffer has no elements.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Bytes of the device's memory: none where it lies in the host's.
+    /// Bytes of device memory: 0 for a buffer in pinned host memory.
     pub fn bytes(&self) -> u64 {
         match self.memory.space {
             MemorySpace::Device => (self.length * size_of::<T>()) as u64,
@@ -192,17 +192,17 @@ impl<T: Number> Buffer<T> {
         }
     }
 
-    /// Bytes of the host's memory.
+    /// Bytes of pinned host memory: 0 for a buffer in device memory.
     pub fn host_bytes(&self) -> u64 {
         (self.length * size_of::<T>()) as u64 - self.bytes()
     }
 
-    /// Where it lies; for a kernel's parameters.
+    /// Address of the first element, for kernel parameters.
     pub(crate) fn address(&self) -> Address {
         self.address
     }
 
-    /// What it is a part of.
+    /// The allocation that this buffer is a part of.
     pub(crate) fn memory(&self) -> Arc<Memory> {
         self.memory.clone()
     }
@@ -220,10 +220,10 @@ impl<T: Number> Buffer<T> {
         &*self.memory.driver
     }
 
-    /// Another name for a part of it: what is written to one is seen in the other, in the order that it was asked for.
+    /// A second buffer over `range` of this one. Both see each other's writes, in submission order.
     ///
     /// # Panics
-    /// When there is no such part.
+    /// When `range` exceeds the buffer.
     pub fn share(&self, range: Range<usize>) -> Self {
         Self {
             address: self.part(&range),
@@ -233,9 +233,9 @@ impl<T: Number> Buffer<T> {
         }
     }
 
-    /// Sets all of it to 0.
+    /// Sets all elements to 0.
     pub fn clear(&mut self) -> Result<(), DeviceError> {
-        // SAFETY: all of what was allocated.
+        // SAFETY: exactly the buffer's own range.
         unsafe {
             let bytes = self.length * size_of::<T>();
             if bytes == 0 {
@@ -245,10 +245,10 @@ impl<T: Number> Buffer<T> {
         }
     }
 
-    /// Copies `numbers` to `first..`.
+    /// Uploads `numbers` to `first..`.
     ///
     /// # Panics
-    /// When they do not fit.
+    /// When they exceed the buffer.
     pub fn write(&mut self, first: usize, numbers: &[T]) -> Result<(), DeviceError> {
         let to = self.part(&(first..first + numbers.len()));
         if numbers.is_empty() {
@@ -262,30 +262,30 @@ impl<T: Number> Buffer<T> {
         }
     }
 
-    /// [`Buffer::write`] of numbers that are given as bytes.
+    /// [`Buffer::write`] with the elements as bytes.
     ///
     /// # Panics
-    /// When they do not fit, or are no whole numbers.
+    /// When they exceed the buffer, or are not a whole number of elements.
     pub fn write_bytes(&mut self, first: usize, bytes: &[u8]) -> Result<(), DeviceError> {
         assert!(bytes.len().is_multiple_of(size_of::<T>()), "whole numbers");
         let to = self.part(&(first..first + bytes.len() / size_of::<T>()));
         if bytes.is_empty() {
             return Ok(());
         }
-        // SAFETY: any bytes are a `T`, and the range was checked.
+        // SAFETY: any bytes are a valid `T`, and the range was checked.
         unsafe { self.driver().upload(to, bytes) }
     }
 
-    /// Copies `first..` to `numbers`, after everything that was asked for before.
+    /// Downloads `first..` to `numbers`, after all work submitted so far.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When the buffer has fewer elements.
     pub fn read(&self, first: usize, numbers: &mut [T]) -> Result<(), DeviceError> {
         let from = self.part(&(first..first + numbers.len()));
         if numbers.is_empty() {
             return Ok(());
         }
-        // SAFETY: any bytes are a `T`, and the range was checked.
+        // SAFETY: any bytes are a valid `T`, and the range was checked.
         unsafe {
             let bytes = std::slice::from_raw_parts_mut(
                 numbers.as_mut_ptr().cast::<u8>(),
@@ -295,18 +295,18 @@ impl<T: Number> Buffer<T> {
         }
     }
 
-    /// All of it, on the host.
+    /// Downloads the whole buffer.
     pub fn to_vec(&self) -> Result<Vec<T>, DeviceError> {
-        // SAFETY: any bytes are a `T`, zeros too.
+        // SAFETY: any bytes are a valid `T`, zeros too.
         let mut numbers = vec![unsafe { std::mem::zeroed() }; self.length];
         self.read(0, &mut numbers)?;
         Ok(numbers)
     }
 
-    /// Copies `range` of `from` to `first..` of this.
+    /// Copies `range` of `from` to `first..` of this buffer, on the device.
     ///
     /// # Panics
-    /// When it does not fit.
+    /// When either range exceeds its buffer.
     pub fn copy_from(
         &mut self,
         first: usize,
@@ -324,7 +324,7 @@ impl<T: Number> Buffer<T> {
                 || from.part(&range) + bytes as u64 <= to,
             "parts that overlap are not copied onto each other"
         );
-        // SAFETY: both were checked, and do not overlap.
+        // SAFETY: both ranges were checked, and do not overlap.
         unsafe { self.driver().copy(to, from.part(&range), bytes) }
     }
 }

@@ -1,22 +1,22 @@
-//! Where kernels run: a GPU behind NVIDIA's driver, or the emulator. Memory is a number there, and kernels have names;
-//! what is safe to do with both is [`crate::Device`]'s business.
+//! The driver interface: NVIDIA's driver or the emulator. At this level memory is an address and a kernel is a name;
+//! [`crate::Device`] makes their use safe.
 
 use candle_core::quantized::GgmlDType;
 
 use crate::DeviceError;
 
-/// What a device is and what it has.
+/// Properties and limits of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// Its name, for people.
+    /// Name, to show to users.
     pub name: String,
     /// Compute capability times ten: 75 for Turing, 80 and 86 for Ampere, 89 for Ada, 90 for Hopper.
     pub capability: u32,
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessors: u32,
-    /// Bytes of shared memory that a block may ask for.
+    /// Bytes of shared memory that a block may request.
     pub shared_bytes: u32,
-    /// Bytes of memory in all.
+    /// Total bytes of device memory.
     pub memory: u64,
 }
 
@@ -27,15 +27,15 @@ pub struct Geometry {
     pub grid: [u32; 3],
     /// Threads, whole warps of 32.
     pub block: [u32; 3],
-    /// Bytes of shared memory of each block.
+    /// Bytes of shared memory per block.
     pub shared_bytes: u32,
 }
 
-/// The most blocks of a grid in each direction: the same for every GPU that there are kernels for.
+/// The most blocks of a grid in each dimension: the same for every GPU that the kernels are compiled for.
 pub const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
 impl Geometry {
-    /// The blocks of the first direction in which the grid has more than a GPU takes.
+    /// The number of blocks in the first dimension that exceeds [`MOST_BLOCKS`], if any.
     pub fn beyond_a_gpu(&self) -> Option<u32> {
         let each = self.grid.into_iter().zip(MOST_BLOCKS);
         each.into_iter()
@@ -43,59 +43,59 @@ impl Geometry {
     }
 }
 
-/// Memory of a device, by address.
+/// Address of device memory or of pinned host memory.
 pub type Address = u64;
 
-/// A device. Everything happens in the order it was asked for, but for copies of [`Driver::copy_async`] and
+/// A device. Operations take effect in call order, except copies of [`Driver::copy_async`] and
 /// [`Driver::prefetch_copy`].
 pub trait Driver: Send + Sync {
-    /// What it is.
+    /// Name, compute capability and limits of the device.
     fn facts(&self) -> &Facts;
 
-    /// Bytes that nobody has taken.
+    /// Bytes of device memory that are free.
     fn free_memory(&self) -> Result<u64, DeviceError>;
 
-    /// Takes memory; what is in it is not said.
+    /// Allocates uninitialised device memory.
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError>;
 
-    /// Gives memory back.
+    /// Frees device memory.
     ///
     /// # Safety
     /// `address` is from [`Driver::allocate`] with `bytes`, and is not used again.
     unsafe fn free(&self, address: Address, bytes: usize);
 
-    /// Takes memory of the host's that the device reaches by its address, slowly: pinned, and none of the device's own.
+    /// Allocates pinned host memory, which the device accesses through the bus. It takes no device memory.
     fn allocate_on_host(&self, bytes: usize) -> Result<Address, DeviceError>;
 
-    /// Gives memory of the host's back.
+    /// Frees pinned host memory.
     ///
     /// # Safety
     /// `address` is from [`Driver::allocate_on_host`] with `bytes`, and is not used again.
     unsafe fn free_on_host(&self, address: Address, bytes: usize);
 
-    /// Copies from the program's own memory.
+    /// Uploads from ordinary host memory.
     ///
     /// # Safety
     /// `to..to + from.len()` was allocated.
     unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError>;
 
-    /// Copies to the program's own memory, and waits for everything that was asked for before.
+    /// Downloads to ordinary host memory, after all work submitted so far.
     ///
     /// # Safety
     /// `from..from + to.len()` was allocated.
     unsafe fn download(&self, to: &mut [u8], from: Address) -> Result<(), DeviceError>;
 
-    /// Copies on the device, and between it and memory of [`Driver::allocate_on_host`].
+    /// Copies on the device, or between the device and memory of [`Driver::allocate_on_host`].
     ///
     /// # Safety
     /// Both ranges were allocated and do not overlap.
     unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError>;
 
-    /// Copies as [`Driver::copy`] does, beside what is asked for later: it begins after everything that was asked for before, copies of
-    /// this kind in their order.
+    /// Copies as [`Driver::copy`] does, concurrently with later work. The copy begins after all work submitted before
+    /// it; asynchronous copies run in their own order.
     ///
     /// # Safety
-    /// As [`Driver::copy`]; until the copy has ended neither memory is given back.
+    /// As [`Driver::copy`]; neither allocation is freed before the copy has ended.
     unsafe fn copy_async(
         &self,
         to: Address,
@@ -103,11 +103,11 @@ pub trait Driver: Send + Sync {
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError>;
 
-    /// Copies of [`Driver::prefetch_copy`] that are asked for from here on begin after everything that was asked for so far.
+    /// Later copies of [`Driver::prefetch_copy`] begin after all work submitted so far.
     fn order_prefetches(&self) -> Result<(), DeviceError>;
 
-    /// Copies as [`Driver::copy_async`] does, in an order of its own: after copies of this kind, and what [`Driver::order_prefetches`] said, but
-    /// not after work that was asked for since.
+    /// Copies as [`Driver::copy_async`] does, on a separate stream: after earlier prefetch copies and after the work
+    /// before the last [`Driver::order_prefetches`], but not after work submitted since.
     ///
     /// # Safety
     /// As [`Driver::copy_async`].
@@ -118,7 +118,7 @@ pub trait Driver: Send + Sync {
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError>;
 
-    /// Memory of [`Driver::allocate_on_host`] as the program reaches it.
+    /// Host pointer to memory of [`Driver::allocate_on_host`].
     fn reach(&self, address: Address) -> Result<*mut u8, DeviceError>;
 
     /// Sets bytes to 0.
@@ -127,11 +127,12 @@ pub trait Driver: Send + Sync {
     /// `address..address + bytes` was allocated.
     unsafe fn clear(&self, address: Address, bytes: usize) -> Result<(), DeviceError>;
 
-    /// Runs the kernel `name` over a grid with its parameters, a struct of plain numbers laid out as the kernel's own.
+    /// Runs the kernel `name` over a grid. `parameters` are the bytes of a plain struct in the layout of the kernel's
+    /// parameter struct.
     ///
     /// # Safety
-    /// The struct is the kernel's, every address in it is valid for what the kernel does with it over this grid, and nobody else
-    /// touches what it writes.
+    /// The struct is the kernel's, every address in it is valid for what the kernel does with it over this grid, and
+    /// nothing else accesses the memory that it writes.
     unsafe fn launch(
         &self,
         name: &str,
@@ -139,86 +140,88 @@ pub trait Driver: Send + Sync {
         parameters: &[u8],
     ) -> Result<(), DeviceError>;
 
-    /// From here on launches are noted and not run, until [`Driver::end_recording`]; nothing else may be asked for.
-    fn begin_recording(&self) -> Result<(), DeviceError>;
+    /// Begins a capture: launches are recorded instead of run until [`Driver::end_capture`]. No other operation is
+    /// allowed in between.
+    fn begin_capture(&self) -> Result<(), DeviceError>;
 
-    /// What was noted, as one piece of work.
-    fn end_recording(&self) -> Result<Box<dyn Recording>, DeviceError>;
+    /// Ends the capture and returns the recorded launches as one graph.
+    fn end_capture(&self) -> Result<Box<dyn Capture>, DeviceError>;
 
-    /// Products with quantised weights, where the device has them.
+    /// Products with quantised weights.
     fn products(&self) -> &dyn Products;
 
-    /// Waits for everything that was asked for.
+    /// Waits for all work submitted so far.
     fn wait(&self) -> Result<(), DeviceError>;
 }
 
-/// Launches that were noted. To be given back before the device.
-pub trait Recording: Send {
-    /// Runs them all, in their order.
+/// Captured launches (a CUDA graph). Drop it before the device.
+pub trait Capture: Send {
+    /// Replays all launches in order.
     ///
     /// # Safety
-    /// What was promised of each holds still.
+    /// The safety conditions of every captured launch still hold.
     unsafe fn run(&self) -> Result<(), DeviceError>;
 }
 
-/// A copy beside other work. To be given back before the device.
+/// An asynchronous copy. Drop it before the device.
 pub trait Copying: Send {
-    /// What is asked of the device from here on begins after the copy.
+    /// Later work on the device begins after this copy.
     fn before_the_rest(&self) -> Result<(), DeviceError>;
 
-    /// Waits for the copy.
+    /// Waits until the copy has ended.
     fn wait(&self) -> Result<(), DeviceError>;
 }
 
-/// How inputs are quantised before they meet weights: what a kernel for some kind of weights reads.
+/// Quantised format of product inputs, as the kernel for a type of weights reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Inputs {
-    /// For up to [`FEW`] rows, whatever the weights.
+    /// For up to [`FEW`] rows and any type of weights.
     Few,
-    /// For more, a scale for each block.
+    /// For more rows: one scale per block.
     Scales,
-    /// For more, a scale and a sum for each block.
+    /// For more rows: one scale and one sum per block.
     Sums,
-    /// For more, scales and parts of sums: Q2_K.
+    /// For more rows: scales and partial sums (Q2_K).
     PartSums,
 }
 
 /// One product: `out [inputs, rows] = inputs [inputs, cols] * weights [rows, cols]^T`.
 #[derive(Debug, Clone, Copy)]
 pub struct Product {
-    /// The kind of the weights.
+    /// Type of the weights.
     pub kind: GgmlDType,
-    /// The weights, and behind them room for as much as [`Products::behind`] says.
+    /// The weights, followed by at least [`Products::behind`] bytes of padding.
     pub weights: Address,
     /// Rows of the weights.
     pub rows: usize,
     /// Columns of the weights.
     pub cols: usize,
-    /// Inputs as [`Products::quantise`] left them.
+    /// Inputs quantised by [`Products::quantise`].
     pub inputs: Address,
-    /// How many.
+    /// Number of input rows.
     pub count: usize,
     /// `[count, rows]` f32.
     pub out: Address,
-    /// [`Products::workspace`] bytes.
+    /// Scratch memory of [`Products::workspace`] bytes.
     pub workspace: Address,
 }
 
-/// Products with quantised weights: not ours, but candle's.
+/// Products with quantised weights, implemented by candle's kernels.
 pub trait Products {
-    /// How `inputs` rows are to be quantised for weights of `kind`; `None` where there is no such product.
+    /// The format in which `inputs` rows must be quantised for weights of `kind`; `None` if the device has no product
+    /// for `kind`.
     fn wants(&self, kind: GgmlDType, inputs: usize) -> Option<Inputs>;
 
-    /// Bytes of `count` quantised inputs of `cols` numbers.
+    /// Bytes of `count` quantised input rows of `cols` elements.
     fn input_bytes(&self, form: Inputs, count: usize, cols: usize) -> usize;
 
-    /// Bytes that must be there behind weights of `kind`.
+    /// Bytes of padding that must follow weights of `kind`.
     fn behind(&self, kind: GgmlDType) -> usize;
 
-    /// Bytes that products of many rows need for themselves.
+    /// Bytes of scratch memory of a product of many rows.
     fn workspace(&self) -> usize;
 
-    /// Quantises `x [count, cols]` f32.
+    /// Quantises `x [count, cols]` (f32).
     ///
     /// # Safety
     /// `out` has [`Products::input_bytes`] bytes.
@@ -230,17 +233,17 @@ pub trait Products {
         out: Address,
     ) -> Result<(), DeviceError>;
 
-    /// Multiplies.
+    /// Computes the product.
     ///
     /// # Safety
-    /// Every address of the product is valid for its shape, and the inputs were quantised as [`Products::wants`] says.
+    /// Every address of the product is valid for its shape, and the inputs are in the format of [`Products::wants`].
     unsafe fn multiply(&self, product: &Product) -> Result<(), DeviceError>;
 }
 
-/// Rows up to which [`Inputs::Few`] are taken.
+/// The most input rows of [`Inputs::Few`].
 pub const FEW: usize = 8;
 
-/// Quantised weights that there are products with.
+/// Types of quantised weights that the device can multiply.
 pub const PRODUCT_KINDS: [GgmlDType; 10] = [
     GgmlDType::Q4_0,
     GgmlDType::Q4_1,

@@ -1,27 +1,27 @@
-//! A device that stands for another and does nothing but count: what would be taken of that one is known before any of it is.
+//! Dry run: a device that counts allocations instead of making them, to measure peak memory in advance.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::driver::{Address, Copying, Driver, Facts, Geometry, Products, Recording};
+use crate::driver::{Address, Capture, Copying, Driver, Facts, Geometry, Products};
 use crate::{Device, DeviceError};
 
-/// Counts what is allocated. Nothing is, so that any address will do: none is ever looked at.
+/// Counts allocations. Nothing is allocated, so that addresses are arbitrary and never dereferenced.
 struct DryRun {
     of: Arc<dyn Driver>,
-    /// Bytes that are held now.
+    /// Bytes held now.
     taken: AtomicU64,
-    /// The most that were held.
+    /// The most bytes held at once.
     most: AtomicU64,
 }
 
 impl Device {
-    /// A device as this one, of which nothing is ever taken and on which nothing runs.
+    /// A device with the facts of this one that allocates nothing and runs nothing.
     pub fn dry_run(&self) -> Device {
         Device::new(self.counting())
     }
 
-    /// The most bytes that `make` and what it makes would take of this device at once.
+    /// Peak device memory in bytes of `make` and its result.
     ///
     /// # Errors
     /// Those of `make`.
@@ -67,7 +67,7 @@ impl Driver for DryRun {
         let before = self.taken.fetch_add(bytes as u64, Ordering::Relaxed);
         let most = &self.most;
         most.fetch_max(before + bytes as u64, Ordering::Relaxed);
-        // No null, and aligned.
+        // Not null, and aligned.
         Ok((before + 256).next_multiple_of(256))
     }
 
@@ -100,7 +100,7 @@ impl Driver for DryRun {
         _from: Address,
         _bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
-        Err(self.only_asked("copying beside its work"))
+        Err(self.only_asked("asynchronous copies"))
     }
 
     fn order_prefetches(&self) -> Result<(), DeviceError> {
@@ -133,11 +133,11 @@ impl Driver for DryRun {
         Err(self.only_asked(name))
     }
 
-    fn begin_recording(&self) -> Result<(), DeviceError> {
+    fn begin_capture(&self) -> Result<(), DeviceError> {
         Err(self.only_asked("recording"))
     }
 
-    fn end_recording(&self) -> Result<Box<dyn Recording>, DeviceError> {
+    fn end_capture(&self) -> Result<Box<dyn Capture>, DeviceError> {
         Err(self.only_asked("recording"))
     }
 

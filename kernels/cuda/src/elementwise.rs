@@ -1,4 +1,4 @@
-//! The row-wise pieces of a layer: `device/elementwise.cu`.
+//! Row-wise operations of a layer: `device/elementwise.cu`.
 
 use half::f16;
 use kept_kernels::Pairing;
@@ -6,21 +6,21 @@ use kept_kernels::Pairing;
 use crate::driver::{Address, Geometry};
 use crate::{Buffer, Device, DeviceError, Indices, LayerRows};
 
-/// Angles of RoPE by position.
+/// Cosines and sines of RoPE by position.
 #[derive(Clone, Copy)]
 pub struct Angles<'a> {
     /// `[positions, rope_dim / 2]`
     pub cos: &'a Buffer<f32>,
     /// `[positions, rope_dim / 2]`
     pub sin: &'a Buffer<f32>,
-    /// Leading numbers of a row that are turned.
+    /// Leading elements of a row that are rotated.
     pub rope_dim: usize,
-    /// Which numbers form a pair.
+    /// Which elements form a pair.
     pub pairing: Pairing,
 }
 
 impl Angles<'_> {
-    /// Panics unless there are angles for `positions` positions, and heads of `dim` numbers have as many to turn.
+    /// Panics unless the tables cover `positions` positions and `rope_dim` fits heads of `dim` elements.
     pub(crate) fn check(&self, positions: usize, dim: usize) {
         let rope_dim = self.rope_dim;
         assert!(
@@ -39,32 +39,32 @@ impl Angles<'_> {
     }
 }
 
-/// Where projected heads stand in the text.
+/// Positions of projected rows.
 #[derive(Clone, Copy)]
 pub enum RowPositions<'a> {
-    /// One after another from here on.
+    /// Consecutive positions from this one on.
     From(usize),
     /// `[rows]` positions.
     At(&'a Indices),
 }
 
-/// Projected heads, to be made ready for attention.
+/// Projected heads, before bias, norm and RoPE.
 pub struct Heads<'a> {
     /// `[rows, heads, dim]`
     pub projected: &'a Buffer<f32>,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Heads.
+    /// Number of heads.
     pub heads: usize,
-    /// Numbers of a head.
+    /// Elements of a head.
     pub dim: usize,
-    /// `[heads * dim]`, added.
+    /// `[heads * dim]`, added first.
     pub bias: Option<&'a Buffer<f32>>,
-    /// `[dim]` and epsilon: each head is normed.
+    /// `[dim]` weights and epsilon of an RMSNorm of each head.
     pub norm: Option<(&'a Buffer<f32>, f32)>,
-    /// RoPE, if the layer has any.
+    /// RoPE, if the layer has it.
     pub angles: Option<Angles<'a>>,
-    /// Where the rows stand.
+    /// Positions of the rows.
     pub places: RowPositions<'a>,
 }
 
@@ -161,24 +161,24 @@ struct ArgmaxParameters {
     count: u32,
 }
 
-/// Threads of a row's block.
+/// Threads of a block.
 const THREADS: u32 = 256;
 
-/// The activation of a feed-forward.
+/// Activation of a feed-forward layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activation {
     /// x / (1 + exp(-x))
     Silu,
-    /// GELU by its tanh approximation.
+    /// GELU, tanh approximation.
     Gelu,
 }
 
 impl Device {
-    /// Norms each row of `x [rows, width]` by its root mean square and multiplies with `weight [width]`; writes it to `out`, adds it to
+    /// RMSNorm of each row of `x [rows, width]` with `weight [width]`; the result is written to `out`, added to
     /// `residual`, or both.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn rms_norm(
         &self,
         x: &Buffer<f32>,
@@ -209,14 +209,14 @@ impl Device {
             block: [THREADS, 1, 1],
             shared_bytes: THREADS / 32 * 4,
         };
-        // SAFETY: lengths were checked; what is written is borrowed for it.
+        // SAFETY: lengths were checked; everything that is written is borrowed mutably.
         unsafe { self.launch("rms_norm", geometry, &parameters) }
     }
 
-    /// Writes queries, `out [rows, heads, dim]`.
+    /// Applies bias, norm and RoPE, and writes queries to `out [rows, heads, dim]`.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn ready_queries(
         &self,
         task: &Heads<'_>,
@@ -235,10 +235,10 @@ impl Device {
         unsafe { self.ready(task, out.address(), (head_stride, row_stride, 0)) }
     }
 
-    /// Writes keys or values to the rows from `first` on of every head of a layer.
+    /// Applies bias, norm and RoPE, and writes keys or values to the rows from `first` on of every head of a layer.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn ready_rows(
         &self,
         task: &Heads<'_>,
@@ -258,7 +258,7 @@ impl Device {
     }
 
     /// # Safety
-    /// `out` has room for these strides.
+    /// `out` is large enough for these strides.
     unsafe fn ready(
         &self,
         task: &Heads<'_>,
@@ -312,14 +312,14 @@ impl Device {
             block: [128, 1, 1],
             shared_bytes: (4 * dim * size_of::<f32>()) as u32,
         };
-        // SAFETY: lengths were checked; for the rest the caller answers.
+        // SAFETY: lengths were checked; the caller answers for the rest.
         unsafe { self.launch("heads", geometry, &parameters) }
     }
 
-    /// Turns the first `rows` keys of every head back to before RoPE; row == position.
+    /// Undoes RoPE in the first `rows` keys of every head; row == position.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn unrotate(
         &self,
         keys: &mut LayerRows,
@@ -351,10 +351,10 @@ impl Device {
         unsafe { self.launch("unrotate", geometry, &parameters) }
     }
 
-    /// `gate [rows, width] = activation(gate) * up [rows, width]`; in both, row r begins at r times the stride.
+    /// `gate [rows, width] = activation(gate) * up [rows, width]`. In both, row r begins at r times the stride.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn activate(
         &self,
         activation: Activation,
@@ -383,14 +383,14 @@ impl Device {
             block: [THREADS, 1, 1],
             shared_bytes: 0,
         };
-        // SAFETY: lengths were checked; `gate` is borrowed for writing.
+        // SAFETY: lengths were checked; `gate` is borrowed mutably.
         unsafe { self.launch("activate", geometry, &parameters) }
     }
 
-    /// `x += y`, for the first `count` numbers.
+    /// `x += y`, for the first `count` elements.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When either buffer has fewer elements.
     pub fn add(
         &self,
         x: &mut Buffer<f32>,
@@ -409,7 +409,7 @@ impl Device {
     /// Adds `bias [width]` to each of the first `rows` rows of `x [rows, width]`.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When `x` has fewer rows.
     pub fn add_to_rows(
         &self,
         x: &mut Buffer<f32>,
@@ -446,14 +446,14 @@ impl Device {
             block: [THREADS, 1, 1],
             shared_bytes: 0,
         };
-        // SAFETY: lengths were checked; `x` is borrowed for writing.
+        // SAFETY: lengths were checked; `x` is borrowed mutably.
         unsafe { self.launch("sum", geometry, &parameters) }
     }
 
-    /// Writes to `place [1]` where the largest of `x` is, the first of several.
+    /// Writes the index of the largest element of `x` to `place [1]`; the first index on ties.
     ///
     /// # Panics
-    /// When `x` is empty or `place` is.
+    /// When `x` or `place` is empty.
     pub fn argmax(&self, x: &Buffer<f32>, place: &mut Buffer<u32>) -> Result<(), DeviceError> {
         assert!(!x.is_empty() && !place.is_empty(), "numbers and a place");
         let parameters = ArgmaxParameters {
@@ -466,15 +466,15 @@ impl Device {
             block: [1024, 1, 1],
             shared_bytes: 1024 * 8,
         };
-        // SAFETY: lengths were checked; `place` is borrowed for writing.
+        // SAFETY: lengths were checked; `place` is borrowed mutably.
         unsafe { self.launch("argmax", geometry, &parameters) }
     }
 
-    /// Writes to `out [heads, 2]` the largest of each head's first numbers of `x [heads, stride]`, and as a number where it is, the
-    /// first of several. `group` heads share a count of `counts`.
+    /// Writes to `out [heads, 2]` the largest of the first `counts[h / group]` elements of each head of `x [heads,
+    /// stride]` and its index as a number; the first index on ties.
     ///
     /// # Safety
-    /// On the device, counts are at least 1 and at most the stride, and there is one for each group.
+    /// On the device, each of `counts` is between 1 and the stride, and every group has one.
     pub(crate) unsafe fn best(
         &self,
         (x, stride): (&Buffer<f32>, usize),
@@ -498,7 +498,7 @@ impl Device {
             block: [THREADS, 1, 1],
             shared_bytes: THREADS * 8,
         };
-        // SAFETY: lengths were checked; for the counts the caller answers.
+        // SAFETY: lengths were checked; the caller answers for the counts.
         unsafe { self.launch("best", geometry, &parameters) }
     }
 }

@@ -1,8 +1,8 @@
-//! The emulator as a device: kernels run on the CPU, thread by thread, and memory is checked for what kernels must not do.
+//! The emulator as a device: kernels run on the CPU, thread by thread, with checks of their memory accesses.
 //!
-//! Memory begins as NaN (a kernel that reads what nobody wrote gives NaN), and stands between guards that are looked at when it is given
-//! back. Copies beside other work run as late as they may, or at once where a test says so: who relies on more than was promised is
-//! found out by one of the two.
+//! Memory is filled with NaN, so that a read of unwritten memory gives NaN. Guard bytes around each allocation are
+//! checked when it is freed. Asynchronous copies run as late as they may, or at once where a test requests it: code
+//! that relies on more than the interface promises fails in one of the two modes.
 
 mod async_copy;
 mod products;
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, Mutex};
 
-use crate::driver::{Address, Copying, Driver, Facts, Geometry, Products, Recording};
+use crate::driver::{Address, Capture, Copying, Driver, Facts, Geometry, Products};
 use crate::fault_injecting::{Meter, fault_injecting as meter};
 use crate::{Device, DeviceError};
 use async_copy::AsyncCopies;
@@ -19,9 +19,9 @@ use async_copy::AsyncCopies;
 type Kernel =
     unsafe extern "C" fn(*const c_void, usize, *const u32, *const u32, usize) -> *const c_char;
 
-/// Bytes before and behind every piece of memory.
+/// Guard bytes before and after every allocation.
 const GUARD: usize = 256;
-/// NaN as f32, as f16 and as f64.
+/// Byte of a NaN pattern in f32, f16 and f64.
 const POISON: u8 = 0x7F;
 
 macro_rules! kernels {
@@ -47,25 +47,25 @@ struct Emulated {
     facts: Facts,
     kernels: HashMap<&'static str, Kernel>,
     memory: Mutex<HashMap<Address, Held>>,
-    /// Launches that are noted and not run, while it records.
+    /// Launches of the capture in progress.
     recording: Mutex<Option<Vec<Launch>>>,
     async_copy: Arc<AsyncCopies>,
-    /// And those that go ahead of other work, in an order of their own.
+    /// Prefetch copies, which have an order of their own.
     ahead: Arc<AsyncCopies>,
-    /// Whether products take as much memory for themselves as a GPU's.
+    /// Whether products report the scratch memory of candle's kernels on a GPU.
     takes_as_candle: bool,
 }
 
-/// An allocation with its guards, by the address that was given.
+/// An allocation with its guards; the key in the map is the address behind the first guard.
 struct Held {
     words: Vec<u64>,
-    /// Of them what was asked for.
+    /// Bytes requested, without guards.
     bytes: usize,
-    /// Not the device's own.
+    /// Whether this is pinned host memory.
     on_host: bool,
 }
 
-/// A kernel with its geometry and its parameters, as aligned as the struct was.
+/// A kernel with its geometry and its parameters, in words that keep their alignment.
 struct Launch {
     name: String,
     kernel: Kernel,
@@ -82,12 +82,12 @@ impl Launch {
         let (grid, block) = (self.geometry.grid.as_ptr(), self.geometry.block.as_ptr());
         let shared_bytes = self.geometry.shared_bytes as usize;
         let parameters = self.parameters.as_ptr().cast();
-        // SAFETY: as many bytes; the caller's promise for the kernel.
+        // SAFETY: `parameters` has this many bytes; the caller's promise for the kernel.
         let wrong = unsafe { (self.kernel)(parameters, self.bytes, grid, block, shared_bytes) };
         if wrong.is_null() {
             return Ok(());
         }
-        // SAFETY: a sentence of the emulator's, which lives as long as the program.
+        // SAFETY: a static string of the emulator.
         let wrong = unsafe { CStr::from_ptr(wrong) };
         Err(failed(device, &self.name, &wrong.to_string_lossy()))
     }
@@ -101,13 +101,13 @@ fn failed(device: &str, what: &str, reason: &str) -> DeviceError {
     }
 }
 
-/// Launches that were noted.
+/// Captured launches.
 struct Noted {
     device: String,
     launches: Vec<Launch>,
 }
 
-impl Recording for Noted {
+impl Capture for Noted {
     unsafe fn run(&self) -> Result<(), DeviceError> {
         for launch in &self.launches {
             // SAFETY: the caller's promise.
@@ -122,12 +122,12 @@ pub fn device(capability: u32, memory: u64) -> Device {
     fault_injecting(capability, memory).0
 }
 
-/// [`device`], and what is asked of it.
+/// [`device`] with a meter of its operations.
 pub fn fault_injecting(capability: u32, memory: u64) -> (Device, Meter) {
     meter(&Device::new(emulated(capability)), memory)
 }
 
-/// [`device`] whose copies beside other work run when they are asked for, and not when they are waited for.
+/// [`device`] whose asynchronous copies run when they are submitted instead of when they are waited for.
 pub fn hasty(capability: u32, memory: u64) -> Device {
     let emulated = emulated(capability);
     emulated.async_copy.run_at_once();
@@ -135,20 +135,21 @@ pub fn hasty(capability: u32, memory: u64) -> Device {
     meter(&Device::new(emulated), memory).0
 }
 
-/// [`fault_injecting`], of which is taken what is taken of a large GPU: for its many multiprocessors, and by products for themselves.
+/// [`fault_injecting`] with the memory consumption of a large GPU: 132 multiprocessors, and the scratch memory of
+/// candle's products.
 pub fn large(memory: u64) -> (Device, Meter) {
-    // An H100's or H200's.
+    // As an H100 or H200.
     let emulated = emulated_with(90, 132, true);
     meter(&Device::new(emulated), memory)
 }
 
-/// Without an end to its memory.
+/// An emulated device without a memory limit.
 fn emulated(capability: u32) -> Arc<Emulated> {
     emulated_with(capability, 4, false)
 }
 
 fn emulated_with(capability: u32, multiprocessors: u32, takes_as_candle: bool) -> Arc<Emulated> {
-    // What NVIDIA's programming guide lists for a block of each.
+    // Shared memory of a block per compute capability, from NVIDIA's programming guide.
     let shared_kib = match capability {
         75 => 64,
         80 => 163,
@@ -175,28 +176,28 @@ fn emulated_with(capability: u32, multiprocessors: u32, takes_as_candle: bool) -
     })
 }
 
-/// The names of all kernels, as a driver launches them.
+/// The names of all kernels, as passed to [`Driver::launch`].
 pub fn kernels() -> impl Iterator<Item = &'static str> {
     let names = KERNELS.iter();
     names.map(|(name, _)| name.trim_start_matches("emulated_"))
 }
 
 impl Emulated {
-    /// Whether an address is of the host's memory.
+    /// Whether an address lies in pinned host memory.
     fn holds_for_host(&self, address: Address) -> bool {
-        let memory = self.memory.lock().expect("nobody panics inside");
+        let memory = self.memory.lock().expect("no panic while locked");
         let mut host = memory.iter().filter(|(_, held)| held.on_host);
         host.any(|(first, held)| (*first..*first + held.bytes as u64).contains(&address))
     }
 
-    /// Memory between its guards.
+    /// Allocates memory between guards.
     fn hold(&self, bytes: usize, on_host: bool) -> Address {
         let mut words: Vec<u64> =
             vec![u64::from_ne_bytes([POISON; 8]); bytes.div_ceil(16) * 2 + 2 * GUARD / 8 + 2];
         let start = words.as_mut_ptr() as usize;
-        // As the driver does, every allocation begins at a multiple of 256; here of 16, which is what kernels rely on.
+        // The driver aligns allocations to 256 bytes; the emulator aligns to 16, which is what kernels rely on.
         let address = ((start + GUARD).next_multiple_of(16)) as Address;
-        self.memory.lock().expect("nobody panics inside").insert(
+        self.memory.lock().expect("no panic while locked").insert(
             address,
             Held {
                 words,
@@ -207,12 +208,12 @@ impl Emulated {
         address
     }
 
-    /// Gives memory back, if nobody wrote beside it.
+    /// Frees memory, and panics if a guard was overwritten.
     fn let_go(&self, address: Address, bytes: usize) {
         let held = self
             .memory
             .lock()
-            .expect("nobody panics inside")
+            .expect("no panic while locked")
             .remove(&address);
         let Held { words, .. } = held.expect("it was allocated");
         let memory = address..address + bytes as u64;
@@ -235,9 +236,9 @@ impl Emulated {
 }
 
 impl Emulated {
-    /// As a GPU: while it records, launches are all that may be asked for.
+    /// Refuses `what` during a capture, as a GPU does: only launches are allowed then.
     fn ready(&self, what: &str) -> Result<(), DeviceError> {
-        match &*self.recording.lock().expect("nobody panics inside") {
+        match &*self.recording.lock().expect("no panic while locked") {
             None => Ok(()),
             Some(_) => Err(failed(
                 &self.facts.name,
@@ -302,13 +303,13 @@ impl Driver for Emulated {
         from: Address,
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
-        self.ready("copying beside its work")?;
+        self.ready("asynchronous copies")?;
         // SAFETY: the caller's promise.
         Ok(Box::new(unsafe { self.async_copy.copy(to, from, bytes) }))
     }
 
     fn order_prefetches(&self) -> Result<(), DeviceError> {
-        // Everything that was asked for has been done.
+        // The emulator has finished all submitted work.
         self.ready("copying ahead of its work")
     }
 
@@ -349,7 +350,7 @@ impl Driver for Emulated {
             ));
         }
         let mut aligned = vec![0u64; parameters.len().div_ceil(8)];
-        // SAFETY: as many bytes.
+        // SAFETY: both have this many bytes.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 parameters.as_ptr(),
@@ -364,7 +365,7 @@ impl Driver for Emulated {
             parameters: aligned,
             bytes: parameters.len(),
         };
-        if let Some(noted) = &mut *self.recording.lock().expect("nobody panics inside") {
+        if let Some(noted) = &mut *self.recording.lock().expect("no panic while locked") {
             noted.push(launch);
             return Ok(());
         }
@@ -372,14 +373,14 @@ impl Driver for Emulated {
         unsafe { launch.run(&self.facts.name) }
     }
 
-    fn begin_recording(&self) -> Result<(), DeviceError> {
+    fn begin_capture(&self) -> Result<(), DeviceError> {
         self.ready("recording")?;
-        *self.recording.lock().expect("nobody panics inside") = Some(Vec::new());
+        *self.recording.lock().expect("no panic while locked") = Some(Vec::new());
         Ok(())
     }
 
-    fn end_recording(&self) -> Result<Box<dyn Recording>, DeviceError> {
-        let noted = self.recording.lock().expect("nobody panics inside").take();
+    fn end_capture(&self) -> Result<Box<dyn Capture>, DeviceError> {
+        let noted = self.recording.lock().expect("no panic while locked").take();
         let launches =
             noted.ok_or_else(|| failed(&self.facts.name, "recording", "it was not begun"))?;
         Ok(Box::new(Noted {

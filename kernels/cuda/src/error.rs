@@ -1,67 +1,67 @@
-//! What can go wrong with a device, in sentences for a person.
+//! Errors of a device, as sentences for users.
 
 use kept_kernels::format_bytes;
 
-/// Why a device could not do what it was asked.
+/// Why an operation on a device failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
-    /// Memory ran out.
+    /// The device is out of memory.
     #[error(
-        "the GPU {device} has {} left and {} more are needed; use a smaller budget, a smaller model or --device cpu",
+        "the GPU {device} has {} left and {} more are needed; use a smaller budget, a smaller model or the CPU",
         format_bytes(*free),
         format_bytes(*needed)
     )]
     OutOfMemory {
-        /// The GPU.
+        /// Name of the GPU.
         device: String,
-        /// Bytes asked for.
+        /// Bytes requested.
         needed: u64,
-        /// Bytes that were free.
+        /// Bytes free.
         free: u64,
     },
-    /// Memory of the computer, which a GPU copies to and from, ran out.
+    /// The host is out of memory for pinned allocations.
     #[error(
-        "the system refuses {} of memory that the GPU is to copy from; close other programs, or use a smaller budget or --device cpu",
+        "the system refuses {} of memory that the GPU is to copy from; close other programs, or use a smaller budget or the CPU",
         format_bytes(*needed)
     )]
     HostMemory {
-        /// Bytes asked for.
+        /// Bytes requested.
         needed: u64,
     },
-    /// A kernel could not be started, or ended wrongly.
-    #[error("the GPU {device} failed in {what}: {reason}; use --device cpu")]
+    /// A kernel could not be launched, or failed.
+    #[error("the GPU {device} failed in {what}: {reason}; use the CPU")]
     Failed {
-        /// The GPU.
+        /// Name of the GPU.
         device: String,
-        /// The kernel, or what else was asked.
+        /// The kernel or other operation.
         what: String,
-        /// What the driver said.
+        /// The driver's error message.
         reason: String,
     },
-    /// A kernel would run over more than a GPU can number.
+    /// A kernel's grid exceeds the limits of GPUs.
     #[error(
-        "{kernel} would take {blocks} blocks in a direction of its grid, more than a GPU has numbers for; read a shorter document or use --device cpu"
+        "{kernel} would take {blocks} blocks in a direction of its grid, more than a GPU has numbers for; read a shorter document or use the CPU"
     )]
     Grid {
-        /// The kernel.
+        /// Name of the kernel.
         kernel: String,
-        /// Blocks that were asked for.
+        /// Blocks that the launch would need.
         blocks: u32,
     },
-    /// There is no kernel for these heads.
+    /// No kernel for this head size.
     #[error(
-        "there is no CUDA kernel for heads of {head_dim} numbers (there are for {supported}); use --device cpu"
+        "there is no CUDA kernel for heads of {head_dim} numbers (there are for {supported}); use the CPU"
     )]
     HeadDim {
-        /// Numbers in a head of the model.
+        /// Head size of the model.
         head_dim: usize,
-        /// Those that are supported.
+        /// Supported head sizes.
         supported: &'static str,
     },
-    /// There is no product with such weights.
-    #[error("weights of kind {kind} cannot be multiplied on a GPU yet; use --device cpu")]
+    /// No product for this type of weights.
+    #[error("weights of kind {kind} cannot be multiplied on a GPU yet; use the CPU")]
     Kind {
-        /// Name of the kind.
+        /// Name of the type.
         kind: String,
     },
 }

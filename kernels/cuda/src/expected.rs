@@ -1,4 +1,5 @@
-//! What is asked of all keys and queries of a layer where no query looks at them: `device/expected.cu`, and `row_lengths` of `device/alike.cu`.
+//! Scores of keys and sums over queries that need no attention pass: `device/expected.cu`, and `row_lengths` of
+//! `device/alike.cu`.
 
 use std::ops::Range;
 
@@ -8,13 +9,13 @@ use crate::alike::LengthsParameters;
 use crate::driver::{Address, Geometry};
 use crate::{Buffer, Device, DeviceError, LayerRows, supported};
 
-/// Keys that one block adds up.
+/// Keys summed by one block.
 const KEYS_EACH: usize = 256;
-/// A sum of fewer numbers is no direction.
+/// A mean shorter than this has no direction.
 const NO_LENGTH: f64 = 1e-12;
-/// Numbers of the squares that sums of products are made of.
+/// Edge of the square tiles in which sums of products are computed.
 const SIDE: usize = 32;
-/// Rows of queries that a block has at a time.
+/// Query rows that a block loads at a time.
 const ROWS_AT_ONCE: usize = 64;
 
 /// `device/expected.cu`.
@@ -53,22 +54,22 @@ struct GramParameters {
     dim: u32,
 }
 
-/// All memory of [`Device::cosine_to_mean`], [`Device::bilinear_forms`] and [`Device::lengths`].
+/// Scratch of [`Device::cosine_to_mean`], [`Device::bilinear_forms`] and [`Device::lengths`].
 pub struct Asking {
-    /// `[shares, head_dim]`: sums of directions.
+    /// `[shares, head_dim]`: partial sums of key directions.
     shares: Buffer<f32>,
     /// `[head_dim]`
     linear: Buffer<f32>,
     /// `[head_dim, head_dim]`
     matrix: Buffer<f32>,
-    /// `[tokens]`: what comes out.
+    /// `[tokens]`: results.
     out: Buffer<f32>,
     tokens: usize,
     head_dim: usize,
 }
 
 impl Asking {
-    /// For heads of `head_dim` numbers in prompts of up to `tokens` tokens.
+    /// For heads of `head_dim` elements in prompts of up to `tokens` tokens.
     pub fn new(device: &Device, tokens: usize, head_dim: usize) -> Result<Self, DeviceError> {
         Ok(Self {
             shares: device.alloc_uninit(tokens.div_ceil(KEYS_EACH) * head_dim)?,
@@ -80,12 +81,12 @@ impl Asking {
         })
     }
 
-    /// Bytes held.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.shares.bytes() + self.linear.bytes() + self.matrix.bytes() + self.out.bytes()
     }
 
-    /// Panics unless there is room for so many of these rows.
+    /// Head size of `rows`. Panics unless the scratch fits `count` of them.
     fn check(&self, rows: &LayerRows, count: usize) -> Result<usize, DeviceError> {
         let (_, dim) = rows.heads();
         assert!(
@@ -98,18 +99,18 @@ impl Asking {
     }
 }
 
-/// Sums over a layer's queries, each `[q_heads, head_dim]`, and over the products of two of its numbers.
+/// Sums over a layer's queries, `[q_heads, head_dim]`, and over products of two elements of a query.
 pub struct QuerySums {
     /// `[q_heads, head_dim]`
     sums: Buffer<f64>,
-    /// `[q_heads, head_dim, head_dim]`: on the diagonal and below.
+    /// `[q_heads, head_dim, head_dim]`: lower triangle and diagonal.
     products: Option<Buffer<f64>>,
     q_heads: usize,
     head_dim: usize,
 }
 
 impl QuerySums {
-    /// Of no queries.
+    /// Sums of no queries; `products`: also sums of products.
     pub fn new(
         device: &Device,
         (q_heads, head_dim): (usize, usize),
@@ -126,21 +127,21 @@ impl QuerySums {
         })
     }
 
-    /// Bytes held.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.sums.bytes() + self.products.as_ref().map_or(0, Buffer::bytes)
     }
 
-    /// Whether there are sums of products.
+    /// Whether this includes sums of products.
     pub fn has_products(&self) -> bool {
         self.products.is_some()
     }
 
-    /// Adds what there is to `sums [q_heads, head_dim]` and `products [q_heads, head_dim, head_dim]`, which is empty where there are none, and forgets
-    /// it.
+    /// Adds the device's sums to `sums [q_heads, head_dim]` and `products [q_heads, head_dim, head_dim]` (empty without
+    /// products), and resets them to 0.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn take(&mut self, sums: &mut [f64], products: &mut [f64]) -> Result<(), DeviceError> {
         let parts = [
             (Some(&mut self.sums), sums),
@@ -166,7 +167,7 @@ impl Device {
     /// Adds the queries `rows` of `queries [.., q_heads, head_dim]` to `sums`.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When `queries` has fewer rows.
     pub fn add_queries(
         &self,
         queries: &Buffer<f16>,
@@ -184,9 +185,10 @@ impl Device {
             dim: sums.head_dim as u32,
         };
         let sides = sums.head_dim.div_ceil(SIDE);
-        let squares = match sums.has_products() {
-            true => sides * (sides + 1) / 2,
-            false => sides,
+        let squares = if sums.has_products() {
+            sides * (sides + 1) / 2
+        } else {
+            sides
         };
         let geometry = Geometry {
             grid: [
@@ -197,15 +199,15 @@ impl Device {
             block: [128, 1, 1],
             shared_bytes: (2 * ROWS_AT_ONCE * (SIDE + 1) * size_of::<f32>()) as u32,
         };
-        // SAFETY: lengths were checked; the sums are borrowed for writing.
+        // SAFETY: lengths were checked; the sums are borrowed mutably.
         unsafe { self.launch("gram", geometry, &parameters) }
     }
 
-    /// How far each of the first keys of a head points away from the others: minus its cosine with the mean direction of the first `document` keys,
-    /// `scores [..]`.
+    /// Negative cosine between each of the first keys of a head and the mean direction of its first `document` keys:
+    /// `scores [..]`. A high score marks a key unlike the others.
     ///
     /// # Panics
-    /// When there are no such keys.
+    /// When the head has fewer keys.
     pub fn cosine_to_mean(
         &self,
         keys: &LayerRows,
@@ -232,7 +234,7 @@ impl Device {
             block: [threads, 1, 1],
             shared_bytes: threads / 32 * size_of::<f32>() as u32,
         };
-        // SAFETY: there is room for as many shares.
+        // SAFETY: the scratch holds this many shares.
         unsafe { self.launch("direction_sums", geometry, &parameters) }?;
         let mut sums = vec![0.0f32; shares * dim];
         scratch.shares.read(0, &mut sums)?;
@@ -257,15 +259,16 @@ impl Device {
             count: scores.len() as u32,
             ..parameters
         };
-        // SAFETY: there is room for as many scores.
-        unsafe { self.launch("against", warps(scores.len()), &parameters) }?;
+        // SAFETY: the scratch holds this many scores.
+        unsafe { self.launch("cosine_to_direction", warps(scores.len()), &parameters) }?;
         scratch.out.read(0, scores)
     }
 
-    /// As [`kept_kernels::quadratic_forms`] of the keys `tokens` of a head: `linear . key + key^T matrix key`, `out [tokens]`.
+    /// As [`kept_kernels::quadratic_forms`], for the keys `tokens` of a head: `linear . key + key^T matrix key`, `out
+    /// [tokens]`.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn bilinear_forms(
         &self,
         keys: &LayerRows,
@@ -296,9 +299,10 @@ impl Device {
             count: out.len() as u32,
             dim: dim as u32,
         };
-        let (name, threads, lines) = match dim > 128 {
-            true => ("forms_wide", 64, 16),
-            false => ("forms", 128, 32),
+        let (name, threads, lines) = if dim > 128 {
+            ("bilinear_forms_wide", 64, 16)
+        } else {
+            ("bilinear_forms", 128, 32)
         };
         let keys_of_block = threads / 2;
         let geometry = Geometry {
@@ -306,15 +310,15 @@ impl Device {
             block: [threads as u32, 1, 1],
             shared_bytes: ((keys_of_block + lines) * (dim + 1) * size_of::<f32>()) as u32,
         };
-        // SAFETY: lengths were checked, and there is room for what comes out.
+        // SAFETY: lengths were checked, and the scratch holds this many results.
         unsafe { self.launch(name, geometry, &parameters) }?;
         scratch.out.read(0, out)
     }
 
-    /// How long the rows `which` of a head are, `lengths [which]`, never 0.
+    /// L2 norms of the rows `which` of a head, `lengths [which]`; never 0.
     ///
     /// # Panics
-    /// When there are no such rows.
+    /// When a row does not exist.
     pub fn lengths(
         &self,
         rows: &LayerRows,
@@ -331,13 +335,13 @@ impl Device {
             count: lengths.len() as u32,
             dim: dim as u32,
         };
-        // SAFETY: there is room for as many.
+        // SAFETY: the scratch holds this many lengths.
         unsafe { self.launch("row_lengths", warps(lengths.len()), &parameters) }?;
         scratch.out.read(0, lengths)
     }
 }
 
-/// A warp for each of `rows`, four in a block.
+/// One warp per row, four warps per block.
 pub(crate) fn warps(rows: usize) -> Geometry {
     Geometry {
         grid: [rows.div_ceil(4) as u32, 1, 1],

@@ -1,5 +1,5 @@
-//! A device that has as much memory as a test gives it, counts what is asked of it and fails when it is told to: before the emulator, or before
-//! a GPU, so that one test holds both to the same numbers.
+//! A device for tests that limits memory, counts operations and fails on request. It wraps the emulator or a GPU, so
+//! that one test checks both against the same numbers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 use candle_core::quantized::GgmlDType;
 
 use crate::driver::{
-    Address, Copying, Driver, Facts, Geometry, Inputs, Product, Products, Recording,
+    Address, Capture, Copying, Driver, Facts, Geometry, Inputs, Product, Products,
 };
 use crate::{Device, DeviceError};
 
-/// What a GPU says from its first failure on.
+/// Error message of a GPU after its first failure.
 const FAILED: &str = "unspecified launch failure";
 
-/// `device` with no more than `memory` bytes, and what is asked of it.
+/// `device` with at most `memory` bytes, and a meter of its operations.
 pub fn fault_injecting(device: &Device, memory: u64) -> (Device, Meter) {
     let fault_injecting = Arc::new(FaultInjecting {
         facts: Facts {
@@ -34,39 +34,39 @@ pub fn fault_injecting(device: &Device, memory: u64) -> (Device, Meter) {
     )
 }
 
-/// What has been asked of a device.
+/// Counters of a device's operations.
 #[derive(Clone)]
 pub struct Meter(Arc<Counts>);
 
 impl Meter {
-    /// The most bytes that were taken at once.
+    /// Peak device memory in bytes.
     pub fn most(&self) -> u64 {
         self.0.most.load(Ordering::Relaxed)
     }
 
-    /// Kernels that were started, products included.
+    /// Launched kernels, products included.
     pub fn launches(&self) -> u64 {
         self.0.launches.load(Ordering::Relaxed)
     }
 
-    /// How often memory was taken.
+    /// Number of allocations in device memory.
     pub fn allocations(&self) -> u64 {
         self.0.allocations.load(Ordering::Relaxed)
     }
 
-    /// How often a recording was run; its kernels are counted as started.
+    /// Number of graph replays; the kernels of a replay count as launches.
     pub fn runs(&self) -> u64 {
         self.0.runs.load(Ordering::Relaxed)
     }
 
-    /// Bytes that came from the host, and that went there.
+    /// Bytes uploaded, and bytes downloaded.
     pub fn copied(&self) -> (u64, u64) {
         let Counts { sent, brought, .. } = &*self.0;
         let [sent, brought] = [sent, brought].map(|bytes| bytes.load(Ordering::Relaxed));
         (sent, brought)
     }
 
-    /// The launch after so many more fails, and from then on everything does, as of a GPU.
+    /// The launch after `launches` more fails, and then every operation, as on a GPU.
     pub fn fails_after(&self, launches: u64) {
         let at = self.launches() + launches + 1;
         self.0.fails_at.store(at, Ordering::Relaxed);
@@ -75,7 +75,7 @@ impl Meter {
 
 #[derive(Default)]
 struct Counts {
-    /// Bytes that are taken now.
+    /// Bytes held now.
     taken: AtomicU64,
     most: AtomicU64,
     allocations: AtomicU64,
@@ -83,7 +83,7 @@ struct Counts {
     runs: AtomicU64,
     sent: AtomicU64,
     brought: AtomicU64,
-    /// The launch that fails, counted from 1; 0 for none.
+    /// Number of the launch that fails, from 1; 0 for none.
     fails_at: AtomicU64,
 }
 
@@ -97,11 +97,12 @@ impl Counts {
         fails_at > 0 && self.launches.load(Ordering::Relaxed) >= fails_at
     }
 
-    /// Refuses everything after a failure, as a GPU does.
+    /// Refuses every operation after a failure, as a GPU does.
     fn sound(&self, device: &str, what: &str) -> Result<(), DeviceError> {
-        match self.has_failed() {
-            true => Err(failed(device, what, FAILED)),
-            false => Ok(()),
+        if self.has_failed() {
+            Err(failed(device, what, FAILED))
+        } else {
+            Ok(())
         }
     }
 }
@@ -118,14 +119,14 @@ struct FaultInjecting {
     of: Arc<dyn Driver>,
     facts: Facts,
     counts: Arc<Counts>,
-    /// Where memory of the host's begins, and its bytes.
+    /// Addresses of pinned host allocations, and their bytes.
     on_host: Mutex<BTreeMap<Address, usize>>,
     records: AtomicBool,
-    /// Launches of the recording that is going on.
+    /// Launches of the capture in progress.
     noted: AtomicU64,
 }
 
-/// What an allocation is counted as: every device gives whole pieces of this and more.
+/// Bytes that an allocation counts as: devices round allocations up to at least a multiple of 16.
 fn pieces(bytes: usize) -> u64 {
     (bytes as u64).next_multiple_of(16)
 }
@@ -135,22 +136,21 @@ impl FaultInjecting {
         self.counts.sound(&self.facts.name, what)
     }
 
-    /// Whether an address is of the host's memory.
+    /// Whether an address lies in pinned host memory.
     fn is_on_host(&self, address: Address) -> bool {
-        let on_host = self.on_host.lock().expect("nobody panics inside");
+        let on_host = self.on_host.lock().expect("no panic while locked");
         let before = on_host.range(..=address).next_back();
         before.is_some_and(|(first, bytes)| address - first < *bytes as u64)
     }
 
-    /// A recording can take no memory: a GPU that gives it all the same would run with an address of before.
+    /// Refuses allocations during a capture: on a GPU that allows them, a replay would use a stale address.
     fn may_take(&self) -> Result<(), DeviceError> {
         self.sound("taking memory")?;
-        match self.records.load(Ordering::Relaxed) {
-            true => {
-                let why = "it cannot be recorded, and a recording is going on";
-                Err(failed(&self.facts.name, "taking memory", why))
-            }
-            false => Ok(()),
+        if self.records.load(Ordering::Relaxed) {
+            let why = "it cannot be recorded, and a recording is going on";
+            Err(failed(&self.facts.name, "taking memory", why))
+        } else {
+            Ok(())
         }
     }
 
@@ -165,7 +165,7 @@ impl FaultInjecting {
 }
 
 impl FaultInjecting {
-    /// What crosses between the host and the device beside its work is counted as of any other copy.
+    /// Counts an asynchronous copy between host and device like any other copy.
     fn count_copied(&self, (to, from): (Address, Address), bytes: usize) {
         match (self.is_on_host(from), self.is_on_host(to)) {
             (true, false) => count(&self.counts.sent, bytes),
@@ -213,13 +213,13 @@ impl Driver for FaultInjecting {
     fn allocate_on_host(&self, bytes: usize) -> Result<Address, DeviceError> {
         self.may_take()?;
         let address = self.of.allocate_on_host(bytes)?;
-        let mut on_host = self.on_host.lock().expect("nobody panics inside");
+        let mut on_host = self.on_host.lock().expect("no panic while locked");
         on_host.insert(address, bytes);
         Ok(address)
     }
 
     unsafe fn free_on_host(&self, address: Address, bytes: usize) {
-        let mut on_host = self.on_host.lock().expect("nobody panics inside");
+        let mut on_host = self.on_host.lock().expect("no panic while locked");
         on_host.remove(&address);
         // SAFETY: the caller's promise.
         unsafe { self.of.free_on_host(address, bytes) }
@@ -251,7 +251,7 @@ impl Driver for FaultInjecting {
         from: Address,
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
-        self.sound("copying beside its work")?;
+        self.sound("asynchronous copies")?;
         self.count_copied((to, from), bytes);
         // SAFETY: the caller's promise.
         unsafe { self.of.copy_async(to, from, bytes) }
@@ -295,18 +295,18 @@ impl Driver for FaultInjecting {
         unsafe { self.of.launch(name, geometry, parameters) }
     }
 
-    fn begin_recording(&self) -> Result<(), DeviceError> {
+    fn begin_capture(&self) -> Result<(), DeviceError> {
         self.sound("recording")?;
-        self.of.begin_recording()?;
+        self.of.begin_capture()?;
         self.noted.store(0, Ordering::Relaxed);
         self.records.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    fn end_recording(&self) -> Result<Box<dyn Recording>, DeviceError> {
+    fn end_capture(&self) -> Result<Box<dyn Capture>, DeviceError> {
         self.records.store(false, Ordering::Relaxed);
         Ok(Box::new(Run {
-            of: self.of.end_recording()?,
+            of: self.of.end_capture()?,
             launches: self.noted.load(Ordering::Relaxed),
             device: self.facts.name.clone(),
             counts: self.counts.clone(),
@@ -323,15 +323,15 @@ impl Driver for FaultInjecting {
     }
 }
 
-/// A recording whose launches are counted when it runs.
+/// A captured graph whose launches are counted at every replay.
 struct Run {
-    of: Box<dyn Recording>,
+    of: Box<dyn Capture>,
     launches: u64,
     device: String,
     counts: Arc<Counts>,
 }
 
-impl Recording for Run {
+impl Capture for Run {
     unsafe fn run(&self) -> Result<(), DeviceError> {
         count(&self.counts.runs, 1);
         count(&self.counts.launches, self.launches as usize);

@@ -1,26 +1,27 @@
-//! [`Indices`]: whole numbers on a device of which the largest is known on the host, so that what they point at can be checked there.
+//! [`Indices`]: indices on a device with an upper bound that the host knows, so that it can check the buffers they
+//! refer to.
 
 use crate::{Buffer, Device, DeviceError};
 
-/// Rows, positions, heads or slots that a kernel will look up.
+/// Rows, positions, heads or slots that a kernel uses as indices.
 pub struct Indices {
     buffer: Buffer<u32>,
-    /// One more than the largest that was ever written.
+    /// One more than the largest value ever written.
     end: usize,
 }
 
 impl Indices {
-    /// A copy of `numbers`.
+    /// Uploads `numbers`.
     pub fn new(device: &Device, numbers: &[u32]) -> Result<Self, DeviceError> {
         Ok(Self::known(device.copy_of(numbers)?, end(numbers)))
     }
 
-    /// Room for `count`, all of them 0.
+    /// Allocates `count` indices, all 0.
     pub fn zeros(device: &Device, count: usize) -> Result<Self, DeviceError> {
         Ok(Self::known(device.zeros(count)?, 1))
     }
 
-    /// Numbers that are on the device, or will be before a kernel looks, all of them below `end`.
+    /// Indices of a buffer whose values are all below `end` when a kernel reads them.
     pub(crate) fn known(buffer: Buffer<u32>, end: usize) -> Self {
         Self { buffer, end }
     }
@@ -28,33 +29,33 @@ impl Indices {
     /// Replaces `first..`.
     ///
     /// # Panics
-    /// When they do not fit.
+    /// When the numbers exceed the buffer.
     pub fn write(&mut self, first: usize, numbers: &[u32]) -> Result<(), DeviceError> {
         self.end = self.end.max(end(numbers));
         self.buffer.write(first, numbers)
     }
 
-    /// How many there are.
+    /// Number of indices.
     pub fn len(&self) -> usize {
         self.buffer.len()
     }
 
-    /// Whether there are none.
+    /// Whether the buffer has no indices.
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// One more than the largest.
+    /// One more than the largest value ever written.
     pub fn end(&self) -> usize {
         self.end
     }
 
-    /// Bytes on the device.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.buffer.bytes()
     }
 
-    /// The same room once more for `numbers` that it will hold before a kernel looks.
+    /// The same buffer, with the bound of `numbers`, which it will hold when a kernel reads it.
     pub(crate) fn again(&self, numbers: &[u32]) -> Self {
         Self::known(self.share(), end(numbers))
     }
@@ -63,7 +64,7 @@ impl Indices {
         &self.buffer
     }
 
-    /// The same numbers under another name.
+    /// A second handle to the buffer.
     pub(crate) fn share(&self) -> Buffer<u32> {
         self.buffer.share(0..self.buffer.len())
     }

@@ -1,4 +1,4 @@
-//! Rows on their way into the compact cache: `device/keep.cu`.
+//! Copies rows into the compact KV cache: `device/keep.cu`.
 
 use half::f16;
 
@@ -6,15 +6,15 @@ use crate::driver::{Address, Geometry};
 use crate::kept::RowsParameters;
 use crate::{Angles, Buffer, Device, DeviceError, Indices, KeptRows, LayerRows};
 
-/// Which rows are kept, in the order of their slots: head after head.
+/// The rows to keep, in slot order, head after head.
 pub struct Kept<'a> {
-    /// `[slots]`: the row of each.
+    /// `[slots]`: source row of each slot.
     pub positions: &'a Indices,
-    /// `[slots]`: its kv head.
+    /// `[slots]`: KV head of each slot.
     pub heads: &'a Indices,
-    /// `[slots]`: the row that it becomes; `None`: the one of its own number.
+    /// `[slots]`: target row of each slot; `None`: slot i is row i.
     pub targets: Option<&'a Indices>,
-    /// How many.
+    /// Number of slots.
     pub slots: usize,
 }
 
@@ -42,7 +42,7 @@ struct KeepParameters {
 }
 
 impl KeepParameters {
-    /// For `slots` rows of `target`, from nowhere.
+    /// For `slots` rows of `target`; the source is still to be set.
     fn to(target: &KeptRows, slots: usize) -> Self {
         let RowsParameters { data, scales, wide } = target.parameters();
         Self {
@@ -78,10 +78,10 @@ struct TurnParameters {
 }
 
 impl Device {
-    /// Copies rows of `source` to `target`, in its kind; with `unrotated` they are turned back to before RoPE first.
+    /// Copies rows of `source` to `target` in the target's type. With `unrotated`, RoPE is undone first.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn keep(
         &self,
         source: &LayerRows,
@@ -124,15 +124,15 @@ impl Device {
             neighbours: unrotated.map_or(0, |a| a.neighbours()),
             ..KeepParameters::to(target, slots)
         };
-        // SAFETY: lengths were checked, and how far the indices reach.
+        // SAFETY: lengths and the largest indices were checked.
         unsafe { self.launch_keep(&parameters) }
     }
 
-    /// Rounds wide rows of `rows` to narrow ones: of the first `count` pairs, `from` is the wide row and `to` the narrow one, whose numbers are
-    /// replaced.
+    /// Quantises wide rows of `rows` into narrow ones: for each of the first `count` pairs, wide row `from` overwrites
+    /// narrow row `to`.
     ///
     /// # Panics
-    /// When there are no such rows.
+    /// When a row does not exist.
     pub fn narrow(
         &self,
         rows: &mut KeptRows,
@@ -156,7 +156,7 @@ impl Device {
             turned: 1,
             ..KeepParameters::to(rows, count)
         };
-        // SAFETY: lengths were checked, and how far the indices reach.
+        // SAFETY: lengths and the largest indices were checked.
         unsafe { self.launch_keep(&parameters) }
     }
 
@@ -172,10 +172,10 @@ impl Device {
         unsafe { self.launch("keep", geometry, parameters) }
     }
 
-    /// Rotates each of `rows` rows by Hadamard's matrix: queries for rows of 4 bits.
+    /// Applies the Hadamard rotation to each of `rows` rows of halves: queries for q4_0 rows.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When the buffer has fewer rows.
     pub fn hadamard_halves(
         &self,
         x: &mut Buffer<f16>,
@@ -186,10 +186,11 @@ impl Device {
         self.hadamard((x.address(), 0), rows, dim)
     }
 
-    /// Rotates each of `rows` rows by Hadamard's matrix, which is its own inverse: attention over rows of 4 bits.
+    /// Applies the Hadamard rotation, which is its own inverse, to each of `rows` rows of f32: attention outputs over
+    /// q4_0 rows.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When the buffer has fewer rows.
     pub fn hadamard_numbers(
         &self,
         x: &mut Buffer<f32>,
@@ -217,7 +218,7 @@ impl Device {
             block: [128, 1, 1],
             shared_bytes: (4 * dim * size_of::<f32>()) as u32,
         };
-        // SAFETY: one of the two is there, and its length was checked.
+        // SAFETY: one of the two buffers is set, and its length was checked.
         unsafe { self.launch("hadamard_rows", geometry, &parameters) }
     }
 }

@@ -1,9 +1,9 @@
-//! [`KeptRows`]: keys or values of a compact cache on a device, in one of the types that a [`RowStore`] packs them in.
+//! [`KeptRows`]: keys or values of a compact KV cache on a device, in one of the types of a [`RowStore`].
 //!
 //! ```text
 //! f16          numbers [rows, head_dim] halves
-//! q8_0, q4_0   numbers [narrow, head_dim] bytes or nibbles, scales [narrow, head_dim / 32], and [wide, head_dim] halves: rows that stay
-//!              f16. Row i is a narrow one below `narrow`, and else the wide one i - narrow.
+//! q8_0, q4_0   numbers [narrow, head_dim] bytes or nibbles, scales [narrow, head_dim / 32], and f16 rows
+//!              [wide, head_dim] halves. Row i is narrow row i below `narrow`, and wide row i - narrow otherwise.
 //! ```
 
 use half::f16;
@@ -12,23 +12,22 @@ use kept_kernels::{CacheType, RowStore};
 use crate::driver::Address;
 use crate::{Buffer, Device, DeviceError};
 
-/// Numbers that share a scale in q8_0 and q4_0.
+/// Elements that share a scale in q8_0 and q4_0.
 const BLOCK: usize = 32;
 
-/// How the numbers of a kept row are stored.
+/// Storage type of a kept row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RowKind {
-    /// 16 bits each.
+    /// 16 bits per element.
     F16,
-    /// 8 bits each, and 16 for every 32.
+    /// 8 bits per element, and a 16-bit scale for every 32.
     Q8_0,
-    /// 4 bits each, and 16 for every 32; rotated by Hadamard's matrix.
+    /// 4 bits per element, and a 16-bit scale for every 32; rows are Hadamard-rotated.
     Q4_0,
 }
 
 impl RowKind {
-    /// The same as rows of the host's caches are stored, where a device has it: kernels compute with halves, so that it has none that are
-    /// more exact.
+    /// The row kind of a host cache type; `None` for a type that the kernels, which compute in f16, do not have.
     pub fn of(cache: CacheType) -> Option<Self> {
         match cache {
             CacheType::F32 => None,
@@ -50,7 +49,7 @@ impl RowKind {
         self.cache().name()
     }
 
-    /// As kernels know it: `store_row` of `device/store.cuh`.
+    /// Number of the kind in kernels: `store_row` of `device/store.cuh`.
     pub(crate) fn number(self) -> u32 {
         match self {
             Self::F16 => 0,
@@ -59,7 +58,7 @@ impl RowKind {
         }
     }
 
-    /// Bytes of the numbers of a row, without scales.
+    /// Bytes of a row without its scales.
     pub fn number_bytes(self, head_dim: usize) -> usize {
         match self {
             RowKind::F16 => 2 * head_dim,
@@ -68,7 +67,7 @@ impl RowKind {
         }
     }
 
-    /// Scales of a row.
+    /// Number of scales of a row.
     pub fn scales(self, head_dim: usize) -> usize {
         match self {
             RowKind::F16 => 0,
@@ -76,8 +75,8 @@ impl RowKind {
         }
     }
 
-    /// Takes a row of the host's apart, which has each scale before its numbers, and of nibbles the first half of a block in the low ones;
-    /// here pairs are neighbours.
+    /// Splits a host row into numbers and scales. The host stores each scale before its block, and the first half of a
+    /// q4_0 block in the low nibbles; on the device neighbouring elements share a byte.
     fn take_apart(self, row: &[u8], head_dim: usize, numbers: &mut Vec<u8>, scales: &mut Vec<f16>) {
         if self == Self::F16 {
             return numbers.extend_from_slice(row);
@@ -91,9 +90,12 @@ impl RowKind {
                 numbers.extend_from_slice(&body[..count]);
                 continue;
             }
-            let nibble = |i: usize| match i < BLOCK / 2 {
-                true => body[i] & 15,
-                false => body[i - BLOCK / 2] >> 4,
+            let nibble = |i: usize| {
+                if i < BLOCK / 2 {
+                    body[i] & 15
+                } else {
+                    body[i - BLOCK / 2] >> 4
+                }
             };
             numbers.extend(
                 (0..count)
@@ -104,7 +106,7 @@ impl RowKind {
     }
 }
 
-/// Keys or values of a compact cache: rows of all heads together.
+/// Keys or values of a compact KV cache: the rows of all heads.
 pub struct KeptRows {
     pub(crate) kind: RowKind,
     /// `[narrow, number_bytes]`
@@ -128,7 +130,7 @@ pub(crate) struct RowsParameters {
 }
 
 impl KeptRows {
-    /// Room for `rows` rows, none of them wide.
+    /// Allocates `rows` rows, none of them wide.
     pub fn new(
         device: &Device,
         kind: RowKind,
@@ -138,7 +140,7 @@ impl KeptRows {
         Self::with_wide(device, kind, (rows, 0), head_dim)
     }
 
-    /// Room for `narrow` rows of that kind and `wide` ones of f16.
+    /// Allocates `narrow` rows of `kind` and `wide` rows of f16.
     pub fn with_wide(
         device: &Device,
         kind: RowKind,
@@ -155,7 +157,7 @@ impl KeptRows {
         })
     }
 
-    /// The same rows under another name.
+    /// A second handle to the same rows.
     pub(crate) fn share(&self) -> Self {
         Self {
             kind: self.kind,
@@ -167,22 +169,22 @@ impl KeptRows {
         }
     }
 
-    /// Numbers of a row.
+    /// Elements of a row.
     pub(crate) fn head_dim(&self) -> usize {
         self.head_dim
     }
 
-    /// Rows that stay f16 beside those of a quantised kind.
+    /// Number of f16 rows in a quantised cache.
     pub(crate) fn wide_rows(&self) -> usize {
         self.wide.len() / self.head_dim
     }
 
-    /// Rows there is room for, wide ones included.
+    /// Number of rows, wide ones included.
     pub(crate) fn rows(&self) -> usize {
         self.narrow + self.wide_rows()
     }
 
-    /// The numbers, `[narrow, number_bytes]`.
+    /// The narrow rows without scales, `[narrow, number_bytes]`.
     pub fn numbers(&self) -> &Buffer<u8> {
         &self.numbers
     }
@@ -192,20 +194,21 @@ impl KeptRows {
         &self.scales
     }
 
-    /// The rows that stay f16, `[wide, head_dim]`.
+    /// The wide (f16) rows, `[wide, head_dim]`.
     pub fn wide(&self) -> &Buffer<f16> {
         &self.wide
     }
 
-    /// Bytes held.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.numbers.bytes() + self.scales.bytes() + self.wide.bytes()
     }
 
-    /// Replaces rows by those of a host's store: `which` are pairs of a row here, ascending, and one of `head` there.
+    /// Replaces rows by rows of a host store. `which` are pairs (row of this buffer, row of `head` in the store),
+    /// ascending.
     ///
     /// # Panics
-    /// When the store is of another type, or a row is a wide one here and not there.
+    /// When the store has another type, or a row is wide in one and narrow in the other.
     pub fn write(
         &mut self,
         store: &RowStore,
@@ -217,9 +220,10 @@ impl KeptRows {
         let runs = which.chunk_by(|a, b| a.0 + 1 == b.0 && b.0 != self.narrow);
         for run in runs {
             let first = run[0].0;
-            let own = match first < self.narrow {
-                true => kind,
-                false => RowKind::F16,
+            let own = if first < self.narrow {
+                kind
+            } else {
+                RowKind::F16
             };
             let (mut numbers, mut scales) = (Vec::new(), Vec::new());
             for &(_, row) in run {
@@ -243,7 +247,7 @@ impl KeptRows {
         Ok(())
     }
 
-    /// Sets all of it to 0.
+    /// Sets all rows to 0.
     #[cfg(test)]
     pub(crate) fn clear(&mut self) {
         self.numbers.clear().expect("cleared");

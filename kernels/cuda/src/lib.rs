@@ -1,23 +1,25 @@
-//! The kernels of kept-kernels on an NVIDIA GPU: the same names and meanings, over [`Buffer`]s that live on a [`Device`].
+//! The kernels of kept-kernels on an NVIDIA GPU: the same names and meanings, over [`Buffer`]s in the memory of a
+//! [`Device`].
 //!
-//! - `device/*.cu`: the kernels. Each file's head counts the bytes and operations it must move.
-//! - `emulator/`: runs their own source on the CPU, thread by thread, for tests where there is no GPU.
-//! - `driver.rs`: what runs kernels, an interface: the emulator, or NVIDIA's driver.
-//! - `nvidia.rs`: the driver, with the feature `cuda`.
-//! - `fault_injecting.rs`: for tests, a driver before another that limits and counts.
-//! - `dry_run.rs`: a driver that counts what would be taken of another.
-//! - `device.rs`: [`Device`] and [`Buffer`]; `indices.rs`: [`Indices`], numbers that kernels look things up by.
-//! - `cache.rs`: [`GpuCache`], the rows of a compact cache, with everything that has to hold before a kernel runs over them;
-//!   `kept.rs`: [`KeptRows`], how they are stored.
-//! - `rates.rs`: [`Rates`], what a GPU can do at most.
-//! - `async_copy.rs`: [`UploadStaging`], [`DownloadStaging`] and [`Readback`], what travels while the device computes or the host looks.
-//! - `weights.rs`: products with a model's weights, by candle's kernels; `candle_takes.rs`: what these take of a GPU.
-//! - `step.rs`: one token's step in few launches; `captured_graph.rs`: [`CapturedGraph`], launches that run again as one.
-//! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `keep.rs`, `alike.rs`, `merge.rs`, `expected.rs`: launches,
-//!   each with its checks and its geometry.
+//! - `device/*.cu`: the kernels. The head of each file counts the bytes and operations of its kernels.
+//! - `emulator/`: runs the kernels' source on the CPU, thread by thread, for tests without a GPU.
+//! - `driver.rs`: the driver interface, implemented by the emulator and by NVIDIA's driver.
+//! - `nvidia.rs`: NVIDIA's driver, with the feature `cuda`.
+//! - `fault_injecting.rs`: for tests, a driver that wraps another one, limits its memory and counts operations.
+//! - `dry_run.rs`: a driver that counts the memory another driver would allocate.
+//! - `device.rs`: [`Device`] and [`Buffer`]; `indices.rs`: [`Indices`], indices with a known upper bound.
+//! - `cache.rs`: [`GpuCache`], the rows of a compact KV cache, with all checks that its kernels need; `kept.rs`:
+//!   [`KeptRows`], the storage of these rows.
+//! - `rates.rs`: [`Rates`], the peak rates of a GPU.
+//! - `async_copy.rs`: [`UploadStaging`], [`DownloadStaging`] and [`Readback`], copies that overlap with computation.
+//! - `weights.rs`: products with a model's weights, by candle's kernels; `candle_takes.rs`: the memory that these need.
+//! - `step.rs`: one decode step in few launches; `captured_graph.rs`: [`CapturedGraph`], launches that are replayed as
+//!   one CUDA graph.
+//! - `attention.rs`, `scores.rs`, `decode.rs`, `classes.rs`, `elementwise.rs`, `keep.rs`, `alike.rs`, `merge.rs`,
+//!   `expected.rs`: kernel launches, each with its checks and its geometry.
 //!
-//! A shape that does not fit is a panic that names it, as in kept-kernels; what the device refuses is a [`DeviceError`]. Not here:
-//! models, policies, the order of things.
+//! As in kept-kernels, a shape mismatch is a panic that names the shape. A failure of the device is a [`DeviceError`].
+//! Models, policies and the order of operations are other crates' concern.
 
 #![warn(missing_docs)]
 
@@ -78,34 +80,35 @@ pub use scores::{Scores, ScoresScratch};
 pub use step::{Candidates, MOST_CANDIDATES, RowInputs, RowProduct, StepHeads};
 pub use weights::{ProductScratch, Weights};
 
-/// Heads that there are kernels for, by their numbers.
+/// Head sizes that the kernels are compiled for.
 pub const HEAD_DIMS: [usize; 5] = [64, 80, 96, 128, 256];
 
-/// Bytes of a row of halves in shared memory: 16 more than its numbers take (`device/tiles.cuh`).
+/// Bytes of a row of halves in shared memory: `head_dim` halves and 16 bytes of padding (`device/tiles.cuh`).
 fn tile_row_bytes(head_dim: usize) -> usize {
     (head_dim + 8) * 2
 }
 
-/// Whether there are kernels for heads of `head_dim` numbers.
+/// Checks that the kernels support heads of `head_dim` elements.
 ///
 /// # Errors
-/// [`DeviceError::HeadDim`] where there are none.
+/// [`DeviceError::HeadDim`] for another head size.
 pub fn supports(head_dim: usize) -> Result<(), DeviceError> {
     supported(head_dim).map(|_| ())
 }
 
-/// `head_dim` if there are kernels for it.
+/// `head_dim`, if the kernels support it.
 pub(crate) fn supported(head_dim: usize) -> Result<usize, DeviceError> {
-    match HEAD_DIMS.contains(&head_dim) {
-        true => Ok(head_dim),
-        false => Err(DeviceError::HeadDim {
+    if HEAD_DIMS.contains(&head_dim) {
+        Ok(head_dim)
+    } else {
+        Err(DeviceError::HeadDim {
             head_dim,
             supported: "64, 80, 96, 128 and 256",
-        }),
+        })
     }
 }
 
-/// `device/tiles.cuh`: from dot products to logits. A cap of 0 is none.
+/// `Scale` of `device/tiles.cuh`: from dot products to logits. A cap of 0 means no cap.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ScaleParameters {

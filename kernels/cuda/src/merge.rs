@@ -1,19 +1,19 @@
-//! Tokens that share a row of the compact cache: `device/merge.cu`.
+//! Merges tokens into shared rows of the compact KV cache: `device/merge.cu`.
 
 use crate::driver::{Address, Geometry};
 use crate::{Angles, Buffer, Device, DeviceError, Indices, KeptRows, LayerRows, RowKind};
 
-/// Classes of one head on a device: who their members are, and how much each counts.
+/// Classes of one head on a device: their members and the members' weights.
 pub struct Merging {
-    /// `[most_classes + 1]`: first member of each, and the end of the last.
+    /// `[most_classes + 1]`: first member of each class, and the end of the last.
     starts: Indices,
-    /// `[most_members]`: rows.
+    /// `[most_members]`: row of each member.
     members: Indices,
     /// `[most_members]`
     weights: Buffer<f32>,
-    /// `[most_members]`: lengths of the keys that were merged last.
+    /// `[most_members]`: key norms of the last merge.
     lengths: Buffer<f32>,
-    /// That are there now.
+    /// Current number of classes.
     classes: usize,
     counted: usize,
 }
@@ -39,16 +39,16 @@ struct MergeParameters {
     neighbours: u32,
 }
 
-/// What is made of the rows of a class.
+/// What a class's row is computed from.
 pub enum Mean<'a> {
-    /// Their keys' mean direction; before RoPE, where this is what turned them.
+    /// Mean direction of the members' keys; with angles, RoPE is undone first.
     OfKeys(Option<Angles<'a>>),
-    /// Their values' mean.
+    /// Mean of the members' values.
     OfValues,
 }
 
 impl Merging {
-    /// Room for some classes at a time, and members of all of them together.
+    /// Allocates space for `classes` classes with `members` members in total.
     pub fn new(device: &Device, classes: usize, members: usize) -> Result<Self, DeviceError> {
         Ok(Self {
             starts: Indices::zeros(device, classes + 1)?,
@@ -60,25 +60,25 @@ impl Merging {
         })
     }
 
-    /// Bytes held.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.starts.bytes() + self.members.bytes() + self.weights.bytes() + self.lengths.bytes()
     }
 
-    /// Classes that there is room for.
+    /// The most classes.
     pub fn classes(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// Members that there is room for.
+    /// The most members of all classes together.
     pub fn members(&self) -> usize {
         self.members.len()
     }
 
-    /// Takes classes, each with its members' rows and weights.
+    /// Sets the classes: the (row, weight) pairs of each class's members.
     ///
     /// # Panics
-    /// When there is no room for them, or one has no members.
+    /// When they exceed the capacity, or a class has no members.
     pub fn set(
         &mut self,
         classes: impl IntoIterator<Item = impl IntoIterator<Item = (u32, f32)>>,
@@ -107,7 +107,7 @@ impl Merging {
         self.weights.write(0, &weights)
     }
 
-    /// For these classes of rows of `head` of `source`, to nowhere.
+    /// Parameters for these classes over rows of `head` of `source`; the target is still to be set.
     fn parameters(&self, source: &LayerRows, head: usize) -> MergeParameters {
         let (heads, dim) = source.heads();
         assert!(
@@ -134,10 +134,10 @@ impl Merging {
         }
     }
 
-    /// How long the members' keys are that were merged last, `lengths [members]` in their order.
+    /// Key norms of the members of the last merge, `lengths [members]` in their order.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When the number of members differs.
     pub fn lengths(&self, lengths: &mut [f32]) -> Result<(), DeviceError> {
         assert_eq!(lengths.len(), self.counted, "a length for each member");
         self.lengths.read(0, lengths)
@@ -145,11 +145,12 @@ impl Merging {
 }
 
 impl Device {
-    /// Merges rows of `head` of `source` by `merging`, a row of `target` for each class, in f16: the weighted mean of the members, of keys that of
-    /// their directions, which leaves their lengths in `merging`. A class of one is its member's row.
+    /// Merges rows of `head` of `source` by `merging` into f16, one row of `target` per class: the weighted mean of the
+    /// members' values, or of their keys' directions. For keys, `merging` then holds their norms. A class of one takes
+    /// its member's row unchanged.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn merge(
         &self,
         (source, head): (&LayerRows, usize),
@@ -185,14 +186,14 @@ impl Device {
             neighbours: angles.map_or(0, Angles::neighbours),
             ..merging.parameters(source, head)
         };
-        // SAFETY: there is room for what comes out, and angles for all positions.
+        // SAFETY: the target fits all classes, and the angles cover all positions.
         unsafe { self.launch_merge(&parameters) }
     }
 
-    /// The weighted sum of each class's rows of `head` of `source`, as they are: `sums [classes, head_dim]`.
+    /// Weighted sum of each class's rows of `head` of `source`, without normalisation: `sums [classes, head_dim]`.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn add_up(
         &self,
         (source, head): (&LayerRows, usize),
@@ -209,19 +210,20 @@ impl Device {
             sums: sums.address(),
             ..merging.parameters(source, head)
         };
-        // SAFETY: there is room for what comes out.
+        // SAFETY: the sums fit all classes.
         unsafe { self.launch_merge(&parameters) }
     }
 
     /// # Safety
-    /// As [`Device::launch`]; parameters begin as [`Merging::parameters`].
+    /// As [`Device::launch`]; the parameters come from [`Merging::parameters`], completed with a target.
     unsafe fn launch_merge(&self, parameters: &MergeParameters) -> Result<(), DeviceError> {
         let geometry = Geometry {
             grid: [parameters.classes.div_ceil(4), 1, 1],
             block: [128, 1, 1],
             shared_bytes: 4 * parameters.dim * size_of::<f32>() as u32,
         };
-        // SAFETY: how far the indices reach was checked, and starts ascend within the members; the rest is the caller's promise.
+        // SAFETY: the largest indices were checked, and starts ascend within the members; the rest is the caller's
+        // promise.
         unsafe { self.launch("merge", geometry, parameters) }
     }
 }

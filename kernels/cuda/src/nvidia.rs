@@ -1,7 +1,9 @@
-//! NVIDIA's driver, found and loaded when the program runs: a build with this starts where there is no driver, and says so.
+//! NVIDIA's driver, loaded at run time: a build with this feature starts without a driver, and reports its absence as
+//! an error.
 //!
-//! Kernels come as one fat binary for each file of `device/`: machine code for Ampere, Ada and Hopper, and PTX of Turing, which the
-//! driver compiles for anything else. All work goes to one stream, and copies that run beside it to a second one.
+//! Each file of `device/` is one fat binary: machine code for Ampere, Ada and Hopper, and PTX of Turing, which the
+//! driver compiles for other GPUs. Kernels run on one stream, asynchronous copies on a second and prefetch copies on a
+//! third.
 
 mod fault;
 mod found;
@@ -14,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::{DriverError, result, sys};
 
 use crate::candle::Launchers;
-use crate::driver::{Address, Copying, Driver, Facts, Geometry, Products, Recording};
+use crate::driver::{Address, Capture, Copying, Driver, Facts, Geometry, Products};
 use crate::{Device, DeviceError};
 use fault::Fault;
 pub use found::{Gpu, NoGpu, gpus};
@@ -23,10 +25,10 @@ use streams::{Graph, Mark, wait_for};
 
 include!(concat!(env!("OUT_DIR"), "/fat_binaries.rs"));
 
-/// The GPU `ordinal`, ready for work.
+/// Opens the GPU `ordinal`.
 ///
 /// # Errors
-/// Why it cannot be used.
+/// The reason why the GPU cannot be used.
 pub fn open(ordinal: usize) -> Result<Device, NoGpu> {
     let count = begin()?;
     if ordinal >= count {
@@ -34,8 +36,8 @@ pub fn open(ordinal: usize) -> Result<Device, NoGpu> {
     }
     let (device, facts) = facts(ordinal).map_err(none)?;
     found::new_enough(&facts)?;
-    // The context stays until the process ends: candle's launchers remember what they asked of it.
-    // SAFETY: a device that the driver gave.
+    // The context is retained until the process ends, because candle's launchers cache its properties.
+    // SAFETY: a device from the driver.
     let nvidia = unsafe {
         let context = result::primary_ctx::retain(device).map_err(none)?;
         result::ctx::set_current(context).map_err(none)?;
@@ -57,7 +59,7 @@ pub fn open(ordinal: usize) -> Result<Device, NoGpu> {
             fault: Fault::of_environment()?,
         };
         for image in FAT_BINARIES {
-            // The driver reads words of eight bytes, and what is embedded may begin anywhere.
+            // The driver reads words of eight bytes, and embedded bytes may be unaligned.
             let mut words = vec![0u64; image.len().div_ceil(8)];
             std::ptr::copy_nonoverlapping(image.as_ptr(), words.as_mut_ptr().cast(), image.len());
             let module = result::module::load_data(words.as_ptr().cast::<c_void>());
@@ -72,24 +74,25 @@ struct Nvidia {
     facts: Facts,
     context: sys::CUcontext,
     stream: sys::CUstream,
-    /// Copies go there that run beside the rest.
+    /// Stream of asynchronous copies.
     beside: sys::CUstream,
-    /// And there, that run ahead of it.
+    /// Stream of prefetch copies.
     ahead: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     functions: Mutex<HashMap<String, usize>>,
-    /// Where the host's pinned memory begins, and its bytes.
+    /// Addresses of pinned host allocations, and their bytes.
     on_host: Mutex<BTreeMap<Address, usize>>,
     products: Launchers,
-    /// Whether memory is given out full of NaN, so that a kernel which leaves out a number is seen (`KEPT_GPU_POISON`).
+    /// Whether new allocations are filled with NaN, so that tests notice elements that a kernel leaves unwritten
+    /// (`KEPT_GPU_POISON`).
     poisons: bool,
-    /// A failure on purpose.
+    /// Injected failure, for tests.
     fault: Option<Fault>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; every call makes the context current first.
 unsafe impl Send for Nvidia {}
-// SAFETY: as above; the only thing that changes is behind a lock.
+// SAFETY: as above; all mutable state is behind locks.
 unsafe impl Sync for Nvidia {}
 
 impl Nvidia {
@@ -102,13 +105,13 @@ impl Nvidia {
         }
     }
 
-    /// Makes the context this thread's.
+    /// Makes the context current for this thread.
     fn current(&self) -> Result<(), DeviceError> {
-        // SAFETY: retained as long as this lives.
+        // SAFETY: the context is retained as long as this object lives.
         unsafe { result::ctx::set_current(self.context) }.map_err(self.failed("its context"))
     }
 
-    /// Everything that was asked of `stream` so far, to be waited for.
+    /// Records an event after all work submitted to `stream` so far.
     fn mark(&self, stream: sys::CUstream) -> Result<Mark, DriverError> {
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
         let mark = Mark {
@@ -117,21 +120,21 @@ impl Nvidia {
             context: self.context,
             device: self.facts.name.clone(),
         };
-        // SAFETY: an event that was just made, a stream of this object's.
+        // SAFETY: a new event, and a stream of this object.
         unsafe { result::event::record(mark.event, stream) }?;
         Ok(mark)
     }
 
-    /// What is asked of `stream` from here on begins after everything that was asked of the device so far.
+    /// Later work on `stream` begins after all kernels and copies submitted to the main stream so far.
     fn follow(&self, stream: sys::CUstream) -> Result<(), DeviceError> {
         self.current()?;
-        let failed = self.failed("copying beside its work");
+        let failed = self.failed("asynchronous copies");
         let before = self.mark(self.stream).map_err(&failed)?;
-        // SAFETY: an event and a stream of this object's.
+        // SAFETY: an event and a stream of this object.
         unsafe { wait_for(stream, before.event) }.map_err(failed)
     }
 
-    /// Copies in the order of `stream`.
+    /// Submits a copy to `stream`.
     ///
     /// # Safety
     /// As [`Driver::copy_async`].
@@ -143,30 +146,30 @@ impl Nvidia {
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
         self.current()?;
-        let failed = self.failed("copying beside its work");
-        // SAFETY: the caller's promise; a stream of this object's.
+        let failed = self.failed("asynchronous copies");
+        // SAFETY: the caller's promise; a stream of this object.
         unsafe { sys::cuMemcpyAsync(to, from, bytes, stream).result() }.map_err(&failed)?;
         match self.mark(stream) {
             Ok(mark) => Ok(Box::new(mark)),
             Err(error) => {
-                // Nobody could wait for the copy, and its memory may be given back.
-                // SAFETY: this object's own stream.
+                // Without an event no caller can wait for the copy, and its memory may be freed.
+                // SAFETY: a stream of this object.
                 let _ = unsafe { result::stream::synchronize(stream) };
                 Err(failed(error))
             }
         }
     }
 
-    /// Whether an address is of the host's memory.
+    /// Whether an address lies in pinned host memory.
     fn is_on_host(&self, address: Address) -> bool {
-        let on_host = self.on_host.lock().expect("nobody panics inside");
+        let on_host = self.on_host.lock().expect("no panic while locked");
         let before = on_host.range(..=address).next_back();
         before.is_some_and(|(first, bytes)| address - first < *bytes as u64)
     }
 
-    /// The kernel `name`; looked up once.
+    /// The kernel `name`; cached after the first look-up.
     fn function(&self, name: &str) -> Result<sys::CUfunction, DeviceError> {
-        let mut functions = self.functions.lock().expect("nobody panics inside");
+        let mut functions = self.functions.lock().expect("no panic while locked");
         if let Some(function) = functions.get(name) {
             return Ok(*function as sys::CUfunction);
         }
@@ -180,7 +183,7 @@ impl Nvidia {
             what: name.to_owned(),
             reason: "this build has no such kernel".to_owned(),
         })?;
-        // Without this a block may have 48 KiB only.
+        // Without this attribute a block may have 48 KiB only.
         let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: a function of this context.
         unsafe {
@@ -208,7 +211,7 @@ impl Driver for Nvidia {
         // SAFETY: more than 0 bytes.
         match unsafe { result::malloc_sync(bytes.max(1)) } {
             Ok(address) if self.poisons => {
-                // SAFETY: just given. Its stream is not ours, so it is waited for.
+                // SAFETY: just allocated. The memset runs on another stream than ours, so wait for it.
                 unsafe { result::memset_d8_sync(address, u8::MAX, bytes.max(1)) }
                     .and_then(|()| result::ctx::synchronize())
                     .map_err(self.failed("poisoning memory"))?;
@@ -227,7 +230,7 @@ impl Driver for Nvidia {
     }
 
     unsafe fn free(&self, address: Address, _bytes: usize) {
-        // SAFETY: the caller's promise. After an error of the device nothing can be given back but by ending the process.
+        // SAFETY: the caller's promise. After a device error only the end of the process frees memory.
         let freed = self.current().is_ok() && unsafe { result::free_sync(address) }.is_ok();
         debug_assert!(freed || std::thread::panicking(), "memory was given back");
     }
@@ -239,7 +242,7 @@ impl Driver for Nvidia {
         let found = unsafe { result::malloc_host(bytes.max(1), flags) };
         let start = match found {
             Ok(start) => start,
-            // The computer's memory is short, and the GPU as sound as before.
+            // The host is out of memory; the GPU works as before.
             Err(DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY)) => {
                 return Err(DeviceError::HostMemory {
                     needed: bytes as u64,
@@ -247,17 +250,17 @@ impl Driver for Nvidia {
             }
             Err(error) => return Err(self.failed("locking memory of the computer for it")(error)),
         };
-        // With unified addresses, which every GPU has that there are kernels for, the device's address is the program's.
+        // With unified addressing, which all supported GPUs have, the device's address is the host's.
         let address = start as Address;
-        let mut on_host = self.on_host.lock().expect("nobody panics inside");
+        let mut on_host = self.on_host.lock().expect("no panic while locked");
         on_host.insert(address, bytes);
         Ok(address)
     }
 
     unsafe fn free_on_host(&self, address: Address, _bytes: usize) {
-        let mut on_host = self.on_host.lock().expect("nobody panics inside");
+        let mut on_host = self.on_host.lock().expect("no panic while locked");
         on_host.remove(&address);
-        // SAFETY: the caller's promise; the driver waits for whatever is still reading.
+        // SAFETY: the caller's promise; waits for all work that may still read the memory.
         let freed = self.current().is_ok()
             && self.wait().is_ok()
             && unsafe { result::free_host(address as *mut c_void) }.is_ok();
@@ -268,11 +271,11 @@ impl Driver for Nvidia {
         self.current()?;
         if self.is_on_host(to) {
             self.wait()?;
-            // SAFETY: the caller's promise; nothing is under way that touches it.
+            // SAFETY: the caller's promise; no running work touches this memory.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
             return Ok(());
         }
-        // SAFETY: the caller's promise; the driver has read pageable memory when it returns.
+        // SAFETY: the caller's promise; the driver has read pageable memory when the call returns.
         unsafe { result::memcpy_htod_async(to, from, self.stream) }
             .map_err(self.failed("copying to it"))
     }
@@ -293,7 +296,7 @@ impl Driver for Nvidia {
 
     unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError> {
         self.current()?;
-        // SAFETY: the caller's promise. By the addresses the driver knows whose memory either is.
+        // SAFETY: the caller's promise. The driver tells device from host by the addresses.
         unsafe { sys::cuMemcpyAsync(to, from, bytes, self.stream) }
             .result()
             .map_err(self.failed("copying on it"))
@@ -326,7 +329,7 @@ impl Driver for Nvidia {
 
     fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {
         assert!(self.is_on_host(address), "memory of the host's");
-        // With unified addresses the program's address is the device's.
+        // With unified addressing the host's address is the device's.
         Ok(address as *mut u8)
     }
 
@@ -367,19 +370,19 @@ impl Driver for Nvidia {
         .map_err(self.failed(name))
     }
 
-    fn begin_recording(&self) -> Result<(), DeviceError> {
+    fn begin_capture(&self) -> Result<(), DeviceError> {
         self.current()?;
-        // Other threads go on as they like, and kernels may be looked up.
+        // Other threads may call the driver during a capture, and functions may be looked up.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: this object's own stream.
         unsafe { result::stream::begin_capture(self.stream, mode) }
             .map_err(self.failed("recording"))
     }
 
-    fn end_recording(&self) -> Result<Box<dyn Recording>, DeviceError> {
+    fn end_capture(&self) -> Result<Box<dyn Capture>, DeviceError> {
         self.current()?;
         let failed = self.failed("recording");
-        // SAFETY: this object's own stream, which is recording; the graph is not needed once it was made ready to run.
+        // SAFETY: this object's own stream, in capture; the graph is not needed once it is instantiated.
         let ready = unsafe {
             let graph = result::stream::end_capture(self.stream).map_err(&failed)?;
             let ready = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
@@ -397,7 +400,8 @@ impl Driver for Nvidia {
     }
 
     fn products(&self) -> &dyn Products {
-        // Its launchers take this thread's context as it is; where it cannot be set, the first launch says so.
+        // candle's launchers use this thread's current context; if it cannot be set, the first launch reports the
+        // error.
         let _ = self.current();
         &self.products
     }
@@ -414,7 +418,7 @@ impl Drop for Nvidia {
         if self.current().is_err() {
             return;
         }
-        // SAFETY: made by this object, and nobody else has them. Errors leave nothing to do.
+        // SAFETY: created by this object, which is their only owner. Errors are ignored: no recovery is possible.
         unsafe {
             for module in self.modules.drain(..) {
                 let _ = result::module::unload(module);

@@ -1,4 +1,4 @@
-//! [`Rates`]: what a GPU can do at most, measured on it: figures of a benchmark are shares of these.
+//! [`Rates`]: peak rates of a GPU, measured on it. The benchmark reports its figures as shares of these.
 
 use std::time::Instant;
 
@@ -10,34 +10,35 @@ use crate::{
     AttentionScratch, Buffer, Device, DeviceError, LayerRows, PrefillAttention, UploadStaging,
 };
 
-/// Copies between two looks at the clock.
+/// Copies per time measurement.
 const COPIES: usize = 8;
-/// Times that each is measured; the median counts.
+/// Measurements of each rate; the median counts.
 const RUNS: usize = 7;
-/// What a warp multiplies and adds in a round of `device/rates.cu`: eight products of 16 x 8 x 16.
+/// Multiplications and additions of a warp in a round of `device/rates.cu`: eight products of 16 x 8 x 16.
 const OPERATIONS_OF_ROUND: u64 = 8 * 2 * 16 * 8 * 16;
-/// Blocks for each multiprocessor: as many warps as keep all of its tensor cores busy.
+/// Blocks per multiprocessor: enough warps to keep all of its tensor cores busy.
 const BLOCKS_EACH: u32 = 8;
 /// Warps of a block of `device/rates.cu`.
 const WARPS: u64 = 4;
 
-/// How much of everything is measured.
+/// Amount of work of each measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct RatesOf {
-    /// Bytes that are copied.
+    /// Bytes of a copy.
     pub copied: usize,
     /// Rounds of products on the tensor cores.
     pub rounds: u32,
-    /// Heads of the attention that is measured.
+    /// Heads of the measured attention.
     pub shape: HeadShape,
-    /// Positions before the rows that attend.
+    /// Positions before the attending rows.
     pub before: usize,
-    /// Rows that attend.
+    /// Attending rows.
     pub rows: usize,
 }
 
 impl RatesOf {
-    /// Enough for a GPU's own speed, in a second or two: a quarter of a GiB, and the last chunk of 32K tokens of an 8B model's layer.
+    /// Enough work to measure a GPU, in a second or two: copies of a quarter of a GiB, and the last chunk of 32K tokens
+    /// in a layer of an 8B model.
     pub const GPU: Self = Self {
         copied: 256 << 20,
         rounds: 1 << 14,
@@ -51,16 +52,16 @@ impl RatesOf {
     };
 }
 
-/// Speeds of a GPU.
+/// Peak rates of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
-    /// Bytes a second of copies on the GPU, those read and those written.
+    /// Bytes per second of copies on the GPU, reads and writes counted.
     pub copy: f64,
-    /// Bytes a second of copies from the host's pinned memory to the GPU.
+    /// Bytes per second of copies from pinned host memory to the GPU.
     pub to_gpu: f64,
-    /// Operations a second of halves on the tensor cores, sums in f32.
+    /// Operations per second of tensor cores on halves, with sums in f32.
     pub matrix: f64,
-    /// Operations a second of attention over a prompt.
+    /// Operations per second of prefill attention.
     pub attention: f64,
 }
 
@@ -73,14 +74,14 @@ struct MatrixRateParameters {
 }
 
 impl Device {
-    /// Measures.
+    /// Measures the rates.
     ///
     /// # Errors
-    /// [`DeviceError`] when there is no room for it, or the device fails.
+    /// [`DeviceError`] when memory runs out or the device fails.
     pub fn rates(&self, of: &RatesOf) -> Result<Rates, DeviceError> {
         let from: Buffer<u8> = self.zeros(of.copied)?;
         let mut to: Buffer<u8> = self.zeros(of.copied)?;
-        // One after the other, so that beginning and waiting, which are the host's, are a small part.
+        // Several copies in a row, so that the host's launch and wait times are a small part.
         let copy =
             self.median(|| (0..COPIES).try_for_each(|_| to.copy_from(0, &from, 0..of.copied)))?;
         drop((from, to));
@@ -98,13 +99,13 @@ impl Device {
             shared_bytes: 0,
         };
         let matrix = self.median(|| {
-            // SAFETY: a number for each thread.
+            // SAFETY: `out` has an element for each thread.
             unsafe { self.launch("matrix_rate", geometry, &parameters) }
         })?;
         let multiplied = u64::from(blocks) * WARPS * u64::from(of.rounds) * OPERATIONS_OF_ROUND;
 
         let attention = self.attention_seconds(of)?;
-        // Row i sees as many keys as stand before it, and its own.
+        // Row i attends to all keys before it and to its own.
         let seen: u64 = (1..=of.rows as u64).map(|i| of.before as u64 + i).sum();
         let attended = 4 * (of.shape.q_heads * of.shape.head_dim) as u64 * seen;
         Ok(Rates {
@@ -156,7 +157,7 @@ impl Device {
         self.median(|| self.prefill_attention(&task, &mut scratch, &mut out, None))
     }
 
-    /// Seconds of a run, the median of some after one to get warm.
+    /// Median run time in seconds, after one warm-up run.
     fn median(&self, mut run: impl FnMut() -> Result<(), DeviceError>) -> Result<f64, DeviceError> {
         run()?;
         self.wait()?;

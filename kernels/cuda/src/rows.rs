@@ -1,4 +1,4 @@
-//! [`LayerRows`]: the keys or the values of one layer while a prompt is read, in f16, one run of rows per kv head.
+//! [`LayerRows`]: full keys or values of one layer during prefill, in f16, with the rows of each KV head together.
 
 use std::ops::Range;
 
@@ -43,10 +43,10 @@ struct PackParameters {
 }
 
 impl Device {
-    /// Replaces rows of one head of `rows` from `first` on by packed ones, `packed [count, row_bytes]`.
+    /// Unpacks `packed [count, row_bytes]` to the rows of one head of `rows` from `first` on.
     ///
     /// # Panics
-    /// When they do not fit there, or are no whole rows.
+    /// When they exceed the capacity, or are not a whole number of rows.
     pub fn unpack(
         &self,
         rows: &mut LayerRows,
@@ -67,7 +67,7 @@ impl Device {
                 return Ok(());
             }
             let (to, from) = (target.address(), packed.address());
-            // SAFETY: as many bytes in both, of different buffers; any are halves.
+            // SAFETY: as many bytes in both buffers, which differ; any bits are valid halves.
             return unsafe { self.driver().copy(to, from, packed.len()) };
         }
         let dim = rows.head_dim;
@@ -83,14 +83,14 @@ impl Device {
             block: [256, 1, 1],
             shared_bytes: 0,
         };
-        // SAFETY: lengths were checked; `rows` is borrowed for writing.
+        // SAFETY: lengths were checked; `rows` is borrowed mutably.
         unsafe { self.launch("unpack_rows", geometry, &parameters) }
     }
 
-    /// Packs the rows `which` of every head to `packed [kv_heads, count, row_bytes]`, at its beginning.
+    /// Packs the rows `which` of every head to the start of `packed [kv_heads, count, row_bytes]`.
     ///
     /// # Panics
-    /// When there are no such rows, or no room.
+    /// When a row does not exist, or `packed` is too small.
     pub fn pack(
         &self,
         rows: &LayerRows,
@@ -111,7 +111,7 @@ impl Device {
                 let from = rows.part(head, which.clone());
                 let to = packed.share(head * bytes..(head + 1) * bytes);
                 if count > 0 {
-                    // SAFETY: as many bytes in both, of different buffers.
+                    // SAFETY: as many bytes in both buffers, which differ.
                     unsafe { self.driver().copy(to.address(), from.address(), bytes) }?;
                 }
             }
@@ -132,13 +132,13 @@ impl Device {
             block: [128, 1, 1],
             shared_bytes: 0,
         };
-        // SAFETY: lengths were checked; `packed` is borrowed for writing.
+        // SAFETY: lengths were checked; `packed` is borrowed mutably.
         unsafe { self.launch("pack_rows", geometry, &parameters) }
     }
 }
 
 impl LayerRows {
-    /// Room for `capacity` rows in every head.
+    /// Allocates `capacity` rows for every head.
     pub fn new(
         device: &Device,
         kv_heads: usize,
@@ -153,35 +153,35 @@ impl LayerRows {
         })
     }
 
-    /// Bytes of the rows, used or not.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.data.bytes()
     }
 
-    /// Rows that each head has room for.
+    /// Row capacity of each head.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Heads, and numbers of each.
+    /// Number of KV heads, and elements of a head.
     pub(crate) fn heads(&self) -> (usize, usize) {
         (self.kv_heads, self.head_dim)
     }
 
-    /// The numbers, `[kv_heads, capacity, head_dim]`.
+    /// All rows, `[kv_heads, capacity, head_dim]`.
     pub fn data(&self) -> &Buffer<f16> {
         &self.data
     }
 
-    /// The numbers, `[kv_heads, capacity, head_dim]`.
+    /// All rows, `[kv_heads, capacity, head_dim]`.
     pub fn data_mut(&mut self) -> &mut Buffer<f16> {
         &mut self.data
     }
 
-    /// Rows of one head.
+    /// A range of rows of one head.
     ///
     /// # Panics
-    /// When there are none such.
+    /// When the range exceeds the capacity.
     pub(crate) fn part(&self, head: usize, rows: Range<usize>) -> Buffer<f16> {
         assert!(
             head < self.kv_heads && rows.end <= self.capacity,
@@ -194,10 +194,10 @@ impl LayerRows {
             .share((first + rows.start) * self.head_dim..(first + rows.end) * self.head_dim)
     }
 
-    /// Replaces rows of one head from `first` on: `rows [count, head_dim]`.
+    /// Uploads `rows [count, head_dim]` to one head from `first` on.
     ///
     /// # Panics
-    /// When they do not fit.
+    /// When they exceed the capacity.
     pub fn write_head(
         &mut self,
         head: usize,
@@ -217,10 +217,10 @@ impl LayerRows {
         self.data.write(at, &halves)
     }
 
-    /// Copies the first rows of one head to the host: `rows [count, head_dim]`.
+    /// Downloads the first rows of one head to `rows [count, head_dim]`.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When the head has fewer rows.
     pub fn bring_head(
         &self,
         head: usize,
@@ -243,7 +243,7 @@ impl LayerRows {
         })
     }
 
-    /// Panics unless these are rows of such heads with room for `rows` of them.
+    /// Panics unless the heads match `shape` and the capacity is at least `rows`.
     pub(crate) fn check(&self, name: &str, shape: &kept_kernels::HeadShape, rows: usize) {
         assert_eq!(
             (self.kv_heads, self.head_dim),

@@ -1,4 +1,4 @@
-//! What keys get from rows: `device/scores.cu`.
+//! Scores of keys: the attention probabilities that rows give them. `device/scores.cu`.
 
 use half::f16;
 use kept_kernels::{HeadShape, Normalise, Scale};
@@ -10,12 +10,12 @@ use crate::{
     tile_row_bytes,
 };
 
-/// Keys of a tile, and rows that a block takes.
+/// Keys of a tile, and rows of a block.
 const TILE: usize = 64;
 /// Warps of a block.
 const WARPS: usize = 4;
 
-/// The last rows of a prompt, as far as it has been read, and the keys that they look at.
+/// The last rows of the prompt read so far (the observation window), and the keys that they attend to.
 pub struct Scores<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
@@ -23,17 +23,17 @@ pub struct Scores<'a> {
     pub scale: Scale,
     /// `[rows, q_heads, head_dim]`, rotated: the rows at positions `tokens - rows..tokens`.
     pub queries: &'a Buffer<f16>,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
     /// Rotated keys; rows `0..tokens` of each head are valid, row == position.
     pub keys: &'a LayerRows,
     /// Tokens read so far.
     pub tokens: usize,
-    /// What the softmax of a row sums over.
+    /// The keys over which the softmax of a row is normalised.
     pub normalise: Normalise,
 }
 
-/// What the passes need beside their result.
+/// Scratch of the scoring passes.
 pub struct ScoresScratch {
     /// `[q_heads, rows]`
     log_sum_exp: Buffer<f32>,
@@ -49,7 +49,7 @@ impl ScoresScratch {
         })
     }
 
-    /// Bytes held.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.log_sum_exp.bytes()
     }
@@ -128,11 +128,11 @@ impl Scores<'_> {
 }
 
 impl Device {
-    /// Writes `log_sum_exp [q_heads, rows]`: the natural logarithm of each row's sum of exponentials. Only for rows whose attention
-    /// nobody needs: [`Device::prefill_attention`] gives the same on the way.
+    /// Writes `log_sum_exp [q_heads, rows]`: the natural logarithm of each row's sum of exponentials. Only for rows
+    /// whose attention is not computed: [`Device::prefill_attention`] gives the same result as a by-product.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn log_sum_exp(
         &self,
         task: &Scores<'_>,
@@ -160,7 +160,7 @@ impl Device {
             block: [(WARPS * 32) as u32, 1, 1],
             shared_bytes: (TILE * tile_row_bytes(dim)) as u32,
         };
-        // SAFETY: lengths were checked; the result and the scratch are borrowed for writing.
+        // SAFETY: lengths were checked; the result and the scratch are borrowed mutably.
         unsafe {
             self.launch(&format!("row_sums_{dim}"), geometry, &parameters)?;
             if splits > 1 {
@@ -170,11 +170,11 @@ impl Device {
         Ok(())
     }
 
-    /// Writes `out [q_heads, tokens]`: the mean over the rows of each key's probability, or the sum weighted by `row_weights
-    /// [rows]`.
+    /// Writes `out [q_heads, tokens]`: the mean over the rows of each key's probability, or its sum weighted by
+    /// `row_weights [rows]`.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn window_scores(
         &self,
         task: &Scores<'_>,
@@ -208,10 +208,10 @@ impl Device {
         )
     }
 
-    /// Writes `out [q_heads, columns]`: the most that any row gives each key of `columns`.
+    /// Writes `out [q_heads, columns]`: the largest probability that any row gives each key of `columns`.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn window_maxima(
         &self,
         task: &Scores<'_>,
@@ -231,11 +231,11 @@ impl Device {
         self.columns("column_maxima", task, parameters, sums, columns, out)
     }
 
-    /// Adds to the first `tokens` columns of `sums [q_heads, columns]` what each key gets from all rows. `log_sum_exp [q_heads,
-    /// rows]` is that of the rows.
+    /// Adds to the first `tokens` columns of `sums [q_heads, columns]` each key's probabilities, summed over all rows.
+    /// `log_sum_exp [q_heads, rows]` is that of the rows.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn add_column_sums(
         &self,
         task: &Scores<'_>,
@@ -295,14 +295,14 @@ impl Device {
             block: [(WARPS * 32) as u32, 1, 1],
             shared_bytes: (TILE * tile_row_bytes(dim) + WARPS * TILE * size_of::<f32>()) as u32,
         };
-        // SAFETY: lengths were checked; the result is borrowed for writing.
+        // SAFETY: lengths were checked; the result is borrowed mutably.
         unsafe { self.launch(&format!("{kernel}_{dim}"), geometry, &parameters) }
     }
 
-    /// Writes `marks [kv_heads, tokens, words]`, as [`kept_kernels::mark_below_average`].
+    /// Writes the bit masks `marks [kv_heads, tokens, words]`, as [`kept_kernels::mark_below_average`].
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn mark_below_average(
         &self,
         task: &Scores<'_>,
@@ -335,7 +335,7 @@ impl Device {
             block: [(WARPS * 32) as u32, 1, 1],
             shared_bytes: (TILE * tile_row_bytes(dim) + TILE * TILE * size_of::<f32>()) as u32,
         };
-        // SAFETY: lengths were checked; the marks are borrowed for writing.
+        // SAFETY: lengths were checked; the marks are borrowed mutably.
         unsafe { self.launch(&format!("mark_below_average_{dim}"), geometry, &parameters) }
     }
 }

@@ -1,5 +1,6 @@
-//! One token's step in few launches: `device/step.cu`, `device/step_products.cu` and the end of `device/decode_attention.cu`. What differs from token
-//! to token lies on the device, so that a step can be recorded once and run again ([`crate::CapturedGraph`]).
+//! Decode step of one token in few launches: `device/step.cu`, `device/step_products.cu` and the end of
+//! `device/decode_attention.cu`. Values that differ between tokens are on the device, so that a step can be captured
+//! once and replayed ([`crate::CapturedGraph`]).
 
 mod inputs;
 
@@ -14,9 +15,9 @@ pub use inputs::RowInputs;
 
 use crate::{Activation, Angles, Buffer, Device, DeviceError, KeptRows, Weights};
 
-/// Most numbers that [`Device::largest`] finds.
+/// The most numbers that [`Device::largest`] returns.
 pub const MOST_CANDIDATES: usize = 64;
-/// Numbers that a block of `largest` looks through.
+/// Numbers per block of `largest`.
 const EACH: usize = 2048;
 
 /// `device/step_products.cu`.
@@ -54,7 +55,7 @@ impl MatrixParameters {
     }
 }
 
-/// How kernels know the kind of `weights`: its number, and what those for it alone are called.
+/// Number of a type of weights in kernels, and its suffix in kernel names.
 fn of_kind(weights: &Weights) -> (u32, &'static str) {
     match weights.kind() {
         GgmlDType::F32 => (0, "f32"),
@@ -74,7 +75,7 @@ fn of_kind(weights: &Weights) -> (u32, &'static str) {
     }
 }
 
-/// The kernel of that name for weights of one kind, or, where these are of several, the one for all.
+/// The kernel of `name` for weights of one type, or the generic kernel if their types differ.
 fn for_kinds<'w>(name: &str, mut weights: impl Iterator<Item = &'w Weights>) -> String {
     let first = weights.next().map(of_kind);
     match first.filter(|first| weights.all(|other| of_kind(other) == *first)) {
@@ -166,42 +167,42 @@ struct LargestParameters {
     most: u32,
 }
 
-/// What a product of one row becomes: the matrix, what is added to its products, and where they go, `[rows]` both.
+/// Output of a product of one row: the matrix, an optional bias and the result, `[rows]` both.
 pub type RowProduct<'a> = (&'a Weights, Option<&'a Buffer<f32>>, &'a mut Buffer<f32>);
 
-/// Projected heads of one row, to be made ready: queries for attention, keys and values in the cache.
+/// Projected heads of one row, before norm and RoPE: queries for attention, keys and values for the cache.
 pub struct StepHeads<'a> {
-    /// `[q_heads, dim]`, with their bias
+    /// `[q_heads, dim]`, bias included.
     pub q: &'a Buffer<f32>,
-    /// `[kv_heads, dim]`, with their bias
+    /// `[kv_heads, dim]`, bias included.
     pub k: &'a Buffer<f32>,
-    /// `[kv_heads, dim]`, with their bias
+    /// `[kv_heads, dim]`, bias included.
     pub v: &'a Buffer<f32>,
-    /// `[dim]`: each query is normed.
+    /// `[dim]`: weights of an RMSNorm of each query.
     pub q_norm: Option<&'a Buffer<f32>>,
-    /// `[dim]`: each key is normed.
+    /// `[dim]`: weights of an RMSNorm of each key.
     pub k_norm: Option<&'a Buffer<f32>>,
-    /// Of these norms.
+    /// Epsilon of these norms.
     pub eps: f32,
-    /// RoPE, if the layer has any.
+    /// RoPE, if the layer has it.
     pub angles: Option<Angles<'a>>,
 }
 
-/// Where one row's keys and values go, in [`StepHeads`].
+/// Target of one row's keys and values of [`StepHeads`].
 pub(crate) struct StepTarget<'a> {
     pub(crate) keys: &'a KeptRows,
     pub(crate) values: &'a KeptRows,
-    /// `[kv_heads]`: on the device, rows of the cache.
+    /// `[kv_heads]`: rows of the cache, on the device.
     pub(crate) targets: &'a Buffer<u32>,
-    /// `[1]`: on the device, where the row stands.
+    /// `[1]`: position of the row, on the device.
     pub(crate) position: &'a Buffer<u32>,
-    /// Positions are below.
+    /// Upper bound (exclusive) of positions.
     pub(crate) reach: usize,
 }
 
-/// Memory of [`Device::largest`].
+/// Scratch of [`Device::largest`].
 pub struct Candidates {
-    /// `[blocks, MOST_CANDIDATES]`: bits of numbers.
+    /// `[blocks, MOST_CANDIDATES]`: numbers as bits.
     values: Buffer<u32>,
     /// `[blocks, MOST_CANDIDATES]`
     places: Buffer<u32>,
@@ -219,17 +220,18 @@ impl Candidates {
         })
     }
 
-    /// Bytes on the device.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.values.bytes() + self.places.bytes()
     }
 }
 
 impl Device {
-    /// Adds to `residual [width]` what is still to be added, normed by the second buffer if there is one; then norms it into `out`.
+    /// Adds a pending output to `residual [width]` (after an RMSNorm, if `added` has weights), then writes the RMSNorm
+    /// of `residual` to `out`.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn step_norm(
         &self,
         residual: &mut Buffer<f32>,
@@ -260,11 +262,11 @@ impl Device {
             block: [1024, 1, 1],
             shared_bytes: 2 * 32 * 4,
         };
-        // SAFETY: lengths were checked; what is written is borrowed for it.
+        // SAFETY: lengths were checked; everything that is written is borrowed mutably.
         unsafe { self.launch("step_norm", geometry, &parameters) }
     }
 
-    /// Rounds the numbers of `row`.
+    /// Quantises the numbers of `row`.
     pub fn step_inputs(&self, row: &mut RowInputs) -> Result<(), DeviceError> {
         let width = row.width();
         let parameters = RoundParameters {
@@ -276,15 +278,15 @@ impl Device {
             block: [256, 1, 1],
             shared_bytes: 0,
         };
-        // SAFETY: a row's own buffers.
+        // SAFETY: all buffers belong to the row.
         unsafe { self.launch("step_inputs", geometry, &parameters) }
     }
 
-    /// Multiplies `inputs` with up to three matrices in one launch; products are `added` to what is there, or replace it. With a cap they become
-    /// `cap * tanh(x / cap)`.
+    /// Multiplies `inputs` with up to three matrices in one launch. With `added` the products are added to the outputs,
+    /// otherwise they replace them. With a cap they become `cap * tanh(x / cap)`.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn step_products(
         &self,
         products: &mut [RowProduct<'_>],
@@ -325,14 +327,14 @@ impl Device {
             block: [256, 1, 1],
             shared_bytes: 0,
         };
-        // SAFETY: lengths were checked; what is written is borrowed for it.
+        // SAFETY: lengths were checked; everything that is written is borrowed mutably.
         unsafe { self.launch(&kernel, geometry, &parameters) }
     }
 
     /// `out = activation(inputs * gate^T) * (inputs * up^T)`.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn step_gated(
         &self,
         activation: Activation,
@@ -359,12 +361,12 @@ impl Device {
             shared_bytes: (RUN * 4) as u32,
         };
         let kernel = for_kinds("step_gated", [gate, up].into_iter());
-        // SAFETY: lengths were checked; what is written is borrowed for it.
+        // SAFETY: lengths were checked; everything that is written is borrowed mutably.
         unsafe { self.launch(&kernel, geometry, &parameters) }
     }
 
     /// # Safety
-    /// On the device, targets are rows of the cache and the position is below the reach.
+    /// On the device, targets are rows of the cache and the position is below `reach`.
     pub(crate) unsafe fn step_heads(
         &self,
         heads: &StepHeads<'_>,
@@ -421,15 +423,16 @@ impl Device {
             block: [128, 1, 1],
             shared_bytes: (4 * dim * size_of::<f32>()) as u32,
         };
-        // SAFETY: lengths were checked; for what lies on the device the caller answers.
+        // SAFETY: lengths were checked; the caller answers for device values.
         unsafe { self.launch("step_heads", geometry, &parameters) }
     }
 
-    /// Writes the `most` largest of `x` in their order: bits of the numbers to `values [most]`, their places to `places [most]`, of equal ones the
-    /// first. NaN stands before all others; where there are no more the number is minus infinity.
+    /// Finds the `most` largest elements of `x`, in descending order: their bits in `values [most]`, their indices in
+    /// `places [most]`; on ties the lower index first. NaN sorts before all numbers. If `x` has fewer elements, the
+    /// remaining numbers are minus infinity.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn largest(
         &self,
         x: &Buffer<f32>,
@@ -470,7 +473,7 @@ impl Device {
             block: [256, 1, 1],
             shared_bytes: ((2 * 8 + each) * 4) as u32,
         };
-        // SAFETY: lengths were checked; what is written is borrowed for it.
+        // SAFETY: lengths were checked; everything that is written is borrowed mutably.
         unsafe {
             self.launch("largest", geometry(blocks, EACH.min(count)), &first)?;
             self.launch("largest", geometry(1, left), &last)

@@ -1,4 +1,5 @@
-//! A model's weights on a device, and products with them: quantised ones by candle's kernels, the others by `device/dense.cu`.
+//! A model's weights on a device and products with them: candle's kernels for quantised weights, `device/dense.cu` for
+//! the others.
 
 use candle_core::quantized::GgmlDType;
 use kept_kernels::mapped::MappedMatrix;
@@ -6,10 +7,10 @@ use kept_kernels::mapped::MappedMatrix;
 use crate::driver::{Address, Geometry, Inputs, Product};
 use crate::{Buffer, Device, DeviceError, MemorySpace};
 
-/// Matrices begin at multiples of this, as allocations do.
+/// Alignment of a matrix in memory, as of an allocation.
 const ALIGNED: usize = 256;
 
-/// A matrix of weights, `[rows, cols]`, in blocks as they stand in a GGUF file.
+/// A weight matrix `[rows, cols]`, in blocks as in a GGUF file.
 pub struct Weights {
     data: Buffer<u8>,
     kind: GgmlDType,
@@ -18,13 +19,13 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Copies the matrix with these blocks to the device.
+    /// Uploads a matrix given as `blocks`.
     ///
     /// # Errors
-    /// [`DeviceError::Kind`] for a kind that has no product there.
+    /// [`DeviceError::Kind`] for a type that the device has no product for.
     ///
     /// # Panics
-    /// When there are not as many bytes as the shape takes.
+    /// When the number of bytes does not match the shape.
     pub fn new(
         device: &Device,
         kind: GgmlDType,
@@ -36,7 +37,7 @@ impl Weights {
         Self::placed(device, (&memory, 0), shape, blocks)
     }
 
-    /// Bytes that a matrix takes, with what must be there behind it and up to where the next one begins.
+    /// Bytes of a matrix with its padding, up to the next aligned matrix.
     fn bytes_for(device: &Device, (kind, rows, cols): (GgmlDType, usize, usize)) -> usize {
         let bytes = rows * cols / kind.block_size() * kind.type_size();
         (bytes + behind(device, (kind, rows, cols))).next_multiple_of(ALIGNED)
@@ -67,8 +68,8 @@ impl Weights {
         })
     }
 
-    /// Copies matrices that lie in a mapped file to the device, or to memory of the host's that it reaches: one behind the other in one piece of
-    /// memory, because a driver gives memory in pieces of megabytes, and what is left of each is lost.
+    /// Copies matrices of a mapped file to one allocation in device memory or in pinned host memory. One allocation,
+    /// because the driver allocates in units of megabytes and the rest of each unit is lost.
     ///
     /// # Errors
     /// As [`Weights::new`].
@@ -88,26 +89,26 @@ impl Weights {
         Ok(all.try_into().unwrap_or_else(|_| unreachable!("as many")))
     }
 
-    /// Bytes that a matrix takes in [`Weights::of`], wherever.
+    /// Bytes of a matrix in [`Weights::of`], in either memory.
     pub fn bytes_of(device: &Device, matrix: &MappedMatrix) -> u64 {
         let shape = (matrix.dtype(), matrix.rows(), matrix.cols());
         Self::bytes_for(device, shape) as u64
     }
 
-    /// The same matrix, copied to `memory` from byte `at` on.
+    /// Copies the matrix to `memory` from byte `at` on.
     ///
     /// # Errors
-    /// The device's.
+    /// Those of the device.
     ///
     /// # Panics
-    /// When it does not fit.
+    /// When `memory` is too small.
     pub fn copied_to(&self, memory: &Buffer<u8>, at: usize) -> Result<Self, DeviceError> {
         let mut data = memory.share(at..at + self.data.len());
         data.copy_from(0, &self.data, 0..self.data.len())?;
         Ok(Self { data, ..*self })
     }
 
-    /// How they are quantised.
+    /// Type of the weights.
     pub(crate) fn kind(&self) -> GgmlDType {
         self.kind
     }
@@ -121,22 +122,22 @@ impl Weights {
         self.cols / self.kind.block_size() * self.kind.type_size()
     }
 
-    /// Rows: outputs of a product.
+    /// Rows: number of outputs of a product.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Columns: inputs of a product.
+    /// Columns: number of inputs of a product.
     pub fn cols(&self) -> usize {
         self.cols
     }
 
-    /// Bytes on the device.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.data.bytes()
     }
 
-    /// Bytes in memory of the host's.
+    /// Bytes of pinned host memory.
     pub fn host_bytes(&self) -> u64 {
         self.data.host_bytes()
     }
@@ -146,21 +147,21 @@ fn is_dense(kind: GgmlDType) -> bool {
     matches!(kind, GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16)
 }
 
-/// Bytes that must be there behind weights of `rows` rows of `cols` numbers.
+/// Bytes of padding that must follow weights of this type and shape.
 fn behind(device: &Device, (kind, rows, cols): (GgmlDType, usize, usize)) -> usize {
     if is_dense(kind) {
         return 0;
     }
-    // Products of a few inputs take rows by twos, also the last of an odd number.
+    // Products of a few inputs read rows in pairs, also the last row of an odd number.
     let row = rows % 2 * (cols / kind.block_size() * kind.type_size());
     device.driver().products().behind(kind).max(row)
 }
 
-/// Inputs as products take them, and what products need besides. Inputs that several matrices take are quantised once.
+/// Quantised inputs and scratch memory of products. Inputs that several matrices share are quantised once.
 pub struct ProductScratch {
     quantised: Buffer<u8>,
     workspace: Buffer<u8>,
-    /// Address of the inputs that are quantised now, their number and their form.
+    /// The inputs that are quantised now: address, rows, columns and format.
     holds: Option<(Address, usize, usize, Inputs)>,
 }
 
@@ -181,12 +182,12 @@ impl ProductScratch {
         })
     }
 
-    /// The inputs have changed: what is quantised of them is not theirs any more.
+    /// Discards the quantised inputs. Call this when the inputs have changed.
     pub fn forget(&mut self) {
         self.holds = None;
     }
 
-    /// Bytes held.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.quantised.bytes() + self.workspace.bytes()
     }
@@ -206,11 +207,11 @@ struct DenseParameters {
 }
 
 impl Device {
-    /// `out [inputs, rows] = x [inputs, cols] * weights^T`. Call [`ProductScratch::forget`] between products whose `x` is one buffer
-    /// with other numbers.
+    /// `out [inputs, rows] = x [inputs, cols] * weights^T`. Call [`ProductScratch::forget`] between products if the
+    /// contents of `x` change.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn multiply(
         &self,
         weights: &Weights,
@@ -251,7 +252,7 @@ impl Device {
                 block: [256, 1, 1],
                 shared_bytes: 0,
             };
-            // SAFETY: lengths were checked; `out` is borrowed for writing.
+            // SAFETY: lengths were checked; `out` is borrowed mutably.
             return unsafe { self.launch("dense", geometry, &parameters) };
         }
         let form = products
@@ -263,7 +264,7 @@ impl Device {
             "the scratch is for fewer inputs than {inputs} of {cols}"
         );
         let wanted = (x.address(), inputs, cols, form);
-        // SAFETY: lengths were checked; what is written is borrowed for it.
+        // SAFETY: lengths were checked; everything that is written is borrowed mutably.
         unsafe {
             if scratch.holds != Some(wanted) {
                 let quantised = scratch.quantised.address();

@@ -1,11 +1,11 @@
-//! Numbers taken apart for the matrix unit: two of bfloat16's precision for each f32, and where they lie in a tile (`../amx.rs` draws it).
+//! Splits f32 numbers into two bfloat16 numbers each, in the layout of the AMX tiles (drawn in `../amx.rs`).
 
 use std::arch::x86_64::*;
 
 use super::{LEFT, SIDE, STEP, Tiles};
 use crate::panel::TILE;
 
-/// `x` as two bfloat16.
+/// Splits `x` into two bfloat16 numbers, high and low.
 #[inline(always)]
 pub(super) fn halves(x: f32) -> (u16, u16) {
     let high = x.to_bits().wrapping_add(0x8000) & 0xffff_0000;
@@ -13,13 +13,13 @@ pub(super) fn halves(x: f32) -> (u16, u16) {
     ((high >> 16) as u16, (low >> 16) as u16)
 }
 
-/// The same of sixteen numbers, each in the upper half of its lane; what is below `low` is anything.
+/// [`halves`] of sixteen numbers, each in the upper half of its lane; the bits below the low number are unspecified.
 ///
 /// # Safety
 /// Needs AVX-512F.
 #[inline(always)]
 unsafe fn wide_halves(x: __m512) -> (__m512i, __m512i) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let half = _mm512_set1_epi32(0x8000);
         let upper = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
@@ -29,13 +29,13 @@ unsafe fn wide_halves(x: __m512) -> (__m512i, __m512i) {
     }
 }
 
-/// Lane by lane a pair of bfloat16, `a` first: the high ones, and the low ones.
+/// Per lane a pair of bfloat16 numbers, that of `a` first: one vector of the high halves, one of the low halves.
 ///
 /// # Safety
 /// Needs AVX-512F.
 #[inline(always)]
 pub(super) unsafe fn pairs(a: __m512, b: __m512) -> (__m512i, __m512i) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let ((a_high, a_low), (b_high, b_low)) = (wide_halves(a), wide_halves(b));
         let upper = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
@@ -50,7 +50,7 @@ pub(super) unsafe fn pairs(a: __m512, b: __m512) -> (__m512i, __m512i) {
     }
 }
 
-/// Sixteen numbers of `row` from `i` on, zeros behind its end.
+/// Loads sixteen numbers of `row` from index `i`, with zeros past its end.
 ///
 /// # Safety
 /// Needs AVX-512F; `i` is below the row's length.
@@ -60,25 +60,26 @@ unsafe fn load(row: &[f32], i: usize) -> __m512 {
         0..SIDE => (1u16 << (row.len() - i)) - 1,
         _ => u16::MAX,
     };
-    // SAFETY: what the mask leaves out is not read.
+    // SAFETY: the masked load does not read past the end of the row.
     unsafe { _mm512_maskz_loadu_ps(mask, row.as_ptr().add(i)) }
 }
 
-/// Keys to the left side.
+/// Converts keys to the left operand.
 ///
 /// # Safety
-/// Needs AVX-512F; `to` has room for the tile.
+/// Needs AVX-512F; `to` covers the tile.
 #[inline(always)]
 pub(super) unsafe fn take_keys(keys: &[f32], head_dim: usize, tiles: &Tiles, to: *mut u8) {
     let stride = tiles.dims / STEP * LEFT;
     let rows = keys.len() / head_dim;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for (r, row) in keys.chunks_exact(head_dim).enumerate() {
             for i in (0..tiles.dims).step_by(SIDE) {
-                let x = match i < head_dim {
-                    true => load(row, i),
-                    false => _mm512_setzero_ps(),
+                let x = if i < head_dim {
+                    load(row, i)
+                } else {
+                    _mm512_setzero_ps()
                 };
                 let (high, low) = wide_halves(x);
                 let to = to.add(r * stride + i / STEP * LEFT + i % STEP * 2);
@@ -92,15 +93,15 @@ pub(super) unsafe fn take_keys(keys: &[f32], head_dim: usize, tiles: &Tiles, to:
     }
 }
 
-/// Values to the left side, turned: dimensions are its rows.
+/// Converts values to the left operand, transposed: its rows are dimensions.
 ///
 /// # Safety
-/// Needs AVX-512F; `to` has room for the tile.
+/// Needs AVX-512F; `to` covers the tile.
 #[inline(always)]
 pub(super) unsafe fn take_values(values: &[f32], head_dim: usize, tiles: &Tiles, to: *mut u8) {
     let stride = TILE / STEP * LEFT;
     let rows = values.len() / head_dim;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for dim in (0..tiles.dims).step_by(SIDE) {
             for first in (0..tiles.rows).step_by(STEP) {
@@ -128,20 +129,20 @@ pub(super) unsafe fn take_values(values: &[f32], head_dim: usize, tiles: &Tiles,
     }
 }
 
-/// Lane j of vector i becomes lane i of vector j.
+/// Transposes: lane j of vector i becomes lane i of vector j.
 ///
 /// # Safety
 /// Needs AVX-512F.
 #[inline(always)]
 unsafe fn turned(rows: [__m512i; SIDE]) -> [__m512i; SIDE] {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let mut of_two = rows;
         for i in (0..SIDE).step_by(2) {
             of_two[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
             of_two[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
         }
-        // Of four rows each: lanes c, c + 4, c + 8 and c + 12, four numbers of each.
+        // Columns c, c + 4, c + 8 and c + 12 of each four rows, four numbers per column.
         let mut of_four = of_two;
         for i in (0..SIDE).step_by(4) {
             for c in 0..2 {

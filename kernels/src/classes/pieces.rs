@@ -1,5 +1,6 @@
-//! The pieces of [`class_attention`](super::class_attention), in their order: products, probabilities, values and their sums. Each kind is
-//! done by all threads, by shares of the rows, so that two kv heads are enough for many.
+//! The four stages of [`class_attention`](super::class_attention), in order: key products, probabilities, weighted
+//! values, and their sums. Every stage runs on all threads, split into shares of the rows, so that two KV heads are
+//! enough for many threads.
 
 use std::ops::Range;
 
@@ -12,15 +13,16 @@ use crate::simd::{Lanes, by_level};
 use crate::span::{softmax_row, unpack_row};
 use crate::threads::SharedMut;
 
-/// Classes, or entries, that a thread takes at a time.
+/// Classes or entries per share, the unit of work of a thread.
 const SHARE: usize = 128;
 
-/// Shares of so many rows or entries; their length does not depend on the number of threads, so that sums do not either.
+/// Number of shares of `rows` rows or entries. The share length does not depend on the number of threads, so sums do
+/// not either.
 pub(super) fn shares(rows: usize) -> usize {
     rows.div_ceil(SHARE)
 }
 
-/// Scratch and output, of which every piece of work has parts of its own.
+/// Scratch buffers and output; every piece of work writes its own parts.
 pub(super) struct Buffers<'a> {
     pub(super) probabilities: SharedMut<'a, f32>,
     pub(super) max_entries: usize,
@@ -31,28 +33,29 @@ pub(super) struct Buffers<'a> {
     pub(super) out: SharedMut<'a, f32>,
 }
 
-/// One piece of the work; those of a kind run side by side, and one kind after the other.
+/// One piece of work. Pieces of one kind run in parallel; the kinds run one after the other.
 #[derive(Clone, Copy)]
 pub(super) enum Piece {
-    /// Dot products of a share of a kv head's classes, or of its entries where these are turned each by itself.
+    /// Dot products of a share of a KV head's classes, or of its entries if each entry is rotated to its own rank.
     Look { head: usize, share: usize },
-    /// A query head's probabilities, and the mass of its classes.
+    /// The probabilities of a query head, and the mass of its classes.
     Weigh { q_head: usize },
-    /// A share of a kv head's values, by their mass.
+    /// A share of a KV head's values, weighted by their mass.
     Mix { head: usize, share: usize },
-    /// A query head's output: what its shares came to.
+    /// The output of a query head: the sum over its shares.
     Add { q_head: usize },
 }
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist, the task was checked with these buffers, and pieces that run at the same time are of one kind.
+    /// The CPU supports the level's instructions, the task was checked with these buffers, and concurrent pieces are of
+    /// the same kind.
     pub(super) unsafe fn attend(task: &ClassAttention<'_>, piece: Piece, buffers: &Buffers<'_>) = attend_lanes;
 }
 
 #[inline(always)]
 unsafe fn attend_lanes<V: Lanes>(task: &ClassAttention<'_>, piece: Piece, buffers: &Buffers<'_>) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match piece {
             Piece::Look { head, share } => match &task.rotation {
@@ -66,12 +69,12 @@ unsafe fn attend_lanes<V: Lanes>(task: &ClassAttention<'_>, piece: Piece, buffer
     }
 }
 
-/// The share's part of `count` rows or entries.
+/// The range of share `share` within `count` rows or entries.
 fn part_of(share: usize, count: usize) -> Range<usize> {
     (share * SHARE).min(count)..((share + 1) * SHARE).min(count)
 }
 
-/// Query heads, numbers and factor, as the products of a kv head take them, and its queries.
+/// (group size, head_dim, scale factor) and queries of a KV head, as [`dot_heads`] takes them.
 fn queries<'t>(task: &'t ClassAttention<'_>, head: usize) -> ((usize, usize, f32), &'t [f32]) {
     let (group, dim) = (task.shape.group(), task.shape.head_dim);
     let queries = &task.query[head * group * dim..][..group * dim];
@@ -90,7 +93,7 @@ unsafe fn look_at_classes<V: Lanes>(
     let mut rows = part_of(share, task.rows[head]);
     while !rows.is_empty() {
         let run = task.keys.run(head, rows.clone());
-        // SAFETY: pointers to the head's rows, as many results as are written; that rows are f32 or f16 was checked.
+        // SAFETY: pointers to the head's rows, and as many results as rows; `check` ensured that rows are f32 or f16.
         unsafe {
             let dots = Logits {
                 start: buffers.classes(head * shape.0, rows.start),
@@ -115,7 +118,7 @@ unsafe fn look_at_entries<V: Lanes>(
     let (dim, (table, _)) = (shape.1, task.table(head));
     let (entries, columns) = (part_of(share, table.len()), rotation.rope_dim / 2);
     let item = head * shares(buffers.max_entries) + share;
-    // SAFETY: as in `look_at_classes`; each share has its own rows.
+    // SAFETY: as in `look_at_classes`; each share has its own scratch rows.
     unsafe {
         let unpacked = buffers
             .rows
@@ -153,7 +156,7 @@ unsafe fn look_at_entries<V: Lanes>(
 unsafe fn weigh<V: Lanes>(task: &ClassAttention<'_>, q_head: usize, buffers: &Buffers<'_>) {
     let head = q_head / task.shape.group();
     let ((table, lengths), rows) = (task.table(head), task.rows[head]);
-    // SAFETY: a query head's own rows.
+    // SAFETY: the rows of this query head, which no other piece accesses.
     unsafe {
         let row = q_head * buffers.max_entries;
         let row = buffers.probabilities.part(row..row + table.len());
@@ -214,7 +217,7 @@ unsafe fn add(task: &ClassAttention<'_>, q_head: usize, buffers: &Buffers<'_>) {
     let (group, dim) = (task.shape.group(), task.shape.head_dim);
     let head = q_head / group;
     let first = head * shares(buffers.max_rows);
-    // SAFETY: a query head's own output; nobody writes the sums any more.
+    // SAFETY: the output of this query head only; no thread writes the sums any more.
     unsafe {
         let out = buffers.out.part(q_head * dim..(q_head + 1) * dim);
         out.fill(0.0);
@@ -227,21 +230,21 @@ unsafe fn add(task: &ClassAttention<'_>, q_head: usize, buffers: &Buffers<'_>) {
 }
 
 impl Buffers<'_> {
-    /// Where the logits of a query head begin at `entry`.
+    /// Pointer to the logit of `entry` of a query head.
     ///
     /// # Safety
-    /// There is such an entry.
+    /// The entry exists.
     unsafe fn probabilities(&self, q_head: usize, entry: usize) -> *mut f32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { (self.probabilities.start()).add(q_head * self.max_entries + entry) }
     }
 
-    /// Where the products of a query head begin at `class`.
+    /// Pointer to the product of `class` of a query head.
     ///
     /// # Safety
-    /// There is such a class.
+    /// The class exists.
     unsafe fn classes(&self, q_head: usize, class: usize) -> *mut f32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.classes.start().add(q_head * self.max_rows + class) }
     }
 }

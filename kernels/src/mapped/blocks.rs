@@ -1,4 +1,4 @@
-//! Blocks of one type in a mapped file, and everything that could make the view unsound.
+//! Blocks of one type in a mapped file, with all checks that make the view sound.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -11,27 +11,27 @@ use half::{bf16, f16};
 
 use super::MappedFile;
 
-/// Why a stretch of a file cannot be used as a matrix.
+/// Why a range of a file cannot be used as a matrix.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MappedError {
-    /// The matrix would end behind the end of the file.
+    /// The matrix would end after the end of the file.
     #[error("a matrix at byte {start} needs {bytes} bytes, but the file has only {len}")]
     OutOfRange {
         /// First byte of the matrix.
         start: usize,
-        /// Bytes the matrix needs; `usize::MAX` when the number itself overflows.
+        /// Bytes that the matrix needs; `usize::MAX` if the number overflows.
         bytes: usize,
         /// Length of the file in bytes.
         len: usize,
     },
-    /// The blocks would start at an address their type cannot have.
+    /// The start is not aligned for the block type.
     #[error(
         "a matrix of type {dtype} starts at byte {start}, which is no multiple of {align}; convert the file again"
     )]
     Unaligned {
         /// First byte of the matrix.
         start: usize,
-        /// Alignment the type needs, in bytes.
+        /// Alignment that the type needs, in bytes.
         align: usize,
         /// Name of the block type.
         dtype: &'static str,
@@ -46,7 +46,7 @@ pub enum MappedError {
         /// Name of the block type.
         dtype: &'static str,
     },
-    /// No matrix multiplication for this type.
+    /// This type has no matrix multiplication.
     #[error(
         "matrices of type {dtype} cannot be multiplied; supported: F32 F16 BF16 Q2_K Q3_K Q4_0 Q4_1 Q4_K Q5_0 Q5_1 Q5_K Q6_K Q8_0"
     )]
@@ -59,7 +59,7 @@ pub enum MappedError {
 /// Block types that may be viewed in a mapped file.
 ///
 /// # Safety
-/// Every bit pattern of `size_of::<Self>()` bytes must be a value of the type, and it must have no padding.
+/// Every bit pattern of `size_of::<Self>()` bytes must be a valid value of the type, and the type must have no padding.
 pub unsafe trait PlainBlock: GgmlType + 'static {
     /// ggml's name of the type.
     const NAME: &'static str;
@@ -68,7 +68,8 @@ pub unsafe trait PlainBlock: GgmlType + 'static {
 macro_rules! plain_blocks {
     ($($block:ty => $name:literal, $bytes:literal;)*) => {$(
         const _: () = assert!(size_of::<$block>() == $bytes);
-        // SAFETY: made of u8, i8, f16 and f32 alone, and the size just asserted is the sum of the fields: no padding.
+        // SAFETY: the fields are u8, i8, f16 and f32 only, and the asserted size is the sum of the fields, so there is
+        // no padding.
         unsafe impl PlainBlock for $block { const NAME: &'static str = $name; }
     )*};
 }
@@ -89,10 +90,10 @@ plain_blocks! {
     BlockQ6K => "Q6_K", 210;
 }
 
-/// Blocks of one type that lie in a mapped file; the file stays mapped as long as they are used.
+/// Blocks of one type in a mapped file; keeps the file mapped.
 pub struct MappedBlocks<T> {
     file: Arc<MappedFile>,
-    /// First byte, a multiple of `align_of::<T>()` from an address that is one too.
+    /// Offset of the first byte; a multiple of `align_of::<T>()`, as is the address of the map.
     start: usize,
     /// Number of blocks; `start + blocks * size_of::<T>() <= file.len()`.
     blocks: usize,
@@ -100,7 +101,7 @@ pub struct MappedBlocks<T> {
 }
 
 impl<T: PlainBlock> MappedBlocks<T> {
-    /// View `blocks` blocks from byte `start` of `file`.
+    /// Views `blocks` blocks from byte `start` of `file`.
     ///
     /// # Errors
     /// [`MappedError::OutOfRange`] and [`MappedError::Unaligned`].
@@ -130,8 +131,8 @@ impl<T: PlainBlock> MappedBlocks<T> {
 
     /// The blocks, row after row.
     pub fn as_slice(&self) -> &[T] {
-        // SAFETY: `new` checked that the bytes lie inside the map and are aligned for T; the map lives as long as
-        // `self.file`; PlainBlock says that any bytes are a value.
+        // SAFETY: `new` checked that the bytes lie inside the map and are aligned for T; `self.file` keeps the map
+        // alive; PlainBlock guarantees that any bytes are a valid value.
         unsafe {
             let first = self.file.bytes().as_ptr().add(self.start).cast::<T>();
             std::slice::from_raw_parts(first, self.blocks)
@@ -140,7 +141,7 @@ impl<T: PlainBlock> MappedBlocks<T> {
 }
 
 impl<T: PlainBlock> MappedBlocks<T> {
-    /// The blocks as they lie in the file.
+    /// The bytes of the blocks, as in the file.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.file.bytes()[self.start..][..self.blocks * size_of::<T>()]
     }

@@ -1,12 +1,12 @@
-//! Rows of K-quants as f32, without allocating: candle's `to_float` for them makes a list of its blocks each time, and
-//! an embedding row is read for every decoded token. Layouts: `block_q2_K` to `block_q6_K` of ggml.
+//! Dequantises rows of K-quants to f32 without allocating: candle's `to_float` allocates a list of blocks on each call,
+//! and an embedding row is read for every decoded token. Layouts: `block_q2_K` to `block_q6_K` of ggml.
 
 use half::f16;
 
 /// Numbers in a super-block.
 const SUPER: usize = 256;
 
-/// `bytes` of super-blocks to `out [256 * blocks]`, one super-block of `N` bytes after the other.
+/// Dequantises super-blocks of `N` bytes each, one after the other, to `out [256 * blocks]`.
 pub(super) fn row<const N: usize>(
     bytes: &[u8],
     out: &mut [f32],
@@ -18,7 +18,7 @@ pub(super) fn row<const N: usize>(
     }
 }
 
-/// Scale and minimum of 32 numbers, six bits each, out of twelve bytes.
+/// Scale and minimum of 32 numbers, six bits each, unpacked from twelve bytes.
 fn scale_and_min(packed: &[u8], group: usize) -> (f32, f32) {
     let (scale, min) = if group < 4 {
         (packed[group] & 63, packed[group + 4] & 63)
@@ -42,7 +42,7 @@ pub(super) fn q2_k(block: &[u8; 84], out: &mut [f32]) {
     let (scales, pairs) = (&block[..16], &block[16..80]);
     let (d, dmin) = (half_at(block, 80), half_at(block, 82));
     for (i, out) in out.iter_mut().enumerate() {
-        // Two halves of 128 numbers, each four quarters of 32 that share 32 bytes.
+        // Two halves of 128 numbers; the four quarters of a half, 32 numbers each, share 32 bytes.
         let (half, quarter, lane) = (i / 128, i % 128 / 32, i % 32);
         let q = pairs[half * 32 + lane] >> (2 * quarter) & 3;
         let packed = scales[i / 16];
@@ -50,8 +50,8 @@ pub(super) fn q2_k(block: &[u8; 84], out: &mut [f32]) {
     }
 }
 
-/// `32 bytes of third bits, 64 bytes of bit pairs, 12 bytes of six-bit scales, f16 d`: number = d * (scale - 32) *
-/// (q - 4), where q is the pair and the third bit.
+/// `32 bytes of third bits, 64 bytes of bit pairs, 12 bytes of six-bit scales, f16 d`: number = d * (scale - 32) * (q -
+/// 4), where q is the bit pair and the third bit.
 pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32]) {
     let (third, pairs, packed) = (&block[..32], &block[32..96], &block[96..108]);
     let d = half_at(block, 108);
@@ -59,7 +59,7 @@ pub(super) fn q3_k(block: &[u8; 110], out: &mut [f32]) {
         let (half, quarter, lane) = (i / 128, i % 128 / 32, i % 32);
         let pair = pairs[half * 32 + lane] >> (2 * quarter) & 3;
         let bit = third[lane] >> (half * 4 + quarter) & 1;
-        // Scale s: low nibbles of bytes 0 to 7, then their high ones; two more bits in bytes 8 to 11.
+        // Scale s: the low nibbles of bytes 0 to 7, then their high nibbles; two more bits in bytes 8 to 11.
         let s = i / 16;
         let low = packed[s % 8] >> (s / 8 * 4) & 15;
         let high = packed[8 + s % 4] >> (s / 4 * 2) & 3;
@@ -107,7 +107,8 @@ pub(super) fn q6_k(block: &[u8; 210], out: &mut [f32]) {
         half_at(block, 208),
     );
     for (i, out) in out.iter_mut().enumerate() {
-        // Two halves of 128 numbers, each four quarters of 32: nibbles of quarters 0 and 2 share bytes, 1 and 3 too.
+        // Two halves of 128 numbers, each four quarters of 32: quarters 0 and 2 share bytes of nibbles, as do quarters
+        // 1 and 3.
         let (half, quarter, lane) = (i / 128, i % 128 / 32, i % 32);
         let nibble = low[half * 64 + quarter % 2 * 32 + lane] >> (quarter / 2 * 4) & 15;
         let upper = high[half * 32 + lane] >> (quarter * 2) & 3;
@@ -123,7 +124,7 @@ mod tests {
         BlockQ2K, BlockQ3K, BlockQ4K, BlockQ5K, BlockQ6K, GgmlType,
     };
 
-    /// Any bytes are a block; candle's own reading of the same bytes is the witness.
+    /// Random bytes are a valid block; compares with candle's dequantisation of the same bytes.
     fn compare<T: GgmlType, const N: usize>(block: impl Fn(&[u8; N], &mut [f32])) {
         assert_eq!(size_of::<T>(), N);
         let mut state = 3u64;
@@ -137,7 +138,7 @@ mod tests {
             }
             let (mut ours, mut theirs) = ([0f32; SUPER], [0f32; SUPER]);
             row::<N>(&bytes, &mut ours, &block);
-            // SAFETY: N bytes are the size of T (asserted), any bytes are one (PlainBlock), and the read is unaligned.
+            // SAFETY: T has N bytes (asserted), any bytes are a valid T (PlainBlock), and the read is unaligned.
             let read = unsafe { bytes.as_ptr().cast::<T>().read_unaligned() };
             T::to_float(&[read], &mut theirs);
             for (ours, theirs) in ours.iter().zip(theirs) {

@@ -7,21 +7,21 @@ use std::sync::Arc;
 
 /// A file mapped read-only into memory.
 ///
-/// The pages belong to the file: whoever shortens it while it is mapped makes the process die of SIGBUS, which is the
-/// price of using weights without copying them. The window supervises the engine as a process of its own for such
-/// deaths; nothing in Kept ever writes to a model file in place.
+/// The pages belong to the file: if another process shortens the file while it is mapped, an access raises SIGBUS and
+/// ends this process. This is the price of using weights without copying them. The app window runs the engine in a
+/// separate process to survive it. Kept never writes to a model file in place.
 #[derive(Debug)]
 pub struct MappedFile {
     map: memmap2::Mmap,
 }
 
 impl MappedFile {
-    /// Map `path` read-only. An empty file is mapped too (as no bytes).
+    /// Maps `path` read-only. An empty file gives an empty map.
     ///
     /// # Errors
-    /// What the operating system says about opening or mapping the file.
+    /// The operating system's error on opening or mapping the file, or an error if `path` is not a regular file.
     pub fn open(path: &Path) -> io::Result<Arc<MappedFile>> {
-        // Asked before opening: opening a named pipe waits for a writer.
+        // Checked before opening: opening a named pipe would block until a writer opens it.
         if !std::fs::metadata(path)?.is_file() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
@@ -29,17 +29,17 @@ impl MappedFile {
             ));
         }
         let file = File::open(path)?;
-        // SAFETY: the mapping is private and read-only, and every view of it below is of types for which any bit
-        // pattern is a value. Another process that writes into the file changes numbers, not types; see the struct's
-        // note about one that shortens it.
+        // SAFETY: the mapping is private and read-only, and all views below are of types for which any bit pattern is a
+        // valid value. A process that writes to the file changes numbers, not types; for a process that shortens the
+        // file, see the struct's documentation.
         let map = unsafe { memmap2::Mmap::map(&file)? };
         Ok(Arc::new(MappedFile { map }))
     }
 
-    /// `bytes` in memory of their own, as if they were a file: for looking at the first of a file without mapping it.
+    /// Copies `bytes` to anonymous memory, as if they were a file: for parsing the start of a file without mapping it.
     ///
     /// # Errors
-    /// What the operating system says when there is no memory.
+    /// The operating system's error if memory is short.
     pub fn from_bytes(bytes: &[u8]) -> io::Result<Arc<MappedFile>> {
         let mut map = memmap2::MmapMut::map_anon(bytes.len())?;
         map.copy_from_slice(bytes);

@@ -1,26 +1,27 @@
-//! One input times rows of the matrix where they lie in the file: the inner loop of answering.
+//! One input times rows of the matrix, read directly from the mapped file: the inner loop of decode.
 //!
-//! Rows are read one after the other, so that memory is: four rows side by side were a third as fast, as their pieces are too short for
-//! the processor to foresee them. What comes next is asked for ahead of time. The formats that models come in are taken apart in registers ([`x86`]); the others,
-//! and all of them where there are no vectors of bytes, go by their description in `format.rs`.
+//! Rows are read one after the other, so memory is read sequentially: interleaving four rows was a third as fast,
+//! because the runs are too short for the hardware prefetcher. The code issues software prefetches as well. The common
+//! formats are unpacked in registers ([`x86`]). The other formats, and all formats without byte vector instructions,
+//! use their description in `format.rs`.
 
 use super::format::{self, Format, Unpacked};
 use super::ints::ByteLevel;
 use super::rows::{BLOCK, Row};
 
-/// Rows of the matrix that are handed over together.
+/// Rows of the matrix per call.
 pub(super) const ROWS: usize = 4;
 
 /// A format whose rows can be multiplied with one input.
 pub(super) trait Dots: Format {
-    /// Dot products of four rows, each of whole blocks, with an input of as many numbers, at `level`.
+    /// Dot products of four rows of whole blocks with an input of the same length, at `level`.
     ///
     /// # Safety
-    /// The level's instructions exist.
+    /// The CPU supports the instructions of `level`.
     unsafe fn dots(level: ByteLevel, rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS];
 }
 
-/// The same row by row, in plain loops: the specification.
+/// Dot products row by row, in plain loops: the specification.
 pub(super) fn plain<F: Format>(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
     rows.map(|row| plain_row::<F>(row, input))
 }
@@ -57,7 +58,7 @@ macro_rules! by_description {
                 #[cfg(target_arch = "x86_64")]
                 #[target_feature(enable = "avx2,fma,f16c")]
                 unsafe fn wide(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
-                    // No closure: it would be compiled without the instructions.
+                    // Not a closure: a closure would be compiled without the instructions.
                     let [a, b, c, d] = rows;
                     [
                         plain_row::<format::$format>(a, input),
@@ -67,7 +68,7 @@ macro_rules! by_description {
                     ]
                 }
                 match level {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     #[cfg(target_arch = "x86_64")]
                     ByteLevel::Avx2 | ByteLevel::Vnni => unsafe { wide(rows, input) },
                     _ => plain::<format::$format>(rows, input),
@@ -86,20 +87,20 @@ macro_rules! in_registers {
                 #[cfg(target_arch = "x86_64")]
                 #[target_feature(enable = "avx2,fma,f16c")]
                 unsafe fn avx2(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
-                    // SAFETY: this function has the instructions.
+                    // SAFETY: this function is compiled with the instructions.
                     unsafe { x86::$dots::<false>(rows, input) }
                 }
                 #[cfg(target_arch = "x86_64")]
                 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
                 unsafe fn vnni(rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
-                    // SAFETY: this function has the instructions.
+                    // SAFETY: this function is compiled with the instructions.
                     unsafe { x86::$dots::<true>(rows, input) }
                 }
                 match level {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     #[cfg(target_arch = "x86_64")]
                     ByteLevel::Vnni => unsafe { vnni(rows, input) },
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     #[cfg(target_arch = "x86_64")]
                     ByteLevel::Avx2 => unsafe { avx2(rows, input) },
                     _ => plain::<format::$format>(rows, input),
@@ -122,23 +123,22 @@ in_registers! {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    //! Rows in registers: 32 numbers to a vector, with VNNI or without.
+    //! Dot products in registers: 32 numbers per vector, with or without VNNI.
 
     use std::arch::x86_64::*;
 
     use super::super::format::{Format, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
     use super::{BLOCK, ROWS, Row};
 
-    /// Sums of four products each of unsigned `weights`, at most six bits, and signed `input`.
+    /// Sums of four products each of unsigned `weights` of at most six bits and signed `input`.
     #[inline(always)]
     unsafe fn unsigned<const VNNI: bool>(weights: __m256i, input: __m256i) -> __m256i {
-        // SAFETY: the caller has the instructions.
+        // SAFETY: the caller guarantees the instructions.
         unsafe {
-            match VNNI {
-                true => _mm256_dpbusd_epi32(_mm256_setzero_si256(), weights, input),
-                false => {
-                    _mm256_madd_epi16(_mm256_maddubs_epi16(weights, input), _mm256_set1_epi16(1))
-                }
+            if VNNI {
+                _mm256_dpbusd_epi32(_mm256_setzero_si256(), weights, input)
+            } else {
+                _mm256_madd_epi16(_mm256_maddubs_epi16(weights, input), _mm256_set1_epi16(1))
             }
         }
     }
@@ -146,13 +146,13 @@ mod x86 {
     /// Sums of four products each of signed `weights` and signed `input`.
     #[inline(always)]
     unsafe fn signed<const VNNI: bool>(weights: __m256i, input: __m256i) -> __m256i {
-        // SAFETY: the caller has the instructions. Pairs are at most 2 * 128 * 127, which fits 16 bits.
+        // SAFETY: the caller guarantees the instructions. A pair sums to at most 2 * 128 * 127, which fits 16 bits.
         unsafe { unsigned::<VNNI>(_mm256_abs_epi8(weights), _mm256_sign_epi8(input, weights)) }
     }
 
     #[inline(always)]
     unsafe fn half(at: *const u8) -> f32 {
-        // SAFETY: the caller has the instructions, and two bytes.
+        // SAFETY: the caller guarantees the instructions and two readable bytes.
         unsafe {
             let bits = i32::from(at.cast::<u16>().read_unaligned());
             _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(bits)))
@@ -161,22 +161,22 @@ mod x86 {
 
     #[inline(always)]
     unsafe fn load(at: *const u8) -> __m256i {
-        // SAFETY: the caller has 32 bytes there.
+        // SAFETY: the caller guarantees 32 readable bytes.
         unsafe { _mm256_loadu_si256(at.cast()) }
     }
 
-    /// Asks for what comes `AHEAD` bytes later, wherever that is.
+    /// Prefetches the cache line `AHEAD` bytes after `at`; the address need not be valid.
     #[inline(always)]
     unsafe fn ahead(at: *const u8) {
-        /// About what memory brings while it is being waited for.
+        /// About as many bytes as memory delivers within its latency.
         const AHEAD: usize = 1536;
-        // SAFETY: asking for an address that is not there does nothing.
+        // SAFETY: prefetching an invalid address has no effect.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast()) };
     }
 
     #[inline(always)]
     unsafe fn sums(vectors: [__m256; ROWS]) -> [f32; ROWS] {
-        // SAFETY: the caller has the instructions.
+        // SAFETY: the caller guarantees the instructions.
         unsafe {
             let [a, b, c, d] = vectors;
             let pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
@@ -190,12 +190,13 @@ mod x86 {
         }
     }
 
-    /// A format of blocks of 32 with one scale at their beginning, and behind it what is added to each number, if there are minima.
+    /// A format of blocks of 32 numbers that start with a scale, followed by the minimum (an added constant) if the
+    /// format has minima.
     trait BlockOf32: Format {
-        /// A block's bytes: signed ones, or unsigned ones of at most five bits if there are minima.
+        /// Unpacks a block to bytes: signed, or unsigned of at most five bits if the format has minima.
         ///
         /// # Safety
-        /// AVX2, and a whole block at `at`.
+        /// Needs AVX2, and a whole block at `at`.
         unsafe fn weights(at: *const u8) -> __m256i;
     }
 
@@ -204,12 +205,13 @@ mod x86 {
         rows: [&[u8]; ROWS],
         input: Row<'_>,
     ) -> [f32; ROWS] {
-        // SAFETY: the caller has the instructions; rows and input are whole blocks, as many.
+        // SAFETY: the caller guarantees the instructions; rows and input have the same number of whole blocks.
         unsafe {
             let blocks = input.scales.len();
             let mut found = [_mm256_setzero_ps(); ROWS];
             for (found, row) in found.iter_mut().zip(rows) {
-                // Two sums, as one would wait for itself; by name, as an index would keep them in memory.
+                // Two accumulators hide the latency of the additions; separate variables, because an indexed array
+                // would stay in memory.
                 let (mut even, mut odd) = (_mm256_setzero_ps(), _mm256_setzero_ps());
                 let mut added = _mm_setzero_ps();
                 let mut at = row.as_ptr();
@@ -232,8 +234,8 @@ mod x86 {
         }
     }
 
-    /// The block at `at` times block `block` of the input, added to `sum`; of a format with minima the second number of `added`
-    /// is their part.
+    /// Adds the product of the block at `at` with block `block` of the input to `sum`. If the format has minima, their
+    /// part is added to the second lane of `added`.
     #[inline(always)]
     unsafe fn block_of_32<F: BlockOf32, const VNNI: bool>(
         at: *const u8,
@@ -242,21 +244,22 @@ mod x86 {
         sum: __m256,
         added: &mut __m128,
     ) -> __m256 {
-        // SAFETY: the caller has the instructions, and both blocks; every format's is more than four bytes.
+        // SAFETY: the caller guarantees the instructions and both blocks; a block of every format has more than four
+        // bytes.
         unsafe {
             ahead(at);
             let x = load(input.bytes.as_ptr().add(block * BLOCK).cast());
-            // Both halves at once: two bytes by themselves would come into a register that has to be waited for.
+            // Loads four bytes, the scale and the minimum if any: a two-byte load into a register would depend on the
+            // register's old value.
             let halves = _mm_cvtph_ps(_mm_cvtsi32_si128(at.cast::<i32>().read_unaligned()));
             let level = _mm_load_ss(input.scales.as_ptr().add(block));
-            let (products, level) = match F::MINS {
-                true => {
-                    let total = _mm_load_ss(input.sums.as_ptr().add(block));
-                    let both = _mm_mul_ps(halves, _mm_unpacklo_ps(level, total));
-                    *added = _mm_add_ps(*added, both);
-                    (unsigned::<VNNI>(F::weights(at), x), both)
-                }
-                false => (signed::<VNNI>(F::weights(at), x), _mm_mul_ss(level, halves)),
+            let (products, level) = if F::MINS {
+                let total = _mm_load_ss(input.sums.as_ptr().add(block));
+                let both = _mm_mul_ps(halves, _mm_unpacklo_ps(level, total));
+                *added = _mm_add_ps(*added, both);
+                (unsigned::<VNNI>(F::weights(at), x), both)
+            } else {
+                (signed::<VNNI>(F::weights(at), x), _mm_mul_ss(level, halves))
             };
             _mm256_fmadd_ps(
                 _mm256_cvtepi32_ps(products),
@@ -269,7 +272,7 @@ mod x86 {
     impl BlockOf32 for Q8_0 {
         #[inline(always)]
         unsafe fn weights(at: *const u8) -> __m256i {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { load(at.add(2)) }
         }
     }
@@ -277,7 +280,7 @@ mod x86 {
     impl BlockOf32 for Q4_0 {
         #[inline(always)]
         unsafe fn weights(at: *const u8) -> __m256i {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { _mm256_sub_epi8(nibbles(at.add(2)), _mm256_set1_epi8(8)) }
         }
     }
@@ -285,9 +288,9 @@ mod x86 {
     impl BlockOf32 for Q5_0 {
         #[inline(always)]
         unsafe fn weights(at: *const u8) -> __m256i {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
-                // Without the bit a number is 16 less: the upper bits of two's complement.
+                // Without the fifth bit the number is 16 less: sets the upper bits of its two's complement.
                 let less = _mm256_andnot_si256(set(at.add(2)), _mm256_set1_epi8(0xf0_u8 as i8));
                 _mm256_or_si256(nibbles(at.add(6)), less)
             }
@@ -297,7 +300,7 @@ mod x86 {
     impl BlockOf32 for Q4_1 {
         #[inline(always)]
         unsafe fn weights(at: *const u8) -> __m256i {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { nibbles(at.add(4)) }
         }
     }
@@ -305,7 +308,7 @@ mod x86 {
     impl BlockOf32 for Q5_1 {
         #[inline(always)]
         unsafe fn weights(at: *const u8) -> __m256i {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let more = _mm256_and_si256(set(at.add(4)), _mm256_set1_epi8(16));
                 _mm256_or_si256(nibbles(at.add(8)), more)
@@ -313,10 +316,10 @@ mod x86 {
         }
     }
 
-    /// Bit i of 32 as byte i: all ones where it is set.
+    /// Expands 32 bits to 32 bytes: byte i is all ones where bit i is set.
     #[inline(always)]
     unsafe fn set(at: *const u8) -> __m256i {
-        // SAFETY: the caller has the instructions, and four bytes.
+        // SAFETY: the caller guarantees the instructions and four readable bytes.
         unsafe {
             let spread = _mm256_set_epi64x(
                 0x0303_0303_0303_0303,
@@ -331,10 +334,10 @@ mod x86 {
         }
     }
 
-    /// 16 bytes of nibbles as 32 bytes.
+    /// Expands 16 bytes of nibbles to 32 bytes.
     #[inline(always)]
     unsafe fn nibbles(at: *const u8) -> __m256i {
-        // SAFETY: the caller has the instructions, and 16 bytes.
+        // SAFETY: the caller guarantees the instructions and 16 readable bytes.
         unsafe {
             let both = _mm_loadu_si128(at.cast());
             let high = _mm_srli_epi16::<4>(both);
@@ -347,7 +350,7 @@ mod x86 {
         rows: [&[u8]; ROWS],
         input: Row<'_>,
     ) -> [f32; ROWS] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { blocks_of_32::<Q8_0, VNNI>(rows, input) }
     }
 
@@ -356,7 +359,7 @@ mod x86 {
         rows: [&[u8]; ROWS],
         input: Row<'_>,
     ) -> [f32; ROWS] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { blocks_of_32::<Q4_0, VNNI>(rows, input) }
     }
 
@@ -365,7 +368,7 @@ mod x86 {
         rows: [&[u8]; ROWS],
         input: Row<'_>,
     ) -> [f32; ROWS] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { blocks_of_32::<Q4_1, VNNI>(rows, input) }
     }
 
@@ -374,7 +377,7 @@ mod x86 {
         rows: [&[u8]; ROWS],
         input: Row<'_>,
     ) -> [f32; ROWS] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { blocks_of_32::<Q5_0, VNNI>(rows, input) }
     }
 
@@ -383,14 +386,14 @@ mod x86 {
         rows: [&[u8]; ROWS],
         input: Row<'_>,
     ) -> [f32; ROWS] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { blocks_of_32::<Q5_1, VNNI>(rows, input) }
     }
 
-    /// Scales and minima of a K-quant block, `[8]` each, without the block's own factors.
+    /// Scales and minima of a K-quant block, `[8]` each, without the block's factors d and dmin.
     #[inline(always)]
     unsafe fn scales_and_mins(at: *const u8) -> (__m256, __m256) {
-        // SAFETY: the caller has the instructions, and twelve bytes.
+        // SAFETY: the caller guarantees the instructions and twelve readable bytes.
         unsafe {
             let words = at.cast::<u32>();
             let [a, b, c] = [0, 1, 2].map(|i| words.add(i).read_unaligned());
@@ -402,23 +405,23 @@ mod x86 {
         }
     }
 
-    /// Eight bytes as numbers.
+    /// Converts eight bytes to f32.
     #[inline(always)]
     unsafe fn floats(bytes: u64) -> __m256 {
-        // SAFETY: the caller has the instructions.
+        // SAFETY: the caller guarantees the instructions.
         unsafe {
             let bytes = _mm_cvtsi64_si128(bytes.cast_signed());
             _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes))
         }
     }
 
-    /// Q4_K, and Q5_K where there are `FIFTH` bits.
+    /// Q4_K; Q5_K if `FIFTH`.
     #[inline(always)]
     unsafe fn nibbles_of_256<F: Format, const VNNI: bool, const FIFTH: bool>(
         rows: [&[u8]; ROWS],
         input: Row<'_>,
     ) -> [f32; ROWS] {
-        // SAFETY: the caller has the instructions; rows and input are whole blocks, as many.
+        // SAFETY: the caller guarantees the instructions; rows and input have the same number of whole blocks.
         unsafe {
             let low = _mm256_set1_epi8(15);
             let mut found = [_mm256_setzero_ps(); ROWS];
@@ -478,7 +481,7 @@ mod x86 {
         rows: [&[u8]; ROWS],
         input: Row<'_>,
     ) -> [f32; ROWS] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { nibbles_of_256::<Q4K, VNNI, false>(rows, input) }
     }
 
@@ -487,7 +490,7 @@ mod x86 {
         rows: [&[u8]; ROWS],
         input: Row<'_>,
     ) -> [f32; ROWS] {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { nibbles_of_256::<Q5K, VNNI, true>(rows, input) }
     }
 
@@ -496,7 +499,7 @@ mod x86 {
         rows: [&[u8]; ROWS],
         input: Row<'_>,
     ) -> [f32; ROWS] {
-        // SAFETY: the caller has the instructions; rows and input are whole blocks, as many.
+        // SAFETY: the caller guarantees the instructions; rows and input have the same number of whole blocks.
         unsafe {
             let (low, pair, offset) = (
                 _mm256_set1_epi8(15),
@@ -523,7 +526,7 @@ mod x86 {
                         let (first, second) =
                             (load(at.add(64 * part)), load(at.add(64 * part + 32)));
                         let upper = load(at.add(128 + 32 * part));
-                        // Each quarter's two upper bits, moved to bits 4 and 5.
+                        // The two upper bits of each quarter, moved to bits 4 and 5.
                         let quarters = [
                             (first, _mm256_slli_epi16::<4>(upper)),
                             (second, _mm256_slli_epi16::<2>(upper)),

@@ -1,20 +1,20 @@
-//! The block formats of ggml, one type each: how a block's bytes become whole numbers, scales and minima.
+//! The block formats of ggml, one type each: unpacks a block's bytes to integers, scales and minima.
 //!
 //! ```text
-//! number = scale[group] * (quant - OFFSET) - min[group]          quants are unsigned bytes; OFFSET or minima, never both
+//! number = scale[group] * (quant - OFFSET) - min[group]     quants are unsigned bytes; OFFSET or minima, never both
 //! ```
 //!
-//! This is the plain description of each format: the tiles of `tile.rs` are filled by it, and the rows of `dot.rs`, which take some of
-//! the formats apart in registers, are compared with it.
+//! This is the plain description of each format. It fills the tiles of `tile.rs`, and tests compare the products of
+//! `dot.rs`, which unpacks most formats in registers, against it.
 
 use half::f16;
 
-/// Numbers of the largest block.
+/// Numbers in the largest block.
 pub(super) const MOST: usize = 256;
-/// Scales of the block with the most groups.
+/// Scales in the block with the most groups.
 pub(super) const MOST_GROUPS: usize = 16;
 
-/// A block taken apart. What is behind the block's own numbers and groups is left over from earlier ones.
+/// An unpacked block. Elements past the block's own numbers and groups are stale.
 pub(super) struct Unpacked {
     pub(super) quants: [u8; MOST],
     pub(super) scales: [f32; MOST_GROUPS],
@@ -31,7 +31,7 @@ impl Unpacked {
     }
 }
 
-/// How numbers are stored in blocks.
+/// A block storage format.
 pub(super) trait Format {
     /// Numbers in a block.
     const NUMBERS: usize;
@@ -39,12 +39,12 @@ pub(super) trait Format {
     const BYTES: usize;
     /// Numbers that share a scale: 16 or 32.
     const GROUP: usize;
-    /// What is taken off each quant.
+    /// Subtracted from each quant.
     const OFFSET: i32;
-    /// Whether there are minima; without them `mins` is not written.
+    /// Whether the format has minima; if not, `mins` is not written.
     const MINS: bool;
 
-    /// Takes a block of `BYTES` bytes apart.
+    /// Unpacks a block of `BYTES` bytes.
     fn unpack(block: &[u8], into: &mut Unpacked);
 }
 
@@ -52,7 +52,7 @@ fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
-/// Low and high nibbles of `packed [count]` to `quants [2 * count]`, the low ones first.
+/// Unpacks the low and high nibbles of `packed [count]` to `quants [2 * count]`, the low nibbles first.
 #[inline(always)]
 fn nibbles(packed: &[u8], quants: &mut [u8]) {
     let (low, high) = quants.split_at_mut(packed.len());
@@ -61,7 +61,7 @@ fn nibbles(packed: &[u8], quants: &mut [u8]) {
     }
 }
 
-/// Adds a fifth bit: bit i of `bits` to quant i.
+/// Adds bit i of `bits` to quant i, as its fifth bit.
 #[inline(always)]
 fn fifth_bits(bits: &[u8], quants: &mut [u8]) {
     let bits = u32::from_le_bytes([bits[0], bits[1], bits[2], bits[3]]);
@@ -70,7 +70,7 @@ fn fifth_bits(bits: &[u8], quants: &mut [u8]) {
     }
 }
 
-/// Scale and minimum of 32 numbers, six bits each, out of twelve bytes.
+/// Unpacks scale and minimum per 32 numbers, six bits each, from twelve bytes.
 #[inline(always)]
 fn scales_and_mins(packed: &[u8], d: f32, dmin: f32, into: &mut Unpacked) {
     for group in 0..8 {
@@ -110,7 +110,7 @@ macro_rules! formats {
 }
 
 formats! {
-    /// `f16 d, 16 bytes of nibbles`: 0..16 in the low ones.
+    /// `f16 d, 16 bytes of nibbles`: numbers 0..16 in the low nibbles.
     Q4_0: 32 numbers in 18 bytes, group 32, offset 8, mins false, |block, into| {
         into.scales[0] = half_at(block, 0);
         nibbles(&block[2..], &mut into.quants[..32]);
@@ -146,7 +146,7 @@ formats! {
             into.scales[group] = d * f32::from(packed & 15);
             into.mins[group] = dmin * f32::from(packed >> 4);
         }
-        // Two halves of 128 numbers, each four quarters of 32 that share 32 bytes.
+        // Two halves of 128 numbers; the four quarters of a half, 32 numbers each, share 32 bytes.
         for (half, pairs) in into.quants.chunks_exact_mut(128).zip(block[16..80].chunks_exact(32)) {
             for (quarter, quants) in half.chunks_exact_mut(32).enumerate() {
                 for (quant, pairs) in quants.iter_mut().zip(pairs) {
@@ -158,7 +158,7 @@ formats! {
     /// `32 bytes of third bits, 64 bytes of bit pairs, 12 bytes of six-bit scales, f16 d`.
     Q3K: 256 numbers in 110 bytes, group 16, offset 4, mins false, |block, into| {
         let (third, packed, d) = (&block[..32], &block[96..108], half_at(block, 108));
-        // Scale s: low nibbles of bytes 0 to 7, then their high ones; two more bits in bytes 8 to 11.
+        // Scale s: the low nibbles of bytes 0 to 7, then their high nibbles; two more bits in bytes 8 to 11.
         for (s, out) in into.scales.iter_mut().enumerate() {
             let low = packed[s % 8] >> (s / 8 * 4) & 15;
             let high = packed[8 + s % 4] >> (s / 4 * 2) & 3;
@@ -199,7 +199,8 @@ formats! {
         for (scale, byte) in into.scales.iter_mut().zip(&block[192..208]) {
             *scale = d * f32::from(byte.cast_signed());
         }
-        // Two halves of 128 numbers, each four quarters of 32: nibbles of quarters 0 and 2 share bytes, 1 and 3 too.
+        // Two halves of 128 numbers, each four quarters of 32: quarters 0 and 2 share bytes of nibbles, as do quarters
+        // 1 and 3.
         let halves = block[..128].chunks_exact(64).zip(block[128..192].chunks_exact(32));
         for (quants, (low, upper)) in into.quants.chunks_exact_mut(128).zip(halves) {
             let (first, second) = quants.split_at_mut(64);

@@ -1,21 +1,21 @@
-//! Products of bytes at the level that the machine has: what a tile needs beyond [`Lanes`].
+//! Byte products at the machine's SIMD level: the operations that a tile needs beyond [`Lanes`].
 //!
-//! AVX-512 counts here only together with its byte products (VNNI); without them eight lanes are quicker than sixteen.
+//! AVX-512 is used only together with its byte products (VNNI); without VNNI eight lanes are faster than sixteen.
 
 use crate::simd::{Lanes, Portable, SimdLevel, simd_level};
 
-/// Instructions for products of bytes.
+/// Level of the instructions for byte products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ByteLevel {
     /// Plain loops.
     Scalar,
-    /// 32 bytes at a time, in two steps.
+    /// 32 bytes at a time, in two instructions.
     Avx2,
-    /// 64 bytes at a time, in one.
+    /// 64 bytes at a time, in one instruction.
     Vnni,
 }
 
-/// The level that kernels called from this thread use.
+/// The level of kernels called from this thread.
 pub(super) fn byte_level() -> ByteLevel {
     #[cfg(target_arch = "x86_64")]
     {
@@ -36,17 +36,17 @@ pub(super) fn byte_level() -> ByteLevel {
     }
 }
 
-/// `N` sums of four products of bytes each.
+/// `N` sums of four byte products each.
 ///
 /// # Safety
 /// Call only from code compiled for the level; pointers must cover `N` elements.
 pub(super) trait Bytes: Lanes {
-    /// `N` whole numbers of 32 bits.
+    /// `N` 32-bit integers.
     type Sums: Copy;
 
     unsafe fn same(x: i32) -> Self::Sums;
-    /// `sums[lane] += the four unsigned bytes of weights[lane] times the four signed ones of input`. Where `WIDE`, weights use all
-    /// eight bits, else at most six.
+    /// `sums[lane] +=` the dot product of the four unsigned bytes of `weights[lane]` and the four signed bytes of
+    /// `input`. Weights use all eight bits if `WIDE`, else at most six.
     unsafe fn add_products<const WIDE: bool>(
         sums: Self::Sums,
         weights: *const u32,
@@ -82,7 +82,7 @@ impl Bytes for Portable {
     #[inline(always)]
     unsafe fn to_floats(sums: [i32; 4]) -> Self {
         let floats = sums.map(|x| x as f32);
-        // SAFETY: four elements.
+        // SAFETY: `floats` has four elements.
         unsafe { Self::load(floats.as_ptr()) }
     }
 }
@@ -118,7 +118,8 @@ mod x86 {
                         let pairs = _mm256_maddubs_epi16(weights, input);
                         _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
                     }
-                    // 2 * 255 * 127 do not: even and odd bytes by themselves, as 16-bit numbers.
+                    // Pairs up to 2 * 255 * 127 do not fit 16 bits: multiply even and odd bytes separately, as 16-bit
+                    // numbers.
                     true => {
                         let low = _mm256_set1_epi16(0xff);
                         let even = _mm256_madd_epi16(
@@ -170,8 +171,8 @@ mod x86 {
     }
 }
 
-/// Defines a function that runs a body, generic over [`Bytes`] and a [`Format`](super::format::Format), at the level given as its
-/// first argument. The body and all it calls must be `#[inline(always)]`.
+/// Defines a function that runs a body, generic over [`Bytes`] and a [`Format`](super::format::Format), at the level
+/// given as its first argument. The body and everything it calls must be `#[inline(always)]`.
 macro_rules! by_byte_level {
     ($(#[$attribute:meta])* $visible:vis unsafe fn $name:ident<F>($($argument:ident: $type:ty),* $(,)?) = $body:ident;) => {
         $(#[$attribute])*
@@ -179,17 +180,17 @@ macro_rules! by_byte_level {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
             unsafe fn avx2<F: $crate::quantised::format::Format>($($argument: $type),*) {
-                // SAFETY: this function has the instructions; the rest is the caller's promise.
+                // SAFETY: this function is compiled with the instructions; the caller guarantees the rest.
                 unsafe { $body::<$crate::x86::Avx2, F>($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")]
             unsafe fn vnni<F: $crate::quantised::format::Format>($($argument: $type),*) {
-                // SAFETY: this function has the instructions; the rest is the caller's promise.
+                // SAFETY: this function is compiled with the instructions; the caller guarantees the rest.
                 unsafe { $body::<$crate::x86::Avx512, F>($($argument),*) }
             }
             match level {
-                // SAFETY: a level above Scalar exists only where it was detected; the rest is the caller's promise.
+                // SAFETY: a level above Scalar exists only if it was detected; the caller guarantees the rest.
                 #[cfg(target_arch = "x86_64")]
                 $crate::quantised::ints::ByteLevel::Vnni => unsafe { vnni::<F>($($argument),*) },
                 // SAFETY: as above.

@@ -1,17 +1,17 @@
-//! Products with quantised weights, on our own pool: inputs are rounded to bytes once, several matrices are multiplied with them in one
-//! go, and the weights are read where they lie in the file.
+//! Products with quantised weights, on Kept's thread pool: inputs are rounded to bytes once, several matrices are
+//! multiplied with them in one parallel loop, and the weights are read directly from the mapped file.
 //!
-//! - `format.rs`: each block format, taken apart in plain loops: the specification.
+//! - `format.rs`: each block format, unpacked in plain loops: the specification.
 //! - `rows.rs`: [`QuantisedRows`], the inputs.
-//! - `dot.rs`: few inputs (answering): every row of the matrix against each of them.
-//! - `tile.rs`, `ints.rs`: many inputs (reading): 32 rows of the matrix taken apart once for all of them.
+//! - `dot.rs`: few inputs (decode): every row of the matrix with each input.
+//! - `tile.rs`, `ints.rs`: many inputs (prefill): 32 rows of the matrix are unpacked once for all inputs.
 //!
 //! ```text
 //! out [m, rows] (+)= inputs [m, cols] * matrix [rows, cols]^T
 //! ```
 //!
-//! The arithmetic: products of bytes are summed in whole numbers over the 16 or 32 that share a scale, and these sums in f32. What
-//! is not here: weights in floating point, which candle multiplies.
+//! Byte products are summed as integers over the 16 or 32 numbers that share a scale, and these sums are added in f32.
+//! candle multiplies weights in floating point, except for the few rows of decode (`mapped/row.rs`).
 
 mod dot;
 mod format;
@@ -33,21 +33,21 @@ use ints::{ByteLevel, byte_level};
 pub use rows::QuantisedRows;
 use tile::Products;
 
-/// Inputs from which a tile pays.
+/// Number of inputs from which a tile pays off.
 const MANY: usize = 4;
-/// Rows that a thread takes at once when there are few inputs.
+/// Rows of the matrix per work item, with few inputs.
 const ROWS_AT_ONCE: usize = 16;
-/// Rows of a tile at the widest level; narrower levels take several in turn.
+/// Rows of a tile at the widest level; narrower levels process several tiles in turn.
 const TILE_ROWS: usize = 32;
-/// Products below which other threads are left alone.
+/// Multiplications below which waking the other threads costs more than it saves.
 const WORTH_SHARING: usize = 1 << 15;
 
-/// Whether matrices of this type are multiplied here.
+/// Whether this module multiplies matrices of this type.
 pub(crate) fn is_quantised(dtype: GgmlDType) -> bool {
     kernel(dtype).is_some()
 }
 
-/// One matrix of a product and where its results go.
+/// One matrix of a product, and its output.
 pub(crate) struct Part<'a> {
     /// The matrix's blocks, row after row.
     pub(crate) blocks: &'a [u8],
@@ -55,14 +55,14 @@ pub(crate) struct Part<'a> {
     pub(crate) rows: usize,
     /// `[m, rows]`
     pub(crate) out: SharedMut<'a, f32>,
-    /// Added to what is in `out` instead of replacing it.
+    /// Adds to `out` instead of replacing it.
     pub(crate) add: bool,
 }
 
-/// Some rows of one matrix, multiplied with all inputs.
+/// Multiplies some rows of one matrix with all inputs.
 ///
 /// # Safety
-/// The level's instructions exist, and nobody else touches these rows' results.
+/// The CPU supports the level's instructions, and no other thread accesses the results of these rows.
 type Kernel = unsafe fn(ByteLevel, &Part<'_>, Range<usize>, &QuantisedRows);
 
 fn kernel(dtype: GgmlDType) -> Option<Kernel> {
@@ -81,19 +81,20 @@ fn kernel(dtype: GgmlDType) -> Option<Kernel> {
     })
 }
 
-/// All parts with the same inputs, shared out to all threads in one go. Allocates nothing once warm.
+/// Multiplies all parts with the same inputs, in one parallel loop over all threads. Allocates nothing once warm.
 ///
 /// # Errors
-/// [`Stopped`], and then results are half-written.
+/// [`Stopped`], after [`Stop::request`]; the results are then incomplete.
 pub(crate) fn multiply(
     parts: &[Part<'_>],
     inputs: &QuantisedRows,
     stop: &Stop,
 ) -> Result<(), Stopped> {
     let level = byte_level();
-    let step = match inputs.rows() < MANY {
-        true => ROWS_AT_ONCE,
-        false => TILE_ROWS,
+    let step = if inputs.rows() < MANY {
+        ROWS_AT_ONCE
+    } else {
+        TILE_ROWS
     };
     let items: usize = parts.iter().map(|part| part.rows.div_ceil(step)).sum();
     let rows: usize = parts.iter().map(|part| part.rows).sum();
@@ -107,7 +108,7 @@ pub(crate) fn multiply(
                 if item < of_part {
                     let kernel = kernel(part.dtype).expect("only such matrices become parts");
                     let rows = item * step..part.rows.min((item + 1) * step);
-                    // SAFETY: the level was detected; every item is handed out once, and its rows are its own.
+                    // SAFETY: the level was detected; each item runs exactly once and writes only its own rows.
                     unsafe { kernel(level, part, rows, inputs) };
                     break;
                 }
@@ -115,9 +116,10 @@ pub(crate) fn multiply(
             }
         }
     };
-    match rows * inputs.cols() * inputs.rows() < WORTH_SHARING {
-        true => work(0..items),
-        false => for_each_range(items, work),
+    if rows * inputs.cols() * inputs.rows() < WORTH_SHARING {
+        work(0..items)
+    } else {
+        for_each_range(items, work)
     }
     stop.check()
 }
@@ -132,27 +134,27 @@ unsafe fn rows_of<F: Dots>(
 ) {
     if inputs.rows() >= MANY {
         let out = Products {
-            // SAFETY: rows are inside of the part.
+            // SAFETY: `rows` is within the part.
             start: unsafe { part.out.start().add(rows.start) },
             stride: part.rows,
             add: part.add,
         };
         with_scratch(tile::scratch(inputs.cols()), |scratch| {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { tile::multiply::<F>(level, part.blocks, rows, inputs, out, scratch) };
         });
         return;
     }
     let row_bytes = inputs.cols() / F::NUMBERS * F::BYTES;
     for first in rows.clone().step_by(ROWS) {
-        // Behind the last row it is taken again, and its results are dropped.
+        // Past the end the last row is repeated; the extra results are discarded.
         let four = std::array::from_fn(|i| {
             let row = (first + i).min(rows.end - 1);
             &part.blocks[row * row_bytes..(row + 1) * row_bytes]
         });
         let count = ROWS.min(rows.end - first);
         for m in 0..inputs.rows() {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let (found, out) = unsafe {
                 let at = m * part.rows + first;
                 (
@@ -161,9 +163,10 @@ unsafe fn rows_of<F: Dots>(
                 )
             };
             for (out, found) in out.iter_mut().zip(found) {
-                match part.add {
-                    true => *out += found,
-                    false => *out = found,
+                if part.add {
+                    *out += found
+                } else {
+                    *out = found
                 }
             }
         }

@@ -1,7 +1,7 @@
-//! Inputs of a product with quantised weights: rows rounded to signed bytes, once for all matrices that multiply them.
+//! Inputs of a product with quantised weights: rows rounded to signed bytes, once for all matrices.
 //!
 //! ```text
-//! number = scale of its 32 * byte          -127..=127, the largest of 32 numbers becomes 127
+//! number = scale of its 32 * byte          -127..=127; the largest magnitude of 32 numbers becomes 127
 //! ```
 
 use std::ops::Range;
@@ -11,20 +11,20 @@ use crate::threads::{SharedMut, for_each_range};
 
 /// Numbers that share a scale.
 pub(super) const BLOCK: usize = 32;
-/// Numbers whose sum is kept.
+/// Numbers per stored sum.
 pub(super) const SUM: usize = 16;
-/// Numbers below which other threads are left alone.
+/// Numbers below which waking the other threads costs more than it saves.
 const WORTH_SHARING: usize = 1 << 16;
-/// Rows that a thread takes at a time.
+/// Rows per work item.
 const ROWS_AT_ONCE: usize = 8;
 
-/// Rows of up to `capacity` numbers in all, made once and filled again and again.
+/// A reusable buffer of rounded rows, up to `capacity` numbers in all.
 pub struct QuantisedRows {
     /// `[rows, cols]`
     bytes: Vec<i8>,
     /// `[rows, cols / 32]`
     scales: Vec<f32>,
-    /// `[rows, cols / 32]`: scale times the sum of the bytes, for weights with a minimum.
+    /// `[rows, cols / 32]`: scale times the sum of the bytes, for weights with minima.
     sums: Vec<f32>,
     /// `[rows, cols / 16]`: sums of the bytes, for weights with an offset.
     byte_sums: Vec<i32>,
@@ -32,7 +32,7 @@ pub struct QuantisedRows {
     cols: usize,
 }
 
-/// One row as [`QuantisedRows`] holds it.
+/// One row of a [`QuantisedRows`].
 #[derive(Clone, Copy)]
 pub(super) struct Row<'a> {
     pub(super) bytes: &'a [i8],
@@ -42,7 +42,7 @@ pub(super) struct Row<'a> {
 }
 
 impl QuantisedRows {
-    /// Room for `numbers` numbers.
+    /// Allocates a capacity of `numbers` numbers.
     pub fn new(numbers: usize) -> Self {
         Self {
             bytes: vec![0; numbers],
@@ -54,29 +54,29 @@ impl QuantisedRows {
         }
     }
 
-    /// Room for `numbers` numbers, if there is less; what was filled is then gone.
+    /// Grows the capacity to at least `numbers` numbers; growing discards the contents.
     pub fn reserve(&mut self, numbers: usize) {
         if self.bytes.len() < numbers {
             *self = Self::new(numbers);
         }
     }
 
-    /// Bytes of room for `numbers` numbers.
+    /// Bytes of a buffer with a capacity of `numbers` numbers.
     pub fn bytes_for(numbers: usize) -> u64 {
         (numbers + 2 * 4 * numbers.div_ceil(BLOCK) + 4 * numbers.div_ceil(SUM)) as u64
     }
 
-    /// Bytes held, for the memory ledger.
+    /// Size in bytes, for the memory ledger.
     pub fn size_in_bytes(&self) -> u64 {
         Self::bytes_for(self.bytes.len())
     }
 
-    /// Rows that were filled last.
+    /// Number of rows in the buffer.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Numbers in each of them.
+    /// Numbers per row.
     pub fn cols(&self) -> usize {
         self.cols
     }
@@ -84,16 +84,16 @@ impl QuantisedRows {
     /// Rounds `inputs [rows, cols]`; `cols` is a multiple of 32. Allocates nothing.
     ///
     /// # Panics
-    /// When there is no room, or `inputs` are not whole rows of whole blocks.
+    /// If the capacity is too small, or `inputs` is not whole rows of whole blocks.
     pub fn fill(&mut self, inputs: &[f32], cols: usize) {
         self.fill_columns(inputs, cols, 0..cols);
     }
 
-    /// Rounds `inputs [rows, columns]`, these columns of `cols`; the others are left as they were, if there are as many rows as before.
-    /// Allocates nothing.
+    /// Rounds `inputs [rows, columns.len()]` into the columns `columns` of rows of `cols` numbers. The other columns
+    /// are unchanged if the row count is unchanged. Allocates nothing.
     ///
     /// # Panics
-    /// When there is no room, or `inputs` are not whole rows of whole blocks.
+    /// If the capacity is too small, or `inputs` is not whole rows of whole blocks.
     pub fn fill_columns(&mut self, inputs: &[f32], cols: usize, columns: Range<usize>) {
         let width = columns.len();
         assert!(
@@ -126,7 +126,8 @@ impl QuantisedRows {
                 let part = row * cols + columns.start..row * cols + columns.end;
                 let blocks = part.start / BLOCK..part.end / BLOCK;
                 let sixteens = part.start / SUM..part.end / SUM;
-                // SAFETY: the level was detected; parts of different rows do not overlap, as they are whole blocks.
+                // SAFETY: the level was detected; the parts of different rows are disjoint, because they are whole
+                // blocks.
                 unsafe {
                     quantise(
                         level,
@@ -140,9 +141,10 @@ impl QuantisedRows {
             }
         };
         let items = self.rows.div_ceil(ROWS_AT_ONCE);
-        match inputs.len() < WORTH_SHARING {
-            true => work(0..items),
-            false => for_each_range(items, work),
+        if inputs.len() < WORTH_SHARING {
+            work(0..items)
+        } else {
+            for_each_range(items, work)
         }
     }
 
@@ -156,7 +158,7 @@ impl QuantisedRows {
         }
     }
 
-    /// The numbers that row `row` stands for.
+    /// The rounded numbers of row `row`.
     #[cfg(test)]
     pub(super) fn rounded(&self, row: usize) -> Vec<f64> {
         let row = self.row(row);
@@ -167,11 +169,11 @@ impl QuantisedRows {
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist.
+    /// The CPU supports the level's instructions.
     unsafe fn quantise(inputs: &[f32], bytes: &mut [i8], scales: &mut [f32], sums: &mut [f32], byte_sums: &mut [i32]) = quantise_lanes;
 }
 
-/// Plain loops over arrays of fixed length, which the compiler turns into the level's instructions.
+/// Plain loops over arrays of fixed length, which the compiler vectorises with the level's instructions.
 #[inline(always)]
 unsafe fn quantise_lanes<V: Lanes>(
     inputs: &[f32],
@@ -180,7 +182,7 @@ unsafe fn quantise_lanes<V: Lanes>(
     sums: &mut [f32],
     byte_sums: &mut [i32],
 ) {
-    // Adding 1.5 * 2^23 leaves the nearest whole number in the low bits.
+    // 1.5 * 2^23: adding it leaves the nearest integer in the low bits.
     const ROUNDER: f32 = 12_582_912.0;
     let blocks = inputs.as_chunks::<BLOCK>().0.iter();
     let blocks = blocks.zip(bytes.as_chunks_mut::<BLOCK>().0);
@@ -194,7 +196,7 @@ unsafe fn quantise_lanes<V: Lanes>(
         }
         let largest = most.iter().fold(0.0f32, |a, &b| if b > a { b } else { a });
         let scale = largest / 127.0;
-        // So small that its inverse would be infinite: nothing.
+        // Below 1e-30 the inverse could be infinite: treat the block as zeros.
         let inverse = if largest > 1e-30 {
             127.0 / largest
         } else {

@@ -1,4 +1,4 @@
-//! Every format, level and way through, against sums in f64 over what candle reads from the same blocks.
+//! Every format, level and code path, against f64 sums over candle's dequantisation of the same blocks.
 
 use candle_core::quantized::GgmlDType;
 use candle_core::quantized::k_quants::{
@@ -9,7 +9,7 @@ use candle_core::quantized::k_quants::{
 use super::*;
 use crate::SimdLevel;
 
-/// A generator of numbers that look like none in particular.
+/// A pseudo-random number generator.
 struct Drawn(u64);
 
 impl Drawn {
@@ -26,7 +26,7 @@ impl Drawn {
     }
 }
 
-/// `rows` rows of `cols` drawn numbers: their blocks, and what candle reads from these.
+/// `rows` rows of `cols` random numbers: their blocks, and candle's dequantisation of the blocks.
 fn matrix<T: GgmlType>(rows: usize, cols: usize, drawn: &mut Drawn) -> (Vec<u8>, Vec<f32>) {
     let numbers: Vec<f32> = (0..rows * cols).map(|_| drawn.number()).collect();
     let mut blocks = vec![T::zeros(); rows * cols / T::BLCK_SIZE];

@@ -1,11 +1,12 @@
-//! Many rows times a few rows of the matrix: the inner loop of reading.
+//! Many inputs times a few rows of the matrix: the inner loop of prefill.
 //!
-//! A tile is `2 N` rows of the matrix (N lanes), taken apart into bytes that lie as the products want them. It is made once and passes
-//! over all inputs, so that the matrix streams from the file once, however many inputs there are; nothing of it is kept.
+//! A tile is `2 N` rows of the matrix (N lanes), unpacked to bytes in the layout of the products. It is unpacked once
+//! and passes over all inputs, so the matrix streams from the file once, however many inputs there are. Tiles are not
+//! kept.
 //!
 //! ```text
 //! weights  [cols / 4][2 N][4 bytes]     scales, mins  [cols / GROUP][2 N]
-//! inputs   four rows at a time, four bytes spread over all lanes
+//! inputs   four rows at a time, four bytes broadcast to all lanes
 //! ```
 
 use super::format::{Format, MOST, Unpacked};
@@ -16,26 +17,27 @@ use crate::simd::Lanes;
 /// Inputs whose sums are in registers at the same time.
 const ACROSS: usize = 4;
 
-/// Where a tile's products go: element `(input, row)` is `start[input * stride + row]`.
+/// Output of a tile: element `(input, row)` is `start[input * stride + row]`.
 #[derive(Clone, Copy)]
 pub(super) struct Products {
     pub(super) start: *mut f32,
     pub(super) stride: usize,
-    /// Added to what is there instead of replacing it.
+    /// Adds to the output instead of replacing it.
     pub(super) add: bool,
 }
 
-/// f32 of scratch that a tile takes for matrices of `cols` columns, at any level.
+/// Scratch size in f32 of a tile of a matrix with `cols` columns, at any level.
 pub(super) fn scratch(cols: usize) -> usize {
-    // Bytes of 32 rows, and for each 16 of them a scale and a minimum.
+    // Bytes of 32 rows, and one scale and one minimum per 16 numbers.
     32 * (cols / 4 + 2 * cols / 16)
 }
 
 by_byte_level! {
-    /// Rows `rows` of a matrix (`matrix` is that matrix from its first row's first byte) times all `inputs`.
+    /// Multiplies rows `rows` of a matrix with all `inputs`; `matrix` is the bytes of the whole matrix.
     ///
     /// # Safety
-    /// The level's instructions exist; `out` covers all inputs x `rows` and nobody else touches that; the scratch has its size.
+    /// The CPU supports the level's instructions; `out` covers all inputs x `rows`, and no other thread accesses it;
+    /// the scratch has the size of [`scratch`].
     pub(super) unsafe fn multiply<F>(matrix: &[u8], rows: std::ops::Range<usize>, inputs: &QuantisedRows, out: Products, scratch: &mut [f32]) = multiply_lanes;
 }
 
@@ -51,9 +53,10 @@ unsafe fn multiply_lanes<V: Bytes, F: Format>(
     let width = 2 * V::N;
     let (weights, rest) = scratch.split_at_mut(width * cols / 4);
     let (scales, rest) = rest.split_at_mut(width * cols / F::GROUP);
-    let mins = match F::MINS {
-        true => &mut rest[..width * cols / F::GROUP],
-        false => &mut [],
+    let mins = if F::MINS {
+        &mut rest[..width * cols / F::GROUP]
+    } else {
+        &mut []
     };
     let row_bytes = cols / F::NUMBERS * F::BYTES;
     for first in rows.clone().step_by(width) {
@@ -65,7 +68,7 @@ unsafe fn multiply_lanes<V: Bytes, F: Format>(
             scales: scales.as_ptr(),
             mins: mins.as_ptr(),
         };
-        // SAFETY: the caller's promise; `out` begins at the first of `rows`.
+        // SAFETY: guaranteed by the caller; `out` starts at the first of `rows`.
         unsafe {
             let out = Products {
                 start: out.start.add(first - rows.start),
@@ -84,14 +87,15 @@ unsafe fn multiply_lanes<V: Bytes, F: Format>(
     }
 }
 
-/// A tile in scratch, as drawn at the top.
+/// A tile in scratch, laid out as in the diagram at the top.
 struct Tile {
     weights: *const u32,
     scales: *const f32,
     mins: *const f32,
 }
 
-/// Takes rows apart into a tile of `width` rows; what others there may be is left over, and never stored.
+/// Unpacks rows into a tile of `width` rows; if there are fewer rows, the others are stale and their results are not
+/// stored.
 #[inline(always)]
 fn fill<F: Format>(
     matrix: &[u8],
@@ -127,7 +131,7 @@ fn fill<F: Format>(
     }
 }
 
-/// One tile times `M` inputs from `first` on; the first `count` rows of the tile are stored.
+/// Multiplies one tile with `M` inputs from input `first` on; stores the first `count` rows of the tile.
 ///
 /// # Safety
 /// As [`multiply`].
@@ -142,7 +146,7 @@ unsafe fn pass<V: Bytes, F: Format, const M: usize>(
     let rows: [Row<'_>; M] = std::array::from_fn(|m| inputs.row(first + m));
     let width = 2 * V::N;
     let cols = inputs.cols();
-    // SAFETY: a tile has `cols` columns of `width` rows, an input row `cols` numbers; the rest is the caller's promise.
+    // SAFETY: a tile has `cols` columns of `width` rows, an input row `cols` numbers; the caller guarantees the rest.
     unsafe {
         let mut sums = [[V::splat(0.0); 2]; M];
         let (mut weights, mut scales, mut mins) = (tile.weights, tile.scales, tile.mins);
@@ -154,7 +158,7 @@ unsafe fn pass<V: Bytes, F: Format, const M: usize>(
             for group in 0..BLOCK / F::GROUP {
                 let mut products = [[V::same(0); 2]; M];
                 if F::OFFSET != 0 {
-                    // The offset of the weights is taken off at the beginning, in whole numbers.
+                    // Start with minus the weights' offset times the sum of the inputs, as an integer.
                     for (products, row) in products.iter_mut().zip(&rows) {
                         let sums = row.byte_sums.as_ptr().add(2 * block);
                         let sum = match F::GROUP {
@@ -215,17 +219,18 @@ unsafe fn pass<V: Bytes, F: Format, const M: usize>(
 /// Stores the first `count` of two vectors.
 ///
 /// # Safety
-/// `to` covers `count` elements; runs at the level of `V`.
+/// `to` covers `count` elements; the caller runs at the level of `V`.
 #[inline(always)]
 unsafe fn store<V: Lanes>(sums: [V; 2], count: usize, to: *mut f32, add: bool) {
-    // SAFETY: the caller's promise; a vector has at most 16 elements.
+    // SAFETY: guaranteed by the caller; a vector has at most 16 elements.
     unsafe {
         if count == 2 * V::N {
             for (half, sum) in sums.into_iter().enumerate() {
                 let to = to.add(half * V::N);
-                match add {
-                    true => V::load(to).add(sum).store(to),
-                    false => sum.store(to),
+                if add {
+                    V::load(to).add(sum).store(to)
+                } else {
+                    sum.store(to)
                 }
             }
             return;
@@ -235,9 +240,10 @@ unsafe fn store<V: Lanes>(sums: [V; 2], count: usize, to: *mut f32, add: bool) {
             sum.store(all.as_mut_ptr().add(half * V::N));
         }
         for (i, sum) in all.iter().enumerate().take(count) {
-            match add {
-                true => *to.add(i) += sum,
-                false => *to.add(i) = *sum,
+            if add {
+                *to.add(i) += sum
+            } else {
+                *to.add(i) = *sum
             }
         }
     }

@@ -1,14 +1,14 @@
-//! How alike two rows are, as they are stored: what methods that merge ask, a thousand times a token.
+//! Cosines of stored rows, for merging methods, which compute about a thousand per token.
 
 use super::RowStore;
 use crate::CacheType;
 use crate::simd::{Lanes, by_level};
 use crate::stored::{BLOCK, Bytes, Floats, Halves, Nibbles, Stored};
 
-/// A row of this length or less has no direction.
+/// Lower bound for the length of a row: a zero row has cosine 0 with every row.
 const LEAST_LENGTH: f32 = 1e-12;
 
-/// A row where it lies.
+/// A row in its storage type.
 #[derive(Clone, Copy)]
 struct Lying {
     kind: CacheType,
@@ -16,11 +16,12 @@ struct Lying {
 }
 
 impl RowStore {
-    /// Cosine of row `one` of head `h` with each of the rows `others`, written to `cosines`, of the numbers that are stored; 0 where a
-    /// row has no length. Rows of a store are all turned or none is, and turning keeps lengths and angles, so none is turned back.
+    /// Writes the cosine of row `one` of head `h` with each of the rows `others` to `cosines`, from the rounded
+    /// numbers; 0 if a row has length 0. The Hadamard transform is not undone: it applies to all rows of a store or to
+    /// none, and preserves lengths and angles.
     ///
     /// # Panics
-    /// When `cosines` is not as long as `others`.
+    /// If `cosines` and `others` differ in length.
     pub fn cosines(&self, h: usize, one: usize, others: &[u32], cosines: &mut [f32]) {
         assert_eq!(cosines.len(), others.len(), "a cosine for each row");
         // SAFETY: the level was detected.
@@ -44,12 +45,12 @@ impl RowStore {
 
 by_level! {
     /// # Safety
-    /// The level's instructions exist.
+    /// The CPU supports the level's instructions.
     unsafe fn compare(of: (&RowStore, usize), one: usize, others: &[u32], cosines: &mut [f32]) = compare_lanes;
 }
 
 /// # Safety
-/// Runs at the level of `V`.
+/// Call only from code compiled for the level of `V`.
 #[inline(always)]
 unsafe fn compare_lanes<V: Lanes>(
     (store, h): (&RowStore, usize),
@@ -59,7 +60,7 @@ unsafe fn compare_lanes<V: Lanes>(
 ) {
     let (a, len) = (store.lying(h, one), store.head_dim);
     let length = |square: f32| square.sqrt().max(LEAST_LENGTH);
-    // SAFETY: the level is the caller's promise; rows are `head_dim` numbers, and the store is borrowed.
+    // SAFETY: the caller guarantees the level; rows are `head_dim` numbers, and the store is borrowed.
     let [_, square] = unsafe { products::<V>(a, a, len) };
     let of_one = length(square);
     for (&other, cosine) in others.iter().zip(cosines) {
@@ -70,13 +71,13 @@ unsafe fn compare_lanes<V: Lanes>(
     }
 }
 
-/// `a b` and `b b` of two rows of `len` numbers.
+/// `a . b` and `b . b` of two rows of `len` numbers.
 ///
 /// # Safety
-/// Runs at the level of `V`; both rows are `len` numbers.
+/// Call only from code compiled for the level of `V`; both rows have `len` numbers.
 #[inline(always)]
 unsafe fn products<V: Lanes>(a: Lying, b: Lying, len: usize) -> [f32; 2] {
-    // SAFETY: the caller's promise. In a store of f32 all rows are; of two others each may be of either way.
+    // SAFETY: guaranteed by the caller. Either all rows of a store are f32, or each is of one of its two packed types.
     unsafe {
         match a.kind {
             CacheType::F32 => products_of::<V, Floats, Floats>(a, b, len),
@@ -91,7 +92,7 @@ unsafe fn products<V: Lanes>(a: Lying, b: Lying, len: usize) -> [f32; 2] {
 /// As [`products`]; `a` is stored as `A`, and `b` not as f32.
 #[inline(always)]
 unsafe fn beside<V: Lanes, A: Stored>(a: Lying, b: Lying, len: usize) -> [f32; 2] {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match b.kind {
             CacheType::F32 | CacheType::F16 => products_of::<V, A, Halves>(a, b, len),
@@ -105,10 +106,10 @@ unsafe fn beside<V: Lanes, A: Stored>(a: Lying, b: Lying, len: usize) -> [f32; 2
 /// As [`products`]; the rows are stored as `A` and `B`.
 #[inline(always)]
 unsafe fn products_of<V: Lanes, A: Stored, B: Stored>(a: Lying, b: Lying, len: usize) -> [f32; 2] {
-    // SAFETY: the caller's promise; vectors and single numbers stay inside their block.
+    // SAFETY: guaranteed by the caller; vectors and single numbers stay inside their block.
     unsafe {
         let zero = V::splat(0.0);
-        // Two of each, so that a sum need not wait for the one before.
+        // Two accumulators per sum hide the latency of the additions.
         let (mut both, mut square) = ([zero; 2], [zero; 2]);
         let mut rest = [0.0f32; 2];
         for (number, first) in (0..len).step_by(BLOCK).enumerate() {
@@ -147,7 +148,7 @@ mod tests {
         };
         for len in [20, 32, 64, 80, 96, 250] {
             for kind in CacheType::ALL {
-                // Rows 0 and 1 are narrow where the type has two ways.
+                // Rows 0 and 1 are narrow if the type is quantised.
                 let mut store = RowStore::stored(kind, len, &[2, 4], &[2, 2], false);
                 for r in 0..4 {
                     store.write(1, r, &row(r as f32 * 0.5, len));
@@ -168,9 +169,9 @@ mod tests {
                     for level in crate::SimdLevel::available() {
                         let mut found = [f32::NAN; 2];
                         level.with(|| store.cosines(1, a, &others, &mut found));
-                        let cosine_to_mean = (f64::from(found[1]) - expected).abs();
+                        let difference = (f64::from(found[1]) - expected).abs();
                         assert!(
-                            cosine_to_mean < 2e-6 && (found[0] - 1.0).abs() < 2e-6,
+                            difference < 2e-6 && (found[0] - 1.0).abs() < 2e-6,
                             "{kind} {len} {level:?} {a} {b}: {found:?}, not 1 and {expected}"
                         );
                     }

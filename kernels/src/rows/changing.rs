@@ -1,20 +1,20 @@
-//! Rows that trade places, move, are mixed and brought to length 1: what methods do to a cache while they merge and evict.
+//! Swapping, moving, mixing and normalising rows: the operations of methods that merge and evict.
 
 use super::RowStore;
 use crate::row_length;
 
-/// All that changes in a store while it is used; what is not here is as the store was made.
+/// The mutable contents of a store; everything else is fixed when the store is created.
 pub struct RowState<'a> {
-    /// Rows in f32.
+    /// Rows of an f32 store.
     pub floats: &'a mut [f32],
-    /// Rows of any other type, head after head as they are stored.
+    /// Rows of a packed store, head after head, in their storage types.
     pub bytes: &'a mut [u8],
-    /// The place of each row, and the row in each wide place, where rows trade places.
+    /// The place of each row, and the row in each wide place; empty unless rows can change places.
     pub places: [&'a mut [u32]; 2],
 }
 
 impl RowStore {
-    /// The numbers of this store, to be written down, or to be put back into a store that was made in the same way.
+    /// The contents of this store, to be saved, or to be restored into a store with the same layout.
     pub fn state(&mut self) -> RowState<'_> {
         let floats = self.data.as_mut_slice();
         match &mut self.packed {
@@ -31,20 +31,20 @@ impl RowStore {
         }
     }
 
-    /// Exchanges the places of two rows of head `h` and leaves what lies there: each row then holds what the other held, in its own
-    /// place.
+    /// Swaps the places of two rows of head `h` without moving their numbers: each row then has the other's contents.
     ///
     /// # Panics
-    /// Where rows cannot trade places.
+    /// If rows cannot change places.
     pub fn swap_places(&mut self, h: usize, one: usize, other: usize) {
         let packed = self.packed.as_mut().expect("a packed store");
         packed.swap(self.first_rows[h], h, one, other);
     }
 
-    /// Row `order[i]` of head `h` takes place `i`; those behind keep theirs. For a store that nothing was written to.
+    /// Assigns place `i` to row `order[i]` of head `h`; the rows after them keep their places. For a store that is
+    /// still empty.
     ///
     /// # Panics
-    /// Where rows cannot trade places.
+    /// If rows cannot change places.
     pub fn arrange(&mut self, h: usize, order: &[usize]) {
         let first = self.first_rows[h];
         let packed = self.packed.as_mut().expect("a packed store");
@@ -56,7 +56,7 @@ impl RowStore {
         }
     }
 
-    /// Rows of head `h` that lie in wide places, in no order, where rows trade places; else none.
+    /// Rows of head `h` in wide places, in no particular order; none unless rows can change places.
     pub fn wide_rows(&self, h: usize) -> impl Iterator<Item = usize> + '_ {
         let packed = self
             .packed
@@ -68,23 +68,27 @@ impl RowStore {
         rows.iter().map(|&row| row as usize)
     }
 
-    /// Row `wide` of head `h` goes into the place of row `narrow`, rounded as that place rounds, and leaves its own to it; what `narrow`
-    /// held is gone. Allocates nothing.
+    /// Moves row `wide` of head `h` to the narrow place of row `narrow`, rounding it to that place's type, and assigns
+    /// its old place to row `narrow`. The contents of `narrow` are lost. Allocates nothing.
     ///
     /// # Panics
-    /// Where rows cannot trade places.
+    /// If rows cannot change places.
     pub fn trade(&mut self, h: usize, wide: usize, narrow: usize) {
         let (first, head_dim) = (self.first_rows[h], self.head_dim);
         let packed = self.packed.as_mut().expect("a packed store");
         let (kind, from) = packed.place(first, head_dim, h, wide);
         kind.read(&packed.bytes[from], &mut packed.turned);
         let (kind, to) = packed.place(first, head_dim, h, narrow);
-        // Turned already, if rows of this store are.
+        // Both rows are already Hadamard-transformed, if rows of this store are.
         kind.write(&packed.turned, &mut packed.bytes[to]);
         packed.swap(first, h, wide, narrow);
     }
 
-    /// Brings row `from` of head `h` to the number `to`; what `from` then holds is of no use. Allocates nothing.
+    /// Moves the contents of row `from` of head `h` to row `to`; the contents of `from` are then unspecified. Allocates
+    /// nothing.
+    ///
+    /// # Panics
+    /// If the two rows have different storage types and rows cannot change places.
     pub fn move_row(&mut self, h: usize, from: usize, to: usize) {
         let (first, head_dim) = (self.first_rows[h], self.head_dim);
         match &mut self.packed {
@@ -104,12 +108,13 @@ impl RowStore {
         }
     }
 
-    /// Makes row `to` of head `h` `keep` times itself and `add` times row `from`, rounded once as it is stored. Allocates nothing.
+    /// Replaces row `to` of head `h` by `keep` times itself plus `add` times row `from`, rounded once when stored.
+    /// Allocates nothing.
     pub fn mix_row(&mut self, h: usize, from: usize, to: usize, (keep, add): (f32, f32)) {
         let (first, head_dim) = (self.first_rows[h], self.head_dim);
         match &mut self.packed {
             Some(packed) => {
-                // Sums of turned rows are turned sums.
+                // The Hadamard transform is linear, so transformed rows can be mixed directly.
                 let (kind, from) = packed.place(first, head_dim, h, from);
                 kind.read(&packed.bytes[from], &mut packed.turned);
                 let (kind, to) = packed.place(first, head_dim, h, to);
@@ -129,7 +134,8 @@ impl RowStore {
         }
     }
 
-    /// Brings row `r` of head `h` to length 1, rounded once as it is stored, and gives the length it had. Allocates nothing.
+    /// Scales row `r` of head `h` to length 1, rounded once when stored, and returns its previous length. Allocates
+    /// nothing.
     pub fn normalise_row(&mut self, h: usize, r: usize) -> f32 {
         let (first, head_dim) = (self.first_rows[h], self.head_dim);
         let unit = |row: &mut [f32]| {
@@ -139,7 +145,7 @@ impl RowStore {
         };
         match &mut self.packed {
             Some(packed) => {
-                // Turning keeps lengths.
+                // The Hadamard transform preserves lengths.
                 let (kind, place) = packed.place(first, head_dim, h, r);
                 kind.read(&packed.bytes[place.clone()], &mut packed.other);
                 let length = unit(&mut packed.other);

@@ -1,14 +1,15 @@
-//! Stores of rows in the cache's type: with their numbers, or with the places alone.
+//! Constructors of packed stores: with their numbers, or with the places only.
 
 use super::{Packed, RowStore, first_rows};
 use crate::CacheType;
 
 impl RowStore {
-    /// Rows stored as `kind`, all zero: `capacities[h]` of them for kv head `h`. Of a quantised type the first `narrow[h]` are stored so
-    /// and the others as f16; other types take no notice of it. With `replaced`, rows of a quantised type may trade places.
+    /// A store of zeroed rows of type `kind`: `capacities[h]` rows for KV head `h`. If `kind` is quantised, the first
+    /// `narrow[h]` places of head `h` are of type `kind` and the others f16; other types ignore `narrow`. With
+    /// `replaced`, rows of a quantised type can change places.
     ///
     /// # Panics
-    /// When `narrow` is more than a head holds.
+    /// If `narrow[h]` exceeds the capacity of head `h`.
     pub fn stored(
         kind: CacheType,
         head_dim: usize,
@@ -26,10 +27,11 @@ impl RowStore {
         store
     }
 
-    /// The places of such rows, whose numbers lie elsewhere: where each is and how it is stored is known, and none can be read or written.
+    /// A store that tracks the place and type of each row; the numbers are stored elsewhere, for example in GPU memory,
+    /// so rows cannot be read or written.
     ///
     /// # Panics
-    /// As [`RowStore::stored`], and of rows in f32, which have no type to be placed by.
+    /// As [`RowStore::stored`], and if `kind` is f32, which has no places.
     pub fn placed(
         kind: CacheType,
         head_dim: usize,
@@ -47,9 +49,10 @@ impl RowStore {
         };
         store.first_rows = first_rows(capacities);
         assert_eq!(narrow.len(), capacities.len(), "narrow is [kv_heads]");
-        let narrow: Vec<usize> = match kind.is_quantised() {
-            true => narrow.to_vec(),
-            false => vec![0; capacities.len()],
+        let narrow: Vec<usize> = if kind.is_quantised() {
+            narrow.to_vec()
+        } else {
+            vec![0; capacities.len()]
         };
         let mut starts = Vec::with_capacity(narrow.len());
         let mut row_bytes = 0;
@@ -85,7 +88,7 @@ impl RowStore {
         store
     }
 
-    /// Bytes of rows whose numbers lie elsewhere; 0 where they lie here.
+    /// Bytes of rows that are stored elsewhere; 0 if this store has the numbers.
     pub fn bytes_elsewhere(&self) -> usize {
         let packed = self.packed.as_ref();
         packed.map_or(0, |packed| packed.row_bytes - packed.bytes.len())

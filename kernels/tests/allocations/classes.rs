@@ -1,4 +1,4 @@
-//! Attention over classes allocates nothing.
+//! Class attention allocates nothing.
 
 use crate::support::{Random, shape};
 use kept_kernels::{

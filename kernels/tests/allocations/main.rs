@@ -1,5 +1,5 @@
-//! Attention allocates nothing, counted by the allocator of this program. The count is of all threads, so there is one test, which checks one thing
-//! after the other.
+//! Attention allocates nothing, counted by this program's allocator. The counter covers all threads, so there is a
+//! single test, which runs its checks one after the other.
 
 mod classes;
 mod decode;

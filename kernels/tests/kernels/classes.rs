@@ -1,4 +1,5 @@
-//! Attention over classes against every entry expanded, at every SIMD level; and rows merged by hand.
+//! Class attention against the reference, which expands every entry, at every SIMD level; and merged rows against a
+//! computation by hand.
 
 use crate::support::{GROUPS, HEAD_DIMS, Random, assert_close, shape};
 use kept_kernels::{
@@ -88,7 +89,7 @@ fn equals_the_expanded_entries_over_a_grid_of_shapes() {
     }
 }
 
-/// With a class for every entry and all lengths 1 it is the attention over rows.
+/// With one class per entry and all lengths 1, class attention equals decode attention.
 #[test]
 fn one_class_per_entry_is_plain_attention() {
     let mut random = Random::fresh();

@@ -56,7 +56,7 @@ fn equals_the_reference_over_a_grid_of_shapes() {
     }
 }
 
-/// Past 64 spans per head, spans grow.
+/// With more rows than 64 spans of minimum length hold, spans grow.
 #[test]
 fn equals_the_reference_when_spans_grow() {
     let mut random = Random::fresh();
@@ -158,8 +158,8 @@ fn stored(kind: CacheType, rows: &RowStore, narrow: &[usize], replaced: bool) ->
     store
 }
 
-/// Rows of every type, some narrow and some not, keys and values alike, also where rows have traded places; keys that are rotated as they
-/// are read too.
+/// Rows of every type, some narrow and some wide, keys and values alike; also with swapped places, and with keys that
+/// are rotated as they are read.
 #[test]
 fn packed_rows_are_attended_to_as_they_read() {
     let mut random = Random::fresh();
@@ -204,7 +204,7 @@ fn packed_rows_are_attended_to_as_they_read() {
     }
 }
 
-/// A row that gives its wide place away is rounded once, keeps its number, and no other row changes.
+/// A row that gives up its wide place is rounded once and keeps its index, and no other row changes.
 #[test]
 fn rows_trade_places_and_keep_their_numbers() {
     let mut random = Random::fresh();
@@ -217,10 +217,10 @@ fn rows_trade_places_and_keep_their_numbers() {
             store.read(h, r, &mut row);
             row
         };
-        let cosine_to_mean = |a: &[f32], b: &[f32]| {
+        let relative_error = |a: &[f32], b: &[f32]| {
             let square = |x: f32| x * x;
-            let cosine_to_mean: f32 = a.iter().zip(b).map(|(a, b)| square(a - b)).sum();
-            (cosine_to_mean / b.iter().map(|&b| square(b)).sum::<f32>()).sqrt()
+            let difference: f32 = a.iter().zip(b).map(|(a, b)| square(a - b)).sum();
+            (difference / b.iter().map(|&b| square(b)).sum::<f32>()).sqrt()
         };
         let before: Vec<Vec<f32>> = (0..12).map(|r| read(&store, 1, r)).collect();
         assert!(store.is_narrow(1, 2) && !store.is_narrow(1, 10));
@@ -231,15 +231,15 @@ fn rows_trade_places_and_keep_their_numbers() {
         for (r, before) in before.iter().enumerate() {
             let (found, expected) = (read(&store, 1, r), plain.row(1, r));
             match r {
-                2 => assert!(cosine_to_mean(&found, &new) < 1e-3, "{kind}"),
+                2 => assert!(relative_error(&found, &new) < 1e-3, "{kind}"),
                 10 => {
-                    let error = cosine_to_mean(&found, expected);
+                    let error = relative_error(&found, expected);
                     assert!((1e-3..0.2).contains(&error), "{kind}: {error}");
                 }
                 _ => assert_eq!(&found, before, "{kind} row {r}"),
             }
         }
-        // Closing up: numbers change, what is held does not.
+        // Compaction: row indices change, contents do not.
         let held = read(&store, 1, 11);
         store.move_row(1, 11, 2);
         assert_eq!(read(&store, 1, 2), held);

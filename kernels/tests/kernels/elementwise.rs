@@ -1,4 +1,4 @@
-//! Row-wise pieces against the reference, and the rows that move between stores.
+//! Row-wise operations against the reference, and copies of rows between stores.
 
 use crate::support::{Random, assert_close};
 use kept_kernels::{

@@ -1,4 +1,4 @@
-//! Kernels against plain references.
+//! Kernels against the plain loops of the reference.
 
 mod classes;
 mod decode;

@@ -1,4 +1,4 @@
-//! Log-sum-exp, column sums and marks of single rows against the reference, at every SIMD level of the machine.
+//! Log-sum-exp, column sums and marks per row against the reference, at every SIMD level of the machine.
 
 use crate::support::{GROUPS, Random, assert_close, shape};
 use kept_kernels::{
@@ -7,7 +7,7 @@ use kept_kernels::{
     row_probabilities, words,
 };
 
-/// `(rows, tokens)`: whole prompts, chunks of them, single rows, a row more than a word of marks has bits.
+/// `(rows, tokens)`: whole prompts, chunks, single rows, and one row more than a word of marks has bits.
 const SIZES: [(usize, usize); 9] = [
     (1, 1),
     (1, 65),
@@ -60,7 +60,7 @@ fn log_sum_exp_equals_the_reference() {
     });
 }
 
-/// The columns beyond the rows' tokens belong to later chunks and stay as they are.
+/// Columns from `tokens` on belong to later chunks and must not change.
 #[test]
 fn column_sums_equal_the_reference() {
     each_size(|task, what| {
@@ -75,7 +75,7 @@ fn column_sums_equal_the_reference() {
     });
 }
 
-/// What a row cannot see, and what stands behind its columns, stays as it is.
+/// Keys that a row cannot see, and columns after its tokens, must not change.
 #[test]
 fn probabilities_of_each_row_equal_the_reference() {
     each_size(|task, what| {
@@ -90,7 +90,8 @@ fn probabilities_of_each_row_equal_the_reference() {
     });
 }
 
-/// A prompt chunk by chunk, with the log-sum-exp that attention leaves: each row's probabilities sum to 1 and all sums to n.
+/// A prompt chunk by chunk, with the log-sum-exp from prefill attention: each row's probabilities sum to 1, all sums to
+/// n.
 #[test]
 fn chunks_add_up_to_the_whole_prompt() {
     let mut random = Random::fresh();
@@ -151,10 +152,11 @@ fn marks_stand_where_the_reference_sees_less_than_the_average() {
                 let found = bits[row / 64] >> (row % 64) & 1 == 1;
                 all += 1;
                 marked += usize::from(found);
-                // What f32 could decide otherwise is not held against it.
-                match (share - 1.0).abs() < 1e-4 {
-                    true => undecided += 1,
-                    false => assert_eq!(found, *share < 1.0, "{what}: key {key}, row {row}"),
+                // Shares so close to 1 that f32 rounding decides the mark are not compared.
+                if (share - 1.0).abs() < 1e-4 {
+                    undecided += 1
+                } else {
+                    assert_eq!(found, *share < 1.0, "{what}: key {key}, row {row}")
                 }
             }
             let beyond = rows % 64;
@@ -170,7 +172,8 @@ fn marks_stand_where_the_reference_sees_less_than_the_average() {
     );
 }
 
-/// A tile of rows decides as its rows do alone, to the last bit: equal keys make a probability of exactly the average.
+/// A tile of rows gives the same marks as its rows one by one, bit for bit: equal keys give a probability of exactly
+/// the average.
 #[test]
 fn a_row_marks_the_same_alone() {
     let mut random = Random::fresh();

@@ -5,11 +5,11 @@ use kept_kernels::{
     PrefillAttention, Scale, SimdLevel, Stop, Stopped, prefill_attention, reference,
 };
 
-/// How far apart outputs may be when the last row sees `keys`. The matrix unit, which is used from 1,024 keys on, multiplies numbers of 16
-/// bits' precision.
+/// Tolerance of the outputs when the last row sees `keys` keys. AMX, used from 1,024 keys on, multiplies numbers with
+/// 16 bits of precision.
 fn exactness(level: SimdLevel, keys: usize) -> f32 {
     match level {
-        // A logit of 6 errs by up to 6 * 2^-15 where all its products err to one side.
+        // A logit of 6 is off by at most 6 * 2^-15, if the errors of all its products have the same sign.
         SimdLevel::Amx if keys > 1024 => 2e-4,
         _ => 1e-5,
     }
@@ -63,7 +63,7 @@ fn equals_the_reference_over_a_grid_of_shapes() {
     }
 }
 
-/// Gemma's two peculiarities, alone and together: windows shorter and longer than a tile, a cap that bites.
+/// Gemma's sliding windows and soft caps, alone and together: windows shorter and longer than a tile, effective caps.
 #[test]
 fn windows_and_caps_equal_the_reference() {
     let mut random = Random::fresh();
@@ -174,7 +174,7 @@ fn large_logits_stay_finite() {
         level
             .with(|| prefill_attention(&task, &mut out, None, &Stop::new()))
             .unwrap();
-        // Logits near 1000 are themselves only exact to 1e-4.
+        // Logits near 1000 are themselves exact to 1e-4 only.
         assert_close(
             &out,
             &expected,
@@ -184,7 +184,7 @@ fn large_logits_stay_finite() {
     }
 }
 
-/// A stop that is already requested leaves the outputs untouched: no item starts.
+/// A stop requested before the call leaves the outputs unchanged: no item starts.
 #[test]
 fn stops_before_the_first_tile() {
     let mut random = Random::fresh();

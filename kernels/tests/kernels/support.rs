@@ -1,10 +1,10 @@
-//! Fresh random inputs and a comparison that names the first difference. Not a test.
+//! Random inputs, and a comparison that reports the first difference.
 
 use kept_kernels::{HeadShape, RowStore};
 
-/// Query heads per kv head: powers of two, and Qwen2's 7.
+/// Query heads per KV head: powers of two, and Qwen2's 7.
 pub const GROUPS: [usize; 5] = [1, 2, 4, 7, 8];
-/// Head sizes of real models, multiples of 16 lanes and not of 64.
+/// Head sizes of real models: multiples of 16 lanes, but not all of 64.
 pub const HEAD_DIMS: [usize; 6] = [32, 64, 80, 96, 128, 256];
 
 pub fn shape(kv_heads: usize, group: usize, head_dim: usize) -> HeadShape {
@@ -15,7 +15,7 @@ pub fn shape(kv_heads: usize, group: usize, head_dim: usize) -> HeadShape {
     }
 }
 
-/// SplitMix64, seeded from the operating system or from `KEPT_SEED`; prints its seed, which shows when a test fails.
+/// SplitMix64, seeded from the operating system or from `KEPT_SEED`; prints its seed, which is shown when a test fails.
 pub struct Random(u64);
 
 impl Random {
@@ -41,7 +41,7 @@ impl Random {
         (self.bits() % limit as u64) as usize
     }
 
-    /// Roughly normal: the sum of four uniform numbers, scaled to variance 1.
+    /// Approximately normal: the sum of four uniform numbers, scaled to variance 1.
     pub fn normal(&mut self, len: usize) -> Vec<f32> {
         let mut one = || {
             let bits = self.bits();
@@ -79,7 +79,7 @@ impl Random {
     }
 }
 
-/// `|actual - expected| <= tolerance * (1 + |expected|)` everywhere; NaN never passes.
+/// Asserts `|actual - expected| <= tolerance * (1 + |expected|)` for every element; NaN never passes.
 #[track_caller]
 pub fn assert_close(actual: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     assert_eq!(actual.len(), expected.len(), "{what}");

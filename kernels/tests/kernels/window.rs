@@ -22,7 +22,7 @@ fn equals_the_reference_over_a_grid_of_shapes() {
             (64, 130),
             (150, 150),
         ] {
-            // Gemma's heads of 256 in the small shapes only: the reference is slow.
+            // Heads of 256 (Gemma) in the small shapes only: the reference is slow.
             let wide = (group < 3 && tokens < 300).then_some(256);
             for head_dim in [32, 80, 128].into_iter().chain(wide) {
                 let shape = shape(2, group, head_dim);
@@ -57,7 +57,7 @@ fn equals_the_reference_over_a_grid_of_shapes() {
                         );
                         assert_close(&out, &expected, 1e-5, &what);
                     }
-                    // All columns, and some that begin and end nowhere in particular.
+                    // All columns, and a range with unaligned boundaries.
                     for columns in [0..tokens, tokens / 3..tokens - tokens / 4] {
                         let mut expected = vec![f32::NAN; shape.q_heads * columns.len()];
                         reference::window_maxima(&task, columns.clone(), &mut expected);
@@ -80,7 +80,7 @@ fn equals_the_reference_over_a_grid_of_shapes() {
     }
 }
 
-/// Without row weights each head's scores are the mean of probability rows, so they sum to 1.
+/// Without row weights the scores of a head are the mean of probability rows, so they sum to 1.
 #[test]
 fn scores_of_a_head_sum_to_one() {
     let mut random = Random::fresh();
@@ -112,7 +112,7 @@ fn scores_of_a_head_sum_to_one() {
     );
 }
 
-/// What attention left of the last rows is taken as it is, and what it did not is measured: of no row, of some, of all and of more than
+/// A given log-sum-exp is used as it is, a missing one is computed: for no row, some rows, all rows, and more rows than
 /// the window has.
 #[test]
 fn scores_start_from_a_log_sum_exp_that_is_known() {
@@ -163,7 +163,7 @@ fn scores_start_from_a_log_sum_exp_that_is_known() {
             let measured = scores(&[]);
             let what = format!("{known} of {window} rows known, {normalise:?}");
             assert_close(&scores(&log_sum_exp), &measured, 1e-5, &what);
-            // It is used: twice the sum is half the probability.
+            // The given log-sum-exp is used: doubling the sum halves the probability.
             let twice: Vec<f32> = log_sum_exp.iter().map(|l| l + 2f32.ln()).collect();
             let half = known.min(window) as f32 / window as f32 / 2.0;
             let expected = match normalise {
@@ -176,7 +176,7 @@ fn scores_start_from_a_log_sum_exp_that_is_known() {
     }
 }
 
-/// What is measured of some keys is to the bit what they get among all, and the others get nothing.
+/// With `among`, the selected keys get bit for bit the scores that they get among all keys, and the others get 0.
 #[test]
 fn some_keys_score_what_they_score_among_all() {
     let mut random = Random::fresh();

@@ -1,7 +1,7 @@
-//! Models worth starting with, smallest first: `models/catalogue.json`, embedded.
+//! Recommended models, smallest first: `models/catalogue.json`, embedded.
 //!
-//! Sizes are about right and say so; a download takes exact lengths and hashes from the hub. Nothing here is fetched until
-//! somebody asks for it.
+//! Sizes are approximate; a download takes exact lengths and hashes from the hub. Nothing is downloaded until the user
+//! requests it.
 
 use std::cmp::Reverse;
 use std::sync::OnceLock;
@@ -18,44 +18,44 @@ const CATALOGUE: &str = include_str!("../../catalogue.json");
 #[serde(deny_unknown_fields)]
 #[serde(rename_all(serialize = "camelCase"))]
 pub struct Entry {
-    /// Its name for people.
+    /// Display name.
     pub name: String,
     /// The repository.
     pub repo: RepoId,
-    /// The file in it.
+    /// The file in the repository.
     pub file: String,
-    /// About how long the file is, in bytes.
+    /// Approximate length of the file in bytes.
     pub about_bytes: u64,
-    /// As GGUF names it.
+    /// `general.architecture`.
     pub architecture: String,
-    /// About how many numbers it has.
+    /// Approximate number of parameters.
     pub parameters: u64,
-    /// Positions it was made for.
+    /// Context length of the model, in tokens.
     pub context: u64,
     /// SPDX identifier, or the licence's own name.
     pub licence: String,
-    /// Memory below which it is no pleasure: weights, cache and working space.
+    /// Minimum memory for reasonable use, in bytes: weights, KV cache and working memory.
     pub minimum_memory_bytes: u64,
-    /// What it is good for, in a sentence.
+    /// Recommended use, in one sentence.
     pub good_for: String,
 }
 
-/// How a model suits a machine.
+/// How well a model fits in a machine's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Fit {
-    /// It has the memory it wants.
+    /// The minimum memory is available.
     Fits,
-    /// Its weights fit, but little is left for the document.
+    /// The weights fit, but little memory is left for the document.
     Tight,
-    /// Free memory is not known.
+    /// The free memory is unknown.
     Unknown,
-    /// Its weights alone do not fit.
+    /// The weights do not fit.
     TooLarge,
 }
 
 impl Entry {
-    /// What `kept models pull` takes.
+    /// The argument of `kept models pull`.
     pub fn reference(&self) -> ModelRef {
         ModelRef {
             repo: self.repo.clone(),
@@ -63,7 +63,7 @@ impl Entry {
         }
     }
 
-    /// How it suits a machine with so much free memory, in bytes.
+    /// How well the model fits in `available` bytes of free memory.
     pub fn fit(&self, available: Option<u64>) -> Fit {
         match available {
             None => Fit::Unknown,
@@ -73,7 +73,8 @@ impl Entry {
         }
     }
 
-    /// The model to start with: of those that fit and are quick enough to be taken without being named the largest, else the smallest.
+    /// The model to start with: the largest of those that fit and are small enough to be selected automatically, else
+    /// the smallest.
     pub fn first(available: Option<u64>) -> Option<&'static Entry> {
         let all = catalogue().iter();
         let suits = |entry: &&Entry| {
@@ -82,8 +83,8 @@ impl Entry {
         all.rev().find(suits).or_else(|| catalogue().first())
     }
 
-    /// All models, the best for a machine with so much free memory first: of those that fit the largest first, of the others
-    /// the smallest.
+    /// All models, the best for `available` bytes of free memory first: those that fit by descending size, then the
+    /// others by ascending size.
     pub fn for_memory(available: Option<u64>) -> Vec<(&'static Entry, Fit)> {
         let mut entries: Vec<(&Entry, Fit)> = catalogue()
             .iter()
@@ -100,7 +101,7 @@ impl Entry {
 /// The catalogue, smallest first.
 pub fn catalogue() -> &'static [Entry] {
     static ENTRIES: OnceLock<Vec<Entry>> = OnceLock::new();
-    // A test reads it; if it were broken all the same, there would be nothing to recommend.
+    // A test parses it. If it were invalid nevertheless, the catalogue would be empty.
     ENTRIES.get_or_init(|| serde_json::from_str(CATALOGUE).unwrap_or_default())
 }
 
@@ -119,7 +120,7 @@ mod tests {
             assert!(quantisation_of(file).is_some(), "{name}: {file}");
             let reference: ModelRef = entry.reference().to_string().parse().unwrap();
             assert_eq!(reference, entry.reference());
-            // Between three and nine bits a number, and memory for more than the weights.
+            // Between three and nine bits per parameter, and memory for more than the weights.
             let bits = entry.about_bytes as f64 * 8.0 / entry.parameters as f64;
             assert!(
                 (3.0..9.0).contains(&bits),

@@ -1,18 +1,18 @@
-//! Which files of a repository make up a model, and which model a person means.
+//! Groups the files of a repository into models, and selects the model that a user means.
 //!
 //! ```text
 //! mini-Q4_K_M.gguf                          one model, Q4_K_M
 //! big-Q8_0-00001-of-00003.gguf + two more   one model in three parts, Q8_0
-//! mmproj-model-f16.gguf                     the eyes of another model: none
+//! mmproj-model-f16.gguf                     the vision encoder of another model: not a model
 //! ```
 //!
-//! Pure: names in, names out, for lists of the hub and of folders alike.
+//! Pure functions on names, for lists of the hub and of folders alike.
 
 use serde::Serialize;
 
 use crate::{HubError, RepoId, text};
 
-/// A file with its size, as a list names it.
+/// A file of a list, with its size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Listed {
@@ -20,32 +20,32 @@ pub struct Listed {
     pub path: String,
     /// Length in bytes.
     pub bytes: u64,
-    /// Its hash, where the list has it.
+    /// Its hash, if the list contains it.
     #[serde(skip)]
     pub sha256: Option<String>,
 }
 
-/// A model that a repository offers.
+/// A model in a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Offer {
     /// Its parts in order; one unless it is split.
     pub files: Vec<Listed>,
-    /// All parts together, in bytes.
+    /// Total bytes of all parts.
     pub bytes: u64,
-    /// As its name says it: `Q4_K_M`.
+    /// The quantisation in its name: `Q4_K_M`.
     pub quantisation: Option<String>,
-    /// Number of parts that its name announces.
+    /// Number of parts according to its name.
     pub parts: u32,
 }
 
 impl Offer {
-    /// The path to open it by.
+    /// Path of the file to open.
     pub fn path(&self) -> &str {
         &self.files[0].path
     }
 
-    /// What to write behind the colon: the quantisation if only this model has it, else the file.
+    /// The shortest text after the colon that identifies the model: the quantisation if it is unique, else the file.
     fn shortest<'a>(&'a self, all: &'a [Offer]) -> &'a str {
         let same = |offer: &&Offer| offer.quantisation == self.quantisation;
         match &self.quantisation {
@@ -55,7 +55,7 @@ impl Offer {
     }
 }
 
-/// The models among these files, by size.
+/// The models among `files`, by size.
 pub fn offers(files: &[Listed]) -> Vec<Offer> {
     let mut offers: Vec<Offer> = Vec::new();
     let mut sorted: Vec<&Listed> = files
@@ -71,7 +71,7 @@ pub fn offers(files: &[Listed]) -> Vec<Offer> {
                 first.is_some_and(|first| first.stem == this.stem && first.parts == this.parts)
             })
         };
-        // Sorted by name, parts of one model follow each other.
+        // In name order, the parts of a model are consecutive.
         match offers.last_mut().filter(|offer| joins(offer)) {
             Some(offer) => {
                 offer.bytes = offer.bytes.saturating_add(file.bytes);
@@ -89,7 +89,7 @@ pub fn offers(files: &[Listed]) -> Vec<Offer> {
     offers
 }
 
-/// The model of `repo` that `what` means.
+/// Selects the model of `repo` that `what` identifies.
 ///
 /// # Errors
 /// [`HubError::NoGguf`], [`HubError::NoFile`], [`HubError::Ambiguous`], [`HubError::MissingPart`].
@@ -99,7 +99,7 @@ pub fn choose(repo: &RepoId, files: &[Listed], what: Option<&str>) -> Result<Off
         None => offers.iter().collect(),
         Some(what) => fitting(&offers, what),
     };
-    // A file that is no model by its name is meant if it is named in full.
+    // A GGUF file that does not look like a model is selected by its full name only.
     let named = what.and_then(|what| files.iter().find(|file| file.path == what));
     if let (true, Some(file)) = (fitting.is_empty(), named)
         && is_gguf(&file.path)
@@ -131,7 +131,7 @@ fn labels(some: &[&Offer], all: &[Offer]) -> Vec<String> {
     some.iter().map(label).collect()
 }
 
-/// The strictest reading of `what` that fits anything.
+/// The models that match `what` under the strictest interpretation with any match.
 fn fitting<'a>(offers: &'a [Offer], what: &str) -> Vec<&'a Offer> {
     let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
     let file = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
@@ -139,7 +139,7 @@ fn fitting<'a>(offers: &'a [Offer], what: &str) -> Vec<&'a Offer> {
     let readings: [&dyn Fn(&Offer) -> bool; 4] = [
         &|offer| offer.files.iter().any(|part| part.path == what),
         &|offer| offer.files.iter().any(|part| same(&file(&part.path), what)),
-        // The name without `.gguf`, or a split model's without its number.
+        // The name without `.gguf`, or for a split model without the part numbers.
         &|offer| {
             let path = offer.path();
             let split = split_name(path).map(|split| file(split.stem));
@@ -187,8 +187,9 @@ fn without_gguf(path: &str) -> &str {
     }
 }
 
-/// Whether a file is a language model, as far as its name says: not the eyes of one, nor a measurement, nor an adapter. A model that was
-/// quantised by a measurement may be called so too, and then names its quantisation.
+/// Whether a file is a language model, judging by its name: not a vision encoder, an importance matrix or an adapter.
+/// The name of a model that was quantised with an importance matrix may contain `imatrix` too, but then it names the
+/// quantisation.
 pub fn is_model_file(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path).to_ascii_lowercase();
     let other = ["mmproj", "ggml-vocab-"];
@@ -196,18 +197,18 @@ pub fn is_model_file(path: &str) -> bool {
     is_gguf(path) && !measurement && !other.iter().any(|other| name.contains(other))
 }
 
-/// A name like `big-00002-of-00003.gguf`.
+/// The parts of a name such as `big-00002-of-00003.gguf`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplitName<'a> {
     /// `big`, with its folder.
     pub stem: &'a str,
-    /// The part, counted from one.
+    /// The part, from one.
     pub part: u32,
     /// Number of parts, at least two.
     pub parts: u32,
 }
 
-/// What a name says about parts; `None` for a model in one file.
+/// Parses the part numbers of a name; `None` for a model in one file.
 pub fn split_name(path: &str) -> Option<SplitName<'_>> {
     let rest = without_gguf(path);
     let (rest, parts) = rest.rsplit_once("-of-")?;
@@ -224,14 +225,14 @@ pub fn split_name(path: &str) -> Option<SplitName<'_>> {
     })
 }
 
-/// The quantisation that a name says, in capitals with `_`: `Q4_K_M`, `UD_Q4_K_XL`, `F16`.
+/// The quantisation in a name, in upper case with `_`: `Q4_K_M`, `UD_Q4_K_XL`, `F16`.
 pub fn quantisation_of(path: &str) -> Option<String> {
     let stem = split_name(path).map_or_else(|| without_gguf(path), |split| split.stem);
     let mut words: Vec<String> = stem
         .split(['-', '.', '/', ' '])
         .map(str::to_ascii_uppercase)
         .collect();
-    // The last word that is one: folders and names of models come first.
+    // The last matching word, because folders and model names come first.
     while let Some(word) = words.pop() {
         let starts = std::iter::once(0).chain(word.match_indices('_').map(|(at, _)| at + 1));
         let found = starts
@@ -239,9 +240,10 @@ pub fn quantisation_of(path: &str) -> Option<String> {
             .find(|rest| is_quantisation(rest));
         if let Some(found) = found {
             let dynamic = words.last().is_some_and(|before| before == "UD");
-            return Some(match dynamic {
-                true => format!("UD_{found}"),
-                false => found.to_owned(),
+            return Some(if dynamic {
+                format!("UD_{found}")
+            } else {
+                found.to_owned()
             });
         }
     }

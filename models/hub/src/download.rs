@@ -1,4 +1,4 @@
-//! A download as a person sees it: started, paused, resumed, given up, watched.
+//! A download with its controls: start, pause, resume, cancel, watch.
 
 use std::any::Any;
 use std::fs;
@@ -20,10 +20,10 @@ use crate::transfer::{End, Wish, fetch, repeat};
 use crate::trouble::Trouble;
 use crate::{HubCache, HubError, HubFile, ModelRef, Settings};
 
-/// One model's way from the hub to the disk.
+/// A download of one model from the hub to the cache.
 ///
-/// Made idle; [`start`](Self::start) begins. It runs on a thread of its own, so it may be used from any runtime and from none.
-/// Clones are handles on the same download. Dropping the last handle does not stop it.
+/// A new download is idle until [`start`](Self::start). It runs on its own thread, so it can be used with or without a
+/// runtime. Clones are handles to the same download. Dropping the last handle does not stop it.
 #[derive(Clone)]
 pub struct Download {
     shared: Arc<Shared>,
@@ -39,13 +39,13 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Whether its thread runs.
+    /// Whether the download's thread runs.
     running: bool,
-    /// What it consists of, by the hub's word; empty until that has come.
+    /// The model's files, from the hub's list; empty before the list is received.
     files: Vec<HubFile>,
-    /// Those of them that have no name in a snapshot yet: what giving up removes.
+    /// The files that are not linked into a snapshot yet; cancelling removes them.
     unnamed: Vec<HubFile>,
-    /// Why it failed, whole; the status has the sentence.
+    /// The error if the download failed; the status has its message.
     failure: Option<HubError>,
 }
 
@@ -63,7 +63,8 @@ impl Download {
         }
     }
 
-    /// What an earlier run has begun; see [`crate::Hub::begun`]. Files whose names could not have come from a hub are left out.
+    /// A download that an earlier run started; see [`crate::Hub::begun`]. Files with names or hashes that no hub uses
+    /// are ignored.
     pub(crate) fn begun(settings: Settings, reference: ModelRef, files: Vec<HubFile>) -> Download {
         let cache = HubCache::new(&settings.cache);
         let is_plain = |file: &HubFile| is_sha256(&file.sha256) && is_file_name(&file.path);
@@ -83,19 +84,19 @@ impl Download {
         download
     }
 
-    /// What it consists of, by the hub's word; empty until that has come. Kept, it lets a later run show and go on with what this
-    /// one leaves behind.
+    /// The model's files, from the hub's list; empty before the list is received. A caller can save the files to show
+    /// and resume the download in a later run.
     pub fn files(&self) -> Vec<HubFile> {
         self.shared.state().files.clone()
     }
 
-    /// What is downloaded.
+    /// The model that is downloaded.
     pub fn reference(&self) -> &ModelRef {
         &self.shared.reference
     }
 
-    /// Starts, or goes on from where it was paused, where it failed, or where any earlier run of any program ended. Does nothing
-    /// if it runs already.
+    /// Starts the download, or resumes it after a pause, a failure, or an earlier run of any program. Has no effect
+    /// while the download runs.
     pub fn start(&self) {
         let mut state = self.shared.state();
         self.shared.wish.send_replace(Wish::Run);
@@ -117,12 +118,13 @@ impl Download {
         }
     }
 
-    /// The same as [`start`](Self::start): going on needs nothing else.
+    /// Same as [`start`](Self::start).
     pub fn resume(&self) {
         self.start();
     }
 
-    /// Stops and keeps what has arrived. Returns at once; the status is [`Phase::Paused`] when it has stopped.
+    /// Stops the download and keeps the received bytes. Returns at once; the phase is [`Phase::Paused`] once it has
+    /// stopped.
     pub fn pause(&self) {
         self.shared.wish.send_if_modified(|wish| {
             let runs = *wish == Wish::Run;
@@ -133,8 +135,8 @@ impl Download {
         });
     }
 
-    /// Stops and removes what has arrived. Returns at once; the status is [`Phase::Cancelled`] when that is done. A finished
-    /// download stays.
+    /// Stops the download and removes the received bytes. Returns at once; the phase is [`Phase::Cancelled`] once they
+    /// are removed. A finished download is kept.
     pub fn cancel(&self) {
         let mut state = self.shared.state();
         self.shared.wish.send_replace(Wish::Cancel);
@@ -143,27 +145,27 @@ impl Download {
         }
     }
 
-    /// Whether it has been asked to stop and has not been started again.
+    /// Whether a stop was requested and the download was not started again.
     pub fn is_stopping(&self) -> bool {
         *self.shared.wish.borrow() != Wish::Run
     }
 
-    /// The status now.
+    /// The current status.
     pub fn status(&self) -> Status {
         self.shared.status.borrow().clone()
     }
 
-    /// Every status from now on; one that is not picked up in time is replaced by the next.
+    /// A watch channel of statuses; a status that is not read in time is replaced by the next.
     pub fn watch(&self) -> watch::Receiver<Status> {
         self.shared.status.subscribe()
     }
 
-    /// Why it failed, if the status says that it did.
+    /// The error, if the download failed.
     pub fn failure(&self) -> Option<HubError> {
         self.shared.state().failure.clone()
     }
 
-    /// Waits until nothing happens any more, whether it is done, paused, cancelled or failed.
+    /// Waits until the download is at rest: finished, paused, cancelled or failed.
     pub async fn at_rest(&self) -> Status {
         let mut watch = self.watch();
         match watch.wait_for(|status| status.phase.is_at_rest()).await {
@@ -172,10 +174,10 @@ impl Download {
         }
     }
 
-    /// As [`at_rest`](Self::at_rest), without a runtime: blocks this thread, and shows every status on the way.
+    /// Like [`at_rest`](Self::at_rest) without a runtime: blocks the thread, and passes every status to `show`.
     ///
     /// # Errors
-    /// [`HubError::Bug`] where no runtime can be made.
+    /// [`HubError::Bug`] if no runtime can be created.
     pub fn at_rest_blocking(&self, mut show: impl FnMut(&Status)) -> Result<Status, HubError> {
         let mut watch = self.watch();
         runtime()?.block_on(async {
@@ -216,12 +218,12 @@ impl Shared {
         state.failure = Some(error);
     }
 
-    /// Removes what has arrived and is nobody's yet.
+    /// Removes the received bytes of files that are not in a snapshot yet.
     fn give_up(&self, state: &mut State) {
         let cache = HubCache::new(&self.settings.cache);
         let mut failure = None;
         for file in state.unnamed.drain(..) {
-            // Another process may be writing the same: then it is its own to keep.
+            // Skip files that another process is downloading.
             let Ok(_lock) = cache.lock(&file) else {
                 continue;
             };
@@ -246,7 +248,7 @@ impl Shared {
         }
     }
 
-    /// The thread: until there is nothing more to do.
+    /// Main function of the download's thread.
     fn run(&self) {
         loop {
             let outcome = catch_unwind(AssertUnwindSafe(|| self.run_once()));
@@ -298,7 +300,7 @@ impl Shared {
             let connection = Connection::open(&self.settings)?;
             let mut wish = self.wish.subscribe();
             match self.pull(&connection, &mut wish).await {
-                // The list is older than the file: ask again, once.
+                // The list was outdated. Get it again, once.
                 Err(End::Changed) => self.pull(&connection, &mut wish).await,
                 outcome => outcome,
             }
@@ -332,14 +334,14 @@ impl Shared {
         Ok(paths.swap_remove(0))
     }
 
-    /// What is to be downloaded, by the hub's own word.
+    /// Gets the files to download from the hub.
     async fn plan(
         &self,
         connection: &Connection,
         wish: &mut watch::Receiver<Wish>,
         reporter: &mut Reporter<'_>,
     ) -> Result<Vec<HubFile>, End> {
-        // Nothing has ever come: most likely there is no connection at all, which is said soon.
+        // Nothing was received so far, so the likely cause is a missing connection, which should be reported soon.
         let retries = self.settings.retries.min(1);
         let repo = &self.reference.repo;
         let (commit, listed) = repeat(retries, wish, reporter, async |_, _| {
@@ -370,7 +372,7 @@ fn panic_words(panic: &(dyn Any + Send)) -> String {
         .unwrap_or_else(|| "panic".to_owned())
 }
 
-/// Bytes of a file that have arrived.
+/// Received bytes of a file.
 fn there(cache: &HubCache, file: &HubFile) -> u64 {
     match cache.present(file) {
         Some(_) => file.bytes,
@@ -379,7 +381,7 @@ fn there(cache: &HubCache, file: &HubFile) -> u64 {
     }
 }
 
-/// Whether what is still to come fits on the disk.
+/// Checks that the remaining bytes fit on the disk.
 fn check_space(cache: &HubCache, files: &[HubFile]) -> Result<(), HubError> {
     let needed = files
         .iter()
@@ -401,7 +403,7 @@ fn check_space(cache: &HubCache, files: &[HubFile]) -> Result<(), HubError> {
     }
 }
 
-/// What a repository offers, by size; for a page that lets a person choose. Runs on the caller's runtime.
+/// The files of a repository, for a page on which the user selects a model. Runs on the caller's runtime.
 pub(crate) async fn ask(
     settings: &Settings,
     reference: &ModelRef,

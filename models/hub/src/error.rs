@@ -1,38 +1,41 @@
-//! What can go wrong between the hub and the disk, each in one sentence that names the value and the way out.
+//! Errors of downloads and of the search for models. Each message is one sentence with the offending value and a
+//! remedy.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::{RepoId, text};
 
-/// Why a model was not downloaded, or not found.
+/// Why a model could not be downloaded or found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HubError {
-    /// No name of a model.
+    /// Not a valid reference to a model.
     #[error(
         "'{given}' names no model of the hub; write OWNER/NAME:FILE or OWNER/NAME:QUANTISATION, for example \
          HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M"
     )]
     BadReference {
-        /// As typed.
+        /// The text as typed.
         given: String,
     },
     /// `HF_HUB_OFFLINE` is set.
-    #[error("HF_HUB_OFFLINE is set, so nothing is fetched; unset it to download '{reference}'")]
+    #[error(
+        "HF_HUB_OFFLINE is set, so nothing is fetched; start Kept without it to download '{reference}'"
+    )]
     Offline {
-        /// What was to be downloaded.
+        /// The requested model.
         reference: String,
     },
-    /// `HF_ENDPOINT` is no address.
+    /// `HF_ENDPOINT` is not a web address.
     #[error(
         "HF_ENDPOINT is '{endpoint}', which is no web address; unset it, or set it for example to https://huggingface.co"
     )]
     BadEndpoint {
-        /// Its value.
+        /// The variable's value.
         endpoint: String,
     },
-    /// A token with characters that cannot be sent. The token itself is never shown.
+    /// A token with characters that cannot be sent. The token itself is never displayed.
     #[error(
         "the token from {place} has characters that no token has; copy it again from the hub's settings page"
     )]
@@ -40,10 +43,10 @@ pub enum HubError {
         /// The variable or file it came from.
         place: String,
     },
-    /// The hub knows no such repository, or hides it.
+    /// The repository does not exist, or is hidden.
     #[error(
         "there is no repository '{repo}' on {host}, or it is private; check the spelling{}",
-        if *.with_token { ", and whether your token may read it" } else { ", or set HF_TOKEN to a token that may read it" }
+        if *.with_token { ", and whether your token may read it".to_owned() } else { format!(", or give a token that may read it ({})", token_places()) }
     )]
     NoRepository {
         /// The repository.
@@ -55,7 +58,7 @@ pub enum HubError {
     },
     /// The hub rejects the token.
     #[error(
-        "{host} does not accept the token from {place}; make a new one on the hub's settings page and set HF_TOKEN to it"
+        "{host} does not accept the token from {place}; make a new one on the hub's settings page and put it there"
     )]
     TokenRefused {
         /// The hub's host.
@@ -63,10 +66,10 @@ pub enum HubError {
         /// The variable or file the token came from.
         place: String,
     },
-    /// The owner wants conditions accepted first.
+    /// The owner requires acceptance of conditions.
     #[error(
         "'{repo}' is gated: its owner wants conditions accepted first; accept them on {page}{}",
-        if *.with_token { " with the account of your token, then try again" } else { ", then set HF_TOKEN to a token of that account" }
+        if *.with_token { " with the account of your token, then try again".to_owned() } else { format!(", then give a token of that account ({})", token_places()) }
     )]
     Gated {
         /// The repository.
@@ -76,9 +79,10 @@ pub enum HubError {
         /// Whether a token was sent.
         with_token: bool,
     },
-    /// The hub forbids it without calling it gated.
+    /// The hub denies access without marking the repository as gated.
     #[error(
-        "{host} refuses '{repo}' to you; ask its owner for access, or set HF_TOKEN to a token that may read it"
+        "{host} refuses '{repo}' to you; ask its owner for access, or give a token that may read it ({})",
+        token_places()
     )]
     Forbidden {
         /// The repository.
@@ -91,12 +95,12 @@ pub enum HubError {
     NoFile {
         /// The repository.
         repo: RepoId,
-        /// What was asked for.
+        /// The requested file or quantisation.
         what: String,
-        /// What it has.
+        /// The models that the repository has.
         offered: Vec<String>,
     },
-    /// Nothing that Kept could open.
+    /// The repository has no file that Kept can open.
     #[error(
         "'{repo}' has no GGUF file; look for a repository of the same model whose name ends in -GGUF"
     )]
@@ -104,27 +108,27 @@ pub enum HubError {
         /// The repository.
         repo: RepoId,
     },
-    /// More than one model fits what was asked for.
+    /// Several models match the request.
     #[error("'{repo}' has several models that fit; say which: {}", text::list(.choices))]
     Ambiguous {
         /// The repository.
         repo: RepoId,
-        /// What can be written instead, with sizes.
+        /// References that are unique, with sizes.
         choices: Vec<String>,
     },
-    /// A split model of which the hub lacks a part.
+    /// A split model with a missing part on the hub.
     #[error("'{repo}' lacks part {part} of {parts} of '{file}'; choose another quantisation")]
     MissingPart {
         /// The repository.
         repo: RepoId,
         /// The model's first part.
         file: String,
-        /// The part, counted from one.
+        /// The part, from one.
         part: u32,
         /// Number of parts.
         parts: u32,
     },
-    /// The hub says nothing that the file could be checked by.
+    /// The hub has no checksum for the file.
     #[error(
         "{host} names no SHA-256 for '{file}', so it could not be checked; it is not downloaded"
     )]
@@ -134,15 +138,15 @@ pub enum HubError {
         /// The file.
         file: String,
     },
-    /// A file that was in the hub's list a moment ago.
-    #[error("'{file}' is no longer in '{repo}'; run the same again to see what there is now")]
+    /// A file that was removed from the hub after the list was received.
+    #[error("'{file}' is no longer in '{repo}'; look again for what there is now")]
     Gone {
         /// The repository.
         repo: RepoId,
         /// The file.
         file: String,
     },
-    /// The disk is too full.
+    /// Not enough disk space.
     #[error(
         "'{folder}' has {} free, but {} are still to be downloaded: {} are missing; free some space, or set HF_HUB_CACHE to a folder on another disk",
         text::bytes(*.free), text::bytes(*.needed), text::bytes(.needed.saturating_sub(*.free))
@@ -152,10 +156,10 @@ pub enum HubError {
         folder: String,
         /// Bytes free.
         free: u64,
-        /// Bytes still to come.
+        /// Bytes still to be downloaded.
         needed: u64,
     },
-    /// Another process writes the same file.
+    /// Another process is downloading the same file.
     #[error(
         "'{file}' is being downloaded by another program already; wait until it is done, or stop it there"
     )]
@@ -163,111 +167,109 @@ pub enum HubError {
         /// The file.
         file: String,
     },
-    /// The file system cannot lock.
+    /// The file system does not support locks.
     #[error(
         "'{folder}' is on a disk that cannot lock files ({reason}); set HF_HUB_CACHE to a folder on a local disk"
     )]
     CannotLock {
         /// The cache folder.
         folder: String,
-        /// What the operating system says.
+        /// The operating system's message.
         reason: String,
     },
-    /// No connection came about.
+    /// The connection failed.
     #[error(
-        "{host} cannot be reached ({reason}); check the connection to the internet, then run the same again"
+        "{host} cannot be reached ({reason}); check the connection to the internet, then try again"
     )]
     Unreachable {
         /// The host.
         host: String,
-        /// What the network says.
+        /// The network error.
         reason: String,
     },
-    /// The server was silent for too long.
+    /// The server sent nothing for too long.
     #[error(
-        "{host} has sent nothing for {seconds} seconds; run the same again to go on from where it stopped"
+        "{host} has sent nothing for {seconds} seconds; start it again: what has arrived is kept"
     )]
     Stalled {
         /// The host.
         host: String,
-        /// The longest silence that is waited for.
+        /// The timeout in seconds.
         seconds: u64,
     },
-    /// The connection was cut again and again.
+    /// The connection was interrupted repeatedly.
     #[error(
-        "the connection to {host} was cut {times} times in a row; what has arrived is kept: run the same again to go on"
+        "the connection to {host} was cut {times} times in a row; what has arrived is kept: start it again to resume"
     )]
     CutOff {
         /// The host.
         host: String,
-        /// Tries without a byte of progress between them.
+        /// Consecutive attempts without progress.
         times: u32,
     },
     /// Too many requests.
-    #[error("{host} asks to wait{}; run the same again later", .seconds.map_or(String::new(), |s| format!(" {}", text::duration(s as f64))))]
+    #[error("{host} asks to wait{}; try again later", .seconds.map_or(String::new(), |s| format!(" {}", text::duration(s as f64))))]
     RateLimited {
         /// The host.
         host: String,
-        /// How long, if it says so.
+        /// The requested wait, if given.
         seconds: Option<u64>,
     },
-    /// An answer that is an error.
-    #[error("{host} answers with error {status}; {}", if *.status >= 500 { "the fault is there: run the same again later" } else { "check HF_ENDPOINT, or try again later" })]
+    /// An HTTP error.
+    #[error("{host} answers with error {status}; {}", if *.status >= 500 { "the fault is there: try again later" } else { "check HF_ENDPOINT, or try again later" })]
     Status {
         /// The host.
         host: String,
         /// The HTTP status.
         status: u16,
     },
-    /// An answer that is not the hub's.
+    /// The server does not implement the hub's API.
     #[error("{host} does not answer as the hub does ({what}); check HF_ENDPOINT")]
     NotTheHub {
         /// The host.
         host: String,
-        /// What is missing or wrong.
+        /// The missing or invalid part of the answer.
         what: String,
     },
-    /// The file that came is not the one the hub names.
+    /// The hash of the downloaded file is wrong.
     #[error(
-        "'{file}' arrived damaged: its SHA-256 is not the one the hub names, so what was downloaded is removed; run the same again to download it anew"
+        "'{file}' arrived damaged: its SHA-256 is not the one the hub names, so what was downloaded is removed; start it again to download it from the beginning"
     )]
     WrongHash {
         /// The file.
         file: String,
     },
-    /// The server sends another number of bytes than the hub names.
-    #[error(
-        "{host} offers {offered} bytes of '{file}', which has {expected}; run the same again later"
-    )]
+    /// The server sends another number of bytes than the hub's list has.
+    #[error("{host} offers {offered} bytes of '{file}', which has {expected}; try again later")]
     WrongLength {
         /// The host.
         host: String,
         /// The file.
         file: String,
-        /// Bytes the server announces or sends.
+        /// Bytes that the server announces or sends.
         offered: u64,
-        /// Bytes the hub names.
+        /// Bytes according to the hub.
         expected: u64,
     },
-    /// The file changed on the hub more than once while it was downloaded.
-    #[error("'{file}' keeps changing on the hub while it is downloaded; run the same again later")]
+    /// The file changed on the hub more than once during the download.
+    #[error("'{file}' keeps changing on the hub while it is downloaded; try again later")]
     Changing {
         /// The file.
         file: String,
     },
-    /// Something on disk cannot be read or written.
+    /// A file system error.
     #[error("'{path}' cannot be {doing} ({reason}){}", match .way_out { Some(way) => format!("; {way}"), None => String::new() })]
     Disk {
         /// The file or folder.
         path: String,
         /// `read`, `written`, ...
         doing: &'static str,
-        /// What the operating system says.
+        /// The operating system's message.
         reason: String,
-        /// What helps, where it is known.
+        /// A remedy, if known.
         way_out: Option<&'static str>,
     },
-    /// A model of the hub that is not on this computer.
+    /// A model of the hub that was not downloaded.
     #[error(
         "'{reference}' is not on this computer; download it first: kept models pull {reference}"
     )]
@@ -275,51 +277,51 @@ pub enum HubError {
         /// The reference.
         reference: String,
     },
-    /// No model on this computer has that name.
+    /// No model on this computer has the given name.
     #[error(
         "'{name}' is no file, and no model on this computer has that name; kept models list shows those that were found{}",
         if .near.is_empty() { String::new() } else { format!(", such as {}", text::list(.near)) }
     )]
     NoModel {
-        /// As typed.
+        /// The name as typed.
         name: String,
-        /// Names that resemble it.
+        /// Similar names.
         near: Vec<String>,
     },
-    /// The model that the user chose is gone.
+    /// The model selected by the user does not exist any more.
     #[error(
         "the model chosen with kept models use, '{name}', is not on this computer any more; choose another with kept models use NAME, \
          forget it with kept models use auto, or name one with --model"
     )]
     ChosenGone {
-        /// As it was chosen.
+        /// The name that was selected.
         name: String,
     },
-    /// Several models on this computer have that name.
+    /// Several models on this computer have the given name.
     #[error("'{name}' names several models on this computer; say which: {}", text::list(.candidates))]
     SeveralModels {
-        /// As typed.
+        /// The name as typed.
         name: String,
-        /// Names or paths that are unique.
+        /// Unique names or paths.
         candidates: Vec<String>,
     },
-    /// A model whose download is unfinished.
+    /// A model with an unfinished download.
     #[error(
         "'{name}' is not complete: {} of it have arrived; go on with: kept models pull {name}", text::bytes(*.bytes)
     )]
     Unfinished {
         /// Its name.
         name: String,
-        /// Bytes there.
+        /// Bytes received.
         bytes: u64,
     },
-    /// A file that is to be removed and is another program's, or the person's own.
+    /// A file that Kept must not remove, because it belongs to another program or to the user.
     #[error("'{path}' does not lie in the hub's cache; Kept removes nothing else: remove it there")]
     NotOurs {
         /// The file.
         path: String,
     },
-    /// What has arrived is of no file that the hub has now.
+    /// An unfinished download of a file that the hub no longer has.
     #[error(
         "'{repo}' no longer has the file that was begun; remove what has arrived and download what there is now"
     )]
@@ -327,26 +329,26 @@ pub enum HubError {
         /// The repository.
         repo: RepoId,
     },
-    /// A folder of the person that is none.
+    /// A path that the user gave as a folder and that is none.
     #[error("'{path}' is no folder; give the folder that holds the models")]
     NoFolder {
-        /// As given.
+        /// The path as given.
         path: String,
     },
-    /// A bug of ours.
+    /// A bug in Kept.
     #[error("the download has a bug ({what}); please report it; what has arrived is kept")]
     Bug {
-        /// The panic's words.
+        /// The panic message.
         what: String,
     },
 }
 
 impl HubError {
-    /// An error of the file system at `path`; a full disk says what helps.
+    /// A file system error at `path`, with a remedy for a full disk and for missing permissions.
     pub(crate) fn disk(path: &Path, doing: &'static str, error: &io::Error) -> HubError {
         let way_out = match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Some("free some space, then run the same again to go on")
+                Some("free some space, then start it again to resume")
             }
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
                 Some("check its permissions, or set HF_HUB_CACHE to another folder")
@@ -361,7 +363,7 @@ impl HubError {
         }
     }
 
-    /// An adapter for `map_err`.
+    /// Like [`Self::disk`], for use with `map_err`.
     pub(crate) fn on_disk(
         path: impl Into<PathBuf>,
         doing: &'static str,
@@ -370,7 +372,7 @@ impl HubError {
         move |error| HubError::disk(&path, doing, &error)
     }
 
-    /// The same error after `times` tries in a row.
+    /// The same error after `times` consecutive attempts.
     pub(crate) fn after(self, times: u32) -> HubError {
         match self {
             HubError::CutOff { host, .. } => HubError::CutOff { host, times },
@@ -378,7 +380,7 @@ impl HubError {
         }
     }
 
-    /// Whether trying the same again can help without the person changing anything.
+    /// Whether a retry can succeed without action by the user.
     pub fn is_passing(&self) -> bool {
         matches!(
             self,
@@ -399,11 +401,17 @@ impl HubError {
     }
 }
 
+/// Where a token can be put.
+fn token_places() -> String {
+    let file = crate::Settings::token_file();
+    format!("in HF_TOKEN or the file {}", file.display())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Those that no test of a download or a search brings about.
+    /// Messages that no test of a download or a search produces.
     #[test]
     fn the_sentences_that_are_hard_to_come_by() {
         let repo: RepoId = "a/b".parse().unwrap();
@@ -436,11 +444,11 @@ mod tests {
             ),
             (
                 HubError::Changing { file },
-                "'m.gguf' keeps changing on the hub while it is downloaded; run the same again later",
+                "'m.gguf' keeps changing on the hub while it is downloaded; try again later",
             ),
             (
                 HubError::disk(Path::new("/d/f"), "written", &full),
-                "'/d/f' cannot be written (no storage space); free some space, then run the same again to go on",
+                "'/d/f' cannot be written (no storage space); free some space, then start it again to resume",
             ),
             (
                 HubError::disk(Path::new("/d/f"), "read", &closed),

@@ -1,21 +1,21 @@
-//! The hub, as this computer is set up for it.
+//! The hub, with this computer's settings.
 
 use crate::choose::offers;
 use crate::{Download, HubCache, HubError, HubFile, ModelRef, Offer, RepoId, Settings, download};
 
-/// The hub with its settings. Making one opens no connection.
+/// The hub with its settings. Construction opens no connection.
 #[derive(Debug, Clone)]
 pub struct Hub {
     settings: Settings,
 }
 
 impl Hub {
-    /// With what the environment says.
+    /// Uses the settings of the environment.
     pub fn from_env() -> Hub {
         Hub::new(Settings::from_env())
     }
 
-    /// With these settings.
+    /// Uses the given settings.
     pub fn new(settings: Settings) -> Hub {
         Hub { settings }
     }
@@ -35,17 +35,18 @@ impl Hub {
         Download::new(self.settings.clone(), reference)
     }
 
-    /// A download that an earlier run has begun: `files` is what [`Download::files`] said then. It is paused, with what lies on the
-    /// disk now; starting it asks the hub again, giving it up removes what has arrived.
+    /// A download that an earlier run started. `files` is the result of [`Download::files`] in that run. The download
+    /// is paused, with the bytes on disk counted; starting it queries the hub again, cancelling it removes the received
+    /// bytes.
     pub fn begun(&self, reference: ModelRef, files: Vec<HubFile>) -> Download {
         Download::begun(self.settings.clone(), reference, files)
     }
 
-    /// The model that an unfinished file of the cache ([`HubCache::partial_of`]) belongs to, by the hub's list. Opens a connection;
-    /// needs a tokio runtime.
+    /// The model to which an unfinished file of the cache ([`HubCache::partial_of`]) belongs, according to the hub's
+    /// list. Opens a connection; requires a tokio runtime.
     ///
     /// # Errors
-    /// Those of [`Hub::offers`], and [`HubError::Outdated`] where the hub no longer has that file.
+    /// Those of [`Hub::offers`], and [`HubError::Outdated`] if the hub no longer has the file.
     pub async fn model_of(&self, repo: &RepoId, sha256: &str) -> Result<ModelRef, HubError> {
         let offers = self.offers(repo).await?;
         let is_it = |offer: &&Offer| {
@@ -62,19 +63,20 @@ impl Hub {
         })
     }
 
-    /// The models that a repository offers, by size. Opens a connection; needs a tokio runtime.
+    /// The models of a repository, by size. Opens a connection; requires a tokio runtime.
     ///
     /// # Errors
-    /// Those of the connection, [`HubError::Offline`], and [`HubError::NoGguf`] where there is none.
+    /// Those of the connection, [`HubError::Offline`], and [`HubError::NoGguf`] if it has no model.
     pub async fn offers(&self, repo: &RepoId) -> Result<Vec<Offer>, HubError> {
         let reference = ModelRef {
             repo: repo.clone(),
             what: None,
         };
         let offers = offers(&download::ask(&self.settings, &reference).await?);
-        match offers.is_empty() {
-            true => Err(HubError::NoGguf { repo: repo.clone() }),
-            false => Ok(offers),
+        if offers.is_empty() {
+            Err(HubError::NoGguf { repo: repo.clone() })
+        } else {
+            Ok(offers)
         }
     }
 }

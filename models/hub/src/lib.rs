@@ -1,7 +1,8 @@
-//! Models from the hub and models already on disk: downloads, discovery, the catalogue.
+//! Models on the hub and on disk: downloads, discovery, the catalogue.
 //!
-//! This is the only crate of Kept that opens a connection, and it opens one only for [`Download::start`] and [`Hub::offers`]: for
-//! a command or a click. Terminal and window are built on it; the engine and the worker do not depend on it.
+//! This is the only crate of Kept that opens connections, and it does so only in [`Download::start`], [`Hub::offers`]
+//! and [`Hub::model_of`], for a command or a click. The terminal program and the app use it; the engine and the worker
+//! do not depend on it.
 //!
 //! # Downloads
 //!
@@ -11,34 +12,35 @@
 //! # async fn example() -> Result<(), kept_hub::HubError> {
 //! let hub = Hub::from_env();
 //! let download = hub.download("HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M".parse()?);
-//! let mut statuses = download.watch(); // a tokio watch channel of `Status`, which is what a page is sent
-//! download.start(); //  also `resume`: goes on from whatever is on disk, after a pause, a crash or a power cut
+//! let mut statuses = download.watch(); // a tokio watch channel of `Status`, the type that a page receives
+//! download.start(); // also `resume`: continues from the bytes on disk after a pause, crash or power loss
 //! while statuses.changed().await.is_ok() {
 //!     let status = statuses.borrow_and_update().clone();
 //!     if status.phase.is_at_rest() {
 //!         break; // Finished (`path`), Failed (`message`, `can_retry`), Paused or Cancelled
 //!     }
 //! }
-//! download.pause(); //  stops within a moment and keeps what has arrived; `cancel` removes it
+//! download.pause(); // stops within a moment and keeps the received bytes; `cancel` removes them
 //! # Ok(()) }
 //! ```
 //!
-//! A [`Download`] runs on a thread of its own: it needs no runtime, may be made in one and watched in another, and none of its
-//! methods waits for the network. [`Hub::offers`] (what a repository has) is the one `async` function.
+//! A [`Download`] runs on its own thread: it needs no runtime, can be created in one and watched in another, and none
+//! of its methods waits for the network. [`Hub::offers`] (the models of a repository) and [`Hub::model_of`] are
+//! `async`.
 //!
 //! # Models on disk
 //!
-//! [`Finder::from_env`] knows the folders of the hub's cache, LM Studio, Ollama, Jan, GPT4All, llama.cpp and those that the
-//! person added ([`Folders`]); [`Finder::find`] reads the header of each file in them and gives [`FoundModel`]s, each with
-//! whether Kept can open it, and why not. [`Finder::choose`] is what `--model` means. Both block, on the disk: call them from
-//! `spawn_blocking`.
+//! [`Finder::from_env`] covers the folders of the hub's cache, LM Studio, Ollama, Jan, GPT4All, llama.cpp and those
+//! that the user added ([`Folders`]). [`Finder::find`] reads the header of each file and returns [`FoundModel`]s, each
+//! with whether Kept can open it, and if not, why. [`Finder::choose`] resolves the argument of `--model`. Both
+//! functions block on disk access; call them from `spawn_blocking`.
 //!
 //! # The catalogue
 //!
-//! [`catalogue`] is a short list of models worth starting with, and [`Entry::fit`] says which suit a machine. Nothing in it is
-//! fetched until somebody asks.
+//! [`catalogue`] is a short list of recommended models, and [`Entry::fit`] rates them for a machine. Nothing is
+//! downloaded until the user requests it.
 //!
-//! Every type that a page is shown is `Serialize`, in camel case.
+//! All types that a page displays implement `Serialize`, in camel case.
 
 mod cache;
 mod catalogue;

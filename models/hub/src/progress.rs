@@ -1,4 +1,4 @@
-//! How far a download is, how fast it goes, how long it will take: what terminals and windows show.
+//! Progress of a download: bytes, speed and remaining time, for terminals and app windows.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -6,32 +6,32 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// What a download is doing.
+/// State of a download.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Phase {
-    /// It was never started.
+    /// Never started.
     Idle,
-    /// Asking the hub what there is.
+    /// Requesting the list of files from the hub.
     Asking,
-    /// Reading again what arrived earlier, for its hash.
+    /// Hashing bytes received in an earlier run.
     Checking,
-    /// Bytes arrive.
+    /// Receiving bytes.
     Downloading,
-    /// Something failed that may pass; it is tried again soon, and `message` says why.
+    /// Waiting to retry after a temporary failure; `message` has the reason.
     Waiting,
-    /// The person paused it; what has arrived is kept.
+    /// Paused by the user; the received bytes are kept.
     Paused,
-    /// The file is there and its hash is right; `path` says where.
+    /// The file is complete and its hash is correct; `path` is its path.
     Finished,
-    /// `message` says why; `start` tries again from where it stopped.
+    /// Failed; `message` has the reason. `start` continues from the received bytes.
     Failed,
-    /// The person gave it up; what had arrived is removed.
+    /// Cancelled by the user; the received bytes are removed.
     Cancelled,
 }
 
 impl Phase {
-    /// Whether nothing will happen any more unless somebody starts it again.
+    /// Whether the download does nothing until it is started again.
     pub fn is_at_rest(self) -> bool {
         matches!(
             self,
@@ -40,33 +40,33 @@ impl Phase {
     }
 }
 
-/// A download at one moment; every change is sent whole, so that a listener who missed some misses nothing.
+/// The state of a download at one moment. Every update is complete, so a receiver may skip some.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// `owner/name:file`, to show and to start the same again.
+    /// `owner/name:file`, for display and for starting the same download again.
     pub reference: String,
-    /// What it is doing.
+    /// Current phase.
     pub phase: Phase,
-    /// Bytes there, of all parts together; while checking, bytes read again.
+    /// Bytes on disk, of all parts; during `Checking`, bytes hashed so far.
     pub bytes_done: u64,
-    /// Bytes of all parts together; 0 until the hub has answered.
+    /// Total bytes of all parts; 0 before the hub has answered.
     pub bytes_total: u64,
-    /// Bytes that came over the network since it was started, also those that had to come twice.
+    /// Bytes received over the network since the start, including repeated ones.
     pub bytes_received: u64,
-    /// Smoothed over the last seconds; `None` until it is known, and while nothing moves.
+    /// Average speed over the last seconds; `None` while it is unknown or nothing is received.
     pub bytes_per_second: Option<f64>,
-    /// What is left, at that speed.
+    /// Remaining time at that speed.
     pub seconds_left: Option<f64>,
-    /// The part that is downloaded now, counted from one.
+    /// The part that is being downloaded, from one.
     pub part: usize,
     /// Number of parts.
     pub parts: usize,
-    /// One sentence: why it failed, or what it waits for.
+    /// One sentence: the reason of a failure or of a wait.
     pub message: Option<String>,
-    /// Whether trying again can help without the person changing anything.
+    /// Whether a retry can succeed without action by the user.
     pub can_retry: bool,
-    /// The file to open, once it is finished: the first part of a split model.
+    /// The file to open once finished: the first part of a split model.
     pub path: Option<PathBuf>,
 }
 
@@ -88,7 +88,7 @@ impl Status {
         }
     }
 
-    /// Sets what follows from speed and rest.
+    /// Sets the speed and the remaining time.
     pub(crate) fn set_speed(&mut self, bytes_per_second: Option<f64>) {
         self.bytes_per_second = bytes_per_second;
         let left = self.bytes_total.saturating_sub(self.bytes_done) as f64;
@@ -98,23 +98,23 @@ impl Status {
     }
 }
 
-/// Seconds over which speed is averaged.
+/// Averaging window.
 const WINDOW: Duration = Duration::from_secs(5);
-/// Below this, a speed is a guess.
+/// Minimum measurement time for a speed.
 const SHORTEST: Duration = Duration::from_millis(500);
 
-/// Bytes per second over the last few seconds: steady enough to read, quick enough to follow.
+/// Average speed in bytes per second over the last few seconds.
 #[derive(Debug, Default)]
 pub(crate) struct Speed {
-    /// When, and how many bytes had come by then; the oldest first.
+    /// Times and total bytes received by then; the oldest first.
     samples: VecDeque<(Instant, u64)>,
 }
 
 impl Speed {
-    /// Notes that `bytes` have come by `now`, and says how fast they come.
+    /// Records that `bytes` were received by `now`, and returns the speed.
     pub(crate) fn at(&mut self, now: Instant, bytes: u64) -> Option<f64> {
         self.samples.push_back((now, bytes));
-        // One sample older than the window stays, so that the window is always full.
+        // One sample older than the window is kept, so that the samples cover the whole window.
         while let Some(&(second, _)) = self.samples.get(1)
             && now.saturating_duration_since(second) >= WINDOW
         {
@@ -125,7 +125,7 @@ impl Speed {
         (seconds >= SHORTEST).then(|| bytes.saturating_sub(before) as f64 / seconds.as_secs_f64())
     }
 
-    /// Forgets, as after a pause.
+    /// Discards the samples, for example after a pause.
     pub(crate) fn forget(&mut self) {
         self.samples.clear();
     }

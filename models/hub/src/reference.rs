@@ -1,4 +1,4 @@
-//! What a person calls a model of the hub: `owner/name`, `owner/name:FILE`, `owner/name:Q4_K_M`, or the address of its page.
+//! References to models on the hub: `owner/name`, `owner/name:FILE`, `owner/name:Q4_K_M`, or the address of a page.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::HubError;
 
-/// Longest name of an owner or a repository that the hub gives out.
+/// Longest name of an owner or a repository on the hub.
 const LONGEST_NAME: usize = 96;
 
 /// A repository: `owner/name`.
@@ -24,7 +24,7 @@ impl RepoId {
         &self.owner
     }
 
-    /// The part behind the slash.
+    /// The part after the slash.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -67,7 +67,7 @@ impl From<RepoId> for String {
     }
 }
 
-/// The hub's own rule. It also keeps `..` and path separators out of the cache folder's names.
+/// The hub's rule for names. It also excludes `..` and path separators from folder names of the cache.
 fn is_repo_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let ends = |c: char| c == '-' || c == '.';
@@ -79,13 +79,13 @@ fn is_repo_name(name: &str) -> bool {
         && !name.contains("..")
 }
 
-/// A repository and which of its models: a file, a quantisation, or not said.
+/// A repository, and optionally a file or quantisation in it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ModelRef {
     /// The repository.
     pub repo: RepoId,
-    /// The file or quantisation behind the colon.
+    /// The file or quantisation after the colon.
     pub what: Option<String>,
 }
 
@@ -154,7 +154,8 @@ impl From<ModelRef> for String {
     }
 }
 
-/// Whether a name may become a path below a snapshot: relative, plain, and nowhere else. The hub's lists are held to it too.
+/// Whether a name is a plain relative path that may be created below a snapshot. Names in the hub's lists are checked
+/// too.
 pub(crate) fn is_file_name(path: &str) -> bool {
     let part = |part: &str| {
         !matches!(part, "" | "." | "..")

@@ -1,17 +1,18 @@
-//! Asking the hub: which files a repository has, what a file's hash is, and the bytes from anywhere in it.
+//! Requests to the hub: the files of a repository, the hash of a file, and its bytes from any offset.
 //!
-//! These requests are made here and not by `hf-hub`: its lists have neither sizes nor hashes, its downloads begin at zero, cannot
-//! be stopped, and follow the hub's redirect on their own. (1.0 is the same in this, leaves the hash out of its lists, and takes
-//! files of the newer storage through a client of its own.) The addresses are those of the hub's API:
+//! These requests are not made with `hf-hub` 0.5: its lists have neither sizes nor hashes; its downloads resume, but cannot
+//! be paused, are not checked against a SHA-256, and follow the hub's redirects automatically. Kept uses its cache layout.
+//! The addresses are those of the hub's API:
 //!
 //! ```text
 //! GET  /api/models/owner/name/revision/main?blobs=true     commit, and each file with size and SHA-256
-//! HEAD /owner/name/resolve/<commit>/<file>                 the same of one file, for mirrors whose lists are short
+//! HEAD /owner/name/resolve/<commit>/<file>                 size and hash of one file, for mirrors with incomplete
+//! lists
 //! GET  /owner/name/resolve/<commit>/<file>                 302 to the storage; X-Linked-Etag is the SHA-256
 //! ```
 //!
-//! The token is sent to the hub and to nobody else: redirects are followed here, one by one, and the header is added only where
-//! the origin is the hub's. Addresses are never part of an error or a log line: those of the storage are signed.
+//! The token is sent only to the hub: this module follows redirects itself, one by one, and adds the header only if the
+//! origin is the hub's. Addresses never occur in errors or log lines, because those of the storage are signed.
 
 use std::error::Error;
 use std::time::Duration;
@@ -32,18 +33,18 @@ const ERROR_CODE: HeaderName = HeaderName::from_static("x-error-code");
 
 const CONNECTING: Duration = Duration::from_secs(15);
 const MOST_REDIRECTS: usize = 10;
-/// The longest list of files that is read; the largest repositories have a few thousand files.
+/// Longest list of files read, in bytes; the largest repositories have a few thousand files.
 const LONGEST_LIST: usize = 64 << 20;
 
-/// A file's bytes on their way.
+/// A response with the bytes of a file.
 pub(crate) struct Incoming {
     pub response: Response,
-    /// Bytes at its beginning that are there already: the server does not know ranges.
+    /// Bytes at the start of the response to skip, because the server does not support ranges.
     pub skip: u64,
     pub host: String,
 }
 
-/// What the hub says of a repository.
+/// The hub's description of a repository.
 #[derive(Deserialize)]
 struct Info {
     sha: Option<String>,
@@ -64,7 +65,7 @@ struct Lfs {
     size: Option<u64>,
 }
 
-/// What speaks to one hub. Belongs to the runtime it was made on.
+/// A connection to one hub. Bound to the runtime on which it was created.
 pub(crate) struct Connection {
     settings: Settings,
     endpoint: Url,
@@ -87,7 +88,7 @@ impl Connection {
                 place: token.place().to_owned(),
             });
         }
-        // Fails if one is installed already, which is as good.
+        // Fails if a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let http = Client::builder()
             .user_agent(concat!("kept/", env!("CARGO_PKG_VERSION")))
@@ -110,7 +111,7 @@ impl Connection {
         host(&self.endpoint)
     }
 
-    /// The commit that `main` is, and all files in it.
+    /// The commit of `main`, and all its files.
     pub(crate) async fn list(&self, repo: &RepoId) -> Result<(String, Vec<Listed>), Trouble> {
         let path = [
             "api",
@@ -156,7 +157,7 @@ impl Connection {
         ))
     }
 
-    /// A file's exact length and its hash.
+    /// The exact length and hash of a file.
     pub(crate) async fn about(
         &self,
         repo: &RepoId,
@@ -192,7 +193,7 @@ impl Connection {
         })
     }
 
-    /// The bytes of a file from `from` on.
+    /// The bytes of a file from offset `from` on.
     pub(crate) async fn get(&self, file: &HubFile, from: u64) -> Result<Incoming, Trouble> {
         let address = self.file(&file.repo, &file.commit, &file.path);
         let about = (&file.repo, Some(file.path.as_str()));
@@ -249,7 +250,7 @@ impl Connection {
         }
     }
 
-    /// An address at the hub, escaped part by part.
+    /// An address at the hub, with its path segments escaped.
     fn address<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> Url {
         let mut address = self.endpoint.clone();
         if let Ok(mut segments) = address.path_segments_mut() {
@@ -263,8 +264,8 @@ impl Connection {
         self.address(parts.into_iter().chain(path.split('/')))
     }
 
-    /// Makes a request and follows it to where the file is; a `HEAD` stops where the hub names the hash. Where the hub names one
-    /// that is not `expected`, the file has changed.
+    /// Makes a request and follows redirects to the file. A `HEAD` request stops at the response with the hash. If the
+    /// hub's hash differs from `expected`, the file has changed.
     async fn follow(
         &self,
         method: Method,
@@ -275,7 +276,7 @@ impl Connection {
     ) -> Result<Response, Trouble> {
         for _ in 0..=MOST_REDIRECTS {
             let at_hub = address.origin() == self.endpoint.origin();
-            // What is stored compressed would come in other bytes than it is hashed by.
+            // A compressed response would differ from the bytes that were hashed.
             let mut request = self
                 .http
                 .request(method.clone(), address.clone())
@@ -307,9 +308,10 @@ impl Connection {
                     wait: retry_after(response.headers()),
                     host: host(&address),
                 };
-                return Err(match at_hub {
-                    true => refusal.of_hub(&self.settings, repo, file),
-                    false => refusal.of_storage(),
+                return Err(if at_hub {
+                    refusal.of_hub(&self.settings, repo, file)
+                } else {
+                    refusal.of_storage()
                 });
             }
             if method == Method::HEAD && response.headers().contains_key(LINKED_ETAG) {
@@ -325,12 +327,13 @@ impl Connection {
         Err(self.not_the_hub("it leads round in circles").into())
     }
 
-    /// No answer at all, or half of one.
+    /// Maps a network error: no response, or an incomplete one.
     pub(crate) fn network(&self, error: &reqwest::Error, host: String) -> Trouble {
         let reason = innermost(error);
-        match error.is_timeout() && !error.is_connect() {
-            true => passing(self.stalled(host)),
-            false => passing(HubError::Unreachable { host, reason }),
+        if error.is_timeout() && !error.is_connect() {
+            passing(self.stalled(host))
+        } else {
+            passing(HubError::Unreachable { host, reason })
         }
     }
 
@@ -358,7 +361,7 @@ fn host(address: &Url) -> String {
     }
 }
 
-/// What the error is at bottom: its upper layers repeat themselves and hold addresses.
+/// The root cause of an error, because the outer errors repeat it and contain addresses.
 fn innermost(error: &reqwest::Error) -> String {
     let mut inner: &dyn Error = error;
     while let Some(source) = inner.source() {
@@ -379,7 +382,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// The hash that an ETag is, for files in the hub's large storage.
+/// The SHA-256 in an ETag, for files in the hub's large storage.
 fn sha256_of_etag(etag: &str) -> Option<String> {
     let etag = etag.trim_start_matches("W/").trim_matches('"');
     is_hex(etag, 64).then(|| etag.to_ascii_lowercase())

@@ -1,4 +1,4 @@
-//! Turning what a transfer notices into statuses, a few a second.
+//! Converts the events of a transfer to statuses, a few per second.
 
 use std::time::{Duration, Instant};
 
@@ -7,23 +7,23 @@ use tokio::sync::watch;
 use crate::progress::{Phase, Speed, Status};
 use crate::{HubError, text};
 
-/// How often a status is sent while bytes arrive.
+/// Minimum time between statuses while bytes are received.
 const BEAT: Duration = Duration::from_millis(100);
 
-/// Turns what a transfer notices into statuses.
+/// Converts the events of a transfer to statuses.
 pub(crate) struct Reporter<'a> {
     status: &'a watch::Sender<Status>,
     speed: Speed,
-    /// Over the network, in this run.
+    /// Bytes received over the network in this run.
     received: u64,
-    /// Bytes of the parts before this one.
+    /// Bytes of the previous parts.
     before: u64,
-    /// Bytes of this part.
+    /// Bytes of the current part.
     have: u64,
     last: Option<Instant>,
 }
 
-/// A status at rest has the last figures, not those of the last beat.
+/// Publishes the final figures, which may be newer than the last status.
 impl Drop for Reporter<'_> {
     fn drop(&mut self) {
         let (done, received) = (self.before + self.have, self.received);
@@ -84,7 +84,7 @@ impl<'a> Reporter<'a> {
         self.phase(Phase::Downloading, have);
     }
 
-    /// `bytes` came, and `have` of the part are there.
+    /// Records that `bytes` were received, and that `have` bytes of the part are on disk.
     pub(crate) fn arrived(&mut self, bytes: u64, have: u64) {
         (self.have, self.received) = (have, self.received + bytes);
         let now = Instant::now();

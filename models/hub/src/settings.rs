@@ -1,7 +1,7 @@
-//! What the environment says about the hub: where it is, where its files lie, who is asking.
+//! Settings of the hub from the environment: its address, its cache folder, the user's token.
 //!
-//! The names and their order are those of the hub's own tools, so that what they download is found here and what is downloaded
-//! here is found there: <https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables>.
+//! Names and precedence are those of the hub's own tools, so that Kept and these tools find each other's downloads:
+//! <https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables>.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,49 +9,49 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Where the hub is unless `HF_ENDPOINT` says otherwise.
+/// Address of the hub, unless `HF_ENDPOINT` sets another.
 pub const ENDPOINT: &str = "https://huggingface.co";
 
-/// How the hub is spoken to.
+/// Settings for requests to the hub.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Address of the hub, without a slash at the end.
+    /// Address of the hub, without a trailing slash.
     pub endpoint: String,
     /// The hub's cache folder, shared with its other tools.
     pub cache: PathBuf,
-    /// The person's token; private and gated repositories want one.
+    /// The user's token, required for private and gated repositories.
     pub token: Option<Token>,
-    /// Whether nothing may be fetched (`HF_HUB_OFFLINE`).
+    /// Whether downloads are disabled (`HF_HUB_OFFLINE`).
     pub offline: bool,
-    /// How often a request is repeated without a byte of progress in between.
+    /// Maximum number of consecutive retries without progress.
     pub retries: u32,
-    /// The longest silence of a server that is waited for.
+    /// Timeout for a silent server.
     pub patience: Duration,
 }
 
 impl Settings {
-    /// Repeats without progress, unless told otherwise.
+    /// Default of [`Settings::retries`].
     pub const RETRIES: u32 = 5;
-    /// The longest silence, unless told otherwise.
+    /// Default of [`Settings::patience`].
     pub const PATIENCE: Duration = Duration::from_secs(30);
 
-    /// Where the person's token may lie: the file that the hub's tools write when somebody logs in.
+    /// The file to which the hub's tools write the user's token at login.
     pub fn token_file() -> PathBuf {
         Settings::token_file_of(&|name| env::var_os(name), env::home_dir().as_deref())
     }
 
-    /// As [`Settings::token_file`], by these variables and this home.
+    /// [`Settings::token_file`], from these variables and this home folder.
     fn token_file_of(variable: &dyn Fn(&str) -> Option<OsString>, home: Option<&Path>) -> PathBuf {
         let path = |name: &str| path_in(variable, home, name);
         path("HF_TOKEN_PATH").unwrap_or_else(|| hub_home(variable, home).join("token"))
     }
 
-    /// What this process's environment says.
+    /// Settings from this process's environment.
     pub fn from_env() -> Settings {
         Settings::from_variables(&|name| env::var_os(name), env::home_dir().as_deref())
     }
 
-    /// What these variables say; an empty one is as good as none.
+    /// Settings from the given variables; an empty variable counts as unset.
     pub fn from_variables(
         variable: &dyn Fn(&str) -> Option<OsString>,
         home: Option<&Path>,
@@ -91,7 +91,7 @@ impl Settings {
     }
 }
 
-/// A variable that is a path; an empty one is as good as none.
+/// A path from a variable; an empty variable counts as unset.
 fn path_in(
     variable: &dyn Fn(&str) -> Option<OsString>,
     home: Option<&Path>,
@@ -114,7 +114,7 @@ fn hub_home(variable: &dyn Fn(&str) -> Option<OsString>, home: Option<&Path>) ->
     })
 }
 
-/// `~` and `~/...` as shells read them, which do not read them in a variable.
+/// Expands `~` and `~/...`, which shells do not expand inside variables.
 pub(crate) fn below_home(path: PathBuf, home: Option<&Path>) -> PathBuf {
     match (path.strip_prefix("~"), home) {
         (Ok(rest), Some(home)) => home.join(rest),
@@ -122,7 +122,7 @@ pub(crate) fn below_home(path: PathBuf, home: Option<&Path>) -> PathBuf {
     }
 }
 
-/// A token of the hub. Printing it, even with `{:?}`, shows where it came from and nothing else.
+/// A token for the hub. Its `Debug` output shows only where the token came from.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     secret: String,
@@ -130,7 +130,7 @@ pub struct Token {
 }
 
 impl Token {
-    /// A token from `place`, or `None` if there is nothing but white space.
+    /// A token from `place`; `None` if the text is blank.
     pub fn new(secret: &str, place: &str) -> Option<Token> {
         let secret = secret.trim();
         (!secret.is_empty()).then(|| Token {
@@ -139,7 +139,7 @@ impl Token {
         })
     }
 
-    /// Only for the header that carries it.
+    /// The token itself, for the authorization header only.
     pub(crate) fn secret(&self) -> &str {
         &self.secret
     }
@@ -156,7 +156,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Kept's folder for settings, by these variables and this home: `KEPT_CONFIG`, else where the system keeps them.
+/// Kept's configuration folder, from these variables and this home folder: `KEPT_CONFIG`, else the system's default.
 pub(crate) fn config_folder(
     variable: &dyn Fn(&str) -> Option<OsString>,
     home: Option<&Path>,

@@ -1,6 +1,6 @@
-//! Numbers and lists as sentences say them.
+//! Formats numbers and lists for messages.
 
-/// Bytes for people: `4.8 MiB`.
+/// Formats a number of bytes: `4.8 MiB`.
 pub fn bytes(count: u64) -> String {
     let number = count as f64;
     match count {
@@ -11,7 +11,7 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-/// Seconds for people: `45 s`, `3 min 20 s`.
+/// Formats a duration: `45 s`, `3 min 20 s`.
 pub fn duration(seconds: f64) -> String {
     let whole = seconds.clamp(0.0, 1e9).round() as u64;
     match whole {
@@ -21,7 +21,7 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// The most names that a sentence lists.
+/// Most names listed in a sentence.
 const MOST: usize = 12;
 
 /// `a, b, c and 3 more`.
@@ -33,7 +33,7 @@ pub(crate) fn list(names: &[String]) -> String {
     }
 }
 
-/// `it has a, b`, or that there is nothing.
+/// `it has a, b`, or that the repository has no GGUF file.
 pub(crate) fn offer(names: &[String]) -> String {
     match names {
         [] => "it has no GGUF file".to_owned(),

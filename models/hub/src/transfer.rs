@@ -1,14 +1,16 @@
-//! One file onto the disk: from whatever of it is there to the whole, checked file.
+//! Downloads one file: resumes from the bytes on disk and verifies the complete file.
 //!
-//! This is written here and not taken from `hf-hub`, whose 1.0 begins every download at zero, cannot be paused, and does not
-//! compare hashes. The rules:
+//! `hf-hub` is not used, because its version 1.0 starts every download at zero, cannot pause, and does not compare
+//! hashes. The rules:
 //!
-//! - Every byte that arrives is written at once, without a buffer of ours, so that a process that is killed loses nothing.
-//! - The hash is computed as bytes arrive. What arrived in an earlier run is read again first: a partial file is never believed.
-//! - The file gets its name only after its hash is the hub's. A wrong one is removed; if part of it came from an earlier run (or
-//!   from another tool, which may have left holes), it is downloaded once more from zero before that is called an error.
-//! - A server that does not know ranges sends everything again; what is there already is passed over, and not lost if that
-//!   fails too.
+//! - Every byte received is written at once, without buffering, so that a killed process loses nothing.
+//! - The hash is computed as bytes are received. Bytes of an earlier run are read and hashed first: a partial file is
+//!   never trusted.
+//! - The file gets its name only if its hash is the hub's. A file with a wrong hash is removed. If part of it came from
+//!   an earlier run (or from another tool, which may have left holes), it is downloaded once more from zero before an
+//!   error is reported.
+//! - A server without support for ranges sends everything again. The bytes on disk are skipped, and not lost if that
+//!   transfer fails too.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -23,7 +25,7 @@ use crate::reporter::Reporter;
 use crate::trouble::{Trouble, passing};
 use crate::{HubCache, HubError, HubFile};
 
-/// What the person wants of a running download.
+/// The state that the user requested for a running download.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
     Run,
@@ -31,12 +33,12 @@ pub(crate) enum Wish {
     Cancel,
 }
 
-/// Why a download is not done.
+/// Why a download ended without completing.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// The person wished it.
+    /// The user stopped it.
     Stopped,
-    /// The file is another one now than the list said.
+    /// The file differs from the hub's list.
     Changed,
     /// It failed.
     Failed(HubError),
@@ -48,21 +50,21 @@ impl From<HubError> for End {
     }
 }
 
-/// The first wait before a request is repeated; each further one is twice as long.
+/// First wait before a retry; each further wait is twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
-/// Bytes of a partial file that are hashed in one go.
+/// Bytes of a partial file hashed per step.
 const HASH_CHUNK: usize = 1 << 20;
 
-/// Completes when the person wishes something else than running.
+/// Completes when the user requests a state other than `Run`.
 pub(crate) async fn stopped(wish: &mut watch::Receiver<Wish>) {
-    // Fails when nobody can wish anything any more: then nobody stops it.
+    // Fails if the sender was dropped: no stop can be requested any more.
     if wish.wait_for(|wish| *wish != Wish::Run).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// Repeats `attempt` while its trouble is passing and `retries` are left; any progress in between gives all of them back.
+/// Repeats `attempt` on temporary failures, at most `retries` times in a row without progress.
 pub(crate) async fn repeat<T>(
     retries: u32,
     wish: &mut watch::Receiver<Wish>,
@@ -104,7 +106,8 @@ pub(crate) async fn repeat<T>(
     }
 }
 
-/// Brings one file whole and checked to its blob. Its name in the snapshot is given later, when all parts are there.
+/// Downloads and verifies one file and stores it as a blob. It is linked into the snapshot later, when all parts are
+/// complete.
 pub(crate) async fn fetch(
     connection: &Connection,
     cache: &HubCache,
@@ -138,7 +141,7 @@ pub(crate) async fn fetch(
         })
         .await;
         if let Err(End::Changed) = outcome {
-            // Of a file that is no longer there; nobody will ever go on with it.
+            // The file no longer exists on the hub, so the partial file is useless.
             fs::remove_file(&partial).map_err(HubError::on_disk(&partial, "removed"))?;
         }
         outcome?;
@@ -158,7 +161,7 @@ pub(crate) async fn fetch(
     }
 }
 
-/// A file that is arriving: what is on disk, and the hash of exactly that.
+/// A file being received: the bytes on disk, and their hash.
 struct Arriving<'a> {
     path: &'a Path,
     file: File,
@@ -167,7 +170,7 @@ struct Arriving<'a> {
 }
 
 impl<'a> Arriving<'a> {
-    /// Opens what is there, and hashes it.
+    /// Opens the partial file and hashes its bytes.
     fn open(
         path: &'a Path,
         whole: u64,
@@ -220,7 +223,7 @@ impl<'a> Arriving<'a> {
         Ok(())
     }
 
-    /// Throws away what is there.
+    /// Discards the bytes on disk.
     fn empty(&mut self) -> Result<(), HubError> {
         self.file
             .set_len(0)
@@ -238,7 +241,7 @@ impl<'a> Arriving<'a> {
         Ok(())
     }
 
-    /// One request, from where the file ends; done when the file is whole.
+    /// Makes one request, from the current end of the file. Succeeds when the file is complete.
     async fn receive(
         &mut self,
         connection: &Connection,
@@ -279,13 +282,14 @@ impl<'a> Arriving<'a> {
             self.take(bytes)?;
             reporter.arrived(chunk.len() as u64, self.have);
         }
-        match self.have == file.bytes {
-            true => Ok(()),
-            false => Err(passing(HubError::CutOff { host, times: 1 })),
+        if self.have == file.bytes {
+            Ok(())
+        } else {
+            Err(passing(HubError::CutOff { host, times: 1 }))
         }
     }
 
-    /// Everything is on the disk itself; the hash of it.
+    /// Flushes the file to disk and returns its hash.
     fn finish(self) -> Result<String, HubError> {
         self.file
             .sync_all()

@@ -1,4 +1,4 @@
-//! What an answer that is none means: whether trying again can help, and what the person is told.
+//! Classifies failed requests: whether a retry can help, and the error for the user.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use reqwest::StatusCode;
 
 use crate::{HubError, RepoId, Settings};
 
-/// The longest wait that a server can ask for; beyond it the person is told instead.
+/// Longest wait requested by a server that is honoured; a longer one is reported as an error.
 const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
 
-/// Why a request did not do.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// It may do if it is made again, at once or after `wait`.
+    /// Temporary: a retry may succeed, at once or after `wait`.
     Passing {
         error: HubError,
         wait: Option<Duration>,
     },
-    /// It will not do.
+    /// Permanent.
     Final(HubError),
-    /// The file is another one now than the list said.
+    /// The file differs from the hub's list.
     Changed,
-    /// What has arrived of the file cannot be continued.
+    /// The received bytes cannot be continued.
     StartOver,
 }
 
@@ -31,19 +31,19 @@ impl From<HubError> for Trouble {
     }
 }
 
-/// A refusal, with what it says in its headers.
+/// An HTTP error response, with the relevant headers.
 pub(crate) struct Refusal<'a> {
     pub status: StatusCode,
-    /// `X-Error-Code`, empty for none.
+    /// `X-Error-Code`; empty if absent.
     pub code: &'a str,
     /// `Retry-After`.
     pub wait: Option<Duration>,
-    /// Who refuses.
+    /// The host that sent the response.
     pub host: String,
 }
 
 impl Refusal<'_> {
-    /// What it means when the hub says it.
+    /// The failure, if the hub sent the response.
     pub(crate) fn of_hub(self, settings: &Settings, repo: &RepoId, file: Option<&str>) -> Trouble {
         let with_token = settings.token.is_some();
         let (host, repo, wait) = (self.host, repo.clone(), self.wait);
@@ -81,7 +81,8 @@ impl Refusal<'_> {
         Trouble::Final(refused)
     }
 
-    /// What it means when the storage behind the hub says it: its signed address may have run out, and the hub gives a new one.
+    /// The failure, if the storage behind the hub sent the response. Its signed address may have expired; the hub
+    /// issues a new one.
     pub(crate) fn of_storage(self) -> Trouble {
         match self.status {
             StatusCode::TOO_MANY_REQUESTS => rate_limited(self.host, self.wait),

@@ -1,9 +1,9 @@
-//! Metadata of one architecture, by the part of the key after its name; every number checked before it is believed.
+//! Typed access to the metadata keys of one architecture. Every number is range-checked.
 
 use crate::ModelError;
 use crate::gguf::{Gguf, Value};
 
-/// Largest believed value of any count; products of a few of them still fit in 64 bits.
+/// Largest count accepted; products of a few such counts fit in 64 bits.
 pub(super) const MAX_COUNT: u64 = 1 << 24;
 
 /// The keys `{name}.*` of a file.
@@ -15,7 +15,7 @@ pub(super) struct Keys<'a> {
 }
 
 impl Keys<'_> {
-    /// `llama.block_count` of `block_count`.
+    /// The full key: `llama.block_count` for `block_count`.
     pub(super) fn full(&self, key: &str) -> String {
         format!("{}.{key}", self.name)
     }
@@ -44,7 +44,7 @@ impl Keys<'_> {
         self.gguf.flag(&self.full(key))
     }
 
-    /// A list of flags; `None` when there is no such key or it holds no list.
+    /// A list of booleans; `None` if the key is absent or its value is not a list.
     pub(super) fn flags(&self, key: &str) -> Result<Option<Vec<bool>>, ModelError> {
         match self.gguf.get(&self.full(key)) {
             Some(Value::Array(_)) => self.gguf.flags(&self.full(key)),
@@ -52,7 +52,7 @@ impl Keys<'_> {
         }
     }
 
-    /// A number above 0, or `None`.
+    /// A positive number, or `None` if the key is absent.
     pub(super) fn positive(&self, key: &str) -> Result<Option<f64>, ModelError> {
         match self.number(key)? {
             Some(n) if n <= 0.0 => Err(self.bad(key, n, "a number above 0 is needed".to_owned())),
@@ -60,7 +60,7 @@ impl Keys<'_> {
         }
     }
 
-    /// A number from 0, or `None`.
+    /// A non-negative number, or `None` if the key is absent.
     pub(super) fn non_negative(&self, key: &str) -> Result<Option<f64>, ModelError> {
         match self.number(key)? {
             Some(n) if n < 0.0 => Err(self.bad(key, n, "a number from 0 is needed".to_owned())),
@@ -68,7 +68,7 @@ impl Keys<'_> {
         }
     }
 
-    /// A count that must be there.
+    /// A required count.
     pub(super) fn count(&self, key: &str) -> Result<usize, ModelError> {
         let n = self.optional_count(key)?;
         n.ok_or_else(|| missing(&self.full(key)))
@@ -87,7 +87,7 @@ impl Keys<'_> {
         Ok(n as usize)
     }
 
-    /// A count, or a list of one count per layer as long as all are the same.
+    /// A required count, given as one number or as a list of equal numbers, one per layer.
     pub(super) fn uniform_count(&self, key: &str) -> Result<usize, ModelError> {
         let full = self.full(key);
         let Some(Value::Array(_)) = self.gguf.get(&full) else {

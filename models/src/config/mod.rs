@@ -1,6 +1,6 @@
-//! The shape of a model: its architecture's row of the table, filled in from the metadata.
+//! The shape of a model: its architecture's table entry, completed from the metadata.
 //!
-//! Not here: tensors and their shapes ([`crate::Model`] checks them against this), and the tokenizer.
+//! [`crate::Model`] checks the tensors against this shape.
 
 mod keys;
 mod rope;
@@ -15,52 +15,53 @@ use keys::{Keys, MAX_COUNT, bad, missing, missing_tensor};
 /// Shape and constants of a decoder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// What kind of decoder it is.
+    /// The decoder's architecture.
     pub(crate) architecture: &'static Architecture,
-    /// Decoder layers.
+    /// Number of decoder layers.
     pub layers: usize,
-    /// `[layers]`: in what a layer differs from its neighbours.
+    /// `[layers]`: properties that vary by layer.
     pub kinds: Vec<LayerKind>,
     /// Width of the residual stream.
     pub width: usize,
-    /// Width of the feed-forward's inner layer.
+    /// Width of the feed-forward's hidden layer.
     pub ffn: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub q_heads: usize,
-    /// Key and value heads; divides `q_heads`.
+    /// Number of KV heads; divides `q_heads`.
     pub kv_heads: usize,
-    /// Numbers in one head, of queries, keys and values alike.
+    /// Elements per head, equal for queries, keys and values.
     pub head_dim: usize,
-    /// Rows of the embedding: token ids are below it.
+    /// Rows of the embedding; an upper bound (exclusive) of token ids.
     pub vocab: usize,
-    /// Positions the model was made for, or stretched to by [`OpenOptions::rope`].
+    /// Context length: as trained, or as extended by [`OpenOptions::rope`].
     pub context: usize,
-    /// Added to the mean square in RMS norm.
+    /// Epsilon of RMS norm, added to the mean square.
     pub norm_eps: f32,
-    /// Embeddings are multiplied by this; 1 in most models.
+    /// Factor on embeddings; 1 in most models.
     pub embedding_scale: f32,
     /// Factor on the dot products of queries and keys.
     pub attention_scale: f32,
-    /// Dot products `x`, scaled, become `cap * tanh(x / cap)`.
+    /// Soft cap on attention scores: a scaled dot product `x` becomes `cap * tanh(x / cap)`.
     pub attention_cap: Option<f32>,
-    /// Logits `x` become `cap * tanh(x / cap)`.
+    /// Soft cap on logits: `x` becomes `cap * tanh(x / cap)`.
     pub logit_cap: Option<f32>,
-    /// Between the products of the feed-forward.
+    /// Activation function of the feed-forward.
     pub activation: Activation,
-    /// Rotary embedding.
+    /// RoPE constants.
     pub rope: RopeConfig,
-    /// Rotary embedding of the layers that slide, where it is another.
+    /// RoPE constants of sliding-window layers, if they differ.
     pub window_rope: Option<RopeConfig>,
-    /// Window in the metadata that is not applied, because llama.cpp does not apply it either.
+    /// Sliding window declared in the metadata but not applied, because llama.cpp does not apply it either.
     pub ignored_window: Option<usize>,
-    /// Whether the output projection is the embedding itself.
+    /// Whether the output projection is tied to the embedding.
     pub tied_output: bool,
 }
 
-/// In what a layer differs from its neighbours.
+/// Properties that vary by layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerKind {
-    /// How many of the last positions the layer attends to, its own included; `None` for all of them.
+    /// For a sliding-window layer, the number of last positions it attends to, its own included; `None` for a global
+    /// layer.
     pub window: Option<usize>,
     /// How queries and keys are rotated.
     pub rotation: LayerRotation,
@@ -69,7 +70,7 @@ pub struct LayerKind {
 /// How a layer's queries and keys are rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayerRotation {
-    /// Not at all.
+    /// No rotation.
     None,
     /// By [`Config::rope`].
     Rope,
@@ -77,19 +78,19 @@ pub enum LayerRotation {
     WindowRope,
 }
 
-/// What a person may set when a model is opened.
+/// Settings that a user may choose when a model is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct OpenOptions {
-    /// Stretch the context, for models whose files do not say how (Qwen beyond 32K).
+    /// Extends the context, for models whose files declare no scaling (Qwen beyond 32K).
     pub rope: Option<RopeChoice>,
 }
 
 impl Config {
-    /// Read the shape of a model.
+    /// Reads the shape of a model.
     ///
     /// # Errors
     /// [`ModelError`]: `MissingKey`, `BadValue`, `UnsupportedArchitecture`, `UnsupportedRopeScaling`, `RopeChoice`, and
-    /// what is wrong with `token_embd.weight`, `output.weight` or the tensors of rotary factors.
+    /// errors of the tensors `token_embd.weight`, `output.weight` and the RoPE factors.
     pub fn read(gguf: &Gguf, options: &OpenOptions) -> Result<Config, ModelError> {
         let name = gguf
             .text("general.architecture")?
@@ -104,7 +105,7 @@ impl Config {
         refuse_unsupported_keys(&keys, architecture)?;
         let width = keys.count("embedding_length")?;
         let layers = keys.count("block_count")?;
-        // Before anything is made for each of them: a false count ends here.
+        // Checked before anything is allocated per layer, so an inflated count fails first.
         let first_part = (0..layers).map(|layer| format!("blk.{layer}.attn_norm.weight"));
         for name in first_part {
             gguf.tensor(&name).ok_or_else(|| missing_tensor(&name))?;
@@ -144,13 +145,15 @@ impl Config {
             vocab: vocab(gguf, width)?,
             context,
             norm_eps,
-            embedding_scale: match architecture.scaled_embedding {
-                true => (width as f32).sqrt(),
-                false => 1.0,
+            embedding_scale: if architecture.scaled_embedding {
+                (width as f32).sqrt()
+            } else {
+                1.0
             },
-            attention_scale: match architecture.wide_scale_layers == Some(layers) {
-                true => 1.0 / ((width / q_heads) as f32).sqrt(),
-                false => 1.0 / (head_dim as f32).sqrt(),
+            attention_scale: if architecture.wide_scale_layers == Some(layers) {
+                1.0 / ((width / q_heads) as f32).sqrt()
+            } else {
+                1.0 / (head_dim as f32).sqrt()
             },
             attention_cap: cap(&keys, "attn_logit_softcapping", architecture.attention_cap)?,
             logit_cap: cap(&keys, "final_logit_softcapping", architecture.logit_cap)?,
@@ -167,22 +170,22 @@ impl Config {
         self.architecture.name
     }
 
-    /// Numbers in all query heads of one token: `q_heads * head_dim`.
+    /// Elements in all query heads of one token: `q_heads * head_dim`.
     pub fn q_width(&self) -> usize {
         self.q_heads * self.head_dim
     }
 
-    /// Numbers in all key (or value) heads of one token: `kv_heads * head_dim`.
+    /// Elements in all key (or value) heads of one token: `kv_heads * head_dim`.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
     }
 
-    /// Layers that attend to every position, from the first: those whose cache grows with the text.
+    /// The global layers, in order. Their caches grow with the text.
     pub fn full_layers(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.layers).filter(|&layer| self.kinds[layer].window.is_none())
     }
 
-    /// Positions of each layer that attends to the last ones only.
+    /// The window sizes of the sliding-window layers, in positions.
     pub fn windows(&self) -> impl Iterator<Item = usize> + '_ {
         self.kinds.iter().filter_map(|kind| kind.window)
     }
@@ -190,9 +193,10 @@ impl Config {
 
 fn heads(keys: &Keys<'_>) -> Result<(usize, usize), ModelError> {
     let q_heads = keys.uniform_count("attention.head_count")?;
-    let kv_heads = match keys.has("attention.head_count_kv") {
-        true => keys.uniform_count("attention.head_count_kv")?,
-        false => q_heads,
+    let kv_heads = if keys.has("attention.head_count_kv") {
+        keys.uniform_count("attention.head_count_kv")?
+    } else {
+        q_heads
     };
     if !q_heads.is_multiple_of(kv_heads) {
         let needs = format!("it must divide the {q_heads} query heads");
@@ -257,7 +261,7 @@ fn vocab(gguf: &Gguf, width: usize) -> Result<usize, ModelError> {
     Ok(vocab)
 }
 
-/// `[layers]`: each layer's window; and the window that is in the file but not applied.
+/// `[layers]`: each layer's window; and the window that the file declares but that is not applied.
 fn windows(
     keys: &Keys<'_>,
     architecture: &Architecture,
@@ -272,7 +276,7 @@ fn windows(
             return Ok((vec![None; layers], ignored));
         }
         Sliding::Most { period, window, .. } => match (said, window) {
-            // As in llama.cpp: no window at all.
+            // As in llama.cpp: no sliding-window layers.
             (Some(0), _) | (None, None) => return Ok((vec![None; layers], None)),
             (Some(n), _) => (period, keys.believable(WINDOW, n)?),
             (None, Some(window)) => (period, window),
@@ -291,7 +295,8 @@ fn windows(
     Ok(((0..layers).map(of).collect(), None))
 }
 
-/// There is nothing to compress in a model whose layers all slide, and no layer that reads a whole document.
+/// Refuses a model with sliding-window layers only: it has no layer that attends to a whole document, so there is
+/// nothing to compress.
 fn refuse_all_sliding(keys: &Keys<'_>, windows: &[Option<usize>]) -> Result<(), ModelError> {
     if windows.iter().all(Option::is_some) {
         let needs = "at least one layer must attend to every position".to_owned();
@@ -301,7 +306,7 @@ fn refuse_all_sliding(keys: &Keys<'_>, windows: &[Option<usize>]) -> Result<(), 
     Ok(())
 }
 
-/// A soft cap by key: its default where the file does not say; 0 is none. Architectures without one may not say any.
+/// A soft cap by key, or `default` if the key is absent; 0 means no cap. Architectures without a default have no cap.
 fn cap(keys: &Keys<'_>, key: &str, default: Option<f64>) -> Result<Option<f32>, ModelError> {
     let Some(default) = default else {
         return Ok(None);
@@ -314,14 +319,15 @@ fn cap(keys: &Keys<'_>, key: &str, default: Option<f64>) -> Result<Option<f32>, 
     Ok((cap > 0.0).then_some(cap as f32))
 }
 
-/// Keys that change the arithmetic in a way Kept does not compute. Ignoring one would change answers silently.
+/// Refuses keys that change the arithmetic in a way that Kept does not compute. Ignoring one would change results
+/// silently.
 fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Result<(), ModelError> {
     let capped = [
         ("attn_logit_softcapping", architecture.attention_cap),
         ("final_logit_softcapping", architecture.logit_cap),
     ];
     let caps = capped.iter().filter(|(_, default)| default.is_none());
-    // What each may say: 0 is none everywhere, and a factor of 1 changes nothing.
+    // Values without effect: 0 disables each feature, and a factor of 1 changes nothing.
     let plain: &[(&str, &[f64])] = &[
         ("attention.clamp_kqv", &[0.0]),
         ("attention.max_alibi_bias", &[0.0]),

@@ -1,6 +1,6 @@
-//! Constants of the rotary embedding: what the file says, and what a person may set.
+//! RoPE constants, from the metadata and from the user's settings.
 //!
-//! Not here: tables of angles and rotating (`rope.rs` of the crate).
+//! `rope.rs` of the crate computes the tables of angles.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,69 +12,69 @@ use crate::ModelError;
 use crate::architecture::Architecture;
 use crate::gguf::Gguf;
 
-/// Constants of the rotary embedding.
+/// RoPE constants.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
-    /// Numbers of a head that are rotated, from the first; even, at most `head_dim`.
+    /// Number of leading elements of a head that are rotated; even, at most `head_dim`.
     pub dims: usize,
-    /// `theta` of the paper: pair `i` turns by `pos * base^(-2 i / dims)`.
+    /// `theta` of the RoPE paper: pair `i` is rotated by `pos * base^(-2 i / dims)` radians.
     pub base: f64,
-    /// How angles are stretched beyond the trained context.
+    /// Scaling of the angles beyond the trained context.
     pub scaling: RopeScaling,
-    /// Cosines and sines are multiplied by this, which sharpens attention over long contexts; 1 in most models.
+    /// Factor on cosines and sines, which sharpens attention over long contexts; 1 in most models.
     pub magnitude: f64,
-    /// Which two numbers form a pair; `Neighbours` for llama, whose weights GGUF converters permute for it.
+    /// Which two elements form a pair. `Neighbours` for llama, because GGUF converters permute its weights accordingly.
     pub pairing: Pairing,
 }
 
-/// Stretching of rotary angles.
+/// RoPE scaling.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
-    /// As trained.
+    /// No scaling.
     None,
     /// Every angle is divided by `factor`.
     Linear {
-        /// At least 1 in practice; any positive number is taken.
+        /// At least 1 in practice; any positive number is accepted.
         factor: f64,
     },
-    /// Angle `i` is divided by `factors[i]`, `[dims / 2]`: how Llama 3.1 and later store theirs (`rope_freqs.weight`).
+    /// Angle `i` is divided by `factors[i]`, `[dims / 2]`; used by Llama 3.1 and later (`rope_freqs.weight`).
     Factors(Vec<f32>),
-    /// Slow angles are divided, quick ones stay, and between the two there is a ramp.
+    /// Low frequencies are divided, high frequencies are unchanged, with a linear ramp between them.
     Yarn(Yarn),
-    /// One set of divisors for short texts and one for long ones.
+    /// Separate divisors for short and for long texts.
     Long(LongRope),
 }
 
 /// YaRN, arXiv 2309.00071.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Yarn {
-    /// Angles that turn slowest are divided by this.
+    /// Divisor of the lowest frequencies.
     pub factor: f64,
-    /// Positions the model was trained with.
+    /// Context length the model was trained with.
     pub original: usize,
-    /// Angles that turn more often than this over the trained positions stay as they are.
+    /// Pairs that make more rotations than this over the trained context are unchanged.
     pub beta_fast: f64,
-    /// Angles that turn more seldom than this are divided by the whole factor.
+    /// Pairs that make fewer rotations than this are divided by the full factor.
     pub beta_slow: f64,
 }
 
-/// LongRoPE as Phi-3 and Phi-4 use it, arXiv 2402.13753.
+/// LongRoPE, as used by Phi-3 and Phi-4, arXiv 2402.13753.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LongRope {
-    /// Divisors of texts of up to `original` positions, `[dims / 2]`.
+    /// Divisors for texts of up to `original` positions, `[dims / 2]`.
     pub short: Vec<f32>,
-    /// Divisors of longer texts, `[dims / 2]`.
+    /// Divisors for longer texts, `[dims / 2]`.
     pub long: Vec<f32>,
-    /// Positions the model was trained with.
+    /// Context length the model was trained with.
     pub original: usize,
 }
 
-/// A stretched context that a person asks for: `yarn:4`, `linear:2`.
+/// A context extension that the user requests: `yarn:4`, `linear:2`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RopeChoice {
-    /// YaRN by this factor.
+    /// YaRN with this factor.
     Yarn(f64),
-    /// Linear by this factor.
+    /// Linear scaling with this factor.
     Linear(f64),
 }
 
@@ -82,8 +82,7 @@ impl FromStr for RopeChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<RopeChoice, String> {
-        let wrong =
-            || format!("{text:?} is no way to stretch the context; write yarn:4 or linear:2");
+        let wrong = || format!("{text:?} is not a RoPE scaling; write yarn:4 or linear:2");
         let (kind, factor) = text.split_once(':').ok_or_else(wrong)?;
         let factor = factor
             .parse::<f64>()
@@ -109,12 +108,13 @@ impl fmt::Display for RopeChoice {
 }
 
 impl RopeConfig {
-    /// Radians per position of each pair, `[dims / 2]`, for a text of up to `positions` positions, room for the answer
-    /// included.
+    /// Radians per position of each pair, `[dims / 2]`, for a prompt and answer of up to `positions` positions
+    /// together.
     ///
-    /// Only LongRoPE asks for the length. transformers switches its divisors by the current length, which would leave
-    /// cached keys rotated by others than later queries; llama.cpp by the size of its context, chosen before the text
-    /// is known. Kept knows prompt and room before it reads, and decides by their sum, once.
+    /// Only LongRoPE depends on `positions`. transformers selects its divisors by the current length, so that cached
+    /// keys may have been rotated by other divisors than later queries; llama.cpp selects them by its context size,
+    /// which is set before the text is known. Kept knows the prompt length and `max_new_tokens` before prefill and
+    /// decides once, by their sum.
     pub fn frequencies(&self, positions: usize) -> Vec<f64> {
         let (dims, half) = (self.dims as f64, self.dims / 2);
         let plain = (0..half).map(|i| self.base.powf(-2.0 * i as f64 / dims));
@@ -126,10 +126,13 @@ impl RopeConfig {
             RopeScaling::None => plain.collect(),
             RopeScaling::Linear { factor } => plain.map(|plain| plain / factor).collect(),
             RopeScaling::Factors(factors) => divided(factors),
-            RopeScaling::Long(long) => match positions > long.original {
-                true => divided(&long.long),
-                false => divided(&long.short),
-            },
+            RopeScaling::Long(long) => {
+                if positions > long.original {
+                    divided(&long.long)
+                } else {
+                    divided(&long.short)
+                }
+            }
             RopeScaling::Yarn(yarn) => {
                 let ramp = yarn.ramp(self.dims, self.base);
                 let mixed = plain.enumerate().map(|(i, plain)| {
@@ -143,9 +146,9 @@ impl RopeConfig {
 }
 
 impl Yarn {
-    /// Share of the divided angle in pair `i`, 0 for the quick ones to 1 for the slow ones.
+    /// Weight of the divided angle in pair `i`: 0 for the highest frequencies, 1 for the lowest.
     fn ramp(&self, dims: usize, base: f64) -> impl Fn(usize) -> f64 {
-        // The pair that turns `turns` times over the trained positions.
+        // The index of the pair that makes `turns` rotations over the trained context.
         let pair = |turns: f64| {
             let wavelength = self.original as f64 / (turns * std::f64::consts::TAU);
             dims as f64 * wavelength.ln() / (2.0 * base.ln())
@@ -156,16 +159,18 @@ impl Yarn {
         move |i| ((i as f64 - first) / width).clamp(0.0, 1.0)
     }
 
-    /// What [`RopeConfig::magnitude`] is by default.
+    /// Default of [`RopeConfig::magnitude`].
     fn magnitude(factor: f64) -> f64 {
-        match factor > 1.0 {
-            true => 0.1 * factor.ln() + 1.0,
-            false => 1.0,
+        if factor > 1.0 {
+            0.1 * factor.ln() + 1.0
+        } else {
+            1.0
         }
     }
 }
 
-/// The rotation of a model with heads of `head_dim` and `context` positions; and its positions, stretched by `choice`.
+/// RoPE constants of a model with heads of `head_dim` and a context of `context`; and its context length, extended by
+/// `choice`.
 pub(super) fn read(
     keys: &Keys<'_>,
     architecture: &Architecture,
@@ -174,7 +179,7 @@ pub(super) fn read(
     choice: Option<RopeChoice>,
 ) -> Result<(RopeConfig, usize), ModelError> {
     const BASE: &str = "rope.freq_base";
-    // Ollama's converter has written Gemma's bases as `rope.global.freq_base` and `rope.local.freq_base`.
+    // Some versions of Ollama's converter write Gemma's bases as `rope.global.freq_base` and `rope.local.freq_base`.
     let dims = dims(keys, "rope.dimension_count", head_dim)?;
     let mut rope = RopeConfig {
         dims,
@@ -214,7 +219,7 @@ pub(super) fn read(
     Ok((rope, (trained as f64 * factor) as usize))
 }
 
-/// The rotation of sliding layers that have their own: by another base, and never stretched.
+/// RoPE constants of sliding-window layers that have their own base. They are never scaled.
 pub(super) fn of_windows(
     keys: &Keys<'_>,
     architecture: &Architecture,
@@ -223,9 +228,10 @@ pub(super) fn of_windows(
 ) -> Result<RopeConfig, ModelError> {
     let all = dims(keys, "rope.dimension_count", head_dim)?;
     Ok(RopeConfig {
-        dims: match keys.has("rope.dimension_count_swa") {
-            true => dims(keys, "rope.dimension_count_swa", head_dim)?,
-            false => all,
+        dims: if keys.has("rope.dimension_count_swa") {
+            dims(keys, "rope.dimension_count_swa", head_dim)?
+        } else {
+            all
         },
         base: base(keys, "rope.freq_base_swa")?
             .or(base(keys, "rope.local.freq_base")?)
@@ -279,7 +285,7 @@ fn base(keys: &Keys<'_>, key: &str) -> Result<Option<f64>, ModelError> {
     }
 }
 
-/// The file's scaling, and the magnitude of cosines and sines.
+/// The file's RoPE scaling, and the magnitude of cosines and sines.
 fn scaling(
     keys: &Keys<'_>,
     architecture: &Architecture,
@@ -295,9 +301,10 @@ fn scaling(
         .then(|| factors(keys.gguf, "rope_freqs.weight", dims));
     let freqs = freqs.transpose()?.flatten();
     let long = long(keys, architecture, dims, trained)?;
-    let sharpened = keys.positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
+    let attn_factor = keys.positive("rope.scaling.attn_factor")?.unwrap_or(1.0);
     let kind = keys.text("rope.scaling.type")?;
-    // As in llama.cpp: a factor of 0 is none, and a factor without a type is linear. Old files have it under another key.
+    // As in llama.cpp: a factor of 0 means none, and a factor without a type is linear. Old files use another key for
+    // it.
     let factor = match kind {
         Some("none") => None,
         None | Some("linear" | "yarn" | "longrope") => match keys.non_negative(FACTOR)? {
@@ -312,10 +319,12 @@ fn scaling(
     }
     if kind == Some("yarn") {
         if freqs.is_some() || long.is_some() {
-            return Err(unsupported("yarn with factors of the file's own"));
+            return Err(unsupported(
+                "yarn together with per-frequency factors in the file",
+            ));
         }
         let (yarn, magnitude) = yarn(keys, trained, factor)?;
-        return Ok((RopeScaling::Yarn(yarn), magnitude * sharpened));
+        return Ok((RopeScaling::Yarn(yarn), magnitude * attn_factor));
     }
     let scaling = match (factor == 1.0, freqs, long) {
         (true, None, None) => RopeScaling::None,
@@ -325,11 +334,11 @@ fn scaling(
         (false, ..) => return Err(unsupported("linear with factors of the file's own")),
         (true, Some(_), Some(_)) => return Err(unsupported("llama3 and longrope at once")),
     };
-    Ok((scaling, sharpened))
+    Ok((scaling, attn_factor))
 }
 
 fn yarn(keys: &Keys<'_>, trained: usize, factor: f64) -> Result<(Yarn, f64), ModelError> {
-    // Written by some converters, at the values that the paper and llama.cpp take anyway.
+    // Some converters write these keys, with the defaults of the paper and of llama.cpp.
     for key in [
         "rope.scaling.yarn_ext_factor",
         "rope.scaling.yarn_attn_factor",
@@ -374,18 +383,14 @@ fn long(
     }
 }
 
-/// Divisors, one per pair, as f32.
+/// Reads a tensor of divisors, one per pair, as f32.
 fn factors(gguf: &Gguf, name: &str, dims: usize) -> Result<Option<Vec<f32>>, ModelError> {
     if gguf.tensor(name).is_none() {
         return Ok(None);
     }
     let factors = crate::weights::vector(gguf, name, dims / 2)?;
     if let Some(wrong) = factors.iter().find(|f| !f.is_finite() || **f <= 0.0) {
-        return Err(bad(
-            name,
-            wrong,
-            "only positive factors make angles".to_owned(),
-        ));
+        return Err(bad(name, wrong, "factors must be positive".to_owned()));
     }
     Ok(Some(factors))
 }

@@ -1,7 +1,8 @@
-//! What a model file says about itself in its first bytes, for lists of models.
+//! Reads the header of a GGUF file, for lists of models.
 //!
-//! The file is read, not mapped, and of its weights nothing is read: one that another program shortens or writes meanwhile
-//! costs a wrong line in a list, never the process. At most [`MOST_READ`] bytes are read, whatever the file announces.
+//! The file is read, not mapped, and no weights are read. If another program truncates or rewrites the file meanwhile,
+//! the worst result is a wrong line in a list; the process does not crash. At most [`MOST_READ`] bytes are read,
+//! whatever lengths the file declares.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,10 +14,10 @@ use kept_kernels::mapped::MappedFile;
 use super::{Gguf, reader};
 use crate::{Config, ModelError, OpenOptions, tokenizer};
 
-/// How much is read at a time until the header is whole: an unsupported architecture is known after the first, and the largest
-/// vocabularies take about 20 MiB.
+/// Prefix lengths to read, in bytes, until the header is complete. The first suffices to refuse an unsupported
+/// architecture; the largest vocabularies take about 20 MiB.
 const READS: [usize; 4] = [64 << 10, 2 << 20, 16 << 20, MOST_READ];
-/// A header longer than this is not believed.
+/// Longest header accepted, in bytes.
 const MOST_READ: usize = 64 << 20;
 
 /// The header of a GGUF file.
@@ -26,35 +27,36 @@ pub struct Header {
     pub name: Option<String>,
     /// `general.architecture`.
     pub architecture: Option<String>,
-    /// `general.type`: `model`, `adapter`, `mmproj`, `imatrix`; old files do not say.
+    /// `general.type`: `model`, `adapter`, `mmproj`, `imatrix`; absent in old files.
     pub kind: Option<String>,
-    /// ggml's name of how the weights are stored, such as `Q4_K_M`.
+    /// ggml's name of the quantisation, such as `Q4_K_M`.
     pub quantisation: Option<String>,
-    /// Numbers in all tensors of this file; `None` when it was not read that far.
+    /// Number of parameters in this file's tensors; `None` if the header was not read to its end.
     pub parameters: Option<u64>,
-    /// Positions the model was made for.
+    /// Context length of the model, in tokens.
     pub context: Option<u64>,
-    /// Whether it has a chat template.
+    /// Whether the file has a chat template.
     pub chat_template: bool,
-    /// Tensors that the file announces; a file with none is a vocabulary only.
+    /// Number of tensors the file declares; 0 for a file with a vocabulary only.
     pub tensors: usize,
-    /// This part, counted from one, and the number of parts of a split model.
+    /// For a split model: the number of this part, from 1, and the number of parts.
     pub split: Option<(u64, u64)>,
-    /// Whether the model can be opened, as far as the header tells; the tokenizer is checked by its names only.
+    /// Whether the model can be opened, judging by the header. Of the tokenizer only the names are checked.
     pub supported: Result<(), ModelError>,
 }
 
 impl Header {
-    /// Read the header of `path`.
+    /// Reads the header of `path`.
     ///
     /// # Errors
-    /// [`ModelError`]: `Unreadable`, `NotGguf`, `UnsupportedVersion`, `Malformed`. What else is wrong is in [`Header::supported`].
+    /// [`ModelError`]: `Unreadable`, `NotGguf`, `UnsupportedVersion`, `Malformed`. All other problems are reported in
+    /// [`Header::supported`].
     pub fn read(path: &Path) -> Result<Header, ModelError> {
         let unreadable = |error: std::io::Error| ModelError::Unreadable {
             path: path.to_owned(),
-            reason: error.to_string(),
+            reason: crate::error::reason(&error),
         };
-        // Asked before opening: opening a named pipe waits for a writer.
+        // Checked before opening, because opening a named pipe blocks until it has a writer.
         let about = std::fs::metadata(path).map_err(unreadable)?;
         if !about.is_file() {
             let kind = std::io::ErrorKind::InvalidInput;
@@ -82,9 +84,10 @@ impl Header {
                 Ok(parts) => gguf(&bytes, parts).map_err(unreadable)?,
                 Err(error @ ModelError::Truncated { needs, .. }) => {
                     header = Some(describe(&beginning, tensors, Err(error)));
-                    match needs <= length as u64 && bytes.len() < length {
-                        true => continue,
-                        false => break,
+                    if needs <= length as u64 && bytes.len() < length {
+                        continue;
+                    } else {
+                        break;
                     }
                 }
                 Err(error) => return Ok(describe(&beginning, tensors, Err(error))),
@@ -100,7 +103,7 @@ impl Header {
     }
 }
 
-/// A container over the first bytes of a file; the data of its tensors is not there.
+/// A [`Gguf`] over the first bytes of a file, without tensor data.
 fn gguf(bytes: &[u8], parts: reader::Parts) -> std::io::Result<Gguf> {
     Ok(Gguf {
         files: vec![MappedFile::from_bytes(bytes)?],
@@ -113,10 +116,10 @@ fn gguf(bytes: &[u8], parts: reader::Parts) -> std::io::Result<Gguf> {
 fn supported(gguf: &Gguf) -> Result<(), ModelError> {
     let whole = |key: &str| gguf.whole(key).ok().flatten().unwrap_or(0);
     let (split, first) = (whole("split.count") > 1, whole("split.no") == 0);
-    // What a model is says the first of its parts; the others hold tensors.
+    // Only the first part of a split model describes the model; the other parts hold tensors.
     if first {
         match Config::read(gguf, &OpenOptions::default()) {
-            // A tensor that the shape depends on lies behind what was read.
+            // The data of a tensor that `Config` reads lies beyond the bytes read.
             Ok(_) | Err(ModelError::Unusable { .. }) => {}
             Err(ModelError::MissingTensor { .. }) if split => {}
             Err(error) => return Err(error),
@@ -130,9 +133,10 @@ fn supported(gguf: &Gguf) -> Result<(), ModelError> {
             name: tensor.kind.name(),
         });
     }
-    match first {
-        true => tokenizer::check_kind(gguf).map(drop),
-        false => Ok(()),
+    if first {
+        tokenizer::check_kind(gguf).map(drop)
+    } else {
+        Ok(())
     }
 }
 
@@ -162,7 +166,7 @@ fn describe(gguf: &Gguf, tensors: usize, supported: Result<(), ModelError>) -> H
     }
 }
 
-/// The type that most bytes of the weights have.
+/// The tensor type that accounts for most bytes of the weights.
 fn most_common_type(gguf: &Gguf) -> Option<String> {
     let mut bytes: HashMap<String, usize> = HashMap::new();
     for tensor in gguf.tensors() {
@@ -174,7 +178,7 @@ fn most_common_type(gguf: &Gguf) -> Option<String> {
     most.map(|(name, _)| name)
 }
 
-/// `general.file_type`, llama.cpp's `enum llama_ftype`.
+/// Name of a `general.file_type`, from llama.cpp's `enum llama_ftype`.
 fn file_type(number: u64) -> Option<String> {
     const NAMES: &[(u64, &str)] = &[
         (0, "F32"),

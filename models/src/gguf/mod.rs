@@ -1,11 +1,10 @@
-//! GGUF, the container of model files: metadata and tensors over a mapped file.
+//! GGUF, the container format of model files: metadata and tensors over a mapped file.
 //!
-//! What it is for: reading version 2 and 3 files without copying and without trusting them. Every length is checked
-//! against the file before it is used, nothing is allocated that the file does not pay for in bytes, and whatever is
-//! wrong comes back as a [`ModelError`]. Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+//! Reads files of version 2 and 3 without copying and without trusting them. Every length is checked against the file
+//! size before use, allocations are bounded by the bytes that the file holds, and every defect is returned as a
+//! [`ModelError`]. Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 //!
-//! What it is not: it knows no architecture; [`crate::Config`] and [`crate::Model`] say what the keys and tensors
-//! mean.
+//! This module has no knowledge of architectures; [`crate::Config`] and [`crate::Model`] interpret keys and tensors.
 //!
 //! ```text
 //! "GGUF" | version u32 | tensors u64 | pairs u64
@@ -32,19 +31,19 @@ use kept_kernels::mapped::MappedFile;
 
 use crate::ModelError;
 
-/// Where a tensor lies and what it is.
+/// Name, type, shape and location of a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
     /// Name, such as `blk.0.attn_q.weight`.
     pub name: String,
     /// Block type.
     pub kind: TensorType,
-    /// Shape as rows first: `[rows, cols]` for a matrix, `[len]` for a vector (the file stores it reversed, and may fill it up
-    /// with ones, which are dropped).
+    /// Shape, rows first: `[rows, cols]` for a matrix, `[len]` for a vector. The file stores the reverse order and may
+    /// pad the rank with ones, which are dropped.
     pub shape: Vec<usize>,
-    /// Which file it is in, from 0; models may be split over several.
+    /// Index of the file that holds the tensor, from 0; a model may be split over several files.
     pub part: usize,
-    /// First byte, from the start of its file.
+    /// Byte offset from the start of that file.
     pub start: usize,
     /// Length in bytes.
     pub bytes: usize,
@@ -53,7 +52,7 @@ pub struct TensorInfo {
 /// An opened model: one GGUF file, or the parts of a split one.
 #[derive(Debug)]
 pub struct Gguf {
-    /// The parts in order; metadata lies in the first.
+    /// The parts in order; the first holds the metadata.
     files: Vec<Arc<MappedFile>>,
     version: u32,
     metadata: HashMap<String, Value>,
@@ -61,7 +60,7 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// Map and parse a file, and the other parts of its model where it is one of several.
+    /// Maps and parses a file and, for a split model, its other parts.
     ///
     /// # Errors
     /// [`ModelError`]: `Unreadable`, `NotGguf`, `UnsupportedVersion`, `Truncated`, `Malformed`, `UnsupportedType`,
@@ -72,12 +71,12 @@ impl Gguf {
         split::open(path, file, parts)
     }
 
-    /// The mapped file that a tensor lies in.
+    /// The mapped file that holds `tensor`.
     pub fn file_of(&self, tensor: &TensorInfo) -> &Arc<MappedFile> {
         &self.files[tensor.part]
     }
 
-    /// The mapped files, in order; one unless the model is split.
+    /// The mapped files in order; one unless the model is split.
     pub fn files(&self) -> &[Arc<MappedFile>] {
         &self.files
     }
@@ -91,7 +90,7 @@ impl Gguf {
         self.version
     }
 
-    /// Bytes of all tensors together.
+    /// Total bytes of all tensors.
     pub fn tensor_bytes(&self) -> u64 {
         self.tensors.values().map(|t| t.bytes as u64).sum()
     }
@@ -118,49 +117,49 @@ impl Gguf {
             .map(|(key, value)| (key.as_str(), value))
     }
 
-    /// A value as a short text for messages and for `models inspect`.
+    /// Formats a value as a short text, for messages and for `models inspect`.
     pub fn show(&self, value: &Value) -> String {
         value.show(self.metadata_bytes())
     }
 
-    /// A text, or `None` when the key is absent.
+    /// A string value, or `None` if the key is absent.
     ///
     /// # Errors
-    /// [`ModelError::BadValue`] when the value is no UTF-8 text.
+    /// [`ModelError::BadValue`] if the value is not a UTF-8 string.
     pub fn text(&self, key: &str) -> Result<Option<&str>, ModelError> {
         self.value_as(key, "a text is needed", |value| {
             value.text(self.metadata_bytes())
         })
     }
 
-    /// A whole number that is not negative, or `None` when the key is absent.
+    /// A non-negative integer, or `None` if the key is absent.
     ///
     /// # Errors
-    /// [`ModelError::BadValue`].
+    /// [`ModelError::BadValue`] if the value is not one.
     pub fn whole(&self, key: &str) -> Result<Option<u64>, ModelError> {
         self.value_as(key, "a whole number is needed", Value::whole)
     }
 
-    /// A number, or `None` when the key is absent.
+    /// A finite number, or `None` if the key is absent.
     ///
     /// # Errors
-    /// [`ModelError::BadValue`].
+    /// [`ModelError::BadValue`] if the value is not one.
     pub fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
         self.value_as(key, "a finite number is needed", Value::number)
     }
 
-    /// True or false, or `None` when the key is absent.
+    /// A boolean, or `None` if the key is absent.
     ///
     /// # Errors
-    /// [`ModelError::BadValue`].
+    /// [`ModelError::BadValue`] if the value is not one.
     pub fn flag(&self, key: &str) -> Result<Option<bool>, ModelError> {
         self.value_as(key, "true or false is needed", Value::flag)
     }
 
-    /// A list of whole numbers, or `None` when the key is absent.
+    /// A list of non-negative integers, or `None` if the key is absent.
     ///
     /// # Errors
-    /// [`ModelError::BadValue`].
+    /// [`ModelError::BadValue`] if the value is not one.
     pub fn wholes(&self, key: &str) -> Result<Option<Vec<u64>>, ModelError> {
         let bytes = self.metadata_bytes();
         self.value_as(key, "a list of whole numbers is needed", |value| {
@@ -168,10 +167,10 @@ impl Gguf {
         })
     }
 
-    /// A list of flags (numbers count as true but for 0), or `None` when the key is absent.
+    /// A list of booleans, or `None` if the key is absent. Integers are accepted: 0 is false, all others are true.
     ///
     /// # Errors
-    /// [`ModelError::BadValue`].
+    /// [`ModelError::BadValue`] if the value is not one.
     pub fn flags(&self, key: &str) -> Result<Option<Vec<bool>>, ModelError> {
         let bytes = self.metadata_bytes();
         self.value_as(key, "a list of flags is needed", |value| {
@@ -179,10 +178,10 @@ impl Gguf {
         })
     }
 
-    /// A list of numbers, or `None` when the key is absent.
+    /// A list of numbers, or `None` if the key is absent.
     ///
     /// # Errors
-    /// [`ModelError::BadValue`], also where one of them is not finite.
+    /// [`ModelError::BadValue`] if the value is no list of numbers or one of them is not finite.
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<f32>>, ModelError> {
         let bytes = self.metadata_bytes();
         self.value_as(key, "a list of finite numbers is needed", |value| {
@@ -190,10 +189,10 @@ impl Gguf {
         })
     }
 
-    /// A list of UTF-8 texts, or `None` when the key is absent.
+    /// A list of UTF-8 strings, or `None` if the key is absent.
     ///
     /// # Errors
-    /// [`ModelError::BadValue`].
+    /// [`ModelError::BadValue`] if the value is not one.
     pub fn texts(&self, key: &str) -> Result<Option<Vec<&str>>, ModelError> {
         let bytes = self.metadata_bytes();
         self.value_as(key, "a list of UTF-8 texts is needed", |value| {
@@ -223,6 +222,6 @@ impl Gguf {
 fn map(path: &Path) -> Result<Arc<MappedFile>, ModelError> {
     MappedFile::open(path).map_err(|e| ModelError::Unreadable {
         path: path.to_owned(),
-        reason: e.to_string(),
+        reason: crate::error::reason(&e),
     })
 }

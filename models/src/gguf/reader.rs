@@ -1,4 +1,4 @@
-//! Parsing of the bytes. It trusts nothing: a length is compared with what is left of the file before it is used.
+//! GGUF parser. It trusts no input: every length is compared with the remaining bytes before it is used.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -7,27 +7,27 @@ use super::value::{Array, Value, ValueKind};
 use super::{TensorInfo, TensorType};
 use crate::ModelError;
 
-/// Longest key, text or list that is believed. candle's cap; a larger one is damage, not a large model.
+/// Longest key, string or list accepted (candle's cap). A longer one means a damaged file, not a large model.
 const MAX_LENGTH: u64 = 1 << 30;
-/// Most tensors or metadata pairs that are believed; a 400B model has about two thousand tensors.
+/// Most tensors or metadata pairs accepted; a 400B model has about two thousand tensors.
 const MAX_ENTRIES: u64 = 1 << 16;
-/// Longest name of a key or tensor (the format allows 65,535 for keys and 64 for tensors).
+/// Longest name of a key or tensor, in bytes (the format allows 65,535 for keys and 64 for tensors).
 const MAX_NAME: usize = 65_535;
-/// Deepest list in a list.
+/// Deepest nesting of lists accepted.
 const MAX_DEPTH: u32 = 8;
-/// ggml's own limit on the rank of a tensor.
+/// Largest tensor rank; ggml has the same limit.
 const MAX_RANK: u32 = 4;
-/// Alignment of tensor data when the file does not say.
+/// Alignment of tensor data if the file declares none.
 const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// What a file holds.
+/// The parsed contents of a file.
 pub(super) struct Parts {
     pub version: u32,
     pub metadata: HashMap<String, Value>,
     pub tensors: HashMap<String, TensorInfo>,
 }
 
-/// Parse a whole file.
+/// Parses a complete file.
 pub(super) fn read(bytes: &[u8]) -> Result<Parts, ModelError> {
     let mut cursor = Cursor { bytes, at: 0 };
     let (version, tensor_count, pair_count) = cursor.start()?;
@@ -38,8 +38,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<Parts, ModelError> {
     cursor.tensors(version, metadata, tensor_count, bytes.len())
 }
 
-/// Parse the header of a file of `file_len` bytes of which `bytes` are the first; a part of a split model is read as any other.
-/// `Truncated` when more of them are needed (or when the file itself is shorter than its tensors).
+/// Parses the header of a file of `file_len` bytes, given its first `bytes`. A part of a split model is accepted.
+///
+/// # Errors
+/// `Truncated` if the header needs more than `bytes`, or if the file is shorter than its tensors require.
 pub(super) fn read_header(bytes: &[u8], file_len: usize) -> Result<Parts, ModelError> {
     let mut cursor = Cursor { bytes, at: 0 };
     let (version, tensor_count, pair_count) = cursor.start()?;
@@ -50,7 +52,7 @@ pub(super) fn read_header(bytes: &[u8], file_len: usize) -> Result<Parts, ModelE
     cursor.tensors(version, metadata, tensor_count, file_len)
 }
 
-/// Parse as much metadata as `bytes`, the first of a file, hold; and the number of tensors that it announces.
+/// Parses as many metadata pairs as `bytes`, a prefix of a file, holds. Also returns the declared number of tensors.
 pub(super) fn read_beginning(bytes: &[u8]) -> Result<(Parts, usize), ModelError> {
     let mut cursor = Cursor { bytes, at: 0 };
     let (version, tensor_count, pair_count) = cursor.start()?;
@@ -87,7 +89,7 @@ fn alignment(metadata: &HashMap<String, Value>) -> Result<u64, ModelError> {
     }
 }
 
-/// Turn offsets into places in the file; check that they are aligned, inside it and apart from each other.
+/// Converts tensor offsets to file offsets. Checks that tensors are aligned, inside the file, and do not overlap.
 fn place(
     tensors: &mut HashMap<String, TensorInfo>,
     file_len: usize,
@@ -104,7 +106,7 @@ fn place(
                 "tensor {name} lies at {offset}, no multiple of {alignment}"
             ));
         }
-        // Cannot overflow: a usize offset and size were checked to be at most 2^62 each.
+        // Cannot overflow: offset and size were both checked to be at most 2^62.
         let start = data + offset;
         let end = start + tensor.bytes as u64;
         if end > file_len as u64 {
@@ -167,7 +169,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// The tensors' entries, placed in a file of `file_len` bytes.
+    /// Reads the tensor entries and places them in a file of `file_len` bytes.
     fn tensors(
         mut self,
         version: u32,
@@ -225,7 +227,7 @@ impl<'a> Cursor<'a> {
         Ok(count as usize)
     }
 
-    /// The range of a text's bytes.
+    /// The byte range of a string.
     fn text(&mut self, of: &str) -> Result<Range<usize>, ModelError> {
         let len = self.u64()?;
         if len > MAX_LENGTH {
@@ -277,11 +279,12 @@ impl<'a> Cursor<'a> {
         let len = self.count("elements in a list", MAX_LENGTH)?;
         let start = self.at;
         match kind.size() {
-            // Both factors are at most 2^30 and 8.
+            // Cannot overflow: the factors are at most 2^30 and 8.
             Some(size) => {
                 self.take(len.saturating_mul(size))?;
             }
-            // Every element takes at least its 8 bytes of length, so a false `len` ends at the end of the file.
+            // Every element takes at least the 8 bytes of its length, so an inflated `len` stops at the end of the
+            // file.
             None => {
                 for _ in 0..len {
                     self.value(kind, key, depth + 1)?;
@@ -295,7 +298,7 @@ impl<'a> Cursor<'a> {
         }))
     }
 
-    /// A tensor's entry, whose `start` is still the offset into the data.
+    /// Reads a tensor entry. Its `start` is still the offset into the data section.
     fn tensor(&mut self) -> Result<TensorInfo, ModelError> {
         let name = self.name("a tensor name")?;
         let rank = self.u32()?;
@@ -316,7 +319,7 @@ impl<'a> Cursor<'a> {
             shape.push(dim as usize);
         }
         let cols = shape[0];
-        // Some writers fill the rank up with ones.
+        // Some writers pad the rank with ones.
         while shape.len() > 1 && shape.last() == Some(&1) {
             shape.pop();
         }

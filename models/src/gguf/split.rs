@@ -1,6 +1,7 @@
-//! Models that were split over several files, as `llama-gguf-split` does: `NAME-00001-of-00003.gguf` and so on.
+//! Models split over several files, as by `llama-gguf-split`: `NAME-00001-of-00003.gguf` and so on.
 //!
-//! Whichever part is given, the others are found beside it. The first holds the metadata; each holds some tensors.
+//! Any part can be opened; the other parts are read from the same folder. The first part holds the metadata, and every
+//! part holds some of the tensors.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use super::reader::{self, Parts};
 use super::{Gguf, Value, map};
 use crate::ModelError;
 
-/// One part's place among the others.
+/// Index of a part, and number of parts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place {
     /// From 0.
@@ -21,7 +22,7 @@ struct Place {
 }
 
 impl Place {
-    /// `None` for a file that is whole.
+    /// `None` for a file that is not split.
     fn read(metadata: &HashMap<String, Value>) -> Option<Place> {
         let whole = |key: &str| metadata.get(key).and_then(Value::whole);
         let parts = whole("split.count").filter(|&parts| parts > 1)?;
@@ -31,7 +32,7 @@ impl Place {
         })
     }
 
-    /// `-00002-of-00003.gguf`
+    /// File name suffix: `-00002-of-00003.gguf`.
     fn ending(self) -> String {
         format!(
             "-{:05}-of-{:05}.gguf",
@@ -41,7 +42,7 @@ impl Place {
     }
 }
 
-/// Opens a file that `parts` were read from, and the other parts of its model where it has any.
+/// Opens a model given one parsed file, `parts`, and reads its other parts if it is split.
 pub(super) fn open(path: &Path, file: Arc<MappedFile>, parts: Parts) -> Result<Gguf, ModelError> {
     let Some(given) = Place::read(&parts.metadata) else {
         return Ok(Gguf {
@@ -86,7 +87,7 @@ pub(super) fn open(path: &Path, file: Arc<MappedFile>, parts: Parts) -> Result<G
     Ok(whole)
 }
 
-/// What the names of all parts begin with.
+/// Common prefix of the names of all parts.
 fn stem(path: &Path, given: Place) -> Result<String, ModelError> {
     let name = path
         .file_name()

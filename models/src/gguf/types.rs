@@ -1,7 +1,7 @@
 //! ggml's tensor types: their numbers, names and block sizes.
 //!
-//! Types that Kept cannot multiply are known here too, by name and size, so that a refusal can say which one it met
-//! and so that the rest of such a file can still be listed.
+//! Types that Kept cannot multiply are listed too, so that errors can name them and files with such tensors can still
+//! be inspected.
 
 use candle_core::quantized::GgmlDType;
 
@@ -9,8 +9,8 @@ use candle_core::quantized::GgmlDType;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TensorType(u32);
 
-/// Number, name, numbers per block, bytes per block. From `ggml.h` and `ggml-quants.h`; the numbers 4, 5, 31 to 33
-/// and 36 to 38 were withdrawn by ggml.
+/// Number in the file, name, elements per block, bytes per block. From `ggml.h` and `ggml-quants.h`. ggml withdrew the
+/// numbers 4, 5, 31 to 33 and 36 to 38.
 const TYPES: &[(u32, &str, usize, usize)] = &[
     (0, "F32", 1, 4),
     (1, "F16", 1, 2),
@@ -48,17 +48,17 @@ const TYPES: &[(u32, &str, usize, usize)] = &[
 ];
 
 impl TensorType {
-    /// The type with this number in a file.
+    /// The type with number `number` in a file.
     pub fn from_number(number: u32) -> TensorType {
         TensorType(number)
     }
 
-    /// The number in a file.
+    /// The type's number in a file.
     pub fn number(self) -> u32 {
         self.0
     }
 
-    /// ggml's name, or `type N` for one that is not known.
+    /// ggml's name, or `type N` for an unknown type.
     pub fn name(self) -> String {
         match self.entry() {
             Some((_, name, _, _)) => (*name).to_owned(),
@@ -66,12 +66,12 @@ impl TensorType {
         }
     }
 
-    /// Numbers and bytes in one block, or `None` for a type that is not known.
+    /// Elements and bytes per block, or `None` for an unknown type.
     pub fn block(self) -> Option<(usize, usize)> {
         self.entry().map(|&(_, _, numbers, bytes)| (numbers, bytes))
     }
 
-    /// Whether matrices of this type can be multiplied.
+    /// Whether Kept can multiply matrices of this type.
     pub fn is_supported(self) -> bool {
         self.candle().is_some()
     }

@@ -1,10 +1,10 @@
-//! Metadata values. Texts and lists stay in the file: a value holds the bytes' range, checked when it was parsed.
+//! Metadata values. Strings and lists are not copied: the value holds their byte range, which the parser has checked.
 
 use std::ops::Range;
 
 /// Kinds of metadata values, numbered as in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)] // the names say it
+#[allow(missing_docs)] // the names are self-explanatory
 pub enum ValueKind {
     U8,
     I8,
@@ -22,7 +22,7 @@ pub enum ValueKind {
 }
 
 impl ValueKind {
-    /// The kind with this number in a file.
+    /// The kind with number `number` in a file.
     pub fn from_number(number: u32) -> Option<ValueKind> {
         use ValueKind::*;
         const KINDS: [ValueKind; 13] = [
@@ -31,7 +31,7 @@ impl ValueKind {
         KINDS.get(number as usize).copied()
     }
 
-    /// Bytes of one value, or `None` for texts and lists, which vary.
+    /// Bytes of one value, or `None` for strings and lists, whose size varies.
     pub fn size(self) -> Option<usize> {
         use ValueKind::*;
         match self {
@@ -55,7 +55,7 @@ pub enum Value {
     Float(f64),
     /// True or false.
     Flag(bool),
-    /// Bytes of a text, as a range of the file; not yet known to be UTF-8.
+    /// A string, as a byte range of the file; not yet checked to be UTF-8.
     Text(Range<usize>),
     /// A list.
     Array(Array),
@@ -68,12 +68,12 @@ pub struct Array {
     pub kind: ValueKind,
     /// Number of elements.
     pub len: usize,
-    /// Their bytes, as a range of the file.
+    /// Byte range of the elements in the file.
     pub bytes: Range<usize>,
 }
 
 impl Value {
-    /// Read a value of a fixed-size kind from exactly its bytes.
+    /// Decodes a fixed-size value from exactly its bytes.
     pub(super) fn scalar(kind: ValueKind, bytes: &[u8]) -> Option<Value> {
         use ValueKind::*;
         Some(match kind {
@@ -186,7 +186,7 @@ impl Array {
             return None;
         }
         let mut rest = file.get(self.bytes.clone())?;
-        let mut texts = Vec::with_capacity(self.len); // the reader has seen that many texts
+        let mut texts = Vec::with_capacity(self.len); // the parser has read `len` strings
         for _ in 0..self.len {
             let (len, after) = rest.split_first_chunk::<8>()?;
             let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;

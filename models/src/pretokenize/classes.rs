@@ -1,4 +1,4 @@
-//! What the expressions of pre-tokenizers tell apart, for every character there is.
+//! Character classes that the expressions of pre-tokenizers distinguish.
 
 use std::sync::OnceLock;
 
@@ -23,7 +23,7 @@ pub(super) enum Class {
     Punctuation,
     /// `\p{S}`
     Symbol,
-    /// Everything else: control and format characters, and what no character is assigned to.
+    /// All other code points: control and format characters, and unassigned code points.
     Other,
 }
 
@@ -48,20 +48,20 @@ impl Class {
         matches!(self, Class::Punctuation | Class::Symbol)
     }
 
-    /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`: what a word may begin with in capitals.
+    /// `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]`: characters of a word's upper-case part.
     pub(super) fn begins_in_capitals(self) -> bool {
         matches!(self, Class::Upper | Class::Caseless | Class::Mark)
     }
 
-    /// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`: what a word may go on with in small letters.
+    /// `[\p{Ll}\p{Lm}\p{Lo}\p{M}]`: characters of a word's lower-case part.
     pub(super) fn goes_on_small(self) -> bool {
         matches!(self, Class::Lower | Class::Caseless | Class::Mark)
     }
 }
 
-/// The class of every character, as the regular expression engine of the published tokenizers knows it.
+/// The class of every character, according to the regex engine of the published tokenizers.
 pub(super) struct Classes {
-    /// One for each code point.
+    /// Indexed by code point.
     of: Vec<Class>,
 }
 
@@ -71,7 +71,7 @@ impl Classes {
     }
 }
 
-/// Made once in a process by asking the engine about every character; takes some tens of milliseconds.
+/// The table, built once per process by running the engine over every character; takes some tens of milliseconds.
 pub(super) fn classes() -> &'static Classes {
     static CLASSES: OnceLock<Classes> = OnceLock::new();
     CLASSES.get_or_init(|| {

@@ -1,17 +1,17 @@
-//! The expressions as scanners: each says what begins at a byte of a text.
+//! Scanners: hand-written equivalents of the pre-tokenizers' expressions. Each matches at one byte offset of a text.
 
 use super::classes::{Class, Classes};
 
-/// What a scanner finds at a byte.
+/// Result of a scan at a byte offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
-    /// A piece that ends there.
+    /// A match, with its end.
     Piece(usize),
-    /// Nothing that begins before there.
+    /// No match begins before this offset.
     Nothing(usize),
 }
 
-/// One expression over one text. Behind its end an expression sees nothing.
+/// Matches one expression at an offset of a text. The end of the text is the end of input for the expression.
 pub(super) type Scan = fn(&Scanner<'_>, usize) -> Found;
 
 pub(super) struct Scanner<'a> {
@@ -20,7 +20,7 @@ pub(super) struct Scanner<'a> {
 }
 
 impl Scanner<'_> {
-    /// The character at a byte, its class and the byte behind it.
+    /// The character at `at`, its class, and the offset after it.
     fn peek(&self, at: usize) -> Option<(char, Class, usize)> {
         let c = self.text[at..].chars().next()?;
         Some((c, self.classes.of(c), at + c.len_utf8()))
@@ -30,7 +30,7 @@ impl Scanner<'_> {
         self.peek(at).map(|(_, class, _)| class)
     }
 
-    /// End of the run of characters of one kind from `at`, at most `most` of them.
+    /// End of the run of at most `most` characters from `at` that satisfy `kind`.
     fn run(&self, at: usize, most: usize, kind: impl Fn(char, Class) -> bool) -> usize {
         let mut end = at;
         for _ in 0..most {
@@ -42,16 +42,16 @@ impl Scanner<'_> {
         end
     }
 
-    /// End of the run of characters of one kind of class from `at`.
+    /// End of the run of characters from `at` whose class satisfies `kind`.
     fn run_of(&self, at: usize, kind: impl Fn(Class) -> bool) -> usize {
         self.run(at, usize::MAX, |_, class| kind(class))
     }
 
-    /// `'s|'t|'re|'ve|'m|'ll|'d` at `at`, if it is there.
+    /// End of `'s|'t|'re|'ve|'m|'ll|'d` at `at`, if it matches.
     fn contraction(&self, at: usize, ignore_case: bool) -> Option<usize> {
         let rest = self.text[at..].strip_prefix('\'')?;
         let mut letters = rest.chars().map(|c| match c {
-            // The one other character whose simple case folding is among these letters.
+            // The only non-ASCII character whose simple case folding is one of these letters.
             'ſ' if ignore_case => 's',
             c if ignore_case => c.to_ascii_lowercase(),
             c => c,
@@ -64,7 +64,8 @@ impl Scanner<'_> {
         Some(at + 1 + rest.chars().take(len).map(char::len_utf8).sum::<usize>())
     }
 
-    /// `\s+(?!\S)|\s+` at `at`, where a space is: all of a run at the end, else all but its last character.
+    /// End of `\s+(?!\S)|\s+` at `at`, which is white space: of the whole run at the end of the text, else of the run
+    /// without its last character.
     fn spaces(&self, at: usize) -> usize {
         let end = self.run_of(at, |class| class == Class::Space);
         if end == self.text.len() {
@@ -76,7 +77,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// `\s*[\r\n]+|\s+(?!\S)|\s+` at `at`, where a space is.
+    /// End of `\s*[\r\n]+|\s+(?!\S)|\s+` at `at`, which is white space.
     fn lines_and_spaces(&self, at: usize) -> usize {
         let run = &self.text[at..self.run_of(at, |class| class == Class::Space)];
         match run.rfind(['\r', '\n']) {
@@ -85,14 +86,14 @@ impl Scanner<'_> {
         }
     }
 
-    /// ` ?[...]+` with `kind` in the brackets, then any number of `breaks`.
+    /// End of ` ?[...]+` with `kind` in the brackets, followed by any number of `breaks`.
     fn signs(&self, at: usize, kind: impl Fn(Class) -> bool, breaks: &[char]) -> Option<usize> {
         let start = at + usize::from(self.text[at..].starts_with(' '));
         let end = self.run_of(start, kind);
         (end > start).then(|| self.run(end, usize::MAX, |c, _| breaks.contains(&c)))
     }
 
-    /// `\s?[...]+`, where `kind` may hold of a space too.
+    /// `\s?[...]+`, where `kind` may include spaces.
     fn after_space(&self, at: usize, kind: impl Fn(char, Class) -> bool) -> Found {
         let Some((c, class, after)) = self.peek(at) else {
             return Found::Nothing(self.text.len());
@@ -160,12 +161,12 @@ pub(super) fn qwen2(s: &Scanner<'_>, at: usize) -> Found {
     words(s, at, 1)
 }
 
-/// `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`, else the same with `+` before `*`: a word that
-/// changes its case once at most.
+/// `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`, else the same with `+` before `*`: a
+/// word that changes from upper to lower case at most once.
 fn cased_word(s: &Scanner<'_>, at: usize) -> Option<usize> {
     let (c, class, after) = s.peek(at)?;
     let sign = !class.is_letter() && class != Class::Number && c != '\r' && c != '\n';
-    // With the sign before it first, then without: a mark can be either.
+    // First with the sign that precedes it, then without: a mark can be either.
     let starts = [sign.then_some(after), Some(at)];
     let capitals = |start| s.run_of(start, Class::begins_in_capitals);
     let small = |start: usize| {
@@ -174,7 +175,7 @@ fn cased_word(s: &Scanner<'_>, at: usize) -> Option<usize> {
         if end > turn {
             return Some(end);
         }
-        // The capitals give characters back until one of them can stand for the small letters.
+        // Backtrack in the upper-case part to the last character that can also match the lower-case part.
         let given_back = s.text[start..turn].char_indices().rev();
         let mut last = given_back.filter(|(_, c)| s.classes.of(*c).goes_on_small());
         last.next().map(|(byte, c)| start + byte + c.len_utf8())
@@ -207,7 +208,7 @@ pub(super) fn gpt4o(s: &Scanner<'_>, at: usize) -> Found {
     cased_words(s, at, 3, true)
 }
 
-/// Single digits, as Rust's standard library knows them: the published tokenizers ask it too.
+/// Single digits as defined by Rust's `char::is_numeric`, which the published tokenizers use too.
 pub(super) fn digit(s: &Scanner<'_>, at: usize) -> Found {
     s.only(at, 1, |c, _| c.is_numeric())
 }
@@ -232,12 +233,12 @@ pub(super) fn punctuation(s: &Scanner<'_>, at: usize) -> Found {
     s.after_space(at, |_, class| class == Class::Punctuation)
 }
 
-/// `\s?[A-Za-z...]+`: letters of scripts with two cases, as the first DeepSeek models list them.
+/// `\s?[A-Za-z...]+`: letters of scripts with two cases, as listed for the first DeepSeek models.
 pub(super) fn cased_letters(s: &Scanner<'_>, at: usize) -> Found {
     s.after_space(at, |c, _| in_ranges(c, CASED))
 }
 
-/// `\s?[!-/:-~...]+`: printable ASCII but digits, and their wide forms.
+/// `\s?[!-/:-~...]+`: printable ASCII without digits, and the full-width forms.
 pub(super) fn ascii_signs(s: &Scanner<'_>, at: usize) -> Found {
     s.after_space(at, |c, _| {
         matches!(c, '!'..='/' | ':'..='~' | '\u{ff01}'..='\u{ff0f}' | '\u{ff1a}'..='\u{ff5e}' | '\u{2018}'..='\u{201f}' | '\u{3000}'..='\u{3002}')
@@ -252,7 +253,7 @@ pub(super) fn trailing_spaces(s: &Scanner<'_>, at: usize) -> Found {
     }
 }
 
-/// Scripts of East Asia, and more between U+0800 and U+4E00, as the first DeepSeek models list them.
+/// East Asian scripts, and others between U+0800 and U+4E00, as listed for the first DeepSeek models.
 pub(super) fn eastern(s: &Scanner<'_>, at: usize) -> Found {
     s.only(
         at,
@@ -261,7 +262,7 @@ pub(super) fn eastern(s: &Scanner<'_>, at: usize) -> Found {
     )
 }
 
-/// Chinese characters and Japanese syllables.
+/// Chinese characters and Japanese kana.
 pub(super) fn han_and_kana(s: &Scanner<'_>, at: usize) -> Found {
     s.only(
         at,
@@ -302,7 +303,7 @@ fn in_ranges(c: char, ranges: &[(u32, u32)]) -> bool {
     after > 0 && ranges[after - 1].1 >= c as u32
 }
 
-/// Ascending.
+/// Inclusive ranges of code points, ascending.
 #[rustfmt::skip]
 const CASED: &[(u32, u32)] = &[
     (0x41, 0x5a), (0x61, 0x7a), (0xb5, 0xb5), (0xc0, 0xd6), (0xd8, 0xf6), (0xf8, 0x1ba), (0x1bc, 0x1bf), (0x1c4, 0x293),
@@ -321,7 +322,7 @@ const CASED: &[(u32, u32)] = &[
     (0x104d8, 0x104fb), (0x10c80, 0x10cb2), (0x10cc0, 0x10cf2), (0x118a0, 0x118df), (0x1e900, 0x1e943),
 ];
 
-/// The list as an expression, for the tests.
+/// The ranges as an expression, for tests.
 #[cfg(test)]
 pub(super) fn cased_expression() -> String {
     let ranges = CASED

@@ -1,11 +1,11 @@
-//! Scanners against the expressions they stand for.
+//! Compares the scanners with the expressions they implement.
 
 use kept_kernels::Stop;
 use tokenizers::utils::SysRegex;
 
 use super::{NAMES, PreTokenizer, scanners};
 
-/// Cuts every piece by the next expression, as Hugging Face's `Split` does when it keeps what it finds.
+/// Splits every piece with the next expression, as Hugging Face's `Split` does when it keeps matches.
 fn by_expressions(expressions: &[SysRegex], text: &str) -> Vec<String> {
     let mut pieces = vec![text.to_owned()];
     for expression in expressions {
@@ -31,7 +31,7 @@ fn by_scanner(scanner: PreTokenizer, text: &str) -> Vec<String> {
         pieces.push(text[start..end].to_owned());
         start = end;
     });
-    done.expect("nobody stops it");
+    done.expect("never stopped");
     assert_eq!(start, text.len());
     pieces
 }
@@ -44,10 +44,10 @@ const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\
 const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 const SIGNS: &str = r"\s?[!-/:-~！-／：-～‘-‟\x{3000}-。]+";
 const EASTERN: &str = r"[\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+";
-/// The engine's `\p{N}` and the standard library's numbers are the same among the strings below.
+/// For the test strings, the engine's `\p{N}` equals the standard library's `is_numeric`.
 const DIGIT: &str = r"\p{N}";
 
-/// Short strings over an alphabet in which every alternative of the expressions meets every other.
+/// Short strings over an alphabet in which every alternative of the expressions occurs next to every other.
 fn strings() -> impl Iterator<Item = String> {
     const ALPHABET: [&str; 30] = [
         " ", "  ", "\n", "\r\n", "\t", "\u{a0}", "\u{3000}", "a", "Z", "é", "É", "日", "ʰ", "ǅ",
@@ -108,7 +108,8 @@ fn scanners_cut_as_their_expressions_do() {
 
 #[test]
 fn a_run_of_a_million_characters_is_no_trouble() {
-    // Beside each text the most pieces that it may fall into: where two scripts alternate, every character may be one.
+    // Each text with an upper bound of its number of pieces. Where two scripts alternate, every character may be a
+    // piece.
     for (text, most) in [
         ("a".repeat(1 << 20), 4),
         ("A".repeat(1 << 20), 4),

@@ -1,17 +1,17 @@
-//! Formats of conversations by their control tokens, for model files that have lost their template. Each is ours, and writes what
-//! models of the family were trained on in its plainest form.
+//! Built-in conversation formats, for model files without a chat template. Each is the plainest form of the format that
+//! models of a family were trained on, and is recognised by its control tokens.
 
 use crate::gguf::Gguf;
 use crate::{ModelError, Tokenizer};
 
-/// A format and the control tokens that it writes.
+/// A format and the control tokens it uses.
 struct Format {
     name: &'static str,
     marks: &'static [&'static str],
     source: &'static str,
 }
 
-/// The first whose marks a vocabulary has is taken.
+/// In order of preference: the first format whose control tokens are all in the vocabulary.
 const FORMATS: &[Format] = &[
     Format {
         name: "ChatML",
@@ -45,15 +45,15 @@ const FORMATS: &[Format] = &[
     },
 ];
 
-/// What models with `<|im_start|>` and without a template of their own were trained on.
+/// The format of models with `<|im_start|>` and no template of their own.
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
-/// For models that were taught no conversation: base models, and vocabularies without such control tokens.
+/// For models not trained on conversations: base models, and vocabularies without such control tokens.
 const PLAIN: &str = "{% for message in messages %}{{ message['content'] + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'Answer:' }}{% endif %}";
 
-/// The format for a file without a template, and the sentence that says so: that of the vocabulary's control tokens for a chat model, else plain
-/// text. A base model has such tokens too, and was not trained on them: Gemma 3 270M answers 0 of 9 planted facts in Gemma's format and 7 in
-/// plain text.
+/// The format for a file without a template, and a note for the user. A chat model gets the format of its vocabulary's
+/// control tokens, other models get plain text. Base models have such tokens too, but were not trained on them: Gemma 3
+/// 270M answers 0 of 9 planted facts in Gemma's format and 7 in plain text.
 pub(super) fn known_format(
     gguf: &Gguf,
     tokenizer: &Tokenizer,
@@ -81,7 +81,7 @@ pub(super) fn known_format(
     Ok((PLAIN, Some(note.to_owned())))
 }
 
-/// Whether a word of the model's names is one of those that makers give chat models.
+/// Whether the model's names contain a word that is typical of chat models.
 fn is_named_chat(gguf: &Gguf) -> Result<bool, ModelError> {
     for key in ["general.name", "general.finetune"] {
         let name = gguf.text(key)?.unwrap_or_default().to_ascii_lowercase();

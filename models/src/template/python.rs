@@ -1,9 +1,10 @@
-//! What templates expect of Python beyond Jinja itself: `json.dumps`, `strftime`, methods, and Hugging Face's own tag.
+//! Python features that templates use beyond Jinja: `json.dumps`, `strftime`, methods, and Hugging Face's `generation`
+//! tag.
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
-/// Python's methods of texts, lists and dictionaries.
+/// Python's methods of strings, lists and dictionaries.
 pub(super) fn method(
     state: &mut State<'_, '_>,
     value: &Value,
@@ -13,8 +14,8 @@ pub(super) fn method(
     minijinja_contrib::pycompat::unknown_method_callback(state, value, method, arguments)
 }
 
-/// `{% generation %}` marks what the assistant said, for training: a scope of its own, otherwise nothing. The tags become those of a
-/// plain scope.
+/// Replaces `{% generation %}` tags, which mark the assistant's text for training and have no other effect than a
+/// scope, by plain scopes.
 pub(super) fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
@@ -82,9 +83,9 @@ struct Json<'a> {
     ensure_ascii: bool,
     sort_keys: bool,
     indent: Option<usize>,
-    /// Between two items.
+    /// Separator between items.
     items: &'a str,
-    /// Between a key and its value.
+    /// Separator between a key and its value.
     keys: &'a str,
 }
 
@@ -142,14 +143,15 @@ impl Json<'_> {
     }
 
     fn close(&mut self, empty: bool, opening: &str, closing: &str, depth: usize) {
-        match empty {
-            true => self.out.push_str(opening),
-            false => self.line(depth),
+        if empty {
+            self.out.push_str(opening)
+        } else {
+            self.line(depth)
         }
         self.out.push_str(closing);
     }
 
-    /// A new line, where there are lines.
+    /// Starts a new line if `indent` is set.
     fn line(&mut self, depth: usize) {
         if let Some(indent) = self.indent {
             self.out.push('\n');
@@ -180,7 +182,7 @@ impl Json<'_> {
     }
 }
 
-/// A number as Python writes it: the shortest digits, with an exponent from 16 places before the point or 4 zeros after it.
+/// A number as Python writes it: shortest digits, in scientific notation from 1e16 and below 1e-4.
 fn float(number: f64) -> String {
     if !number.is_finite() {
         return match number {
@@ -199,7 +201,7 @@ fn float(number: f64) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// The directives of `strftime` that templates use, in UTC and English. Others stay as written.
+/// `strftime` for the directives that templates use, in UTC and English. Other directives are copied.
 pub(super) fn strftime(format: &str, unix_seconds: u64) -> String {
     const MONTHS: [&str; 12] = [
         "January",
@@ -239,12 +241,15 @@ pub(super) fn strftime(format: &str, unix_seconds: u64) -> String {
             continue;
         }
         let directive = rest.next();
-        // `%-d` is `%d` without its zero.
+        // `%-d` is `%d` without zero padding.
         let bare = directive == Some('-');
         let directive = if bare { rest.next() } else { directive };
-        let two = |number: u64| match bare {
-            true => number.to_string(),
-            false => format!("{number:02}"),
+        let two = |number: u64| {
+            if bare {
+                number.to_string()
+            } else {
+                format!("{number:02}")
+            }
         };
         match directive {
             Some('Y') => out.push_str(&year.to_string()),
@@ -272,7 +277,8 @@ pub(super) fn strftime(format: &str, unix_seconds: u64) -> String {
     out
 }
 
-/// Year, month and day of a day counted from 1970-01-01 (Howard Hinnant, "chrono-compatible low-level date algorithms").
+/// Year, month and day of a day number since 1970-01-01 (Howard Hinnant, "chrono-compatible low-level date
+/// algorithms").
 fn civil(days: u64) -> (u64, u64, u64) {
     let shifted = days + 719_468;
     let era = shifted / 146_097;

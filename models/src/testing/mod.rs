@@ -1,8 +1,7 @@
-//! Tiny random GGUF files, for the tests of this crate and of those above it. Not part of the product: behind the
-//! feature `testing`.
+//! Tiny random GGUF files for the tests of this crate and of its dependents; available with the feature `testing`.
 //!
-//! [`GgufWriter`] writes any metadata and tensors, wrong ones too. [`TinyLlama`] writes a whole model with random
-//! weights and a small byte-level tokenizer in which every byte has a token.
+//! [`GgufWriter`] writes arbitrary metadata and tensors, including invalid ones. [`TinyLlama`] writes a complete model
+//! with random weights and a small byte-level tokenizer in which every byte has a token.
 
 mod tiny;
 mod writer;

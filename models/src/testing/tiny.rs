@@ -1,4 +1,4 @@
-//! A whole model with random weights.
+//! A complete model with random weights.
 
 use std::path::Path;
 
@@ -7,34 +7,35 @@ use crate::architecture::{self, Architecture, Part, Sliding};
 use crate::gguf::Gguf;
 use crate::vocabulary::symbol_of_byte;
 
-/// A model with random weights, a llama unless told otherwise. Change what a test is about; the rest is small and valid.
+/// A model with random weights, small and valid, by default a llama. A test changes the fields it needs.
 #[derive(Debug, Clone)]
 pub struct TinyLlama {
-    /// `general.architecture`: the file then has what its row of the table says.
+    /// `general.architecture`; determines the tensors and keys of the file.
     pub arch: &'static str,
     /// Decoder layers.
     pub layers: usize,
     /// Width of the residual stream; a multiple of 256 for the K-quants.
     pub width: usize,
-    /// Width of the feed-forward's inner layer.
+    /// Width of the feed-forward's hidden layer.
     pub ffn: usize,
     /// Query heads.
     pub q_heads: usize,
-    /// Key and value heads.
+    /// KV heads.
     pub kv_heads: usize,
-    /// Numbers in a head.
+    /// Elements per head.
     pub head_dim: usize,
-    /// Positions.
+    /// Context length.
     pub context: usize,
-    /// Block type of all matrices; `Q4_K_M` is Q4_K with the more delicate ones in Q6_K, as llama.cpp mixes them.
+    /// Block type of all matrices; `Q4_K_M` is Q4_K with the more sensitive matrices in Q6_K, as in llama.cpp.
     pub kind: &'static str,
-    /// Whether the output projection is the embedding.
+    /// Whether the output projection is tied to the embedding.
     pub tied: bool,
     /// `tokenizer.ggml.pre`
     pub pre: &'static str,
-    /// Of the random weights.
+    /// Seed of the random weights.
     pub seed: u64,
-    /// Whether its answers neither end nor repeat themselves: every token is followed by the next of the vocabulary. Needs `tied: false`.
+    /// Whether answers never end or repeat: every token is followed by the next one of the vocabulary. Needs `tied:
+    /// false`.
     pub endless: bool,
 }
 
@@ -58,7 +59,7 @@ impl Default for TinyLlama {
     }
 }
 
-/// Merges of the tiny tokenizer, parts before wholes: enough that common words become one token.
+/// Merges of the tiny tokenizer, parts before wholes; enough that common words are single tokens.
 const MERGES: &[&str] = &[
     "Ġ t",
     "h e",
@@ -91,16 +92,16 @@ const MERGES: &[&str] = &[
     "ã ģ",
 ];
 
-/// Control tokens of the tiny tokenizer, with the ids from 0 on.
+/// Control tokens of the tiny tokenizer, with ids from 0.
 pub const CONTROL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
 impl TinyLlama {
-    /// Tokens of the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub fn vocab(&self) -> usize {
         tokens().len()
     }
 
-    /// A writer with everything in place, for tests that then spoil something.
+    /// A writer of the complete model, for tests that then modify it.
     pub fn writer(&self) -> GgufWriter {
         let mut w = GgufWriter::default();
         let whole = |n: usize| MetaValue::Whole(n as u32);
@@ -134,10 +135,10 @@ impl TinyLlama {
         w
     }
 
-    /// Write the model.
+    /// Writes the model.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// I/O errors.
     pub fn write(&self, path: &Path) -> std::io::Result<()> {
         self.writer().write(path)
     }
@@ -146,10 +147,10 @@ impl TinyLlama {
         architecture::find(self.arch).expect("a supported architecture")
     }
 
-    /// A writer of the same model with the tokenizer of another file, and its name. The output projection is the embedding.
+    /// A writer of the same model with the tokenizer and name of another file. The output projection is tied.
     ///
     /// # Panics
-    /// Where the file has no tokens.
+    /// If the file has no tokens.
     pub fn writer_with_tokenizer_of(&self, gguf: &Gguf) -> GgufWriter {
         let mut w = self.writer();
         let tokenizer = |key: &str| key.starts_with("tokenizer.");
@@ -184,8 +185,8 @@ impl TinyLlama {
         w.set("tokenizer.ggml.add_bos_token", MetaValue::Flag(false));
     }
 
-    /// The output projection of an endless model, `[vocabulary, width]`: the row of a token is the embedding of the token before it in
-    /// the vocabulary, so that answers count through all tokens but the control tokens.
+    /// The output projection of an endless model, `[vocab, width]`: a token's row is the embedding of the previous
+    /// token in the vocabulary, so that answers count through all tokens except control tokens.
     fn next_token(&self, width: usize) -> Vec<f32> {
         let mut random = Random(self.seed);
         let mut rows: Vec<f32> = (0..self.vocab() * width).map(|_| random.next()).collect();
@@ -268,7 +269,7 @@ impl TinyLlama {
     }
 }
 
-/// A value of another file, to be written again.
+/// A value of another file, in the form that the writer takes.
 fn copied(gguf: &Gguf, key: &str) -> MetaValue {
     if let Ok(Some(text)) = gguf.text(key) {
         return MetaValue::Text(text.to_owned());
@@ -298,7 +299,7 @@ fn tokens() -> Vec<String> {
     tokens
 }
 
-/// Numbers from -1 to 1, the same on every machine.
+/// Random numbers from -1 to 1, the same on every machine.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Any GGUF file, wrong ones too.
+//! Writes arbitrary GGUF files, including invalid ones.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -10,7 +10,7 @@ use candle_core::quantized::k_quants::{
 };
 use half::{bf16, f16};
 
-/// A metadata value to be written.
+/// A metadata value.
 #[derive(Debug, Clone)]
 pub enum MetaValue {
     /// As `u32`.
@@ -29,7 +29,7 @@ pub enum MetaValue {
     Numbers(Vec<f32>),
 }
 
-/// Block types that can be written, by ggml's names.
+/// Block types that the writer supports, by ggml's names.
 pub const TYPES: [&str; 13] = [
     "F32", "F16", "BF16", "Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K",
     "Q8_0",
@@ -38,9 +38,9 @@ pub const TYPES: [&str; 13] = [
 /// Builds a GGUF file.
 #[derive(Debug, Clone)]
 pub struct GgufWriter {
-    /// Version written, 3 unless changed.
+    /// GGUF version; 3 by default.
     pub version: u32,
-    /// Alignment of tensor data, 32 unless changed (and then `general.alignment` is to be set too).
+    /// Alignment of tensor data; 32 by default. For another value, also set `general.alignment`.
     pub alignment: usize,
     pub(super) metadata: Vec<(String, MetaValue)>,
     /// Name, shape rows first, type number, data.
@@ -51,7 +51,7 @@ pub struct GgufWriter {
 #[derive(Debug, Clone)]
 enum Data {
     Bytes(Vec<u8>),
-    /// So many zeros, which take no room on a disk that can leave them out.
+    /// A number of zero bytes, written as a hole in file systems that support sparse files.
     Zeros(usize),
 }
 
@@ -76,23 +76,23 @@ impl Default for GgufWriter {
 }
 
 impl GgufWriter {
-    /// Set a metadata pair, replacing an earlier one of the same key.
+    /// Sets a metadata pair and replaces an earlier one with the same key.
     pub fn set(&mut self, key: &str, value: MetaValue) -> &mut Self {
         self.remove(key);
         self.metadata.push((key.to_owned(), value));
         self
     }
 
-    /// Drop a metadata pair.
+    /// Removes a metadata pair.
     pub fn remove(&mut self, key: &str) -> &mut Self {
         self.metadata.retain(|(k, _)| k != key);
         self
     }
 
-    /// Add a tensor of `numbers` in a block type by its name, replacing an earlier one.
+    /// Adds a tensor of `numbers`, quantised to the type `kind`, and replaces an earlier one with the same name.
     ///
     /// # Panics
-    /// When there is no such type, or a row is not whole blocks.
+    /// If the type is unknown, or the numbers are not whole blocks.
     pub fn tensor(
         &mut self,
         name: &str,
@@ -105,7 +105,7 @@ impl GgufWriter {
         self.raw_tensor(name, shape, number, data)
     }
 
-    /// Add a tensor by the number of its type and its bytes, right or wrong, replacing an earlier one.
+    /// Adds a tensor from a type number and bytes, without validation, and replaces an earlier one with the same name.
     pub fn raw_tensor(
         &mut self,
         name: &str,
@@ -116,10 +116,10 @@ impl GgufWriter {
         self.add(name, shape, kind, Data::Bytes(data))
     }
 
-    /// Add a matrix of zeros in a block type by its name, replacing an earlier tensor: for files of a real model's size.
+    /// Adds a matrix of zeros of the type `kind` and replaces an earlier tensor, for files of a real model's size.
     ///
     /// # Panics
-    /// When there is no such type, or a row is not whole blocks.
+    /// If the type is unknown, or a row is not whole blocks.
     pub fn zeros(&mut self, name: &str, [rows, cols]: [usize; 2], kind: &str) -> &mut Self {
         let (number, row) = quantise(kind, &vec![0.0; cols]);
         self.add(name, &[rows, cols], number, Data::Zeros(rows * row.len()))
@@ -132,13 +132,14 @@ impl GgufWriter {
         self
     }
 
-    /// Drop a tensor.
+    /// Removes a tensor.
     pub fn remove_tensor(&mut self, name: &str) -> &mut Self {
         self.tensors.retain(|(n, ..)| n != name);
         self
     }
 
-    /// The same in `parts` files, as `llama-gguf-split` would: the first has the metadata, each some of the tensors.
+    /// Splits the file into `parts` files like `llama-gguf-split`: the first has the metadata, each has some of the
+    /// tensors.
     pub fn split(&self, parts: usize) -> Vec<GgufWriter> {
         let each = self.tensors.len().div_ceil(parts);
         let part = |(number, tensors): (usize, &[_])| {
@@ -172,7 +173,7 @@ impl GgufWriter {
         out
     }
 
-    /// Everything before the tensors' data.
+    /// The part of the file before the tensor data.
     fn head(&self) -> Vec<u8> {
         let mut out = b"GGUF".to_vec();
         out.extend(self.version.to_le_bytes());
@@ -196,10 +197,10 @@ impl GgufWriter {
         out
     }
 
-    /// Write the file.
+    /// Writes the file.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// I/O errors.
     pub fn write(&self, path: &Path) -> std::io::Result<()> {
         let head = self.head();
         let mut file = File::create(path)?;
@@ -262,9 +263,9 @@ fn put_value(out: &mut Vec<u8>, value: &MetaValue) {
     }
 }
 
-/// The type's number and the numbers as its blocks.
+/// The number of a type, and `numbers` quantised to it.
 fn quantise(kind: &str, numbers: &[f32]) -> (u32, Vec<u8>) {
-    /// Quantised by candle, which can show the bytes of its blocks only through a tensor's storage.
+    /// Quantises with candle, which exposes a block's bytes only through a tensor's storage.
     fn blocks<T: GgmlType + 'static>(numbers: &[f32]) -> Vec<u8> {
         let mut blocks = vec![T::zeros(); numbers.len() / T::BLCK_SIZE];
         assert!(

@@ -1,6 +1,6 @@
-//! What files of the architectures beside llama may hold, models in several files, and contexts that a person stretches.
+//! Files of architectures other than llama, models in several files, and context extension.
 //!
-//! That the arithmetic is right is shown elsewhere, against transformers and llama.cpp (the workspace's `tests/`).
+//! The workspace's `tests/` compare the arithmetic with transformers and llama.cpp.
 
 use std::path::Path;
 
@@ -170,7 +170,7 @@ fn layers_slide_and_rotate_as_their_architecture_says() {
     assert_eq!(rotated, [true, true, true, false, true, true]);
     let table = RopeTable::new(&smollm3, 4);
     assert!(table.of_layer(3).is_none() && table.of_layer(4).is_some());
-    // Mistral's and Phi's: in the file, and not applied.
+    // Mistral's and Phi's window: declared in the file, but not applied.
     for arch in ["llama", "phi3", "qwen2"] {
         let key = format!("{arch}.attention.sliding_window");
         let ignoring = config(arch, |w| {
@@ -283,7 +283,7 @@ fn a_context_is_stretched_by_whoever_opens_it() {
     );
 }
 
-/// The tensors of `tiny`, dealt out to three files as llama-gguf-split writes them.
+/// The tensors of `tiny`, split over three files as by llama-gguf-split.
 fn split(folder: &Path, tiny: &TinyLlama) -> Vec<std::path::PathBuf> {
     let whole = tiny.writer();
     let mut parts = whole.split(3);
@@ -324,7 +324,7 @@ fn a_model_in_several_files_is_the_model_in_one() {
         error.contains("part 3") && error.contains("-00003-of-00003.gguf"),
         "{error}"
     );
-    // Another model's part, and one that is not a part at all.
+    // A part of another model, and a file that is not a part.
     std::fs::copy(&names[0], &names[1]).unwrap();
     let error = Model::open(&names[0]).unwrap_err().to_string();
     assert!(error.contains("does not say that it is part 2"), "{error}");

@@ -1,4 +1,5 @@
-//! The decoder's pieces: types, two ways through a layer, RoPE, and another implementation as a witness.
+//! The decoder's components: tensor types, the two entry points to a layer, RoPE, and a comparison with candle's
+//! implementation.
 
 use crate::support::{batched, dot, relative_distance, row_wise};
 use candle_core::quantized::GgmlDType;
@@ -85,7 +86,7 @@ fn mapped_blocks_multiply_as_the_numbers_they_stand_for() {
         let mut products = vec![0.0; 3 * 37];
         matrix.multiply(3, &inputs, &mut products);
         let mut row = vec![0.0; COLS];
-        // The inputs are rounded too: to 8 bits for quantised weights, to the weights' type for half floats.
+        // Inputs are rounded too: to 8 bits for quantised weights, to the weights' type for half floats.
         let most = if kind == "F32" { 1e-6 } else { 1e-3 };
         for n in 0..37 {
             matrix.row_to_f32(n, &mut row);
@@ -111,8 +112,9 @@ fn many_rows_are_the_rows_one_by_one() {
             });
             let (many, one) = (batched(&model, &ids[..n]), row_wise(&model, &ids[..n]));
             let distance = relative_distance(&many, &one);
-            // Quantised weights round their inputs: sums in another order differ in the last bit, and now and then an input that lies
-            // between two bytes becomes the other one. Half floats round the inputs of one row, and not those of many.
+            // Quantised weights quantise their inputs: another order of summation changes the last bit, and
+            // occasionally an input halfway between two bytes is rounded to the other one. For half floats, inputs of
+            // one row are rounded and those of many are not.
             let most = if kind.starts_with('Q') {
                 2e-2
             } else if kind == "F32" {
@@ -125,7 +127,7 @@ fn many_rows_are_the_rows_one_by_one() {
     }
 }
 
-/// The feed-forward of many rows is done slice by slice, and more rows than a block has go through block by block.
+/// The feed-forward of many rows is computed in slices, and more rows than a block in several blocks.
 #[test]
 fn a_large_feed_forward_is_the_rows_one_by_one() {
     let ids: Vec<u32> = (0..530).map(|i| i * 7 % 280).collect();
@@ -133,7 +135,7 @@ fn a_large_feed_forward_is_the_rows_one_by_one() {
         let tiny = TinyLlama {
             arch,
             kind,
-            // Gemma's layers have a window, but for every sixth.
+            // All of Gemma's layers but every sixth are sliding-window layers.
             layers: if arch == "llama" { 1 } else { 6 },
             width: 256,
             ffn,
@@ -238,7 +240,7 @@ fn a_request_to_stop_is_answered() {
             .is_err()
     );
     assert!(pass.finish(&q, &mut residual, &stop).is_err());
-    // The pass is as good as before once nobody wants it stopped.
+    // A stopped pass can be used again.
     let go = Stop::new();
     pass.project(&residual, &mut q, &mut k, &mut v, &go)
         .unwrap();
@@ -277,7 +279,7 @@ fn config(spoil: impl FnOnce(&mut kept_models::testing::GgufWriter)) -> Config {
     Model::open(&path).unwrap().config().clone()
 }
 
-/// The formula of the paper, in f64, pair by pair.
+/// The paper's formula, in f64, pair by pair.
 fn rotated(x: &[f32], pos: usize, config: &Config, divisor: impl Fn(usize) -> f64) -> Vec<f32> {
     let dims = config.rope.dims;
     let mut out = x.to_vec();
@@ -312,7 +314,7 @@ fn check_rope(config: &Config, divisor: impl Fn(usize) -> f64 + Copy) {
     let width = 2 * config.head_dim;
     let x: Vec<f32> = (0..3 * width).map(|i| (i as f32 * 0.37).sin()).collect();
     let mut rows = x.clone();
-    // Across two multiples of what positions are sums of.
+    // Crosses two multiples of `STEPS`.
     table.rotate_rows(&mut rows, 2, 126);
     for (row, x) in x.chunks(width).enumerate() {
         let expected = rotated(x, 126 + row, config, divisor);

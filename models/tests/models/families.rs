@@ -1,5 +1,5 @@
-//! The tokenizers of the families people download, held against Hugging Face's on small vocabularies of our own
-//! (`tests/golden/tokenizer_ids.py`, where llama.cpp and `sentencepiece` are asked too).
+//! Tokenizers of widely used model families, compared with Hugging Face's on small vocabularies made for this test
+//! (`tests/golden/tokenizer_ids.py`, which also runs llama.cpp and `sentencepiece`).
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -52,8 +52,9 @@ fn strings() -> Vec<String> {
     serde_json::from_slice(&unpacked("strings.json.gz")).unwrap()
 }
 
-/// The spans tile the text, and each token's bytes are those of its span, where the vocabulary changes nothing before it looks: it may
-/// compose characters (Qwen), and it writes a space as a sign that a document may contain too.
+/// Asserts that spans tile the text and that each token's bytes are those of its span, unless the tokenizer changes the
+/// text before merging: it may compose characters (Qwen), and it replaces a space by a sign that a document may contain
+/// literally.
 fn assert_faithful(family: &str, tokenizer: &Tokenizer, text: &str, tokens: &TokenizedText) {
     assert_eq!(tokens.ids.len(), tokens.spans.len());
     let mut end = 0;
@@ -131,7 +132,7 @@ fn hard_strings_become_the_tokens_of_the_published_tokenizers() {
     }
 }
 
-/// A document of many megabytes takes seconds: nobody who stops it waits for these.
+/// A document of many megabytes takes seconds, so tokenization must be interruptible.
 #[test]
 fn a_document_that_is_being_tokenised_can_be_stopped() {
     let words: String = (0..400_000u32)
@@ -155,14 +156,14 @@ fn a_document_that_is_being_tokenised_can_be_stopped() {
         );
         let text = &words[..20_000];
         let whole = tokenizer.encode_document(text, false, &Stop::new());
-        let whole = whole.expect("nobody stops it");
+        let whole = whole.expect("never stopped");
         assert_eq!(*whole, tokenizer.encode_after(text, false), "{family}");
     }
 }
 
 #[test]
 fn a_long_document_is_the_tokens_of_its_parts() {
-    // Where a line break is a token by itself in every family, lines are independent of each other.
+    // In families where a line break is always a token by itself, lines are independent.
     let strings = strings();
     let lines: String = strings
         .iter()
@@ -212,7 +213,7 @@ proptest! {
     }
 }
 
-/// A text behind other text has no space before it, and its spans tile it all the same.
+/// A text that follows other text gets no leading space, and its spans still tile it.
 fn assert_faithful_after(family: &str, tokenizer: &Tokenizer, text: &str) {
     for space in [false, true] {
         let tokens = tokenizer.encode_after(text, space);
@@ -248,7 +249,7 @@ fn templates_are_encoded_as_the_makers_do() {
             .map(|&id| tokenizer.token_text(id).to_owned())
             .collect()
     };
-    // A mark, then a space: one sign, not two. No space of its own behind text.
+    // A special token, then a space: one sign, not two. No prepended space after text.
     let mistral = tokenizer("marked-spm");
     let ids = mistral.encode_template("<s>[INST] the", false);
     assert_eq!(words(&mistral, &ids), ["<s>", "[INST]", "▁the"]);
@@ -276,7 +277,7 @@ fn templates_are_encoded_as_the_makers_do() {
     assert_eq!(llama3.before("Question: ", true), ("Question: ", false));
 }
 
-/// A model file with one value of its metadata changed or added, without tensors.
+/// The tokenizer of a file with one metadata value changed or added, without tensors.
 fn with(family: &str, key: &str, value: MetaValue) -> Result<Tokenizer, ModelError> {
     with_all(family, vec![(key, value)])
 }
@@ -370,7 +371,7 @@ fn what_is_not_supported_is_refused_by_name() {
     assert!(said.contains("no byte has a token"), "{said}");
 }
 
-/// The vocabulary of `family` in which tokens written as `texts` are unused.
+/// The vocabulary of `family` with the tokens `texts` marked as unused.
 fn without(family: &str, texts: &[&str]) -> Tokenizer {
     with_all(family, vec![types_without(family, texts)]).expect(family)
 }
@@ -395,7 +396,7 @@ fn kind(tokenizer: &Tokenizer, id: u32) -> u32 {
 
 #[test]
 fn bytes_without_a_token_are_dropped_as_hugging_face_drops_them() {
-    // U+0104 is the symbol of the byte 0x04.
+    // U+0104 is the symbol of byte 0x04.
     let smollm = without("smollm", &["\u{104}"]);
     let spans = |text: &str| {
         let tokens = smollm.encode(text);
@@ -440,6 +441,6 @@ fn a_vocabulary_with_neither_a_byte_nor_an_unknown_token_is_refused() {
         "the model's vocabulary cannot be used: it has neither tokens for all bytes nor an unknown token, so some texts have no tokens; \
          convert the model again"
     );
-    // With all bytes nothing is ever unknown.
+    // With tokens for all bytes, no text is unknown.
     with_all("llama-spm", vec![no_unknown()]).expect("it opens");
 }

@@ -1,5 +1,5 @@
-//! What llama.cpp takes and what changes nothing is taken here too: such a file gives the logits and tokens of the plain one.
-//! `docs/model-files.md` lists the rules.
+//! Deviations that llama.cpp accepts and that do not change results are accepted too: such a file gives the logits and
+//! tokens of the plain file. `docs/model-files.md` lists the rules.
 
 use crate::support::{batched, relative_distance, row_wise};
 use kept_models::gguf::Gguf;
@@ -32,13 +32,13 @@ fn changed(arch: &'static str, change: impl FnOnce(&mut GgufWriter)) -> Result<M
     open(&writer)
 }
 
-/// By many rows and by single ones.
+/// Logits of many rows and of single rows.
 fn logits(model: &Model) -> Vec<f32> {
     let ids: Vec<u32> = (0..24).map(|i| i * 13 % 280).collect();
     [batched(model, &ids), row_wise(model, &ids)].concat()
 }
 
-/// Asserts that a changed file opens and computes what the plain one does.
+/// Asserts that a modified file opens and gives the logits of the plain file.
 #[track_caller]
 fn computes_the_same(arch: &'static str, change: impl FnOnce(&mut GgufWriter)) {
     let model = changed(arch, change).expect("it opens");
@@ -106,7 +106,7 @@ fn query_key_and_value_may_be_one_tensor_or_three() {
             }
         }
     });
-    // Both would mean that one of them is left out.
+    // With both, one of them would be ignored.
     let both = changed("llama", |w| {
         let (shape, kind, bytes) = raw(w, "blk.1.attn_q.weight");
         join_qkv(w, 1);
@@ -207,13 +207,13 @@ fn the_bases_of_gemma_3_have_two_names() {
 const TEXT: &str =
     "Hello world, and the order of 12 \u{1f642}.\n\n  He wore an <|im_end|> and a hat.";
 
-/// Tokens of a text by a model with a changed vocabulary.
+/// Tokens of a text from a model with a modified vocabulary.
 fn tokens(change: impl FnOnce(&mut GgufWriter)) -> Result<Vec<u32>, ModelError> {
     let model = changed("llama", change)?;
     Ok(model.tokenizer()?.encode(TEXT).ids)
 }
 
-/// The kinds of the tiny vocabulary, with another one for the token written so.
+/// The token types of the tiny vocabulary, with another type for `token`.
 fn kinds_with(w: &mut GgufWriter, token: &str, kind: u32) {
     let plain = open(w).unwrap();
     let tokenizer = plain.tokenizer().unwrap();
@@ -255,7 +255,7 @@ fn more_token_types_than_tokens_and_roles_beyond_the_vocabulary_are_passed_over(
         let model = model.unwrap();
         let tokenizer = model.tokenizer().unwrap();
         assert_eq!(tokenizer.encode(TEXT).ids, plain, "{role}");
-        // Its name still says that it ends answers.
+        // The name still marks it as the end of an answer.
         assert!(tokenizer.is_end(tokenizer.token_id("<|im_end|>").unwrap()));
         let others = (tokenizer.bos(), tokenizer.eos());
         let expected = match role {
@@ -273,17 +273,17 @@ fn merges_that_never_apply_are_passed_over() {
     for never in ["he nowhere", "nowhere he", "qq qqq"] {
         assert_eq!(tokens(|w| merges_and(w, never)).unwrap(), plain, "{never}");
     }
-    // What they would make is a token that the model does not have.
+    // The merges' results are tokens that the model does not have.
     for unknown in ["h h", "he he"] {
         let error = tokens(|w| merges_and(w, unknown)).unwrap_err();
         assert!(matches!(error, ModelError::BadVocabulary { .. }), "{error}");
     }
-    // "or" is cut out of every text as a user-defined token, with the merge that makes it and without.
+    // "or" is split off as a user-defined token, with and without a merge that produces it.
     let cut_out = tokens(|w| kinds_with(w, "or", 4)).unwrap();
     let model = changed("llama", |w| kinds_with(w, "or", 4)).unwrap();
     let or = model.tokenizer().unwrap().token_id("or").unwrap();
     assert_eq!(cut_out.iter().filter(|&&id| id == or).count(), 3);
-    // A document never writes it as a control token.
+    // A document never produces it as a control token.
     let control = changed("llama", |w| kinds_with(w, "or", 3)).unwrap();
     let tokenizer = control.tokenizer().unwrap();
     assert!(tokenizer.is_control(or));

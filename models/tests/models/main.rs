@@ -1,4 +1,4 @@
-//! Model files, tokenizers and chat templates; the decoder against itself.
+//! Model files, tokenizers, chat templates, and consistency of the decoder.
 
 mod architectures;
 mod decoder;

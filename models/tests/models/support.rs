@@ -1,5 +1,5 @@
-//! A forward pass in plain loops over the model's pieces: full attention, every row kept. The engine does this
-//! properly; here it shows that the pieces are right.
+//! A forward pass in plain loops over the model's components: full attention, all rows kept. It shows that the
+//! components are correct, independently of the engine.
 
 use kept_kernels::Stop;
 use kept_models::{Model, RopeTable, RowScratch};
@@ -75,7 +75,8 @@ pub fn row_wise(model: &Model, ids: &[u32]) -> Vec<f32> {
     logits
 }
 
-/// One row `q [q_heads, head_dim]` over the first `rows` rows of `k`, `v [.., kv_heads, head_dim]`, as `layer` sees them.
+/// Attention of one row `q [q_heads, head_dim]` over the first `rows` rows of `k`, `v [.., kv_heads, head_dim]` in
+/// `layer`.
 fn attend(
     model: &Model,
     layer: usize,
@@ -112,7 +113,7 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// `|a - b| / |b|`, norms over everything.
+/// `|a - b| / |b|`, with norms over all elements.
 pub fn relative_distance(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len());
     let distance: f32 = a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum();

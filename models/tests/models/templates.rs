@@ -1,4 +1,4 @@
-//! Templates against Hugging Face's renderings of them.
+//! Compares chat templates with Hugging Face's renderings.
 
 use std::collections::BTreeMap;
 use std::io::BufReader;
@@ -24,7 +24,7 @@ fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/templates")
 }
 
-/// JSON as a template is given it, keys in the order in which they are written: `serde_json` alone would sort them.
+/// JSON for a template, with keys in source order; `serde_json` alone would sort them.
 struct Ordered(Value);
 
 impl<'de> serde::Deserialize<'de> for Ordered {
@@ -116,9 +116,10 @@ fn templates_render_as_hugging_face_renders_them() {
         )
         .expect("it compiles")
         .at(golden_cases.now);
-        let tools = match case.tools {
-            true => golden_cases.tools.0.clone(),
-            false => Value::from(()),
+        let tools = if case.tools {
+            golden_cases.tools.0.clone()
+        } else {
+            Value::from(())
         };
         let mut values = BTreeMap::from([
             (

@@ -77,7 +77,7 @@ fn the_last_document_is_tokenised_once() {
     let go_on = Stop::new();
     let encode_document = |text: &str, space: bool| {
         let tokens = tokenizer.encode_document(text, space, &go_on);
-        tokens.expect("nobody stops it")
+        tokens.expect("never stopped")
     };
     let first = encode_document("Hello world", false);
     assert_eq!(*first, tokenizer.encode_after("Hello world", false));
@@ -164,7 +164,7 @@ fn streamed_tokens_make_the_text_again_and_hold_back_half_characters() {
         decoder.finish(&mut out);
         assert_eq!(out, *text);
     }
-    // Bytes that are no UTF-8: 0xff, then the beginning of a character, then a letter, then another beginning.
+    // Invalid UTF-8: 0xff, then the beginning of a character, then a letter, then another beginning.
     let byte = |b: u8| {
         (0..tokenizer.vocab() as u32)
             .find(|&id| tokenizer.decode_bytes(id) == [b])
@@ -271,7 +271,7 @@ fn what_cannot_be_tokenised_is_refused_by_name_and_the_model_still_opens() {
     assert!(matches!(e, ModelError::BadVocabulary { .. }));
 }
 
-/// `[{"text": ..., "ids": [...]}, ...]`, one a line, as Hugging Face's tokenizers gave them.
+/// `[{"text": ..., "ids": [...]}, ...]`, one object per line, from Hugging Face's tokenizers.
 fn golden_lines(path: &Path) -> Option<Vec<(String, Vec<u32>)>> {
     let text = std::fs::read_to_string(path).ok()?;
     let values: json::Value = json::parse(&text);
@@ -279,7 +279,7 @@ fn golden_lines(path: &Path) -> Option<Vec<(String, Vec<u32>)>> {
 }
 
 mod json {
-    //! The two shapes of JSON that the golden file needs, to spare a dependency.
+    //! The two JSON shapes of the golden file, parsed without a dependency.
     pub type Value = Vec<(String, Vec<u32>)>;
 
     pub fn parse(text: &str) -> Value {
@@ -303,7 +303,7 @@ mod json {
         out
     }
 
-    /// A JSON string up to its closing quote, and what follows it.
+    /// A JSON string up to its closing quote, and the rest of the input.
     fn string(text: &str) -> (String, &str) {
         let mut units: Vec<u16> = Vec::new();
         let mut chars = text.char_indices();

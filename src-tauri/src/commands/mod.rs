@@ -1,6 +1,8 @@
-//! The commands of the page, one by one, as `ui/src/lib/contract.ts` lists them. Thin: each asks the desk and answers.
+//! The commands of the page, one by one, as `ui/src/lib/contract.ts` lists them. Each one calls the app state and
+//! returns the result.
 //!
-//! The page can name no path. An error is one sentence for the person. Bytes go as raw responses, which arrive as `ArrayBuffer`.
+//! The page cannot pass paths. An error is one sentence for the user. Bytes are sent as raw responses, which arrive as
+//! `ArrayBuffer`.
 
 pub mod models;
 
@@ -12,22 +14,23 @@ use tauri::{AppHandle, Manager, Runtime, State};
 use tauri_plugin_dialog::{DialogExt, FilePath};
 
 use crate::contract::{
-    AppEvent, Choice, Estimate, LayerRow, Parameters, Replacement, Settings, Snapshot, TableRow,
-    TokenSlots,
+    AppEvent, Choice, Estimate, LayerRow, Parameters, Refusal, Replacement, Settings, Snapshot,
+    TableRow, TokenSlots,
 };
 use crate::drop::whole;
 use crate::effects::Effects;
 use crate::map_views;
+use crate::messages;
 use crate::state::{self, AppState};
 
 type Desktop<'a> = State<'a, Arc<Effects>>;
 
-/// The tallest strip that can be asked for, in rows.
+/// Maximum height of a strip, in rows.
 const MOST_STRIP_ROWS: usize = 16_384;
-/// The longest report of the page that is logged, in characters.
+/// Maximum length of a logged report of the page, in characters.
 const LONGEST_REPORT: usize = 2_000;
 
-/// The page listens from now on.
+/// Subscribes the page to events.
 #[tauri::command]
 pub async fn subscribe(effects: Desktop<'_>, channel: Channel<AppEvent>) -> Result<(), String> {
     effects.subscribe(Box::new(move |event| {
@@ -38,7 +41,7 @@ pub async fn subscribe(effects: Desktop<'_>, channel: Channel<AppEvent>) -> Resu
     Ok(())
 }
 
-/// Everything, for a page that has just loaded.
+/// The whole state, for a page that has just loaded.
 #[tauri::command]
 pub async fn snapshot(effects: Desktop<'_>) -> Result<Snapshot, String> {
     Ok(effects.with(AppState::snapshot))
@@ -54,11 +57,11 @@ pub async fn document_text(effects: Desktop<'_>, id: u64) -> Result<Response, St
     }
 }
 
-/// One dialog at a time.
+/// Ensures that only one dialog is open.
 #[derive(Default)]
 pub struct DialogOpen(AtomicBool);
 
-/// Opens the system's dialog; what is picked goes to `open`.
+/// Opens the system's file dialog and passes the chosen file to `open`.
 fn pick<R: Runtime>(
     app: &AppHandle<R>,
     title: &str,
@@ -99,7 +102,7 @@ pub async fn open_sample(effects: Desktop<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Back to the empty state.
+/// Closes the document.
 #[tauri::command]
 pub async fn close_document(effects: Desktop<'_>) -> Result<(), String> {
     effects.with(AppState::close_document);
@@ -115,26 +118,26 @@ pub async fn choose_model<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes new settings, whole or not at all.
+/// Applies new settings, all or none.
 #[tauri::command]
-pub async fn save_settings(effects: Desktop<'_>, settings: Settings) -> Result<Settings, String> {
+pub async fn save_settings(effects: Desktop<'_>, settings: Settings) -> Result<Settings, Refusal> {
     effects.with(|state| state.save_settings(settings))
 }
 
-/// Keeps what is typed and not sent. Not async, so that drafts stay in order.
+/// Stores the draft question. Not async, so that drafts arrive in order.
 #[tauri::command]
 pub fn save_draft(effects: Desktop<'_>, text: String) {
     effects.with(|state| state.save_draft(text));
 }
 
-/// What a question would cost.
+/// Estimates the cost of a question.
 #[tauri::command]
 pub async fn estimate(
     effects: Desktop<'_>,
     method: String,
     parameters: Parameters,
     budget: Option<String>,
-) -> Result<Estimate, String> {
+) -> Result<Estimate, Refusal> {
     let choice = Choice {
         method,
         parameters,
@@ -143,13 +146,13 @@ pub async fn estimate(
     let answer = effects.with(|state| state.estimate(choice))?;
     let mut estimate = answer
         .await
-        .map_err(|_| "The engine has ended before it answered.".to_owned())??;
+        .map_err(|_| messages::ENGINE_ENDED.to_owned())??;
     estimate.memory.available = kept_engine::available_memory();
     estimate.memory.total = kept_engine::total_memory();
     Ok(estimate)
 }
 
-/// Asks; the turn's id.
+/// Asks a question and returns the turn's id.
 #[tauri::command]
 pub async fn ask(
     effects: Desktop<'_>,
@@ -166,13 +169,13 @@ pub async fn ask(
     effects.with(|state| state.ask(&question, choice))
 }
 
-/// Whether a method can be told this; an error says why not.
+/// Checks the parameters of a method; an error gives the reason.
 #[tauri::command]
-pub async fn check_method(method: String, parameters: Parameters) -> Result<(), String> {
+pub async fn check_method(method: String, parameters: Parameters) -> Result<(), Refusal> {
     state::check_method(&method, &parameters)
 }
 
-/// Runs methods and budgets beside the full cache; the comparison's id.
+/// Compares methods and budgets with the full cache and returns the comparison's id.
 #[tauri::command]
 pub async fn compare(
     effects: Desktop<'_>,
@@ -182,7 +185,7 @@ pub async fn compare(
     effects.with(|state| state.compare(&question, runs))
 }
 
-/// Stops the comparison; what is done of it stays.
+/// Stops the comparison; finished runs remain.
 #[tauri::command]
 pub async fn stop_comparison(effects: Desktop<'_>) -> Result<(), String> {
     effects.with(AppState::stop_comparison);
@@ -218,46 +221,46 @@ pub async fn save_comparison<R: Runtime>(
     Ok(())
 }
 
-/// What becomes of the file that waits, since it would take the place of a conversation.
+/// Applies the user's decision about the file that would replace a conversation.
 #[tauri::command]
 pub async fn replace_document(effects: Desktop<'_>, how: Replacement) -> Result<(), String> {
     effects.with(|state| state.replace_document(how))
 }
 
-/// Opens the system's dialog for a document that is read beside what is open.
+/// Opens the system's dialog for a document to add to the open one.
 #[tauri::command]
 pub async fn add_document<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
     pick(&app, "Add a document", &[], AppState::add_path);
     Ok(())
 }
 
-/// Takes one of several documents away, and the conversation about them.
+/// Removes one of several documents, and the conversation about them.
 #[tauri::command]
 pub async fn remove_document(effects: Desktop<'_>, index: usize) -> Result<(), String> {
     effects.with(|state| state.remove_document(index))
 }
 
-/// Stops what runs.
+/// Stops the current question, or else the file that is being opened.
 #[tauri::command]
 pub async fn stop(effects: Desktop<'_>) -> Result<(), String> {
     effects.with(AppState::stop);
     Ok(())
 }
 
-/// Forgets the conversation.
+/// Deletes the conversation.
 #[tauri::command]
 pub async fn clear_conversation(effects: Desktop<'_>) -> Result<(), String> {
     effects.with(AppState::clear_conversation);
     Ok(())
 }
 
-/// Removes what is kept on disk of documents, but what is in use; the outcome comes as events.
+/// Removes all vaults that are not in use; the outcome is sent as events.
 #[tauri::command]
 pub async fn clear_vault(effects: Desktop<'_>) -> Result<(), String> {
     effects.with(AppState::clear_vault)
 }
 
-/// Starts the engine anew.
+/// Restarts the engine.
 #[tauri::command]
 pub async fn restart_worker(effects: Desktop<'_>) -> Result<(), String> {
     effects.with(AppState::restart_worker);
@@ -276,7 +279,7 @@ pub async fn map_ends(effects: Desktop<'_>, turn: u64) -> Result<Response, Strin
     Ok(Response::new(ends))
 }
 
-/// Slots that hold each token: `[tokens]` u16, little endian.
+/// Number of slots that keep each token: `[tokens]` u16, little endian.
 #[tauri::command]
 pub async fn map_counts(
     effects: Desktop<'_>,
@@ -333,7 +336,7 @@ pub async fn map_table(
     Ok(map_views::table(&map, document.as_deref(), layer))
 }
 
-/// The model's layers in the map, with those that the method does not cut.
+/// The model's layers in the map, including those that the method does not compress.
 #[tauri::command]
 pub async fn map_layers(effects: Desktop<'_>, turn: u64) -> Result<Vec<LayerRow>, String> {
     let map = effects.map(turn).await?;
@@ -342,7 +345,7 @@ pub async fn map_layers(effects: Desktop<'_>, turn: u64) -> Result<Vec<LayerRow>
     Ok(map_views::layers(&map, &windows))
 }
 
-/// An error of the page, for the log.
+/// Logs an error of the page.
 #[tauri::command]
 pub async fn report(kind: String, message: String) {
     let message: String = message.chars().take(LONGEST_REPORT).collect();

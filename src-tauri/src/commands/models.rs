@@ -1,5 +1,5 @@
-//! The commands of the page of models. Models, folders and what is unfinished are named by the ids that the page was given;
-//! a download by its name on the hub.
+//! The commands of the models page. Models, folders and unfinished downloads are named by the ids that the page
+//! received, and new downloads by their names on the hub.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::library::Library;
 
 type Shelf<'a> = State<'a, Arc<Library>>;
 
-/// Looks for models on this computer; the outcome comes as events.
+/// Searches for models on this computer; the outcome is sent as events.
 #[tauri::command]
 pub async fn look_for_models(library: Shelf<'_>) -> Result<(), String> {
     library.look().await;
@@ -44,13 +44,13 @@ pub async fn add_model_folder<R: Runtime>(app: AppHandle<R>) -> Result<(), Strin
     Ok(())
 }
 
-/// Forgets a folder; its files stay.
+/// Removes a folder from the search; its files are not deleted.
 #[tauri::command]
 pub async fn forget_model_folder(library: Shelf<'_>, id: String) -> Result<(), String> {
     library.forget_folder(&id).await
 }
 
-/// What a model can read with the memory that is free now.
+/// What a model can read with the free memory.
 #[tauri::command]
 pub async fn inspect_model(
     library: Shelf<'_>,
@@ -60,7 +60,7 @@ pub async fn inspect_model(
     library.inspect(&id, stretch).await
 }
 
-/// Opens a model; the outcome comes as events.
+/// Opens a model; the outcome is sent as events.
 #[tauri::command]
 pub async fn use_model(
     library: Shelf<'_>,
@@ -76,52 +76,52 @@ pub async fn remove_model(library: Shelf<'_>, id: String) -> Result<(), String> 
     library.remove_model(&id).await
 }
 
-/// Removes what has arrived of a download that nobody goes on with.
+/// Removes the partial file of an unfinished download.
 #[tauri::command]
 pub async fn remove_unfinished(library: Shelf<'_>, id: String) -> Result<(), String> {
     library.remove_unfinished(&id).await
 }
 
-/// Goes on with a download that some program has begun.
+/// Resumes an unfinished download of any program.
 #[tauri::command]
 pub async fn resume_unfinished(library: Shelf<'_>, id: String) -> Result<(), String> {
     library.resume_unfinished(&id).await
 }
 
-/// What a repository of the hub offers.
+/// The models of a repository on the hub.
 #[tauri::command]
 pub async fn hub_offers(library: Shelf<'_>, name: String) -> Result<Vec<HubOffer>, String> {
     library.offers(&name).await
 }
 
-/// Downloads a model of the hub; its id among the downloads.
+/// Downloads a model from the hub and returns the id of the download.
 #[tauri::command]
 pub async fn start_download(library: Shelf<'_>, reference: String) -> Result<u64, String> {
     library.start(&reference)
 }
 
-/// Goes on with a download.
+/// Resumes a download.
 #[tauri::command]
 pub async fn resume_download(library: Shelf<'_>, id: u64) -> Result<(), String> {
     library.resume(id);
     Ok(())
 }
 
-/// Stops a download; what has arrived is kept.
+/// Pauses a download; the downloaded part is kept.
 #[tauri::command]
 pub async fn pause_download(library: Shelf<'_>, id: u64) -> Result<(), String> {
     library.pause(id);
     Ok(())
 }
 
-/// Gives a download up and removes what has arrived; one that is finished leaves the list.
+/// Cancels a download and removes the downloaded part; a finished download is removed from the list.
 #[tauri::command]
 pub async fn cancel_download(library: Shelf<'_>, id: u64) -> Result<(), String> {
     library.cancel(id);
     Ok(())
 }
 
-/// Lets models that can think do so before they answer, in this conversation.
+/// Switches the thinking mode of models for this conversation.
 #[tauri::command]
 pub async fn set_thinking(effects: Desktop<'_>, thinking: bool) -> Result<(), String> {
     effects.with(|state| state.set_thinking(thinking));

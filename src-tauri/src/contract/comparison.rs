@@ -1,70 +1,72 @@
-//! A comparison as the page sees it. What each run came to is a line of `kept compare --json`, as the engine writes it: what is
-//! shown and what is exported are one thing.
+//! A comparison in the page's form. The result of each run is the engine's own report, a line of `kept compare --json`:
+//! the page shows exactly what is exported.
 
 use kept_engine::fidelity::{ReferenceReport, RunReport};
 use serde::Serialize;
+use ts_rs::TS;
 
 use super::{Choice, Progress};
 
-/// How far a comparison has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// The state of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "lowercase")]
 pub enum ComparisonState {
-    /// Runs are still to come.
+    /// Runs are pending.
     Running,
-    /// All runs are there, or refused.
+    /// All runs are done or refused.
     Done,
-    /// Stopped by the person; what was there stays.
+    /// Stopped by the user; finished runs remain.
     Stopped,
-    /// Failed; `error` says why. What was there stays.
+    /// Failed; `error` gives the reason. Finished runs remain.
     Failed,
 }
 
-/// A run that has ended.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// A finished run.
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct RunResult {
-    /// Seconds that it took, measuring and all.
+    /// Duration in seconds, measurements included.
     pub seconds: f64,
-    /// What came out.
+    /// The result.
+    #[ts(type = "RunReport")]
     pub report: RunReport,
 }
 
 /// The full cache's run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct ReferenceResult {
-    /// Seconds that it took, measuring and all.
+    /// Duration in seconds, measurements included.
     pub seconds: f64,
-    /// What came out.
+    /// The result.
     pub report: ReferenceReport,
 }
 
 /// One method at one budget.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct ComparisonRun {
-    /// What was asked for.
+    /// The method and budget.
     pub choice: Choice,
-    /// Once it has ended.
+    /// The result, once the run is finished.
     pub result: Option<RunResult>,
 }
 
-/// Methods and budgets beside the full cache, for one question about the open document.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Methods and budgets compared with the full cache, for one question about the open document.
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Comparison {
-    /// Never used twice while the window is open.
+    /// Unique while the app window is open.
     pub id: u64,
-    /// As typed.
+    /// As typed by the user.
     pub question: String,
     /// The document's name.
     pub document: String,
     /// The model's label.
     pub model: String,
-    /// Longest answer compared along, in tokens.
+    /// Maximum answer length that the methods are compared along, in tokens.
     pub max_tokens: usize,
-    /// How far it has come.
+    /// Its state.
     pub state: ComparisonState,
     /// Why it failed, one sentence.
     pub error: Option<String>,
@@ -72,10 +74,10 @@ pub struct Comparison {
     pub reference: Option<ReferenceResult>,
     /// The others, in the order in which they run.
     pub runs: Vec<ComparisonRun>,
-    /// The run that is going on, from 0; `None` while the full cache's does, and when none is.
+    /// Index of the current run, from 0; `None` during the full cache's run, and if none runs.
     pub current: Option<usize>,
-    /// How many runs the reading that goes on is for: that one and those behind it.
+    /// Number of runs that share the current prefill: the current run and the ones after it.
     pub sharing: usize,
-    /// How far that is, once something is known.
+    /// Progress of the current run, once known.
     pub progress: Option<Progress>,
 }

@@ -1,27 +1,28 @@
-//! GPUs as the page sees them.
+//! GPUs in the page's form.
 
 use serde::Serialize;
+use ts_rs::TS;
 
-/// The GPUs of this computer, as they were when the engine was last started.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+/// The GPUs of this computer when the engine was last started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Gpus {
-    /// Those that can be used.
+    /// Usable GPUs.
     pub gpus: Vec<Gpu>,
-    /// Why there is none, one sentence.
+    /// Why no GPU is usable, one sentence.
     pub why_none: Option<String>,
 }
 
 /// A GPU that the engine can compute on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Gpu {
     /// As in [`super::Settings`]: `cuda:0`.
     pub device: String,
-    /// For people.
+    /// Displayed name.
     pub name: String,
-    /// Bytes of its memory.
+    /// Memory in bytes.
     pub memory: u64,
-    /// Bytes of it that were free.
+    /// Free memory in bytes.
     pub free: u64,
 }

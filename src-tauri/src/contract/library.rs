@@ -1,245 +1,246 @@
-//! Models as the page sees them: what lies on this computer, what can be had, what is on its way, and what each can read.
+//! Models in the page's form: models on this computer, recommended models, downloads, and what each model can read.
 //!
-//! Every model has an id that the program gave. Where one lies is written out to be read; no command takes it back.
+//! The program assigns an id to every model. Paths are only displayed; no command accepts a path.
 
 use serde::Serialize;
+use ts_rs::TS;
 
 /// How a model suits the memory that is free now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub enum Suits {
-    /// It has the memory it wants.
+    /// The recommended memory is free.
     Fits,
     /// Its weights fit, but little is left for the document.
     Tight,
     /// Its weights alone do not fit.
     TooLarge,
-    /// The system does not say how much is free.
+    /// The free memory is unknown.
     Unknown,
 }
 
 /// A model on this computer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct FoundModel {
-    /// What commands take.
+    /// Id for commands.
     pub id: String,
-    /// As the terminal calls it.
+    /// Name, as in the terminal program.
     pub name: String,
-    /// What the file calls itself.
+    /// Title in the file's metadata.
     pub title: Option<String>,
-    /// As the file says it.
+    /// Architecture in the file's metadata.
     pub architecture: Option<String>,
-    /// How the weights are stored.
+    /// Quantisation of the weights.
     pub quantisation: Option<String>,
-    /// All parts together.
+    /// Size of all parts.
     pub bytes: u64,
-    /// Number of parts that are there.
+    /// Number of parts on disk.
     pub parts: usize,
-    /// Numbers in all tensors, where it is known.
+    /// Number of parameters, if known.
     pub parameters: Option<u64>,
-    /// Positions it was made for.
+    /// Context length of the model.
     pub context: Option<u64>,
-    /// Whose folder it lies in: `hub cache`, `LM Studio`, ...
+    /// The owner of its folder: `hub cache`, `LM Studio`, ...
     pub place: String,
-    /// Where it lies, to be read.
+    /// Path for display.
     pub lies: String,
-    /// Why Kept cannot open it; `None` if it can, as far as the header tells.
+    /// Why Kept cannot open it; `None` if it can, judged by the header.
     pub reason: Option<String>,
-    /// The entry of the models that can be chosen which is this file, if it was chosen before.
+    /// Its id in the list of chosen models, if it was chosen before.
     pub choice: Option<String>,
-    /// The model in the box.
+    /// The built-in model.
     pub in_box: bool,
-    /// It lies where Kept may remove it.
+    /// Kept may remove it.
     pub removable: bool,
 }
 
-/// A download that some program has begun and not finished.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// An unfinished download of any program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct UnfinishedModel {
-    /// What commands take.
+    /// Id for commands.
     pub id: String,
-    /// The repository or file, as far as it is known.
+    /// The repository or file, if known.
     pub name: String,
-    /// What has arrived.
+    /// Downloaded bytes.
     pub bytes: Option<u64>,
-    /// Whose folder it lies in.
+    /// The owner of its folder.
     pub place: String,
-    /// It lies in the hub's cache, where Kept can go on with it or remove it.
+    /// It is in the hub's cache, where Kept can resume or remove it.
     pub ours: bool,
 }
 
-/// A folder that the person added.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// A folder that the user added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct ModelFolder {
-    /// What commands take.
+    /// Id for commands.
     pub id: String,
-    /// Its path, to be read.
+    /// Path for display.
     pub path: String,
 }
 
 /// A recommended model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct CatalogueModel {
-    /// Its name for people.
+    /// Displayed name.
     pub name: String,
-    /// What a download takes.
+    /// Reference for the download command.
     pub reference: String,
-    /// About how long it is.
+    /// Approximate size in bytes.
     pub about_bytes: u64,
-    /// Memory below which it is no pleasure.
+    /// Minimum memory for comfortable use.
     pub needs_bytes: u64,
-    /// About how many numbers it has.
+    /// Approximate number of parameters.
     pub parameters: u64,
-    /// Positions it was made for.
+    /// Context length of the model.
     pub context: u64,
     /// SPDX identifier, or the licence's own name.
     pub licence: String,
-    /// What it is good for, in a sentence.
+    /// Its purpose, in a sentence.
     pub good_for: String,
-    /// How it suits the memory that is free now.
+    /// How it suits the free memory.
     pub suits: Suits,
-    /// The model on this computer that it is, by its id.
+    /// Id of the same model on this computer, if it is present.
     pub here: Option<String>,
 }
 
-/// Models on this computer and models worth having.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Models on this computer and recommended models.
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Library {
-    /// Those on this computer, the one in the box first.
+    /// Models on this computer, the built-in one first.
     pub found: Vec<FoundModel>,
-    /// Downloads that nobody goes on with.
+    /// Unfinished downloads that are not in the download list.
     pub unfinished: Vec<UnfinishedModel>,
-    /// One sentence for each folder that could not be looked through.
+    /// One sentence per folder that could not be searched.
     pub troubles: Vec<String>,
-    /// Folders that the person added.
+    /// Folders that the user added.
     pub folders: Vec<ModelFolder>,
-    /// Those worth downloading, the best for this machine first.
+    /// Recommended models, the best for this machine first.
     pub catalogue: Vec<CatalogueModel>,
     /// Memory that is free now.
     pub free_memory: Option<u64>,
-    /// Nothing may be fetched (`HF_HUB_OFFLINE`).
+    /// Downloads are disabled (`HF_HUB_OFFLINE`).
     pub offline: bool,
 }
 
-/// How far a download has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// The state of a download.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub enum DownloadState {
-    /// Waits for those before it.
+    /// Waits for earlier downloads.
     Queued,
-    /// Asks the hub what there is.
+    /// Queries the hub for its files.
     Asking,
-    /// Reads again what arrived earlier, for its hash.
+    /// Rehashes the part that was downloaded earlier.
     Checking,
-    /// Bytes arrive.
+    /// Receives bytes.
     Downloading,
-    /// Something failed that may pass; `message` says what, and when it is tried again.
+    /// A temporary failure; `message` names it and the time of the next attempt.
     Waiting,
-    /// Asked to stop, and about to.
+    /// Is being stopped.
     Stopping,
-    /// Paused; what has arrived is kept.
+    /// Paused; the downloaded part is kept.
     Paused,
-    /// The file is there and its hash is right.
+    /// The file is complete and its hash matches.
     Finished,
-    /// `message` says why.
+    /// Failed; `message` gives the reason.
     Failed,
 }
 
 /// A download.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Download {
-    /// What commands take.
+    /// Id for commands.
     pub id: u64,
     /// `owner/name:file`.
     pub reference: String,
-    /// How far it has come.
+    /// Its state.
     pub state: DownloadState,
-    /// Bytes there; while checking, bytes read again.
+    /// Downloaded bytes; while checking, bytes rehashed.
     pub bytes_done: u64,
     /// 0 until the hub has answered.
     pub bytes_total: u64,
-    /// Of the last seconds.
+    /// Speed over the last seconds.
     pub bytes_per_second: Option<f64>,
-    /// At that speed.
+    /// Remaining seconds at that speed.
     pub seconds_left: Option<f64>,
-    /// The part that is downloaded now, from 1.
+    /// The current part, from 1.
     pub part: usize,
     /// Number of parts.
     pub parts: usize,
     /// One sentence: why it failed, or what it waits for.
     pub message: Option<String>,
-    /// Once finished: the model on this computer that it has become.
+    /// Once finished: the id of the downloaded model.
     pub model: Option<String>,
 }
 
 /// A model that a repository offers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct HubOffer {
-    /// What a download takes.
+    /// Reference for the download command.
     pub reference: String,
     /// Its first file's path in the repository.
     pub file: String,
-    /// All parts together.
+    /// Size of all parts.
     pub bytes: u64,
     /// Number of parts.
     pub parts: u32,
-    /// As its name says it.
+    /// Quantisation, from its name.
     pub quantisation: Option<String>,
     /// How its weights suit the memory that is free now.
     pub suits: Suits,
-    /// It is what the person wrote.
+    /// It is the file that the user typed.
     pub meant: bool,
-    /// The model on this computer that it is.
+    /// Id of the same model on this computer, if it is present.
     pub here: Option<String>,
 }
 
-/// What one budget buys.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// The longest document for one budget.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct FitLine {
-    /// Rows per kv head that are kept; `None` keeps everything.
+    /// Kept rows per KV head; `None` keeps all rows.
     pub rows: Option<usize>,
-    /// The longest text, in tokens.
+    /// Longest text in tokens.
     pub tokens: usize,
     /// The same in pages.
     pub pages: usize,
-    /// Bytes at the worst moment, weights included.
+    /// Peak memory in bytes, weights included.
     pub peak_bytes: u64,
-    /// The model's context ends it, and not memory.
+    /// The limit is the model's context length, not memory.
     pub whole_context: bool,
 }
 
-/// What a model can read with the memory that is free now, from its header alone.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// What a model can read with the free memory, judged by its header alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Inspection {
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Layers that hold their last tokens only, whatever the method.
+    /// Number of sliding-window layers, which no method compresses.
     pub sliding_layers: usize,
-    /// How many.
+    /// Number of last tokens that a sliding-window layer holds.
     pub window: Option<usize>,
-    /// Tokens that it reads, stretched if that was asked for.
+    /// Context length, with RoPE scaling if requested.
     pub context: usize,
     /// Size of all weights.
     pub weights_bytes: u64,
-    /// What 1,000 more tokens take in the full cache.
+    /// Bytes of 1,000 more tokens in the full cache.
     pub kv_bytes_per_thousand: u64,
-    /// What the sliding layers take in a long text.
+    /// Bytes of the sliding-window layers for a long text.
     pub window_bytes: u64,
-    /// It can think before it answers.
+    /// It has a thinking mode.
     pub can_think: bool,
     /// Memory that is free now.
     pub free_bytes: Option<u64>,
-    /// Bytes that are missing to read a single page; 0 when it fits.
+    /// Additional bytes required to read a single page; 0 if it fits.
     pub missing_bytes: u64,
-    /// What each budget buys; none where the free memory is not known.
+    /// A line per budget; empty if the free memory is unknown.
     pub lines: Vec<FitLine>,
 }

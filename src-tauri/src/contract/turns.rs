@@ -1,65 +1,106 @@
-//! Questions and answers as the page sees them: turns, their progress, memory and maps.
+//! Questions and answers in the page's form: turns, their progress, memory and maps.
 //!
-//! Shapes alone, like the rest of `contract`.
+//! Data types only, like the rest of `contract`.
 
 use serde::{Deserialize, Serialize};
+use ts_rs::TS;
 
 use super::Parameters;
 
-/// Memory by what it is used for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// Memory in bytes by category.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Memory {
-    /// The model.
+    /// Weights of the model.
     pub weights: u64,
     /// Kept rows.
     pub kept: u64,
-    /// What the full cache would take.
+    /// The full cache would need this much.
     pub kept_full: u64,
     /// A method's own tables.
     pub tables: u64,
     /// Buffers.
     pub scratch: u64,
-    /// Free on the machine; `None` where the system does not say.
+    /// Free on the machine; `None` if unknown.
     pub available: Option<u64>,
-    /// Of the machine.
+    /// Total of the machine.
     pub total: Option<u64>,
 }
 
-/// What a question would cost.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Why an estimate was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct Refusal {
+    /// One sentence.
+    pub message: String,
+    /// The kind of the refusal, if the page offers a solution.
+    pub code: Option<RefusalCode>,
+}
+
+/// Kinds of refusals for which the page offers a solution or marks the invalid field.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
+#[serde(tag = "kind", rename_all = "camelCase")]
+pub enum RefusalCode {
+    /// The memory limit is too small; the page offers the settings.
+    MemoryLimit,
+    /// The method does not work with the chosen cache type; the page offers another type.
+    CacheType,
+    /// A parameter is invalid; the page marks its field.
+    Parameter {
+        /// Its name.
+        name: String,
+    },
+}
+
+impl From<Refusal> for String {
+    fn from(refusal: Refusal) -> Self {
+        refusal.message
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(message: String) -> Self {
+        Self {
+            message,
+            code: None,
+        }
+    }
+}
+
+/// The estimated cost of a question.
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Estimate {
     /// Tokens of document and question together.
     pub prompt_tokens: usize,
-    /// Rows per kv head.
+    /// Rows per KV head.
     pub rows: usize,
-    /// Memory it would take.
+    /// Estimated memory.
     pub memory: Memory,
-    /// What a person should know besides.
+    /// A further note for the user.
     pub note: Option<String>,
-    /// What `auto` would take.
+    /// The choice of `auto`.
     pub chosen: Option<Chosen>,
-    /// Tokens of the prompt that need no reading: they are in the vault.
+    /// Tokens of the prompt that come from the vault and need no prefill.
     pub tokens_from_vault: usize,
-    /// How kept rows would be stored, as in [`super::Settings`].
+    /// Type of the kept rows, as in [`super::Settings`].
     pub cache: String,
 }
 
-/// What `auto` took, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// The choice of `auto`, and its reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Chosen {
     /// The method's name.
     pub method: String,
-    /// Rows per kv head.
+    /// Rows per KV head.
     pub rows: usize,
-    /// Why, in one sentence.
+    /// The reason, in one sentence.
     pub reason: String,
 }
 
-/// A passage that an answer stands on.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A passage that supports the answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Source {
     /// First UTF-16 unit.
@@ -68,22 +109,22 @@ pub struct Source {
     pub end: usize,
     /// Its page.
     pub page: Option<u32>,
-    /// The document that it stands in, where there are several.
+    /// Name of the document that contains it, if there are several.
     #[serde(default)]
     pub document: Option<String>,
-    /// Its words.
+    /// Its text.
     pub text: String,
     /// Share of the answer's attention, 0 to 1.
     pub weight: f32,
-    /// Mean share of layer-head slots that hold it, 0 to 1.
+    /// Mean share of layer-head slots that keep it, 0 to 1.
     pub kept: f32,
 }
 
-/// How far a question has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The state of a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "lowercase")]
 pub enum TurnState {
-    /// Sent, nothing back yet.
+    /// Sent, without a reply so far.
     Asked,
     /// The document is being read.
     Reading,
@@ -91,14 +132,14 @@ pub enum TurnState {
     Answering,
     /// Answered.
     Done,
-    /// Stopped by the person.
+    /// Stopped by the user.
     Stopped,
-    /// Failed; `error` says why.
+    /// Failed; `error` gives the reason.
     Failed,
 }
 
 impl TurnState {
-    /// The word for it in the store: the same as in the page.
+    /// Its name in the store, the same as on the page.
     pub fn word(self) -> &'static str {
         match self {
             TurnState::Asked => "asked",
@@ -110,7 +151,7 @@ impl TurnState {
         }
     }
 
-    /// The state that `word` means.
+    /// The state with the name `word`.
     pub fn of_word(word: &str) -> Option<Self> {
         [
             TurnState::Asked,
@@ -124,7 +165,7 @@ impl TurnState {
         .find(|state| state.word() == word)
     }
 
-    /// Whether something is still to come.
+    /// Whether the turn is still in progress.
     pub fn is_running(self) -> bool {
         matches!(
             self,
@@ -133,17 +174,17 @@ impl TurnState {
     }
 }
 
-/// What an answer cost and how it ended.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// The cost of an answer and how it ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Facts {
-    /// `end`, `length`, `context` or `stopped`.
+    /// `end`, `length`, `context`, `stopped` or `repetition`.
     pub finish: String,
     /// Tokens of document and question.
     pub prompt_tokens: usize,
     /// Tokens of the answer.
     pub answer_tokens: usize,
-    /// Rows per kv head, mean over the layers.
+    /// Rows per KV head, mean over the layers.
     pub rows: f64,
     /// Bytes of the kept keys and values.
     pub kept_bytes: u64,
@@ -151,69 +192,70 @@ pub struct Facts {
     pub full_bytes: u64,
     /// Seconds from the question to the first token.
     pub first_token_seconds: f64,
-    /// Seconds of reading.
+    /// Seconds of prefill.
     pub prefill_seconds: f64,
-    /// Seconds of writing.
+    /// Seconds of decode.
     pub decode_seconds: f64,
     /// Tokens of the answer per second.
     pub tokens_per_second: f64,
-    /// What a person should know besides, one sentence each.
+    /// Further notes for the user, one sentence each.
     pub notes: Vec<String>,
-    /// What was taken, where `auto` was asked for.
+    /// The choice of `auto`, if it was used.
     #[serde(default)]
     pub chosen: Option<Chosen>,
-    /// Tokens of the prompt that were not read: they came from the vault.
+    /// Tokens of the prompt that came from the vault and needed no prefill.
     #[serde(default)]
     pub tokens_from_vault: usize,
-    /// It was read in streaming mode, which is approximate.
+    /// The document was read in streaming mode, which is approximate.
     #[serde(default)]
     pub streamed: bool,
-    /// How kept rows were stored; empty where that was not yet noted.
+    /// Type of the kept rows; empty in turns from before this field existed.
     #[serde(default)]
     pub cache: String,
 }
 
 /// A question with its answer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Turn {
-    /// Never used twice.
+    /// Unique.
     pub id: u64,
-    /// As typed.
+    /// As typed by the user.
     pub question: String,
-    /// As far as it is written.
+    /// The answer so far.
     pub answer: String,
-    /// How far it has come.
+    /// Its state.
     pub state: TurnState,
     /// Why it failed, one sentence.
     pub error: Option<String>,
     /// The method's name.
     pub method: String,
-    /// What was set of its parameters.
+    /// Parameters that the user set.
+    #[ts(type = "Parameters")]
     pub parameters: Parameters,
-    /// As asked; `None` is the default budget.
+    /// As requested; `None` is the default budget.
     pub budget: Option<String>,
-    /// How kept rows were to be stored; `None` left it to the engine.
+    /// Requested type of the kept rows; `None` left the choice to the engine.
     pub cache: Option<String>,
-    /// What everything was allowed to take in memory, as in [`super::Settings`]; `None` was no limit.
+    /// Memory limit, as in [`super::Settings`]; `None` was no limit.
     pub memory: Option<String>,
     /// The model's label.
     pub model: String,
-    /// Where the answer comes from.
+    /// Passages that support the answer.
     pub sources: Vec<Source>,
-    /// Once it has ended well.
+    /// Present once the turn has ended successfully.
     pub facts: Option<Box<Facts>>,
-    /// A map can be asked for.
+    /// A map is available.
     pub has_map: bool,
-    /// The model was let think before it answered.
+    /// The model was allowed to think before it answered.
     pub thinking: bool,
-    /// `[layers of the model]`: how many of its last tokens a layer holds whatever the method, and nothing for those that the
-    /// method cuts. Empty where all are cut, and until the question is read.
+    /// `[layers of the model]`: the number of last tokens that a sliding-window layer holds, whatever the method;
+    /// `None` for layers that the method compresses. Empty if all layers are compressed, and until prefill has started.
     pub windows: Vec<Option<usize>>,
 }
 
-/// Reading or writing, for [`Progress`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// The phase of a [`Progress`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// Prefill.
@@ -222,72 +264,72 @@ pub enum Phase {
     Answering,
 }
 
-/// How far reading or writing has come.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+/// Progress of prefill or decode.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
-    /// What is being done.
+    /// The current phase.
     pub phase: Phase,
     /// Tokens done.
     pub tokens_done: usize,
-    /// Tokens in all.
+    /// Total number of tokens.
     pub tokens_total: usize,
     /// Mean speed.
     pub tokens_per_second: f64,
-    /// At that speed.
+    /// Remaining seconds at that speed.
     pub seconds_left: f64,
-    /// Tokens besides that come from the vault and need no reading.
+    /// Further tokens that come from the vault and need no prefill.
     pub tokens_from_vault: usize,
 }
 
-/// One token of a map; in maps of very long documents several.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// One token of a map, or several tokens in maps of very long documents.
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenSlots {
     /// First UTF-16 unit.
     pub start: usize,
     /// One past the last UTF-16 unit.
     pub end: usize,
-    /// Layer-head slots that hold it.
+    /// Number of layer-head slots that keep it.
     pub kept: u32,
-    /// Layer-head slots in all.
+    /// Total number of layer-head slots.
     pub slots: u32,
-    /// Per layer: slots that hold it.
+    /// Per layer: number of slots that keep it.
     pub per_layer: Vec<u8>,
-    /// Its slots in a layer: the kv heads, where it is one token.
+    /// Its slots per layer: the KV heads if it is one token.
     pub kv_heads: usize,
-    /// Tokens that it stands for.
+    /// Number of tokens that it stands for.
     pub tokens: usize,
     /// Its page.
     pub page: Option<u32>,
-    /// The document that it stands in, where there are several.
+    /// Name of the document that contains it, if there are several.
     pub document: Option<String>,
 }
 
 /// A layer of the model in the table of the map.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct LayerRow {
-    /// From 1, in the order of the model.
+    /// Number of the layer in the model, from 1.
     pub number: usize,
-    /// Its place in the map, from 0; `None` for a layer that the method does not cut.
+    /// Its index in the map, from 0; `None` for a layer that the method does not compress.
     pub layer: Option<usize>,
-    /// How many of the last tokens such a layer holds.
+    /// The number of last tokens that a layer without compression holds.
     pub window: Option<usize>,
-    /// Mean share of its slots that hold the document's tokens, 0 to 1; `None` until it is read.
+    /// Mean share of its slots that keep the document's tokens, 0 to 1; `None` until prefill has reached the layer.
     pub mean: Option<f32>,
 }
 
 /// A row of the table of the map.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct TableRow {
     /// `page 3`, or `20-30 %`.
     pub name: String,
     /// First UTF-16 unit.
     pub start: usize,
-    /// Mean share of slots that hold its tokens, 0 to 1.
+    /// Mean share of slots that keep its tokens, 0 to 1.
     pub mean: f32,
-    /// The most that one token of it has.
+    /// The largest share of one of its tokens.
     pub max: f32,
 }

@@ -1,17 +1,18 @@
-//! What is kept on disk of documents that were read, as the page sees it. A shape alone, like the rest of `contract`.
+//! The vaults on disk in the page's form. Data types only, like the rest of `contract`.
 
 use serde::Serialize;
+use ts_rs::TS;
 
-/// What is kept of documents.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// The vault folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Vault {
-    /// Where it lies, to be written out.
+    /// Path for display.
     pub folder: String,
-    /// Documents that are kept.
+    /// Number of stored documents.
     pub documents: usize,
-    /// Bytes that they take on disk.
+    /// Bytes used on disk.
     pub bytes: u64,
-    /// Bytes that they may take.
+    /// Maximum bytes on disk.
     pub budget: u64,
 }

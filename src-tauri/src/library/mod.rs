@@ -1,8 +1,8 @@
-//! The models: those on this computer, those worth having, and those on their way. Behind the window's page of models.
+//! The models page: models on this computer, recommended models, and downloads.
 //!
-//! What the hub's crate knows becomes what the page is shown, and what the page asks for by id becomes what the crate does: looking
-//! through folders, downloading, removing. Everything that waits for a disk or a network does so on threads of its own. Which model
-//! is open, and what it can read, is the desk's.
+//! Converts the types of the hub crate to those of the page, and the page's ids to calls of the hub crate: searching
+//! folders, downloading, removing. Everything that waits for a disk or a network runs on its own thread. The app state
+//! decides which model is open and what it can read.
 
 mod queue;
 mod shelf;
@@ -25,17 +25,17 @@ use crate::effects::Effects;
 use crate::messages;
 use crate::state::{Remembered, Save};
 
-/// A download that is begun and not finished, as it is kept: enough to show it after a restart, and to go on.
+/// An unfinished download in its stored form: enough to list it after a restart, and to resume it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BegunDownload {
-    /// What is downloaded.
+    /// The model.
     pub reference: ModelRef,
-    /// What it consists of, by the hub's word.
+    /// Its files, as listed by the hub.
     pub files: Vec<HubFile>,
 }
 
-/// Sets the model for the first start to the one that the terminal takes where none is named. Later starts have settings: nothing is
-/// looked for, and nothing is taken in the place of a choice.
+/// Sets the model of the first start to the default of the terminal program. Later starts have settings, so nothing is
+/// searched and no choice is overridden.
 pub fn first_model(remembered: &mut Remembered) {
     if remembered.settings.is_some() {
         return;
@@ -49,12 +49,12 @@ pub fn first_model(remembered: &mut Remembered) {
                 remembered.prefer(&path, &name);
             }
         }
-        // The model in the box answers, and the page of models says what is wrong with a folder.
+        // The built-in model is used, and the models page reports the problem with the folder.
         Err(error) => tracing::warn!(%error, "no model was looked for"),
     }
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub struct Library {
     effects: Arc<Effects>,
     state: Mutex<State>,
@@ -63,19 +63,19 @@ pub struct Library {
 #[derive(Default)]
 struct State {
     ids: Ids,
-    /// What was found when it was last looked.
+    /// Result of the last search.
     found: Option<Found>,
-    /// Folders that the person added.
+    /// Folders that the user added.
     folders: Vec<PathBuf>,
     looking: bool,
-    /// Something changed while it was looked.
+    /// Something changed during the search, so another search must follow.
     again: bool,
     queue: Queue<Download>,
-    /// As it was saved last.
+    /// Downloads as last saved.
     saved: Vec<BegunDownload>,
 }
 
-/// Names that the page may say, for places that it may not.
+/// Ids that the page uses in place of paths.
 #[derive(Default)]
 struct Ids {
     places: Vec<PathBuf>,
@@ -99,7 +99,8 @@ impl Ids {
 }
 
 impl Library {
-    /// With the downloads that an earlier start has left; they rest until somebody wants them.
+    /// Creates the library with the unfinished downloads of earlier starts, which stay paused until the user resumes
+    /// them.
     pub fn new(effects: Arc<Effects>, begun: Vec<BegunDownload>) -> Arc<Self> {
         let library = Arc::new(Self {
             effects,
@@ -119,7 +120,7 @@ impl Library {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks for models, and tells the page what there is. Asked again meanwhile, it looks again.
+    /// Searches for models and sends the result to the page. A call during a search causes one more search.
     pub async fn look(self: &Arc<Self>) {
         {
             let mut state = self.state();
@@ -147,7 +148,7 @@ impl Library {
         self.tell();
     }
 
-    /// Tells the page what there is, without looking again.
+    /// Sends the current list to the page without a new search.
     pub fn tell(&self) {
         let models = self.effects.with(|state| state.models().to_vec());
         let mut state = self.state();
@@ -166,7 +167,7 @@ impl Library {
         });
     }
 
-    /// The place that the page means; `mini` for the model in the box.
+    /// The path for an id of the page; `mini` for the built-in model.
     fn place(&self, id: &str) -> Result<PathBuf, String> {
         if id == kept_engine::MINI {
             return Ok(PathBuf::from(id));
@@ -181,7 +182,7 @@ impl Library {
         self.outcome(added.map(|_| None)).await;
     }
 
-    /// Forgets a folder of models; its files stay.
+    /// Removes a folder of models from the search; its files are not deleted.
     pub async fn forget_folder(self: &Arc<Self>, id: &str) -> Result<(), String> {
         let folder = self.place(id)?;
         let forgotten = blocking(move || Folders::from_env().forget(&folder)).await;
@@ -189,12 +190,12 @@ impl Library {
         Ok(())
     }
 
-    /// Says what came of something that changed what there is: a sentence, an error, or nothing; and looks again.
+    /// Reports the outcome of a change (a sentence, an error, or nothing) and searches again.
     async fn outcome(self: &Arc<Self>, outcome: Result<Option<String>, HubError>) {
         let (kind, message) = match outcome {
             Ok(message) => (NoticeKind::Info, message),
             Err(error) => {
-                let sentence = messages::of_hub(&error.to_string());
+                let sentence = messages::as_sentence(&error.to_string());
                 (NoticeKind::Error, Some(sentence))
             }
         };
@@ -205,7 +206,7 @@ impl Library {
         self.look().await;
     }
 
-    /// What a model can read with the memory that is free now.
+    /// The longest document that a model can read with the free memory.
     pub async fn inspect(&self, id: &str, stretch: Option<String>) -> Result<Inspection, String> {
         let path = self.place(id)?;
         let answer = self.effects.with(|state| state.inspect(path, stretch))?;
@@ -224,7 +225,7 @@ impl Library {
         Ok(())
     }
 
-    /// Removes a model that lies in the hub's cache.
+    /// Removes a model from the hub's cache.
     pub async fn remove_model(self: &Arc<Self>, id: &str) -> Result<(), String> {
         let path = self.place(id)?;
         let label = shelf::label(&self.state(), &path);
@@ -245,7 +246,7 @@ impl Library {
         Ok(())
     }
 
-    /// Removes what has arrived of a download that nobody goes on with.
+    /// Removes the partial file of an unfinished download.
     pub async fn remove_unfinished(self: &Arc<Self>, id: &str) -> Result<(), String> {
         let path = self.place(id)?;
         let removed = blocking(move || cache().remove_partial(&path)).await;
@@ -254,22 +255,22 @@ impl Library {
         Ok(())
     }
 
-    /// Goes on with a download that some program has begun: the hub says which file it is.
+    /// Resumes an unfinished download of any program; the hub identifies the file.
     pub async fn resume_unfinished(self: &Arc<Self>, id: &str) -> Result<(), String> {
         let path = self.place(id)?;
         let Some((repo, sha256)) = cache().partial_of(&path) else {
             return Err(messages::unknown_model(id));
         };
         let reference = Hub::from_env().model_of(&repo, &sha256).await;
-        let reference = reference.map_err(|error| messages::of_hub(&error.to_string()))?;
+        let reference = reference.map_err(|error| messages::as_sentence(&error.to_string()))?;
         self.download(reference);
         self.look().await;
         Ok(())
     }
 
-    /// What a repository offers, for `owner/name` or `owner/name:file`.
+    /// The models of a repository, for `owner/name` or `owner/name:file`.
     pub async fn offers(&self, written: &str) -> Result<Vec<HubOffer>, String> {
-        let said = |error: HubError| messages::of_hub(&error.to_string());
+        let said = |error: HubError| messages::as_sentence(&error.to_string());
         let reference: ModelRef = written.parse().map_err(said)?;
         let offers = Hub::from_env()
             .offers(&reference.repo)
@@ -292,11 +293,11 @@ impl Library {
         ))
     }
 
-    /// Downloads a model, after those that are under way. Its id.
+    /// Queues the download of a model and returns its id.
     pub fn start(self: &Arc<Self>, reference: &str) -> Result<u64, String> {
         let reference: ModelRef = reference
             .parse()
-            .map_err(|error: HubError| messages::of_hub(&error.to_string()))?;
+            .map_err(|error: HubError| messages::as_sentence(&error.to_string()))?;
         Ok(self.download(reference))
     }
 
@@ -316,10 +317,10 @@ impl Library {
         id
     }
 
-    /// Goes on with a download, after those that are under way.
+    /// Queues a paused download.
     pub fn resume(self: &Arc<Self>, id: u64) {
         let mut state = self.state();
-        // With what the environment says now: a token may have come since.
+        // The environment is read again, because a token may have been set since.
         let fresh = state.queue.resume(id, |before| {
             let reference = before.status().reference.parse();
             let reference = reference.unwrap_or_else(|_| before.reference().clone());
@@ -332,19 +333,19 @@ impl Library {
         self.changed();
     }
 
-    /// Stops a download; what has arrived is kept.
+    /// Pauses a download; the downloaded part is kept.
     pub fn pause(self: &Arc<Self>, id: u64) {
         self.state().queue.pause(id);
         self.changed();
     }
 
-    /// Gives a download up and removes what has arrived; one that is finished only leaves the list.
+    /// Cancels a download and removes the downloaded part; a finished download is only removed from the list.
     pub fn cancel(self: &Arc<Self>, id: u64) {
         self.state().queue.cancel(id);
         self.changed();
     }
 
-    /// Hears what a download says, until it is dropped.
+    /// Watches the status of a download until the download is dropped.
     fn watch(self: &Arc<Self>, download: &Download) {
         let library = Arc::clone(self);
         let mut statuses = download.watch();
@@ -355,7 +356,7 @@ impl Library {
         });
     }
 
-    /// A download has changed: the next may begin, the page is told, and what must survive is saved.
+    /// Handles a changed download: starts the next one, updates the page, and saves the unfinished ones.
     fn changed(self: &Arc<Self>) {
         let mut state = self.state();
         let finished = state.queue.settle();
@@ -377,7 +378,7 @@ fn cache() -> HubCache {
     Hub::from_env().cache()
 }
 
-/// What is on this computer, and the folders that the person added.
+/// Searches for models, and lists the folders that the user added.
 fn find(by_hand: Vec<PathBuf>) -> (Found, Vec<PathBuf>) {
     let (finder, trouble) = match Finder::from_env() {
         Ok(finder) => (finder, None),
@@ -411,7 +412,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
     a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Whether Kept may remove what lies there.
+/// Whether Kept may remove files there.
 fn is_ours(place: Place) -> bool {
     place == Place::HubCache
 }

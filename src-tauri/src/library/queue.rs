@@ -1,21 +1,21 @@
-//! Downloads in a row: one runs, the others wait for it. Pure: what a download does is behind [`Transfer`].
+//! The queue of downloads: one runs, the others wait. Pure: the trait [`Transfer`] hides the download itself.
 
 use kept_hub::{Phase, Status};
 
 use crate::contract::{self, DownloadState};
 use crate::messages;
 
-/// A download, as far as a queue needs to know.
+/// A download, as the queue sees it.
 pub trait Transfer {
-    /// Starts, or goes on.
+    /// Starts or resumes.
     fn start(&self);
-    /// Stops and keeps what has arrived.
+    /// Stops and keeps the downloaded part.
     fn pause(&self);
-    /// Stops and removes what has arrived.
+    /// Stops and removes the downloaded part.
     fn cancel(&self);
-    /// How far it is.
+    /// Its progress.
     fn status(&self) -> Status;
-    /// Whether it has been asked to stop.
+    /// Whether a stop was requested.
     fn is_stopping(&self) -> bool;
 }
 
@@ -41,15 +41,15 @@ impl Transfer for kept_hub::Download {
     }
 }
 
-/// One download of the row.
+/// One download of the queue.
 pub struct Entry<T> {
-    /// Names it.
+    /// Its id.
     pub id: u64,
     /// The download.
     pub transfer: T,
-    /// Its place among those that wait; `None` for one that does not.
+    /// Its order among the waiting downloads; `None` if it does not wait.
     turn: Option<u64>,
-    /// Its end was seen.
+    /// [`Queue::settle`] has reported its end.
     finished: bool,
 }
 
@@ -58,7 +58,7 @@ impl<T: Transfer> Entry<T> {
         !self.transfer.status().phase.is_at_rest()
     }
 
-    /// As the page shows it.
+    /// In the form that the page shows.
     pub fn shown(&self, model: Option<String>) -> contract::Download {
         let status = self.transfer.status();
         let state = match status.phase {
@@ -82,13 +82,13 @@ impl<T: Transfer> Entry<T> {
             seconds_left: status.seconds_left,
             part: status.part,
             parts: status.parts,
-            message: status.message.as_deref().map(messages::of_hub),
+            message: status.message.as_deref().map(messages::as_sentence),
             model,
         }
     }
 }
 
-/// The row.
+/// The queue.
 pub struct Queue<T> {
     entries: Vec<Entry<T>>,
     last_id: u64,
@@ -106,12 +106,12 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T: Transfer> Queue<T> {
-    /// All of them, in the order in which they came.
+    /// All downloads, in the order of their addition.
     pub fn entries(&self) -> &[Entry<T>] {
         &self.entries
     }
 
-    /// Adds one that rests until it is [resumed](Self::resume); its id.
+    /// Adds a download that rests until it is [resumed](Self::resume); returns its id.
     pub fn add(&mut self, transfer: T) -> u64 {
         self.last_id += 1;
         self.entries.push(Entry {
@@ -123,7 +123,8 @@ impl<T: Transfer> Queue<T> {
         self.last_id
     }
 
-    /// One that rests waits for its turn; `fresh` takes its place. The one that is to be listened to from now on, if there is one.
+    /// Queues a resting download and replaces it by `fresh`. Returns the new download, which the caller must watch, or
+    /// `None` if it already runs or waits.
     pub fn resume(&mut self, id: u64, fresh: impl FnOnce(&T) -> T) -> Option<&T> {
         let turn = self.last_turn + 1;
         let entry = self.entries.iter_mut().find(|entry| entry.id == id)?;
@@ -137,7 +138,7 @@ impl<T: Transfer> Queue<T> {
         Some(&entry.transfer)
     }
 
-    /// Stops one, or takes it out of the row; what has arrived is kept.
+    /// Pauses a download, or takes it out of the queue; the downloaded part is kept.
     pub fn pause(&mut self, id: u64) {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) {
             match entry.turn.take() {
@@ -147,7 +148,7 @@ impl<T: Transfer> Queue<T> {
         }
     }
 
-    /// Gives one up, or takes one that is finished out of the list.
+    /// Cancels a download, or removes a finished one from the list.
     pub fn cancel(&mut self, id: u64) {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) {
             entry.turn = None;
@@ -158,7 +159,8 @@ impl<T: Transfer> Queue<T> {
         }
     }
 
-    /// Something has changed: what was given up goes, and the next begins when none runs. The downloads that have finished since.
+    /// Handles a change: drops cancelled downloads and starts the next one if none runs. Returns the downloads that
+    /// have finished since the last call.
     pub fn settle(&mut self) -> Vec<u64> {
         self.entries
             .retain(|entry| entry.transfer.status().phase != Phase::Cancelled);
@@ -211,9 +213,10 @@ mod tests {
             self.1.set(true);
         }
         fn cancel(&self) {
-            match self.status().phase.is_at_rest() {
-                true => self.becomes(Phase::Cancelled),
-                false => self.1.set(true),
+            if self.status().phase.is_at_rest() {
+                self.becomes(Phase::Cancelled)
+            } else {
+                self.1.set(true)
             }
         }
         fn status(&self) -> Status {

@@ -1,4 +1,4 @@
-//! What the hub's crate has found and downloads, in the page's shapes.
+//! Converts the models and downloads of the hub crate to the page's types.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::contract::{
 use crate::messages;
 use crate::state::{ModelEntry, file_name};
 
-/// Everything but downloads that are under way.
+/// The models page without the downloads of the queue.
 pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64>) -> Library {
     let settings = Settings::from_env();
     let State {
@@ -30,7 +30,7 @@ pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64
         let id = ids.of(&model.path);
         shown.push(found_model(model, id, models));
     }
-    // Those that are in the list of downloads are not shown twice.
+    // Entries of the download list are not shown twice.
     let cache = HubCache::new(&settings.cache);
     let downloads = queue.entries().iter();
     let listed: Vec<_> = downloads
@@ -48,7 +48,7 @@ pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64
         troubles: found
             .troubles
             .iter()
-            .map(|trouble| messages::of_hub(trouble))
+            .map(|trouble| messages::as_sentence(trouble))
             .collect(),
         folders: folders
             .iter()
@@ -102,7 +102,7 @@ fn found_model(model: &FoundModel, id: String, models: &[ModelEntry]) -> contrac
         place: model.place.name().to_owned(),
         lies: at_home(&model.path),
         reason: (!model.supported).then(|| match &model.reason {
-            Some(reason) => messages::not_supported(reason, &model.path),
+            Some(reason) => messages::as_sentence(reason),
             None => messages::NOT_SUPPORTED.to_owned(),
         }),
         choice: choice.map(|m| m.choice.id.clone()),
@@ -142,13 +142,13 @@ fn catalogue_model(entry: &Entry, fit: Fit, found: &[contract::FoundModel]) -> C
     }
 }
 
-/// The model of that name in the hub's cache.
+/// The id of the model with this name in the hub's cache.
 fn here(found: &[contract::FoundModel], reference: &str) -> Option<String> {
     let is_it = |model: &&contract::FoundModel| model.removable && model.name == reference;
     found.iter().find(is_it).map(|model| model.id.clone())
 }
 
-/// How weights of so many bytes suit the memory that is free: to read a document a quarter as much again is well spent.
+/// How weights of `bytes` bytes suit the free memory: reading a document well takes a quarter more than the weights.
 fn suits(bytes: u64, free: Option<u64>) -> Suits {
     match free {
         None => Suits::Unknown,
@@ -185,7 +185,7 @@ pub(super) fn offers(
     offers.iter().map(offer).collect()
 }
 
-/// Every download of the list.
+/// All downloads of the list.
 pub(super) fn downloads(state: &mut State) -> Vec<contract::Download> {
     let State { ids, queue, .. } = state;
     let shown = queue.entries().iter().map(|entry| {
@@ -195,7 +195,7 @@ pub(super) fn downloads(state: &mut State) -> Vec<contract::Download> {
     shown.collect()
 }
 
-/// Downloads of which something is on the disk, or may be: what the next start is told.
+/// Unfinished downloads that have, or may have, files on disk; they are stored for the next start.
 pub(super) fn begun(state: &State) -> Vec<BegunDownload> {
     let begun = |download: &Download| {
         let (status, files) = (download.status(), download.files());
@@ -207,7 +207,7 @@ pub(super) fn begun(state: &State) -> Vec<BegunDownload> {
     entries.filter_map(|entry| begun(&entry.transfer)).collect()
 }
 
-/// What to call the model at `path` in menus and answers: short, and not the name of a blob.
+/// A short name of the model at `path` for menus and answers, which is never the name of a blob.
 pub(super) fn label(state: &State, path: &Path) -> String {
     let found = state.found.as_ref();
     let model = found.and_then(|found| found.models.iter().find(|model| model.path == path));
@@ -217,7 +217,7 @@ pub(super) fn label(state: &State, path: &Path) -> String {
     }
 }
 
-/// A path to be read: the home folder is `~`, and of a snapshot of the hub's cache the repository is enough.
+/// A path for display: the home folder is `~`, and a snapshot in the hub's cache is shortened to its repository.
 fn at_home(path: &Path) -> String {
     let root = cache().root().to_owned();
     let path = match path.strip_prefix(&root) {

@@ -1,5 +1,5 @@
-//! Sentences of the window's own. One each, naming the value and the way out. What documents, models and methods say comes
-//! from their crates; [`present_error`] only takes the terminal's flags out of it.
+//! The app's own sentences. Each is one sentence that names the value and the solution. Sentences about documents,
+//! models and methods come from their crates; [`fault`] and [`note`] format their data.
 
 mod hub;
 mod reading;
@@ -7,73 +7,22 @@ mod reading;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-use kept_engine::REPEAT_PENALTY;
 use kept_engine::policies::PolicyError;
+use kept_engine::protocol::{Fault, FaultCode};
+use kept_engine::{Note, REPEAT_PENALTY};
 
-pub use self::hub::{NOT_SUPPORTED, model_in_use, not_supported, of_hub, removed};
+pub use self::hub::{NOT_SUPPORTED, model_in_use, removed};
 pub use self::reading::{
     BUSY_DEVICE, COMPARE_STREAMED, cache_type, cannot_stream, chosen, device, keep_budget, keeping,
     memory_limit, streamed, streams, vault_cleared,
 };
 use crate::state::file_name;
 
-/// A sentence of the engine as it reads in a window, where there are no flags and methods have their papers' names.
-pub fn present_error(sentence: &str) -> String {
-    let known = reading::rounded_anew(sentence)
-        .or_else(|| reading::within_limit(sentence))
-        .or_else(|| reading::limit_too_small(sentence));
-    if let Some(said) = known {
-        return said;
-    }
-    let mut text = without_parts(&without_flags(sentence));
-    if !text.ends_with(['.', '!', '?']) {
-        text.push('.');
-    }
-    capitalised(text)
-}
-
-/// Flags of the terminal have other names in a window.
-fn without_flags(sentence: &str) -> String {
-    sentence
-        .replace("for example --budget ", "for example ")
-        .replace("raise --budget to", "raise the budget to")
-        .replace("or lower --budget", "or lower the budget")
-        .replace("or set less", "or set less in Advanced")
-        .replace("pass --model FILE.gguf", "choose a model file")
-        .replace(
-            "set a smaller --budget or --memory",
-            "set a smaller budget or a memory limit",
-        )
-        .replace("take --cache ", "store rows as ")
-        .replace("or take --device cpu", "or choose Processor in Settings")
-        .replace("or use --device cpu", "or choose Processor in Settings")
-        .replace("or --device cpu", "or Processor in Settings")
-        .replace("use --device cpu", "choose Processor in Settings")
-        .replace("--device cuda:", "the GPU cuda:")
-        .replace("--max-tokens", "the longest answer")
-        .replace("--budget", "the budget")
-        .replace("--method", "the method")
-        .replace("--model", "the model")
-}
-
-/// What the rows that a method needs are made of is said in its own parameters' names: not here.
-fn without_parts(text: &str) -> String {
-    let (begins, ends) = (" rows per head (", "), but the budget is ");
-    if let (Some(from), Some(to)) = (text.find(begins), text.find(ends))
-        && from < to
-    {
-        let kept = from + begins.len() - 2;
-        return format!("{}{}", &text[..kept], &text[to + 1..]);
-    }
-    text.to_owned()
-}
-
-/// With a capital first, unless the first word is a name: of a file, a setting. A method gets its title.
-fn capitalised(text: String) -> String {
+/// Formats an error or a note as a sentence with a capital letter and a full stop. A first word that is a name (of a
+/// file, a setting) is unchanged.
+pub fn as_sentence(message: &str) -> String {
+    let text = with_full_stop(message.to_owned());
     let word = text.split([' ', ':']).next().unwrap_or("");
-    if let Ok(method) = kept_engine::policies::find(word) {
-        return format!("{}{}", method.title, &text[word.len()..]);
-    }
     let is_plain = text.as_bytes().get(word.len()) == Some(&b' ')
         && word.chars().all(|c| c.is_ascii_lowercase());
     match text.split_at_checked(1) {
@@ -82,46 +31,45 @@ fn capitalised(text: String) -> String {
     }
 }
 
-/// A sentence about the file at `path`: its name for its place, and plain words for the system's. The whole is in the log.
-fn about(sentence: &str, path: &Path) -> String {
-    let mut text = sentence.to_owned();
-    let place = path.display().to_string();
-    if !place.is_empty() {
-        text = text.replace(&place, &file_name(path));
-    }
-    for (said, plain) in [
-        ("No such file or directory", "there is no such file"),
-        ("Permission denied", "this user may not read it"),
-        ("Is a directory", "it is a folder"),
-        ("Input/output error", "the disk gave an error"),
-    ] {
-        text = text.replace(said, plain);
-    }
-    while let Some(from) = text.find(" (os error ") {
-        let Some(length) = text[from..].find(')') else {
-            break;
-        };
-        text.replace_range(from..=from + length, "");
+fn with_full_stop(mut text: String) -> String {
+    if !text.ends_with(['.', '!', '?']) {
+        text.push('.');
     }
     text
 }
 
-/// A document that could not be opened.
-pub fn document_failed(message: &str, path: &Path) -> String {
-    present_error(&about(message, path))
+/// Formats a fault of the engine.
+pub fn fault(fault: &Fault) -> String {
+    match &fault.code {
+        FaultCode::MemoryLimit {
+            limit,
+            missing,
+            weights,
+        } => reading::limit_too_small(*limit, *missing, *weights),
+        FaultCode::CacheType { cache, method, why } => reading::cannot_store(cache, method, why),
+        FaultCode::Parameter { .. } | FaultCode::Other => as_sentence(&fault.message),
+    }
 }
 
-/// What is wrong with a method or its parameters.
+/// Formats a note of the engine.
+pub fn note(note: &Note) -> String {
+    match note {
+        Note::WithinMemory(within) => reading::within_limit(within),
+        note => as_sentence(&note.to_string()),
+    }
+}
+
+/// An invalid method or parameter.
 pub fn method(error: &PolicyError) -> String {
     match error {
         PolicyError::Value {
             name, value, range, ..
         } => format!("“{value}” is not possible: {name} takes {range}."),
-        error => present_error(&error.to_string()),
+        error => as_sentence(&error.to_string()),
     }
 }
 
-/// A file whose name is no Unicode cannot be named to the worker.
+/// A file name that is not valid Unicode, which the protocol to the worker cannot carry.
 pub fn not_utf8(path: &Path) -> String {
     format!(
         "The name of {} is not valid Unicode: rename the file and open it again.",
@@ -129,128 +77,119 @@ pub fn not_utf8(path: &Path) -> String {
     )
 }
 
-/// The engine is not there to open a file.
+/// The engine is not running and cannot open a file.
 pub fn engine_not_running(name: &str) -> String {
     format!(
         "{name} was not opened, because the engine does not run: start it again, then open the file."
     )
 }
 
-/// Nothing can be kept in the folder for it.
+/// The conversation cannot be saved in `folder`.
 pub fn not_saved(folder: &Path) -> String {
     format!(
-        "This conversation is not saved, because Kept cannot write to its folder {}: make room or rights there and start Kept again.",
+        "This conversation is not saved, because Kept cannot write to its folder {}: free space or fix its permissions and start Kept again.",
         file_name(folder)
     )
 }
 
-/// Nothing was asked.
+/// The question is empty.
 pub const EMPTY_QUESTION: &str = "Type a question first.";
-/// Nothing to ask about.
+/// No document is open.
 pub const NO_DOCUMENT: &str = "Open a document first, or the sample.";
-/// One at a time.
+/// A question is already running.
 pub const BUSY: &str = "A question is still being answered: stop it or wait for its end.";
-/// The model must not change under a question.
+/// The model cannot be changed during a question.
 pub const BUSY_MODEL: &str =
     "Kept is still at work on this document: stop it or wait for its end, then change the model.";
-/// A comparison takes the whole engine.
+/// The engine is busy with a comparison.
 pub const BUSY_COMPARING: &str =
     "Methods are still being compared: stop the comparison or wait for its end.";
-/// No run was chosen.
+/// No method or budget was chosen.
 pub const NOTHING_TO_COMPARE: &str = "Choose at least one method and one memory budget to compare.";
-/// Nothing to save yet.
+/// The comparison has no result to save.
 pub const NO_COMPARISON: &str = "Nothing has been compared yet: there is nothing to save.";
-/// The model is on its way.
+/// The model is still being opened.
 pub const MODEL_OPENING: &str =
     "The model is still being opened: ask again when it is there; your question is kept.";
-/// The engine is on its way.
+/// The engine is still starting, and a question was asked.
 pub const ENGINE_STARTING: &str =
     "The engine is still starting: ask again when it is there; your question is kept.";
-/// The engine has given up.
+/// The engine is not running, and a question was asked.
 pub const ENGINE_FAILED: &str =
     "The engine is not running: start it again and ask again; your question is kept.";
-/// It ended while it was asked something.
+/// The engine ended during a request.
 pub const ENGINE_ENDED: &str = "The engine has ended before it answered: try again.";
-/// The engine is needed for something that is no question, and is on its way.
+/// The engine is still starting, and something other than a question was requested.
 pub const ENGINE_NOT_YET: &str = "The engine is still starting: try again when it is there.";
-/// The engine is needed for something that is no question, and has given up.
+/// The engine is not running, and something other than a question was requested.
 pub const ENGINE_NOT_RUNNING: &str = "The engine is not running: start it again, then try again.";
-/// A person restarted it.
+/// The user restarted the engine.
 pub const RESTARTED_BY_HAND: &str =
     "The engine was restarted before this answer ended; your question is kept: ask again.";
-/// A bug of ours: nobody watches the engine any more.
+/// The supervisor task has ended because of a bug.
 pub const NO_SUPERVISOR: &str =
-    "Kept has lost hold of its engine over a bug: close the window and start Kept again.";
-/// No map of this turn.
+    "A bug in Kept stopped the engine for good: close the window and start Kept again.";
+/// The turn has no map.
 pub const NO_MAP: &str = "There is no map for this answer: ask again to make one.";
-/// A map that is there and cannot be read.
+/// The map exists but cannot be read.
 pub const MAP_UNREADABLE: &str =
     "The map of this answer could not be read from the disk: ask again to make one.";
-/// Writing fails.
+/// Writing to the store fails.
 pub const NOT_WRITTEN: &str =
     "This conversation could not be saved: free some space or check the disk.";
-/// A drop of a folder.
+/// A folder was dropped.
 pub const A_FOLDER: &str = "That is a folder; drop its files.";
-/// A drop of something else.
+/// Something other than a file was dropped.
 pub const NOT_A_FILE: &str = "That is not a file; drop one or more files.";
-/// Documents must not change under a question.
+/// Documents cannot be changed during a question.
 pub const BUSY_DOCUMENTS: &str = "Kept is still at work on what is open: stop it or wait for its end, then change the documents.";
-/// A document that is not among them.
+/// The document is not open.
 pub const NO_SUCH_DOCUMENT: &str = "That document is no longer open.";
-/// A second process.
+/// Another process has the store open.
 pub const SECOND_WINDOW: &str =
     "Another Kept window is open; this one does not save its conversation.";
 
 /// The model file at `path` cannot be used.
 pub fn model_failed(message: &str, path: &Path) -> String {
-    let name = file_name(path);
-    let text = without_flags(&about(message, path));
-    let text = text.strip_prefix(&format!("{name}: ")).unwrap_or(&text);
-    let text = match text.strip_prefix("the model file ") {
-        // It says already that it cannot be opened, or why.
-        Some(rest) => format!("{name} {rest}"),
-        None if text.starts_with(&name) => text.to_owned(),
-        None => format!("{name} could not be opened: {text}"),
-    };
-    match text.ends_with(['.', '!', '?']) {
-        true => text,
-        false => text + ".",
-    }
+    with_full_stop(format!(
+        "{} could not be opened: {message}",
+        file_name(path)
+    ))
 }
 
-/// A setting out of its range.
+/// A setting is out of range.
 pub fn max_tokens(value: usize, most: usize) -> String {
-    format!("The longest answer is 1 to {most} tokens; {value} is not.")
+    format!("The maximum answer length is 1 to {most} tokens; {value} is not.")
 }
 
-/// A setting out of its range.
+/// A setting is out of range.
 pub fn repeat_penalty(value: f64) -> String {
     let (least, most) = (REPEAT_PENALTY.start(), REPEAT_PENALTY.end());
     format!("The repetition penalty is {least} (off) to {most}; {value} is not.")
 }
 
-/// A size of the text out of its range.
+/// The text size is out of range.
 pub fn zoom(value: u16, range: &RangeInclusive<u16>) -> String {
     let (least, most) = (range.start(), range.end());
     format!("The size of the text is {least} to {most} %; {value} is not.")
 }
 
-/// More runs than one comparison takes.
+/// A comparison has too many runs.
 pub fn too_many_runs(runs: usize, most: usize) -> String {
     format!("{runs} runs are too many for one comparison: choose at most {most}.")
 }
 
-/// The comparison lies in a file.
+/// The comparison was saved in a file.
 pub fn exported(name: &str) -> String {
     format!("The comparison is saved as {name}.")
 }
 
-/// It does not.
+/// The comparison could not be saved.
 pub fn not_exported(name: &str) -> String {
     format!("{name} could not be saved: choose another folder, or free some space.")
 }
 
-/// What became of a comparison when the engine was lost.
+/// The engine was lost during a comparison.
 pub fn compared_so_far(reason: &str) -> String {
     let reason = reason.split("; your question is kept").next();
     format!(
@@ -259,7 +198,7 @@ pub fn compared_so_far(reason: &str) -> String {
     )
 }
 
-/// A layer that the model does not have; people count from 1.
+/// The model has no such layer; the sentence counts layers from 1.
 pub fn no_such_layer(layer: usize, layers: usize) -> String {
     format!(
         "This map has {layers} layers; there is no layer {}.",
@@ -267,22 +206,22 @@ pub fn no_such_layer(layer: usize, layers: usize) -> String {
     )
 }
 
-/// A model id nobody gave.
+/// The model id is unknown.
 pub fn unknown_model(id: &str) -> String {
     format!("There is no model '{id}': choose one of the list.")
 }
 
-/// What the death of the engine means while it was idle ...
+/// The engine ended while idle.
 pub fn restarted(what: &str) -> String {
     format!("{what} It has been restarted.")
 }
 
-/// ... while a question ran.
+/// The engine ended during a question.
 pub fn restarted_ask_again(what: &str) -> String {
     format!("{what} It has been restarted; your question is kept: ask again.")
 }
 
-/// ... while a file was being opened.
+/// The engine ended while it opened a file.
 pub fn restarted_open_again(what: &str, name: &str) -> String {
     format!("{what} It has been restarted; {name} was not opened: open it again.")
 }
@@ -297,42 +236,33 @@ mod tests {
             ("there is no file /a", "There is no file /a."),
             ("/a/b.txt is a folder", "/a/b.txt is a folder."),
             ("notes.txt is empty!", "notes.txt is empty!"),
-            ("snapkv needs a budget of 9", "SnapKV needs a budget of 9."),
-            ("snapkv: w=0 is wrong", "SnapKV: w=0 is wrong."),
             ("", "."),
             ("é", "é."),
         ] {
-            assert_eq!(present_error(given), shown);
+            assert_eq!(as_sentence(given), shown);
         }
     }
 
     #[test]
-    fn a_gpu_is_named_as_the_settings_name_it() {
-        let full = "the GPU NVIDIA X has 1.2 GiB left and 3.0 GiB more are needed; use a smaller budget, a smaller model or --device cpu";
-        assert!(present_error(full).ends_with("a smaller model or Processor in Settings."));
-        let none = "--device cuda:0: no NVIDIA driver was found; use --device cpu";
+    fn options_of_the_terminal_do_not_reach_the_window() {
+        let zero = PolicyError::BudgetZero("0%".into()).to_string();
         assert_eq!(
-            model_failed(none, Path::new("/m/a.gguf")),
-            "a.gguf could not be opened: the GPU cuda:0: no NVIDIA driver was found; choose Processor in Settings."
-        );
-    }
-
-    #[test]
-    fn flags_of_the_terminal_do_not_reach_the_window() {
-        let zero = kept_engine::policies::PolicyError::BudgetZero("0%".into()).to_string();
-        assert_eq!(
-            present_error(&zero),
+            as_sentence(&zero),
             "A budget of 0% keeps nothing; give at least 1 row, for example 25%."
         );
         for method in kept_engine::policies::methods() {
-            let error = kept_engine::policies::PolicyError::BudgetTooSmall {
+            let error = PolicyError::BudgetTooSmall {
                 method: method.name,
                 rows: 1,
                 needed: 9,
                 why: "window".into(),
                 tokens: 20,
             };
-            assert!(!present_error(&error.to_string()).contains("--"));
+            let shown = super::method(&error);
+            assert!(
+                shown.starts_with(method.title) && !shown.contains("--"),
+                "{shown}"
+            );
         }
     }
 }

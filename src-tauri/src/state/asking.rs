@@ -1,19 +1,19 @@
-//! Questions: asking, what comes back while one runs, stopping, and the end of a turn.
+//! Questions: asking, replies during a question, stopping, and the end of a turn.
 
 use std::time::Instant;
 
 use kept_engine::AUTO;
 use kept_engine::policies;
-use kept_engine::protocol::{AnswerFacts, MethodChoice, Request};
+use kept_engine::protocol::{AnswerFacts, Fault, MethodChoice, Request};
 use tokio::sync::oneshot;
 
 use super::facts::{finish, memory};
 use super::models::{assigned, check_choice};
 use super::{AppState, Running, Save};
 use crate::contract::{
-    AppEvent, Choice, Estimate, Memory, Progress, Turn, TurnState, WorkerStatus,
+    AppEvent, Choice, Estimate, Memory, Progress, Refusal, Turn, TurnState, WorkerStatus,
 };
-use crate::messages::{self, present_error};
+use crate::messages;
 use crate::sample;
 
 impl AppState {
@@ -23,12 +23,12 @@ impl AppState {
         held || self.running.as_ref().is_some_and(|r| r.turn.is_some())
     }
 
-    /// Whether a question or a comparison of what is on the desk runs.
+    /// Whether a question or a comparison about the open document runs.
     pub fn is_busy(&self) -> bool {
         self.is_running() || self.comparing.is_some()
     }
 
-    /// Asks. The turn's id, or why not, in one sentence.
+    /// Asks a question and returns the turn's id, or the reason for a refusal in one sentence.
     pub fn ask(&mut self, question: &str, choice: Choice) -> Result<u64, String> {
         let question = question.trim();
         if question.is_empty() {
@@ -87,7 +87,7 @@ impl AppState {
             memory,
         };
         if self.running.is_some() {
-            // The question of a conversation that is gone is still ending.
+            // The question of a deleted conversation is still ending.
             self.held = Some(request);
         } else {
             self.start(request, ticket, id);
@@ -128,7 +128,7 @@ impl AppState {
         }
     }
 
-    /// Whether this method can read the document: one that is longer than the model's context is read by few.
+    /// Whether the method can read the document: only a few methods can read a document beyond the context length.
     fn can_read(&self, choice: &Choice) -> Result<(), String> {
         let able = policies::STREAMING.contains(&choice.method.as_str()) || choice.method == AUTO;
         match self.document.as_ref().map(|d| &d.streaming) {
@@ -137,14 +137,15 @@ impl AppState {
         }
     }
 
-    /// The budget as the engine is told it. The sample is short enough to be kept whole, which would show nothing of what Kept does:
-    /// left to itself, the choice is made for a quarter of it, and says so.
+    /// The budget for the engine. The sample is short enough to be kept completely, which would not demonstrate Kept:
+    /// for the sample, `auto` without a budget gets a quarter, and its reason mentions this.
     fn budget_of(&self, choice: &Choice) -> Option<String> {
         let (streams, sample) = self.how_it_is_read();
         let left_to_itself = choice.method == AUTO && choice.budget.is_none();
-        match left_to_itself && sample && !streams {
-            true => Some(sample::BUDGET.to_owned()),
-            false => choice.budget.clone(),
+        if left_to_itself && sample && !streams {
+            Some(sample::BUDGET.to_owned())
+        } else {
+            choice.budget.clone()
         }
     }
 
@@ -154,11 +155,11 @@ impl AppState {
         document.map_or((false, false), |d| (d.streaming.is_some(), d.sample))
     }
 
-    /// What a question would cost; the receiver gets the answer.
+    /// Estimates the cost of a question; the receiver gets the result.
     pub fn estimate(
         &mut self,
         choice: Choice,
-    ) -> Result<oneshot::Receiver<Result<Estimate, String>>, String> {
+    ) -> Result<oneshot::Receiver<Result<Estimate, Refusal>>, String> {
         self.ready_for_questions()?;
         check_choice(&choice)?;
         self.can_read(&choice)?;
@@ -180,7 +181,7 @@ impl AppState {
         Ok(receive)
     }
 
-    /// Stops the question that runs, or else the file that is being opened.
+    /// Stops the current question, or else the file that is being opened.
     pub fn stop(&mut self) {
         if matches!(self.held, Some(Request::Ask { .. })) {
             self.held = None;
@@ -198,7 +199,7 @@ impl AppState {
         }
     }
 
-    /// Forgets the conversation; the document stays.
+    /// Deletes the conversation; the document stays open.
     pub fn clear_conversation(&mut self) {
         self.leave_conversation();
         if let Some(document) = self.document.as_ref().map(|d| d.id) {
@@ -207,7 +208,7 @@ impl AppState {
         self.tell_document();
     }
 
-    /// What ran belongs to a conversation that is going: it is stopped and its end will not be heard.
+    /// Ends the conversation: stops its question and ignores the replies that still arrive.
     pub(super) fn leave_conversation(&mut self) {
         self.held = None;
         self.leave_comparison();
@@ -223,7 +224,7 @@ impl AppState {
         self.forget_maps();
     }
 
-    /// The turn that `ticket` answers, if anyone still wants it.
+    /// The turn that `ticket` answers, unless its conversation was deleted.
     pub(super) fn turn_of(&self, ticket: u64) -> Option<u64> {
         let running = self.running.as_ref()?;
         running.turn.filter(|_| running.ticket == ticket)
@@ -257,7 +258,7 @@ impl AppState {
     }
 
     pub(super) fn text_arrived(&mut self, now: Instant, turn: u64, text: &str) {
-        // First the state: it tells the whole turn, and a piece must reach the page once.
+        // The state comes first: it sends the whole turn, and each piece of text must reach the page once.
         self.set_state(turn, TurnState::Answering);
         if text.is_empty() {
             return;
@@ -274,7 +275,7 @@ impl AppState {
         }
     }
 
-    /// Sends the pieces of the answer that wait.
+    /// Sends the waiting pieces of the answer.
     pub(super) fn flush_text(&mut self) {
         self.throttle.text.forget();
         let text = std::mem::take(&mut self.throttle.pending);
@@ -310,7 +311,7 @@ impl AppState {
         }
     }
 
-    /// Something that was held back may be due.
+    /// Sends the throttled messages that are due.
     pub fn tick(&mut self, now: Instant) {
         if self.throttle.text.take(now) {
             self.flush_text();
@@ -352,15 +353,16 @@ impl AppState {
         }
     }
 
-    pub(super) fn ask_failed(&mut self, ticket: u64, message: &str, stopped: bool) {
+    pub(super) fn ask_failed(&mut self, ticket: u64, fault: &Fault, stopped: bool) {
         if let Some(turn) = self.turn_of(ticket) {
             self.running_ended();
-            let state = match stopped {
-                true => TurnState::Stopped,
-                false => TurnState::Failed,
+            let state = if stopped {
+                TurnState::Stopped
+            } else {
+                TurnState::Failed
             };
             self.end_turn(turn, state, |turn| {
-                turn.error = (!stopped).then(|| present_error(message));
+                turn.error = (!stopped).then(|| messages::fault(fault));
             });
         } else {
             self.ended_unheard(ticket);
@@ -373,7 +375,7 @@ impl AppState {
         }
     }
 
-    /// The worker is free: what was held goes now.
+    /// The worker is free: sends the request that was held back.
     pub(super) fn running_ended(&mut self) {
         self.flush_text();
         self.running = None;
@@ -387,7 +389,7 @@ impl AppState {
         }
     }
 
-    /// The last word on a turn: saved, with its map, and told whole.
+    /// Ends a turn: saves it with its map and sends it completely.
     pub(super) fn end_turn(&mut self, id: u64, state: TurnState, change: impl FnOnce(&mut Turn)) {
         self.throttle.forget();
         let mapped = self.settle_map(id);
@@ -405,7 +407,7 @@ impl AppState {
     }
 }
 
-/// The method as the engine is told it.
+/// The method in the form of the engine's protocol.
 pub(super) fn method_of(choice: &Choice) -> MethodChoice {
     MethodChoice {
         name: choice.method.clone(),

@@ -1,5 +1,5 @@
-//! A comparison: asked for, filled run by run, stopped, exported. It is not saved with the conversation: it can be measured again, and
-//! exported to be kept.
+//! A comparison: starting, filling run by run, stopping, exporting. It is not saved with the conversation, because it
+//! can be repeated, or exported to be stored.
 
 use std::io;
 use std::path::Path;
@@ -17,15 +17,15 @@ use crate::contract::{
     AppEvent, Choice, Comparison, ComparisonRun, ComparisonState, NoticeKind, Place, Progress,
     ReferenceResult, RunResult,
 };
-use crate::messages::{self, present_error};
+use crate::messages::{self, as_sentence};
 
-/// The most runs that one comparison may have.
+/// Maximum number of runs of one comparison.
 const MOST_RUNS: usize = 200;
-/// Longest answer of the full cache to compare along, in tokens: as in the terminal.
+/// Maximum answer length of the full cache that the methods are compared along, in tokens: as in the terminal program.
 const ANSWER_TOKENS: usize = 64;
 
 impl AppState {
-    /// Compares. The comparison's id, or why not, in one sentence.
+    /// Starts a comparison and returns its id, or the reason for a refusal in one sentence.
     pub fn compare(&mut self, question: &str, runs: Vec<Choice>) -> Result<u64, String> {
         let question = question.trim();
         if question.is_empty() {
@@ -50,8 +50,8 @@ impl AppState {
         }
         let ticket = self.ticket();
         let max_tokens = self.settings.max_tokens.min(ANSWER_TOKENS);
-        // Not within the memory limit of the settings, and the page says so: a comparison is held against the full cache, with its
-        // attention along the whole answer, and of that nothing can be left out.
+        // The memory limit of the settings does not apply, and the page states this: a comparison requires the full
+        // cache with its attention along the whole answer, of which nothing can be left out.
         let request = Request::Compare {
             ticket,
             question: question.to_owned(),
@@ -87,7 +87,7 @@ impl AppState {
         self.comparing = Some(ticket);
         self.tell_comparison();
         if self.running.is_some() {
-            // The question of a conversation that is gone is still ending.
+            // The question of a deleted conversation is still ending.
             self.held = Some(request);
         } else {
             self.start_comparing(request, ticket);
@@ -100,7 +100,7 @@ impl AppState {
         self.say(request, None);
     }
 
-    /// Stops the comparison that runs, if one does; what is done of it stays.
+    /// Stops the running comparison, if any; finished runs remain.
     pub fn stop_comparison(&mut self) {
         let Some(ticket) = self.comparing else {
             return;
@@ -111,7 +111,7 @@ impl AppState {
         self.say(Request::Stop { ticket }, None);
     }
 
-    /// What was compared belongs to a document that is going.
+    /// Drops the comparison, because its document is closed or changed.
     pub(super) fn leave_comparison(&mut self) {
         if let Some(ticket) = self.comparing.take() {
             self.say(Request::Stop { ticket }, None);
@@ -126,7 +126,7 @@ impl AppState {
         self.tell(AppEvent::Comparison { comparison });
     }
 
-    /// The comparison that `ticket` names, if anyone still wants it.
+    /// The comparison with the id `ticket`, unless it was dropped.
     fn comparison_of(&mut self, ticket: u64) -> Option<&mut Comparison> {
         self.comparison.as_mut().filter(|c| c.id == ticket)
     }
@@ -143,7 +143,7 @@ impl AppState {
         };
         (comparison.current, comparison.progress) = (run, Some(progress));
         comparison.sharing = sharing;
-        // What comes too soon is not told: the next one is newer, and the end is told apart.
+        // Progress that comes too soon is dropped: the next progress is newer, and the end is sent separately.
         if self.throttle.comparing.want(now) {
             self.tell(AppEvent::ComparisonProgress {
                 comparison: ticket,
@@ -168,7 +168,8 @@ impl AppState {
         });
     }
 
-    /// An error says that there is no such run.
+    /// # Errors
+    /// If the comparison has no such run.
     pub(super) fn run_arrived(
         &mut self,
         ticket: u64,
@@ -176,7 +177,7 @@ impl AppState {
         seconds: f64,
         mut report: RunReport,
     ) -> Result<(), String> {
-        report.refused = report.refused.map(|sentence| present_error(&sentence));
+        report.refused = report.refused.map(|sentence| as_sentence(&sentence));
         let result = RunResult { seconds, report };
         let Some(comparison) = self.comparison_of(ticket) else {
             return Ok(());
@@ -193,7 +194,7 @@ impl AppState {
         Ok(())
     }
 
-    /// The last word of the engine on a comparison.
+    /// The engine has finished the comparison.
     pub(super) fn compared(&mut self, ticket: u64, state: ComparisonState, error: Option<String>) {
         self.end_comparison(ticket, state, error);
         self.ended_unheard(ticket);
@@ -218,7 +219,8 @@ impl AppState {
         }
     }
 
-    /// A file name and the comparison as JSON, each run as `kept compare --json` has it; or why there is none.
+    /// A file name and the comparison as JSON, with each run as in `kept compare --json`; or the reason why there is
+    /// none.
     pub fn exported_comparison(&self) -> Result<(String, String), String> {
         let Some(comparison) = &self.comparison else {
             return Err(messages::NO_COMPARISON.to_owned());
@@ -247,7 +249,7 @@ impl AppState {
             })
     }
 
-    /// What became of saving the comparison at `path`.
+    /// Reports the result of saving the comparison at `path`.
     pub fn comparison_written(&mut self, path: &Path, error: Option<io::Error>) {
         let name = file_name(path);
         match error {

@@ -1,4 +1,4 @@
-//! A document as the desk has it, with its facts in the page's units.
+//! An open document, with its facts in the page's units.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use crate::sample;
 /// A document with its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenDocument {
-    /// Changes with every document.
+    /// Unique for every document.
     pub id: u64,
-    /// What the worker said of it; its pages are in bytes.
+    /// The worker's facts about it; its pages are in bytes.
     pub info: DocumentInfo,
     /// The text.
     pub text: Arc<str>,
@@ -21,22 +21,23 @@ pub struct OpenDocument {
     pub length: usize,
     /// Its pages, in UTF-16 units.
     pub pages: Vec<PageRange>,
-    /// The documents that it consists of, in UTF-16 units; none where it is one alone.
+    /// The documents that it consists of, in UTF-16 units; empty for a single document.
     pub parts: Vec<DocumentPart>,
-    /// The sample in the box.
+    /// The built-in sample.
     pub sample: bool,
     /// Tokens for the open model.
     pub tokens: Option<usize>,
-    /// It has more than that.
+    /// It has more tokens than `tokens`: the count was stopped.
     pub more_tokens: bool,
     /// Why the open model cannot read it at all.
     pub too_long: Option<String>,
-    /// How it is read where it is longer than the open model's context.
+    /// A sentence about streaming mode, if the document exceeds the open model's context length.
     pub streaming: Option<String>,
 }
 
 impl OpenDocument {
-    /// A document as the worker read it. Pages outside the text or inside a character are moved to its nearest boundary below.
+    /// Creates a document from the worker's facts. Page boundaries outside the text or inside a character are moved to
+    /// the nearest boundary below.
     pub fn new(id: u64, info: DocumentInfo, text: Arc<str>, sample: bool) -> Self {
         let bytes: Vec<usize> = info
             .pages
@@ -81,7 +82,7 @@ impl OpenDocument {
         }
     }
 
-    /// What the page gets.
+    /// The facts for the page.
     pub fn facts(&self) -> DocumentFacts {
         DocumentFacts {
             id: self.id,
@@ -99,20 +100,21 @@ impl OpenDocument {
             streaming: self.streaming.clone(),
             sample: self.sample,
             beyond_box: *self.text != *kept_engine::SAMPLE,
-            suggestions: match self.sample {
-                true => sample::suggestions(),
-                false => Vec::new(),
+            suggestions: if self.sample {
+                sample::suggestions()
+            } else {
+                Vec::new()
             },
         }
     }
 
-    /// The document that holds the UTF-16 unit `at`, where there are several.
+    /// The document that contains the UTF-16 unit `at`, if there are several.
     pub fn part_at(&self, at: usize) -> Option<&DocumentPart> {
         let holds = |part: &&DocumentPart| (part.start..part.end).contains(&at);
         self.parts.iter().find(holds)
     }
 
-    /// The page that holds the UTF-16 unit `at`.
+    /// The page that contains the UTF-16 unit `at`.
     pub fn page_at(&self, at: usize) -> Option<u32> {
         let after = self.pages.partition_point(|page| page.start <= at);
         let page = self.pages.get(after.checked_sub(1)?)?;

@@ -1,4 +1,4 @@
-//! The document on the desk: opening, adding, replacing, closing. What a document is: `document.rs`.
+//! The open document: opening, adding, replacing, closing. `document.rs` defines the document itself.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,19 +8,19 @@ use kept_engine::protocol::{DocumentInfo, Request};
 use super::document::OpenDocument;
 use super::{AppState, Effect, Opening, Save};
 use crate::contract::{AppEvent, NoticeKind, Place, Replacement, WorkerStatus};
-use crate::messages::{self, present_error};
+use crate::messages::{self, as_sentence};
 use crate::sample;
 
-/// Whether a file is a model, by its name.
+/// Whether a file is a model, judged by its name.
 fn is_model(path: &Path) -> bool {
     path.extension()
         .is_some_and(|e| e.eq_ignore_ascii_case("gguf"))
 }
 
-/// The ticket that means the document being opened: questions count from 1.
+/// The ticket of the document that is being opened: tickets of questions start at 1.
 const STOP_DOCUMENT: u64 = 0;
 
-/// What to show for a path: the file's name.
+/// The displayed name of a path: the file's name.
 pub fn file_name(path: &Path) -> String {
     path.file_name()
         .unwrap_or(path.as_os_str())
@@ -34,8 +34,8 @@ impl AppState {
         self.document.as_ref()
     }
 
-    /// Opens a file that the person dropped, chose or passed: a model if it is a `.gguf`, else a document. The outcome comes
-    /// as events; what was open stays until the new one is there.
+    /// Opens a file that the user dropped, chose or passed: a model if it is a `.gguf`, otherwise a document. The
+    /// outcome is sent as events; the open document remains until the new one arrives.
     pub fn open_path(&mut self, path: PathBuf) {
         if is_model(&path) {
             self.choose_model_file(path);
@@ -44,10 +44,11 @@ impl AppState {
         }
     }
 
-    /// Opens files that the person dropped together: the first as [`AppState::open_path`] does, the others beside it.
+    /// Opens files that the user dropped together: the first as [`AppState::open_path`] does; the others are added to
+    /// it.
     pub fn open_paths(&mut self, paths: Vec<PathBuf>) {
         let (models, documents): (Vec<_>, Vec<_>) = paths.into_iter().partition(|p| is_model(p));
-        // Of several models the last one is wanted.
+        // The last of several models is opened.
         if let Some(model) = models.into_iter().next_back() {
             self.choose_model_file(model);
         }
@@ -65,7 +66,7 @@ impl AppState {
             self.notice(NoticeKind::Error, Place::Document, message);
             return self.open_next(false);
         }
-        // What was asked is not thrown away for a file that slipped. Of the sample nobody minds.
+        // A file dropped by mistake must not delete a conversation. A conversation about the sample is no loss.
         let of_sample = self.document.as_ref().is_some_and(|d| d.sample);
         if self.is_busy() || (!self.turns.is_empty() && !of_sample) {
             let name = Some(file_name(&path));
@@ -75,7 +76,7 @@ impl AppState {
         self.begin_opening(path, false);
     }
 
-    /// Opens a file to be read beside what is open: questions go over all of it.
+    /// Opens a file and adds it to the open document: questions cover both.
     pub fn add_path(&mut self, path: PathBuf) {
         if is_model(&path) {
             return self.choose_model_file(path);
@@ -97,7 +98,7 @@ impl AppState {
         Ok(())
     }
 
-    /// A person's word on the file that waits, since it would take the place of a conversation.
+    /// Applies the user's decision about the file that would replace a conversation.
     pub fn replace_document(&mut self, how: Replacement) -> Result<(), String> {
         let waiting = self.replacement.take();
         self.tell(AppEvent::Replacing { name: None });
@@ -109,7 +110,8 @@ impl AppState {
         Ok(())
     }
 
-    /// Takes one of several documents away; the conversation about all of them goes with it. Why not, in one sentence.
+    /// Removes one of several documents, together with the conversation about them. Returns the reason for a refusal in
+    /// one sentence.
     pub fn remove_document(&mut self, index: usize) -> Result<(), String> {
         if self.is_busy() || self.opening.is_some() || self.removing.is_some() {
             return Err(messages::BUSY_DOCUMENTS.to_owned());
@@ -132,7 +134,7 @@ impl AppState {
 
     fn begin_opening(&mut self, path: PathBuf, adds: bool) {
         if self.worker.state == WorkerStatus::Failed {
-            // Perhaps it was the document that the engine died of: another one is worth a new start.
+            // The engine may have crashed on the previous document: a new document justifies a restart.
             self.restart_worker();
         }
         let name = file_name(&path);
@@ -145,7 +147,7 @@ impl AppState {
         self.send_opening();
     }
 
-    /// Asks the worker for the file that is to be opened, unless it still reads another one: that one is stopped first.
+    /// Requests the file from the worker. If the worker is still reading another file, that one is stopped first.
     pub(super) fn send_opening(&mut self) {
         let Some(opening) = &self.opening else { return };
         if self.worker.state != WorkerStatus::Ready {
@@ -162,9 +164,10 @@ impl AppState {
             None => {
                 let opening = opening.clone();
                 let path = opening.path.clone();
-                let request = match opening.adds {
-                    true => Request::AddDocument { path },
-                    false => Request::OpenDocument { path },
+                let request = if opening.adds {
+                    Request::AddDocument { path }
+                } else {
+                    Request::OpenDocument { path }
                 };
                 self.document_in_flight = Some(opening);
                 self.say(request, None);
@@ -172,7 +175,8 @@ impl AppState {
         }
     }
 
-    /// Whether the file the worker just answered for is still wanted. If not, the wanted one is sent.
+    /// Whether the user still waits for the file that the worker just answered for. If not, the current file is
+    /// requested.
     fn arrived_wanted(&mut self) -> bool {
         let answered = self.document_in_flight.take();
         let is_wanted = self.opening.is_some() && answered == self.opening;
@@ -185,7 +189,7 @@ impl AppState {
     pub(super) fn document_arrived(&mut self, info: DocumentInfo, text: Arc<str>) {
         if let Some(of) = self.removing.take() {
             if self.document.as_ref().is_none_or(|d| d.id != of) {
-                // Meanwhile something else was put on the desk.
+                // Another document was opened in the meantime.
                 return self.say_document();
             }
             let id = self.new_document_id();
@@ -193,7 +197,7 @@ impl AppState {
         }
         let adds = self.opening.as_ref().is_some_and(|o| o.adds);
         if !self.arrived_wanted() {
-            // The worker now holds what nobody wants; give it back what is on the desk.
+            // The worker now has a file that is no longer requested; it gets the open document again.
             self.say_document();
             return;
         }
@@ -209,7 +213,8 @@ impl AppState {
         self.open_next(true);
     }
 
-    /// The next of several files that were dropped together: beside those before it, or in their place where none could be opened.
+    /// Opens the next of several files that were dropped together. `adds`: it is added to the earlier ones; otherwise
+    /// none of them could be opened, and it becomes the document.
     fn open_next(&mut self, adds: bool) {
         match self.to_add.pop_front() {
             Some(path) if adds => self.add_path(path),
@@ -220,7 +225,7 @@ impl AppState {
 
     pub(super) fn document_failed(&mut self, message: &str, stopped: bool) {
         if self.removing.take().is_some() {
-            return self.notice(NoticeKind::Error, Place::Document, present_error(message));
+            return self.notice(NoticeKind::Error, Place::Document, as_sentence(message));
         }
         let sent = self.document_in_flight.as_ref();
         let path = sent.map(|sent| sent.path.clone()).unwrap_or_default();
@@ -231,7 +236,7 @@ impl AppState {
         self.end_opening();
         if !stopped {
             tracing::warn!(path = %path.display(), message, "a document was not opened");
-            let message = messages::document_failed(message, &path);
+            let message = as_sentence(message);
             self.notice(NoticeKind::Error, Place::Document, message);
             self.open_next(adds);
         }
@@ -243,7 +248,7 @@ impl AppState {
         }
     }
 
-    /// Opens the sample in the box.
+    /// Opens the built-in sample.
     pub fn open_sample(&mut self) {
         self.stop_opening();
         let id = self.new_document_id();
@@ -252,7 +257,7 @@ impl AppState {
         self.say_document();
     }
 
-    /// Back to the empty state: the document and its conversation are forgotten.
+    /// Closes the document and deletes its conversation.
     pub fn close_document(&mut self) {
         self.stop_opening();
         self.leave_conversation();
@@ -275,7 +280,7 @@ impl AppState {
         }
     }
 
-    /// Puts a document on the desk, in place of the one before and its conversation.
+    /// Sets the open document, in place of the previous one and its conversation.
     fn place(&mut self, document: OpenDocument) {
         if self.replacement.take().is_some() {
             self.tell(AppEvent::Replacing { name: None });
@@ -288,7 +293,8 @@ impl AppState {
         self.title();
     }
 
-    /// What is on the desk has one more document behind it: what was asked before stays, and stands where it stood.
+    /// Sets the open document after another document was appended: the conversation is kept, and its offsets remain
+    /// valid.
     fn grow(&mut self, document: OpenDocument) {
         self.leave_comparison();
         let document = Arc::new(document);
@@ -298,7 +304,7 @@ impl AppState {
         self.title();
     }
 
-    /// `context` is the model's, where the document is longer and will be read in streaming mode.
+    /// `context` is the model's context length if the document exceeds it and will be read in streaming mode.
     pub(super) fn tokens_counted(
         &mut self,
         tokens: usize,
@@ -307,7 +313,7 @@ impl AppState {
         context: Option<usize>,
     ) {
         let Some(model) = &self.model else {
-            return; // of a model that is no longer wanted
+            return; // the count is for a model that is no longer chosen
         };
         let model = model.name.clone();
         let Some(document) = &mut self.document else {
@@ -322,7 +328,7 @@ impl AppState {
         self.tell_document();
     }
 
-    /// The count was for another model.
+    /// Clears the token count, which was for another model.
     pub(super) fn forget_tokens(&mut self) {
         let Some(document) = &mut self.document else {
             return;
@@ -338,7 +344,7 @@ impl AppState {
         self.tell_document();
     }
 
-    /// Gives the worker the document on the desk.
+    /// Sends the open document to the worker.
     pub(super) fn say_document(&mut self) {
         if let Some(document) = self.document.clone() {
             self.say(

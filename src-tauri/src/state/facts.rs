@@ -1,11 +1,12 @@
-//! What the worker says of memory and answers, in the page's shapes.
+//! Converts the worker's facts about memory and answers to the page's types.
 
+use kept_engine::Note;
 use kept_engine::protocol::{AnswerFacts, MemoryNow};
 
 use crate::contract::{self, Facts, Memory, Source, Turn};
-use crate::messages::{self, present_error};
+use crate::messages;
 
-/// Memory as the page wants it.
+/// Memory in the page's form.
 pub(super) fn memory(now: &MemoryNow) -> Memory {
     Memory {
         weights: now.weights,
@@ -18,7 +19,8 @@ pub(super) fn memory(now: &MemoryNow) -> Memory {
     }
 }
 
-/// What `auto` took for a prompt of `tokens` tokens, and why, as the page shows it. `sample`: of the sample, which is never kept whole.
+/// The choice of `auto` for a prompt of `tokens` tokens, and its reason, in the page's form. `sample`: the document is
+/// the sample, which is never kept completely.
 pub(super) fn chosen_of(
     chosen: &kept_engine::Chosen,
     tokens: usize,
@@ -31,21 +33,21 @@ pub(super) fn chosen_of(
     }
 }
 
-/// What is to be said of an answer beside what was chosen and how it was read, which have places of their own.
+/// The notes on an answer, without those about the choice and the streaming mode, which the page shows elsewhere.
 fn notes(answer: &AnswerFacts) -> Vec<String> {
-    let chose = |note: &str| answer.chosen.is_some() && note.starts_with("chose ");
-    let streamed = |note: &str| answer.streamed && note.contains("in streaming mode");
-    let others = answer.notes.iter();
-    let others = others.filter(|note| !chose(note) && !streamed(note));
+    let others = (answer.notes.iter()).filter(|note| {
+        !matches!(
+            note,
+            Note::AutoChose { .. } | Note::Streaming { .. } | Note::StreamingPositions { .. }
+        )
+    });
     let rows = answer.rows_per_layer.iter().max();
     let kept = answer.vault.bytes > 0;
     let said = (answer.streamed).then(|| messages::streamed(rows.copied(), kept));
-    said.into_iter()
-        .chain(others.map(|note| present_error(note)))
-        .collect()
+    said.into_iter().chain(others.map(messages::note)).collect()
 }
 
-/// The end of a turn that was answered; `sample` as for [`chosen_of`].
+/// Completes a turn that was answered; `sample` as for [`chosen_of`].
 pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool) {
     let layers = answer.rows_per_layer.len().max(1);
     let rows = answer.rows_per_layer.iter().sum::<usize>() as f64 / layers as f64;

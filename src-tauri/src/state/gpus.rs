@@ -1,12 +1,12 @@
-//! What the engine computes on: which GPUs there are, and what the settings may say.
+//! The device of the engine: the detected GPUs, and the valid values of the setting.
 
 use kept_engine::{ComputeDevice, protocol};
 
 use super::AppState;
 use crate::contract::{AppEvent, Gpu, Gpus};
-use crate::messages::{self, present_error};
+use crate::messages::{self, as_sentence};
 
-/// Whether there can be such a device.
+/// Checks that the device name is valid.
 pub fn check_device(device: Option<&str>) -> Result<(), String> {
     match device.map(str::parse::<ComputeDevice>) {
         Some(Err(_)) => Err(messages::device(device.unwrap_or_default())),
@@ -15,7 +15,7 @@ pub fn check_device(device: Option<&str>) -> Result<(), String> {
 }
 
 impl AppState {
-    /// The GPUs that were found before the engine was started.
+    /// Stores the GPUs that were detected before the engine was started.
     pub fn gpus_found(&mut self, gpus: protocol::Gpus) {
         let gpu = |gpu: kept_engine::Gpu| Gpu {
             device: gpu.device,
@@ -25,7 +25,7 @@ impl AppState {
         };
         self.gpus = Gpus {
             gpus: gpus.gpus.into_iter().map(gpu).collect(),
-            why_none: gpus.why_none.map(|why| present_error(&why)),
+            why_none: gpus.why_none.map(|why| as_sentence(&why)),
         };
         let gpus = self.gpus.clone();
         self.tell(AppEvent::Gpus { gpus });

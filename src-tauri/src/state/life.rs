@@ -1,4 +1,4 @@
-//! The worker's life as the desk sees it: hello, death, giving up, starting anew. Nothing typed or answered is lost in any.
+//! Start, crash and restart of the worker, as the app state handles them. No typed or answered text is lost.
 
 use kept_engine::protocol::{self, Request};
 
@@ -10,8 +10,9 @@ use crate::contract::{
 use crate::messages;
 
 impl AppState {
-    /// A worker lives and has said hello: it is given the model, the document and the file that was being opened.
-    /// `generation` names this process; requests carry it, so that none meant for an earlier one reaches a later one.
+    /// A worker has started and sent its hello: it gets the model, the document and the file that was being opened.
+    /// `generation` identifies this process; requests carry it, so that no request for an earlier process reaches a
+    /// later one.
     pub fn worker_hello(&mut self, generation: u64, methods: Vec<protocol::MethodFacts>) {
         self.generation = generation;
         self.methods = methods.into_iter().map(method_facts).collect();
@@ -30,13 +31,13 @@ impl AppState {
         self.say_keeping();
     }
 
-    /// The worker is dead and about to be started anew. `what` is a sentence: how it ended.
+    /// The worker has ended and is about to be restarted. `what` is a sentence: how it ended.
     pub fn worker_died(&mut self, what: &str) {
         let was_asked = self.is_running();
         let opened = self.document_in_flight.is_some();
         let opening = self.opening.as_ref().filter(|_| opened);
         self.after_restart = match opening {
-            // The turn says it.
+            // The turn shows it.
             _ if was_asked => None,
             Some(file) => Some((
                 Place::Document,
@@ -45,13 +46,13 @@ impl AppState {
             None => Some((Place::Conversation, messages::restarted(what))),
         };
         if opened {
-            // The file may be what it died of; a person decides whether to try again.
+            // The worker may have crashed on the file; the user decides whether to try again.
             self.end_opening();
         }
         let compared = self.comparing.is_some();
-        self.bury(&messages::restarted_ask_again(what));
+        self.end_running_work(&messages::restarted_ask_again(what));
         if compared {
-            // The comparison says it.
+            // The comparison shows it.
             self.after_restart = None;
         }
         self.set_worker(
@@ -60,7 +61,7 @@ impl AppState {
         );
     }
 
-    /// There is no worker and none will be started until a person asks. `message` is a sentence.
+    /// The worker has ended and is not restarted until the user requests it. `message` is a sentence.
     pub fn worker_gone(&mut self, message: &str) {
         self.after_restart = None;
         if let Some(opening) = &self.opening {
@@ -68,28 +69,28 @@ impl AppState {
             self.notice(NoticeKind::Error, Place::Document, message);
             self.end_opening();
         }
-        self.bury(message);
+        self.end_running_work(message);
         self.set_worker(WorkerStatus::Failed, Some(message.to_owned()));
     }
 
-    /// Starts the worker anew, by a person's wish.
+    /// Restarts the worker.
     pub fn restart_worker(&mut self) {
-        self.bury(messages::RESTARTED_BY_HAND);
+        self.end_running_work(messages::RESTARTED_BY_HAND);
         self.after_restart = None;
         self.set_worker(WorkerStatus::Restarting, None);
         self.effects.push(Effect::RestartWorker);
     }
 
-    /// Ends what ran in a worker that is no more.
-    fn bury(&mut self, reason: &str) {
+    /// Ends everything that ran in a worker that has ended.
+    fn end_running_work(&mut self, reason: &str) {
         self.generation = 0;
         self.model_in_flight = None;
         self.document_in_flight = None;
         self.removing = None;
         self.clearing = None;
         for (_, waiting) in self.estimates.drain() {
-            // Nobody may be waiting any more.
-            let _ = waiting.send(Err(reason.to_owned()));
+            // The receiver may be dropped.
+            let _ = waiting.send(Err(reason.to_owned().into()));
         }
         for (_, (_, waiting)) in self.inspections.drain() {
             let _ = waiting.send(Err(reason.to_owned()));

@@ -1,4 +1,4 @@
-//! What reading and answering have to keep to in memory: how rows are stored, and what everything may take.
+//! The settings that limit memory: cache type and memory limit.
 
 use kept_engine::Limits;
 use kept_engine::kernels::CacheType;
@@ -6,7 +6,7 @@ use kept_engine::kernels::CacheType;
 use super::AppState;
 use crate::messages;
 
-/// Whether there is such a type of rows.
+/// Checks that the cache type is valid.
 pub fn check_cache(cache: Option<&str>) -> Result<(), String> {
     match cache.map(str::parse::<CacheType>) {
         Some(Err(_)) => Err(messages::cache_type(cache.unwrap_or_default())),
@@ -14,7 +14,7 @@ pub fn check_cache(cache: Option<&str>) -> Result<(), String> {
     }
 }
 
-/// The bytes of a memory limit as it was typed, read as the terminal reads its own.
+/// Parses a memory limit as typed by the user, with the rules of the terminal program.
 pub fn check_memory(typed: Option<&str>) -> Result<Option<u64>, String> {
     let Some(typed) = typed else {
         return Ok(None);
@@ -26,8 +26,8 @@ pub fn check_memory(typed: Option<&str>) -> Result<Option<u64>, String> {
 }
 
 impl AppState {
-    /// What everything may take, in bytes, if that is limited. What is no amount was refused when it was typed, or is of a newer version:
-    /// nothing is asked then, rather than without a limit.
+    /// The memory limit in bytes, if one is set. A stored value that cannot be parsed comes from a newer version; the
+    /// question is then refused rather than asked without a limit.
     pub(super) fn memory_limit(&self) -> Result<Option<u64>, String> {
         check_memory(self.settings.memory.as_deref())
     }

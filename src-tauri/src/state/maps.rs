@@ -1,4 +1,4 @@
-//! Maps of the turns: the one that fills while a question runs, and a few of earlier turns.
+//! Maps of the turns: the map that fills during a question, and a few maps of earlier turns.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -9,21 +9,21 @@ use super::{AppState, MAPS_IN_MEMORY, SharedMap};
 use crate::contract::{AppEvent, TurnState};
 use crate::messages;
 
-/// Where a map is.
+/// Location of a map.
 pub enum MapPlace {
     /// In memory.
     Here(SharedMap),
-    /// In the store; give it back by [`AppState::keep_map`].
+    /// In the store; the caller loads it and passes it to [`AppState::keep_map`].
     InStore,
 }
 
-/// The map itself. A panic while it was held leaves counts, which are always whole.
+/// Locks the map. A poisoned lock is accepted: a panic leaves counts that are always consistent.
 pub fn lock(map: &SharedMap) -> MutexGuard<'_, MapGrid> {
     map.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl AppState {
-    /// Where the map of `turn` is.
+    /// The location of the map of `turn`.
     pub fn map(&self, turn: u64) -> Result<MapPlace, String> {
         let known = self.turns.iter().find(|t| t.id == turn);
         if !known.is_some_and(|turn| turn.has_map) {
@@ -35,7 +35,8 @@ impl AppState {
         })
     }
 
-    /// Keeps a map that was loaded; the oldest goes when there are many. The one that is in use is given back.
+    /// Caches a loaded map and evicts the oldest one if there are too many. Returns the cached map, which is an earlier
+    /// one if the turn already had one.
     pub fn keep_map(&mut self, turn: u64, map: MapGrid) -> SharedMap {
         if let Some(known) = self.maps.get(&turn) {
             return known.clone();
@@ -45,7 +46,8 @@ impl AppState {
         map
     }
 
-    /// Which layers of the model the method did not cut, for the map of `turn`; see [`crate::contract::Turn::windows`].
+    /// The sliding-window layers of the model, which the method did not compress, for the map of `turn`; see
+    /// [`crate::contract::Turn::windows`].
     pub fn windows_of(&self, turn: u64) -> Vec<Option<usize>> {
         let known = self.turns.iter().find(|t| t.id == turn);
         known.map_or_else(Vec::new, |turn| turn.windows.clone())
@@ -66,7 +68,7 @@ impl AppState {
         self.map_order.clear();
     }
 
-    /// The prompt is made: `map` has no layer yet.
+    /// The prompt is tokenized: `map` has no layer yet.
     pub(super) fn map_begins(&mut self, turn: u64, map: MapGrid, windows: Vec<Option<usize>>) {
         self.remember_map(turn, Arc::new(Mutex::new(map)));
         if let Some(turn) = self.turn_mut(turn) {
@@ -111,7 +113,8 @@ impl AppState {
         });
     }
 
-    /// Nothing more comes: the map of a turn as it is to be kept, announced once more; none if no layer ever came.
+    /// The turn has ended: returns its final map for storing and announces it once more; `None` if no layer ever
+    /// arrived.
     pub(super) fn settle_map(&mut self, turn: u64) -> Option<SharedMap> {
         let map = self.maps.get(&turn)?.clone();
         if lock(&map).layers_done() == 0 {

@@ -1,8 +1,8 @@
-//! What lies on the desk: settings, models, the document, the conversation, maps, and what runs now.
+//! The app state: settings, models, the document, the conversation, maps, and the current work.
 //!
 //! A pure state machine: commands of the page and replies of the worker go in, [`Effect`]s come out. It reads no file,
-//! starts no process, holds no lock and knows no window, so every story can be told in a test. What is absent on purpose:
-//! the engine's work (kept-worker does it) and storage (`store` does it).
+//! starts no process, holds no lock and does not depend on a window, so every sequence of events can be tested.
+//! kept-worker does the engine's work, and `store` does the storage.
 
 mod asking;
 mod comparing;
@@ -29,7 +29,7 @@ use tokio::sync::oneshot;
 
 use crate::contract::{
     AppEvent, Comparison, Estimate, Gpus, Inspection, MethodFacts, ModelChoice, ModelFacts,
-    NoticeKind, Place, Settings, Snapshot, Theme, Turn, Vault, WorkerState, WorkerStatus,
+    NoticeKind, Place, Refusal, Settings, Snapshot, Theme, Turn, Vault, WorkerState, WorkerStatus,
     ordinary_zoom, usual_keeping,
 };
 use crate::library::BegunDownload;
@@ -39,26 +39,26 @@ pub use maps::{MapPlace, lock};
 pub use models::{MOST_TOKENS, check_method};
 pub use throttle::Throttle;
 
-/// A map that is being filled or was loaded; shared with whoever counts over it.
+/// A map that is being filled or was loaded; shared with the code that counts over it.
 pub type SharedMap = Arc<Mutex<MapGrid>>;
 
-/// Maps of earlier turns that stay in memory.
+/// Number of maps of earlier turns that stay in memory.
 const MAPS_IN_MEMORY: usize = 4;
 
-/// What must happen outside because of what happened on the desk. In order.
+/// A side effect of a state change. Effects are executed in order.
 pub enum Effect {
-    /// Tell the page.
+    /// Send an event to the page.
     Page(AppEvent),
-    /// Tell the worker that was alive in this generation (see [`AppState::worker_hello`]).
+    /// Send a request to the worker of this generation (see [`AppState::worker_hello`]).
     Worker {
-        /// Which process is meant; one that came later does not get it.
+        /// The process that the request is for; a later process does not get it.
         generation: u64,
-        /// What to say.
+        /// The request.
         request: Request,
         /// Bytes that follow it.
         bytes: Option<Arc<str>>,
     },
-    /// End the worker, if it lives, and start it anew.
+    /// End the worker, if it runs, and start a new one.
     RestartWorker,
     /// Write to the store.
     Save(Save),
@@ -68,26 +68,26 @@ pub enum Effect {
     Theme(Theme),
 }
 
-/// What is to be written to the store.
+/// A write to the store.
 pub enum Save {
-    /// The settings as they are now.
+    /// The current settings.
     Settings(Box<Settings>),
     /// A model file that was chosen and could be opened.
     Model(ModelEntry),
-    /// A new document, in place of the one before and its conversation.
+    /// A new document, in place of the previous one and its conversation.
     Document(Arc<OpenDocument>),
-    /// The same document with one more behind it; its conversation stays.
+    /// The document after another one was appended; its conversation is kept.
     Grown(Arc<OpenDocument>),
-    /// No document any more.
+    /// The document was closed.
     NoDocument,
     /// A turn of this document, new or changed.
     Turn {
         /// The document.
         document: u64,
-        /// The turn as it is now.
+        /// The current turn.
         turn: Box<Turn>,
     },
-    /// The conversation is empty again.
+    /// The conversation was deleted.
     NoTurns {
         /// The document.
         document: u64,
@@ -96,31 +96,31 @@ pub enum Save {
     Map {
         /// The turn.
         turn: u64,
-        /// The map; taken as it is when it is written.
+        /// The map; its contents are read when it is written.
         map: SharedMap,
     },
-    /// What is typed and not sent.
+    /// The draft question.
     Draft(String),
-    /// Whether models think in this conversation.
+    /// Whether models think before they answer, in this conversation.
     Thinking(bool),
-    /// A model that can no longer be chosen, by its id.
+    /// A model that was removed from the list, by its id.
     NoModel(String),
-    /// Downloads that are begun and not finished.
+    /// Unfinished downloads.
     Downloads(Vec<BegunDownload>),
 }
 
-/// A model that can be chosen, with its place, which the page never learns.
+/// A model that the user can choose, with its path, which the page never receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelEntry {
-    /// What the page gets.
+    /// The part for the page.
     pub choice: ModelChoice,
-    /// What the worker gets: a path, or `mini`.
+    /// The part for the worker: a path, or `mini`.
     pub path: String,
-    /// It has been opened once; one that has not is forgotten when it cannot be.
+    /// It was opened successfully before. A model that never was is removed from the list when opening fails.
     pub opened: bool,
 }
 
-/// What the worker is to open.
+/// The model that the worker should open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wanted {
     path: String,
@@ -128,7 +128,7 @@ struct Wanted {
 }
 
 impl ModelEntry {
-    /// A model's file that was chosen and not opened yet, with an id that none of `others` has.
+    /// A chosen model file that was not opened yet, with an id that is unused in `others`.
     fn file(others: &[ModelEntry], label: String, path: String) -> Self {
         let number = |entry: &ModelEntry| entry.choice.id.strip_prefix('m')?.parse::<u64>().ok();
         let highest = others.iter().filter_map(number).max().unwrap_or(0);
@@ -144,7 +144,7 @@ impl ModelEntry {
         }
     }
 
-    /// The model in the box.
+    /// The built-in model.
     pub fn mini() -> Self {
         Self {
             choice: ModelChoice {
@@ -159,7 +159,7 @@ impl ModelEntry {
     }
 }
 
-/// What an earlier start left, or nothing.
+/// The stored state of an earlier start, or the empty state.
 #[derive(Default)]
 pub struct Remembered {
     /// Settings.
@@ -168,27 +168,27 @@ pub struct Remembered {
     pub models: Vec<ModelEntry>,
     /// The last document.
     pub document: Option<OpenDocument>,
-    /// Its conversation; maps stay in the store.
+    /// Its conversation; maps remain in the store.
     pub turns: Vec<Turn>,
-    /// What was typed and not sent.
+    /// The draft question.
     pub draft: String,
-    /// Whether models that can think do so in this conversation.
+    /// Whether models with a thinking mode think before they answer, in this conversation.
     pub thinking: bool,
-    /// Downloads that were begun and not finished. Not the desk's: see `library`.
+    /// Unfinished downloads, which `library` handles.
     pub downloads: Vec<BegunDownload>,
-    /// The highest ids ever given, so that none is used twice.
+    /// The highest document id ever assigned, so that ids are unique.
     pub last_document: u64,
-    /// As `last_document`, for turns.
+    /// The highest turn id ever assigned.
     pub last_turn: u64,
-    /// Kept has been started before.
+    /// Whether Kept was started before.
     pub started_before: bool,
 }
 
 impl Remembered {
-    /// Makes the model at `path` the setting of a first start, as if it had been chosen; `name` is what to call a file whose own name
-    /// says nothing.
+    /// Makes the model at `path` the setting of a first start, as if the user had chosen it; `name` is the label for a
+    /// file without a meaningful name of its own.
     pub fn prefer(&mut self, path: &Path, name: &str) {
-        // A path that the settings cannot hold is left to the person.
+        // A path that is not valid Unicode cannot be a setting; the user has to choose a model.
         let Some(text) = path.to_str() else {
             return;
         };
@@ -214,20 +214,20 @@ impl Remembered {
     }
 }
 
-/// What runs now.
+/// The request that runs in the worker.
 struct Running {
-    /// The worker's name for it.
+    /// Its ticket in the protocol.
     ticket: u64,
-    /// The turn it answers; `None` once the conversation it belonged to is gone.
+    /// The turn it answers; `None` once its conversation was deleted.
     turn: Option<u64>,
-    /// The last progress, to show the final memory with.
+    /// The last progress, sent again with the final memory.
     progress: Option<crate::contract::Progress>,
-    /// The newest progress, if it has not been told yet.
+    /// The newest progress, if it was not sent yet.
     newest: Option<(crate::contract::Progress, crate::contract::Memory)>,
 }
 
 impl Running {
-    /// What the worker still does for nobody's turn.
+    /// A request without a turn.
     fn of_nothing(ticket: u64) -> Self {
         Self {
             ticket,
@@ -238,67 +238,67 @@ impl Running {
     }
 }
 
-/// A file on its way to being the document.
+/// A file that is being opened as the document.
 #[derive(Clone, PartialEq, Eq)]
 struct Opening {
     path: PathBuf,
     name: String,
-    /// It is read beside what is open.
+    /// It is added to the open document.
     adds: bool,
 }
 
-/// The sentence a turn gets that was running when Kept was closed.
+/// The error of a turn that was running when Kept was closed.
 pub const CLOSED_BEFORE_END: &str = "Kept was closed before this answer ended.";
 
-/// The state of the window.
+/// The state of the app.
 pub struct AppState {
     settings: Settings,
     models: Vec<ModelEntry>,
     model: Option<ModelFacts>,
     model_error: Option<String>,
-    /// What was last sent to the worker and is not yet answered.
+    /// The model that was sent to the worker and is not yet answered.
     model_in_flight: Option<Wanted>,
-    /// The last model that worked, by its id, and how it was stretched: to go back to when a new one cannot be opened.
+    /// Id and RoPE scaling of the last model that was opened: the fallback if a new one cannot be opened.
     model_before: Option<(String, Option<String>)>,
     methods: Vec<MethodFacts>,
     document: Option<Arc<OpenDocument>>,
     opening: Option<Opening>,
-    /// The worker opens a file now; what comes back may be unwanted by then.
+    /// The file that the worker is opening; the user may have chosen another one since.
     document_in_flight: Option<Opening>,
-    /// Files that are to be added after that one, in order.
+    /// Files to be added after it, in order.
     to_add: VecDeque<PathBuf>,
-    /// The worker takes one away of the documents with this id; what comes back is what is left.
+    /// Id of the document of which the worker is removing a part; the reply has the remaining parts.
     removing: Option<u64>,
     turns: Vec<Turn>,
     running: Option<Running>,
-    /// Methods and budgets beside the full cache, as far as it has come.
+    /// The comparison, with its results so far.
     comparison: Option<Comparison>,
-    /// Its ticket while it runs.
+    /// Ticket of the comparison while it runs.
     comparing: Option<u64>,
-    /// A file that waits for a person's word, since something still runs about the document it would replace.
+    /// A file that waits for the user's decision, because it would replace a conversation or running work.
     replacement: Option<PathBuf>,
-    /// Asked while the question of a conversation that is gone was still ending.
+    /// A request that waits because the question of a deleted conversation is still ending.
     held: Option<Request>,
-    estimates: HashMap<u64, oneshot::Sender<Result<Estimate, String>>>,
-    /// Models that are being looked into, with their paths.
+    estimates: HashMap<u64, oneshot::Sender<Result<Estimate, Refusal>>>,
+    /// Models that are being inspected, with their paths.
     inspections: HashMap<u64, (PathBuf, oneshot::Sender<Result<Inspection, String>>)>,
     maps: HashMap<u64, SharedMap>,
     map_order: VecDeque<u64>,
     draft: String,
-    /// Whether models that can think do so before they answer, in this conversation.
+    /// Whether models with a thinking mode think before they answer, in this conversation.
     thinking: bool,
-    /// The drag over the window: its number and its files.
+    /// The drag over the app window: its number and its count of files.
     drag: Option<(u64, usize)>,
-    /// What is kept of documents, once the worker has said so.
+    /// The vaults, once the worker has reported them.
     vault: Option<Vault>,
-    /// The GPUs there are, or why none.
+    /// The detected GPUs, or why there is none.
     gpus: Gpus,
-    /// The request to remove it all, until it is answered.
+    /// Ticket of the request to clear the vaults, until it is answered.
     clearing: Option<u64>,
     worker: WorkerState,
-    /// Of the worker that lives now; 0 while none has said hello.
+    /// Generation of the running worker; 0 before its hello.
     generation: u64,
-    /// What to tell the person once the worker is back.
+    /// A notice for the user once the worker has restarted.
     after_restart: Option<(Place, String)>,
     saves: bool,
     next_document: u64,
@@ -309,7 +309,7 @@ pub struct AppState {
 }
 
 impl AppState {
-    /// A desk with what an earlier start left on it. `saves` is false in a second window.
+    /// Creates the state from the stored state of an earlier start. `saves` is false in a second app window.
     pub fn new(remembered: Remembered, saves: bool) -> Self {
         let mut models = vec![ModelEntry::mini()];
         models.extend(remembered.models);
@@ -317,7 +317,7 @@ impl AppState {
         if !models.iter().any(|m| m.choice.id == settings.model) {
             settings.model = kept_engine::MINI.to_owned();
         }
-        // Of a method that was renamed since, or of values that are no longer allowed, nothing is kept.
+        // Parameters of a renamed method, and values that are no longer valid, are dropped.
         settings
             .parameters
             .retain(|method, values| models::check_method(method, values).is_ok());
@@ -385,12 +385,12 @@ impl AppState {
         state
     }
 
-    /// What must happen now, in order; the desk has forgotten it.
+    /// Takes the pending effects, in order.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// Everything, for a page that has just loaded.
+    /// The whole state, for a page that has just loaded.
     pub fn snapshot(&mut self) -> Snapshot {
         self.flush_text();
         Snapshot {
@@ -413,19 +413,19 @@ impl AppState {
         }
     }
 
-    /// Keeps what is typed and not sent.
+    /// Stores the draft question.
     pub fn save_draft(&mut self, text: String) {
         self.draft = text.clone();
         self.save(Save::Draft(text));
     }
 
-    /// Gives a window that is there now its title and colours.
-    pub fn dress(&mut self) {
+    /// Sends title and colours to a new app window.
+    pub fn send_title_and_theme(&mut self) {
         self.effects.push(Effect::Theme(self.settings.theme));
         self.title();
     }
 
-    /// One sentence to the person.
+    /// Sends one sentence to the user.
     pub fn notice(&mut self, kind: NoticeKind, place: Place, message: impl Into<String>) {
         self.tell(AppEvent::Notice {
             kind,
@@ -434,7 +434,8 @@ impl AppState {
         });
     }
 
-    /// Files are held over the window. The number names this drag for [`AppState::drag_is_refused`].
+    /// Files are dragged over the app window. The returned number identifies this drag for
+    /// [`AppState::drag_is_refused`].
     pub fn drag_enters(&mut self, files: usize, refusal: Option<String>) -> u64 {
         let number = self.ticket();
         self.drag = Some((number, files));
@@ -442,7 +443,7 @@ impl AppState {
         number
     }
 
-    /// A drop would be refused, as was found out meanwhile; nothing if that drag is over.
+    /// A drop would be refused, as a slower check has found; ignored if that drag has ended.
     pub fn drag_is_refused(&mut self, number: u64, refusal: &str) {
         if let Some((_, files)) = self.drag.filter(|(held, _)| *held == number) {
             let refusal = Some(refusal.to_owned());
@@ -450,7 +451,7 @@ impl AppState {
         }
     }
 
-    /// Nothing is held over the window any more.
+    /// The drag has ended.
     pub fn drag_leaves(&mut self) {
         self.drag = None;
         self.tell(AppEvent::Drag {
@@ -472,7 +473,7 @@ impl AppState {
         self.effects.push(Effect::Save(save));
     }
 
-    /// To the worker, if one lives; whatever a dead one must know is said again at its hello.
+    /// Sends a request to the worker if it runs. State that a new worker requires is sent again after its hello.
     fn say(&mut self, request: Request, bytes: Option<Arc<str>>) {
         if self.worker.state == WorkerStatus::Ready {
             self.effects.push(Effect::Worker {

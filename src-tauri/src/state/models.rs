@@ -1,4 +1,4 @@
-//! Models and settings: what can be chosen, what is open, and what happens when a choice cannot be opened.
+//! Models and settings: the choices, the open model, and the fallback if a chosen model cannot be opened.
 
 use std::path::{Path, PathBuf};
 
@@ -14,59 +14,64 @@ use super::vault::check_keeping;
 use super::{AppState, Effect, ModelEntry, Save, Wanted};
 use crate::contract::{
     AppEvent, Choice, FitLine, Inspection, ModelChoice, ModelFacts, NoticeKind, Parameters, Place,
-    Settings, WorkerStatus,
+    Refusal, RefusalCode, Settings, WorkerStatus,
 };
-use crate::messages::{self, present_error};
+use crate::messages::{self, as_sentence};
 use crate::state::documents::file_name;
 
-/// The longest answer that can be set, in tokens.
+/// Maximum setting for the longest answer, in tokens.
 pub const MOST_TOKENS: usize = 32_768;
-/// Sizes of the text that can be set, in percent.
+/// Valid text sizes, in percent.
 pub const ZOOM: std::ops::RangeInclusive<u16> = 50..=300;
 
-/// The budget as typed: empty is the default budget.
+/// Parses the budget as typed by the user: empty is the default budget.
 pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, String> {
     match budget {
         None => Ok(None),
         Some(text) => text
             .parse()
             .map(Some)
-            .map_err(|error: policies::PolicyError| present_error(&error.to_string())),
+            .map_err(|error: policies::PolicyError| as_sentence(&error.to_string())),
     }
 }
 
 /// Whether the method exists and takes these parameters.
-pub fn check_method(method: &str, parameters: &Parameters) -> Result<(), String> {
-    // What is chosen for a document has no parameters.
+pub fn check_method(method: &str, parameters: &Parameters) -> Result<(), Refusal> {
+    // `auto` has no parameters.
     if method == AUTO && parameters.is_empty() {
         return Ok(());
     }
     policies::build(method, &assigned(parameters))
         .map(drop)
-        .map_err(|error| messages::method(&error))
+        .map_err(|error| Refusal {
+            message: messages::method(&error),
+            code: (error.parameter()).map(|name| RefusalCode::Parameter {
+                name: name.to_owned(),
+            }),
+        })
 }
 
-/// Whether a choice can be had, as far as that shows without a document.
-pub fn check_choice(choice: &Choice) -> Result<(), String> {
+/// Checks a method and budget, as far as possible without a document.
+pub fn check_choice(choice: &Choice) -> Result<(), Refusal> {
     check_method(&choice.method, &choice.parameters)?;
-    parse_budget(choice.budget.as_deref()).map(drop)
+    Ok(parse_budget(choice.budget.as_deref()).map(drop)?)
 }
 
-/// Whether a context can be stretched so, as far as that shows without a model.
+/// Checks a RoPE scaling, as far as possible without a model.
 pub fn check_stretch(stretch: Option<&str>) -> Result<(), String> {
     match stretch.map(str::parse::<RopeChoice>) {
-        Some(Err(why)) => Err(present_error(&why)),
+        Some(Err(why)) => Err(as_sentence(&why)),
         _ => Ok(()),
     }
 }
 
-/// Parameters as the engine takes them.
+/// Parameters in the form of the engine's protocol.
 pub fn assigned(parameters: &Parameters) -> Vec<(String, String)> {
     parameters.clone().into_iter().collect()
 }
 
 impl AppState {
-    /// The settings as they are.
+    /// The current settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -75,40 +80,40 @@ impl AppState {
         self.models.iter().map(|m| m.choice.clone()).collect()
     }
 
-    /// Takes new settings, whole or not at all.
-    pub fn save_settings(&mut self, settings: Settings) -> Result<Settings, String> {
+    /// Applies new settings, all or none.
+    pub fn save_settings(&mut self, settings: Settings) -> Result<Settings, Refusal> {
         check_method(&settings.method, &Parameters::new())?;
         for (method, parameters) in &settings.parameters {
             check_method(method, parameters)?;
         }
         parse_budget(settings.budget.as_deref())?;
         if !(1..=MOST_TOKENS).contains(&settings.max_tokens) {
-            return Err(messages::max_tokens(settings.max_tokens, MOST_TOKENS));
+            return Err(messages::max_tokens(settings.max_tokens, MOST_TOKENS).into());
         }
         if let Some(penalty) = settings.repeat_penalty
             && !REPEAT_PENALTY.contains(&penalty)
         {
-            return Err(messages::repeat_penalty(penalty));
+            return Err(messages::repeat_penalty(penalty).into());
         }
         if !ZOOM.contains(&settings.zoom) {
-            return Err(messages::zoom(settings.zoom, &ZOOM));
+            return Err(messages::zoom(settings.zoom, &ZOOM).into());
         }
         check_keeping(&settings)?;
         check_cache(settings.cache.as_deref())?;
         check_memory(settings.memory.as_deref())?;
         check_device(settings.device.as_deref())?;
         if !self.models.iter().any(|m| m.choice.id == settings.model) {
-            return Err(messages::unknown_model(&settings.model));
+            return Err(messages::unknown_model(&settings.model).into());
         }
         let keeping = |settings: &Settings| (settings.keep.clone(), settings.keep_budget.clone());
         let keeping_changed = keeping(&settings) != keeping(&self.settings);
         let model_changed = settings.model != self.settings.model;
         if model_changed && self.is_busy() {
-            return Err(messages::BUSY_MODEL.to_owned());
+            return Err(messages::BUSY_MODEL.to_owned().into());
         }
         let device_changed = settings.device != self.settings.device;
         if device_changed && (self.is_busy() || self.opening.is_some()) {
-            return Err(messages::BUSY_DEVICE.to_owned());
+            return Err(messages::BUSY_DEVICE.to_owned().into());
         }
         if settings.theme != self.settings.theme {
             self.effects.push(Effect::Theme(settings.theme));
@@ -116,7 +121,7 @@ impl AppState {
         self.settings = settings;
         self.save(Save::Settings(Box::new(self.settings.clone())));
         if device_changed {
-            // The engine computes in one place for as long as it lives.
+            // A running engine cannot change its device.
             self.restart_worker();
         } else if model_changed {
             self.open_model();
@@ -127,13 +132,13 @@ impl AppState {
         Ok(self.settings.clone())
     }
 
-    /// Opens a model file that the person chose, dropped or passed, and makes it the setting.
+    /// Opens a model file that the user chose, dropped or passed, and makes it the setting.
     pub fn choose_model_file(&mut self, path: PathBuf) {
         self.choose(path, None, None);
     }
 
-    /// As [`AppState::choose_model_file`], for a model of the library: `label` is what to show for it, and its context is stretched as
-    /// `stretch` says. Why not, in one sentence.
+    /// As [`AppState::choose_model_file`], for a model of the library: `label` is its displayed name, and `stretch` is
+    /// the RoPE scaling of its context. Returns the reason for a refusal in one sentence.
     pub fn choose_model(
         &mut self,
         path: PathBuf,
@@ -188,7 +193,7 @@ impl AppState {
         self.tell(AppEvent::Models { models, settings });
     }
 
-    /// What to show for the chosen model.
+    /// The displayed name of the chosen model.
     pub(super) fn model_label(&self) -> String {
         let chosen = |m: &&ModelEntry| m.choice.id == self.settings.model;
         let chosen = self.models.iter().find(chosen);
@@ -202,7 +207,7 @@ impl AppState {
         self.models.iter_mut().find(|m| m.choice.id == id)
     }
 
-    /// The models that can be chosen, with their places.
+    /// The models that the user can choose, with their paths.
     pub fn models(&self) -> &[ModelEntry] {
         &self.models
     }
@@ -220,7 +225,7 @@ impl AppState {
         self.wanted().map(|wanted| wanted.path)
     }
 
-    /// A model whose file is gone can no longer be chosen.
+    /// Removes a model from the list, because its file was deleted.
     pub fn forget_model(&mut self, path: &Path) {
         let is_it = |m: &ModelEntry| Path::new(&m.path) == path;
         let Some(entry) = self.models.iter().find(|m| is_it(m)) else {
@@ -235,7 +240,7 @@ impl AppState {
         self.tell_models();
     }
 
-    /// What the model at `path` can read with the memory that is free; the receiver gets the answer.
+    /// Inspects what the model at `path` can read with the free memory; the receiver gets the result.
     pub fn inspect(
         &mut self,
         path: PathBuf,
@@ -282,7 +287,7 @@ impl AppState {
         }
     }
 
-    /// Lets models that can think do so before they answer, in this conversation.
+    /// Switches the thinking mode of models for this conversation.
     pub fn set_thinking(&mut self, thinking: bool) {
         if self.thinking != thinking {
             self.thinking = thinking;
@@ -296,13 +301,14 @@ impl AppState {
         self.set_model(None, None);
         self.forget_tokens();
         match self.worker.state {
-            // Perhaps it was the model that the engine died of: a new choice is worth a new start.
+            // The engine may have crashed on the previous model: a new choice justifies a restart.
             WorkerStatus::Failed => self.restart_worker(),
             _ => self.send_model(),
         }
     }
 
-    /// Sends the chosen model, unless the worker still opens another: then once that is answered.
+    /// Sends the chosen model to the worker. If the worker is still opening another model, this happens after its
+    /// reply.
     pub(super) fn send_model(&mut self) {
         if self.worker.state != WorkerStatus::Ready || self.model_in_flight.is_some() {
             return;
@@ -323,7 +329,7 @@ impl AppState {
         self.tell(AppEvent::Model { model, error });
     }
 
-    /// Whether the model that was just answered for is still the chosen one. If not, the chosen one is sent.
+    /// Whether the model that the worker just answered for is still the chosen one. If not, the chosen one is sent.
     fn model_wanted(&mut self) -> bool {
         let wanted = self.model_in_flight.take() == self.wanted();
         if !wanted {
@@ -363,13 +369,13 @@ impl AppState {
         let chosen = self.settings.model.clone();
         let failed = (chosen.clone(), stretch);
         let before = self.model_before.take().filter(|before| *before != failed);
-        // A file that never worked is no choice.
+        // A file that was never opened successfully is removed from the list.
         let (keep, failed) = (self.models.len(), chosen);
         self.models.retain(|m| m.opened || m.choice.id != failed);
         let removed = self.models.len() < keep;
         match before {
             Some((before, stretch)) => {
-                // How the failed one was to be stretched may be what failed.
+                // The RoPE scaling of the failed model may be the cause, so its previous one is restored, if any.
                 let of_failed = stretch.filter(|_| before == failed);
                 if let Some(entry) = self.entry_mut(&failed) {
                     entry.choice.stretch = of_failed;
@@ -409,7 +415,7 @@ fn facts(model: protocol::ModelFacts) -> ModelFacts {
         stretch: model.stretch,
         can_think: model.can_think,
         computes_on: model.computes_on,
-        why_processor: model.why_processor.map(|why| present_error(&why)),
+        why_processor: model.why_processor.map(|why| as_sentence(&why)),
     }
 }
 

@@ -1,21 +1,25 @@
-//! What the worker says, and which part of the desk hears it.
+//! Dispatches the worker's replies to the parts of the app state.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use kept_engine::protocol::{self, Failure, Reply};
-use kept_engine::{MapGrid, Phase as EnginePhase};
+use kept_engine::protocol::{self, Failure, Fault, FaultCode, Reply};
+use kept_engine::{MapGrid, Note, Phase as EnginePhase};
 
 use super::AppState;
 use super::facts::{chosen_of, memory};
 use crate::contract::{
-    self, ComparisonState, Estimate, Memory, NoticeKind, Phase, Place, TurnState, Vault,
+    self, ComparisonState, Estimate, Memory, NoticeKind, Phase, Place, Refusal, RefusalCode,
+    TurnState, Vault,
 };
-use crate::messages::present_error;
+use crate::messages::{self, as_sentence};
 
 impl AppState {
-    /// A reply of the worker, with the bytes that came with it (empty if none). [`Reply::Hello`] is not for the desk:
-    /// see [`AppState::worker_hello`]. An error says that the reply makes no sense.
+    /// Handles a reply of the worker, with the bytes that follow it (empty if none). [`Reply::Hello`] is handled by
+    /// [`AppState::worker_hello`] instead.
+    ///
+    /// # Errors
+    /// If the reply is invalid.
     pub fn worker_reply(
         &mut self,
         now: Instant,
@@ -39,7 +43,7 @@ impl AppState {
                 streams,
             } => {
                 let refusal = message.filter(|_| !fits);
-                let refusal = refusal.map(|message| present_error(&message));
+                let refusal = refusal.map(|message| as_sentence(&message));
                 let context = streams.then_some(context);
                 self.tokens_counted(tokens, at_least, refusal, context);
             }
@@ -124,38 +128,39 @@ impl AppState {
                 ticket,
                 what,
                 message,
+                code,
                 stopped,
-            } => self.failed(ticket, what, &message, stopped),
+            } => self.failed(ticket, what, &Fault { code, message }, stopped),
         }
         Ok(())
     }
 
-    fn failed(&mut self, ticket: Option<u64>, what: Failure, message: &str, stopped: bool) {
+    fn failed(&mut self, ticket: Option<u64>, what: Failure, fault: &Fault, stopped: bool) {
+        let message = fault.message.as_str();
         match (what, ticket) {
             (Failure::Model, _) => self.model_failed(message),
             (Failure::Document, _) => self.document_failed(message, stopped),
             (Failure::Inspect, Some(ticket)) => self.inspected(ticket, Err(message)),
-            (Failure::Estimate, Some(ticket)) => {
-                self.estimated(ticket, Err(present_error(message)))
-            }
+            (Failure::Estimate, Some(ticket)) => self.estimated(ticket, Err(refusal(fault))),
             (Failure::Compare, Some(ticket)) => {
-                let (state, error) = match stopped {
-                    true => (ComparisonState::Stopped, None),
-                    false => (ComparisonState::Failed, Some(present_error(message))),
+                let (state, error) = if stopped {
+                    (ComparisonState::Stopped, None)
+                } else {
+                    (ComparisonState::Failed, Some(messages::fault(fault)))
                 };
                 self.compared(ticket, state, error);
             }
-            (Failure::Ask, Some(ticket)) => self.ask_failed(ticket, message, stopped),
+            (Failure::Ask, Some(ticket)) => self.ask_failed(ticket, fault, stopped),
             (Failure::Vaults, _) => self.vault_failed(message),
             _ => {
                 tracing::warn!(?what, message, "the engine refused a request");
-                let message = present_error(message);
+                let message = as_sentence(message);
                 self.notice(NoticeKind::Error, Place::Conversation, message);
             }
         }
     }
 
-    fn estimated(&mut self, ticket: u64, estimate: Result<protocol::Estimate, String>) {
+    fn estimated(&mut self, ticket: u64, estimate: Result<protocol::Estimate, Refusal>) {
         if let Some(waiting) = self.estimates.remove(&ticket) {
             let (streams, sample) = self.how_it_is_read();
             let estimate = estimate.map(|estimate| Estimate {
@@ -163,7 +168,7 @@ impl AppState {
                     .map(|chosen| chosen_of(chosen, estimate.prompt_tokens, sample)),
                 tokens_from_vault: estimate.tokens_from_vault,
                 cache: estimate.cache.clone(),
-                note: said_besides(&estimate, streams),
+                note: notes_of(&estimate, streams),
                 prompt_tokens: estimate.prompt_tokens,
                 rows: estimate.rows,
                 memory: Memory {
@@ -182,25 +187,31 @@ impl AppState {
     }
 }
 
-/// What a person should know of an estimate: what was chosen for a memory limit, and what there is besides.
-fn said_besides(estimate: &protocol::Estimate, streams: bool) -> Option<String> {
-    let fitted = estimate.fitted.clone();
-    // Of streaming the document's own sentence says it.
-    let rest = (!streams).then(|| besides(estimate)).flatten();
-    let said: Vec<String> = (fitted.into_iter().chain(rest))
-        .map(|note| present_error(&note))
+/// The notes of an estimate in one text, without the choice of `auto` and streaming mode, which the page shows
+/// elsewhere.
+fn notes_of(estimate: &protocol::Estimate, streams: bool) -> Option<String> {
+    let shown = |note: &&Note| match note {
+        Note::AutoChose { .. } => false,
+        Note::WithinMemory(_) => true,
+        _ => !streams,
+    };
+    let notes: Vec<String> = (estimate.notes.iter().filter(shown))
+        .map(messages::note)
         .collect();
-    (!said.is_empty()).then(|| said.join(" "))
+    (!notes.is_empty()).then(|| notes.join(" "))
 }
 
-/// What is said of an estimate besides what was chosen and why.
-fn besides(estimate: &protocol::Estimate) -> Option<String> {
-    let note = estimate.note.as_deref()?;
-    let chosen = estimate.chosen.as_deref();
-    let chosen = chosen.map_or(String::new(), |c| format!("auto chooses {}", c.reason));
-    let rest = note.strip_prefix(&chosen).unwrap_or(note);
-    let rest = rest.trim_start_matches("; ");
-    (!rest.is_empty()).then(|| rest.to_owned())
+/// The reason for a refused estimate, in the page's form.
+fn refusal(fault: &Fault) -> Refusal {
+    Refusal {
+        message: messages::fault(fault),
+        code: match &fault.code {
+            FaultCode::MemoryLimit { .. } => Some(RefusalCode::MemoryLimit),
+            FaultCode::CacheType { .. } => Some(RefusalCode::CacheType),
+            FaultCode::Parameter { name } => Some(RefusalCode::Parameter { name: name.clone() }),
+            FaultCode::Other => None,
+        },
+    }
 }
 
 fn progress_of(progress: &kept_engine::Progress) -> contract::Progress {
@@ -217,7 +228,7 @@ fn progress_of(progress: &kept_engine::Progress) -> contract::Progress {
     }
 }
 
-/// `count` little-endian words.
+/// Decodes `count` little-endian u32 values.
 fn words(bytes: &[u8], count: usize) -> Result<Vec<u32>, String> {
     if bytes.len() != count * 4 {
         return Err(format!("{} bytes for {count} token ends", bytes.len()));

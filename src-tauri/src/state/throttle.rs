@@ -1,8 +1,8 @@
-//! Thinning: a channel to the page has no back-pressure, so no more is sent than a person can see.
+//! Throttling: a channel to the page has no back-pressure, so no more is sent than a user can see.
 //!
-//! Pieces of text are joined (at most about sixty messages a second), maps announced at most ten times a second, progress
-//! passed on at most twenty times a second, a growing answer saved once a second. Nothing is lost: what is held back
-//! falls due ([`Throttle::due`]) or is part of the final message.
+//! Pieces of text are joined (at most about sixty messages a second), maps are announced at most ten times a second,
+//! progress is sent at most twenty times a second, and a growing answer is saved once a second. Nothing is lost: a
+//! throttled message falls due ([`Throttle::due`]) or is part of the final message.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ const PROGRESS: Duration = Duration::from_millis(50);
 const MAP: Duration = Duration::from_millis(100);
 const SAVING: Duration = Duration::from_secs(1);
 
-/// A message that may go out only so often.
+/// Limits the rate of one kind of message.
 #[derive(Debug)]
 pub struct Gate {
     every: Duration,
@@ -28,13 +28,13 @@ impl Gate {
         }
     }
 
-    /// There is something to send. Whether it may go at once; if not, it waits.
+    /// Requests a message. Returns whether it may be sent at once; otherwise it waits.
     pub fn want(&mut self, now: Instant) -> bool {
         self.waiting = true;
         self.take(now)
     }
 
-    /// Whether something waits and may go now.
+    /// Whether a message waits and may be sent now; it then counts as sent.
     pub fn take(&mut self, now: Instant) -> bool {
         let open = self.waiting && self.due().is_none_or(|due| now >= due);
         if open {
@@ -44,12 +44,12 @@ impl Gate {
         open
     }
 
-    /// Nothing waits any more.
+    /// Drops the waiting message.
     pub fn forget(&mut self) {
         self.waiting = false;
     }
 
-    /// When the waiting message may go; `None` if none waits or it may go at once.
+    /// When the waiting message may be sent; `None` if none waits or none was sent before.
     fn due(&self) -> Option<Instant> {
         match (self.waiting, self.last) {
             (true, Some(last)) => Some(last + self.every),
@@ -58,16 +58,16 @@ impl Gate {
     }
 }
 
-/// The gates of one window.
+/// The gates of the app.
 #[derive(Debug)]
 pub struct Throttle {
     /// Pieces of the answer.
     pub text: Gate,
-    /// Pieces not sent yet.
+    /// Pieces that were not sent yet.
     pub pending: String,
-    /// The map grew.
+    /// Announcements of the map.
     pub map: Gate,
-    /// Progress; the newest replaces what waits.
+    /// Progress; the newest replaces the waiting one.
     pub progress: Gate,
     /// Progress of a comparison.
     pub comparing: Gate,
@@ -89,7 +89,7 @@ impl Default for Throttle {
 }
 
 impl Throttle {
-    /// The earliest moment at which something that waits may go.
+    /// The earliest time at which a waiting message may be sent.
     pub fn due(&self) -> Option<Instant> {
         [&self.text, &self.map, &self.progress, &self.saving]
             .into_iter()
@@ -97,7 +97,7 @@ impl Throttle {
             .min()
     }
 
-    /// Nothing waits any more: what runs has ended, and its last message says everything.
+    /// Drops all waiting messages: the work has ended, and its last message is complete.
     pub fn forget(&mut self) {
         self.pending.clear();
         for gate in [

@@ -1,16 +1,16 @@
-//! What is kept on disk of documents that were read: how the worker is told, what it says of it, and forgetting it.
+//! The vaults on disk: the setting for the worker, the worker's reports, and clearing.
 
 use kept_engine::policies::Budget;
 use kept_engine::protocol::Request;
 
 use super::AppState;
 use crate::contract::{AppEvent, NoticeKind, Place, Settings, Vault, WorkerStatus};
-use crate::messages::{self, present_error};
+use crate::messages::{self, as_sentence};
 
-/// The ways to keep what was read; the first does not.
+/// The types of vault rows; the first is no vault.
 const KINDS: [&str; 3] = ["off", "q8_0", "f16"];
 
-/// Whether documents can be kept so: the bytes that they may take, if they are limited.
+/// Checks the vault settings and returns the disk budget in bytes, if one is set.
 pub fn check_keeping(settings: &Settings) -> Result<Option<u64>, String> {
     if !KINDS.contains(&settings.keep.as_str()) {
         return Err(messages::keeping(&settings.keep));
@@ -25,10 +25,10 @@ pub fn check_keeping(settings: &Settings) -> Result<Option<u64>, String> {
 }
 
 impl AppState {
-    /// Tells the worker how documents are kept from now on.
+    /// Sends the vault settings to the worker.
     pub(super) fn say_keeping(&mut self) {
         let ticket = self.ticket();
-        // What does not hold was refused when it was typed, or is of a newer version.
+        // Invalid values were refused when the user typed them; a stored one comes from a newer version.
         let budget = check_keeping(&self.settings).unwrap_or_default();
         let kind = self.settings.keep.clone();
         self.say(
@@ -41,7 +41,7 @@ impl AppState {
         );
     }
 
-    /// Asks the worker what is kept now.
+    /// Requests the state of the vaults from the worker.
     pub(super) fn look_into_vault(&mut self) {
         let ticket = self.ticket();
         self.say(Request::Vaults { ticket }, None);
@@ -59,7 +59,7 @@ impl AppState {
     pub(super) fn vault_failed(&mut self, message: &str) {
         self.clearing = None;
         tracing::warn!(message, "the vault cannot be used");
-        self.notice(NoticeKind::Error, Place::Settings, present_error(message));
+        self.notice(NoticeKind::Error, Place::Settings, as_sentence(message));
         self.set_vault(None);
     }
 
@@ -68,7 +68,7 @@ impl AppState {
         self.tell(AppEvent::Vault { vault });
     }
 
-    /// Removes what is kept of documents, but what is in use. Why it cannot be asked for, in one sentence.
+    /// Removes all vaults that are not in use. Returns the reason for a refusal in one sentence.
     pub fn clear_vault(&mut self) -> Result<(), String> {
         match self.worker.state {
             WorkerStatus::Ready => {}

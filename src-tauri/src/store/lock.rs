@@ -1,11 +1,12 @@
-//! One writer per folder: a second process without a session bus finds the lock taken.
+//! The lock of the store's folder: one writer per folder, also without a session bus, which otherwise prevents a second
+//! process.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
 
 use super::StoreError;
 
-/// Held as long as the store is used; the system releases it however the process ends.
+/// Held while the store is in use; the operating system releases it however the process ends.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,

@@ -1,7 +1,7 @@
-//! What survives a restart: settings, chosen models, the last document with its text, its conversation, the maps, the draft.
+//! The stored state: settings, chosen models, the last document with its text, its conversation, the maps, the draft.
 //!
-//! One SQLite file, written by one task in the order in which things happened ([`Writer`]). A file that is damaged or comes
-//! from a newer Kept is moved aside, never deleted. What is absent: any decision; the desk says what is to be written.
+//! One SQLite file, written by one task in the order of the events ([`Writer`]). A file that is damaged or comes from a
+//! newer Kept is moved aside, never deleted. The app state decides what is written; this module decides nothing.
 
 mod lock;
 mod open;
@@ -16,16 +16,16 @@ pub use writer::{Writer, start_writing};
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// SQLite says so.
+    /// Error of SQLite.
     #[error("the saved conversation cannot be used: {0}")]
     Sql(#[from] sqlx::Error),
-    /// The file is from a newer Kept, or its schema was changed by something else.
+    /// The file comes from a newer Kept, or another program changed its schema.
     #[error("the saved conversation has another shape: {0}")]
     Schema(#[from] sqlx::migrate::MigrateError),
-    /// SQLite finds the file damaged.
+    /// SQLite reports the file as damaged.
     #[error("the saved conversation is damaged: {0}")]
     Damaged(String),
-    /// A value in it is not what it should be.
+    /// A stored value is invalid.
     #[error("the saved conversation holds a value that is not understood: {0}")]
     Value(String),
     /// The folder or file cannot be used.
@@ -33,20 +33,21 @@ pub enum StoreError {
     File {
         /// The folder or file.
         path: String,
-        /// What the system said.
+        /// The error of the system.
         error: std::io::Error,
     },
 }
 
 impl StoreError {
-    /// Whether the file itself is to blame, so that moving it aside helps.
+    /// Whether the error lies in the file's contents, so that moving the file aside helps.
     pub fn is_about_contents(&self) -> bool {
         match self {
             StoreError::Schema(sqlx::migrate::MigrateError::Execute(error))
             | StoreError::Schema(sqlx::migrate::MigrateError::ExecuteMigration(error, _))
             | StoreError::Sql(error) => match error {
                 sqlx::Error::Database(error) => {
-                    // SQLITE_BUSY, _LOCKED, _READONLY, _IOERR, _FULL, _CANTOPEN: the place is to blame.
+                    // SQLITE_BUSY, _LOCKED, _READONLY, _IOERR, _FULL, _CANTOPEN: errors of the location, not of the
+                    // contents.
                     let primary = error.code().and_then(|code| code.parse::<u32>().ok());
                     !matches!(
                         primary.map(|code| code & 0xff),

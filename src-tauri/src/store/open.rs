@@ -1,4 +1,4 @@
-//! Opening the file: checked, brought to today's shape, or moved aside when that cannot be.
+//! Opens the file: checks it and migrates it to the current schema, or moves it aside if that fails.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,20 +13,20 @@ use crate::state::Remembered;
 
 static MIGRATIONS: Migrator = sqlx::migrate!();
 
-/// An open store with what was in it.
+/// An open store with its loaded contents.
 pub struct Opened {
     /// The store.
     pub store: Store,
-    /// What an earlier start left.
+    /// The stored state of an earlier start.
     pub remembered: Remembered,
     /// A sentence, if the file could not be used and was moved aside.
     pub notice: Option<String>,
 }
 
-/// Opens `kept.db` in `folder`. A file that cannot be read is moved aside, and an empty store takes its place.
+/// Opens `kept.db` in `folder`. An unreadable file is moved aside and replaced by an empty store.
 ///
 /// # Errors
-/// When even an empty store cannot be made there.
+/// If not even an empty store can be created.
 pub async fn open(folder: &Path) -> Result<Opened, StoreError> {
     let path = folder.join("kept.db");
     keep_private(folder, &path)?;
@@ -54,8 +54,8 @@ pub async fn open(folder: &Path) -> Result<Opened, StoreError> {
     }
 }
 
-/// Only the person whose documents these are may read them: the folder and every file of the store, also where an earlier
-/// version or another program left wider rights. What SQLite keeps beside the file takes the file's own rights.
+/// Restricts the folder and every file of the store to their owner, even if an earlier version or another program left
+/// wider permissions. SQLite's auxiliary files inherit the permissions of the database file.
 #[cfg(unix)]
 fn keep_private(folder: &Path, path: &Path) -> Result<(), StoreError> {
     use std::fs::{OpenOptions, Permissions, set_permissions};
@@ -87,7 +87,7 @@ fn keep_private(_folder: &Path, _path: &Path) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A store that lives as long as the process.
+/// An in-memory store.
 pub async fn open_in_memory() -> Result<Opened, StoreError> {
     let options = SqliteConnectOptions::new()
         .in_memory(true)
@@ -114,7 +114,7 @@ async fn open_file(path: &Path) -> Result<(Store, Remembered), StoreError> {
         .foreign_keys(true)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Normal)
-        // What a person closes is gone from the file too.
+        // Data of a closed document must not remain in the file.
         .pragma("secure_delete", "ON")
         .busy_timeout(Duration::from_secs(5));
     let pool = SqlitePoolOptions::new()
@@ -141,7 +141,7 @@ async fn prepare(pool: SqlitePool) -> Result<(Store, Remembered), StoreError> {
     Ok((store, remembered))
 }
 
-/// Moves the file, and what SQLite keeps beside it, to a name that is free.
+/// Moves the file and SQLite's auxiliary files to an unused name.
 fn move_aside(path: &Path) -> Result<PathBuf, StoreError> {
     let seconds = SystemTime::now()
         .duration_since(UNIX_EPOCH)

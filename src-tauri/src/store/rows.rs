@@ -1,4 +1,4 @@
-//! Rows of the store to what lies on the desk, and back.
+//! Converts between the store's rows and the app state.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Store {
     pool: SqlitePool,
 }
 
-/// The most that a stored text or map may inflate to: far above any document.
+/// Maximum size of an inflated text or map: far above any document.
 const MOST_INFLATED: u64 = 4 << 30;
 
 fn deflate(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
@@ -64,12 +64,12 @@ impl Store {
         Self { pool }
     }
 
-    /// Closes the file; everything written is in it.
+    /// Closes the file after all writes.
     pub async fn close(&self) {
         self.pool.close().await;
     }
 
-    /// What an earlier start left.
+    /// Loads the state of an earlier start.
     pub async fn remembered(&self) -> Result<Remembered, StoreError> {
         let settings: Option<Settings> = self.setting("settings").await?;
         let document = self.document().await?;
@@ -143,7 +143,7 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets a model file.
+    /// Deletes a model file from the list.
     pub async fn forget_model(&self, id: &str) -> Result<(), StoreError> {
         sqlx::query("DELETE FROM model WHERE id = ?")
             .bind(id)
@@ -170,7 +170,7 @@ impl Store {
         )))
     }
 
-    /// Puts a document, or none, in place of the one before and its conversation.
+    /// Replaces the document, or removes it, together with its conversation.
     pub async fn replace_document(
         &self,
         document: Option<&OpenDocument>,
@@ -195,7 +195,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a document that has grown; its conversation stays.
+    /// Writes a document that was extended; its conversation is kept.
     pub async fn grow_document(&self, document: &OpenDocument) -> Result<(), StoreError> {
         sqlx::query("UPDATE document SET info = ?, sample = ?, text = ? WHERE id = ?")
             .bind(to_json(&document.info)?)
@@ -220,7 +220,7 @@ impl Store {
     /// Writes a turn.
     pub async fn set_turn(&self, document: u64, turn: &Turn) -> Result<(), StoreError> {
         let facts = turn.facts.as_ref().map(to_json).transpose()?;
-        // The document may have been closed while the turn was on its way here.
+        // The document may have been closed before this write.
         sqlx::query(
             "INSERT INTO turn (id, document, question, answer, state, error, method, parameters, budget, cache, memory, model, sources, facts, thinking, windows) \
              SELECT ?, id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM document WHERE id = ? \
@@ -248,7 +248,7 @@ impl Store {
         self.set("last_turn", &turn.id).await
     }
 
-    /// Forgets a conversation.
+    /// Deletes a conversation.
     pub async fn clear_turns(&self, document: u64) -> Result<(), StoreError> {
         sqlx::query("DELETE FROM turn WHERE document = ?")
             .bind(row_of_id(document)?)
@@ -257,7 +257,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes a turn's map, if the turn is still there.
+    /// Writes a turn's map, if the turn still exists.
     pub async fn set_map(&self, turn: u64, map: &[u8]) -> Result<(), StoreError> {
         sqlx::query("INSERT OR REPLACE INTO map (turn, bytes) SELECT id, ? FROM turn WHERE id = ?")
             .bind(deflate(map)?)
@@ -267,7 +267,7 @@ impl Store {
         Ok(())
     }
 
-    /// A turn's map.
+    /// Loads a turn's map.
     pub async fn map(&self, turn: u64) -> Result<Option<MapGrid>, StoreError> {
         let bytes: Option<Vec<u8>> = sqlx::query_scalar("SELECT bytes FROM map WHERE turn = ?")
             .bind(row_of_id(turn)?)

@@ -1,4 +1,5 @@
-//! The one task that writes: everything in the order in which it happened, so that a map that was just given away is found.
+//! The single writing task. It handles everything in the order of the events, so that a map is found right after it was
+//! saved.
 
 use kept_engine::MapGrid;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
@@ -15,13 +16,14 @@ enum Task {
     Close(oneshot::Sender<()>),
 }
 
-/// The way to the writing task.
+/// A handle to the writing task.
 #[derive(Clone)]
 pub struct Writer {
     tasks: UnboundedSender<Task>,
 }
 
-/// Starts the writing task. `on_error` hears one sentence when something could not be written, once until writing works again.
+/// Starts the writing task. `on_error` receives one sentence when a write fails, and none again until writing has
+/// succeeded.
 pub fn start_writing(
     store: Store,
     on_error: impl Fn(String) + Send + 'static,
@@ -32,14 +34,14 @@ pub fn start_writing(
 }
 
 impl Writer {
-    /// Writes in its turn.
+    /// Queues a write.
     pub fn save(&self, save: Save) {
         if self.tasks.send(Task::Save(save)).is_err() {
             tracing::debug!("saved after the store was closed");
         }
     }
 
-    /// A turn's map, everything before written first.
+    /// Loads a turn's map after all earlier writes.
     pub async fn map(&self, turn: u64) -> Result<Option<MapGrid>, StoreError> {
         let (answer, answered) = oneshot::channel();
         let closed = || StoreError::Value("the store is closed".to_owned());
@@ -49,11 +51,11 @@ impl Writer {
         answered.await.map_err(|_| closed())?
     }
 
-    /// Writes what is left and closes the file.
+    /// Completes all writes and closes the file.
     pub async fn close(&self) {
         let (done, closed) = oneshot::channel();
         if self.tasks.send(Task::Close(done)).is_ok() {
-            // An error means that the task is gone, and the file closed with it.
+            // An error means that the task has ended and the file is closed.
             let _ = closed.await;
         }
     }
@@ -74,7 +76,7 @@ async fn write(store: Store, mut due: UnboundedReceiver<Task>, on_error: impl Fn
                 }
             },
             Task::LoadMap(turn, answer) => {
-                // Nobody may be waiting any more.
+                // The receiver may be dropped.
                 let _ = answer.send(store.map(turn).await);
             }
             Task::Close(done) => {

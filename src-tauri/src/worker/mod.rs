@@ -1,7 +1,8 @@
-//! Supervises kept-worker: starts it, carries requests and replies, notices its death, starts it again.
+//! Supervises kept-worker: starts it, passes requests and replies, detects a crash, restarts it.
 //!
-//! It knows no document and no question: what a death means for them is decided on the desk ([`WorkerEvents`]). Three deaths
-//! within ten seconds of the start, one after another, and it gives up until a person asks.
+//! This module does not know documents or questions: the app state decides what a crash means for them
+//! ([`WorkerEvents`]). After three crashes in a row, each within ten seconds of the start, the supervisor stops
+//! restarting until the user requests it.
 
 mod process;
 mod programs;
@@ -19,62 +20,62 @@ use tokio::task::JoinHandle;
 
 pub use programs::{GPU_PROGRAM_VARIABLE, PROGRAM_VARIABLE, Programs};
 
-/// A worker that has not said hello by then is not going to.
+/// Time within which the worker must send its hello.
 const HELLO: Duration = Duration::from_secs(30);
-/// A death this soon after the start counts towards giving up.
+/// A crash this soon after the start counts towards [`MAX_EARLY_CRASHES`].
 const SOON: Duration = Duration::from_secs(10);
-/// So many of them, one after another, and it is given up.
-const PATIENCE: usize = 3;
-/// A log line of the worker is cut to so many characters when it is shown to a person.
+/// Number of consecutive early crashes after which the supervisor stops restarting.
+const MAX_EARLY_CRASHES: usize = 3;
+/// Maximum number of characters of a log line of the worker that is shown to the user.
 const LAST_WORDS: usize = 200;
 
-/// To the supervisor.
+/// A command to the supervisor.
 pub enum Order {
-    /// To the worker of this generation; dropped if another lives by then.
+    /// A request to the worker of this generation; dropped if another worker runs by then.
     Say {
-        /// As given to [`WorkerEvents::hello`].
+        /// As passed to [`WorkerEvents::hello`].
         generation: u64,
-        /// What to say.
+        /// The request.
         request: Box<Request>,
-        /// Bytes that follow.
+        /// Bytes that follow it.
         bytes: Option<Arc<str>>,
     },
-    /// End the worker, if it lives, and start it anew.
+    /// End the worker, if it runs, and start a new one.
     Restart,
-    /// End the worker for good, and say when it has ended.
+    /// End the worker for good, and send a message when it has ended.
     End(oneshot::Sender<()>),
 }
 
-/// Who hears what becomes of the worker.
+/// Receives events of the worker process.
 pub trait WorkerEvents: Send + Sync + 'static {
-    /// What it is to compute on, as in the settings; asked before every start.
+    /// The device of the settings, read before every start.
     fn device(&self) -> Option<String>;
-    /// The GPUs that were found before a start.
+    /// The GPUs that were detected before a start.
     fn gpus(&self, gpus: Gpus);
-    /// It lives; this is its first message.
+    /// The worker runs; `hello` is its first message.
     fn hello(&self, generation: u64, hello: Reply);
-    /// It says something. An error means that it makes no sense: the worker is ended.
+    /// A reply of the worker. An error means that the reply is invalid: the worker is then ended.
     fn reply(&self, reply: Reply, bytes: Vec<u8>) -> Result<(), String>;
-    /// It is dead and is being started anew. One sentence: how it ended.
+    /// The worker has ended and is being restarted. `what` is one sentence: how it ended.
     fn died(&self, what: &str);
-    /// It is dead and stays so until [`Order::Restart`]. One sentence.
-    fn gone(&self, message: &str);
+    /// The worker has ended and is not restarted until [`Order::Restart`]. `message` is one sentence.
+    fn gave_up(&self, message: &str);
 }
 
-/// How one life of the worker ended.
+/// How one run of the worker ended.
 enum End {
-    /// By itself or from outside; a sentence.
+    /// By itself or killed from outside; a sentence.
     Died(String),
-    /// A person wanted a new one.
+    /// The user requested a restart.
     Restart,
-    /// Nobody is left to give orders, or the last one was to end.
+    /// All senders of orders are dropped, or the last order was to end.
     Closed(Option<oneshot::Sender<()>>),
 }
 
-/// So long a worker may take to end by itself once its input has.
+/// Time that a worker has to exit after its input is closed.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Supervises the worker until nobody is left to give orders.
+/// Supervises the worker until all senders of orders are dropped.
 pub async fn supervise(
     programs: Programs,
     mut orders: UnboundedReceiver<Order>,
@@ -89,11 +90,11 @@ pub async fn supervise(
         let start = programs.start(worker_events.device().as_deref(), &gpus);
         worker_events.gpus(gpus);
         let end = match process::start(&start) {
-            Ok(child) => live(child, generation, &mut orders, &*worker_events).await,
+            Ok(child) => run_worker(child, generation, &mut orders, &*worker_events).await,
             Err(error) => {
                 tracing::error!(program = %start.program.display(), %error, "the engine cannot be started");
                 let variable = start.variable(&programs);
-                worker_events.gone(&process::cannot_start(&start.program, variable, &error));
+                worker_events.gave_up(&process::cannot_start(&start.program, variable, &error));
                 wait_for_restart(&mut orders).await
             }
         };
@@ -102,15 +103,16 @@ pub async fn supervise(
             End::Restart => soon = 0,
             End::Died(what) => {
                 tracing::warn!(what, "the engine is dead");
-                soon = match started.elapsed() < SOON {
-                    true => soon + 1,
-                    false => 0,
+                soon = if started.elapsed() < SOON {
+                    soon + 1
+                } else {
+                    0
                 };
-                if soon < PATIENCE {
+                if soon < MAX_EARLY_CRASHES {
                     worker_events.died(&what);
                     continue;
                 }
-                worker_events.gone(&format!(
+                worker_events.gave_up(&format!(
                     "{what} That was the third time in a row, so it was not started again: choose another model or document, or start it again."
                 ));
                 if let End::Closed(told) = wait_for_restart(&mut orders).await {
@@ -122,28 +124,28 @@ pub async fn supervise(
     }
 }
 
-/// Says that the worker has ended, if somebody waits for it.
+/// Reports that the worker has ended, if requested.
 fn ended(told: Option<oneshot::Sender<()>>) {
     if let Some(told) = told {
-        // Whoever waited may have lost patience.
+        // The receiver may have timed out.
         let _ = told.send(());
     }
 }
 
-/// Waits until a person wants the worker back, or nobody is left.
+/// Waits until the user requests a restart, or all senders of orders are dropped.
 async fn wait_for_restart(orders: &mut UnboundedReceiver<Order>) -> End {
     loop {
         match orders.recv().await {
             Some(Order::Restart) => return End::Restart,
-            Some(Order::Say { .. }) => {} // for one that is dead
+            Some(Order::Say { .. }) => {} // for a worker that has ended
             Some(Order::End(told)) => return End::Closed(Some(told)),
             None => return End::Closed(None),
         }
     }
 }
 
-/// One life of the worker.
-async fn live(
+/// One run of the worker.
+async fn run_worker(
     mut child: Child,
     generation: u64,
     orders: &mut UnboundedReceiver<Order>,
@@ -166,20 +168,24 @@ async fn live(
     match end {
         Some(end) => {
             if let End::Closed(_) | End::Restart = end {
-                // Its input ends here, and so should it, with nothing half-written; one that was halted does not hear of it.
+                // Closing the input makes the worker exit without incomplete writes; a suspended process does not
+                // notice.
                 let _ = writer.await;
                 let _ = tokio::time::timeout(GRACE, child.wait()).await;
             }
             end_child(&mut child).await;
             end
         }
-        // Its output has ended: so has it, or it is about to.
+        // The output is closed: the worker has exited, or is about to.
         None => {
             let status = match tokio::time::timeout(Duration::from_secs(5), child.wait()).await {
                 Ok(status) => status,
                 Err(_) => {
                     end_child(&mut child).await;
-                    return End::Died("The engine fell silent and was ended.".to_owned());
+                    return End::Died(
+                        "The engine closed its output but did not exit, so it was ended."
+                            .to_owned(),
+                    );
                 }
             };
             let last_words = last_words(log).await;
@@ -191,7 +197,7 @@ async fn live(
     }
 }
 
-/// Carries orders and replies until something ends it; `None` when the worker's output has ended.
+/// Passes orders and replies until the run ends; `None` if the worker's output is closed.
 async fn converse(
     generation: u64,
     orders: &mut UnboundedReceiver<Order>,
@@ -225,7 +231,7 @@ async fn converse(
                 Some(Order::End(told)) => return Some(End::Closed(Some(told))),
                 Some(Order::Restart) => return Some(End::Restart),
                 Some(Order::Say { generation: meant, request, bytes }) if meant == generation => {
-                    // A writer that is gone means a worker that is gone, which its output tells.
+                    // A failure means that the worker has ended, which its closed output reports.
                     let _ = say.send((*request, bytes));
                 }
                 Some(Order::Say { .. }) => {}
@@ -274,7 +280,7 @@ async fn write(mut stdin: ChildStdin, mut said: UnboundedReceiver<(Request, Opti
             }
         };
         if let Err(error) = written {
-            // The worker is going; its output says how.
+            // The worker is ending; its closed output reports how.
             tracing::debug!(%error, "the pipe to the engine is closed");
             return;
         }
@@ -295,7 +301,7 @@ async fn write_all(
     stdin.flush().await
 }
 
-/// Passes the worker's log on, line by line, and gives the last line back.
+/// Forwards the worker's log line by line, and returns the last line.
 async fn log(mut stderr: BufReader<tokio::process::ChildStderr>) -> Option<String> {
     let mut last = None;
     let mut line = Vec::new();
@@ -311,7 +317,7 @@ async fn log(mut stderr: BufReader<tokio::process::ChildStderr>) -> Option<Strin
     last
 }
 
-/// A line of the worker's log at the level it has there; one without a level (a bug, a loader's complaint) is a warning.
+/// Logs a line of the worker's log at its own level; a line without a level (a bug, a loader's complaint) is a warning.
 fn pass_on(line: &str) {
     let mut words = line.splitn(2, char::is_whitespace);
     let (_time, rest) = (words.next(), words.next().unwrap_or("").trim_start());
@@ -327,7 +333,7 @@ fn pass_on(line: &str) {
 }
 
 async fn last_words(log: JoinHandle<Option<String>>) -> Option<String> {
-    // A process it started may hold its standard error open; the words are not worth a wait.
+    // A child process of the worker may hold stderr open, so the wait is limited.
     let line = tokio::time::timeout(Duration::from_secs(1), log).await;
     let line = line.ok()?.ok()??;
     Some(line.chars().take(LAST_WORDS).collect())

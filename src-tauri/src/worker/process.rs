@@ -1,18 +1,18 @@
-//! The worker's process: starting it, and saying in plain words how it ended.
+//! The worker's process: starts it, and describes in one sentence how it ended.
 
 use std::io;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 
-use kept_engine::kernels::REFUSED;
+use kept_engine::kernels::OUT_OF_MEMORY;
 use tokio::process::{Child, Command};
 
 use super::programs::Start;
 
-/// The code with which it ends after a GPU failed it (`kept-worker/main.rs`).
+/// The exit code of the worker after a GPU error (`kept-worker/main.rs`).
 const GPU_LOST: i32 = 71;
 
-/// Starts it. It ends when its standard input does, and at the latest when the handle is dropped.
+/// Starts the worker. It ends when its stdin is closed, and at the latest when the handle is dropped.
 pub fn start(start: &Start) -> io::Result<Child> {
     Command::new(&start.program)
         .args(&start.arguments)
@@ -23,7 +23,8 @@ pub fn start(start: &Start) -> io::Result<Child> {
         .spawn()
 }
 
-/// Why it cannot be started, in one sentence that names the program and the `variable` that can name another.
+/// Why the worker cannot be started, in one sentence that names the program and the environment variable `variable`
+/// that can name another program.
 pub fn cannot_start(program: &Path, variable: &str, error: &io::Error) -> String {
     let why = match error.kind() {
         io::ErrorKind::NotFound => "there is no such file".to_owned(),
@@ -39,12 +40,12 @@ pub fn cannot_start(program: &Path, variable: &str, error: &io::Error) -> String
     )
 }
 
-/// How it ended, one sentence. `last_words` is the last line of its log.
+/// How the worker ended, in one sentence. `last_words` is the last line of its log.
 pub fn ending(status: ExitStatus, last_words: Option<&str>) -> String {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
         return match signal {
-            9 => "The engine was ended by the system (signal 9), perhaps for memory.".to_owned(),
+            9 => "The engine was ended by the system (signal 9), probably because memory ran out.".to_owned(),
             1 | 2 | 15 => format!("The engine was ended from outside (signal {signal})."),
             4 => "The engine used an instruction this processor does not have (signal 4); set KEPT_SIMD=scalar.".to_owned(),
             7 => "The engine lost a file it was reading, perhaps on a removed disk (signal 7).".to_owned(),
@@ -54,13 +55,13 @@ pub fn ending(status: ExitStatus, last_words: Option<&str>) -> String {
     if status.code() == Some(GPU_LOST) {
         return "The GPU failed, and the engine that used it was ended.".to_owned();
     }
+    if status.code() == Some(OUT_OF_MEMORY) {
+        return "The engine was refused more memory by the system and ended: close other programs, choose a smaller budget, or set a memory limit in Settings.".to_owned();
+    }
     let code = status
         .code()
         .map_or("without a code".to_owned(), |code| format!("code {code}"));
     match last_words.filter(|_| !status.success()) {
-        Some(words) if words.contains(REFUSED) => {
-            "The engine was refused more memory by the system and ended: close other programs, choose a smaller budget, or set a memory limit in Settings.".to_owned()
-        }
         Some(words) => format!("The engine ended on its own ({code}: {words})."),
         None => format!("The engine ended on its own ({code})."),
     }
@@ -74,14 +75,13 @@ mod tests {
 
     #[test]
     fn a_window_knows_no_flags_where_memory_was_refused() {
-        let status = ExitStatus::from_raw(1 << 8);
-        let words = format!("error: {REFUSED} 6 more bytes of memory; set a smaller --budget");
-        let said = ending(status, Some(&words));
+        let said = ending(ExitStatus::from_raw(OUT_OF_MEMORY << 8), Some("error: ..."));
         assert!(
             said.contains("refused more memory") && said.contains("in Settings"),
             "{said}"
         );
         assert!(!said.contains("--"), "{said}");
+        let status = ExitStatus::from_raw(1 << 8);
         assert!(ending(status, Some("another word")).contains("code 1: another word"));
     }
 }

@@ -1,5 +1,5 @@
-//! The programs that the engine's process can be: the plain one, and one for GPUs beside it. Which of them is started, with
-//! which words, and asking the second which GPUs there are.
+//! The worker programs: the plain one, and one for GPUs in the same folder. Decides which one is started with which
+//! arguments, and queries the GPU program for the GPUs of this computer.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -10,22 +10,22 @@ use tokio::process::Command;
 
 use super::process::cannot_start;
 
-/// The variable that names another program.
+/// The environment variable that names another worker program.
 pub const PROGRAM_VARIABLE: &str = "KEPT_WORKER";
-/// The variable that names another program for GPUs.
+/// The environment variable that names another worker program for GPUs.
 pub const GPU_PROGRAM_VARIABLE: &str = "KEPT_WORKER_CUDA";
-/// A driver that has not answered by then is not going to.
+/// Time limit for the GPU driver to answer.
 const LOOKING: Duration = Duration::from_secs(10);
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Clone)]
 pub struct Programs {
     plain: PathBuf,
-    /// `None` where there is none: then there is no way to a GPU.
+    /// `None` if there is no program for GPUs: no GPU can be used then.
     gpu: Option<PathBuf>,
 }
 
-/// A program and its words.
+/// A program and its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
     /// The program.
@@ -35,7 +35,7 @@ pub struct Start {
 }
 
 impl Programs {
-    /// Those beside this program, or what the variables name.
+    /// The programs in the folder of this program, or those named by the environment variables.
     pub fn here() -> Self {
         let beside = |name: &str| {
             let name = format!("{name}{}", std::env::consts::EXE_SUFFIX);
@@ -52,17 +52,17 @@ impl Programs {
         }
     }
 
-    /// `plain`, and `gpu` for GPUs.
+    /// Creates it from the program `plain` and the program `gpu` for GPUs.
     pub fn new(plain: PathBuf, gpu: Option<PathBuf>) -> Self {
         Self { plain, gpu }
     }
 
-    /// What to start where `device` is wanted (as in the settings) and `gpus` were found.
+    /// The program to start for `device` (as in the settings) and the detected `gpus`.
     pub fn start(&self, device: Option<&str>, gpus: &Gpus) -> Start {
         let (program, device) = match (device, &self.gpu) {
             (None, Some(gpu)) if !gpus.gpus.is_empty() => (gpu, Some("auto")),
             (None | Some("cpu"), _) => (&self.plain, None),
-            // A GPU that is not there, or that nothing could use, is refused by the engine: nothing else is taken for it.
+            // The engine refuses a missing or unusable GPU; no other device is substituted.
             (Some(named), gpu) => (gpu.as_ref().unwrap_or(&self.plain), Some(named)),
         };
         let words = device.map(|device| ["--device".to_owned(), device.to_owned()]);
@@ -72,10 +72,10 @@ impl Programs {
         }
     }
 
-    /// The GPUs that there are now, or why there is none.
+    /// Detects the GPUs, or the reason why there is none.
     pub async fn look(&self) -> Gpus {
         let Some(program) = &self.gpu else {
-            return none("this Kept has no engine for GPUs (kept-worker-cuda) beside it");
+            return none("this build of Kept has no engine for GPUs (kept-worker-cuda)");
         };
         let asked = Command::new(program)
             .arg("--gpus")
@@ -94,7 +94,7 @@ impl Programs {
     }
 }
 
-/// The plain program alone.
+/// Only the plain program.
 impl From<PathBuf> for Programs {
     fn from(plain: PathBuf) -> Self {
         Self::new(plain, None)
@@ -109,11 +109,12 @@ fn none(why: &str) -> Gpus {
 }
 
 impl Start {
-    /// The variable that names another program in the place of this one.
+    /// The environment variable that names another program in place of this one.
     pub fn variable(&self, programs: &Programs) -> &'static str {
-        match programs.gpu.as_ref() == Some(&self.program) {
-            true => GPU_PROGRAM_VARIABLE,
-            false => PROGRAM_VARIABLE,
+        if programs.gpu.as_ref() == Some(&self.program) {
+            GPU_PROGRAM_VARIABLE
+        } else {
+            PROGRAM_VARIABLE
         }
     }
 }
@@ -153,7 +154,7 @@ mod tests {
                 "gpu",
                 &["--device", "cuda:0"],
             ),
-            // Refused there in a sentence, not silently another device.
+            // The engine refuses the GPU with a sentence; no other device is substituted silently.
             (&both, Some("cuda:0"), &none, "gpu", &["--device", "cuda:0"]),
             (
                 &plain,

@@ -1,15 +1,15 @@
-//! Frames of the worker's standard output, read without blocking. What they mean is `state`'s business.
+//! Reads frames from the worker's stdout without blocking. `state` interprets them.
 
 use kept_engine::protocol::{Frame, HEADER_BYTES, Kind, ProtocolError, Reply, parse_header};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// A reply with the bytes that came with it (empty if none).
+/// A reply with the bytes that follow it (empty if none).
 pub type WithBytes = (Reply, Vec<u8>);
 
-/// The next reply, or `None` where the stream ends between two.
+/// Reads the next reply; `None` if the stream ends between two replies.
 ///
 /// # Errors
-/// [`ProtocolError`] for anything that is no reply; nothing after it can be trusted.
+/// [`ProtocolError`] for anything but a reply; the rest of the stream is then unreliable.
 pub async fn read_reply(
     from: &mut (impl AsyncRead + Unpin),
 ) -> Result<Option<WithBytes>, ProtocolError> {
@@ -17,12 +17,13 @@ pub async fn read_reply(
         return Ok(None);
     };
     let reply: Reply = frame.message()?;
-    let bytes = match reply.has_bytes() {
-        false => Vec::new(),
-        true => match read_frame(from).await? {
+    let bytes = if reply.has_bytes() {
+        match read_frame(from).await? {
             Some(frame) => frame.into_bytes()?,
             None => return Err(ProtocolError::Cut { have: 0, need: 1 }),
-        },
+        }
+    } else {
+        Vec::new()
     };
     Ok(Some((reply, bytes)))
 }
@@ -43,14 +44,15 @@ async fn read_frame(from: &mut (impl AsyncRead + Unpin)) -> Result<Option<Frame>
         }
     }
     let (need, kind): (usize, Kind) = parse_header(&head)?;
-    // Grows as bytes come: a false length takes no memory.
+    // The buffer grows with the bytes that arrive, so that a false length allocates no memory.
     let mut payload = Vec::new();
     from.take(need as u64).read_to_end(&mut payload).await?;
-    match payload.len() == need {
-        true => Ok(Some(Frame { kind, payload })),
-        false => Err(ProtocolError::Cut {
+    if payload.len() == need {
+        Ok(Some(Frame { kind, payload }))
+    } else {
+        Err(ProtocolError::Cut {
             have: payload.len(),
             need,
-        }),
+        })
     }
 }

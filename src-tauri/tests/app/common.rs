@@ -1,4 +1,4 @@
-//! A window without Tauri: the desk, a real store, a real worker, and a page that remembers what it heard.
+//! The app without Tauri: the app state, a real store, a real worker, and a page that records its events.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -10,10 +10,10 @@ use kept_app::store;
 use kept_engine::models::testing::TinyLlama;
 use tempfile::TempDir;
 
-/// Long enough for a loaded machine; nothing waits this long that works.
+/// Time limit: long enough for a loaded machine; a test that works never waits this long.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// The real worker's program, beside this test's target folder.
+/// The real worker program, in the target folder of this test.
 pub fn kept_worker() -> PathBuf {
     let this = std::env::current_exe().expect("the path of this test");
     let folder = this.ancestors().nth(2).expect("target/<profile>/deps");
@@ -26,7 +26,7 @@ pub fn kept_worker() -> PathBuf {
     program
 }
 
-/// A window under test, with its files.
+/// An app under test, with its files.
 pub struct Window {
     pub effects: Arc<Effects>,
     pub heard: Arc<Mutex<Vec<AppEvent>>>,
@@ -34,14 +34,14 @@ pub struct Window {
 }
 
 impl Window {
-    /// With the real worker.
+    /// Opens the app with the real worker.
     pub async fn open() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let program = noting_its_id(folder.path(), &kept_worker());
         Self::with(folder, program).await
     }
 
-    /// With any program as the worker.
+    /// Opens the app with any program as the worker.
     pub async fn with(folder: TempDir, program: PathBuf) -> Self {
         let opened = store::open(folder.path()).await.expect("a store");
         let lock = store::lock(folder.path()).expect("a lock");
@@ -62,7 +62,7 @@ impl Window {
         self.effects.with(|state| state.snapshot())
     }
 
-    /// Waits until the window is as wanted.
+    /// Waits until the snapshot satisfies `wanted`.
     pub async fn until(&self, what: &str, wanted: impl Fn(&Snapshot) -> bool) -> Snapshot {
         let started = Instant::now();
         loop {
@@ -81,7 +81,7 @@ impl Window {
         }
     }
 
-    /// Waits until the page has heard something.
+    /// Waits until the page has received an event that satisfies `wanted`.
     pub async fn until_heard(&self, what: &str, wanted: impl Fn(&AppEvent) -> bool) {
         let started = Instant::now();
         while !self.heard.lock().expect("whole").iter().any(&wanted) {
@@ -115,7 +115,7 @@ impl Window {
         ids.lines().map(str::to_owned).collect()
     }
 
-    /// kill -9 to the newest worker.
+    /// Sends SIGKILL to the newest worker.
     pub fn kill(&self) {
         let id = self.workers().pop().expect("a worker");
         let killed = std::process::Command::new("kill")
@@ -124,7 +124,7 @@ impl Window {
         assert!(killed.expect("kill runs").success(), "worker {id}");
     }
 
-    /// Opens a document of the test's own.
+    /// Writes a document and opens it.
     pub async fn open_text(&self, name: &str, text: &str) {
         let path = self.folder.path().join(name);
         std::fs::write(&path, text).expect("written");
@@ -135,7 +135,7 @@ impl Window {
         .await;
     }
 
-    /// Opens a random model that takes its time.
+    /// Opens a slow model with random weights.
     pub async fn open_slow_model(&self) {
         let path = self.folder.path().join("slow.gguf");
         let model = TinyLlama {
@@ -159,14 +159,14 @@ impl Window {
         self.until_ready().await;
     }
 
-    /// Closes the window as a person does: what is left is saved.
+    /// Closes the app as a user does: all pending writes are completed.
     pub async fn close(self) -> TempDir {
         self.effects.close().await;
         self.folder
     }
 }
 
-/// A program that writes down its process id and becomes `program`.
+/// A script that records its process id and then executes `program`.
 fn noting_its_id(folder: &Path, program: &Path) -> PathBuf {
     script(
         folder,
@@ -178,7 +178,7 @@ fn noting_its_id(folder: &Path, program: &Path) -> PathBuf {
     )
 }
 
-/// A shell script that can be run.
+/// An executable shell script.
 pub fn script(folder: &Path, lines: &str) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let path = folder.join("worker.sh");

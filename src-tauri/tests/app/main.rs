@@ -1,4 +1,4 @@
-//! The store, the protocol with the page and the supervision of the worker.
+//! Tests of the store, the protocol with the page and the supervision of the worker.
 
 mod common;
 mod contract;

@@ -1,4 +1,4 @@
-//! What survives a restart, in real SQLite files: everything, or, where the file is unusable, the window.
+//! State that survives a restart, in real SQLite files; if a file is unusable, the app still starts.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -210,7 +210,7 @@ async fn a_document_that_grows_keeps_its_conversation() {
             Save::Document(Arc::new(document(1))),
             save_turn(1, &turn(1, TurnState::Done)),
             Save::Grown(Arc::new(grown.clone())),
-            // One that was closed meanwhile does not come back.
+            // A document that was closed in the meantime is not restored.
             Save::Grown(Arc::new(document(9))),
         ],
     )
@@ -234,7 +234,7 @@ async fn a_new_document_or_none_takes_everything_of_the_old_one_with_it() {
                 map: shared(map()),
             },
             Save::Document(Arc::new(document(2))),
-            // Late words of the old conversation.
+            // Late writes of the old conversation.
             save_turn(1, &turn(1, TurnState::Done)),
             Save::Map {
                 turn: 1,
@@ -307,7 +307,7 @@ async fn a_killed_program_leaves_the_answer_so_far_and_says_so() {
         .set("settings", &state::default_settings())
         .await
         .expect("written");
-    // Not closed: as after kill -9. The write-ahead log is read at the next start.
+    // The store is not closed, as after SIGKILL. The write-ahead log is read at the next start.
     let copy = tempfile::tempdir().expect("a folder");
     for file in std::fs::read_dir(folder.path()).expect("lists") {
         let file = file.expect("an entry");
@@ -328,7 +328,7 @@ async fn a_killed_program_leaves_the_answer_so_far_and_says_so() {
     );
 }
 
-/// After a start on an unusable file: an empty desk, a sentence, and the old file aside, as it was.
+/// Checks a start with an unusable file: an empty state, a sentence, and the old file moved aside unchanged.
 async fn starts_empty_with_a_sentence(folder: &Path, old: &[u8]) {
     let opened = store::open(folder).await.expect("opens all the same");
     let notice = opened.notice.expect("a sentence");
@@ -357,7 +357,7 @@ async fn a_damaged_file_is_moved_aside() {
     std::fs::write(folder.path().join("kept.db"), &garbage).expect("written");
     starts_empty_with_a_sentence(folder.path(), &garbage).await;
 
-    // A file that was good once, with its pages overwritten.
+    // A formerly valid file with overwritten pages.
     let folder = tempfile::tempdir().expect("a folder");
     let mut long = turn(1, TurnState::Done);
     long.answer = "word ".repeat(20_000);

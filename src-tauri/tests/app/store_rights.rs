@@ -1,4 +1,4 @@
-//! Who may read what is saved: its owner alone.
+//! Access rights of the stored files: only their owner may read them.
 #![cfg(unix)]
 
 use std::os::unix::fs::PermissionsExt;

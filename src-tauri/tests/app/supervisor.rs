@@ -1,4 +1,5 @@
-//! The real worker, killed and replaced: the window says what happened, starts it again, and nothing typed or answered is lost.
+//! The real worker, killed and replaced: the app reports the crash and restarts the worker, and no typed or answered
+//! text is lost.
 
 #![cfg(unix)]
 
@@ -6,8 +7,7 @@ use crate::common::{Window, prose, script};
 use kept_app::contract::{AppEvent, Choice, Phase, TurnState, WorkerStatus};
 use kept_app::state::MapPlace;
 
-const KILLED: &str =
-    "The engine was ended by the system (signal 9), perhaps for memory. It has been restarted";
+const KILLED: &str = "The engine was ended by the system (signal 9), probably because memory ran out. It has been restarted";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_sample_is_answered_and_survives_a_restart_with_its_map() {
@@ -172,7 +172,7 @@ async fn killed_while_answering() {
     assert!(window.effects.map(id).await.is_ok());
     window.until_ready().await;
 
-    // And the same while it is stopped by the person: the text so far stands.
+    // The same during a stop by the user: the text so far remains.
     window.ask("Why?");
     window
         .until("some of the answer", |s| s.turns[1].answer.len() > 20)
@@ -185,7 +185,7 @@ async fn killed_while_answering() {
     assert!(stopped.turns[1].facts.is_some());
 }
 
-/// One that was halted does not hear that its input has ended.
+/// A suspended worker does not notice that its input is closed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_halted_worker_ends_with_the_window() {
     let window = Window::open().await;
@@ -197,7 +197,7 @@ async fn a_halted_worker_ends_with_the_window() {
         .status();
     assert!(halted.expect("kill runs").success());
     window.close().await;
-    // Where there is no such folder of processes, that it closes at all has to do.
+    // Without a /proc folder, the test only checks that closing succeeds.
     assert!(!process.exists(), "it is still there");
 }
 
@@ -226,7 +226,7 @@ async fn a_missing_worker_is_named_and_can_be_mended() {
         "its name, not its folder: {message}"
     );
     assert!(message.contains("no such file"), "{message}");
-    // Not allowed to run is named too.
+    // A program without execute permission is named as well.
     std::fs::write(&program, "").expect("written");
     window.heard.lock().expect("whole").clear();
     window.effects.with(|state| state.restart_worker());

@@ -1,5 +1,5 @@
-//! The other end of a drag, for the tests of the window: a small window full of files, to be dragged by a real mouse.
-//! `drag-source X Y PATH...`. Says `ready` when it can be dragged from and `ended` after each drag; ends with its input.
+//! Drag source for the window tests: a small window that offers files to a real mouse drag.
+//! `drag-source X Y PATH...` prints `ready` when a drag can start and `ended` after each drag; exits when stdin closes.
 
 #[cfg(target_os = "linux")]
 fn main() {
@@ -39,7 +39,7 @@ mod linux {
             })
             .collect();
         gtk::init().expect("a display");
-        // No window manager is asked: nothing else would put a window where it is wanted.
+        // A popup bypasses the window manager, which could place the window elsewhere.
         let window = gtk::Window::new(gtk::WindowType::Popup);
         window.set_default_size(SIDE, SIDE);
         window.move_(x, y);
@@ -51,12 +51,12 @@ mod linux {
         });
         window.connect_drag_end(|_, _| println!("ended"));
         window.connect_map_event(|_, _| {
-            // After this event, and what it draws, the window is there for the mouse too.
+            // Once the idle callback after this event runs, the window is drawn and accepts mouse events.
             gtk::glib::idle_add_local_once(|| println!("ready"));
             gtk::glib::Propagation::Proceed
         });
         std::thread::spawn(|| {
-            // The test is gone when its end of the pipe is.
+            // The pipe closes when the test ends.
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
             std::process::exit(0);
         });

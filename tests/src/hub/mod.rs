@@ -1,7 +1,7 @@
-//! A hub on this computer: what the real one answers, over real connections, with faults that can be switched on.
+//! A local model hub: the real hub's replies over real connections, with faults that a test can switch on.
 //!
-//! Two servers on two ports, as the real hub has two origins: the hub itself (lists, heads, redirects) and its storage (bytes). Every
-//! request is noted, so that a test can say what was asked for, from which byte, and with which token.
+//! Two servers on two ports, as the real hub has two origins: the hub itself (lists, heads, redirects) and its storage
+//! (bytes). Every request is recorded, so that a test can check the target, the first byte and the token.
 
 pub mod pulling;
 mod serving;
@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use self::serving::listen;
 use crate::terminal::program;
 
-/// Which of the two servers.
+/// One of the two servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// Lists, heads, redirects.
@@ -27,27 +27,27 @@ pub enum Origin {
     Storage,
 }
 
-/// A request that came.
+/// A recorded request.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Where it came.
+    /// The server that received the request.
     pub origin: Origin,
     /// `GET` or `HEAD`.
     pub method: String,
     /// Path with query.
     pub target: String,
-    /// First byte asked for.
+    /// First byte requested.
     pub from: Option<u64>,
     /// The `Authorization` header.
     pub authorization: Option<String>,
 }
 
-/// An answer that is none.
+/// An error reply.
 #[derive(Debug, Clone, Copy)]
 pub struct Refusal {
-    /// Who refuses.
+    /// The server that refuses.
     pub origin: Origin,
-    /// What is refused: the list (`false`) or a file (`true`).
+    /// Refused request: the list (`false`) or a file (`true`).
     pub file: bool,
     /// HTTP status.
     pub status: u16,
@@ -55,40 +55,40 @@ pub struct Refusal {
     pub code: &'static str,
     /// `Retry-After`, in seconds.
     pub retry_after: Option<u64>,
-    /// How often; then all is well.
+    /// Number of refused requests; later ones succeed.
     pub times: usize,
 }
 
-/// What is wrong with the hub; by default nothing.
+/// Faults of the hub; none by default.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    /// Answers that are none.
+    /// Error replies.
     pub refusal: Option<Refusal>,
-    /// The storage cuts the connection after so many bytes of an answer ...
+    /// The storage cuts the connection after this many bytes of a reply ...
     pub cut_after: Option<u64>,
-    /// ... so many times.
+    /// ... this many times.
     pub cuts: usize,
-    /// The storage says nothing more after so many bytes of an answer.
+    /// The storage stalls after this many bytes of a reply.
     pub stall_after: Option<u64>,
-    /// The storage knows no ranges.
+    /// The storage ignores range requests.
     pub no_ranges: bool,
-    /// The storage sends other bytes than the hub names.
+    /// The storage sends bytes that do not match the hub's hash.
     pub wrong_bytes: bool,
-    /// The storage announces one byte more than there is.
+    /// The storage announces one byte more than the file has.
     pub wrong_length: bool,
     /// Lists have neither sizes nor hashes, as those of some mirrors.
     pub bare_lists: bool,
-    /// The hub names no hash at all.
+    /// The hub sends no hash.
     pub no_hash: bool,
-    /// The hub is another web site.
+    /// The hub replies like an unrelated web site.
     pub nonsense: bool,
     /// The hub sends files itself, without a redirect.
     pub direct: bool,
-    /// Only who brings this token is let in.
+    /// Only requests with this token are authorised.
     pub token: Option<String>,
-    /// Lists claim that files have so many bytes.
+    /// Lists declare this file size.
     pub claimed_bytes: Option<u64>,
-    /// The next requests for a file find it replaced by these, the last first.
+    /// Successive requests for a file find it replaced by these contents, taken from the end of the list.
     pub replace: Vec<Vec<u8>>,
 }
 
@@ -97,24 +97,24 @@ struct Shared {
     commit: Mutex<String>,
     faults: Mutex<Faults>,
     requests: Mutex<Vec<Request>>,
-    /// Bytes of files that were sent.
+    /// File bytes sent.
     served: AtomicU64,
-    /// No byte of a file behind this one is sent.
+    /// No file byte past this offset is sent.
     gate: AtomicU64,
-    /// Who began to send before this was raised stops.
+    /// A transfer stops when this counter rises after the transfer's start.
     epoch: AtomicU64,
     storage: Mutex<Option<SocketAddr>>,
 }
 
-/// The hub; it ends with the test's process.
+/// The hub; it runs until the test's process exits.
 pub struct Hub {
     address: SocketAddr,
     shared: Arc<Shared>,
-    /// The home folder of whoever uses it.
+    /// The home folder of the hub's client.
     pub home: tempfile::TempDir,
 }
 
-/// The one repository there is.
+/// The only repository of the hub.
 pub const REPO: &str = "maker/tiny-GGUF";
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -129,7 +129,7 @@ pub fn sha256(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Bytes that look like a GGUF file and like nothing else: every stretch of them differs.
+/// Bytes that start like a GGUF file and contain no repeated stretch.
 pub fn some_bytes(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2) + 1;
     let mut bytes = b"GGUF".to_vec();
@@ -181,25 +181,25 @@ impl Hub {
         lock(&self.shared.requests).clone()
     }
 
-    /// First bytes that were asked for of the storage, in order; 0 for a whole file.
+    /// First bytes of the requests to the storage, in order; 0 for a whole file.
     pub fn starts(&self) -> Vec<u64> {
         let requests = self.requests();
         let storage = requests.iter().filter(|r| r.origin == Origin::Storage);
         storage.map(|request| request.from.unwrap_or(0)).collect()
     }
 
-    /// Bytes of files that were sent.
+    /// File bytes sent.
     pub fn served(&self) -> u64 {
         self.shared.served.load(Ordering::SeqCst)
     }
 
-    /// Sends nothing of a file behind this byte, until told otherwise; whoever is sending stops for good.
+    /// Holds back file bytes past `byte` until the next call; transfers in progress stop for good.
     pub fn gate(&self, byte: u64) {
         self.shared.epoch.fetch_add(1, Ordering::SeqCst);
         self.shared.gate.store(byte, Ordering::SeqCst);
     }
 
-    /// The commit that `main` is.
+    /// The commit of `main`.
     pub fn commit(&self) -> String {
         lock(&self.shared.commit).clone()
     }
@@ -210,17 +210,17 @@ impl Hub {
         *lock(&self.shared.commit) = sha256(bytes)[..40].to_owned();
     }
 
-    /// The cache folder of whoever uses it.
+    /// The client's cache folder.
     pub fn cache(&self) -> PathBuf {
         self.home.path().join(".cache/huggingface/hub")
     }
 
-    /// A blob in it.
+    /// The path of a blob in the cache.
     pub fn blob(&self, bytes: &[u8]) -> PathBuf {
         self.repo().join("blobs").join(sha256(bytes))
     }
 
-    /// What has arrived of a blob.
+    /// The path of a partly downloaded blob.
     pub fn partial(&self, bytes: &[u8]) -> PathBuf {
         self.repo()
             .join("blobs")
@@ -232,7 +232,7 @@ impl Hub {
         self.cache().join("models--maker--tiny-GGUF")
     }
 
-    /// `kept` with this hub, in a home of its own.
+    /// `kept` with this hub and the client's home folder.
     pub fn kept(&self, arguments: &[&str]) -> Command {
         let mut command = at_home(self.home.path());
         command.args(arguments).env("HF_ENDPOINT", self.endpoint());
@@ -240,7 +240,7 @@ impl Hub {
     }
 }
 
-/// `kept` in a home where nothing is set.
+/// `kept` with `home` as home folder and no other settings.
 pub fn at_home(home: &Path) -> Command {
     let mut command = Command::new(program());
     for (name, _) in std::env::vars_os() {
@@ -263,16 +263,16 @@ pub fn at_home(home: &Path) -> Command {
     command
         .env("HOME", home)
         .env("USERPROFILE", home)
-        // Where its service keeps them is no part of a home.
+        // The Ollama service keeps its models outside the home folder.
         .env("OLLAMA_MODELS", home.join(".ollama/models"))
         .env_remove("RUST_BACKTRACE");
     command
 }
 
-/// Puts a file into a cache folder as the hub's tools leave it; the path to open.
+/// Puts a file into a cache folder in the hub tools' layout; returns the path to open.
 ///
 /// # Panics
-/// When the disk takes none.
+/// If the file cannot be written.
 pub fn in_cache(cache: &Path, repo: &str, file: &str, bytes: &[u8]) -> PathBuf {
     let folder = cache.join(format!("models--{}", repo.replace('/', "--")));
     let (commit, blob) = ("a".repeat(40), folder.join("blobs").join(sha256(bytes)));

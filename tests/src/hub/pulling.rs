@@ -1,4 +1,4 @@
-//! Running `kept models pull` and looking at what it leaves.
+//! Runs `kept models pull` and checks the resulting files.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub fn pull(hub: &Hub, more: &[&str]) -> Run {
     run(hub.kept(&arguments))
 }
 
-/// The layout that the hub's tools share, with these bytes in it and nothing unfinished.
+/// Asserts the hub tools' cache layout with these bytes in it and no partial download.
 #[track_caller]
 pub fn assert_whole(hub: &Hub, path: &str, bytes: &[u8]) {
     let pointer = hub.repo().join("snapshots").join(hub.commit()).join(path);
@@ -46,15 +46,15 @@ pub fn assert_whole(hub: &Hub, path: &str, bytes: &[u8]) {
     }
 }
 
-/// Length of a file; 0 if there is none.
+/// Length of a file; 0 if it does not exist.
 pub fn length(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |about| about.len())
 }
 
-/// Waits for what happens in another process.
+/// Waits for a condition that another process brings about.
 ///
 /// # Panics
-/// When it does not.
+/// After a timeout.
 #[track_caller]
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let started = Instant::now();

@@ -1,4 +1,4 @@
-//! Answering requests as the hub and its storage do, with what is wrong with them.
+//! Replies to requests as the hub and its storage do, with the faults that are switched on.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{Origin, REPO, Refusal, Request, Shared, lock, sha256};
 
-/// Bytes that are sent in one go.
+/// Bytes per write.
 const PIECE: usize = 16 << 10;
 
 pub(super) fn listen(origin: Origin, shared: &Arc<Shared>) -> SocketAddr {
@@ -19,7 +19,7 @@ pub(super) fn listen(origin: Origin, shared: &Arc<Shared>) -> SocketAddr {
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let shared = Arc::clone(&shared);
-            // A connection that breaks is what these tests are about.
+            // A broken connection is an expected result in these tests.
             thread::spawn(move || drop(answer(origin, &stream, &shared)));
         }
     });
@@ -83,7 +83,7 @@ fn reply(
     stream.write_all(body)
 }
 
-/// Whether this request is refused; if so, that was one time less.
+/// The refusal of this request, if any; decrements its counter.
 fn refused(origin: Origin, file: bool, shared: &Shared) -> Option<Refusal> {
     let mut faults = lock(&shared.faults);
     let refusal = faults.refusal.as_mut()?;
@@ -143,11 +143,10 @@ fn hub(stream: &TcpStream, request: &Request, shared: &Shared, epoch: u64) -> st
     }
     let commit = lock(&shared.commit).clone();
     if request.target == format!("/api/models/{REPO}/revision/main?blobs=true") {
-        let one = |(path, bytes): (&String, &Arc<Vec<u8>>)| match faults.bare_lists
-            || faults.no_hash
-        {
-            true => serde_json::json!({"rfilename": path}),
-            false => {
+        let one = |(path, bytes): (&String, &Arc<Vec<u8>>)| {
+            if faults.bare_lists || faults.no_hash {
+                serde_json::json!({"rfilename": path})
+            } else {
                 let size = faults.claimed_bytes.unwrap_or(bytes.len() as u64);
                 let lfs =
                     serde_json::json!({"sha256": sha256(bytes), "size": size, "pointerSize": 134});
@@ -217,7 +216,7 @@ fn storage(
     }
 }
 
-/// Sends a file, or its end, with whatever is wrong with that.
+/// Sends a file from an offset, with the faults that are switched on.
 fn send(
     mut stream: &TcpStream,
     request: &Request,

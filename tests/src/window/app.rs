@@ -1,5 +1,5 @@
-//! The app under test: started by the driver on a display and in a home of its own, and ended with everything it started,
-//! however the story goes.
+//! The app under test: started by WebDriver on a separate display with a separate home folder. All of its processes end
+//! with the test, also when the test fails.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -15,22 +15,21 @@ use super::files::Home;
 use super::process::{Process, Started, built, processes_below};
 use super::webdriver::{DriverError, WebDriver};
 
-/// How long anything may take that a person waits for: generous, for a machine that does other things too. Nothing waits
-/// this long unless it has failed.
+/// Timeout of any user-visible event: generous, for a busy machine. Only a failure waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs before anything else is looked at: what goes wrong in the page is written down there.
+/// Installed in the page first: records errors of the page.
 const WATCH: &str = "
 if (!window.__trouble) {
   window.__trouble = []
   const note = (kind, what) => window.__trouble.push(kind + ': ' + what)
-  // A size that is seen to change one frame later is what a list that measures its lines does; browsers call it an error.
+  // A list that measures its lines causes resize notifications one frame late, which browsers report as an error.
   addEventListener('error', e => /^ResizeObserver loop/.test(e.message) || note('error', e.message))
   addEventListener('unhandledrejection', e => note('unhandledrejection', String(e.reason)))
   addEventListener('securitypolicyviolation', e => note('securitypolicyviolation', e.violatedDirective + ' ' + e.blockedURI))
 }";
 
-/// How the app is to be started.
+/// Launch options of the app.
 #[derive(Debug, Clone, Default)]
 pub struct Launch {
     arguments: Vec<String>,
@@ -40,13 +39,13 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// As `make run` starts it: nothing given.
+    /// As `make run` starts the app: no options.
     #[must_use]
     pub fn plain() -> Self {
         Self::default()
     }
 
-    /// With one more argument.
+    /// Adds an argument.
     #[must_use]
     pub fn argument(mut self, argument: impl Into<PathBuf>) -> Self {
         let text = argument.into().into_os_string().into_string();
@@ -55,31 +54,31 @@ impl Launch {
         self
     }
 
-    /// With a variable set.
+    /// Sets an environment variable.
     #[must_use]
     pub fn variable(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Inside a desktop session, where programs find each other by D-Bus. Otherwise there is none.
+    /// Inside a desktop session with a D-Bus session bus. The default is none.
     #[must_use]
     pub fn with_session_bus(mut self) -> Self {
         self.session_bus = true;
         self
     }
 
-    /// On the display of another window, which stays open.
+    /// On the display of another app that stays open.
     #[must_use]
     pub fn beside(mut self, other: &App) -> Self {
         self.display = Some(other.display.clone());
         self
     }
 
-    /// Opens the window.
+    /// Opens the app window.
     ///
     /// # Panics
-    /// When it does not open.
+    /// If the app does not open.
     #[must_use]
     pub fn open<'h>(&self, home: &'h Home) -> App<'h> {
         let display = (self.display.clone()).unwrap_or_else(|| Rc::new(Display::start()));
@@ -151,7 +150,7 @@ fn free_port() -> u16 {
     listener.local_addr().expect("a port").port()
 }
 
-/// `path`, with a number behind it if there is such a file already.
+/// `path`, with a number appended if that file exists.
 fn unused(path: PathBuf) -> PathBuf {
     let mut found = path.clone();
     let mut number = 1;
@@ -162,35 +161,35 @@ fn unused(path: PathBuf) -> PathBuf {
     found
 }
 
-/// An open window.
+/// An open app.
 #[derive(Debug)]
 pub struct App<'h> {
     driver: WebDriver,
     process: OnceCell<Process>,
     home: &'h Home,
     log: PathBuf,
-    // Ended in this order: the driver with the app, then the display.
+    // Drop order: the driver with the app, then the display.
     _started: Started,
     display: Rc<Display>,
 }
 
 impl App<'_> {
-    /// The way to keys, clicks and scripts.
+    /// The WebDriver client: keys, clicks and scripts.
     #[must_use]
     pub fn driver(&self) -> &WebDriver {
         &self.driver
     }
 
-    /// The screen it is on.
+    /// The app's display.
     #[must_use]
     pub fn display(&self) -> &Display {
         &self.display
     }
 
-    /// The app's own process.
+    /// The app's process.
     ///
     /// # Panics
-    /// When there is none.
+    /// If the process does not exist.
     pub fn process(&self) -> &Process {
         self.process.get_or_init(|| {
             let below = processes_below(self._started.pid());
@@ -199,14 +198,14 @@ impl App<'_> {
         })
     }
 
-    /// The engine's process, if one runs.
+    /// The worker's process, if one runs.
     #[must_use]
     pub fn worker(&self) -> Option<Process> {
         let below = processes_below(self.process().pid);
         below.into_iter().find(|p| p.name == "kept-worker")
     }
 
-    /// What the app has logged so far.
+    /// The app's log so far.
     #[must_use]
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
@@ -215,7 +214,7 @@ impl App<'_> {
     /// Runs a script in which `$('id')` and `$$('id')` find elements by their `data-testid`, and `args` is `arguments`.
     ///
     /// # Errors
-    /// When it throws, or the window is gone.
+    /// If the script throws, or the window is closed.
     pub fn try_script(&self, script: &str, arguments: &Value) -> Result<Value, DriverError> {
         let script = format!(
             "const $$ = id => [...document.querySelectorAll(`[data-testid=\"${{id}}\"]`)]; const $ = id => $$(id)[0];\n\
@@ -232,7 +231,7 @@ impl App<'_> {
     /// As [`App::try_script`].
     ///
     /// # Panics
-    /// When it throws, or the window is gone.
+    /// If the script throws, or the window is closed.
     #[track_caller]
     pub fn script(&self, script: &str, arguments: impl Into<Value>) -> Value {
         let answer = self.try_script(script, &arguments.into());
@@ -240,10 +239,10 @@ impl App<'_> {
             .unwrap_or_else(|e| self.give_up(&format!("a script could not be run: {e}\n{script}")))
     }
 
-    /// Calls a command of the app, as the page does, and gives what came back: `[true, result]` or `[false, refusal]`.
+    /// Calls a command of the app, as the page does, and returns its result: `[true, result]` or `[false, refusal]`.
     ///
     /// # Panics
-    /// When the window is gone.
+    /// If the window is closed.
     #[track_caller]
     pub fn invoke(&self, command: &str, arguments: &Value) -> Result<Value, Value> {
         let script = "const done = arguments[arguments.length - 1];
@@ -262,10 +261,10 @@ impl App<'_> {
         }
     }
 
-    /// Waits until `look` finds something.
+    /// Polls until `look` returns a value.
     ///
     /// # Panics
-    /// When it has not after [`PATIENCE`]: with a picture of the window and what it logged.
+    /// After [`PATIENCE`], with a screenshot of the window and the app's log.
     #[track_caller]
     pub fn until<T>(&self, what: &str, mut look: impl FnMut(&Self) -> Option<T>) -> T {
         let started = Instant::now();
@@ -280,7 +279,7 @@ impl App<'_> {
         }
     }
 
-    /// Fails the story, and shows what a person would have seen.
+    /// Fails the test, with what the user would have seen.
     ///
     /// # Panics
     /// Always.
@@ -301,7 +300,7 @@ impl App<'_> {
         );
     }
 
-    /// Saves a picture of the screen in the folder `KEPT_SCREENSHOTS`, if there is one.
+    /// Saves a screenshot in the folder `KEPT_SCREENSHOTS`, if set.
     pub fn picture(&self, name: &str) {
         let Some(folder) = std::env::var_os("KEPT_SCREENSHOTS") else {
             return;
@@ -312,7 +311,7 @@ impl App<'_> {
             .replace("::", "-");
         std::fs::create_dir_all(&folder).expect("a folder for pictures");
         let path = PathBuf::from(folder).join(format!("{story}-{name}.png"));
-        // What the page was just told is on the screen some frames later.
+        // The page draws its latest update some frames later.
         std::thread::sleep(Duration::from_millis(300));
         match self.display.picture() {
             Ok(png) => std::fs::write(&path, png).expect("a picture is saved"),
@@ -320,10 +319,10 @@ impl App<'_> {
         }
     }
 
-    /// Loads the page anew, and watches it for errors as the one before: only once the old one is gone, or it would be that one.
+    /// Reloads the page and records its errors, after the old page is gone (the recorder could land in the old one).
     ///
     /// # Panics
-    /// When the window is gone, or the page does not come back.
+    /// If the window is closed, or the page does not load.
     #[track_caller]
     pub fn reload(&self) {
         self.script("window.__old = true; location.reload()", Value::Null);
@@ -335,11 +334,11 @@ impl App<'_> {
         self.script(WATCH, Value::Null);
     }
 
-    /// Asserts that nothing went wrong behind the person's back: no error in the page, nothing that the policy for content
-    /// forbids, no panic.
+    /// Asserts that no hidden error occurred: no error in the page, no violation of the content security policy, no
+    /// panic.
     ///
     /// # Panics
-    /// When something did.
+    /// If one occurred.
     #[track_caller]
     pub fn is_sound(&self) {
         let trouble = self.script(
@@ -357,10 +356,10 @@ impl App<'_> {
         }
     }
 
-    /// Ends the story: nothing had gone wrong, and the window closes when asked to, with the engine.
+    /// Ends the test: asserts that no error occurred, and that the window and the worker exit on request.
     ///
     /// # Panics
-    /// When something had, or a process stays behind.
+    /// If an error occurred, or a process remains.
     #[track_caller]
     pub fn close(self) {
         self.is_sound();
@@ -374,7 +373,7 @@ impl App<'_> {
         }
     }
 
-    /// The folders it lives in.
+    /// The app's folders.
     #[must_use]
     pub fn home(&self) -> &Home {
         self.home
@@ -383,7 +382,7 @@ impl App<'_> {
 
 impl Drop for App<'_> {
     fn drop(&mut self) {
-        // It may be gone already; whatever is left ends with the driver.
+        // The app may have exited already; remaining processes end with the driver.
         if self.process.get().is_some_and(Process::is_alive) {
             let _ = self.driver.end();
         }

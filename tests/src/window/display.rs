@@ -1,4 +1,4 @@
-//! A screen that nobody looks at: an X server in memory, with one mouse.
+//! A virtual display: an X server in memory, with one mouse.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -7,23 +7,24 @@ use std::time::Duration;
 use super::picture;
 use super::process::Started;
 
-/// Width and height in pixels: wider than the window, which stands at the top left, so that files can be dragged from beside it.
+/// Width and height in pixels: wider than the app window, which is at the top left, so that files can be dragged from a
+/// second window to its right.
 pub const SIZE: (i32, i32) = (1920, 1080);
 
-/// The screen; it ends with this value.
+/// The display; the server ends when this value is dropped.
 #[derive(Debug)]
 pub struct Display {
     name: String,
-    /// Where its memory lies, if pictures are to be taken of it.
+    /// The folder of its framebuffer, if screenshots are enabled.
     memory: Option<tempfile::TempDir>,
     _server: Started,
 }
 
 impl Display {
-    /// Starts a screen on the first free number.
+    /// Starts a display on the first free number.
     ///
     /// # Panics
-    /// When Xvfb does not start.
+    /// If Xvfb does not start.
     #[must_use]
     pub fn start() -> Self {
         let (width, height) = SIZE;
@@ -45,7 +46,7 @@ impl Display {
         let stdout = child.stdout.take().expect("a pipe");
         let mut stderr = child.stderr.take().expect("a pipe");
         let server = Started(child);
-        // The server writes its number once it takes connections, or ends and the pipe with it.
+        // The server writes its number once it accepts connections; if it exits, the pipe closes.
         let mut number = String::new();
         BufReader::new(stdout)
             .read_line(&mut number)
@@ -55,7 +56,7 @@ impl Display {
             let _ = stderr.read_to_string(&mut why);
             panic!("Xvfb did not start: {why}");
         }
-        // It has little to say, but must not wait for somebody to listen.
+        // Drains stderr, so that the server never blocks on a full pipe.
         std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::sink()));
         Self {
             name: format!(":{}", number.trim()),
@@ -70,10 +71,10 @@ impl Display {
         &self.name
     }
 
-    /// What is on it, as PNG, or why there is no picture.
+    /// Screenshot as PNG, or the reason for not having one.
     ///
     /// # Errors
-    /// Where none was to be taken (`KEPT_SCREENSHOTS`), or its memory is not what it should be.
+    /// If screenshots are disabled (`KEPT_SCREENSHOTS`), or the framebuffer is malformed.
     pub fn picture(&self) -> Result<Vec<u8>, String> {
         let memory = self.memory.as_ref().ok_or("no pictures are taken of it")?;
         picture::of(&memory.path().join("Xvfb_screen0"))
@@ -82,16 +83,16 @@ impl Display {
     /// Runs one `xdotool` command.
     ///
     /// # Panics
-    /// When it fails.
+    /// If the command fails.
     pub fn xdotool(&self, arguments: &[&str]) -> String {
         self.try_xdotool(arguments)
             .unwrap_or_else(|| panic!("xdotool {} failed", arguments.join(" ")))
     }
 
-    /// Runs one `xdotool` command; `None` if it fails, as a search does that finds nothing.
+    /// Runs one `xdotool` command; `None` if it fails, for example a search without a match.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If `xdotool` does not start.
     #[must_use]
     pub fn try_xdotool(&self, arguments: &[&str]) -> Option<String> {
         let output = Command::new("xdotool")
@@ -103,7 +104,7 @@ impl Display {
         (output.status.success()).then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Moves the mouse in a straight line, at the speed of a hand: programs that follow a drag expect to see it on its way.
+    /// Moves the mouse in a straight line at human speed: programs that follow a drag expect intermediate positions.
     pub fn move_mouse(&self, from: (i32, i32), to: (i32, i32)) {
         const STEPS: i32 = 20;
         for step in 1..=STEPS {

@@ -1,4 +1,4 @@
-//! A real drag: files picked up in another program's window and let go over ours, by the mouse.
+//! A real drag: files picked up in another program's window and dropped on the app window, by the mouse.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::process::{ChildStdout, Command, Stdio};
 use super::app::App;
 use super::process::{Started, built};
 
-/// Where the other window stands: right of ours.
+/// Position of the source window: right of the app window.
 const SOURCE: (i32, i32) = (1500, 80);
-/// Over our window, away from its edges.
+/// A point inside the app window, away from its edges.
 const TARGET: (i32, i32) = (480, 420);
 
-/// Files under the mouse, over our window, not let go yet.
+/// Files dragged over the app window, not yet dropped.
 #[derive(Debug)]
 pub struct Held<'a> {
     app: &'a App<'a>,
@@ -21,10 +21,10 @@ pub struct Held<'a> {
 }
 
 impl App<'_> {
-    /// Picks the files up and carries them over the window, where the page shows that it has noticed.
+    /// Picks the files up and drags them over the app window until the page reacts.
     ///
     /// # Panics
-    /// When the page never notices.
+    /// If the page does not react.
     #[must_use]
     pub fn hold(&self, paths: &[&Path]) -> Held<'_> {
         let display = self.display();
@@ -50,7 +50,7 @@ impl App<'_> {
         display.xdotool(&["mousemove", &grip.0.to_string(), &grip.1.to_string()]);
         display.xdotool(&["mousedown", "1"]);
         display.move_mouse(grip, TARGET);
-        // A hand is never quite still.
+        // Small movements, as of a real hand.
         let mut nudge = 0;
         self.until("the page notices the files over it", |app| {
             nudge = 4 - nudge;
@@ -61,10 +61,10 @@ impl App<'_> {
         held
     }
 
-    /// Drops files on the window by a real drag.
+    /// Drops files on the app window by a real drag.
     ///
     /// # Panics
-    /// When the page never notices them, or the drag never ends.
+    /// If the page does not react to the files, or the drag does not end.
     pub fn drop_files(&self, paths: &[&Path]) {
         self.hold(paths).let_go();
     }
@@ -82,19 +82,19 @@ impl Held<'_> {
         );
     }
 
-    /// Lets the files go where they are.
+    /// Drops the files.
     ///
     /// # Panics
-    /// When the drag never ends.
+    /// If the drag does not end.
     pub fn let_go(mut self) {
         self.app.display().xdotool(&["mouseup", "1"]);
         self.hear("ended");
     }
 
-    /// Carries the files away again and lets them go outside the window.
+    /// Drags the files out of the app window and drops them outside.
     ///
     /// # Panics
-    /// When the drag never ends.
+    /// If the drag does not end.
     pub fn carry_away(mut self) {
         let away = (SOURCE.0 + 40, SOURCE.1 + 600);
         self.app.display().move_mouse(TARGET, away);

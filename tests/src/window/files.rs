@@ -1,10 +1,10 @@
-//! What a story finds on the disk: a home folder of its own, documents to open.
+//! Files of a test on disk: a separate home folder, and documents to open.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A person's folders: settings, data, cache, and files to open. Gone with this value.
+/// A user's folders: settings, data, cache, and files to open. Removed on drop.
 #[derive(Debug)]
 pub struct Home(tempfile::TempDir);
 
@@ -15,10 +15,10 @@ impl Default for Home {
 }
 
 impl Home {
-    /// A home that nobody has used yet.
+    /// An unused home.
     ///
     /// # Panics
-    /// When the disk takes no folder.
+    /// If the folder cannot be created.
     #[must_use]
     pub fn new() -> Self {
         let home = Self(tempfile::tempdir().expect("a temporary folder"));
@@ -28,16 +28,16 @@ impl Home {
         home
     }
 
-    /// The folder of everything.
+    /// The home folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.0.path()
     }
 
-    /// Writes a file that can be opened.
+    /// Writes a file into the home's `files` folder.
     ///
     /// # Panics
-    /// When the disk takes no file.
+    /// If the file cannot be written.
     #[must_use]
     pub fn file(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path().join("files").join(name);
@@ -45,16 +45,16 @@ impl Home {
         path
     }
 
-    /// Where the program keeps its database and settings.
+    /// The app's data folder, with its database and settings.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         self.path().join("data/app.kept.desktop")
     }
 
-    /// Sets the variables by which programs find these folders, and takes away those by which they would find the real ones.
+    /// Sets the variables that lead programs to these folders, and removes those that lead to the real ones.
     pub fn apply(&self, command: &mut Command) {
         let folder = |name: &str| self.path().join(name);
-        // What says where models and the hub are belongs to the real person.
+        // Variables of models and the hub belong to the real user.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             let real = [
@@ -83,7 +83,7 @@ impl Home {
     }
 }
 
-/// About `bytes` bytes of English that says something else everywhere, in paragraphs.
+/// About `bytes` bytes of English in paragraphs, without repetition.
 #[must_use]
 pub fn words(bytes: usize) -> String {
     const WHO: [&str; 7] = [
@@ -126,13 +126,13 @@ pub fn words(bytes: usize) -> String {
     text
 }
 
-/// A PDF with one page for each text, line by line, in Helvetica: written out by hand, so that it is not our reader's twin.
+/// A PDF with one page per text, line by line, in Helvetica: written byte by byte, independent of the product's reader.
 ///
 /// # Panics
-/// When a text is not ASCII: fonts are another test's concern.
+/// If a text is not ASCII: fonts are tested elsewhere.
 #[must_use]
 pub fn pages_pdf(pages: &[String]) -> Vec<u8> {
-    // 1 catalogue, 2 page tree, 3 font, then a page and its content in turn.
+    // 1 catalogue, 2 page tree, 3 font, then page and content objects alternately.
     let mut objects = vec![
         "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
         format!(

@@ -1,10 +1,10 @@
-//! The real window, driven as a person drives it: a display of its own, WebDriver for keys, clicks and what is on the page,
+//! The real app window, driven like a user would: a separate display, WebDriver for keys, clicks and page contents, and
 //! a second window to drag files from.
 //!
-//! Nothing here knows how the app works inside: it sees the page through its `data-testid`s, the processes through `/proc`,
-//! and what the app logs. Linux alone: other systems have no driver for their web view that is a plain program.
+//! The tests do not use the app's internals: they see the page through its `data-testid`s, the processes through
+//! `/proc`, and the app's log. Linux only: other systems have no standalone driver for their web view.
 //!
-//! `KEPT_SCREENSHOTS=folder` saves pictures of every story, `KEPT_E2E_RUNS=20` tells the main one twenty times over.
+//! `KEPT_SCREENSHOTS=folder` saves screenshots of every test, `KEPT_E2E_RUNS=20` runs the main test twenty times.
 
 mod app;
 mod dialog;
@@ -27,10 +27,10 @@ pub use webdriver::{DriverError, WebDriver};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 
-/// One window at a time: each story has the whole machine to itself.
+/// One app window at a time: each test has the whole machine.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// What the tests in a window need, as `(program, Debian package)`.
+/// Programs that the window tests need, as `(program, Debian package)`.
 const NEEDED: [(&str, &str); 4] = [
     ("Xvfb", "xvfb"),
     ("WebKitWebDriver", "webkit2gtk-driver"),
@@ -38,14 +38,14 @@ const NEEDED: [(&str, &str); 4] = [
     ("dbus-run-session", "dbus"),
 ];
 
-/// Waits for the other stories of this program to end, then says whether a window can be opened here. `None`, with a line
-/// that says which package is missing, where it cannot.
+/// Waits for the other window tests of this program, then checks whether an app window can be opened. `None`, with a
+/// line that names the missing package, if not.
 ///
 /// # Panics
-/// Where a package is missing and `CI=true`: there the window has to be tested.
+/// If a package is missing and `CI=true`: CI requires the window tests.
 #[must_use]
 pub fn turn() -> Option<MutexGuard<'static, ()>> {
-    // A story that failed does not spoil the ones after it.
+    // A failed test must not fail the ones after it.
     let turn = TURN
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -1,23 +1,23 @@
-//! What a person sees and does on the page, by its `data-testid`s.
+//! Reads and operates the page as a user does, through its `data-testid`s.
 
 use serde_json::{Value, json};
 
 use super::app::{App, Launch};
 use super::files::Home;
 
-/// The first question that is offered for the sample document.
+/// The first question suggested for the sample document.
 pub const OFFERED: &str = "What colour is the flag of the ship Palova?";
 
-/// A question on the sample document that the model in the box answers under every method that looks for it.
+/// A question on the sample document that the built-in model answers under every method that scores by the question.
 pub const QUESTION: &str = "What is the locker code of Ann Quorvin?";
 
-/// What its answer has to have in it.
+/// A string that the answer must contain.
 pub const ANSWER: &str = "4711";
 
-/// Opens the window as somebody does who has only just got it, with the sample shown and the engine ready.
+/// Opens the app on its first start, with the sample document shown and the engine ready.
 ///
 /// # Panics
-/// When that never comes about, as all of these do.
+/// On timeout, as all functions of this module.
 #[track_caller]
 #[must_use]
 pub fn first_start(home: &Home) -> App<'_> {
@@ -37,7 +37,7 @@ pub fn answered(home: &Home) -> App<'_> {
     app.until("the document is painted", |app| {
         app.runs().iter().any(|&share| share > 0).then_some(())
     });
-    // The answer may be there before the last layer is painted.
+    // The answer may be complete before the last layer is painted.
     app.until("the painting has settled", |app| {
         let before = app.runs();
         std::thread::sleep(std::time::Duration::from_millis(700));
@@ -46,16 +46,16 @@ pub fn answered(home: &Home) -> App<'_> {
     app
 }
 
-/// A sentence that the window shows.
+/// A message that the app shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// The sentence.
+    /// The text.
     pub text: String,
-    /// Where it stands: `document`, `model` or `conversation`.
+    /// Its location: `document`, `model` or `conversation`.
     pub place: String,
 }
 
-/// With ordinary spaces for those at which a line does not break: they look the same.
+/// Replaces non-breaking spaces with ordinary ones: they look the same.
 fn plain(text: &str) -> String {
     text.replace(['\u{a0}', '\u{202f}'], " ")
 }
@@ -66,7 +66,7 @@ fn css(id: &str) -> String {
 }
 
 impl App<'_> {
-    /// Whether there is such an element and it takes up room.
+    /// Whether an element with this id exists and has a size.
     #[track_caller]
     pub fn is_shown(&self, id: &str) -> bool {
         let script = "const e = $(args[0]); if (!e) return false
@@ -74,7 +74,7 @@ impl App<'_> {
         self.script(script, id) == true
     }
 
-    /// The text of the first such element, without the space around it; `None` if there is none.
+    /// Trimmed text of the first element with this id; `None` if none exists.
     #[track_caller]
     pub fn text(&self, id: &str) -> Option<String> {
         let text = self.script(
@@ -84,7 +84,7 @@ impl App<'_> {
         text.as_str().map(plain)
     }
 
-    /// The text of every such element.
+    /// Texts of all elements with this id.
     #[track_caller]
     pub fn texts(&self, id: &str) -> Vec<String> {
         let texts = self.script("return $$(args[0]).map(e => e.innerText.trim())", id);
@@ -92,7 +92,7 @@ impl App<'_> {
         texts.map(|t| plain(t.as_str().expect("a text"))).collect()
     }
 
-    /// An attribute of the last such element.
+    /// An attribute of the last element with this id.
     #[track_caller]
     pub fn attribute(&self, id: &str, name: &str) -> Option<String> {
         let script = "const e = $$(args[0]).at(-1); return e ? e.getAttribute(args[1]) : null";
@@ -100,7 +100,7 @@ impl App<'_> {
         value.as_str().map(str::to_owned)
     }
 
-    /// How many such elements there are.
+    /// Number of elements with this id.
     #[track_caller]
     pub fn count(&self, id: &str) -> u64 {
         self.script("return $$(args[0]).length", id)
@@ -108,7 +108,7 @@ impl App<'_> {
             .expect("a number")
     }
 
-    /// Clicks on the first such element, once it can be clicked.
+    /// Clicks on the first element with this id, once it is clickable.
     #[track_caller]
     pub fn click(&self, id: &str) {
         self.until(&format!("{id} can be clicked"), |app| {
@@ -116,7 +116,7 @@ impl App<'_> {
         });
     }
 
-    /// Types into the first such element, after what is there.
+    /// Types into the first element with this id, after its present text.
     #[track_caller]
     pub fn write(&self, id: &str, text: &str) {
         self.until(&format!("{id} can be typed into"), |app| {
@@ -124,14 +124,14 @@ impl App<'_> {
         });
     }
 
-    /// What stands in a text field.
+    /// Value of a text field.
     #[track_caller]
     pub fn field(&self, id: &str) -> String {
         let value = self.script("const e = $(args[0]); return e ? e.value : ''", id);
         value.as_str().unwrap_or_default().to_owned()
     }
 
-    /// Chooses an entry of a list of choices.
+    /// Chooses an option of a select element.
     #[track_caller]
     pub fn choose(&self, id: &str, value: &str) {
         let script = "const e = $(args[0]); if (!e || ![...e.options].some(o => o.value === args[1])) return false
@@ -142,7 +142,7 @@ impl App<'_> {
         });
     }
 
-    /// Chooses a method in the header, as a person does.
+    /// Chooses a method in the header's menu.
     #[track_caller]
     pub fn choose_method(&self, name: &str) {
         self.click("method-menu");
@@ -155,14 +155,14 @@ impl App<'_> {
         });
     }
 
-    /// What the app would tell a page that asks for everything.
+    /// The app's state as sent to a page that loads.
     #[track_caller]
     pub fn snapshot(&self) -> Value {
         self.invoke("snapshot", &json!({}))
             .unwrap_or_else(|e| self.give_up(&format!("no snapshot: {e}")))
     }
 
-    /// Waits until the engine is there and the model is open.
+    /// Waits until the engine runs and the model is open.
     #[track_caller]
     pub fn is_ready(&self) {
         self.until("the engine is ready and the model is open", |app| {
@@ -174,7 +174,7 @@ impl App<'_> {
         });
     }
 
-    /// Waits until a document with this in its name is open and shown.
+    /// Waits until a document with this name is open and shown.
     #[track_caller]
     pub fn shows_document(&self, name: &str) {
         self.until(&format!("the document {name} is shown"), |app| {
@@ -200,7 +200,7 @@ impl App<'_> {
         self.attribute("turn", "data-state")
     }
 
-    /// Waits until the last question is in one of these states, and says in which.
+    /// Waits until the last question is in one of these states, and returns the state.
     #[track_caller]
     pub fn reaches(&self, states: &[&str]) -> String {
         self.until(&format!("the question is {}", states.join(" or ")), |app| {
@@ -216,13 +216,13 @@ impl App<'_> {
         }
     }
 
-    /// The answer to the last question, as it stands.
+    /// The current answer to the last question.
     #[track_caller]
     pub fn answer(&self) -> String {
         self.texts("answer").pop().unwrap_or_default()
     }
 
-    /// The sentences that are shown.
+    /// The visible messages.
     #[track_caller]
     pub fn notices(&self) -> Vec<Notice> {
         let script = "return $$('notice').map(e => [e.innerText.trim(), e.dataset.where || '', e.getAttribute('role') || ''])";
@@ -240,7 +240,7 @@ impl App<'_> {
             .collect()
     }
 
-    /// Waits for a sentence that has all of `words` in it (in any case of letters).
+    /// Waits for a message that contains all of `words` (ignoring case).
     #[track_caller]
     pub fn says(&self, words: &[&str]) -> Notice {
         self.until(&format!("a notice that says {words:?}"), |app| {
@@ -252,7 +252,7 @@ impl App<'_> {
         })
     }
 
-    /// Closes every sentence that is shown.
+    /// Closes every visible message.
     #[track_caller]
     pub fn close_notices(&self) {
         self.until("no notice is left", |app| {
@@ -261,7 +261,7 @@ impl App<'_> {
         });
     }
 
-    /// The kept shares, in whole percent, of the painted runs that are on the screen now.
+    /// Kept shares, in whole percent, of the painted runs visible on the screen.
     #[track_caller]
     pub fn runs(&self) -> Vec<u64> {
         let shares = self.script(
@@ -274,7 +274,7 @@ impl App<'_> {
             .collect()
     }
 
-    /// How many colours the strip has: a strip with nothing on it has one.
+    /// Number of colours of the strip; an empty strip has one.
     #[track_caller]
     pub fn strip_colours(&self) -> u64 {
         let script = "const c = $('strip'); if (!c || !c.width || !c.height) return 0
@@ -284,7 +284,7 @@ impl App<'_> {
         self.script(script, Value::Null).as_u64().expect("a number")
     }
 
-    /// How far the document is scrolled, in pixels.
+    /// Scroll offset of the document, in pixels.
     #[track_caller]
     pub fn scrolled(&self) -> f64 {
         self.script("return $('document').scrollTop", Value::Null)

@@ -1,9 +1,9 @@
-//! What is on a screen, as a picture. The screen's memory is looked at, and not the page's driver asked, which waits for a frame that an idle page
-//! never draws.
+//! Screenshots. They are taken from the display's framebuffer: the page's driver would wait for a frame, and an idle
+//! page draws none.
 
 use std::path::Path;
 
-/// Words of the head of a screen's memory ("XWD", file version 7), each of four bytes, the highest first.
+/// Big-endian 4-byte words of an XWD header (file version 7).
 mod head {
     pub const BYTES: usize = 0;
     pub const WIDTH: usize = 4;
@@ -13,10 +13,10 @@ mod head {
     pub const COLOURS: usize = 19;
 }
 
-/// Bytes of an entry of the table of colours behind the head.
+/// Bytes of a colour table entry after the header.
 const COLOUR: usize = 12;
 
-/// The picture in the screen's memory `screen`, as PNG; or what is wrong with it.
+/// The image in the framebuffer file `screen`, as PNG; or the reason for a failure.
 pub fn of(screen: &Path) -> Result<Vec<u8>, String> {
     let bytes = std::fs::read(screen).map_err(|e| format!("{}: {e}", screen.display()))?;
     let word = |which: usize| {
@@ -39,7 +39,7 @@ pub fn of(screen: &Path) -> Result<Vec<u8>, String> {
     if pixels.len() < line * height || *line < 4 * width || *line == 0 {
         return Err(format!("{} bytes of pixels", pixels.len()));
     }
-    // Blue, green, red and one byte of nothing.
+    // Blue, green, red and one padding byte.
     let lines = pixels.chunks_exact(*line).take(*height);
     let colours = lines.flat_map(|line| line[..4 * width].as_chunks::<4>().0);
     let colours: Vec<u8> = colours.flat_map(|&[b, g, r, _]| [r, g, b]).collect();

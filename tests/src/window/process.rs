@@ -1,24 +1,24 @@
-//! Processes as `/proc` shows them: who is whose child, and ending those that a test started.
+//! Processes as shown by `/proc`: their parents, and termination of those that a test started.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// A process that was seen; it may have ended since.
+/// A process at the time of a look-up; it may have exited since.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// Its parent's number.
+    /// Parent's process id.
     pub parent: u32,
     /// The name of its program, at most 15 bytes.
     pub name: String,
-    /// When it started, in ticks since the machine did: a number that is used again names another process.
+    /// Start time in ticks since boot: distinguishes processes with a reused id.
     started: u64,
 }
 
 impl Process {
-    /// The process with this number, unless it has ended (a zombie has).
+    /// The process with this id, unless it has exited (a zombie counts as exited).
     #[must_use]
     pub fn of(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -35,7 +35,7 @@ impl Process {
         })
     }
 
-    /// Whether this very process still runs.
+    /// Whether this process still runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         Self::of(self.pid).is_some_and(|now| now.started == self.started)
@@ -44,7 +44,7 @@ impl Process {
     /// Sends a signal by its name (`KILL`, `STOP`), if the process still runs.
     pub fn signal(&self, name: &str) {
         if self.is_alive() {
-            // The shell's own `kill`: the program of that name is in a package that small systems lack.
+            // The shell's built-in `kill`: the program is in a package that small systems lack.
             let script = format!("kill -{name} {}", self.pid);
             let sent = Command::new("sh").args(["-c", &script]).status();
             assert!(
@@ -55,10 +55,10 @@ impl Process {
         }
     }
 
-    /// Waits until it has ended.
+    /// Waits until the process has exited.
     ///
     /// # Panics
-    /// When it has not after `patience`.
+    /// If it still runs after `patience`.
     pub fn ends_within(&self, patience: Duration) {
         let started = Instant::now();
         while self.is_alive() {
@@ -72,7 +72,7 @@ impl Process {
         }
     }
 
-    /// A variable of the environment it was started with.
+    /// An environment variable of the process at its start.
     #[must_use]
     pub fn environment(&self, name: &str) -> Option<String> {
         let all = std::fs::read(format!("/proc/{}/environ", self.pid)).ok()?;
@@ -83,7 +83,7 @@ impl Process {
         Some(String::from_utf8_lossy(&found[start.len()..]).into_owned())
     }
 
-    /// The program it runs.
+    /// Path of its executable.
     #[must_use]
     pub fn program(&self) -> Option<PathBuf> {
         std::fs::read_link(format!("/proc/{}/exe", self.pid)).ok()
@@ -112,12 +112,12 @@ pub fn processes_below(root: u32) -> Vec<Process> {
     found
 }
 
-/// A program that a test started: it and everything it started end with this value.
+/// A program that a test started: it and all its descendants are killed on drop.
 #[derive(Debug)]
 pub struct Started(pub Child);
 
 impl Started {
-    /// Its number.
+    /// Process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.id()
@@ -127,7 +127,7 @@ impl Started {
 impl Drop for Started {
     fn drop(&mut self) {
         let below = processes_below(self.0.id());
-        // It may have ended by itself: then there is nothing to end, only to be waited for.
+        // The program may have exited already: then only `wait` is needed.
         let _ = self.0.kill();
         let _ = self.0.wait();
         for process in below {
@@ -136,14 +136,14 @@ impl Drop for Started {
     }
 }
 
-/// A program of this build: `target/<profile>/<name>`, freshly built as [`crate::terminal::program`] does it.
+/// A program of this build: `target/<profile>/<name>`, built as by [`crate::terminal::program`].
 ///
 /// # Panics
-/// When there is none.
+/// If it does not exist.
 #[must_use]
 pub fn built(name: &str) -> PathBuf {
     let folder = if std::env::var_os("KEPT_BIN").is_some() {
-        // An installed terminal program is under test; ours lie where this test was built.
+        // `KEPT_BIN` names an installed terminal program; the other programs are next to this test.
         let this = std::env::current_exe().expect("the path of this test");
         this.ancestors()
             .nth(2)

@@ -1,25 +1,25 @@
-//! A WebDriver client: the few calls that the tests need, over HTTP to a `WebKitWebDriver` on this machine.
-//! Not a library: no BiDi, no frames, no cookies. <https://www.w3.org/TR/webdriver2/>
+//! A minimal WebDriver client over HTTP to a local `WebKitWebDriver`, with the commands that the tests need.
+//! No BiDi, no frames, no cookies. <https://www.w3.org/TR/webdriver2/>
 
 use std::fmt;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// No command takes this long by itself; a window that hangs does.
+/// Longer than any command takes; a longer wait is a hang.
 const COMMAND: Duration = Duration::from_secs(60);
 
-/// Why a command gave nothing.
+/// Failure of a command.
 #[derive(Debug, Clone)]
 pub enum DriverError {
     /// The driver refused: `no such element`, `javascript error` and so on, with its message.
     Refused {
-        /// The standard's name of the error.
+        /// Error code of the standard.
         error: String,
-        /// What the driver says about it.
+        /// The driver's message.
         message: String,
     },
-    /// No answer, or none that can be understood.
+    /// No reply, or a malformed one.
     Silent(String),
 }
 
@@ -42,15 +42,15 @@ pub struct WebDriver {
     session: String,
 }
 
-/// The name under which an element is passed around.
+/// Key of an element reference in JSON.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
 
 impl WebDriver {
-    /// Has the driver at `port` start `binary` with `arguments`, and waits for its window for at most `patience`: a program
-    /// that ends before its window is up would be waited for for ever.
+    /// Makes the driver at `port` start `binary` with `arguments`, and waits at most `patience` for its window. The
+    /// driver itself waits forever for a program that exits before its window opens.
     ///
     /// # Errors
-    /// When no window opens.
+    /// If no window opens.
     pub fn open(
         port: u16,
         binary: &str,
@@ -94,10 +94,10 @@ impl WebDriver {
         )
     }
 
-    /// Runs a script in the page and gives what it returns.
+    /// Runs a script in the page and returns its result.
     ///
     /// # Errors
-    /// When the script throws, or the window is gone.
+    /// If the script throws, or the window is closed.
     pub fn execute(&self, script: &str, arguments: &Value) -> Result<Value, DriverError> {
         self.post(
             "execute/sync",
@@ -105,10 +105,10 @@ impl WebDriver {
         )
     }
 
-    /// Runs a script whose last argument is a function to be called with the result.
+    /// Runs a script whose last argument is a callback for the result.
     ///
     /// # Errors
-    /// When the script throws, does not come to an end, or the window is gone.
+    /// If the script throws or does not finish, or the window is closed.
     pub fn execute_async(&self, script: &str, arguments: &Value) -> Result<Value, DriverError> {
         self.post(
             "execute/async",
@@ -124,30 +124,30 @@ impl WebDriver {
             .ok_or_else(|| DriverError::Silent(format!("no element in {found}")))
     }
 
-    /// Clicks in the middle of the first element that matches, as a person would: one that is hidden or covered refuses.
+    /// Clicks in the middle of the first matching element, like a user; a hidden or covered element is an error.
     ///
     /// # Errors
-    /// When there is none, or it cannot be clicked.
+    /// If no element matches, or it is not clickable.
     pub fn click(&self, css: &str) -> Result<(), DriverError> {
         let element = self.element(css)?;
         self.post(&format!("element/{element}/click"), &json!({}))
             .map(drop)
     }
 
-    /// Types into the first element that matches.
+    /// Types into the first matching element.
     ///
     /// # Errors
-    /// When there is none, or it cannot be typed into.
+    /// If no element matches, or it accepts no text.
     pub fn type_into(&self, css: &str, text: &str) -> Result<(), DriverError> {
         let element = self.element(css)?;
         self.post(&format!("element/{element}/value"), &json!({"text": text}))
             .map(drop)
     }
 
-    /// Presses and releases keys, together: `["\u{E009}", "o"]` is Ctrl+O.
+    /// Presses and releases keys together: `["\u{E009}", "o"]` is Ctrl+O.
     ///
     /// # Errors
-    /// When the window is gone.
+    /// If the window is closed.
     pub fn keys(&self, keys: &[&str]) -> Result<(), DriverError> {
         let step = |kind: &str, key: &&str| json!({"type": kind, "value": key});
         let down = keys.iter().map(|key| step("keyDown", key));
@@ -160,10 +160,10 @@ impl WebDriver {
         .map(drop)
     }
 
-    /// Moves the mouse to a place in the page, in CSS pixels; clicks there if asked to.
+    /// Moves the mouse to a point of the page, in CSS pixels; clicks if `click` is set.
     ///
     /// # Errors
-    /// When the place is outside the window.
+    /// If the point is outside the window.
     pub fn point(&self, x: i64, y: i64, click: bool) -> Result<(), DriverError> {
         let mut steps = vec![
             json!({"type": "pointerMove", "duration": 50, "x": x - 3, "y": y - 2}),
@@ -179,10 +179,10 @@ impl WebDriver {
         self.post("actions", &json!({"actions": [mouse]})).map(drop)
     }
 
-    /// Gives the window another size, in pixels.
+    /// Resizes the window, in pixels.
     ///
     /// # Errors
-    /// When the window is gone.
+    /// If the window is closed.
     pub fn resize(&self, width: u32, height: u32) -> Result<(), DriverError> {
         self.post(
             "window/rect",
@@ -191,10 +191,10 @@ impl WebDriver {
         .map(drop)
     }
 
-    /// Closes the window as its own button does.
+    /// Closes the window as its close button does.
     ///
     /// # Errors
-    /// When it is gone already.
+    /// If the window is closed already.
     pub fn close_window(&self) -> Result<(), DriverError> {
         value(self.agent.delete(format!("{}/window", self.session)).call()).map(drop)
     }
@@ -202,7 +202,7 @@ impl WebDriver {
     /// Ends the session, which ends the program.
     ///
     /// # Errors
-    /// When it is gone already.
+    /// If the session has ended already.
     pub fn end(&self) -> Result<(), DriverError> {
         let request = self.agent.delete(&self.session).config();
         value(
@@ -217,7 +217,7 @@ impl WebDriver {
 
 type Answer = Result<ureq::http::Response<ureq::Body>, ureq::Error>;
 
-/// The `value` of an answer, which is what was asked for or an error with its name and message.
+/// The `value` of a reply: the result, or an error with its code and message.
 fn value(answer: Answer) -> Result<Value, DriverError> {
     let silent = |e: ureq::Error| DriverError::Silent(e.to_string());
     let mut answer = answer.map_err(silent)?;

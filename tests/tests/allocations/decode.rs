@@ -1,5 +1,5 @@
-//! An answer allocates nothing, whatever the type of its rows, also where its votes are counted. One test, alone in its program: nobody else
-//! allocates meanwhile.
+//! Decode allocates nothing, for any cache type, also when attention votes are counted. A single test in its own
+//! program, so that no other thread allocates meanwhile.
 
 use kept_engine::kernels::{CacheType, Stop, allocations, settled_allocations};
 use kept_engine::models::{Model, RopeTable};
@@ -8,10 +8,10 @@ use kept_engine::{Decoder, EngineError, Prefill, Votes};
 use kept_tests::golden;
 
 const PROMPT: usize = 260;
-/// More than the rows of an answer that stay exact in the narrow types, so that some are rounded on the way.
+/// More than the decoded rows that stay exact in the quantised types, so that some are rounded.
 const MAX_NEW_TOKENS: usize = 100;
 
-/// Every method by default, and positions, tables and replaced rows in their other ways.
+/// Every method at its defaults, and variants with other positions, tables and replaced rows.
 fn variants() -> Vec<(&'static str, &'static str)> {
     let defaults = methods().iter().map(|method| (method.name, ""));
     let others = [
@@ -42,14 +42,14 @@ pub fn an_answer_allocates_nothing_whatever_the_type_of_its_rows() {
             let prefill = Prefill::new(&model, prompt, &mut *policy, 100, MAX_NEW_TOKENS, &rope);
             let outcome = match prefill.with_cache(cache).run(&mut |_| (), &Stop::new()) {
                 Ok(outcome) => outcome,
-                // Rows that change time and again are refused the narrow types by name.
+                // Methods that modify rows repeatedly refuse the quantised types by name.
                 Err(EngineError::CacheType { .. }) if cache != CacheType::F16 => continue,
                 Err(error) => panic!("{what}: {error}"),
             };
             let mut votes = Votes::new(4..PROMPT - 4);
             let mut decoder =
                 Decoder::new(&model, &rope, &mut *policy, outcome.rows, outcome.cache);
-            // The first tokens fill scratch of the threads.
+            // The first tokens fill thread-local scratch buffers.
             let (first, others) = answer.split_at(2);
             for &token in first {
                 decoder.step(token, Some(&mut votes));

@@ -1,5 +1,5 @@
-//! What is allocated, counted by the allocator of this program. The count is of all threads, so there is one test, which checks one thing after
-//! the other.
+//! Counts allocations with this program's global allocator. The count covers all threads, so a single test runs all
+//! checks in sequence.
 
 mod decode;
 mod methods;

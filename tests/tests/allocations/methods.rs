@@ -1,5 +1,6 @@
-//! What a method says it holds beside rows is what it holds: counted by the allocator when the method is dropped, after a prompt
-//! was cut and an answer was written, which allocated nothing. One test, alone in its program: nobody else allocates meanwhile.
+//! A method's declared memory in addition to rows equals its actual memory: measured by the allocator when the method
+//! is dropped, after selection and an answer that allocated nothing. A single test in its own program, so that no other
+//! thread allocates meanwhile.
 
 use kept_engine::kernels::{Stop, allocated_bytes, allocations, settled_allocations};
 use kept_engine::models::RopeTable;
@@ -9,10 +10,10 @@ use kept_tests::golden;
 
 const PROMPT: usize = 260;
 const MAX_NEW_TOKENS: usize = 40;
-/// Vectors' own headers and the like, per kv head of a layer and in all: nobody counts them.
+/// Tolerance for vector headers and the like, per KV head of a layer and in total.
 const HEADERS: (usize, usize) = (256, 1024);
 
-/// Methods by default, and what changes how much they hold.
+/// Every method at its defaults, and variants that hold more or less.
 fn variants() -> Vec<(&'static str, &'static str)> {
     let defaults = methods().iter().map(|method| (method.name, ""));
     let others = [
@@ -45,11 +46,11 @@ pub fn a_method_holds_what_it_says() {
         .map(|i| 3 + (i * i + i * 37 + 11) % vocab)
         .collect();
     let rope = RopeTable::new(config, ids.len());
-    // As an estimate counts it: what the model's template has behind a question.
+    // As in an estimate: the tokens that the model's template has after a question.
     let tail = Prompt::new(model, "A text.", "What?").map_or(0, |prompt| prompt.tail());
     let mut holding = 0;
     for (name, set) in variants() {
-        // A cut prompt, and one that fits with and without the answer.
+        // A prompt that is evicted, and prompts that fit with and without the answer.
         for budget in [220, PROMPT + 5, 4 * PROMPT] {
             let what = format!("{name} {set} at {budget}");
             let parameters = Parameters::parse_assignments(set).expect("parameters");
@@ -59,7 +60,7 @@ pub fn a_method_holds_what_it_says() {
             let prefill = prefill.with_tail(tail);
             let outcome = match prefill.run(&mut |_| (), &Stop::new()) {
                 Ok(outcome) => outcome,
-                // A cap below the budget.
+                // A decode cap below the budget.
                 Err(error) if set.contains("decode_cap") && budget > 220 => {
                     assert!(error.to_string().contains("decode_cap"), "{error}");
                     continue;
@@ -100,7 +101,7 @@ pub fn a_method_holds_what_it_says() {
             let said = policy.bytes() as usize + counted;
             let (rows, cache) = (outcome.rows, outcome.cache);
             let mut decoder = Decoder::new(model, &rope, &mut *policy, rows, cache);
-            // The first tokens fill scratch of the threads.
+            // The first tokens fill thread-local scratch buffers.
             let (first, others) = answer.split_at(2);
             for &token in first {
                 decoder.step(token, None);

@@ -1,5 +1,5 @@
-//! Fidelity figures against what they must be: the full cache beside itself, budgets that cut nothing, and the same logits by
-//! another way.
+//! Fidelity figures against known values: the full cache against itself, budgets that evict nothing, and the same
+//! logits computed another way.
 
 use kept_engine::documents::Document;
 use kept_engine::fidelity::{MethodRun, Reference, kl_divergence, same_top};
@@ -18,7 +18,7 @@ fn engine() -> Engine {
 fn reference(engine: &Engine) -> Reference {
     let sample = golden::repository().join("assets/sample.txt");
     let mut document = Document::open(&sample).expect("the sample");
-    // The figures do not need all of it.
+    // A part of the document is enough for the figures.
     document
         .text
         .truncate(document.text.floor_char_boundary(1500));
@@ -44,7 +44,7 @@ fn run(engine: &Engine, reference: &Reference, method: &Method, budget: Budget) 
         .unwrap_or_else(|e| panic!("{} at {budget}: {e}", method.name))
 }
 
-/// Nothing was lost, whatever the figures are rounded to.
+/// No loss, up to the rounding of the figures.
 fn assert_like_the_full_cache(run: &MethodRun, reference: &Reference, name: &str) {
     let fidelity = &run.fidelity;
     assert!(

@@ -1,5 +1,5 @@
-//! A second question on a document that was read in streaming, also after a restart: it goes on from the document's end, which the
-//! vaults' folder keeps, and its answer is the one that a fresh reading gives.
+//! A second question on a document that was read in streaming mode, also after a restart: it starts from the checkpoint
+//! of the document's end in the vault folder, and its answer equals that of a fresh prefill.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use kept_tests::vaults::Place;
 const FIRST: &str = "What is the locker code of Ann Quorvin?";
 const SECOND: &str = "Who keeps the safe, what opens it, and who else was told so?";
 
-/// As after a restart: nothing is known but what is on the disk.
+/// As after a restart: only the files on disk remain.
 fn opened(path: &Path, cache: CacheType) -> Engine {
     Engine::open(path).expect("a model").with_cache(cache)
 }
@@ -27,7 +27,7 @@ fn sample() -> Document {
     Document::open(&repository().join("assets/sample.txt")).expect("the sample")
 }
 
-/// A question in streaming, after which the document's end is kept if there is a `place` for it.
+/// A question in streaming mode; with a `place`, the checkpoint of the document's end is stored.
 fn ask(
     engine: &Engine,
     document: &Document,
@@ -46,7 +46,7 @@ fn ask(
         method: &method,
         budget: Some(rows.to_string().parse().expect("a budget")),
         sampling: &Sampling::default(),
-        // A longer answer behind the same document.
+        // A longer answer on the same document.
         max_tokens: if question == FIRST { 12 } else { 20 },
         thinking: false,
         limits: Limits {
@@ -71,7 +71,7 @@ fn answered(
     ask(engine, document, place, how, question, &Stop::new()).expect("an answer")
 }
 
-/// Under every method, with rows that are stored in every way, and where layers hold rings.
+/// Under every method, with every cache type, and with sliding-window layers.
 #[test]
 fn a_later_question_goes_on_from_the_documents_end_and_answers_the_same() {
     let mini = repository().join("assets/mini.gguf");
@@ -159,7 +159,7 @@ fn a_damaged_end_is_noticed_and_the_document_read_again() {
             panic!("one file")
         };
         let whole = std::fs::read(file).expect("a file");
-        // The footer is the JSON behind the last number.
+        // The footer is the JSON after the last number.
         let braces: Vec<usize> = (0..whole.len() - 1)
             .filter(|&at| whole[at..].starts_with(b"{\""))
             .collect();
@@ -176,7 +176,7 @@ fn a_damaged_end_is_noticed_and_the_document_read_again() {
             std::fs::write(file, bytes).expect("it is written");
             let again = ask();
             assert!(!again.vault.used && again.vault.written, "{method}, {what}");
-            let notes = again.notes.join(" ");
+            let notes = format!("{:?}", again.notes);
             assert!(
                 notes.contains("the document's vault could not be used"),
                 "{method}, {what}: {notes}"
@@ -201,9 +201,10 @@ fn where_it_cannot_be_kept_the_answer_comes_all_the_same() {
         let answer = answered(&engine, &document, Some(&place), how, FIRST);
         assert!(!answer.vault.used && !answer.vault.written);
         assert_eq!(answer.vault.bytes, 0);
-        let notes = answer.notes.join(" ");
+        let notes = format!("{:?}", answer.notes);
         assert!(
-            notes.contains("no vault was left") && notes.contains("may take 4.0 KiB in all"),
+            notes.contains("the vault could not be written")
+                && notes.contains("may take 4.0 KiB in all"),
             "{notes}"
         );
     }

@@ -1,5 +1,6 @@
-//! Reading in streaming against a slow loop of our own rules: token by token, every key kept beside, the sequence numbered anew by
-//! rank, and each paper's eviction written down once more in f64. With chunks of one token that is the methods' own definition.
+//! Streaming mode against a naive implementation of its rules: token by token, with every key stored, positions
+//! re-assigned by rank, and each paper's eviction implemented once more in f64. With chunks of one token this is the
+//! methods' own definition.
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
@@ -17,7 +18,7 @@ use kept_tests::slow::{Slow, Standing};
 /// Relative to the largest logit of a row.
 const BOUND: f32 = 2e-4;
 
-/// A text of drawn tokens.
+/// A text of random tokens.
 fn text(model: &Model, tokens: usize) -> Vec<u32> {
     let vocab = model.config().vocab as u32 - 3;
     (0..tokens as u32)
@@ -25,15 +26,15 @@ fn text(model: &Model, tokens: usize) -> Vec<u32> {
         .collect()
 }
 
-/// What reading and stepping in streaming gave.
+/// Result of prefill and decode in streaming mode.
 struct Read {
     /// `[tokens][vocab]`: after every token.
     logits: Vec<Vec<f32>>,
-    /// After the tokens that were read.
+    /// The retention map after prefill.
     map: RetentionMap,
 }
 
-/// Reads all but the last `steps` of `ids` in streaming, and runs those one by one over what was kept.
+/// Runs prefill in streaming mode on all but the last `steps` of `ids`, then decodes along those.
 fn stream(
     model: &Model,
     (name, set): (&str, &str),
@@ -97,19 +98,19 @@ fn stream(
     }
 }
 
-/// One kv head of one layer under a method's rules.
+/// One KV head of one layer under a method's rules.
 #[derive(Clone, Default)]
 struct Line {
     /// Kept positions, ascending.
     kept: Vec<u32>,
-    /// Attention so far of each.
+    /// Accumulated attention of each position.
     sums: Vec<f64>,
-    /// Steps that were added to each.
+    /// Number of steps accumulated for each position.
     counts: Vec<f64>,
     idx: usize,
 }
 
-/// The methods' evictions, as the papers and `methods.md` have them.
+/// The methods' evictions, as defined in the papers and `methods.md`.
 struct Rules<'a> {
     method: &'a str,
     budget: usize,
@@ -117,7 +118,8 @@ struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// The newest token is in; `heads [kv_heads]` with `seen [kv_heads][kept]`, the group's mean of each.
+    /// Evicts after the newest token was added; `heads [kv_heads]` with `seen [kv_heads][kept]`, the attention averaged
+    /// over the GQA group.
     fn take(&self, heads: &mut [Line], seen: &[Vec<f64>]) {
         for (line, seen) in heads.iter_mut().zip(seen) {
             for (i, p) in seen.iter().enumerate() {
@@ -166,8 +168,8 @@ impl Rules<'_> {
     }
 }
 
-/// The slow loop: `[tokens][vocab]` logits and `[layer][kv head]` what is kept before the last `steps` tokens. Those are chunks of
-/// one, as an answer is.
+/// The naive implementation: `[tokens][vocab]` logits, and the `[layer][kv head]` positions kept before the last
+/// `steps` tokens. Those tokens are chunks of one, as in decode.
 fn slowly(
     model: &Model,
     rules: &Rules<'_>,
@@ -188,11 +190,13 @@ fn slowly(
             let of = |heads: &Vec<Line>| heads.iter().map(|line| line.kept.clone()).collect();
             kept = layers.iter().map(of).collect();
         }
-        let end = match first < read {
-            true => (first + chunk).min(read),
-            false => first + 1,
+        let end = if first < read {
+            (first + chunk).min(read)
+        } else {
+            first + 1
         };
-        // What a token of this chunk sees: what was kept before it, and the chunk up to itself.
+        // Positions that a token of this chunk attends to: the kept ones before the chunk, and the chunk up to the
+        // token itself.
         let before: Vec<Vec<Vec<u32>>> = layers
             .iter()
             .map(|heads| heads.iter().map(|line| line.kept.clone()).collect())
@@ -250,8 +254,8 @@ fn slowly(
     (logits, kept)
 }
 
-/// Models with different groups, RoPE scalings, soft caps, windows and layers without rotation. None whose rotation depends on the
-/// text's length: for streaming that is the ranks' number.
+/// Models with different GQA groups, RoPE scalings, soft caps, sliding windows and layers without RoPE. Models whose
+/// RoPE depends on the text length are excluded: in streaming mode that length is the number of ranks.
 fn models() -> Vec<(String, Model)> {
     let small = ["group2-llama3-tied", "group4-linear-untied"];
     let golden = small.map(|name| (name.to_owned(), open(&golden::model(name))));
@@ -294,8 +298,8 @@ fn every_method_evicts_as_its_paper_does_token_by_token_and_in_chunks() {
     }
 }
 
-/// EMS token by token is its answering loop, which `ems.rs` holds against the oracle; and merging goes on over chunks. A prompt of w
-/// tokens leaves the local window at its beginning, as streaming has it after so many.
+/// EMS token by token is its decode loop, which `ems.rs` checks against the oracle; merging continues across chunks. A
+/// prompt of w tokens has an empty local window, as streaming mode has after the same number of tokens.
 #[test]
 fn ems_streams_as_it_answers() {
     const WINDOW: usize = 4;
@@ -334,7 +338,7 @@ fn ems_streams_as_it_answers() {
     }
 }
 
-/// Where everything is kept it is the ordinary reading, whatever the method.
+/// With everything kept, streaming mode equals normal prefill under every method.
 #[test]
 fn a_budget_for_everything_is_the_ordinary_reading() {
     for (name, model) in models() {
@@ -374,7 +378,7 @@ fn a_budget_for_everything_is_the_ordinary_reading() {
     }
 }
 
-/// How many chunks go through a layer together changes nothing, to the bit.
+/// The number of chunks that pass a layer together does not change the result: bit for bit.
 #[test]
 fn stretches_do_not_matter() {
     let model = open(&golden::model("group2-llama3-tied"));
@@ -404,7 +408,7 @@ fn methods_that_need_the_whole_prompt_are_refused_with_those_that_do_not() {
             (true, Ok(plan)) => assert_eq!(plan.rows, 40),
             (false, Err(refusal)) => {
                 let said = refusal.to_string();
-                assert!(said.starts_with(info.name), "{said}");
+                assert!(said.starts_with(info.title), "{said}");
                 assert!(STREAMING.iter().all(|able| said.contains(able)), "{said}");
             }
             (_, other) => panic!("{}: {:?}", info.name, other.err().map(|e| e.to_string())),
@@ -421,7 +425,7 @@ fn methods_that_need_the_whole_prompt_are_refused_with_those_that_do_not() {
             None,
         )
     };
-    // The number in a refusal is one that is not refused, also for a method whose tokens share rows.
+    // The number named in a refusal is accepted, also for a method whose tokens share rows.
     for method in STREAMING {
         let mut policy = build(method, &[]).expect("a method");
         let refusal = plan(&mut *policy, Some(context)).expect_err("no room for a chunk");
@@ -432,7 +436,7 @@ fn methods_that_need_the_whole_prompt_are_refused_with_those_that_do_not() {
         let fits = plan(&mut *policy, Some(most)).expect("a plan");
         assert_eq!(fits.rows, most, "{method}");
         assert!(fits.positions <= context, "{method}: {}", fits.positions);
-        // Without a budget there is always one that fits.
+        // Without a budget a plan always exists.
         let plan = plan(&mut *policy, None).expect("a plan");
         assert!(plan.positions <= context, "{method}: {}", plan.positions);
     }
@@ -461,11 +465,12 @@ fn a_stop_is_heard_in_the_middle() {
     }
 }
 
-/// A question about a document several times as long as the window: an answer, what was kept, and the words that say so.
+/// A question on a document several times as long as the context length: an answer, a retention map, and a note about
+/// streaming mode.
 #[test]
 fn a_document_beyond_the_window_is_read() {
     let engine =
-        Engine::open(&golden::repository().join("assets/mini.gguf")).expect("the model in the box");
+        Engine::open(&golden::repository().join("assets/mini.gguf")).expect("the built-in model");
     let context = engine.model().config().context;
     let sentence = "The boats came in at noon and the bell rang twice over the old harbour. ";
     let mut words = sentence.repeat(context / 8);
@@ -501,7 +506,7 @@ fn a_document_beyond_the_window_is_read() {
         "{:?}",
         answer.sources
     );
-    assert!(answer.notes.iter().any(|note| note.contains("approximate")));
+    assert!((answer.notes.iter()).any(|note| matches!(note, kept_engine::Note::Streaming { .. })));
     assert_eq!(answer.map.tokens, answer.prompt.len());
     assert!(answer.rows_per_layer.iter().all(|&rows| rows == 256));
     let refusal = ask(&method("streaming_llm"), Streaming::Off)

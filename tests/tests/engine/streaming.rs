@@ -1,6 +1,6 @@
-//! StreamingLLM's re-assigned positions while it evicts, against a slow loop that uses the other form of the same arithmetic:
-//! keys rotated at their original positions, the recent part read by a query at the true position and the sinks by the same
-//! query at the last rank. The two agree because recent rows are contiguous (`methods`: "two-query form").
+//! StreamingLLM's re-assigned positions with eviction, against a naive loop in the other form of the same arithmetic:
+//! keys rotated at their text positions, the recent part read by a query at the true position, and the sinks by the
+//! same query at the last rank. The two agree because recent rows are contiguous (`methods`: "two-query form").
 
 use kept_engine::models::RopeTable;
 use kept_engine::policies::build;
@@ -28,13 +28,13 @@ fn re_assigned_positions_equal_the_two_query_form() {
     let mut expected = Vec::new();
     let mut kept: Vec<u32> = Vec::new();
     for (position, &token) in ids.iter().enumerate() {
-        // Up to the prompt's end nothing is gone, and the two queries are one.
+        // Until the prompt's end nothing is evicted, and the two queries are equal.
         let logits = slow.step(token, Standing::TwoQueries(SINKS), |_, _| &kept);
         kept.push(position as u32);
         if position + 1 >= PROMPT {
             expected.push(logits);
         }
-        // The prompt is read whole, then cut; afterwards one row leaves per step.
+        // The prompt is read with full attention, then evicted; afterwards each step evicts one row.
         if position + 1 >= PROMPT {
             while kept.len() > BUDGET {
                 kept.remove(SINKS);

@@ -1,4 +1,4 @@
-//! Many methods over one reading: each comes out, to the bit, as over a reading of its own.
+//! Several methods on one shared prefill: each result equals that of a separate prefill bit for bit.
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, Stop};
@@ -12,8 +12,8 @@ use kept_tests::golden;
 const PROMPT: usize = 150;
 const MAX_NEW_TOKENS: usize = 12;
 
-/// Every method at two budgets, and some that look at a layer in a way that others must not see: keys before RoPE, another
-/// window, other expected queries.
+/// Every method at two budgets, and methods with measurements that must not affect the others: keys before RoPE,
+/// another observation window, other expected queries.
 fn runs() -> Vec<(&'static str, &'static str, usize)> {
     let defaults = methods()
         .iter()
@@ -83,7 +83,7 @@ fn a_shared_reading_is_each_methods_own() {
             }
         };
         let mut cuts: Vec<Cut<'_>> = policies.iter_mut().zip(&runs).map(cut).collect();
-        // One that refuses stands among them and holds nobody up.
+        // A method that refuses does not stop the others.
         let mut refusing = policy("snapkv", "w=30");
         let refused = Cut {
             policy: &mut *refusing,
@@ -123,7 +123,7 @@ fn a_shared_reading_is_each_methods_own() {
 #[test]
 fn answers_together_are_answers_one_by_one() {
     let mini = golden::repository().join("assets/mini.gguf");
-    let engine = Engine::open(&mini).expect("the model in the box");
+    let engine = Engine::open(&mini).expect("the built-in model");
     let sample = golden::repository().join("assets/sample.txt");
     let document = Document::open(&sample).expect("the sample");
     let question = "What is the locker code of Ann Quorvin?";
@@ -148,7 +148,7 @@ fn answers_together_are_answers_one_by_one() {
     let answers = engine
         .ask_each(&document, question, &runs, 24, &mut |_| (), &Stop::new())
         .expect("answers");
-    assert_eq!(answers.readings, 1, "the model in the box is small");
+    assert_eq!(answers.readings, 1, "the built-in model is small");
     for ((method, budget), found) in runs.iter().zip(&answers.texts) {
         let ask = Ask {
             document: &document,

@@ -1,4 +1,4 @@
-//! A document is read once: what a later question makes of its vault is, to the bit, what a first reading would have made of it.
+//! A document is read once: a later question's result from its vault equals a first reading bit for bit.
 
 use kept_engine::fidelity::{kl_divergence, same_top};
 use kept_engine::kernels::PackedRows;
@@ -9,8 +9,9 @@ use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::{self, Unpacked};
 use kept_tests::vaults::{Case, Place, tokens};
 
-/// Methods by what they look at: windows shorter and longer than a question, sums over all tokens, keys and values, keys before
-/// RoPE, expected queries, a repetition; shares by layer and by head; merged and re-assigned rows.
+/// Methods by measurement: observation windows shorter and longer than a question, sums over all tokens, keys and
+/// values, keys before RoPE, expected queries, a reconstruction; budgets shared by layer and by head; merged rows and
+/// re-assigned positions.
 const METHODS: &[(&str, &str, usize)] = &[
     ("full", "", 400),
     ("streaming_llm", "", 40),
@@ -43,7 +44,7 @@ const METHODS: &[(&str, &str, usize)] = &[
     ("kvzip", "chunk=50,spread=model", 80),
 ];
 
-/// A first reading, then two more questions on what it left: each is a first reading of its own.
+/// A first reading, then two more questions on its vault: each equals a first reading of its own.
 #[track_caller]
 fn asked_three_times(model: &Model, first: &Case, later: &[Case], what: &str) {
     let place = Place::default();
@@ -89,7 +90,7 @@ fn methods_on(model: &Model, name: &str, documents: &[usize]) {
     }
 }
 
-/// Chunks of 64 end before, on and behind the document's end.
+/// Chunks of 64 end before, at and after the document's end.
 #[test]
 fn a_later_question_is_a_first_reading_to_the_bit() {
     for stem in ["group2-llama3-tied", "group4-linear-untied"] {
@@ -98,7 +99,7 @@ fn a_later_question_is_a_first_reading_to_the_bit() {
 }
 
 #[test]
-fn so_it_is_where_layers_have_windows() {
+fn a_later_question_is_a_first_reading_with_sliding_windows() {
     for stem in ["gemma3", "gemma2"] {
         let file = Unpacked::architecture(stem);
         methods_on(&open(&file.path()), stem, &[150]);
@@ -106,7 +107,7 @@ fn so_it_is_where_layers_have_windows() {
 }
 
 #[test]
-fn so_it_is_under_every_architecture_and_type_of_weights() {
+fn a_later_question_is_a_first_reading_for_every_architecture_and_weight_type() {
     let names = ["qwen2", "qwen3", "phi-4-mini", "smollm3", "llama-bias-yarn"];
     let files = names.map(Unpacked::architecture);
     let stems = ["group2-plain-f16", "group4-plain-q8_0", "group1-plain-tied"];
@@ -127,7 +128,7 @@ fn so_it_is_under_every_architecture_and_type_of_weights() {
     }
 }
 
-/// Lengths and chunks that nobody chose.
+/// Random lengths and chunk sizes.
 mod drawn {
     use super::*;
     use proptest::prelude::*;
@@ -145,6 +146,8 @@ mod drawn {
             windows: bool,
         ) {
             let (name, set, budget) = METHODS[method];
+            // A prompt that fits its budget is kept whole and not measured.
+            prop_assume!(document + questions.0.min(questions.1) > budget);
             let file = windows.then(|| Unpacked::architecture("gemma3"));
             let model = match &file {
                 Some(file) => open(&file.path()),
@@ -157,7 +160,7 @@ mod drawn {
                 budget,
                 ..Case::drawn(&model, document, rest, salt)
             };
-            // A repetition and a window need room that this budget may not leave.
+            // A reconstruction and an observation window may need more than this budget.
             prop_assume!(with(questions.0, 0).read(&model, None, PackedRows::F16).is_ok());
             prop_assume!(with(questions.1, 1).read(&model, None, PackedRows::F16).is_ok());
             let what = format!("{name} {set}, {document} tokens by {chunk}");
@@ -166,7 +169,7 @@ mod drawn {
     }
 }
 
-/// What a method needs and the vault does not hold is measured by reading again, once, and is there for the next.
+/// A measurement that the vault lacks is computed by one more prefill, once, and stored for the next question.
 #[test]
 fn what_is_missing_is_measured_once_and_kept() {
     let model = open(&golden::model("group2-llama3-tied"));
@@ -203,7 +206,8 @@ fn what_is_missing_is_measured_once_and_kept() {
         let says = notes.iter().any(|note| note.contains("was read again"));
         assert_eq!(says, rereads, "{method:?}: {notes:?}");
     }
-    // A repetition needs rows, and these are there. What follows the document is read twice: to share the rows, then to keep them.
+    // A reconstruction needs rows, which the vault has. The tokens after the document run twice: first to allocate the
+    // budget, then to keep their rows.
     let (first, _) = ask(kvzip, 3);
     assert!(
         first.used && first.written && first.tokens_read > 150,
@@ -222,10 +226,10 @@ fn what_is_missing_is_measured_once_and_kept() {
     assert_eq!(place.files().len(), 1);
 }
 
-/// What ranks a document without its question keeps the same of it for every one: to the row, though the first reading saw rows that
-/// were not rounded yet, and as many as the question's length leaves.
+/// Methods with query-agnostic scores keep the same rows of the document for every question, although the first reading
+/// scored rows before quantisation, and as many as the question's length leaves.
 #[test]
-fn what_ranks_without_the_question_keeps_its_rows() {
+fn query_agnostic_methods_keep_the_same_rows() {
     let mut alike = 0;
     for stem in ["group2-llama3-tied", "group4-linear-untied"] {
         let model = open(&golden::model(stem));
@@ -260,7 +264,7 @@ fn what_ranks_without_the_question_keeps_its_rows() {
             let same = first == again;
             assert_eq!(same, method != "snapkv", "{stem}, {method} {set}");
             alike += usize::from(same);
-            // Which heads give up rows to a longer question is a matter of shares.
+            // Heads that lose rows to a longer question depend on the budget shares.
             let shares = matches!(method, "adakv" | "snapkv");
             let within = (longer.iter().zip(&first)).all(|(l, f)| l.iter().all(|p| f.contains(p)));
             assert!(shares || within, "{stem}, {method} {set}");
@@ -274,7 +278,7 @@ fn what_ranks_without_the_question_keeps_its_rows() {
     assert_eq!(alike, 14);
 }
 
-/// Scores that a vault does not hold come from its rows: no copy of these is made for their sake.
+/// Scores that a vault lacks are computed from its rows: the vault is not copied to add them.
 #[test]
 fn scores_alone_are_not_worth_another_vault() {
     let model = open(&golden::model("group2-llama3-tied"));
@@ -290,7 +294,7 @@ fn scores_alone_are_not_worth_another_vault() {
     assert_eq!(first, again);
 }
 
-/// A method that drops tokens as it reads can neither use nor make a vault, and says so.
+/// A method that drops tokens between layers can neither use nor create a vault, and a note states it.
 #[test]
 fn a_method_that_drops_tokens_as_it_reads_does_without() {
     let model = open(&golden::model("group2-llama3-tied"));
@@ -312,7 +316,7 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
     most.fold(0.0, f32::max) / largest
 }
 
-/// A text that goes on where another ended is read from there; the sums of its beginning go on too.
+/// A text that extends a known one is read from the end of the common part; sums over the beginning are continued.
 #[test]
 fn only_what_follows_a_known_beginning_is_read() {
     let gemma = Unpacked::architecture("gemma3");
@@ -339,7 +343,7 @@ fn only_what_follows_a_known_beginning_is_read() {
                 let (found, used, _) = case
                     .read(model, Some(&place), PackedRows::F16)
                     .expect("read");
-                // Other chunks: not to the bit.
+                // Other chunks: not bit for bit.
                 let off = apart(&found.logits, &alone.logits);
                 assert!(off < 1e-3, "{method:?}, {document} tokens: {off}");
                 used.expect("vaults are allowed")
@@ -348,11 +352,11 @@ fn only_what_follows_a_known_beginning_is_read() {
             let longer = read(230, None);
             assert!(longer.written, "{method:?}");
             assert_eq!(longer.tokens_from_vault, 150, "{method:?}");
-            // Its last tokens have become others, as when a word goes on: what was summed up over them is of no use.
+            // Its last tokens changed, as when a word is continued: sums over them are unusable.
             let (grown, sums) = (read(260, Some(228)), ["h2o", "expected_attention"]);
             let known = if sums.contains(&method.0) { 0 } else { 228 };
             assert_eq!(grown.tokens_from_vault, known, "{method:?}");
-            // Every one has a vault of its own now.
+            // Each text now has its own vault.
             for (document, changed) in [(150, None), (230, None), (260, Some(228))] {
                 let again = read(document, changed);
                 assert_eq!(again.tokens_from_vault, document, "{method:?}");
@@ -363,10 +367,10 @@ fn only_what_follows_a_known_beginning_is_read() {
     }
 }
 
-/// Of a layer with a window a vault has the last rows only. A text that lost its end needs some before those; it is read again, so that what it
-/// leaves is whole, and serves the next that loses its end.
+/// For a sliding-window layer a vault has the last rows only. A text that lost its end needs some earlier ones; it is
+/// read again, so that its vault is complete and serves the next text that loses its end.
 #[test]
-fn a_text_that_lost_its_end_leaves_a_whole_vault() {
+fn a_shortened_text_writes_a_complete_vault() {
     let gemma = Unpacked::architecture("gemma3");
     let llama = open(&golden::model("group2-llama3-tied"));
     for (model, windows) in [(open(&gemma.path()), true), (llama, false)] {
@@ -389,7 +393,7 @@ fn a_text_that_lost_its_end_leaves_a_whole_vault() {
     }
 }
 
-/// Numbers of a text that went on are, within rounding of sums, those of one reading.
+/// Results for an extended text equal those of one reading, within the rounding of sums.
 #[test]
 fn a_text_that_went_on_is_as_good_as_one_that_was_read_at_once() {
     let model = open(&golden::model("group4-linear-untied"));
@@ -415,12 +419,13 @@ fn a_text_that_went_on_is_as_good_as_one_that_was_read_at_once() {
     }
 }
 
-/// Some models rotate long texts in another way than short ones: what was read for one is of no use to the other.
+/// Some models rotate long texts differently from short ones: a vault made under one rotation is unusable under the
+/// other.
 #[test]
 fn a_prompt_that_is_rotated_in_another_way_has_another_vault() {
     let file = Unpacked::architecture("phi-4-mini");
     let long = 200;
-    // The golden model is trained on fewer positions than a vault is made for.
+    // The golden model's original context is shorter than the minimum length of a vault.
     let edited =
         GgufEdit::of(&file.path()).number("phi3.rope.scaling.original_context_length", long);
     let folder = tempfile::tempdir().expect("a folder");
@@ -466,7 +471,7 @@ fn a_prompt_that_is_rotated_in_another_way_has_another_vault() {
     assert_eq!(place.files().len(), 2);
 }
 
-/// With q8_0 a later question sees rounded rows: how far that moves what the model says next, along the answer.
+/// With q8_0 a later question attends to quantised rows: the resulting divergence along the answer.
 #[test]
 fn with_q8_0_a_later_answer_is_close() {
     let model = open(&golden::repository().join("assets/mini.gguf"));
@@ -515,7 +520,7 @@ const ASKED: [&str; 4] = [
     "What is the locker code of Ann Quorvin?",
 ];
 
-/// Mean KL in nats of the next token's distribution, along the exact answer.
+/// Mean KL in nats of the next-token distribution, along the exact answer.
 const Q8_0_BOUNDS: [(&str, f64); 5] = [
     ("full", 1e-3),
     ("snapkv", 1e-3),

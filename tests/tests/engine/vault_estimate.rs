@@ -1,4 +1,4 @@
-//! What is said of a question on a document that may be in a vault, before it is asked, and what is done about a vault that is no use.
+//! Estimates for questions on a document that may be in a vault, and the handling of unusable vaults.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use kept_engine::{Answer, Ask, Costing, DocumentLength, Engine, Limits, Method, 
 use kept_tests::golden::repository;
 use kept_tests::vaults::files_of;
 
-/// As long as an estimate takes a question to be.
+/// As long as the question that an estimate assumes.
 const QUESTION: &str = "What does the document say about the harbour?";
 const MAX_NEW_TOKENS: usize = 16;
 
 fn engine() -> Engine {
-    Engine::open(&repository().join("assets/mini.gguf")).expect("the model in the box")
+    Engine::open(&repository().join("assets/mini.gguf")).expect("the built-in model")
 }
 
-/// The sample with more behind it.
+/// The sample with `behind` appended.
 fn sample(behind: &str) -> Document {
     let text = std::fs::read_to_string(repository().join("assets/sample.txt")).expect("the sample");
     let place = tempfile::tempdir().expect("a folder");
@@ -60,14 +60,14 @@ fn folder(place: &Path) -> VaultFolder {
     VaultFolder::new(place, 1 << 30)
 }
 
-/// Memory is known before anything is read, also what the vault takes of it, whether it is made, used or added to.
+/// Memory is known before prefill, including the vault's share, whether the vault is created, used or extended.
 #[test]
 fn memory_is_known_before_with_the_vault() {
     let (engine, document) = (engine(), sample(""));
     let length = DocumentLength::new(engine.model(), &document.text).expect("counted");
     let place = tempfile::tempdir().expect("a folder");
     let folder = folder(place.path());
-    // A vault is made, used, added to for sums and for a repetition, used again with all of it.
+    // A vault is created, used, extended by sums and by a reconstruction, then used with all of it.
     let asked_for = [
         "snapkv", "snapkv", "h2o", "kvzip", "keydiff", "h2o", "kvzip",
     ];
@@ -103,7 +103,7 @@ fn memory_is_known_before_with_the_vault() {
     assert_eq!(used, [false, true, false, true, true, true, true]);
 }
 
-/// The vault of another document serves one that begins as it does; where it is damaged it is in nobody's way any more.
+/// The vault of another document serves one with the same beginning; a damaged one is removed.
 #[test]
 fn a_damaged_vault_goes_whoever_finds_it() {
     let engine = engine();
@@ -119,7 +119,9 @@ fn a_damaged_vault_goes_whoever_finds_it() {
 
     let longer = sample(" One more sentence stands behind it.");
     let answer = asked(&engine, &longer, &method, &folder);
-    let told = |note: &String| note.contains("is damaged, so the document was read again");
+    let told = |note: &kept_engine::Note| {
+        (note.to_string()).contains("is damaged, so the document was read again")
+    };
     assert!(answer.notes.iter().any(told), "{:?}", answer.notes);
     assert!(!answer.vault.used && answer.vault.written);
     assert!(!of_first.exists(), "nobody is helped by it");

@@ -1,4 +1,5 @@
-//! What goes wrong with a vault costs no answer: damaged, cut and old files, one that another writes, no room, a stop at any moment.
+//! Vault faults never cost an answer: damaged, truncated and old files, one that another process writes, no disk space,
+//! a stop at any moment.
 
 use kept_engine::EngineError;
 use kept_engine::Prefill;
@@ -11,7 +12,7 @@ use kept_tests::engine::open;
 use kept_tests::golden;
 use kept_tests::vaults::{Case, Place};
 
-/// A layer that is found to be damaged when it is used, one that is missing, and a vault of another version.
+/// A layer found damaged at its use, a missing layer, and a vault of another version.
 #[test]
 fn a_damaged_vault_is_noticed_whatever_is_damaged() {
     let model = open(&golden::model("group2-llama3-tied"));
@@ -27,9 +28,9 @@ fn a_damaged_vault_is_noticed_whatever_is_damaged() {
         damaged[at] ^= 1;
         std::fs::write(&path, &damaged).expect("written");
         match case.read(&model, Some(&place), PackedRows::F16) {
-            // In a layer: whoever asked has begun to cut, and asks anew.
+            // In a layer: the caller has evicted rows already, and must restart the question.
             Err(EngineError::Vault(VaultError::Damaged { .. })) => {}
-            // In the end: it was read again.
+            // At the end of the file: the document was read again.
             Ok((found, Some(used), _)) => {
                 assert!(!used.used && used.written && found == expected, "byte {at}");
             }
@@ -61,7 +62,8 @@ fn a_damaged_vault_is_noticed_whatever_is_damaged() {
     );
 }
 
-/// Reading does not wait for another that writes the same vault; it answers all the same, and so it does where nothing can be kept.
+/// Prefill does not wait for another writer of the same vault; it answers all the same, and so it does if nothing can
+/// be stored.
 #[test]
 fn nobody_waits_and_nobody_goes_without_an_answer() {
     let model = open(&golden::model("group2-llama3-tied"));
@@ -106,7 +108,7 @@ fn nobody_waits_and_nobody_goes_without_an_answer() {
     assert!(notes.iter().any(|note| note.contains("1000")), "{notes:?}");
 }
 
-/// A file that is whole, has the document's name and is of another model: it is not used, and does not stay.
+/// A valid file under the document's name that belongs to another model: it is not used, and replaced.
 #[test]
 fn a_vault_that_another_model_left_is_made_anew() {
     let model = open(&golden::model("group2-llama3-tied"));
@@ -147,7 +149,7 @@ fn a_vault_that_another_model_left_is_made_anew() {
     assert!(found == expected && used.expect("allowed").used);
 }
 
-/// A stop at any moment leaves nothing half-written, and a vault that was there stays.
+/// A stop at any moment leaves no partial file, and an existing vault remains.
 #[test]
 fn a_stop_leaves_nothing_half_written() {
     let model = open(&golden::model("group2-llama3-tied"));

@@ -1,4 +1,4 @@
-//! The real `kept-worker` over its pipes: what it says, in which order, and that nothing makes it say anything else.
+//! The real `kept-worker` over its pipes: its replies, their order, and the absence of any other output.
 
 mod documents;
 mod memory;
@@ -17,7 +17,7 @@ use kept_tests::worker::{Worker, ask, is_end, method, open_model, sample};
 
 const QUESTION: &str = "What is the locker code of Ann Quorvin?";
 
-/// A worker with the model in the box and the sample open.
+/// A worker with the built-in model and the sample open.
 fn ready() -> Worker {
     let mut worker = Worker::start();
     worker.say(&open_model("mini"));
@@ -26,7 +26,7 @@ fn ready() -> Worker {
     worker
 }
 
-/// A worker with something to read that takes half a minute and more: the model in the box made to take long documents.
+/// A worker with a prefill of half a minute or more: the built-in model, edited to accept long documents.
 fn busy(folder: &std::path::Path) -> Worker {
     let model = folder.join("long.gguf");
     GgufEdit::of(&repository().join("assets/mini.gguf"))
@@ -57,6 +57,7 @@ fn failure(said: (Reply, Vec<u8>)) -> (Option<u64>, Failure, String, bool) {
             what,
             message,
             stopped,
+            ..
         } => (ticket, what, message, stopped),
         other => panic!("not a refusal: {other:?}"),
     }
@@ -93,7 +94,7 @@ fn it_says_hello_first() {
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
 }
 
-/// Everything a window needs for one question, against the same question asked in this process.
+/// All requests of the app for one question, against the same question in this process.
 #[test]
 fn a_question_is_answered_as_in_process() {
     let mut worker = ready();
@@ -114,7 +115,7 @@ fn a_question_is_answered_as_in_process() {
                 max_tokens: 48,
                 thinking: false,
                 limits: Limits::default(),
-                // As the worker has it: a document that is kept is read in other chunks.
+                // As in the worker: a document with a vault is read in other chunks.
                 vault: Some(Vaults {
                     folder: &folder,
                     kind: PackedRows::Q8_0,
@@ -223,13 +224,13 @@ fn an_estimate_does_not_wait_for_a_question() {
     assert_eq!((ticket, what), (Some(3), Failure::Estimate));
     assert!(message.contains("ten"), "{message}");
     worker.find(figures(4));
-    // A second question is refused, the first goes on.
+    // A second question is refused, the first continues.
     worker.say(&ask(5, QUESTION, "full"));
     let (ticket, what, message, stopped) = failure(worker.find(is_end));
     assert_eq!((ticket, what, stopped), (Some(5), Failure::Ask, false));
     assert!(message.contains("another question"), "{message}");
     worker.find(is_reading);
-    // A stop for another question does nothing; the right one ends the reading at once.
+    // A stop for another question has no effect; the right one ends the prefill at once.
     worker.say(&Request::Stop { ticket: 5 });
     worker.find(is_reading);
     let started = Instant::now();
@@ -238,7 +239,7 @@ fn an_estimate_does_not_wait_for_a_question() {
     assert_eq!((ticket, what, stopped), (Some(1), Failure::Ask, true));
     let took = started.elapsed();
     assert!(took < Duration::from_secs(1), "stopped after {took:?}");
-    // It can be asked again.
+    // The next question is accepted.
     worker.say(&ask(6, QUESTION, "streaming_llm"));
     worker.find(is_reading);
 }
@@ -252,7 +253,7 @@ fn a_stop_while_answering_keeps_what_was_said() {
         method: method("streaming_llm"),
         budget: Some("64".to_owned()),
         max_tokens: 2000,
-        // Hot enough never to end by itself.
+        // A temperature at which the answer never ends by itself.
         temperature: 100.0,
         seed: 3,
         repeat_penalty: None,
@@ -287,11 +288,11 @@ fn the_end_of_the_input_ends_it_whatever_it_does() {
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
     assert!(ended.after < Duration::from_secs(1), "{:?}", ended.after);
     assert!(!ended.said.iter().any(|(reply, _)| is_end(reply)));
-    // What it was keeping of the document has gone with it.
+    // Its partial vault was removed.
     assert_eq!(ended.left, ["counting.lock"]);
 }
 
-/// A window that dies takes its end of both pipes along.
+/// An app that dies closes its end of both pipes.
 #[test]
 fn a_window_that_dies_leaves_nothing_half_written_either() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -340,7 +341,7 @@ fn an_unknown_request_is_refused_and_the_next_is_heard() {
         (
             open_model("/nowhere/model.gguf"),
             Failure::Model,
-            "/nowhere/model.gguf",
+            "there is no such file",
         ),
     ] {
         worker.say(&request);
@@ -354,7 +355,7 @@ fn an_unknown_request_is_refused_and_the_next_is_heard() {
     assert!(failure(worker.next()).2.contains("no document"));
 }
 
-/// What a library may print never reaches the frames, and the log never holds words of the document.
+/// Output of libraries never reaches the frames, and the log never contains document text.
 #[test]
 fn only_frames_reach_standard_output() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -380,7 +381,7 @@ fn only_frames_reach_standard_output() {
     }
 }
 
-/// The second question about a document is answered from its vault, also by another worker, and the reading says so.
+/// The second question on a document is answered from its vault, also by another worker, and the reply states it.
 #[test]
 fn a_document_that_was_read_is_not_read_again_after_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -394,7 +395,7 @@ fn a_document_that_was_read_is_not_read_again_after_a_restart() {
         worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
         worker
     };
-    // What an estimate foretells of the reading.
+    // An estimate's prediction for the prefill.
     let foreseen = |worker: &mut Worker, name: &str| {
         worker.say(&Request::Estimate {
             ticket: 100,
@@ -462,7 +463,7 @@ fn a_document_that_was_read_is_not_read_again_after_a_restart() {
     drop(worker.close());
     let mut worker = start();
     let before = foreseen(&mut worker, "snapkv");
-    // H2O adds up what every token attends to, and nobody measured that yet.
+    // H2O needs attention sums over all tokens, which no question has measured yet.
     assert_eq!(foreseen(&mut worker, "h2o").tokens_from_vault, 0);
     let chosen = foreseen(&mut worker, AUTO);
     assert!(chosen.chosen.is_some() && chosen.tokens_from_vault > 0);
@@ -483,7 +484,7 @@ fn a_document_that_was_read_is_not_read_again_after_a_restart() {
     assert!(!asked(&mut worker, 7).used, "rows of another kind");
     let (_, documents, both) = told(&mut worker, &Request::Vaults { ticket: 8 });
     assert_eq!(documents, 2);
-    // Where less is allowed than there is, less is kept at once.
+    // A smaller budget evicts vaults at once.
     let less = Request::KeepDocuments {
         ticket: 5,
         kind: "f16".to_owned(),

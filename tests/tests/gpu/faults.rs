@@ -1,7 +1,8 @@
-//! What becomes of a question where a GPU has no memory left, is given up, or fails: one sentence, and the next question is answered as
-//! ever. On the GPU of this computer in a build for it, else on the emulator; only a process of its own can lose a real GPU, and only with one.
+//! A question on a GPU that runs out of memory, is stopped, or fails: one error message, and the next question is
+//! answered as usual. On this computer's GPU in a `cuda` build, else on the emulator; only a separate process may lose
+//! a real GPU, and only where one exists.
 
-#[allow(dead_code)] // of the worker's own tests
+#[allow(dead_code)] // used by the worker's own tests
 use crate::gpus::*;
 use kept_cuda::{Buffer, Device, DeviceError, emulated};
 use kept_engine::documents::Document;
@@ -15,7 +16,7 @@ use kept_engine::{
 use kept_models::testing::TinyLlama;
 use kept_tests::worker::{Worker, ask, is_end, open_model};
 
-/// What an emulated GPU has here: a test fills it.
+/// Memory of the emulated GPU, which a test fills.
 const LITTLE: u64 = 32 << 20;
 
 fn model() -> Tiny {
@@ -30,7 +31,7 @@ fn on(file: &Tiny, gpu: &Device) -> Engine {
     engine.on_gpu(gpu.clone()).expect("memory")
 }
 
-/// Asks about so many words, watched.
+/// Asks about `words` words of text, with a watcher.
 fn asked(
     engine: &Engine,
     method: &str,
@@ -59,25 +60,25 @@ fn asked(
     engine.ask_watched(&ask, watch, stop)
 }
 
-/// Nobody watches.
+/// A watcher that ignores events.
 struct Nobody;
 
 impl Watch for Nobody {}
 
-/// Words and rows of an answer: what may not depend on what came before.
+/// Words and rows of an answer: they must not depend on earlier questions.
 fn answered(engine: &Engine, method: &str) -> (String, Vec<usize>) {
     let answer = asked(engine, method, 12, (&mut Nobody, &Stop::new())).expect("an answer");
     (answer.text, answer.rows_per_layer)
 }
 
-/// One sentence with the way out.
+/// Asserts a one-sentence error that names the remedy.
 #[track_caller]
 fn is_one_sentence(error: &EngineError, way_out: &str) {
     let said = error.to_string();
     assert!(said.contains(way_out) && !said.contains('\n'), "{said}");
 }
 
-/// Takes what is left of a GPU, to the last kilobyte: none gives all of it in one piece.
+/// Allocates the free memory of a GPU to the last kilobyte; no GPU gives all of it in one buffer.
 fn ballast(gpu: &Device) -> Vec<Buffer<u8>> {
     let mut held = Vec::new();
     let mut piece = gpu.free_memory().expect("it answers").max(1 << 20);
@@ -97,7 +98,7 @@ fn a_question_that_a_full_gpu_has_no_room_for_is_refused_with_what_is_missing() 
     let engine = on(&file, &gpu);
     let expected = answered(&engine, "snapkv");
     let held = ballast(&gpu);
-    // Some 18,000 tokens: what is read of them would take megabytes.
+    // About 18,000 tokens: their measurements need megabytes.
     let refusal = asked(&engine, "snapkv", 6000, (&mut Nobody, &Stop::new()));
     let refusal = refusal.err().expect("refused");
     is_one_sentence(&refusal, "are missing");
@@ -108,25 +109,25 @@ fn a_question_that_a_full_gpu_has_no_room_for_is_refused_with_what_is_missing() 
     assert!(!refusal.loses_gpu(), "nothing was asked of the GPU");
     drop(held);
     assert_eq!(answered(&engine, "snapkv"), expected);
-    // The emulator would take minutes for it.
+    // This would take minutes on the emulator.
     if !is_emulated(&gpu) {
         let found = asked(&engine, "snapkv", 6000, (&mut Nobody, &Stop::new()));
         assert!(found.expect("there is room").prompt.len() > 18_000);
     }
 }
 
-/// When a GPU's memory is taken by somebody else.
+/// Time at which another program takes the GPU's memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum When {
-    /// The prompt is made.
+    /// After the prompt is built.
     Made,
-    /// Its first layer is cut.
+    /// After eviction in the prompt's first layer.
     Cut,
-    /// It is read.
+    /// After prefill.
     Read,
 }
 
-/// Takes what is left of a GPU then.
+/// Takes the free memory of a GPU at that time.
 struct Greedy<'a> {
     gpu: &'a Device,
     when: When,
@@ -155,14 +156,14 @@ impl Watch for Greedy<'_> {
     }
 }
 
-/// Somebody else takes the memory between the estimate and the work.
+/// Another program takes the memory between the estimate and the prefill.
 #[test]
 fn memory_that_is_gone_when_it_is_needed_is_one_sentence_and_the_engine_answers_again() {
     let (file, gpu) = (model(), gpu_of(LITTLE));
     let engine = on(&file, &gpu);
     for (method, when) in [
         ("snapkv", When::Made),
-        // The rows of the next layer have no room.
+        // No memory for the rows of the next layer.
         ("snapkv", When::Cut),
         ("snapkv", When::Read),
         ("h2o", When::Read),
@@ -177,7 +178,7 @@ fn memory_that_is_gone_when_it_is_needed_is_one_sentence_and_the_engine_answers_
         let failed = asked(&engine, method, 12, (&mut greedy, &Stop::new()));
         assert!(!greedy.held.is_empty());
         let failed = failed.err().expect("there is no memory");
-        is_one_sentence(&failed, "--device cpu");
+        is_one_sentence(&failed, "the CPU");
         assert!(
             matches!(
                 &failed,
@@ -194,7 +195,7 @@ fn memory_that_is_gone_when_it_is_needed_is_one_sentence_and_the_engine_answers_
     }
 }
 
-/// Gives a question up where its reading has cut a layer, or after so many pieces of the answer.
+/// Stops a question after eviction in a layer, or after a number of pieces of the answer.
 struct Impatient {
     stop: Stop,
     after: Option<usize>,
@@ -249,7 +250,7 @@ fn after_a_question_that_was_given_up_the_next_is_answered_as_ever() {
     }
 }
 
-/// Of the emulator, whatever this computer has: a GPU that failed is lost for a whole process, and this one has more to test.
+/// On the emulator only: a failed GPU is lost for the whole process, and this process has more tests to run.
 #[test]
 fn a_gpu_that_fails_is_one_sentence_and_lost_and_another_engine_answers() {
     if without_emulator() {
@@ -264,14 +265,14 @@ fn a_gpu_that_fails_is_one_sentence_and_lost_and_another_engine_answers() {
         let expected = answered(&engine, method);
         let of_all = meter.launches() - before;
         for part in 0..4 {
-            // In the reading and in the answer, recorded or not.
+            // During prefill and during decode, with and without a CUDA graph.
             let (gpu, meter) = emulated::fault_injecting(90, 1 << 30);
             let engine = on(&file, &gpu);
             meter.fails_after(part * of_all / 4);
             for _ in 0..2 {
                 let failed = asked(&engine, method, 12, (&mut Nobody, &Stop::new()));
                 let failed = failed.err().expect("a GPU that failed");
-                is_one_sentence(&failed, "use --device cpu");
+                is_one_sentence(&failed, "the CPU");
                 assert!(failed.loses_gpu(), "{method} {part}: {failed}");
             }
         }
@@ -279,7 +280,7 @@ fn a_gpu_that_fails_is_one_sentence_and_lost_and_another_engine_answers() {
     }
 }
 
-/// Whether this build has a GPU to lose; says so where it has none.
+/// Whether this build has a GPU to lose; prints a note if not.
 fn has_a_gpu() -> bool {
     #[cfg(feature = "cuda")]
     match kept_cuda::nvidia::gpus() {
@@ -291,7 +292,8 @@ fn has_a_gpu() -> bool {
     false
 }
 
-/// The window's engine on a GPU that traps while it reads, and while it answers: its sentence, code 71, and another one that answers.
+/// The worker on a GPU that traps during prefill, and during decode: its message, exit code 71, and a second worker
+/// that answers.
 #[test]
 fn a_worker_whose_gpu_fails_ends_with_71_and_another_one_answers() {
     if !has_a_gpu() {
@@ -316,7 +318,7 @@ fn a_worker_whose_gpu_fails_ends_with_71_and_another_one_answers() {
         method: kept_tests::worker::method("h2o"),
         budget: Some("64".to_owned()),
         max_tokens: 3000,
-        // Hot enough never to end by itself.
+        // A temperature at which the answer never ends by itself.
         temperature: 100.0,
         seed: 3,
         repeat_penalty: None,
@@ -348,7 +350,7 @@ fn a_worker_whose_gpu_fails_ends_with_71_and_another_one_answers() {
                     "{message}"
                 );
                 assert!(
-                    message.contains("--device cpu") && !message.contains('\n'),
+                    message.contains("CPU") && !message.contains('\n'),
                     "{message}"
                 );
             }

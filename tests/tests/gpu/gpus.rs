@@ -1,4 +1,4 @@
-//! What the tests of GPUs share: GPUs, models that are small enough for the emulator, one reading and its answer.
+//! Shared helpers of the GPU tests: GPUs, models small enough for the emulator, one prefill with its answer.
 
 use std::path::PathBuf;
 
@@ -9,13 +9,13 @@ use kept_engine::policies::{Parameters, Policy, build};
 use kept_engine::{Decoder, Prefill, RetentionMap};
 use kept_models::testing::TinyLlama;
 
-/// Relative to the largest logit of a row: what halves in place of f32 may cost.
+/// Relative to the largest logit of a row: the error of f16 instead of f32.
 pub const BOUND: f32 = 1e-2;
 
-/// The GPU of this computer, in a build for it; else emulated ones, without and with room for two tiles.
+/// This computer's GPU in a `cuda` build; else emulated GPUs, with shared memory for one tile and for two.
 ///
 /// # Panics
-/// When there is none, and the emulator is to be left out.
+/// If no GPU exists and the emulator is excluded.
 pub fn gpus() -> Vec<kept_cuda::Device> {
     #[cfg(feature = "cuda")]
     let why = match kept_cuda::nvidia::open(0) {
@@ -35,12 +35,12 @@ pub fn gpus() -> Vec<kept_cuda::Device> {
         .into()
 }
 
-/// Whether the emulator is to be left out, wherever it would run: `scripts/test-gpu` sets this where there is a GPU.
+/// Whether the emulator is excluded everywhere: `scripts/test-gpu` sets this where a GPU exists.
 pub fn gpu_only() -> bool {
     std::env::var_os("KEPT_GPU_ONLY").is_some()
 }
 
-/// Whether a test that runs in the emulator, whatever this computer has, is left out; says so.
+/// Whether a test that always runs on the emulator is skipped; prints a note.
 pub fn without_emulator() -> bool {
     if gpu_only() {
         eprintln!("skipped: the emulator was left out");
@@ -48,30 +48,33 @@ pub fn without_emulator() -> bool {
     gpu_only()
 }
 
-/// The GPU of this computer, in a build for it; else an emulated one with `memory` bytes.
+/// This computer's GPU in a `cuda` build; else an emulated one with `memory` bytes.
 pub fn gpu_of(memory: u64) -> kept_cuda::Device {
     let gpu = gpus().remove(0);
-    match is_emulated(&gpu) {
-        true => emulated::device(90, memory),
-        false => gpu,
+    if is_emulated(&gpu) {
+        emulated::device(90, memory)
+    } else {
+        gpu
     }
 }
 
-/// The GPU of this computer, in a build for it, else an emulated one; no more than `memory` bytes of it, and what is asked of it.
+/// This computer's GPU in a `cuda` build, else an emulated one; limited to `memory` bytes, with a meter of its use.
 pub fn limited(memory: u64) -> (kept_cuda::Device, kept_cuda::Meter) {
     let gpu = gpus().remove(0);
-    match is_emulated(&gpu) {
-        true => emulated::fault_injecting(86, memory),
-        false => kept_cuda::fault_injecting(&gpu, memory),
+    if is_emulated(&gpu) {
+        emulated::fault_injecting(86, memory)
+    } else {
+        kept_cuda::fault_injecting(&gpu, memory)
     }
 }
 
-/// [`limited`], and where that is an emulated one also one of which is taken what is taken of a large GPU.
+/// [`limited`]; if emulated, also a GPU that reserves as much memory for itself as a large one.
 pub fn limited_ones(memory: u64) -> Vec<(kept_cuda::Device, kept_cuda::Meter)> {
     let one = limited(memory);
-    match is_emulated(&one.0) {
-        true => vec![one, emulated::large(memory)],
-        false => vec![one],
+    if is_emulated(&one.0) {
+        vec![one, emulated::large(memory)]
+    } else {
+        vec![one]
     }
 }
 
@@ -114,7 +117,8 @@ pub struct Run {
     pub map: RetentionMap,
 }
 
-/// Reads `ids` in chunks of 48 and answers with `steps` tokens: those given, or the likeliest. Rows are stored as `cache`.
+/// Runs prefill on `ids` in chunks of 48 and decodes `steps`: given tokens, or the most likely ones. Rows are stored as
+/// `cache`.
 pub fn run(
     (model, cache): (&Model, CacheType),
     (method, set, budget): (&str, &str, usize),
@@ -160,8 +164,8 @@ pub fn ids(count: usize, vocab: usize) -> Vec<u32> {
         .collect()
 }
 
-/// As [`small`], with weights whose products the emulator leaves to the processor: these round their inputs to bytes, so that one more rounding
-/// before may cost a step of them.
+/// As [`small`], with weights whose products the emulator computes on the CPU. These products round their inputs to
+/// bytes, so that one earlier rounding may cost a quantisation step.
 pub fn quick(arch: &'static str, layers: usize) -> TinyLlama {
     TinyLlama {
         kind: "Q8_0",
@@ -183,7 +187,7 @@ pub fn small(arch: &'static str, layers: usize) -> TinyLlama {
     }
 }
 
-/// The share of slots of `found` that `expected` has too.
+/// Share of the slots of `found` that `expected` has too.
 pub fn alike(found: &RetentionMap, expected: &RetentionMap) -> f32 {
     let (found, expected) = (found.counts(), expected.counts());
     let both = found.iter().zip(&expected).map(|(a, b)| *a.min(b));

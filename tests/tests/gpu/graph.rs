@@ -1,5 +1,5 @@
-//! An answer that a GPU writes by itself: few launches, run as one, nothing taken on the way, and little carried; with the emulator for
-//! a GPU, where recorded launches are noted and run again as on one.
+//! Decode as a CUDA graph: few launches, one replay per token, no allocation, few transfers. On the emulator, which
+//! captures and replays launches as a GPU does.
 
 use crate::gpus::*;
 use kept_cuda::{Meter, emulated};
@@ -13,7 +13,7 @@ use kept_tests::compare::apart;
 const PROMPT: usize = 53;
 const STEPS: usize = 6;
 
-/// Reads a prompt and hands over its decoder and what reading left.
+/// Runs prefill and passes the decoder and the prefill's outcome to a closure.
 fn answering<T>(
     (model, cache): (&Model, CacheType),
     policy: &mut dyn Policy,
@@ -37,7 +37,7 @@ fn greedy() -> Sampler {
     Sampler::new(&Sampling::default()).expect("a sampler")
 }
 
-/// What was asked of a GPU.
+/// GPU operations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Asked {
     launches: u64,
@@ -70,7 +70,7 @@ impl Asked {
     }
 }
 
-/// What a token of a greedy answer asks of the GPU, after the first.
+/// GPU operations per token of a greedy answer, after the first token.
 fn of_a_token(model: &TinyLlama, method: (&str, &str, usize)) -> Asked {
     let file = tiny(model);
     let (gpu, meter) = emulated::fault_injecting(86, 1 << 30);
@@ -95,7 +95,8 @@ fn of_a_token(model: &TinyLlama, method: (&str, &str, usize)) -> Asked {
     })
 }
 
-/// Norm, product, heads, attention, product, norm, product, product; and at the end norm, logits, and two that find the likeliest.
+/// Norm, product, heads, attention, product, norm, product, product; and at the end norm, logits, and two launches that
+/// find the most likely token.
 #[test]
 fn a_token_is_eight_launches_a_layer_run_as_one() {
     if without_emulator() {
@@ -114,7 +115,8 @@ fn a_token_is_eight_launches_a_layer_run_as_one() {
         assert!(vocab > 64, "the likeliest of some");
         assert_eq!(asked.launches, 8 * layers as u64 + 4, "{arch}");
         assert_eq!((asked.runs, asked.allocations), (1, 0), "{arch}");
-        // There: the embedding, and what the books say; back: the likeliest tokens, and where each head looked.
+        // Upload: the embedding and the slot table. Download: the most likely tokens, and the attention votes of each
+        // head.
         let books = layers * 6 * model.kv_heads + 1;
         assert_eq!(asked.sent, 4 * (model.width + books) as u64, "{arch}");
         let looked = 2 * layers * model.q_heads;
@@ -128,7 +130,7 @@ fn a_token_is_eight_launches_a_layer_run_as_one() {
     assert_eq!(asked.launches, 9 * 2 + 4, "heads that are not made of 32s");
 }
 
-/// Methods that do something after every token have the host do it, as ever.
+/// Methods with host work after every token are not captured.
 #[test]
 fn methods_with_a_step_are_not_recorded() {
     if without_emulator() {
@@ -159,7 +161,7 @@ fn of_a_token_with_host(method: (&str, &str, usize)) -> Asked {
     })
 }
 
-/// Logits `[STEPS][vocab]` after the tokens of an answer, those tokens, and the votes.
+/// Logits `[STEPS][vocab]` after the answer's tokens, those tokens, and the votes.
 fn answer(
     model: &Model,
     cache: CacheType,
@@ -177,7 +179,7 @@ fn answer(
     })
 }
 
-/// The token that the GPU chooses is the likeliest of the logits it would have given, and the votes are the processor's.
+/// The token that the GPU chooses is the most likely of the logits, and the votes equal the CPU's.
 #[test]
 fn the_likeliest_token_is_found_there() {
     let mut sampler = greedy();
@@ -198,7 +200,7 @@ fn the_likeliest_token_is_found_there() {
         let (of_logits, _) = answer(&there, cache, |decoder, token, votes| {
             let logits = decoder.try_step(token, Some(votes)).expect("logits");
             step += 1;
-            // Chosen and given are the same answer, token by token.
+            // The chosen tokens, given as input, lead to the same answer, token by token.
             assert_eq!(chosen[step], kept_engine::kernels::argmax(logits) as u32);
             chosen[step]
         });
@@ -219,7 +221,7 @@ fn the_likeliest_token_is_found_there() {
     }
 }
 
-/// Of the k likeliest tokens one is drawn, and not always the same; where all may be drawn, all logits come back.
+/// Sampling from the k most likely tokens gives different results; without a top-k, all logits are downloaded.
 #[test]
 fn tokens_are_drawn_of_the_likeliest() {
     let file = tiny(&small("llama", 2));
@@ -266,7 +268,7 @@ fn tokens_are_drawn_of_the_likeliest() {
     });
 }
 
-/// What the driver says of a GPU's memory is seen at its worst moment, also when it is over.
+/// The driver's figure of GPU memory is recorded at its peak, also after the peak has passed.
 #[test]
 fn what_is_taken_of_a_gpu_is_seen() {
     let file = tiny(&small("llama", 2));
@@ -276,13 +278,13 @@ fn what_is_taken_of_a_gpu_is_seen() {
     let engine = engine.on_gpu(gpu.clone()).expect("memory");
     let watch = engine.watch_gpu().expect("it answers");
     let watch = watch.expect("a GPU");
-    // As the driver says: at least what the program counts.
+    // The driver's figure: at least the program's own count.
     let weights = watch.most().expect("it answers");
     let counted = engine.model().gpu().expect("a GPU").bytes();
     assert!(weights >= counted, "{weights} of {counted}");
     let held = gpu.alloc_uninit::<u8>(1 << 20).expect("memory");
     let most = watch.most().expect("it answers");
-    // A GPU gives whole pieces.
+    // A GPU allocates whole pages.
     let more = most - weights;
     assert!((1 << 20..(1 << 20) + 4096).contains(&more), "{more}");
     drop(held);

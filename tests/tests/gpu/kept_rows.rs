@@ -1,5 +1,5 @@
-//! Kept rows that stay on the GPU that read them and will write the answer: they travel neither there nor back, they are to the bit what
-//! the host would have sent, and they are taken once. With the emulator for a GPU.
+//! Kept rows that stay on the GPU between prefill and decode: they are not transferred, they equal bit for bit the rows
+//! that the host would upload, and they are allocated once. On the emulator.
 
 use crate::gpus::*;
 use kept_cuda::{Device, Meter, emulated};
@@ -12,22 +12,22 @@ use kept_engine::{
 };
 use kept_models::testing::TinyLlama;
 
-/// Tokens of an answer.
+/// Decode steps.
 const STEPS: usize = 4;
 
-/// Longer than what stays wide in a head, so that some rows are rounded.
+/// More than the exact rows of a head, so that some rows are quantised.
 const LONG: usize = 100;
 
-/// How a prompt is read.
+/// Kind of prefill.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Way {
-    /// Alone, with so many bytes of the GPU at most: its rows stay there if they may.
+    /// A single method, with at most so many bytes of the GPU: its rows stay on the GPU if they fit.
     Alone(Option<u64>),
-    /// As one of several methods: what each keeps is on the host until it answers.
+    /// One of several methods on a shared prefill: each method's rows are on the host until it answers.
     Shared,
 }
 
-/// Reads a prompt of [`LONG`] tokens, with room for `max_new_tokens` more.
+/// Runs prefill on a prompt of [`LONG`] tokens, with capacity for `max_new_tokens` more.
 fn read(
     (model, cache): (&Model, CacheType),
     policy: &mut dyn Policy,
@@ -64,7 +64,8 @@ fn read(
     }
 }
 
-/// What an answer came to, and what it took: kept rows of the prompt in bytes, those of them that are on the GPU alone, all logits, votes.
+/// Result and memory of an answer: kept rows of the prompt in bytes, the part of them that is on the GPU only, all
+/// logits, votes.
 #[derive(PartialEq)]
 struct Answered {
     logits: Vec<Vec<f32>>,
@@ -117,7 +118,7 @@ fn answered_with_room(
     (found, ledger)
 }
 
-/// With room for long answers.
+/// With capacity for long answers.
 fn long(arch: &'static str) -> TinyLlama {
     TinyLlama {
         context: 1 << 14,
@@ -125,8 +126,8 @@ fn long(arch: &'static str) -> TinyLlama {
     }
 }
 
-/// Methods that copy rows and do nothing afterwards, by what they look at: nothing, the question, keys and values, all rows, the document once
-/// more; with as many rows in each head, and with more in some.
+/// Methods that only copy rows, by measurement: none, the question's attention, keys and values, all rows,
+/// reconstruction; with equal rows per head, and with unequal ones.
 const COPYING: [(&str, &str, usize); 10] = [
     ("full", "", 400),
     ("snapkv", "w=8", 90),
@@ -140,14 +141,15 @@ const COPYING: [(&str, &str, usize); 10] = [
     ("kvzip", "chunk=50,spread=model", 84),
 ];
 
-/// Rows that stay on the GPU are, to the bit, those that the host would have sent, in the same places.
+/// Rows that stay on the GPU equal, bit for bit and slot for slot, those that the host would upload.
 fn the_hosts_rows(arch: &'static str, cache: CacheType) {
     let file = tiny(&TinyLlama {
         q_heads: 4,
         kv_heads: 2,
         ..quick(arch, 2)
     });
-    // A compiler for GPUs may round a product and a sum at once: of four bits another step is then nearest now and then.
+    // A GPU compiler may fuse a product and a sum into one rounding: with four bits this occasionally changes the
+    // nearest step.
     let gpu = match cache {
         CacheType::Q4_0 => emulated::device(86, 1 << 30),
         _ => gpus().remove(0),
@@ -191,7 +193,7 @@ fn rows_of_four_bits_that_stay_are_the_hosts() {
     the_hosts_rows("gemma2", CacheType::Q4_0);
 }
 
-/// Bytes that went to a GPU, and that came back.
+/// Bytes uploaded to a GPU, and downloaded.
 #[derive(Debug, Clone, Copy)]
 struct Carried {
     sent: u64,
@@ -208,7 +210,7 @@ impl Carried {
     }
 }
 
-/// What a reading and the beginning of its answer carry, where rows stay and where they do not.
+/// Transfers of a prefill and the first decode step, with rows that stay on the GPU and with rows on the host.
 #[test]
 fn kept_rows_do_not_travel() {
     for arch in ["llama", "gemma2"] {
@@ -233,7 +235,7 @@ fn kept_rows_do_not_travel() {
             let (read_by_host, began_by_host, same) = copied(Way::Shared);
             let what = format!("{arch} {method:?}, of {rows} bytes of rows");
             assert_eq!(rows, same, "{what}");
-            // What methods look at, and the last row of the residual stream.
+            // Measurements of the methods, and the last row of the residual stream.
             assert!(
                 read.brought < rows / 4,
                 "{what}: {} came back",
@@ -243,7 +245,7 @@ fn kept_rows_do_not_travel() {
                 read.brought + rows <= read_by_host.brought,
                 "{what}: {read:?} {read_by_host:?}"
             );
-            // Of each row where it lies, whose it is and where it goes.
+            // Per row: its slot, its position and its destination.
             let heads = there.config().kv_heads * there.config().head_dim;
             let books = 12 * rows / (4 * heads as u64);
             let layers = 1 << 10;
@@ -260,7 +262,7 @@ fn kept_rows_do_not_travel() {
     }
 }
 
-/// Methods that do more with rows than copying them, or go on changing them, have them on the host, as ever.
+/// Methods that do more than copy rows, or modify them later, have their rows on the host.
 #[test]
 fn rows_that_the_host_needs_are_there() {
     if without_emulator() {
@@ -284,10 +286,10 @@ fn rows_that_the_host_needs_are_there() {
     }
 }
 
-/// Rows and what a reading takes stand there at once, and the answer takes the very same rows over: no more is taken than was said, with a room
-/// for the answer that is more than all the rest.
+/// Rows and prefill buffers are on the GPU at the same time, and decode takes over the same rows: no allocation beyond
+/// the estimate, with an answer capacity larger than everything else.
 #[test]
-fn rows_that_stay_are_taken_once() {
+fn rows_on_the_gpu_are_allocated_once() {
     let file = tiny(&TinyLlama {
         context: 1 << 16,
         ..long("llama")
@@ -304,7 +306,7 @@ fn taken_once(file: &Tiny, cache: CacheType, (gpu, meter): (Device, &Meter)) {
     let engine = engine.with_cache(cache).on_gpu(gpu).expect("memory");
     let model = engine.model();
     let weights = model.gpu().expect("a GPU").bytes();
-    // Of a large GPU 26 MB are taken for its multiprocessors and by products: the rows of so long an answer are 31.
+    // Of a large GPU, the multiprocessors and the products reserve 26 MB; the rows of an answer this long take 31 MB.
     let (max_new_tokens, budget) = (60_000, 90);
     let method = Method {
         name: "snapkv".to_owned(),
@@ -335,7 +337,8 @@ fn taken_once(file: &Tiny, cache: CacheType, (gpu, meter): (Device, &Meter)) {
     );
 }
 
-/// Where a reading and the rows are more than there is, the residual stream goes to the host, and then the rows; the answer is the same.
+/// Where prefill buffers and rows exceed the memory, the residual stream moves to the host first, and then the rows;
+/// the answer is the same.
 #[test]
 fn rows_that_have_no_room_travel() {
     if without_emulator() {
@@ -347,7 +350,7 @@ fn rows_that_have_no_room_travel() {
     let read = |way: Way| answered_with_room(model, method, max_new_tokens, way);
     let (expected, all) = read(Way::Alone(None));
     assert!(all.kept_on_gpu > 0);
-    // A residual stream of so few tokens is no larger on the GPU than two chunks of it: half of the rows is more.
+    // For so few tokens, the residual stream is no larger on the GPU than two chunks of it; half of the rows is more.
     let (little, much) = (all.kept_on_gpu / 20, all.kept_on_gpu / 2);
     for (limit, stay) in [(all.gpu + little, true), (all.gpu - much, false)] {
         let (found, ledger) = read(Way::Alone(Some(limit)));
@@ -358,7 +361,7 @@ fn rows_that_have_no_room_travel() {
     }
 }
 
-/// A cache whose answer is done goes on, with the rows of the answer.
+/// A cache can be downloaded after its answer, including the rows of the answer.
 #[test]
 fn a_cache_that_stayed_there_is_given_back() {
     if without_emulator() {
@@ -388,7 +391,7 @@ fn a_cache_that_stayed_there_is_given_back() {
     }
 }
 
-/// Rows that went with an answer that could not begin are gone: whoever tries again is told so.
+/// Rows are lost with an answer that failed to start; a second attempt gets an error.
 #[test]
 fn rows_of_an_answer_that_could_not_begin_are_gone() {
     if without_emulator() {
@@ -416,7 +419,7 @@ fn rows_of_an_answer_that_could_not_begin_are_gone() {
     );
 }
 
-/// A budget in bytes is one for kept rows wherever they lie.
+/// A budget in bytes covers kept rows on the GPU and on the host.
 #[test]
 fn a_budget_in_bytes_holds_the_rows_that_stay() {
     if without_emulator() {

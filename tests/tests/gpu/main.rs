@@ -1,4 +1,4 @@
-//! The engine on a GPU: the emulated one, or in a build with the feature `cuda` the one of this computer.
+//! The engine on a GPU: the emulated one, or this computer's in a build with the feature `cuda`.
 
 mod faults;
 mod gpus;

@@ -1,5 +1,5 @@
-//! Methods that ask about rows, merge them or leave them to others, on a GPU: it is answered, merged and added up where rows lie, what comes
-//! to the host is what was asked and kept, and other methods that look at the same layer see it as it is.
+//! Methods that measure, merge or sum rows, on a GPU: the GPU computes on the rows in place, only requested
+//! measurements and kept rows are downloaded, and other methods on the same layer see the original rows.
 
 use crate::gpus::*;
 use kept_engine::kernels::{CacheType, Stop};
@@ -11,7 +11,7 @@ use kept_tests::compare::apart;
 const STEPS: usize = 3;
 const CACHE: CacheType = CacheType::F16;
 
-/// What was kept, and the logits of an answer from it.
+/// The retention map, and the logits of an answer from it.
 type Answered = (RetentionMap, Vec<Vec<f32>>);
 
 fn answer(
@@ -39,18 +39,18 @@ fn alone(model: &Model, (name, set, budget): (&str, &str, usize), ids: &[u32]) -
     answer(model, &rope, &mut *policy, read)
 }
 
-/// Bytes that come of each layer, besides the kept rows and the last row of the residual stream.
+/// Bytes downloaded per layer, without the kept rows and the last row of the residual stream.
 struct Numbers {
-    /// Of each token and query head.
+    /// Per token and query head.
     of_query_heads: usize,
-    /// Of each token and kv head.
+    /// Per token and KV head.
     of_heads: usize,
-    /// Whatever the number of tokens.
+    /// Independent of the number of tokens.
     besides: usize,
 }
 
-/// Of a prompt of several hundred tokens a layer's rows are not brought, whatever a method does with them: what it is told of them comes, and what
-/// it keeps.
+/// For a prompt of several hundred tokens, a layer's rows are not downloaded under any method: only its measurements
+/// and its kept rows are.
 #[test]
 fn what_methods_ask_about_rows_comes_and_not_the_rows() {
     let file = tiny(&quick("llama", 2));
@@ -66,13 +66,14 @@ fn what_methods_ask_about_rows_comes_and_not_the_rows() {
         of_heads,
         besides,
     };
-    // The window's view and all rows'; of the tokens that may be merged the best, how alike and how long.
+    // Scores of the observation window and of all rows; for each token that may be merged, the nearest kept row, the
+    // cosine and the norms.
     let merged = seen(8, 0, 3 * 4 * heads * 4 * budget);
     // The means of 256 tokens each.
     let directions = seen(0, 4, 4 * heads * 3 * dim);
-    // A logit, the value's length, and what queries are on the whole.
+    // A logit and the value's norm per token, and the moments of the queries.
     let expected = seen(4, 4, 8 * q_heads * dim * (dim + 1));
-    // The window's view, and what is left between two kept rows, in pieces of 256 tokens.
+    // Scores of the observation window, and the sums between two kept rows, in parts of 256 tokens.
     let left = seen(4, 0, 4 * heads * dim * (budget + 1 + tokens / 256));
     for (name, set, numbers) in [
         ("ems", "w=8", &merged),
@@ -102,7 +103,8 @@ fn what_methods_ask_about_rows_comes_and_not_the_rows() {
     }
 }
 
-/// Of several methods that cut the same reading each keeps what it keeps alone, whoever merged rows or looked at all of them before.
+/// Of several methods on a shared prefill, each keeps the rows that it keeps alone, whatever the methods before it
+/// merged or measured.
 #[test]
 fn methods_beside_one_that_merges_keep_their_own_rows() {
     let file = tiny(&quick("llama", 2));
@@ -147,7 +149,7 @@ fn methods_beside_one_that_merges_keep_their_own_rows() {
     }
 }
 
-/// Where nothing is cut nobody asks, whatever the method asks for where it cuts: the answer is the processor's with the same method.
+/// If nothing is evicted, nothing is measured under any method: the answer equals the CPU's.
 #[test]
 fn a_prompt_that_fits_is_kept_whole() {
     let file = tiny(&small("llama", 2));
@@ -174,14 +176,14 @@ fn a_prompt_that_fits_is_kept_whole() {
     }
 }
 
-/// What hundreds of evicted neighbours leave to others is added up in pieces, and comes to what the processor adds up.
+/// Sums over hundreds of evicted neighbours are computed in parts, and equal the CPU's.
 #[test]
 fn long_gaps_between_kept_rows_are_added_up_in_pieces() {
     let file = tiny(&small("llama", 2));
     let there = on_gpu(open(&file.path), &gpus().remove(0));
     let here = open(&file.path);
     let ids = ids(420, here.config().vocab);
-    // Some 390 tokens between the first and the last.
+    // About 390 tokens between the first and the last.
     let method = ("cam", "base=streaming_llm", 30);
     let ((map, logits), (expected_map, expected)) =
         (alone(&there, method, &ids), alone(&here, method, &ids));
@@ -189,7 +191,7 @@ fn long_gaps_between_kept_rows_are_added_up_in_pieces() {
     let apart = logits.iter().zip(&expected).map(|(a, b)| apart(a, b));
     let apart = apart.fold(0.0, f32::max);
     assert!(apart <= BOUND, "{apart:.1e} apart");
-    // And not what is there where nothing is left to others.
+    // And they differ from those without merges.
     let (_, evicted) = alone(&here, ("streaming_llm", "", 30), &ids);
     let moved = kept_tests::compare::apart(&evicted[1], &expected[1]);
     assert!(moved > 2.0 * BOUND, "{moved:.1e} by what is left");

@@ -1,5 +1,5 @@
-//! A GPU answers like the processor: the engine with the emulator for a GPU, which runs the kernels' own source, against the
-//! engine without. Products with quantised weights are the emulator's own (they are not our kernels).
+//! A GPU gives the CPU's answers: the engine with the emulator, which runs the kernels' own source, against the engine
+//! without. Products with quantised weights are the emulator's own (they are not our kernels).
 
 use crate::gpus::*;
 use kept_cuda::emulated;
@@ -11,7 +11,7 @@ use kept_engine::{Ask, Engine, Limits, Method, Prefill, Sampling};
 use kept_models::testing::TinyLlama;
 use kept_tests::compare::apart;
 
-/// Logits after the prompt, and after each token that follows, are the processor's.
+/// Logits after the prompt, and after each later token, equal the CPU's.
 #[track_caller]
 fn same_logits(model: &TinyLlama, method: (&str, &str, usize), gpu: &kept_cuda::Device) {
     let file = tiny(model);
@@ -32,7 +32,7 @@ fn same_logits(model: &TinyLlama, method: (&str, &str, usize), gpu: &kept_cuda::
     }
 }
 
-/// Weights in floating point: what of a difference comes from rounding inputs to bytes is not the GPU's.
+/// Floating-point weights: the GPU is not responsible for differences that stem from rounding inputs to bytes.
 #[test]
 fn every_architecture_computes_the_processors_logits() {
     let archs = [
@@ -45,7 +45,7 @@ fn every_architecture_computes_the_processors_logits() {
         ("smollm3", 4),
     ];
     for (i, gpu) in gpus().iter().enumerate() {
-        // The emulator takes its time: on its second GPU the two that differ most.
+        // The emulator is slow: its second GPU runs the two most different architectures only.
         for (arch, layers) in archs
             .into_iter()
             .skip(3 * i)
@@ -56,7 +56,7 @@ fn every_architecture_computes_the_processors_logits() {
     }
 }
 
-/// Positions that are re-assigned meet biases, norms of heads and layers that are not rotated.
+/// Re-assigned positions in combination with biases, norms per head and layers without RoPE.
 #[test]
 fn positions_are_reassigned_in_every_architecture() {
     for gpu in gpus().iter().take(1) {
@@ -67,7 +67,7 @@ fn positions_are_reassigned_in_every_architecture() {
     }
 }
 
-/// Methods and their variants: by what they look at, where rows stand, what they do while answering.
+/// Methods and variants, by measurement, positions, and behaviour during decode.
 const METHODS: &[(&str, &str, usize)] = &[
     ("full", "", 400),
     ("snapkv", "w=8", 40),
@@ -95,8 +95,8 @@ const METHODS: &[(&str, &str, usize)] = &[
     ("kvzip", "chunk=50,spread=model", 40),
 ];
 
-/// Nothing is nearly tied in numbers of a model in floating point, and nothing rounds their inputs: every method keeps the very same
-/// rows, layer by layer and head by head.
+/// A floating-point model has no near ties, and its products do not round their inputs: every method keeps exactly the
+/// same rows, layer by layer and head by head.
 fn same_rows(methods: &[(&str, &str, usize)]) {
     let gpu = gpus().pop().expect("a GPU");
     for &method in methods {
@@ -110,11 +110,11 @@ fn every_method_keeps_the_same_rows_of_a_model_in_floating_point() {
 }
 
 #[test]
-fn and_so_does_every_other() {
+fn every_other_method_answers_the_same() {
     same_rows(&METHODS[12..]);
 }
 
-/// The prompt of a short document and its question, as tokens of the model in the box.
+/// The prompt of a short document and its question, in the built-in model's tokens.
 fn question(model: &Model) -> Vec<u32> {
     let text = "The founding year of the museum is 1884. The locker code of Ann Quorvin is 4711. The market day of Saltmarrow \
         is Thursday. The house number of Nora Vantling is 27.";
@@ -122,10 +122,10 @@ fn question(model: &Model) -> Vec<u32> {
     prompt.expect("a prompt").ids
 }
 
-/// The model in the box, whose products round their inputs to bytes, so that one more rounding before may cost a step of them. What is
-/// nearly tied may be kept in place of its neighbour; the words stay.
+/// The built-in model's products round their inputs to bytes, so that one earlier rounding may cost a quantisation
+/// step. A row may be exchanged for a nearly tied one; the words of the answer are the same.
 fn same_answers(methods: &[(&str, &str, usize)]) {
-    let path = kept_engine::model_path(kept_engine::MINI).expect("the model in the box");
+    let path = kept_engine::model_path(kept_engine::MINI).expect("the built-in model");
     let here = open(&path);
     let ids = question(&here);
     let gpu = gpus().pop().expect("a GPU");
@@ -140,7 +140,7 @@ fn same_answers(methods: &[(&str, &str, usize)]) {
             alike > 0.97,
             "{method:?} on {name}: {alike} of what is kept"
         );
-        // Where a method has kept another of two rows that are nearly tied, the rest is another cache's.
+        // After an exchange of two nearly tied rows, the caches differ.
         if found.map != expected.map {
             continue;
         }
@@ -154,7 +154,7 @@ fn same_answers(methods: &[(&str, &str, usize)]) {
     }
 }
 
-// In parts, so that they run side by side.
+// Split, so that the parts run in parallel.
 
 #[test]
 fn methods_that_look_from_the_question_answer_the_same() {
@@ -171,7 +171,7 @@ fn methods_that_merge_move_or_repeat_answer_the_same() {
     same_answers(&METHODS[16..]);
 }
 
-/// A GPU without room says so in a sentence with the way out, whatever it was about to do.
+/// A GPU without enough memory gives a one-sentence error that names the remedy, at every stage.
 #[test]
 fn a_gpu_that_is_too_small_is_one_sentence() {
     if without_emulator() {
@@ -194,13 +194,13 @@ fn a_gpu_that_is_too_small_is_one_sentence() {
             }
         };
         assert!(
-            refusal.contains("--device cpu") && !refusal.contains('\n'),
+            refusal.contains("CPU") && !refusal.contains('\n'),
             "{memory} bytes: {refusal}"
         );
     }
 }
 
-/// Heads that there is no kernel for are refused by their size.
+/// A head size without a kernel is refused by its size.
 #[test]
 fn heads_without_kernels_are_refused() {
     if without_emulator() {
@@ -216,7 +216,7 @@ fn heads_without_kernels_are_refused() {
     assert!(refusal.to_string().contains("32"), "{refusal}");
 }
 
-/// A reading that is stopped ends, on a GPU as well.
+/// A stopped prefill ends, on a GPU as well.
 #[test]
 fn a_reading_on_a_gpu_is_stopped() {
     let file = tiny(&small("llama", 2));
@@ -231,7 +231,7 @@ fn a_reading_on_a_gpu_is_stopped() {
     assert!(matches!(read, Err(kept_engine::EngineError::Stopped)));
 }
 
-/// `--device auto` goes on with the processor where the GPU has no room, with the same engine and its answers.
+/// `--device auto` continues on the CPU if the GPU's memory is too small, with the same engine and its answers.
 #[test]
 fn a_gpu_that_is_too_small_leaves_the_engine_where_it_computed() {
     if without_emulator() {

@@ -1,5 +1,5 @@
-//! Rows that are kept on a GPU, in every type: those of the processor, with the same ones wide. And what all of it takes of the
-//! GPU, known before it is taken.
+//! Rows kept on a GPU, in every cache type: equal to the CPU's, including the choice of exact rows. Also the total GPU
+//! memory, predicted before allocation.
 
 use crate::gpus::*;
 use kept_cuda::emulated;
@@ -9,10 +9,11 @@ use kept_engine::policies::{Budget, PromptShape};
 use kept_engine::{Engine, Method, Prefill};
 use kept_tests::compare::apart;
 
-/// More than stay wide, so that some are rounded.
+/// More than the exact rows, so that some are quantised.
 const PROMPT: usize = 100;
 
-/// What rounding to so few bits may cost when a number falls on the other side of an edge; relative to the largest logit.
+/// Largest effect of quantisation to this type when a number crosses a rounding boundary; relative to the largest
+/// logit.
 fn bound(cache: CacheType) -> f32 {
     match cache {
         CacheType::Q4_0 => 2.0 * BOUND,
@@ -32,7 +33,7 @@ fn the_processors_rows(cache: CacheType, methods: &[(&str, &str, usize)]) {
     for &method in methods {
         let expected = run((&here, cache), method, &ids, Ok(&given));
         let found = run((&there, cache), method, &ids, Ok(&given));
-        // Of two rows that are nearly tied the other may be kept; the rest is then another cache's.
+        // After an exchange of two nearly tied rows, the caches differ.
         if found.map != expected.map {
             let alike = alike(&found.map, &expected.map);
             assert!(alike > 0.97, "{cache} {method:?}: {alike} of what is kept");
@@ -46,7 +47,7 @@ fn the_processors_rows(cache: CacheType, methods: &[(&str, &str, usize)]) {
                 "{cache} {method:?}: logits {step} are {apart:.1e} apart"
             );
         }
-        // And not those of another type.
+        // And they differ from those of another type.
         let exact = run((&here, CacheType::F16), method, &ids, Ok(&given));
         let moved = apart(&expected.logits[8], &exact.logits[8]);
         assert!(moved > 0.0, "{cache} {method:?}: nothing was rounded");
@@ -54,8 +55,8 @@ fn the_processors_rows(cache: CacheType, methods: &[(&str, &str, usize)]) {
     assert!(tied <= 1, "{cache}: {tied} methods kept other rows");
 }
 
-// By what becomes of rows: they stay; one goes for each that comes, and its place is traded; many go at once; they stand at their rank and
-// are turned in the kernel.
+// By row handling during decode: rows only added; one evicted per new row and its slot reused; many evicted at once;
+// re-assigned positions, rotated in the kernel.
 
 #[test]
 fn rows_of_eight_bits_are_the_processors() {
@@ -78,7 +79,7 @@ fn rows_of_four_bits_are_the_processors() {
     the_processors_rows(CacheType::Q4_0, &methods);
 }
 
-/// A GPU computes with halves: rows that claim to be more exact are refused, before anything is read.
+/// A GPU computes in f16: a more exact cache type is refused before prefill.
 #[test]
 fn rows_of_f32_are_refused_by_name() {
     if without_emulator() {
@@ -94,7 +95,7 @@ fn rows_of_f32_are_refused_by_name() {
         .run(&mut |_| panic!("nothing is read"), &Stop::new());
     let refusal = read.err().expect("refused").to_string();
     assert!(
-        refusal.contains("f32") && refusal.contains("--device cpu") && !refusal.contains('\n'),
+        refusal.contains("f32") && refusal.contains("CPU") && !refusal.contains('\n'),
         "{refusal}"
     );
 }
@@ -106,7 +107,7 @@ fn method(name: &str) -> Method {
     }
 }
 
-/// What the ledger says of a GPU before anything is read is what is then taken there at the worst moment, to a twentieth.
+/// The ledger's prediction of GPU memory is within a twentieth of the measured peak.
 #[test]
 fn what_a_gpu_will_hold_is_known_before() {
     let file = tiny(&quick("llama", 2));
@@ -152,7 +153,8 @@ fn what_a_gpu_will_hold_is_known_before() {
     }
 }
 
-/// A question that a GPU has no room for is refused before anything is read, with what is missing; a limit has rows fitted to it.
+/// A question that does not fit a GPU's memory is refused before prefill, with the missing amount; under a limit, the
+/// rows are fitted to it.
 #[test]
 fn a_question_that_does_not_fit_a_gpu_is_refused_with_what_is_missing() {
     if without_emulator() {
@@ -188,7 +190,7 @@ fn a_question_that_does_not_fit_a_gpu_is_refused_with_what_is_missing() {
         };
         engine.ask(&ask, &mut |_| (), &Stop::new())
     };
-    // Room for the weights and for little more.
+    // Memory for the weights and little more.
     let refusal = ask(&engine(weights + 200_000), None)
         .err()
         .expect("refused");
@@ -200,16 +202,16 @@ fn a_question_that_does_not_fit_a_gpu_is_refused_with_what_is_missing() {
     let answer = ask(&large, None).expect("an answer");
     let (needed, method) = (answer.ledger.gpu, &answer.method);
     assert!(needed > weights, "{method}: {needed} of {weights}");
-    // A limit is one of the GPU's memory: just enough is enough, and less is said to be too little.
+    // The limit applies to GPU memory: just enough succeeds, and less is refused.
     ask(&large, Some(needed + needed / 20)).expect("an answer");
     let refusal = ask(&large, Some(weights))
         .err()
         .expect("refused")
         .to_string();
-    assert!(refusal.contains("--memory"), "{refusal}");
+    assert!(refusal.contains("memory limit"), "{refusal}");
 }
 
-/// What a model can read with a GPU's memory, asked of an engine that is nowhere yet.
+/// The context length that fits a GPU's memory, computed by an engine that is not loaded on a device yet.
 #[test]
 fn a_gpu_s_memory_says_how_much_can_be_read() {
     if without_emulator() {

@@ -1,5 +1,5 @@
-//! What `scripts/test-gpu` and `scripts/bench-gpu` leave where time on a GPU is short: a program that hangs, one that fails, a kill, a second start.
-//! With programs of shell in the place of those that `make cuda` leaves, which note what they are asked.
+//! Results of `scripts/test-gpu` and `scripts/bench-gpu` when GPU time is short: a program that hangs, one that fails,
+//! a kill, a second start. Shell scripts that record their arguments replace the programs of `make cuda`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The tests' programs: `hangs` and `fails` do so, and every one notes itself.
+/// Test programs: `hangs` and `fails` do so, and every one records itself.
 const TEST: &str = r#"#!/bin/sh
 echo "$(basename "$0") poison=${KEPT_GPU_POISON-no} only=${KEPT_GPU_ONLY-no}" >>"$NOTES"
 case $(basename "$0") in
@@ -34,13 +34,13 @@ bench*)
 esac
 "#;
 
-/// NVIDIA's checker on a device that it does not know.
+/// NVIDIA's compute-sanitizer on an unsupported device.
 const CHECKER: &str = "#!/bin/sh
 echo '========= Error: Device not supported.'
 exit 101
 ";
 
-/// A Python that has what models are made by: it says so, and there is nothing to make.
+/// A Python that claims to have the packages for making models; no model has to be made.
 const PYTHON: &str = r#"#!/bin/sh
 case "$*" in *"import bench_models"*) exit 0 ;; esac
 exec python3 "$@"
@@ -79,7 +79,7 @@ impl Place {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// The script with these programs, `arguments` behind them.
+    /// A command that runs the script with these programs and `arguments`.
     fn script(&self, script: &str, arguments: &[&str]) -> Command {
         let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts");
         let mut command = Command::new(scripts.join(script));
@@ -101,7 +101,7 @@ impl Place {
         command
     }
 
-    /// Waits for text in a file.
+    /// Waits for a text in a file.
     #[track_caller]
     fn until(&self, name: &str, text: &str) {
         let end = Instant::now() + Duration::from_secs(60);
@@ -112,7 +112,7 @@ impl Place {
     }
 }
 
-/// As whoever lends a computer ends what runs on it: nothing is asked first.
+/// Kills a script and its process group without warning, like a machine that is reclaimed.
 fn kill(mut script: Child) {
     let group = format!("-{}", script.id());
     let killed = Command::new("kill").args(["-9", "--", &group]).status();
@@ -124,7 +124,7 @@ fn code(command: &mut Command) -> i32 {
     command.status().expect("it starts").code().expect("a code")
 }
 
-/// A process is there until its parent has heard of its end.
+/// A process exists until its parent has waited for it.
 fn runs(id: &str) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", id.trim())).unwrap_or_default();
     !status.is_empty() && !status.contains("State:\tZ")
@@ -195,7 +195,7 @@ fn a_benchmark_ends_in_time_and_goes_on_from_what_it_has_left() {
     let of = |name: &str| place.path(name).display().to_string();
     let (first, second, third) = (of("first"), of("second"), of("third"));
 
-    // One run hangs, and time ends meanwhile.
+    // One run hangs until the time is up.
     let begun = Instant::now();
     let mut late = bench(&["--out", &first, "--seconds", "8"]);
     let ended = code(late.env("HANGS", "--after 32768"));
@@ -212,7 +212,7 @@ fn a_benchmark_ends_in_time_and_goes_on_from_what_it_has_left() {
     let found = place.read("first/gpu-runs.jsonl").lines().count();
     assert_eq!(found, 4, "{log}");
 
-    // Another folder takes that one up; it is killed in the run after.
+    // A second folder resumes the first; the script is killed in the next run.
     fs::write(place.path("notes"), "").expect("written");
     let mut killed = bench(&["--from", &first, "--out", &second]);
     let killed = killed.env("HANGS", "--prompt-tokens 8192").spawn();
@@ -220,7 +220,7 @@ fn a_benchmark_ends_in_time_and_goes_on_from_what_it_has_left() {
     kill(killed.expect("it starts"));
     let notes = place.read("notes");
     assert!(
-        !notes.contains("step") && !notes.contains("--bandwidth"),
+        !notes.contains("cuda poison") && !notes.contains("--bandwidth"),
         "{notes}"
     );
     assert!(!notes.contains("--after 2048"), "{notes}");
@@ -230,7 +230,7 @@ fn a_benchmark_ends_in_time_and_goes_on_from_what_it_has_left() {
         "{notes}"
     );
 
-    // And a third has all of it.
+    // A third folder completes the runs.
     fs::write(place.path("notes"), "").expect("written");
     assert_eq!(code(&mut bench(&["--from", &second, "--out", &third])), 0);
     let (notes, table) = (place.read("notes"), place.read("third/gpu.md"));
@@ -240,13 +240,13 @@ fn a_benchmark_ends_in_time_and_goes_on_from_what_it_has_left() {
         "{table}"
     );
 
-    // Other programs are tried, and what was found of these is not theirs.
+    // Other programs invalidate the results so far.
     fs::write(place.path("kept"), format!("{KEPT}# another\n")).expect("written");
     fs::write(place.path("notes"), "").expect("written");
     assert_eq!(code(&mut bench(&["--from", &third, "--out", &third])), 0);
     let notes = place.read("notes");
     assert!(
-        notes.contains("step ") && notes.contains("--bandwidth"),
+        notes.contains("cuda poison") && notes.contains("--bandwidth"),
         "{notes}"
     );
 }

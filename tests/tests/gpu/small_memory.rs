@@ -1,5 +1,5 @@
-//! A GPU that a model or a document is too large for: layers that have no room there are read from the host, and so is the residual
-//! stream; the answer is that of a GPU with room for everything, to the bit. With the emulator for a GPU.
+//! A model or a document too large for a GPU: layers that do not fit are read from the host, and so is the residual
+//! stream; the answer equals that of a large enough GPU bit for bit. On the emulator.
 
 use crate::gpus::*;
 use kept_cuda::{Device, Meter, emulated};
@@ -14,7 +14,7 @@ use kept_tests::vaults::Place;
 
 const ROOMY: u64 = 1 << 30;
 
-/// With layers of a megabyte, so that they and not the buffers are what does not fit.
+/// With layers of a megabyte, so that layers, not buffers, exceed the memory.
 fn heavy(arch: &'static str, layers: usize) -> TinyLlama {
     TinyLlama {
         width: 256,
@@ -23,7 +23,7 @@ fn heavy(arch: &'static str, layers: usize) -> TinyLlama {
     }
 }
 
-/// A GPU's memory in which about half of a model's layers have room.
+/// Memory for about half of a model's layers.
 fn half(path: &std::path::Path) -> u64 {
     let whole = open(path).on_gpu(emulated::device(86, ROOMY).dry_run());
     whole.expect("memory").gpu().expect("a GPU").bytes()
@@ -34,7 +34,7 @@ fn bytes(model: &Model) -> (u64, u64) {
     (gpu.bytes(), gpu.host_bytes())
 }
 
-/// Methods that leave the writing to the GPU and one that does not; norms behind the halves of a layer; rows that pass a layer one by one.
+/// Methods that decode as a CUDA graph and one that does not; post-norm architectures; decode one row at a time.
 #[test]
 fn layers_that_have_no_room_are_read_from_the_host() {
     if without_emulator() {
@@ -61,22 +61,22 @@ fn layers_that_have_no_room_are_read_from_the_host() {
     }
 }
 
-/// The same on the GPU of this computer, where there is one, and on one of which as much is taken.
+/// The same on this computer's GPU if there is one, and on an emulated GPU that reserves as much memory as a large one.
 #[test]
 fn layers_that_a_part_of_a_gpu_has_no_room_for_are_read_from_the_host() {
     if !is_emulated(&gpus()[0]) {
         return layers_are_parted(limited, LARGE, 3);
     }
     layers_are_parted(limited, 1024, 3);
-    // The emulator takes its time for a token.
+    // The emulator is slow at decode.
     layers_are_parted(emulated::large, LARGE, 0);
 }
 
-/// Of a feed-forward: two layers are then more than the 26 MB that a large GPU's products and multiprocessors need for themselves, and what a pass
-/// takes, so that nothing but layers has no room.
+/// Width of the feed-forward. Two layers are then larger than the 26 MB that a large GPU's products and multiprocessors
+/// reserve plus the buffers of a pass, so that only layers exceed the memory.
 const LARGE: usize = 48 << 10;
 
-/// On as much of a GPU as `limited` gives; answers of so many `steps`.
+/// On the part of a GPU that `limited` gives; answers of `steps` tokens.
 fn layers_are_parted(limited: impl Fn(u64) -> (Device, Meter), ffn: usize, steps: usize) {
     let file = tiny(&TinyLlama {
         ffn,
@@ -84,7 +84,7 @@ fn layers_are_parted(limited: impl Fn(u64) -> (Device, Meter), ffn: usize, steps
     });
     let whole = on_gpu(open(&file.path), &limited(ROOMY).0);
     let all = bytes(&whole).0;
-    // Ever less of it, until a part of the layers has no room.
+    // Reduces the memory until some layers do not fit.
     let memory = (0..40u64)
         .map(|step| all * (60 - step) / 30)
         .find(|&memory| {
@@ -122,7 +122,7 @@ fn read(
     (outcome.hidden, outcome.ledger.gpu)
 }
 
-/// Also where the method drops tokens on the way, and where windows slide.
+/// Also under a method that drops tokens between layers, and with sliding windows.
 #[test]
 fn a_residual_stream_that_has_no_room_lies_on_the_host() {
     for (arch, method) in [
@@ -131,7 +131,7 @@ fn a_residual_stream_that_has_no_room_lies_on_the_host() {
         ("gemma2", ("h2o", "", 60)),
     ] {
         let file = tiny(&heavy(arch, 2));
-        // Copies beside the computation run as late as they may, and at once.
+        // Asynchronous copies run as late as allowed, and immediately.
         let mut ways = vec![gpus().remove(0)];
         if !gpu_only() {
             ways.push(emulated::hasty(86, ROOMY));
@@ -180,9 +180,10 @@ fn ask_with(
     engine.ask(&ask, &mut |_| (), &Stop::new())
 }
 
-/// The answer says that layers lie on the host, and a limit of memory is kept by moving the residual stream there before rows are let go of.
+/// The answer's notes list layers on the host, and under a memory limit the residual stream moves to the host before
+/// rows are evicted.
 #[test]
-fn what_has_no_room_is_said_and_a_limit_is_kept() {
+fn a_note_names_what_stays_on_the_host_and_a_limit_holds() {
     if without_emulator() {
         return;
     }
@@ -192,7 +193,7 @@ fn what_has_no_room_is_said_and_a_limit_is_kept() {
     let expected = ask(&whole, None).expect("an answer");
     let said = |answer: &kept_engine::Answer| {
         let mut notes = answer.notes.iter();
-        notes.any(|note| note.contains("have no room on emulated sm_86"))
+        notes.any(|note| note.to_string().contains("do not fit emulated sm_86"))
     };
     assert!(!said(&expected), "{:?}", expected.notes);
 
@@ -207,12 +208,13 @@ fn what_has_no_room_is_said_and_a_limit_is_kept() {
     let found = ask(&parted, None).expect("an answer");
     assert_eq!(found.text, expected.text);
     assert!(said(&found), "{:?}", found.notes);
-    // What lies on the host is memory of the host's.
+    // Layers on the host count as host memory.
     let away = bytes(parted.model()).1;
     assert_eq!(found.ledger.weights, expected.ledger.weights + away);
 }
 
-/// A later question has the document's rows go there packed, as the vault has them, and none come back: those that are kept stay.
+/// A later question uploads the document's rows packed as in the vault and downloads none: the kept ones stay on the
+/// GPU.
 #[test]
 fn a_later_question_carries_packed_rows_there_and_none_back() {
     if without_emulator() {
@@ -237,8 +239,8 @@ fn a_later_question_carries_packed_rows_there_and_none_back() {
     let (answer, sent, brought) = copied(times);
     let known = answer.vault.tokens_from_vault;
     assert!(known > 300, "{known} tokens of a vault");
-    // Of two layers with a head of 64 numbers: keys and values as halves. Beside them the rotation and the question go there, and measurements come
-    // back.
+    // Two layers with one head of 64 numbers: keys and values as f16. In addition, RoPE tables and the question are
+    // uploaded, and measurements downloaded.
     let halves = 2 * 2 * (known * 64 * 2) as u64;
     assert!(
         brought < halves / 4 && sent < halves * 34 / 64 + 280_000,
@@ -251,7 +253,7 @@ fn a_later_question_carries_packed_rows_there_and_none_back() {
     );
 }
 
-/// A file with the shape of an 8B model in Q4_K_M, mixed as llama.cpp mixes it, whose matrices are holes.
+/// A sparse file with the shape of an 8B model in Q4_K_M, mixed as in llama.cpp, whose matrices are holes.
 fn eight_billion() -> (tempfile::TempDir, std::path::PathBuf) {
     let (layers, width, ffn, vocab) = (32, 4096, 14336, 128_256);
     let mut w = TinyLlama {
@@ -306,8 +308,8 @@ fn eight_billion() -> (tempfile::TempDir, std::path::PathBuf) {
     (folder, path)
 }
 
-/// 128K tokens on an 8B model, by what would be taken of a GPU: nothing is, and nothing is read. A GPU of 8 GiB has room for all of it, one of
-/// 6 GiB without the residual stream and a few layers.
+/// 128K tokens on an 8B model, by dry run: nothing is allocated or read. A GPU of 8 GiB holds everything, one of 6 GiB
+/// all but the residual stream and a few layers.
 #[test]
 fn a_long_document_on_a_large_model_fits_a_small_gpu() {
     if without_emulator() {
@@ -315,7 +317,7 @@ fn a_long_document_on_a_large_model_fits_a_small_gpu() {
     }
     let (_folder, path) = eight_billion();
     for (gib, all_there) in [(8, true), (6, false)] {
-        // What the driver and the kernels' code leave of it.
+        // Memory left by the driver and the kernels' code.
         let free = (gib << 30) - (600 << 20);
         let engine = Engine::open(&path).expect("a model");
         let there = engine.on_gpu(emulated::device(86, free).dry_run());

@@ -1,4 +1,5 @@
-//! The other ways of reading on a GPU: from a vault, in streaming, with the document repeated, with the logits of every row.
+//! The other kinds of prefill on a GPU: from a vault, in streaming mode, with reconstruction, with the logits of every
+//! row.
 
 use crate::gpus::*;
 use kept_cuda::emulated;
@@ -10,7 +11,7 @@ use kept_engine::{Decoder, Engine, EngineError, Method, Stream, StreamPlan};
 use kept_tests::compare::apart;
 use kept_tests::vaults::{Case, Place};
 
-/// Rows from a vault go to the GPU layer by layer: what a later question makes of them is, to the bit, a first reading of its own.
+/// Rows from a vault are uploaded layer by layer: a later question's result equals a first reading bit for bit.
 #[test]
 fn a_later_question_on_a_gpu_is_a_first_reading() {
     let gpu = gpus().remove(0);
@@ -57,14 +58,14 @@ fn a_later_question_on_a_gpu_is_a_first_reading() {
     }
 }
 
-/// A vault that the processor left serves the GPU, and the other way around: rows are halves in it.
+/// A vault written on the CPU serves the GPU, and vice versa: its rows are f16.
 #[test]
 fn a_vault_is_the_processors_and_the_gpus() {
     let file = tiny(&quick("llama", 2));
     let here = open(&file.path);
     let there = on_gpu(open(&file.path), &gpus()[0]);
     let mut ways = vec![(&here, &there), (&there, &here)];
-    // With copies beside the computation as late as they may be, and at once.
+    // With asynchronous copies as late as allowed, and immediate.
     let hasty = (!gpu_only()).then(|| on_gpu(open(&file.path), &emulated::hasty(86, 1 << 30)));
     if let Some(hasty) = &hasty {
         ways.extend([(&here, hasty), (hasty, &here)]);
@@ -88,8 +89,8 @@ fn a_vault_is_the_processors_and_the_gpus() {
     }
 }
 
-/// A layer that is found to be damaged while it is brought ahead ends the reading, as one that is read in its turn does, and nothing is left
-/// behind that the next question would meet.
+/// A layer found damaged during its prefetch ends the prefill, as one found in its turn does, and leaves nothing that
+/// affects the next question.
 #[test]
 fn a_damaged_layer_is_noticed_where_it_is_brought_ahead() {
     let file = tiny(&quick("llama", 3));
@@ -121,7 +122,7 @@ fn a_damaged_layer_is_noticed_where_it_is_brought_ahead() {
     assert!(found == expected);
 }
 
-/// Reads `ids` in streaming and answers with those of `given`: logits after each.
+/// Runs prefill on `ids` in streaming mode and decodes along `given`: logits after each token.
 fn stream(
     (model, cache): (&Model, CacheType),
     name: &str,
@@ -130,7 +131,7 @@ fn stream(
 ) -> (Vec<Vec<f32>>, kept_engine::RetentionMap) {
     let mut policy = policy(name, "");
     let shape = PromptShape::of(ids.len());
-    // With a quantised type more than stay wide.
+    // With a quantised type, more rows than the exact ones.
     let rows = (cache != CacheType::F16).then_some(84);
     let chunk = Some(32);
     let plan = StreamPlan::new(model, &mut *policy, &shape, rows, given.len(), chunk)
@@ -155,7 +156,7 @@ fn stream(
     (logits, streamed.map)
 }
 
-/// Every method that streams, beyond the model's window; where the cache is of a quantised type too.
+/// Every method that supports streaming mode, beyond the context length; also with quantised cache types.
 #[test]
 fn streaming_on_a_gpu_is_the_processors() {
     let gpu = gpus().remove(0);
@@ -175,13 +176,13 @@ fn streaming_on_a_gpu_is_the_processors() {
         let ids = ids(170, here.config().vocab);
         let given = &ids[20..23];
         for name in STREAMING {
-            // Of those with rounded rows two are enough: where places are traded, and where ranks change besides.
+            // With quantised rows two methods suffice: one that reuses slots, and one that also re-assigns positions.
             if cache != CacheType::F16 && name != "tova" && name != "treekv" {
                 continue;
             }
             let (expected, kept) = stream((&here, cache), name, &ids, given);
             let (found, kept_there) = stream((&there, cache), name, &ids, given);
-            // Where two rows are nearly tied another may go, and the rest is then another cache's, row after row.
+            // Of two nearly tied rows another may be evicted; from then on the caches differ.
             let alike = alike(&kept_there, &kept);
             assert!(alike > 0.85, "{arch} {cache} {name}: {alike} of the rows");
             assert!(
@@ -195,7 +196,7 @@ fn streaming_on_a_gpu_is_the_processors() {
             for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
                 let apart = apart(found, expected);
                 assert!(
-                    // Products round their inputs to bytes, and a step of them is felt in so small a model.
+                    // Products round their inputs to bytes; in a model this small one quantisation step is noticeable.
                     apart <= 6.0 * BOUND,
                     "{arch} {cache} {name}: logits {step} are {apart:.1e} apart"
                 );
@@ -206,7 +207,7 @@ fn streaming_on_a_gpu_is_the_processors() {
     assert!(mean > 0.96, "of the rows {shares:?} are the processor's");
 }
 
-/// `kept logits`: the output of every row, and of tokens that are stepped over.
+/// `kept logits`: the logits of every row, and of decoded tokens.
 #[test]
 fn logits_of_every_row_are_the_processors() {
     if without_emulator() {

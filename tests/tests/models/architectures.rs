@@ -1,5 +1,6 @@
-//! Every architecture against transformers (logits) and llama.cpp (answers), on tiny random models that show each peculiarity at a
-//! hundred tokens: `golden/architectures.py` makes them, and insists there that forgetting any peculiarity moves the logits.
+//! Every architecture against transformers (logits) and llama.cpp (answers), on tiny random models that exercise each
+//! peculiarity within a hundred tokens. `golden/architectures.py` generates them and asserts that omitting any
+//! peculiarity moves the logits.
 
 use std::ffi::OsString;
 
@@ -14,10 +15,11 @@ use kept_tests::engine::{Told, open, read_and_step};
 use kept_tests::golden::{self, ARCHITECTURES, Tensors, Unpacked, ids};
 use kept_tests::terminal::kept;
 
-/// Relative to the largest logit of a row, at F32. Forgetting a bias, a norm, a cap or a window moves them by 5e-3 at least.
+/// Relative to the largest logit of a row, at F32. Omitting a bias, a norm, a cap or a sliding window moves them by at
+/// least 5e-3.
 const BOUND: f32 = 1e-4;
 
-/// `kept logits` of `ids`, with more `flags`.
+/// `kept logits` of `ids`, with additional `flags`.
 fn logits_of(model: &Unpacked, ids: &[u32], flags: &[&str]) -> Vec<Vec<f32>> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let output = folder.path().join("logits.safetensors");
@@ -54,7 +56,7 @@ fn short_texts_take_the_short_divisors() {
     assert_golden("phi-4-mini", "short_", &[]);
 }
 
-/// Qwen beyond its context, by a flag: nothing in the file says so.
+/// Qwen beyond its trained context, by a flag: the file has no scaling parameters.
 #[test]
 fn a_context_stretched_by_yarn_is_that_of_transformers() {
     assert_golden("qwen2", "yarn_", &["--rope", "yarn:4"]);
@@ -72,7 +74,7 @@ fn tokens_one_by_one_and_in_chunks_are_tokens_at_once() {
             let (prompt, steps) = ids.split_at(prompt);
             read_and_step(&model, &mut *policy, 512, chunk, prompt, steps).logits
         };
-        // Short of the windows, so that their rings fill while answering; and past them.
+        // Shorter than the sliding windows, so that their rings fill during decode; and longer.
         for prompt in [20, 70] {
             let stepped = run(prompt, 16);
             for (row, reference) in rows.iter().zip(&reference) {
@@ -90,8 +92,8 @@ fn tokens_one_by_one_and_in_chunks_are_tokens_at_once() {
     }
 }
 
-/// Only the layers that attend to everything are cut, by any set of rows; the others keep their window. Against transformers
-/// with the dropped keys masked.
+/// Only global layers evict, with any set of rows; the others keep their window. Against transformers with the evicted
+/// keys masked.
 #[test]
 fn steps_after_rows_were_dropped_are_those_of_transformers() {
     const PROMPT: usize = 80;
@@ -125,7 +127,7 @@ fn steps_after_rows_were_dropped_are_those_of_transformers() {
     }
 }
 
-/// The whole program on the file alone: document and question as a person gives them, the answer word for word llama.cpp's.
+/// The whole program: document and question as files and flags; the answer equals llama.cpp's word for word.
 #[test]
 fn kept_ask_answers_as_llama_cpp() {
     let golden = golden::json("architectures/llama_cpp.json");
@@ -167,7 +169,7 @@ fn kept_ask_answers_as_llama_cpp() {
     }
 }
 
-/// What is heard of a question while it is answered.
+/// Records the events of a question.
 #[derive(Default)]
 struct Heard {
     layers: Vec<usize>,
@@ -185,7 +187,7 @@ impl Watch for Heard {
     }
 }
 
-/// A window is told of the layers that are cut, in the method's count, and of memory with the windows in it.
+/// Events list the evicting layers, numbered as the policy sees them, and include the sliding windows in the memory.
 #[test]
 fn whoever_watches_hears_of_the_layers_that_are_cut() {
     let file = Unpacked::architecture("gemma3");
@@ -231,7 +233,7 @@ fn whoever_watches_hears_of_the_layers_that_are_cut() {
     assert_eq!(answer.rows_per_layer.len(), engine.model().config().layers);
 }
 
-/// What windows take is counted: before and after, in rows and in bytes, whatever the method.
+/// The accounting includes sliding windows, in estimates and in results, in rows and in bytes, under every method.
 #[test]
 fn windows_are_counted_in_memory_and_shown_in_the_map() {
     for stem in ["gemma2", "gemma3"] {
@@ -255,7 +257,8 @@ fn windows_are_counted_in_memory_and_shown_in_the_map() {
                 parameters: Vec::new(),
             };
             let bytes = engine.window_bytes(n) + budget * engine.bytes_per_row();
-            // What rows alone take, windows first; as a budget bytes also hold tables and the answer's buffers (`within.rs`).
+            // Bytes of the rows alone, sliding windows first; a budget in bytes also covers tables and the answer's
+            // buffers (`within.rs`).
             let alone = engine.budget_rows(Some(Budget::Bytes(bytes)), n);
             assert_eq!(alone.ok(), (budget > 0).then_some(20), "{stem} {name}");
             let budget = (budget > 0).then_some(Budget::Rows(20));

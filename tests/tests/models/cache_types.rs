@@ -1,9 +1,9 @@
-//! Cache types under every method: what they take is what was announced, what they change is small, and what does not work is refused
-//! by name.
+//! Cache types under every method: the memory equals the announced one, the error is small, and unsupported
+//! combinations are refused by name.
 
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::RopeTable;
-use kept_engine::policies::{Budget, Parameters, PromptShape, methods};
+use kept_engine::policies::{Budget, Parameters, PromptShape, find, methods};
 use kept_engine::{Decoder, Engine, Method, Prefill};
 use kept_models::testing::TinyLlama;
 
@@ -11,7 +11,7 @@ const PROMPT: usize = 260;
 const STEPS: usize = 24;
 const BUDGET: usize = 150;
 
-/// A model with heads of 64 numbers, in a file of the folder's.
+/// An engine on a model with head_dim 64, saved in a temporary folder.
 fn engine() -> (tempfile::TempDir, Engine) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("tiny.gguf");
@@ -27,7 +27,7 @@ fn method(name: &str, set: &str) -> Method {
     }
 }
 
-/// Methods by default, and those whose rows change in other ways.
+/// Every method at its defaults, and variants that change rows in other ways.
 fn variants() -> Vec<(&'static str, &'static str)> {
     let defaults = methods().iter().map(|method| (method.name, ""));
     let others = [
@@ -41,7 +41,7 @@ fn variants() -> Vec<(&'static str, &'static str)> {
     defaults.chain(others).collect()
 }
 
-/// Logits after the prompt and after each of the steps, one after the other, and the cache's bytes; or why not.
+/// Logits after the prompt and after each step, concatenated, and the cache's bytes; or the error.
 fn run(engine: &Engine, method: &Method) -> Result<(Vec<f32>, u64), String> {
     let (model, cache) = (engine.model(), engine.cache_type());
     let vocab = model.config().vocab as u32 - 3;
@@ -70,7 +70,7 @@ fn run(engine: &Engine, method: &Method) -> Result<(Vec<f32>, u64), String> {
             STEPS,
         )
         .expect("an estimate");
-    // Heads that share rows unevenly may hold a little less than was announced.
+    // Heads with uneven shares may hold slightly less than announced.
     let uneven = method.name == "adakv" || method.name == "kvzip";
     let (announced, took) = (expected.activations, outcome.ledger.activations);
     assert!(
@@ -99,7 +99,7 @@ fn apart(found: &[f32], reference: &[f32]) -> f32 {
     (difference / size).sqrt()
 }
 
-/// Whether a method changes rows while it answers: each change would be rounded again.
+/// Whether a method modifies rows during decode: each change would be quantised again.
 fn changes(name: &str, set: &str) -> bool {
     name == "ems" || name == "cam" && !set.is_empty()
 }
@@ -134,7 +134,8 @@ fn every_method_works_with_every_type_or_says_which_do() {
                     assert!(!cache.is_quantised() || share < 0.45, "{what}: {share}");
                 }
                 Err(refusal) => {
-                    let names = [cache.name(), name, "f16 and f32 work"];
+                    let title = find(name).expect("a method").title;
+                    let names = [cache.name(), title, "f16 and f32 work"];
                     assert!(
                         names.iter().all(|name| refusal.contains(name)),
                         "{what}: {refusal}"

@@ -1,4 +1,4 @@
-//! Logits of whole prompts against `transformers`, by `kept logits` and by the engine step by step.
+//! Logits of whole prompts against `transformers`, through `kept logits` and through the engine step by step.
 
 use kept_engine::policies::build;
 use kept_tests::compare::{apart, assert_same};
@@ -6,8 +6,9 @@ use kept_tests::engine::{open, read_and_step};
 use kept_tests::golden::{self, MODELS, Tensors};
 use kept_tests::terminal::kept;
 
-/// How far a logit may be off, relative to the largest of its row. The reference reads the same rounded weights in f32, so what
-/// is left is the arithmetic: F16 and Q8_0 kernels also round the activations (llama.cpp's do, and are 2e-3 and 6e-2 off here).
+/// Largest error of a logit, relative to the largest of its row. The reference uses the same dequantised weights in
+/// f32, so the rest is arithmetic: F16 and Q8_0 kernels also round the activations (llama.cpp's do too, with errors of
+/// 2e-3 and 6e-2 on these models).
 fn bound(stem: &str) -> f32 {
     match stem {
         _ if stem.ends_with("q8_0") => 1e-1,
@@ -58,7 +59,7 @@ fn kept_logits_of_a_long_prompt_cross_every_chunk() {
     assert_golden("group2-llama3-tied", "long_");
 }
 
-/// Nothing before a step is lost or moved: tokens given one by one are tokens read at once.
+/// Decode step by step equals prefill: no earlier token is lost or moved.
 #[test]
 fn decoding_step_by_step_gives_the_same_logits() {
     for stem in MODELS {
@@ -85,7 +86,7 @@ fn decoding_step_by_step_gives_the_same_logits() {
     }
 }
 
-/// The result does not depend on how the prompt is cut into chunks.
+/// The result does not depend on the prefill chunk size.
 #[test]
 fn chunks_do_not_show() {
     let stem = "group4-linear-untied";

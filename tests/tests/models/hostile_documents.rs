@@ -1,4 +1,5 @@
-//! Bad documents, questions and settings: one line that says what to do, with the tiny model (which would read anything).
+//! Bad documents, questions and settings give one line that names the remedy. With the tiny model, which accepts any
+//! text.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use kept_tests::golden;
 use kept_tests::terminal::{Run, kept};
 
-/// `kept ask` with the tiny model of the longest context; `extra` may replace nothing, only add.
+/// `kept ask` with the tiny model of the longest context; `extra` adds arguments.
 fn ask<S: AsRef<OsStr>>(document: &Path, question: &str, extra: &[S]) -> Run {
     let mut arguments: Vec<OsString> = ["ask", "--question", question, "--max-tokens", "2"]
         .map(Into::into)
@@ -35,7 +36,7 @@ impl Folder {
         path
     }
 
-    /// A short document that is fine.
+    /// A short valid document.
     fn fine(&self) -> PathBuf {
         self.file(
             "fine.txt",
@@ -89,8 +90,8 @@ fn binary_files() {
     ask(&model, "Why?", &NOTHING).refused(&["group1-plain-tied.gguf"]);
 }
 
-/// Fifty megabytes are refused before anything slow happens to them, where they may not be read in streaming mode or the method
-/// cannot; and the line says what would fit, or what could.
+/// A document of 50 MB is refused before any slow step, where streaming mode is disabled or the method does not support
+/// it; the line names what would fit, or what would work.
 #[test]
 fn a_document_of_fifty_megabytes() {
     let folder = Folder::new();
@@ -234,7 +235,8 @@ fn methods_and_parameters_that_are_not_there_are_named() {
     .refused(&["w"]);
 }
 
-/// Words that look like the model's control tokens are words: a document cannot end the turn or open another.
+/// Text that looks like the model's control tokens is tokenized as text: a document cannot end the turn or start
+/// another.
 #[test]
 fn control_tokens_in_a_document_stay_text() {
     let folder = Folder::new();
@@ -253,7 +255,7 @@ fn control_tokens_in_a_document_stay_text() {
     assert!(ids.len() > 20 && ids.iter().all(|id| *id > 2), "{ids:?}");
 }
 
-/// The same through the whole way of a question: the map's tokens of the document are plain pieces of its text.
+/// The same through the whole pipeline: the document's tokens in the map are plain pieces of its text.
 #[test]
 fn control_tokens_in_a_document_stay_text_in_the_prompt() {
     let folder = Folder::new();
@@ -282,7 +284,7 @@ fn control_tokens_in_a_document_stay_text_in_the_prompt() {
     );
 }
 
-/// A disk that is full while results are written: the error says so, and the exit code too.
+/// A full disk while results are written: an error line and a non-zero exit code.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk() {
@@ -348,7 +350,7 @@ fn a_full_disk() {
 mod pdf {
     use super::*;
 
-    /// The broken and unusual PDFs that come with the document crate.
+    /// The broken and unusual PDFs of the document crate.
     fn fixture(name: &str) -> PathBuf {
         golden::repository()
             .join("documents/tests/fixtures")
@@ -381,7 +383,7 @@ mod pdf {
         ask(&half, "Why?", &NOTHING).refused(&["half.pdf"]);
     }
 
-    /// Whatever is in a PDF, Kept answers or refuses in one line.
+    /// Every PDF is either answered or refused in one line.
     #[test]
     fn every_fixture_is_answered_or_refused() {
         let folder = golden::repository().join("documents/tests/fixtures");
@@ -401,7 +403,7 @@ mod pdf {
     }
 }
 
-/// What is written never replaces what is read, and a failed write leaves an older file as it was.
+/// Output files never replace input files, and a failed write leaves an older file unchanged.
 #[test]
 fn outputs_never_destroy_files() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! Broken and foreign model files: one line that says what is wrong, never a panic, never a wrong answer.
+//! Broken and unsupported model files: one line that names the fault, never a panic, never a wrong answer.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ fn good() -> GgufEdit {
     GgufEdit::of(&golden::model("group1-plain-tied"))
 }
 
-/// Asks with a broken copy and expects a line with every one of `says`.
+/// Asks with a broken copy and expects a line with every string of `says`.
 #[track_caller]
 fn refuses(broken: GgufEdit, says: &[&str]) {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -112,7 +112,7 @@ fn numbers_that_cannot_be() {
         "llama.rope.dimension_count",
     ] {
         for value in [0, 7, 1_000_000_007, u32::MAX] {
-            // Seven and up may be a fine context; of nothing else is there a model in this file.
+            // A context length of seven or more may be valid; the file supports no other value of the other keys.
             if key != "llama.context_length" || value == 0 {
                 refuses(good().number(key, value), &[]);
             }

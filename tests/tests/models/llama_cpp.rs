@@ -1,4 +1,4 @@
-//! The same file in llama.cpp: it would have chosen the same next tokens, and it splits strings into the same tokens.
+//! The same file in llama.cpp: the same greedy tokens, and the same tokens of strings.
 
 use kept_engine::models::Model;
 use kept_engine::policies::build;
@@ -8,10 +8,12 @@ use kept_tests::golden::{self, ids};
 use kept_tests::terminal::kept;
 use serde_json::Value;
 
-/// Tokens that llama.cpp never chooses under `ignore_eos`: `<|endoftext|>` and `<|im_end|>`, in the tiny models and in mini.
+/// Tokens that llama.cpp never chooses under `ignore_eos`: `<|endoftext|>` and `<|im_end|>`, in the tiny models
+/// and in mini.
 const ENDS: [u32; 2] = [0, 2];
 
-/// Below this lead, in nats, a choice may flip between engines that add in another order. Quantised kernels round activations.
+/// Below this margin, in nats, a choice may differ between engines with another order of additions. Quantised kernels
+/// round activations.
 fn close_call(stem: &str) -> f64 {
     match stem {
         _ if stem.ends_with("f16") => 2e-2,
@@ -21,7 +23,7 @@ fn close_call(stem: &str) -> f64 {
     }
 }
 
-/// Follows llama.cpp's tokens one decode step at a time: at each, Kept's own greedy choice must be the same.
+/// Decodes along llama.cpp's tokens: at each step, Kept's own greedy choice must be the same.
 fn assert_greedy(stem: &str, model: &Model, answers: &Value, never: &[u32]) {
     let (mut compared, mut all) = (0, 0);
     for (number, answer) in answers.as_array().expect("answers").iter().enumerate() {
@@ -100,7 +102,7 @@ mod mini {
         assert_greedy("mini", &model, &golden["greedy"], &[]);
     }
 
-    /// The same through the whole program: document and question as files and flags, prompt built by Kept itself.
+    /// The same through the whole program: document and question as files and flags, with the prompt built by Kept.
     #[test]
     fn kept_ask_answers_as_llama_cpp() {
         let (_, golden) = golden_of_this_model();

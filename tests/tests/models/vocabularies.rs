@@ -1,7 +1,8 @@
-//! Published vocabularies and those of real models: the same tokens of hard strings and of documents as Hugging Face's tokenizers, or as
-//! llama.cpp, give. What they gave is in `golden/real_tokens.json.gz`; the vocabularies come by `make vocabularies` and `make models`.
+//! Published vocabularies and those of real models: the same tokens of difficult strings and of documents as Hugging
+//! Face's tokenizers or llama.cpp. Their results are in `golden/real_tokens.json.gz`; `make vocabularies` and `make
+//! models` download the vocabularies.
 //!
-//! Where a vocabulary is not, its test says so and passes; in CI it fails.
+//! Without a vocabulary its test prints a note and passes; in CI it fails.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -17,7 +18,7 @@ use kept_tests::golden::{self, ids};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A tokenizer.json, as far as llama.cpp's converter looks at it.
+/// The parts of a tokenizer.json that llama.cpp's converter reads.
 #[derive(Deserialize)]
 struct Published {
     added_tokens: Vec<Added>,
@@ -56,7 +57,8 @@ impl Merge {
     }
 }
 
-/// What the converter takes for a control token whatever the file says; `looks_special` of `golden/real_tokens.py`.
+/// Tokens that the converter treats as control tokens regardless of the file; `looks_special` of
+/// `golden/real_tokens.py`.
 fn looks_special(token: &str) -> bool {
     let ends = [("<|", "|>"), ("<｜", "｜>"), ("<unused", ">")];
     let mut ends = ends.iter();
@@ -64,10 +66,10 @@ fn looks_special(token: &str) -> bool {
         || ends.any(|(start, end)| token.starts_with(start) && token.ends_with(end))
 }
 
-/// The vocabulary as llama.cpp's converter writes it into a file; `pre` is its name of the pre-tokenizer.
+/// The vocabulary as llama.cpp's converter writes it into a GGUF file; `pre` is its name of the pre-tokenizer.
 ///
-/// Scores are not published: a piece's is how early the first merge to it comes. Pieces that are user-defined or have one character
-/// have none, and need none.
+/// Published files have no scores: a piece's score is the rank of the first merge that produces it. User-defined pieces
+/// and pieces of one character have no score and need none.
 fn converted(published: &Published, pre: &str) -> GgufWriter {
     let Published {
         added_tokens,
@@ -87,9 +89,10 @@ fn converted(published: &Published, pre: &str) -> GgufWriter {
     for token in added_tokens {
         let control = token.special || looks_special(&token.content);
         types[token.id as usize] = if control { 3 } else { 4 };
-        texts[token.id as usize] = match control {
-            true => token.content.clone(),
-            false => token.content.replace('▁', " "),
+        texts[token.id as usize] = if control {
+            token.content.clone()
+        } else {
+            token.content.replace('▁', " ")
         };
     }
     let merges: Vec<String> = model.merges.iter().map(Merge::line).collect();
@@ -230,7 +233,7 @@ fn gemma_3_270m_has_the_tokens_of_gemma_3() {
     }
 }
 
-/// ASCII that SmolLM2 has no token for.
+/// ASCII characters without a token in SmolLM2.
 const LACKING: [u8; 6] = [0x04, 0x06, 0x13, 0x14, 0x16, 0x1d];
 
 #[test]
@@ -248,7 +251,7 @@ fn smollm2_drops_the_bytes_that_it_has_no_token_for() {
         std::fs::read_to_string(golden::repository().join("tests/qa/documents/letter.txt"));
     let plain = letter.expect("the letter");
     assert_eq!(tokenizer.dropped(&plain), 0);
-    // Behind every word, by turns.
+    // Appended to every word in turn.
     let marks = ["\u{4}", "\u{1d}\u{6}", "\u{40000}", ""];
     let text: String = (plain.split_inclusive(' ').zip(marks.iter().cycle()))
         .map(|(word, mark)| format!("{word}{mark}"))
@@ -293,6 +296,7 @@ fn a_note_tells_of_dropped_bytes_and_only_of_them() {
         let notes = answer.expect("an answer").notes;
         notes
             .into_iter()
+            .map(|note| note.to_string())
             .filter(|note| note.contains("no token"))
             .collect()
     };

@@ -1,5 +1,5 @@
-//! CaM against the oracle: what the values of kept tokens become when the prompt is cut and while answering, in expectation and
-//! drawn with the same uniform numbers. `golden/decoding.py` makes the cases.
+//! CaM against the oracle: the merged values of kept tokens after selection and during decode, in expectation and with
+//! the same uniform random numbers. `golden/decoding.py` generates the cases.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ fn merges_are_as_probable_as_the_attention_says() {
     assert_eq!(merge_probability(0.0, 0.0), 0.0);
 }
 
-/// What a policy that has kept `retention` leaves to kept tokens, as the engine asks for it.
+/// The selection of a policy and its value merges, requested as the engine does.
 fn value_merges(case: &Case) -> (Retention, Vec<ValueMerge>) {
     let mut policy = build(&case.method, &case.set).expect("cam");
     let model = ModelShape {
@@ -43,7 +43,7 @@ fn value_merges(case: &Case) -> (Retention, Vec<ValueMerge>) {
     (retention, value_merges)
 }
 
-/// Per kv head the values of the kept tokens with what was left to them.
+/// Per KV head, the values of the kept tokens after the merges.
 fn merged_values(case: &Case, value_merges: &[ValueMerge]) -> Vec<Vec<f32>> {
     let dim = case.head_dim;
     let value_of =
@@ -84,7 +84,7 @@ fn samples(case: &Case) -> bool {
     case.set.iter().any(|(_, value)| value == "sample")
 }
 
-/// CaM adds to kept values what the oracle adds, and never touches which rows are kept.
+/// CaM adds to kept values what the oracle adds, and does not change the selection.
 #[test]
 fn evicted_values_are_merged_as_the_oracle_merges_them() {
     let cases = golden::packed("selections/merged.json.gz");
@@ -114,8 +114,8 @@ fn evicted_values_are_merged_as_the_oracle_merges_them() {
     assert!([1, 2, 4, 7].into_iter().all(|group| groups[group] >= 50));
 }
 
-/// Over each method that evicts while answering: who goes, to whom the value goes and how much of it, step by step, and what the
-/// rows hold in the end.
+/// On top of each method that evicts during decode: source, target and share of every merge, step by step, and the
+/// final values.
 #[test]
 fn values_are_merged_while_answering_as_the_oracle_merges_them() {
     let cases = golden::packed("selections/merged_while_answering.json.gz");
@@ -182,7 +182,7 @@ fn values_are_merged_while_answering_as_the_oracle_merges_them() {
     );
 }
 
-/// The specification's example: kv head 0 of the toy, each evicted value shared by three.
+/// The specification's example: KV head 0 of the toy, each evicted value shared by three kept ones.
 #[test]
 fn the_worked_example_of_the_specification() {
     let f = golden::json("fixtures.json");

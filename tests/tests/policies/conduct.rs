@@ -1,4 +1,4 @@
-//! How the engine behaves while it works: it stops when told to, says how far it is, and never logs what a document says.
+//! Engine behaviour during a question: it stops on request, reports progress, and never logs document text.
 
 use std::process::{Command, Stdio};
 
@@ -10,7 +10,7 @@ use kept_tests::golden::repository;
 use kept_tests::terminal::program;
 
 fn engine() -> Engine {
-    Engine::open(&repository().join("assets/mini.gguf")).expect("the model in the box opens")
+    Engine::open(&repository().join("assets/mini.gguf")).expect("the built-in model opens")
 }
 
 fn sample() -> Document {
@@ -131,7 +131,7 @@ fn tokens_of_the_document_tile_it() {
     assert_eq!(end, document.text.len());
 }
 
-/// Spans are logged, words are not, at any level, for any target.
+/// Logs contain spans and no document words, at any level, for any target.
 #[test]
 fn the_log_never_holds_document_text() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -163,7 +163,7 @@ fn the_log_never_holds_document_text() {
     for span in ["reading", "selecting", "answering"] {
         assert!(log.contains(span), "the log has the span {span}: {log}");
     }
-    // The summary names the passages an answer stands on; that is output, not log.
+    // The summary quotes the passages that support an answer; that is output, not log.
     let lines = log.lines().filter(|line| !line.starts_with("from "));
     for line in lines {
         for word in ["Zanzibarossa", "Quetzalword", "vault"] {
@@ -172,7 +172,7 @@ fn the_log_never_holds_document_text() {
     }
 }
 
-/// Methods that lose the sample's answer at their defaults and a quarter of the rows, and why.
+/// Methods whose answer to the sample question is wrong at their defaults and a quarter of the rows, with the reason.
 const LOSES_THE_SAMPLE: [(&str, &str); 7] = [
     ("streaming_llm", "keeps the first and the last tokens only"),
     (

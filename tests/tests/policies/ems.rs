@@ -1,5 +1,5 @@
-//! EMS against the oracle: what is kept, merged and dropped of a prompt and after every step of an answer, the merged rows and
-//! what attention over them gives, with the engine's own layer and kernel. And what must hold of it in a model.
+//! EMS against the oracle, with the engine's own layer and kernel: tokens kept, merged and dropped by the selection and
+//! by every decode step, the merged rows, and attention over them. Then EMS's invariants in a model.
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::{
@@ -30,7 +30,7 @@ impl Angles {
     }
 }
 
-/// One layer that was cut, and the policy that goes on with it.
+/// One layer after selection, and its policy for decode.
 struct Layer {
     layer: CompactLayer,
     policy: Box<dyn Policy>,
@@ -76,7 +76,8 @@ impl Layer {
         }
     }
 
-    /// Attention of `query [q_heads, head_dim]` over what is there, turned to the last rank where positions are re-assigned.
+    /// Attention of `query [q_heads, head_dim]` over the cached rows, rotated to the last rank where positions are
+    /// re-assigned.
     fn attend(&mut self, query: &[f32]) -> Vec<f32> {
         let HeadShape { head_dim: dim, .. } = self.shape;
         let mut query = query.to_vec();
@@ -110,7 +111,7 @@ impl Layer {
         out
     }
 
-    /// One token of the answer.
+    /// One decode step.
     fn step(&mut self, position: usize, query: &[f32], key: &[f32], value: &[f32]) -> Vec<f32> {
         self.layer.append(key, value, Pos(position as u32));
         let out = self.attend(query);
@@ -231,7 +232,7 @@ fn drawn_cases_are_kept_merged_and_dropped_as_the_oracle_does() {
     assert!(steps_run > 3000, "{steps_run} steps");
 }
 
-/// The specification's example: kv head 0 of the toy, then six tokens of an answer.
+/// The specification's example: KV head 0 of the toy, then six decode steps.
 #[test]
 fn the_worked_example_of_the_specification() {
     let f = golden::json("fixtures.json");
@@ -275,7 +276,7 @@ fn the_worked_example_of_the_specification() {
     };
     let example = &f["ems_head0_B8_w4_g2_tau0.1_k3"];
     let mut layer = Layer::new(&case, Measured::ByKernel, 6);
-    // The oracle numbers classes as they come: centres, local tokens, then the tokens of the answer.
+    // The oracle numbers classes in order of creation: centres, local tokens, then the decoded tokens.
     let mut names: Vec<u32> = layer.layer.kept(0).iter().map(|p| p.0).collect();
     names.extend(24..30);
     let named = |tables: Vec<Vec<[u32; 2]>>| -> Vec<[u32; 2]> {
@@ -368,7 +369,7 @@ fn without_merging_it_evicts_only_and_classes_are_rows() {
     }
 }
 
-/// While everything fits, EMS is the full cache to the last bit; and its first token always is.
+/// While everything fits, EMS equals the full cache bit for bit; its first token always does.
 #[test]
 fn a_budget_that_holds_everything_changes_nothing() {
     let model = open(&golden::model("group4-linear-untied"));
@@ -403,7 +404,7 @@ fn a_budget_that_holds_everything_changes_nothing() {
             "{set}: something was dropped"
         );
         assert!(cut.kept.iter().flatten().all(|rows| rows.len() == 20));
-        // Without merging the next token sees exactly the kept rows.
+        // Without merging, the next token attends to exactly the kept rows.
         let alone = run("ems", &format!("{set},tau=2"), 20);
         if !set.contains("reassigned") {
             let mut told = Told(alone.kept.clone());
@@ -415,8 +416,7 @@ fn a_budget_that_holds_everything_changes_nothing() {
 
 #[test]
 fn tables_are_counted_and_an_answer_allocates_nothing() {
-    let engine =
-        Engine::open(&repository().join("assets/mini.gguf")).expect("the model in the box");
+    let engine = Engine::open(&repository().join("assets/mini.gguf")).expect("the built-in model");
     let document = Document::open(&repository().join("assets/sample.txt")).expect("the sample");
     let method = Method {
         name: "ems".to_owned(),
@@ -443,8 +443,8 @@ fn tables_are_counted_and_an_answer_allocates_nothing() {
     assert_eq!(answer.ledger, expected);
     let config = engine.model().config();
     let heads = config.layers * config.kv_heads;
-    // Five numbers of the paper, a position and two of scratch for each of 4 x 96 + 1 entries; for each of 97 rows a flag, and
-    // 36 bytes in which EMS ranks the classes.
+    // For each of 4 x 96 + 1 entries, five numbers of the paper, a position and two of scratch; for each of 97 rows, a
+    // flag and 36 bytes of scratch for ranking the classes.
     assert_eq!(
         answer.ledger.tables,
         (heads * (385 * 8 * 4 + 97 * 37)) as u64

@@ -1,7 +1,8 @@
-//! Evicting rows equals full attention with those keys masked: steps after a cut prompt, against `transformers` with a mask.
+//! Evicting rows equals full attention with their keys masked: decode steps after selection, against `transformers`
+//! with a mask.
 //!
-//! This is the test that a cache's row and a token's position are never confused: wrong positions, wrong masks and wrong heads
-//! all move these logits far past the bound.
+//! This test catches any confusion of cache rows with token positions: wrong positions, wrong masks and wrong heads all
+//! move these logits far past the bound.
 
 use kept_engine::policies::build;
 use kept_tests::compare::{apart, assert_same};
@@ -102,7 +103,7 @@ fn streaming_llm_with_and_without_new_positions() {
     }
 }
 
-/// With nothing to drop, every method is the full cache, to the last bit.
+/// With nothing to evict, every method equals the full cache bit for bit.
 #[test]
 fn a_budget_that_holds_everything_changes_nothing() {
     let stem = MODELS[0];
@@ -140,7 +141,7 @@ fn a_budget_that_holds_everything_changes_nothing() {
     assert_eq!(streamed.logits, full, "streaming_llm at {room_for_all}");
 }
 
-/// The prompt is always read whole: the first token after it does not know what was dropped.
+/// Prefill always uses full attention: the first token does not depend on the selection.
 #[test]
 fn the_first_token_is_that_of_the_full_cache() {
     let stem = MODELS[1];
@@ -157,7 +158,7 @@ fn the_first_token_is_that_of_the_full_cache() {
     }
 }
 
-/// The bound is worth something: one row more or less in one head of one layer moves the logits past it.
+/// The bound is meaningful: one exchanged row in one head of one layer moves the logits past it.
 #[test]
 fn one_wrong_row_shows() {
     let stem = MODELS[0];

@@ -1,5 +1,5 @@
-//! Every worked example of the specification (`golden/fixtures.json`, written by the oracle) holds in the product; a fixture that
-//! nobody asserts is a failing test.
+//! Every worked example of the specification (`golden/fixtures.json`, written by the oracle) holds in the product; a
+//! fixture without an assertion fails the test.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use kept_tests::selecting::{Measured, Replay, kept};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Fixtures that other files assert, by name, with the file's text.
+/// Fixtures that other files assert: name and source text of the file.
 const ELSEWHERE: [(&str, &str); 4] = [
     ("ems_head0_B8_w4_g2_tau0.1_k3", include_str!("ems.rs")),
     ("ems_decode_head0", include_str!("ems.rs")),
@@ -22,14 +22,14 @@ const ELSEWHERE: [(&str, &str); 4] = [
     ("pyramidinfer_lengths", include_str!("token_dropping.rs")),
 ];
 
-/// The fixtures, and which of them were asked for.
+/// The fixtures, and the names of those already asserted.
 struct Fixtures {
     all: Value,
     asked: RefCell<BTreeSet<String>>,
 }
 
 impl Fixtures {
-    /// What stands at `name`, or at `name` of `folder` where a slash is between them.
+    /// The value at `name`; a slash separates folder and name.
     fn get<T: DeserializeOwned>(&self, name: &str) -> T {
         let value = name.split('/').fold(&self.all, |at, part| &at[part]);
         assert!(!value.is_null(), "there is no fixture {name}");
@@ -37,7 +37,7 @@ impl Fixtures {
         serde_json::from_value(value.clone()).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
-    /// Names of all examples: of a fixture that is a map of examples, each one's.
+    /// Names of all examples; a fixture that is a map of examples contributes each of them.
     fn names(&self) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         for (name, value) in self.all.as_object().expect("a map") {
@@ -51,7 +51,8 @@ impl Fixtures {
         names
     }
 
-    /// A method keeps of the toy what fixture `name` says, whoever measures.
+    /// Asserts that a method's selection from the toy equals fixture `name`, with the naive attention and with the
+    /// kernels'.
     fn hold(
         &self,
         inputs: &str,
@@ -258,7 +259,7 @@ fn selections(f: &Fixtures) {
         name,
     );
 
-    // One cut of PyramidInfer: 10 of 17 tokens stay beside the last 1 + 6, in every head.
+    // One eviction of PyramidInfer: 10 of 17 tokens remain in addition to the last 1 + 6, in every head.
     let name = "pyramidinfer_lengths/n24_cut_recent6_keep10";
     let expected: Vec<u32> = f.get(name);
     let case = golden::toy(
@@ -305,7 +306,7 @@ fn scores(f: &Fixtures) {
     assert_eq!(split, f.get::<Vec<usize>>("adakv/budgets"));
 }
 
-/// Rows per layer that a method gives itself.
+/// Rows per layer under a method's budget schedule.
 fn rows(method: &str, set: &str, tokens: usize, layers: usize, budget: usize) -> Vec<usize> {
     let set: Vec<(String, String)> = pairs(set)
         .into_iter()
@@ -332,7 +333,7 @@ fn budgets(f: &Fixtures) {
         let expected: Vec<usize> = f.get(&format!("pyramid_B12_w4_layers4/{schedule}"));
         assert_eq!(prefix(schedule, 24, 4, 12, 4), expected, "{schedule}");
     }
-    // Eq. 1 is real-valued; a layer takes the nearest whole number.
+    // Eq. 1 is real-valued; a layer gets the nearest integer.
     let real: Vec<f64> = f.get("pyramid_B12_w4_layers4/paper");
     let whole: Vec<usize> = real.iter().map(|rows| rows.round() as usize).collect();
     assert_eq!(Schedule::Paper.prefix_rows(8, 4, 24, 4, 20.0), whole);
@@ -386,7 +387,7 @@ fn answers(f: &Fixtures) {
     trees(f);
 }
 
-/// TreeKV's algorithm 1 alone, over the toy's first head: which pair is looked at, and who goes.
+/// TreeKV's algorithm 1 in isolation, on the toy's first head: the pair that it compares, and the token that it evicts.
 fn trees(f: &Fixtures) {
     let case = golden::toy(&f.all["inputs"], "treekv", &[], 4);
     let row = |t: u32, held: &[u32]| -> Vec<f32> {

@@ -1,5 +1,5 @@
-//! AdaKV, KeyDiff, Expected Attention, PyramidInfer and Scissorhands keep what their numpy twins say, on five hundred drawn cases
-//! each. CaM is in `cam.rs`. `golden/selections_further.py` makes the cases.
+//! AdaKV, KeyDiff, Expected Attention, PyramidInfer and Scissorhands select what their numpy counterparts select, on
+//! five hundred synthetic cases each. CaM is in `cam.rs`. `golden/selections_further.py` generates the cases.
 
 use kept_policies::{
     LowAttention, ModelShape, Observation, Parameters, Pos, PromptShape, Retention, Safeguard,
@@ -93,7 +93,7 @@ fn plain(value: &serde_json::Value) -> Vec<(String, String)> {
     Parameters::parse_assignments(&text.join(",")).expect("parameters")
 }
 
-/// Scissorhands and the cap for long answers let go of many rows at once; what is left after every step is what numpy has left.
+/// Scissorhands and the decode cap evict many rows at once; the rows after every step equal numpy's.
 #[test]
 fn answers_hold_what_they_should_after_every_step() {
     let cases = golden::packed("selections/decoding.json.gz");
@@ -151,31 +151,31 @@ fn wrappers_refuse_what_they_cannot_wrap() {
         (
             "adakv",
             "base=chunkkv",
-            "adakv: base=chunkkv is not allowed",
+            "AdaKV: base=chunkkv is not allowed",
         ),
-        ("adakv", "base=adakv", "adakv: base=adakv is not allowed"),
+        ("adakv", "base=adakv", "AdaKV: base=adakv is not allowed"),
         (
             "adakv",
             "base=snapkv,kernel=4",
-            "snapkv: kernel=4 is not allowed",
+            "SnapKV: kernel=4 is not allowed",
         ),
         (
             "adakv",
             "floor=2",
-            "adakv: floor=2 is not allowed; floor takes a number from 0 to 1",
+            "AdaKV: floor=2 is not allowed; floor takes a number from 0 to 1",
         ),
         (
             "cam",
             "base=scissorhands",
-            "cam: base=scissorhands is not allowed",
+            "CaM: base=scissorhands is not allowed",
         ),
-        ("cam", "base=cam", "cam: base=cam is not allowed"),
+        ("cam", "base=cam", "CaM: base=cam is not allowed"),
         (
             "snapkv",
             "decode_cap=64,decode_every=4,decode_w=5",
             "decode_w=5 is not allowed",
         ),
-        ("h2o", "decode_cap=64", "h2o has no parameter 'decode_cap'"),
+        ("h2o", "decode_cap=64", "H2O has no parameter 'decode_cap'"),
     ] {
         let set = Parameters::parse_assignments(set).expect("assignments");
         let error = build(method, &set).err().expect("refused").to_string();

@@ -1,7 +1,6 @@
-//! What must hold between methods and between parameters whatever the numbers: the identities of the specification (section 8).
+//! Identities between methods and between parameters that hold for all inputs (specification, section 8).
 //!
-//! Inputs are drawn by proptest; a failing one is shrunk. Mostly policies alone, on attention computed the slow and
-//! obvious way.
+//! proptest generates the inputs and shrinks failing ones. Mostly policies without a model, on naive attention.
 
 use kept_engine::kernels::{DecodeAttention, DecodeScratch, HeadShape, RowStore, decode_attention};
 use kept_policies::{
@@ -13,7 +12,7 @@ use kept_tests::selecting::{Measured, Replay, kept};
 use proptest::prelude::*;
 use serde_json::json;
 
-/// A prompt whose attention is drawn: group 1, 2, 4 or 7, one to three kv heads.
+/// A prompt with random attention: group 1, 2, 4 or 7, one to three KV heads.
 #[derive(Debug, Clone)]
 struct Drawn {
     seed: u64,
@@ -22,7 +21,7 @@ struct Drawn {
     kv_heads: usize,
     w: usize,
     sinks: usize,
-    /// Rows beyond the window, the sinks and one.
+    /// Rows beyond the observation window, the sinks and one.
     spare: usize,
 }
 
@@ -82,7 +81,7 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Exactly the budget, ascending, without repeats, with sinks and window.
+    /// Exactly the budget, ascending, without repeats, with sinks and observation window.
     #[test]
     fn what_is_kept_is_exact_and_holds_what_is_protected(d in drawn()) {
         for (method, set, window) in [
@@ -103,7 +102,7 @@ proptest! {
         }
     }
 
-    /// HBW-KV in blocks of one and one round, ChunkKV in chunks of one per head, SnapKV without pooling: one method.
+    /// HBW-KV in blocks of one with one round, ChunkKV in chunks of one per head, and SnapKV without pooling are equal.
     #[test]
     fn units_of_one_are_snapkv_without_pooling(d in drawn()) {
         let snapkv = d.kept("snapkv", "w=?,sinks=?,kernel=1");
@@ -111,14 +110,14 @@ proptest! {
         prop_assert_eq!(&d.kept("hbw_kv", "w=?,sinks=?,block=1,rounds=1,shares=1"), &snapkv);
     }
 
-    /// With one kv head there is nothing to share.
+    /// With one KV head, sharing a budget between heads has no effect.
     #[test]
     fn one_head_shares_with_itself(mut d in drawn()) {
         d.kv_heads = 1;
         prop_assert_eq!(d.kept("chunkkv", "w=?,sinks=?,chunk=5"), d.kept("chunkkv", "w=?,sinks=?,chunk=5,heads=per_head"));
     }
 
-    /// The schedule of PyramidKV: sums to the budget exactly, never rises, never asks for more than there is.
+    /// The schedule of PyramidKV sums to the budget exactly, never rises, and never exceeds the prompt.
     #[test]
     fn the_pyramid_sums_to_its_budget(avg in 1..400usize, more in 0..4000usize, w in 1..40usize, layers in 1..90usize, beta in 1.0..40.0f64) {
         let n = avg + w + more;
@@ -128,13 +127,13 @@ proptest! {
         prop_assert!(rows[0] <= n - w);
     }
 
-    /// A prompt that fits is not touched, by any method.
+    /// Every method keeps all of a prompt that fits.
     #[test]
     fn a_prompt_that_fits_is_untouched(d in drawn(), over in 0..9usize) {
         for method in methods() {
             let (mut policy, model) = (build(method.name, &[]).expect("a method"), d.model(3));
             let rows = policy.rows(&model, &PromptShape::of(d.n), d.n + over);
-            // A tree needs room for its parts even then.
+            // TreeKV still needs a minimum budget for its parts.
             if let Ok(rows) = rows {
                 prop_assert!(rows.iter().all(|&rows| rows >= d.n), "{}: {:?}", method.name, rows);
             } else {
@@ -143,7 +142,8 @@ proptest! {
         }
     }
 
-    /// ChunkKV's followers ask for nothing and copy their leader; with a reuse of 1 every layer stands alone.
+    /// ChunkKV's follower layers request no measurements and copy their leader; with a reuse of 1 every layer selects
+    /// by itself.
     #[test]
     fn followers_copy_their_leader(d in drawn(), reuse in 1..5usize, layers in 1..9usize) {
         let mut policy = build("chunkkv", &[
@@ -152,7 +152,7 @@ proptest! {
         let rows = policy.rows(&d.model(layers), &PromptShape::of(d.n), d.budget()).expect("rows");
         let mut leader: Vec<Vec<u32>> = Vec::new();
         for (layer, &layer_rows) in rows.iter().enumerate() {
-            // Every layer sees other attention.
+            // Every layer has different attention.
             let other = Drawn { seed: d.seed + layer as u64, ..d.clone() };
             let needs = policy.needs(layer);
             prop_assert_eq!(needs.window.is_some(), layer % reuse == 0);
@@ -175,8 +175,9 @@ proptest! {
         }
     }
 
-    /// KVzip's ways to share, against one another: with one head nobody shares, with one layer no layer does, AdaKV without a floor
-    /// is the heads of a layer; and over all layers the budget is met to the row.
+    /// KVzip's budget spreads against one another: with one head, sharing between heads has no effect; with one layer,
+    /// sharing between layers has none; AdaKV without a floor equals sharing between the heads of a layer; and over all
+    /// layers the budget is met to the row.
     #[test]
     fn repetition_scores_are_shared_as_they_say(d in drawn(), layers in 1..5usize, before in 0..6usize, after in 0..6usize, seen in prop::collection::vec(0..50u32, 5 * 3 * 70)) {
         let prompt = PromptShape { before, after, ..PromptShape::of(d.n) };
@@ -218,7 +219,8 @@ proptest! {
                 prop_assert!(ends.into_iter().all(|p| head.contains(&(p as u32))), "{}: {:?}", spread, head);
             }
         }
-        // Nothing that is left out is better than something that is kept, over all layers and heads; of equals the earlier stays.
+        // No dropped score exceeds a kept one, over all layers and heads; among equal scores the earlier position is
+        // kept.
         let kept = run("kvzip", "spread=model", layers, heads);
         let between = before.max(d.sinks).min(d.n)..d.n - after.min(d.n - before.max(d.sinks).min(d.n));
         let mut order: Vec<(u32, usize, usize, usize)> = (0..layers)
@@ -233,8 +235,8 @@ proptest! {
         }
     }
 
-    /// Dropping tokens on the way: the lengths never rise, the first layer has all, and a budget is met from below as closely as any
-    /// ratio meets it, or refused with the least that any reaches.
+    /// Token dropping between layers: the lengths never rise, the first layer has all tokens, and a budget is met from
+    /// below as closely as any ratio allows, or refused with the smallest reachable one.
     #[test]
     fn thinned_lengths_meet_their_budget(n in 2..3000usize, layers in 1..40usize, share in 0.3..1.0f64, tried in prop::collection::vec(0.0..1.0f64, 40)) {
         let model = ModelShape { layers, q_heads: 2, kv_heads: 1, head_dim: 8 };
@@ -259,7 +261,7 @@ proptest! {
         }
     }
 
-    /// TreeKV without sinks and recent tokens is algorithm 1 as the paper writes it.
+    /// TreeKV without sinks and recent tokens is algorithm 1 as printed in the paper.
     #[test]
     fn a_bare_tree_is_algorithm_1(c in 1..12usize, printed in any::<bool>(), seen in prop::collection::vec(prop::collection::vec(1..64u32, 13), 1..70)) {
         let probability = |step: usize, rank: usize| seen[step][rank] as f32 / 64.0;
@@ -284,7 +286,7 @@ proptest! {
         }
     }
 
-    /// Rows are a set: in another order of slots the same position leaves.
+    /// Rows are a set: in another slot order the same position is evicted.
     #[test]
     fn slots_carry_no_order(order in Just((0..9u32).collect::<Vec<_>>()).prop_shuffle(), weights in prop::collection::vec(1..1000u32, 9)) {
         for method in ["streaming_llm", "tova"] {
@@ -306,7 +308,7 @@ proptest! {
         }
     }
 
-    /// Where positions are baked into the keys, rows stored in another order give the same attention.
+    /// Where keys carry their positions (RoPE applied), rows stored in another order give the same attention.
     #[test]
     fn rows_carry_no_order(d in drawn(), order in Just((0..40usize).collect::<Vec<_>>()).prop_shuffle()) {
         let d = Drawn { n: 40, ..d };
@@ -337,7 +339,7 @@ proptest! {
         }
     }
 
-    /// Above its budget a cache never grows, whatever is seen, and the newest token and the sinks are there.
+    /// A cache never exceeds its budget, whatever the attention, and always holds the newest token and the sinks.
     #[test]
     fn a_cache_never_outgrows_its_budget(budget in 8..14usize, seen in prop::collection::vec(prop::collection::vec(0..1000u32, 15), 20..60)) {
         for (method, set) in [
@@ -382,7 +384,7 @@ fn observation<'a>(case: &Case, layer: usize, window: Option<&'a [f32]>) -> Obse
     }
 }
 
-/// A cache of one kv head that holds the first token, which saw itself.
+/// A cache of one KV head with the first token, whose query attended to itself.
 fn first_token(method: &str, set: &[(&str, &str)], budget: usize) -> Replay {
     let set: Vec<(String, String)> = (set.iter())
         .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))

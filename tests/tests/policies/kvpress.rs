@@ -1,6 +1,6 @@
-//! kvpress (NVIDIA's library) and Kept keep the same rows of the same model's prompt, and go on with the same logits.
+//! kvpress (NVIDIA's library) and Kept keep the same rows of the same model's prompt, and decode the same logits.
 //!
-//! `golden/kvpress_rows.py` makes the cases and says where the two mean the same in other words.
+//! `golden/kvpress_rows.py` generates the cases and explains how the parameters of the two correspond.
 
 use kept_engine::policies::{Parameters, build};
 use kept_tests::cases::ranges;

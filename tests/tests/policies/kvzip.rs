@@ -1,5 +1,6 @@
-//! KVzip: its scores and shares against numpy, its rows against kvpress, its second stream against transformers, and what no question
-//! may change. `golden/kvzip.py` and `golden/kvpress_kvzip.py` make the files.
+//! KVzip: its scores and shares against numpy, its rows against kvpress, its reconstruction pass against transformers,
+//! and the independence of its selection from the question. `golden/kvzip.py` and `golden/kvpress_kvzip.py` generate
+//! the files.
 
 use kept_engine::kernels::Stop;
 use kept_engine::models::{Model, RopeTable};
@@ -114,7 +115,7 @@ fn rows_and_logits_are_those_of_kvpress() {
     }
 }
 
-/// The second stream is the model itself, as if each chunk's repetition followed the document and nothing else did.
+/// The reconstruction pass equals the model with each chunk's repetition placed directly after the document.
 #[test]
 fn the_repetition_is_the_model_that_reads_it_behind_the_document() {
     let tensors = Tensors::golden("kvpress_kvzip");
@@ -128,7 +129,7 @@ fn the_repetition_is_the_model_that_reads_it_behind_the_document() {
         let model = open(&golden::model(stem));
         let mut ids = tensors.whole(&format!("{stem}.ids"));
         ids.truncate(128);
-        // A question behind the document: the repetition must not see it.
+        // A question after the document, which the reconstruction must not attend to.
         ids.extend([70, 71, 72, 73, 74, 75]);
         let expected = tensors.rows(&format!("{stem}.repeat_logits"));
         for (set, chunk) in [("chunk=40", 512), ("chunk=40,spread=model", 19)] {
@@ -167,7 +168,8 @@ fn prompt(model: &Model, question: &[u32]) -> (Vec<u32>, std::ops::Range<usize>)
     (ids, document)
 }
 
-/// What is kept of the document does not know the question: neither its words nor, but for the rows it takes, its length.
+/// The kept part of the document does not depend on the question's words; its length matters only through the rows that
+/// the question occupies.
 #[test]
 fn no_question_changes_what_is_kept_of_the_document() {
     let model = open(&golden::model("group2-llama3-tied"));
@@ -229,7 +231,8 @@ fn the_chunk_of_reading_changes_nothing() {
     }
 }
 
-/// A document of more than half of the model's context is repeated in smaller chunks; a chunk that was set is not made smaller.
+/// A document longer than half of the context length is reconstructed in smaller chunks; an explicit chunk size is not
+/// reduced.
 #[test]
 fn a_repetition_ends_where_the_model_does() {
     let model = open(&golden::model("group1-plain-tied"));

@@ -1,6 +1,7 @@
-//! Every method keeps what `oracle.py` says it keeps, on five hundred drawn cases each: ends of the budget, ties, long answers.
+//! Every method selects what `oracle.py` selects, on five hundred synthetic cases each: extreme budgets, ties, long
+//! answers.
 //!
-//! `golden/selections_many.py` makes the cases and says how they are drawn.
+//! `golden/selections_many.py` generates the cases and describes their distribution.
 
 use kept_tests::cases::Case;
 use kept_tests::golden;
@@ -53,7 +54,7 @@ macro_rules! methods {
 
 methods!(streaming_llm h2o tova snapkv pyramidkv chunkkv hbw_kv treekv);
 
-/// Methods that evict while answering have long answers among their cases.
+/// The cases of methods that evict during decode include long answers.
 #[test]
 fn answers_are_among_the_cases() {
     for method in ["streaming_llm", "h2o", "tova", "treekv"] {

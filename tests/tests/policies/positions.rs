@@ -1,7 +1,7 @@
-//! Rows are not positions, for every method: after rows are gone, the next logits are those of full attention with these keys
-//! masked; where positions are re-assigned, those of the re-numbered sequence. While the prompt is cut and while answering.
+//! Rows are not positions, for every method: after evictions, the next logits equal full attention with the evicted
+//! keys masked; with re-assigned positions, those of the renumbered sequence. After selection and during decode.
 //!
-//! A method is in here as soon as it is in the table of methods.
+//! The test covers every method of the registry.
 
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{Parameters, Positions, build, methods};
@@ -16,10 +16,10 @@ const PROMPT: usize = 72;
 const STEPS: usize = 14;
 const BUDGET: usize = 24;
 
-/// Methods whose rows are not rows of the prompt any more: merged ones have proofs of their own.
+/// Methods whose rows are no longer rows of the prompt: merging ones have their own tests.
 const MERGING: [&str; 2] = ["ems", "cam"];
 
-/// Every method as it is by default, and with what changes where rows stand or which heads share them.
+/// Every method at its defaults, and with parameters that change positions or the sharing between heads.
 fn variants() -> Vec<(&'static str, &'static str)> {
     let defaults = methods().iter().map(|method| (method.name, ""));
     let others = [
@@ -49,7 +49,7 @@ fn variants() -> Vec<(&'static str, &'static str)> {
         ),
         ("adakv", "base=kvzip,floor=0.3"),
         ("snapkv", "w=4,decode_cap=27,decode_every=4,decode_w=3"),
-        // Nothing is alike enough: rows stay tokens, and only leave.
+        // A threshold above any similarity: rows are only evicted, never merged.
         ("ems", "tau=2"),
         ("ems", "tau=2,w=4,sinks=0,protect=0"),
     ];
@@ -83,7 +83,7 @@ fn run(
     (found, standing)
 }
 
-/// A model that has read the prompt whole, and the logits after it.
+/// A model after prefill with full attention, and the logits after it.
 fn read<'m>(model: &'m Model, rope: &'m RopeTable, ids: &[u32]) -> (Slow<'m>, Vec<f32>) {
     let mut slow = Slow::new(model, rope);
     let mut logits = Vec::new();
@@ -101,7 +101,7 @@ fn logits_are_those_of_full_attention_with_the_evicted_keys_masked() {
         "group4-linear-untied",
     ];
     let llamas = llamas.map(|stem| (stem, open(&golden::model(stem))));
-    // Windows, caps, layers that are not rotated, rotations that stretch and that leave out some of a head.
+    // Sliding windows, soft caps, layers without RoPE, scaled RoPE and partial RoPE.
     let others = ["gemma2", "gemma3", "smollm3", "phi-4-mini", "qwen3"];
     let others = others.map(|stem| (stem, open(&Unpacked::architecture(stem).path())));
     for (stem, model) in llamas.into_iter().chain(others) {
@@ -132,7 +132,7 @@ fn logits_are_those_of_full_attention_with_the_evicted_keys_masked() {
                 );
                 moved += usize::from(apart(&full[1 + step], &expected) > 10.0 * BOUND);
             }
-            // The proof is worth something: most steps differ from the full cache's far beyond the bound.
+            // The test is meaningful: most steps differ from the full cache far beyond the bound.
             assert!(
                 variant.0 == "full" || 2 * moved > STEPS,
                 "{what}: {moved} steps moved"
@@ -141,7 +141,8 @@ fn logits_are_those_of_full_attention_with_the_evicted_keys_masked() {
     }
 }
 
-/// Methods that say they evict while answering hold no more than they say, and rows of the prompt's middle do leave.
+/// Methods that declare eviction during decode never exceed their declared rows, and do evict rows from the middle of
+/// the prompt.
 #[test]
 fn rows_leave_while_answering() {
     let model = open(&golden::model("group2-llama3-tied"));
@@ -159,13 +160,13 @@ fn rows_leave_while_answering() {
     }
 }
 
-/// With nothing to drop, every method is the full cache: to the last bit where keys stay where they stood.
+/// With nothing to evict, every method equals the full cache: bit for bit where keys keep their text positions.
 #[test]
 fn a_budget_that_holds_everything_changes_nothing() {
     let model = open(&golden::model("group2-llama3-tied"));
     let ids = ids(&model);
     let full = run(&model, ("full", ""), PROMPT, &ids).0.logits;
-    // A cap below the budget is refused, not ignored.
+    // A decode cap below the budget is refused.
     let uncapped = |(_, set): &(&str, &str)| !set.contains("decode_cap");
     for variant in variants().into_iter().filter(uncapped) {
         for budget in [PROMPT + STEPS, 10 * PROMPT] {
@@ -182,7 +183,7 @@ fn a_budget_that_holds_everything_changes_nothing() {
     }
 }
 
-/// The prompt is read whole whatever is kept of it: the token after it does not know.
+/// Prefill uses full attention whatever the selection: the first token does not depend on it.
 #[test]
 fn the_first_token_is_that_of_the_full_cache() {
     let model = open(&golden::model("group4-linear-untied"));
@@ -194,7 +195,7 @@ fn the_first_token_is_that_of_the_full_cache() {
     }
 }
 
-/// The judge is judged: on rows drawn at random it agrees with transformers and a mask.
+/// The reference model itself: on random rows it agrees with transformers and a mask.
 #[test]
 fn the_slow_model_is_transformers_with_a_mask() {
     for stem in ["group2-llama3-tied", "group4-linear-untied"] {

@@ -1,4 +1,4 @@
-//! Every method keeps what `oracle.py` says it keeps: policies alone, given attention computed the slow and obvious way.
+//! Every method selects what `oracle.py` selects: policies without a model, on naive attention.
 
 use kept_policies::Pos;
 use kept_tests::cases::Case;
@@ -14,7 +14,8 @@ fn drawn_cases_are_kept_as_the_oracle_keeps_them() {
         let found = kept(&case, Measured::Slowly);
         assert_eq!(found, case.kept, "{}", case.describe());
         for head in &found {
-            // The schedule of PyramidKV and the printed ChunkKV keep what they say, not the budget; their sums are tested apart.
+            // PyramidKV's schedule and the literal ChunkKV keep their own number of rows, not the budget; their sums
+            // are tested separately.
             let literal = case.set.iter().any(|(_, value)| value == "literal");
             if case.method != "pyramidkv" && !literal {
                 assert_eq!(

@@ -1,4 +1,5 @@
-//! ChunkKV's layers that follow another really observe nothing: what the engine measured, and what each layer then holds.
+//! ChunkKV's follower layers observe no attention: the engine's measurements per layer, and the rows that each layer
+//! keeps.
 
 use kept_engine::policies::{
     ModelShape, Needs, Observation, Policy, PolicyError, PromptShape, Retention, build,
@@ -6,7 +7,7 @@ use kept_engine::policies::{
 use kept_tests::engine::{open, read_and_step};
 use kept_tests::golden;
 
-/// A policy and, per layer, whether the engine showed it any attention.
+/// A policy that records, per layer, whether the engine passed attention to it.
 struct Watched {
     policy: Box<dyn Policy>,
     shown: Vec<bool>,

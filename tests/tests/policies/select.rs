@@ -1,4 +1,4 @@
-//! `kept select`: the methods through the product's own attention kernels, on tensors from a file.
+//! `kept select`: the methods with the product's own attention kernels, on tensors from a file.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,7 +9,7 @@ use kept_tests::terminal::{Run, kept};
 use safetensors::{Dtype, tensor::TensorView};
 use serde_json::Value;
 
-/// Writes `q`, `k` and `v` as `kept select` reads them.
+/// Writes `q`, `k` and `v` in the input format of `kept select`.
 fn write(case: &Case, path: &Path) {
     let bytes = |values: &[f32]| {
         values
@@ -103,7 +103,7 @@ fn drawn_cases_are_kept_as_the_oracle_keeps_them() {
     }
 }
 
-/// Where the drawn cases of a method are.
+/// The file with a method's synthetic cases.
 fn cases_of(method: &str) -> String {
     match method {
         "ems" => "ems.json.gz".to_owned(),
@@ -112,7 +112,7 @@ fn cases_of(method: &str) -> String {
     }
 }
 
-/// Every method through the whole of `kept select`: every fiftieth of its cases.
+/// Every method through `kept select` from end to end, on every fiftieth of its cases.
 #[test]
 fn every_method_is_kept_as_the_oracle_keeps_it() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -148,7 +148,7 @@ fn files_that_hold_something_else_are_refused() {
     select(&case, &input).refused(&["case.safetensors"]);
     select(&case, &golden::path("group1-plain-tied.safetensors")).refused(&["q"]);
 
-    // k with a head too many for the group, and v shorter than k
+    // `k` with a head too many for the group, and `v` shorter than `k`.
     let mut odd = case.clone();
     odd.kv_heads = 2;
     odd.k.resize(2 * case.n * case.head_dim, 0.0);

@@ -1,5 +1,6 @@
-//! PyramidInfer as published: which tokens enter a layer and which rows of an answer stay, against numpy; and a whole model that drops
-//! rows between its layers, against plain torch. `golden/thinning.py` and `golden/thinned_logits.py` make the files.
+//! PyramidInfer as published: the tokens that enter each layer and the rows kept during decode, against numpy; and a
+//! whole model that drops tokens between its layers, against plain torch. `golden/thinning.py` and
+//! `golden/thinned_logits.py` generate the files.
 
 use kept_engine::kernels::Stop;
 use kept_engine::models::RopeTable;
@@ -68,7 +69,7 @@ fn lengths_are_those_of_the_worked_example() {
     assert_eq!(eighths, golden::ids(&f["n4096_L32_r0.9_every8th"]));
 }
 
-/// Of every 16 tokens of an answer that fall behind its last, those stay that numpy keeps when it looks at all rows again.
+/// Of every 16 decoded tokens that leave the recent ones, the kept ones equal numpy's selection over all rows.
 #[test]
 fn answers_are_thinned_as_numpy_thins_them() {
     let cases = golden::packed("selections/thinned_answers.json.gz");
@@ -150,7 +151,7 @@ fn a_model_that_drops_rows_between_layers_is_the_one_in_torch() {
         for (row, (logits, reference)) in every_third.zip(&logits).enumerate() {
             assert_same(logits, reference, 1e-4, &format!("after step {}", 3 * row));
         }
-        // `held` is what was held before each step; the last one of the file is after it.
+        // `held` has the rows before each step; the file's last entry is the state after the last step.
         let last = found.held.last().expect("steps");
         for (layer, heads) in last.iter().enumerate() {
             let mut held = tensors.whole(&format!("held_{layer}"));
@@ -158,13 +159,13 @@ fn a_model_that_drops_rows_between_layers_is_the_one_in_torch() {
             assert_eq!(heads[0], held, "layer {layer}");
         }
     }
-    // The full cache says something else: the proof is worth something.
+    // The full cache gives other logits, so the test is meaningful.
     let mut full = build("full", &[]).expect("full");
     let full = read_and_step(&model, &mut *full, 120, 512, prompt, &[]);
     assert!(apart(&full.logits[0], &logits[0]) > 0.01);
 }
 
-/// Memory is counted as it is: a layer holds the rows that entered it and no more.
+/// Memory accounting: a layer holds exactly the rows that entered it.
 #[test]
 fn what_is_stored_is_what_entered() {
     let model = open(&golden::model(STEM));
@@ -247,7 +248,7 @@ fn what_cannot_be_is_refused_in_one_sentence() {
     let said = refused("kvzip", "sinks=8", 8);
     assert!(said.contains("at least 9 rows"), "{said}");
 
-    // Tokens that were dropped have no logits.
+    // Dropped tokens have no logits.
     let model = open(&golden::model(STEM));
     let ids: Vec<u32> = (3..203).collect();
     let rope = RopeTable::new(model.config(), ids.len());

@@ -1,4 +1,4 @@
-//! The commands as a script uses them: every promised field, consistent with each other, and the same answer twice.
+//! The commands as a script uses them: every documented field, consistency between fields, and the same answer twice.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ fn sample() -> PathBuf {
     golden::repository().join("assets/sample.txt")
 }
 
-/// A command on the sample document with a tiny model, which reads anything and answers nonsense.
+/// A command on the sample document with a tiny model, which accepts any text and answers nonsense.
 fn tiny(command: &str, extra: &[&str]) -> Run {
     let mut arguments: Vec<OsString> = vec![command.into(), "--json".into()];
     arguments.extend(["--model".into(), golden::model("group2-llama3-tied").into()]);
@@ -138,7 +138,7 @@ fn map_tells_the_way_of_every_token() {
     }
     assert_eq!(end as usize, text.len());
 
-    // Layers and shares say the same.
+    // Layers and shares are consistent.
     let mut counted = vec![0u32; tokens.len()];
     let mut slots = 0;
     for layer in map["layers"].as_array().expect("layers") {
@@ -218,8 +218,8 @@ fn logits_after_a_cut_prompt_are_the_engine_s() {
     }
 }
 
-/// A second question behind the vault of the first: all but the last 24 tokens come from there. A limit of a GPU's memory is none of
-/// the processor's.
+/// A second question from the vault of the first: all but the last 24 tokens come from the vault. A GPU memory limit
+/// does not apply to the CPU.
 #[test]
 fn bench_asks_again_behind_a_vault() {
     let model = golden::model("group2-llama3-tied");
@@ -243,7 +243,7 @@ fn bench_asks_again_behind_a_vault() {
     run(&["--memory", "8GiB"]).refused(&["--memory"]);
 }
 
-/// A cache of drawn rows is nothing that a method which goes on from its measurements could go on with.
+/// A cache of synthetic rows cannot serve a method that continues from prefill measurements.
 #[test]
 fn bench_draws_no_cache_for_methods_that_measured_while_reading() {
     let model = golden::model("group2-llama3-tied");
@@ -387,7 +387,8 @@ mod mini {
         kept(arguments).json()
     }
 
-    /// The first thing anyone sees: the sample question on the sample document with the model in the box, default settings.
+    /// A new user's first command: the sample question on the sample document with the built-in model, default
+    /// settings.
     #[test]
     fn the_sample_question_is_answered_from_the_right_sentence() {
         let (question, expected) = questions().remove(0);
@@ -399,7 +400,7 @@ mod mini {
             .as_str()
             .expect("a text");
         assert!(best.contains(&expected), "the answer stands on {best:?}");
-        // Nobody named a method, and of a document this small everything is kept.
+        // No method is named, and everything of a document this small is kept.
         assert_eq!(answer["kv_bytes"], answer["kv_bytes_full"]);
         let cut = ask(&question, &["--method", "snapkv"]);
         assert!(
@@ -411,7 +412,7 @@ mod mini {
         assert!(cut["kv_bytes"].as_u64() < cut["kv_bytes_full"].as_u64());
     }
 
-    /// All ten, with default settings. The model is small: nine of ten is what it is held to.
+    /// All ten, with default settings. The model is small: at least nine of ten must be right.
     #[test]
     fn most_sample_questions_are_answered() {
         let wrong: Vec<String> = (questions().iter())
@@ -424,7 +425,7 @@ mod mini {
         assert!(wrong.len() <= 1, "{wrong:#?}");
     }
 
-    /// The sample is what it claims to be.
+    /// The sample's answers occur in its text, spread from beginning to end.
     #[test]
     fn the_sample_holds_its_answers_from_beginning_to_end() {
         let text = std::fs::read_to_string(sample()).expect("the sample");
@@ -445,7 +446,7 @@ mod mini {
     }
 }
 
-/// Who gives a file or a question as it stands hears how these are given; without any command there is the help.
+/// A file or question without its option gives an error that names the option; without a command, the help.
 #[test]
 fn what_is_not_understood_is_answered_with_the_way() {
     let refused = kept(["ask", "contract.pdf", "What is the notice period?"]);

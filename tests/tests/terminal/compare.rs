@@ -1,4 +1,5 @@
-//! `kept compare` and `kept methods` as a script uses them: every promised field, refusals in one line, the table of docs/methods.md.
+//! `kept compare` and `kept methods` as a script uses them: every documented field, refusals in one line, the table of
+//! docs/methods.md.
 
 use std::ffi::OsString;
 
@@ -26,7 +27,8 @@ fn number(value: &Value, name: &str) -> f64 {
         .unwrap_or_else(|| panic!("{name} is a number: {value}"))
 }
 
-/// The full cache that all is held against is exact; beside it rows are f16 unless another type is named, and every type says itself.
+/// The reference full cache is exact; other runs store f16 rows unless another type is named, and each run states its
+/// type.
 #[test]
 fn rounding_alone_is_measured_too() {
     let mut last = 0.0;
@@ -80,7 +82,7 @@ fn one_object_a_line_with_every_promised_field() {
         reference["wavelet"]["levels"].as_array().map(Vec::len),
         Some(5)
     );
-    // The full cache has no budget and is run once.
+    // The full cache has no budget and runs once.
     assert_eq!(
         (&full["method"], &full["budget"]),
         (&"full".into(), &"100%".into())
@@ -177,7 +179,7 @@ fn pictures_are_whole_files_that_name_every_run() {
     std::fs::remove_dir_all(&folder).expect("a folder of ours");
 }
 
-/// One method as often as wanted: each with its own parameters, its own figures, and a name that says which.
+/// One method several times: each run has its own parameters, figures, and a distinct label.
 #[test]
 fn one_method_is_compared_with_itself() {
     let labels = [
@@ -293,7 +295,7 @@ fn methods_lists_what_the_registry_has() {
     kept(["methods", "snapvk"]).refused(&["snapvk", "snapkv"]);
 }
 
-/// The table of docs/methods.md is what `kept methods --markdown` prints: `scripts/methods-table` writes it.
+/// `scripts/methods-table` writes the output of `kept methods --markdown` into docs/methods.md.
 #[test]
 fn the_table_of_methods_is_up_to_date() {
     let path = golden::repository().join("docs/methods.md");

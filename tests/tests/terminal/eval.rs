@@ -1,4 +1,4 @@
-//! `kept eval needle` as a script uses it: a line for each case, a summary, a picture, refusals in one line.
+//! `kept eval needle` as a script uses it: a line per case, a summary, a picture, refusals in one line.
 
 use std::ffi::OsString;
 
@@ -46,15 +46,12 @@ fn every_case_is_a_line_and_the_summary_adds_them_up() {
     assert_eq!(summary.len(), 3);
     let full: Vec<_> = cases.iter().filter(|c| c["method"] == "full").collect();
     let right = full.iter().filter(|c| c["correct"] == true).count();
-    assert!(
-        right >= 3,
-        "the model in the box reads short texts: {full:?}"
-    );
+    assert!(right >= 3, "the built-in model reads short texts: {full:?}");
     assert_eq!(summary[0]["share"], right as f64 / 4.0);
     assert!(summary[2]["share"].is_null(), "refused");
 }
 
-/// A method that does not work with a type of rows is a refused case; the others are asked.
+/// A method that does not support the cache type is a refused case; the others run.
 #[test]
 fn a_type_that_a_method_refuses_is_a_case() {
     let words = [
@@ -74,13 +71,13 @@ fn a_type_that_a_method_refuses_is_a_case() {
     };
     let refused = of("ems")["refused"].as_str().expect("refused");
     assert!(
-        refused.contains("a cache of type q8_0 does not work with ems"),
+        refused.contains("a cache of type q8_0 does not work with EMS"),
         "{refused}"
     );
     assert!(of("snapkv")["answer"].is_string(), "{lines:?}");
 }
 
-/// A grid that was stopped goes on where it was, and its file says which cases there are.
+/// An interrupted grid continues where it stopped; its file records the finished cases.
 #[test]
 fn a_grid_goes_on_where_it_was_stopped() {
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -99,7 +96,7 @@ fn a_grid_goes_on_where_it_was_stopped() {
     let svg = std::fs::read_to_string(&picture).expect("the picture");
     assert!(svg.contains("512 tokens, depth 100 %"));
 
-    // As if it had been stopped in the middle of the seventh case.
+    // As if interrupted in the middle of the seventh case.
     let cut: String = lines[..7].iter().map(|line| format!("{line}\n")).collect();
     std::fs::write(&grid, cut + &lines[7][..20]).expect("written");
     let again = of(&[]).json_lines();
@@ -130,8 +127,8 @@ fn a_grid_goes_on_where_it_was_stopped() {
     needle(&["--grid", other.to_str().expect("a path")]).refused(&["another file"]);
 }
 
-/// One method with different parameters: cases and summaries of its own, and a grid's file that tells them apart. A file from before
-/// there were labels has the plain method's cases.
+/// One method with different parameters: separate cases and summaries, distinguished in the grid's file. Lines from a
+/// file without labels belong to the method at its defaults.
 #[test]
 fn a_grid_tells_one_method_with_other_parameters_apart() {
     let folder = tempfile::tempdir().expect("a temporary folder");

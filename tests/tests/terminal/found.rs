@@ -1,4 +1,4 @@
-//! Models already on disk: `kept models list`, `--model NAME`, and folders as other programs leave them.
+//! Models already on disk: `kept models list`, `--model NAME`, and the folders of other programs.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,7 +10,7 @@ use kept_tests::hub::{at_home, in_cache, sha256};
 use kept_tests::terminal::{Run, run};
 use serde_json::json;
 
-/// A model that Kept opens.
+/// A model that Kept supports.
 fn model(title: &str) -> GgufWriter {
     let mut writer = TinyLlama::default().writer();
     writer.set("general.name", MetaValue::Text(title.into()));
@@ -168,7 +168,7 @@ fn folders_from_the_environment_take_the_place_of_the_usual_ones() {
     assert_eq!(names(&found), ["five"]);
 }
 
-/// What `make models` fetches, under the names it has there.
+/// The models of `make models`, under their names in its folder.
 #[test]
 fn fetched_models_are_called_by_a_part_of_their_names() {
     let home = tempfile::tempdir().unwrap();
@@ -180,7 +180,7 @@ fn fetched_models_are_called_by_a_part_of_their_names() {
     );
     put(&smollm2, &model("Smollm2 135M 8k Lc100K Mix1 Ep2").bytes());
     put(&gemma, &model("Gemma 3 270m").bytes());
-    // A download that was given up is in nobody's way.
+    // An abandoned download is ignored.
     put(
         &folder.join(".fetching-1/gemma-3-270m-q4_k_m.gguf"),
         &model("Half").bytes(),
@@ -279,7 +279,7 @@ fn links_circles_and_closed_folders_do_no_harm() {
     let pipe = folder.join("pipe.gguf");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     assert!(made.is_ok_and(|status| status.success()));
-    // The hub's cache may lead to the same file.
+    // The hub's cache may link to the same file.
     let hub = home
         .path()
         .join(".cache/huggingface/hub/models--m--r/snapshots")
@@ -288,7 +288,7 @@ fn links_circles_and_closed_folders_do_no_harm() {
     symlink(folder.join("a/one.gguf"), hub.join("one.gguf")).unwrap();
     let found = finder(home.path()).find();
     assert_eq!(names(&found), ["m/r:one.gguf"], "one file is one model");
-    // Root may look into every folder.
+    // Root can read every folder.
     if fs::read_dir(&closed).is_err() {
         assert_eq!(found.troubles.len(), 1, "{:?}", found.troubles);
         assert!(found.troubles[0].contains("closed' cannot be looked through"));
@@ -415,7 +415,7 @@ fn a_name_means_one_model() {
     ] {
         assert_eq!(finder.choose(name).unwrap_err().to_string(), says);
     }
-    // Two files of the same name: only their paths tell them apart.
+    // Two files of the same name: only their paths distinguish them.
     let twin = home.join(".lmstudio/models/y/c-Q8.gguf");
     put(&twin, &model("C eight again").bytes());
     let HubError::SeveralModels { candidates, .. } = finder.choose("c-Q8").unwrap_err() else {
@@ -519,7 +519,7 @@ fn the_catalogue_in_the_terminal() {
     );
 }
 
-/// A model that was made to be asked.
+/// A model with a chat template.
 fn instruct(title: &str) -> GgufWriter {
     let mut writer = model(title);
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
@@ -530,7 +530,7 @@ fn instruct(title: &str) -> GgufWriter {
     writer
 }
 
-/// `kept ask` of a short document, and nothing named.
+/// `kept ask` on a short document, without a named model.
 fn ask(home: &Path, extra: &[&str]) -> Run {
     let document = home.join("note.txt");
     put(
@@ -543,7 +543,7 @@ fn ask(home: &Path, extra: &[&str]) -> Run {
     kept(home, &arguments)
 }
 
-const MINI_ONLY: &str = "the model in the box (mini) only finds facts";
+const MINI_ONLY: &str = "the built-in model (mini) only finds facts";
 
 #[test]
 fn the_model_in_the_box_says_what_it_cannot_do() {
@@ -561,7 +561,7 @@ fn the_model_in_the_box_says_what_it_cannot_do() {
     }
     let told = said.find(MINI_ONLY) < said.find("read in");
     assert!(told, "it is said before the answer: {said}");
-    // Named, it says the same, and not why it was taken; on stderr, where no script reads an answer.
+    // With `mini` named, its note remains, without the reason for the choice; on stderr, where scripts read no answer.
     let named = ask(home, &["--model", "mini"]);
     let said = &named.succeeded().stderr;
     assert_eq!(said.matches(MINI_ONLY).count(), 1, "{said}");
@@ -571,7 +571,7 @@ fn the_model_in_the_box_says_what_it_cannot_do() {
     json.json();
     assert!(json.stderr.contains(MINI_ONLY), "{}", json.stderr);
 
-    // The sample under another name is the sample, and another text under its name is not.
+    // The sample under another name is still the sample, and another text under its name is not.
     let sample = fs::read(kept_tests::golden::repository().join("assets/sample.txt")).unwrap();
     let copy = home.join("copy.md");
     put(&copy, &sample);
@@ -603,7 +603,7 @@ fn the_best_model_answers_unless_another_is_chosen() {
     let home = home.path();
     let hub = "maker/small-GGUF";
     in_hub_cache(home, hub, "small-Q8_0.gguf", &instruct("Small").bytes());
-    // More parameters, but not made to be asked.
+    // More parameters, but no chat template.
     let base = TinyLlama {
         ffn: 1024,
         ..TinyLlama::default()
@@ -639,7 +639,7 @@ fn the_best_model_answers_unless_another_is_chosen() {
         named.stderr
     );
 
-    // Chosen by a part of its name, kept by all of it.
+    // Chosen by a part of its name, stored by its full name.
     uses(&["base"]).succeeded();
     assert_eq!(
         (now()["model"].as_str(), now()["why"].as_str()),
@@ -664,7 +664,7 @@ fn the_best_model_answers_unless_another_is_chosen() {
         assert_eq!(now()["model"], small);
     }
 
-    // A file is kept by its path, wherever it was named from.
+    // A file is stored by its absolute path, whatever the working directory.
     let mine = home.join("mine/one.gguf");
     put(&mine, &instruct("Mine").bytes());
     uses(&[mine.to_str().unwrap()]).succeeded();
@@ -700,7 +700,7 @@ fn what_cannot_be_opened_is_not_chosen() {
     let both = kept(home, &["models", "use", "mini", "--clear"]);
     both.refused(&["--clear"]);
     assert!(!home.join(".config/kept").exists());
-    // A choice that was damaged by hand names its file.
+    // An error about a damaged choice names its file.
     fs::create_dir_all(home.join(".config/kept/model")).unwrap();
     kept(home, &["models", "use"]).refused(&["kept/model", "mend or remove it"]);
 }

@@ -1,4 +1,5 @@
-//! "Will it fit?": what `kept models inspect` says can be read with some memory, against what reading really takes.
+//! "Will it fit?": the context lengths that `kept models inspect` reports for a given memory, against the memory of
+//! real readings.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ fn inspect(model: &std::path::Path, memory: &str, json: bool) -> Run {
     kept(arguments)
 }
 
-/// The lines of the table: rows (0 for the full cache), tokens, bytes, whether it is the whole context.
+/// The lines of the table: rows (0 for the full cache), tokens, bytes, whether they are the whole context length.
 fn lines(run: &Run) -> Vec<(u64, u64, u64, bool)> {
     let json: Value = run.json();
     let line = |line: &Value| {
@@ -36,7 +37,7 @@ fn tiny() -> PathBuf {
     golden::model("group2-llama3-tied")
 }
 
-/// With its vocabulary in memory, as whoever asks has it.
+/// With its vocabulary in memory, as for a question.
 fn engine() -> Engine {
     let engine = Engine::open(&tiny()).expect("the tiny model opens");
     engine.model().tokenizer().expect("a tokenizer");
@@ -56,7 +57,7 @@ fn much_memory_reads_the_whole_context() {
 #[test]
 fn little_memory_reads_more_with_fewer_rows_and_no_token_more_than_fits() {
     let engine = engine();
-    // Enough for a part of the context.
+    // Enough for a part of the context length.
     let full = Method {
         name: "full".to_owned(),
         parameters: Vec::new(),

@@ -1,5 +1,5 @@
-//! Budgets that mean memory, and the choice of a method: what is chosen for a question holds when it was asked, what does not fit is refused
-//! with what is missing, and memory that the system refuses ends in a sentence.
+//! Memory budgets, and the automatic choice of a method: the choice for a question holds, a question that does not fit
+//! is refused with the missing amount, and a failed allocation ends in an error message.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use kept_tests::golden;
 use kept_tests::terminal::{Run, kept, program};
 use serde_json::Value;
 
-/// A model of some size: small enough to be quick, large enough that a tenth of it is more than a program's own pages.
+/// A model of some size: small enough to be quick, large enough that a tenth of it exceeds the program's own pages.
 fn model(folder: &Path) -> PathBuf {
     let path = folder.join("larger.gguf");
     let model = TinyLlama {
@@ -27,7 +27,7 @@ fn model(folder: &Path) -> PathBuf {
     path
 }
 
-/// A part of the sample that the larger model's tokenizer, whose tokens are short, makes some 1,000 tokens of.
+/// A part of the sample of about 1,000 tokens under the larger model's tokenizer, whose tokens are short.
 fn part(folder: &Path) -> PathBuf {
     let path = folder.join("part.txt");
     let text = std::fs::read_to_string(sample()).expect("the sample");
@@ -56,7 +56,7 @@ fn bytes(value: &Value) -> f64 {
     value.as_f64().expect("bytes")
 }
 
-/// The kept rows, tables and the answer's buffers.
+/// Bytes of the kept rows, tables and the answer's buffers.
 fn held(answer: &Value) -> f64 {
     let ledger = &answer["ledger"];
     ["kept_rows", "tables", "decode"]
@@ -65,7 +65,7 @@ fn held(answer: &Value) -> f64 {
         .sum()
 }
 
-/// A budget in bytes is filled and not passed, for methods that hold tables too, and for a document that is streamed.
+/// A budget in bytes is used up and not exceeded, also for methods with tables, and for a document in streaming mode.
 #[test]
 fn a_budget_in_bytes_holds_all_of_the_cache() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -97,7 +97,7 @@ fn a_budget_in_bytes_holds_all_of_the_cache() {
     refused.refused(&["60.0 KiB", "more", "give at least"]);
 }
 
-/// With `--memory` rows and chunk are chosen, and what was said is what the process took.
+/// With `--memory`, rows and chunk size are chosen, and the announced memory is what the process used.
 #[test]
 fn memory_for_everything_holds() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -123,7 +123,7 @@ fn memory_for_everything_holds() {
         let answer = within(limit, method).json();
         let expected = bytes(&answer["expected_peak_bytes"]);
         assert!(expected <= limit, "{method}: {expected} of {limit}");
-        // Smaller chunks come first; what they do not spare is taken from the rows.
+        // Smaller chunks are tried first; the rest is saved on rows.
         assert!(rows(&answer) > 0.2 * rows(&whole), "{method}");
         let notes = answer["notes"].to_string();
         assert!(
@@ -146,7 +146,7 @@ fn rows(answer: &Value) -> f64 {
     layers.iter().map(bytes).sum::<f64>() / layers.len() as f64
 }
 
-/// The expected peak is the measured one within a tenth, for methods and budgets, streamed or not.
+/// The expected peak is within a tenth of the measured one, for methods and budgets, with and without streaming mode.
 #[test]
 fn the_expected_peak_is_the_measured_one() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -176,8 +176,8 @@ fn the_expected_peak_is_the_measured_one() {
     }
 }
 
-/// A type by name is that type or a sentence; without a name f16 is said, and where bytes are too few for that, a narrower one with its
-/// price.
+/// A named cache type is used or refused; without a name the note says f16, and where the bytes are too few for f16,
+/// names a smaller type and its cost.
 #[test]
 fn the_type_of_rows_is_said_and_never_silently_another() {
     let refused = |words: &[&str], names: &[&str]| {
@@ -221,16 +221,17 @@ fn the_type_of_rows_is_said_and_never_silently_another() {
     let note = chosen["notes"][0].as_str().expect("a note");
     let price = format!("stored as {cache}");
     assert!(
-        note.contains(&price) && note.contains("nats of rounding"),
+        note.contains(&price) && note.contains("nats for rounding"),
         "{note}"
     );
     assert!(!usual["notes"].to_string().contains("stored as"));
-    // A method that cannot have it keeps fewer rows of the usual type.
+    // A method that does not support the smaller type keeps fewer rows of the usual type.
     let words = ["--method", "ems", "--budget", "1500KiB"];
     assert_eq!(ask(None, &sample(), &words).json()["cache"], "f16");
 }
 
-/// Nobody names a method: a small document keeps everything, little memory cuts, a long document is streamed; always with the reason.
+/// Without a named method: a small document keeps everything, little memory evicts rows, a long document is streamed;
+/// always with the reason.
 #[test]
 fn the_choice_is_explained() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -274,7 +275,8 @@ fn the_choice_is_explained() {
         answer["method"]
     );
     let reason = answer["chosen"]["reason"].as_str().expect("a reason");
-    // No other is so much better that one would be taken that lets go of whole parts of the text, or takes ten times as long.
+    // `auto` does not choose a method that drops whole parts of the text or takes ten times as long: none is that much
+    // better.
     assert!(reason.starts_with("treekv, "), "{reason}");
     assert!(
         reason.contains("every part of a text") && reason.contains("perplexity"),
@@ -282,7 +284,7 @@ fn the_choice_is_explained() {
     );
 }
 
-/// Whatever the system refuses, the program ends with a code and a sentence, never by a signal.
+/// A failed allocation ends the program with an exit code and a message, never by a signal.
 #[cfg(target_os = "linux")]
 #[test]
 fn refused_memory_is_a_sentence() {

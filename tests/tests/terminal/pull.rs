@@ -1,4 +1,4 @@
-//! `kept models pull` against a hub on this computer, through the real program and the library.
+//! `kept models pull` from a local hub, through the real program and the library.
 
 use std::fs;
 use std::process::{Child, Stdio};
@@ -103,8 +103,8 @@ fn a_split_model_is_downloaded_whole() {
     assert_eq!(models[0]["bytes"], 3 * MIB + 3);
 }
 
-/// The server stops at a gate, so that a test says when the process dies: at odd turns when everything has arrived that was sent,
-/// at even turns in the middle of it.
+/// The server stops at a gate, so that the test controls when the process dies: in odd rounds after all sent bytes have
+/// arrived, in even rounds during the transfer.
 #[test]
 fn a_pull_that_is_killed_ten_times_still_ends_with_the_right_file_and_fetches_nothing_twice() {
     const KILLS: u64 = 10;
@@ -128,7 +128,7 @@ fn a_pull_that_is_killed_ten_times_still_ends_with_the_right_file_and_fetches_no
         wait_until("bytes arrive", || length(&partial) >= until);
         process.kill().unwrap();
         process.wait().unwrap();
-        // Nobody sends to the dead any more.
+        // Stop sending to the killed process.
         hub.gate(0);
         sleep(Duration::from_millis(50));
         let there = length(&partial);
@@ -149,7 +149,7 @@ fn a_pull_that_is_killed_ten_times_still_ends_with_the_right_file_and_fetches_no
         expected,
         "each run asks for what the one before did not have"
     );
-    // What was sent twice can only be what was under way when a process died.
+    // Only bytes in transit at a kill may be sent twice.
     assert!(
         hub.served() <= bytes.len() as u64 + lost,
         "{} bytes sent",
@@ -199,7 +199,7 @@ fn what_another_program_began_is_gone_on_with() {
     fs::write(&partial, &bytes[..MIB + 1]).unwrap();
     pull(&hub, &[]).succeeded();
     assert_eq!(hub.starts(), [MIB as u64 + 1]);
-    // A file that is there in full, and one that is longer than it may be.
+    // A complete partial file, and one longer than the blob.
     fs::rename(hub.blob(&bytes), &partial).unwrap();
     assert_eq!(pull(&hub, &["--json"]).json()["downloaded_bytes"], 0);
     assert_whole(&hub, FILE, &bytes);
@@ -251,7 +251,7 @@ fn the_library_pauses_goes_on_and_gives_up() {
         (paused.bytes_total, paused.seconds_left),
         (2 * MIB as u64, None)
     );
-    // Paused and started again before it has stopped.
+    // Resume and pause before the first pause has taken effect.
     download.resume();
     download.pause();
     download.resume();
@@ -283,7 +283,7 @@ fn the_library_pauses_goes_on_and_gives_up() {
     let status = given_up.at_rest_blocking(|_| {}).unwrap();
     assert_eq!(status.phase, Phase::Cancelled);
     assert!(!hub.partial(&bytes).exists());
-    // Also when it is paused already.
+    // Also if already paused.
     given_up.start();
     wait_until("bytes arrive", || {
         length(&hub.partial(&bytes)) == MIB as u64

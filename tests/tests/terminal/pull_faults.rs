@@ -1,4 +1,4 @@
-//! `kept models pull` when something is wrong: with the connection, the server, the hub's answers, the disk.
+//! `kept models pull` with faults: of the connection, the server, the hub's replies, the disk.
 
 use std::fs;
 
@@ -45,9 +45,8 @@ fn a_connection_that_is_cut_at_once_again_and_again_is_given_up() {
         ..Faults::default()
     });
     let failed = pull(&hub, &["--retries", "1"]);
-    let line = failed.refused(&[
-        "was cut 2 times in a row; what has arrived is kept: run the same again to go on",
-    ]);
+    let line = failed
+        .refused(&["was cut 2 times in a row; what has arrived is kept: start it again to resume"]);
     assert!(
         !line.contains("Signature"),
         "addresses are not shown: {line}"
@@ -116,7 +115,7 @@ fn a_server_that_announces_another_length_is_not_believed() {
         MIB + 1,
         MIB
     );
-    pull(&hub, &["--retries", "0"]).refused(&[&offered, "run the same again later"]);
+    pull(&hub, &["--retries", "0"]).refused(&[&offered, "try again later"]);
     assert!(!hub.blob(&bytes).exists());
 }
 
@@ -131,7 +130,7 @@ fn a_file_that_changes_between_list_and_download_is_downloaded_as_it_is_now() {
     pull(&hub, &[]).succeeded();
     assert_whole(&hub, FILE, &new);
     assert!(!hub.partial(&old).exists());
-    // One that changes again and again is given up.
+    // A file that changes again and again is an error.
     let (one, two) = (some_bytes(MIB, 30), some_bytes(MIB, 31));
     let other = Hub::with(&[(FILE, &old)]);
     other.set(Faults {
@@ -139,7 +138,7 @@ fn a_file_that_changes_between_list_and_download_is_downloaded_as_it_is_now() {
         ..Faults::default()
     });
     pull(&other, &[]).refused(&["keeps changing on the hub while it is downloaded"]);
-    // And between two runs: a new commit, a new file; the old one stays.
+    // A change between two runs: a new commit, a new file; the old one remains.
     let newer = some_bytes(MIB, 18);
     hub.replace(FILE, &newer);
     pull(&hub, &[]).succeeded();
@@ -155,10 +154,8 @@ fn a_stalled_server_is_left_in_time() {
         stall_after: Some(300_000),
         ..Faults::default()
     });
-    pull(&hub, &["--retries", "0", "--timeout", "1"]).refused(&[
-        "has sent nothing for 1 seconds",
-        "go on from where it stopped",
-    ]);
+    pull(&hub, &["--retries", "0", "--timeout", "1"])
+        .refused(&["has sent nothing for 1 seconds", "what has arrived is kept"]);
     assert_eq!(length(&hub.partial(&bytes)), 300_000);
     hub.set(Faults::default());
     assert_eq!(
@@ -176,7 +173,7 @@ fn refusals_of_the_hub_say_the_way_out() {
         (
             refusal(Origin::Hub, false, 401, "RepoNotFound"),
             format!(
-                "there is no repository '{REPO}' on {host}, or it is private; check the spelling, or set HF_TOKEN"
+                "there is no repository '{REPO}' on {host}, or it is private; check the spelling, or give a token"
             ),
         ),
         (
@@ -186,17 +183,17 @@ fn refusals_of_the_hub_say_the_way_out() {
         (
             refusal(Origin::Hub, true, 403, "GatedRepo"),
             format!(
-                "is gated: its owner wants conditions accepted first; accept them on {}/{REPO}, then set HF_TOKEN",
+                "is gated: its owner wants conditions accepted first; accept them on {}/{REPO}, then give a token of that account",
                 hub.endpoint()
             ),
         ),
         (
             refusal(Origin::Hub, true, 403, ""),
-            format!("{host} refuses '{REPO}' to you; ask its owner for access, or set HF_TOKEN"),
+            format!("{host} refuses '{REPO}' to you; ask its owner for access, or give a token"),
         ),
         (
             refusal(Origin::Hub, true, 404, "EntryNotFound"),
-            format!("'{FILE}' is no longer in '{REPO}'; run the same again"),
+            format!("'{FILE}' is no longer in '{REPO}'; look again"),
         ),
         (
             refusal(Origin::Hub, false, 418, ""),
@@ -245,7 +242,7 @@ fn passing_trouble_is_waited_out() {
         passing(Origin::Hub, true, 500, None, 1),
         passing(Origin::Hub, true, 429, Some(1), 1),
         passing(Origin::Storage, true, 503, None, 1),
-        // Its signed address has run out.
+        // An expired signed address.
         passing(Origin::Storage, true, 403, None, 1),
     ] {
         hub.set(faults);
@@ -257,15 +254,15 @@ fn passing_trouble_is_waited_out() {
     for (faults, says) in [
         (
             passing(Origin::Hub, false, 500, None, 100),
-            "answers with error 500; the fault is there: run the same again later",
+            "answers with error 500; the fault is there: try again later",
         ),
         (
             passing(Origin::Hub, true, 429, Some(7200), 100),
-            "asks to wait 2 h 0 min; run the same again later",
+            "asks to wait 2 h 0 min; try again later",
         ),
         (
             passing(Origin::Hub, true, 429, None, 100),
-            "asks to wait; run the same again later",
+            "asks to wait; try again later",
         ),
         (
             passing(Origin::Storage, true, 503, None, 100),
@@ -285,7 +282,7 @@ fn the_token_goes_to_the_hub_and_nowhere_else() {
         token: Some("hf_right".into()),
         ..Faults::default()
     });
-    pull(&hub, &[]).refused(&["or it is private", "set HF_TOKEN"]);
+    pull(&hub, &[]).refused(&["or it is private", "HF_TOKEN"]);
     let what = format!("{REPO}:{FILE}");
     let with = |name: &str, token: &str| {
         let mut command = hub.kept(&["models", "pull", &what]);
@@ -338,12 +335,12 @@ fn nothing_is_fetched_offline_and_nowhere_without_a_hub() {
     let hub = Hub::with(&[(FILE, &bytes)]);
     let mut offline = hub.kept(&["models", "pull", &format!("{REPO}:{FILE}")]);
     offline.env("HF_HUB_OFFLINE", "1");
-    run(offline).refused(&["HF_HUB_OFFLINE is set, so nothing is fetched; unset it to download 'maker/tiny-GGUF:tiny-Q8_0.gguf'"]);
+    run(offline).refused(&["HF_HUB_OFFLINE is set, so nothing is fetched; start Kept without it to download 'maker/tiny-GGUF:tiny-Q8_0.gguf'"]);
     assert!(hub.requests().is_empty());
     let mut nowhere = hub.kept(&["models", "pull", REPO]);
     nowhere.env("HF_ENDPOINT", "http://127.0.0.1:9");
     run(nowhere).refused(&["127.0.0.1:9 cannot be reached", "check the connection"]);
-    // What is encrypted by name must be in fact.
+    // An `https:` endpoint must be encrypted: the plain server counts as unreachable.
     let mut plain = hub.kept(&["models", "pull", REPO]);
     plain.env("HF_ENDPOINT", hub.endpoint().replace("http:", "https:"));
     run(plain).refused(&["cannot be reached"]);

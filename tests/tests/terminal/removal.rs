@@ -1,4 +1,4 @@
-//! `kept models remove`: what lies in the hub's cache, and nothing else.
+//! `kept models remove`: removes models in the hub's cache, and nothing else.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! Streaming mode as a person or a script uses it: memory that does not grow with the text, perplexity along a text, maps, refusals.
+//! Streaming mode as a user or a script uses it: memory independent of the text length, perplexity along a text, maps,
+//! refusals.
 
 use std::ffi::OsString;
 
@@ -19,14 +20,14 @@ fn bytes(value: &Value) -> u64 {
     value.as_u64().expect("bytes")
 }
 
-/// Ten times the tokens: the same ledger to the byte, but for the tokens themselves, and no more memory of the process but four bytes a token, which the command
-/// keeps of what it draws.
+/// Ten times the tokens: the same ledger to the byte except for the tokens themselves, and four more bytes of process
+/// memory per token, for the tokens that the command generates.
 #[test]
 fn ten_times_the_tokens_take_no_more_memory() {
     let model = golden::model("group2-llama3-tied");
     for (method, budget) in [("streaming_llm", "64"), ("treekv", "64"), ("ems", "16")] {
         let lengths: [u64; 2] = match method {
-            // Merging takes its time.
+            // Merging is slow.
             "ems" => [5_000, 50_000],
             "treekv" => [10_000, 100_000],
             _ => [20_000, 200_000],
@@ -47,7 +48,7 @@ fn ten_times_the_tokens_take_no_more_memory() {
         };
         let [short, long] = lengths.map(read);
         assert_eq!(short["scratch_bytes"], long["scratch_bytes"], "{method}");
-        // But for the text itself: an id, with the tokenizer and in the prompt, a range and a vote for each token.
+        // The text itself, per token: an id in the tokenizer's result and one in the prompt, a byte range and a vote.
         let ledger = |run: &Value, tokens: u64| bytes(&run["ledger_peak_bytes"]) - 20 * tokens;
         let (before, after) = (ledger(&short, lengths[0]), ledger(&long, lengths[1]));
         assert_eq!(before, after, "{method}");
@@ -65,7 +66,8 @@ fn ten_times_the_tokens_take_no_more_memory() {
     }
 }
 
-/// Where memory says how many rows there are, it says the same to every process and question: each goes on from the end that the first left.
+/// Where the memory limit determines the rows, it determines the same number for every process and question: each
+/// question starts from the checkpoint that the first one stored.
 #[test]
 fn a_limit_of_memory_finds_the_end_of_a_document_again() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -91,7 +93,7 @@ fn a_limit_of_memory_finds_the_end_of_a_document_again() {
     };
     let free = ask("Who?", &["--vault", "off"]);
     assert_eq!(free["streamed"], true, "{free}");
-    // Smaller chunks spare less than that: half of the rows must go.
+    // Smaller chunks save less than that: half of the rows must go.
     let spared = bytes(&free["ledger"]["activations"]) + bytes(&free["kv_bytes"]) / 2;
     let limit = bytes(&free["expected_peak_bytes"]) - spared;
     let limit = format!("{}KiB", limit / 1024);
@@ -120,12 +122,13 @@ fn a_limit_of_memory_finds_the_end_of_a_document_again() {
     );
 }
 
-/// The perplexity of a length does not depend on what is read after it, and the full cache's is that of keeping everything.
+/// The perplexity at a length does not depend on the later text, and the full cache's equals that of keeping
+/// everything.
 #[test]
 fn perplexity_is_measured_at_every_length() {
     let sample = golden::repository().join("assets/sample.txt");
     let measured = |words: &[&str]| -> Vec<Value> {
-        // A token also sees those of its own chunk, whatever the budget.
+        // A token also attends to its own chunk, whatever the budget.
         let chunk = ["eval", "perplexity", "--json", "--chunk", "32", "--methods"];
         let words = [chunk.as_slice(), words].concat();
         run(&words, &[("--data", &sample)]).json_lines()
@@ -152,7 +155,7 @@ fn perplexity_is_measured_at_every_length() {
     let full = of("full", "");
     for method in ["streaming_llm", "treekv", "ems"] {
         for length in [300, 900] {
-            // The window is longer than the text, so as many rows are no refusal.
+            // The context length exceeds the text, so this many rows are accepted.
             let (whole, kept) = (at(full, length), at(of(method, "5000"), length));
             assert!(
                 (whole / kept - 1.0).abs() < 1e-4,
@@ -211,8 +214,8 @@ fn a_map_of_a_streamed_document_has_every_token_and_few_rows() {
     run(&off, &[("--document", &long)]).refused(&["too long", "4096"]);
 }
 
-/// A share of a long text may be more rows than the window holds: as many are kept as fit, and both numbers said. A number of rows is
-/// that number or a refusal.
+/// A share of a long text may be more rows than the context length allows: as many are kept as fit, and the note names
+/// both numbers. An absolute number of rows is used exactly, or refused.
 #[test]
 fn a_share_that_the_window_has_no_room_for_is_what_fits() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -231,11 +234,11 @@ fn a_share_that_the_window_has_no_room_for_is_what_fits() {
         assert!((1..=4096 - 512).contains(&rows), "{method}: {rows}");
         let notes = answer["notes"].as_array().expect("notes");
         let mut notes = notes.iter().filter_map(Value::as_str);
-        let note = notes.find(|note| note.starts_with("the share that was asked for is "));
+        let note = notes.find(|note| note.starts_with("the requested share is "));
         let note = note.unwrap_or_else(|| panic!("{method}: no note in {answer}"));
         let said: u64 = note
             .split(' ')
-            .nth(7)
+            .nth(4)
             .and_then(|n| n.parse().ok())
             .expect("rows");
         assert!(said > rows && wanted - said < 100, "{note}");

@@ -1,4 +1,4 @@
-//! Vaults as a person meets them: `kept ask` again and again, `kept vaults`, and what becomes of it when luck is bad.
+//! Vaults from the user's side: repeated `kept ask`, `kept vaults`, and the handling of faults.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -107,7 +107,7 @@ fn a_document_that_is_read_in_streaming_is_read_once_too() {
     assert!(files_of(&vaults).is_empty());
 }
 
-/// What such a method keeps serves every question, and that is said where it is used for another one.
+/// Rows kept by a query-agnostic method serve every question, and the output states it where they are reused.
 #[test]
 fn methods_that_do_not_look_at_the_question_say_so() {
     let (_place, vaults) = folder();
@@ -124,7 +124,7 @@ fn methods_that_do_not_look_at_the_question_say_so() {
     }
 }
 
-/// A map is a question like others: it leaves the document for the next one, and is the same when it comes from the vault.
+/// A map is a question like any other: it stores the document's vault, and is the same when computed from the vault.
 #[test]
 fn a_map_reads_a_document_that_was_read_no_second_time() {
     let (_place, vaults) = folder();
@@ -146,7 +146,7 @@ fn a_map_reads_a_document_that_was_read_no_second_time() {
         true
     );
     assert_eq!(map(&["--vault", "f16"]).json(), first);
-    // What is not the document's has not been read: without the file's first rows there is nothing to be had.
+    // The file's first row is damaged: no later row is usable without it.
     let mut bytes = std::fs::read(file).expect("a vault");
     bytes[0] ^= 1;
     std::fs::write(file, bytes).expect("it is written");
@@ -165,7 +165,7 @@ fn several_questions_in_one_command_are_answered_in_order() {
     for (i, (answer, question)) in answers.iter().zip(all).enumerate() {
         assert_eq!(answer["question"], question);
         assert_eq!(answer["vault"]["used"], i > 0);
-        // To the letter and to the row what a command of its own says.
+        // Equal to the output of a separate command, to the letter and to the row.
         let (_place, fresh) = folder();
         let alone = ask(&fresh, question, &["--vault", "f16"]);
         for field in ["answer", "rows_per_layer", "sources", "kv_bytes"] {
@@ -227,7 +227,10 @@ fn where_nothing_can_be_kept_a_question_is_answered_and_says_so() {
     std::fs::write(&file, "no folder").expect("written");
     let answer = ask(&file.join("vaults"), QUESTION, &[]);
     assert!(answer["answer"].as_str().expect("text").contains("4711"));
-    assert!(notes(&answer).contains("no vault was left"), "{answer}");
+    assert!(
+        notes(&answer).contains("the vault could not be written"),
+        "{answer}"
+    );
     let answer = ask(
         &place.path().join("small"),
         QUESTION,
@@ -241,7 +244,7 @@ fn where_nothing_can_be_kept_a_question_is_answered_and_says_so() {
     assert_eq!(whole(&answer, "bytes"), 0);
 }
 
-/// A file system that takes no more: the file may not grow past some size, which the system says in the middle of writing.
+/// A full file system: `ulimit -f` limits the file size, and the write fails in the middle.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_costs_no_answer_and_leaves_nothing() {
@@ -258,13 +261,16 @@ fn a_full_disk_costs_no_answer_and_leaves_nothing() {
         assert!(answer["answer"].as_str().expect("text").contains(says));
         assert_eq!(answer["vault"]["written"], false);
         assert_eq!(answer["vault"]["used"], false);
-        assert!(notes(answer).contains("no vault was left"), "{answer}");
+        assert!(
+            notes(answer).contains("the vault could not be written"),
+            "{answer}"
+        );
         assert!(notes(answer).contains("the vault's file: "), "{answer}");
     }
     assert_eq!(files_of(&vaults), Vec::<PathBuf>::new());
 }
 
-/// A power cut, as far as a process is concerned: it ends without a word while it writes.
+/// A power cut as seen by a process: it is killed during a write.
 #[test]
 fn a_program_that_is_killed_while_it_writes_leaves_nothing_that_counts() {
     let (_place, vaults) = folder();
@@ -387,7 +393,7 @@ fn what_is_kept_can_be_listed_and_removed_but_not_while_it_is_open() {
     let removed = run(&["vaults", "remove", "other.txt", "--json"]).json();
     assert_eq!(removed["removed"], 1);
     let key = entries[1]["key"].as_str().expect("a key");
-    // This very process has it open.
+    // This process has the vault open.
     let folder = VaultFolder::new(&vaults, 1 << 30);
     let key = kept_engine::vault::VaultKey::parse(key).expect("a key");
     let open = folder.find(&key, &[]).expect("no error").expect("there");
@@ -408,7 +414,7 @@ fn what_is_kept_can_be_listed_and_removed_but_not_while_it_is_open() {
     assert!(files_of(&vaults).is_empty());
 }
 
-/// What was written of a document is within what all may take, and the one that was not used for longest goes.
+/// The vault just written counts towards the total budget, and the least recently used one is evicted.
 #[test]
 fn the_least_recently_used_goes_first() {
     let (place, vaults) = folder();
@@ -473,7 +479,8 @@ fn a_question_from_the_vault_takes_the_memory_that_the_ledger_says() {
     }
 }
 
-/// Several documents in one question: each is named, sources and map say which, and one more is read behind those that were.
+/// Several documents in one question: each is named, sources and map are attributed, and an added document is read
+/// after the known ones.
 #[test]
 fn several_documents_are_one_text_that_grows() {
     let (place, vaults) = folder();
@@ -499,7 +506,7 @@ fn several_documents_are_one_text_that_grows() {
     let map_to = ["--map", map.to_str().expect("a path")];
     let both = ask(&[&a, &b], QUESTION, &map_to);
     let known = whole(&both, "tokens_from_vault");
-    // All of the first document but a token or two at its end, which may have become others.
+    // All of the first document except a token or two at its end, which may have changed.
     let whole_first = whole(&first, "tokens_read") - 40;
     assert!(known > whole_first, "{known} of {whole_first}: {both}");
     assert!(

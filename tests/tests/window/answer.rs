@@ -1,5 +1,5 @@
-//! The window as somebody meets it for the first time: the sample document, a question, the answer. The map, files, the
-//! engine's death, restarts and long documents have stories of their own beside this one.
+//! A new user's first steps: the sample document, a question, the answer. The map, files, the worker's death, restarts
+//! and long documents are tested in the other files of this folder.
 use kept_tests::window::{ANSWER, Home, OFFERED, QUESTION, answered, first_start, turn};
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ fn a_first_start_shows_the_sample_and_offers_its_first_question() {
     app.close();
 }
 
-/// The main story. `KEPT_E2E_RUNS=20` tells it twenty times over.
+/// The main test. `KEPT_E2E_RUNS=20` runs it twenty times.
 #[test]
 fn asking_the_sample_streams_the_answer_and_paints_what_was_kept() {
     let Some(_turn) = turn() else { return };
@@ -103,7 +103,7 @@ fn ask_the_sample() {
     });
     app.until("the legend has its ends", |app| {
         let legend = app.text("legend")?;
-        (legend.contains("0 %") && legend.contains("100 %")).then_some(())
+        (legend.contains("Forgotten") && legend.contains("remembered")).then_some(())
     });
     let facts = app.text("facts").expect("facts of the answer");
     assert!(facts.chars().any(|c| c.is_ascii_digit()), "{facts}");
@@ -184,7 +184,7 @@ fn everything_is_reached_by_the_keyboard() {
         ) == true)
             .then_some(())
     });
-    // Every control comes by in one round of the Tab key.
+    // The Tab key reaches every control in one round.
     let mut met = std::collections::BTreeSet::new();
     for _ in 0..60 {
         app.driver().keys(&["\u{E004}"]).expect("a key");
@@ -240,7 +240,7 @@ fn raw_bytes_reach_the_page_as_array_buffers_and_nothing_else_is_let_in() {
         1400
     );
 
-    // What the page may not do, and what it may not be talked into.
+    // Actions that the page's content security policy must block.
     let blocked = app.driver().execute_async(
         "const done = arguments[arguments.length - 1]
          let evaluated = true; try { (0, eval)('1') } catch { evaluated = false }
@@ -252,7 +252,7 @@ fn raw_bytes_reach_the_page_as_array_buffers_and_nothing_else_is_let_in() {
         json!([false, false]),
         "neither eval nor the network"
     );
-    // Both were tried on purpose, and both were seen.
+    // Both deliberate violations were recorded.
     let seen = app
         .script(
             "const t = window.__trouble; window.__trouble = []; return t",
@@ -286,7 +286,7 @@ fn markdown_in_a_question_runs_nothing() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
-    // The answer is of no interest, and a small model may go on for long about such a question.
+    // The answer is irrelevant, and a small model may write a long one.
     let mut settings = app.snapshot()["settings"].clone();
     settings["maxTokens"] = 16.into();
     app.invoke("save_settings", &json!({"settings": settings}))
@@ -333,7 +333,7 @@ fn every_size_of_the_window_has_room_for_everything() {
             let size = app.script("return [innerWidth, innerHeight]", Value::Null);
             (size == json!([width, height])).then_some(())
         });
-        // Everything a person clicks or reads is inside the window, and nothing covers anything else's middle.
+        // Everything that a user clicks or reads is inside the window, and no element covers another one's middle.
         let script = "const bad = []
             if (document.documentElement.scrollWidth > innerWidth) bad.push('the page is wider than the window')
             for (const id of args[0]) {

@@ -1,9 +1,9 @@
-//! How kept rows are stored, in the window: left to the engine until a person chooses, counted before it is asked, said beside memory and
-//! answer, refused in words where the method does not work with it, and there again after a restart.
+//! The cache type in the app: automatic until the user chooses one, included in estimates, shown next to memory and
+//! answer, refused with a message where the method does not support it, and preserved over a restart.
 use kept_tests::window::{ANSWER, App, Home, Launch, QUESTION, first_start, turn};
 use serde_json::Value;
 
-/// Waits until the memory bar says this of rows; what it says of all that is kept.
+/// Waits until the memory bar shows this type of rows; returns its text about the kept memory.
 fn stored(app: &App<'_>, words: &str) -> String {
     app.until(&format!("rows are {words}"), |app| {
         app.text("memory-cache").filter(|t| t.ends_with(words))?;
@@ -54,7 +54,7 @@ fn rows_are_stored_as_the_person_says_and_the_figures_follow() {
     let facts = app.text("facts").expect("facts");
     assert!(facts.ends_with("SnapKV, automatic, 8-bit"), "{facts}");
 
-    // For the next question, beside what the method can be told.
+    // For the next question, next to the method's parameters.
     app.click("advanced");
     app.choose("advanced-cache", "q4_0");
     let quarter = kept(&stored(&app, "4-bit"));
@@ -67,7 +67,7 @@ fn rows_are_stored_as_the_person_says_and_the_figures_follow() {
     escape(&app);
     app.close();
 
-    // All of it is there after a restart: the choice, and how the answer before was stored.
+    // A restart preserves the choice, and the type of the earlier answer.
     let app = Launch::plain().open(&home);
     app.is_ready();
     stored(&app, "4-bit");
@@ -104,7 +104,7 @@ fn a_method_that_changes_rows_while_it_answers_refuses_few_bits_before_it_is_ask
         "nothing changes by itself"
     );
     app.picture("refused");
-    // Asked all the same, it reads nothing, and the question comes back.
+    // Asked anyway: prefill does not start, and the question's text returns to the input.
     app.ask(QUESTION);
     app.reaches(&["failed"]);
     app.until("the question is back", |app| {

@@ -1,4 +1,4 @@
-//! The window's program where there is no window: its arguments, and a machine without a display. One sentence, no panic.
+//! The app without a display: its arguments, and a machine without a display. One error message, no panic.
 use std::process::{Command, Output, Stdio};
 
 use kept_tests::window::{Home, built};

@@ -1,9 +1,9 @@
-//! Methods held against the full cache in the real window: to the end, stopped in the middle, with a run that is refused; and what a
-//! method is told behind "Advanced".
+//! Comparisons of methods with the full cache in the real app: complete, stopped in the middle, with a run that is
+//! refused; and method parameters under "Advanced".
 use kept_tests::window::{App, Home, Launch, QUESTION, answered, first_start, turn};
 use serde_json::{Value, json};
 
-/// Opens the comparison from the last answer, with these methods and budgets chosen and no others.
+/// Opens the comparison from the last answer, with exactly these methods and budgets selected.
 #[track_caller]
 fn set_up(app: &App<'_>, methods: &[&str], budgets: &[&str]) {
     app.click("compare");
@@ -36,7 +36,7 @@ fn tick_if_there(app: &App<'_>, id: &str, value: &str) -> bool {
     app.script(script, json!([id, value])) == true
 }
 
-/// The state of every run's row, in the order of the table.
+/// The state of every run's row, in table order.
 #[track_caller]
 fn rows(app: &App<'_>) -> Vec<String> {
     let rows = app.script(
@@ -99,7 +99,7 @@ fn methods_are_compared_to_the_end_and_the_figures_hold_together() {
         assert!(recall.is_some_and(|r| (0.0..1.0).contains(&r)), "{run}");
     }
 
-    // Sorted by what the table says.
+    // Sorted by a column of the table.
     app.script(
         "document.querySelector('[data-testid=compare-sort][data-column=kl]').click()",
         Value::Null,
@@ -119,21 +119,21 @@ fn methods_are_compared_to_the_end_and_the_figures_hold_together() {
     app.script("$('compare-similarity').scrollIntoView()", Value::Null);
     app.picture("pictures");
 
-    // Closed and opened again it is there; the keyboard closes it.
+    // The comparison survives closing and reopening; the keyboard closes it.
     app.driver().keys(&["\u{E00C}"]).expect("a key");
     app.until("it is closed", |app| {
         (!app.is_shown("comparison")).then_some(())
     });
     app.click("compare-button");
     assert_eq!(rows(&app).len(), 5);
-    // One can ask again.
+    // The next question can be asked.
     app.click("compare-close");
     app.ask(QUESTION);
     app.is_answered();
     app.close();
 }
 
-/// A method again with other parameters: added in a form that says what is wrong, removed, and told apart in the results.
+/// A method with other parameters: added in a form that reports errors, removed, and distinguished in the results.
 #[test]
 fn a_method_is_compared_with_itself_under_other_parameters() {
     let Some(_turn) = turn() else { return };
@@ -149,7 +149,7 @@ fn a_method_is_compared_with_itself_under_other_parameters() {
         app.script(script, Value::Null)
     };
     let opened = |app: &App<'_>| {
-        // Budgets lie below: what was typed there has scrolled the list away.
+        // Budgets are further down: typing there has scrolled the list away.
         let up = "$('compare-add').scrollIntoView({block: 'center', behavior: 'instant'})";
         app.script(up, Value::Null);
         app.click("compare-add");
@@ -176,7 +176,7 @@ fn a_method_is_compared_with_itself_under_other_parameters() {
     opened(&app);
     set(&app, "sinks", "");
     added(&app);
-    // Escape closes the form and not what is behind it.
+    // Escape closes the form, not the dialog behind it.
     opened(&app);
     app.driver().keys(&["\u{E00C}"]).expect("a key");
     app.until("Escape closes the form", |app| {
@@ -211,7 +211,7 @@ fn a_method_is_compared_with_itself_under_other_parameters() {
         report(1)["indices"]["position_histogram"],
         "without sinks other rows are kept"
     );
-    // What was compared is there to be changed.
+    // The comparison's settings can be edited.
     app.click("compare-again");
     app.until("what to compare can be chosen", |app| {
         app.is_shown("compare-setup").then_some(())
@@ -251,9 +251,9 @@ fn a_comparison_that_is_stopped_keeps_the_rows_that_are_there() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = answered(&home);
-    // So many that a quick machine has not come to their end before it is told to stop, and a slow one to the first rows in time.
+    // Enough runs that a fast machine does not finish before the stop, and a slow one reaches the first rows in time.
     set_up(&app, &[], &["25%", "64", "128"]);
-    // Out of sight by now, and the driver scrolls only down.
+    // The element is scrolled out of view, and the driver only scrolls down.
     app.script("$('compare-all').click()", Value::Null);
     app.click("compare-start");
     app.until("some rows are there and others are not", |app| {
@@ -279,7 +279,7 @@ fn a_comparison_that_is_stopped_keeps_the_rows_that_are_there() {
     app.close();
 }
 
-/// Writes into a field behind "Advanced" in place of what is there, and leaves it.
+/// Replaces the value of a field under "Advanced", and leaves the field.
 #[track_caller]
 fn set(app: &App<'_>, name: &str, value: &str) {
     let script = "const e = $(args[0]); if (!e) return false
@@ -295,7 +295,7 @@ fn what_a_method_is_told_travels_with_the_question_and_survives_a_restart() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
-    // Automatic takes methods as they are.
+    // Automatic uses methods at their defaults.
     app.click("advanced");
     app.until("there is nothing to set", |app| {
         app.text("advanced-panel")

@@ -1,5 +1,5 @@
-//! What the engine computes on, in the window: the reason where there is no GPU, and another engine where one is chosen. The
-//! engine for GPUs is a stand-in here, a script that names a GPU and then starts the plain engine: no test of the window has a GPU.
+//! The device in the app: the reason for not using a GPU, and another worker when the user chooses one. The CUDA worker
+//! is a stand-in, a script that names a GPU and then starts the plain worker: the window tests do not use a GPU.
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use kept_tests::window::{ANSWER, App, Home, Launch, QUESTION, first_start, turn};
 use serde_json::Value;
 
-/// The plain engine's program, beside the window's.
+/// The plain worker's program, next to the app's.
 fn plain(app: &App<'_>) -> PathBuf {
     let window = app.process().program().expect("the window's program");
     window.with_file_name("kept-worker")
 }
 
-/// What it stands in for, told with which words by the file `words`.
+/// The stand-in for the CUDA worker; it appends the arguments of each start to the file `words`.
 fn stand_in(home: &Home, worker: &str) -> PathBuf {
     let words = home.path().join("words");
     let script = format!(
@@ -37,7 +37,7 @@ fn words(home: &Home) -> Vec<String> {
     words.lines().map(str::to_owned).collect()
 }
 
-/// Waits until the settings say this of what computes.
+/// Waits until the settings show this device.
 fn says_now(app: &App<'_>, words: &str) -> String {
     app.until(&format!("the settings say {words:?}"), |app| {
         app.text("device-now").filter(|t| t.contains(words))
@@ -87,10 +87,10 @@ fn another_device_is_another_engine_and_the_conversation_stays() {
     app.is_ready();
     assert_eq!(words(&home), ["--device auto"], "a GPU helps, so it says");
     app.click("settings-button");
-    // The stand-in's engine knows no GPU after all: the processor is taken, and the reason is said.
+    // The stand-in's engine has no GPU in the end: the CPU is used, and the reason is shown.
     says_now(
         &app,
-        "Runs on the processor. This build of Kept computes on the processor only",
+        "Runs on the processor. This build of Kept computes on the CPU only",
     );
     assert_eq!(
         offered(&app)[2],
@@ -102,13 +102,13 @@ fn another_device_is_another_engine_and_the_conversation_stays() {
     );
     app.picture("a-GPU");
 
-    // That GPU and no other: where it cannot be had, no model is open, and the way out is named.
+    // That GPU and no other: if it is unavailable, no model is open, and the remedy is named.
     app.choose("settings-device", "cuda:0");
     let error = app.until("the model is not open", |app| {
         app.snapshot()["modelError"].as_str().map(str::to_owned)
     });
     assert!(
-        error.contains("GPU cuda:0") && error.contains("Processor in Settings"),
+        error.contains("GPU cuda:0") && error.contains("use the CPU"),
         "{error}"
     );
     assert_eq!(words(&home), ["--device auto", "--device cuda:0"]);

@@ -1,5 +1,5 @@
-//! Several documents in one conversation: dropped together, added by hand, asked about together, taken away. Passages, map and table
-//! say whose they are.
+//! Several documents in one conversation: dropped together, added by dialog, asked about together, removed. Passages,
+//! map and table name their document.
 use std::fs;
 
 use kept_tests::golden;
@@ -68,7 +68,7 @@ fn documents_that_are_dropped_together_are_asked_together() {
     });
     app.driver().keys(&["\u{E00C}"]).expect("a key");
 
-    // Both are there after a restart, with the conversation.
+    // Both documents survive a restart, with the conversation.
     app.close();
     let app = Launch::plain().open(&home);
     are_open(&app, &["tide.txt", "handbook.txt"]);
@@ -78,7 +78,7 @@ fn documents_that_are_dropped_together_are_asked_together() {
         app.text("how-read").filter(|t| t.contains("Already read"))
     });
 
-    // One is taken away, at the second click: the conversation was about both.
+    // Removing one takes a second click: the conversation covers both.
     app.click("documents-button");
     app.picture("list");
     app.click("part-remove");
@@ -114,10 +114,10 @@ fn a_document_is_added_by_hand_and_the_conversation_stays() {
     ADD.choose(&app, handbook.to_str().expect("a path"));
     are_open(&app, &["tide.txt", "handbook.txt"]);
     assert_eq!(app.snapshot()["turns"], before, "what was asked stays");
-    // What was read of the first need not be read again.
+    // The first document's tokens need not be read again.
     app.until("the line says how much is known", |app| {
         app.text("how-read")
-            .filter(|t| t.contains("is in the vault and is not read again"))
+            .filter(|t| t.contains("of it is already read"))
     });
     app.ask(QUESTION);
     app.is_answered();
@@ -126,7 +126,7 @@ fn a_document_is_added_by_hand_and_the_conversation_stays() {
     assert!(known > Some(300), "{known:?}");
     app.picture("added");
 
-    // The map of the question before it was added says what it speaks of.
+    // The map of a question from before the addition names the document that it covers.
     app.script(
         "$$('show-map')[0]?.click() ?? $$('turn')[0].click()",
         Value::Null,
@@ -135,7 +135,7 @@ fn a_document_is_added_by_hand_and_the_conversation_stays() {
         app.text("kept-share")
             .filter(|t| t.contains("of what was open then"))
     });
-    // Only what is in view is on the page: down half a screen until it is there, and from the top again.
+    // The list is virtual: scroll down half a screen at a time until the text appears, and from the top again.
     app.script("$('document').scrollTop = 0", Value::Null);
     app.until("the document that came later says so", |app| {
         let said = app.text("added-later");
@@ -156,7 +156,7 @@ fn a_document_is_added_by_hand_and_the_conversation_stays() {
         (share.contains("of this document") && app.count("added-later") == 0).then_some(())
     });
 
-    // A file that is dropped now does not take the place of all this without a word.
+    // A file dropped now does not replace all documents without a confirmation.
     let third = home.file("third.txt", "The tide was low. The quay was dry.");
     app.drop_files(&[&third]);
     app.until("it asks", |app| app.is_shown("replace").then_some(()));

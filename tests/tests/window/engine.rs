@@ -1,10 +1,10 @@
-//! The engine is a process of its own: it can be told to stop, it can be killed, it may not start at all. The window lives,
-//! says what happened, and loses nothing that was typed or answered.
+//! The worker is a separate process: it can be stopped, killed, or fail to start. The app survives, explains the event,
+//! and loses nothing that was typed or answered.
 use crate::slow_models::slow_model;
 use kept_tests::window::{App, Home, Launch, PATIENCE, Process, QUESTION, first_start, turn};
 use serde_json::{Value, json};
 
-/// A window with a model of random weights that takes seconds to read the sample and does not stop writing by itself.
+/// An app with a random model that takes seconds to read the sample and does not stop decoding by itself.
 fn slow(home: &Home) -> App<'_> {
     let app = Launch::plain()
         .argument("--model")
@@ -23,7 +23,7 @@ fn slow(home: &Home) -> App<'_> {
     app
 }
 
-/// Notes every sentence about the engine from now on, however short it is shown.
+/// Records every message about the engine from now on, however briefly it is shown.
 fn listen(app: &App<'_>) {
     app.script(
         "window.__said = new Set()
@@ -46,7 +46,7 @@ fn worker(app: &App<'_>) -> Process {
     app.until("the engine runs", App::worker)
 }
 
-/// Kills the engine as a system short of memory does, and waits until another one is ready.
+/// Kills the worker as a system short of memory does, and waits until another one is ready.
 fn kill(app: &App<'_>) {
     let first = worker(app);
     first.signal("KILL");
@@ -102,7 +102,7 @@ fn an_answer_is_seen_to_grow_and_what_was_written_stays_when_it_is_stopped() {
     app.picture("answering");
     app.click("stop");
     assert_eq!(app.reaches(&["stopped", "done", "failed"]), "stopped");
-    // The whole is set as Markdown now, where some characters are marks; what was there before is there still.
+    // The complete answer is rendered as Markdown, where some characters are markup; the earlier text is still present.
     assert!(
         app.answer().chars().count() * 2 > later,
         "the answer so far stays: {}",
@@ -313,7 +313,7 @@ fn a_file_dropped_while_something_is_read_is_asked_about() {
     app.close();
 }
 
-/// A window with something in the engine's place; the sentence it shows.
+/// Opens the app with `path` in place of the worker; the message that it shows.
 fn with_engine(home: &Home, path: &str) {
     let app = Launch::plain().variable("KEPT_WORKER", path).open(home);
     let message = app.until("the window says that the engine does not run", |app| {

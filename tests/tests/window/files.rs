@@ -1,5 +1,5 @@
-//! Files that a person brings: dropped by a real drag from another window; good ones, and
-//! everything that can be wrong with one. Whatever is dropped, the window lives, says one sentence, and keeps what it had.
+//! Files of a user: dropped by a real drag from another window, valid ones and every kind of invalid one. Whatever is
+//! dropped, the app survives, shows one message, and keeps its document.
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ fn sample() -> String {
     fs::read_to_string(golden::repository().join("assets/sample.txt")).expect("the sample")
 }
 
-/// The sample with another code in it: an answer with this code comes from this file.
+/// The sample with another code: an answer with this code must come from this file.
 fn with_another_code() -> String {
     sample().replace("4711", "6382")
 }
 
-/// Drops files and waits for the sentence about them; the document from before stays, and the window goes on working.
+/// Drops files and waits for the message about them; the earlier document remains, and the app still responds.
 #[track_caller]
 fn refused(app: &App<'_>, paths: &[&Path], words: &[&str]) -> Notice {
     app.close_notices();
@@ -182,7 +182,7 @@ fn what_cannot_be_read_is_refused_in_one_sentence() {
     }
     app.picture("refused");
 
-    // After all that, a good one.
+    // After all refusals, a valid file.
     app.close_notices();
     app.drop_files(&[&home.file("good.txt", with_another_code())]);
     app.shows_document("good.txt");
@@ -243,7 +243,7 @@ fn a_file_without_permission_is_named() {
     let path = if fs::read(&path).is_err() {
         path
     } else {
-        // For root permissions say nothing; but the kernel has files that even root may only write.
+        // Root ignores permissions, but some kernel files are write-only even for root.
         PathBuf::from("/sys/bus/platform/drivers_probe")
     };
     match fs::read(&path).map_err(|e| e.kind()) {
@@ -259,7 +259,7 @@ fn a_file_without_permission_is_named() {
     app.close();
 }
 
-/// A pipe that nobody writes to would be waited for by whoever opens it.
+/// Opening a pipe without a writer would block.
 #[test]
 fn what_is_not_a_file_at_all_does_not_hold_up_the_window() {
     let Some(_turn) = turn() else { return };
@@ -307,7 +307,7 @@ fn a_model_is_dropped_and_a_damaged_one_is_refused() {
     app.close();
 }
 
-/// Damaged, hostile and merely unusual: each is opened or refused, and the window is there for the next one.
+/// Damaged, hostile and unusual PDFs: each is opened or refused, and the app accepts the next one.
 #[test]
 fn whatever_is_in_a_pdf_the_window_lives() {
     let Some(_turn) = turn() else { return };

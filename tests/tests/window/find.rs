@@ -1,4 +1,4 @@
-//! Reading in the real window: finding words in a long document, and the size of the text.
+//! Reading in the real app: finding words in a long document, and the text size.
 use kept_tests::window::{App, Home, Launch, first_start, turn, words};
 use serde_json::Value;
 

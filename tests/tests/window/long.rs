@@ -1,15 +1,15 @@
-//! Long documents: the window answers all the time while one is opened, and scrolls through it, painted, with few elements.
-//! Prints what it measured; asserts only what no busy machine would miss.
+//! Long documents: the app responds while one is opened, and scrolls through it, painted, with few elements.
+//! Prints its measurements; asserts only what holds on any busy machine.
 use std::time::{Duration, Instant};
 
 use crate::slow_models::wide_model;
 use kept_tests::window::{App, Home, Launch, first_start, pages_pdf, turn, words};
 use serde_json::{Value, json};
 
-/// More would be felt, even on a machine that does other things too.
+/// A user notices a longer delay, even on a busy machine.
 const FROZEN: Duration = Duration::from_secs(1);
 
-/// Most elements on the page at any time.
+/// Maximum number of elements on the page at any time.
 const ELEMENTS: u64 = 3_000;
 
 fn middle(mut numbers: Vec<f64>) -> f64 {
@@ -17,7 +17,7 @@ fn middle(mut numbers: Vec<f64>) -> f64 {
     numbers.get(numbers.len() / 2).copied().unwrap_or_default()
 }
 
-/// Drops a file, and until its document is shown asks the page for the time of day over and over.
+/// Drops a file, and asks the page for the time repeatedly until the document is shown.
 fn opens_without_freezing(app: &App<'_>, path: &std::path::Path, name: &str) {
     app.script(
         "window.__gaps = []; let last = performance.now()
@@ -67,7 +67,7 @@ fn opens_without_freezing(app: &App<'_>, path: &std::path::Path, name: &str) {
     );
 }
 
-/// Scrolls from end to end, a screenful at a frame, and looks at the time between frames and at the number of elements.
+/// Scrolls from end to end, one screen per frame, and checks the time between frames and the number of elements.
 fn scrolls_smoothly(app: &App<'_>, what: &str) {
     let measured = app.driver().execute_async(
         "const done = arguments[arguments.length - 1], box = document.querySelector('[data-testid=document]')
@@ -77,7 +77,7 @@ fn scrolls_smoothly(app: &App<'_>, what: &str) {
            last = now
            most = Math.max(most, document.getElementsByTagName('*').length)
            if (step > steps) return done([gaps, most, box.scrollTop, box.scrollHeight])
-           // Through the whole by leaps, then on by small steps, as a wheel does.
+           // Through the whole document by leaps, then in small steps, like a mouse wheel.
            box.scrollTop = step < 50 ? box.scrollHeight * step / 50 : box.scrollTop - 120
            step++
            requestAnimationFrame(frame)
@@ -137,7 +137,7 @@ fn a_pdf_of_three_hundred_pages_never_freezes_the_window() {
     let length = app.snapshot()["document"]["length"].as_u64();
     assert!(length > Some(600_000), "{length:?}");
     scrolls_smoothly(&app, "300 pages");
-    // The model in the box cannot read that much at once: it says so before it is asked.
+    // The built-in model's context length is shorter: the page states it before the question.
     let said = app.until("it says how it will be read", |app| app.text("streaming"));
     assert!(
         said.contains("approximate") && said.contains("4,096"),
@@ -172,7 +172,7 @@ fn a_text_of_128k_tokens_is_painted_and_scrolls() {
         .expect("settings are taken");
     app.ask("What did the keeper count?");
     let mut answers = Vec::new();
-    // This takes longer than anything that a person waits for in the other stories.
+    // This takes longer than any wait of the other tests.
     let started = Instant::now();
     while !matches!(app.state().as_deref(), Some("done" | "failed" | "stopped")) {
         let asked = Instant::now();

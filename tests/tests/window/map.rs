@@ -1,11 +1,11 @@
-//! The map of what was kept, on the window's page: behind the words, on the GPU under the mouse, by layer, on the strip
-//! and in the table; all of the same answer, all saying the same.
+//! The retention map on the page: behind the words, in the tooltip of a token, by layer, on the strip and in the table;
+//! all of the same answer, and all consistent.
 use kept_tests::window::{App, Home, answered, turn};
 use serde_json::{Value, json};
 
-/// `n` and `m` of `kept in n of m`.
+/// `n` and `m` of `Remembered by n of m`.
 fn slots(tip: &str) -> Option<(u64, u64)> {
-    let (_, rest) = tip.split_once("kept in ")?;
+    let (_, rest) = tip.split_once("Remembered by ")?;
     let mut words = rest.split_whitespace();
     let n = words.next()?.parse().ok()?;
     (words.next()? == "of").then_some(())?;
@@ -39,7 +39,7 @@ fn hovering_over_a_word_says_in_how_many_slots_it_is_kept() {
             .expect("the mouse moves");
         app.text("tip").filter(|t| slots(t).is_some())
     });
-    let (n, m) = slots(&tip).expect("kept in n of m");
+    let (n, m) = slots(&tip).expect("Remembered by n of m");
     assert!(n >= 1 && n <= m, "{tip}");
     let exact = 100.0 * n as f64 / m as f64;
     assert!(
@@ -64,7 +64,7 @@ fn a_single_layer_can_be_looked_at() {
         .chain((0..layers).map(|l| l.to_string()))
         .collect();
     assert_eq!(offered, json!(expected));
-    // The shares on the screen, top to bottom; what lies beyond it comes and goes as the list measures its blocks.
+    // Shares on the screen, top to bottom; elements outside it appear and disappear as the list measures its blocks.
     let painted = |app: &App<'_>| {
         app.script(
             "const view = $('document').getBoundingClientRect()
@@ -73,7 +73,7 @@ fn a_single_layer_can_be_looked_at() {
             Value::Null,
         )
     };
-    // The answer may be there before the last layer is painted.
+    // The answer may be complete before the last layer is painted.
     let whole = app.until("the painting has settled", |app| {
         let before = painted(app);
         std::thread::sleep(std::time::Duration::from_millis(700));

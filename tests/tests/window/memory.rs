@@ -1,5 +1,5 @@
-//! A limit on memory, in the window: typed in the settings, kept to by the next question and said with it, refused with what is missing
-//! where it is too small, and there again after a restart.
+//! A memory limit in the app: typed in the settings, applied to the next question and shown with it, refused with the
+//! missing amount if too small, and preserved over a restart.
 use kept_tests::window::{App, Home, Launch, QUESTION, first_start, turn};
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ fn setting(app: &App<'_>) -> Value {
     app.snapshot()["settings"]["memory"].clone()
 }
 
-/// Writes a limit into the settings, and closes them.
+/// Types a limit into the settings, and closes them.
 fn limit(app: &App<'_>, typed: &str) {
     app.click("settings-button");
     app.until("the settings are there", |app| {
@@ -24,7 +24,7 @@ fn escape(app: &App<'_>) {
     app.driver().keys(&["\u{E00C}"]).expect("a key");
 }
 
-/// `... 31.4 MiB are missing ...`: the figure.
+/// The figure in `... 31.4 MiB are missing ...`.
 fn missing(refusal: &str) -> f64 {
     let words: Vec<&str> = refusal.split_whitespace().collect();
     let place = words
@@ -43,7 +43,7 @@ fn a_memory_limit_is_kept_to_said_and_refused_where_it_is_too_small() {
     app.choose_method("snapkv");
     assert_eq!(setting(&app), Value::Null, "nothing is limited");
 
-    // What is no amount is refused, and nothing changes.
+    // Text that is not an amount is refused, and nothing changes.
     app.click("settings-button");
     app.write("settings-memory", "lots\u{E007}");
     app.says(&["“lots” is no amount of memory", "6 GiB"]);
@@ -53,7 +53,7 @@ fn a_memory_limit_is_kept_to_said_and_refused_where_it_is_too_small() {
     );
     escape(&app);
 
-    // Less than the weights: refused before anything is read, with what is missing and the way out.
+    // Less than the weights: refused before prefill, with the missing amount and the remedy.
     limit(&app, "1 MiB");
     escape(&app);
     let refusal = app.until("it is refused in a sentence", |app| {
@@ -74,7 +74,7 @@ fn a_memory_limit_is_kept_to_said_and_refused_where_it_is_too_small() {
     });
     assert_eq!(app.snapshot()["turns"][0]["memory"], "1 MiB");
 
-    // The way out is one click away. A little more than the least, and as many words are kept as fit.
+    // The remedy is one click away. A little more than the minimum: as many rows are kept as fit.
     app.click("change-limit");
     let enough = format!("{:.0} MiB", (1.0 + missing(&refusal)).ceil() + 2.0);
     app.until("the settings are there", |app| {
@@ -110,7 +110,7 @@ fn a_memory_limit_is_kept_to_said_and_refused_where_it_is_too_small() {
     assert!(facts.contains(&format!("within {enough}")), "{facts}");
     app.picture("answered");
 
-    // A comparison says that it does not keep to it.
+    // A comparison states that it ignores the limit.
     app.click("compare");
     let besides = app.until("it is said of a comparison", |app| {
         app.text("compare-memory")
@@ -124,7 +124,7 @@ fn a_memory_limit_is_kept_to_said_and_refused_where_it_is_too_small() {
     assert_eq!(setting(&app), enough.as_str());
     let facts = app.texts("facts").pop().expect("facts");
     assert!(facts.contains(&format!("within {enough}")), "{facts}");
-    // Without it everything is as before.
+    // Without the limit everything is as before.
     app.click("settings-button");
     app.until("the settings are there", |app| {
         app.is_shown("settings-memory").then_some(())

@@ -1,5 +1,5 @@
-//! The page of models and a hub on this computer: a download with pause, a killed window and going on; several in a row; and what goes
-//! wrong, each in a sentence with the way out.
+//! The models page with a local hub: a download with pause, kill and resume; several in sequence; and faults, each with
+//! a message that names the remedy.
 use std::fs;
 
 use crate::library::{
@@ -13,10 +13,10 @@ use kept_tests::window::{ANSWER, App, Home, QUESTION, turn};
 const FILE: &str = "harbour-Q8_0.gguf";
 
 fn mini() -> Vec<u8> {
-    fs::read(golden::repository().join("assets/mini.gguf")).expect("the model in the box")
+    fs::read(golden::repository().join("assets/mini.gguf")).expect("the built-in model")
 }
 
-/// Writes the repository's name and downloads one of its files.
+/// Types the repository's name and downloads one of its files.
 #[track_caller]
 fn download(app: &App<'_>, file: &str) {
     app.script("$('hub-name').value = ''", serde_json::Value::Null);
@@ -28,7 +28,7 @@ fn click(app: &App<'_>, file: &str, id: &str) {
     click_in(app, "download", "reference", file, id);
 }
 
-/// What a failed download says.
+/// The message of a failed download.
 #[track_caller]
 fn fails(app: &App<'_>, file: &str, words: &[&str]) -> String {
     download_is(app, file, "failed");
@@ -114,7 +114,7 @@ fn downloads_run_one_after_another_and_one_that_is_given_up_leaves_nothing() {
     });
     assert_eq!(length(&hub.partial(&second)), 0, "it waits");
     app.picture("two");
-    // The first click asks.
+    // The first click asks for confirmation.
     click(&app, "first-Q8_0", "download-cancel");
     let asked = of_row(
         &app,
@@ -149,17 +149,17 @@ fn what_goes_wrong_is_said_in_a_sentence_with_the_way_out() {
     let home = Home::new();
     let app = page_of_models(&with_hub(&hub), &home);
 
-    // Wrong bytes: nothing of them stays, and the same again is right.
+    // Wrong bytes: they are deleted, and the second download is correct.
     hub.set(Faults {
         wrong_bytes: true,
         ..Faults::default()
     });
     download(&app, FILE);
-    fails(&app, FILE, &["SHA-256", "press Go on"]);
+    fails(&app, FILE, &["SHA-256", "start it again"]);
     assert!(!hub.blob(&bytes).exists() && !hub.partial(&bytes).exists());
     app.picture("wrong-hash");
 
-    // A private repository: where a token goes.
+    // A private repository: the message explains where to put a token.
     let token_file = hub.home.path().join(".cache/huggingface/token");
     hub.set(Faults {
         token: Some("hf_right".to_owned()),
@@ -176,7 +176,7 @@ fn what_goes_wrong_is_said_in_a_sentence_with_the_way_out() {
     click(&app, FILE, "download-resume");
     fails(&app, FILE, &["does not accept the token"]);
 
-    // Asked to wait, told in the meantime.
+    // The server asks for a delay of one second; the download waits and finishes.
     let refusal = |status, retry_after, times| Faults {
         refusal: Some(Refusal {
             origin: Origin::Hub,
@@ -194,7 +194,7 @@ fn what_goes_wrong_is_said_in_a_sentence_with_the_way_out() {
     download_is(&app, FILE, "finished");
     assert_whole(&hub, FILE, &bytes);
 
-    // Names that lead nowhere.
+    // Names that do not exist.
     for (name, words) in [
         ("maker/none", ["maker/none", "check the spelling"]),
         ("nonsense", ["'nonsense'", "OWNER/NAME"]),
@@ -236,7 +236,7 @@ fn offline_nothing_is_fetched_and_the_page_says_so() {
     app.close();
 }
 
-/// What another program has begun: gone on with, or removed.
+/// A partial download of another program: resumed, or removed.
 #[test]
 fn what_another_program_has_begun_is_gone_on_with_or_removed() {
     let Some(_turn) = turn() else { return };

@@ -1,5 +1,5 @@
-//! The page of models, without a network: what lies on this computer and whether it can be opened, folders that a person adds, what a
-//! model can read before it is opened, a stretched context, and removing a model.
+//! The models page without a network: models on this computer and whether they can be opened, folders that the user
+//! adds, the context length that fits before opening, a stretched context, and removing a model.
 use std::fs;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use kept_tests::window::{ANSWER, Dialog, Home, Launch, QUESTION, turn};
 use serde_json::json;
 
 fn mini() -> Vec<u8> {
-    fs::read(golden::repository().join("assets/mini.gguf")).expect("the model in the box")
+    fs::read(golden::repository().join("assets/mini.gguf")).expect("the built-in model")
 }
 
 fn put(path: &Path, bytes: impl AsRef<[u8]>) {
@@ -19,7 +19,7 @@ fn put(path: &Path, bytes: impl AsRef<[u8]>) {
     fs::write(path, bytes).expect("written");
 }
 
-/// A model of an architecture that nobody has heard of.
+/// A model of an unknown architecture.
 fn unheard_of(path: &Path) {
     let mut writer = TinyLlama::default().writer();
     writer.set(
@@ -56,7 +56,7 @@ fn models_of_other_programs_are_found_and_one_that_cannot_be_opened_says_why() {
     assert_eq!(in_use, Some(json!("true")), "the one in use is marked");
     app.picture("found");
 
-    // What it can read, before it is opened.
+    // The context length that fits, before opening.
     click_in(&app, "found", "name", "harbour-Q8_0", "found-more");
     app.until("what it can read is said", |app| {
         (app.count("fit-line") > 2).then_some(())
@@ -67,7 +67,7 @@ fn models_of_other_programs_are_found_and_one_that_cannot_be_opened_says_why() {
     assert!(lines[0].contains("Everything") && lines[0].contains("tokens"));
     app.picture("details");
 
-    // Chosen with one click, the conversation and its document stay.
+    // Chosen with one click; the conversation and its document remain.
     click_in(&app, "found", "name", "harbour-Q8_0", "use-model");
     app.until("it is open", |app| {
         let now = app.snapshot();
@@ -86,7 +86,7 @@ fn models_of_other_programs_are_found_and_one_that_cannot_be_opened_says_why() {
     assert!(app.answer().contains(ANSWER), "{}", app.answer());
     app.close();
 
-    // It is still the one in use after a restart.
+    // It is still the model in use after a restart.
     let app = page_of_models(&Launch::plain(), &home);
     app.until("it is marked again", |app| {
         let now = of_row(app, "found", "name", "harbour", "row.dataset.inUse")?;
@@ -119,7 +119,7 @@ fn a_folder_is_added_in_the_systems_dialog_and_forgotten_and_its_files_stay() {
     app.picture("folder");
     app.close();
 
-    // Added folders are kept where the terminal finds them too; and are there after a restart.
+    // Added folders are stored where the terminal program finds them too, and survive a restart.
     let app = page_of_models(&Launch::plain(), &home);
     assert!(row_text(&app, "found", "name", "one").is_some());
     app.click("forget-folder");
@@ -144,7 +144,7 @@ fn a_context_is_stretched_where_the_file_allows_it_and_says_so_where_not() {
     short
         .write(&studio.join("short-F32.gguf"))
         .expect("written");
-    // A file that says itself how it is stretched.
+    // A file with its own RoPE scaling.
     let mut writer = short.writer();
     for (key, value) in [
         ("llama.rope.scaling.type", MetaValue::Text("linear".into())),
@@ -170,7 +170,7 @@ fn a_context_is_stretched_where_the_file_allows_it_and_says_so_where_not() {
         let now = app.snapshot();
         (now["model"]["context"] == 8192 && now["model"]["stretch"] == "yarn:4").then_some(())
     });
-    // One that cannot be stretched again: the sentence stands there, and it is not opened so.
+    // A file that cannot be stretched again: the message is shown, and the file is not opened with the setting.
     click_in(&app, "found", "name", "scaled-F32", "found-more");
     app.until("its own details", |app| {
         of_row(
@@ -189,7 +189,7 @@ fn a_context_is_stretched_where_the_file_allows_it_and_says_so_where_not() {
         "it is not offered"
     );
     app.close();
-    // It is stretched after a restart too.
+    // It is still stretched after a restart.
     let app = Launch::plain().open(&home);
     app.is_ready();
     assert_eq!(app.snapshot()["model"]["context"], 8192);
@@ -269,7 +269,7 @@ fn the_page_is_whole_in_a_small_window_in_light_and_dark_and_by_keyboard() {
         app.script("$('models').scrollTop = 420", json!(null));
         app.picture(&format!("small-{theme}-below"));
     }
-    // Every button has a name to be read out, and the keyboard goes from one to the next.
+    // Every button has an accessible name, and the keyboard moves from one to the next.
     let nameless = app.script(
         "return [...$('models').querySelectorAll('button, input, select')].filter(e =>
            !(e.getAttribute('aria-label') || e.innerText || e.labels?.length)).map(e => e.outerHTML)",
@@ -297,11 +297,11 @@ fn the_page_is_whole_in_a_small_window_in_light_and_dark_and_by_keyboard() {
     app.close();
 }
 
-/// What the model in the box says of documents that it was not made for.
+/// Part of the built-in model's warning about documents that it was not made for.
 const BEYOND: &str = "only finds facts";
 
-/// Before anything else was opened a line says what the model in the box is for, and leads here; with a document of the user's own it says
-/// what that model cannot do, before anything is asked.
+/// Until another model is opened, a line explains the built-in model's purpose and links to this page; with a user's
+/// own document it names the model's limits before any question.
 #[test]
 fn the_model_in_the_box_says_that_it_is_for_trying() {
     let Some(_turn) = turn() else { return };

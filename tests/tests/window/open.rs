@@ -1,4 +1,4 @@
-//! The other ways to a document: the system's dialog, and the command line. (Dropped files are in `window_files`.)
+//! The other ways to open a document: the system's dialog, and the command line. (Dropped files are tested in `files`.)
 use std::fs;
 
 use kept_tests::golden;
@@ -8,7 +8,7 @@ fn sample() -> String {
     fs::read_to_string(golden::repository().join("assets/sample.txt")).expect("the sample")
 }
 
-/// The sample with another code in it: an answer with this code comes from this file.
+/// The sample with another code: an answer with this code must come from this file.
 fn with_another_code() -> String {
     sample().replace("4711", "6382")
 }
@@ -52,7 +52,7 @@ fn a_file_is_chosen_in_the_dialog_of_the_system() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
-    // Sent away, it changes nothing.
+    // Cancelled, it changes nothing.
     DIALOG.open(&app);
     DIALOG.dismiss(&app);
     assert_eq!(app.notices(), []);

@@ -1,5 +1,5 @@
-//! What survives: the window is closed, or killed, and opened again; a second window is opened beside it; the database is
-//! damaged. Settings, the conversation, its map and the words not sent yet are still there, or the window says why not.
+//! Persistence: the app is closed, or killed, and opened again; a second app is opened at the same time; the database
+//! is damaged. Settings, the conversation, its map and unsent text survive, or the app explains why not.
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use crate::slow_models::slow_model;
 use kept_tests::window::{App, Home, Launch, PATIENCE, QUESTION, first_start, turn};
 use serde_json::{Value, json};
 
-/// The colour behind everything.
+/// The page's background colour.
 fn background(app: &App<'_>) -> String {
     let script = "for (const e of [$('document'), document.body, document.documentElement]) {
         for (let n = e; n; n = n.parentElement) { const c = getComputedStyle(n).backgroundColor
@@ -19,7 +19,7 @@ fn background(app: &App<'_>) -> String {
         .to_owned()
 }
 
-/// Chooses a theme as a person does.
+/// Chooses a theme in the settings.
 fn choose_theme(app: &App<'_>, theme: &str) {
     app.click("settings-button");
     app.until("the settings open", |app| {
@@ -81,7 +81,7 @@ fn the_conversation_its_map_and_the_draft_are_there_after_a_restart() {
     let app = Launch::plain().argument(&path).open(&home);
     app.shows_document("mine.txt");
     app.is_ready();
-    // Automatic would keep all of something so short.
+    // Automatic would keep everything of a document this short.
     app.choose_method("snapkv");
     app.ask(QUESTION);
     app.is_answered();
@@ -100,7 +100,7 @@ fn the_conversation_its_map_and_the_draft_are_there_after_a_restart() {
     let saved = app.snapshot()["turns"].clone();
     app.close();
 
-    // The file is not needed any more.
+    // The file is no longer needed.
     fs::remove_file(&path).expect("the file is removed");
     let app = Launch::plain().open(&home);
     app.shows_document("mine.txt");
@@ -117,7 +117,7 @@ fn the_conversation_its_map_and_the_draft_are_there_after_a_restart() {
         (app.strip_colours() > 3).then_some(())
     });
     app.picture("reopened");
-    // And the engine has the document again.
+    // The engine has the document again.
     app.is_ready();
     app.click("ask-again");
     app.until("a second answer", |app| {
@@ -148,7 +148,7 @@ fn a_window_that_was_killed_in_the_middle_of_an_answer_has_the_question_and_what
     app.until("it answers", |app| {
         (app.state()? == "answering" && app.answer().chars().count() > 100).then_some(())
     });
-    // The answer is saved about once a second: what is on the screen now is safe when this much more is.
+    // The answer is saved about once a second: the text on the screen is saved once this much more is shown.
     let shown = app.snapshot()["turns"][0]["answer"]
         .as_str()
         .expect("an answer")
@@ -277,7 +277,7 @@ fn a_damaged_database_is_put_aside_and_the_window_opens() {
         fs::metadata(database).is_ok_and(|m| m.len() > 0),
         "the database"
     );
-    // A write-ahead log would be taken for newer than what is damaged here.
+    // A write-ahead log would override the damaged database.
     for path in files_below(database.parent().expect("a folder")) {
         let name = path.to_string_lossy().into_owned();
         if name.starts_with(&*database.to_string_lossy()) && path != *database {
@@ -318,7 +318,7 @@ fn a_damaged_database_is_put_aside_and_the_window_opens() {
 fn a_database_that_cannot_be_made_does_not_keep_the_window_shut() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
-    // A folder in the place of the file: not even root can write to it.
+    // A folder in place of the file: not even root can write to it.
     fs::create_dir_all(home.data().join("kept.db/in the way")).expect("a folder");
     let app = Launch::plain().open(&home);
     let notice = app.says(&["save"]);

@@ -1,11 +1,11 @@
-//! Models for the stories in the window: random weights, in the size that a story needs.
+//! Random models for the window tests, in the size that a test needs.
 
 use std::path::PathBuf;
 
 use kept_models::testing::TinyLlama;
 use kept_tests::window::Home;
 
-/// Large enough to read the sample for several seconds, and with a control token so unlikely that it writes on and on.
+/// Large enough to read the sample for several seconds, with an end token so unlikely that decoding continues.
 #[must_use]
 pub fn slow_model(home: &Home) -> PathBuf {
     let path = home.path().join("files/slow.gguf");
@@ -25,13 +25,13 @@ pub fn slow_model(home: &Home) -> PathBuf {
     path
 }
 
-/// So small that it reads 128K tokens while somebody waits.
+/// Small enough to read 128K tokens within a test.
 #[must_use]
 pub fn wide_model(home: &Home) -> PathBuf {
     small_model(home, "wide.gguf", 200_000)
 }
 
-/// A very small model that takes in `context` tokens at once, in a file of this name.
+/// A very small model with a context length of `context` tokens, in a file of this name.
 pub fn small_model(home: &Home, name: &str, context: usize) -> PathBuf {
     let path = home.path().join("files").join(name);
     let model = TinyLlama {

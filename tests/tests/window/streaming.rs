@@ -1,10 +1,10 @@
-//! A document that is longer than the model takes at once: the window says that it is read approximately, before, while and after it
-//! is read, offers the methods that can, and shows what is left of it in the map.
+//! A document longer than the model's context length: the app states that it is read approximately, before, during and
+//! after prefill, offers the methods that support streaming mode, and shows the kept rows in the map.
 use crate::slow_models::small_model;
 use kept_tests::window::{Home, Launch, PATIENCE, first_start, turn, words};
 use serde_json::{Value, json};
 
-/// Several times what the model in the box takes at once.
+/// Several times the built-in model's context length.
 const BYTES: usize = 60_000;
 
 #[test]
@@ -27,7 +27,7 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
     assert!(tokens > context, "{tokens} {context}");
     app.picture("before");
 
-    // The methods that cannot are shown, with the reason, and cannot be chosen.
+    // Methods without support are listed with the reason, and cannot be chosen.
     let methods = now["methods"].as_array().expect("methods").clone();
     app.click("method-menu");
     let offered = app.until("the menu is open", |app| {
@@ -53,7 +53,7 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
     assert_eq!(app.snapshot()["settings"]["method"], "auto");
     app.driver().keys(&["\u{E00C}"]).expect("a key");
 
-    // One that was chosen before is not changed behind the person's back: it is refused, and others are offered.
+    // An earlier choice is not changed silently: it is refused, and others are offered.
     let mut settings = app.snapshot()["settings"].clone();
     settings["method"] = "snapkv".into();
     settings["maxTokens"] = 24.into();
@@ -94,7 +94,7 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
         text.contains("Read in streaming mode, which is approximate"),
         "{text}"
     );
-    // StreamingLLM holds the first tokens and the last: the map says so.
+    // StreamingLLM keeps the first tokens and the last: the map shows it.
     app.script(
         "$('document').scrollTop = $('document').scrollHeight",
         Value::Null,
@@ -119,7 +119,7 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
     assert_eq!(rows, 10);
     app.driver().keys(&["\u{E00C}"]).expect("a key");
 
-    // The next question goes on from the document's end, also after a restart.
+    // The next question starts from the document's end, also after a restart.
     app.until("it is said that it need not be read", |app| {
         app.text("how-read").filter(|t| t.contains("Already read"))
     });
@@ -137,7 +137,7 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
     assert!(said.contains("tokens from the vault"), "{said}");
     app.picture("again");
 
-    // What needs the full cache says that there is none.
+    // Features that need the full cache explain its absence.
     app.click("compare-button");
     app.until("the comparison says why it cannot be made", |app| {
         app.text("compare-streaming")
@@ -147,10 +147,11 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
     app.close();
 }
 
-/// Tokens of a document whose map has fewer cells: as many as a map may have (`engine/src/grid/cells.rs`).
+/// Tokens of a document whose map has cells of several tokens: the maximum number of cells
+/// (`engine/src/grid/cells.rs`).
 const MOST_CELLS: u64 = 1 << 18;
 
-/// A map of so many tokens is told, painted and put into words by cells of several.
+/// A map of so many tokens is sent, painted and described in cells of several tokens.
 #[test]
 fn a_document_of_more_tokens_than_a_map_has_cells_is_painted_in_cells() {
     let Some(_turn) = turn() else { return };
@@ -175,7 +176,7 @@ fn a_document_of_more_tokens_than_a_map_has_cells_is_painted_in_cells() {
     app.reload();
     app.shows_document("vast.txt");
     app.ask("Who counted the boxes?");
-    // Reading so much takes longer than anything that a person waits for in the other stories.
+    // This prefill takes longer than any wait of the other tests.
     let started = std::time::Instant::now();
     while app.state().as_deref() != Some("done") {
         let state = app.state();
@@ -195,7 +196,7 @@ fn a_document_of_more_tokens_than_a_map_has_cells_is_painted_in_cells() {
     let length = app.snapshot()["document"]["length"].clone();
     assert_eq!(last["end"], length, "they reach to the end of the text");
 
-    // The newest tokens are kept, and the place where they stand is painted; the middle is not.
+    // The newest tokens are kept, and painted at their place; the middle is not.
     app.script(
         "$('document').scrollTop = $('document').scrollHeight",
         Value::Null,

@@ -1,12 +1,12 @@
-//! Models that think before they answer, and models of which some layers hold their last tokens only: the switch by the question, what
-//! is thought apart from the answer, and the map's layers.
+//! Models that think before they answer, and models with sliding-window layers: the switch next to the question, the
+//! thoughts separate from the answer, and the map's layers.
 use std::path::PathBuf;
 
 use kept_models::testing::{MetaValue, TinyLlama};
 use kept_tests::window::{App, Home, Launch, turn};
 use serde_json::{Value, json};
 
-/// A random model whose template has a switch for thinking, and begins the thought itself.
+/// A random model whose template has a switch for thinking, and starts the thought itself.
 fn thinking_model(home: &Home) -> PathBuf {
     let mut writer = TinyLlama::default().writer();
     let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
@@ -20,7 +20,7 @@ fn thinking_model(home: &Home) -> PathBuf {
     path
 }
 
-/// A document that a random model reads in no time.
+/// A document that a random model reads quickly.
 fn note(home: &Home) -> PathBuf {
     let text = "The nets are mended in the morning, and the tea is strong. ".repeat(12);
     home.file("note.txt", text)
@@ -75,19 +75,19 @@ fn thinking_is_switched_on_for_a_conversation_and_shown_apart_from_the_answer() 
     });
     app.picture("thoughts");
     app.close();
-    // The conversation remembers it; a new one begins without.
+    // The conversation remembers the switch; a new one starts without.
     let app = Launch::plain().open(&home);
     app.is_ready();
     assert_eq!(app.snapshot()["thinking"], true);
     app.drop_files(&[&home.file("other.txt", "Another note. ".repeat(20))]);
-    // It would take the place of a conversation: a person decides.
+    // It would replace a conversation: the user decides.
     app.click("replace-yes");
     app.shows_document("other.txt");
     assert_eq!(app.snapshot()["thinking"], false);
     app.close();
 }
 
-/// Gemma's layers that attend to the last tokens only hold those whatever the method: they are shown so, and not as empty.
+/// Gemma's sliding-window layers hold their last tokens under every method: they are shown as rings, not as empty.
 #[test]
 fn layers_that_hold_their_last_tokens_are_shown_as_rings() {
     let Some(_turn) = turn() else { return };

@@ -1,11 +1,11 @@
-//! The vault in the window: a document is read once; the next question, also after a restart, takes it from the disk and says so.
-//! What is kept can be seen, changed and forgotten in the settings.
+//! The vault in the app: a document is read once; the next question, also after a restart, uses the vault on disk, and
+//! the app states it. The settings show the stored documents, and can change and delete them.
 use std::fs;
 
 use kept_tests::window::{ANSWER, App, Home, Launch, QUESTION, turn};
 use serde_json::Value;
 
-/// Notes every text that the progress of a question ever shows.
+/// Records every text that the progress of a question shows.
 fn listen(app: &App<'_>) {
     app.script(
         "window.__said = []
@@ -25,7 +25,7 @@ fn said(app: &App<'_>) -> Vec<String> {
         .collect()
 }
 
-/// Tokens of the last prompt, and those of them that came from the vault.
+/// Tokens of the last prompt, and the part of them from the vault.
 fn tokens(app: &App<'_>) -> (u64, u64) {
     let turns = app.snapshot()["turns"].clone();
     let facts = &turns.as_array().expect("turns").last().expect("a turn")["facts"];
@@ -33,7 +33,7 @@ fn tokens(app: &App<'_>) -> (u64, u64) {
     (number("promptTokens"), number("tokensFromVault"))
 }
 
-/// Waits for the line that says how the document will be read.
+/// Waits for the line that describes the next prefill.
 fn reads(app: &App<'_>, words: &str) {
     app.until(&format!("the line says {words:?}"), |app| {
         app.text("how-read").filter(|t| t.contains(words))
@@ -128,7 +128,7 @@ fn the_settings_say_what_is_kept_and_forget_it() {
     );
     app.picture("settings");
 
-    // Nonsense is named, and what held goes on to hold.
+    // Invalid input is named, and the earlier value remains.
     app.write("settings-keep-budget", "much\u{E007}");
     app.says(&["“much”", "20 gib"]);
     assert_eq!(app.snapshot()["settings"]["keepBudget"], Value::Null);

@@ -1,21 +1,21 @@
 /**
- * What a person can do: each calls the program and puts a refusal's sentence where the person looks. The state itself changes
+ * User actions: each calls the program and shows a refusal's message next to the control. The state itself changes only
  * by the program's events (`app.svelte.ts`).
  */
 import * as calls from './calls'
-import type { AppEvent, Choice, Parameters, Replacement, Settings } from './contract'
+import type { AppEvent, Choice, Parameters, Refusal, Replacement, Settings } from './contract'
 import type { AppState, Place } from './app.svelte'
 
 const DRAFT_MS = 400
 const ESTIMATE_MS = 150
 const ESTIMATE_AGAIN_MS = 500
 const ESTIMATE_TRIES = 4
-/** So long after it became ready an engine may not have its document yet. */
+/** Time after the worker became ready in which it may not have its document yet. */
 const SETTLING_MS = 5000
 
 const ZOOMS = [50, 60, 70, 80, 90, 100, 110, 120, 130, 150, 175, 200, 250, 300]
 
-/** The next size of the text in a direction; the same at the ends. */
+/** The next text size in a direction; unchanged at the ends. */
 export function nextZoom(zoom: number, direction: number): number {
   return (direction > 0 ? ZOOMS.find((z) => z > zoom) : ZOOMS.findLast((z) => z < zoom)) ?? zoom
 }
@@ -55,25 +55,25 @@ export class Actions {
     }
   }
 
-  /** Stops the question that runs or the document that is being opened; nothing if neither. */
+  /** Stops the running question or the opening of a document; nothing if neither. */
   stop = () => {
     if (this.#app.running || this.#app.opening) void this.#try('conversation', calls.stop())
   }
 
-  /** Asks what stands in the composer. Refused, it stays there. */
+  /** Asks the question in the composer. If refused, its text remains. */
   send = async () => {
     const question = this.#app.draft.trim()
     if (question === '' || this.#asking || this.#app.running) return
     const before = this.#app.draft
     const id = await this.ask(question)
     if (id === null) return
-    // What was typed while the question went out is not thrown away, nor a question that was refused meanwhile.
+    // Keep text typed while the question was sent, and the text of a question that was refused meanwhile.
     const refused = this.#app.turns.some((turn) => turn.id === id && turn.state === 'failed')
     if (this.#app.draft === before && !refused) this.#app.draft = ''
     this.#saveDraftNow()
   }
 
-  /** Asks `question` with the method and budget now chosen; the turn's id if it was taken. */
+  /** Asks `question` with the current method and budget; the turn's id if accepted. */
   ask = async (question: string): Promise<number | null> => {
     if (this.#asking) return null
     const app = this.#app
@@ -89,14 +89,14 @@ export class Actions {
     }
   }
 
-  /** Takes what the program says. A question that it gave back is a draft like one that was typed: it is saved. */
+  /** Applies an event of the program. A question that it returned is saved as a draft, like a typed one. */
   take = (event: AppEvent) => {
     const before = this.#app.draft
     this.#app.apply(event)
     if (this.#app.draft !== before) this.saveDraftSoon()
   }
 
-  /** Compares; whether it was taken. A refusal's sentence is the caller's to show. */
+  /** Starts a comparison; null if accepted, else the refusal's message, which the caller shows. */
   compare = async (question: string, runs: Choice[]): Promise<string | null> => {
     this.#app.dismissAll('comparison')
     try {
@@ -107,13 +107,13 @@ export class Actions {
     }
   }
 
-  /** Why a method cannot have these parameters, or null. */
-  checkMethod = async ({ method, parameters }: Pick<Choice, 'method' | 'parameters'>): Promise<string | null> => {
+  /** The refusal of these parameters for a method, or null. */
+  checkMethod = async ({ method, parameters }: Pick<Choice, 'method' | 'parameters'>): Promise<Refusal | null> => {
     try {
       await calls.checkMethod(method, parameters)
       return null
     } catch (refusal) {
-      return calls.sentence(refusal)
+      return calls.refusal(refusal)
     }
   }
 
@@ -129,7 +129,7 @@ export class Actions {
   cancelDownload = (id: number) => this.#try('models', calls.cancelDownload(id))
   setThinking = (thinking: boolean) => this.#try('conversation', calls.setThinking(thinking))
 
-  /** Opens a model; whether it was taken. What was said of models before is no longer so. */
+  /** Opens a model; whether it was accepted. Dismisses earlier notices about models. */
   useModel = async (id: string, stretch: string | null): Promise<boolean> => {
     this.#app.dismissAll('model')
     this.#app.dismissAll('models')
@@ -141,7 +141,7 @@ export class Actions {
     )
   }
 
-  /** Opens a model that has just been downloaded: then its download is done with. */
+  /** Opens a model that has just been downloaded, and removes its download from the list. */
   useDownloaded = async (download: number, model: string) => {
     if (await this.useModel(model, null)) await this.cancelDownload(download)
   }
@@ -153,8 +153,8 @@ export class Actions {
   addDocument = () => this.#try('document', calls.addDocument())
   removeDocument = (index: number) => this.#try('document', calls.removeDocument(index))
 
-  /** Sets parameters of the chosen method, in place of those before; why not, or null. */
-  setParameters = async (parameters: Parameters): Promise<string | null> => {
+  /** Replaces the parameters of the current method; the refusal, or null. */
+  setParameters = async (parameters: Parameters): Promise<Refusal | null> => {
     const app = this.#app
     const { method } = app.settings
     const all = { ...app.settings.parameters, [method]: parameters }
@@ -163,11 +163,11 @@ export class Actions {
       app.settings = await calls.saveSettings({ ...app.settings, parameters: all })
       return null
     } catch (refusal) {
-      return calls.sentence(refusal)
+      return calls.refusal(refusal)
     }
   }
 
-  /** Larger (1), smaller (-1) or ordinary (0) text. */
+  /** Larger (1), smaller (-1) or default (0) text. */
   zoom = (direction: number) => {
     const { zoom } = this.#app.settings
     const next = direction === 0 ? 100 : nextZoom(zoom, direction)
@@ -175,7 +175,7 @@ export class Actions {
     this.#app.announcement = `Text at ${next} %`
   }
 
-  /** Saves changed settings; the program's refusal is shown and the old ones stay. */
+  /** Saves changed settings; a refusal is shown and the old settings remain. */
   change = async (changes: Partial<Settings>, where: Place = 'settings'): Promise<boolean> => {
     const app = this.#app
     const before = app.settings
@@ -196,7 +196,7 @@ export class Actions {
     this.#draftTimer = setTimeout(() => this.#saveDraftNow(), DRAFT_MS)
   }
 
-  /** Saves the draft if one waits: before the window goes. */
+  /** Saves a pending draft, before the app window closes. */
   flushDraft = () => {
     if (this.#draftTimer !== null) this.#saveDraftNow()
   }
@@ -208,8 +208,8 @@ export class Actions {
   }
 
   /**
-   * Asks what a question would take, a moment after the last wish; an older answer never replaces a newer one. An engine that has
-   * just been restarted may not have its document yet: a refusal is tried again a few times before it is believed.
+   * Requests the estimate of a question a moment after the last change; an older result never replaces a newer one. A
+   * worker that has just restarted may not have its document yet: a refusal is retried a few times before it is shown.
    */
   estimateSoon = (choice: Choice) =>
     this.#estimateAfter(ESTIMATE_MS, choice, Date.now() - this.#app.readySince < SETTLING_MS ? ESTIMATE_TRIES : 1)
@@ -229,7 +229,7 @@ export class Actions {
         if (run !== this.#estimateRun) return
         if (tries > 1) return this.#estimateAfter(ESTIMATE_AGAIN_MS, choice, tries - 1)
         app.estimate = null
-        app.estimateError = calls.sentence(refusal)
+        app.estimateError = calls.refusal(refusal)
       }
     }, ms)
   }

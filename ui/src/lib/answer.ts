@@ -1,6 +1,7 @@
 /**
- * Draws a growing answer into an element: finished blocks as Markdown, once each; the rest as plain text in one text node that only
- * grows. When the answer is whole it is drawn as Markdown once more, since a later line may belong to an earlier block.
+ * Renders a growing answer into an element: finished blocks as Markdown, once each; the rest as plain text in one text
+ * node that only grows. The complete answer is rendered as Markdown once more, since a later line may belong to an
+ * earlier block.
  */
 import { finished, render } from './markdown'
 
@@ -8,7 +9,7 @@ export class AnswerFlow {
   #element: HTMLElement
   #tail = document.createTextNode('')
   #last = document.createElement('span')
-  /** What has been drawn as Markdown. */
+  /** Text already rendered as Markdown. */
   #drawn = ''
   #whole: string | null = null
 

@@ -1,6 +1,6 @@
 /**
- * What the window shows, and how the program's events change it. No calls and no DOM: `actions.ts` does things, the parts draw.
- * The document's text and the maps are never here (see `text.svelte.ts`, `map.svelte.ts`).
+ * The app's state, and its changes by the program's events. No calls and no DOM: `actions.ts` has the calls, the
+ * components render. The document's text and the maps are stored elsewhere (see `text.svelte.ts`, `map.svelte.ts`).
  */
 import type {
   AppEvent,
@@ -18,6 +18,7 @@ import type {
   NoticePlace,
   Parameters,
   Progress,
+  Refusal,
   Settings,
   Snapshot,
   Turn,
@@ -38,7 +39,7 @@ export interface Notice {
   message: string
 }
 
-/** The last figures of a question that runs or ran since the window opened. */
+/** The last progress and memory of a question that runs or ran since the app started. */
 export interface Live {
   turn: number
   progress: Progress
@@ -46,7 +47,7 @@ export interface Live {
 }
 
 const RUNNING: readonly TurnState[] = ['asked', 'reading', 'answering']
-/** Notices of one place: the newest few are enough. */
+/** Maximum notices per location: only the newest are shown. */
 const MOST_NOTICES = 3
 
 export class AppState {
@@ -74,15 +75,15 @@ export class AppState {
   opening = $state<string | null>(null)
   turns = $state<Turn[]>([])
   comparison = $state.raw<Comparison | null>(null)
-  /** Models on this computer and worth having; null until they were looked for. */
+  /** Installed and recommended models; null before the first search. */
   library = $state.raw<Library | null>(null)
   downloads = $state.raw<Download[]>([])
-  /** Models that can think do so before they answer, in this conversation. */
+  /** Whether models that can think do so before they answer, in this conversation. */
   thinking = $state(false)
-  /** The file that would replace a conversation in which something still runs. */
+  /** A file that waits for confirmation, because it would replace a conversation or stop a running question. */
   replacing = $state<string | null>(null)
   worker = $state.raw<WorkerState>({ state: 'starting', message: null })
-  /** What is kept on disk of documents that were read. */
+  /** The vaults on disk. */
   vault = $state.raw<Vault | null>(null)
   gpus = $state.raw<Gpus>({ gpus: [], whyNone: null })
   saves = $state(true)
@@ -93,53 +94,53 @@ export class AppState {
   notices = $state<Notice[]>([])
   /** The turn whose map is shown. */
   selected = $state<number | null>(null)
-  /** More of a turn's map has come: the number of layers that are there. */
+  /** Progress of a turn's map: the number of layers received. */
   mapped = $state.raw<{ turn: number; layersDone: number; layers: number } | null>(null)
-  /** What a screen reader is told, in steps. */
+  /** Text for screen readers, updated in steps. */
   announcement = $state('')
 
   /** The composer's text. */
   draft = $state('')
-  /** The budget while the slider moves; undefined when it rests. */
+  /** The budget while the slider moves; undefined at rest. */
   budgetPreview = $state<string | null | undefined>(undefined)
   estimate = $state.raw<Estimate | null>(null)
-  estimateError = $state<string | null>(null)
+  estimateError = $state.raw<Refusal | null>(null)
 
-  /** When the engine became ready, in milliseconds since 1970: it may still be given its document. */
+  /** Time at which the worker became ready, in milliseconds since 1970: it may still be receiving its document. */
   readySince = 0
-  /** When the program last said something of a question, likewise. */
+  /** Time of the program's last event about a question, in milliseconds since 1970. */
   heard = 0
 
-  /** Answers' pieces that have come but are not in `turns` yet. */
+  /** Received pieces of answers that are not in `turns` yet. */
   #pieces = new Map<number, string>()
   #announced = 0
   /** The file of the model that was open last. */
   #costedFile: string | null = null
   #noticeId = 0
 
-  /** The question that runs. One at a time. */
+  /** The running question. At most one. */
   running = $derived(this.turns.find((turn) => RUNNING.includes(turn.state)) ?? null)
   shown = $derived(this.turns.find((turn) => turn.id === this.selected) ?? null)
-  /** All that can be chosen: Automatic, then the engine's. */
+  /** All choices: Automatic, then the engine's methods. */
   offered = $derived<MethodFacts[]>([AUTOMATIC, ...this.methods])
   method = $derived(this.offered.find((method) => method.name === this.settings.method) ?? null)
-  /** The document is longer than the model's context, and the chosen method cannot read it so. */
+  /** The document exceeds the model's context length, and the current method does not support streaming mode. */
   stuck = $derived(!!this.document?.streaming && this.method !== null && !this.method.streams)
   modelChoice = $derived(this.models.find((model) => model.id === this.settings.model) ?? null)
-  /** Why the chosen budget cannot be had; null when it can, or when the reason lies elsewhere. */
+  /** Why the current budget is impossible; null if it is possible, or if the reason lies elsewhere. */
   budgetError = $derived(
     this.document && !this.document.tooLong && !this.stuck && this.model && this.worker.state === 'ready'
       ? this.estimateError
       : null,
   )
   budget = $derived(this.budgetPreview === undefined ? this.settings.budget : this.budgetPreview)
-  /** What is set of the chosen method's parameters. */
+  /** The current method's non-default parameters. */
   parameters = $derived<Parameters>(this.settings.parameters[this.settings.method] ?? {})
-  /** What the next question is asked with. */
+  /** The choice for the next question. */
   choice = $derived<Choice>({ method: this.settings.method, parameters: this.parameters, budget: this.budget })
   comparing = $derived(this.comparison?.state === 'running')
 
-  /** Takes the whole state, at the start. */
+  /** Loads the whole state, at the start. */
   load(snapshot: Snapshot): void {
     this.settings = snapshot.settings
     this.models = snapshot.models
@@ -170,7 +171,7 @@ export class AppState {
       case 'worker':
         if (event.worker.message && event.worker.message !== this.worker.message)
           this.announcement = event.worker.message
-        // Its own sentence says what there is to say; what was said of an engine that failed ends with it.
+        // The worker's own message is sufficient; notices about a failed worker disappear with the failure.
         if (event.worker.state === 'failed' || this.worker.state === 'failed') this.dismissAll('conversation')
         if (event.worker.state === 'ready' && this.worker.state !== 'ready') this.readySince = Date.now()
         this.worker = event.worker
@@ -183,7 +184,7 @@ export class AppState {
         this.settings = event.settings
         return
       case 'model':
-        // The same model again, after a restart of the engine: what a question costs is as it was.
+        // The same model after a restart of the worker: the estimate is still valid.
         if (event.model && event.model.file !== this.#costedFile) this.estimate = null
         if (event.model) this.#costedFile = event.model.file
         this.model = event.model
@@ -243,12 +244,12 @@ export class AppState {
     }
   }
 
-  /** Whether pieces wait for `writePieces`. */
+  /** Whether pieces are pending for `writePieces`. */
   get hasPieces(): boolean {
     return this.#pieces.size > 0
   }
 
-  /** Appends the pieces that have come to their answers; called once a frame. */
+  /** Appends the pending pieces to their answers; called once per frame. */
   writePieces(): void {
     for (const [id, text] of this.#pieces) {
       const turn = this.turns.find((t) => t.id === id)
@@ -272,7 +273,7 @@ export class AppState {
     if (this.notices.some((n) => n.where === where)) this.notices = this.notices.filter((n) => n.where !== where)
   }
 
-  /** The document was closed: back to the empty state. */
+  /** The document was closed: returns to the empty state. */
   close(): void {
     this.#leave()
     this.document = null
@@ -285,7 +286,7 @@ export class AppState {
     this.estimateError = null
   }
 
-  /** What was said about the document goes with it. */
+  /** Dismisses the notices about the document. */
   #leave(): void {
     if (this.document === null) return
     this.dismissAll('comparison')
@@ -314,7 +315,7 @@ export class AppState {
   }
 
   #takeTurn(turn: Turn): void {
-    // Its answer is whole: what waits is in it.
+    // The turn's answer is complete: it includes the pending pieces.
     this.#pieces.delete(turn.id)
     const known = this.turns.find((t) => t.id === turn.id)
     const before = known?.state
@@ -348,7 +349,7 @@ export class AppState {
     }
   }
 
-  /** A question that was refused before anything was read goes back to where it can be changed. */
+  /** A question that was refused before prefill returns to the composer, where it can be edited. */
   #giveBack(turn: Turn): void {
     if (turn.answer === '' && this.draft.trim() === '' && this.worker.state === 'ready') this.draft = turn.question
   }
@@ -363,7 +364,7 @@ export class AppState {
         return
       case 'comparisonRun': {
         const runs = before.runs.map((run, i) => (i === event.run ? { ...run, result: event.result } : run))
-        // Others that share the reading are still going on.
+        // Other runs that share the prefill are still running.
         this.comparison = { ...before, runs }
         this.announcement = `Run ${event.run + 1} of ${runs.length} is done`
         return

@@ -1,18 +1,18 @@
 /**
- * Cuts a document's text into the blocks that are drawn one by one: paragraphs, at most about 2,000 characters each.
- * Knows nothing of tokens or pixels. Every offset is a UTF-16 index into the text; blocks ascend and never overlap.
+ * Splits a document's text into blocks that are rendered one by one: paragraphs, at most about 2,000 characters each.
+ * Independent of tokens and pixels. Every offset is a UTF-16 index into the text; blocks ascend and never overlap.
  */
 import type { DocumentPart, PageRange } from './contract'
 
 export interface Block {
   start: number
-  /** The line break that ends the block is not part of it. */
+  /** Excludes the line break that ends the block. */
   end: number
   /** The number of the page that begins with this block, for its heading; null otherwise. */
   page: number | null
-  /** The name of the document that begins with this block, for its heading, where there are several. */
+  /** The name of the document that begins with this block, for its heading, if there are several documents. */
   document: string | null
-  /** An empty line stands before this block. */
+  /** Whether an empty line precedes this block. */
   gap: boolean
 }
 
@@ -26,7 +26,8 @@ export function blocksOf(
   maximum = MAXIMUM,
 ): Block[] {
   const blocks: Block[] = []
-  // Where a page or a document begins, and where a document ends, a block does: what stands between two documents is in none.
+  // A block begins at the start of every page and document, and ends with its document; text between documents is in no
+  // block.
   const edges: { start: number; page: number | null; document: string | null }[] = []
   const known = new Map<number, (typeof edges)[number]>()
   const edge = (start: number) => {
@@ -56,7 +57,7 @@ export function blocksOf(
   return blocks
 }
 
-/** The block that holds `offset`, or the nearest one before it; 0 when there are none. */
+/** The block that contains `offset`, or the nearest one before it; 0 without blocks. */
 export function blockAt(blocks: readonly Block[], offset: number): number {
   let low = 0
   let high = blocks.length - 1
@@ -68,7 +69,7 @@ export function blockAt(blocks: readonly Block[], offset: number): number {
   return low
 }
 
-/** The page that holds `offset`; null for a document without pages. */
+/** The page that contains `offset`; null for a document without pages. */
 export function pageAt(pages: readonly PageRange[], offset: number): number | null {
   let found: number | null = null
   let low = 0
@@ -84,18 +85,18 @@ export function pageAt(pages: readonly PageRange[], offset: number): number | nu
   return found
 }
 
-/** Those of `documents` that stand behind everything that a map speaks of: they were added after its question. */
+/** Those of `documents` that lie after everything that a map covers: they were added after its question. */
 export function addedLater(documents: readonly DocumentPart[], ends: Uint32Array | undefined): DocumentPart[] {
   const last = ends?.at(-1)
   return last === undefined ? [] : documents.filter((part) => part.start >= last)
 }
 
-/** The document that holds `offset`, where there are several. */
+/** The document that contains `offset`, if there are several. */
 export function partAt(documents: readonly DocumentPart[], offset: number): DocumentPart | null {
   return documents.find((part) => offset >= part.start && offset < part.end) ?? null
 }
 
-/** The page of `document` that holds `offset`: of several documents that of the one it stands in. */
+/** The page of `document` that contains `offset`; with several documents, of the one that contains it. */
 export function pageOf(
   document: { pages: readonly PageRange[]; documents: readonly DocumentPart[] } | null,
   offset: number,
@@ -132,7 +133,7 @@ function cut(text: string, from: number, to: number, page: number | null, maximu
       gap = true
     } else if (stop - line > maximum) {
       close()
-      // One long line: pieces at white space. The last piece may grow by the lines after it.
+      // One long line: split at white space. The last piece may be extended by the lines after it.
       let piece = line
       while (stop - piece > maximum) {
         start = piece
@@ -150,7 +151,7 @@ function cut(text: string, from: number, to: number, page: number | null, maximu
     line = next
   }
   close()
-  // A page without text keeps its heading.
+  // A page without text still has its heading.
   if (blocks.length === before && page !== null)
     blocks.push({ start: from, end: from, page, document: null, gap: false })
 }
@@ -160,12 +161,15 @@ function blank(text: string, from: number, to: number): boolean {
   return true
 }
 
-/** White space, as UTF-16 unit. */
+/** Whether a UTF-16 unit is white space. */
 export function isSpace(code: number): boolean {
   return code === 32 || (code >= 9 && code <= 13) || code === 0xa0 || code === 0x3000 || code === 0xfeff
 }
 
-/** The last place in the second half of `from..limit` where a line may end; `limit` itself (never inside a surrogate pair) if none. */
+/**
+ * The last position in the second half of `from..limit` where a line may break; `limit` itself (never inside a
+ * surrogate pair) if none.
+ */
 function breakBefore(text: string, from: number, limit: number): number {
   const least = from + ((limit - from) >> 1)
   for (let i = limit; i > least; i--) if (isSpace(text.charCodeAt(i - 1))) return i

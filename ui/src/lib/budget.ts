@@ -1,13 +1,13 @@
 /**
- * A memory budget as it is written (`25%`, `512`, `64MiB`) and as the slider and the field show it. Whether it is possible is
- * the program's to say, in its own sentence.
+ * A budget in its stored form (`25%`, `512`, `64MiB`) and as the slider and the field show it. The program decides
+ * whether it is possible, and words the refusal.
  */
 
-/** What the program is given for what stands in the field; null for an empty one, the automatic budget. */
+/** The stored form of the field's text; null for an empty field, the automatic budget. */
 export function written(field: string): string | null {
   const text = field.trim()
   if (text === '' || /^auto(matic)?$/i.test(text)) return null
-  // As `label` writes rows: `1,024 rows`.
+  // As `label` formats rows: `1,024 rows`.
   return text.replace(/^(\d{1,3}(?:,\d{3})+)\b/, (n) => n.replaceAll(',', '')).replace(/\s*rows?$/i, '')
 }
 
@@ -21,7 +21,7 @@ export function label(budget: string | null): string {
   return `${number} ${unit}`
 }
 
-/** Where the slider stands, 1 to 100: the share as written, or the one that `rows` of `prompt` tokens make. */
+/** Position of the slider, 1 to 100: the stored share, or the share that `rows` are of `prompt` tokens. */
 export function slider(budget: string | null, rows: number | null, prompt: number | null): number {
   const share = /^(\d[\d.]*)\s*%$/.exec(budget ?? '')
   const percent = share ? Number(share[1]) : rows !== null && prompt ? (rows / prompt) * 100 : 25

@@ -1,10 +1,10 @@
 /**
- * How kept rows are stored, in words. The names are the engine's (`--cache` in the terminal); their cost is in docs/benchmarks.md.
+ * Cache types in words. The names are the engine's (`--cache` in the terminal); their cost is in docs/benchmarks.md.
  */
 
 interface CacheType {
   name: string
-  /** For lines and figures. */
+  /** For status lines and figures. */
   short: string
   /** For lists. */
   words: string
@@ -18,7 +18,7 @@ export const CACHES: readonly CacheType[] = [
   { name: 'q4_0', short: '4-bit', words: '4-bit, about a quarter of the memory' },
 ]
 
-/** What is chosen where nothing is. */
+/** Label without a choice. */
 export const AUTOMATIC_CACHE = 'Automatic'
 
 /** `16-bit (f16)`; empty for an empty name. */
@@ -30,9 +30,4 @@ export function stored(name: string): string {
 /** `16-bit`; empty for an empty name. */
 export function storedShort(name: string): string {
   return CACHES.find((type) => type.name === name)?.short ?? name
-}
-
-/** Whether a refusal says that the chosen method and rows of few bits do not go together. */
-export function speaksOfRows(sentence: string | null): boolean {
-  return sentence?.endsWith('or store rows in 16 or 32 bits.') ?? false
 }

@@ -1,28 +1,27 @@
-/**
- * The commands of the program, typed. What each means stands in `contract.ts`; nothing is decided here.
- */
+/** The program's commands, typed. `contract.ts` documents them; this module contains no logic. */
 import { Channel, invoke } from '@tauri-apps/api/core'
 import type {
   AppEvent,
   Choice,
-  CommandName,
   Estimate,
   HubOffer,
   Inspection,
   LayerRow,
   Parameters,
+  Refusal,
   Replacement,
   Settings,
   Snapshot,
   TableRow,
   TokenSlots,
 } from './contract'
+import type { CommandName } from './commands'
 
 function call<T>(name: CommandName, args?: Record<string, unknown>): Promise<T> {
   return invoke<T>(name, args)
 }
 
-/** Raw answers come as an ArrayBuffer; should the raw door ever be closed, as an array of numbers. */
+/** Binary results arrive as an ArrayBuffer, or as an array of numbers if the raw channel is unavailable. */
 export function bytes(answer: ArrayBuffer | number[]): ArrayBuffer {
   return answer instanceof ArrayBuffer ? answer : new Uint8Array(answer).buffer
 }
@@ -81,9 +80,13 @@ export const pauseDownload = (id: number) => call<null>('pause_download', { id }
 export const cancelDownload = (id: number) => call<null>('cancel_download', { id })
 export const report = (kind: string, message: string) => call<null>('report', { kind, message })
 
-/** The sentence of a refusal, whatever shape it came in. */
-export function sentence(refusal: unknown): string {
-  if (typeof refusal === 'string') return refusal
-  if (refusal instanceof Error) return refusal.message
-  return JSON.stringify(refusal)
+/** A refusal, in any of its forms. */
+export function refusal(thrown: unknown): Refusal {
+  if (typeof thrown === 'string') return { message: thrown, code: null }
+  if (thrown instanceof Error) return { message: thrown.message, code: null }
+  const { message, code } = (thrown ?? {}) as Partial<Refusal>
+  return { message: message ?? JSON.stringify(thrown), code: code ?? null }
 }
+
+/** The message of a refusal. */
+export const sentence = (thrown: unknown): string => refusal(thrown).message

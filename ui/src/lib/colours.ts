@@ -1,13 +1,13 @@
 /**
- * Cividis for the strip: made to be read with any colour vision and in grey, lightness rising all the way. The ends are fixed
- * at 0 and 100 %, so a colour means the same in every document.
+ * Cividis for the strip: designed for all kinds of colour vision and for greyscale, with monotonic lightness. The ends
+ * are fixed at 0 and 100 %, so a colour means the same in every document.
  */
 
 export type Rgb = [number, number, number]
 
 const byte = (x: number) => Math.max(0, Math.min(255, Math.round(x)))
 
-/** The colour of a share, 0 to 1; what lies outside is taken as the nearer end. */
+/** The colour of a share, clamped to 0 to 1. */
 export function cividis(share: number): Rgb {
   const t = Number.isFinite(share) ? Math.max(0, Math.min(1, share)) : 0
   // The published polynomial fit of the 256-entry table.

@@ -1,6 +1,6 @@
 /**
- * A comparison as a table: which runs are proposed, what stands in each column, how rows are sorted, how long it takes. All figures
- * are the engine's; nothing here draws.
+ * A comparison as a table: the proposed runs, the contents of each column, the sort order, the expected time. All
+ * figures are the engine's; this module renders nothing.
  */
 import type {
   Choice,
@@ -18,16 +18,16 @@ import { bytes, count, duration, rate } from './format'
 import { titleOf } from './methods'
 import { assignments } from './parameters'
 
-/** Proposed beside the chosen one: each keeps by another idea. Those the engine does not have are left out. */
+/** Proposed in addition to the current one: each uses a different idea. Those missing from the engine are left out. */
 const PROPOSED = ['streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'chunkkv', 'treekv', 'ems']
 
-/** The budgets that are offered. */
+/** The budgets offered. */
 export const BUDGETS = ['50%', '25%', '10%', '5%']
 
-/** A method with what is set of its parameters: one of the list to choose from. */
+/** A method with its non-default parameters: an entry of the list. */
 export type Entry = Pick<Choice, 'method' | 'parameters'>
 
-/** What tells one entry from another: `snapkv[sinks=0,w=8]`. */
+/** Key that distinguishes entries: `snapkv[sinks=0,w=8]`. */
 export function keyOf({ method, parameters }: Entry): string {
   const set = Object.entries(parameters).map(([name, value]) => `${name}=${value}`)
   return set.length === 0 ? method : `${method}[${set.sort().join(',')}]`
@@ -38,7 +38,7 @@ function distinct(entries: readonly Entry[]): Entry[] {
   return entries.filter((_, i) => keys.indexOf(keys[i]!) === i)
 }
 
-/** The list to choose from: every method as it is set for questions, and after each the same with other parameters, as `added`. */
+/** The list: every method with its parameters for questions, and after each its variants of `added`. */
 export function entriesOf(
   methods: readonly MethodFacts[],
   parameters: Record<string, Parameters>,
@@ -52,7 +52,7 @@ export function entriesOf(
   )
 }
 
-/** What a new comparison begins with: what the last one had, else what is proposed. `chosen` are keys. */
+/** Initial contents of a new comparison: those of the last one, else the proposed ones. `chosen` are keys. */
 export function beginning(
   last: Comparison | null,
   methods: readonly MethodFacts[],
@@ -75,31 +75,31 @@ export function beginning(
   }
 }
 
-/** The methods that are proposed. */
+/** The proposed methods. */
 export function proposedMethods(methods: readonly MethodFacts[], chosen: string): string[] {
   const wanted = new Set([...PROPOSED, chosen])
-  // The full cache is what all others are held against.
+  // The full cache is the reference of all others.
   return methods.map((method) => method.name).filter((name) => name !== 'full' && wanted.has(name))
 }
 
-/** The budgets that are proposed: the chosen one and a smaller one. */
+/** The proposed budgets: the current one and a smaller one. */
 export function proposedBudgets(chosen: string | null): string[] {
   const first = chosen ?? '25%'
   return first === '10%' ? ['10%', '5%'] : [first, '10%']
 }
 
-/** Every chosen method at every chosen budget. */
+/** Every selected method at every selected budget. */
 export function runsOf(entries: readonly Entry[], budgets: readonly string[]): Choice[] {
   return entries.flatMap((entry) => {
-    // The full cache has no budget: once is enough.
+    // The full cache has no budget: one run is enough.
     const all = entry.method === 'full' ? ['100%'] : budgets
     return all.map((budget) => ({ ...entry, budget }))
   })
 }
 
 /**
- * From and to how many seconds `runs` runs take: all of them share a reading and every answer is the full cache's, or each reads for
- * itself and once more for an answer of its own.
+ * Lower and upper bound, in seconds, of `runs` runs: all share one prefill and give the full cache's answer, or each
+ * runs prefill for itself and a second time for its own answer.
  */
 export function expected(facts: Facts | null, runs: number): [number, number] | null {
   if (!facts || facts.prefillSeconds <= 0) return null
@@ -107,7 +107,7 @@ export function expected(facts: Facts | null, runs: number): [number, number] | 
   return [2 * prefillSeconds + (runs + 1) * decodeSeconds, (prefillSeconds + decodeSeconds) * (2 * runs + 1)]
 }
 
-/** Seconds that are left, by the mean of what has been done; null until something has. */
+/** Seconds left, by the mean of the finished runs; null before the first. */
 export function remaining(comparison: Comparison): number | null {
   const { runs, reference, progress, sharing } = comparison
   const done = runs.flatMap((run) => (run.result ? [run.result.seconds] : []))
@@ -118,7 +118,7 @@ export function remaining(comparison: Comparison): number | null {
   return Math.max(0, mean * (left - goingOn(comparison) * shareOf(progress)))
 }
 
-/** Runs without a result for which the document is being read. */
+/** Unfinished runs that share the current prefill. */
 function goingOn({ runs, reference, current, sharing }: Comparison): number {
   if (reference === null) return 1
   if (current === null) return 0
@@ -129,7 +129,7 @@ function shareOf(progress: Progress | null): number {
   return progress && progress.tokensTotal > 0 ? Math.min(1, progress.tokensDone / progress.tokensTotal) : 0
 }
 
-/** Share of all runs that is done, the full cache's among them. */
+/** Share of all runs that is done, including the full cache's. */
 export function doneShare(comparison: Comparison): number {
   const { runs, reference, progress } = comparison
   const done = runs.filter((run) => run.result !== null).length + (reference ? 1 : 0)
@@ -142,9 +142,9 @@ export interface Row {
   title: string
   /** `kernel=5`, or empty. */
   set: string
-  /** Both: what tells this method from the others. */
+  /** Title and parameters: identifies the method. */
   name: string
-  /** As it was asked for, or as the engine understood it. */
+  /** As requested, or as the engine parsed it. */
   budget: string
   state: 'waiting' | 'running' | 'done' | 'refused' | 'left out'
   refused: string | null
@@ -160,7 +160,7 @@ export function nameOf(entry: Entry, methods: readonly MethodFacts[]): string {
   return `${titleOf(entry.method, methods)} ${assignments(entry, methods)}`.trim()
 }
 
-/** A row for each run, in the order in which they run. */
+/** A row per run, in execution order. */
 export function rowsOf(comparison: Comparison, methods: readonly MethodFacts[]): Row[] {
   const running = comparison.state === 'running'
   return comparison.runs.map(({ choice, result }, index) => {
@@ -188,7 +188,7 @@ export function rowsOf(comparison: Comparison, methods: readonly MethodFacts[]):
   })
 }
 
-/** Rows whose run is there. */
+/** Rows with a finished run. */
 export type DoneRow = Row & { run: MethodRun }
 
 export function doneRows(rows: readonly Row[]): DoneRow[] {
@@ -212,13 +212,13 @@ export type ColumnName =
 export interface Column {
   name: ColumnName
   title: string
-  /** What it means, for the tip. */
+  /** Explanation, for the tooltip. */
   means: string
-  /** Where the best stands: it decides which way a first click sorts. */
+  /** Whether low or high values are better: determines the first sort direction. */
   best: 'low' | 'high'
   value: (run: MethodRun) => number | null
   text: (run: MethodRun) => string
-  /** How much of its bar is filled, 0 to 1, of all runs; null for none. */
+  /** Filled part of its bar, 0 to 1, relative to all runs; null without bars. */
   bar: ((run: MethodRun, all: readonly MethodRun[]) => number | null) | null
 }
 
@@ -235,7 +235,7 @@ export function divergenceBar(kl: number | null): number | null {
   return kl === null ? null : Math.max(0, Math.min(1, (Math.log10(Math.max(kl, 1e-4)) + 4) / 5))
 }
 
-/** A short time with a digit that differs. */
+/** A short time with enough digits to distinguish runs. */
 export function seconds(value: number): string {
   return value < 9.995 ? `${value.toFixed(2)} s` : duration(value)
 }
@@ -331,14 +331,14 @@ export interface Order {
   descending: boolean
 }
 
-/** The order after a click on a column's head: the best first, then the other way round, then as they ran. */
+/** The order after a click on a column header: best first, then reversed, then execution order. */
 export function nextOrder(order: Order | null, by: ColumnName): Order | null {
   const descending = COLUMNS.find((column) => column.name === by)?.best === 'high'
   if (order?.by !== by) return { by, descending }
   return order.descending === descending ? { by, descending: !descending } : null
 }
 
-/** Rows in an order; those without a figure stay last, in the order in which they run. */
+/** Rows in an order; those without a figure are last, in execution order. */
 export function sorted(rows: readonly Row[], order: Order | null): Row[] {
   if (order === null) return [...rows]
   const key = (row: Row): number | string | null => {
@@ -357,7 +357,7 @@ export function sorted(rows: readonly Row[], order: Order | null): Row[] {
   return keyed.map(({ row }) => row)
 }
 
-/** What the methods answer: each wording once, with the rows that gave it. The full cache's first. */
+/** The methods' answers: each wording once, with its rows. The full cache's first. */
 export function answersOf(
   reference: string,
   rows: readonly DoneRow[],

@@ -1,4 +1,4 @@
-/** What every part of the window is given: the state and what can be done. Made once, in `App.svelte` (or a test). */
+/** Context of all components: the state and the actions. Created once, in `App.svelte` (or a test). */
 import { createContext } from 'svelte'
 import type { Actions } from './actions'
 import type { AppState } from './app.svelte'
@@ -14,9 +14,9 @@ export interface Kept {
   map: MapView
   reader: Reader
   find: Find
-  /** Which dialog is open. */
+  /** Opens a dialog. */
   open: (dialog: 'settings' | 'table' | 'shortcuts' | 'compare' | 'models') => void
-  /** Puts the cursor into the composer. */
+  /** Focuses the composer. */
   compose: () => void
 }
 

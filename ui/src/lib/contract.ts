@@ -1,488 +1,1417 @@
-/**
- * What the page and the program say to each other. The Rust side (`src-tauri/src/contract.rs`) has the same shapes.
- * Offsets are UTF-16 code units of the document's text, that is, indices into the JavaScript string. Sizes are bytes.
- */
-import type { Comparison, ComparisonState, ReferenceResult, RunResult } from './contract-comparison'
-import type { Download, Library } from './contract-models'
+// Generated from src-tauri/src/contract.rs and the engine's reports by
+// `KEPT_UPDATE=1 cargo test -p kept-app --test app contract`. Do not edit.
+//
+// Offsets are UTF-16 code units of the document's text, that is, indices into the JavaScript string. Sizes are bytes.
 
-export type * from './contract-comparison'
-export type * from './contract-models'
-
-export type Theme = 'system' | 'light' | 'dark'
-
-/** Values of a method's parameters, by name, as they were typed; what is not in it is at its default. */
-export type Parameters = Record<string, string>
-
-/** What is kept of a prompt: the method with its parameters, and how much. */
-export interface Choice {
-  method: string
-  parameters: Parameters
-  /** As in `Settings`. */
-  budget: string | null
-}
-
-/** What a person sets; survives a restart. */
-export interface Settings {
-  theme: Theme
-  /** An entry of `Snapshot.models`, by its `id`. */
-  model: string
-  /** A method's name, or `auto`. */
-  method: string
-  /** What was set for each method, by its name. */
-  parameters: Record<string, Parameters>
-  /** `25%`, `512` (rows) or `64MiB`; null takes a quarter of the prompt, at least 256 rows. */
-  budget: string | null
-  maxTokens: number
-  /** How much less likely words are that an answer has said already, 1 to 2; null is not at all. */
-  repeatPenalty: number | null
-  /** Size of the text, in percent. */
-  zoom: number
-  /** How what was read is kept on disk for later questions: `q8_0`, `f16` or `off`. */
-  keep: string
-  /** What that may take on disk, such as `20GiB`; null takes the engine's default. */
-  keepBudget: string | null
-  /** How kept rows are stored: `f32`, `f16`, `q8_0` or `q4_0`; null leaves it to the engine. */
-  cache: string | null
-  /** What everything may take in memory, such as `6 GiB`; null is no limit. */
-  memory: string | null
-  /** What computes: `cpu` or `cuda:0`; null takes a GPU where the model fits one. */
-  device: string | null
-}
-
-/** The GPUs of this computer, as they were when the engine was last started. */
-export interface Gpus {
-  gpus: Gpu[]
-  /** Why there is none, one sentence. */
-  whyNone: string | null
-}
-
-export interface Gpu {
-  /** As in `Settings`: `cuda:0`. */
-  device: string
-  name: string
-  memory: number
-  /** Bytes of it that were free. */
-  free: number
-}
-
-/** What is kept on disk of documents that were read. */
-export interface Vault {
-  /** Where it lies, to be written out. */
-  folder: string
-  documents: number
-  bytes: number
-  /** Bytes that it may take. */
-  budget: number
-}
-
-export interface ModelChoice {
-  /** `mini`, or an opaque name given by the program. Never a path. */
-  id: string
-  /** What to show: the file's name, or "mini". */
-  label: string
-  /** For the built-in model: true. */
-  inBox: boolean
-  /** How its context is stretched, `yarn:4`; null leaves it as the file says. */
-  stretch: string | null
-}
-
-export interface ModelFacts {
-  name: string
-  file: string
-  quantisation: string
-  architecture: string
-  layers: number
-  qHeads: number
-  kvHeads: number
-  headDim: number
-  context: number
-  parameters: number
-  weightsBytes: number
-  bytesPerRow: number
-  stretch: string | null
-  canThink: boolean
-  /** What computes: `the processor`, or a GPU's name. */
-  computesOn: string
-  /** Why that is the processor, where a GPU was looked for: one sentence. */
-  whyProcessor: string | null
-}
-
-export interface ParameterFacts {
-  name: string
-  default: string
-  range: string
-  meaning: string
-}
-
-export interface MethodFacts {
-  name: string
-  title: string
-  paper: string
-  keeps: string
-  acts: string
-  positions: string
-  parameters: ParameterFacts[]
-  /** It can read a document that is longer than the model's context. */
-  streams: boolean
-}
-
-export interface PageRange {
-  number: number
-  start: number
-  end: number
-}
-
-/** One of several documents in one conversation. */
-export interface DocumentPart {
-  name: string
-  start: number
-  end: number
-  /** How many it has. */
-  pages: number
-}
-
-export interface DocumentFacts {
-  /** Changes with every document, but not when another is added to it: then its text is longer. */
-  id: number
-  name: string
-  kind: string
-  encoding: string
-  sourceBytes: number
-  /** UTF-16 units of the text. */
-  length: number
-  pages: PageRange[]
-  /** The documents that it consists of, in order; empty where it is one alone. */
-  documents: DocumentPart[]
-  /** One sentence each: damaged pages, guessed encoding... */
-  notes: string[]
-  /** Tokens for the open model; null until counted. */
-  tokens: number | null
-  /** It has more tokens than that: far too long to be counted to the end. */
-  moreTokens: boolean
-  /** A sentence if the open model cannot read it at all. */
-  tooLong: string | null
-  /** A sentence if it is longer than the open model's context: it is read in streaming mode, which is approximate. */
-  streaming: string | null
-  sample: boolean
-  /** More than the model in the box was made for: any text but the sample's. */
-  beyondBox: boolean
-  /** Questions to offer in an empty conversation (the sample's); empty for other documents. */
-  suggestions: string[]
-}
-
-export interface Memory {
-  weights: number
-  kept: number
-  keptFull: number
-  tables: number
-  scratch: number
-  /** Of the machine; null where the system does not say. */
-  available: number | null
-  total: number | null
-}
-
-export interface Estimate {
-  promptTokens: number
-  rows: number
-  memory: Memory
-  note: string | null
-  /** What `auto` would take. */
-  chosen: Chosen | null
-  /** Tokens of the prompt that need no reading: they are in the vault. */
-  tokensFromVault: number
-  /** How kept rows would be stored, as in `Settings`. */
-  cache: string
-}
-
-/** What `auto` took, and why. */
-export interface Chosen {
-  method: string
-  /** Rows per kv head. */
-  rows: number
-  /** One sentence. */
-  reason: string
-}
-
-export interface Source {
-  start: number
-  end: number
-  page: number | null
-  /** The document that it stands in, where there are several. */
-  document: string | null
-  text: string
-  /** Share of the answer's attention votes, 0 to 1. */
-  weight: number
-  /** Mean share of layer-head slots that hold it, 0 to 1. */
-  kept: number
-}
-
-/** asked: sent, nothing back yet. */
-export type TurnState = 'asked' | 'reading' | 'answering' | 'done' | 'stopped' | 'failed'
-
-export interface Facts {
-  finish: 'end' | 'length' | 'context' | 'stopped' | 'repetition'
-  promptTokens: number
-  answerTokens: number
-  /** Mean over the layers. */
-  rows: number
-  keptBytes: number
-  fullBytes: number
-  firstTokenSeconds: number
-  prefillSeconds: number
-  decodeSeconds: number
-  tokensPerSecond: number
-  notes: string[]
-  /** What was taken, where `auto` was asked for. */
-  chosen: Chosen | null
-  /** Tokens of the prompt that were not read: they came from the vault. */
-  tokensFromVault: number
-  /** It was read in streaming mode, which is approximate. */
-  streamed: boolean
-  /** How kept rows were stored; empty for answers from before that was noted. */
-  cache: string
-}
-
-/** A question with its answer. */
-export interface Turn {
-  id: number
-  question: string
-  answer: string
-  state: TurnState
-  /** Why it failed, one sentence. What was written before stays in `answer`. */
-  error: string | null
-  method: string
-  /** What was set of the method's parameters. */
-  parameters: Parameters
-  budget: string | null
-  /** How kept rows were to be stored, as in `Settings`. */
-  cache: string | null
-  /** What everything was allowed to take in memory, as in `Settings`. */
-  memory: string | null
-  /** The model's label. */
-  model: string
-  sources: Source[]
-  facts: Facts | null
-  /** A map can be asked for. */
-  hasMap: boolean
-  /** The model was let think before it answered. */
-  thinking: boolean
-  /**
-   * [layers of the model]: how many of its last tokens a layer holds whatever the method; null for those that the method cuts.
-   * Empty where all are cut, and until the question is read.
-   */
-  windows: (number | null)[]
-}
-
-export interface Progress {
-  phase: 'reading' | 'answering'
-  tokensDone: number
-  tokensTotal: number
-  tokensPerSecond: number
-  secondsLeft: number
-  /** Tokens besides that come from the vault and need no reading. */
-  tokensFromVault: number
-}
-
-/** What becomes of a file that would take the place of a conversation; `add`: it is read as well. */
-export type Replacement = 'keep' | 'replace' | 'add'
-
-/** The engine's process. */
-export interface WorkerState {
-  state: 'starting' | 'ready' | 'restarting' | 'failed'
-  /** What happened, for a person; null when all is well. */
-  message: string | null
-}
-
-export interface Snapshot {
-  settings: Settings
-  models: ModelChoice[]
-  /** null while it is being opened, or when it failed (then `modelError`). */
-  model: ModelFacts | null
-  modelError: string | null
-  methods: MethodFacts[]
-  document: DocumentFacts | null
-  /** Name of a file that is being opened now. */
-  opening: string | null
-  turns: Turn[]
-  comparison: Comparison | null
-  draft: string
-  /** Models that can think do so before they answer, in this conversation. */
-  thinking: boolean
-  worker: WorkerState
-  /** null until the engine has said so, or where nothing can be kept. */
-  vault: Vault | null
-  gpus: Gpus
-  /** False in a second window: said to the person once. */
-  saves: boolean
-  version: string
-}
-
-export type NoticePlace = 'document' | 'model' | 'models' | 'conversation' | 'comparison' | 'settings'
-
-export type AppEvent =
-  | { event: 'worker'; worker: WorkerState }
-  | { event: 'methods'; methods: MethodFacts[] }
-  | { event: 'models'; models: ModelChoice[]; settings: Settings }
-  | { event: 'model'; model: ModelFacts | null; error: string | null }
-  | { event: 'opening'; name: string | null }
-  /** A new document (turns are its own), new facts of the same one (`id` unchanged), or null: none is open any more. */
-  | { event: 'document'; document: DocumentFacts | null; turns: Turn[] }
-  /** A turn was added or changed: state, error, facts, sources. `answer` is whole. */
-  | { event: 'turn'; turn: Turn }
-  /** The next piece of the answer. */
-  | { event: 'token'; turn: number; text: string }
-  | { event: 'progress'; turn: number; progress: Progress; memory: Memory }
-  /** More of the map arrived; ask for it again. At most about 10 a second, and once at the end. */
-  | { event: 'map'; turn: number; layersDone: number; layers: number }
-  /** A comparison has begun, or is gone with its document. */
-  | { event: 'comparison'; comparison: Comparison | null }
-  | { event: 'comparisonReference'; comparison: number; result: ReferenceResult }
-  | { event: 'comparisonRun'; comparison: number; run: number; result: RunResult }
-  /** `run` null: the full cache's; `sharing` runs from there on share the reading. */
-  | { event: 'comparisonProgress'; comparison: number; run: number | null; sharing: number; progress: Progress }
-  | { event: 'comparisonEnded'; comparison: number; state: ComparisonState; error: string | null }
-  | { event: 'thinking'; thinking: boolean }
-  /** What is kept on disk has changed. */
-  | { event: 'vault'; vault: Vault | null }
-  /** Before every start of the engine. */
-  | { event: 'gpus'; gpus: Gpus }
-  /** What was found, whenever that changes after `look_for_models`. */
-  | { event: 'library'; library: Library }
-  /** All downloads of the list, whenever one changes. At most about 10 a second. */
-  | { event: 'downloads'; downloads: Download[] }
-  /** A file waits for `replace_document`, since it would take the place of a conversation; null: none does. */
-  | { event: 'replacing'; name: string | null }
-  /** A file is held over the window; `files` 0 when it has left. `refusal` says why a drop would be refused. */
-  | { event: 'drag'; files: number; refusal: string | null }
-  /** One sentence, to be shown where the person looks. */
-  | { event: 'notice'; kind: 'error' | 'info'; where: NoticePlace; message: string }
-
-/** One token of a map; in maps of very long documents several, side by side. */
-export interface TokenSlots {
-  start: number
-  end: number
-  kept: number
-  slots: number
-  /** Per layer: slots that hold it. */
-  perLayer: number[]
-  /** Its slots in a layer: the kv heads, where it is one token. */
-  kvHeads: number
-  /** Tokens that it stands for. */
-  tokens: number
-  page: number | null
-  /** The document that it stands in, where there are several. */
-  document: string | null
-}
-
-/** A layer of the model in the map. */
-export interface LayerRow {
-  /** From 1, in the order of the model. */
-  number: number
-  /** Its place in the map, from 0; null for a layer that the method does not cut. */
-  layer: number | null
-  /** How many of its last tokens such a layer holds. */
-  window: number | null
-  /** Mean share of its slots that hold the document's tokens, 0 to 1; null until it is read. */
-  mean: number | null
-}
-
-export interface TableRow {
-  /** `page 3`, or a tenth of a document without pages, `20-30 %`. */
-  name: string
-  start: number
-  mean: number
-  max: number
-}
+/** Values of a method's parameters, by name, as typed; missing ones are at their defaults. */
+export type Parameters = Record<string, string>;
 
 /**
- * The commands, by name. `invoke` gives the promise of the result; a refusal is a string, one sentence.
- *
- * subscribe(channel)                            -> null          first call of the page; then snapshot()
- * snapshot()                                    -> Snapshot
- * document_text({ id })                         -> ArrayBuffer   UTF-8
- * choose_document()                             -> null          opens the system's dialog; the outcome comes as events
- * open_sample()                                 -> null
- * close_document()                              -> null          back to the empty state; its conversation is forgotten
- * choose_model()                                -> null          system's dialog; the outcome comes as 'models' and 'model'
- * save_settings({ settings })                   -> Settings      as accepted; opens the model if it changed; refuses with a sentence
- * save_draft({ text })                          -> null
- * estimate({ method, parameters, budget })      -> Estimate
- * ask({ question, method, parameters, budget }) -> number        the turn's id; everything else comes as events
- * stop()                                        -> null          the question, or the opening of a document
- * check_method({ method, parameters })          -> null          refuses with a sentence what a method cannot be told
- * compare({ question, runs: Choice[] })         -> number        the comparison's id; everything else comes as events
- * stop_comparison()                             -> null          what is done of it stays
- * save_comparison()                             -> null          system's dialog; the outcome comes as a 'notice'
- * replace_document({ how: Replacement })        -> null          the person's word on the file that waits
- * add_document()                                -> null          system's dialog: a document to be read beside what is open
- * remove_document({ index })                    -> null          one of `documents`; the conversation about all goes with it
- * clear_conversation()                          -> null          events: 'document' with no turns
- * restart_worker()                              -> null
- * map_ends({ turn })                            -> ArrayBuffer   Uint32 little endian [tokens]: end of each document token (of
- *                                                                each few of them, where there are very many)
- * map_counts({ turn, layer: number | null })    -> ArrayBuffer   Uint16 little endian [tokens]: slots that hold it
- * map_strip({ turn, rows, layer })              -> ArrayBuffer   Uint8 [rows * 2]: mean, max; 255 is 100 %
- * map_token({ turn, token })                    -> TokenSlots
- * map_table({ turn, layer })                    -> TableRow[]
- * map_layers({ turn })                          -> LayerRow[]
- * set_thinking({ thinking })                    -> null          event: 'thinking'
- * clear_vault()                                 -> null          but what is in use; events: 'vault' and a 'notice'
- * look_for_models()                             -> null          events: 'library' and 'downloads'
- * add_model_folder()                            -> null          system's dialog; the outcome comes as 'library'
- * forget_model_folder({ id })                   -> null          its files stay
- * inspect_model({ id, stretch })                -> Inspection    `stretch` null or `yarn:4`
- * use_model({ id, stretch })                    -> null          the outcome comes as 'models' and 'model'
- * remove_model({ id })                          -> null          from the hub's cache; the outcome comes as a 'notice'
- * remove_unfinished({ id })                     -> null          likewise
- * resume_unfinished({ id })                     -> null          asks the hub which file it is, and goes on
- * hub_offers({ name })                          -> HubOffer[]    `owner/name` or `owner/name:file`; asks the hub
- * start_download({ reference })                 -> number        its id; everything else comes as 'downloads'
- * resume_download({ id })                       -> null          after those that are under way
- * pause_download({ id })                        -> null          what has arrived is kept
- * cancel_download({ id })                       -> null          what has arrived is removed; a finished one leaves the list
- * report({ kind, message })                     -> null          errors of the page, for the log
+ * The colour theme.
  */
-export type CommandName =
-  | 'subscribe'
-  | 'snapshot'
-  | 'document_text'
-  | 'choose_document'
-  | 'open_sample'
-  | 'close_document'
-  | 'choose_model'
-  | 'save_settings'
-  | 'save_draft'
-  | 'estimate'
-  | 'ask'
-  | 'stop'
-  | 'check_method'
-  | 'compare'
-  | 'stop_comparison'
-  | 'save_comparison'
-  | 'replace_document'
-  | 'clear_conversation'
-  | 'restart_worker'
-  | 'map_ends'
-  | 'map_counts'
-  | 'map_strip'
-  | 'map_token'
-  | 'map_table'
-  | 'map_layers'
-  | 'look_for_models'
-  | 'add_model_folder'
-  | 'forget_model_folder'
-  | 'inspect_model'
-  | 'use_model'
-  | 'remove_model'
-  | 'remove_unfinished'
-  | 'resume_unfinished'
-  | 'hub_offers'
-  | 'start_download'
-  | 'resume_download'
-  | 'pause_download'
-  | 'cancel_download'
-  | 'set_thinking'
-  | 'clear_vault'
-  | 'add_document'
-  | 'remove_document'
-  | 'report'
+export type Theme = "system" | "light" | "dark";
+
+/**
+ * The method with its parameters, and the budget.
+ */
+export type Choice = { 
+/**
+ * The method's name.
+ */
+method: string, 
+/**
+ * Parameters that the user set.
+ */
+parameters: Parameters, 
+/**
+ * `25%`, `512` or `64MiB`; `None` is the default budget.
+ */
+budget: string | null, };
+
+/**
+ * The user's settings; they survive a restart.
+ */
+export type Settings = { 
+/**
+ * Colours.
+ */
+theme: Theme, 
+/**
+ * An entry of [`Snapshot::models`], by its id.
+ */
+model: string, 
+/**
+ * A method's name, or `auto`.
+ */
+method: string, 
+/**
+ * Parameters that the user set, by method.
+ */
+parameters: Record<string, Parameters>, 
+/**
+ * `25%`, `512` or `64MiB`; `None` is the default budget.
+ */
+budget: string | null, 
+/**
+ * Maximum answer length, in tokens.
+ */
+maxTokens: number, 
+/**
+ * Penalty for words that the answer already contains, 1 to 2; `None` is off.
+ */
+repeatPenalty: number | null, 
+/**
+ * Size of the text, in percent.
+ */
+zoom: number, 
+/**
+ * Type of the rows in vaults on disk: `q8_0`, `f16` or `off`.
+ */
+keep: string, 
+/**
+ * Disk space for vaults, such as `20GiB`; `None` is the engine's default.
+ */
+keepBudget: string | null, 
+/**
+ * Type of the kept rows: `f32`, `f16`, `q8_0` or `q4_0`; `None` leaves the choice to the engine.
+ */
+cache: string | null, 
+/**
+ * Memory limit, such as `6 GiB`; `None` is no limit.
+ */
+memory: string | null, 
+/**
+ * Device: `cpu` or `cuda:0`; `None` is a GPU if the model fits on one.
+ */
+device: string | null, };
+
+/**
+ * A model that the user can choose.
+ */
+export type ModelChoice = { 
+/**
+ * `mini`, or an id assigned by the program. Never a path.
+ */
+id: string, 
+/**
+ * The displayed name.
+ */
+label: string, 
+/**
+ * The built-in model.
+ */
+inBox: boolean, 
+/**
+ * RoPE scaling of the context, `yarn:4`; `None` uses the file's own.
+ */
+stretch: string | null, };
+
+/**
+ * The open model.
+ */
+export type ModelFacts = { name: string, file: string, quantisation: string, architecture: string, layers: number, qHeads: number, kvHeads: number, headDim: number, context: number, parameters: number, weightsBytes: number, bytesPerRow: number, stretch: string | null, canThink: boolean, computesOn: string, whyProcessor: string | null, };
+
+/**
+ * One parameter of a method.
+ */
+export type ParameterFacts = { name: string, default: string, range: string, meaning: string, };
+
+/**
+ * A method, for tables and menus.
+ */
+export type MethodFacts = { name: string, title: string, paper: string, keeps: string, acts: string, positions: string, parameters: Array<ParameterFacts>, streams: boolean, };
+
+/**
+ * A page and the text on it.
+ */
+export type PageRange = { 
+/**
+ * Page number in the file, from 1.
+ */
+number: number, 
+/**
+ * First UTF-16 unit.
+ */
+start: number, 
+/**
+ * One past the last UTF-16 unit.
+ */
+end: number, };
+
+/**
+ * One of several documents in one conversation.
+ */
+export type DocumentPart = { 
+/**
+ * The file's name.
+ */
+name: string, 
+/**
+ * First UTF-16 unit in the joined text.
+ */
+start: number, 
+/**
+ * One past its last UTF-16 unit.
+ */
+end: number, 
+/**
+ * Its pages.
+ */
+pages: number, };
+
+/**
+ * The open document, without its text.
+ */
+export type DocumentFacts = { 
+/**
+ * Unique for every document.
+ */
+id: number, 
+/**
+ * The file's name.
+ */
+name: string, 
+/**
+ * `text`, `pdf`, ...
+ */
+kind: string, 
+/**
+ * Encoding of the file's bytes.
+ */
+encoding: string, 
+/**
+ * Bytes of the file.
+ */
+sourceBytes: number, 
+/**
+ * UTF-16 units of the text.
+ */
+length: number, 
+/**
+ * Its pages, if it has any.
+ */
+pages: Array<PageRange>, 
+/**
+ * The documents that it consists of, in order; empty for a single document.
+ */
+documents: Array<DocumentPart>, 
+/**
+ * Notes for the user about how the file was read, one sentence each.
+ */
+notes: Array<string>, 
+/**
+ * Tokens for the open model; `None` until counted.
+ */
+tokens: number | null, 
+/**
+ * It has more tokens than `tokens`: the count was stopped because the document is far too long.
+ */
+moreTokens: boolean, 
+/**
+ * A sentence if the open model cannot read the document at all.
+ */
+tooLong: string | null, 
+/**
+ * A sentence if the document exceeds the open model's context length and is read in streaming mode.
+ */
+streaming: string | null, 
+/**
+ * The built-in sample.
+ */
+sample: boolean, 
+/**
+ * Beyond the purpose of the built-in model: any text but the sample's, whatever the file's name.
+ */
+beyondBox: boolean, 
+/**
+ * Questions to offer.
+ */
+suggestions: Array<string>, };
+
+/**
+ * The user's decision about a file that would replace a conversation.
+ */
+export type Replacement = "keep" | "replace" | "add";
+
+/**
+ * The state of the engine's process.
+ */
+export type WorkerStatus = "starting" | "ready" | "restarting" | "failed";
+
+/**
+ * The engine's process.
+ */
+export type WorkerState = { 
+/**
+ * Its state.
+ */
+state: WorkerStatus, 
+/**
+ * The last problem; `None` if there is none.
+ */
+message: string | null, };
+
+/**
+ * The whole state, for a page that has just loaded.
+ */
+export type Snapshot = { settings: Settings, models: Array<ModelChoice>, model: ModelFacts | null, modelError: string | null, methods: Array<MethodFacts>, document: DocumentFacts | null, opening: string | null, turns: Array<Turn>, comparison: Comparison | null, draft: string, thinking: boolean, worker: WorkerState, vault: Vault | null, gpus: Gpus, saves: boolean, version: string, };
+
+/**
+ * Where the page shows a notice.
+ */
+export type NoticePlace = "document" | "model" | "models" | "conversation" | "comparison" | "settings";
+
+/**
+ * The kind of a notice.
+ */
+export type NoticeKind = "error" | "info";
+
+/**
+ * An event from the program to the page.
+ */
+export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "methods", methods: Array<MethodFacts>, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "turn", turn: Turn, } | { "event": "token", turn: number, text: string, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
+
+/**
+ * The state of a comparison.
+ */
+export type ComparisonState = "running" | "done" | "stopped" | "failed";
+
+/**
+ * A finished run.
+ */
+export type RunResult = { 
+/**
+ * Duration in seconds, measurements included.
+ */
+seconds: number, 
+/**
+ * The result.
+ */
+report: RunReport, };
+
+/**
+ * The full cache's run.
+ */
+export type ReferenceResult = { 
+/**
+ * Duration in seconds, measurements included.
+ */
+seconds: number, 
+/**
+ * The result.
+ */
+report: ReferenceReport, };
+
+/**
+ * One method at one budget.
+ */
+export type ComparisonRun = { 
+/**
+ * The method and budget.
+ */
+choice: Choice, 
+/**
+ * The result, once the run is finished.
+ */
+result: RunResult | null, };
+
+/**
+ * Methods and budgets compared with the full cache, for one question about the open document.
+ */
+export type Comparison = { 
+/**
+ * Unique while the app window is open.
+ */
+id: number, 
+/**
+ * As typed by the user.
+ */
+question: string, 
+/**
+ * The document's name.
+ */
+document: string, 
+/**
+ * The model's label.
+ */
+model: string, 
+/**
+ * Maximum answer length that the methods are compared along, in tokens.
+ */
+maxTokens: number, 
+/**
+ * Its state.
+ */
+state: ComparisonState, 
+/**
+ * Why it failed, one sentence.
+ */
+error: string | null, 
+/**
+ * The full cache's run, once it is done.
+ */
+reference: ReferenceResult | null, 
+/**
+ * The others, in the order in which they run.
+ */
+runs: Array<ComparisonRun>, 
+/**
+ * Index of the current run, from 0; `None` during the full cache's run, and if none runs.
+ */
+current: number | null, 
+/**
+ * Number of runs that share the current prefill: the current run and the ones after it.
+ */
+sharing: number, 
+/**
+ * Progress of the current run, once known.
+ */
+progress: Progress | null, };
+
+/**
+ * The GPUs of this computer when the engine was last started.
+ */
+export type Gpus = { 
+/**
+ * Usable GPUs.
+ */
+gpus: Array<Gpu>, 
+/**
+ * Why no GPU is usable, one sentence.
+ */
+whyNone: string | null, };
+
+/**
+ * A GPU that the engine can compute on.
+ */
+export type Gpu = { 
+/**
+ * As in [`super::Settings`]: `cuda:0`.
+ */
+device: string, 
+/**
+ * Displayed name.
+ */
+name: string, 
+/**
+ * Memory in bytes.
+ */
+memory: number, 
+/**
+ * Free memory in bytes.
+ */
+free: number, };
+
+/**
+ * How a model suits the memory that is free now.
+ */
+export type Suits = "fits" | "tight" | "tooLarge" | "unknown";
+
+/**
+ * A model on this computer.
+ */
+export type FoundModel = { 
+/**
+ * Id for commands.
+ */
+id: string, 
+/**
+ * Name, as in the terminal program.
+ */
+name: string, 
+/**
+ * Title in the file's metadata.
+ */
+title: string | null, 
+/**
+ * Architecture in the file's metadata.
+ */
+architecture: string | null, 
+/**
+ * Quantisation of the weights.
+ */
+quantisation: string | null, 
+/**
+ * Size of all parts.
+ */
+bytes: number, 
+/**
+ * Number of parts on disk.
+ */
+parts: number, 
+/**
+ * Number of parameters, if known.
+ */
+parameters: number | null, 
+/**
+ * Context length of the model.
+ */
+context: number | null, 
+/**
+ * The owner of its folder: `hub cache`, `LM Studio`, ...
+ */
+place: string, 
+/**
+ * Path for display.
+ */
+lies: string, 
+/**
+ * Why Kept cannot open it; `None` if it can, judged by the header.
+ */
+reason: string | null, 
+/**
+ * Its id in the list of chosen models, if it was chosen before.
+ */
+choice: string | null, 
+/**
+ * The built-in model.
+ */
+inBox: boolean, 
+/**
+ * Kept may remove it.
+ */
+removable: boolean, };
+
+/**
+ * An unfinished download of any program.
+ */
+export type UnfinishedModel = { 
+/**
+ * Id for commands.
+ */
+id: string, 
+/**
+ * The repository or file, if known.
+ */
+name: string, 
+/**
+ * Downloaded bytes.
+ */
+bytes: number | null, 
+/**
+ * The owner of its folder.
+ */
+place: string, 
+/**
+ * It is in the hub's cache, where Kept can resume or remove it.
+ */
+ours: boolean, };
+
+/**
+ * A folder that the user added.
+ */
+export type ModelFolder = { 
+/**
+ * Id for commands.
+ */
+id: string, 
+/**
+ * Path for display.
+ */
+path: string, };
+
+/**
+ * A recommended model.
+ */
+export type CatalogueModel = { 
+/**
+ * Displayed name.
+ */
+name: string, 
+/**
+ * Reference for the download command.
+ */
+reference: string, 
+/**
+ * Approximate size in bytes.
+ */
+aboutBytes: number, 
+/**
+ * Minimum memory for comfortable use.
+ */
+needsBytes: number, 
+/**
+ * Approximate number of parameters.
+ */
+parameters: number, 
+/**
+ * Context length of the model.
+ */
+context: number, 
+/**
+ * SPDX identifier, or the licence's own name.
+ */
+licence: string, 
+/**
+ * Its purpose, in a sentence.
+ */
+goodFor: string, 
+/**
+ * How it suits the free memory.
+ */
+suits: Suits, 
+/**
+ * Id of the same model on this computer, if it is present.
+ */
+here: string | null, };
+
+/**
+ * Models on this computer and recommended models.
+ */
+export type Library = { 
+/**
+ * Models on this computer, the built-in one first.
+ */
+found: Array<FoundModel>, 
+/**
+ * Unfinished downloads that are not in the download list.
+ */
+unfinished: Array<UnfinishedModel>, 
+/**
+ * One sentence per folder that could not be searched.
+ */
+troubles: Array<string>, 
+/**
+ * Folders that the user added.
+ */
+folders: Array<ModelFolder>, 
+/**
+ * Recommended models, the best for this machine first.
+ */
+catalogue: Array<CatalogueModel>, 
+/**
+ * Memory that is free now.
+ */
+freeMemory: number | null, 
+/**
+ * Downloads are disabled (`HF_HUB_OFFLINE`).
+ */
+offline: boolean, };
+
+/**
+ * The state of a download.
+ */
+export type DownloadState = "queued" | "asking" | "checking" | "downloading" | "waiting" | "stopping" | "paused" | "finished" | "failed";
+
+/**
+ * A download.
+ */
+export type Download = { 
+/**
+ * Id for commands.
+ */
+id: number, 
+/**
+ * `owner/name:file`.
+ */
+reference: string, 
+/**
+ * Its state.
+ */
+state: DownloadState, 
+/**
+ * Downloaded bytes; while checking, bytes rehashed.
+ */
+bytesDone: number, 
+/**
+ * 0 until the hub has answered.
+ */
+bytesTotal: number, 
+/**
+ * Speed over the last seconds.
+ */
+bytesPerSecond: number | null, 
+/**
+ * Remaining seconds at that speed.
+ */
+secondsLeft: number | null, 
+/**
+ * The current part, from 1.
+ */
+part: number, 
+/**
+ * Number of parts.
+ */
+parts: number, 
+/**
+ * One sentence: why it failed, or what it waits for.
+ */
+message: string | null, 
+/**
+ * Once finished: the id of the downloaded model.
+ */
+model: string | null, };
+
+/**
+ * A model that a repository offers.
+ */
+export type HubOffer = { 
+/**
+ * Reference for the download command.
+ */
+reference: string, 
+/**
+ * Its first file's path in the repository.
+ */
+file: string, 
+/**
+ * Size of all parts.
+ */
+bytes: number, 
+/**
+ * Number of parts.
+ */
+parts: number, 
+/**
+ * Quantisation, from its name.
+ */
+quantisation: string | null, 
+/**
+ * How its weights suit the memory that is free now.
+ */
+suits: Suits, 
+/**
+ * It is the file that the user typed.
+ */
+meant: boolean, 
+/**
+ * Id of the same model on this computer, if it is present.
+ */
+here: string | null, };
+
+/**
+ * The longest document for one budget.
+ */
+export type FitLine = { 
+/**
+ * Kept rows per KV head; `None` keeps all rows.
+ */
+rows: number | null, 
+/**
+ * Longest text in tokens.
+ */
+tokens: number, 
+/**
+ * The same in pages.
+ */
+pages: number, 
+/**
+ * Peak memory in bytes, weights included.
+ */
+peakBytes: number, 
+/**
+ * The limit is the model's context length, not memory.
+ */
+wholeContext: boolean, };
+
+/**
+ * What a model can read with the free memory, judged by its header alone.
+ */
+export type Inspection = { 
+/**
+ * Number of layers.
+ */
+layers: number, 
+/**
+ * Number of sliding-window layers, which no method compresses.
+ */
+slidingLayers: number, 
+/**
+ * Number of last tokens that a sliding-window layer holds.
+ */
+window: number | null, 
+/**
+ * Context length, with RoPE scaling if requested.
+ */
+context: number, 
+/**
+ * Size of all weights.
+ */
+weightsBytes: number, 
+/**
+ * Bytes of 1,000 more tokens in the full cache.
+ */
+kvBytesPerThousand: number, 
+/**
+ * Bytes of the sliding-window layers for a long text.
+ */
+windowBytes: number, 
+/**
+ * It has a thinking mode.
+ */
+canThink: boolean, 
+/**
+ * Memory that is free now.
+ */
+freeBytes: number | null, 
+/**
+ * Additional bytes required to read a single page; 0 if it fits.
+ */
+missingBytes: number, 
+/**
+ * A line per budget; empty if the free memory is unknown.
+ */
+lines: Array<FitLine>, };
+
+/**
+ * Memory in bytes by category.
+ */
+export type Memory = { 
+/**
+ * Weights of the model.
+ */
+weights: number, 
+/**
+ * Kept rows.
+ */
+kept: number, 
+/**
+ * The full cache would need this much.
+ */
+keptFull: number, 
+/**
+ * A method's own tables.
+ */
+tables: number, 
+/**
+ * Buffers.
+ */
+scratch: number, 
+/**
+ * Free on the machine; `None` if unknown.
+ */
+available: number | null, 
+/**
+ * Total of the machine.
+ */
+total: number | null, };
+
+/**
+ * Why an estimate was refused.
+ */
+export type Refusal = { 
+/**
+ * One sentence.
+ */
+message: string, 
+/**
+ * The kind of the refusal, if the page offers a solution.
+ */
+code: RefusalCode | null, };
+
+/**
+ * Kinds of refusals for which the page offers a solution or marks the invalid field.
+ */
+export type RefusalCode = { "kind": "memoryLimit" } | { "kind": "cacheType" } | { "kind": "parameter", 
+/**
+ * Its name.
+ */
+name: string, };
+
+/**
+ * The estimated cost of a question.
+ */
+export type Estimate = { 
+/**
+ * Tokens of document and question together.
+ */
+promptTokens: number, 
+/**
+ * Rows per KV head.
+ */
+rows: number, 
+/**
+ * Estimated memory.
+ */
+memory: Memory, 
+/**
+ * A further note for the user.
+ */
+note: string | null, 
+/**
+ * The choice of `auto`.
+ */
+chosen: Chosen | null, 
+/**
+ * Tokens of the prompt that come from the vault and need no prefill.
+ */
+tokensFromVault: number, 
+/**
+ * Type of the kept rows, as in [`super::Settings`].
+ */
+cache: string, };
+
+/**
+ * The choice of `auto`, and its reason.
+ */
+export type Chosen = { 
+/**
+ * The method's name.
+ */
+method: string, 
+/**
+ * Rows per KV head.
+ */
+rows: number, 
+/**
+ * The reason, in one sentence.
+ */
+reason: string, };
+
+/**
+ * A passage that supports the answer.
+ */
+export type Source = { 
+/**
+ * First UTF-16 unit.
+ */
+start: number, 
+/**
+ * One past the last UTF-16 unit.
+ */
+end: number, 
+/**
+ * Its page.
+ */
+page: number | null, 
+/**
+ * Name of the document that contains it, if there are several.
+ */
+document: string | null, 
+/**
+ * Its text.
+ */
+text: string, 
+/**
+ * Share of the answer's attention, 0 to 1.
+ */
+weight: number, 
+/**
+ * Mean share of layer-head slots that keep it, 0 to 1.
+ */
+kept: number, };
+
+/**
+ * The state of a question.
+ */
+export type TurnState = "asked" | "reading" | "answering" | "done" | "stopped" | "failed";
+
+/**
+ * The cost of an answer and how it ended.
+ */
+export type Facts = { 
+/**
+ * `end`, `length`, `context`, `stopped` or `repetition`.
+ */
+finish: string, 
+/**
+ * Tokens of document and question.
+ */
+promptTokens: number, 
+/**
+ * Tokens of the answer.
+ */
+answerTokens: number, 
+/**
+ * Rows per KV head, mean over the layers.
+ */
+rows: number, 
+/**
+ * Bytes of the kept keys and values.
+ */
+keptBytes: number, 
+/**
+ * Bytes of the full cache.
+ */
+fullBytes: number, 
+/**
+ * Seconds from the question to the first token.
+ */
+firstTokenSeconds: number, 
+/**
+ * Seconds of prefill.
+ */
+prefillSeconds: number, 
+/**
+ * Seconds of decode.
+ */
+decodeSeconds: number, 
+/**
+ * Tokens of the answer per second.
+ */
+tokensPerSecond: number, 
+/**
+ * Further notes for the user, one sentence each.
+ */
+notes: Array<string>, 
+/**
+ * The choice of `auto`, if it was used.
+ */
+chosen: Chosen | null, 
+/**
+ * Tokens of the prompt that came from the vault and needed no prefill.
+ */
+tokensFromVault: number, 
+/**
+ * The document was read in streaming mode, which is approximate.
+ */
+streamed: boolean, 
+/**
+ * Type of the kept rows; empty in turns from before this field existed.
+ */
+cache: string, };
+
+/**
+ * A question with its answer.
+ */
+export type Turn = { 
+/**
+ * Unique.
+ */
+id: number, 
+/**
+ * As typed by the user.
+ */
+question: string, 
+/**
+ * The answer so far.
+ */
+answer: string, 
+/**
+ * Its state.
+ */
+state: TurnState, 
+/**
+ * Why it failed, one sentence.
+ */
+error: string | null, 
+/**
+ * The method's name.
+ */
+method: string, 
+/**
+ * Parameters that the user set.
+ */
+parameters: Parameters, 
+/**
+ * As requested; `None` is the default budget.
+ */
+budget: string | null, 
+/**
+ * Requested type of the kept rows; `None` left the choice to the engine.
+ */
+cache: string | null, 
+/**
+ * Memory limit, as in [`super::Settings`]; `None` was no limit.
+ */
+memory: string | null, 
+/**
+ * The model's label.
+ */
+model: string, 
+/**
+ * Passages that support the answer.
+ */
+sources: Array<Source>, 
+/**
+ * Present once the turn has ended successfully.
+ */
+facts: Facts | null, 
+/**
+ * A map is available.
+ */
+hasMap: boolean, 
+/**
+ * The model was allowed to think before it answered.
+ */
+thinking: boolean, 
+/**
+ * `[layers of the model]`: the number of last tokens that a sliding-window layer holds, whatever the method;
+ * `None` for layers that the method compresses. Empty if all layers are compressed, and until prefill has started.
+ */
+windows: Array<number | null>, };
+
+/**
+ * The phase of a [`Progress`].
+ */
+export type Phase = "reading" | "answering";
+
+/**
+ * Progress of prefill or decode.
+ */
+export type Progress = { 
+/**
+ * The current phase.
+ */
+phase: Phase, 
+/**
+ * Tokens done.
+ */
+tokensDone: number, 
+/**
+ * Total number of tokens.
+ */
+tokensTotal: number, 
+/**
+ * Mean speed.
+ */
+tokensPerSecond: number, 
+/**
+ * Remaining seconds at that speed.
+ */
+secondsLeft: number, 
+/**
+ * Further tokens that come from the vault and need no prefill.
+ */
+tokensFromVault: number, };
+
+/**
+ * One token of a map, or several tokens in maps of very long documents.
+ */
+export type TokenSlots = { 
+/**
+ * First UTF-16 unit.
+ */
+start: number, 
+/**
+ * One past the last UTF-16 unit.
+ */
+end: number, 
+/**
+ * Number of layer-head slots that keep it.
+ */
+kept: number, 
+/**
+ * Total number of layer-head slots.
+ */
+slots: number, 
+/**
+ * Per layer: number of slots that keep it.
+ */
+perLayer: Array<number>, 
+/**
+ * Its slots per layer: the KV heads if it is one token.
+ */
+kvHeads: number, 
+/**
+ * Number of tokens that it stands for.
+ */
+tokens: number, 
+/**
+ * Its page.
+ */
+page: number | null, 
+/**
+ * Name of the document that contains it, if there are several.
+ */
+document: string | null, };
+
+/**
+ * A layer of the model in the table of the map.
+ */
+export type LayerRow = { 
+/**
+ * Number of the layer in the model, from 1.
+ */
+number: number, 
+/**
+ * Its index in the map, from 0; `None` for a layer that the method does not compress.
+ */
+layer: number | null, 
+/**
+ * The number of last tokens that a layer without compression holds.
+ */
+window: number | null, 
+/**
+ * Mean share of its slots that keep the document's tokens, 0 to 1; `None` until prefill has reached the layer.
+ */
+mean: number | null, };
+
+/**
+ * A row of the table of the map.
+ */
+export type TableRow = { 
+/**
+ * `page 3`, or `20-30 %`.
+ */
+name: string, 
+/**
+ * First UTF-16 unit.
+ */
+start: number, 
+/**
+ * Mean share of slots that keep its tokens, 0 to 1.
+ */
+mean: number, 
+/**
+ * The largest share of one of its tokens.
+ */
+max: number, };
+
+/**
+ * The vault folder.
+ */
+export type Vault = { 
+/**
+ * Path for display.
+ */
+folder: string, 
+/**
+ * Number of stored documents.
+ */
+documents: number, 
+/**
+ * Bytes used on disk.
+ */
+bytes: number, 
+/**
+ * Maximum bytes on disk.
+ */
+budget: number, };
+
+/**
+ * Why an answer ended.
+ */
+export type Finish = "end" | "length" | "context" | "stopped" | "repetition";
+
+/**
+ * Report of the run with the full cache.
+ */
+export type ReferenceReport = { 
+/**
+ * Always `reference`.
+ */
+run: string, 
+/**
+ * Always `full`.
+ */
+method: string, 
+/**
+ * The model's name.
+ */
+model: string, 
+/**
+ * Tokens of the prompt.
+ */
+prompt_tokens: number, 
+/**
+ * The full cache's greedy answer.
+ */
+answer: string, 
+/**
+ * Tokens of the answer.
+ */
+answer_tokens: number, 
+/**
+ * Why the answer ended.
+ */
+finish: Finish, 
+/**
+ * Bytes of the full cache after prefill.
+ */
+kv_bytes: number, 
+/**
+ * Seconds until the first token, without the time of measurements.
+ */
+first_token_seconds: number, 
+/**
+ * Tokens of the answer per second, without measuring time; 0 without an answer.
+ */
+decode_tokens_per_second: number, 
+/**
+ * `[layers][kv_heads]`: sparsity and redundancy.
+ */
+heads: Array<Array<HeadFigures>>, 
+/**
+ * Wavelet figures of the last recorded token's query; `None` without an answer or with a very short prompt.
+ */
+wavelet: WaveletFigures | null, };
+
+/**
+ * One KV head of one layer.
+ */
+export type HeadFigures = { 
+/**
+ * 1 minus the smallest share of tokens that together hold [`SCORE_SHARE`] of the global-local score.
+ */
+sparsity: number, 
+/**
+ * Share of tokens for which an earlier token has a product of key and value cosines of at least [`SIMILAR`].
+ */
+redundancy: number, };
+
+/**
+ * Mean magnitude of each level's detail by position.
+ */
+export type WaveletFigures = { 
+/**
+ * Tokens that the query attends to.
+ */
+tokens: number, 
+/**
+ * Position of the first value: [`MARGIN`], or 0 if the text is too short for margins.
+ */
+first: number, 
+/**
+ * Positions averaged into one value; the last value may average fewer.
+ */
+positions_per_point: number, 
+/**
+ * `[levels][points]`, from level 1 (adjacent positions) to level 5 (blocks of 32).
+ */
+levels: Array<Array<number>>, };
+
+/**
+ * Report of one method at one budget.
+ */
+export type RunFacts = { 
+/**
+ * Always `method`.
+ */
+run: string, 
+/**
+ * The method's name.
+ */
+method: string, 
+/**
+ * Name and parameters, which distinguish runs of one method: `snapkv[w=8]`; the name alone without parameters.
+ */
+label: string, 
+/**
+ * The parameters, as `name=value`.
+ */
+parameters: Array<string>, 
+/**
+ * The budget, as the user entered it.
+ */
+budget: string, 
+/**
+ * Tokens of the prompt.
+ */
+prompt_tokens: number, 
+/**
+ * Why there is no result, in one sentence.
+ */
+refused: string | null, };
+
+/**
+ * Result of one method at one budget.
+ */
+export type MethodRun = { 
+/**
+ * Rows per KV head and layer that the budget amounts to.
+ */
+budget_rows: number, 
+/**
+ * Rows per KV head kept of the prompt, per layer.
+ */
+rows_per_layer: Array<number>, 
+/**
+ * Name of the cache type.
+ */
+cache: string, 
+/**
+ * Bytes of the kept keys and values after prefill.
+ */
+kv_bytes: number, 
+/**
+ * Bytes of the full cache at the prompt's length.
+ */
+kv_bytes_full: number, 
+/**
+ * Seconds of prefill, selection included.
+ */
+prefill_seconds: number, 
+/**
+ * Seconds spent observing, selecting and gathering.
+ */
+select_seconds: number, 
+/**
+ * Seconds until the first token of the answer.
+ */
+first_token_seconds: number, 
+/**
+ * Tokens per second when the full cache's answer runs over the compact cache; 0 without an answer.
+ */
+decode_tokens_per_second: number, 
+/**
+ * The method's own greedy answer.
+ */
+answer: string, 
+/**
+ * Whether it equals the full cache's answer exactly.
+ */
+same_answer: boolean, 
+/**
+ * Distance from the full cache.
+ */
+fidelity: Fidelity, 
+/**
+ * Statistics of the selection.
+ */
+indices: IndexFigures, };
+
+/**
+ * Distance of the compact cache from the full cache, along the full cache's answer. Means are over the distributions
+ * after each token of the answer; `None` if the answer is empty.
+ */
+export type Fidelity = { 
+/**
+ * Mean `KL(full || method)` of the next-token distributions, in nats.
+ */
+kl: number | null, 
+/**
+ * Share of distributions with the same most likely token.
+ */
+top1: number | null, 
+/**
+ * Share of the full cache's attention that falls on rows which the method holds: mean over layers, see
+ * `recall.rs`.
+ */
+attention_recall: number | null, 
+/**
+ * `[layers]`: attention recall by layer; empty without an answer.
+ */
+attention_recall_per_layer: Array<number>, 
+/**
+ * `[answer tokens]`: KL after each token.
+ */
+kl_per_token: Array<number>, 
+/**
+ * KL of the distribution before the first token, which most methods do not change.
+ */
+first_kl: number, };
+
+/**
+ * Figures of one selection.
+ */
+export type IndexFigures = { 
+/**
+ * Mean Jaccard similarity of the kept positions of adjacent layers, over all pairs and KV heads; `None` with one
+ * layer. Every kept position counts, including sinks and observation window.
+ */
+jaccard: number | null, 
+/**
+ * The same for the first KV head only, as in ChunkKV's appendix B.2.1.
+ */
+jaccard_first_head: number | null, 
+/**
+ * `[layers][layers]`: Jaccard similarity of any two layers, mean over KV heads.
+ */
+layer_similarity: Array<Array<number>>, 
+/**
+ * `[bins]`: share of all kept rows (over all layers and heads) in each of up to [`BINS`] equal parts of the
+ * prompt. Sums to 1.
+ */
+position_histogram: Array<number>, 
+/**
+ * Entropy of this histogram in nats; `ln(bins)` for an even distribution.
+ */
+position_entropy: number, 
+/**
+ * `ln(bins)`, the maximum.
+ */
+position_entropy_most: number, };
+
+/** A run: refused with a message, or with the fields of `MethodRun`. */
+export type RunReport = RunFacts & ({ refused: string } | ({ refused: null } & MethodRun));

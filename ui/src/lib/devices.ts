@@ -1,8 +1,8 @@
-/** What the engine computes on, in words. */
+/** The engine's device, in words. */
 import type { Gpus, ModelFacts } from './contract'
 import { bytes } from './format'
 
-/** What can be chosen, by the setting's value; a GPU that was chosen and is not there any more stays in the list. */
+/** The choices, by the setting's value; a chosen GPU that no longer exists remains in the list. */
 export function choices({ gpus }: Gpus, chosen: string | null): { value: string; words: string }[] {
   const all = [
     { value: '', words: 'Automatic' },
@@ -17,7 +17,7 @@ export function choices({ gpus }: Gpus, chosen: string | null): { value: string;
   return all
 }
 
-/** One line: what computes now, and why it is no GPU. */
+/** One line: the device in use, and why it is not a GPU. */
 export function computes(model: ModelFacts | null, { gpus, whyNone }: Gpus, chosen: string | null): string {
   const now = model && model.computesOn !== '' ? `Runs on ${model.computesOn}.` : ''
   const why = chosen === 'cpu' ? null : (model?.whyProcessor ?? (gpus.length === 0 ? whyNone : null))

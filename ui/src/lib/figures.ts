@@ -1,7 +1,10 @@
-/** The small pictures' geometry, as SVG paths: few elements however many cells, so that a window without a GPU stays quick. */
+/**
+ * Geometry of the small figures, as SVG paths: few elements for any number of cells, so that rendering without a GPU is
+ * fast.
+ */
 import { cividis } from './colours'
 
-/** Steps of colour in a heat map: finer ones cannot be told apart. */
+/** Colour steps of a heat map: finer ones are indistinguishable. */
 const STEPS = 32
 
 export interface Patch {
@@ -9,7 +12,7 @@ export interface Patch {
   colour: string
 }
 
-/** A heat map of shares, 0 to 1, one unit a cell: a path for each colour. `rows[y][x]`. */
+/** A heat map of shares, 0 to 1, one unit per cell: one path per colour. `rows[y][x]`. */
 export function heat(rows: readonly (readonly number[])[]): Patch[] {
   const paths = new Map<number, string>()
   rows.forEach((row, y) => {
@@ -17,7 +20,7 @@ export function heat(rows: readonly (readonly number[])[]): Patch[] {
     while (x < row.length) {
       const step = stepOf(row[x]!)
       let to = x + 1
-      // Cells of one colour beside each other are one: no seams between them.
+      // Adjacent cells of one colour are merged: no seams between them.
       while (to < row.length && stepOf(row[to]!) === step) to++
       paths.set(step, `${paths.get(step) ?? ''}M${x} ${y}h${to - x}v1h${x - to}z`)
       x = to
@@ -41,12 +44,15 @@ export function bars(values: readonly number[], largest: number, height: number,
     .join('')
 }
 
-/** A line through points one unit apart, at the middle of each; `y` says how far from above. */
+/** A line through points one unit apart, at the middle of each; `y` is the distance from the top. */
 export function line(values: readonly number[], y: (value: number) => number): string {
   return values.map((value, i) => `${i === 0 ? 'M' : 'L'}${i + 0.5} ${round(y(value))}`).join('')
 }
 
-/** A scale of powers of ten for positive numbers: from the power below the least to the one above the most, at most `decades`. */
+/**
+ * A scale of powers of ten for positive numbers: from the power below the minimum to the one above the maximum, at most
+ * `decades`.
+ */
 export function decades(values: readonly number[], most = 6): { lowest: number; highest: number } {
   const logs = values.filter((value) => value > 0).map(Math.log10)
   if (logs.length === 0) return { lowest: -1, highest: 0 }

@@ -1,6 +1,7 @@
 /**
- * Finding words in the document: all places at once, one of them the current. Case does not matter, and any white space matches
- * any other, so that a line that was broken is found too. Offsets are those of the text; nothing of it is in reactive state.
+ * Finding words in the document: all matches at once, one of them the current. Case is ignored, and any white space
+ * matches any other, so that a match may span a line break. Offsets are those of the text; the text is not in reactive
+ * state.
  */
 export interface Found {
   start: number
@@ -8,10 +9,10 @@ export interface Found {
   current: boolean
 }
 
-/** More places than this are not listed: nobody goes through them. */
+/** Maximum number of matches listed. */
 export const MOST_PLACES = 100_000
 
-/** The places of `query` in `text`, ascending: starts and ends. */
+/** The matches of `query` in `text`, ascending: starts and ends. */
 export function placesOf(text: string, query: string, most = MOST_PLACES): { starts: number[]; ends: number[] } {
   const starts: number[] = []
   const ends: number[] = []
@@ -26,7 +27,7 @@ export function placesOf(text: string, query: string, most = MOST_PLACES): { sta
   return { starts, ends }
 }
 
-/** The first of `sorted` that is at least `at`; their number if none is. */
+/** Index of the first of `sorted` that is at least `at`; their number if none is. */
 function firstFrom(sorted: readonly number[], at: number): number {
   let low = 0
   let high = sorted.length
@@ -41,7 +42,7 @@ function firstFrom(sorted: readonly number[], at: number): number {
 export class Find {
   open = $state(false)
   query = $state('')
-  /** Place of the current one among all, from 0; -1 without any. */
+  /** Index of the current match, from 0; -1 without any. */
   index = $state(-1)
   #places = $state.raw<{ starts: number[]; ends: number[] }>({ starts: [], ends: [] })
 
@@ -54,7 +55,7 @@ export class Find {
     return this.index < 0 ? null : { start: starts[this.index]!, end: ends[this.index]! }
   }
 
-  /** Looks for `query` in `text`; the current place is the first at or after `from`, or else the first of all. */
+  /** Searches for `query` in `text`; the current match is the first at or after `from`, or else the first of all. */
   search(text: string, query: string, from: number): void {
     this.query = query
     this.#places = placesOf(text, query)
@@ -62,12 +63,12 @@ export class Find {
     this.index = this.count === 0 ? -1 : at % this.count
   }
 
-  /** Goes on by `step` places, round the ends. */
+  /** Moves by `step` matches, with wrap-around. */
   go(step: number): void {
     if (this.count > 0) this.index = (this.index + step + this.count) % this.count
   }
 
-  /** The places that touch `start` to `end`. */
+  /** The matches that overlap `start` to `end`. */
   within(start: number, end: number): Found[] {
     if (!this.open || this.count === 0) return []
     const { starts, ends } = this.#places
@@ -78,7 +79,7 @@ export class Find {
     return found
   }
 
-  /** Nothing is looked for any more. */
+  /** Ends the search. */
   close(): void {
     this.open = false
     this.index = -1

@@ -1,6 +1,4 @@
-/**
- * Numbers as people read them. Sizes are binary and named so (KiB, MiB, GiB), as in budgets; three significant figures.
- */
+/** Numbers for display. Sizes are binary and labelled so (KiB, MiB, GiB), as in budgets; three significant figures. */
 
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB']
 
@@ -28,7 +26,7 @@ export function plural(value: number, one: string, many = `${one}s`): string {
   return `${count(value)} ${value === 1 ? one : many}`
 }
 
-/** `25 %`; under ten with one decimal, and never 0 for something nor 100 for less than everything. */
+/** `25 %`; below ten with one decimal. Only zero is shown as 0, and only everything as 100. */
 export function percent(share: number): string {
   if (!Number.isFinite(share) || share <= 0) return '0 %'
   if (share >= 1) return '100 %'
@@ -49,7 +47,7 @@ export function duration(seconds: number): string {
   return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, '0')} min`
 }
 
-/** Time left, in steps that do not flicker: `3 s left`, `40 s left`, `2 min left`. */
+/** Time left, in coarse steps that do not flicker: `3 s left`, `40 s left`, `2 min left`. */
 export function left(seconds: number): string {
   if (!Number.isFinite(seconds) || seconds < 0) return ''
   if (seconds < 10) return `${Math.max(1, Math.ceil(seconds))} s left`
@@ -58,7 +56,7 @@ export function left(seconds: number): string {
   return `${(seconds / 3600).toFixed(1)} h left`
 }
 
-/** Tokens a second: `812`, `6.4`. */
+/** Tokens per second: `812`, `6.4`. */
 export function rate(perSecond: number): string {
   if (!Number.isFinite(perSecond) || perSecond <= 0) return '0'
   return perSecond >= 9.95 ? count(perSecond) : perSecond.toFixed(1)

@@ -1,6 +1,4 @@
-/**
- * The keyboard, once: what each combination does (`commandOf`) and the list a person is shown.
- */
+/** The keyboard shortcuts: the command of each combination (`commandOf`), and the list for the user. */
 
 export type Command =
   | 'open'
@@ -18,7 +16,10 @@ export type Command =
   | 'smaller'
   | 'ordinary'
 
-/** The command of a key press, or null. While typing (`typing`) only combinations with Ctrl and the function keys count. */
+/**
+ * The command of a key press, or null. While typing (`typing`), only combinations with Ctrl and the function keys
+ * count.
+ */
 export function commandOf(event: KeyboardEvent, typing: boolean): Command | null {
   const control = event.ctrlKey || event.metaKey
   if (event.isComposing) return null
@@ -72,7 +73,7 @@ export function commandOf(event: KeyboardEvent, typing: boolean): Command | null
   }
 }
 
-/** Whether a key goes into a text field rather than to the window. */
+/** Whether a key goes to a text field rather than to the window. */
 export function isTyping(target: EventTarget | null): boolean {
   if (!(target instanceof HTMLElement)) return false
   return target.matches('textarea, select, input:not([type=range])') || target.isContentEditable

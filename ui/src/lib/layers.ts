@@ -1,13 +1,13 @@
 /**
- * The layers of a model in its map: those that the method cuts, in the map's order, and those that hold their last tokens whatever
- * the method. `windows` is `Turn.windows`: empty where every layer is cut.
+ * The layers of a model in its map: those from which the method evicts, in the map's order, and the sliding-window
+ * layers. `windows` is `Turn.windows`: empty if the model has no sliding-window layers.
  */
 export interface Layer {
   /** From 1, in the order of the model. */
   number: number
-  /** Its place in the map, from 0; null for one that is not cut. */
+  /** Its index in the map, from 0; null for a sliding-window layer. */
   layer: number | null
-  /** How many of its last tokens such a layer holds. */
+  /** Window of a sliding-window layer, in tokens. */
   window: number | null
 }
 
@@ -18,12 +18,12 @@ export function layersOf(windows: readonly (number | null)[], cut: number): Laye
   return all.map((window, index) => ({ number: index + 1, layer: window === null ? layer++ : null, window }))
 }
 
-/** The number that the model gives the layer at this place of the map. */
+/** The model's number of the layer at this index of the map. */
 export function numberOf(windows: readonly (number | null)[], layer: number): number {
   return layersOf(windows, layer + 1).find((one) => one.layer === layer)?.number ?? layer + 1
 }
 
-/** The windows that there are, each once, ascending. */
+/** The distinct windows, ascending. */
 export function windowsOf(windows: readonly (number | null)[]): number[] {
   return [...new Set(windows.filter((window) => window !== null))].sort((a, b) => a - b)
 }

@@ -1,11 +1,11 @@
 /**
- * The retention map that is painted: fetched for one turn and one choice of layers, again whenever more of it arrives. Arrays
- * are replaced, never changed, behind raw references.
+ * The painted retention map: fetched for one turn and one choice of layers, and again whenever more of it arrives.
+ * Arrays are replaced, never changed, behind raw references.
  */
 import type { LayerRow, TableRow, TokenSlots } from './contract'
 import { meanShare, regionsOf, type Region, type Tokens } from './runs'
 
-/** The calls a map needs (`calls.ts`; another in tests). */
+/** The calls of a map (`calls.ts`; replaced in tests). */
 export interface MapCalls {
   mapEnds(turn: number): Promise<ArrayBuffer>
   mapCounts(turn: number, layer: number | null): Promise<ArrayBuffer>
@@ -26,11 +26,11 @@ export interface Painted extends Tokens {
 
 export interface Strip {
   turn: number
-  /** Two bytes for each row: mean and max, 255 is 100 %. */
+  /** Two bytes per row: mean and max, 255 is 100 %. */
   rows: Uint8Array
 }
 
-/** Not more often than this while a map is being made. */
+/** Minimum time between fetches while the map is incomplete. */
 const EVERY_MS = 110
 
 export class MapView {
@@ -45,7 +45,7 @@ export class MapView {
   #timer: ReturnType<typeof setTimeout> | null = null
   #last = 0
   #fetching = false
-  /** Something changed while a fetch was under way. */
+  /** The map changed during a fetch. */
   #again = false
   #tokens = new Map<string, TokenSlots>()
   #regions: { of: Painted; regions: Region[] } | null = null
@@ -62,7 +62,7 @@ export class MapView {
     this.#tokens.clear()
     this.#last = 0
     if (turn !== null) return this.refresh()
-    // The map of one turn stays until that of the next is there; where there is none, the text is plain at once.
+    // The map of one turn remains until the next one arrives; without one, the text is unpainted at once.
     this.painted = null
     this.strip = null
     if (this.#timer !== null) clearTimeout(this.#timer)
@@ -76,14 +76,14 @@ export class MapView {
     this.refresh()
   }
 
-  /** The strip's height in device pixels. */
+  /** Sets the strip's height in device pixels. */
   resize(rows: number): void {
     if (rows === this.#rows) return
     this.#rows = rows
     if (this.#turn !== null) this.refresh()
   }
 
-  /** Fetches again, soon; several wishes within a moment are one. */
+  /** Fetches again after a delay; several requests within it are one. */
   refresh(): void {
     if (this.#turn === null || this.#timer !== null) return
     if (this.#fetching) {
@@ -98,7 +98,7 @@ export class MapView {
     }, wait)
   }
 
-  /** The token's slots in every layer; remembered until the map changes. */
+  /** The token's slots in every layer; cached until the map changes. */
   async token(token: number): Promise<TokenSlots | null> {
     const turn = this.#turn
     if (turn === null) return null
@@ -118,7 +118,7 @@ export class MapView {
     return this.#turn === null ? [] : this.#calls.mapLayers(this.#turn)
   }
 
-  /** Strongly kept places of what is painted. */
+  /** Strongly kept regions of the painted map. */
   regions(): Region[] {
     if (this.painted === null) return []
     if (this.#regions?.of !== this.painted) this.#regions = { of: this.painted, regions: regionsOf(this.painted) }
@@ -143,7 +143,7 @@ export class MapView {
       this.#ends = { turn, ends }
       this.#tokens.clear()
       const kvHeads = first?.kvHeads ?? 0
-      // Not read yet is not the same as not kept: without a layer there is nothing to paint.
+      // A layer that has not been read is not an unkept one: without a layer nothing is painted.
       const read = first && kvHeads > 0 ? Math.floor(first.slots / kvHeads) : 0
       if (first && (layer === null ? read === 0 : layer >= read)) {
         this.painted = null

@@ -1,6 +1,6 @@
 /**
- * An answer's Markdown as a fragment that cannot run, load or open anything: raw HTML is shown as text, links and pictures
- * become words, and what is left passes a short list of elements without attributes.
+ * An answer's Markdown as a fragment that cannot run, load or open anything: raw HTML is shown as text, links and
+ * pictures become words, and the rest is restricted to a short list of elements without attributes.
  */
 import DOMPurify from 'dompurify'
 import { Marked, type Tokens } from 'marked'
@@ -35,7 +35,7 @@ const marked = new Marked({
   },
 })
 
-/** The fragment for `text`; plain text in one paragraph should the parser fail. */
+/** The fragment for `text`; plain text in one paragraph if the parser fails. */
 export function render(text: string): DocumentFragment {
   let html: string
   try {
@@ -53,8 +53,9 @@ export function render(text: string): DocumentFragment {
 }
 
 /**
- * Where the finished blocks of a growing answer end: after the last empty line outside a code fence. What comes before will
- * not be read differently by what is still to come (but for a list that goes on, which the whole pass at the end joins).
+ * End of the finished blocks of a growing answer: after the last empty line outside a code fence. Later text does not
+ * change how the part before is parsed (except for a list that continues, which the complete rendering at the end
+ * joins).
  */
 export function finished(text: string, from = 0): number {
   let end = from

@@ -1,6 +1,6 @@
 /**
- * Which figures the memory bar shows, and its segments. The bar's whole width is what the question would take with the full
- * cache, so that what is saved is seen for tiny and huge models alike.
+ * The figures of the memory bar, and its segments. The bar's full width is the question's memory with the full cache,
+ * so that the saving is visible for tiny and huge models alike.
  */
 import { bytes } from './format'
 import type { Estimate, Memory, ModelFacts, Settings, Turn } from './contract'
@@ -11,11 +11,11 @@ export type Phase = 'estimate' | 'live' | 'turn'
 export interface Figures {
   phase: Phase
   memory: Memory
-  /** How kept rows are stored, by the engine's name; empty where nobody has said. */
+  /** Cache type of the kept rows, by the engine's name; empty if unknown. */
   cache: string
   /** Bytes of the bar's whole width. */
   full: number
-  /** Bytes that the full cache would take more. While a document is read, of the layers that have been read. */
+  /** Additional bytes of the full cache. During prefill, for the layers read so far. */
   saved: number
 }
 
@@ -26,12 +26,12 @@ export interface Segment {
   share: number
 }
 
-/** What this memory would be with the full cache. */
+/** This memory with the full cache. */
 function fullOf(memory: Memory): number {
   return memory.weights + Math.max(memory.kept, memory.keptFull) + memory.tables + memory.scratch
 }
 
-/** How many of its layers a question's map has. */
+/** Number of layers in a question's map. */
 export interface Layers {
   turn: number
   layersDone: number
@@ -40,7 +40,9 @@ export interface Layers {
 
 const spared = (memory: Memory, share = 1) => Math.max(0, memory.keptFull * share - memory.kept)
 
-/** The figures for what is going on; null when nothing is known yet. Until the first layer is read the estimate stays. */
+/**
+ * The figures of the current state; null before anything is known. The estimate remains until the first layer is read.
+ */
 export function figures(
   running: Turn | null,
   shown: Turn | null,
@@ -53,7 +55,7 @@ export function figures(
   const layers = mapped !== null && mapped.turn === running?.id && mapped.layers > 0 ? mapped : null
   const read = live?.progress.phase === 'answering' ? 1 : layers ? layers.layersDone / layers.layers : 0
   if (running && live?.turn === running.id && (read > 0 || !estimate)) {
-    // Scratch comes and goes while a question runs; the width does not follow it down.
+    // Scratch memory varies during a question; the width does not shrink with it.
     const full = Math.max(fullOf(live.memory), estimate ? fullOf(estimate.memory) : 0)
     const cache = running.cache ?? estimate?.cache ?? ''
     return { phase: 'live', memory: live.memory, cache, full, saved: spared(live.memory, read) }
@@ -85,7 +87,7 @@ export function figures(
   return null
 }
 
-/** The segments in the order they are drawn; together never wider than the bar. */
+/** The segments in drawing order; together never wider than the bar. */
 export function segments({ memory, full, saved }: Figures): Segment[] {
   const used = memory.weights + memory.kept + memory.tables + memory.scratch
   const whole = Math.max(full, used)
@@ -103,11 +105,11 @@ export function segments({ memory, full, saved }: Figures): Segment[] {
   ]
 }
 
-/** One sentence if a question would need more than the machine has free; null otherwise. */
+/** One sentence if a question would need more than the free memory; null otherwise. */
 export function shortage(figures: Figures | null): string | null {
   if (!figures || figures.phase !== 'estimate' || figures.memory.available === null) return null
   const { weights, kept, tables, scratch, available } = figures.memory
-  // Weights are mapped from the file: what the system calls free includes the pages they are in.
+  // Weights are mapped from the file: their pages count as free memory in the system's figure.
   const need = weights + kept + tables + scratch
   if (need <= available) return null
   return `This question would need about ${bytes(need)}, but only ${bytes(available)} of memory are free. A smaller budget or a smaller model would fit.`

@@ -1,7 +1,7 @@
-/** Methods as they are offered: those of the engine, and before them the choice that is made for each document. */
+/** The offered methods: Automatic, then the engine's. */
 import type { MethodFacts } from './contract'
 
-/** The setting that leaves the choice to the engine. */
+/** The setting for the automatic choice. */
 export const AUTO = 'auto'
 
 export const AUTOMATIC: MethodFacts = {
@@ -15,10 +15,10 @@ export const AUTOMATIC: MethodFacts = {
   streams: true,
 }
 
-/** What stands at a method that cannot read the open document. */
+/** Shown at a method that cannot read the open document. */
 export const NOT_SO_LONG = 'Cannot read a document that is longer than the model’s context.'
 
-/** The name that papers give it. */
+/** A method's name in its paper. */
 export function titleOf(name: string, methods: readonly MethodFacts[]): string {
   if (name === AUTO) return AUTOMATIC.title
   return methods.find((method) => method.name === name)?.title ?? name

@@ -1,10 +1,8 @@
-/**
- * The page of models in words and figures: what a row says of a model, a download, a budget. No calls and no DOM.
- */
+/** The models page in words and figures: texts of a model, a download, a budget. No calls and no DOM. */
 import type { Download, DownloadState, FitLine, FoundModel, Inspection, Suits } from './contract'
 import { bytes, count, left, percent, plural } from './format'
 
-/** The file's name where the hub's cache names owner and repository too. */
+/** The file's name, without owner and repository of a model in the hub's cache. */
 export function shortName(model: FoundModel): string {
   const colon = model.name.indexOf(':')
   if (colon < 0 || !model.name.slice(0, colon).includes('/')) return model.name
@@ -16,13 +14,13 @@ export function shortName(model: FoundModel): string {
   )
 }
 
-/** `8 B`, `360 M`: numbers of a model, as people name its size. */
+/** `8 B`, `360 M`: number of a model's parameters, in the usual short form. */
 export function parameters(number: number): string {
   if (number >= 1e9) return `${(number / 1e9).toFixed(number >= 9.95e9 ? 0 : 1).replace(/\.0$/, '')} billion parameters`
   return `${count(number / 1e6)} million parameters`
 }
 
-/** What kind of model it is: architecture, quantisation, size of its context. */
+/** Kind of a model: architecture, quantisation, context length. */
 export function kind(model: FoundModel): string {
   const words = [model.architecture, model.quantisation].filter((word) => word !== null)
   if (model.parameters !== null) words.push(parameters(model.parameters))
@@ -38,7 +36,7 @@ export const SUITS: Record<Suits, string> = {
   unknown: '',
 }
 
-/** What a verdict means, with the memory that is free. */
+/** Explanation of a verdict, with the free memory. */
 export function suitsMeaning(suits: Suits, free: number | null): string {
   const now = free === null ? '' : `: ${bytes(free)} are free now`
   switch (suits) {
@@ -55,17 +53,17 @@ export function suitsMeaning(suits: Suits, free: number | null): string {
 
 const MOVING: readonly DownloadState[] = ['asking', 'checking', 'downloading', 'waiting', 'queued']
 
-/** Whether there is something to pause. */
+/** Whether a download can be paused. */
 export function moves(download: Download): boolean {
   return MOVING.includes(download.state)
 }
 
-/** Share that is there, 0 to 1; null until it is known. */
+/** Downloaded share, 0 to 1; null if unknown. */
 export function share(download: Download): number | null {
   return download.bytesTotal > 0 ? Math.min(1, download.bytesDone / download.bytesTotal) : null
 }
 
-/** The figures of a download: how much, how fast, how long. */
+/** The figures of a download: size, rate, time left. */
 export function figures(download: Download): string {
   const { bytesDone, bytesTotal, bytesPerSecond, secondsLeft } = download
   if (bytesTotal === 0) return ''
@@ -78,7 +76,7 @@ export function figures(download: Download): string {
   return words.join(' · ')
 }
 
-/** What a download is doing, in a few words. */
+/** State of a download, in a few words. */
 export function doing(download: Download): string {
   const done = share(download)
   switch (download.state) {
@@ -110,7 +108,7 @@ export function referenceParts(reference: string): { file: string; repository: s
   return { file: reference.slice(colon + 1), repository: reference.slice(0, colon) }
 }
 
-/** Ways to stretch a context that the page offers; the engine takes others too. */
+/** Context stretches that the page offers; the engine accepts others too. */
 export const STRETCHES = ['yarn:2', 'yarn:4', 'yarn:8', 'linear:2', 'linear:4'] as const
 
 /** `YaRN, 4 times as long`. */
@@ -119,7 +117,7 @@ export function stretchWords(stretch: string): string {
   return `${how === 'yarn' ? 'YaRN' : 'Linear'}, ${factor} times as long`
 }
 
-/** What one budget buys, in the words of a table. */
+/** The result of one budget, in the words of a table. */
 export function lineWords(line: FitLine): { keeps: string; reads: string; pages: string; ends: string } {
   return {
     keeps: line.rows === null ? 'Everything' : `${count(line.rows)} rows a head`,
@@ -129,7 +127,7 @@ export function lineWords(line: FitLine): { keeps: string; reads: string; pages:
   }
 }
 
-/** Whether a model fits the memory that is free, in a sentence. */
+/** Whether a model fits the free memory, in a sentence. */
 export function verdict(inspection: Inspection): string {
   const { freeBytes, missingBytes, lines } = inspection
   if (freeBytes === null) return 'The system does not say how much memory is free.'

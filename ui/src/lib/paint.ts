@@ -1,7 +1,8 @@
 /**
- * Paints the runs of one block behind its text: one element per run, laid under the letters where the text itself says they
- * are. The text stays the one node it is without paint, so that no letter moves, joins or parts. By hand, as the document must
- * never be in a framework's state; all blocks are measured first and drawn then, so that a frame is laid out once.
+ * Paints the runs of one block behind its text: one element per run, positioned under the letters by the text's own
+ * layout. The text remains a single text node, so that no letter moves and no ligature changes. Outside the framework,
+ * since the document must never be in its state; all blocks are measured before any is drawn, so that a frame has one
+ * layout pass.
  */
 import { isSpace } from './blocks'
 import type { Found } from './find.svelte'
@@ -12,20 +13,20 @@ export interface Passage {
   end: number
 }
 
-/** What is painted behind a block, in offsets of the document's text. */
+/** The paint of a block, in offsets of the document's text. */
 export interface Wish {
   text: string
   start: number
   end: number
-  /** They cover the block; null paints none. */
+  /** Runs that cover the block; null paints none. */
   runs: readonly Run[] | null
   /** Underlined. */
   passage: Passage | null
-  /** What was looked for and found. */
+  /** Matches of the search. */
   found?: readonly Found[]
 }
 
-/** One element to draw; what is not a run has a step that is not above 0. */
+/** One element to draw; passages and matches have a step of 0 or less. */
 interface Piece {
   start: number
   end: number
@@ -39,7 +40,7 @@ interface Box {
   height: number
 }
 
-/** Steps of what is no run, with their classes. */
+/** Steps of passages and matches, with their classes. */
 const PASSAGE = 0
 const FOUND = -1
 const CURRENT = -2
@@ -51,10 +52,13 @@ const CLASSES = new Map([
 
 /** Above and below the letters, in pixels. */
 const OVER = 2
-/** Narrower boxes are line breaks and the like. */
+/** Narrower boxes are line breaks and similar. */
 const LEAST = 0.5
 
-/** The paint of one block. `text` holds the block's text as one text node, `layer` lies under it with the same origin. */
+/**
+ * The paint of one block. `text` contains the block's text as one text node, `layer` lies under it with the same
+ * origin.
+ */
 export class Paint {
   readonly text: HTMLElement
   readonly layer: HTMLElement
@@ -68,7 +72,7 @@ export class Paint {
     watch(this)
   }
 
-  /** Paints, before the next frame is shown; nothing is touched if nothing changed. */
+  /** Paints before the next frame; does nothing if nothing changed. */
   show(wish: Wish): void {
     const pieces = piecesOf(wish)
     const state = `${wish.start};` + pieces.map((p) => `${p.start}-${p.end}:${p.step}`).join(' ')
@@ -83,7 +87,7 @@ export class Paint {
     forget(this)
   }
 
-  /** Where the pieces' letters are, from the layer's corner. Reads the layout only. */
+  /** Boxes of the pieces' letters, relative to the layer. Only reads the layout. */
   measure(): Box[][] {
     const node = this.text.firstChild
     if (this.pieces.length === 0 || !(node instanceof Text)) return []
@@ -95,7 +99,7 @@ export class Paint {
       range.setEnd(node, Math.min(node.length, piece.end - this.start))
       const boxes: Box[] = []
       for (const rect of range.getClientRects()) {
-        // White space at the end of a line hangs over the edge; its paint does not.
+        // White space at the end of a line overflows the edge; its paint does not.
         const from = Math.max(left, rect.left)
         const width = Math.min(right, rect.right) - from
         if (width < LEAST) continue
@@ -106,7 +110,7 @@ export class Paint {
     })
   }
 
-  /** Draws what was measured. Writes only. */
+  /** Draws the measured boxes. Only writes to the DOM. */
   draw(measured: readonly Box[][]): void {
     const elements: HTMLElement[] = []
     measured.forEach((boxes, i) => {
@@ -143,7 +147,7 @@ function soon(paint: Paint): void {
   frame ||= requestAnimationFrame(paintAll)
 }
 
-/** Paints what waits: everything is measured before anything is drawn. */
+/** Paints all pending blocks: everything is measured before anything is drawn. */
 export function paintAll(): void {
   cancelAnimationFrame(frame)
   frame = 0
@@ -157,7 +161,7 @@ let sizes: ResizeObserver | null = null
 
 function watch(paint: Paint): void {
   if (sizes === null) {
-    // Letters have moved: another width, or a font that has come.
+    // Letters have moved: the width changed, or a font was loaded.
     sizes = new ResizeObserver((entries) => {
       for (const entry of entries) {
         const found = alive.get(entry.target)
@@ -180,7 +184,7 @@ function forget(paint: Paint): void {
   waiting.delete(paint)
 }
 
-/** The runs that are painted, and what of the passage and the found places lies in the block. */
+/** The painted runs, and the parts of the passage and the matches inside the block. */
 export function piecesOf({ text, start, end, runs, passage, found }: Wish): Piece[] {
   const pieces: Piece[] = words(text, whole(text, start, end, runs ?? [])).filter((run) => run.step > 0)
   if (passage && passage.start < end && passage.end > start) {
@@ -197,7 +201,7 @@ export function piecesOf({ text, start, end, runs, passage, found }: Wish): Piec
 let segmenter: Intl.Segmenter | null = null
 
 /**
- * The runs with no border inside what is seen as one character (a letter with its accents, joined emoji): such a character gets
+ * The runs without a border inside a visible character (a letter with its accents, joined emoji): such a character gets
  * the strongest step of its parts.
  */
 function whole(text: string, start: number, end: number, runs: readonly Run[]): readonly Run[] {
@@ -226,8 +230,8 @@ function whole(text: string, start: number, end: number, runs: readonly Run[]): 
 }
 
 /**
- * The runs without the white space at their ends, which is left plain: tokens begin with their space. What is between runs of
- * one colour stays painted.
+ * The runs without white space at their ends, which is not painted: tokens begin with their space. White space between
+ * runs of one colour is painted.
  */
 function words(text: string, runs: readonly Run[]): Run[] {
   const found: Run[] = []

@@ -1,36 +1,32 @@
 /**
- * A method's parameters as they are shown and typed. The list itself, defaults, ranges and what is allowed are the engine's; here
- * are only the words around them.
+ * A method's parameters as shown and typed. The list, defaults, ranges and validation are the engine's; this module
+ * adds the words around them.
  */
-import type { Choice, MethodFacts, Parameters } from './contract'
+import type { Choice, MethodFacts, Parameters, Refusal } from './contract'
 import { label } from './budget'
 import { storedShort } from './cache'
 import { AUTO, titleOf } from './methods'
 
-/**
- * The words to choose from where a range is nothing but a list of them (`exact, paper or code`); null where something has to be
- * typed.
- */
+/** The options of a range that only lists words (`exact, paper or code`); null if a value must be typed. */
 export function wordsOf(range: string): string[] | null {
   const list = range.replace(/\s*\(.*\)$/, '')
   if (!/^[a-z_]+(?:, [a-z_]+)* or [a-z_]+$/.test(list)) return null
   return list.split(/, | or /)
 }
 
-/** `parameters` with one more value; an empty one takes the default again. */
+/** `parameters` with one more value; an empty value restores the default. */
 export function withValue(parameters: Parameters, name: string, typed: string): Parameters {
   const { [name]: _, ...others } = parameters
   const value = typed.trim()
   return value === '' ? others : { ...others, [name]: value }
 }
 
-/** The parameter that a refusal speaks of, of those there are; the one that was changed if it names none. */
-export function named(sentence: string, names: string[], changed: string | null): string | null {
-  const found = /: (\w+) takes /.exec(sentence)?.[1] ?? /(\w+)=/.exec(sentence)?.[1]
-  return found !== undefined && names.includes(found) ? found : changed
+/** The one of the parameters `names` that a refusal names; null if none. */
+export function parameterOf({ code }: Refusal, names: string[]): string | null {
+  return code?.kind === 'parameter' && names.includes(code.name) ? code.name : null
 }
 
-/** `w=16, kernel=5`, in the order of the method's table; empty where nothing is set. */
+/** `w=16, kernel=5`, in the order of the method's table; empty at the defaults. */
 export function assignments(
   { method, parameters }: Pick<Choice, 'method' | 'parameters'>,
   methods: readonly MethodFacts[],

@@ -1,8 +1,6 @@
-/**
- * Places in a block's text as the DOM has them: offsets to ranges and back, and the character under a point. Draws nothing.
- */
+/** Positions in a block's text as the DOM has them: offsets to ranges and back, and the character under a point. */
 
-/** A DOM range over `from..to` (offsets within the block's own text); null if the element holds less. */
+/** A DOM range over `from..to` (offsets within the block's own text); null if the element's text is shorter. */
 export function rangeIn(element: HTMLElement, from: number, to: number): Range | null {
   const range = document.createRange()
   const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT)
@@ -23,7 +21,7 @@ export function rangeIn(element: HTMLElement, from: number, to: number): Range |
   return null
 }
 
-/** Offset of a DOM position within the block's own text; null if it lies elsewhere. */
+/** Offset of a DOM position within the block's own text; null if it is outside the element. */
 export function offsetIn(element: HTMLElement, node: Node, offset: number): number | null {
   if (!element.contains(node)) return null
   const range = document.createRange()
@@ -37,7 +35,7 @@ interface CaretPosition {
   offset: number
 }
 
-/** The caret place under a point of the window, in either of the two ways engines offer. */
+/** The caret position under a point of the window, by either of the two browser APIs. */
 export function caretAt(x: number, y: number): { node: Node; offset: number } | null {
   const page = document as Document & {
     caretPositionFromPoint?: (x: number, y: number) => CaretPosition | null

@@ -1,9 +1,11 @@
-/** What every panel that opens below a button has in common: Escape, a click elsewhere and the keyboard going elsewhere close it. */
+/**
+ * Common behaviour of panels below a button: Escape, a click outside and a focus change to another element close them.
+ */
 import type { Attachment } from 'svelte/attachments'
 
 /**
- * For the element that holds button and panel. `close` is told whether the keyboard goes back to the button: after Escape it does;
- * where the person went elsewhere it stays there.
+ * For the element that contains button and panel. The argument of `close` is whether to focus the button: true after
+ * Escape, false if the user moved the focus elsewhere.
  */
 export function popover(isOpen: () => boolean, close: (refocus: boolean) => void): Attachment<HTMLElement> {
   return (root) => {

@@ -1,34 +1,34 @@
 /**
- * Where the reader is in the document and where they want to go, in offsets of the text. The document view follows `target` and
- * says what is `visible`; strip, table, sources and keys only speak to this.
+ * The reader's position in the document and its target, in offsets of the text. The document view follows `target` and
+ * sets `visible`; strip, table, sources and keys use only this object.
  */
 import type { Passage } from './paint'
 
 export interface Target {
   offset: number
-  /** Where in the view the place shall come to lie: 0 top, 0.5 middle. */
+  /** Position of the target in the view: 0 top, 0.5 middle. */
   place: number
-  /** Also give the document the keyboard. */
+  /** Also focus the document. */
   focus: boolean
 }
 
 export class Reader {
   visible = $state.raw({ start: 0, end: 0 })
   target = $state.raw<Target | null>(null)
-  /** The passage that is underlined. */
+  /** The underlined passage. */
   passage = $state.raw<Passage | null>(null)
 
   goTo(offset: number, place = 0, focus = false): void {
     this.target = { offset, place, focus }
   }
 
-  /** Goes to a passage and underlines it. */
+  /** Moves to a passage and underlines it. */
   show(start: number, end: number): void {
     this.passage = { start, end }
     this.goTo(start, 0.33)
   }
 
-  /** Another document. */
+  /** Resets for another document. */
   reset(): void {
     this.visible = { start: 0, end: 0 }
     this.target = null

@@ -1,5 +1,5 @@
 /**
- * From tokens to runs: neighbouring characters whose tokens are kept in the same share, in steps of 5 %. Only for the
+ * From tokens to runs: neighbouring characters whose tokens have the same kept share, in steps of 5 %. Only for the
  * blocks on the screen, by binary search; no colours, no DOM.
  *
  *     text    t h e   q u a y
@@ -8,7 +8,7 @@
  *     runs    [0,3) step 2, [3,8) step 20
  */
 
-/** A share is painted in this many steps. */
+/** Number of steps of a share. */
 export const STEPS = 20
 
 export interface Run {
@@ -18,12 +18,12 @@ export interface Run {
   step: number
 }
 
-/** The tokens of a text: `ends[i]` is where token `i` ends, ascending; equal to the one before where a character goes on. */
+/** The tokens of a text: `ends[i]` is the end of token `i`, ascending; equal to the previous one inside a character. */
 export interface Tokens {
   ends: Uint32Array
   /** Slots that hold the token. */
   counts: Uint16Array
-  /** Layer-head slots there are. */
+  /** Number of layer-head slots. */
   slots: number
 }
 
@@ -39,7 +39,7 @@ export function tokenAt(ends: Uint32Array, offset: number): number {
   return low
 }
 
-/** Kept at all is always seen, in everything is never rounded up to. */
+/** Anything kept is at least step 1, and only full counts reach the last step. */
 export function stepOf(count: number, slots: number): number {
   if (count <= 0 || slots <= 0) return 0
   if (count >= slots) return STEPS
@@ -56,7 +56,7 @@ export function runsIn({ ends, counts, slots }: Tokens, from: number, to: number
     else runs.push({ start, end, step })
   }
   let token = tokenAt(ends, from)
-  // The pieces of one character: those before the last are empty and end where the token before them ended.
+  // The pieces of one character: all but the last are empty and end with the token before the character.
   while (token > 0 && (token > 1 ? ends[token - 2]! : 0) === ends[token - 1]!) token--
   let at = from
   let most = 0
@@ -91,13 +91,13 @@ export interface Region {
   share: number
 }
 
-/** Regions join tokens that are at most this far apart, and are not longer than that many tokens. */
+/** Regions join tokens that are at most this far apart, and have at most that many tokens. */
 const NEAR = 12
 const LONGEST = 64
 
 /**
- * The strongly kept places, in order: the tokens in the most slots, at least half as many as the strongest and about one in
- * twenty-five of all, those near each other joined.
+ * The strongly kept regions, in order: the tokens in the most slots, at least half as many as the strongest and about
+ * one in twenty-five of all, with neighbours joined.
  */
 export function regionsOf({ ends, counts, slots }: Tokens): Region[] {
   let strongest = 0
@@ -124,7 +124,10 @@ export function regionsOf({ ends, counts, slots }: Tokens): Region[] {
   return regions
 }
 
-/** The smallest count from half of `strongest` on that not too many tokens reach; `strongest` if all do. */
+/**
+ * The smallest count, from half of `strongest` up, that at most one in twenty-five tokens reach (or 20 tokens, if
+ * more); `strongest` if there is none.
+ */
 function threshold(counts: Uint16Array, strongest: number): number {
   const many = new Uint32Array(strongest + 1)
   for (let i = 0; i < counts.length; i++) many[counts[i]!]!++

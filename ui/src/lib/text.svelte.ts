@@ -1,13 +1,13 @@
 /**
- * The open document's text and its blocks, fetched once for each document. Plain values behind one raw reference: the framework
- * never looks into them.
+ * The open document's text and its blocks, fetched once per document. Plain values behind one raw reference: the
+ * framework does not track their contents.
  */
 import { blocksOf, type Block } from './blocks'
 import type { DocumentFacts } from './contract'
 
 export interface Text {
   id: number
-  /** Another one for every text: a document that another was added to has a longer one. */
+  /** Different for every text: an added document makes the text longer. */
   key: string
   text: string
   blocks: Block[]
@@ -23,7 +23,10 @@ export class TextStore {
     this.#fetch = fetch
   }
 
-  /** Fetches the text if `document` is another one than before, or has grown. A late answer for an earlier document is dropped. */
+  /**
+   * Fetches the text if `document` differs from the last one, or is longer. A late reply for an earlier document is
+   * dropped.
+   */
   async show(document: DocumentFacts | null): Promise<void> {
     if (document === null) {
       this.#wanted = null
@@ -38,8 +41,8 @@ export class TextStore {
     try {
       const answer = await this.#fetch(document.id)
       if (this.#wanted !== key) return
-      // A byte order mark inside the text is a character like others: offsets count it.
-      // A lone carriage return ends a line like any other line break, which is as long: offsets stay.
+      // A byte order mark inside the text is an ordinary character: offsets count it. A lone carriage return becomes a
+      // line feed of the same length: offsets are unchanged.
       const text = new TextDecoder('utf-8', { ignoreBOM: true }).decode(answer).replace(/\r(?!\n)/g, '\n')
       const blocks = blocksOf(text, document.pages, document.documents)
       this.current = { id: document.id, key, text, blocks }

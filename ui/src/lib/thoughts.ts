@@ -1,12 +1,12 @@
 /**
- * What a model thinks before it answers, apart from the answer: the text between `<think>` and `</think>` at its beginning. Where a
- * template begins the thought itself, the program writes the first tag, so that both are always there.
+ * Separates a model's thoughts from its answer: the text between `<think>` and `</think>` at the beginning. Where a
+ * template begins the thought itself, the program adds the first tag, so that both tags always occur.
  */
 export interface Parted {
-  /** null where it did not think, or thought nothing. */
+  /** null if the model did not think, or the thought is empty. */
   thoughts: string | null
   answer: string
-  /** It still thinks. */
+  /** The thought is not finished. */
   open: boolean
 }
 
@@ -16,7 +16,7 @@ const CLOSES = '</think>'
 export function parted(text: string): Parted {
   const start = text.trimStart()
   if (!start.startsWith(OPENS)) {
-    // A tag that is only half there is no answer yet.
+    // A partial tag is not an answer yet.
     const begins = start !== '' && OPENS.startsWith(start)
     return { thoughts: null, answer: begins ? '' : text, open: begins }
   }
@@ -30,7 +30,7 @@ export function parted(text: string): Parted {
   }
 }
 
-/** The closing tag comes in pieces: its beginning is not a thought. */
+/** The closing tag arrives in pieces: its beginning is not part of the thought. */
 function withoutHalfTag(text: string): string {
   for (let length = Math.min(CLOSES.length - 1, text.length); length > 0; length--)
     if (CLOSES.startsWith(text.slice(-length))) return text.slice(0, -length)

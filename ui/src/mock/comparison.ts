@@ -1,4 +1,4 @@
-/** The mock's comparison: figures that look like measured ones, run by run. */
+/** The mock's comparison: plausible figures, run by run. */
 import type { Choice, Comparison, MethodRun, ReferenceReport, RunReport } from '../lib/contract'
 
 export function referenceOf(tokens: number, layers: number, kvHeads: number, kvBytes: number): ReferenceReport {

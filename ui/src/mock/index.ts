@@ -1,6 +1,7 @@
 /**
- * Answers the page's commands without a program behind it, for working on the page (`vite build --mode mock`, `vite --mode mock`).
- * Never in the production build. `?document=none|sample|long` and `?theme=`, `?slow=` choose; `window.mock.emit(event)` sends any event.
+ * Answers the page's commands without the program, for developing the page (`vite build --mode mock`, `vite --mode
+ * mock`). Never in the production build. Options: `?document=none|sample|long`, `?theme=`, `?slow=`;
+ * `window.mock.emit(event)` sends any event.
  */
 import { mockIPC, mockWindows } from '@tauri-apps/api/mocks'
 import sample from '../../../assets/sample.txt?raw'

@@ -1,4 +1,4 @@
-/** A long document of the mock: a lease, over and over, on numbered pages. */
+/** A long document of the mock: a lease, repeated, on numbered pages. */
 import type { PageRange } from '../lib/contract'
 
 const PARAGRAPHS = [

@@ -1,4 +1,4 @@
-/** The mock's map: words of the question and their neighbours are kept, the rest by chance. */
+/** The mock's map: words of the question and their neighbours are kept, the rest at random. */
 import type { LayerRow, PageRange, Source, TableRow, TokenSlots } from '../lib/contract'
 import { pageAt } from '../lib/blocks'
 import { tokenAt } from '../lib/runs'

@@ -1,4 +1,4 @@
-/** Stands in for models and downloads; see `index.ts`. */
+/** Mock models and downloads; see `index.ts`. */
 import type { AppEvent, CatalogueModel, Download, FoundModel, HubOffer, Inspection, Library } from '../lib/contract'
 
 const GIB = 2 ** 30

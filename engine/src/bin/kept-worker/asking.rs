@@ -1,4 +1,4 @@
-//! The thread that answers questions and makes comparisons, one after another, and says what becomes of each while it works.
+//! The thread that runs questions and comparisons, one after another, and reports the progress of each.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Instant;
 
+use kept_engine::Note;
 use kept_engine::kernels::Stop;
 use kept_engine::models::Model;
-use kept_engine::protocol::{AnswerFacts, Failure, MethodChoice, Reply, SourceInfo};
+use kept_engine::protocol::{
+    AnswerFacts, Failure, Fault, FaultCode, MethodChoice, Reply, SourceInfo,
+};
 use kept_engine::{
     Answer, Ask, CompactLayer, Engine, EngineError, Limits, MapGrid, MemoryNow, Progress, Prompt,
     Reading, Sampling, Source, Watch, ends16,
@@ -20,29 +23,30 @@ use crate::keeping::Keeping;
 use crate::opening::{OpenDocument, OpenModel};
 use crate::output::Output;
 
-/// How a question has left the engine.
+/// State of the engine after a question or comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EngineHealth {
-    /// As it was.
+    /// Usable.
     Sound,
-    /// After a bug: what it held may be torn.
+    /// A bug (panic) may have left inconsistent state.
     Broken,
-    /// The GPU failed, or has no memory left.
+    /// The GPU failed or is out of memory.
     GpuLost,
 }
 
-/// The last word on a question, and how it left the engine.
+/// The final reply to a request, and the state of the engine after it.
 pub type Ending = (Reply, EngineHealth);
 
-/// How an error of the engine leaves it.
+/// The state of the engine after `error`.
 pub fn engine_health(error: &EngineError) -> EngineHealth {
-    match error.loses_gpu() {
-        true => EngineHealth::GpuLost,
-        false => EngineHealth::Sound,
+    if error.loses_gpu() {
+        EngineHealth::GpuLost
+    } else {
+        EngineHealth::Sound
     }
 }
 
-/// A question as it was asked.
+/// The parameters of one question.
 pub struct Question {
     pub text: String,
     pub method: MethodChoice,
@@ -54,18 +58,18 @@ pub struct Question {
     pub keeping: Keeping,
     pub thinking: bool,
     pub cache: Option<String>,
-    /// Bytes for everything.
+    /// Memory limit of the whole process, in bytes.
     pub memory: Option<u64>,
 }
 
-/// What is to be done.
+/// The two kinds of work of this thread.
 pub enum Work {
     Ask(Question),
     Compare(Comparison),
 }
 
 impl Work {
-    /// Its name where it fails.
+    /// The kind of failure to report.
     fn what(&self) -> Failure {
         match self {
             Work::Ask(_) => Failure::Ask,
@@ -74,7 +78,7 @@ impl Work {
     }
 }
 
-/// Something to be done, and with what.
+/// One unit of work with its model, document and stop flag.
 pub struct Job {
     pub ticket: u64,
     pub model: Arc<OpenModel>,
@@ -83,7 +87,8 @@ pub struct Job {
     pub work: Work,
 }
 
-/// Starts the thread. What it says goes to `output`, but for the last word on each question, which goes to the desk.
+/// Starts the thread. Progress goes directly to `output`; the final reply of each job goes to the dispatcher through
+/// `inbox`.
 pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
     let (jobs, queue) = channel::<Job>();
     let named = std::thread::Builder::new().name("questions".to_owned());
@@ -112,7 +117,7 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
     jobs
 }
 
-/// What `work` says last, or after a bug in it that there was one.
+/// Runs `work` and returns its final reply; a panic becomes [`Reply::Failed`] with [`EngineHealth::Broken`].
 fn last_word(ticket: u64, what: Failure, work: impl FnOnce() -> Ending) -> Ending {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(ending) => ending,
@@ -121,6 +126,7 @@ fn last_word(ticket: u64, what: Failure, work: impl FnOnce() -> Ending) -> Endin
                 ticket: Some(ticket),
                 what,
                 message: "the engine stopped over an internal error; ask again, and if it happens again, choose another method or model".to_owned(),
+                code: FaultCode::Other,
                 stopped: false,
             };
             (reply, EngineHealth::Broken)
@@ -128,19 +134,20 @@ fn last_word(ticket: u64, what: Failure, work: impl FnOnce() -> Ending) -> Endin
     }
 }
 
-/// Answers one question; gives the last word on it.
+/// Answers one question; returns the final reply.
 fn answer(job: &Job, question: &Question, output: &Output) -> Ending {
     let ticket = job.ticket;
-    let failed = |message: String, stopped: bool, engine_health: EngineHealth| {
+    let failed = |fault: Fault, stopped: bool, engine_health: EngineHealth| {
         let reply = Reply::Failed {
             ticket: Some(ticket),
             what: Failure::Ask,
-            message,
+            message: fault.message,
+            code: fault.code,
             stopped,
         };
         (reply, engine_health)
     };
-    let refused = |message: String| failed(message, false, EngineHealth::Sound);
+    let refused = |fault: Fault| failed(fault, false, EngineHealth::Sound);
     let Question {
         text,
         method,
@@ -155,7 +162,7 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Ending {
         memory,
     } = question;
     if *max_tokens == 0 {
-        return refused("an answer of at most 0 tokens is no answer; allow at least 1".to_owned());
+        return refused("an answer of at most 0 tokens is no answer; allow at least 1".into());
     }
     let budget = match parse_budget(budget.as_deref()) {
         Ok(budget) => budget,
@@ -193,16 +200,16 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Ending {
         }
         Err(error) => {
             let stopped = matches!(error, EngineError::Stopped);
-            failed(error.to_string(), stopped, engine_health(&error))
+            failed((&error).into(), stopped, engine_health(&error))
         }
     }
 }
 
-/// Says what happens to a question while it happens, and keeps the map of it.
+/// Reports the progress of one question, and fills its retention map.
 struct Watching<'a> {
     ticket: u64,
     model: &'a OpenModel,
-    /// As it stores what this question keeps.
+    /// With the cache type of this question.
     engine: &'a Engine,
     document: &'a OpenDocument,
     output: &'a Output,
@@ -212,7 +219,7 @@ struct Watching<'a> {
     positions: Range<usize>,
     grid: MapGrid,
     memory: MemoryNow,
-    /// What the prompt has begun of the answer: the tag of a thought, or nothing.
+    /// The start of the answer that the prompt already contains: the tag of a thought, or an empty string.
     opened: &'static str,
 }
 
@@ -237,10 +244,14 @@ impl<'a> Watching<'a> {
         let prompt_tokens = answer.prompt.len();
         let text = format!("{}{}", self.opened, answer.text);
         let decode_tokens_per_second = answer.decode_tokens_per_second();
-        // A document that the window gave back has its notes in its facts alone.
-        let mut notes = self.document.info.notes.clone();
-        let told = |note: &String| !self.document.info.notes.contains(note);
-        notes.extend(answer.notes.into_iter().filter(told));
+        // The notes of an adopted document are in its facts only, not in the answer.
+        let of_document = self.document.info.notes.iter().cloned().map(Note::from);
+        let mut notes: Vec<Note> = of_document.collect();
+        for note in answer.notes {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
         AnswerFacts {
             sources: answer.sources.into_iter().map(|s| self.source(s)).collect(),
             text,
@@ -292,7 +303,7 @@ impl<'a> Watching<'a> {
 impl Watch for Watching<'_> {
     fn prompt(&mut self, prompt: &Prompt) {
         let facts = &self.model.facts;
-        // The map is of the layers that the method cuts; others hold their window and say nothing of it.
+        // The map covers global layers only: the method cuts these. Sliding-window layers keep their window.
         let model = self.model.engine.model();
         let layers = model.config().full_layers().count();
         self.opened = opened_thought(model, prompt);
@@ -319,7 +330,7 @@ impl Watch for Watching<'_> {
     fn layer(&mut self, layer: usize, kept: &CompactLayer) {
         let counts = self.grid.in_cells(kept.counts(self.positions.clone()));
         if self.grid.layer(layer) == Some(counts.as_slice()) {
-            return; // Said before.
+            return; // Already reported.
         }
         if let Err(error) = self.grid.set_layer(layer, &counts) {
             tracing::error!(%error, "a layer does not fit the map");
@@ -352,7 +363,7 @@ impl Watch for Watching<'_> {
     }
 
     fn token(&mut self, text: &str) {
-        // Whoever reads the answer alone must see where the thought began.
+        // A reader of the answer must see where the thought began.
         let opened = match self.first_token {
             None => self.opened,
             Some(_) => "",
@@ -366,7 +377,7 @@ impl Watch for Watching<'_> {
     }
 }
 
-/// Some templates begin the thought themselves, so that the answer starts in the middle of one: the tag, if the prompt ends so.
+/// `<think>` if the prompt ends inside a thought: some chat templates open the thought themselves.
 fn opened_thought(model: &Model, prompt: &Prompt) -> &'static str {
     const TAG: &str = "<think>";
     let Ok(tokenizer) = model.tokenizer() else {
@@ -374,9 +385,10 @@ fn opened_thought(model: &Model, prompt: &Prompt) -> &'static str {
     };
     let mut end = String::new();
     for &id in &prompt.ids[prompt.question.end..] {
-        match tokenizer.is_control(id) {
-            true => end.push_str(tokenizer.token_text(id)),
-            false => end.push_str(&String::from_utf8_lossy(tokenizer.decode_bytes(id))),
+        if tokenizer.is_control(id) {
+            end.push_str(tokenizer.token_text(id))
+        } else {
+            end.push_str(&String::from_utf8_lossy(tokenizer.decode_bytes(id)))
         }
     }
     match (end.rfind(TAG), end.rfind("</think>")) {

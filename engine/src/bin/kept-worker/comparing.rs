@@ -1,20 +1,21 @@
-//! A comparison: the full cache's run, then run after run, each told as soon as it is done.
+//! Comparisons: a run with the full cache, then the runs of the methods. Each run is reported as soon as it is
+//! complete.
 
 use std::time::Instant;
 
 use kept_engine::fidelity::{Reference, ReferenceReport, RunReport};
 use kept_engine::policies::Budget;
-use kept_engine::protocol::{CompareRun, Failure, Reply};
+use kept_engine::protocol::{CompareRun, Failure, Fault, Reply};
 use kept_engine::{Engine, EngineError, Event};
 
 use crate::asking::{Ending, EngineHealth, Job, engine_health};
 use crate::dispatcher::{parse_budget, stored};
 use crate::output::Output;
 
-/// The full cache's attention and logits along its answer are held in memory: no longer answer than this.
+/// Limit of the answer length, in tokens: the full cache's attention and logits along its answer are held in memory.
 const MOST_TOKENS: usize = 1024;
 
-/// A comparison as it was asked for.
+/// The parameters of one comparison.
 pub struct Comparison {
     pub question: String,
     pub max_tokens: usize,
@@ -22,24 +23,27 @@ pub struct Comparison {
     pub cache: Option<String>,
 }
 
-/// Makes one comparison; gives the last word on it. What is wrong with a single run is that run's; the others go on.
+/// Runs one comparison; returns the final reply. An error of a single run is reported for this run; the others
+/// continue.
 pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Ending {
     let failed = |error: &EngineError| {
         let reply = Reply::Failed {
             ticket: Some(job.ticket),
             what: Failure::Compare,
             message: error.to_string(),
+            code: Fault::from(error).code,
             stopped: matches!(error, EngineError::Stopped),
         };
         (reply, engine_health(error))
     };
     let engine = match stored(&job.model.engine, comparison.cache.as_deref()) {
         Ok(engine) => engine,
-        Err(message) => {
+        Err(fault) => {
             let reply = Reply::Failed {
                 ticket: Some(job.ticket),
                 what: Failure::Compare,
-                message,
+                message: fault.message,
+                code: fault.code,
                 stopped: false,
             };
             return (reply, EngineHealth::Sound);
@@ -69,7 +73,8 @@ pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Ending {
     }
 }
 
-/// Every run beside the full cache, told in its turn; runs share readings of the document.
+/// Compares every run with the full cache and reports each as soon as it is complete. Runs share a prefill of the
+/// document.
 fn run_all(
     job: &Job,
     engine: &Engine,
@@ -99,7 +104,7 @@ fn run_all(
             }
             Err(why) => {
                 let written = run.budget.as_deref().unwrap_or_default();
-                tell_run(index, written, Err(why.clone()));
+                tell_run(index, written, Err(why.message.clone()));
             }
         }
     }
@@ -124,13 +129,13 @@ fn run_all(
     )
 }
 
-/// The budget as a person wrote it; none is what a question without one gets.
-fn budget(engine: &Engine, run: &CompareRun, tokens: usize) -> Result<Budget, String> {
+/// Parses the budget of `run`; without one, the default budget of a question with `tokens` prompt tokens.
+fn budget(engine: &Engine, run: &CompareRun, tokens: usize) -> Result<Budget, Fault> {
     if let Some(budget) = parse_budget(run.budget.as_deref())? {
         return Ok(budget);
     }
     let rows = engine.budget_rows(None, tokens);
-    rows.map(Budget::Rows).map_err(|error| error.to_string())
+    Ok(Budget::Rows(rows?))
 }
 
 fn tell(job: &Job, (run, sharing): (Option<usize>, usize), event: &Event, output: &Output) {

@@ -1,4 +1,4 @@
-//! What computes: what the command line says of it, which GPUs there are, and a model put where it fits.
+//! Compute devices: the command line, the list of GPUs, and the placement of a model on a device.
 
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -6,21 +6,21 @@ use std::sync::OnceLock;
 use kept_engine::protocol::Gpus;
 use kept_engine::{DeviceChoice, Engine, gpus};
 
-/// What the program was started for.
+/// The mode that the command line selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// To answer a window.
+    /// Serve the app.
     Serve,
-    /// `--gpus`: to say which GPUs there are, as one line of JSON ([`Gpus`]), and to end.
+    /// `--gpus`: print the GPUs as one line of JSON ([`Gpus`]) and exit.
     SayGpus,
 }
 
 static WANTED: OnceLock<DeviceChoice> = OnceLock::new();
 
-/// Reads the command line: `--device auto|cpu|cuda:N`, or `--gpus` alone.
+/// Parses the command line: `--device auto|cpu|cuda:N`, or `--gpus` alone.
 ///
 /// # Errors
-/// What of it is not known, in a sentence.
+/// An unknown argument or value, in one sentence.
 pub fn read_arguments(mut arguments: impl Iterator<Item = String>) -> Result<Task, String> {
     while let Some(argument) = arguments.next() {
         match (argument.as_str(), arguments.next()) {
@@ -44,7 +44,7 @@ fn wanted(device: &str) -> Result<DeviceChoice, String> {
     device.parse().map_err(|error| format!("{error}"))
 }
 
-/// Says on standard output which GPUs there are.
+/// Prints the GPUs on standard output.
 pub fn say_gpus() -> ExitCode {
     let (gpus, why_none) = match gpus() {
         Ok(gpus) => (gpus, None),
@@ -62,10 +62,10 @@ pub fn say_gpus() -> ExitCode {
     }
 }
 
-/// The engine where it is to compute; and, where a GPU was looked for in vain, why that is the processor.
+/// The engine on the chosen device; and, where no GPU could be used, the reason for the CPU.
 ///
 /// # Errors
-/// Why it cannot be on the device that was named, in a sentence.
+/// Why the engine cannot use the named device, in one sentence.
 pub fn place(engine: Engine) -> Result<(Engine, Option<String>), String> {
     match WANTED.get() {
         None => Ok((engine, None)),

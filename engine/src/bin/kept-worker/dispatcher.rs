@@ -1,4 +1,5 @@
-//! What is open and what is being opened: every decision is made here, one at a time. What is asked of it: `dispatcher/questions.rs`.
+//! State of the worker: open models and documents, and those being opened. One thread makes every decision, one input
+//! at a time. Questions, comparisons and estimates: `dispatcher/questions.rs`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use kept_engine::DocumentLength;
 use kept_engine::kernels::Stop;
-use kept_engine::protocol::{Failure, Reply, Request};
+use kept_engine::protocol::{Failure, Fault, FaultCode, Reply, Request};
 
 use crate::asking::{self, EngineHealth, Job};
 use crate::facts;
@@ -19,28 +20,28 @@ mod questions;
 
 pub use questions::{parse_budget, stored};
 
-/// What the desk hears.
+/// An input of the dispatcher.
 pub enum Input {
-    /// From the window, with its bytes.
+    /// A request of the app, with its bytes.
     Request(Request, Vec<u8>),
-    /// The window ended the input: it is gone, or needs this process no more.
+    /// End of standard input: the app exited, or needs this process no longer.
     NothingMore,
-    /// A message that was JSON, but no request; the sentence says why.
+    /// A message that is JSON but not a valid request; with the reason as a sentence.
     NotUnderstood(String),
-    /// Opening a model has ended; the number tells which.
+    /// A model was opened, or failed to open; with the number of the operation.
     ModelOpened(u64, Opened),
-    /// Opening a document has ended.
+    /// A document was opened, or failed to open.
     DocumentOpened(u64, Outcome<Arc<OpenDocument>>),
-    /// The document's tokens were counted.
+    /// The document's tokens were counted, or counting failed.
     Counted(u64, Outcome<DocumentLength>),
-    /// The question has ended with this reply, and left the engine so.
+    /// A question or comparison ended: its final reply, and the state of the engine after it.
     Ended {
         reply: Reply,
         engine_health: EngineHealth,
     },
 }
 
-/// The question or comparison that runs.
+/// The question or comparison in progress.
 struct Running {
     ticket: u64,
     stop: Stop,
@@ -49,40 +50,40 @@ struct Running {
 /// A model that is being opened.
 struct Opening {
     number: u64,
-    /// Whether the window asked for it, and so is told when it is there.
+    /// Whether the app requested the model, and so gets a reply.
     asked: bool,
-    /// Whether a bug may have left something behind in the model before, which is then not used again.
+    /// Whether a bug may have left inconsistent state in the previous model, which is then not used again.
     spoiled: bool,
 }
 
-/// See the head of this file.
+/// Holds the open model and document, starts work and routes results.
 pub struct Dispatcher {
     output: Output,
     inbox: Sender<Input>,
     jobs: Sender<Job>,
     model: Option<Arc<OpenModel>>,
-    /// Whether a model must go before another one is opened, because there is no room for both.
+    /// Whether the open model must be freed before another one is opened, because memory does not hold both.
     makes_room: fn(&OpenModel) -> bool,
     document: Option<Arc<OpenDocument>>,
-    /// The open document's length for the open model, once it is counted.
+    /// Length of the open document in tokens of the open model, once it is counted.
     length: Option<Outcome<DocumentLength>>,
-    /// Numbers of what is being opened or counted now. What ends under another number is no longer wanted.
+    /// Numbers of the operations in progress. A result with another number is outdated and ignored.
     opening_model: Option<Opening>,
     opening_document: Option<u64>,
-    /// Whether that is one more, beside what is open.
+    /// Whether the document being opened is added to the open one.
     adding: bool,
     counting: Option<u64>,
-    /// The last number given.
+    /// The last operation number.
     number: u64,
     running: Option<Running>,
-    /// Questions, comparisons and estimates that wait for something to be opened or counted.
+    /// Questions, comparisons and estimates that wait until a model or document is open and counted.
     waiting: Vec<Request>,
-    /// How documents are kept for later questions.
+    /// How documents are stored in vaults for later questions.
     keeping: Keeping,
 }
 
 impl Dispatcher {
-    /// A desk with nothing on it. Whatever works for it reports to `inbox`.
+    /// A dispatcher without a model or document. All threads that it starts report to `inbox`.
     pub fn new(output: Output, inbox: Sender<Input>) -> Self {
         Self {
             jobs: asking::start(output.clone(), inbox.clone()),
@@ -103,7 +104,7 @@ impl Dispatcher {
         }
     }
 
-    /// Decides until the input has ended and nothing runs any more.
+    /// Handles inputs until standard input has ended and no work is running.
     pub fn run(mut self, inputs: Receiver<Input>) {
         let mut leaving = false;
         for input in inputs {
@@ -124,7 +125,7 @@ impl Dispatcher {
                     self.settle();
                 }
                 Input::Counted(..) => {}
-                // Nobody wants to hear of it.
+                // The app is gone; the reply has no reader.
                 Input::Ended { .. } if leaving => return,
                 Input::Ended { reply, engine_health } => self.ended(&reply, engine_health),
             }
@@ -179,7 +180,7 @@ impl Dispatcher {
             } => match Keeping::named(&kind, budget) {
                 Ok(keeping) => {
                     self.keeping = keeping;
-                    // Less may be allowed than before.
+                    // The new limit may be smaller than the previous one.
                     self.keeping.trim();
                     self.tell_vaults(ticket);
                 }
@@ -202,7 +203,7 @@ impl Dispatcher {
         }
     }
 
-    /// Opens the model that `name` means, because the window asked for it, or anew because the one before is `spoiled`.
+    /// Opens the model that `name` names: by request of the app, or again because the previous one is `spoiled`.
     fn open_model(&mut self, name: ModelName, spoiled: bool) {
         let (number, asked) = (self.next_number(), !spoiled);
         let opening = Opening {
@@ -234,7 +235,8 @@ impl Dispatcher {
             }
             Err(why) => {
                 self.fail(None, Failure::Model, why);
-                // The model before stays open, if it did not make room: then the window opens it again.
+                // The previous model stays open unless it was freed to make memory available; then the app opens it
+                // again.
                 if let Some(before) = opened.before.filter(|_| !opening.spoiled) {
                     self.model = Some(before);
                     self.count();
@@ -263,12 +265,12 @@ impl Dispatcher {
         self.tell_document(outcome);
     }
 
-    /// Takes one of several joined documents away.
+    /// Removes part number `part` of the joined documents.
     fn remove_document(&mut self, part: usize) {
         self.give_up_document();
         let outcome = match &self.document {
             Some(open) => joining::removed(open, part).map(Arc::new),
-            None => Err("no document is open; open one first".to_owned()),
+            None => Err("no document is open; open one first".into()),
         };
         self.tell_document(outcome);
     }
@@ -283,13 +285,13 @@ impl Dispatcher {
                 self.output.say_with(&reply, text);
                 self.place(document);
             }
-            // The document before stays open.
+            // The previous document stays open.
             Err(why) => self.fail(None, Failure::Document, why),
         }
         self.settle();
     }
 
-    /// Nobody waits any more for the document that is being opened. Its thread finds out when it is done.
+    /// Cancels the document that is being opened. Its thread runs to the end; the result is ignored.
     fn give_up_document(&mut self) {
         if self.opening_document.take().is_some() {
             self.stopped(None, Failure::Document);
@@ -303,7 +305,7 @@ impl Dispatcher {
         self.settle();
     }
 
-    /// Counts the document's tokens for the model, if both are there.
+    /// Counts the document's tokens for the model, if both are open.
     fn count(&mut self) {
         (self.length, self.counting) = (None, None);
         if let (Some(model), Some(document)) = (self.model.clone(), self.document.clone()) {
@@ -324,7 +326,7 @@ impl Dispatcher {
                     length.streaming.clone(),
                 )
             }
-            Err(why) => (0, false, Some(why.clone()), None),
+            Err(why) => (0, false, Some(why.message.clone()), None),
         };
         self.output.say(&Reply::Tokens {
             tokens,
@@ -336,11 +338,13 @@ impl Dispatcher {
         });
     }
 
-    fn fail(&self, ticket: Option<u64>, what: Failure, message: String) {
+    fn fail(&self, ticket: Option<u64>, what: Failure, fault: impl Into<Fault>) {
+        let Fault { code, message } = fault.into();
         self.output.say(&Reply::Failed {
             ticket,
             what,
             message,
+            code,
             stopped: false,
         });
     }
@@ -350,6 +354,7 @@ impl Dispatcher {
             ticket,
             what,
             message: "stopped".to_owned(),
+            code: FaultCode::Other,
             stopped: true,
         });
     }

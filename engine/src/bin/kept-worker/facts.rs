@@ -1,4 +1,4 @@
-//! What the engine knows, as the protocol says it, and back.
+//! Conversion between the engine's types and those of the protocol.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use kept_engine::{AUTO, Engine, Method, available_memory, document_notes, total_
 
 use crate::opening::ModelName;
 
-/// The method by which it is said how many pages can be read: a common one, at a common price.
+/// The method for estimates of the number of readable pages: a common one, at a common cost.
 const USUAL_METHOD: &str = "snapkv";
 
 /// The first message.
@@ -73,13 +73,13 @@ pub fn inspection(engine: &Engine) -> Inspection {
     }
 }
 
-/// What is wrong with a chat template is said when the model is opened.
+/// False for an invalid chat template: opening the model reports it.
 fn can_think(engine: &Engine) -> bool {
     let template = engine.model().chat_template();
     template.is_ok_and(|template| template.can_think())
 }
 
-/// An open model. `name` is what was asked for, `path` the file, `why_processor` as in [`ModelFacts`].
+/// Facts of an open model. `name` is the request, `path` the file; `why_processor` as in [`ModelFacts`].
 pub fn model(
     engine: &Engine,
     name: &ModelName,
@@ -118,7 +118,7 @@ pub fn model(
     }
 }
 
-/// What the window is told of a document.
+/// Facts of a document for the app.
 pub fn document(document: &Document) -> DocumentInfo {
     let kind = match document.kind {
         Kind::Markdown => "markdown",
@@ -142,13 +142,16 @@ pub fn document(document: &Document) -> DocumentInfo {
             })
             .collect(),
         notes: document_notes(document),
-        // Whoever joins documents knows what each was told to be: see `joining.rs`.
+        // `joining.rs` fills in the parts: it has the facts of each document.
         parts: Vec::new(),
     }
 }
 
-/// A document from what the window kept of it. What only mattered for its notes is not restored: `info` has the notes.
-/// Refuses pages that do not tile the text, and parts that do not lie in it, in one sentence.
+/// Restores a document from the facts and text that the app stored. Fields that only serve to derive notes are not
+/// restored: `info` has the notes.
+///
+/// # Errors
+/// Pages that do not tile the text, or parts outside it, in one sentence.
 pub fn adopted(info: &DocumentInfo, text: String) -> Result<Document, String> {
     let mut end = 0;
     for page in info.pages.iter().filter(|_| info.parts.is_empty()) {

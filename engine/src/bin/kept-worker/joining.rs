@@ -1,4 +1,4 @@
-//! Several documents as one: what is open with one more, or with one less.
+//! Several documents joined as one: adds a document to the open ones, or removes one.
 
 use kept_engine::documents::Document;
 use kept_engine::protocol::{DocumentInfo, MAX_PAYLOAD_BYTES, PartInfo};
@@ -6,7 +6,7 @@ use kept_engine::protocol::{DocumentInfo, MAX_PAYLOAD_BYTES, PartInfo};
 use crate::facts;
 use crate::opening::{OpenDocument, Outcome};
 
-/// `open` with `new` behind it.
+/// `open` followed by `new`.
 pub fn added(open: &OpenDocument, new: &OpenDocument) -> Outcome<OpenDocument> {
     let mut all = apart(open);
     all.push((new.info.clone(), new.document.clone()));
@@ -21,28 +21,29 @@ pub fn removed(open: &OpenDocument, part: usize) -> Outcome<OpenDocument> {
             "there is no document number {} among {}; choose one of those that are shown",
             part + 1,
             all.len()
-        ));
+        )
+        .into());
     }
     all.remove(part);
     joined(all)
 }
 
-/// The documents that `open` was joined from, with what is known of each.
+/// The documents that `open` was joined from, each with its facts.
 fn apart(open: &OpenDocument) -> Vec<(DocumentInfo, Document)> {
     let documents = open.document.split();
-    match open.info.parts.is_empty() {
-        true => documents
+    if open.info.parts.is_empty() {
+        documents
             .into_iter()
             .map(|d| (open.info.clone(), d))
-            .collect(),
-        false => {
-            let infos = open.info.parts.iter().map(|part| part.document.clone());
-            infos.zip(documents).collect()
-        }
+            .collect()
+    } else {
+        let infos = open.info.parts.iter().map(|part| part.document.clone());
+        infos.zip(documents).collect()
     }
 }
 
-/// Notes and numbers of each stay as they were told: a text that came back from the window does not know them any more.
+/// Joins documents. Their notes and counts come from their facts: a document restored by the app does not hold them
+/// any more.
 fn joined(all: Vec<(DocumentInfo, Document)>) -> Outcome<OpenDocument> {
     let (infos, documents): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     let document = Document::join(documents);
@@ -50,7 +51,8 @@ fn joined(all: Vec<(DocumentInfo, Document)>) -> Outcome<OpenDocument> {
         return Err(format!(
             "together the documents have {} bytes of text, more than the {MAX_PAYLOAD_BYTES} that can be shown: remove one first",
             document.text.len()
-        ));
+        )
+        .into());
     }
     if let [info] = infos.as_slice() {
         return Ok(OpenDocument {

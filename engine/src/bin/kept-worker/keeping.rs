@@ -1,16 +1,16 @@
-//! Whether documents are kept for later questions, how and where.
+//! The vault settings: whether documents are stored for later questions, in which format and where.
 
 use kept_engine::kernels::PackedRows;
 use kept_engine::protocol::Reply;
 use kept_engine::vault::{VaultError, VaultFolder, Vaults};
 
-/// See the head of this file.
+/// Vault settings of the worker.
 #[derive(Debug, Clone)]
 pub struct Keeping {
-    /// Nothing is off.
+    /// `None`: off.
     kind: Option<PackedRows>,
     budget: Option<u64>,
-    /// The place, where there is one.
+    /// `None` where no vault folder is available.
     folder: Option<VaultFolder>,
 }
 
@@ -33,7 +33,7 @@ impl Keeping {
         }
     }
 
-    /// As a person chose: `q8_0`, `f16` or `off`.
+    /// Parses the user's choice: `q8_0`, `f16` or `off`.
     pub fn named(kind: &str, budget: Option<u64>) -> Result<Self, String> {
         match (kind, PackedRows::named(kind)) {
             ("off", _) => Ok(Self::new(None, budget)),
@@ -44,7 +44,7 @@ impl Keeping {
         }
     }
 
-    /// The same with the default budget of this moment: what is free on the disk changes.
+    /// Settings with an up-to-date default budget: the free disk space changes.
     pub fn now(&self) -> Self {
         match self.budget {
             Some(_) => self.clone(),
@@ -52,30 +52,30 @@ impl Keeping {
         }
     }
 
-    /// What a question may use and add to.
+    /// The vaults that a question may read and extend.
     pub fn vaults(&self) -> Option<Vaults<'_>> {
         let folder = self.folder.as_ref()?;
         self.kind.map(|kind| Vaults { folder, kind })
     }
 
-    /// Removes what is kept, but what is in use.
+    /// Removes all vaults that are not in use.
     pub fn clear(&self) -> Result<(), String> {
         let folder = self.folder()?;
         folder.clear().map_err(|error| error.to_string())?;
         Ok(())
     }
 
-    /// Removes what is more than a person allowed, the least recently used first, but nothing that is in use. What cannot be removed now
-    /// goes when the next document is kept.
+    /// Evicts vaults down to the user's limit, the least recently used first, except those in use. A vault that
+    /// cannot be removed now is evicted when the next document is stored.
     pub fn trim(&self) {
         if let (Some(folder), Some(_)) = (&self.folder, self.budget)
             && let Err(error) = folder.trim()
         {
-            tracing::warn!(%error, "what is kept is more than is allowed");
+            tracing::warn!(%error, "vaults exceed the disk limit and could not be evicted");
         }
     }
 
-    /// What is kept, as the window is told.
+    /// The list of vaults as a reply to the app.
     pub fn told(&self, ticket: u64) -> Result<Reply, String> {
         let folder = self.folder()?;
         let documents = folder.list().map_err(|error| error.to_string())?;

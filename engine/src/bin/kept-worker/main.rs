@@ -1,8 +1,9 @@
-//! `kept-worker`: the engine in a process of its own, for a window that must outlive it. Requests come on standard input,
-//! replies go to standard output, both as frames (`kept_engine::protocol`); the end of the input stops what runs and ends the process.
+//! `kept-worker`: the engine in a separate process, so that the app survives its failures. Requests come on standard
+//! input, replies go to standard output, both as frames (`kept_engine::protocol`). The end of standard input stops
+//! all work and ends the process.
 //!
-//! This thread reads. The desk (`dispatcher.rs`) decides, on a second thread; questions and comparisons run on a third (`asking.rs`, `comparing.rs`); every file that
-//! is opened has a thread of its own. Not here: anything the engine does.
+//! The main thread reads requests. A second thread runs the dispatcher (`dispatcher.rs`), a third one questions and
+//! comparisons (`asking.rs`, `comparing.rs`); every file is opened on a thread of its own.
 
 mod asking;
 mod comparing;
@@ -29,19 +30,19 @@ use crate::device::Task;
 use crate::dispatcher::{Dispatcher, Input};
 use crate::output::Output;
 
-/// Memory that the system refuses ends this process with a sentence, and the window starts another one.
+/// A refused allocation ends this process with a sentence on standard error; the app starts another process.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Exit code where the command line is not understood, or the input is no stream of frames.
+/// Exit code for an invalid command line, or for input that is not a stream of frames.
 const MALFORMED: u8 = 2;
-/// How long a process that nobody needs any more waits for what runs to stop.
+/// How long the process waits for running work to stop after the end of standard input.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Exit code after a bug that nothing can go on after.
+/// Exit code after an unrecoverable bug.
 const BROKEN: i32 = 70;
 
-/// Exit code after a GPU failed: this process can use it no more. The window knows it.
+/// Exit code after a GPU failure, known to the app: this process cannot use the GPU any more.
 const GPU_LOST: i32 = 71;
 
 fn main() -> ExitCode {
@@ -55,7 +56,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Answers a window until it ends the input.
+/// Serves the app until standard input ends.
 fn serve() -> ExitCode {
     let output = match Output::take_stdout() {
         Ok(output) => output,
@@ -77,7 +78,7 @@ fn serve() -> ExitCode {
         if std::panic::catch_unwind(work).is_err() {
             std::process::exit(BROKEN);
         }
-        // Nobody waits for it any more where that took too long.
+        // The receiver is gone if the wait for the dispatcher timed out.
         let _ = ended.send(());
     });
     if let Err(error) = started {
@@ -85,7 +86,7 @@ fn serve() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let read = read_requests(&mut BufReader::new(std::io::stdin()), &inbox);
-    // What runs is stopped, and leaves nothing half-written. What does not hear is not waited for.
+    // Running work is stopped, so that no file is left half-written. Work that does not stop in time is abandoned.
     if inbox.send(Input::NothingMore).is_ok() && end.recv_timeout(PATIENCE).is_err() {
         tracing::warn!("what ran did not stop within {PATIENCE:?}");
     }
@@ -98,15 +99,16 @@ fn serve() -> ExitCode {
     }
 }
 
-/// Reads until the input ends. A message that is understood as JSON but not as a request is told to the desk; anything else
-/// that is wrong ends the stream.
+/// Reads requests until the input ends. JSON that is not a valid request is reported to the dispatcher; any other
+/// error ends the stream.
 fn read_requests(from: &mut impl Read, inbox: &Sender<Input>) -> Result<(), ProtocolError> {
     while let Some(frame) = read_frame(from)? {
         let input = match frame.message::<Request>() {
             Ok(request) => {
-                let bytes = match request.has_bytes() {
-                    true => next_bytes(from)?,
-                    false => Vec::new(),
+                let bytes = if request.has_bytes() {
+                    next_bytes(from)?
+                } else {
+                    Vec::new()
                 };
                 Input::Request(request, bytes)
             }
@@ -116,7 +118,7 @@ fn read_requests(from: &mut impl Read, inbox: &Sender<Input>) -> Result<(), Prot
             Err(error) => return Err(error),
         };
         if inbox.send(input).is_err() {
-            break; // The desk is gone and ends the process.
+            break; // The dispatcher has ended and ends the process.
         }
     }
     Ok(())
@@ -132,7 +134,7 @@ fn next_bytes(from: &mut impl Read) -> Result<Vec<u8>, ProtocolError> {
     }
 }
 
-/// A panic says where, not what: its message may hold a piece of the document.
+/// A panic reports its location only: its message may contain text of the document.
 fn report_bugs_without_words() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic
@@ -142,16 +144,17 @@ fn report_bugs_without_words() {
     }));
 }
 
-/// `KEPT_LOG=kept_engine=debug` shows spans and events on standard error; without it only warnings. Only our own are ever
-/// shown: a library that reads the document may log its words.
+/// `KEPT_LOG=kept_engine=debug` prints spans and events on standard error; the default is warnings only. Only targets
+/// of Kept are printed: a library that reads the document may log its text.
 fn start_log() {
     let asked = std::env::var("KEPT_LOG").unwrap_or_default();
-    let filter = match asked.is_empty() {
-        true => EnvFilter::new("warn"),
-        false => EnvFilter::try_new(&asked).unwrap_or_else(|_| {
+    let filter = if asked.is_empty() {
+        EnvFilter::new("warn")
+    } else {
+        EnvFilter::try_new(&asked).unwrap_or_else(|_| {
             eprintln!("kept-worker: KEPT_LOG={asked} is not understood; write for example KEPT_LOG=kept_engine=debug");
             EnvFilter::new("warn")
-        }),
+        })
     };
     let lines = tracing_subscriber::fmt::layer()
         .with_span_events(tracing_subscriber::fmt::format::FmtSpan::CLOSE)

@@ -1,4 +1,5 @@
-//! Opening models and documents, and counting a document's tokens: each on a thread of its own, so that nothing waits.
+//! Opens models and documents and counts document tokens, each on a thread of its own, so that the dispatcher never
+//! blocks.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -7,31 +8,32 @@ use std::time::Duration;
 
 use kept_engine::documents::Document;
 use kept_engine::models::{OpenOptions, RopeChoice};
+use kept_engine::protocol::Fault;
 use kept_engine::protocol::{
     DocumentInfo, Failure, Inspection, MAX_PAYLOAD_BYTES, ModelFacts, Reply,
 };
-use kept_engine::{DocumentLength, Engine, model_path};
+use kept_engine::{DocumentLength, Engine, EngineError, model_path};
 
 use crate::device;
 use crate::dispatcher::Input;
 use crate::facts;
 use crate::output::Output;
 
-/// A model as a window names it: a path or `mini`, and how its context is stretched.
+/// Identifies a model: a path or `mini`, and the RoPE scaling that extends its context length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelName {
     pub model: String,
     pub stretch: Option<String>,
 }
 
-/// A model that is ready to be asked.
+/// An open model.
 pub struct OpenModel {
     pub engine: Engine,
     pub facts: ModelFacts,
 }
 
 impl OpenModel {
-    /// What it was opened by.
+    /// The name by which the model was opened.
     pub fn name(&self) -> ModelName {
         ModelName {
             model: self.facts.choice.clone(),
@@ -40,24 +42,24 @@ impl OpenModel {
     }
 }
 
-/// A document that is ready to be asked about.
+/// An open document.
 pub struct OpenDocument {
     pub info: DocumentInfo,
     pub document: Document,
 }
 
-/// What came of something that was opened or counted; the error is a sentence.
-pub type Outcome<T> = Result<T, String>;
+/// Result of opening or counting.
+pub type Outcome<T> = Result<T, Fault>;
 
 /// A model that was opened, or why it was not.
 pub struct Opened {
     pub outcome: Outcome<Arc<OpenModel>>,
-    /// The one before, where it need not make room.
+    /// The previous model, unless it was freed to make memory available.
     pub before: Option<Arc<OpenModel>>,
 }
 
-/// Opens the model that `name` means; the desk hears of it under `number`. The one `before` makes room for it, if it is given, once
-/// nobody works with it any more.
+/// Opens the model that `name` names and sends the result to `inbox` under `number`. The model `before`, if given, is
+/// freed first, as soon as it has no other users.
 pub fn model(
     number: u64,
     name: ModelName,
@@ -66,12 +68,13 @@ pub fn model(
 ) {
     on_a_thread("model", move || {
         let outcome = or_bug(|| open_model(&name, &mut before)).map(Arc::new);
-        // The desk outlives everything but the process.
+        // The dispatcher lives until the process exits.
         let _ = inbox.send(Input::ModelOpened(number, Opened { outcome, before }));
     });
 }
 
-/// Says what the model that `name` means can read. Nothing on the desk depends on it, so it is said right away.
+/// Replies with what the model that `name` names can read. No state depends on it, so the reply goes directly to
+/// `output`.
 pub fn inspect(ticket: u64, name: ModelName, output: Output) {
     on_a_thread("inspect", move || {
         output.say(&match or_bug(|| inspected(&name)) {
@@ -79,17 +82,18 @@ pub fn inspect(ticket: u64, name: ModelName, output: Output) {
                 ticket,
                 inspection: Box::new(inspection),
             },
-            Err(message) => Reply::Failed {
+            Err(fault) => Reply::Failed {
                 ticket: Some(ticket),
                 what: Failure::Inspect,
-                message,
+                message: fault.message,
+                code: fault.code,
                 stopped: false,
             },
         });
     });
 }
 
-/// Reads the document at `path`; the desk hears of it under `number`.
+/// Reads the document at `path` and sends the result to `inbox` under `number`.
 pub fn document(number: u64, path: PathBuf, inbox: Sender<Input>) {
     on_a_thread("document", move || {
         let opened = or_bug(|| open_document(&path)).map(Arc::new);
@@ -97,12 +101,11 @@ pub fn document(number: u64, path: PathBuf, inbox: Sender<Input>) {
     });
 }
 
-/// Counts the tokens of `document` for `model`; the desk hears of it under `number`.
+/// Counts the tokens of document `text` for `model` and sends the result to `inbox` under `number`.
 pub fn count(number: u64, model: Arc<OpenModel>, text: Arc<OpenDocument>, inbox: Sender<Input>) {
     on_a_thread("count", move || {
         let counted = or_bug(|| {
-            DocumentLength::new(model.engine.model(), &text.document.text)
-                .map_err(|error| error.to_string())
+            DocumentLength::new(model.engine.model(), &text.document.text).map_err(Fault::from)
         });
         let _ = inbox.send(Input::Counted(number, counted));
     });
@@ -117,21 +120,25 @@ fn on_a_thread(name: &str, work: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// A bug in what is opened is an answer too, not the end of the process.
+/// Turns a panic while opening into an error, so that it does not end the process.
 fn or_bug<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
-        Err("the engine met an internal error while opening it; choose another file and report this one".to_owned())
+        Err("the engine met an internal error while opening it; choose another file and report this one".into())
     })
 }
 
-/// The engine on the file that `name` means, and that file. Nothing of its weights is read.
+/// The engine for the model that `name` names, and its file. Reads no weights.
 fn engine_of(name: &ModelName) -> Outcome<(Engine, PathBuf)> {
     let stretch = name.stretch.as_deref().map(str::parse::<RopeChoice>);
     let options = OpenOptions {
-        rope: stretch.transpose()?,
+        rope: stretch.transpose().map_err(Fault::from)?,
     };
     let path = model_path(&name.model).map_err(|error| error.to_string())?;
-    let engine = Engine::open_with(&path, &options).map_err(|error| error.to_string())?;
+    // The app names the file.
+    let engine = Engine::open_with(&path, &options).map_err(|error| match error {
+        EngineError::Open { error, .. } => Fault::from(error.to_string()),
+        error => error.into(),
+    })?;
     Ok((engine, path))
 }
 
@@ -142,13 +149,14 @@ fn inspected(name: &ModelName) -> Outcome<Inspection> {
 
 fn open_model(name: &ModelName, before: &mut Option<Arc<OpenModel>>) -> Outcome<OpenModel> {
     let (engine, path) = engine_of(name)?;
-    // Both are made on first use: what is wrong with them should be known now, and nobody should wait for them later.
+    // Tokenizer and chat template are built on first use: building them now reports their errors early and keeps
+    // questions fast.
     let model = engine.model();
-    let of_file = |error| format!("{}: {error}", path.display());
-    model.tokenizer().map_err(of_file)?;
-    model.chat_template().map_err(of_file)?;
+    model.tokenizer().map_err(|error| error.to_string())?;
+    model.chat_template().map_err(|error| error.to_string())?;
     let (engine, why_processor) = {
-        // One after the other, so that none is placed beside another that is on its way out.
+        // One placement at a time: a model must not be placed while another one still occupies the memory that it is
+        // about to free.
         static PLACING: Mutex<()> = Mutex::new(());
         let _alone = PLACING.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(before) = before.take() {
@@ -162,7 +170,7 @@ fn open_model(name: &ModelName, before: &mut Option<Arc<OpenModel>>) -> Outcome<
     })
 }
 
-/// Waits until nobody else has the model, and gives back what it holds.
+/// Waits until all other references to the model are dropped, then drops it.
 fn let_go(mut model: Arc<OpenModel>) {
     while let Err(held) = Arc::try_unwrap(model) {
         model = held;
@@ -171,13 +179,18 @@ fn let_go(mut model: Arc<OpenModel>) {
 }
 
 fn open_document(path: &Path) -> Outcome<OpenDocument> {
-    let document = Document::open(path).map_err(|error| error.to_string())?;
+    let name = path
+        .file_name()
+        .unwrap_or(path.as_os_str())
+        .to_string_lossy();
+    let document = Document::open_named(path, &name).map_err(|error| error.to_string())?;
     if document.text.len() > MAX_PAYLOAD_BYTES {
         return Err(format!(
             "{} has {} bytes of text, more than the {MAX_PAYLOAD_BYTES} that can be shown: split it into smaller files",
-            path.display(),
+            name,
             document.text.len()
-        ));
+        )
+        .into());
     }
     Ok(OpenDocument {
         info: facts::document(&document),

@@ -1,4 +1,4 @@
-//! Standard output, which belongs to the replies alone.
+//! Standard output, reserved for replies.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use kept_engine::protocol::{Frame, Kind, ProtocolError, Reply, write_frame};
 
-/// Where replies go. Clones write to the same pipe; a message and its bytes are never torn apart.
+/// Writer of replies. Clones write to the same pipe; a message and its bytes are written without interruption.
 #[derive(Clone)]
 pub struct Output(Arc<Mutex<BufWriter<File>>>);
 
 impl Output {
-    /// Takes standard output. Whatever else prints there from now on, some library of the many, lands on standard error.
-    /// Call it before anything else can print.
+    /// Takes standard output. Later prints by any library go to standard error. Must be called before the first
+    /// print.
     #[cfg(unix)]
     pub fn take_stdout() -> io::Result<Self> {
         use std::os::fd::AsFd;
@@ -29,25 +29,25 @@ impl Output {
         Ok(Self::new(File::from(pipe)))
     }
 
-    /// Replies go to `pipe`.
+    /// Writes replies to `pipe`.
     pub fn new(pipe: File) -> Self {
         Self(Arc::new(Mutex::new(BufWriter::new(pipe))))
     }
 
-    /// Says something that has no bytes.
+    /// Writes a reply without bytes.
     pub fn say(&self, reply: &Reply) {
         debug_assert!(!reply.has_bytes(), "{reply:?} has bytes");
         self.write(reply, None);
     }
 
-    /// Says something with its bytes.
+    /// Writes a reply followed by its bytes.
     pub fn say_with(&self, reply: &Reply, bytes: &[u8]) {
         debug_assert!(reply.has_bytes(), "{reply:?} has no bytes");
         self.write(reply, Some(bytes));
     }
 
     fn write(&self, reply: &Reply, bytes: Option<&[u8]>) {
-        // Whoever panicked while writing left at worst a piece of a frame; the window sees that and starts anew.
+        // A panic during a write leaves at most an incomplete frame; the app detects it and starts a new process.
         let mut pipe = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let written = Frame::json(reply).and_then(|frame| {
             write_frame(&mut *pipe, frame.kind, &frame.payload)?;
@@ -59,9 +59,9 @@ impl Output {
         });
         match written {
             Ok(()) => {}
-            // The window is gone; its end of our input closes too, and ends what runs.
+            // The app is gone; its end of standard input closes too, which stops running work.
             Err(ProtocolError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                tracing::debug!("nobody hears the replies any more");
+                tracing::debug!("no reader for the replies");
             }
             Err(error) => {
                 eprintln!("kept-worker: a reply could not be written: {error}");

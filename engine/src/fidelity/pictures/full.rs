@@ -1,19 +1,19 @@
-//! The full cache itself: sparsity and redundancy of its heads, and how its signal changes along the text.
+//! Pictures of the full cache: sparsity and redundancy of its heads, and the change of its signal along the text.
 
 use super::svg::{ACCENT, Anchor, HAIR, HEAD, INK, MARGIN, OTHER, QUIET, Svg};
 use crate::fidelity::heads::{HeadFigures, SCORE_SHARE, SIMILAR};
 use crate::fidelity::wavelet::WaveletFigures;
 
-/// Sizes of a plot and the room of its axis.
+/// Size of a plot, and the width of its axis.
 const WIDE: f64 = 760.0;
 const HIGH: f64 = 260.0;
 const AXIS: f64 = 64.0;
 
-/// `heads.svg`: two bars for every kv head, layer after layer.
+/// `heads.svg`: two bars for every KV head, layer by layer.
 pub(super) fn heads(layers: &[Vec<HeadFigures>]) -> String {
     let heads: usize = layers.iter().map(Vec::len).sum();
     let slots = (heads + layers.len()).max(1) as f64;
-    // Ten heads need no wide page, a thousand need a wider one.
+    // Ten heads need no wide page; a thousand need a wider one.
     let step = (WIDE / slots).clamp(3.0, 46.0);
     let wide = step * slots;
     let width = (2.0 * MARGIN + AXIS + wide).max(640.0);
@@ -82,7 +82,7 @@ fn percent_axis(svg: &mut Svg, left: f64, top: f64, wide: f64) {
     }
 }
 
-/// `wavelet.svg`: a curve for each level over the positions, on a logarithmic scale.
+/// `wavelet.svg`: one curve per level over the positions, on a logarithmic scale.
 pub(super) fn wavelet(figures: &WaveletFigures) -> String {
     const COLOURS: [&str; 5] = ["#c8623f", "#d89a3a", "#5f9e6e", "#2f6fb3", "#5b4a9b"];
     let width = 2.0 * MARGIN + AXIS + WIDE + 150.0;
@@ -121,7 +121,7 @@ pub(super) fn wavelet(figures: &WaveletFigures) -> String {
     }
     let points = figures.levels.first().map_or(0, Vec::len).max(1);
     let x_of = |point: f64| left + WIDE * point / points as f64;
-    // The words beside the curves' ends, pushed apart where they would touch.
+    // Labels at the ends of the curves, moved apart where they would overlap.
     let mut labels: Vec<(f64, usize)> = Vec::new();
     for (level, magnitudes) in figures.levels.iter().enumerate() {
         let curve: Vec<(f64, f64)> = magnitudes

@@ -4,12 +4,10 @@
 //! | --- | --- | --- |
 //! | `overview.svg` | every run: divergence, agreement, recall, memory, speed, answer | |
 //! | `recall.svg` | attention recall by layer | |
-//! | `positions.svg` | where in the prompt the kept rows lie, with the entropy | HBW-KV, figure 3 |
-//! | `similarity.svg` | how alike the layers' choices are | ChunkKV, figure 2 and table 3 |
-//! | `heads.svg` | sparsity and redundancy of every kv head of the full cache | EMS, figure 3b |
-//! | `wavelet.svg` | how much the full cache's signal changes, by position and scale | TreeKV, figure 2 |
-//!
-//! Not here: measuring.
+//! | `positions.svg` | distribution of the kept rows over the prompt, with its entropy | HBW-KV, figure 3 |
+//! | `similarity.svg` | similarity of the layers' selections | ChunkKV, figure 2 and table 3 |
+//! | `heads.svg` | sparsity and redundancy of every KV head of the full cache | EMS, figure 3b |
+//! | `wavelet.svg` | change of the full cache's signal, by position and scale | TreeKV, figure 2 |
 
 mod full;
 mod overview;
@@ -18,22 +16,22 @@ pub(crate) mod svg;
 
 use super::{MethodRun, Reference};
 
-/// One run with the words that name it.
+/// One run with its labels.
 pub struct Drawn<'a> {
     /// The method's label.
     pub method: &'a str,
-    /// The budget, as it was asked for.
+    /// The budget, as the user entered it.
     pub budget: String,
-    /// What came out.
+    /// The result.
     pub run: &'a MethodRun,
 }
 
-/// The room that the longest of the methods' names takes.
+/// Width of the longest method label.
 fn longest(runs: &[Drawn<'_>]) -> f64 {
     svg::width_for(runs.iter().map(|drawn| drawn.method))
 }
 
-/// All pictures that there is something to draw for, as file name and SVG.
+/// All pictures for which there are data, as file name and SVG.
 pub fn pictures(reference: &Reference, runs: &[Drawn<'_>]) -> Vec<(&'static str, String)> {
     let mut files = Vec::new();
     if !runs.is_empty() {

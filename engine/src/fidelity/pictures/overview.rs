@@ -1,4 +1,4 @@
-//! `overview.svg`: a table of all runs with a bar in every cell, and the answers beside.
+//! `overview.svg`: a table of all runs with a bar in every cell, followed by the answers.
 
 use super::svg::{ACCENT, Anchor, HAIR, HEAD, INK, MARGIN, OTHER, QUIET, Svg, TRACK, shortened};
 use super::{Drawn, longest};
@@ -6,17 +6,17 @@ use crate::fidelity::{MethodRun, Reference};
 
 /// Height of a row.
 const ROW: f64 = 24.0;
-/// Width of a bar, and of a column with its number.
+/// Width of a bar, and of a column that holds a bar and its number.
 const BAR: f64 = 64.0;
 const COLUMN: f64 = 132.0;
-/// Least width of the columns that name a run.
+/// Minimum widths of the method and budget columns.
 const METHOD: f64 = 150.0;
 const BUDGET: f64 = 70.0;
-/// Characters of an answer that are shown, and their room.
+/// Characters of an answer that are shown, and their width.
 const ANSWER: usize = 46;
 const ANSWER_WIDTH: f64 = 310.0;
 
-/// A number in a cell and how much of its bar is filled.
+/// A number in a cell and the filled share of its bar.
 struct Cell {
     text: String,
     filled: Option<f64>,
@@ -40,7 +40,7 @@ fn divergence(kl: Option<f64>) -> Cell {
     }
 }
 
-/// Every run of the table.
+/// Draws the table.
 pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
     let most = |value: fn(&MethodRun) -> f64| {
         let all = runs.iter().map(|drawn| value(drawn.run));
@@ -146,9 +146,10 @@ pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
             }
             svg.text(x + BAR + 8.0, y + 16.0, INK, Anchor::Start, &cell.text);
         }
-        match run.same_answer {
-            true => answer(&mut svg, y, "the same", QUIET),
-            false => answer(&mut svg, y, &run.answer, INK),
+        if run.same_answer {
+            answer(&mut svg, y, "the same", QUIET)
+        } else {
+            answer(&mut svg, y, &run.answer, INK)
         }
         y += ROW;
     }

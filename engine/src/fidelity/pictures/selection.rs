@@ -1,17 +1,17 @@
-//! What the selections look like: recall by layer, where the kept rows lie, how alike the layers choose.
+//! Pictures of the selections: recall by layer, distribution of kept rows, similarity of layers.
 
 use super::svg::{ACCENT, Anchor, HAIR, HEAD, INK, MARGIN, QUIET, Svg, TRACK, cividis, ink_on};
 use super::{Drawn, longest};
 use crate::fidelity::Reference;
 
-/// Least width of the words that name a run, and what of it the budget takes.
+/// Minimum width of the labels of a run, and the part of it for the budget.
 const NAMES: f64 = 190.0;
 const BUDGET: f64 = 70.0;
 const ROW: f64 = 26.0;
-/// Room for a scale under a heat map.
+/// Height of a colour scale under a heat map.
 const SCALE: f64 = 44.0;
 
-/// Width of the words that name these runs.
+/// Width of the labels of these runs.
 fn names(runs: &[Drawn<'_>]) -> f64 {
     (longest(runs) + BUDGET).max(NAMES)
 }
@@ -21,7 +21,7 @@ fn name(svg: &mut Svg, y: f64, names: f64, drawn: &Drawn<'_>) {
     svg.text(MARGIN + names - 14.0, y, QUIET, Anchor::End, &drawn.budget);
 }
 
-/// A scale of 0 to 100 %.
+/// Draws a colour scale from 0 to 100 %.
 fn scale(svg: &mut Svg, x: f64, y: f64) {
     const STEPS: usize = 40;
     for step in 0..STEPS {
@@ -34,7 +34,7 @@ fn scale(svg: &mut Svg, x: f64, y: f64) {
     }
 }
 
-/// `recall.svg`: a heat map, runs down, layers across.
+/// `recall.svg`: a heat map, runs as rows, layers as columns.
 pub(super) fn recall(runs: &[Drawn<'_>]) -> String {
     let per_layer = |drawn: &Drawn<'_>| drawn.run.fidelity.attention_recall_per_layer.clone();
     let layers = runs.iter().map(|d| per_layer(d).len()).max().unwrap_or(0);
@@ -149,11 +149,11 @@ pub(super) fn positions(reference: &Reference, runs: &[Drawn<'_>]) -> String {
     svg.finish()
 }
 
-/// `similarity.svg`: for each run a heat map of layers against layers.
+/// `similarity.svg`: for each run a heat map of layers by layers.
 pub(super) fn similarity(runs: &[Drawn<'_>]) -> String {
     const SIDE: f64 = 132.0;
     const GAP: f64 = 34.0;
-    // The budget stands at the end of the square.
+    // The budget is printed at the right edge of the square.
     let wide = (longest(runs) + BUDGET / 2.0).max(SIDE);
     let across = runs.len().clamp(1, 5);
     let down = runs.len().div_ceil(across);

@@ -1,23 +1,23 @@
-//! SVG by hand: a page with a title, and the few marks that the pictures are made of. One file, no script, no font but the
-//! reader's own. Not here: any figure.
+//! A minimal SVG writer: a page with a title, and the shapes that the pictures use. One file, no script, no fonts but
+//! those of the viewer.
 
 use std::fmt::Write;
 
-/// Ink, quieter ink, hairlines; one accent and its counterpart.
+/// Text, secondary text, hairlines; an accent colour and its counterpart.
 pub(crate) const INK: &str = "#1d2733";
 pub(crate) const QUIET: &str = "#66717f";
 pub(crate) const HAIR: &str = "#e3e7ec";
 pub(crate) const ACCENT: &str = "#2f6fb3";
 pub(crate) const OTHER: &str = "#c8623f";
-/// What the track of a bar is drawn in.
+/// Background of a bar.
 pub(crate) const TRACK: &str = "#f0f2f5";
 
-/// Space around everything.
+/// Margin around the page.
 pub(crate) const MARGIN: f64 = 28.0;
 /// Height of title and subtitle.
 pub(crate) const HEAD: f64 = 62.0;
 
-/// Where a text stands to its x.
+/// Alignment of a text relative to its x.
 #[derive(Clone, Copy)]
 pub(crate) enum Anchor {
     Start,
@@ -25,7 +25,7 @@ pub(crate) enum Anchor {
     End,
 }
 
-/// A picture being drawn. Coordinates are pixels from the top left corner.
+/// A picture under construction. Coordinates are pixels from the top left corner.
 pub(crate) struct Svg {
     width: f64,
     height: f64,
@@ -33,7 +33,7 @@ pub(crate) struct Svg {
 }
 
 impl Svg {
-    /// A white page with a title and what it shows.
+    /// A white page with title and subtitle.
     pub(crate) fn new(width: f64, height: f64, title: &str, subtitle: &str) -> Self {
         let mut svg = Self {
             width,
@@ -53,7 +53,7 @@ impl Svg {
         svg
     }
 
-    /// A filled rectangle with barely rounded corners.
+    /// A filled rectangle with slightly rounded corners.
     pub(crate) fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, fill: &str) {
         if width > 0.0 && height > 0.0 {
             let _ = write!(
@@ -63,7 +63,7 @@ impl Svg {
         }
     }
 
-    /// A cell of a heat map: no gap, no rounding.
+    /// A cell of a heat map: no gap, no rounding; `says` is its tooltip.
     pub(crate) fn cell(&mut self, x: f64, y: f64, width: f64, height: f64, fill: &str, says: &str) {
         let _ = write!(
             self.body,
@@ -104,7 +104,7 @@ impl Svg {
         self.styled(x, y, 10.5, "400", fill, anchor, text);
     }
 
-    /// A heading of a part.
+    /// A bold heading.
     pub(crate) fn heading(&mut self, x: f64, y: f64, anchor: Anchor, text: &str) {
         self.styled(x, y, 12.0, "600", INK, anchor, text);
     }
@@ -132,7 +132,7 @@ impl Svg {
         );
     }
 
-    /// The file.
+    /// The complete SVG file.
     pub(crate) fn finish(self) -> String {
         let Self {
             width,
@@ -147,13 +147,13 @@ impl Svg {
     }
 }
 
-/// About how wide the longest of some headings is, and a space behind it.
+/// Approximate width of the longest of `texts`, with a gap after it.
 pub(crate) fn width_for<'a>(texts: impl Iterator<Item = &'a str>) -> f64 {
     let longest = texts.map(|text| text.chars().count()).max().unwrap_or(0);
     7.0 * longest as f64 + 12.0
 }
 
-/// Text that cannot end its element. Control characters have no place in XML at all.
+/// Escapes text for an element's content. Control characters are not allowed in XML.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -169,7 +169,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// The colour of a share between 0 and 1 in cividis, which those who see colours differently can read too.
+/// The cividis colour of a share between 0 and 1; readable with colour vision deficiencies.
 pub(crate) fn cividis(share: f64) -> String {
     const STOPS: [(f64, f64, f64); 9] = [
         (0.0, 34.0, 78.0),
@@ -194,18 +194,19 @@ pub(crate) fn cividis(share: f64) -> String {
     )
 }
 
-/// Ink that can be read on [`cividis`].
+/// Text colour with contrast to [`cividis`].
 pub(crate) fn ink_on(share: f64) -> &'static str {
     if share > 0.5 { INK } else { "#ffffff" }
 }
 
-/// The first `most` characters, with a mark where there were more.
+/// The first `most` characters, with an ellipsis if the text is longer.
 pub(crate) fn shortened(text: &str, most: usize) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     let text = words.join(" ");
-    match text.chars().count() > most {
-        true => text.chars().take(most - 1).chain(['…']).collect(),
-        false => text,
+    if text.chars().count() > most {
+        text.chars().take(most - 1).chain(['…']).collect()
+    } else {
+        text
     }
 }
 

@@ -1,5 +1,5 @@
-//! What methods ask about a layer's rows, answered by the GPU that has them; and tokens that share rows, which are merged there: what comes to
-//! the host are numbers of each token, and the rows of classes.
+//! Methods' computations on a layer's rows, run on the GPU. Rows of merging methods are merged on the device;
+//! only per-token numbers and the rows of classes are downloaded.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -12,14 +12,14 @@ use super::GpuReading;
 use super::kept::RowDestination;
 use crate::sizes::Sizes;
 
-/// Memory for answers.
+/// Scratch buffers of the computations.
 pub(super) struct Scratch {
     comparing: Comparing,
     asking: Asking,
 }
 
 impl Scratch {
-    /// For prompts of `tokens` tokens, if any method asks.
+    /// Allocates scratch for prompts of `tokens` tokens, if a method needs it.
     pub(super) fn new(
         device: &Device,
         sizes: &[Sizes],
@@ -44,14 +44,14 @@ impl Scratch {
     }
 }
 
-/// The rows of the layer that was just read, as a method asks about them.
+/// The current layer's rows on the GPU, as [`PromptRows`] for methods.
 pub(in crate::prefill) struct GpuRows<'r> {
     device: &'r Device,
     keys: &'r LayerRows,
     values: &'r LayerRows,
     scratch: &'r Mutex<Scratch>,
     unrotated: Option<Angles<'r>>,
-    /// What went wrong first.
+    /// The first error.
     failed: Mutex<Option<DeviceError>>,
 }
 
@@ -62,14 +62,15 @@ impl std::fmt::Debug for GpuRows<'_> {
 }
 
 impl GpuRows<'_> {
-    /// What the GPU refused while a method asked: its choice is then worth nothing.
+    /// Returns the first GPU error of the method's computations; the method's selection is invalid after an
+    /// error.
     pub(in crate::prefill) fn check(self) -> Result<(), DeviceError> {
         let failed = self.failed.into_inner();
         let failed = failed.unwrap_or_else(PoisonError::into_inner);
         failed.map_or(Ok(()), Err)
     }
 
-    /// Asks the GPU, unless it refused before.
+    /// Runs a computation, unless an earlier one failed.
     fn ask(&self, of: impl FnOnce(&mut Scratch) -> Result<(), DeviceError>) {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         if failed.is_none() {
@@ -78,7 +79,7 @@ impl GpuRows<'_> {
         }
     }
 
-    /// Methods that compare keys as they were before RoPE ask how alike they are, and nothing else.
+    /// Only [`PromptRows::nearest_by_cosine`] supports keys before RoPE.
     fn as_they_are(&self) {
         assert!(
             self.unrotated.is_none(),
@@ -138,10 +139,10 @@ impl PromptRows for GpuRows<'_> {
 }
 
 impl GpuReading<'_> {
-    /// The rows of the layer that was just read: keys as they were before RoPE, where that is `layer`'s and `raw`.
+    /// The current layer's rows. With `raw`, keys are used as before RoPE, if `layer` has RoPE.
     ///
     /// # Panics
-    /// Where no method asks about them.
+    /// If no method computes on rows.
     pub(in crate::prefill) fn rows(&self, layer: usize, raw: bool) -> GpuRows<'_> {
         GpuRows {
             device: self.device(),
@@ -153,11 +154,11 @@ impl GpuReading<'_> {
         }
     }
 
-    /// The rows of classes, on the host, each at its centre's number; of all entries how long their keys are, by head. Keys are merged as they
-    /// were before RoPE, where that is `layer`'s and `raw`.
+    /// Merges the classes' rows and downloads each to its centre's row. Returns the key lengths of all
+    /// entries, by head. With `raw`, keys are merged as before RoPE, if `layer` has RoPE.
     ///
     /// # Panics
-    /// Where kept rows stay on the GPU, or no method merges.
+    /// If kept rows stay on the GPU, or no method merges.
     pub(in crate::prefill) fn bring_merged(
         &mut self,
         heads: &[MergedHead],

@@ -1,5 +1,5 @@
-//! Where the rows of a layer go that are kept: to the host, which does more with them than copying; or straight to their places in the cache
-//! that the GPU will answer from, and the host has the books alone.
+//! Destination of a layer's kept rows: the host, if it does more than copy them, or directly the slots of the
+//! GPU cache for decoding. In the second case the host holds only the slot tables.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -11,45 +11,46 @@ use kept_kernels::{HeadShape, RowStore};
 use kept_policies::{MergedHead, Pos, ValueMerge};
 
 use super::GpuReading;
-use crate::compact::together;
+use crate::compact::group_merges;
 use crate::sizes::Sizes;
 
-/// Kept rows that come to the host at a time.
+/// Kept rows per download.
 const AT_ONCE: usize = 1024;
 
-/// Values that are added up at a time, of all that are left to others.
+/// Values of evicted tokens per launch of the weighted sums.
 const LEFT_AT_ONCE: usize = 1 << 16;
 
-/// Values of a sum that one warp adds up.
+/// Values per warp of a weighted sum.
 const LEFT_TOGETHER: usize = 256;
 
-/// Kept rows that are copied at a time on the GPU: what is sent of each is where it goes.
+/// Kept rows per copy launch on the GPU; only their target slots are uploaded.
 const COPIED_AT_ONCE: usize = 1 << 15;
 
-/// Kept rows on their way.
+/// Destination of kept rows.
 pub(super) enum RowDestination {
     ToHost(Box<ToHost>),
     ToCache(Box<ToCache>),
 }
 
-/// By way of a buffer that a piece at a time is gathered in.
+/// Gathers rows piece by piece in a buffer and downloads it.
 pub(super) struct ToHost {
     /// `[AT_ONCE, head_dim]`
     rows: KeptRows,
-    /// `[AT_ONCE]`: which these are.
+    /// `[AT_ONCE]`: row indices.
     at: Indices,
-    /// `[AT_ONCE]`: and whose.
+    /// `[AT_ONCE]`: KV heads of the rows.
     heads: Indices,
-    /// Tokens that share a row, or leave their values to others, where a method makes such.
+    /// Scratch for tokens that share a row or merge their values into kept ones, if the method does that.
     merging: Option<Merging>,
-    /// `[AT_ONCE, head_dim]`: what values come to that are left to others.
+    /// `[AT_ONCE, head_dim]`: weighted sums of the merged values.
     sums: Option<Buffer<f32>>,
     bringing: Readback<u8>,
 }
 
-/// Into the cache, whose layers are made as they are cut: only then is it known what each head keeps.
+/// Copies rows into the GPU cache. Its layers are allocated one by one, because each head's row count is
+/// known only after selection.
 pub(super) struct ToCache {
-    /// Nothing once whoever answers has it.
+    /// `None` after [`GpuReading::take_cache`].
     cache: Option<GpuCache>,
     keeping: Keeping,
 }
@@ -102,7 +103,7 @@ impl RowDestination {
         }
     }
 
-    /// The cache that rows go into, if they do.
+    /// The GPU cache, if rows are copied into it.
     fn cache(&mut self) -> Option<(&mut GpuCache, &mut Keeping)> {
         match self {
             Self::ToHost(_) => None,
@@ -112,7 +113,7 @@ impl RowDestination {
 }
 
 impl ToHost {
-    /// Of every head the rows `kept` of `all`, on the host, each at its own number.
+    /// Downloads the rows `kept` of every head of `all`, each to the same row index on the host.
     fn bring(
         &mut self,
         device: &Device,
@@ -143,8 +144,9 @@ impl ToHost {
         Ok(())
     }
 
-    /// Merges rows of every head, and brings those of its classes, each at its centre's number. Gives the lengths of the entries' keys, by head.
-    /// Keys are as they were before RoPE where `unrotated` is what turned them.
+    /// Merges the rows of every head and downloads the classes' rows, each to its centre's row index. Returns
+    /// the key lengths of the entries, by head. `unrotated` gives the angles of RoPE to undo before merging
+    /// keys.
     pub(super) fn bring_merged(
         &mut self,
         device: &Device,
@@ -156,7 +158,7 @@ impl ToHost {
         let (rows, bringing) = (&mut self.rows, &mut self.bringing);
         let mut lengths: Vec<Vec<f32>> = Vec::new();
         for (head, kept) in heads.iter().enumerate() {
-            // Numbers of each class's entries.
+            // Entry indices of each class.
             let mut members = vec![Vec::new(); kept.centres.len()];
             for (number, entry) in kept.entries.iter().enumerate() {
                 members[entry.class as usize].push(number);
@@ -188,7 +190,7 @@ impl ToHost {
 }
 
 impl ToHost {
-    /// What each group of `value_merges` comes to, `[groups, head_dim]`: the weighted sum of its values.
+    /// Weighted sum of each group's values in `value_merges`, `[groups, head_dim]`.
     fn bring_left(
         &mut self,
         device: &Device,
@@ -197,10 +199,10 @@ impl ToHost {
     ) -> Result<Vec<f32>, DeviceError> {
         let merging = self.merging.as_mut().expect("a method that spreads values");
         let sums = self.sums.as_mut().expect("a method that spreads values");
-        let groups: Vec<&[ValueMerge]> = together(value_merges).collect();
+        let groups: Vec<&[ValueMerge]> = group_merges(value_merges).collect();
         let mut left = vec![0.0; groups.len() * dim];
         let mut found = vec![0.0; AT_ONCE * dim];
-        // Long groups in pieces, for several warps.
+        // Long groups are split into pieces, one warp each.
         let groups = groups.into_iter().enumerate();
         let pieces = groups.flat_map(|(group, value_merges)| {
             let pieces = value_merges.chunks(LEFT_TOGETHER);
@@ -231,7 +233,7 @@ impl ToHost {
     }
 }
 
-/// What was gathered in `rows` becomes the rows `which` on the host.
+/// Downloads the gathered `rows` to the rows `which` on the host.
 fn take(
     rows: &KeptRows,
     bringing: &mut Readback<u8>,
@@ -253,10 +255,10 @@ fn take(
 }
 
 impl GpuReading<'_> {
-    /// Of every head the rows `kept`, on the host, each at its own number.
+    /// Downloads the rows `kept` of every head, each to the same row index on the host.
     ///
     /// # Panics
-    /// Where kept rows stay on the GPU.
+    /// If kept rows stay on the GPU.
     pub(in crate::prefill) fn bring_kept(
         &mut self,
         kept: &[Vec<Pos>],
@@ -270,10 +272,10 @@ impl GpuReading<'_> {
         way.bring(device, kept, [(&self.keys, keys), (&self.values, values)])
     }
 
-    /// What each group of `value_merges` comes to, `[groups, head_dim]`.
+    /// Weighted sum of each group's values in `value_merges`, `[groups, head_dim]`.
     ///
     /// # Panics
-    /// Where kept rows stay on the GPU, or no method spreads values.
+    /// If kept rows stay on the GPU, or the method does not merge values.
     pub(in crate::prefill) fn bring_left(
         &mut self,
         value_merges: &[ValueMerge],
@@ -285,11 +287,11 @@ impl GpuReading<'_> {
         way.bring_left(device, &self.values, (value_merges, dim))
     }
 
-    /// Copies rows of the layer into the next one of the cache, which has this `capacity` for them: slot i of head h takes the row
-    /// `slots[h][i]`, in the place that `store` gives it.
+    /// Copies rows of the layer into the cache's next layer, allocated with `capacity`: slot i of head h
+    /// takes row `slots[h][i]`, stored at the place that `store` has for it.
     ///
     /// # Panics
-    /// Where kept rows go to the host.
+    /// If kept rows are downloaded to the host.
     pub(in crate::prefill) fn keep(
         &mut self,
         capacity: &LayerCapacity,
@@ -300,7 +302,7 @@ impl GpuReading<'_> {
         cache.keep(layer, (&self.keys, &self.values), (store, slots), keeping)
     }
 
-    /// Room for the kept rows of all layers, where they stay: what a reading takes at its end.
+    /// Allocates the kept rows of all layers, if they stay on the device: the state at the end of a prefill.
     pub(super) fn add_layers(&mut self, gpu_plan: &[LayerCapacity]) -> Result<(), DeviceError> {
         if let Some((cache, _)) = self.kept.cache() {
             for capacity in gpu_plan {
@@ -310,7 +312,7 @@ impl GpuReading<'_> {
         Ok(())
     }
 
-    /// The kept rows of all layers, where they stayed.
+    /// Takes the GPU cache with the kept rows of all layers, if they stayed on the device.
     pub(in crate::prefill) fn take_cache(&mut self) -> Option<GpuCache> {
         match &mut self.kept {
             RowDestination::ToHost(_) => None,

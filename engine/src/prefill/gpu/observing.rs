@@ -1,4 +1,4 @@
-//! What the last rows of a layer see, and what its queries are on the whole, measured on the GPU that read it.
+//! Attention of the observation window and statistics of the queries, measured on the GPU.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use kept_policies::{Future, Softmax, WeightedWindow, Window};
 use super::GpuReading;
 use crate::observe::{Measured, counted, same_moments};
 
-/// Sums for each of `futures` that are not the same.
+/// One sum for each distinct request in `futures`.
 pub(super) fn query_sums(
     device: &Device,
     heads: HeadShape,
@@ -27,7 +27,7 @@ pub(super) fn query_sums(
 }
 
 impl GpuReading<'_> {
-    /// `out [q_heads, tokens]`: what the window sees.
+    /// Attention of the observation window into `out [q_heads, tokens]`.
     pub(in crate::prefill) fn window(
         &mut self,
         window: Window,
@@ -41,7 +41,7 @@ impl GpuReading<'_> {
         self.look((window.rows, normalise), tokens, None, out)
     }
 
-    /// `out [q_heads, tokens]`: what the last rows see, the newest weighing most.
+    /// Attention of the last rows into `out [q_heads, tokens]`, weighted towards the newest.
     pub(in crate::prefill) fn weighted_window(
         &mut self,
         weighted_window: WeightedWindow,
@@ -81,7 +81,8 @@ impl GpuReading<'_> {
         self.bringing.read(&self.seen, 0, out)
     }
 
-    /// `bits [kv_heads, tokens, words]` as [`LowAttention`](kept_policies::BelowAverage) describes them.
+    /// Keys with less than average attention: `bits [kv_heads, tokens, words]` as in
+    /// [`LowAttention`](kept_policies::LowAttention).
     pub(in crate::prefill) fn low_attention(
         &mut self,
         rows: usize,
@@ -106,7 +107,7 @@ impl GpuReading<'_> {
         self.marks.read(0, bits)
     }
 
-    /// Adds the queries `rows` of the prompt, which are there before RoPE: those of them that `future` counts.
+    /// Adds the current queries (before RoPE) of the prompt's `rows`, as far as `future` counts them.
     pub(super) fn add_queries(
         &mut self,
         future: Future,
@@ -119,7 +120,7 @@ impl GpuReading<'_> {
         device.add_queries(&self.queries, counted(future, rows), sums)
     }
 
-    /// What the queries `rows` of the prompt came to, all of those since it was brought last, is added to `measured`.
+    /// Adds the sums since the last call, over the queries `rows` of the prompt, to `measured`.
     pub(in crate::prefill) fn bring_query_sums(
         &mut self,
         rows: &Range<usize>,

@@ -1,14 +1,14 @@
-//! The next layer's rows of a vault, brought to a GPU while this one's are looked at: what a question behind a long document waits for is
-//! then the bus, and not the host's choice between two layers.
+//! Prefetch of the next layer's vault rows to the GPU while the current layer is computed. A question on a
+//! long stored document is then bound by the bus, not by the host's selection between two layers.
 //!
 //! ```text
 //! host, a thread   read 1, check | read 2, check | ..
 //! bus              1             | 2             | ..
-//! GPU             take 0, attend, score | take 1, attend, score | ..
-//! host             choose of 0           | choose of 1           | ..
+//! GPU              unpack 0, attend, score | unpack 1, attend, score | ..
+//! host             select 0                | select 1                | ..
 //! ```
 //!
-//! Rows come packed, as the file has them, into room of their own, and are taken apart when their layer begins.
+//! Rows are uploaded packed, as in the file, into a separate buffer and unpacked when their layer begins.
 
 use std::panic::resume_unwind;
 use std::thread::JoinHandle;
@@ -19,19 +19,19 @@ use kept_kernels::PackedRows;
 use crate::EngineError;
 use crate::vault::{LayerNumbers, RowsOf, Run, Vault, VaultError, VaultRows};
 
-/// Room on the GPU for a layer's packed rows, and what is in it.
-pub(super) struct Ahead {
+/// Device buffer for one layer's packed rows.
+pub(super) struct PrefetchBuffer {
     there: Buffer<u8>,
-    /// Bytes that were sent there.
+    /// Bytes uploaded so far.
     sent: usize,
-    /// Where they are, head by head.
+    /// Offsets of the rows, head by head.
     runs: Vec<(PackedRows, Run)>,
 }
 
-/// What a thread takes along to bring a layer.
+/// State moved to the thread that uploads a layer.
 struct Rows {
     staging: UploadStaging,
-    prefetch: Ahead,
+    prefetch: PrefetchBuffer,
     outcome: Result<(), DeviceError>,
 }
 
@@ -51,7 +51,7 @@ impl VaultRows for Rows {
         if self.outcome.is_err() {
             return;
         }
-        let Ahead {
+        let PrefetchBuffer {
             there,
             sent,
             runs: all,
@@ -66,32 +66,32 @@ impl VaultRows for Rows {
     }
 }
 
-/// What comes back: the vault, and what it holds of the layer besides its rows.
-type Brought = (Vault, Rows, Result<LayerNumbers, VaultError>);
+/// Result of the thread: the vault, the state, and the vault's other numbers for the layer.
+type PrefetchResult = (Vault, Rows, Result<LayerNumbers, VaultError>);
 
-/// Who has the room.
+/// Owner of the buffer.
 enum State {
-    /// Nothing is brought.
-    Idle(Ahead),
-    /// A thread brings a layer.
-    Readback(JoinHandle<Brought>),
-    /// Something failed.
+    /// No prefetch is running.
+    Idle(PrefetchBuffer),
+    /// A thread uploads a layer.
+    Uploading(JoinHandle<PrefetchResult>),
+    /// A prefetch failed.
     Lost,
 }
 
-/// Brings layers, one at a time.
+/// Prefetches layers, one at a time.
 pub(super) struct LayerPrefetcher {
     state: State,
     bytes: u64,
 }
 
 impl LayerPrefetcher {
-    /// With room for layers of `bytes` bytes.
+    /// Allocates a buffer for layers of up to `bytes` bytes.
     pub(super) fn new(device: &Device, bytes: usize) -> Result<Self, DeviceError> {
         let there = device.alloc_uninit(bytes)?;
         Ok(Self {
             bytes: there.bytes(),
-            state: State::Idle(Ahead {
+            state: State::Idle(PrefetchBuffer {
                 there,
                 sent: 0,
                 runs: Vec::new(),
@@ -104,19 +104,20 @@ impl LayerPrefetcher {
         self.bytes
     }
 
-    /// Begins to bring the rows of the first `tokens` tokens of `layer`, beside all that is asked of the device from here on.
+    /// Starts to upload the rows of the first `tokens` tokens of `layer`, concurrently with later work on the
+    /// device.
     ///
     /// # Errors
-    /// [`EngineError::Vault`] where the system gives no thread for it, [`EngineError::Gpu`].
+    /// [`EngineError::Vault`] if no thread can be created, [`EngineError::Gpu`].
     ///
     /// # Panics
-    /// When another layer is being brought.
+    /// If a prefetch is running.
     pub(super) fn bring(
         &mut self,
         (mut vault, layer, tokens): (Vault, usize, usize),
         staging: UploadStaging,
     ) -> Result<(), EngineError> {
-        // What was there has been taken apart, as far as the device is concerned: it was asked for.
+        // The previous layer's unpacking was submitted; the upload begins after it.
         staging.order_prefetches()?;
         let State::Idle(mut prefetch) = std::mem::replace(&mut self.state, State::Lost) else {
             panic!("one layer is brought at a time");
@@ -133,12 +134,12 @@ impl LayerPrefetcher {
             let numbers = vault.layer(layer, tokens, &mut rows);
             (vault, rows, numbers)
         });
-        self.state = State::Readback(thread.map_err(VaultError::io(&path))?);
+        self.state = State::Uploading(thread.map_err(VaultError::io(&path))?);
         Ok(())
     }
 
-    /// Waits for a layer that is being brought and takes its rows apart; gives the vault, what it holds of the layer besides, and what sent
-    /// them. `None` where none is.
+    /// Waits for the running prefetch and unpacks its rows. Returns the vault, its other numbers for the
+    /// layer, and the staging buffers; `None` if no prefetch is running.
     ///
     /// # Errors
     /// [`EngineError::Vault`], [`EngineError::Gpu`].
@@ -149,7 +150,7 @@ impl LayerPrefetcher {
         values: &mut LayerRows,
     ) -> Result<Option<(Vault, LayerNumbers, UploadStaging)>, EngineError> {
         let thread = match std::mem::replace(&mut self.state, State::Lost) {
-            State::Readback(thread) => thread,
+            State::Uploading(thread) => thread,
             other => {
                 self.state = other;
                 return Ok(None);
@@ -174,12 +175,12 @@ impl LayerPrefetcher {
 }
 
 impl Drop for LayerPrefetcher {
-    /// A reading that was given up or failed leaves no thread behind.
+    /// Joins the thread of a stopped or failed prefill.
     fn drop(&mut self) {
-        if let State::Readback(thread) = std::mem::replace(&mut self.state, State::Lost)
+        if let State::Uploading(thread) = std::mem::replace(&mut self.state, State::Lost)
             && thread.join().is_err()
         {
-            tracing::error!("what brought a vault's rows ahead panicked");
+            tracing::error!("the prefetch thread panicked");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The residual stream of a reading on a GPU: there, or, where it has no room, on the host.
+//! The residual stream of a prefill on a GPU: in device memory, or on the host if it does not fit.
 //!
 //! ```text
 //! chunk        0                1                2
@@ -16,9 +16,9 @@ use crate::sizes::Sizes;
 pub(super) struct Residual {
     /// On the GPU or on the host.
     all: Buffer<f32>,
-    /// Where it is on the host: rows of two chunks on the GPU.
+    /// For a stream on the host: device buffers for two chunks.
     stages: Option<[Stage; 2]>,
-    /// The stage that was entered last.
+    /// Index of the current chunk's stage.
     entered: usize,
     width: usize,
 }
@@ -26,7 +26,7 @@ pub(super) struct Residual {
 struct Stage {
     /// `[chunk, width]`
     rows: Buffer<f32>,
-    /// Rows of the stream that are there, or are being brought.
+    /// Rows of the stream that the stage holds or that are being uploaded.
     holds: Range<usize>,
     bringing: Option<PendingCopy>,
     taking: Option<PendingCopy>,
@@ -42,9 +42,10 @@ impl Residual {
                 taking: None,
             })
         };
-        let space = match sizes.residual_on_host {
-            true => MemorySpace::Host,
-            false => MemorySpace::Device,
+        let space = if sizes.residual_on_host {
+            MemorySpace::Host
+        } else {
+            MemorySpace::Device
         };
         Ok(Self {
             all: device.alloc_uninit_in(space, sizes.residual())?,
@@ -67,7 +68,7 @@ impl Residual {
         rows.start * self.width..rows.end * self.width
     }
 
-    /// The rows of the chunk that now passes a layer, on the GPU; those of the `next` are brought beside what is asked of it.
+    /// Rows of the current chunk, on the device. Also starts to upload the rows `next`.
     pub(super) fn enter(
         &mut self,
         rows: Range<usize>,
@@ -95,7 +96,7 @@ impl Residual {
         Ok(self.rows(first, 0..count))
     }
 
-    /// `which` of the rows of the chunk that was entered, which begins at row `first` of the stream; on the GPU.
+    /// The rows `which` of the current chunk, whose first row is `first` in the stream; on the device.
     pub(super) fn rows(&self, first: usize, which: Range<usize>) -> Buffer<f32> {
         match &self.stages {
             Some(stages) => stages[self.entered].rows.share(self.numbers(&which)),
@@ -106,7 +107,7 @@ impl Residual {
         }
     }
 
-    /// The rows `done` of the chunk that was entered, its last ones, are what the next layer will see.
+    /// Writes back the rows `done` (the last ones) of the current chunk: the input of the next layer.
     pub(super) fn leave(&mut self, done: Range<usize>) -> Result<(), DeviceError> {
         let numbers = self.numbers(&done);
         let Some(stages) = &mut self.stages else {
@@ -116,12 +117,12 @@ impl Residual {
         let skip = (done.start - stage.holds.start) * self.width;
         let from = skip..skip + numbers.len();
         stage.taking = Some(self.all.copy_async(numbers.start, &stage.rows, from)?);
-        // What was brought is not what is there any more.
+        // The stage no longer holds the uploaded rows, because the layer changed them.
         stage.holds = 0..0;
         Ok(())
     }
 
-    /// Waits for what is being taken back, and forgets what was brought.
+    /// Waits for pending copies and invalidates the stages.
     fn settle(&mut self) -> Result<(), DeviceError> {
         for stage in self.stages.iter_mut().flatten() {
             stage.holds = 0..0;
@@ -134,7 +135,7 @@ impl Residual {
         Ok(())
     }
 
-    /// The rows `rows`, on the host.
+    /// Downloads the rows `rows`.
     pub(super) fn read(&mut self, rows: Range<usize>) -> Result<Vec<f32>, DeviceError> {
         self.settle()?;
         let mut out = vec![0.0; rows.len() * self.width];
@@ -150,7 +151,8 @@ impl Residual {
 }
 
 impl Stage {
-    /// Brings `rows` of the stream, which are its `numbers`. Copies run in their order: what is still taken from here is taken before.
+    /// Uploads `rows` of the stream, floats `numbers`. Copies run in order: a pending write-back of this
+    /// stage runs first.
     fn bring(
         &mut self,
         all: &Buffer<f32>,

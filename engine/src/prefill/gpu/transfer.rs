@@ -1,5 +1,5 @@
-//! What travels between the host and a reading on a GPU: rows of a vault there and back, and all rows of a layer where the host has to have
-//! each. Those that are kept: `kept.rs`.
+//! Transfers between host and GPU during prefill: rows of a vault in both directions, and downloads of all
+//! rows of a layer. `kept.rs` has the kept rows.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,15 +12,15 @@ use super::{GpuChunk, GpuReading};
 use crate::shape::head_shape;
 use crate::vault::{RowsOf, Run, VaultRows};
 
-/// Bytes of a vault's rows that go to a GPU at a time.
+/// Bytes of vault rows per upload.
 pub(super) const SENT_AT_ONCE: usize = 4 << 20;
 
-/// Bytes of `rows` rows of keys and of values as a vault has them.
+/// Bytes of `rows` keys and values in the vault's packed form.
 fn packed_bytes(kind: PackedRows, heads: HeadShape, rows: usize) -> usize {
     2 * heads.kv_heads * rows * kind.row_bytes(heads.head_dim)
 }
 
-/// Bytes of the host's memory, pinned, by which a vault's rows travel between it and a GPU, in chunks of `chunk` tokens.
+/// Bytes of pinned host memory for vault transfers in chunks of `chunk` tokens.
 pub(crate) fn transfer_bytes(model: &Model, kind: PackedRows, chunk: usize) -> u64 {
     match model.gpu() {
         Some(_) => (2 * SENT_AT_ONCE + 2 * packed_bytes(kind, head_shape(model), chunk)) as u64,
@@ -28,15 +28,16 @@ pub(crate) fn transfer_bytes(model: &Model, kind: PackedRows, chunk: usize) -> u
     }
 }
 
-/// Chunks' keys and values on their way to a vault: one is written while the GPU computes the next.
+/// Downloads chunks' keys and values for a vault: one chunk is written while the GPU computes the next.
 pub(super) struct VaultWriteback {
     kind: PackedRows,
     heads: HeadShape,
     /// `[2, kv_heads, count, row_bytes]` each
     halves: [DownloadStaging; 2],
-    /// First tokens of what was packed and not given yet, the older one first, each in the half that its turn was.
+    /// First tokens of the chunks that are packed but not yet returned by [`GpuReading::packed`], oldest
+    /// first; at most one per half.
     packed: VecDeque<usize>,
-    /// Which half is filled next.
+    /// The half for the next chunk.
     turn: usize,
 }
 
@@ -63,7 +64,7 @@ impl VaultWriteback {
     }
 }
 
-/// A reading that takes rows from a vault, as long as nothing fails.
+/// Uploads rows from a vault until the first error.
 pub(in crate::prefill) struct KnownRows<'r, 'a> {
     reading: &'r mut GpuReading<'a>,
     pub(in crate::prefill) outcome: Result<(), DeviceError>,
@@ -116,7 +117,7 @@ impl VaultRows for KnownRows<'_, '_> {
 }
 
 impl<'a> GpuReading<'a> {
-    /// Takes rows that come from a vault.
+    /// Receives rows from a vault.
     pub(in crate::prefill) fn known_rows(&mut self) -> KnownRows<'_, 'a> {
         KnownRows {
             reading: self,
@@ -124,10 +125,11 @@ impl<'a> GpuReading<'a> {
         }
     }
 
-    /// Packs a chunk's keys and values as the vault has them; they come to the host beside what is asked of the GPU later.
+    /// Packs a chunk's keys and values in the vault's form and starts their download, concurrently with later
+    /// work on the GPU.
     ///
     /// # Panics
-    /// When two chunks are packed already that were not given.
+    /// If two packed chunks are pending.
     pub(in crate::prefill) fn pack(&mut self, chunk: &GpuChunk<'_>) -> Result<(), DeviceError> {
         let device = self.device();
         let Some(writeback) = &mut self.writeback else {
@@ -146,7 +148,7 @@ impl<'a> GpuReading<'a> {
         rows.fetch(all)
     }
 
-    /// The oldest chunk that was packed and not given, its first token and its rows, where there are more than `later` of them.
+    /// First token and rows of the oldest pending chunk, if more than `later` chunks are pending.
     pub(in crate::prefill) fn packed(
         &mut self,
         later: usize,
@@ -160,7 +162,7 @@ impl<'a> GpuReading<'a> {
         Ok(Some((first, writeback.halves[half].arrived()?)))
     }
 
-    /// The first `rows` keys and values of every head, on the host.
+    /// Downloads the first `rows` keys and values of every head.
     pub(in crate::prefill) fn bring_rows(
         &mut self,
         rows: usize,
@@ -177,7 +179,7 @@ impl<'a> GpuReading<'a> {
         Ok(())
     }
 
-    /// The column sums so far, `[q_heads, n]`, on the host.
+    /// Downloads the column sums so far, `[q_heads, n]`.
     pub(in crate::prefill) fn bring_column_sums(
         &mut self,
         sums: &mut [f32],
@@ -185,7 +187,7 @@ impl<'a> GpuReading<'a> {
         self.bringing.read(&self.column_sums, 0, sums)
     }
 
-    /// The residual stream `[rows, width]`, on the host.
+    /// Downloads rows of the residual stream, `[rows, width]`.
     pub(in crate::prefill) fn bring_residual(
         &mut self,
         rows: Range<usize>,

@@ -1,4 +1,4 @@
-//! What a reading would take from the vault, said before anything is read: whoever asks can be told whether to wait.
+//! Estimate of what a prefill would read from a vault, before it starts.
 
 use kept_models::RopeTable;
 
@@ -8,20 +8,20 @@ use crate::streaming::End;
 use crate::vault::{FEW_SHARED, VaultKey, Vaults};
 use crate::{Costing, Engine, EngineError, MemoryLedger, Streaming};
 
-/// What a reading would take from the vault, and what it would come to in memory.
+/// Tokens that a prefill would take from the vault, and its memory.
 pub(crate) struct PrefixEstimate {
-    /// Tokens of the prompt that would not be read: their rows are in a vault, and so is all that the method measures of them.
+    /// Tokens of the prompt that would not be read: their rows and all needed measurements are in a vault.
     pub(crate) tokens: usize,
-    /// What is taken with what reading from the vault and writing to it holds; of a prompt that is read whole.
+    /// Memory of the prefill including the vault's buffers; `None` in streaming mode.
     pub(crate) ledger: Option<MemoryLedger>,
 }
 
 impl Engine {
-    /// What such a question would take from a vault, if it were asked now; `None` where none is used or made. `begins` has the tokens that
-    /// every prompt on the document begins with ([`crate::DocumentLength::begins`]).
+    /// Estimates the vault's part in a question; `None` if no vault would be used or written. `begins` are
+    /// the tokens with which every prompt on the document begins ([`crate::DocumentLength::begins`]).
     ///
     /// # Errors
-    /// What is wrong with method or budget, as [`Engine::cost`] says it.
+    /// Invalid methods and budgets, as in [`Engine::cost`].
     pub(crate) fn estimate_prefix_hit(
         &self,
         begins: &[u32],

@@ -1,17 +1,17 @@
-//! What methods ask of a reading, as a vault sees it.
+//! Methods' requests that a vault can serve.
 
 use kept_policies::PromptShape;
 
 use crate::sizes::Sizes;
 use crate::vault::Measurement;
 
-/// What methods ask of a reading that a vault may hold.
+/// Measurements and queries that methods request and a vault may hold.
 pub(super) struct MeasurementRequest {
-    /// Last queries of the prompt.
+    /// Number of last queries of the prompt.
     pub(super) query_rows: usize,
-    /// In some layer.
+    /// Measurements requested in at least one layer.
     pub(super) measurements: Vec<Measurement>,
-    /// In every layer that is cut.
+    /// Measurements requested in every layer that a method compacts.
     pub(super) everywhere: Vec<Measurement>,
 }
 

@@ -1,4 +1,4 @@
-//! What a reading leaves in the vault.
+//! Writing a vault during prefill.
 
 use std::ops::Range;
 
@@ -9,13 +9,13 @@ use super::Prefix;
 use crate::observe::Measured;
 use crate::vault::{Measurement, Numbers, RowsOf, VaultError, VaultWriter};
 
-/// What a layer's reading came to, for the vault.
+/// A layer's results that the vault may store.
 pub(in crate::prefill) struct Learned<'a> {
-    /// Keys and values, row == position; `None` where they were left as they were read ([`Prefix::leave`]).
+    /// Keys and values, row == position; `None` if they were written chunk by chunk ([`Prefix::leave`]).
     pub(in crate::prefill) rows: Option<(&'a RowStore, &'a RowStore)>,
     /// Tokens of the prompt.
     pub(in crate::prefill) tokens: usize,
-    /// `[q_heads, tokens]`: of the prefix's rows.
+    /// `[q_heads, tokens]`: column sums over the prefix's rows.
     pub(in crate::prefill) column_sums: &'a [f32],
     pub(in crate::prefill) measured: &'a Measured,
     /// `[kv_heads, tokens]`
@@ -23,12 +23,13 @@ pub(in crate::prefill) struct Learned<'a> {
 }
 
 impl Prefix {
-    /// Whether anything goes to a vault.
+    /// Whether a vault is being written.
     pub(in crate::prefill) fn writes(&self) -> bool {
         self.writer.is_some()
     }
 
-    /// Hears the rotated queries `[rows, q_heads, head_dim]` of tokens that were just read, from `first` on.
+    /// Stores the rotated queries `[rows, q_heads, head_dim]` of the tokens from `first` on, as far as the
+    /// vault keeps them.
     pub(in crate::prefill) fn hear_queries(&mut self, first: usize, queries: &[f32]) {
         let Some(writer) = &self.writer else { return };
         let from = self.tokens - writer.shape().queries;
@@ -38,7 +39,7 @@ impl Prefix {
             .extend_from_slice(&queries[skip * self.width..end * self.width]);
     }
 
-    /// Whether the queries of the tokens `rows` are among those that are kept.
+    /// Whether the vault keeps queries of some of the tokens `rows`.
     pub(in crate::prefill) fn wants_queries(&self, rows: &Range<usize>) -> bool {
         (self.writer.as_ref()).is_some_and(|writer| {
             let from = self.tokens - writer.shape().queries;
@@ -46,8 +47,8 @@ impl Prefix {
         })
     }
 
-    /// Leaves rows of the tokens from `first` on in the vault: keys, then values, `packed [2, kv_heads, count, row_bytes]`. What cannot be
-    /// written is noted, and not tried again.
+    /// Writes rows of the tokens from `first` on: keys, then values, `packed [2, kv_heads, count,
+    /// row_bytes]`. After an error, writing ends with a note.
     pub(in crate::prefill) fn leave(&mut self, first: usize, packed: &[u8]) {
         let Some(writer) = &mut self.writer else {
             return;
@@ -64,9 +65,9 @@ impl Prefix {
         }
     }
 
-    /// Ends a layer, all of whose prefix has been read: writes what is not there yet, but for scores that the method is still to give
-    /// ([`Prefix::end_scored`]). What cannot be written is noted, and not tried again.
-    /// After a stop nothing is left any more.
+    /// Ends a layer after its prefix: writes everything that is not yet written, except scores that the
+    /// method computes later ([`Prefix::end_scored`]). After an error, writing ends with a note. After a
+    /// stop, the vault is discarded.
     pub(in crate::prefill) fn end_layer(
         &mut self,
         layer: usize,
@@ -104,7 +105,8 @@ impl Prefix {
             writer.numbers(&self.queries)?;
             for measurement in shape.measurements {
                 match (measurement, self.stored(measurement)) {
-                    // What is there of this very document is not measured again, or came out the same.
+                    // Values stored for this very document are copied: they were not measured again, or gave
+                    // the same result.
                     (_, Some(Numbers::Single(stored))) if self.same => writer.numbers(stored)?,
                     (_, Some(Numbers::Double(stored))) if self.same => writer.sums(stored)?,
                     (Measurement::ColumnSums, _) => {
@@ -121,7 +123,7 @@ impl Prefix {
                             writer.numbers(&scores[..self.tokens])?;
                         }
                     }
-                    // The last ones there are.
+                    // Scores are the last measurements of a layer.
                     (Measurement::Scores { .. }, _) => return Ok(()),
                 }
             }
@@ -130,7 +132,7 @@ impl Prefix {
         Ok(())
     }
 
-    /// Whether a layer's end waits for these scores.
+    /// Whether the layer waits for these scores of the method.
     pub(in crate::prefill) fn awaits(&self, score_cache: ScoreCacheKey) -> bool {
         let request = Measurement::of_scores(score_cache);
         let writes = |writer: &VaultWriter| writer.shape().measurements.contains(&request);
@@ -138,7 +140,7 @@ impl Prefix {
         self.writer.as_ref().is_some_and(writes) && !there
     }
 
-    /// Ends a layer that waited for its scores `[kv_heads][tokens]`.
+    /// Ends a layer with the method's scores `[kv_heads][tokens]`.
     pub(in crate::prefill) fn end_scored(&mut self, scores: &[Vec<f32>]) {
         let Some(writer) = &mut self.writer else {
             return;
@@ -150,7 +152,7 @@ impl Prefix {
         }
     }
 
-    /// Ends a reading of `ids`: what was written becomes the document's vault.
+    /// Ends the prefill of `ids`: the written file becomes the document's vault.
     pub(in crate::prefill) fn end(&mut self, ids: &[u32]) {
         let Some(writer) = self.writer.take() else {
             return;
@@ -164,7 +166,7 @@ impl Prefix {
         }
     }
 
-    /// Goes on without the vault that was being made.
+    /// Discards the vault that is being written.
     pub(super) fn give_up_writing(&mut self, error: &VaultError) {
         self.writer = None;
         self.note_unwritten(error);

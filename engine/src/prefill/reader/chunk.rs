@@ -1,4 +1,4 @@
-//! One chunk of tokens on its way through a layer, on the processor or on a GPU.
+//! One chunk of tokens through one layer, on CPU or GPU.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::shape::attention_scale;
 use crate::{EngineError, Watch};
 
 impl Reader<'_> {
-    /// What is on a GPU of the first `rows` rows of the layer comes to the host.
+    /// Downloads the first `rows` rows of the layer, if it is on a GPU.
     pub(super) fn bring(&mut self, rows: usize) -> Result<(), EngineError> {
         if let Some(gpu) = &mut self.gpu {
             let scratch = &mut self.scratch;
@@ -23,7 +23,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// All `n` rows of the layer come to the host, if they are not there yet.
+    /// Downloads all `n` rows of the layer, unless they are on the host.
     pub(super) fn bring_all(&mut self, n: usize) -> Result<(), EngineError> {
         if !std::mem::replace(&mut self.whole, true) {
             self.bring(n)?;
@@ -31,7 +31,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Of the layer's `n` rows those come to the host that are kept; all of them, where more than copies is made of them.
+    /// Downloads the kept rows of the layer's `n` rows. Downloads all of them unless the kept rows are mere
+    /// copies (`copied`).
     pub(super) fn bring_kept(
         &mut self,
         retention: &Retention,
@@ -50,7 +51,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What the queries `rows` came to, all of those since it came last, comes to the host.
+    /// Downloads the sums over the queries `rows`, accumulated since the last call.
     pub(super) fn bring_query_sums(&mut self, rows: &Range<usize>) -> Result<(), EngineError> {
         if let Some(gpu) = &mut self.gpu {
             gpu.bring_query_sums(rows, &mut self.scratch.measured)?;
@@ -58,7 +59,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What all rows have seen comes to the host.
+    /// Downloads the attention sums of all rows.
     pub(super) fn bring_column_sums(&mut self) -> Result<(), EngineError> {
         if let Some(gpu) = &mut self.gpu {
             gpu.bring_column_sums(&mut self.scratch.column_sums)?;
@@ -80,11 +81,12 @@ impl Reader<'_> {
         let (first, count) = (rows.start, rows.len());
         stop.check()?;
         let alive = self.alive.positions();
-        // The document's end ends a chunk.
+        // A chunk ends at the document's end.
         let (known, document) = (self.prefix.known(), self.prefix.tokens());
-        let next = match rows.end < document {
-            true => document.min(rows.end + self.sizes[0].chunk),
-            false => rows.end + self.sizes[0].chunk,
+        let next = if rows.end < document {
+            document.min(rows.end + self.sizes[0].chunk)
+        } else {
+            rows.end + self.sizes[0].chunk
         };
         let chunk = GpuChunk {
             layer,
@@ -94,10 +96,11 @@ impl Reader<'_> {
             next: rows.end - known..asked.n.min(next) - known,
             positions: alive.map(|positions| &positions[rows.clone()]),
             window: self.of.model.config().kinds[layer].window,
-            // The last layer's output matters in the last row only.
-            needed: match asked.last_layer && !self.of.every_row {
-                false => count,
-                true => usize::from(rows.end == asked.n),
+            // Only the last row of the last layer's output is needed.
+            needed: if asked.last_layer && !self.of.every_row {
+                usize::from(rows.end == asked.n)
+            } else {
+                count
             },
             observed: rows.end - asked.window_from.clamp(first, rows.end),
             column_sums: asked.column_sums,
@@ -114,7 +117,8 @@ impl Reader<'_> {
             self.prefix.hear_queries(first, q);
         }
         gpu.attend(&chunk)?;
-        // Written while the GPU computes: the chunk before, and at the document's end this one too.
+        // Written to the vault while the GPU computes: the previous chunk, and at the document's end this
+        // chunk too.
         let later = usize::from(leaves && rows.end < document);
         while let Some((first, packed)) = gpu.packed(later)? {
             self.prefix.leave(first, packed);
@@ -124,8 +128,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Runs the tokens `rows` through a layer, which those before them have passed already or are known of. Gives the time that
-    /// went into measuring.
+    /// Runs the tokens `rows` through a layer. All earlier tokens have passed it or have known rows. Returns
+    /// the time spent measuring.
     pub(super) fn read_chunk(
         &mut self,
         (layer, pass): (usize, &mut LayerPass<'_>),
@@ -176,14 +180,14 @@ impl Reader<'_> {
             let skip = asked.window_from.saturating_sub(first) * q_width;
             scratch.window_queries.extend_from_slice(&q[skip..]);
         }
-        // The last layer's output matters in the last row only.
+        // Only the last row of the last layer's output is needed.
         let needed = match asked.last_layer && !self.of.every_row {
             false => first..first + count,
             true if first + count == asked.n => asked.n - 1..asked.n,
             true => first..first,
         };
         let whole = needed.len() == count;
-        // Room for it is there where something is measured with it.
+        // The buffer is allocated only if a measurement uses it.
         let floats = (self.heads.q_heads * count).min(scratch.log_sum_exp.len());
         let log_sum_exp = &mut scratch.log_sum_exp[..floats];
         let known = whole && !log_sum_exp.is_empty();
@@ -214,9 +218,10 @@ impl Reader<'_> {
                 tokens: first + count,
                 log_sum_exp: &[],
             };
-            let known = match known {
-                true => LogSumExp::Known(log_sum_exp),
-                false => LogSumExp::Unknown(log_sum_exp),
+            let known = if known {
+                LogSumExp::Known(log_sum_exp)
+            } else {
+                LogSumExp::Unknown(log_sum_exp)
             };
             rows.add_column_sums(known, &mut scratch.column_sums, stop)?;
             measuring += started.elapsed();

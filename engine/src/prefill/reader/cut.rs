@@ -1,4 +1,4 @@
-//! What is measured in a layer that was read, and what is kept of it.
+//! Measurement and selection in a layer after its prefill.
 
 use kept_kernels::{Normalise, RowStore, Stop, WindowScores, window_scores};
 use kept_models::RopeTable;
@@ -17,7 +17,7 @@ use crate::prefill::gpu::GpuRows;
 use crate::shape::attention_scale;
 
 impl Reader<'_> {
-    /// Copies rows of the layer that was just read to the cache on the GPU: those of `slots`, where the `slot_table` have their places.
+    /// Copies the rows `slots` of the current layer to the GPU cache, into the places of `slot_table`.
     fn keep_there(
         &mut self,
         slot_table: &CompactLayer,
@@ -28,8 +28,8 @@ impl Reader<'_> {
         Ok(gpu.keep(&capacity, (&slot_table.keys, slots))?)
     }
 
-    /// Keeps the last positions of the layer that was just read, as many as its window, for method number `which`. Every method
-    /// holds them.
+    /// Keeps the last positions of the current sliding-window layer, as many as its window, for method number
+    /// `which`. This is the same for every method.
     ///
     /// # Errors
     /// [`EngineError::Gpu`].
@@ -42,37 +42,34 @@ impl Reader<'_> {
             let sizes = &self.sizes[which];
             (sizes.tokens, sizes.max_new_tokens, sizes.cache)
         };
-        let ring = match self.sizes[which].rows_on_gpu {
-            true => {
-                let rows = (&self.scratch.keys, &self.scratch.values);
-                let mut slots = Vec::new();
-                let ring =
-                    CompactLayer::ring_slots(rows, n, (window, max_new_tokens), cache, &mut slots);
-                self.keep_there(&ring, &slots)?;
-                ring
-            }
-            false => {
-                let last = n.saturating_sub(window) as u32..n as u32;
-                let last = vec![last.map(Pos).collect(); self.heads.kv_heads];
-                self.bring_kept(&Retention::Keep(last), n, true)?;
-                let scratch = &mut self.scratch;
-                let rows = (&scratch.keys, &scratch.values);
-                CompactLayer::ring(
-                    rows,
-                    n,
-                    window,
-                    max_new_tokens,
-                    cache,
-                    &mut scratch.gathered,
-                )
-            }
+        let ring = if self.sizes[which].rows_on_gpu {
+            let rows = (&self.scratch.keys, &self.scratch.values);
+            let mut slots = Vec::new();
+            let ring =
+                CompactLayer::ring_slots(rows, n, (window, max_new_tokens), cache, &mut slots);
+            self.keep_there(&ring, &slots)?;
+            ring
+        } else {
+            let last = n.saturating_sub(window) as u32..n as u32;
+            let last = vec![last.map(Pos).collect(); self.heads.kv_heads];
+            self.bring_kept(&Retention::Keep(last), n, true)?;
+            let scratch = &mut self.scratch;
+            let rows = (&scratch.keys, &scratch.values);
+            CompactLayer::ring(
+                rows,
+                n,
+                window,
+                max_new_tokens,
+                cache,
+                &mut scratch.gathered,
+            )
         };
         self.progress.cut(None, &ring);
         Ok(ring)
     }
 
-    /// Measures what method number `which` needs of the model's layer `model_layer`, which was just read and is its own layer
-    /// `layer`, and keeps what it chooses.
+    /// Measures what method number `which` needs of the current layer and compacts the layer with the
+    /// method's selection. The layer is `model_layer` of the model and `layer` of the method.
     pub(in crate::prefill) fn cut(
         &mut self,
         (model_layer, layer): (usize, usize),
@@ -86,9 +83,9 @@ impl Reader<'_> {
         let (n, positions) = (sizes.layer_input_tokens[layer], sizes.positions);
         let rope = self.of.rope.of_layer(model_layer);
         let needs = sizes.needs[layer];
-        // A GPU answers by itself.
+        // On a GPU, computations on rows need no copies on the host.
         let looks = needs.copies || (needs.rows && self.gpu.is_none());
-        // A method that asks about keys and re-assigns positions does so as they will be stored: before RoPE.
+        // A method that reads keys and re-assigns positions sees keys as they will be stored: before RoPE.
         let before_rope = positions == Positions::Reassigned;
         let raw = looks && before_rope;
         if needs.copies {
@@ -98,7 +95,7 @@ impl Reader<'_> {
         self.score_query_agnostic((model_layer, layer), policy)?;
         if raw {
             match self.sizes.len() {
-                // Nobody looks at them afterwards.
+                // A single method: the rotated keys are not needed again.
                 1 => unrotate_all(&mut self.scratch.keys, rope),
                 _ => {
                     let keys = self.raw_keys.insert(self.scratch.keys.clone());
@@ -132,7 +129,7 @@ impl Reader<'_> {
         let merged = match (&retention, &mut self.gpu) {
             (Retention::Merge(heads), Some(gpu)) => {
                 let (keys, values) = (&mut self.scratch.keys, &mut self.scratch.values);
-                // What lies there now is no longer a token's own: whoever wants these brings them again.
+                // The merged rows overwrite tokens' own rows, so a later method must download those again.
                 self.whole = false;
                 Some(gpu.bring_merged(heads, (model_layer, before_rope), keys, values)?)
             }
@@ -154,29 +151,26 @@ impl Reader<'_> {
             positions,
             stored: sizes.stored(layer),
             places: self.alive.positions(),
-            // Keys of a method that re-assigns positions are stored before RoPE.
+            // Methods that re-assign positions store keys before RoPE.
             unrotate: rope.filter(|_| before_rope && !raw && merged.is_none()),
             value_merges: &value_merges,
             left: left.as_deref(),
             merged: merged.is_some(),
         };
-        let compact = match stays {
-            true => {
-                let mut slots = Vec::new();
-                let slot_table = gather.slot_table(&mut slots);
-                self.keep_there(&slot_table, &slots)?;
-                slot_table
-            }
-            false => {
-                let compact = gather.layer(&mut self.scratch.gathered);
-                match (sizes.tables[layer], &merged) {
-                    (Some(table), Some(lengths)) => {
-                        let length = |head: usize, entry: usize, _| lengths[head][entry];
-                        compact.with_lengths(length, &retention, table)
-                    }
-                    (Some(table), None) => compact.with_table(keys, &retention, table),
-                    (None, _) => compact,
+        let compact = if stays {
+            let mut slots = Vec::new();
+            let slot_table = gather.slot_table(&mut slots);
+            self.keep_there(&slot_table, &slots)?;
+            slot_table
+        } else {
+            let compact = gather.layer(&mut self.scratch.gathered);
+            match (sizes.tables[layer], &merged) {
+                (Some(table), Some(lengths)) => {
+                    let length = |head: usize, entry: usize, _| lengths[head][entry];
+                    compact.with_lengths(length, &retention, table)
                 }
+                (Some(table), None) => compact.with_table(keys, &retention, table),
+                (None, _) => compact,
             }
         };
         let retention = self.alive.at_positions(retention, self.heads.kv_heads);
@@ -202,7 +196,7 @@ impl Reader<'_> {
         Ok((compact, retention))
     }
 
-    /// The scores that the method gives the document whatever stands behind it, where the vault waits for them.
+    /// Computes the method's query-agnostic scores, if the vault waits for them.
     fn score_query_agnostic(
         &mut self,
         (model_layer, layer): (usize, usize),
@@ -217,7 +211,7 @@ impl Reader<'_> {
         }
         let ranks = policy
             .cacheable_scorer()
-            .expect("who has scores ranks by them");
+            .expect("a method with a score cache has a scorer for it");
         let there = self.rows_on_gpu(model_layer, false, &needs);
         let here = host_rows(&self.scratch.keys, &self.scratch.values);
         let rows = Rows {
@@ -235,14 +229,14 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// The GPU's rows of the model's layer that was just read, where it has them and the method asks about rows.
+    /// The current layer's rows on the GPU, if the model is on a GPU and the method computes on rows.
     fn rows_on_gpu(&self, model_layer: usize, raw: bool, needs: &Needs) -> Option<GpuRows<'_>> {
         let gpu = self.gpu.as_ref().filter(|_| needs.rows);
         gpu.map(|gpu| gpu.rows(model_layer, raw))
     }
 
-    /// Measures what the only method needs of the model's layer `model_layer`, which was just read and is its own layer `layer`,
-    /// and tells it; nothing is kept.
+    /// Measures what the only method needs of the current layer (`model_layer` of the model, `layer` of the
+    /// method) and passes it to the method. Keeps no rows.
     pub(in crate::prefill) fn score_pass(
         &mut self,
         (model_layer, layer): (usize, usize),
@@ -251,19 +245,22 @@ impl Reader<'_> {
     ) -> Result<(), EngineError> {
         let rotated = self.of.rope.of_layer(model_layer).is_some();
         let needs = self.sizes[0].needs[layer];
-        assert!(!needs.rows && !needs.copies, "a survey asks about no rows");
+        assert!(
+            !needs.rows && !needs.copies,
+            "a score pass needs no access to rows"
+        );
         self.measure(layer, 0, rotated, policy.among(), stop)?;
         policy.score_pass(&self.observation(layer, 0, Rows::default()));
         Ok(())
     }
 
-    /// What was measured in `layer` for method number `which`, and of rows what it asked for.
+    /// The measurements of `layer` for method number `which`, with access to `rows`.
     fn observation<'o>(&'o self, layer: usize, which: usize, rows: Rows<'o>) -> Observation<'o> {
         let (sizes, scratch) = (&self.sizes[which], &self.scratch);
         let (needs, measured) = (sizes.needs[layer], &scratch.measured);
         assert!(
             rows.copies.is_none() || sizes.layer_rows() == sizes.tokens,
-            "who is shown keys and values does not have the document repeated"
+            "methods that read copies of keys and values do not use the reconstruction pass"
         );
         let reconstruction = self.reconstruction.as_ref();
         Observation {
@@ -294,8 +291,8 @@ impl Reader<'_> {
         }
     }
 
-    /// What the last queries of `layer`, which RoPE has rotated or not, saw, as far as method number `which` asks for it; of a ramp what
-    /// they saw of the tokens `among`, if it names them.
+    /// Measures the attention of the last queries of `layer` for method number `which`. `rotated` says
+    /// whether the layer has RoPE. A weighted window is restricted to the tokens `among`, if given.
     fn measure(
         &mut self,
         layer: usize,
@@ -336,7 +333,7 @@ impl Reader<'_> {
                     )?;
                 }
                 (None, Some(among)) => {
-                    // The next method may look among others.
+                    // The next method may use other tokens.
                     self.held.weighted_window = None;
                     last.ramp_among(weighted_window, among, &mut measured.weighted_window, stop)?;
                 }
@@ -382,16 +379,16 @@ impl Reader<'_> {
     }
 }
 
-/// What a method is shown of rows.
+/// A method's access to rows.
 #[derive(Default)]
 struct Rows<'o> {
-    /// Keys; with them it sees the values.
+    /// The keys; the method then also sees the values.
     copies: Option<&'o RowStore>,
-    /// Who answers about them.
+    /// Computations on the rows.
     asked: Option<&'o dyn PromptRows>,
 }
 
-/// Who answers: the GPU that has the rows, or the host.
+/// Computations on the GPU if it has the rows, otherwise on the host.
 fn asked<'o>(there: &'o Option<GpuRows<'_>>, here: &'o HostRows<'_>) -> &'o dyn PromptRows {
     match there {
         Some(there) => there,
@@ -399,7 +396,7 @@ fn asked<'o>(there: &'o Option<GpuRows<'_>>, here: &'o HostRows<'_>) -> &'o dyn 
     }
 }
 
-/// Row i of every head stands at position i: all of a prompt.
+/// Undoes RoPE for all keys of a prompt: row i of every head has position i.
 fn unrotate_all(keys: &mut RowStore, rope: Option<&RopeTable>) {
     let Some(rope) = rope else { return };
     for head in 0..keys.kv_heads() {

@@ -1,4 +1,4 @@
-//! What makes room, and for whom.
+//! Which vaults are evicted, and when.
 
 use super::*;
 
@@ -58,7 +58,7 @@ fn a_clock_that_was_set_back_does_not_make_the_newest_the_oldest() {
     let size = shape(PackedRows::F16).bytes() + 512;
     let (place, folder) = folder(2 * size);
     write(&folder, &key('1'), PackedRows::F16);
-    // A year from now, by the clock as it was.
+    // A year ahead, as if the clock was set back later.
     let ahead = std::time::SystemTime::now() + std::time::Duration::from_secs(365 * 86_400);
     let path = files(&place).pop().expect("one vault");
     let file = std::fs::File::options().append(true).open(path);
@@ -94,7 +94,7 @@ fn a_smaller_budget_is_kept_to_at_once_but_not_at_the_cost_of_what_is_open() {
     drop(open);
     smaller(1).trim().expect("trimmed");
     assert_eq!(left(), 0);
-    // Where nothing was ever kept nothing is made.
+    // Trimming a folder that does not exist does not create it.
     VaultFolder::new(&place.path().join("none"), 1)
         .trim()
         .expect("nothing");

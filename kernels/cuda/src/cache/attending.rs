@@ -1,4 +1,4 @@
-//! A new token's attention over the rows of a cache.
+//! Attention of a new token over the rows of a cache.
 
 use half::f16;
 use kept_kernels::Scale;
@@ -10,12 +10,12 @@ use crate::{
 };
 
 impl GpuCache {
-    /// Attention of the new token's `queries [q_heads, head_dim]` over a layer's rows; in a ranked layer keys are turned to their
-    /// ranks by `angles`, if it is rotated. Writes `out [q_heads, head_dim]`; probabilities stay in the scratch. Queries may be left turned as
-    /// rows of 4 bits are.
+    /// Attention of the new token's `queries [q_heads, head_dim]` over a layer's rows. In a ranked layer with RoPE,
+    /// `angles` rotate the keys by their ranks. Writes `out [q_heads, head_dim]` and leaves the probabilities in the
+    /// scratch. In a q4_0 cache the queries are Hadamard-rotated in place.
     ///
     /// # Panics
-    /// When shapes do not fit, or nothing was told.
+    /// When shapes do not match, or no token was staged.
     pub fn attend(
         &self,
         layer: usize,
@@ -39,7 +39,8 @@ impl GpuCache {
             }
             _ => None,
         };
-        // Turned keys meet turned queries; those that are rotated as they are read are turned back before.
+        // Hadamard-rotated keys need Hadamard-rotated queries. Keys that the kernel rotates by RoPE are unrotated
+        // first.
         let (heads, dim) = (self.shape.q_heads, self.shape.head_dim);
         let turned = layer.keys.kind == RowKind::Q4_0;
         if turned && ranks.is_none() {
@@ -56,18 +57,19 @@ impl GpuCache {
             places: layer.places.as_ref(),
             ranks,
         };
-        // SAFETY: rows were checked when they were told and above, ranks against the angles.
+        // SAFETY: rows were checked when they were staged and above, ranks against the angles.
         unsafe { self.device.decode_attention(&task, scratch, out)? };
-        match turned {
-            true => self.device.hadamard_numbers(out, heads, dim),
-            false => Ok(()),
+        if turned {
+            self.device.hadamard_numbers(out, heads, dim)
+        } else {
+            Ok(())
         }
     }
 
-    /// The same over the entries of a layer whose rows tokens share.
+    /// As [`GpuCache::attend`], over the entries of a layer in which tokens share rows.
     ///
     /// # Panics
-    /// When shapes do not fit, or nothing was told.
+    /// When shapes do not match, or no token was staged.
     pub fn attend_by_table(
         &self,
         layer: usize,
@@ -110,11 +112,11 @@ impl GpuCache {
         unsafe { self.device.class_attention(&task, scratch, out) }
     }
 
-    /// Writes to `out [q_heads, 2]` the largest probability of each query head in a layer, and the place of it, as a number: of the
-    /// rows, or of the entries where they were attended by their table.
+    /// Writes to `out [q_heads, 2]` the largest probability of each query head in a layer and its index as a number: of
+    /// a row, or of an entry in a layer with tables.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn best(
         &self,
         layer: usize,
@@ -123,9 +125,10 @@ impl GpuCache {
         out: &mut Buffer<f32>,
     ) -> Result<(), DeviceError> {
         let layer = &self.layers[layer];
-        let (counts, told) = match by_table {
-            true => (&layer.entries, &layer.told_entries),
-            false => (&layer.rows, &layer.told_rows),
+        let (counts, told) = if by_table {
+            (&layer.entries, &layer.told_entries)
+        } else {
+            (&layer.rows, &layer.told_rows)
         };
         assert!(
             told.iter().all(|count| (1..=stride).contains(count)),

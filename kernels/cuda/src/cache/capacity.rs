@@ -1,32 +1,33 @@
-//! What a layer of a cache has room for, and where each head's rows are.
+//! Capacities of a layer of a cache, and the location of each head's rows.
 
 use crate::RowKind;
 
-/// What a layer has room for.
+/// Capacities of one layer.
 #[derive(Debug, Clone)]
 pub struct LayerCapacity {
     /// `[kv_heads]`: slots of each head.
     pub capacities: Vec<usize>,
-    /// How rows are stored.
+    /// Row type.
     pub kind: RowKind,
-    /// `[kv_heads]`: of a quantised kind, places of each head that are stored so; those behind them are f16. Else of no meaning.
+    /// `[kv_heads]`: number of narrow places of each head in a quantised cache; the places after them are f16. Ignored
+    /// for f16 rows.
     pub narrow: Vec<usize>,
-    /// Keys are stored before RoPE, and each slot has a rank.
+    /// Whether keys are stored before RoPE and each slot has a rank.
     pub ranked: bool,
-    /// Entries of each head's look-up table; 0 where there is none.
+    /// Entries of each head's look-up table; 0 for no table.
     pub entries: usize,
 }
 
-/// Where one head's rows are.
+/// Location of one head's rows in a layer.
 #[derive(Clone, Copy)]
 pub(super) struct HeadCapacity {
-    /// First slot, in the layer.
+    /// First slot.
     pub(super) slot: usize,
     pub(super) capacity: usize,
-    /// First narrow row, and how many.
+    /// First narrow row, and number of narrow rows.
     pub(super) first: usize,
     pub(super) narrow: usize,
-    /// First wide row, counted with all narrow ones before.
+    /// First wide row. Wide rows follow all narrow rows of the layer.
     pub(super) wide: usize,
 }
 
@@ -58,7 +59,7 @@ impl HeadCapacity {
         heads.map(own).collect()
     }
 
-    /// The row in a place.
+    /// The row of a place.
     pub(super) fn row(&self, place: usize) -> usize {
         assert!(
             place < self.capacity,

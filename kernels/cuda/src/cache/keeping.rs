@@ -1,4 +1,4 @@
-//! How a cache comes to its layers, and a layer to its rows, where these are on the device already: while a prompt is read there.
+//! Adds layers to a cache, and copies rows to a layer on the device during prefill.
 
 use kept_kernels::{HeadShape, RowStore};
 
@@ -8,9 +8,9 @@ use crate::{
     Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerCapacity, LayerRows, RowKind,
 };
 
-/// Which rows are kept and where they go, on their way to a device: some at a time.
+/// Staging of the rows to keep and their targets, for a limited number of rows at a time.
 pub struct Keeping {
-    /// `[3, at_once]` at most: rows, heads, and the rows that they become.
+    /// `[3, at_once]` at most: source rows, heads and target rows.
     which: Buffer<u32>,
     staged: Vec<u32>,
     at_once: usize,
@@ -20,7 +20,7 @@ impl Keeping {
     /// For `at_once` rows at a time.
     ///
     /// # Panics
-    /// When that is none.
+    /// When `at_once` is 0.
     pub fn new(device: &Device, at_once: usize) -> Result<Self, DeviceError> {
         assert!(at_once > 0, "no rows at a time");
         Ok(Self {
@@ -30,12 +30,12 @@ impl Keeping {
         })
     }
 
-    /// Bytes on the device.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.which.bytes()
     }
 
-    /// Sends `some` rows, each a head, its row there and the one that it becomes; gives the three of them apart.
+    /// Uploads `some` rows, each (head, source row, target row), as three lists: source rows, heads, target rows.
     fn send(&mut self, some: &[(usize, u32, usize)]) -> Result<[Indices; 3], DeviceError> {
         self.staged.clear();
         self.staged.extend(some.iter().map(|&(_, row, _)| row));
@@ -54,7 +54,7 @@ impl Keeping {
 }
 
 impl GpuCache {
-    /// A cache that `layers` layers are to be added to.
+    /// A cache without layers, for up to `layers` of them ([`GpuCache::add_layer`]).
     pub fn without_rows(
         device: &Device,
         shape: HeadShape,
@@ -77,10 +77,10 @@ impl GpuCache {
         })
     }
 
-    /// Room for the next layer, empty; gives its number.
+    /// Allocates the next layer, empty, and returns its index.
     ///
     /// # Panics
-    /// When all layers are there, or the room is of other heads.
+    /// When the cache has all its layers, or `capacity` has another number of heads.
     pub fn add_layer(&mut self, capacity: &LayerCapacity) -> Result<usize, DeviceError> {
         let (kv_heads, dim) = (self.shape.kv_heads, self.shape.head_dim);
         assert_eq!(
@@ -115,9 +115,10 @@ impl GpuCache {
                 RowKind::F16 => None,
                 RowKind::Q8_0 | RowKind::Q4_0 => Some(Indices::zeros(device, slots)?),
             },
-            ranks: match capacity.ranked {
-                true => Some(Indices::zeros(device, slots)?),
-                false => None,
+            ranks: if capacity.ranked {
+                Some(Indices::zeros(device, slots)?)
+            } else {
+                None
             },
             tables: match capacity.entries {
                 0 => None,
@@ -125,7 +126,7 @@ impl GpuCache {
             },
             rows: part(ROWS),
             targets: Indices::known(part(TARGETS), slots),
-            stands: Indices::known(part(STANDS), 0),
+            query_positions: Indices::known(part(STANDS), 0),
             entries: part(ENTRIES),
             aged: [
                 Indices::known(part(AGED), 0),
@@ -140,11 +141,11 @@ impl GpuCache {
         Ok(layer)
     }
 
-    /// Copies rows of a layer's full `keys` and `values` into slots of the cache, in the places that `store` gives them, rounded as they are
-    /// stored there: slot i of head h takes the row `slots[h][i]`.
+    /// Copies rows of a layer's full `keys` and `values` to slots of the cache, at the places that `store` gives them
+    /// and in the store's type: slot i of head h takes row `slots[h][i]`.
     ///
     /// # Panics
-    /// When there are no such rows or slots.
+    /// When a row or a slot does not exist.
     pub fn keep(
         &mut self,
         layer: usize,
@@ -187,8 +188,8 @@ mod tests {
     use super::*;
     use crate::emulated;
 
-    /// Rows that are copied on the device, in pieces that end within a head, are to the bit those that the host would have sent: in the same
-    /// places, also where these are not the slots' own.
+    /// Rows copied on the device, in pieces that end within a head, equal the rows uploaded from the host, bit by bit
+    /// and at the same places. Places may differ from slot numbers.
     #[test]
     fn rows_are_copied_to_where_the_host_would_have_sent_them() {
         let device = emulated::device(86, 1 << 26);

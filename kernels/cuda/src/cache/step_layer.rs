@@ -1,4 +1,4 @@
-//! [`StepLayer`]: one layer of a cache in a step that is recorded once and run again and again.
+//! [`StepLayer`]: one layer of a cache in a step that is captured once and replayed.
 
 use half::f16;
 use kept_kernels::{HeadShape, Scale};
@@ -9,7 +9,8 @@ use crate::{
     StepHeads,
 };
 
-/// A layer as a step that is recorded meets it. What differs from token to token is told to the [`GpuCache`](crate::CardCache), which checks it.
+/// A layer of a cache in a captured step. Values that differ between tokens go through [`GpuCache`](crate::GpuCache),
+/// which checks them.
 pub struct StepLayer {
     pub(super) shape: HeadShape,
     pub(super) keys: KeptRows,
@@ -20,16 +21,17 @@ pub struct StepLayer {
     pub(super) places: Option<Indices>,
     /// `[1]`
     pub(super) position: Buffer<u32>,
-    /// Of the largest head.
+    /// Slots of the largest head.
     pub(super) capacity: Option<usize>,
     pub(super) reach: usize,
 }
 
 impl StepLayer {
-    /// Makes a token's projected heads ready: `queries [q_heads, head_dim]` for [`StepLayer::attend`], keys and values in their slots.
+    /// Prepares a token's projected heads: writes `queries [q_heads, head_dim]` for [`StepLayer::attend`], and keys and
+    /// values to their slots.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn put(
         &mut self,
         device: &Device,
@@ -49,15 +51,16 @@ impl StepLayer {
             position: &self.position,
             reach: self.reach,
         };
-        // SAFETY: targets and places were checked as they were told.
+        // SAFETY: targets and positions were checked when they were staged.
         unsafe { device.step_heads(heads, &target, queries) }
     }
 
-    /// Attention of `queries` over the rows: `out [q_heads, head_dim]`, to be rounded yet if heads are not made of 32s, and to
-    /// `best [q_heads, 2]`, as bits, the largest probability of each query head and its slot as a number.
+    /// Attention of `queries` over the rows: writes `out [q_heads, head_dim]`, which still needs
+    /// [`Device::step_inputs`] unless the head size is a multiple of 32, and to `best [q_heads, 2]` each query head's
+    /// largest probability as bits and its slot as a number.
     ///
     /// # Panics
-    /// When shapes do not fit.
+    /// When shapes do not match.
     pub fn attend(
         &self,
         device: &Device,
@@ -82,7 +85,7 @@ impl StepLayer {
             places: self.places.as_ref(),
             ranks: None,
         };
-        // SAFETY: rows were checked as they were told.
+        // SAFETY: rows were checked when they were staged.
         unsafe { device.step_attention(&task, scratch, out, best) }
     }
 }

@@ -1,4 +1,4 @@
-//! Copies that run beside other work: as late as they may, or at once.
+//! Asynchronous copies: run as late as they may, or at once.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,33 +8,33 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use crate::DeviceError;
 use crate::driver::{Address, Copying};
 
-/// Copies that were asked for.
+/// Submitted copies.
 #[derive(Default)]
 pub(super) struct AsyncCopies {
-    /// Whether they run when they are asked for, and not when they are waited for.
+    /// Whether copies run when they are submitted instead of when they are waited for.
     at_once: AtomicBool,
     waiting: Mutex<Waiting>,
 }
 
 #[derive(Default)]
 struct Waiting {
-    /// Copies that were asked for so far.
+    /// Number of copies submitted so far.
     asked: u64,
-    /// To, from, bytes; the last one is the last that was asked for.
+    /// (to, from, bytes) of copies that have not run, oldest first.
     copies: VecDeque<(Address, Address, usize)>,
 }
 
 impl AsyncCopies {
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().expect("nobody panics inside")
+        self.waiting.lock().expect("no panic while locked")
     }
 
-    /// From here on they run when they are asked for.
+    /// Later copies run when they are submitted.
     pub(super) fn run_at_once(&self) {
         self.at_once.store(true, Ordering::Relaxed);
     }
 
-    /// Asks for a copy.
+    /// Submits a copy.
     ///
     /// # Safety
     /// As [`crate::driver::Driver::copy_async`].
@@ -52,7 +52,7 @@ impl AsyncCopies {
         }
     }
 
-    /// Whether a copy that has not run yet begins in this memory, or ends there.
+    /// Whether the source or the destination of a pending copy begins in this memory.
     pub(super) fn touches(&self, memory: &Range<Address>) -> bool {
         let waiting = self.waiting();
         let mut copies = waiting.copies.iter();
@@ -61,17 +61,17 @@ impl AsyncCopies {
 }
 
 impl Waiting {
-    /// Runs all copies up to the one with that number.
+    /// Runs all copies up to `number`.
     fn run(&mut self, number: u64) {
         while self.asked - (self.copies.len() as u64) < number {
             let (to, from, bytes) = self.copies.pop_front().expect("one at least");
-            // SAFETY: promised when it was asked for.
+            // SAFETY: promised when the copy was submitted.
             unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         }
     }
 }
 
-/// A copy that may still have to run.
+/// A copy that may be pending.
 pub(super) struct Later {
     number: u64,
     async_copy: Arc<AsyncCopies>,

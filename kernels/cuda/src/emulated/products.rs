@@ -1,4 +1,4 @@
-//! Products as the CPU makes them.
+//! Products computed on the CPU.
 
 use candle_core::quantized::GgmlDType;
 use kept_kernels::mapped::{MappedFile, MappedMatrix};
@@ -8,7 +8,7 @@ use crate::DeviceError;
 use crate::candle_takes;
 use crate::driver::{Address, Driver, FEW, Inputs, PRODUCT_KINDS, Product, Products};
 
-/// Products as the CPU makes them: inputs stay as they are until they meet weights, which say how they are quantised.
+/// Products computed on the CPU. Inputs stay f32 until the product quantises them for its type of weights.
 impl Products for Emulated {
     fn wants(&self, kind: GgmlDType, inputs: usize) -> Option<Inputs> {
         PRODUCT_KINDS.contains(&kind).then_some(if inputs <= FEW {
@@ -20,23 +20,26 @@ impl Products for Emulated {
 
     fn input_bytes(&self, form: Inputs, count: usize, cols: usize) -> usize {
         let own = count * cols * size_of::<f32>();
-        match self.takes_as_candle {
-            true => own.max(candle_takes::input_bytes(form, count, cols)),
-            false => own,
+        if self.takes_as_candle {
+            own.max(candle_takes::input_bytes(form, count, cols))
+        } else {
+            own
         }
     }
 
     fn behind(&self, kind: GgmlDType) -> usize {
-        match self.takes_as_candle {
-            true => candle_takes::behind(kind),
-            false => 0,
+        if self.takes_as_candle {
+            candle_takes::behind(kind)
+        } else {
+            0
         }
     }
 
     fn workspace(&self) -> usize {
-        match self.takes_as_candle {
-            true => candle_takes::WORKSPACE,
-            false => 0,
+        if self.takes_as_candle {
+            candle_takes::WORKSPACE
+        } else {
+            0
         }
     }
 

@@ -1,5 +1,5 @@
-//! A fault on purpose, for tests of what becomes of one: with `KEPT_GPU_FAULT=N` in the environment a kernel that traps runs before the Nth
-//! launch, after which the driver refuses everything that this process asks of its GPUs.
+//! Fault injection for tests: with `KEPT_GPU_FAULT=N` in the environment a kernel that traps runs before the Nth
+//! launch. From then on the driver refuses all calls of this process.
 
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use super::found::{NoGpu, none};
 
 const VARIABLE: &str = "KEPT_GPU_FAULT";
 
-/// The driver compiles it. As machine code for all GPUs it would be one more kernel of every build.
+/// PTX, which the driver compiles; machine code for all GPUs would be one more kernel in every build.
 const TRAP: &CStr = c".version 6.3
 .target sm_75
 .address_size 64
@@ -21,7 +21,7 @@ const TRAP: &CStr = c".version 6.3
 }
 ";
 
-/// The kernel, and when it runs.
+/// The trapping kernel, and the launch before which it runs.
 pub(super) struct Fault {
     kernel: sys::CUfunction,
     at: u64,
@@ -29,10 +29,10 @@ pub(super) struct Fault {
 }
 
 impl Fault {
-    /// The one that the environment names, if any.
+    /// The fault that the environment requests, if any.
     ///
     /// # Safety
-    /// A context is current, and stays.
+    /// A context is current and is not destroyed.
     pub(super) unsafe fn of_environment() -> Result<Option<Self>, NoGpu> {
         let Ok(at) = std::env::var(VARIABLE) else {
             return Ok(None);
@@ -40,7 +40,7 @@ impl Fault {
         let at = at.parse().map_err(|_| NoGpu::None {
             reason: format!("{VARIABLE}={at} is no number of a launch"),
         })?;
-        // SAFETY: text that ends with a zero; the module is never unloaded.
+        // SAFETY: NUL-terminated text; the module is never unloaded.
         let kernel = unsafe {
             let module = result::module::load_data(TRAP.as_ptr().cast::<c_void>());
             let name = CString::new("kept_trap").expect("no zeros");
@@ -53,10 +53,10 @@ impl Fault {
         }))
     }
 
-    /// To be called before every launch.
+    /// Call this before every launch.
     ///
     /// # Safety
-    /// The stream is of the context in which this was made, which is current.
+    /// `stream` belongs to the context of this fault's kernel, and that context is current.
     pub(super) unsafe fn before_launch(
         &self,
         stream: sys::CUstream,

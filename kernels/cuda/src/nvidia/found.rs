@@ -1,84 +1,84 @@
-//! The driver and its GPUs, looked for; and everything that may be wrong with either, in a sentence with the way out. `scripts/test-drivers`
-//! proves each of them with a library in the driver's place.
+//! Detection of the driver and its GPUs. Each failure is an error that names the remedy. `scripts/test-drivers` tests
+//! every one with a library in the driver's place.
 
 use cudarc::driver::{DriverError, result, sys};
 
 use crate::driver::Facts;
 
-/// Oldest driver interface that loads what the compiler in use makes: CUDA 13.0, driver 580.
+/// Oldest driver interface that loads the output of the CUDA compiler in use: CUDA 13.0, driver 580.
 const OLDEST_DRIVER: i32 = 13_000;
-/// Oldest compute capability that there are kernels for: Turing.
+/// Oldest supported compute capability times ten: Turing.
 const OLDEST_GPU: u32 = 75;
 
-/// A GPU of this computer that there are kernels for.
+/// A supported GPU of this computer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
-    /// Its number, as in `--device cuda:0`.
+    /// Ordinal, as in `--device cuda:0`.
     pub ordinal: usize,
-    /// What it is.
+    /// Properties and limits.
     pub facts: Facts,
-    /// Bytes that are free now.
+    /// Bytes free now.
     pub free: u64,
 }
 
 /// Why no GPU can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoGpu {
-    /// There is no driver.
+    /// No driver is installed.
     #[error("no NVIDIA driver was found (libcuda); without one Kept answers on the processor")]
     NoDriver,
-    /// A library is there by the driver's name, and is none.
+    /// A library has the driver's name but not its functions.
     #[error(
         "the library libcuda that was found is no NVIDIA driver's (it has no {lacks}); install NVIDIA's driver, version 580 or newer"
     )]
     NotADriver {
-        /// What every driver's library has.
+        /// The missing function.
         lacks: &'static str,
     },
-    /// The driver is older than the kernels.
+    /// The driver is older than the kernels need.
     #[error(
         "the NVIDIA driver speaks CUDA {have}, and CUDA 13.0 is needed; update the driver to version 580 or newer"
     )]
     OldDriver {
-        /// Its version.
+        /// CUDA version of the driver.
         have: String,
     },
-    /// The library is of another version than the part of the driver that runs in the kernel.
+    /// The library and the kernel module of the driver have different versions.
     #[error(
         "the NVIDIA driver and its library (libcuda) are of different versions, as after an update; restart the computer, and if that does not help, install the driver again"
     )]
     TornDriver,
-    /// The driver found nothing it can use.
+    /// The driver found no usable GPU.
     #[error(
         "the NVIDIA driver found no usable GPU ({reason}); `nvidia-smi` shows what it sees, and without a GPU Kept answers on the processor"
     )]
     None {
-        /// What the driver said.
+        /// The driver's error message.
         reason: String,
     },
-    /// There is no such GPU.
+    /// No GPU has this ordinal.
     #[error("there is no GPU cuda:{ordinal}; this computer has {count}")]
     NoSuch {
-        /// The number asked for.
+        /// The requested ordinal.
         ordinal: usize,
-        /// How many there are.
+        /// Number of GPUs.
         count: usize,
     },
-    /// The GPU is older than the kernels.
+    /// The GPU is older than the kernels need.
     #[error(
         "the GPU {name} is of compute capability {}.{}, and Kept needs 7.5 (Turing, 2018) or newer; without such a GPU it answers on the processor",
         capability / 10,
         capability % 10
     )]
     OldGpu {
-        /// Its name.
+        /// Name of the GPU.
         name: String,
         /// Compute capability times ten.
         capability: u32,
     },
 }
 
-/// What an error of the driver's says about the GPUs.
+/// Maps a driver error to the reason why no GPU can be used.
 pub(super) fn none(error: DriverError) -> NoGpu {
     match error.0 {
         sys::CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => NoGpu::TornDriver,
@@ -88,7 +88,7 @@ pub(super) fn none(error: DriverError) -> NoGpu {
     }
 }
 
-/// What the driver says of an error.
+/// The driver's description of an error.
 pub(super) fn sentence(error: DriverError) -> String {
     match error.error_string() {
         Ok(words) => words.to_string_lossy().into_owned(),
@@ -102,16 +102,17 @@ pub(super) fn begin() -> Result<usize, NoGpu> {
     if !unsafe { sys::is_culib_present() } {
         return Err(NoGpu::NoDriver);
     }
-    // Every driver has it, and only its answer says whether the rest is there: without this a library that lacks it would be a panic.
+    // Every driver has this function, and its answer shows that the rest works: cudarc panics on a library without it.
     let lacks = "cuDriverGetVersion";
-    // SAFETY: the library is there; the function is looked for and not called.
+    // SAFETY: the library is loaded; the function is looked up and not called.
     if unsafe { sys::culib().get::<unsafe extern "C" fn()>(lacks.as_bytes()) }.is_err() {
         return Err(NoGpu::NotADriver { lacks });
     }
     let mut version = 0;
-    // SAFETY: the place is there; this call needs no initialisation.
+    // SAFETY: a valid pointer; this call needs no initialisation.
     let asked = unsafe { sys::cuDriverGetVersion(&mut version) }.result();
-    // By its name: a library of before CUDA 6 has no words for it, and one that only programs are linked against refuses everything.
+    // Reported by the error's name: a library older than CUDA 6 has no error strings, and the driver's stub library,
+    // which exists for linking only, refuses every call.
     asked.map_err(|error| NoGpu::None {
         reason: format!("error {:?}", error.0),
     })?;
@@ -129,21 +130,22 @@ pub(super) fn begin() -> Result<usize, NoGpu> {
     }
 }
 
-/// Whether there are kernels for a GPU.
+/// Checks that the kernels support the GPU.
 pub(super) fn new_enough(facts: &Facts) -> Result<(), NoGpu> {
-    match facts.capability < OLDEST_GPU {
-        true => Err(NoGpu::OldGpu {
+    if facts.capability < OLDEST_GPU {
+        Err(NoGpu::OldGpu {
             name: facts.name.clone(),
             capability: facts.capability,
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 
 pub(super) fn facts(ordinal: usize) -> Result<(sys::CUdevice, Facts), DriverError> {
     use sys::CUdevice_attribute as Of;
     let device = result::device::get(ordinal as i32)?;
-    // SAFETY: a device that the driver gave.
+    // SAFETY: a device from the driver.
     let attribute = |of| unsafe { result::device::get_attribute(device, of) };
     let major = attribute(Of::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(Of::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
@@ -158,10 +160,10 @@ pub(super) fn facts(ordinal: usize) -> Result<(sys::CUdevice, Facts), DriverErro
     Ok((device, facts))
 }
 
-/// The GPUs of this computer that there are kernels for, with the memory that is free on each now.
+/// The supported GPUs of this computer, each with its free memory.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why no GPU can be used.
 pub fn gpus() -> Result<Vec<Gpu>, NoGpu> {
     let mut gpus = Vec::new();
     let mut too_old = None;
@@ -185,7 +187,7 @@ pub fn gpus() -> Result<Vec<Gpu>, NoGpu> {
 }
 
 fn free_memory(device: sys::CUdevice) -> Result<u64, DriverError> {
-    // SAFETY: a device that the driver gave; what is retained is released.
+    // SAFETY: a device from the driver; the retained context is released.
     unsafe {
         let context = result::primary_ctx::retain(device)?;
         let free = result::ctx::set_current(context)

@@ -1,15 +1,15 @@
-//! Places in a stream's order, and work that was recorded.
+//! Events in a stream's order, and captured graphs.
 
 use cudarc::driver::{DriverError, result, sys};
 
 use super::sentence;
 use crate::DeviceError;
-use crate::driver::{Copying, Recording};
+use crate::driver::{Capture, Copying};
 
-/// Has `stream` wait for `event` before it does anything else.
+/// Makes `stream` wait for `event` before its later work.
 ///
 /// # Safety
-/// Both are there.
+/// Both exist.
 pub(super) unsafe fn wait_for(
     stream: sys::CUstream,
     event: sys::CUevent,
@@ -19,13 +19,13 @@ pub(super) unsafe fn wait_for(
     unsafe { result::stream::wait_event(stream, event, flags) }
 }
 
-/// A place in the order of a stream's work.
+/// An event: a point in the order of a stream's work.
 pub(super) struct Mark {
     pub(super) event: sys::CUevent,
-    /// The stream of what may have to come after it.
+    /// The stream that may have to wait for the event.
     pub(super) follower: sys::CUstream,
     pub(super) context: sys::CUcontext,
-    /// The GPU's name.
+    /// Name of the GPU.
     pub(super) device: String,
 }
 
@@ -36,7 +36,7 @@ impl Mark {
     fn failed(&self, error: DriverError) -> DeviceError {
         DeviceError::Failed {
             device: self.device.clone(),
-            what: "copying beside its work".to_owned(),
+            what: "asynchronous copies".to_owned(),
             reason: sentence(error),
         }
     }
@@ -44,7 +44,7 @@ impl Mark {
 
 impl Copying for Mark {
     fn before_the_rest(&self) -> Result<(), DeviceError> {
-        // SAFETY: a copy is given back before its device, so that all of them are there.
+        // SAFETY: a copy is dropped before its device, so that the context, the stream and the event exist.
         unsafe {
             result::ctx::set_current(self.context)
                 .and_then(|()| wait_for(self.follower, self.event))
@@ -64,7 +64,8 @@ impl Copying for Mark {
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        // SAFETY: made by this object, and nobody else has it. The driver keeps what still waits for it; errors leave nothing to do.
+        // SAFETY: created by this object, its only owner. The driver keeps an event that work still waits for. Errors
+        // are ignored: no recovery is possible.
         unsafe {
             if result::ctx::set_current(self.context).is_ok() {
                 let _ = result::event::destroy(self.event);
@@ -73,21 +74,21 @@ impl Drop for Mark {
     }
 }
 
-/// A CUDA graph, ready to run on the device's stream.
+/// An instantiated CUDA graph that runs on the device's stream.
 pub(super) struct Graph {
     pub(super) ready: sys::CUgraphExec,
     pub(super) stream: sys::CUstream,
     pub(super) context: sys::CUcontext,
-    /// The GPU's name.
+    /// Name of the GPU.
     pub(super) device: String,
 }
 
 // SAFETY: the driver's handles may be used from any thread; every call makes the context current first.
 unsafe impl Send for Graph {}
 
-impl Recording for Graph {
+impl Capture for Graph {
     unsafe fn run(&self) -> Result<(), DeviceError> {
-        // SAFETY: a recording is given back before its device; for what it touches the caller answers.
+        // SAFETY: a recording is dropped before its device; the caller answers for the memory that it touches.
         unsafe {
             result::ctx::set_current(self.context)
                 .and_then(|()| result::graph::launch(self.ready, self.stream))
@@ -102,7 +103,8 @@ impl Recording for Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: made by this object, and nobody else has it. The driver lets a run end first; errors leave nothing to do.
+        // SAFETY: created by this object, its only owner. The driver lets a run end first. Errors are ignored: no
+        // recovery is possible.
         unsafe {
             if result::ctx::set_current(self.context).is_ok() {
                 let _ = result::graph::exec_destroy(self.ready);

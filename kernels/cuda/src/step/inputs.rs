@@ -1,4 +1,4 @@
-//! One row on its way into a step's products.
+//! [`RowInputs`]: the input row of a decode step's products.
 
 use crate::driver::Address;
 use crate::{Buffer, Device, DeviceError};
@@ -6,11 +6,11 @@ use crate::{Buffer, Device, DeviceError};
 /// Numbers that share a scale.
 pub(super) const RUN: usize = 32;
 
-/// One row on its way into products: as it is, and rounded for quantised weights.
+/// One input row of products: as f32, and quantised for quantised weights.
 pub struct RowInputs {
     /// `[width]`
     pub(super) numbers: Buffer<f32>,
-    /// `[width]`, signed
+    /// `[width]`: signed bytes.
     pub(super) bytes: Buffer<u8>,
     /// `[width / 32]`
     pub(super) scales: Buffer<f32>,
@@ -38,7 +38,7 @@ impl InputsParameters {
 }
 
 impl RowInputs {
-    /// Room for `width` numbers.
+    /// Allocates a row of `width` numbers.
     pub fn new(device: &Device, width: usize) -> Result<Self, DeviceError> {
         Ok(Self {
             numbers: device.alloc_uninit(width)?,
@@ -48,17 +48,17 @@ impl RowInputs {
         })
     }
 
-    /// The row as it is, `[width]`.
+    /// The f32 row, `[width]`.
     pub fn numbers(&self) -> &Buffer<f32> {
         &self.numbers
     }
 
-    /// The row as it is; [`Device::step_inputs`] rounds what was written.
+    /// The f32 row. Call [`Device::step_inputs`] after a write to quantise it.
     pub fn numbers_mut(&mut self) -> &mut Buffer<f32> {
         &mut self.numbers
     }
 
-    /// Bytes on the device.
+    /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         self.numbers.bytes() + self.bytes.bytes() + self.scales.bytes() + self.sums.bytes()
     }

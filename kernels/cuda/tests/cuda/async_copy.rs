@@ -1,9 +1,9 @@
-//! Bytes that travel while a device computes: they arrive, in their order, however late or early the copies run.
+//! Asynchronous copies: bytes arrive complete and in order, whether copies run as late or as early as allowed.
 
 use crate::support::{devices, gpu_only};
 use kept_cuda::{Device, DownloadStaging, MemorySpace, Readback, UploadStaging, emulated};
 
-/// Devices whose copies run as late as they may, and at once.
+/// A device whose copies run as late as they may, and one whose copies run at once.
 fn both() -> Vec<Device> {
     let late = devices().remove(0);
     if gpu_only() {
@@ -27,7 +27,7 @@ fn what_is_sent_in_turns_arrives_in_its_order() {
             let count = 64 - usize::from(turn);
             let space = sending.space().expect("memory");
             space[..count].fill(turn);
-            // Filled behind what is sent: it does not arrive.
+            // Bytes after `count` are not uploaded.
             space[count..].fill(99);
             let there = sending.send(count).expect("sent");
             all.copy_from(expected.len(), &there, 0..count)
@@ -54,7 +54,7 @@ fn what_is_fetched_is_what_was_there_when_it_was_asked_for() {
                 .expect("written");
             fetching.fetch(usize::from(turn)).expect("asked for");
             if turn % 2 == 0 {
-                // Filled anew before anybody looked.
+                // Overwrite the source before the host reads the download.
                 fetching
                     .space()
                     .expect("memory")
@@ -105,7 +105,7 @@ fn what_is_brought_in_pieces_is_what_was_there() {
             bringing.read(&there, first, &mut found).expect("brought");
             assert_eq!(found, numbers[first..first + count]);
         }
-        // What is written later is brought later.
+        // A later write shows in the next download.
         there.write(2, &[7.5]).expect("written");
         let mut found = [0.0; 4];
         bringing.read(&there, 0, &mut found).expect("brought");

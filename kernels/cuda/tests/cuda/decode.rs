@@ -1,4 +1,4 @@
-//! One new token over kept rows, the kernel's own source against the specification.
+//! Decode attention of one new token over kept rows: the kernel's source against the CPU reference.
 
 use crate::support::*;
 use kept_cuda::{
@@ -6,17 +6,17 @@ use kept_cuda::{
 };
 use kept_kernels::{CacheType, HeadShape, Pairing, Rotation, RowStore, reference};
 
-/// How rows of a test lie.
+/// Layout of the rows in a test.
 #[derive(Clone, Copy, PartialEq)]
 enum Lie {
-    /// Each in the place of its number.
+    /// Slot i is row i.
     Plain,
-    /// Some in wide places, none in the place of its number.
+    /// Some rows are wide, and the slots are permuted.
     Mixed,
 }
 
-/// Rows of `capacities`: as a host's cache packs them, as numbers that these stand for, and as the device holds them, with the row of each
-/// slot where that is not its number.
+/// Rows of `capacities`: packed by a host store, dequantised, and on the device, with the row of each slot if the
+/// layout is mixed.
 fn kept(
     device: &Device,
     numbers: &mut Numbers,
@@ -70,7 +70,8 @@ fn check(
     rows: &[usize],
     pairing: Option<Pairing>,
 ) {
-    // Rows of 4 bits are turned, and queries with them; keys that are rotated as they are read are turned back in the kernel.
+    // q4_0 rows and their queries are Hadamard-rotated; if the kernel applies RoPE to the keys, it unrotates them
+    // first.
     let turned = kind == CacheType::Q4_0;
     for device in devices() {
         let mut numbers = Numbers::new(rows[0] as u64);
@@ -148,7 +149,7 @@ fn check(
                     },
                 }),
             };
-            // SAFETY: rows lie within the slots and ranks within the angles.
+            // SAFETY: rows lie within the slots, and ranks within the angle tables.
             unsafe { device.decode_attention(&task, &mut scratch, &mut out) }.expect("it runs");
             if turned {
                 device

@@ -1,4 +1,4 @@
-//! What is asked of all keys and queries of a layer: the kernels' own source against the specification.
+//! Key scores and query sums that need no attention pass: the kernels' source against the CPU reference.
 
 use crate::support::*;
 use kept_cuda::{Asking, HEAD_DIMS, QuerySums};
@@ -14,7 +14,7 @@ fn shape(head_dim: usize) -> HeadShape {
     }
 }
 
-/// Numbers of one row of a store, exact.
+/// Elements of one row of a store, in f64.
 fn row(rows: &RowStore, head: usize, at: usize) -> impl Iterator<Item = f64> + Clone + '_ {
     rows.row(head, at).iter().map(|x| f64::from(*x))
 }
@@ -23,7 +23,7 @@ fn dot(a: impl Iterator<Item = f64>, b: impl Iterator<Item = f64>) -> f64 {
     a.zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Documents shorter and longer than a block's share; scores of fewer keys than the document has, and of more.
+/// Documents shorter and longer than a block's share of keys; scores of fewer and of more keys than the document has.
 #[test]
 fn keys_are_held_against_the_mean_direction_of_the_document() {
     for device in devices() {
@@ -89,7 +89,7 @@ fn forms_are_those_of_the_definition() {
                             let x: Vec<f64> = row(&host, head, at).collect();
                             let terms = x.iter().zip(&linear).map(|(x, a)| x * f64::from(*a));
                             let mut expected: f64 = terms.clone().sum();
-                            // Sums are rounded by as much as their terms are large.
+                            // The rounding error grows with the magnitude of the terms.
                             let mut size = 1.0 + terms.map(f64::abs).sum::<f64>();
                             for (i, m) in matrix.into_iter().flatten().enumerate() {
                                 let term = f64::from(*m) * x[i / dim] * x[i % dim];
@@ -125,8 +125,8 @@ fn rows_are_as_long_as_they_are() {
     }
 }
 
-/// Chunk after chunk, rows of a chunk that do not begin at its first; then all of it comes to the host, which has sums already, and the next
-/// layer begins with nothing.
+/// Several chunks, also with a part of a chunk's rows; then the sums are added to existing host sums, and the next
+/// layer starts from zero.
 #[test]
 fn sums_of_queries_are_added_up_and_taken() {
     for device in devices() {

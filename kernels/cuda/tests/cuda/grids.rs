@@ -1,11 +1,11 @@
-//! No launch asks for more blocks than a GPU can number, however long the document: ten million tokens on a device that has any amount of memory
-//! and runs nothing, so that only the arithmetic of launches is done. Needs no GPU.
+//! No launch exceeds the grid limits of GPUs, for documents of up to ten million tokens. The test device has unlimited
+//! memory and runs nothing, so only the launch arithmetic is tested. Needs no GPU.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kept_cuda::driver::{
-    Address, Copying, Driver, Facts, Geometry, MOST_BLOCKS, Products, Recording,
+    Address, Capture, Copying, Driver, Facts, Geometry, MOST_BLOCKS, Products,
 };
 use kept_cuda::{
     Activation, AttentionScratch, DecodeAttention, DecodeScratch, Device, DeviceError, KeptRows,
@@ -14,10 +14,10 @@ use kept_cuda::{
 use kept_kernels::{HeadShape, Normalise};
 
 const TOKENS: usize = 10_000_000;
-/// Rows that pass a layer at a time: four times the engine's.
+/// Rows of a prefill chunk: four times the engine's.
 const ROWS: usize = 2048;
 
-/// Gives addresses without memory, and notes launches.
+/// Returns addresses without memory, and records launches.
 struct Endless {
     facts: Facts,
     next: AtomicU64,
@@ -89,16 +89,16 @@ impl Driver for Endless {
     }
 
     unsafe fn launch(&self, name: &str, geometry: Geometry, _: &[u8]) -> Result<(), DeviceError> {
-        let mut launches = self.launches.lock().expect("nobody panics inside");
+        let mut launches = self.launches.lock().expect("no panic while locked");
         launches.push((name.to_owned(), geometry));
         Ok(())
     }
 
-    fn begin_recording(&self) -> Result<(), DeviceError> {
+    fn begin_capture(&self) -> Result<(), DeviceError> {
         unreachable!("no test here records")
     }
 
-    fn end_recording(&self) -> Result<Box<dyn Recording>, DeviceError> {
+    fn end_capture(&self) -> Result<Box<dyn Capture>, DeviceError> {
         unreachable!("no test here records")
     }
 
@@ -111,7 +111,7 @@ impl Driver for Endless {
     }
 }
 
-/// A device as large as a Hopper, whose grids are the widest.
+/// A device as large as a Hopper, which has the widest grids.
 fn endless() -> (Device, Arc<Endless>) {
     let endless = Arc::new(Endless {
         facts: Facts {
@@ -127,7 +127,7 @@ fn endless() -> (Device, Arc<Endless>) {
     (Device::new(endless.clone()), endless)
 }
 
-/// Everything whose grid grows with the document, in the form of an 8B model.
+/// All launches whose grid grows with the document, with the shape of an 8B model.
 #[test]
 fn ten_million_tokens_have_no_grid_that_a_gpu_cannot_number() {
     let (device, endless) = endless();
@@ -191,7 +191,7 @@ fn ten_million_tokens_have_no_grid_that_a_gpu_cannot_number() {
         ranks: None,
     };
     let mut scratch = DecodeScratch::new(&device, shape, TOKENS, true).expect("memory");
-    // SAFETY: nothing runs.
+    // SAFETY: the device runs nothing.
     unsafe { device.decode_attention(&decode, &mut scratch, &mut out) }.expect("one token");
 
     let mut gate = device.alloc_uninit(ROWS * 14336).expect("memory");
@@ -205,7 +205,7 @@ fn ten_million_tokens_have_no_grid_that_a_gpu_cannot_number() {
         )
         .expect("the feed-forward network");
 
-    let launches = endless.launches.lock().expect("nobody panics inside");
+    let launches = endless.launches.lock().expect("no panic while locked");
     assert!(launches.len() >= 7, "{launches:?}");
     let widest = launches.iter().map(|(_, geometry)| geometry.grid[0]).max();
     assert!(
@@ -218,7 +218,7 @@ fn ten_million_tokens_have_no_grid_that_a_gpu_cannot_number() {
     }
 }
 
-/// What would be too much is one sentence, and nothing is launched.
+/// A grid beyond the limit is an error of one sentence, and nothing is launched.
 #[test]
 fn a_grid_beyond_a_gpu_is_one_sentence() {
     let (device, endless) = endless();
@@ -233,10 +233,10 @@ fn a_grid_beyond_a_gpu_is_one_sentence() {
     let refusal = activate(rows).expect_err("one more").to_string();
     assert!(
         refusal.contains("activate would take 65536 blocks")
-            && refusal.contains("--device cpu")
+            && refusal.contains("CPU")
             && !refusal.contains('\n'),
         "{refusal}"
     );
-    let launches = endless.launches.lock().expect("nobody panics inside");
+    let launches = endless.launches.lock().expect("no panic while locked");
     assert_eq!(launches.len(), 1);
 }

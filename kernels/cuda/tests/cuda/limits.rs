@@ -1,5 +1,6 @@
-//! Every kernel fits every GPU it is compiled for: what NVIDIA's compiler counted (`resources.tsv`, by `scripts/cuda-resources`) against
-//! what the GPUs have, and every geometry that depends on the GPU against its shared memory. Needs no GPU.
+//! Every kernel fits every GPU it is compiled for. Compares the resources that NVIDIA's compiler reports
+//! (`resources.tsv`, by `scripts/cuda-resources`) with the limits of the GPUs, and each geometry that depends on the
+//! GPU with its shared memory. Needs no GPU.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,14 +13,15 @@ use kept_cuda::{
 use kept_kernels::HeadShape;
 use sha2::{Digest, Sha256};
 
-/// Compute capabilities, as in NVIDIA's programming guide: 65536 registers of a multiprocessor and of a block, 255 of a thread, 1024
-/// threads of a block. What shared memory a block may have differs: the emulated devices know it.
+/// Compute capabilities. Limits of all of them, from NVIDIA's programming guide: 65536 registers per multiprocessor and
+/// per block, 255 registers per thread, 1024 threads per block. Shared memory per block differs; the emulated devices
+/// have it.
 const GPUS: [u32; 5] = [75, 80, 86, 89, 90];
 const REGISTERS_OF_BLOCK: u32 = 65536;
 const REGISTERS_OF_THREAD: u32 = 255;
 const THREADS_OF_BLOCK: u32 = 1024;
 
-/// What one kernel takes of one GPU.
+/// Resources of one kernel on one GPU.
 struct Taken {
     registers: u32,
     shared: u32,
@@ -27,7 +29,7 @@ struct Taken {
     spilled: u32,
 }
 
-/// The table: its hash of the sources, and of each kernel the most threads and what it takes of each GPU.
+/// The table: the hash of the sources; per kernel its maximum number of threads, and its resources on each GPU.
 fn table() -> (String, BTreeMap<String, (u32, Vec<Taken>)>) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("resources.tsv");
     let text = std::fs::read_to_string(&path).expect("scripts/cuda-resources makes it");
@@ -63,7 +65,7 @@ fn table() -> (String, BTreeMap<String, (u32, Vec<Taken>)>) {
     )
 }
 
-/// The table is of these sources: otherwise `scripts/cuda-resources` is to be run.
+/// The table matches these sources; if not, run `scripts/cuda-resources`.
 #[test]
 fn the_table_is_of_the_kernels_as_they_are() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("device");
@@ -92,7 +94,7 @@ fn registers_and_shared_memory_fit_every_gpu() {
         assert_eq!(taken.len(), GPUS.len(), "{name}");
         assert!(threads <= THREADS_OF_BLOCK && threads.is_multiple_of(32));
         for (gpu, taken) in GPUS.into_iter().zip(taken) {
-            // A warp gets whole units of 256.
+            // Registers are allocated per warp in units of 256.
             let of_block = taken.registers.next_multiple_of(8) * threads;
             assert!(
                 taken.registers <= REGISTERS_OF_THREAD && of_block <= REGISTERS_OF_BLOCK,
@@ -101,7 +103,7 @@ fn registers_and_shared_memory_fit_every_gpu() {
             );
             assert_eq!(taken.spilled, 0, "{name} on sm_{gpu} spills registers");
             assert_eq!(taken.stack, 0, "{name} on sm_{gpu} has a stack");
-            // Shared memory is asked for at launch, so that the check there counts all of it.
+            // All shared memory is dynamic, so that the check at launch covers it.
             assert_eq!(
                 taken.shared, 0,
                 "{name} on sm_{gpu} has fixed shared memory"
@@ -110,8 +112,8 @@ fn registers_and_shared_memory_fit_every_gpu() {
     }
 }
 
-/// The kernels whose shared memory follows from the GPU ask for no more than it has, for every size of heads and kind of rows. The
-/// emulated device refuses as a GPU would.
+/// The kernels whose shared memory depends on the GPU request no more than it has, for every head size and row type.
+/// The emulated device refuses as a GPU would.
 #[test]
 fn what_attention_asks_of_a_gpu_it_has() {
     for capability in GPUS {
@@ -159,7 +161,7 @@ fn what_attention_asks_of_a_gpu_it_has() {
                     ranks: None,
                 };
                 let mut scratch = DecodeScratch::new(&device, shape, 1, true).expect("memory");
-                // SAFETY: one row, which is there.
+                // SAFETY: one row, which exists.
                 unsafe { device.decode_attention(&task, &mut scratch, &mut out) }
                     .unwrap_or_else(|e| panic!("sm_{capability}, {kind:?} of {head_dim}: {e}"));
             }

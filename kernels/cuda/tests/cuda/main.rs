@@ -1,13 +1,13 @@
-//! Kernels on a GPU (the emulated one without the feature `cuda`) against those of the CPU.
+//! Kernels on a GPU (in the emulator without the feature `cuda`) against the CPU kernels.
 
 mod async_copy;
 mod decode;
 mod expected;
 mod grids;
-mod homes;
 mod limits;
 mod merging;
 mod pieces;
+mod pinned_memory;
 mod prefill;
 mod rates;
 mod rows;

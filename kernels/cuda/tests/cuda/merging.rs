@@ -1,4 +1,4 @@
-//! Tokens that are compared and share rows: the kernels' own source against the specification.
+//! Nearest neighbours of tokens and merged rows: the kernels' source against the CPU reference.
 
 use crate::support::*;
 use half::f16;
@@ -7,7 +7,7 @@ use kept_kernels::{HeadShape, Pairing, RowStore, mean_row, reference, row_length
 
 const KV_HEADS: usize = 2;
 
-/// `[positions, columns]` cosines and sines of drawn angles.
+/// `[positions, columns]` cosines and sines of random angles.
 struct Turned {
     cos: Vec<f32>,
     sin: Vec<f32>,
@@ -27,7 +27,7 @@ impl Turned {
         }
     }
 
-    /// Every row of `rows`, turned back from its own position.
+    /// Undoes RoPE in every row of `rows`; row == position.
     fn back(&self, rows: &RowStore) -> RowStore {
         let (mut rows, columns) = (rows.clone(), self.rope_dim / 2);
         for head in 0..rows.kv_heads() {
@@ -42,7 +42,7 @@ impl Turned {
     }
 }
 
-/// The ways in which keys lie: as they are compared, or turned.
+/// With and without RoPE to undo.
 fn ways(numbers: &mut Numbers, positions: usize, dim: usize) -> Vec<Option<Turned>> {
     let mut drawn = |rope_dim, pairing| Turned::drawn(numbers, positions, rope_dim, pairing);
     vec![
@@ -52,7 +52,7 @@ fn ways(numbers: &mut Numbers, positions: usize, dim: usize) -> Vec<Option<Turne
     ]
 }
 
-/// Runs `with` the angles where they are on the device.
+/// Runs `with` the angles on the device.
 fn on<T>(
     device: &Device,
     turned: Option<&Turned>,
@@ -70,7 +70,7 @@ fn on<T>(
     }))
 }
 
-/// Of every token the one that it is found to be most like is so to a rounding of what is exact, and so is how much.
+/// The nearest neighbour of every token, and its similarity, equal the exact ones up to rounding.
 #[test]
 fn the_most_alike_is_found_for_every_head_size_and_number_of_tokens() {
     for device in devices() {
@@ -111,7 +111,7 @@ fn the_most_alike_is_found_for_every_head_size_and_number_of_tokens() {
                         let alike = |a: u32, b: u32| {
                             cosine(plain, head, a, b) * cosine(&host_values, head, a, b)
                         };
-                        // Keys that were turned back are rounded to halves.
+                        // Keys whose RoPE was undone are rounded to halves.
                         let tolerance = if turned.is_some() { 1e-3 } else { 1e-5 };
                         for (&token, &(found, product)) in of_tokens.iter().zip(&best) {
                             let all = of_others.iter().map(|&other| alike(token, other));
@@ -171,7 +171,7 @@ fn of_equal_ones_the_first_counts_and_a_row_without_length_is_like_nothing() {
     assert_eq!(best[1], (0, 0.0));
 }
 
-/// Classes of one, of some and of many, whose rows come out as the host merges them.
+/// Classes of one, a few and many members; the rows equal the host's merged rows.
 #[test]
 fn classes_are_the_mean_of_their_members() {
     for device in devices() {
@@ -259,7 +259,7 @@ fn classes_are_the_mean_of_their_members() {
     }
 }
 
-/// All of them, `[rows, head_dim]`.
+/// All rows, `[rows, head_dim]`.
 fn numbers_of(rows: &KeptRows) -> Vec<f32> {
     let bytes = rows.numbers().to_vec().expect("read");
     let halves = bytes.as_chunks::<2>().0.iter();

@@ -1,4 +1,4 @@
-//! Row-wise pieces, rows that are kept, and classes: the kernels' own source against the specification.
+//! Row-wise operations, kept rows and classes: the kernels' source against the CPU reference.
 
 use crate::support::*;
 use half::f16;
@@ -166,7 +166,7 @@ fn keys_are_turned_back() {
 fn activations_sums_caps_and_the_largest() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(4));
     let (rows, width) = (2, 300);
-    // Gate and up of a row side by side, as a fused projection leaves them.
+    // Gate and up of a row in one buffer, as after a fused projection.
     let both: Vec<f32> = numbers
         .rows(rows * 2 * width)
         .iter()
@@ -225,7 +225,7 @@ fn activations_sums_caps_and_the_largest() {
     }
 }
 
-/// `x` by Hadamard's matrix over its leading power of two, by definition.
+/// The Hadamard transform of `x` in runs of its largest power-of-two divisor, by definition.
 fn hadamard(x: &[f32]) -> Vec<f32> {
     let run = 1 << x.len().trailing_zeros();
     let row = |i: usize, x: &[f32]| -> f32 {
@@ -248,8 +248,8 @@ fn hadamard(x: &[f32]) -> Vec<f32> {
         .collect()
 }
 
-/// Rows on the device are those of a host's store in the same places, to the bit but for what another order of additions moves over an
-/// edge.
+/// Rows on the device equal those of a host store at the same places, except for rounding differences from another
+/// order of additions.
 #[track_caller]
 fn same_rows(found: &KeptRows, expected: &KeptRows, what: &str) {
     let bytes = |rows: &KeptRows| rows.numbers().to_vec().expect("read");
@@ -293,7 +293,7 @@ fn kept_rows_are_what_the_host_would_keep_in_every_kind() {
                 (CacheType::Q4_0, false, true),
                 (CacheType::Q4_0, true, false),
             ] {
-                // Of a quantised kind the last rows stay wide.
+                // In a quantised cache the last rows stay wide.
                 let narrow = if kind == CacheType::F16 { 7 } else { 4 };
                 let mut expected = RowStore::stored(kind, dim, &[7], &[narrow], false);
                 for i in 0..7 {
@@ -336,7 +336,7 @@ fn kept_rows_are_what_the_host_would_keep_in_every_kind() {
     }
 }
 
-/// A row that grew too old for a wide place is rounded into a narrow one as the host's stores do it.
+/// A row that loses its wide place is quantised as in the host's stores.
 #[test]
 fn wide_rows_are_rounded_to_narrow_ones() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(11));
@@ -351,7 +351,7 @@ fn wide_rows_are_rounded_to_narrow_ones() {
             let rows = || KeptRows::with_wide(&device, row_kind, (5, 4), dim).expect("memory");
             let (mut found, mut expected) = (rows(), rows());
             found.write(&store, 0, &all).expect("written");
-            // Rows in places 6 and 8 go to those of rows 1 and 4.
+            // Rows of places 6 and 8 replace rows 1 and 4.
             store.trade(0, 6, 1);
             store.trade(0, 8, 4);
             let mut all: Vec<(usize, usize)> =
@@ -480,7 +480,7 @@ fn classes_count_as_much_as_their_entries() {
                     pairing,
                 }),
             };
-            // SAFETY: everything lies within the tables.
+            // SAFETY: all indices lie within the tables.
             unsafe { device.class_attention(&task, &mut scratch, &mut out) }.expect("it runs");
             close(&out.to_vec().expect("read"), &expected, 1e-4, "values");
             let found = scratch.probabilities().to_vec().expect("read");
@@ -511,7 +511,7 @@ fn a_bias_is_added_to_every_row() {
     close(&there.to_vec().expect("read"), &expected, 1e-6, "added");
 }
 
-/// Parts of a buffer are the buffer: what is written to one is read from the other.
+/// Parts of a buffer share its memory: a write through one is visible through the other.
 #[test]
 fn a_part_is_another_name() {
     let device = devices()[0].clone();

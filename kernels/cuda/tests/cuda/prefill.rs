@@ -1,4 +1,4 @@
-//! Attention of a chunk, the kernel's own source against the specification.
+//! Prefill attention of a chunk: the kernel's source against the CPU reference.
 
 use crate::support::*;
 use kept_cuda::{AttentionScratch, PrefillAttention};
@@ -69,7 +69,7 @@ fn plain(shape: &HeadShape) -> Scale {
 #[test]
 fn every_head_size_gives_what_the_specification_gives() {
     for (i, shape) in shapes().into_iter().enumerate() {
-        // One row; less than a tile; more than one of rows and of keys, and not whole ones.
+        // One row; less than a tile; more than one tile of rows and of keys, with partial tiles.
         for (rows, first) in [(1, 0), (5, 60), (70, 0), (66, 130)] {
             let scale = plain(&shape);
             let case = Case {
@@ -119,7 +119,7 @@ fn few_rows_over_many_keys_are_split_and_added_up() {
             scale: 1.0.into(),
         };
         check(&case, rows as u64);
-        // Most shares of the keys are seen by no row.
+        // Most splits contain no key that a row attends to.
         let case = Case {
             window: Some(100),
             ..case

@@ -1,4 +1,4 @@
-//! What a GPU can do at most is measured by kernels that run.
+//! Peak rates of a GPU are measured by running kernels.
 
 use crate::support::*;
 use kept_cuda::RatesOf;
@@ -6,7 +6,7 @@ use kept_kernels::HeadShape;
 
 #[test]
 fn copies_products_and_attention_are_measured() {
-    // On a GPU as much as its benchmark does, in the emulator as little as shows that it runs.
+    // On a GPU the benchmark's amount of work; in the emulator just enough to run.
     for device in devices() {
         let little = RatesOf {
             copied: 4096,
@@ -25,7 +25,7 @@ fn copies_products_and_attention_are_measured() {
         for rate in [rates.copy, rates.to_gpu, rates.matrix, rates.attention] {
             assert!(rate.is_finite() && rate > 0.0, "{rates:?}");
         }
-        // Nothing attends faster than products are made.
+        // Attention cannot be faster than matrix products.
         assert!(emulated || rates.attention < rates.matrix, "{rates:?}");
     }
 }

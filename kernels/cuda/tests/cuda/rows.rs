@@ -1,5 +1,5 @@
-//! Rows of a vault on a device: the numbers that the host finds in them, as halves, and nothing beside them changes; and packed there, byte for
-//! byte what the host makes of them.
+//! Vault rows on a device: unpacked rows equal the host's, as halves, and nothing else changes; packed rows equal the
+//! host's byte for byte.
 
 use crate::support::*;
 use half::f16;
@@ -42,7 +42,7 @@ fn rows_are_packed_as_the_host_packs_them() {
     let (mut numbers, device) = (Numbers::new(6), devices().remove(0));
     for (kind, dim) in kinds_and_heads() {
         let mut all = numbers.rows(KV_HEADS * CAPACITY * dim);
-        // A block of zeros, and one whose largest number is small.
+        // A block of zeros, and a block whose largest number is small.
         all[..32].fill(0.0);
         all[32..64].iter_mut().for_each(|x| *x *= 1.0 / 4096.0);
         let mut rows = LayerRows::new(&device, KV_HEADS, CAPACITY, dim).expect("memory");
@@ -59,7 +59,7 @@ fn rows_are_packed_as_the_host_packs_them() {
                 let at = head * which.len() * row_bytes;
                 kind.pack(&rows, dim, &mut expected[at..][..which.len() * row_bytes]);
             }
-            // Room behind it, of which nothing is written.
+            // Bytes after the rows stay unchanged.
             expected.extend([7; 5]);
             let mut packed = device.copy_of(&vec![7u8; bytes + 5]).expect("memory");
             device

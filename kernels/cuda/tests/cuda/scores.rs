@@ -1,4 +1,4 @@
-//! What keys get from rows, the kernels' own source against the specification.
+//! Scores of keys: the kernels' source against the CPU reference.
 
 use crate::support::*;
 use kept_cuda::{AttentionScratch, Device, LayerRows, Scores, ScoresScratch};
@@ -81,7 +81,7 @@ impl Case {
 
 fn cases() -> impl Iterator<Item = Case> {
     let sizes = [(1, 1), (8, 70), (32, 200), (70, 150), (64, 600)];
-    // Every shape with two of the sizes, every size with two of the shapes, the devices in turn.
+    // Every shape with two of the sizes, every size with two of the shapes, alternating devices.
     let pairs = move |i: usize, shape| [(shape, sizes[i]), (shape, sizes[(i + 2) % sizes.len()])];
     let all = shapes().into_iter().enumerate();
     let all = all.flat_map(move |(i, shape)| pairs(i, shape)).enumerate();

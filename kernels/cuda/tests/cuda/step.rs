@@ -1,5 +1,5 @@
-//! One token's step in few launches: products with every kind of weights, norms, the choice of tokens; and attention with what stands around it
-//! against the same in single steps.
+//! Decode step of one token in few launches: products with every type of weights, norms and top-k. Attention in few
+//! launches against the separate launches.
 
 use crate::support::*;
 use candle_core::quantized::{GgmlDType, QTensor};
@@ -17,7 +17,7 @@ const KINDS: [GgmlDType; 13] = [
     F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K,
 ];
 
-/// Random weights of a kind on a device, and the numbers they stand for.
+/// Random weights of a type on a device, and their dequantised values.
 fn matrix(
     device: &Device,
     numbers: &mut Numbers,
@@ -33,7 +33,7 @@ fn matrix(
     (there, exact.expect("numbers"))
 }
 
-/// A row on the device, and as the kernels round it for weights of a kind.
+/// A row on the device, quantised for weights that need it.
 fn inputs(device: &Device, x: &[f32]) -> RowInputs {
     let mut row = RowInputs::new(device, x.len()).expect("memory");
     row.numbers_mut().write(0, x).expect("written");
@@ -78,7 +78,7 @@ fn three_matrices_of_any_kinds_are_multiplied_at_once() {
         for i in 0..KINDS.len() {
             let x = numbers.rows(cols);
             let row = inputs(&device, &x);
-            // Beside it the two kinds that follow.
+            // Together with the two types that follow.
             let kinds = [0, 1, 2].map(|next| KINDS[(i + next) % KINDS.len()]);
             let mut own = |which: usize| {
                 let (rows, kind) = (shapes[which], kinds[which]);
@@ -113,8 +113,8 @@ fn three_matrices_of_any_kinds_are_multiplied_at_once() {
     }
 }
 
-/// One matrix, and several, of one kind: each kind has a kernel of its own. Rows of numbers that end within what a lane takes at once are
-/// multiplied one number at a time.
+/// One and several matrices of one type: each type has its own kernel. Rows whose length is not a multiple of a lane's
+/// piece are multiplied one number at a time.
 #[test]
 fn matrices_of_one_kind_have_their_own_kernel() {
     for device in devices() {
@@ -204,7 +204,7 @@ fn a_feed_forward_is_activated_and_rounded_on_the_spot() {
                 .collect();
             let found = out.numbers().to_vec().expect("read");
             close(&found, &expected, 2e-2, &format!("{activation:?}"));
-            // What was rounded on the spot is what the next product meets.
+            // The quantised result is the input of the next product.
             let (next, exact) = matrix(&device, &mut numbers, Q5_1, (4, 64));
             let mut narrow = RowInputs::new(&device, 64).expect("memory");
             narrow
@@ -241,7 +241,7 @@ fn a_norm_adds_what_is_pending_before() {
     let eps = 1e-5;
     for device in devices() {
         let mut numbers = Numbers::new(24);
-        // One is no whole number of runs, one needs more than a round of the block.
+        // 50 is not a multiple of a run, 1600 needs more than one round of the block.
         for width in [50, 1600] {
             for pending in 0..3 {
                 let [x, added, post, weight] = [0; 4].map(|_| numbers.rows(width));
@@ -278,7 +278,7 @@ fn the_largest_come_in_their_order_and_nan_before_them() {
         let mut numbers = Numbers::new(25);
         for (count, most) in [(5, 8), (2048, 1), (5000, 40), (9000, 64)] {
             let mut x = numbers.rows(count);
-            // Ties, far apart.
+            // Equal numbers, far apart.
             let (first, last) = (x[0], count - 1);
             x[last] = first;
             let mut scratch = Candidates::new(&device, count).expect("memory");
@@ -308,21 +308,22 @@ fn the_largest_come_in_their_order_and_nan_before_them() {
     }
 }
 
-/// Two caches of the same rows.
+/// Two caches with the same rows.
 struct Twins {
     shape: HeadShape,
     caches: [GpuCache; 2],
     capacity: usize,
-    /// What the host would hold: places, and rows as they are sent.
+    /// The host's store: places, and rows as uploaded.
     store: RowStore,
 }
 
 impl Twins {
     fn new(device: &Device, shape: HeadShape, kind: RowKind, capacity: usize) -> Self {
         let mixed = kind != RowKind::F16;
-        let (capacities, narrow) = match mixed {
-            true => (vec![capacity; shape.kv_heads], capacity / 2),
-            false => (vec![capacity; shape.kv_heads], capacity),
+        let (capacities, narrow) = if mixed {
+            (vec![capacity; shape.kv_heads], capacity / 2)
+        } else {
+            (vec![capacity; shape.kv_heads], capacity)
         };
         let narrow = vec![narrow; shape.kv_heads];
         let stored = match kind {
@@ -352,7 +353,7 @@ impl Twins {
     }
 }
 
-/// A token in single steps, and in one: the same rows in the cache, the same attention, the same places looked at.
+/// A token in separate launches and in one step: same rows in the cache, same attention, same best slots.
 #[test]
 fn heads_and_attention_in_two_launches_are_those_in_single_steps() {
     for device in devices() {
@@ -398,14 +399,14 @@ fn twins(device: &Device, shape: HeadShape, kind: RowKind) {
     let mut step_best = device
         .alloc_uninit::<u32>(2 * shape.q_heads)
         .expect("memory");
-    // Heads of different lengths, and rows in places that are not their slots' own; what lies before the newest is what tokens before left.
+    // Heads of different lengths, and rows at places that differ from their slots; the earlier rows are random.
     let mut rows: Vec<usize> = (0..shape.kv_heads).map(|head| 1 + 3 * head).collect();
     fill(&mut twins, &vec![0; rows.len()], &rows, &mut numbers);
     for token in 0..6 {
-        // With more rows than a block takes.
+        // More rows than one split takes.
         if token == 4 {
             let before = std::mem::replace(&mut rows, vec![400; shape.kv_heads]);
-            // The newest slot was still to be written.
+            // The newest slot of each head was still empty.
             let before: Vec<usize> = before.iter().map(|rows| rows - 1).collect();
             fill(&mut twins, &before, &rows, &mut numbers);
         }
@@ -419,12 +420,12 @@ fn twins(device: &Device, shape: HeadShape, kind: RowKind) {
                 rows: &rows,
                 targets: &targets,
                 aged: &[],
-                stands: None,
+                query_positions: None,
                 entries: None,
             };
-            cache.tell(0, &told);
+            cache.stage_token(0, &told);
         }
-        twins.caches[1].tell_place(place);
+        twins.caches[1].stage_position(place);
         for cache in &mut twins.caches {
             cache.send().expect("sent");
             cache.write_places(0, &twins.store).expect("written");
@@ -531,7 +532,7 @@ fn a_recording_runs_again_and_can_take_no_memory() {
     assert_eq!(x.to_vec().expect("read"), [2.0, 2.5]);
     assert_eq!((meter.launches(), meter.runs()), (launched + 2, 2));
     drop(sum.into_work());
-    // A run that fails as it is recorded leaves the device as it was.
+    // A failed capture leaves the device usable.
     let refused = CapturedGraph::new(&device, (), |device, ()| {
         device.alloc_uninit::<f32>(1).map(drop)
     });

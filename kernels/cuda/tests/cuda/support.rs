@@ -1,22 +1,22 @@
-//! Random numbers as a device holds them, and the same for the references.
+//! Random numbers and devices of the tests.
 
 use half::f16;
 use kept_cuda::{Buffer, Device, LayerRows, emulated};
 use kept_kernels::{HeadShape, RowStore};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
-/// Numbers of which the device's halves and the reference's f32 are the same.
+/// Random numbers that are exact in both the device's halves and the reference's f32.
 pub struct Numbers(StdRng);
 
 impl Numbers {
-    /// Drawn anew where `KEPT_SEED` is set, which whoever sets it prints.
+    /// Mixed with the seed of `KEPT_SEED`, if set; the script that sets it prints it.
     pub fn new(seed: u64) -> Self {
         let fresh = std::env::var("KEPT_SEED").ok();
         let fresh = fresh.and_then(|fresh| fresh.parse::<u64>().ok());
         Self(StdRng::seed_from_u64(seed ^ fresh.unwrap_or(0) << 16))
     }
 
-    /// Between -1 and 1, as exact as a half is.
+    /// Numbers between -1 and 1 that are exact as halves.
     pub fn rows(&mut self, count: usize) -> Vec<f32> {
         let number = |_| f16::from_f32(self.0.random_range(-1.0..1.0)).to_f32();
         (0..count).map(number).collect()
@@ -31,10 +31,11 @@ pub fn halves(numbers: &[f32]) -> Vec<f16> {
     numbers.iter().map(|x| f16::from_f32(*x)).collect()
 }
 
-/// Devices with and without room for two tiles in shared memory; in a build for GPUs the one that is there.
+/// Emulated devices with and without enough shared memory for two tiles; in a build for GPUs the GPU, if it can be
+/// opened.
 ///
 /// # Panics
-/// When there is none, and the emulator is to be left out.
+/// Without a GPU, if the emulator is to be skipped.
 pub fn devices() -> Vec<Device> {
     #[cfg(feature = "cuda")]
     let why = match kept_cuda::nvidia::open(0) {
@@ -54,12 +55,12 @@ pub fn devices() -> Vec<Device> {
         .into()
 }
 
-/// Whether the emulator is to be left out, wherever it would run: `scripts/test-gpu` sets this where there is a GPU.
+/// Whether tests skip the emulator: `scripts/test-gpu` sets this on a machine with a GPU.
 pub fn gpu_only() -> bool {
     std::env::var_os("KEPT_GPU_ONLY").is_some()
 }
 
-/// `[kv_heads, capacity, head_dim]` of random rows, on the host and on the device.
+/// Random rows `[kv_heads, capacity, head_dim]`, on the host and on the device.
 pub fn layer(
     device: &Device,
     numbers: &mut Numbers,
@@ -84,7 +85,7 @@ pub fn queries(device: &Device, numbers: &[f32]) -> Buffer<f16> {
     device.copy_of(&halves(numbers)).expect("memory")
 }
 
-/// Panics where a number is further from what is expected than `tolerance`, or is none.
+/// Panics if a number differs from its expected value by more than `tolerance`, or is NaN.
 pub fn close(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}: as many numbers");
     for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
@@ -93,7 +94,7 @@ pub fn close(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     }
 }
 
-/// Heads of every size there are kernels for, with groups of one, of some and of more than a block takes.
+/// Heads of every supported size, with groups of one, a few, and more heads than a block takes.
 pub fn shapes() -> Vec<HeadShape> {
     let shape = |q_heads, kv_heads, head_dim| HeadShape {
         q_heads,

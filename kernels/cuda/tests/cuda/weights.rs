@@ -1,4 +1,4 @@
-//! Products with weights of every kind, against the products of the CPU.
+//! Products with weights of every type, against the products of the CPU.
 
 use crate::support::*;
 use candle_core::quantized::{GgmlDType, QTensor};
@@ -11,12 +11,12 @@ fn products_with_every_kind_are_the_exact_ones_to_what_quantising_the_inputs_cos
     let kinds = [
         F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K,
     ];
-    // Odd and even rows, one tile of them and more; few inputs, and as many as take a tile, a little more, and two.
+    // Odd and even rows, in one tile and in several; few inputs, one tile of inputs, slightly more than one, and two.
     let shapes: [((usize, usize), &[usize]); 4] = [
         ((37, 512), &[1, 3, 8, 9, 40]),
         ((131, 768), &[2, 8, 65]),
         ((66, 2304), &[1, 129]),
-        // Of blocks of 256 no row of such a length is made.
+        // No type with blocks of 256 has rows of this length.
         ((35, 896), &[1, 5, 64]),
     ];
     for device in devices() {
@@ -31,7 +31,7 @@ fn products_with_every_kind_are_the_exact_ones_to_what_quantising_the_inputs_cos
     }
 }
 
-/// Products of drawn weights with each number of inputs, twice each.
+/// Products of random weights for each number of inputs, twice each.
 fn products(
     device: &Device,
     numbers: &mut Numbers,
@@ -65,7 +65,8 @@ fn products(
             device
                 .multiply(&there, &x, inputs, &mut scratch, &mut out)
                 .expect("it runs");
-            // A sum of as many numbers, of which each input is off by half a 127th at most: errors add up as their root.
+            // Each quantised input is off by at most half a 127th of its block's maximum; the error of a sum grows with
+            // the root of its length.
             let tolerance = match kind.block_size() {
                 1 => 1e-3,
                 _ => 0.15 * (cols as f32 / 512.0).sqrt(),
@@ -86,7 +87,7 @@ fn a_kind_without_a_product_is_refused_by_name() {
     let refused = Weights::new(&device, GgmlDType::Q8K, (1, 256), &[0; 292]).err();
     let sentence = refused.expect("refused").to_string();
     assert!(
-        sentence.contains("Q8K") && sentence.contains("--device cpu"),
+        sentence.contains("Q8K") && sentence.contains("CPU"),
         "{sentence}"
     );
 }

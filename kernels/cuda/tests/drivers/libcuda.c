@@ -1,13 +1,13 @@
-// A library in the place of NVIDIA's driver, that says what the environment tells it: for scripts/test-drivers, which needs no GPU. Whatever it is
-// not told about is as it should be: CUDA 13.0, and one GPU of compute capability 9.0 that gives no context. With HOLLOW it has no function
-// that a driver has.
+// A stand-in for NVIDIA's driver library, configured by environment variables, for scripts/test-drivers. Needs no GPU.
+// Defaults: CUDA 13.0, and one GPU of compute capability 9.0 without a usable context. Compiled with HOLLOW, the
+// library has none of the driver's functions.
 //
-//   DRIVER_VERSION=12040   what the driver says of its version
-//   DRIVER_ASKED=34        the error that asking for the version is
-//   DRIVER_INIT=803        the error that beginning is
-//   DRIVER_CARDS=0         how many GPUs there are
-//   DRIVER_CAPABILITY=61   what they are of
-//   DRIVER_CONTEXT=46      the error that a context is
+//   DRIVER_VERSION=12040   driver version to report
+//   DRIVER_ASKED=34        error of the version query
+//   DRIVER_INIT=803        error of the initialisation
+//   DRIVER_CARDS=0         number of GPUs
+//   DRIVER_CAPABILITY=61   compute capability of the GPUs, times ten
+//   DRIVER_CONTEXT=46      error of creating a context
 
 #ifdef HOLLOW
 int kept_no_driver(void) { return 0; }
@@ -69,7 +69,7 @@ int cuDevicePrimaryCtxRetain(void **context, int device) {
     return told("DRIVER_CONTEXT", 46);
 }
 
-// NVIDIA's words for what a test tells it.
+// NVIDIA's error strings for the errors of the tests.
 int cuGetErrorString(int error, const char **words) {
     switch (error) {
     case 46: *words = "CUDA-capable device(s) is/are busy or unavailable"; return 0;

@@ -1,21 +1,21 @@
-//! The hub's cache folder, in the exact layout that all its tools share.
+//! The hub's cache folder, in the layout that all of the hub's tools share.
 //!
 //! ```text
 //! <cache>/models--owner--name/
 //!   blobs/<sha256>                    the file, named by its hash
-//!   blobs/<sha256>.incomplete         what has arrived of it
-//!   refs/main                         the commit that `main` is
+//!   blobs/<sha256>.incomplete         an unfinished download
+//!   refs/main                         the commit of `main`
 //!   snapshots/<commit>/<file>         a symbolic link to the blob
 //! <cache>/.locks/models--owner--name/<sha256>.lock
 //! ```
 //!
-//! Where the file system has no symbolic links, the snapshot holds a hard link, and where it has none of those either, the blob
-//! itself (as the hub's Python library does).
+//! On file systems without symbolic links the snapshot holds a hard link; without hard links either, it holds the blob
+//! itself, as with the hub's Python library.
 //!
-//! Names of folders come from `hf-hub`. What it has no way to say (locks, unfinished files, links on systems without links, a
-//! reference that is replaced whole) is here.
+//! Folder names come from `hf-hub`. This module adds what `hf-hub` lacks: locks, unfinished files, links on systems
+//! without symbolic links, and atomic replacement of references.
 //!
-//! Removing is in `removal.rs`. Not here: what to download, and the connection.
+//! `removal.rs` implements removal. Choice of files and network access are in other modules.
 
 mod removal;
 
@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::removal::is_sha256;
 use crate::{HubError, RepoId};
 
-/// How long another tool's unfinished file must have been left alone before it is taken over.
+/// Minimum idle time of another tool's unfinished file before it is taken over.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 /// The cache folder.
@@ -50,19 +50,19 @@ pub struct HubFile {
     pub path: String,
     /// Length in bytes.
     pub bytes: u64,
-    /// SHA-256, 64 hexadecimal digits in small letters.
+    /// SHA-256, 64 lower-case hexadecimal digits.
     pub sha256: String,
 }
 
-/// A lock on one blob, released when dropped (or when the process ends, however it ends).
+/// A lock on one blob, released when dropped or when the process ends for any reason.
 #[derive(Debug)]
 pub struct BlobLock {
     file: File,
 }
 
 impl Drop for BlobLock {
-    /// Closing the file alone would not do: a process that another thread is starting right now holds a copy of its handle, and
-    /// with it the lock, until that process's own program begins.
+    /// Unlocks explicitly, because closing the file is not enough: a process that another thread is just starting holds
+    /// a copy of the handle, and with it the lock, until its own program begins.
     fn drop(&mut self) {
         if let Err(error) = self.file.unlock() {
             tracing::warn!(%error, "a lock of the hub's cache could not be released");
@@ -71,7 +71,7 @@ impl Drop for BlobLock {
 }
 
 impl HubCache {
-    /// The cache in this folder, which need not exist yet.
+    /// The cache in the folder `root`, which need not exist.
     pub fn new(root: impl Into<PathBuf>) -> HubCache {
         HubCache { root: root.into() }
     }
@@ -90,24 +90,24 @@ impl HubCache {
         Cache::new(self.root.clone()).model(repo.to_string())
     }
 
-    /// Where a finished blob lies.
+    /// Path of a finished blob.
     pub fn blob(&self, repo: &RepoId, sha256: &str) -> PathBuf {
         self.repo(repo).join("blobs").join(sha256)
     }
 
-    /// Where an unfinished blob lies.
+    /// Path of an unfinished blob.
     pub fn partial(&self, repo: &RepoId, sha256: &str) -> PathBuf {
         self.repo(repo)
             .join("blobs")
             .join(format!("{sha256}.incomplete"))
     }
 
-    /// Where a file of a commit is to be opened.
+    /// Path by which a file of a commit is opened.
     pub fn pointer(&self, repo: &RepoId, commit: &str, file: &str) -> PathBuf {
         self.layout(repo).pointer_path(commit).join(file)
     }
 
-    /// The commits of this repository that have a snapshot: that of `main` first, then the newest first.
+    /// The commits of a repository that have a snapshot: that of `main` first, then by age, the newest first.
     pub fn commits(&self, repo: &RepoId) -> Vec<String> {
         let folder = self.repo(repo);
         let main = fs::read_to_string(folder.join("refs").join("main"))
@@ -132,7 +132,7 @@ impl HubCache {
             .collect()
     }
 
-    /// The path to open this file by, if all of it is here already.
+    /// The path by which a file is opened, if it is completely downloaded.
     pub fn present(&self, file: &HubFile) -> Option<PathBuf> {
         let pointer = self.pointer(&file.repo, &file.commit, &file.path);
         let whole = |path: &Path| {
@@ -141,12 +141,12 @@ impl HubCache {
         if whole(&self.blob(&file.repo, &file.sha256)) {
             return Some(pointer);
         }
-        // A blob that moved into the snapshot, for want of links.
+        // The blob was moved into the snapshot because the file system has no links.
         let is_link = fs::symlink_metadata(&pointer).is_ok_and(|about| about.is_symlink());
         (!is_link && whole(&pointer)).then_some(pointer)
     }
 
-    /// Locks a blob against every other process, those of the hub's other tools included.
+    /// Locks a blob against all other processes, including the hub's other tools.
     ///
     /// # Errors
     /// [`HubError::Locked`], [`HubError::CannotLock`], [`HubError::Disk`].
@@ -154,7 +154,7 @@ impl HubCache {
         let folder = self.root.join(".locks").join(folder_name(&file.repo));
         fs::create_dir_all(&folder).map_err(HubError::on_disk(&folder, "made"))?;
         let path = folder.join(format!("{}.lock", file.sha256));
-        // Another tool may remove the file between opening and locking: such a lock guards no name.
+        // Another tool may remove the file between opening and locking; a lock on an unlinked file protects nothing.
         for _ in 0..100 {
             let lock = File::options()
                 .create(true)
@@ -183,8 +183,9 @@ impl HubCache {
         })
     }
 
-    /// Takes over what another tool left unfinished: newer ones of the hub's name it `<sha256>.<8 characters>.incomplete` and never
-    /// look at it again. The largest that nobody has touched for a minute becomes ours. Call with the blob locked.
+    /// Takes over another tool's unfinished file. Newer tools of the hub name it `<sha256>.<8 characters>.incomplete`
+    /// and never resume it. The largest one that was not modified for a minute is renamed to ours. The caller must hold
+    /// the blob's lock.
     pub fn adopt(&self, file: &HubFile) -> Result<(), HubError> {
         let ours = self.partial(&file.repo, &file.sha256);
         if ours.exists() {
@@ -210,7 +211,8 @@ impl HubCache {
         }
     }
 
-    /// Gives a whole blob its name in the snapshot of its commit, and the commit its name `main`. The path to open.
+    /// Links a complete blob into the snapshot of its commit, and sets `refs/main` to the commit. Returns the path to
+    /// open.
     ///
     /// # Errors
     /// [`HubError::Disk`].
@@ -226,7 +228,7 @@ impl HubCache {
                 return Ok(());
             }
             fs::create_dir_all(reference.parent().unwrap_or(&self.root))?;
-            // Beside its place first: a reader never meets half a commit.
+            // Written to a temporary file first, so that no reader sees a partial commit.
             let beside = reference.with_file_name(format!("main.{}.part", std::process::id()));
             fs::write(&beside, &file.commit)?;
             fs::rename(&beside, &reference)
@@ -241,7 +243,7 @@ pub(crate) fn folder_name(repo: &RepoId) -> String {
     Repo::model(repo.to_string()).folder_name()
 }
 
-/// The repository of a folder `models--owner--name`. An owner has no `--` in it, by the hub's rule.
+/// The repository of a folder `models--owner--name`. By the hub's rules an owner contains no `--`.
 pub(crate) fn repo_of_folder(name: &str) -> Option<RepoId> {
     let rest = name.strip_prefix("models--")?;
     let (owner, name) = rest.split_once("--")?;
@@ -258,13 +260,13 @@ fn still_named(lock: &File, path: &Path) -> bool {
     }
 }
 
-/// Elsewhere an open file cannot be removed.
+/// On other systems an open file cannot be removed.
 #[cfg(not(unix))]
 fn still_named(_lock: &File, _path: &Path) -> bool {
     true
 }
 
-/// Makes `pointer` lead to `blob`, whatever was there before.
+/// Makes `pointer` point to `blob`, replacing whatever exists at that path.
 fn point(pointer: &Path, blob: &Path) -> io::Result<()> {
     if fs::canonicalize(pointer).is_ok_and(|to| fs::canonicalize(blob).is_ok_and(|b| b == to)) {
         return Ok(());
@@ -272,7 +274,8 @@ fn point(pointer: &Path, blob: &Path) -> io::Result<()> {
     if let Some(folder) = pointer.parent() {
         fs::create_dir_all(folder)?;
     }
-    // Made beside and moved into place, so that a process killed here leaves the old name or the new one.
+    // Created under a temporary name and renamed, so that a process killed in between leaves the old name or the new
+    // one.
     let mut beside = pointer.as_os_str().to_owned();
     beside.push(format!(".{}.part", std::process::id()));
     let beside = PathBuf::from(beside);
@@ -293,7 +296,7 @@ fn symbolic_link(to: &Path, at: &Path) -> io::Result<()> {
     std::os::windows::fs::symlink_file(to, at)
 }
 
-/// `blob` as seen from the folder of `pointer`: `../../blobs/<sha256>`.
+/// Path of `blob` relative to the folder of `pointer`: `../../blobs/<sha256>`.
 fn relative(pointer: &Path, blob: &Path) -> PathBuf {
     let from: Vec<Component<'_>> = pointer
         .parent()
@@ -352,7 +355,7 @@ mod tests {
             assert_eq!(to, Path::new("../../../blobs").join(&file.sha256));
         }
         assert_eq!(cache.commits(&file.repo), vec![file.commit.clone()]);
-        // A name that leads elsewhere is led here.
+        // A link that points elsewhere is replaced.
         let pointer = cache.pointer(&file.repo, &file.commit, &file.path);
         fs::remove_file(&pointer).unwrap();
         std::os::unix::fs::symlink("/nowhere", &pointer).unwrap();

@@ -1,8 +1,8 @@
-//! Removing a model, or what has arrived of one, from the hub's cache folder, and nothing else.
+//! Removes a model, or an unfinished download, from the hub's cache folder, and nothing else.
 //!
-//! A file is what its repository's snapshots call by one name, whatever the commit: were only the newest removed, an older one would
-//! turn up in its place. Blobs go when no name leads to them any more, under the lock that downloads take. Folders and references
-//! that say nothing any more go too, as the hub's own tools leave it.
+//! A file is removed from all snapshots that have it under the same name; if only the newest were removed, an older one
+//! would appear in its place. Blobs are removed when no name refers to them, under the lock that downloads use. Folders
+//! and references that have become empty are removed too, as by the hub's own tools.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use super::{HubCache, HubFile, folder_name, repo_of_folder};
 use crate::choose::split_name;
 use crate::{HubError, RepoId};
 
-/// A file of a snapshot by its names: whose it is, and what it is called there.
+/// A file of a snapshot: its repository and its path.
 struct Named {
     repo: RepoId,
     /// Path in the repository.
@@ -21,16 +21,16 @@ struct Named {
 }
 
 impl HubCache {
-    /// Removes the model whose first file is `path`, as a search gives it, with all its parts. Gives the bytes that are free again:
-    /// what another name still leads to stays, and counts for nothing.
+    /// Removes the model whose first file is `path`, as returned by a search, with all its parts. Returns the freed
+    /// bytes; blobs that other names refer to are kept and not counted.
     ///
     /// # Errors
-    /// [`HubError::NotOurs`] where `path` is no file of this cache's snapshots, [`HubError::Locked`] while it is downloaded,
+    /// [`HubError::NotOurs`] if `path` is no file of this cache's snapshots, [`HubError::Locked`] during its download,
     /// [`HubError::Disk`].
     pub fn remove(&self, path: &Path) -> Result<u64, HubError> {
         let named = self.named(path).ok_or_else(|| not_ours(path))?;
         let names = self.parts(&named);
-        // Locked before anything is removed: all or nothing.
+        // All blobs are locked before any is removed, so the removal is all or nothing.
         let mut blobs = BTreeSet::new();
         let mut pointers = Vec::new();
         for name in &names {
@@ -53,7 +53,7 @@ impl HubCache {
         }
         let mut freed = 0;
         for pointer in &pointers {
-            // Where there are no links the name is the file. A hard link frees nothing by itself.
+            // Without symbolic links the name is the file. Removing one of several hard links frees nothing.
             if !is_link(pointer) && links(pointer) == 1 {
                 freed += length(pointer);
             }
@@ -71,11 +71,11 @@ impl HubCache {
         Ok(freed)
     }
 
-    /// Removes what has arrived of a download that nobody goes on with: a file `<sha256>.incomplete` of this cache, or another
-    /// tool's. Gives the bytes that are free again.
+    /// Removes an abandoned download: a file `<sha256>.incomplete` of this cache, or another tool's. Returns the freed
+    /// bytes.
     ///
     /// # Errors
-    /// As [`HubCache::remove`].
+    /// Those of [`HubCache::remove`].
     pub fn remove_partial(&self, path: &Path) -> Result<u64, HubError> {
         let (repo, sha256) = self.partial_of(path).ok_or_else(|| not_ours(path))?;
         let _lock = self.lock(&locked(&repo, &repo.to_string(), &sha256))?;
@@ -86,7 +86,7 @@ impl HubCache {
         Ok(freed)
     }
 
-    /// Of an unfinished file of this cache the repository, and the SHA-256 that it will have.
+    /// The repository of an unfinished file of this cache, and the SHA-256 of the complete file.
     pub fn partial_of(&self, path: &Path) -> Option<(RepoId, String)> {
         let rest = path.strip_prefix(&self.root).ok()?;
         let parts: Vec<&str> = rest
@@ -120,7 +120,7 @@ impl HubCache {
         })
     }
 
-    /// The names of all parts of the model that this file is of.
+    /// The names of all parts of the file's model.
     fn parts(&self, named: &Named) -> Vec<String> {
         let Some(split) = split_name(&named.file) else {
             return vec![named.file.clone()];
@@ -130,7 +130,7 @@ impl HubCache {
         (1..=split.parts).map(part).collect()
     }
 
-    /// The blob that a link leads to, if it is one of this repository's.
+    /// The target of a link, if it is a blob of this repository.
     fn blob_behind(&self, repo: &RepoId, pointer: &Path) -> Option<PathBuf> {
         if !is_link(pointer) {
             return None;
@@ -140,7 +140,7 @@ impl HubCache {
         (real.parent() == Some(&*blobs)).then_some(real)
     }
 
-    /// Every blob of the repository that some name leads to.
+    /// All blobs of the repository that some name refers to.
     fn blobs_with_names(&self, repo: &RepoId) -> BTreeSet<PathBuf> {
         let mut found = BTreeSet::new();
         let mut folders = vec![self.repo(repo).join("snapshots")];
@@ -155,8 +155,8 @@ impl HubCache {
         found
     }
 
-    /// Removes folders that hold nothing any more and references to commits that are gone. What cannot be removed stays: it takes
-    /// no room.
+    /// Removes empty folders and references to removed commits. Failures are ignored, because the remains take no
+    /// space.
     fn tidy(&self, repo: &RepoId) {
         let folder = self.repo(repo);
         let snapshots = folder.join("snapshots");
@@ -165,7 +165,7 @@ impl HubCache {
             remove_empty(&snapshot);
             if !snapshot.exists() {
                 forget_commit(&folder.join("refs"), &commit);
-                // What the hub's tools remember of files that the commit does not have.
+                // The hub tools' record of files that the commit does not have.
                 let _ = fs::remove_dir_all(folder.join(".no_exist").join(&commit));
             }
         }
@@ -175,7 +175,7 @@ impl HubCache {
         if fs::remove_dir(&folder).is_ok() {
             let locks = self.root.join(".locks").join(folder_name(repo));
             for entry in fs::read_dir(&locks).into_iter().flatten().flatten() {
-                // Nobody downloads into a repository that is gone.
+                // No download uses the locks of a removed repository.
                 let _ = fs::remove_file(entry.path());
             }
             let _ = fs::remove_dir(&locks);
@@ -189,7 +189,7 @@ fn not_ours(path: &Path) -> HubError {
     }
 }
 
-/// What a lock needs to know.
+/// The file description that [`HubCache::lock`] needs.
 fn locked(repo: &RepoId, file: &str, sha256: &str) -> HubFile {
     HubFile {
         repo: repo.clone(),
@@ -200,7 +200,7 @@ fn locked(repo: &RepoId, file: &str, sha256: &str) -> HubFile {
     }
 }
 
-/// 64 hexadecimal digits in small letters.
+/// Whether `text` is 64 lower-case hexadecimal digits.
 pub(crate) fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
@@ -213,7 +213,7 @@ fn length(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |about| about.len())
 }
 
-/// How many names a file has, links apart.
+/// Number of hard links of a file.
 #[cfg(unix)]
 fn links(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
@@ -234,7 +234,7 @@ fn remove_file(path: &Path) -> Result<(), HubError> {
     }
 }
 
-/// Removes a folder if there is no file in it, however deep.
+/// Removes a folder if neither it nor its subfolders contain files.
 fn remove_empty(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -244,7 +244,7 @@ fn remove_empty(folder: &Path) {
     let _ = fs::remove_dir(folder);
 }
 
-/// Removes the names of a commit: `refs/main`, `refs/pr/1`.
+/// Removes the references to a commit: `refs/main`, `refs/pr/1`.
 fn forget_commit(folder: &Path, commit: &str) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -355,7 +355,7 @@ mod tests {
         fs::write(&outside, "mine").unwrap();
         let refused = cache.remove(&outside).unwrap_err().to_string();
         assert!(refused.contains("mine.gguf") && refused.contains("remove it there"));
-        // A name in a snapshot that somebody has pointed elsewhere: the name goes, the file stays.
+        // A name in a snapshot that was pointed elsewhere: the name is removed, the file is kept.
         let snapshot = cache.pointer(&repo(), &"c".repeat(40), "m.gguf");
         fs::create_dir_all(snapshot.parent().unwrap()).unwrap();
         std::os::unix::fs::symlink(&outside, &snapshot).unwrap();

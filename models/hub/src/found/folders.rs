@@ -1,4 +1,4 @@
-//! Folders with models that the person added. Kept in one small file, which terminal and window share.
+//! Model folders added by the user. The list is stored in one small file, shared by the terminal program and the app.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,12 +16,12 @@ pub struct Folders {
 }
 
 impl Folders {
-    /// In the person's folder for settings.
+    /// The list in the user's configuration folder.
     pub fn from_env() -> Folders {
         Folders::from_variables(&|name| env::var_os(name), env::home_dir().as_deref())
     }
 
-    /// In the folder for settings that these variables and this home name.
+    /// The list in the configuration folder determined by these variables and this home folder.
     pub fn from_variables(
         variable: &dyn Fn(&str) -> Option<OsString>,
         home: Option<&Path>,
@@ -37,7 +37,7 @@ impl Folders {
         &self.file
     }
 
-    /// The added folders, in the order in which they were added.
+    /// The added folders, in order of addition.
     ///
     /// # Errors
     /// [`HubError::Disk`].
@@ -55,7 +55,7 @@ impl Folders {
         })
     }
 
-    /// Adds a folder; whether it is new.
+    /// Adds a folder. Returns whether it is new.
     ///
     /// # Errors
     /// [`HubError::NoFolder`], [`HubError::Disk`].
@@ -76,12 +76,12 @@ impl Folders {
         Ok(true)
     }
 
-    /// Forgets a folder; whether it was there. Nothing in it is touched.
+    /// Removes a folder from the list. Returns whether it was listed. The folder's contents are not touched.
     ///
     /// # Errors
     /// [`HubError::Disk`].
     pub fn forget(&self, folder: &Path) -> Result<bool, HubError> {
-        // One that is gone is forgotten by the name it had.
+        // A folder that no longer exists is matched by its stored path.
         let real = fs::canonicalize(folder).ok();
         let folders = self.list()?;
         let is_it = |known: &PathBuf| known == folder || Some(known) == real.as_ref();

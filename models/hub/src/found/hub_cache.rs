@@ -1,4 +1,4 @@
-//! Models in the hub's cache. Files are shown by the name that the snapshot gives them; unfinished blobs have none.
+//! Models in the hub's cache. Files have the names of their snapshots; unfinished blobs have no names.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -8,7 +8,7 @@ use super::{Candidate, Gathered, Place, Unfinished, is_model_path, walk};
 use crate::cache::repo_of_folder;
 use crate::{HubCache, RepoId};
 
-/// The files of a repository that are whole: those of `main` first, then what only older commits have.
+/// The complete files of a repository: those of `main` first, then those that only older commits have.
 pub(super) fn files(cache: &HubCache, repo: &RepoId) -> Vec<(String, PathBuf, u64)> {
     let mut files: Vec<(String, PathBuf, u64)> = Vec::new();
     for commit in cache.commits(repo) {
@@ -60,7 +60,7 @@ pub(super) fn gather(cache: &HubCache, all: &mut Gathered) {
     }
 }
 
-/// Unfinished GGUF files: what else the hub's tools download is no concern of ours.
+/// Unfinished GGUF files. Other downloads of the hub's tools are ignored.
 fn partials(repo: &Path) -> Vec<(PathBuf, u64)> {
     let unfinished = |entry: fs::DirEntry| {
         let path = entry.path();

@@ -1,7 +1,7 @@
-//! Models that are on this computer already, whoever put them there.
+//! Finds models on this computer, downloaded by any program.
 //!
-//! Looking is bounded: in depth, in number of files, and in how much of a file is read ([`Header`]). What cannot be read is said
-//! in [`Found::troubles`] and does not stop the rest. A file that is reached on several ways is one model.
+//! The search is bounded: in depth, in number of files, and in the bytes read per file ([`Header`]). Unreadable folders
+//! are reported in [`Found::troubles`] and do not stop the search. A file reachable by several paths is one model.
 
 mod folders;
 mod hub_cache;
@@ -26,11 +26,11 @@ use serde::Serialize;
 use crate::choose::{is_model_file, split_name};
 use crate::{HubCache, RepoId};
 
-/// Whose folder a model lies in.
+/// The program whose folder contains a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Place {
-    /// The cache that the hub's tools share; Kept downloads into it.
+    /// The cache shared by the hub's tools; Kept downloads to it.
     HubCache,
     /// LM Studio.
     LmStudio,
@@ -42,16 +42,16 @@ pub enum Place {
     Gpt4All,
     /// llama.cpp's own cache.
     LlamaCpp,
-    /// Kept's own cache: what `make models` fetched.
+    /// Kept's own cache: models fetched by `make models`.
     Kept,
-    /// A folder that the person added.
+    /// A folder added by the user.
     Folder,
-    /// A file that the person chose by itself.
+    /// A single file chosen by the user.
     File,
 }
 
 impl Place {
-    /// Its name for people.
+    /// Display name.
     pub fn name(self) -> &'static str {
         match self {
             Place::HubCache => "hub cache",
@@ -71,72 +71,72 @@ impl Place {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FoundModel {
-    /// What `--model` takes: `owner/name:file.gguf` in the hub's cache, `name:tag` for Ollama, else the file's name.
+    /// Argument of `--model`: `owner/name:file.gguf` in the hub's cache, `name:tag` for Ollama, else the file's name.
     pub name: String,
-    /// What the file calls itself.
+    /// `general.name` of the file.
     pub title: Option<String>,
     /// The file to open: the first part of a split model.
     pub path: PathBuf,
-    /// Number of parts that are there.
+    /// Number of parts found.
     pub parts: usize,
-    /// All parts together, in bytes.
+    /// Total bytes of all parts.
     pub bytes: u64,
-    /// As the file says it.
+    /// `general.architecture` of the file.
     pub architecture: Option<String>,
-    /// How the weights are stored: `Q4_K_M`.
+    /// The quantisation: `Q4_K_M`.
     pub quantisation: Option<String>,
-    /// Numbers in all tensors; `None` where the header was not read that far, and for split models.
+    /// Number of parameters; `None` if the header was not read completely, and for split models.
     pub parameters: Option<u64>,
-    /// Positions the model was made for.
+    /// Context length of the model, in tokens.
     pub context: Option<u64>,
-    /// Whether it was made to be asked: it has a chat template.
+    /// Whether the model has a chat template.
     pub instruct: bool,
-    /// Whose folder it lies in.
+    /// The program whose folder contains it.
     pub place: Place,
-    /// Whether Kept can open it, as far as its header tells.
+    /// Whether Kept can open it, judging by its header.
     pub supported: bool,
-    /// Why not.
+    /// Why Kept cannot open it.
     pub reason: Option<String>,
 }
 
-/// A download that some program has begun and not finished.
+/// An unfinished download by any program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Unfinished {
-    /// The repository or file, as far as it is known.
+    /// The repository or file, as far as known.
     pub name: String,
-    /// Where it lies.
+    /// The unfinished file.
     pub path: PathBuf,
-    /// What has arrived, in bytes; `None` where the file's length does not tell.
+    /// Bytes received; `None` if the file's length does not show it.
     pub bytes: Option<u64>,
-    /// Whose folder it lies in.
+    /// The program whose folder contains it.
     pub place: Place,
 }
 
-/// What was found.
+/// Result of a search.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Found {
-    /// Whole models, by place and name.
+    /// Complete models, by place and name.
     pub models: Vec<FoundModel>,
-    /// Downloads that are not finished.
+    /// Unfinished downloads.
     pub unfinished: Vec<Unfinished>,
-    /// One sentence for each folder that could not be looked through.
+    /// One sentence for each folder that could not be searched.
     pub troubles: Vec<String>,
 }
 
-/// A file that may be a model, before it is opened.
+/// A file that may be a model, before its header is read.
 #[derive(Debug, Clone)]
 struct Candidate {
-    /// What `--model` takes.
+    /// Argument of `--model`.
     name: String,
-    /// The path that its owner knows it by; its name says what it is.
+    /// The path under which its program stores it; the file name identifies the model.
     path: PathBuf,
     bytes: u64,
     place: Place,
 }
 
-/// What a search through one place gives.
+/// Result of searching one place.
 #[derive(Debug, Default)]
 struct Gathered {
     candidates: Vec<Candidate>,
@@ -144,24 +144,24 @@ struct Gathered {
     troubles: Vec<String>,
 }
 
-/// Looks for models. Blocks on the disk.
+/// Searches for models. Blocks on disk access.
 #[derive(Debug, Clone)]
 pub struct Finder {
     cache: HubCache,
     folders: Vec<(Place, PathBuf)>,
-    /// Files that are looked at by themselves.
+    /// Individual files to include.
     files: Vec<PathBuf>,
 }
 
 impl Finder {
-    /// Adds a folder to look through.
+    /// Adds a folder to search.
     #[must_use]
     pub fn with_folder(mut self, folder: impl Into<PathBuf>) -> Finder {
         self.folders.push((Place::Folder, folder.into()));
         self
     }
 
-    /// Adds a file, wherever it lies.
+    /// Adds a single file at any path.
     #[must_use]
     pub fn with_file(mut self, file: impl Into<PathBuf>) -> Finder {
         self.files.push(file.into());
@@ -173,7 +173,7 @@ impl Finder {
         &self.cache
     }
 
-    /// The folders that are looked through, whether they exist or not.
+    /// The folders to search, whether or not they exist.
     pub fn folders(&self) -> impl Iterator<Item = (Place, &Path)> {
         let cache = std::iter::once((Place::HubCache, self.cache.root()));
         cache.chain(
@@ -183,7 +183,7 @@ impl Finder {
         )
     }
 
-    /// Everything that is there now.
+    /// Searches all folders and files.
     pub fn find(&self) -> Found {
         let mut all = Gathered::default();
         hub_cache::gather(&self.cache, &mut all);
@@ -216,13 +216,13 @@ impl Finder {
         }
     }
 
-    /// The models of one repository in the hub's cache, as its list would name them: each with the path to open.
+    /// The models of a repository in the hub's cache: names as in its list, paths to open, and lengths.
     fn in_hub_cache(&self, repo: &RepoId) -> Vec<(String, PathBuf, u64)> {
         hub_cache::files(&self.cache, repo)
     }
 }
 
-/// A file, and the other parts of a split model that lie beside it.
+/// A file, and the other parts of a split model in the same folder.
 fn with_parts(file: &Path) -> Vec<PathBuf> {
     let name = file.file_name().and_then(|name| name.to_str());
     let Some((name, split)) = name.and_then(|name| Some((name, split_name(name)?))) else {
@@ -239,24 +239,24 @@ fn with_parts(file: &Path) -> Vec<PathBuf> {
     (1..=split.parts).map(part).filter(is_there).collect()
 }
 
-/// Where a file really lies.
+/// The canonical path of a file.
 fn real(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
-/// Each file once, on the first way that leads to it.
+/// Removes duplicates of a file, keeping the first path.
 fn distinct(candidates: Vec<Candidate>) -> Vec<Candidate> {
     let mut seen = HashSet::new();
     let first = |candidate: &Candidate| seen.insert(real(&candidate.path));
     candidates.into_iter().filter(first).collect()
 }
 
-/// A model with its parts in order.
+/// A model with its parts.
 struct Joined {
     first: Candidate,
     bytes: u64,
     parts: usize,
-    /// A part that is not there, and how many there should be.
+    /// The first missing part, and the number of parts, if one is missing.
     missing: Option<(u32, u32)>,
 }
 
@@ -289,7 +289,7 @@ fn join_parts(candidates: Vec<Candidate>) -> Vec<Joined> {
     joined
 }
 
-/// Reads the headers, on a few threads: most of the time is waiting for the disk.
+/// Reads the headers on several threads, because most of the time is spent waiting for the disk.
 fn describe(joined: Vec<Joined>) -> Vec<FoundModel> {
     const MOST_THREADS: usize = 8;
     let next = AtomicUsize::new(0);
@@ -312,7 +312,7 @@ fn describe(joined: Vec<Joined>) -> Vec<FoundModel> {
     models.into_inner().unwrap_or_default()
 }
 
-/// `None` for what is no language model: the eyes of one, an adapter, a vocabulary.
+/// `None` for files that are not language models: vision encoders, adapters, vocabularies.
 fn describe_one(joined: &Joined) -> Option<FoundModel> {
     let candidate = &joined.first;
     let mut model = FoundModel {
@@ -359,7 +359,7 @@ fn describe_one(joined: &Joined) -> Option<FoundModel> {
     Some(model)
 }
 
-/// Whether this name is that of a language model.
+/// Whether the file name is that of a language model.
 fn is_model_path(path: &Path) -> bool {
     path.file_name()
         .and_then(|name| name.to_str())

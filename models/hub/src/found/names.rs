@@ -1,4 +1,4 @@
-//! From what a person calls a model to its file, among those on this computer.
+//! Resolves a name given by the user to the file of a model on this computer.
 
 use std::path::PathBuf;
 
@@ -7,8 +7,8 @@ use crate::choose::{Listed, choose};
 use crate::{HubError, ModelRef};
 
 impl Finder {
-    /// The file of the model that `name` means: `owner/name:FILE` in the hub's cache, a model of Ollama, or the name of any file
-    /// that was found; upper and lower case are the same, and a part of a name is enough if it is unique. Nothing is downloaded.
+    /// The file of the model `name`: `owner/name:FILE` in the hub's cache, a model of Ollama, or the name of any file
+    /// found. Matching ignores case, and a part of a name suffices if it is unique. Nothing is downloaded.
     ///
     /// # Errors
     /// [`HubError::NotHere`], [`HubError::NoModel`], [`HubError::SeveralModels`], [`HubError::Ambiguous`],
@@ -32,7 +32,7 @@ impl Finder {
                         return Ok(path.clone());
                     }
                 }
-                // What is not here may still be a name of Ollama's.
+                // The name may still be that of an Ollama model.
                 Err(HubError::NoFile { .. } | HubError::NoGguf { .. }) => {}
                 Err(other) => return Err(other),
             }
@@ -61,7 +61,7 @@ impl Finder {
     }
 }
 
-/// The one model of that name; names in full come before parts of names.
+/// The unique model with this name. Full names take precedence over parts of names.
 fn by_name(models: &[FoundModel], name: &str) -> Result<Option<PathBuf>, HubError> {
     let wanted = name.to_lowercase();
     if wanted.is_empty() {
@@ -71,12 +71,11 @@ fn by_name(models: &[FoundModel], name: &str) -> Result<Option<PathBuf>, HubErro
         .iter()
         .filter(|model| names(model).contains(&wanted))
         .collect();
-    let fitting = match in_full.is_empty() {
-        false => in_full,
-        true => {
-            let part = |model: &&FoundModel| names(model).iter().any(|name| name.contains(&wanted));
-            models.iter().filter(part).collect()
-        }
+    let fitting = if in_full.is_empty() {
+        let part = |model: &&FoundModel| names(model).iter().any(|name| name.contains(&wanted));
+        models.iter().filter(part).collect()
+    } else {
+        in_full
     };
     match fitting.as_slice() {
         [] => Ok(None),
@@ -88,7 +87,7 @@ fn by_name(models: &[FoundModel], name: &str) -> Result<Option<PathBuf>, HubErro
     }
 }
 
-/// Everything that a model may be called, in small letters.
+/// All names of a model, in lower case.
 fn names(model: &FoundModel) -> Vec<String> {
     let file = model.path.file_name().unwrap_or_default().to_string_lossy();
     let stem = model.path.file_stem().unwrap_or_default().to_string_lossy();
@@ -102,7 +101,7 @@ fn names(model: &FoundModel) -> Vec<String> {
     names
 }
 
-/// The models' names; paths where two have the same.
+/// The models' names, or paths for models with equal names.
 fn unique_names(models: &[&FoundModel]) -> Vec<String> {
     let same = |name: &str| models.iter().filter(|model| model.name == name).count();
     let unique = |model: &&FoundModel| match same(&model.name) {
@@ -112,7 +111,7 @@ fn unique_names(models: &[&FoundModel]) -> Vec<String> {
     models.iter().map(unique).collect()
 }
 
-/// Names that share a word with what was typed.
+/// Names that share a word with the given one.
 fn near(models: &[FoundModel], name: &str) -> Vec<String> {
     let words = |text: &str| -> Vec<String> {
         let text = text.to_lowercase();

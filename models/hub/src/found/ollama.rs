@@ -1,9 +1,9 @@
-//! Models that Ollama has: a manifest names the layers, and the layer with the model is a blob.
+//! Ollama's models. A manifest lists layers, and the layer with the model is a blob.
 //!
 //! ```text
-//! manifests/registry.ollama.ai/library/llama3.2/1b    {"layers": [{"mediaType": "...image.model", "digest": "sha256:..."}]}
-//! blobs/sha256-<64 digits>                            the GGUF file
-//! blobs/sha256-<64 digits>-partial                    one that is not finished
+//! manifests/registry.ollama.ai/library/llama3.2/1b   {"layers": [{"mediaType": "...image.model", "digest": "..."}]}
+//! blobs/sha256-<64 digits>                           the GGUF file
+//! blobs/sha256-<64 digits>-partial                   an unfinished download
 //! ```
 
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::{Candidate, Gathered, Place, Unfinished, walk};
 
-/// Manifests have a few kilobytes.
+/// Largest manifest read, in bytes; manifests have a few kilobytes.
 const LONGEST_MANIFEST: u64 = 1 << 20;
 const MODEL: &str = "application/vnd.ollama.image.model";
 
@@ -58,7 +58,7 @@ pub(super) fn gather(root: &Path, all: &mut Gathered) {
             all.unfinished.push(Unfinished {
                 name: digest.chars().take("sha256-".len() + 12).collect(),
                 path: entry.path(),
-                // Ollama makes the file in its full length first.
+                // Ollama creates the file with its full length.
                 bytes: None,
                 place: Place::Ollama,
             });
@@ -66,7 +66,7 @@ pub(super) fn gather(root: &Path, all: &mut Gathered) {
     }
 }
 
-/// Digests of the model layers of a manifest; none of a file that is no manifest.
+/// Digests of the model layers of a manifest; empty if the file is not a manifest.
 fn models(path: &Path) -> Vec<String> {
     let mut text = String::new();
     let read =
@@ -83,7 +83,7 @@ fn models(path: &Path) -> Vec<String> {
     layers.into_iter().filter_map(digest).collect()
 }
 
-/// The name as Ollama shows it: `llama3.2:1b`, `somebody/model:tag`, `hf.co/owner/name:tag`.
+/// The name that Ollama displays: `llama3.2:1b`, `somebody/model:tag`, `hf.co/owner/name:tag`.
 fn name_of(below: &Path) -> Option<String> {
     let parts: Option<Vec<&str>> = below.iter().map(|part| part.to_str()).collect();
     match parts?.as_slice() {

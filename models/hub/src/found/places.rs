@@ -1,4 +1,4 @@
-//! Where programs keep their models, on every system.
+//! The model folders of other programs, on all systems.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,10 +9,11 @@ use crate::settings::below_home;
 use crate::{HubCache, HubError, Settings};
 
 impl Finder {
-    /// The folders of this computer's programs, of `KEPT_MODELS` (separated as `PATH` is), and those that the person added.
+    /// Searches the folders of this computer's programs, those in `KEPT_MODELS` (separated as in `PATH`), and those
+    /// that the user added.
     ///
     /// # Errors
-    /// [`HubError::Disk`] when the list of added folders cannot be read.
+    /// [`HubError::Disk`] if the list of added folders cannot be read.
     pub fn from_env() -> Result<Finder, HubError> {
         let variable = |name: &str| env::var_os(name);
         let home = env::home_dir();
@@ -23,7 +24,7 @@ impl Finder {
         Ok(finder)
     }
 
-    /// The folders of programs that these variables and this home name.
+    /// Searches the folders of programs, as determined by these variables and this home folder.
     pub fn from_variables(
         variable: &dyn Fn(&str) -> Option<OsString>,
         home: Option<&Path>,
@@ -37,7 +38,7 @@ impl Finder {
         let at_home = |below: &str| home.map(|home| home.join(below));
         let cache = path("XDG_CACHE_HOME").or_else(|| at_home(".cache"));
         let data = path("XDG_DATA_HOME").or_else(|| at_home(".local/share"));
-        // macOS and Windows have their own; a folder that a system does not have is just not there.
+        // macOS and Windows have their own folders; folders of other systems do not exist and are skipped.
         let library = at_home("Library");
         let (roaming, local) = (path("APPDATA"), path("LOCALAPPDATA"));
         let below = |folder: &Option<PathBuf>, rest: &str| folder.as_ref().map(|f| f.join(rest));
@@ -48,7 +49,7 @@ impl Finder {
             Some(folder) => add(Place::Ollama, Some(folder)),
             None => {
                 add(Place::Ollama, at_home(".ollama/models"));
-                // Where its service on Linux keeps them.
+                // The folder of Ollama's Linux service.
                 if cfg!(target_os = "linux") && home.is_some() {
                     add(
                         Place::Ollama,
@@ -80,7 +81,7 @@ impl Finder {
                 add(Place::LlamaCpp, below(&local, "llama.cpp"));
             }
         }
-        // Where `make models` puts what it fetches: the first of these folders, or the cache folder.
+        // The target of `make models`: the first of these folders, or the cache folder.
         match set("KEPT_MODELS") {
             Some(folders) => {
                 for folder in env::split_paths(&folders) {

@@ -1,6 +1,7 @@
-//! Which model answers where none is named: the user's choice, else the best one on this computer, else none of them.
+//! Selects a model if the user names none: the user's stored choice, else the best model on this computer, else no
+//! file.
 //!
-//! Not here: the model in the box, which is the engine's. Terminal and window share the choice, in one small file.
+//! The engine provides the built-in model. The terminal program and the app share the choice, stored in one small file.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,13 +13,13 @@ use super::{Finder, Found, FoundModel};
 use crate::HubError;
 use crate::settings::config_folder;
 
-/// A chosen model is called this to choose none.
+/// The name that stands for no choice: the model is selected automatically.
 pub const AUTO: &str = "auto";
 
-/// The largest model that is taken without being named. Every token of an answer reads all weights once, and an ordinary computer reads
-/// 30 GB of memory a second: this is ten tokens a second.
+/// Largest model that is selected automatically, in bytes. Every token of an answer reads all weights once, and an
+/// ordinary computer reads 30 GB of memory per second; this is ten tokens per second.
 pub(crate) const MOST_UNNAMED_BYTES: u64 = 3 << 30;
-/// Memory that answering takes besides the weights: the program, keys and values, buffers.
+/// Memory for answering in addition to the weights, in bytes: the program, KV cache and buffers.
 const BESIDES: u64 = 512 << 20;
 
 /// The file with the user's choice.
@@ -28,12 +29,12 @@ pub struct ModelChoice {
 }
 
 impl ModelChoice {
-    /// In the user's folder for settings.
+    /// The file in the user's configuration folder.
     pub fn from_env() -> ModelChoice {
         ModelChoice::from_variables(&|name| env::var_os(name), env::home_dir().as_deref())
     }
 
-    /// In the folder for settings that these variables and this home name.
+    /// The file in the configuration folder determined by these variables and this home folder.
     pub fn from_variables(
         variable: &dyn Fn(&str) -> Option<OsString>,
         home: Option<&Path>,
@@ -48,7 +49,7 @@ impl ModelChoice {
         &self.file
     }
 
-    /// The chosen model, as `--model` takes it.
+    /// The chosen model, as an argument of `--model`; `None` without a choice.
     ///
     /// # Errors
     /// [`HubError::Disk`].
@@ -62,7 +63,7 @@ impl ModelChoice {
         Ok((!name.is_empty() && name != AUTO).then(|| name.to_owned()))
     }
 
-    /// Chooses a model. The file is the old one or the new one at any moment.
+    /// Stores a choice. The file is replaced atomically.
     ///
     /// # Errors
     /// [`HubError::Disk`].
@@ -83,7 +84,7 @@ impl ModelChoice {
         })
     }
 
-    /// Forgets the choice; whether there was one.
+    /// Removes the choice. Returns whether one was stored.
     ///
     /// # Errors
     /// [`HubError::Disk`].
@@ -106,8 +107,9 @@ impl ModelChoice {
 }
 
 impl Found {
-    /// The model to take where none is named and `memory` bytes are free: an instruct model (one with a chat template) that Kept opens and
-    /// that fits, of those of at most 3 GiB the one with most parameters, and where all are larger the smallest.
+    /// The model to use if none is named and `memory` bytes are free. Candidates have a chat template, are supported
+    /// and fit. Of those of at most 3 GiB, the one with the most parameters is selected; if all are larger, the
+    /// smallest one.
     pub fn best(&self, memory: Option<u64>) -> Option<&FoundModel> {
         let fits = |model: &&FoundModel| {
             let needs = model.bytes.saturating_add(BESIDES);
@@ -116,7 +118,7 @@ impl Found {
         };
         let fitting = || self.models.iter().filter(fits);
         let quick = fitting().filter(|model| model.bytes <= MOST_UNNAMED_BYTES);
-        // Of equals the first by place and name.
+        // Of equal models, the first by place and name.
         quick
             .rev()
             .max_by_key(|model| (model.parameters.unwrap_or(0), model.bytes))
@@ -124,34 +126,34 @@ impl Found {
     }
 }
 
-/// The model to take where none is named.
+/// The model to use if none is named.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preferred {
-    /// As `--model` takes it.
+    /// Argument of `--model`.
     pub name: String,
-    /// Its file; `None` for the model in the box.
+    /// The model's file; `None` for the built-in model.
     pub path: Option<PathBuf>,
-    /// Why it is this one.
+    /// Why this model was selected.
     pub by: PreferredBy,
 }
 
-/// Why a model is taken that was not named.
+/// Why a model was selected that the user did not name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreferredBy {
     /// The user chose it.
     Choice,
     /// It is the best on this computer ([`Found::best`]).
     Size,
-    /// It is the one in the box, and there is no other that would do.
+    /// The built-in model, because no other model is suitable.
     Nothing,
 }
 
 impl Finder {
-    /// The model to take where none is named and `memory` bytes are free; the one in the box is called `in_the_box`.
+    /// The model to use if none is named and `memory` bytes are free. `in_the_box` is the name of the built-in model.
     ///
     /// # Errors
-    /// [`HubError::Disk`]; of a choice [`HubError::ChosenGone`] when it is not here any more, and [`HubError::SeveralModels`] or
-    /// [`HubError::Ambiguous`] when others have its name by now.
+    /// [`HubError::Disk`]. For a stored choice, [`HubError::ChosenGone`] if the model does not exist any more, and
+    /// [`HubError::SeveralModels`] or [`HubError::Ambiguous`] if its name has become ambiguous.
     pub fn preferred(
         &self,
         choice: &ModelChoice,
@@ -190,7 +192,7 @@ impl Finder {
         })
     }
 
-    /// What a model file is called, so that its name leads back to it: the name in [`Found`], else its path.
+    /// A name that resolves to the model file `path`: the name in [`Found`], else the path.
     pub fn name_of(&self, path: &Path) -> String {
         let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let found = self.find();

@@ -1,4 +1,4 @@
-//! Looking through a folder of plain files.
+//! Walks a folder of plain files.
 
 use std::collections::HashSet;
 use std::fs::{self, DirEntry};
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use super::{Candidate, Gathered, Place, Unfinished, is_model_path};
 
-/// Folders below the one that is looked through.
+/// Maximum depth of folders below the root.
 const DEEPEST: usize = 8;
-/// Files and folders that are looked at; a home folder added by mistake has more.
+/// Maximum number of files and folders visited; a home folder added by mistake has more.
 const MOST_ENTRIES: usize = 100_000;
-/// How programs name what they have not finished.
+/// File name suffixes that programs use for unfinished downloads.
 const UNFINISHED: [&str; 6] = [
     ".incomplete",
     ".part",
@@ -21,7 +21,8 @@ const UNFINISHED: [&str; 6] = [
     ".tmp",
 ];
 
-/// All files below `root`, each with its length. Links are followed, circles are not; hidden folders are left out.
+/// Calls `file` for all files below `root`. Symbolic links are followed, cycles are detected, hidden folders are
+/// skipped.
 pub(super) fn files(
     root: &Path,
     troubles: &mut Vec<String>,
@@ -53,14 +54,14 @@ pub(super) fn files(
             entries += 1;
             if entries > MOST_ENTRIES {
                 troubles.push(format!(
-                    "'{}' has more than {MOST_ENTRIES} files; only those were looked at: add the folder of the models itself",
+                    "'{}' has more than {MOST_ENTRIES} files; only those were searched: add the folder of the models itself",
                     root.display()
                 ));
                 return;
             }
             let path = entry.path();
             let hidden = entry.file_name().to_string_lossy().starts_with('.');
-            // Follows links; one that leads nowhere is neither.
+            // Follows links; a dangling link is neither a folder nor a file.
             match fs::metadata(&path) {
                 Ok(about) if about.is_dir() && depth < DEEPEST && !hidden => {
                     folders.push((path, depth + 1));
@@ -98,7 +99,7 @@ pub(super) fn gather(place: Place, root: &Path, all: &mut Gathered) {
     });
 }
 
-/// LM Studio begins the name of a file that is not finished like this.
+/// Whether the name has LM Studio's prefix for unfinished files.
 fn begins_unfinished(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.starts_with("downloading_")
@@ -111,7 +112,7 @@ fn is_unfinished(path: &Path) -> bool {
     name.contains(".gguf") && (ends || begins_unfinished(path))
 }
 
-/// The file's name without `.gguf`. Programs that call every model `model.gguf` name its folder.
+/// The file's name without `.gguf`. For programs that call every model `model.gguf`, the folder's name.
 fn name_of(path: &Path) -> String {
     let stem = |path: &Path| {
         path.file_stem()
@@ -127,7 +128,7 @@ fn name_of(path: &Path) -> String {
     }
 }
 
-/// The files of a snapshot or another folder, by their paths below it.
+/// The files below `root`, with their relative paths and lengths.
 pub(super) fn below(root: &Path) -> Vec<(String, PathBuf, u64)> {
     let mut found = Vec::new();
     files(root, &mut Vec::new(), |path, _| {

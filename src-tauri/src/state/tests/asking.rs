@@ -1,4 +1,4 @@
-//! A question from the asking to its end.
+//! A question from start to end.
 
 use kept_engine::Finish;
 use kept_engine::protocol::Failure;
@@ -76,7 +76,7 @@ fn the_page_hears_every_piece_once_and_in_order() {
         }
     }
     assert_eq!(page, pieces.concat());
-    // 400 ms at sixty a second, and one for the snapshot.
+    // 400 ms at sixty messages per second, and one for the snapshot.
     assert!(messages <= 26, "{messages} messages");
 }
 
@@ -211,6 +211,7 @@ fn stopping_ends_as_the_worker_says() {
         ticket: Some(ticket),
         what: Failure::Ask,
         message: "stopped".into(),
+        code: kept_engine::protocol::FaultCode::Other,
         stopped: true,
     });
     let turn = story.turn();
@@ -236,7 +237,8 @@ fn a_failure_keeps_what_was_written() {
     story.hear(Reply::Failed {
         ticket: Some(ticket),
         what: Failure::Ask,
-        message: "raise --budget to 9 or set less".into(),
+        message: "raise the budget to 9 or set less".into(),
+        code: kept_engine::protocol::FaultCode::Other,
         stopped: false,
     });
     let turn = story.turn();
@@ -246,7 +248,7 @@ fn a_failure_keeps_what_was_written() {
     );
     assert_eq!(
         turn.error.as_deref(),
-        Some("Raise the budget to 9 or set less in Advanced.")
+        Some("Raise the budget to 9 or set less.")
     );
 }
 
@@ -325,12 +327,13 @@ fn an_estimate_goes_to_who_asked() {
         ticket: Some(*two),
         what: Failure::Estimate,
         message: "no".into(),
+        code: kept_engine::protocol::FaultCode::Other,
         stopped: false,
     });
     assert!(first.try_recv().is_err(), "not yet");
-    assert_eq!(second.try_recv(), Ok(Err("no.".to_owned())));
+    assert_eq!(second.try_recv(), Ok(Err("no.".to_owned().into())));
     story.state.worker_died("The engine crashed (signal 11).");
-    assert!(matches!(first.try_recv(), Ok(Err(message)) if message.contains("signal 11")));
+    assert!(matches!(first.try_recv(), Ok(Err(refusal)) if refusal.message.contains("signal 11")));
     assert_ne!(one, two);
 }
 

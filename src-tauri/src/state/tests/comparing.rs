@@ -1,4 +1,4 @@
-//! Comparisons: filled run by run, stopped, refused, left, exported.
+//! Comparisons: filled run by run, stopped, refused, dropped, exported.
 
 use kept_engine::fidelity::{
     Fidelity, HeadFigures, IndexFigures, MethodRun, ReferenceReport, RunReport,
@@ -7,10 +7,10 @@ use kept_engine::protocol::{Failure, MethodChoice};
 use serde_json::Value;
 
 use super::*;
-use crate::contract::{ComparisonState, Place};
+use crate::contract::{ComparisonState, Place, RefusalCode};
 use crate::messages;
 
-/// The full cache's run of `ticket`.
+/// The reply with the full cache's run of `ticket`.
 pub fn reference(ticket: u64) -> Reply {
     Reply::Reference {
         ticket,
@@ -116,7 +116,7 @@ fn runs_come_one_by_one_and_a_refused_one_stands_in_its_row() {
     assert_eq!(runs[1].budget.as_deref(), Some("4"));
     story.hear(reference(id));
     story.hear(run(id, 0, Ok(figures())));
-    let needed = "h2o needs a budget of at least 10 rows per head (5 recent, 4 sinks), but the budget is 4 of the prompt's 100 tokens; raise --budget to 10 or set less";
+    let needed = "H2O needs a budget of at least 10 rows per head (5 recent, 4 sinks), but the budget is 4 of the prompt's 100 tokens; raise the budget to 10 or set less";
     story.hear(run(id, 1, Err(needed.into())));
     story.hear(Reply::Compared { ticket: id });
     let comparison = story.state.snapshot().comparison.expect("a comparison");
@@ -128,7 +128,7 @@ fn runs_come_one_by_one_and_a_refused_one_stands_in_its_row() {
     assert_eq!(
         results[1].clone().expect("done").report.refused.as_deref(),
         Some(
-            "H2O needs a budget of at least 10 rows per head, but the budget is 4 of the prompt's 100 tokens; raise the budget to 10 or set less in Advanced."
+            "H2O needs a budget of at least 10 rows per head (5 recent, 4 sinks), but the budget is 4 of the prompt's 100 tokens; raise the budget to 10 or set less."
         )
     );
     let told: Vec<&str> = story.events().iter().filter_map(name).collect();
@@ -157,6 +157,7 @@ fn a_comparison_that_is_stopped_keeps_its_rows() {
         ticket: Some(id),
         what: Failure::Compare,
         message: "stopped".into(),
+        code: kept_engine::protocol::FaultCode::Other,
         stopped: true,
     });
     let comparison = story.state.snapshot().comparison.expect("a comparison");
@@ -218,6 +219,7 @@ fn a_comparison_goes_with_its_document_and_a_question_waits_for_its_end() {
         ticket: Some(id),
         what: Failure::Compare,
         message: "stopped".into(),
+        code: kept_engine::protocol::FaultCode::Other,
         stopped: true,
     });
     assert!(matches!(story.requests().as_slice(), [Request::Ask { .. }]));
@@ -239,7 +241,7 @@ fn a_file_dropped_while_methods_are_compared_waits_for_a_word() {
     ));
 }
 
-/// One method twice, with other parameters: both reach the engine, and what is saved tells them apart.
+/// One method twice, with different parameters: both reach the engine, and the export distinguishes them.
 #[test]
 fn a_method_is_compared_with_itself_under_other_parameters() {
     let mut runs = two();
@@ -273,7 +275,7 @@ fn a_method_is_compared_with_itself_under_other_parameters() {
     );
 }
 
-/// What a method cannot be told is refused before anything is asked, in the sentence that stands at the field.
+/// Invalid parameters are refused before any request, with the sentence that the page shows at the field.
 #[test]
 fn parameters_are_checked_for_a_method_without_setting_them() {
     let check = |method: &str, name: &str, value: &str| {
@@ -282,7 +284,12 @@ fn parameters_are_checked_for_a_method_without_setting_them() {
     assert_eq!(check("snapkv", "w", "8"), Ok(()));
     assert_eq!(
         check("snapkv", "kernel", "4"),
-        Err("“4” is not possible: kernel takes an odd whole number from 1.".to_owned())
+        Err(Refusal {
+            message: "“4” is not possible: kernel takes an odd whole number from 1.".to_owned(),
+            code: Some(RefusalCode::Parameter {
+                name: "kernel".to_owned()
+            }),
+        })
     );
     assert!(check("snapkv", "nothing", "1").is_err());
     assert!(check("nothing", "w", "8").is_err());

@@ -1,4 +1,4 @@
-//! Documents coming and going.
+//! Opening and closing documents.
 
 use kept_engine::Finish;
 use kept_engine::protocol::{Failure, PartInfo};
@@ -89,7 +89,7 @@ fn a_file_that_cannot_be_opened_changes_nothing() {
     let mut story = Story::ready();
     let before = story.document();
     story.state.open_path("/gone.txt".into());
-    story.hear(failed(Failure::Document, "there is no file /gone.txt"));
+    story.hear(failed(Failure::Document, "there is no file gone.txt"));
     assert_eq!(story.notices(), ["There is no file gone.txt."]);
     assert_eq!(story.document(), before);
     assert_eq!(story.state.snapshot().opening, None);
@@ -103,7 +103,7 @@ fn a_new_file_takes_the_place_of_one_that_is_being_opened() {
     story.state.open_path("/other.txt".into());
     assert_eq!(story.requests(), [Request::Stop { ticket: 0 }]);
     assert_eq!(story.state.snapshot().opening.as_deref(), Some("other.txt"));
-    // The first comes all the same: not shown, and the worker is given back what is.
+    // The first file arrives nevertheless: it is not shown, and the worker gets the open document again.
     story.hear_bytes(document("slow.pdf"), b"slow");
     assert!(story.document().is_some_and(|d| d.sample));
     let requests = story.requests();
@@ -127,6 +127,7 @@ fn the_sample_wins_over_a_file_that_is_being_opened() {
         ticket: None,
         what: Failure::Document,
         message: "stopped".into(),
+        code: kept_engine::protocol::FaultCode::Other,
         stopped: true,
     });
     assert_eq!(story.notices(), [] as [&str; 0]);
@@ -134,7 +135,7 @@ fn the_sample_wins_over_a_file_that_is_being_opened() {
 }
 
 #[test]
-fn a_closed_document_leaves_an_empty_desk() {
+fn closing_a_document_empties_the_state() {
     let mut story = Story::ready();
     story.ask("Why?");
     story.state.close_document();
@@ -199,7 +200,7 @@ fn a_file_that_slipped_does_not_cost_the_answer_that_is_being_written() {
     assert_eq!(story.requests(), [], "nothing is stopped, nothing opened");
     story.hear(answered(ticket, "Because", Finish::End));
     assert_eq!(story.turn().answer, "Because");
-    // Nothing waits any more.
+    // No file waits any more.
     story.look();
     let how = story.state.replace_document(Replacement::Replace);
     assert_eq!((how, story.requests()), (Ok(()), Vec::new()));
@@ -225,22 +226,7 @@ fn a_document_far_too_long_has_more_tokens_than_were_counted() {
     }
 }
 
-#[test]
-fn a_file_that_is_not_opened_is_named_without_its_folder_and_the_systems_words() {
-    let mut story = Story::ready();
-    story.state.open_path("/home/ann/secret plans/a.txt".into());
-    story.look();
-    story.hear(failed(
-        Failure::Document,
-        "/home/ann/secret plans/a.txt could not be read (Input/output error (os error 5)): check the disk",
-    ));
-    assert_eq!(
-        story.notices(),
-        ["a.txt could not be read (the disk gave an error): check the disk."]
-    );
-}
-
-/// Two texts as the worker joins them: `one` and `two`, three bytes each, with a line between.
+/// Two texts as the worker joins them: `one` and `two`, three bytes each, with a line between them.
 fn both() -> Reply {
     let part = |name: &str, start, end| PartInfo {
         document: info(name),
@@ -293,7 +279,7 @@ fn a_document_is_added_and_the_conversation_stays() {
         .collect();
     assert_eq!(parts, [("a.txt", 0, 3), ("b.txt", 4, 7)]);
     assert_eq!((facts.id, facts.length), (id, 7));
-    // Nothing of it is changed while a question runs.
+    // The document cannot be changed while a question runs.
     let (_, ticket) = story.ask("And now?");
     story.state.add_path("/c.txt".into());
     assert_eq!(story.notices(), [messages::BUSY_DOCUMENTS]);
@@ -357,12 +343,12 @@ fn files_that_are_dropped_together_are_read_together() {
         other => panic!("{other:?}"),
     };
     assert_eq!(added(&mut story), "/gone.txt");
-    story.hear(failed(Failure::Document, "there is no file /gone.txt"));
+    story.hear(failed(Failure::Document, "there is no file gone.txt"));
     assert_eq!(story.state.snapshot().opening.as_deref(), Some("b.txt"));
     assert_eq!(added(&mut story), "/b.txt");
     story.hear_bytes(both(), b"one\ntwo");
     assert_eq!(story.document().map(|d| d.documents.len()), Some(2));
-    // Where the first cannot be opened, the next takes its place: it is not joined to what was there.
+    // If the first cannot be opened, the next takes its place: it is not added to the previous document.
     let mut other = Story::ready();
     other
         .state
@@ -373,12 +359,12 @@ fn files_that_are_dropped_together_are_read_together() {
             .iter()
             .any(|r| matches!(r, Request::OpenModel { .. }))
     );
-    other.hear(failed(Failure::Document, "there is no file /gone.txt"));
+    other.hear(failed(Failure::Document, "there is no file gone.txt"));
     assert!(matches!(
         other.requests().as_slice(),
         [Request::OpenDocument { path }] if path.as_os_str() == "/b.txt"
     ));
-    // A worker that died in between is given both again.
+    // A worker that crashes in between gets both again.
     story.state.worker_died("The engine was ended.");
     story.look();
     story.hello();

@@ -1,5 +1,5 @@
-//! What the page of models asks of the desk: a stretched context, what a model can read, a model that is gone; thinking; and layers
-//! that are not cut.
+//! The models page and the app state: RoPE scaling, inspection, a removed model; the thinking mode; and sliding-window
+//! layers.
 
 use kept_engine::protocol::{Failure, Inspection};
 
@@ -57,7 +57,7 @@ fn a_model_that_cannot_be_stretched_goes_back_to_what_it_was() {
     assert_eq!(snapshot.settings.model, snapshot.models[1].id);
     story.hear(model("/a.gguf"));
     assert!(story.state.snapshot().model.is_some());
-    // From another model: back to that, and the failed one is as it was.
+    // After a failure the previous model is opened, and the failed one is unchanged.
     story.state.choose_model_file("mini".into());
     story.hear(model("mini"));
     choose(&mut story, "/a.gguf", Some("linear:2")).expect("accepted");
@@ -121,7 +121,8 @@ fn inspections_are_answered_refused_and_lost_with_the_engine() {
     story.hear(Reply::Failed {
         ticket: Some(ticket),
         what: Failure::Inspect,
-        message: "/a b.gguf: the file is cut off".into(),
+        message: "the file is cut off".into(),
+        code: kept_engine::protocol::FaultCode::Other,
         stopped: false,
     });
     assert_eq!(

@@ -1,10 +1,11 @@
-//! Deaths of the worker: nothing typed or answered is lost.
+//! Crashes of the worker: no typed or answered text is lost.
 
 use super::*;
 use crate::contract::{ComparisonState, TurnState};
 use crate::messages;
 
-const KILLED: &str = "The engine was ended by the system (signal 9), perhaps for memory.";
+const KILLED: &str =
+    "The engine was ended by the system (signal 9), probably because memory ran out.";
 
 #[test]
 fn a_death_while_answering_keeps_question_answer_and_map() {
@@ -24,7 +25,7 @@ fn a_death_while_answering_keeps_question_answer_and_map() {
     assert_eq!(
         turn.error.as_deref(),
         Some(
-            "The engine was ended by the system (signal 9), perhaps for memory. It has been restarted; your question is kept: ask again."
+            "The engine was ended by the system (signal 9), probably because memory ran out. It has been restarted; your question is kept: ask again."
         )
     );
     assert!(turn.has_map && story.state.map(id).is_ok());
@@ -42,9 +43,9 @@ fn a_death_while_answering_keeps_question_answer_and_map() {
     assert_eq!(story.state.snapshot().turns.len(), 2);
 }
 
-/// As `kept-worker` ends after an error of a GPU: its sentence first, then the process.
+/// The order in which `kept-worker` ends after a GPU error: first its sentence, then the process.
 #[test]
-fn a_graphics_gpu_that_fails_ends_in_one_sentence_and_a_new_engine() {
+fn a_gpu_that_fails_ends_in_one_sentence_and_a_new_engine() {
     let mut story = Story::ready();
     let (id, ticket) = story.ask("Why?");
     story.read(ticket, 2);
@@ -52,8 +53,9 @@ fn a_graphics_gpu_that_fails_ends_in_one_sentence_and_a_new_engine() {
     story.hear(Reply::Failed {
         ticket: Some(ticket),
         what: kept_engine::protocol::Failure::Ask,
-        message: "the GPU NVIDIA X failed in attention: an illegal memory access; use --device cpu"
+        message: "the GPU NVIDIA X failed in attention: an illegal memory access; use the CPU"
             .into(),
+        code: kept_engine::protocol::FaultCode::Other,
         stopped: false,
     });
     let says = "The GPU failed, and the engine that used it was ended.";
@@ -69,9 +71,7 @@ fn a_graphics_gpu_that_fails_ends_in_one_sentence_and_a_new_engine() {
     );
     assert_eq!(
         turn.error.as_deref(),
-        Some(
-            "The GPU NVIDIA X failed in attention: an illegal memory access; choose Processor in Settings."
-        )
+        Some("The GPU NVIDIA X failed in attention: an illegal memory access; use the CPU.")
     );
     assert!(turn.has_map && story.state.map(id).is_ok());
     let (_, again) = story.ask("Why?");
@@ -87,13 +87,13 @@ fn another_device_is_another_engine_and_nonsense_is_none() {
     for nonsense in ["gpu", "", "cuda:x"] {
         settings.device = Some(nonsense.into());
         let refused = story.state.save_settings(settings.clone());
-        assert!(refused.expect_err("nonsense").contains("cuda:0"));
+        assert!(refused.expect_err("nonsense").message.contains("cuda:0"));
     }
     settings.device = Some("cpu".into());
     let (_, ticket) = story.ask("Why?");
     assert_eq!(
         story.state.save_settings(settings.clone()),
-        Err(messages::BUSY_DEVICE.to_owned())
+        Err(messages::BUSY_DEVICE.to_owned().into())
     );
     story.hear(answered(ticket, "So", kept_engine::Finish::End));
     story.look();
@@ -307,7 +307,7 @@ fn a_comparison_keeps_what_was_measured_before_a_death() {
     assert_eq!(
         comparison.error.as_deref(),
         Some(
-            "The engine was ended by the system (signal 9), perhaps for memory. It has been restarted; what was measured before stays."
+            "The engine was ended by the system (signal 9), probably because memory ran out. It has been restarted; what was measured before stays."
         )
     );
     story.look();

@@ -1,11 +1,13 @@
-//! The memory limit: read as the terminal reads its own, told to the engine with every question, said in the window's words.
+//! The memory limit: parsed as in the terminal program, sent to the engine with every question, and described in the
+//! app's words.
 
-use kept_engine::EngineError;
-use kept_engine::protocol::{Estimate, Failure};
+use kept_engine::protocol::{Estimate, Failure, Fault};
+use kept_engine::{EngineError, Note, WithinMemory};
 
 use super::*;
+use crate::contract::RefusalCode;
 
-/// What the engine would be told of memory: with an estimate, with a question.
+/// The memory limits that the engine receives: with an estimate, with a question.
 fn told(story: &mut Story) -> Vec<Option<u64>> {
     story.look();
     let choice = || Choice::plain("snapkv", None);
@@ -19,7 +21,7 @@ fn told(story: &mut Story) -> Vec<Option<u64>> {
         .collect()
 }
 
-fn limited(story: &mut Story, typed: Option<&str>) -> Result<Settings, String> {
+fn limited(story: &mut Story, typed: Option<&str>) -> Result<Settings, Refusal> {
     let mut settings = story.state.settings().clone();
     settings.memory = typed.map(str::to_owned);
     story.state.save_settings(settings)
@@ -41,7 +43,9 @@ fn the_memory_limit_is_read_as_in_the_terminal_and_goes_with_every_question() {
     }
     assert_eq!(story.turn().memory.as_deref(), Some("1.5 gb"));
     for typed in ["lots", "6", "25%", "0 GiB", "-1 GiB", ""] {
-        let refused = limited(&mut story, Some(typed)).expect_err("no amount");
+        let refused = limited(&mut story, Some(typed))
+            .expect_err("no amount")
+            .message;
         assert!(
             refused.starts_with(&format!("“{typed}” is no amount of memory"))
                 && refused.contains("6 GiB"),
@@ -76,7 +80,7 @@ fn settings_that_a_version_without_a_limit_saved_have_none() {
     assert!(fields.remove("memory").is_some());
     let settings: Settings = serde_json::from_value(saved).expect("they load");
     assert_eq!(settings, default_settings());
-    // Of one of a newer version, which this one cannot read, it is not made none: nothing is asked.
+    // A limit from a newer version that cannot be parsed does not become "no limit": the question is refused.
     let mut story = Story::ready();
     story.state.settings.memory = Some("as much as at night".into());
     let choice = || Choice::plain("snapkv", None);
@@ -107,14 +111,16 @@ fn what_was_chosen_for_a_limit_is_said_first_and_a_refusal_in_the_windows_words(
         story.hear(reply(*ticket));
         waiting.try_recv().expect("answered")
     };
-    let fitted = kept_engine::Fitted {
+    let within = Note::WithinMemory(WithinMemory {
+        limit: 2 << 30,
         rows: 25,
+        tokens: 100,
         chunk: 512,
-        cache: kept_engine::kernels::CacheType::F16,
+        cache: "f16".into(),
         bytes: 1 << 30,
-    };
-    let costs =
-        "in our measurements with Qwen that costs 0.0002 nats of KL divergence from the full cache";
+        kl: Some(0.0002),
+        cost: String::new(),
+    });
     let estimate = Estimate {
         prompt_tokens: 100,
         rows: 25,
@@ -122,11 +128,10 @@ fn what_was_chosen_for_a_limit_is_said_first_and_a_refusal_in_the_windows_words(
         kv_bytes_full: 4,
         weights: 1,
         scratch: 1,
-        note: Some("a note besides".into()),
+        notes: vec![within, "a note besides".into()],
         cache: "f16".into(),
         chosen: None,
         tokens_from_vault: 0,
-        fitted: Some(kept_engine::fitted_note(2 << 30, &fitted, 100, costs)),
     };
     let found = estimated(&|ticket| Reply::Estimate {
         ticket,
@@ -147,9 +152,12 @@ fn what_was_chosen_for_a_limit_is_said_first_and_a_refusal_in_the_windows_words(
         ticket: Some(ticket),
         what: Failure::Estimate,
         message: error.to_string(),
+        code: Fault::from(&error).code,
         stopped: false,
     });
     let refused = refused.expect_err("too small");
+    assert_eq!(refused.code, Some(RefusalCode::MemoryLimit));
+    let refused = refused.message;
     assert!(
         refused.starts_with("The memory limit of 64.0 MiB is too small")
             && refused.contains("32.0 MiB are missing")

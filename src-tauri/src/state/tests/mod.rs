@@ -1,4 +1,4 @@
-//! Stories told to the desk without a worker, a store or a page: replies in, effects out.
+//! Sequences of events for the app state, without a worker, a store or a page: replies in, effects out.
 
 mod asking;
 mod comparing;
@@ -16,7 +16,7 @@ use kept_engine::protocol::{AnswerFacts, DocumentInfo, MemoryNow, Reply, Request
 use super::*;
 use crate::contract::{Choice, DocumentFacts};
 
-/// A desk, the clock, and what has come out since it was last looked at.
+/// An app state, the clock, and the effects since the last look.
 struct Story {
     state: AppState,
     now: Instant,
@@ -38,7 +38,7 @@ impl Story {
         }
     }
 
-    /// A first start with the worker and `mini` there.
+    /// A first start, with the worker running and `mini` open.
     fn ready() -> Self {
         let mut story = Self::first_start();
         story.hello();
@@ -67,7 +67,7 @@ impl Story {
         self.state.tick(self.now);
     }
 
-    /// What has happened since the last look.
+    /// The effects since the last look.
     fn look(&mut self) -> &[Effect] {
         self.seen = self.state.take_effects();
         &self.seen
@@ -102,7 +102,7 @@ impl Story {
         turn.expect("a turn")
     }
 
-    /// Asks; the turn and the worker's ticket.
+    /// Asks a question; returns the turn and the worker's ticket.
     fn ask(&mut self, question: &str) -> (u64, u64) {
         self.look();
         let turn = self
@@ -116,7 +116,7 @@ impl Story {
         }
     }
 
-    /// A map of three tokens in two layers with one head; `layers` of them there.
+    /// Sends a map of three tokens in two layers with one head, of which `layers` have arrived.
     fn read(&mut self, ticket: u64, layers: usize) {
         let ends: Vec<u8> = [1u32, 2, 3].iter().flat_map(|e| e.to_le_bytes()).collect();
         self.hear_bytes(
@@ -174,6 +174,7 @@ fn failed(what: kept_engine::protocol::Failure, message: &str) -> Reply {
         ticket: None,
         what,
         message: message.into(),
+        code: kept_engine::protocol::FaultCode::Other,
         stopped: false,
     }
 }

@@ -31,7 +31,7 @@ fn a_model_file_becomes_the_setting_and_is_kept_once_it_is_open() {
     // The same file again is the same entry.
     story.state.choose_model_file("/models/big.gguf".into());
     assert_eq!(story.state.snapshot().models.len(), 2);
-    // Another of the same name is told apart.
+    // Another file of the same name gets a distinct label.
     story.state.choose_model_file("/old/big.gguf".into());
     assert_eq!(story.state.snapshot().models[2].label, "big.gguf (old)");
 }
@@ -78,7 +78,7 @@ fn a_known_model_that_is_gone_is_an_error_and_stays_the_choice() {
         ..Remembered::default()
     });
     story.hello();
-    story.hear(failed(Failure::Model, "there is no file /usb.gguf"));
+    story.hear(failed(Failure::Model, "there is no file usb.gguf"));
     let snapshot = story.state.snapshot();
     assert_eq!(snapshot.settings.model, "m1");
     assert_eq!(
@@ -166,7 +166,7 @@ fn settings_are_taken_whole_or_not_at_all() {
         ),
         (with(|s| s.max_tokens = 32_769), "32769"),
     ] {
-        let error = story.state.save_settings(bad).expect_err("refused");
+        let error = story.state.save_settings(bad).expect_err("refused").message;
         assert!(error.contains(named) && !error.contains("--"), "{error}");
         assert_eq!(*story.state.settings(), good);
     }
@@ -225,11 +225,11 @@ fn another_model_is_worth_another_start() {
 fn a_model_that_cannot_be_opened_is_said_once_and_by_its_name() {
     for (message, shown) in [
         (
-            "/models/a b.gguf: the model file cannot be opened (No such file or directory (os error 2)); check the path, or use mini for the model in the box",
-            "a b.gguf cannot be opened (there is no such file); check the path, or use mini for the model in the box.",
+            "the model file cannot be opened (there is no such file); check the path, or use mini for the built-in model",
+            "a b.gguf could not be opened: the model file cannot be opened (there is no such file); check the path, or use mini for the built-in model.",
         ),
         (
-            "/models/a b.gguf: this is not a GGUF file (it starts with \"%PDF\", not \"GGUF\"); choose a file that ends in .gguf",
+            "this is not a GGUF file (it starts with \"%PDF\", not \"GGUF\"); choose a file that ends in .gguf",
             "a b.gguf could not be opened: this is not a GGUF file (it starts with \"%PDF\", not \"GGUF\"); choose a file that ends in .gguf.",
         ),
     ] {

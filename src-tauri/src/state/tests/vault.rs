@@ -1,7 +1,7 @@
-//! What is kept on disk, documents beyond the model's context, and the choice that is made for a person.
+//! Vaults on disk, documents beyond the model's context length, and the automatic choice.
 
 use kept_engine::protocol::{Estimate, Failure};
-use kept_engine::{AUTO, Chosen, Finish, Method};
+use kept_engine::{AUTO, Chosen, Finish, Method, Note};
 
 use super::*;
 
@@ -52,7 +52,7 @@ fn the_worker_is_told_how_documents_are_kept_and_again_when_that_changes() {
         (changed[0].1.as_str(), changed[0].2),
         ("f16", Some(2 << 30))
     );
-    // Another worker is told as well.
+    // A new worker gets the setting as well.
     story.hello();
     assert_eq!(kept(&mut story)[0].1, "f16");
 
@@ -64,7 +64,7 @@ fn the_worker_is_told_how_documents_are_kept_and_again_when_that_changes() {
         settings.keep = keep.into();
         settings.keep_budget = budget.map(str::to_owned);
         let refused = story.state.save_settings(settings.clone());
-        let refused = refused.expect_err("nonsense");
+        let refused = refused.expect_err("nonsense").message;
         assert!(refused.contains(named), "{refused}");
     }
     assert_eq!(story.state.settings().keep, "f16");
@@ -155,7 +155,7 @@ fn a_document_beyond_the_context_is_read_by_the_methods_that_can_and_by_no_other
         }
         other => panic!("{other:?}"),
     }
-    // With another model it may fit.
+    // The document may fit with another model.
     story.state.clear_conversation();
     story.state.choose_model_file("/other.gguf".into());
     assert_eq!(story.document().and_then(|d| d.streaming), None);
@@ -209,6 +209,12 @@ fn chosen() -> Chosen {
     }
 }
 
+fn auto_chose() -> Note {
+    Note::AutoChose {
+        reason: chosen().reason,
+    }
+}
+
 #[test]
 fn what_was_chosen_and_why_is_said_once_and_in_the_windows_words() {
     let mut story = Story::ready();
@@ -227,11 +233,10 @@ fn what_was_chosen_and_why_is_said_once_and_in_the_windows_words() {
         kv_bytes_full: 4,
         weights: 1,
         scratch: 1,
-        note: Some(format!("auto chooses {}; a note besides", chosen().reason)),
+        notes: vec![auto_chose(), "a note besides".into()],
         cache: "f16".into(),
         chosen: Some(Box::new(chosen())),
         tokens_from_vault: 90,
-        fitted: None,
     };
     story.hear(Reply::Estimate { ticket, estimate });
     let found = waiting.try_recv().expect("answered").expect("an estimate");
@@ -248,8 +253,12 @@ fn what_was_chosen_and_why_is_said_once_and_in_the_windows_words() {
     answer.chosen = Some(Box::new(chosen()));
     answer.streamed = true;
     answer.notes = vec![
-        format!("chose {}", chosen().reason),
-        "read in streaming mode, which is approximate: of 9 tokens".into(),
+        auto_chose(),
+        Note::Streaming {
+            tokens: 9,
+            rows: 3,
+            keeps: String::new(),
+        },
         "the model ended without an answer".into(),
     ];
     story.hear(Reply::Answered { ticket, answer });
@@ -290,7 +299,9 @@ fn rows_are_stored_as_the_settings_say_in_every_request() {
     assert_eq!(story.turn().cache.as_deref(), Some("q8_0"));
 
     settings.cache = Some("q2".into());
-    let refused = story.state.save_settings(settings).expect_err("nonsense");
+    let refused = (story.state.save_settings(settings))
+        .expect_err("nonsense")
+        .message;
     assert!(
         refused.contains("“q2”") && refused.contains("q4_0"),
         "{refused}"

@@ -1,13 +1,18 @@
-//! Documents over the pipes: opened, refused, given up, too long, given back after a restart.
+//! Documents over the pipes: opened, refused, cancelled, too long, adopted after a restart.
 
 use kept_engine::documents::Document;
 use kept_engine::protocol::{Failure, Frame, Kind, Reply, Request, write_frame};
 use kept_tests::golden::repository;
 
 use super::{QUESTION, failure, ready};
+use kept_engine::Note;
 use kept_tests::worker::{Worker, ask, is_end, method, open_model, sample};
 
-/// Documents that cannot be opened are refused in the document crate's own words, and what was open stays.
+/// Documents that cannot be opened are refused in the document crate's own words, and the open document remains.
+fn streamed(note: &Note) -> bool {
+    matches!(note, Note::Streaming { .. })
+}
+
 #[test]
 fn hostile_documents_are_refused_in_words() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -28,7 +33,8 @@ fn hostile_documents_are_refused_in_words() {
         worker.say(&Request::OpenDocument { path: path.clone() });
         let (reply, bytes) =
             worker.find(|reply| matches!(reply, Reply::Document { .. } | Reply::Failed { .. }));
-        match (Document::open(&path), reply) {
+        let name = path.file_name().expect("a name").to_string_lossy();
+        match (Document::open_named(&path, &name), reply) {
             (Ok(expected), Reply::Document { document }) => {
                 opened += 1;
                 assert_eq!(document.name, expected.name);
@@ -59,7 +65,7 @@ fn a_file_without_permission_is_refused_where_permissions_hold() {
     let mut worker = Worker::start();
     worker.say(&Request::OpenDocument { path: path.clone() });
     let (reply, _) = worker.next();
-    // Whoever may read everything (root) reads this too.
+    // A user who may read everything (root) can read this file too.
     match (std::fs::read(&path), reply) {
         (Ok(_), Reply::Document { .. }) => {}
         (Err(_), Reply::Failed { message, .. }) => {
@@ -78,7 +84,7 @@ fn a_document_beyond_the_window_is_announced_and_read_in_streaming() {
     let mut worker = Worker::start();
     worker.say(&Request::OpenDocument { path: long });
     worker.say(&open_model("mini"));
-    // All wait for the model and the count.
+    // All of these wait for the model and the token count.
     worker.say(&ask(1, QUESTION, "snapkv"));
     worker.say(&Request::Estimate {
         ticket: 2,
@@ -100,7 +106,7 @@ fn a_document_beyond_the_window_is_announced_and_read_in_streaming() {
                 streams,
             } => {
                 assert!(fits && streams && tokens > context, "{tokens} {context}");
-                // Four samples are counted to their end.
+                // Four samples are counted completely.
                 assert!(!at_least, "{tokens}");
                 let said = message.expect("how it will be read");
                 assert!(
@@ -109,7 +115,7 @@ fn a_document_beyond_the_window_is_announced_and_read_in_streaming() {
                 );
                 announced = true;
             }
-            // A method that must see the whole prompt.
+            // A method that needs the whole prompt.
             Reply::Failed {
                 ticket, message, ..
             } => {
@@ -119,15 +125,13 @@ fn a_document_beyond_the_window_is_announced_and_read_in_streaming() {
                 worker.say(&ask(3, QUESTION, "treekv"));
             }
             Reply::Estimate { estimate, .. } => {
-                let note = estimate.note.expect("how it will be read");
-                assert!(note.contains("approximate"), "{note}");
+                assert!(estimate.notes.iter().any(streamed), "{:?}", estimate.notes);
                 assert!(estimate.kv_bytes < estimate.kv_bytes_full / 2);
                 estimated = true;
             }
             Reply::Answered { ticket, answer } => {
                 assert_eq!(ticket, 3);
-                let told = |note: &String| note.contains("approximate");
-                assert!(answer.notes.iter().any(told), "{:?}", answer.notes);
+                assert!(answer.notes.iter().any(streamed), "{:?}", answer.notes);
                 answered = true;
             }
             _ => {}
@@ -135,7 +139,7 @@ fn a_document_beyond_the_window_is_announced_and_read_in_streaming() {
     }
 }
 
-/// After a restart the window gives back what it has; the answer is the same as before.
+/// After a restart the app sends its document back; the answer is the same as before.
 #[test]
 fn an_adopted_document_is_asked_about_like_an_opened_one() {
     let mut worker = Worker::start();
@@ -156,17 +160,17 @@ fn an_adopted_document_is_asked_about_like_an_opened_one() {
         panic!("{reply:?}")
     };
     assert!(answer.text.contains("4711"), "{}", answer.text);
-    assert_eq!(answer.notes, ["page 3 is damaged"]);
+    assert_eq!(answer.notes, [Note::from("page 3 is damaged")]);
 }
 
-/// Who gives up waiting for a document hears so at once, and never hears of it again.
+/// Cancelling a document is confirmed at once, and the document never arrives.
 #[test]
 fn a_document_that_was_given_up_never_arrives() {
     let folder = tempfile::tempdir().expect("a folder");
     let slow = folder.path().join("slow.txt");
     std::fs::write(&slow, "words and words\n".repeat(1 << 20)).expect("a large file");
     let mut worker = Worker::start();
-    // In one piece, so that the stop is there long before the file is read.
+    // In one write, so that the stop arrives long before the file is read.
     let mut frames = Vec::new();
     for request in [
         Request::OpenDocument { path: slow.clone() },
@@ -187,14 +191,14 @@ fn a_document_that_was_given_up_never_arrives() {
         panic!("{reply:?}")
     };
     assert_eq!(document.name, "sample.txt");
-    // A stop with nothing to stop says nothing: the next thing heard is the model.
+    // A stop without a target has no reply: the next reply is the model.
     worker.say(&Request::Stop { ticket: 0 });
     worker.say(&Request::Stop { ticket: 8 });
     worker.say(&open_model("mini"));
     assert!(matches!(worker.next().0, Reply::Model { .. }));
 }
 
-/// The documents of a reply: their names and their texts.
+/// The documents of a reply: names and texts.
 fn parts((reply, bytes): (Reply, Vec<u8>)) -> Vec<(String, String)> {
     let Reply::Document { document } = reply else {
         panic!("{reply:?}")
@@ -206,9 +210,10 @@ fn parts((reply, bytes): (Reply, Vec<u8>)) -> Vec<(String, String)> {
             text[part.start..part.end].to_owned(),
         )
     };
-    match document.parts.is_empty() {
-        true => vec![(document.name, text)],
-        false => document.parts.iter().map(part).collect(),
+    if document.parts.is_empty() {
+        vec![(document.name, text)]
+    } else {
+        document.parts.iter().map(part).collect()
     }
 }
 
@@ -236,7 +241,7 @@ fn documents_are_joined_asked_together_given_back_and_taken_away() {
     );
     assert!(both[0].1.starts_with("The tide") && both[1].1 == handbook);
 
-    // Another worker is given them, as after a restart, and says whose a passage is.
+    // Another worker adopts them, as after a restart, and attributes each passage to its document.
     let mut worker = Worker::start();
     worker.say(&open_model("mini"));
     let adopt = Request::AdoptDocument {
@@ -270,7 +275,7 @@ fn documents_are_joined_asked_together_given_back_and_taken_away() {
     worker.say(&Request::RemoveDocument { part: 0 });
     assert_eq!(failure(worker.find(arrives)).1, Failure::Document);
 
-    // Parts that do not lie in the text are no documents.
+    // Parts outside the text are refused.
     let mut false_parts = document;
     false_parts.parts[1].end += 1_000_000;
     worker.say(&Request::AdoptDocument {

@@ -1,10 +1,12 @@
-//! A limit on memory over the pipes: what an estimate says of it holds for the question, and one that is too small is refused at once.
+//! A memory limit over the pipes: an estimate under it holds for the question, and a limit that is too small is refused
+//! at once.
 
-use kept_engine::protocol::{Failure, Reply, Request};
+use kept_engine::protocol::{Failure, FaultCode, Reply, Request};
 use kept_engine::{AUTO, Estimate};
 use serde_json::json;
 
 use super::{QUESTION, failure, ready};
+use kept_engine::Note;
 use kept_tests::worker::{Worker, is_end, method, sample};
 
 const MIB: u64 = 1 << 20;
@@ -36,40 +38,38 @@ fn ask(name: &str, memory: Option<u64>) -> Request {
     }
 }
 
-/// What a question would cost, or the sentence that refuses it.
-fn costs(worker: &mut Worker, request: &Request) -> Result<Estimate, String> {
+/// A question's estimate, or why it is refused.
+fn costs(worker: &mut Worker, request: &Request) -> Result<Estimate, FaultCode> {
     worker.say(request);
     match worker.find(|reply| matches!(reply, Reply::Estimate { .. } | Reply::Failed { .. })) {
         (Reply::Estimate { estimate, .. }, _) => Ok(estimate),
-        (Reply::Failed { what, message, .. }, _) => {
+        (Reply::Failed { what, code, .. }, _) => {
             assert_eq!(what, Failure::Estimate);
-            Err(message)
+            Err(code)
         }
         other => panic!("{other:?}"),
     }
 }
 
-/// The least that a question under a method takes in all, by what a limit of 1 MiB is told is missing.
+/// The minimum memory of a question under a method, derived from the refusal of a limit of 1 MiB.
 fn least(worker: &mut Worker, name: &str) -> u64 {
     let refusal = costs(worker, &estimate(name, None, Some(MIB))).expect_err("too little");
-    assert!(
-        refusal.starts_with("--memory 1.0 MiB needs ") && refusal.contains("the weights alone are"),
-        "{refusal}"
-    );
-    let missing = refusal
-        .split(" needs ")
-        .nth(1)
-        .and_then(|rest| rest.split(" MiB").next())
-        .and_then(|figure| figure.parse::<f64>().ok())
-        .unwrap_or_else(|| panic!("{refusal}"));
-    MIB + (missing * MIB as f64) as u64
+    let FaultCode::MemoryLimit { limit, missing, .. } = refusal else {
+        panic!("{refusal:?}")
+    };
+    assert_eq!(limit, MIB);
+    MIB + missing
+}
+
+fn within_memory(note: &Note) -> bool {
+    matches!(note, Note::WithinMemory(_))
 }
 
 #[test]
 fn what_an_estimate_says_of_a_memory_limit_holds_for_the_question() {
     let mut worker = ready();
     let free = costs(&mut worker, &estimate("snapkv", Some("100%"), None)).expect("no limit");
-    assert_eq!(free.fitted, None);
+    assert!(!free.notes.iter().any(within_memory), "{:?}", free.notes);
     let whole = costs(&mut worker, &estimate("snapkv", None, Some(1 << 34))).expect("much memory");
     assert_eq!(
         whole.rows, whole.prompt_tokens,
@@ -80,12 +80,12 @@ fn what_an_estimate_says_of_a_memory_limit_holds_for_the_question() {
     let limit = least(&mut worker, "snapkv") + MIB;
     let fits = costs(&mut worker, &estimate("snapkv", None, Some(limit))).expect("it fits");
     assert!(fits.rows < whole.rows || fits.cache != "f16", "{fits:?}");
-    let said = fits.fitted.expect("what was chosen");
-    assert!(
-        said.contains(" of memory: ") && said.contains("at the worst moment"),
-        "{said}"
-    );
-    // Fewer rows than there is room for, if a person wants fewer.
+    let fitted = fits.notes.iter().find_map(|note| match note {
+        Note::WithinMemory(within) => Some((within.limit, within.rows)),
+        _ => None,
+    });
+    assert_eq!(fitted, Some((limit, fits.rows)), "{:?}", fits.notes);
+    // Fewer rows than fit, if the user requests fewer.
     let few = costs(&mut worker, &estimate("snapkv", Some("10%"), Some(1 << 34))).expect("it fits");
     assert_eq!(few.rows, few.prompt_tokens / 10);
 
@@ -96,14 +96,13 @@ fn what_an_estimate_says_of_a_memory_limit_holds_for_the_question() {
     assert_eq!(answer.cache, fits.cache);
     let rows = answer.rows_per_layer.iter().sum::<usize>() / answer.rows_per_layer.len();
     let off = rows.abs_diff(fits.rows);
-    // The estimate is of a question of ordinary length.
+    // The estimate assumes a question of typical length.
     assert!(off * 20 <= fits.rows, "{rows} of {} expected", fits.rows);
-    let told = |note: &String| note.contains(" of memory: ");
-    assert!(answer.notes.iter().any(told), "{:?}", answer.notes);
+    assert!(answer.notes.iter().any(within_memory), "{:?}", answer.notes);
 
-    // The choice of a method keeps to it too.
+    // The choice of a method respects the limit too.
     let chosen = costs(&mut worker, &estimate(AUTO, None, Some(limit))).expect("it fits");
-    assert!(chosen.chosen.is_some() && chosen.fitted.is_some());
+    assert!(chosen.chosen.is_some() && chosen.notes.iter().any(within_memory));
 }
 
 #[test]
@@ -153,12 +152,12 @@ fn a_document_that_is_read_in_streaming_keeps_to_a_memory_limit_and_is_found_in_
         (answer.rows_per_layer[0], &answer.cache),
         (fits.rows, &fits.cache)
     );
-    // What was left there is of a reading within this very limit.
+    // The vault comes from a reading within this limit.
     let again = costs(&mut worker, &request).expect("it fits");
     assert!(again.tokens_from_vault > 0, "{again:?}");
 }
 
-/// A window that knows no limit says nothing of one.
+/// A request without a limit has a reply without one.
 #[test]
 fn requests_without_a_limit_are_as_they_were() {
     let named = json!({"name": "snapkv", "parameters": []});

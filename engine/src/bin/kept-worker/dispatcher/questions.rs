@@ -1,12 +1,14 @@
-//! Questions, comparisons and estimates: which are taken, put off or refused, and what becomes of the engine when one has ended.
+//! Questions, comparisons and estimates: accepts, defers or refuses requests, and handles the state of the engine
+//! after each.
 //!
-//! One that needs something which is still being opened waits for it; one that needs something nobody opens is refused.
+//! A request that needs a model or document still being opened waits for it; a request whose model or document is
+//! neither open nor being opened is refused.
 
 use std::sync::Arc;
 
 use kept_engine::kernels::{Stop, UnknownCacheType};
 use kept_engine::policies::Budget;
-use kept_engine::protocol::{Failure, MethodChoice, Reply, Request};
+use kept_engine::protocol::{Failure, Fault, MethodChoice, Reply, Request};
 use kept_engine::{Costing, Engine, Estimate};
 
 use super::{Dispatcher, Running};
@@ -14,7 +16,7 @@ use crate::asking::{EngineHealth, Job, Question, Work};
 use crate::comparing::Comparison;
 use crate::opening::{OpenDocument, OpenModel};
 
-/// What an estimate is asked for.
+/// The parameters of an estimate.
 struct Asked {
     method: MethodChoice,
     budget: Option<String>,
@@ -23,14 +25,14 @@ struct Asked {
 }
 
 impl Dispatcher {
-    /// Goes through what waited, now that something has changed.
+    /// Considers all deferred requests again after a change.
     pub(super) fn settle(&mut self) {
         for request in std::mem::take(&mut self.waiting) {
             self.consider(request);
         }
     }
 
-    /// Answers, refuses or puts off a question, a comparison or an estimate.
+    /// Answers, refuses or defers a question, a comparison or an estimate.
     pub(super) fn consider(&mut self, request: Request) {
         let (ticket, what) = match &request {
             Request::Ask { ticket, .. } => (*ticket, Failure::Ask),
@@ -40,17 +42,17 @@ impl Dispatcher {
         };
         if works(&request) && (self.running.is_some() || self.waiting.iter().any(works)) {
             let why = "another question is being answered; wait for it or stop it, then ask again";
-            return self.fail(Some(ticket), what, why.to_owned());
+            return self.fail(Some(ticket), what, why);
         }
         let (model, document) = match (self.model.clone(), self.document.clone()) {
             (Some(model), Some(document)) => (model, document),
             (None, _) if self.opening_model.is_none() => {
                 let why = "no model is open; choose a model first";
-                return self.fail(Some(ticket), what, why.to_owned());
+                return self.fail(Some(ticket), what, why);
             }
             (_, None) if self.opening_document.is_none() => {
                 let why = "no document is open; open one first";
-                return self.fail(Some(ticket), what, why.to_owned());
+                return self.fail(Some(ticket), what, why);
             }
             _ => return self.waiting.push(request),
         };
@@ -124,19 +126,19 @@ impl Dispatcher {
         }
     }
 
-    /// What a question of ordinary length would cost, or why it cannot be asked.
+    /// The cost of a question of ordinary length, or why the question cannot be asked.
     fn estimate(
         &self,
         engine: &Engine,
         document: &OpenDocument,
         asked: Asked,
-    ) -> Result<Estimate, String> {
+    ) -> Result<Estimate, Fault> {
         let length = match &self.length {
             Some(length) => length.as_ref().map_err(Clone::clone)?,
-            None => return Err("the document is not counted yet".to_owned()),
+            None => return Err("the document is not counted yet".into()),
         };
         if let Some(refusal) = &length.too_long {
-            return Err(refusal.to_string());
+            return Err(refusal.into());
         }
         let vaults = self.keeping.vaults();
         let costing = Costing {
@@ -152,7 +154,7 @@ impl Dispatcher {
             Some(vaults) => engine.cost_with_vault(&costing, &length.begins, vaults),
             None => engine.cost(&costing),
         };
-        estimate.map_err(|error| error.to_string())
+        Ok(estimate?)
     }
 
     fn start(
@@ -172,7 +174,7 @@ impl Dispatcher {
         };
         match self.jobs.send(job) {
             Ok(()) => self.running = Some(Running { ticket, stop }),
-            // Its thread never ends by itself.
+            // The worker thread ends only after a bug.
             Err(_) => std::process::exit(crate::BROKEN),
         }
     }
@@ -182,9 +184,9 @@ impl Dispatcher {
         self.output.say(reply);
         match engine_health {
             EngineHealth::Sound => {}
-            // Nothing that the bug may have left behind is used again.
+            // State that the bug may have corrupted is not used again.
             EngineHealth::Broken => self.open_anew(),
-            // What failed there once fails from then on, for this whole process: the window starts another one.
+            // After a GPU failure every later call in this process fails too: the app starts a new process.
             EngineHealth::GpuLost => std::process::exit(crate::GPU_LOST),
         }
     }
@@ -198,7 +200,7 @@ impl Dispatcher {
             (None, Some(model)) => {
                 let name = model.name();
                 self.open_model(name, true);
-                // Where it need not make room first.
+                // Unless the old model must be freed first, [`Dispatcher::open_model`] left it in place.
                 self.model = None;
             }
             (None, None) => {}
@@ -223,25 +225,28 @@ impl Dispatcher {
     }
 }
 
-/// Whether a request keeps the engine busy: one of these at a time.
+/// Whether a request occupies the engine: one such request runs at a time.
 fn works(request: &Request) -> bool {
     matches!(request, Request::Ask { .. } | Request::Compare { .. })
 }
 
-/// The engine that stores kept rows as `cache`, if that is named.
-pub fn stored(engine: &Engine, cache: Option<&str>) -> Result<Engine, String> {
+/// The engine with the cache type named `cache`, or unchanged without a name.
+pub fn stored(engine: &Engine, cache: Option<&str>) -> Result<Engine, Fault> {
     match cache {
         Some(name) => match name.parse() {
             Ok(cache) => Ok(engine.clone().with_cache(cache)),
-            Err(error) => Err(UnknownCacheType::to_string(&error)),
+            Err(error) => Err(UnknownCacheType::to_string(&error).into()),
         },
         None => Ok(engine.clone()),
     }
 }
 
-/// The budget as a person wrote it.
-pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, String> {
+/// Parses the budget that the user entered.
+pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, Fault> {
     budget
-        .map(|text| text.parse::<Budget>().map_err(|error| error.to_string()))
+        .map(|text| {
+            text.parse::<Budget>()
+                .map_err(|error| error.to_string().into())
+        })
         .transpose()
 }

@@ -1,4 +1,4 @@
-//! The desk without a window: what it does after a bug.
+//! The dispatcher without an app: behaviour after a bug, and models that do not fit in memory together.
 
 use std::fs::File;
 use std::io::{PipeReader, pipe};
@@ -15,7 +15,7 @@ fn next(replies: &mut PipeReader) -> Reply {
     frame.message().unwrap()
 }
 
-/// A desk at work: what it says, and what it hears.
+/// A running dispatcher: the pipe of its replies, and a function that sends it inputs.
 fn at_work(makes_room: fn(&OpenModel) -> bool) -> (PipeReader, impl Fn(Input)) {
     let (replies, write) = pipe().unwrap();
     let output = Output::new(File::from(OwnedFd::from(write)));
@@ -45,7 +45,7 @@ fn adopt(text: &str) -> Input {
     Input::Request(adopt, document.text.into_bytes())
 }
 
-/// Where a GPU has room for one of them only.
+/// Memory of the GPU holds only one of the models.
 #[test]
 fn a_model_makes_room_for_the_next_and_comes_back_where_that_is_none() {
     let (mut replies, say) = at_work(|_| true);
@@ -58,13 +58,13 @@ fn a_model_makes_room_for_the_next_and_comes_back_where_that_is_none() {
     say(open("/no/such/model.gguf"));
     let reply = next(&mut replies);
     assert!(
-        matches!(&reply, Reply::Failed { what: Failure::Model, message, .. } if message.contains("/no/such/model.gguf")),
+        matches!(&reply, Reply::Failed { what: Failure::Model, message, .. } if message.contains("there is no such file")),
         "{reply:?}"
     );
     say(adopt("The tide was low."));
     let counted = next(&mut replies);
     assert!(matches!(counted, Reply::Tokens { fits: true, .. }));
-    // What came back counts the document again.
+    // The model that is opened again counts the document again.
     say(open("/no/such/model.gguf"));
     let failed = next(&mut replies);
     assert!(matches!(failed, Reply::Failed { .. }), "{failed:?}");
@@ -80,7 +80,7 @@ fn a_model_makes_room_for_the_next_and_comes_back_where_that_is_none() {
     assert!(matches!(counted, Reply::Tokens { fits: true, .. }));
 }
 
-/// After a bug the model is opened again, and the next question finds it.
+/// After a bug the model is opened again and serves the next question.
 #[test]
 fn after_a_bug_the_model_is_opened_again() {
     let (mut replies, say) = at_work(|_| false);
@@ -90,6 +90,7 @@ fn after_a_bug_the_model_is_opened_again() {
         ticket: Some(1),
         what: Failure::Ask,
         message: "a bug".to_owned(),
+        code: kept_engine::protocol::FaultCode::Other,
         stopped: false,
     };
     say(Input::Ended {
@@ -97,7 +98,7 @@ fn after_a_bug_the_model_is_opened_again() {
         engine_health: EngineHealth::Broken,
     });
     assert_eq!(next(&mut replies), reply);
-    // Nobody asked for the model, so nobody is told of it; but there is one to count a document's tokens for.
+    // The app did not request the model, so it gets no reply; but document tokens are counted with the new model.
     say(adopt("The tide was low."));
     let reply = next(&mut replies);
     assert!(

@@ -1,10 +1,10 @@
-//! Memory of the host's that a device reaches: it is none of the device's own, and else like it.
+//! Pinned host memory: it takes no device memory, and works like device memory otherwise.
 
 use crate::support::devices;
 use kept_cuda::{MemorySpace, fault_injecting};
 
 #[test]
-fn memory_of_the_hosts_is_none_of_the_devices() {
+fn pinned_memory_uses_no_device_memory() {
     let (device, meter) = fault_injecting(&devices()[0], 1 << 20);
     let there = device
         .alloc_uninit_in::<f32>(MemorySpace::Host, 1 << 20)
@@ -29,7 +29,7 @@ fn memory_of_the_hosts_is_written_read_copied_and_computed_with() {
     own.copy_from(1, &there, 7..10).expect("copied");
     assert_eq!(own.to_vec().expect("numbers"), [0.0, 1.0, 2.0, 3.0]);
     assert_eq!((own.bytes(), own.host_bytes()), (16, 0));
-    // A kernel adds to it where it lies.
+    // A kernel adds to it in place.
     let mut part = there.share(7..10);
     let more = device.copy_of(&[10.0f32, 20.0, 30.0]).expect("memory");
     device.add(&mut part, &more, 3).expect("added");

@@ -1,0 +1,123 @@
+//! Notes: what a user should know about a question, its document or its answer. They are data, so that a terminal and a
+//! window each choose their words; [`std::fmt::Display`] gives one plain sentence without its full stop.
+
+use std::fmt;
+
+use kept_kernels::format_bytes;
+use serde::{Deserialize, Serialize};
+
+/// A note for the user.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "note", rename_all = "snake_case")]
+pub enum Note {
+    /// `auto` chose method and budget. The choice itself is [`crate::Answer::chosen`] or [`crate::Estimate::chosen`].
+    AutoChose {
+        /// The choice and why, one sentence.
+        reason: String,
+    },
+    /// A memory limit decided rows, chunk size and cache type.
+    WithinMemory(WithinMemory),
+    /// The document exceeds the context length and is read in streaming mode.
+    Streaming {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Rows per KV head that a layer holds at most.
+        rows: usize,
+        /// What the method keeps, in words.
+        keeps: String,
+    },
+    /// The requested share of a streamed document is more than the context length can hold.
+    StreamingShare {
+        /// Rows per KV head that were requested.
+        wanted: usize,
+        /// Rows per KV head that fit.
+        rows: usize,
+        /// The context length, in tokens.
+        context: usize,
+    },
+    /// A method that keeps original positions re-assigns them in streaming mode.
+    StreamingPositions {
+        /// The method's title.
+        method: String,
+        /// The context length, in tokens.
+        context: usize,
+    },
+    /// Anything else.
+    Other {
+        /// One sentence.
+        sentence: String,
+    },
+}
+
+/// What a memory limit led to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WithinMemory {
+    /// The limit, in bytes.
+    pub limit: u64,
+    /// Rows per KV head that are kept.
+    pub rows: usize,
+    /// Tokens of the prompt.
+    pub tokens: usize,
+    /// Tokens per chunk of prefill.
+    pub chunk: usize,
+    /// Name of the cache type.
+    pub cache: String,
+    /// Bytes at peak.
+    pub bytes: u64,
+    /// Expected KL divergence from the full cache, in nats; `None` in streaming mode, where no full cache exists.
+    pub kl: Option<f64>,
+    /// The measured cost, as a sentence.
+    pub cost: String,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Note::AutoChose { reason } => write!(f, "chose {reason}"),
+            Note::WithinMemory(within) => write!(
+                f,
+                "{} of memory: {} rows per head ({:.0} % of the prompt), {}, in chunks of {} tokens, {} at the worst moment; {}",
+                format_bytes(within.limit),
+                within.rows,
+                100.0 * within.rows as f64 / within.tokens.max(1) as f64,
+                within.cache,
+                within.chunk,
+                format_bytes(within.bytes),
+                within.cost
+            ),
+            Note::Streaming {
+                tokens,
+                rows,
+                keeps,
+            } => write!(
+                f,
+                "read in streaming mode, which is approximate: of {tokens} tokens every layer holds at most {rows} rows per head at a time ({keeps}), and rows evicted on the way cannot be found again"
+            ),
+            Note::StreamingShare {
+                wanted,
+                rows,
+                context,
+            } => write!(
+                f,
+                "the requested share is {wanted} rows per head; the context of {context} tokens has space for {rows} of them beside the next chunk of the text"
+            ),
+            Note::StreamingPositions { method, context } => write!(
+                f,
+                "in streaming mode {method} rotates keys by their rank in the cache instead of their position in the text, so that no position exceeds the context of {context} tokens"
+            ),
+            Note::Other { sentence } => f.write_str(sentence),
+        }
+    }
+}
+
+impl From<String> for Note {
+    fn from(sentence: String) -> Self {
+        Note::Other { sentence }
+    }
+}
+
+impl From<&str> for Note {
+    fn from(sentence: &str) -> Self {
+        sentence.to_owned().into()
+    }
+}

@@ -1,0 +1,92 @@
+/**
+ * The commands, by name. `invoke` returns a promise of the result; a refusal is a string, one sentence.
+ *
+ * subscribe(channel)                            -> null          first call of the page; then snapshot()
+ * snapshot()                                    -> Snapshot
+ * document_text({ id })                         -> ArrayBuffer   UTF-8
+ * choose_document()                             -> null          system's dialog; the outcome is sent as events
+ * open_sample()                                 -> null
+ * close_document()                              -> null          returns to the empty state; deletes the conversation
+ * choose_model()                                -> null          system's dialog; outcome as 'models' and 'model'
+ * save_settings({ settings })                   -> Settings      as accepted; opens the model if it changed
+ * save_draft({ text })                          -> null
+ * estimate({ method, parameters, budget })      -> Estimate
+ * ask({ question, method, parameters, budget }) -> number        the turn's id; everything else is sent as events
+ * stop()                                        -> null          the question, or the opening of a document
+ * check_method({ method, parameters })          -> null          refuses parameters that are not allowed
+ * compare({ question, runs: Choice[] })         -> number        the comparison's id; the rest is sent as events
+ * stop_comparison()                             -> null          finished runs remain
+ * save_comparison()                             -> null          system's dialog; outcome as a 'notice'
+ * replace_document({ how: Replacement })        -> null          the user's decision on the waiting file
+ * add_document()                                -> null          system's dialog: one more document to read
+ * remove_document({ index })                    -> null          one of `documents`; also deletes the conversation
+ * clear_conversation()                          -> null          events: 'document' with no turns
+ * restart_worker()                              -> null
+ * map_ends({ turn })                            -> ArrayBuffer   Uint32 little endian [tokens]: end of each document
+ *                                                                token (of groups of tokens in very long documents)
+ * map_counts({ turn, layer: number | null })    -> ArrayBuffer   Uint16 little endian [tokens]: slots that hold it
+ * map_strip({ turn, rows, layer })              -> ArrayBuffer   Uint8 [rows * 2]: mean, max; 255 is 100 %
+ * map_token({ turn, token })                    -> TokenSlots
+ * map_table({ turn, layer })                    -> TableRow[]
+ * map_layers({ turn })                          -> LayerRow[]
+ * set_thinking({ thinking })                    -> null          event: 'thinking'
+ * clear_vault()                                 -> null          except vaults in use; events: 'vault' and a 'notice'
+ * look_for_models()                             -> null          events: 'library' and 'downloads'
+ * add_model_folder()                            -> null          system's dialog; outcome as 'library'
+ * forget_model_folder({ id })                   -> null          its files remain
+ * inspect_model({ id, stretch })                -> Inspection    `stretch` null or `yarn:4`
+ * use_model({ id, stretch })                    -> null          outcome as 'models' and 'model'
+ * remove_model({ id })                          -> null          from the hub's cache; outcome as a 'notice'
+ * remove_unfinished({ id })                     -> null          likewise
+ * resume_unfinished({ id })                     -> null          looks the file up on the hub, and resumes
+ * hub_offers({ name })                          -> HubOffer[]    `owner/name` or `owner/name:file`; queries the hub
+ * start_download({ reference })                 -> number        its id; everything else is sent as 'downloads'
+ * resume_download({ id })                       -> null          queued after the running ones
+ * pause_download({ id })                        -> null          keeps the partial file
+ * cancel_download({ id })                       -> null          removes the partial file, or a finished list entry
+ * report({ kind, message })                     -> null          errors of the page, for the log
+ */
+export type CommandName =
+  | 'subscribe'
+  | 'snapshot'
+  | 'document_text'
+  | 'choose_document'
+  | 'open_sample'
+  | 'close_document'
+  | 'choose_model'
+  | 'save_settings'
+  | 'save_draft'
+  | 'estimate'
+  | 'ask'
+  | 'stop'
+  | 'check_method'
+  | 'compare'
+  | 'stop_comparison'
+  | 'save_comparison'
+  | 'replace_document'
+  | 'clear_conversation'
+  | 'restart_worker'
+  | 'map_ends'
+  | 'map_counts'
+  | 'map_strip'
+  | 'map_token'
+  | 'map_table'
+  | 'map_layers'
+  | 'look_for_models'
+  | 'add_model_folder'
+  | 'forget_model_folder'
+  | 'inspect_model'
+  | 'use_model'
+  | 'remove_model'
+  | 'remove_unfinished'
+  | 'resume_unfinished'
+  | 'hub_offers'
+  | 'start_download'
+  | 'resume_download'
+  | 'pause_download'
+  | 'cancel_download'
+  | 'set_thinking'
+  | 'clear_vault'
+  | 'add_document'
+  | 'remove_document'
+  | 'report'
