@@ -54,7 +54,7 @@ fn a_document_is_read_once_and_asked_again_also_after_a_restart() {
     let app = Launch::plain().argument(&path).open(&home);
     app.shows_document("mine.txt");
     app.is_ready();
-    reads(&app, "Read once");
+    reads(&app, "The first question reads");
     listen(&app);
     asks(&app, QUESTION);
     assert!(app.answer().contains(ANSWER), "{}", app.answer());
@@ -152,7 +152,7 @@ fn the_settings_say_what_is_kept_and_forget_it() {
         app.text("vault-use").filter(|t| t.contains("0 documents"))
     });
     assert_eq!(files(), 0);
-    reads(&app, "Read once");
+    reads(&app, "The first question reads");
     app.picture("forgotten");
     app.driver().keys(&["\u{E00C}"]).expect("a key");
     app.until("the settings close", |app| {
