@@ -161,15 +161,15 @@ impl Engine {
         fitting.note.iter().for_each(|note| watch.chosen(note));
         watch.prompt(&prompt);
         let started = Instant::now();
-        let access = |anew: bool| {
+        let access = |rebuild: bool| {
             ask.vault.map(|vaults| VaultAccess {
                 vaults,
                 model: self.print(),
                 document: &ask.document.name,
-                anew,
+                rebuild,
             })
         };
-        let read = |policy: &mut dyn Policy, watch: &mut dyn Watch, anew: bool| {
+        let read = |policy: &mut dyn Policy, watch: &mut dyn Watch, rebuild: bool| {
             let (method, budget) = (&ask.method.name, fitting.budget);
             let _span = tracing::info_span!("reading", tokens = n, method, budget).entered();
             Prefill::new(
@@ -184,7 +184,7 @@ impl Engine {
             .with_tail(prompt.tail())
             .with_document(prompt.document.clone())
             .with_chunk(fitting.chunk)
-            .with_vault(access(anew))
+            .with_vault(access(rebuild))
             .with_gpu_memory(ask.limits.memory)
             .run_watched(watch, stop)
         };

@@ -179,7 +179,7 @@ impl Case {
                 },
                 model: &print,
                 document: "a document",
-                anew: false,
+                rebuild: false,
             }),
             ..Prefill::new(
                 model,

@@ -70,7 +70,7 @@ impl Asked<'_> {
             },
             model: self.engine.print(),
             document: "drawn",
-            anew: false,
+            rebuild: false,
         });
         let mut prefill = Prefill::new(model, self.ids, policy, budget, self.max_new_tokens, &rope)
             .with_cache(self.engine.cache_type())

@@ -119,7 +119,7 @@ impl Prefix {
         let key = VaultKey::new(access.model, read.rope, ids, kind);
         prefix.stand_at(end, kind, read.model);
         let request = MeasurementRequest::of(sizes, prompt);
-        if !access.anew {
+        if !access.rebuild {
             match access.vaults.folder.find(&key, ids) {
                 Ok(Some(vault)) if !is_of(&vault, read.model) => {
                     let key = vault.key();

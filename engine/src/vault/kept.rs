@@ -25,7 +25,7 @@ pub struct VaultAccess<'a> {
     /// Name of the document, for lists.
     pub document: &'a str,
     /// Whether an existing vault must be ignored, because it was found to be damaged.
-    pub anew: bool,
+    pub rebuild: bool,
 }
 
 /// What a question read from and wrote to the vault.

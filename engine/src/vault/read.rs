@@ -310,7 +310,7 @@ impl Vault {
                 return Ok(None);
             };
             let count = (space.len() / row_bytes).min((all - at) / row_bytes);
-            assert!(count > 0, "room for a row");
+            assert!(count > 0, "space for a row");
             let end = at + count * row_bytes;
             let read = read_pieces(&self.file, start + at as u64, &mut space[..end - at]);
             checksum.combine(&read.map_err(|error| self.unread(error))?);

@@ -124,6 +124,8 @@ pub const ENGINE_NOT_YET: &str = "The engine is still starting: try again when i
 /// The engine is not running, and something other than a question was requested.
 pub const ENGINE_NOT_RUNNING: &str = "The engine is not running: start it again, then try again.";
 /// The user restarted the engine.
+pub const RESTARTED: &str = "The engine was restarted.";
+/// The user restarted the engine.
 pub const RESTARTED_BY_HAND: &str =
     "The engine was restarted before this answer ended; your question is kept: ask again.";
 /// The supervisor task has ended because of a bug.
@@ -191,11 +193,8 @@ pub fn not_exported(name: &str) -> String {
 
 /// The engine was lost during a comparison.
 pub fn compared_so_far(reason: &str) -> String {
-    let reason = reason.split("; your question is kept").next();
-    format!(
-        "{}; what was measured before stays.",
-        reason.unwrap_or_default().trim_end_matches('.')
-    )
+    let reason = reason.trim_end_matches('.');
+    format!("{reason}; what was measured before stays.")
 }
 
 /// The model has no such layer; the sentence counts layers from 1.

@@ -50,7 +50,10 @@ impl AppState {
             self.end_opening();
         }
         let compared = self.comparing.is_some();
-        self.end_running_work(&messages::restarted_ask_again(what));
+        self.end_running_work(
+            &messages::restarted_ask_again(what),
+            &messages::restarted(what),
+        );
         if compared {
             // The comparison shows it.
             self.after_restart = None;
@@ -69,20 +72,21 @@ impl AppState {
             self.notice(NoticeKind::Error, Place::Document, message);
             self.end_opening();
         }
-        self.end_running_work(message);
+        self.end_running_work(message, message);
         self.set_worker(WorkerStatus::Failed, Some(message.to_owned()));
     }
 
     /// Restarts the worker.
     pub fn restart_worker(&mut self) {
-        self.end_running_work(messages::RESTARTED_BY_HAND);
+        self.end_running_work(messages::RESTARTED_BY_HAND, messages::RESTARTED);
         self.after_restart = None;
         self.set_worker(WorkerStatus::Restarting, None);
         self.effects.push(Effect::RestartWorker);
     }
 
-    /// Ends everything that ran in a worker that has ended.
-    fn end_running_work(&mut self, reason: &str) {
+    /// Ends everything that ran in a worker that has ended. `reason` is the sentence for a question, `compared` the one
+    /// for a comparison.
+    fn end_running_work(&mut self, reason: &str, compared: &str) {
         self.generation = 0;
         self.model_in_flight = None;
         self.document_in_flight = None;
@@ -97,7 +101,7 @@ impl AppState {
         }
         let held = matches!(self.held.take(), Some(Request::Ask { .. }));
         if let Some(ticket) = self.comparing {
-            let reason = Some(messages::compared_so_far(reason));
+            let reason = Some(messages::compared_so_far(compared));
             self.end_comparison(ticket, ComparisonState::Failed, reason);
         }
         let running = self.running.take().and_then(|running| running.turn);

@@ -174,7 +174,7 @@ fn a_stop_leaves_nothing_half_written() {
                 },
                 model: &print,
                 document: "a document",
-                anew: false,
+                rebuild: false,
             }),
             ..Prefill::new(&model, &ids, &mut *policy, case.budget, 6, &rope)
                 .with_document(case.document())

@@ -247,10 +247,10 @@ fn assert_vault(name: &str) {
         let ask = |question, place| asked(&engine, &method(name), budget, question, Some(place));
         let first = ask(FIRST, &place);
         assert!(!first.vault.used && !first.text.trim().is_empty());
-        let (again, anew) = (ask(SECOND, &place), ask(SECOND, &fresh));
-        assert!(again.vault.used && !anew.vault.used, "{name}");
-        assert_eq!(again.text, anew.text, "{name}: word for word");
-        assert_eq!(again.map, anew.map, "{name}: what was kept");
+        let (again, rebuild) = (ask(SECOND, &place), ask(SECOND, &fresh));
+        assert!(again.vault.used && !rebuild.vault.used, "{name}");
+        assert_eq!(again.text, rebuild.text, "{name}: word for word");
+        assert_eq!(again.map, rebuild.map, "{name}: what was kept");
     }
 }
 

@@ -135,7 +135,7 @@ impl<'a> GpuReading<'a> {
         let Some(writeback) = &mut self.writeback else {
             return Ok(());
         };
-        assert!(writeback.packed.len() < 2, "room for a chunk");
+        assert!(writeback.packed.len() < 2, "space for a chunk");
         writeback.packed.push_back(chunk.first);
         let (kind, rows) = (&writeback.kind, &mut writeback.halves[writeback.turn]);
         writeback.turn = 1 - writeback.turn;

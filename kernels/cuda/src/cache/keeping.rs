@@ -86,7 +86,7 @@ impl GpuCache {
         assert_eq!(
             capacity.capacities.len(),
             kv_heads,
-            "a room for each kv head"
+            "a capacity for each kv head"
         );
         let (device, layer, of_layer) = (&self.device, self.layers.len(), SENT * kv_heads);
         let heads = HeadCapacity::all(capacity);
