@@ -144,10 +144,10 @@ pub fn open(
         kept_engine::kernels::threads::configure(Some(threads));
     }
     let engine = Engine::open_with(model, &stretch.options())?;
-    let (engine, why_processor) = engine.placed(device)?;
+    let (engine, why_cpu) = engine.placed(device)?;
     // Without the feature `cuda` the CPU is the only choice, so there is nothing to explain.
-    if let Some(why) = why_processor.filter(|_| cfg!(feature = "cuda")) {
-        eprintln!("computing on the processor: {why}");
+    if let Some(why) = why_cpu.filter(|_| cfg!(feature = "cuda")) {
+        eprintln!("computing on the CPU: {why}");
     }
     Ok(match cache {
         Some(cache) => engine.with_cache(cache),

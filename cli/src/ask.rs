@@ -67,7 +67,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
     );
     let sampling = arguments.sampling();
     let (folder, trouble) = arguments.vault.open()?;
-    let model = Answering::of(arguments.engine.model.as_deref())?;
+    let model = Answering::resolve(arguments.engine.model.as_deref())?;
     let documents = arguments.document.iter().map(PathBuf::as_path);
     let inputs: Vec<&Path> = documents.chain([model.path.as_path()]).collect();
     if let Some(path) = &arguments.map {
@@ -100,7 +100,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
             limits,
             vault: vaults,
         };
-        asking.one(&ask)?;
+        asking.ask_one(&ask)?;
     }
     Ok(())
 }
@@ -122,7 +122,7 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    fn one(&mut self, ask: &Ask<'_>) -> anyhow::Result<()> {
+    fn ask_one(&mut self, ask: &Ask<'_>) -> anyhow::Result<()> {
         let (arguments, engine) = (self.arguments, self.engine);
         let several = arguments.question.len() > 1;
         let live = !arguments.json;
@@ -185,13 +185,13 @@ impl Asking<'_> {
             &answer,
             &label(ask, &answer),
             &said,
-            computer(engine),
+            gpu_name(engine),
             self.expected,
         );
         output::say(&format!("\n{summary}"));
         written?;
         if arguments.paint {
-            let colored = paint::wanted(arguments.color, std::io::stdout().is_terminal());
+            let colored = paint::use_color(arguments.color, std::io::stdout().is_terminal());
             output::print_text("\n")?;
             map::print(self.document, &answer, colored)?;
         }
@@ -224,7 +224,7 @@ impl Asking<'_> {
             decode_seconds: answer.decode_seconds,
             prefill_tokens_per_second: answer.vault.tokens_read as f64 / answer.prefill_seconds,
             decode_tokens_per_second: answer.decode_tokens_per_second(),
-            device: computer(self.engine).unwrap_or("processor"),
+            device: gpu_name(self.engine).unwrap_or("processor"),
             streamed: answer.streamed,
             sources: &answer.sources,
             vault: &answer.vault,
@@ -234,7 +234,7 @@ impl Asking<'_> {
 }
 
 /// The name of the GPU, if the model runs on one.
-fn computer(engine: &Engine) -> Option<&str> {
+fn gpu_name(engine: &Engine) -> Option<&str> {
     let gpu = engine.model().gpu()?;
     Some(&gpu.device().facts().name)
 }

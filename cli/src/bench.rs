@@ -1,16 +1,15 @@
 //! `kept bench`: prefill and decode speed on synthetic tokens, with the bytes that each token moves.
 
+mod decoding;
 mod moved;
 mod reading;
 
-use std::time::Instant;
-
 use anyhow::ensure;
-use kept_engine::kernels::{PackedRows, allocations, bandwidth, settled_allocations, threads};
-use kept_engine::models::RopeTable;
+use kept_engine::kernels::{PackedRows, bandwidth, threads};
+use kept_engine::models::Model;
 use kept_engine::policies::PromptShape;
 use kept_engine::{
-    ComputeDevice, Decoder, DeviceChoice, Sampler, Sampling, gpu_rates, peak_resident_bytes,
+    ComputeDevice, Costing, DeviceChoice, Engine, Method, gpu_rates, peak_resident_bytes,
     resident_bytes,
 };
 use serde::Serialize;
@@ -19,8 +18,9 @@ use crate::arguments::BenchArguments;
 use crate::output::{self, bytes, count};
 use crate::own_vaults::OwnVaults;
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
+use decoding::Decoded;
 use moved::Moved;
-use reading::Asked;
+use reading::{Asked, Reading};
 
 #[derive(Serialize)]
 struct BenchJson {
@@ -125,7 +125,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     }
     let method = arguments.engine.method()?;
     let budget = arguments.engine.budget()?;
-    let n = arguments.after.unwrap_or(arguments.prompt_tokens);
+    let n = arguments.tokens();
     let decode_tokens = arguments.decode_tokens;
     ensure!(
         n > 0 && decode_tokens > 1,
@@ -133,27 +133,8 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     );
     let base_bytes = resident_bytes();
     let engine = arguments.engine.open(&arguments.engine.model_path()?)?;
-    let model = engine.model();
-    let vocabulary = model.config().vocab;
-    let context = model.config().context;
-    // Synthetic rows fit any context length.
-    ensure!(
-        arguments.after.is_some()
-            || arguments.streaming
-            || n.saturating_add(decode_tokens) <= context,
-        "--prompt-tokens {n} and --decode-tokens {decode_tokens} are more than the model's context of {context}; give fewer"
-    );
-    // Token ids spread over the vocabulary, except for the control tokens at its start.
-    let ids: Vec<u32> = (0..n)
-        .map(|i| {
-            let low = 300.min(vocabulary / 2);
-            (low + i * 7919 % (vocabulary - low)) as u32
-        })
-        .collect();
-    ensure!(
-        arguments.memory.is_none() || model.gpu().is_some(),
-        "--memory is the most that is taken of a GPU; name one with --device cuda:0"
-    );
+    check_model(arguments, engine.model())?;
+    let ids = synthetic_ids(n, engine.model().config().vocab);
     let mut policy = method.build()?;
     let watched = engine.watch_gpu()?;
     let stop = stop_on_ctrl_c();
@@ -168,13 +149,16 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         gpu_memory: arguments.gpu_memory()?,
     };
     // The estimate is made before the prompt allocates GPU memory.
-    let expected = if arguments.after.is_none() && !arguments.streaming {
-        engine.expected_gpu_bytes(
-            &PromptShape::of(n),
-            (&method, budget, decode_tokens),
-            asked.vaults.map(|_| PackedRows::Q8_0),
-            asked.gpu_memory,
-        )?
+    let expected_gpu_bytes = if arguments.after.is_none() && !arguments.streaming {
+        engine.expected_gpu_bytes(&Costing {
+            prompt: &PromptShape::of(n),
+            method: &method,
+            budget,
+            max_new_tokens: decode_tokens,
+            memory: asked.gpu_memory,
+            text_bytes: 0,
+            vault: asked.vaults.map(|_| PackedRows::Q8_0),
+        })?
     } else {
         0
     };
@@ -184,101 +168,21 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         false => asked.prefill(&mut *policy, &bar, &stop),
     };
     bar.clear();
-    let read = read?;
+    let (prompt, reading) = read?;
     let again = if arguments.again {
-        let read = asked.again(&mut *method.build()?, &bar, &stop)?;
-        bar.clear();
-        ensure!(
-            read.known > 0,
-            "no vault of {n} tokens was written; give more --prompt-tokens, or free space in {}",
-            std::env::temp_dir().display()
-        );
-        Some((read.seconds, read.known))
+        Some(asked.second_question(&mut *method.build()?, &bar, &stop)?)
     } else {
         None
     };
-    let (budget, kv_bytes, prefill_seconds) = (read.budget, read.cache.kv_bytes(), read.seconds);
-    let mut ledger = read.ledger;
-    let rope = RopeTable::new(model.config(), read.positions);
-    let mut decoder = Decoder::new(model, &rope, &mut *policy, read.rows, read.cache);
-    ledger.decode = decoder.scratch_bytes();
-    ledger.rope = rope.bytes();
-    let mut sampler = Sampler::new(&Sampling::default())?;
-    let begun = Instant::now();
-    sampler.next(decoder.try_logits_of(&read.hidden)?)?;
-    let first_token_seconds = prefill_seconds + begun.elapsed().as_secs_f64();
-    // The first step touches fresh memory and fills thread-local scratch buffers; a GPU captures the second step as a
-    // graph.
-    let warm = (decode_tokens - 1).clamp(1, 2);
-    for _ in 0..warm {
-        decoder.try_next(ids[0], &mut sampler, None)?;
-    }
-    // All buffers of the answer are allocated, so the watching of GPU memory, which costs time, can stop.
-    let watched = watched.map(|watched| watched.most()).transpose()?;
-    let allocated = settled_allocations();
-    let started = Instant::now();
-    let mut steps = 0;
-    for &id in ids.iter().cycle().take(decode_tokens - warm) {
-        if stop.is_requested() {
-            return Err(kept_engine::EngineError::Stopped.into());
-        }
-        std::hint::black_box(decoder.try_next(id, &mut sampler, None)?);
-        steps += 1;
-    }
-    let decode_seconds = started.elapsed().as_secs_f64();
-    let allocated = allocations() - allocated;
-    let decode_speed = f64::from(steps) / decode_seconds;
-    let bytes_per_token = model.step_bytes() + decoder.cache().kv_bytes();
-    let gpu_bytes = watched.map(|most| match (model.gpu(), expected) {
-        // Synthetic rows and streaming mode have no estimate: only the memory of decode is counted.
-        (Some(gpu), 0) => (gpu.bytes() + decoder.gpu_bytes(), most),
-        _ => (expected, most),
-    });
-    let moved = Moved(model);
-    let read_bytes = match read.chunk {
-        Some(chunk) => moved.streaming(n, chunk, kv_bytes),
-        None => moved.reading(n),
-    };
-    let report = BenchJson {
-        model: model.name().to_owned(),
-        label: method.to_string(),
-        method: method.name,
-        cache: engine.cache_type().name(),
-        budget_rows: budget,
-        threads: threads::count(),
-        simd: format!("{:?}", kept_engine::kernels::simd_level()).to_lowercase(),
-        prompt_tokens: n,
-        synthetic: arguments.after.is_some(),
-        decode_tokens,
-        prefill_seconds,
-        select_seconds: read.selecting.as_secs_f64(),
-        prefill_tokens_per_second: if prefill_seconds > 0.0 {
-            n as f64 / prefill_seconds
-        } else {
-            0.0
-        },
-        tenths_tokens_per_second: read.tenths,
-        decode_tokens_per_second: decode_speed,
-        weights_bytes: model.weights_bytes(),
-        kv_bytes,
-        kv_bytes_full: engine.kv_bytes_full(n),
-        scratch_bytes: ledger.scratch(),
-        peak_bytes: peak_resident_bytes(),
-        ledger_peak_bytes: ledger.peak(),
+    let decoded = asked.decode(&mut *policy, prompt, watched, &stop)?;
+    let measured = Measured {
         base_bytes,
-        layer_kv_bytes: ledger.layer_kv,
-        residual_bytes: ledger.residual,
-        bytes_per_read_token: read_bytes / n as f64,
-        select_bytes: moved.selecting(n, budget.min(n), kv_bytes),
-        bytes_per_token,
-        bandwidth_gbs: bytes_per_token as f64 * decode_speed / 1e9,
-        allocations_per_token: allocated as f64 / f64::from(steps),
-        gpu: model.gpu().map(|gpu| gpu.device().facts().name.clone()),
-        gpu_bytes,
-        first_token_seconds,
+        expected_gpu_bytes,
+        reading,
         again,
-        again_bytes: again.map(|(_, known)| moved.again(known, n - known)),
+        decoded,
     };
+    let report = measured.report(arguments, &engine, method);
     if arguments.json {
         output::print_json(&report)
     } else {
@@ -286,9 +190,118 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     }
 }
 
+/// Checks that the model can take the tokens and the limit of GPU memory.
+fn check_model(arguments: &BenchArguments, model: &Model) -> anyhow::Result<()> {
+    let (n, decode_tokens) = (arguments.tokens(), arguments.decode_tokens);
+    let context = model.config().context;
+    // Synthetic rows fit any context length.
+    ensure!(
+        arguments.after.is_some()
+            || arguments.streaming
+            || n.saturating_add(decode_tokens) <= context,
+        "--prompt-tokens {n} and --decode-tokens {decode_tokens} are more than the model's context of {context}; give fewer"
+    );
+    ensure!(
+        arguments.memory.is_none() || model.gpu().is_some(),
+        "--memory is the most that is taken of a GPU; name one with --device cuda:0"
+    );
+    Ok(())
+}
+
+/// `n` token ids spread over the vocabulary, except for the control tokens at its start.
+fn synthetic_ids(n: usize, vocabulary: usize) -> Vec<u32> {
+    let low = 300.min(vocabulary / 2);
+    let id = |i: usize| (low + i * 7919 % (vocabulary - low)) as u32;
+    (0..n).map(id).collect()
+}
+
+/// The measurements of one run.
+struct Measured {
+    /// Memory of this process before the model was opened.
+    base_bytes: Option<u64>,
+    /// Estimated peak of GPU memory; 0 without an estimate.
+    expected_gpu_bytes: u64,
+    reading: Reading,
+    /// Prefill of the second question.
+    again: Option<Reading>,
+    decoded: Decoded,
+}
+
+impl Measured {
+    fn report(self, arguments: &BenchArguments, engine: &Engine, method: Method) -> BenchJson {
+        let Self {
+            base_bytes,
+            expected_gpu_bytes,
+            reading,
+            again,
+            decoded,
+        } = self;
+        let (model, n) = (engine.model(), arguments.tokens());
+        let (budget, kv_bytes, prefill_seconds) =
+            (reading.budget, reading.kv_bytes, reading.seconds);
+        let mut ledger = reading.ledger;
+        ledger.decode = decoded.scratch_bytes;
+        ledger.rope = decoded.rope_bytes;
+        let decode_speed = decoded.tokens_per_second;
+        let bytes_per_token = model.step_bytes() + decoded.kv_bytes;
+        let gpu_bytes = decoded
+            .gpu_peak
+            .map(|most| match (model.gpu(), expected_gpu_bytes) {
+                // Synthetic rows and streaming mode have no estimate: only the memory of decode is counted.
+                (Some(gpu), 0) => (gpu.bytes() + decoded.gpu_bytes, most),
+                _ => (expected_gpu_bytes, most),
+            });
+        let moved = Moved(model);
+        let read_bytes = match reading.chunk {
+            Some(chunk) => moved.streaming(n, chunk, kv_bytes),
+            None => moved.reading(n),
+        };
+        BenchJson {
+            model: model.name().to_owned(),
+            label: method.to_string(),
+            method: method.name,
+            cache: engine.cache_type().name(),
+            budget_rows: budget,
+            threads: threads::count(),
+            simd: format!("{:?}", kept_engine::kernels::simd_level()).to_lowercase(),
+            prompt_tokens: n,
+            synthetic: arguments.after.is_some(),
+            decode_tokens: arguments.decode_tokens,
+            prefill_seconds,
+            select_seconds: reading.selecting.as_secs_f64(),
+            prefill_tokens_per_second: if prefill_seconds > 0.0 {
+                n as f64 / prefill_seconds
+            } else {
+                0.0
+            },
+            tenths_tokens_per_second: reading.tenths,
+            decode_tokens_per_second: decode_speed,
+            weights_bytes: model.weights_bytes(),
+            kv_bytes,
+            kv_bytes_full: engine.kv_bytes_full(n),
+            scratch_bytes: ledger.scratch(),
+            peak_bytes: peak_resident_bytes(),
+            ledger_peak_bytes: ledger.peak(),
+            base_bytes,
+            layer_kv_bytes: ledger.layer_kv,
+            residual_bytes: ledger.residual,
+            bytes_per_read_token: read_bytes / n as f64,
+            select_bytes: moved.selecting(n, budget.min(n), kv_bytes),
+            bytes_per_token,
+            bandwidth_gbs: bytes_per_token as f64 * decode_speed / 1e9,
+            allocations_per_token: decoded.allocations_per_token,
+            gpu: model.gpu().map(|gpu| gpu.device().facts().name.clone()),
+            gpu_bytes,
+            first_token_seconds: prefill_seconds + decoded.first_token_seconds,
+            again_bytes: (again.as_ref()).map(|again| moved.again(again.known, n - again.known)),
+            again: again.map(|again| (again.seconds, again.known)),
+        }
+    }
+}
+
 /// Formats bytes, their rate over `seconds`, and that rate as a share of `copy`, the copy bandwidth; `None` if another
 /// memory was used.
-fn moving(moved: f64, seconds: f64, copy: Option<f64>) -> String {
+fn format_rate(moved: f64, seconds: f64, copy: Option<f64>) -> String {
     let speed = moved / seconds;
     let share = copy.map_or_else(String::new, |copy| {
         format!(", {:.0} % of copying", 100.0 * speed / copy)
@@ -316,7 +329,7 @@ fn print(report: &BenchJson) -> anyhow::Result<()> {
             "{:>9.1} tokens/s   {} tokens{tenths}; {}",
             report.prefill_tokens_per_second,
             count(n),
-            moving(
+            format_rate(
                 report.bytes_per_read_token * n as f64,
                 report.prefill_seconds,
                 copy
@@ -328,7 +341,7 @@ fn print(report: &BenchJson) -> anyhow::Result<()> {
             "selecting  {:>9.1} ms         {:.2} % of reading; {}\n",
             1e3 * report.select_seconds,
             100.0 * report.select_seconds / report.prefill_seconds,
-            moving(report.select_bytes, report.select_seconds, copy)
+            format_rate(report.select_bytes, report.select_seconds, copy)
         )
     } else {
         String::new()
@@ -345,7 +358,7 @@ fn print(report: &BenchJson) -> anyhow::Result<()> {
         report.threads,
         report.simd,
         report.decode_tokens_per_second,
-        moving(
+        format_rate(
             report.bytes_per_token as f64,
             1.0 / report.decode_tokens_per_second,
             copy
@@ -364,7 +377,7 @@ fn print(report: &BenchJson) -> anyhow::Result<()> {
             1e3 * seconds,
             100.0 * seconds / report.prefill_seconds,
             count(known),
-            moving(moved, seconds, copy)
+            format_rate(moved, seconds, copy)
         ))?;
     }
     let (Some(gpu), Some((expected, taken))) = (&report.gpu, report.gpu_bytes) else {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use kept_engine::documents::Document;
 use kept_engine::fidelity::{Drawn, MethodRun, Reference, ReferenceReport, RunReport, pictures};
+use kept_engine::kernels::Stop;
 use kept_engine::policies::{self, Budget, Parameters};
 use kept_engine::{Engine, EngineError, Event, Method};
 
@@ -45,6 +46,39 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     )?;
     let document = Document::open(&arguments.question.document)?;
     let stop = stop_on_ctrl_c();
+    let reference = reference(&engine, &document, arguments, &stop)?;
+    let names = methods.iter().map(|method| method.to_string().len());
+    let wide = names.max().unwrap_or(0).max(NAME);
+    if arguments.json {
+        output::print_json(&ReferenceReport::new(engine.model().name(), &reference))?
+    } else {
+        output::print_text(&heading(&engine, &reference, wide))?
+    }
+    let print = |row: &Row| {
+        if arguments.json {
+            output::print_json(&run_json(&reference, row))
+        } else {
+            output::print_text(&table_line(row, &engine, wide))
+        }
+    };
+    let runs = runs(&methods, &budgets);
+    let rows = measure(&engine, &reference, &runs, &print, &stop)?;
+    if !arguments.json {
+        output::print_text(&answers(&reference, &rows))?;
+    }
+    match &arguments.pictures {
+        Some(folder) => write_pictures(folder, &reference, &rows),
+        None => Ok(()),
+    }
+}
+
+/// The answer of the full cache.
+fn reference(
+    engine: &Engine,
+    document: &Document,
+    arguments: &CompareArguments,
+    stop: &Stop,
+) -> anyhow::Result<Reference> {
     let bar = ReadingBar::new();
     bar.label("full cache");
     let mut show = |event| {
@@ -53,18 +87,19 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
         }
     };
     let question = &arguments.question.question;
-    let reference = engine.reference(&document, question, arguments.max_tokens, &mut show, &stop);
+    let reference = engine.reference(document, question, arguments.max_tokens, &mut show, stop);
     bar.clear();
-    let reference = reference?;
-    let names = methods.iter().map(|method| method.to_string().len());
-    let wide = names.max().unwrap_or(0).max(NAME);
-    if arguments.json {
-        output::print_json(&ReferenceReport::new(engine.model().name(), &reference))?
-    } else {
-        output::print_text(&opening(&engine, &reference, wide))?
-    }
-    let runs = runs(&methods, &budgets);
-    // Results arrive in another order than they are printed in.
+    Ok(reference?)
+}
+
+/// Measures every run, and passes the rows to `print` in the order of `runs`; results arrive in another order.
+fn measure(
+    engine: &Engine,
+    reference: &Reference,
+    runs: &[(Method, Budget)],
+    print: &dyn Fn(&Row) -> anyhow::Result<()>,
+    stop: &Stop,
+) -> anyhow::Result<Vec<Row>> {
     let mut known = BTreeMap::new();
     let mut rows: Vec<Row> = Vec::new();
     let bar = ReadingBar::new();
@@ -88,31 +123,19 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
         };
         known.insert(run, row);
         while let Some(row) = known.remove(&rows.len()) {
-            bar.aside(|| {
-                if arguments.json {
-                    output::print_json(&run_json(&reference, &row))
-                } else {
-                    output::print_text(&line(&row, &engine, wide))
-                }
-            })?;
+            bar.suspend(|| print(&row))?;
             rows.push(row);
         }
         Ok(())
     };
-    let done = engine.fidelity_each(&reference, &runs, &mut read, &mut found, &stop);
+    let done = engine.fidelity_each(reference, runs, &mut read, &mut found, stop);
     bar.clear();
     done?;
-    if !arguments.json {
-        output::print_text(&answers(&reference, &rows))?;
-    }
-    match &arguments.pictures {
-        Some(folder) => draw(folder, &reference, &rows),
-        None => Ok(()),
-    }
+    Ok(rows)
 }
 
 /// Writes every picture into `folder`.
-fn draw(folder: &Path, reference: &Reference, rows: &[Row]) -> anyhow::Result<()> {
+fn write_pictures(folder: &Path, reference: &Reference, rows: &[Row]) -> anyhow::Result<()> {
     let labels: Vec<String> = rows.iter().map(|row| row.method.to_string()).collect();
     let runs: Vec<Drawn<'_>> = rows
         .iter()
@@ -168,7 +191,7 @@ pub fn chosen_methods(list: Option<&str>, set: &str) -> anyhow::Result<Vec<Metho
         let told = methods.iter_mut().filter(|method| method.name == *name);
         told.for_each(|method| method.set_further(values));
     }
-    if let Some(label) = twice(&methods) {
+    if let Some(label) = first_duplicate(&methods) {
         bail!(
             "with --set, --methods names {label} twice; set another value in the brackets of one"
         );
@@ -197,14 +220,14 @@ pub fn named_methods(list: Option<&str>) -> anyhow::Result<Vec<Method>> {
         policies::find(&method.name)?;
         method.build()?;
     }
-    match twice(&methods) {
+    match first_duplicate(&methods) {
         None => Ok(methods),
         Some(label) => bail!("--methods names {label} twice; name each once"),
     }
 }
 
 /// The first duplicate in a list.
-fn twice(methods: &[Method]) -> Option<String> {
+fn first_duplicate(methods: &[Method]) -> Option<String> {
     let mut seen = HashSet::new();
     let mut labels = methods.iter().map(Method::to_string);
     labels.find(|label| !seen.insert(label.clone()))
@@ -239,7 +262,7 @@ fn check_folder(folder: &Path) -> anyhow::Result<()> {
 
 /// Every method at every budget; the full cache runs once because it has no budget.
 fn runs(methods: &[Method], budgets: &[Budget]) -> Vec<(Method, Budget)> {
-    let of = |method: &Method| -> Vec<(Method, Budget)> {
+    let of_method = |method: &Method| -> Vec<(Method, Budget)> {
         let everything = [Budget::Share(1.0)];
         let budgets = match method.name.as_str() {
             "full" => &everything,
@@ -248,7 +271,7 @@ fn runs(methods: &[Method], budgets: &[Budget]) -> Vec<(Method, Budget)> {
         let at = |&budget| (method.clone(), budget);
         budgets.iter().map(at).collect()
     };
-    methods.iter().flat_map(of).collect()
+    methods.iter().flat_map(of_method).collect()
 }
 
 fn run_json(reference: &Reference, row: &Row) -> RunReport {
@@ -262,14 +285,14 @@ fn run_json(reference: &Reference, row: &Row) -> RunReport {
 }
 
 /// What is compared, and the head of the table, whose name column is `wide` characters wide.
-fn opening(engine: &Engine, reference: &Reference, wide: usize) -> String {
+fn heading(engine: &Engine, reference: &Reference, wide: usize) -> String {
     let answer = one_line(&reference.answer);
     let text = format!(
         "{} · {} tokens · the full cache ({} as f32, first token after {}, {:.1} tokens/s) answers in {} tokens:\n  {answer}\n\nrows below are {}\n",
         engine.model().name(),
         count(reference.prompt.len()),
         bytes(reference.kv_bytes),
-        short(reference.first_token_seconds),
+        short_duration(reference.first_token_seconds),
         reference.decode_tokens_per_second,
         count(reference.answer_ids.len()),
         engine.cache_type(),
@@ -291,7 +314,7 @@ fn opening(engine: &Engine, reference: &Reference, wide: usize) -> String {
     output::printable(&text) + &head
 }
 
-fn line(row: &Row, engine: &Engine, wide: usize) -> String {
+fn table_line(row: &Row, engine: &Engine, wide: usize) -> String {
     let (method, budget) = (row.method.to_string(), row.budget.to_string());
     let name = format!("{method:<wide$} {budget:>8}");
     let run = match &row.result {
@@ -314,7 +337,7 @@ fn line(row: &Row, engine: &Engine, wide: usize) -> String {
         percent(fidelity.top1),
         percent(fidelity.attention_recall),
         percent(run.indices.jaccard),
-        short(run.first_token_seconds),
+        short_duration(run.first_token_seconds),
         run.decode_tokens_per_second,
         if run.same_answer { "same" } else { "differs" },
     )
@@ -347,7 +370,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// Formats a duration; short times get decimals: `0.42 s`.
-fn short(seconds: f64) -> String {
+fn short_duration(seconds: f64) -> String {
     match Duration::from_secs_f64(seconds.clamp(0.0, 1e9)).as_secs() {
         0..10 => format!("{seconds:.2} s"),
         _ => crate::progress::duration(seconds),

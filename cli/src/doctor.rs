@@ -42,7 +42,7 @@ pub fn run(arguments: &DoctorArguments) -> anyhow::Result<()> {
         graphics_error: gpus.err(),
         mini: mini.clone().ok(),
         mini_error: mini.err(),
-        color: paint::wanted(Color::Auto, std::io::stdout().is_terminal()),
+        color: paint::use_color(Color::Auto, std::io::stdout().is_terminal()),
     };
     let healthy = report.mini.is_some();
     if arguments.json {
@@ -81,7 +81,7 @@ fn text(report: &DoctorJson) -> String {
     };
     format!(
         "ok    kept {} on {}\n\
-         ok    processor: {}, {} threads, {} kernels\n\
+         ok    CPU: {}, {} threads, {} kernels\n\
          ok    memory: {memory}\n\
          {gpus}\
          {mini}\n\

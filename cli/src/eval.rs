@@ -64,13 +64,13 @@ impl Questions {
     fn new(arguments: &NeedleArguments) -> anyhow::Result<Self> {
         let methods = named_methods(arguments.methods.as_deref())?;
         let budgets = chosen_budgets(&arguments.budgets)?;
-        let lengths = numbers(
+        let lengths = parse_numbers(
             "--lengths",
             &arguments.lengths,
             |l: &usize| *l >= 256,
             "a whole number from 256",
         )?;
-        let depths = numbers(
+        let depths = parse_numbers(
             "--depths",
             &arguments.depths,
             |d: &f64| (0.0..=100.0).contains(d),
@@ -124,7 +124,7 @@ pub fn needle(arguments: &NeedleArguments) -> anyhow::Result<()> {
             "--lengths {length} is too long: the model reads {context} tokens and needs {ANSWER_TOKENS} for the answer"
         );
     }
-    let text = text_of(&arguments.data)?;
+    let text = read_text(&arguments.data)?;
     let haystack = Haystack::new(&engine, &text)?;
     let longest = questions.lengths.iter().max().copied().unwrap_or(0);
     ensure!(
@@ -212,12 +212,7 @@ fn ask(
     stop: &Stop,
 ) -> anyhow::Result<Vec<Case>> {
     let needle = haystack
-        .needle_for(
-            engine,
-            (place.length, ANSWER_TOKENS),
-            place.depth,
-            place.seed,
-        )?
+        .needle_for(engine, place.length, ANSWER_TOKENS, place.depth, place.seed)?
         .context("the text is too short")?;
     let document = Document::from_bytes("haystack", needle.document.clone().into_bytes())?;
     let asked: Vec<(Method, Budget)> = (runs.iter())
@@ -336,7 +331,7 @@ fn table(grids: &[NeedleGrid], budgets: &[String]) -> String {
 }
 
 /// The text of a file, or of every .txt file in a folder, sorted by name.
-fn text_of(path: &PathBuf) -> anyhow::Result<String> {
+fn read_text(path: &PathBuf) -> anyhow::Result<String> {
     let mut files = vec![path.clone()];
     if path.is_dir() {
         let entries = std::fs::read_dir(path)
@@ -360,7 +355,7 @@ fn text_of(path: &PathBuf) -> anyhow::Result<String> {
     Ok(text)
 }
 
-fn numbers<T: std::str::FromStr>(
+fn parse_numbers<T: std::str::FromStr>(
     name: &str,
     list: &str,
     allowed: impl Fn(&T) -> bool,

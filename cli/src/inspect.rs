@@ -71,7 +71,7 @@ struct GpuFit {
 
 impl GpuFit {
     /// The estimate for the first GPU with `memory` bytes, by default its free memory.
-    fn of(
+    fn estimate(
         arguments: &InspectArguments,
         memory: Option<u64>,
         usual: &Method,
@@ -81,10 +81,10 @@ impl GpuFit {
         };
         let path = model_path(&arguments.model)?;
         let engine = Engine::open_with(&path, &arguments.stretch.options())?;
-        let there = engine.as_if_on(gpu.device.parse()?);
+        let placed = engine.as_if_on(gpu.device.parse()?);
         Ok(Some(Self {
-            fit: (there.as_ref().ok()).map(|there| there.fit(memory.unwrap_or(gpu.free), usual)),
-            error: there.err().map(|error| error.to_string()),
+            fit: (placed.as_ref().ok()).map(|placed| placed.fit(memory.unwrap_or(gpu.free), usual)),
+            error: placed.err().map(|error| error.to_string()),
             device: gpu.device,
             name: gpu.name,
         }))
@@ -112,7 +112,7 @@ pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
         parameters: Vec::new(),
     };
     report.fit = memory.map(|bytes| engine.fit(bytes, &usual));
-    report.gpu = GpuFit::of(arguments, arguments.named_memory()?, &usual)?;
+    report.gpu = GpuFit::estimate(arguments, arguments.named_memory()?, &usual)?;
     if arguments.json {
         return output::print_json(&report);
     }
@@ -201,86 +201,20 @@ fn tokenizer(model: &Model) -> String {
 }
 
 fn screen(report: &InspectJson) -> String {
-    let mut mix: Vec<_> = report.quantisation.iter().collect();
-    mix.sort_by(|a, b| b.1.total_cmp(a.1));
-    let mix: Vec<String> = mix
-        .iter()
-        .map(|(kind, share)| format!("{kind} {:.0} % ({})", *share * 100.0, report.tensors[*kind]))
-        .collect();
-    let yes = |there: bool| if there { "yes" } else { "none" };
     let lines = [
         ("file", files(report)),
-        (
-            "model",
-            format!(
-                "{}, {} parameters, width {}, feed-forward {}",
-                report.architecture,
-                parameters(report.parameters),
-                count(report.width),
-                count(report.ffn)
-            ),
-        ),
-        (
-            "weights",
-            format!(
-                "{}, {:.1} bits a weight; bytes by type (tensors): {}{}",
-                bytes(report.weights_bytes),
-                report.bits_per_weight,
-                mix.join(", "),
-                if report.tied_output {
-                    "; output tied to the embedding"
-                } else {
-                    ""
-                }
-            ),
-        ),
+        ("model", dimensions(report)),
+        ("weights", weights(report)),
         ("layers", layers(report)),
-        (
-            "heads",
-            format!(
-                "{} query, {} key/value, {} wide{}",
-                report.q_heads,
-                report.kv_heads,
-                report.head_dim,
-                caps(report)
-            ),
-        ),
+        ("heads", heads(report)),
         ("context", format!("{} tokens", count(report.context))),
         ("rope", ropes(report)),
         (
             "tokenizer",
             format!("{} tokens, {}", count(report.vocabulary), report.tokenizer),
         ),
-        (
-            "template",
-            format!(
-                "{}; thinking: {}",
-                yes(report.chat_template),
-                if report.thinking {
-                    "can be turned on and off"
-                } else {
-                    "none"
-                }
-            ),
-        ),
-        (
-            "cache",
-            format!(
-                "{} a token in {}{}, {} for the whole context ({})",
-                bytes(report.kv_bytes_per_token),
-                report.cache,
-                match report.sliding_layers {
-                    0 => String::new(),
-                    _ => " where layers attend to all".to_owned(),
-                },
-                bytes(report.kv_bytes_context),
-                (CacheType::ALL.iter().map(|cache| cache.name()))
-                    .filter(|name| *name != report.cache)
-                    .map(|name| format!("{name} {}", bytes(report.kv_bytes_by_type[name])))
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            ),
-        ),
+        ("template", template(report)),
+        ("cache", cache(report)),
     ];
     let mut text = format!("{}\n", report.name);
     for (name, line) in lines {
@@ -289,6 +223,76 @@ fn screen(report: &InspectJson) -> String {
     let fit = report.fit.as_ref().map(|fit| fit::table("memory", fit));
     let gpu = report.gpu.as_ref().map(GpuFit::text);
     text + &fit.unwrap_or_default() + &gpu.unwrap_or_default()
+}
+
+fn dimensions(report: &InspectJson) -> String {
+    format!(
+        "{}, {} parameters, width {}, feed-forward {}",
+        report.architecture,
+        parameters(report.parameters),
+        count(report.width),
+        count(report.ffn)
+    )
+}
+
+fn weights(report: &InspectJson) -> String {
+    let mut mix: Vec<_> = report.quantisation.iter().collect();
+    mix.sort_by(|a, b| b.1.total_cmp(a.1));
+    let mix: Vec<String> = mix
+        .iter()
+        .map(|(kind, share)| format!("{kind} {:.0} % ({})", *share * 100.0, report.tensors[*kind]))
+        .collect();
+    format!(
+        "{}, {:.1} bits a weight; bytes by type (tensors): {}{}",
+        bytes(report.weights_bytes),
+        report.bits_per_weight,
+        mix.join(", "),
+        if report.tied_output {
+            "; output tied to the embedding"
+        } else {
+            ""
+        }
+    )
+}
+
+fn heads(report: &InspectJson) -> String {
+    format!(
+        "{} query, {} key/value, {} wide{}",
+        report.q_heads,
+        report.kv_heads,
+        report.head_dim,
+        caps(report)
+    )
+}
+
+fn template(report: &InspectJson) -> String {
+    format!(
+        "{}; thinking: {}",
+        if report.chat_template { "yes" } else { "none" },
+        if report.thinking {
+            "can be turned on and off"
+        } else {
+            "none"
+        }
+    )
+}
+
+fn cache(report: &InspectJson) -> String {
+    format!(
+        "{} a token in {}{}, {} for the whole context ({})",
+        bytes(report.kv_bytes_per_token),
+        report.cache,
+        match report.sliding_layers {
+            0 => "",
+            _ => " where layers attend to all",
+        },
+        bytes(report.kv_bytes_context),
+        (CacheType::ALL.iter().map(|cache| cache.name()))
+            .filter(|name| *name != report.cache)
+            .map(|name| format!("{name} {}", bytes(report.kv_bytes_by_type[name])))
+            .collect::<Vec<_>>()
+            .join(", "),
+    )
 }
 
 fn files(report: &InspectJson) -> String {

@@ -126,7 +126,7 @@ fn catalogue(as_json: bool) -> anyhow::Result<()> {
                 "licence": entry.licence,
                 "minimum_memory_bytes": entry.minimum_memory_bytes,
                 "good_for": entry.good_for,
-                "fit": says(*fit),
+                "fit": fit_label(*fit),
             })
         };
         return output::print_json(&entries.iter().map(entry).collect::<Vec<_>>());
@@ -142,7 +142,7 @@ fn catalogue(as_json: bool) -> anyhow::Result<()> {
         text.push_str(&format!(
             "\n{}: {}\n  {}\n  about {} to download, wants {} of memory ({}); {} tokens; {}; licence: {}\n  kept models pull {}\n",
             entry.name,
-            says(fit),
+            fit_label(fit),
             entry.good_for,
             bytes(entry.about_bytes),
             bytes(entry.minimum_memory_bytes),
@@ -156,7 +156,7 @@ fn catalogue(as_json: bool) -> anyhow::Result<()> {
     output::print_text(&text)
 }
 
-fn says(fit: Fit) -> &'static str {
+fn fit_label(fit: Fit) -> &'static str {
     match fit {
         Fit::Fits => "fits",
         Fit::Tight => "fits tightly",

@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         // The reader of our output has closed the pipe (`kept map | head`).
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            let options = options::that_help(&error);
+            let options = options::for_error(&error);
             let options = options.map_or(String::new(), |options| format!(" ({options})"));
             let sentence = one_line(&format!("{error:#}"));
             output::say(&format!("error: {sentence}{options}\n"));
@@ -91,7 +91,7 @@ fn refuse_arguments(refusal: &clap::Error) -> ExitCode {
     let given = std::env::args().nth(1);
     let asked = given.and_then(|name| program.find_subcommand(&name));
     let (way, help) = match asked {
-        Some(command) => (way_of(refusal, command), format!(" {}", command.get_name())),
+        Some(command) => (hint(refusal, command), format!(" {}", command.get_name())),
         None => ("", String::new()),
     };
     let sentence = one_line(sentence);
@@ -100,7 +100,7 @@ fn refuse_arguments(refusal: &clap::Error) -> ExitCode {
 }
 
 /// A hint for a file or question that was given without its option.
-fn way_of(refusal: &clap::Error, command: &clap::Command) -> &'static str {
+fn hint(refusal: &clap::Error, command: &clap::Command) -> &'static str {
     let given = refusal
         .get(ContextKind::InvalidArg)
         .map(|given| given.to_string());

@@ -22,7 +22,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
     let budget = arguments.engine.budget()?;
     let limits = arguments.limits.limits()?;
     let (folder, trouble) = arguments.vault.open()?;
-    let model = Answering::of(arguments.engine.model.as_deref())?;
+    let model = Answering::resolve(arguments.engine.model.as_deref())?;
     let inputs = [arguments.question.document.as_path(), model.path.as_path()];
     if let Some(path) = &arguments.html {
         output::check_target(path, &inputs)?;
@@ -80,7 +80,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
     if arguments.json {
         return output::print_json(&MapJson::new(&document, &engine, &read));
     }
-    let colored = paint::wanted(arguments.color, std::io::stdout().is_terminal());
+    let colored = paint::use_color(arguments.color, std::io::stdout().is_terminal());
     print(&document, &read, colored)
 }
 
@@ -224,7 +224,7 @@ impl<'a> MapJson<'a> {
 impl Serialize for MapJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = serializer.serialize_struct("map", 9)?;
-        object.serialize_field("document", &DocumentJson::of(self.document))?;
+        object.serialize_field("document", &DocumentJson::new(self.document))?;
         object.serialize_field("tokens", &Tokens(self))?;
         object.serialize_field("layers", &Layers(&self.answer.map))?;
         object.serialize_field("merged", &self.answer.map.merged)?;
@@ -259,7 +259,7 @@ struct PartJson<'a> {
 }
 
 impl<'a> DocumentJson<'a> {
-    fn of(document: &'a Document) -> Self {
+    fn new(document: &'a Document) -> Self {
         Self {
             name: &document.name,
             encoding: document.encoding,

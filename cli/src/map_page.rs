@@ -123,12 +123,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document_cannot_become_markup() {
+    fn document_text_is_escaped() {
         assert_eq!(escape("<script>\"&\x1b"), "&lt;script&gt;&quot;&amp;");
     }
 
     #[test]
-    fn one_kept_slot_is_visible() {
+    fn any_positive_share_has_a_visible_step() {
         assert_eq!(step(0.0), 0);
         assert_eq!(step(0.001), 1);
         assert_eq!(step(1.0), STEPS);

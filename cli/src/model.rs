@@ -19,7 +19,7 @@ pub struct Answering {
 
 impl Answering {
     /// Resolves `named`, or chooses the default if it is `None`.
-    pub fn of(named: Option<&str>) -> anyhow::Result<Answering> {
+    pub fn resolve(named: Option<&str>) -> anyhow::Result<Answering> {
         if let Some(name) = named {
             return Ok(Answering {
                 path: model_path(name)?,
@@ -41,7 +41,7 @@ impl Answering {
     pub fn notes(&self, document: &Document) -> String {
         let mut notes = String::new();
         if let Some((name, by)) = &self.unnamed {
-            notes += &format!("note: the model is {name}: {}\n", why(*by));
+            notes += &format!("note: the model is {name}: {}\n", reason(*by));
         }
         if is_in_the_box(&self.path) && is_beyond_the_box(document) {
             let pull = Entry::first(available_memory())
@@ -61,7 +61,7 @@ pub fn preferred() -> Result<Preferred, HubError> {
 }
 
 /// The reason for the choice of the default model.
-pub fn why(by: PreferredBy) -> &'static str {
+pub fn reason(by: PreferredBy) -> &'static str {
     match by {
         PreferredBy::Choice => "chosen with kept models use",
         PreferredBy::Size => {
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_told_from_names() {
+    fn paths_and_names_are_distinguished() {
         for path in [
             "./m",
             "../m.gguf",

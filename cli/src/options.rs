@@ -5,7 +5,7 @@ use kept_engine::policies::PolicyError;
 use kept_engine::{EngineError, MiniMissing};
 
 /// The options for `error`, for example `--device cpu`; `None` if no option helps.
-pub fn that_help(error: &anyhow::Error) -> Option<String> {
+pub fn for_error(error: &anyhow::Error) -> Option<String> {
     let fixed = |options: &str| Some(options.to_owned());
     if let Some(error) = error.downcast_ref::<PolicyError>() {
         return for_method(error);

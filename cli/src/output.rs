@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_for_people() {
+    fn counts_and_bytes_are_formatted() {
         assert_eq!(count(7), "7");
         assert_eq!(count(1234567), "1,234,567");
         assert_eq!(bytes(512), "512 bytes");

@@ -23,7 +23,7 @@ const LIGHT: [&str; 5] = [
 const RESET: &str = "\x1b[0m";
 
 /// Whether to use colours: as requested, or with `auto` if `terminal` is true and the user did not set `NO_COLOR`.
-pub fn wanted(color: Color, terminal: bool) -> bool {
+pub fn use_color(color: Color, terminal: bool) -> bool {
     match color {
         Color::Always => true,
         Color::Never => false,
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_kept_head_is_already_visible() {
+    fn any_positive_share_has_a_colour_level() {
         assert_eq!(level(0.0), 0);
         assert_eq!(level(0.01), 1);
         assert_eq!(level(0.25), 1);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_cannot_control_the_terminal() {
+    fn control_characters_of_a_document_are_removed() {
         let text = "a\x1b]0;owned\x07b\nc";
         let run = Run {
             range: 0..text.len(),

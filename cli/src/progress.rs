@@ -30,7 +30,7 @@ impl ReadingBar {
     }
 
     /// Runs `print` while the bar is hidden, so that output and bar do not mix.
-    pub fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
+    pub fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
         self.0.suspend(print)
     }
 

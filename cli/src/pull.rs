@@ -61,7 +61,7 @@ pub fn run(arguments: &PullArguments) -> anyhow::Result<()> {
     bar.clear();
     let status = status?;
     match (status.phase, download.failure()) {
-        (Phase::Finished, _) => finished(&status, started.elapsed(), arguments.json),
+        (Phase::Finished, _) => print_result(&status, started.elapsed(), arguments.json),
         (_, Some(error)) => Err(error.into()),
         _ => Err(Paused {
             reference: status.reference,
@@ -72,7 +72,7 @@ pub fn run(arguments: &PullArguments) -> anyhow::Result<()> {
     }
 }
 
-fn finished(status: &Status, time: Duration, json: bool) -> anyhow::Result<()> {
+fn print_result(status: &Status, time: Duration, json: bool) -> anyhow::Result<()> {
     let path = status.path.clone().unwrap_or_default();
     let supported = match Header::read(&path) {
         Ok(header) => header.supported,

@@ -26,7 +26,7 @@ pub fn run(arguments: &RemoveModelArguments) -> anyhow::Result<()> {
             arguments.name.as_deref().unwrap_or_default(),
         )?]
     };
-    if !arguments.yes && !confirmed(&doomed)? {
+    if !arguments.yes && !confirm(&doomed)? {
         output::say("nothing is removed\n");
         return Ok(());
     }
@@ -105,7 +105,7 @@ fn unfinished(finder: &Finder, name: Option<&str>) -> anyhow::Result<Vec<Doomed>
 }
 
 /// Asks the user once for confirmation. Without a terminal the answer is no.
-fn confirmed(doomed: &[Doomed]) -> anyhow::Result<bool> {
+fn confirm(doomed: &[Doomed]) -> anyhow::Result<bool> {
     let names: Vec<String> = doomed
         .iter()
         .map(|one| format!("{} ({})", one.name, bytes(one.bytes)))

@@ -7,7 +7,7 @@ use kept_hub::{AUTO, Finder, ModelChoice, Preferred, PreferredBy};
 use serde_json::json;
 
 use crate::arguments::UseArguments;
-use crate::model::{model_path, preferred, why};
+use crate::model::{model_path, preferred, reason};
 use crate::output;
 
 pub fn run(arguments: &UseArguments) -> anyhow::Result<()> {
@@ -16,7 +16,7 @@ pub fn run(arguments: &UseArguments) -> anyhow::Result<()> {
         Some(AUTO) => drop(choice.clear()?),
         None if arguments.clear => drop(choice.clear()?),
         None => {}
-        Some(name) => choice.set(&checked(name)?)?,
+        Some(name) => choice.set(&storable_name(name)?)?,
     }
     let Preferred { name, path, by } = preferred()?;
     if arguments.json {
@@ -30,12 +30,12 @@ pub fn run(arguments: &UseArguments) -> anyhow::Result<()> {
             },
         }));
     }
-    output::print_text(&output::printable(&format!("{name}: {}\n", why(by))))
+    output::print_text(&output::printable(&format!("{name}: {}\n", reason(by))))
 }
 
 /// The form of `name` to store, which refers to the same model from every folder. A model that cannot be opened is
 /// refused now instead of at the next question.
-fn checked(name: &str) -> anyhow::Result<String> {
+fn storable_name(name: &str) -> anyhow::Result<String> {
     let path = model_path(name)?;
     if name == MINI {
         return Ok(MINI.to_owned());

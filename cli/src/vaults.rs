@@ -10,7 +10,7 @@ use crate::output::{self, bytes, count};
 const SHOWN_DIGITS: usize = 12;
 
 /// The part of a key that differs between documents under one model.
-fn shown(entry: &VaultEntry) -> String {
+fn short_key(entry: &VaultEntry) -> String {
     let key = entry.key.to_string();
     key[key.len() / 2..][..SHOWN_DIGITS].to_owned()
 }
@@ -56,7 +56,7 @@ pub fn list(arguments: &VaultsArguments) -> anyhow::Result<()> {
         text += &match (&entry.document, &entry.model) {
             (Some(document), Some(model)) => format!(
                 "{}  {document}\n      {} tokens, {}, {}, read by {model}\n",
-                shown(entry),
+                short_key(entry),
                 count(entry.tokens),
                 bytes(entry.bytes),
                 match &entry.holds {
@@ -67,7 +67,7 @@ pub fn list(arguments: &VaultsArguments) -> anyhow::Result<()> {
             ),
             _ => format!(
                 "{}  not whole, or of another version: it will be rebuilt\n      {}\n",
-                shown(entry),
+                short_key(entry),
                 bytes(entry.bytes)
             ),
         };
@@ -108,15 +108,15 @@ pub fn remove(arguments: &RemoveArguments) -> anyhow::Result<()> {
             in_use += 1
         }
     }
-    tell(gone, in_use, arguments.json)
+    print_removed(gone, in_use, arguments.json)
 }
 
 pub fn clear(arguments: &VaultsArguments) -> anyhow::Result<()> {
     let (gone, in_use) = VaultFolder::standard(None)?.clear()?;
-    tell(gone, in_use, arguments.json)
+    print_removed(gone, in_use, arguments.json)
 }
 
-fn tell(gone: usize, in_use: usize, as_json: bool) -> anyhow::Result<()> {
+fn print_removed(gone: usize, in_use: usize, as_json: bool) -> anyhow::Result<()> {
     if as_json {
         return output::print_json(&json!({ "removed": gone, "in_use": in_use }));
     }

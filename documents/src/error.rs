@@ -69,9 +69,7 @@ pub enum DocumentError {
     },
 
     /// The file is empty or contains only white space.
-    #[error(
-        "{name} is empty (no text, only {bytes} bytes of white space or nothing): check that it was saved"
-    )]
+    #[error("{name} is empty: check that it was saved")]
     Empty {
         /// The path as given.
         name: String,

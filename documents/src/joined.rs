@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn every_text_is_whole_and_named() {
+    fn joined_text_has_every_document_and_its_name() {
         let (a, b) = (
             document("a.txt", "One. Two."),
             document("b.rs", "fn b() {}\nlet c;\n"),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_changes_nothing_of_what_was_there() {
+    fn joining_one_more_keeps_the_text_before_it() {
         let texts = [("a.txt", "One."), ("b.txt", "Two."), ("c.txt", "Three.")];
         let all = |count: usize| {
             let documents = texts[..count]
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_stay_with_their_document() {
+    fn page_ranges_move_with_their_document() {
         let mut b = document("b.pdf.txt", "first page second page");
         b.pages = vec![
             Page {

@@ -9,7 +9,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
@@ -28,6 +28,7 @@ const THREAD: &str = "kept-pdf";
 const BETWEEN_PAGES: &str = "\n\n";
 
 /// The text of a PDF.
+#[derive(Default)]
 pub(crate) struct PdfText {
     pub text: String,
     pub pages: Vec<Page>,
@@ -49,11 +50,6 @@ enum Failure {
 
 /// Extracts the text and the pages of a PDF.
 pub(crate) fn read(name: &str, bytes: Vec<u8>) -> Result<PdfText, DocumentError> {
-    let name = || name.to_owned();
-    let broken = |reason: &str| DocumentError::PdfBroken {
-        name: name(),
-        reason: reason.to_owned(),
-    };
     silence_panics_of_the_thread();
     let stop = Arc::new(AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();
@@ -63,84 +59,108 @@ pub(crate) fn read(name: &str, bytes: Vec<u8>) -> Result<PdfText, DocumentError>
         .stack_size(STACK_BYTES)
         .spawn(move || extract(&bytes, &sender, &stop_reading))
         .map_err(|source| DocumentError::Read {
-            name: name(),
+            name: name.to_owned(),
             source,
         })?;
+    let received = receive(name, &receiver);
+    // A thread cannot be killed; this one stops at the next glyph it draws.
+    stop.store(true, Ordering::Relaxed);
+    received?.checked(name)
+}
 
-    let mut found = PdfText {
-        text: String::new(),
-        pages: Vec::new(),
-        unread: Vec::new(),
-    };
-    let (mut count, mut letters, mut nameless) = (None, 0, 0);
-    while count != Some(found.pages.len()) {
+/// Receives all pages.
+fn receive(name: &str, receiver: &Receiver<Progress>) -> Result<Received, DocumentError> {
+    let mut received = Received::default();
+    let mut count = None;
+    while count != Some(received.found.pages.len()) {
         match receiver.recv_timeout(PATIENCE) {
             Ok(Progress::Loaded { pages }) => count = Some(pages),
             Ok(Progress::Page(page)) => {
-                let number = found.pages.len() as u32 + 1;
-                let start = found.text.len();
-                if start > 0 || number > 1 {
-                    found.text.push_str(BETWEEN_PAGES);
-                    if let Some(last) = found.pages.last_mut() {
-                        last.range.end = found.text.len();
-                    }
-                }
-                let start = found.text.len();
-                match page {
-                    Ok(page) => {
-                        found.text.push_str(&page.text);
-                        letters += page.letters;
-                        nameless += page.nameless;
-                    }
-                    Err(()) => found.unread.push(number),
-                }
-                if found.text.len() > MAX_TEXT_BYTES {
-                    stop.store(true, Ordering::Relaxed);
+                received.add(page);
+                if received.found.text.len() > MAX_TEXT_BYTES {
                     return Err(DocumentError::PdfTooMuchText {
-                        name: name(),
+                        name: name.to_owned(),
                         limit: MAX_TEXT_BYTES as u64,
                     });
                 }
-                found.pages.push(Page {
-                    number,
-                    range: start..found.text.len(),
-                });
             }
             Ok(Progress::Failed(Failure::Encrypted)) => {
-                return Err(DocumentError::PdfEncrypted { name: name() });
+                let name = name.to_owned();
+                return Err(DocumentError::PdfEncrypted { name });
             }
-            Ok(Progress::Failed(Failure::Broken(reason))) => return Err(broken(&reason)),
-            // A thread cannot be killed; this one stops at the next glyph it draws.
+            Ok(Progress::Failed(Failure::Broken(reason))) => return Err(broken(name, &reason)),
             Err(RecvTimeoutError::Timeout) => {
-                stop.store(true, Ordering::Relaxed);
                 return Err(DocumentError::PdfTooSlow {
-                    name: name(),
+                    name: name.to_owned(),
                     seconds: PATIENCE.as_secs(),
                 });
             }
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(broken("its structure makes no sense"));
+                return Err(broken(name, "its structure makes no sense"));
             }
         }
     }
+    Ok(received)
+}
 
-    let pages = found.pages.len();
-    if pages == 0 {
-        return Err(broken("it has no pages"));
+fn broken(name: &str, reason: &str) -> DocumentError {
+    DocumentError::PdfBroken {
+        name: name.to_owned(),
+        reason: reason.to_owned(),
     }
-    if found.unread.len() == pages {
-        return Err(broken("none of its pages could be read"));
-    }
-    if found.text.trim().is_empty() {
-        return Err(DocumentError::PdfWithoutText {
-            name: name(),
-            pages,
+}
+
+/// The pages received so far.
+#[derive(Default)]
+struct Received {
+    found: PdfText,
+    letters: usize,
+    nameless: usize,
+}
+
+impl Received {
+    /// Appends the next page; `Err` if it could not be read.
+    fn add(&mut self, page: Result<pdf_layout::PageText, ()>) {
+        let found = &mut self.found;
+        let number = found.pages.len() as u32 + 1;
+        if let Some(last) = found.pages.last_mut() {
+            found.text.push_str(BETWEEN_PAGES);
+            last.range.end = found.text.len();
+        }
+        let start = found.text.len();
+        match page {
+            Ok(page) => {
+                found.text.push_str(&page.text);
+                self.letters += page.letters;
+                self.nameless += page.nameless;
+            }
+            Err(()) => found.unread.push(number),
+        }
+        found.pages.push(Page {
+            number,
+            range: start..found.text.len(),
         });
     }
-    if nameless * 3 > letters {
-        return Err(DocumentError::PdfUnreadableFonts { name: name() });
+
+    /// The text, if it is readable.
+    fn checked(self, name: &str) -> Result<PdfText, DocumentError> {
+        let found = self.found;
+        let pages = found.pages.len();
+        if pages == 0 {
+            return Err(broken(name, "it has no pages"));
+        }
+        if found.unread.len() == pages {
+            return Err(broken(name, "none of its pages could be read"));
+        }
+        let name = name.to_owned();
+        if found.text.trim().is_empty() {
+            return Err(DocumentError::PdfWithoutText { name, pages });
+        }
+        if self.nameless * 3 > self.letters {
+            return Err(DocumentError::PdfUnreadableFonts { name });
+        }
+        Ok(found)
     }
-    Ok(found)
 }
 
 /// Entry point of the thread. A panic outside a page closes the channel, and the receiver reports a broken PDF.

@@ -1,6 +1,6 @@
 //! The steps after prefill, in every reading mode: decodes the answer over the kept rows and assembles [`Answer`].
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kept_kernels::Stop;
 use kept_models::RopeTable;
@@ -12,7 +12,7 @@ use crate::vault::VaultUse;
 use crate::writing::Writing;
 use crate::{
     Answer, Ask, CompactCache, Decoder, Engine, EngineError, Finish, MemoryLedger, MemoryNow,
-    Prompt, Reading, RetentionMap, Sampler, Votes, Watch, peak_resident_bytes,
+    PrefillOutcome, Prompt, Reading, RetentionMap, Sampler, Votes, Watch, peak_resident_bytes,
 };
 
 /// A prompt after prefill.
@@ -36,6 +36,43 @@ pub(crate) struct PromptRead {
     pub(crate) notes: Vec<Note>,
 }
 
+impl PromptRead {
+    /// After a regular prefill of duration `reading`, whose notes follow `notes`.
+    pub(crate) fn new(
+        prompt: Prompt,
+        outcome: PrefillOutcome,
+        reading: Duration,
+        mut notes: Vec<Note>,
+    ) -> Self {
+        notes.extend(outcome.notes.into_iter().map(Note::from));
+        let vault = outcome.vault;
+        Self {
+            vault: vault.unwrap_or_else(|| VaultUse::none(prompt.len())),
+            prompt,
+            cache: outcome.cache,
+            map: outcome.map,
+            rows: outcome.rows,
+            hidden: outcome.hidden,
+            ledger: outcome.ledger,
+            seconds: reading.as_secs_f64(),
+            selecting: outcome.selecting.as_secs_f64(),
+            streamed: false,
+            notes,
+        }
+    }
+
+    /// The report of this prefill by `engine`.
+    fn report(&self, engine: &Engine) -> Reading {
+        Reading {
+            prompt_tokens: self.prompt.len(),
+            kv_bytes: self.cache.kv_bytes(),
+            kv_bytes_full: engine.kv_bytes_full(self.prompt.len()),
+            seconds: self.seconds,
+            tokens_from_vault: self.vault.tokens_from_vault,
+        }
+    }
+}
+
 /// The other inputs of decode.
 pub(crate) struct Answering<'a, 'q> {
     pub(crate) ask: &'a Ask<'q>,
@@ -52,31 +89,17 @@ impl Engine {
     pub(crate) fn write_answer(
         &self,
         read: PromptRead,
-        answering: Answering<'_, '_>,
+        mut answering: Answering<'_, '_>,
         watch: &mut dyn Watch,
     ) -> Result<Answer, EngineError> {
-        let Answering {
-            ask,
-            policy,
-            mut sampler,
-            rope,
-            max_new_tokens,
-            stop,
-        } = answering;
-        let (prompt, mut ledger, mut notes) = (read.prompt, read.ledger, read.notes);
-        let n = prompt.len();
-        let (kv_bytes, kv_bytes_full) = (read.cache.kv_bytes(), self.kv_bytes_full(n));
-        watch.read(&Reading {
-            prompt_tokens: n,
-            kv_bytes,
-            kv_bytes_full,
-            seconds: read.seconds,
-            tokens_from_vault: read.vault.tokens_from_vault,
-        });
+        let (ask, policy) = (answering.ask, answering.policy);
+        let report = read.report(self);
+        watch.read(&report);
 
+        let (prompt, mut ledger, mut notes) = (read.prompt, read.ledger, read.notes);
         let mut votes = Votes::new(prompt.document.clone());
         let method_bytes = policy.bytes();
-        let mut decoder = Decoder::new(self.model(), rope, policy, read.rows, read.cache);
+        let mut decoder = Decoder::new(self.model(), answering.rope, policy, read.rows, read.cache);
         ledger.decode = decoder.scratch_bytes();
         let started = Instant::now();
         let written = {
@@ -84,12 +107,12 @@ impl Engine {
             Writing {
                 model: self.model(),
                 decoder: &mut decoder,
-                sampler: &mut sampler,
+                sampler: &mut answering.sampler,
                 votes: &mut votes,
-                max_new_tokens,
+                max_new_tokens: answering.max_new_tokens,
                 max_tokens: ask.max_tokens,
-                stop,
-                prompt_tokens: n,
+                stop: answering.stop,
+                prompt_tokens: report.prompt_tokens,
                 beside: MemoryNow {
                     weights: ledger.weights,
                     tables: method_bytes,
@@ -107,11 +130,11 @@ impl Engine {
             notes.push("the model ended without an answer; ask in other words".into());
         }
         tracing::info!(
-            prompt_tokens = n,
+            prompt_tokens = report.prompt_tokens,
             answer_tokens = written.tokens,
             prefill_seconds = read.seconds,
             decode_seconds,
-            kv_bytes,
+            kv_bytes = report.kv_bytes,
             streamed = read.streamed,
             "answered"
         );
@@ -122,8 +145,8 @@ impl Engine {
             prompt,
             answer_tokens: written.tokens,
             rows_per_layer: read.map.rows_per_layer(),
-            kv_bytes,
-            kv_bytes_full,
+            kv_bytes: report.kv_bytes,
+            kv_bytes_full: report.kv_bytes_full,
             ledger,
             peak_bytes: peak_resident_bytes(),
             prefill_seconds: read.seconds,

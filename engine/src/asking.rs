@@ -12,7 +12,7 @@ use crate::answering::{Answering, PromptRead};
 use crate::estimate::{agnostic_note, budget_note};
 use crate::note::{Note, WithinMemory};
 use crate::prefill::CHUNK;
-use crate::vault::{VaultAccess, VaultUse};
+use crate::vault::VaultAccess;
 use crate::watch::EventSink;
 use crate::within::Prompted;
 use crate::{
@@ -142,36 +142,24 @@ impl Engine {
         let sampler = Sampler::new(ask.sampling)?;
         let n = prompt.len();
         let beside = self.bytes_beside(ask, n);
-        let fitting = self.fit_reading((ask.method, ask.budget), &mut *policy, prompted, beside)?;
-        let mut notes: Vec<Note> = self.notes_on(ask.document)?;
-        notes.extend(self.gpu_note().map(Note::from));
-        notes.extend(fitting.note.clone());
-        notes.extend(self.settings_notes(ask, fitting.budget, n)?);
+        let fitting = self.fit_reading(ask.method, ask.budget, &mut *policy, prompted, beside)?;
+        let mut notes = self.reading_notes(ask, &fitting, n)?;
+        self.check_prefill_memory(ask, prompted, &fitting)?;
         let max_new_tokens = self.max_new_tokens(n, ask.max_tokens);
-        // A separate policy: the state that [`Engine::tell_of_budget`] sets in a policy is valid for one prefill.
-        let mut same = ask.method.build()?;
-        self.tell_of_budget(ask.budget, &mut *same, prompted)?;
-        let (expected, _) =
-            self.ledger_with(&mut *same, prompted, fitting.budget, fitting.chunk)?;
-        // With the upper bound of the vault's bytes: prefill determines how much of the document is in the vault.
-        let vault = prompted.vault.map_or(0, |kind| self.vault_bytes(n, kind));
-        self.ask_for(&MemoryLedger { vault, ..expected })?;
         let rope = RopeTable::new(self.model().config(), n + max_new_tokens);
 
         fitting.note.iter().for_each(|note| watch.chosen(note));
         watch.prompt(&prompt);
         let started = Instant::now();
-        let access = |rebuild: bool| {
-            ask.vault.map(|vaults| VaultAccess {
+        let read = |policy: &mut dyn Policy, watch: &mut dyn Watch, rebuild: bool| {
+            let (method, budget) = (&ask.method.name, fitting.budget);
+            let _span = tracing::info_span!("reading", tokens = n, method, budget).entered();
+            let vault = ask.vault.map(|vaults| VaultAccess {
                 vaults,
                 model: self.print(),
                 document: &ask.document.name,
                 rebuild,
-            })
-        };
-        let read = |policy: &mut dyn Policy, watch: &mut dyn Watch, rebuild: bool| {
-            let (method, budget) = (&ask.method.name, fitting.budget);
-            let _span = tracing::info_span!("reading", tokens = n, method, budget).entered();
+            });
             Prefill::new(
                 self.model(),
                 &prompt.ids,
@@ -184,7 +172,7 @@ impl Engine {
             .with_tail(prompt.tail())
             .with_document(prompt.document.clone())
             .with_chunk(fitting.chunk)
-            .with_vault(access(rebuild))
+            .with_vault(vault)
             .with_gpu_memory(ask.limits.memory)
             .run_watched(watch, stop)
         };
@@ -193,31 +181,20 @@ impl Engine {
             Err(EngineError::Vault(error)) => {
                 tracing::warn!(%error, "the document is read again");
                 if let Some(vaults) = ask.vault {
-                    vaults.folder.give_up(&error);
+                    vaults.folder.remove_if_damaged(&error);
                 }
                 notes.push(error.read_again().into());
                 policy = ask.method.build()?;
-                self.tell_of_budget(ask.budget, &mut *policy, prompted)?;
+                self.apply_default_budget(ask.budget, &mut *policy, prompted)?;
                 read(&mut *policy, watch, true)?
             }
             outcome => outcome?,
         };
-        notes.extend(outcome.notes.into_iter().map(Note::from));
-        let known = outcome.vault.as_ref().is_some_and(|used| used.used);
-        notes.extend((known.then(|| agnostic_note(ask.method)).flatten()).map(Note::from));
-        let read = PromptRead {
-            cache: outcome.cache,
-            map: outcome.map,
-            rows: outcome.rows,
-            hidden: outcome.hidden,
-            ledger: outcome.ledger,
-            seconds: started.elapsed().as_secs_f64(),
-            selecting: outcome.selecting.as_secs_f64(),
-            streamed: false,
-            vault: outcome.vault.unwrap_or_else(|| VaultUse::none(n)),
-            notes,
-            prompt,
-        };
+        let mut read = PromptRead::new(prompt, outcome, started.elapsed(), notes);
+        if read.vault.used {
+            let note = agnostic_note(ask.method);
+            read.notes.extend(note.map(Note::from));
+        }
         let answering = Answering {
             ask,
             policy: &mut *policy,
@@ -229,11 +206,33 @@ impl Engine {
         self.write_answer(read, answering, watch)
     }
 
+    /// Checks that the memory for this prefill is available.
+    ///
+    /// # Errors
+    /// As [`Engine::check_memory`].
+    fn check_prefill_memory(
+        &self,
+        ask: &Ask<'_>,
+        prompted: &Prompted<'_>,
+        fitting: &Fitting,
+    ) -> Result<(), EngineError> {
+        // A separate policy: the state that [`Engine::apply_default_budget`] sets in a policy is valid for one prefill.
+        let mut policy = ask.method.build()?;
+        self.apply_default_budget(ask.budget, &mut *policy, prompted)?;
+        let (expected, _) =
+            self.ledger_with(&mut *policy, prompted, fitting.budget, fitting.chunk)?;
+        // With the upper bound of the vault's bytes: prefill determines how much of the document is in the vault.
+        let tokens = prompted.shape.tokens;
+        let vault = (prompted.vault).map_or(0, |kind| self.vault_bytes(tokens, kind));
+        self.check_memory(&MemoryLedger { vault, ..expected })
+    }
+
     /// Rows and chunk size for a prompt, with `beside` additional bytes: as requested, or the largest that fit in the
     /// memory limit.
     pub(crate) fn fit_reading(
         &self,
-        (method, budget): (&Method, Option<Budget>),
+        method: &Method,
+        budget: Option<Budget>,
         policy: &mut dyn Policy,
         prompted: &Prompted<'_>,
         beside: u64,
@@ -256,6 +255,7 @@ impl Engine {
         let tokens = prompted.shape.tokens;
         let fitted = self.within(policy, prompted, memory, wanted, beside)?;
         let rows = fitted.rows.min(tokens);
+        let share = rows as f64 / tokens.max(1) as f64;
         let note = Note::WithinMemory(WithinMemory {
             limit: memory,
             rows,
@@ -263,12 +263,8 @@ impl Engine {
             chunk: fitted.chunk,
             cache: fitted.cache.name().to_owned(),
             bytes: fitted.bytes,
-            kl: Some(self.costs(
-                &method.name,
-                rows as f64 / tokens.max(1) as f64,
-                fitted.cache,
-            )),
-            cost: self.costs_in_words(method, (rows, tokens), fitted.cache),
+            kl: Some(self.costs(&method.name, share, fitted.cache)),
+            cost: self.costs_in_words(method, share, fitted.cache),
         });
         Ok(Fitting {
             budget: fitted.rows,
@@ -277,9 +273,8 @@ impl Engine {
         })
     }
 
-    /// Informs a new policy that the user set no budget, if so: some methods have settings of their own for this
-    /// case.
-    pub(crate) fn tell_of_budget(
+    /// Without a budget of the user: lets a new policy choose the settings that some methods have for this case.
+    pub(crate) fn apply_default_budget(
         &self,
         budget: Option<Budget>,
         policy: &mut dyn Policy,
@@ -291,15 +286,18 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes for the user on the settings, one sentence each.
-    fn settings_notes(
+    /// Notes for the user before a prefill of `tokens` tokens, one sentence each.
+    fn reading_notes(
         &self,
         ask: &Ask<'_>,
-        budget: usize,
+        fitting: &Fitting,
         tokens: usize,
     ) -> Result<Vec<Note>, EngineError> {
-        let mut notes: Vec<Note> = Vec::new();
-        let of_budget = (ask.budget).and_then(|_| budget_note(ask.method, budget, tokens));
+        let mut notes: Vec<Note> = self.notes_on(ask.document)?;
+        notes.extend(self.gpu_note().map(Note::from));
+        notes.extend(fitting.note.clone());
+        let rows = fitting.budget;
+        let of_budget = (ask.budget).and_then(|_| budget_note(ask.method, rows, tokens));
         notes.extend(of_budget.map(Note::from));
         if ask.sampling.is_greedy() && ask.sampling.limits() {
             notes.push("top-k, top-p and min-p do nothing at temperature 0".into());

@@ -274,7 +274,7 @@ impl CompactLayer {
     }
 
     /// Adds the new token to the table, as an entry of its own row.
-    pub(crate) fn enter(&mut self, head: usize, slot: usize, position: Pos) {
+    pub(crate) fn add_entry(&mut self, head: usize, slot: usize, position: Pos) {
         let first = self.keys.first_row(head);
         if let Some(table) = &mut self.classes {
             table.direction[first + slot] = false;
@@ -283,19 +283,24 @@ impl CompactLayer {
     }
 
     /// Attention of `query` (`[q_heads, head_dim]`, rotated) over the entries of a layer with a table. Keys
-    /// stored before RoPE are rotated by `angles` to their ranks. The probabilities are in `scratch`
+    /// stored before RoPE are rotated by `rotation` to their ranks. The probabilities are in `scratch`
     /// afterwards.
     pub fn attend_by_table(
         &self,
-        (shape, scale): (HeadShape, Scale),
         query: &[f32],
+        scale: Scale,
         rotation: Option<RankRotation<'_>>,
         scratch: &mut ClassScratch,
         out: &mut [f32],
     ) {
         let table = self.classes.as_ref().expect("a layer with a table");
+        let head_dim = self.keys.head_dim();
         let task = ClassAttention {
-            shape,
+            shape: HeadShape {
+                q_heads: query.len() / head_dim,
+                kv_heads: self.kv_heads(),
+                head_dim,
+            },
             scale,
             query,
             keys: &self.keys,
@@ -312,21 +317,23 @@ impl CompactLayer {
 
     /// Runs `policy` on the classes of a layer with a table after a step. `probabilities` of the entries are
     /// `[q_heads, stride]`, or the group means `[kv_heads, stride]`. Allocates nothing.
-    pub fn settle(
+    pub fn step_classes(
         &mut self,
         layer: usize,
         policy: &mut dyn Policy,
-        (probabilities, stride): (&[f32], usize),
+        probabilities: &[f32],
+        stride: usize,
     ) {
-        self.settle_told(layer, policy, (probabilities, stride), &mut |_| ());
+        self.step_classes_reporting(layer, policy, probabilities, stride, &mut |_| ());
     }
 
-    /// [`CompactLayer::settle`]; `changed` receives every change.
-    pub(crate) fn settle_told(
+    /// [`CompactLayer::step_classes`]; `changed` receives every change.
+    pub(crate) fn step_classes_reporting(
         &mut self,
         layer: usize,
         policy: &mut dyn Policy,
-        (probabilities, stride): (&[f32], usize),
+        probabilities: &[f32],
+        stride: usize,
         changed: &mut dyn FnMut(Changed),
     ) {
         let kv_heads = self.kv_heads();
@@ -360,7 +367,7 @@ impl CompactLayer {
             for_each_pair(heads, &mut changes, decide)
         }
         for (head, change) in changes.iter().enumerate() {
-            self.change(head, change);
+            self.apply(head, change);
             if let (Some(gone), Some(union)) = (change.gone, change.into) {
                 changed(Changed::Row(head, gone));
                 changed(Changed::Row(head, union.row));
@@ -374,15 +381,15 @@ impl CompactLayer {
         }
     }
 
-    fn change(&mut self, head: usize, change: &ClassChange) {
+    fn apply(&mut self, head: usize, change: &ClassChange) {
         if let (Some(gone), Some(union)) = (change.gone, change.into) {
             self.make_direction(head, gone);
             self.make_direction(head, union.row);
             let total = union.weight + union.gone_weight;
             let (stays, goes) = (union.weight / total, union.gone_weight / total);
             let (from, to) = (gone.0 as usize, union.row.0 as usize);
-            self.keys.mix_row(head, from, to, (stays, goes));
-            self.values.mix_row(head, from, to, (stays, goes));
+            self.keys.mix_row(head, from, to, stays, goes);
+            self.values.mix_row(head, from, to, stays, goes);
         }
         let Some(table) = &mut self.classes else {
             return;
@@ -400,7 +407,7 @@ impl CompactLayer {
                 }
                 None => table.retain(head, |_, class| class != gone.0),
             }
-            self.leave(head, gone);
+            self.free_row(head, gone);
         }
         if let Some(table) = &mut self.classes
             && let Some(dropped) = change.dropped

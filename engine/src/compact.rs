@@ -20,13 +20,13 @@ mod state;
 
 use std::ops::Range;
 
-use kept_kernels::{CacheType, RowStore};
+use kept_kernels::RowStore;
 use kept_policies::{DecodeValueMerge, Pos, Positions, Retention, Row};
 
 use crate::classes::Classes;
 
 pub use cache::CompactCache;
-pub(crate) use gather::{F16_ROWS, Gather, Stored, group_merges};
+pub(crate) use gather::{F16_ROWS, Gather, RingGather, Stored, group_merges};
 pub(crate) use state::{snapshot_positions, snapshot_rows};
 
 /// A change of a method to a layer, for updating a copy of the layer.
@@ -99,70 +99,6 @@ impl CompactLayer {
         gather.layer(&mut Vec::new())
     }
 
-    /// The ring of a sliding-window layer: the last `window` rows of the layer's full `keys` and `values`
-    /// (`tokens` rows each). Its capacity allows for `new_tokens` more tokens, up to `window`. Ring rows are
-    /// replaced with every token, so they are f16 if the cache type is quantised. `gathered` as in
-    /// [`Gather::layer`].
-    pub(crate) fn ring(
-        rows: (&RowStore, &RowStore),
-        tokens: usize,
-        window: usize,
-        new_tokens: usize,
-        cache: CacheType,
-        gathered: &mut Vec<f32>,
-    ) -> Self {
-        Self::ring_of(rows, tokens, (window, new_tokens), cache, |gather| {
-            gather.layer(gathered)
-        })
-    }
-
-    /// As [`CompactLayer::ring`], but without rows: see [`Gather::slot_table`].
-    pub(crate) fn ring_slots(
-        rows: (&RowStore, &RowStore),
-        tokens: usize,
-        (window, new_tokens): (usize, usize),
-        cache: CacheType,
-        slots: &mut Vec<Vec<u32>>,
-    ) -> Self {
-        Self::ring_of(rows, tokens, (window, new_tokens), cache, |gather| {
-            gather.slot_table(slots)
-        })
-    }
-
-    fn ring_of(
-        (keys, values): (&RowStore, &RowStore),
-        tokens: usize,
-        (window, new_tokens): (usize, usize),
-        cache: CacheType,
-        layer: impl FnOnce(&Gather<'_>) -> Self,
-    ) -> Self {
-        let first = tokens.saturating_sub(window) as u32;
-        let last: Vec<Pos> = (first..tokens as u32).map(Pos).collect();
-        let kv_heads = keys.kv_heads();
-        let capacity = window.min(tokens + new_tokens);
-        let gather = Gather {
-            keys,
-            values,
-            tokens,
-            retention: &Retention::Keep(vec![last; kv_heads]),
-            capacities: &vec![capacity; kv_heads],
-            positions: Positions::Original,
-            stored: Stored {
-                kind: cache.wide(),
-                ..Stored::F32
-            },
-            places: None,
-            unrotate: None,
-            value_merges: &[],
-            left: None,
-            merged: false,
-        };
-        Self {
-            window: Some(window),
-            ..layer(&gather)
-        }
-    }
-
     /// Attention window in positions including the token's own; `None` for a layer that attends to all kept
     /// rows.
     pub fn window(&self) -> Option<usize> {
@@ -170,7 +106,7 @@ impl CompactLayer {
     }
 
     /// Replaces positions that are ranks in `positions` (ascending) by the positions themselves.
-    pub(crate) fn place(&mut self, positions: &[u32]) {
+    pub(crate) fn map_positions(&mut self, positions: &[u32]) {
         for head in 0..self.rows.len() {
             let first = self.keys.first_row(head);
             for position in &mut self.positions[first..first + self.rows[head]] {
@@ -257,7 +193,7 @@ impl CompactLayer {
     }
 
     /// Copies the ranks of one KV head's live slots to `ranks [slots]`; holes keep their values.
-    pub(crate) fn ranks_into(&self, head: usize, ranks: &mut [u32]) {
+    pub(crate) fn copy_ranks(&self, head: usize, ranks: &mut [u32]) {
         let own = &self.ranks[self.keys.first_row(head)..];
         for slot in self.live_slots(head) {
             ranks[slot] = own[slot];
@@ -269,7 +205,7 @@ impl CompactLayer {
     pub fn append(&mut self, key: &[f32], value: &[f32], position: Pos) {
         let dim = self.keys.head_dim();
         for head in 0..self.rows.len() {
-            let slot = self.evict_oldest(head, position);
+            let slot = self.assign_slot(head, position);
             let own = head * dim..(head + 1) * dim;
             self.make_wide(head, slot);
             self.write(head, slot, &key[own.clone()], &value[own]);
@@ -277,7 +213,7 @@ impl CompactLayer {
     }
 
     /// Assigns a slot of one KV head to the token at `position`, without writing its row.
-    pub(crate) fn evict_oldest(&mut self, head: usize, position: Pos) -> usize {
+    pub(crate) fn assign_slot(&mut self, head: usize, position: Pos) -> usize {
         let live = self.live_rows(head);
         let first = self.keys.first_row(head);
         let slot = match (self.hole[head].take(), self.window) {
@@ -291,7 +227,7 @@ impl CompactLayer {
         if !self.ranks.is_empty() {
             self.ranks[first + slot] = live as u32;
         }
-        self.enter(head, slot, position);
+        self.add_entry(head, slot, position);
         slot
     }
 
@@ -373,16 +309,15 @@ impl CompactLayer {
     }
 
     /// Adds the values of slots that are about to be evicted to kept ones; call before the eviction.
-    pub(crate) fn spill(&mut self, decode_value_merges: &[DecodeValueMerge]) {
-        for spill in decode_value_merges {
-            let (from, to) = (spill.from.0 as usize, spill.to.0 as usize);
-            self.values
-                .mix_row(spill.head, from, to, (1.0, spill.weight));
+    pub(crate) fn merge_values(&mut self, merges: &[DecodeValueMerge]) {
+        for merge in merges {
+            let (from, to) = (merge.from.0 as usize, merge.to.0 as usize);
+            self.values.mix_row(merge.head, from, to, 1.0, merge.weight);
         }
     }
 
     /// Empties the row of a class that was merged or evicted; the next `append` fills it.
-    pub(crate) fn leave(&mut self, head: usize, row: Row) {
+    pub(crate) fn free_row(&mut self, head: usize, row: Row) {
         debug_assert!(self.hole[head].is_none(), "one class per head and step");
         self.hole[head] = Some(row);
     }

@@ -1,6 +1,7 @@
 //! Decode: one token at a time over the compact KV cache. All memory is allocated before the first token; a
 //! step on the CPU allocates nothing.
 
+mod attention;
 mod buffers;
 mod gpu_plan;
 mod graph_decoder;
@@ -8,19 +9,18 @@ mod host_stepped;
 mod slot_table;
 mod votes;
 
-use kept_kernels::{DecodeAttention, RankRotation, Rotation, decode_attention};
 use kept_models::{Model, RopeTable};
-use kept_policies::{Policy, Pos, Row, StepObservation};
+use kept_policies::{Policy, Pos, StepObservation};
 
-use buffers::Buffers;
+use attention::Probabilities;
 pub(crate) use buffers::scratch_bytes;
+use buffers::{Buffers, EvictionScratch};
 pub(crate) use gpu_plan::{GpuDecodePlan, SelectedCapacity, capacity_of};
 use graph_decoder::GraphDecoder;
 use host_stepped::HostSteppedDecoder;
 pub use votes::Votes;
 
 use crate::compact::{Changed, CompactCache, CompactLayer};
-use crate::shape::{attention_scale, head_shape};
 use crate::{EngineError, Sampler};
 
 /// State of the decode loop: the cache, the policy and the buffers.
@@ -41,37 +41,40 @@ pub struct Decoder<'a> {
 /// Division of a decode step between host and GPU.
 enum OnGpu<'a> {
     /// The host runs the method after every token.
-    WithHost(Box<HostSteppedDecoder<'a>>),
+    HostStepped(Box<HostSteppedDecoder<'a>>),
     /// The GPU runs the whole step; the method does nothing during decoding.
-    Alone(Box<GraphDecoder>),
+    Graph(Box<GraphDecoder>),
 }
 
-/// Runs the method on a layer after a token: it selects rows to evict by `probabilities [q_heads, stride]`.
-/// `changed` receives every change except single evictions.
-fn let_go(
+/// Runs the method on a layer after a token: it selects rows to evict by the token's attention. `layer` is the
+/// index among the method's layers. `changed` receives every change except single evictions.
+fn evict_after_step(
     cached: &mut CompactLayer,
-    (layer, policy): (usize, &mut dyn Policy),
-    (evict, keep): (&mut [Option<Row>], &mut [bool]),
-    (probabilities, stride, group): (&[f32], usize, usize),
+    layer: usize,
+    policy: &mut dyn Policy,
+    probabilities: Probabilities<'_>,
+    scratch: &mut EvictionScratch,
     changed: &mut dyn FnMut(Changed),
 ) {
+    let Probabilities { values, stride } = probabilities;
     if cached.classes.is_some() {
-        cached.settle_told(layer, policy, (probabilities, stride), changed);
+        cached.step_classes_reporting(layer, policy, values, stride, changed);
     } else if policy.decode_rows(layer).is_some() {
+        let EvictionScratch { evict, keep } = scratch;
         evict.fill(None);
         let step = StepObservation {
             layer,
             rows: &cached.rows,
             firsts: cached.keys.first_rows(),
             positions: &cached.positions,
-            group,
-            probabilities,
+            group: values.len() / stride / cached.kv_heads(),
+            probabilities: values,
             stride,
         };
         policy.step(&step, evict);
         keep.fill(true);
         let swept = policy.evict_many(&step, keep);
-        cached.spill(policy.decode_value_merges());
+        cached.merge_values(policy.decode_value_merges());
         for spill in policy.decode_value_merges() {
             changed(Changed::Row(spill.head, spill.to));
         }
@@ -117,7 +120,7 @@ impl<'a> Decoder<'a> {
 
     /// Returns the cache as in [`Decoder::cache`], together with rows that are on the GPU only.
     pub fn into_cache(mut self) -> CompactCache {
-        if let (Some(OnGpu::Alone(gpu)), true) = (self.gpu, self.cache.bytes_on_gpu() > 0) {
+        if let (Some(OnGpu::Graph(gpu)), true) = (self.gpu, self.cache.bytes_on_gpu() > 0) {
             self.cache.on_gpu = Some(gpu.into_rows());
         }
         self.cache
@@ -143,8 +146,8 @@ impl<'a> Decoder<'a> {
         }
         let b = &mut self.buffers;
         match &mut self.gpu {
-            Some(OnGpu::WithHost(gpu)) => gpu.logits_of(hidden, &mut b.logits)?,
-            Some(OnGpu::Alone(gpu)) => gpu.logits_of(hidden, &mut b.logits)?,
+            Some(OnGpu::HostStepped(gpu)) => gpu.logits_of(hidden, &mut b.logits)?,
+            Some(OnGpu::Graph(gpu)) => gpu.logits_of(hidden, &mut b.logits)?,
             None => self.model.logits_row(hidden, &mut b.row, &mut b.logits),
         }
         Ok(&mut self.buffers.logits)
@@ -171,7 +174,7 @@ impl<'a> Decoder<'a> {
         if self.model.gpu().is_some() {
             self.step_on_gpu(token, votes)?
         } else {
-            self.step_here(token, votes)
+            self.step_on_cpu(token, votes)
         }
         Ok(&mut self.buffers.logits)
     }
@@ -189,12 +192,12 @@ impl<'a> Decoder<'a> {
     ) -> Result<u32, EngineError> {
         self.begin_on_gpu()?;
         match (&self.gpu, sampler.candidates()) {
-            (Some(OnGpu::Alone(_)), Some(most)) => {
-                self.step_alone(token, votes, most)?;
-                let Some(OnGpu::Alone(gpu)) = &mut self.gpu else {
+            (Some(OnGpu::Graph(_)), Some(most)) => {
+                self.step_graph(token, votes, most)?;
+                let Some(OnGpu::Graph(gpu)) = &mut self.gpu else {
                     unreachable!("as it was")
                 };
-                let (logits, tokens) = gpu.likeliest();
+                let (logits, tokens) = gpu.top_k();
                 sampler.next_of(logits, tokens)
             }
             _ => sampler.next(self.try_step(token, votes)?),
@@ -215,13 +218,13 @@ impl<'a> Decoder<'a> {
             let merges = self.cache.max_entries() > 0;
             let looks = merges || self.evicts();
             let (cache, model, rope) = (&mut self.cache, self.model, self.rope);
-            let gpu_plan = GpuDecodePlan::of(cache, looks)?;
+            let gpu_plan = GpuDecodePlan::for_cache(cache, looks)?;
             assert!(
                 gpu_plan.graph_decoder() || cache.bytes_on_gpu() == 0,
                 "a method that changes rows was given a cache of one that does not"
             );
             self.gpu = Some(if gpu_plan.graph_decoder() {
-                OnGpu::Alone(Box::new(GraphDecoder::new(
+                OnGpu::Graph(Box::new(GraphDecoder::new(
                     gpu.device(),
                     model,
                     rope,
@@ -229,7 +232,7 @@ impl<'a> Decoder<'a> {
                     &gpu_plan,
                 )?))
             } else {
-                OnGpu::WithHost(Box::new(HostSteppedDecoder::new(
+                OnGpu::HostStepped(Box::new(HostSteppedDecoder::new(
                     gpu, model, rope, cache, &gpu_plan,
                 )?))
             });
@@ -241,20 +244,20 @@ impl<'a> Decoder<'a> {
     pub fn gpu_bytes(&self) -> u64 {
         match &self.gpu {
             None => 0,
-            Some(OnGpu::WithHost(gpu)) => gpu.bytes(),
-            Some(OnGpu::Alone(gpu)) => gpu.bytes(),
+            Some(OnGpu::HostStepped(gpu)) => gpu.bytes(),
+            Some(OnGpu::Graph(gpu)) => gpu.bytes(),
         }
     }
 
     /// A step without the host. Selects the `most` most likely tokens; 0 downloads all logits.
-    fn step_alone(
+    fn step_graph(
         &mut self,
         token: u32,
         votes: Option<&mut Votes>,
         most: usize,
     ) -> Result<(), EngineError> {
         let (b, cache) = (&mut self.buffers, &mut self.cache);
-        let Some(OnGpu::Alone(gpu)) = &mut self.gpu else {
+        let Some(OnGpu::Graph(gpu)) = &mut self.gpu else {
             unreachable!("asked before")
         };
         self.model.embed(&[token], &mut b.residual);
@@ -267,7 +270,7 @@ impl<'a> Decoder<'a> {
             let group = config.q_heads / config.kv_heads;
             for (layer, cached) in cache.layers.iter().enumerate() {
                 for q_head in 0..config.q_heads {
-                    let (probability, place) = gpu.best(layer, q_head);
+                    let (probability, place) = gpu.most_attended(layer, q_head);
                     votes.count_one(cached.attended(q_head / group)[place], probability);
                 }
             }
@@ -282,13 +285,13 @@ impl<'a> Decoder<'a> {
         mut votes: Option<&mut Votes>,
     ) -> Result<(), EngineError> {
         self.begin_on_gpu()?;
-        if matches!(self.gpu, Some(OnGpu::Alone(_))) {
-            return self.step_alone(token, votes, 0);
+        if matches!(self.gpu, Some(OnGpu::Graph(_))) {
+            return self.step_graph(token, votes, 0);
         }
         let (b, cache) = (&mut self.buffers, &mut self.cache);
         let gpu = match self.gpu.as_mut().expect("just begun") {
-            OnGpu::Alone(_) => unreachable!("asked before"),
-            OnGpu::WithHost(gpu) => gpu,
+            OnGpu::Graph(_) => unreachable!("asked before"),
+            OnGpu::HostStepped(gpu) => gpu,
         };
         let config = self.model.config();
         let group = config.q_heads / config.kv_heads;
@@ -299,7 +302,7 @@ impl<'a> Decoder<'a> {
         for (layer, cached) in cache.layers.iter_mut().enumerate() {
             if let Some(votes) = votes.as_deref_mut() {
                 for q_head in 0..config.q_heads {
-                    let (probability, place) = gpu.best(layer, q_head);
+                    let (probability, place) = gpu.most_attended(layer, q_head);
                     votes.count_one(cached.attended(q_head / group)[place], probability);
                 }
             }
@@ -311,23 +314,24 @@ impl<'a> Decoder<'a> {
             if cached.classes.is_none() && self.policy.decode_rows(own).is_none() {
                 continue;
             }
-            let (probabilities, stride) = gpu.seen(layer, cached.is_shared());
+            let probabilities = gpu.probabilities(layer, cached.is_shared());
             changed.clear();
-            let_go(
+            evict_after_step(
                 cached,
-                (own, &mut *self.policy),
-                (&mut b.evict, &mut b.keep),
-                (probabilities, stride, group),
+                own,
+                &mut *self.policy,
+                probabilities,
+                &mut b.evictions,
                 &mut |change| changed.push(change),
             );
-            gpu.send(layer, cached, changed)?;
+            gpu.upload_changes(layer, cached, changed)?;
         }
         cache.next = Pos(cache.next.0 + 1);
         Ok(())
     }
 
     /// A step on the CPU; allocates nothing.
-    fn step_here(&mut self, token: u32, mut votes: Option<&mut Votes>) {
+    fn step_on_cpu(&mut self, token: u32, mut votes: Option<&mut Votes>) {
         let b = &mut self.buffers;
         let config = self.model.config();
         let (dim, group) = (config.head_dim, config.q_heads / config.kv_heads);
@@ -358,53 +362,17 @@ impl<'a> Decoder<'a> {
                     rope.rotate_at(q, cached.last_rank(head));
                 }
             }
-            let (shape, scale) = (head_shape(self.model), attention_scale(self.model));
-            let by_table = b.by_table.as_mut().filter(|_| cached.is_shared());
-            let (probabilities, stride) = match by_table {
-                Some(scratch) => {
-                    let rotation = ranked.map(|rope| RankRotation {
-                        cos: rope.cosines(),
-                        sin: rope.sines(),
-                        rope_dim: 2 * rope.pairs(),
-                        pairing: rope.pairing(),
-                    });
-                    cached.attend_by_table(
-                        (shape, scale),
-                        &b.q,
-                        rotation,
-                        scratch,
-                        &mut b.attention,
-                    );
-                    (scratch.probabilities(), scratch.stride())
-                }
-                None => {
-                    let task = DecodeAttention {
-                        shape,
-                        scale,
-                        query: &b.q,
-                        keys: &cached.keys,
-                        values: &cached.values,
-                        rows: &cached.rows,
-                        rotation: ranked.map(|rope| Rotation {
-                            cos: rope.cosines(),
-                            sin: rope.sines(),
-                            rope_dim: 2 * rope.pairs(),
-                            pairing: rope.pairing(),
-                            ranks: &cached.ranks,
-                        }),
-                    };
-                    decode_attention(&task, &mut b.attend, &mut b.attention);
-                    (b.attend.all_probabilities(), b.attend.stride())
-                }
-            };
+            let probabilities = b
+                .attend
+                .attend(self.model, cached, &b.q, ranked, &mut b.attention);
             self.model
                 .finish_row(layer, &b.attention, &mut b.residual, &mut b.row);
             if let Some(votes) = votes.as_deref_mut() {
                 for q_head in 0..config.q_heads {
                     let head = q_head / group;
                     let positions = cached.attended(head);
-                    let seen = &probabilities[q_head * stride..][..positions.len()];
-                    votes.count(positions, seen);
+                    let seen = &probabilities.values[q_head * probabilities.stride..];
+                    votes.count(positions, &seen[..positions.len()]);
                 }
             }
             if slides {
@@ -412,11 +380,12 @@ impl<'a> Decoder<'a> {
             }
             let layer = cut_layers;
             cut_layers += 1;
-            let_go(
+            evict_after_step(
                 cached,
-                (layer, &mut *self.policy),
-                (&mut b.evict, &mut b.keep),
-                (probabilities, stride, group),
+                layer,
+                &mut *self.policy,
+                probabilities,
+                &mut b.evictions,
                 &mut |_| (),
             );
         }

@@ -118,13 +118,13 @@ pub fn gpus() -> Result<Vec<Gpu>, String> {
 const WITHOUT: &str = "this build of Kept computes on the CPU only; `make cuda` makes one for GPUs";
 
 #[cfg(feature = "cuda")]
-fn open(ordinal: usize) -> Result<kept_cuda::Device, EngineError> {
+fn open_gpu(ordinal: usize) -> Result<kept_cuda::Device, EngineError> {
     kept_cuda::nvidia::open(ordinal)
         .map_err(|why| EngineError::NoGpu(format!("no GPU cuda:{ordinal}: {why}; use the CPU")))
 }
 
 #[cfg(not(feature = "cuda"))]
-fn open(ordinal: usize) -> Result<kept_cuda::Device, EngineError> {
+fn open_gpu(ordinal: usize) -> Result<kept_cuda::Device, EngineError> {
     Err(EngineError::NoGpu(format!(
         "no GPU cuda:{ordinal}: {WITHOUT}, or use the CPU"
     )))
@@ -167,7 +167,7 @@ impl EngineError {
 /// # Errors
 /// [`EngineError::NoGpu`] without a GPU, [`EngineError::Gpu`] if it fails.
 pub fn gpu_rates(ordinal: usize) -> Result<GpuRates, EngineError> {
-    let device = open(ordinal)?;
+    let device = open_gpu(ordinal)?;
     let rates = device.rates(&kept_cuda::RatesOf::GPU)?;
     Ok(GpuRates {
         gpu: device.facts().name.clone(),
@@ -204,7 +204,7 @@ impl Engine {
     pub fn on(self, device: ComputeDevice) -> Result<Self, EngineError> {
         match device {
             ComputeDevice::Cpu => Ok(self),
-            ComputeDevice::Cuda(ordinal) => self.on_gpu(open(ordinal)?),
+            ComputeDevice::Cuda(ordinal) => self.on_gpu(open_gpu(ordinal)?),
         }
     }
 
@@ -220,7 +220,7 @@ impl Engine {
         let fitting = gpus().and_then(|gpus| fitting_gpu(&gpus, self.model().weights_bytes()));
         let placed = fitting.and_then(|device| match device {
             ComputeDevice::Cpu => Ok(()),
-            ComputeDevice::Cuda(ordinal) => open(ordinal)
+            ComputeDevice::Cuda(ordinal) => open_gpu(ordinal)
                 .and_then(|gpu| self.take_gpu(gpu))
                 .map_err(|error| error.to_string()),
         });
@@ -235,7 +235,7 @@ impl Engine {
     pub fn as_if_on(self, device: ComputeDevice) -> Result<Self, EngineError> {
         match device {
             ComputeDevice::Cpu => Ok(self),
-            ComputeDevice::Cuda(ordinal) => self.on_gpu(open(ordinal)?.dry_run()),
+            ComputeDevice::Cuda(ordinal) => self.on_gpu(open_gpu(ordinal)?.dry_run()),
         }
     }
 
@@ -255,7 +255,7 @@ impl Engine {
     /// Name of the compute device for messages; for a GPU its product name.
     pub fn computes_on(&self) -> &str {
         let gpu = self.model().gpu();
-        gpu.map_or("the processor", |gpu| &gpu.device().facts().name)
+        gpu.map_or("the CPU", |gpu| &gpu.device().facts().name)
     }
 }
 
@@ -264,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_gpu_with_most_room_is_taken_if_the_model_fits_it() {
+    fn gpu_with_most_free_memory_is_chosen_if_the_model_fits() {
         let gpu = |device: &str, free: u64| Gpu {
             device: device.to_owned(),
             name: format!("NVIDIA {device}"),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_that_failed_or_is_full_is_lost_and_one_that_was_never_used_is_not() {
+    fn only_failures_and_full_memory_lose_the_gpu() {
         let device = || "NVIDIA".to_owned();
         let failed = kept_cuda::DeviceError::Failed {
             device: device(),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_named_as_they_are_printed() {
+    fn device_names_round_trip() {
         for (text, device) in [
             ("cpu", ComputeDevice::Cpu),
             ("cuda:0", ComputeDevice::Cuda(0)),

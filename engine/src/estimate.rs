@@ -89,23 +89,32 @@ impl Costing<'_> {
     }
 
     /// The plan of streaming mode, and what the memory limit led to.
-    pub(crate) fn plan(&self, engine: &Engine) -> Result<(StreamPlan, Option<Note>), EngineError> {
+    pub(crate) fn plan_streaming(
+        &self,
+        engine: &Engine,
+    ) -> Result<(StreamPlan, Option<Note>), EngineError> {
         let mut policy = self.method.build()?;
-        let (asked, prompted) = ((self.method, self.budget), self.prompted(engine));
-        engine.stream_plan_within(asked, &mut *policy, &prompted, self.text_bytes)
+        let (prompted, text_bytes) = (self.prompted(engine), self.text_bytes);
+        engine.stream_plan_within(
+            self.method,
+            self.budget,
+            &mut *policy,
+            &prompted,
+            text_bytes,
+        )
     }
 
     /// The plan of a regular prefill.
-    pub(crate) fn read(&self, engine: &Engine) -> Result<Whole, EngineError> {
-        let (asked, prompted) = ((self.method, self.budget), self.prompted(engine));
+    pub(crate) fn plan_prefill(&self, engine: &Engine) -> Result<Whole, EngineError> {
+        let prompted = self.prompted(engine);
         let fitting = {
             let mut policy = self.method.build()?;
             let beside = self.bytes_beside(engine, &prompted);
-            engine.fit_reading(asked, &mut *policy, &prompted, beside)?
+            engine.fit_reading(self.method, self.budget, &mut *policy, &prompted, beside)?
         };
         // A separate policy: the search for rows changed the state of the other one.
         let mut policy = self.method.build()?;
-        engine.tell_of_budget(self.budget, &mut *policy, &prompted)?;
+        engine.apply_default_budget(self.budget, &mut *policy, &prompted)?;
         let rows = fitting.budget;
         let sizes = engine.sizes_with(&mut *policy, &prompted, rows, fitting.chunk)?;
         Ok(Whole {
@@ -240,7 +249,7 @@ impl Engine {
             rows,
             notes,
             fitted,
-        } = costing.read(self)?;
+        } = costing.plan_prefill(self)?;
         let of_budget = (costing.budget).and_then(|_| budget_note(costing.method, rows, tokens));
         let notes = of_budget.into_iter().chain(notes).map(Note::from);
         let ledger = self.ledger_of(&sizes, costing.max_new_tokens)?;
@@ -266,7 +275,7 @@ impl Engine {
     /// [`Engine::cost`] of a prompt beyond the context length.
     fn cost_of_streaming(&self, costing: &Costing<'_>) -> Result<Estimate, EngineError> {
         let tokens = costing.prompt.tokens;
-        let (plan, fitted) = costing.plan(self)?;
+        let (plan, fitted) = costing.plan_streaming(self)?;
         let ledger = plan.ledger(self.model());
         let rows = plan.rows.min(tokens);
         let config = self.model().config();
@@ -311,27 +320,20 @@ impl Engine {
         engine.ledger_of(&engine.sizes(method, budget, &prompted)?, max_new_tokens)
     }
 
-    /// Peak bytes on the GPU for this question, weights included, within `memory`, and with the document stored in
-    /// `vault` if given; 0 without a GPU.
+    /// Peak bytes on the GPU for this question with a regular prefill, weights included; 0 without a GPU.
     ///
     /// # Errors
     /// As [`Engine::estimate`].
-    pub fn expected_gpu_bytes(
-        &self,
-        prompt: &PromptShape,
-        (method, budget, max_new_tokens): (&Method, Option<Budget>, usize),
-        vault: Option<PackedRows>,
-        memory: Option<u64>,
-    ) -> Result<u64, EngineError> {
+    pub fn expected_gpu_bytes(&self, costing: &Costing<'_>) -> Result<u64, EngineError> {
         let prompted = Prompted {
-            shape: prompt,
-            max_new_tokens,
+            shape: costing.prompt,
+            max_new_tokens: costing.max_new_tokens,
             streams: false,
-            memory,
-            vault,
+            memory: costing.memory,
+            vault: costing.vault,
         };
-        let sizes = self.sizes(method, budget, &prompted)?;
-        Ok(self.ledger_of(&sizes, max_new_tokens)?.gpu)
+        let sizes = self.sizes(costing.method, costing.budget, &prompted)?;
+        Ok(self.ledger_of(&sizes, costing.max_new_tokens)?.gpu)
     }
 
     /// Buffer sizes of a regular prefill, with the budget's rows and the default chunk size.
@@ -404,9 +406,5 @@ pub(crate) fn budget_note(method: &Method, rows: usize, tokens: usize) -> Option
     if method.name == "full" {
         return Some("full keeps everything; the budget is not used".to_owned());
     }
-    (rows >= tokens).then(|| {
-        format!(
-            "the budget of {rows} rows is not smaller than the prompt of {tokens} tokens: everything is kept"
-        )
-    })
+    (rows >= tokens).then(|| "the budget is large enough: everything is kept".to_owned())
 }

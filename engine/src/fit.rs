@@ -54,10 +54,7 @@ impl Engine {
     /// What this model can read with `free` bytes of memory (GPU memory if it computes on a GPU; weights included):
     /// with the full cache, and with a few budgets of `method`.
     pub fn fit(&self, free: u64, method: &Method) -> Fit {
-        let full = Method {
-            name: "full".to_owned(),
-            parameters: Vec::new(),
-        };
+        let full = Method::plain("full");
         // Models without a usable chat template have no tail; their memory can still be computed.
         let tail = Prompt::tail_of(self.model()).unwrap_or(0);
         let prompt = |tokens: usize| PromptShape {
@@ -97,8 +94,8 @@ impl Engine {
         let smaller = budgets.iter().filter(|&&rows| rows < longest);
         let lines = std::iter::once(None).chain(smaller.map(|&rows| Some(rows)));
         let model = self.model();
-        let there = model.gpu().map(GpuModel::bytes);
-        let weights_bytes = there.unwrap_or_else(|| model.weights_bytes());
+        let on_gpu = model.gpu().map(GpuModel::bytes);
+        let weights_bytes = on_gpu.unwrap_or_else(|| model.weights_bytes());
         let a_page = peak(TOKENS_PER_PAGE.min(longest), &full, None);
         Fit {
             free_bytes: free,

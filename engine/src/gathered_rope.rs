@@ -35,7 +35,11 @@ impl GatheredRope {
     }
 
     /// Sets the position of row i to the i-th of `positions`, inside the table or beyond it.
-    pub(crate) fn stand(&mut self, rope: &RopeTable, positions: impl Iterator<Item = usize>) {
+    pub(crate) fn set_positions(
+        &mut self,
+        rope: &RopeTable,
+        positions: impl Iterator<Item = usize>,
+    ) {
         self.cos.clear();
         self.sin.clear();
         for position in positions {

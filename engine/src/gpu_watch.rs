@@ -20,7 +20,7 @@ pub struct GpuWatch {
     /// The smallest number of free bytes so far.
     fewest: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
-    looking: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
     device: Device,
 }
 
@@ -37,14 +37,14 @@ impl Engine {
         let free = gpu.free_before();
         let fewest = Arc::new(AtomicU64::new(device.free_memory()?));
         let ended = Arc::new(AtomicBool::new(false));
-        let (there, seen, end) = (device.clone(), fewest.clone(), ended.clone());
-        let looking = std::thread::spawn(move || {
+        let (sampled, least, end) = (device.clone(), fewest.clone(), ended.clone());
+        let thread = std::thread::spawn(move || {
             while !end.load(Ordering::Relaxed) {
                 // A GPU error is reported by the computation itself.
-                let Ok(free) = there.free_memory() else {
+                let Ok(free) = sampled.free_memory() else {
                     return;
                 };
-                seen.fetch_min(free, Ordering::Relaxed);
+                least.fetch_min(free, Ordering::Relaxed);
                 std::thread::sleep(BETWEEN);
             }
         });
@@ -52,7 +52,7 @@ impl Engine {
             free,
             fewest,
             ended,
-            looking: Some(looking),
+            thread: Some(thread),
             device,
         }))
     }
@@ -73,9 +73,9 @@ impl GpuWatch {
 impl Drop for GpuWatch {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
-        if let Some(looking) = self.looking.take() {
+        if let Some(thread) = self.thread.take() {
             // The thread cannot panic.
-            let _ = looking.join();
+            let _ = thread.join();
         }
     }
 }

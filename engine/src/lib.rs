@@ -83,7 +83,8 @@ pub use sampler::{REPEAT_PENALTY, Sampler, Sampling};
 pub use session::{Answer, Ask, Engine, Finish, Limits, document_notes};
 pub use sources::{Source, Within};
 pub use streaming::{
-    Perplexity, PerplexityAt, PerplexityPoint, Stream, StreamPlan, Streamed, Streaming,
+    Perplexity, PerplexityAt, PerplexityPoint, PerplexityTask, Stream, StreamPlan, Streamed,
+    Streaming,
 };
 pub use synthetic::synthetic_cache;
 pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};

@@ -207,7 +207,9 @@ impl fmt::Display for Method {
             return Ok(());
         }
         let mut parameters: Vec<_> = self.parameters.iter().collect();
-        parameters.sort_by(|(a, _), (b, _)| (self.place(a), a).cmp(&(self.place(b), b)));
+        parameters.sort_by(|(a, _), (b, _)| {
+            (self.parameter_index(a), a).cmp(&(self.parameter_index(b), b))
+        });
         let parameters: Vec<String> = (parameters.into_iter())
             .map(|(parameter, value)| format!("{parameter}={}", shortest(value)))
             .collect();
@@ -217,7 +219,7 @@ impl fmt::Display for Method {
 
 impl Method {
     /// Index of a parameter in the method's table, followed by the base's.
-    fn place(&self, parameter: &str) -> usize {
+    fn parameter_index(&self, parameter: &str) -> usize {
         let table = |name: &str| kept_policies::find(name).map_or(&[][..], |info| info.parameters);
         let own = table(&self.name);
         let base = own.iter().find(|p| p.name == "base").map(|p| p.default);
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_parts_methods_and_brackets_part_parameters() {
+    fn method_lists_split_outside_brackets() {
         let list =
             Method::list(" snapkv, snapkv[w=8,sinks=0] ,chunkkv [ chunk = 20 ]").expect("a list");
         let labels: Vec<String> = list.iter().map(Method::to_string).collect();
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn one_method_has_one_label() {
+    fn equal_methods_have_equal_labels() {
         for (written, label) in [
             ("snapkv[sinks=0,w=8]", "snapkv[w=8,sinks=0]"),
             ("snapkv[w=+08]", "snapkv[w=8]"),
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_beside_fills_what_the_brackets_leave() {
+    fn set_further_fills_only_unset_parameters() {
         let mut told = method("snapkv[w=8]");
         let set = [("w", "9"), ("kernel", "5"), ("kernel", "7")].map(|(n, v)| (n.into(), v.into()));
         told.set_further(&set);
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn syntax_errors_name_the_entry() {
         for (text, said) in [
             ("", "''"),
             ("snapkv,,h2o", "'snapkv,,h2o' has an empty place"),
@@ -326,7 +328,7 @@ mod tests {
     proptest! {
         /// Every label parses back to the same label.
         #[test]
-        fn a_label_is_read_back(which in 0usize..100, values in prop::collection::vec("[a-z0-9.+]{1,6}", 0..6)) {
+        fn label_round_trips(which in 0usize..100, values in prop::collection::vec("[a-z0-9.+]{1,6}", 0..6)) {
             let infos = kept_policies::methods();
             let told = |which: usize| {
                 let info = &infos[which % infos.len()];
@@ -344,7 +346,7 @@ mod tests {
 
         /// Parsing never panics, and every parsed list can be printed and parsed again.
         #[test]
-        fn any_text_is_read_or_refused(text in "[a-c\\[\\]=, é]{0,24}") {
+        fn any_text_parses_or_is_refused(text in "[a-c\\[\\]=, é]{0,24}") {
             if let Ok(list) = Method::list(&text) {
                 let labels: Vec<String> = list.iter().map(Method::to_string).collect();
                 let again = Method::list(&labels.join(",")).expect("labels");

@@ -99,7 +99,7 @@ impl fmt::Display for Note {
                 context,
             } => write!(
                 f,
-                "the requested share is {wanted} rows per head; the context of {context} tokens has space for {rows} of them beside the next chunk of the text"
+                "the requested share is {wanted} rows per head, but beside the next chunk of the text only {rows} of them fit in the context of {context} tokens"
             ),
             Note::StreamingPositions { method, context } => write!(
                 f,

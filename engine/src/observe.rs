@@ -113,7 +113,7 @@ impl<'a> LastQueries<'a> {
     ) -> Result<(), Stopped> {
         bits.clear();
         bits.resize(self.shape.kv_heads * self.tokens * words(rows), 0);
-        mark_below_average(&self.rows(self.last(rows)), bits, stop)
+        mark_below_average(&self.last_rows(self.last(rows)), bits, stop)
     }
 
     /// Adds the attention of `queries` to every key to `sums [q_heads, columns]`. `known` is the queries'
@@ -127,7 +127,7 @@ impl<'a> LastQueries<'a> {
         sums: &mut [f32],
         stop: &Stop,
     ) -> Result<(), Stopped> {
-        let task = self.rows(self.queries);
+        let task = self.last_rows(self.queries);
         let known = match known {
             LogSumExp::Known(known) => known,
             LogSumExp::Unknown(scratch) => {
@@ -138,7 +138,7 @@ impl<'a> LastQueries<'a> {
         add_column_sums(&task, known, sums, stop)
     }
 
-    fn rows(&self, queries: &'a [f32]) -> LastRows<'a> {
+    fn last_rows(&self, queries: &'a [f32]) -> LastRows<'a> {
         LastRows {
             shape: self.shape,
             scale: self.scale,
@@ -210,7 +210,7 @@ impl Measured {
     pub fn add(&mut self, queries: &[f32], first: usize) {
         for (future, moments) in &mut self.moments {
             let width = moments.width();
-            let rows = counted(*future, first..first + queries.len() / width);
+            let rows = counted_rows(*future, first..first + queries.len() / width);
             moments.add(&queries[rows.start * width..rows.end * width]);
         }
     }
@@ -230,7 +230,7 @@ impl Measured {
     ) -> Result<(), E> {
         let mut moments = self.moments.iter_mut();
         match moments.find(|(other, _)| same_moments(*other, future)) {
-            Some((_, moments)) => moments.add_sums(counted(future, rows).len(), with),
+            Some((_, moments)) => moments.add_sums(counted_rows(future, rows).len(), with),
             None => Ok(()),
         }
     }
@@ -278,7 +278,7 @@ impl Measured {
 }
 
 /// Which of the queries `rows` of a prompt `future` counts, relative to the first of them.
-pub(crate) fn counted(future: Future, rows: Range<usize>) -> Range<usize> {
+pub(crate) fn counted_rows(future: Future, rows: Range<usize>) -> Range<usize> {
     let row = |position: usize| position.clamp(rows.start, rows.end) - rows.start;
     let (skip, end) = (row(future.skip), row(future.until));
     skip.min(end)..end
@@ -310,7 +310,7 @@ mod tests {
     };
 
     #[test]
-    fn low_scores_are_counted_row_by_row() {
+    fn low_attention_is_marked_per_query_row() {
         // Keys on one axis: the first query attends to key 0 more than to key 1, the second equally to all
         // three keys.
         let mut keys = RowStore::uniform(1, 3, 2);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ramp_weighs_the_newest_row_most() {
+    fn weighted_window_favours_the_newest_row() {
         let keys = RowStore::uniform(1, 4, 2);
         let last = LastQueries {
             shape: SHAPE,

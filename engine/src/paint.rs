@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_neighbours_are_one_run() {
+    fn equal_neighbours_form_one_run() {
         assert_eq!(
             painted("The code", &[3, 5, 8], &[1, 2]),
             [run(0..3, 0.0), run(3..8, 1.0)]
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_character_of_several_tokens_stays_whole() {
+    fn character_of_several_tokens_is_not_split() {
         // "é" is bytes 1..3; its two bytes are two tokens, of which the second is kept.
         assert_eq!(
             painted("aéb", &[1, 2, 3, 4], &[2]),

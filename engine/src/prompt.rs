@@ -335,7 +335,10 @@ impl DocumentLength {
                 prompt: PromptShape::of(at_least),
                 begins: Vec::new(),
                 too_long: None,
-                streaming: Some(streams(model, &format!("more than {at_least} tokens"))),
+                streaming: Some(streaming_note(
+                    model,
+                    &format!("more than {at_least} tokens"),
+                )),
             });
         }
         let prompt = Prompt::encode(model, document, ORDINARY_QUESTION, false, &Stop::new())?;
@@ -352,13 +355,13 @@ impl DocumentLength {
                 Vec::new()
             },
             too_long: refusal.filter(|_| !beyond),
-            streaming: beyond.then(|| streams(model, &format!("{} tokens", prompt.len()))),
+            streaming: beyond.then(|| streaming_note(model, &format!("{} tokens", prompt.len()))),
         })
     }
 }
 
 /// The note that a document of `have`, longer than the context length, will be read in streaming mode.
-fn streams(model: &Model, have: &str) -> String {
+fn streaming_note(model: &Model, have: &str) -> String {
     format!(
         "the document has {have} with the question and {} reads {}: it will be read in streaming mode, which is approximate, because rows evicted on the way cannot be found again; a model with a longer context reads it whole",
         model.name(),

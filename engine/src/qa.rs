@@ -79,7 +79,7 @@ impl QaQuestion {
         let questions = lines.filter(|(_, line)| !line.trim().is_empty());
         questions
             .map(|(at, line)| {
-                Self::of_line(folder, line).map_err(|error| QaError::Line {
+                Self::parse_line(folder, line).map_err(|error| QaError::Line {
                     path: shown.clone(),
                     line: at + 1,
                     error,
@@ -88,7 +88,7 @@ impl QaQuestion {
             .collect()
     }
 
-    fn of_line(folder: &Path, line: &str) -> Result<Self, String> {
+    fn parse_line(folder: &Path, line: &str) -> Result<Self, String> {
         let question: Self = serde_json::from_str(line).map_err(|error| error.to_string())?;
         let name = Path::new(&question.document);
         if name.file_name() != Some(name.as_os_str()) {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_counts_if_it_names_an_accepted_one() {
+    fn answer_is_right_if_it_contains_an_accepted_one() {
         let deposit = question(&["2,820 euros", "Mrs. Halloway"]);
         let right = deposit.score("The deposit is 2820 Euros.");
         assert!(right.included && !right.declined && deposit.is_right(&right));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_without_an_answer_wants_to_be_declined() {
+    fn unanswerable_question_must_be_declined() {
         let unanswerable = question(&[]);
         let declined = unanswerable.score("The document doesn’t mention the deposit.");
         assert!(declined.declined && unanswerable.is_right(&declined));
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_line_is_named() {
+    fn invalid_line_is_named() {
         let folder = tempfile::tempdir().unwrap();
         let read = |text: &str| {
             std::fs::write(folder.path().join("questions.jsonl"), text).unwrap();

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn every_block_length_is_found_at_its_fourth_end_and_not_before_32_tokens() {
+    fn blocks_up_to_64_tokens_are_found_at_four_repetitions() {
         for block in 1..=64 {
             assert_eq!(
                 found(cycle(block)),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_before_it_does_not_matter() {
+    fn tokens_before_the_repetition_do_not_matter() {
         for before in [1, 7, 63, 64, 65, 200] {
             let start = (0..before).map(|i| 1000 + i);
             let all = start.chain(cycle(5));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn three_times_is_not_enough_and_a_single_change_begins_anew() {
+    fn three_repetitions_or_a_changed_token_do_not_count() {
         assert_eq!(found((0..3).flat_map(|_| 0..60)), None);
         // A numbered list: the same words after a different number each time.
         let list = (0..50).flat_map(|i| [1000 + i, 1, 2, 3, 4, 5, 6]);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_a_plain_search_says() {
+    fn repetition_matches_a_plain_search() {
         let plain = |tokens: &[u32]| {
             (1..=64usize).any(|block| {
                 let span = 32.max(4 * block);

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_with_a_window_are_shown_and_not_counted() {
+    fn sliding_window_layers_are_shown_but_not_counted() {
         let mut map = RetentionMap::new(3, 2);
         map.push_window(2);
         map.push(&Retention::Keep(vec![vec![Pos(0)], vec![Pos(0), Pos(2)]]));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_merged_token_is_held() {
+    fn merged_token_counts_as_held() {
         let entry = |pos, class| Entry {
             pos: Pos(pos),
             class,

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn greedy_takes_the_first_of_equals() {
+    fn greedy_breaks_ties_to_the_lower_token() {
         assert_eq!(draws(&Sampling::default(), &[1.0, 3.0, 3.0])[0], 1);
     }
 
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_penalty_moves_on_from_what_was_said() {
+    fn repeat_penalty_lowers_earlier_tokens() {
         // 3 / 2 < 2; then 2 / 2 < 1.5 = 3 / 2, which is not divided again.
         let greedy = draws(&penalised(2.0), &[3.0, 2.0, -1.0]);
         assert_eq!(greedy[..4], [0, 1, 0, 0]);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_penalty_needs_all_logits() {
+    fn repeat_penalty_needs_all_logits() {
         let candidates = |sampling: &Sampling| Sampler::new(sampling).unwrap().candidates();
         assert_eq!(candidates(&Sampling::default()), Some(1));
         assert_eq!(candidates(&penalised(1.0)), Some(1));
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserved_sampler_takes_no_more_memory() {
+    fn reserved_sampler_does_not_allocate() {
         let mut sampler = Sampler::new(&penalised(1.5)).unwrap();
         sampler.reserve(100);
         let capacity = sampler.said.capacity();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_decides() {
+    fn seed_determines_the_samples() {
         let logits = [1.0, 1.1, 0.9, 1.0];
         let warm = |seed| Sampling {
             temperature: 1.0,

@@ -31,7 +31,7 @@ pub(crate) enum LayerKeeps {
 
 impl LayerKeeps {
     /// `[layers of the model]`
-    pub(crate) fn of(model: &Model) -> Vec<Self> {
+    pub(crate) fn for_model(model: &Model) -> Vec<Self> {
         let mut cut = 0..;
         let keeps = model.config().kinds.iter().map(|kind| match kind.window {
             Some(window) => Self::Window(window),
@@ -157,7 +157,7 @@ impl Sizes {
             ..*prompt
         };
         let rows = policy.rows(&shape, prompt, budget)?;
-        let keeps = LayerKeeps::of(model);
+        let keeps = LayerKeeps::for_model(model);
         let rings = model.config().windows();
         let widest_ring = rings.map(|w| w.min(tokens + max_new_tokens)).max();
         let table = |layer: usize| {
@@ -205,7 +205,7 @@ impl Sizes {
                 model: model.name().to_owned(),
             });
         }
-        sizes.measure(policy);
+        sizes.size_layers(policy);
         let asked = sizes.needs.iter().find_map(|needs| needs.reconstruction);
         if let Some(asked) = asked.filter(|_| !prompt.document().is_empty()) {
             sizes.reconstruction_plan =
@@ -216,7 +216,7 @@ impl Sizes {
 
     /// Takes the rows of the first `known` tokens from a vault with buffers of `bytes` bytes. With
     /// `repeated`, the reconstruction's scores come from the vault too.
-    pub(crate) fn begin_behind(&mut self, known: usize, bytes: u64, repeated: bool) {
+    pub(crate) fn start_after_prefix(&mut self, known: usize, bytes: u64, repeated: bool) {
         self.known = known;
         self.vault = bytes;
         if repeated {
@@ -281,11 +281,11 @@ impl Sizes {
         self.rows = policy.allocate_budget();
         self.settled = true;
         self.reconstruction_plan = None;
-        self.measure(policy);
+        self.size_layers(policy);
     }
 
     /// Computes each layer's measurements and capacities.
-    fn measure(&mut self, policy: &dyn Policy) {
+    fn size_layers(&mut self, policy: &dyn Policy) {
         let layers = 0..self.rows.len();
         let needs = layers.clone().map(|layer| self.needs_of(policy, layer));
         self.needs = needs.collect();
@@ -451,13 +451,14 @@ impl Sizes {
         let cut = |own: usize| SelectedCapacity {
             slots: self.capacities[own],
             narrow: kept[own].saturating_sub(F16_ROWS),
+            ranked: self.positions == Positions::Reassigned,
             entries: self.tables[own].map_or(0, |table| table.entries),
         };
-        let stored = (self.cache, self.positions == Positions::Reassigned);
+        let (keeps, kv_heads) = (&self.keeps, self.shape.kv_heads);
         let tokens = self.tokens + self.max_new_tokens;
         let merges = self.max_entries() > 0;
         GpuDecodePlan {
-            layers: GpuDecodePlan::layers(&self.keeps, self.shape.kv_heads, stored, tokens, &cut),
+            layers: GpuDecodePlan::layers(keeps, kv_heads, self.cache, tokens, &cut),
             max_rows: self.max_capacity,
             max_entries: self.max_entries(),
             looks: merges || self.replaced.contains(&true),

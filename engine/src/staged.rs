@@ -13,7 +13,7 @@ use kept_models::Model;
 use crate::EngineError;
 
 /// Device buffers.
-struct There {
+struct Staging {
     device: Device,
     /// `[kv_heads, columns, head_dim]`
     keys: LayerRows,
@@ -30,11 +30,12 @@ struct There {
     halves: Vec<f16>,
 }
 
-impl There {
+impl Staging {
     fn new(
         device: &Device,
         heads: HeadShape,
-        (rows, columns): (usize, usize),
+        rows: usize,
+        columns: usize,
     ) -> Result<Self, DeviceError> {
         let HeadShape {
             q_heads,
@@ -62,20 +63,20 @@ impl There {
         log_sum_exp: Option<&mut [f32]>,
     ) -> Result<(), DeviceError> {
         let dim = task.shape.head_dim;
-        let send = |from: &RowStore, to: &mut LayerRows| {
+        let upload = |from: &RowStore, to: &mut LayerRows| {
             let numbers = new.start * dim..new.end * dim;
             (0..task.shape.kv_heads).try_for_each(|head| {
                 to.write_head(head, new.start, &from.head(head)[numbers.clone()])
             })
         };
-        send(task.keys, &mut self.keys)?;
-        send(task.values, &mut self.values)?;
+        upload(task.keys, &mut self.keys)?;
+        upload(task.values, &mut self.values)?;
         self.halves.resize(task.queries.len(), f16::ZERO);
         self.halves
             .as_mut_slice()
             .convert_from_f32_slice(task.queries);
         self.queries.write(0, &self.halves)?;
-        let there = kept_cuda::PrefillAttention {
+        let on_device = kept_cuda::PrefillAttention {
             shape: task.shape,
             scale: task.scale,
             window: task.window,
@@ -86,7 +87,7 @@ impl There {
             values: &self.values,
         };
         let sums = log_sum_exp.is_some().then_some(&mut self.log_sum_exp);
-        (self.device).prefill_attention(&there, &mut self.parts, &mut self.out, sums)?;
+        (self.device).prefill_attention(&on_device, &mut self.parts, &mut self.out, sums)?;
         self.out.read(0, out)?;
         match log_sum_exp {
             Some(sums) => self.log_sum_exp.read(0, sums),
@@ -98,19 +99,22 @@ impl There {
 /// Attention on the CPU, or on the GPU that has the model's weights.
 pub(crate) struct StagedAttention {
     heads: HeadShape,
-    /// Capacity: query rows and keys.
-    capacity: (usize, usize),
+    /// Capacity in query rows.
+    rows: usize,
+    /// Capacity in keys.
+    columns: usize,
     /// Allocated with the first rows.
-    there: Option<There>,
+    staging: Option<Staging>,
 }
 
 impl StagedAttention {
-    /// Attention for up to `capacity` query rows and keys.
-    pub(crate) fn new(heads: HeadShape, capacity: (usize, usize)) -> Self {
+    /// Attention for up to `rows` query rows and `columns` keys.
+    pub(crate) fn new(heads: HeadShape, rows: usize, columns: usize) -> Self {
         Self {
             heads,
-            capacity,
-            there: None,
+            rows,
+            columns,
+            staging: None,
         }
     }
 
@@ -120,7 +124,7 @@ impl StagedAttention {
             return Ok(0);
         };
         gpu.device()
-            .measure_allocations(|device| There::new(device, self.heads, self.capacity))
+            .measure_allocations(|device| Staging::new(device, self.heads, self.rows, self.columns))
     }
 
     /// [`prefill_attention`] for `model`. The keys and values `new` are uploaded; the others were uploaded
@@ -138,10 +142,13 @@ impl StagedAttention {
             return Ok(prefill_attention(task, out, log_sum_exp, stop)?);
         };
         stop.check()?;
-        if self.there.is_none() {
-            self.there = Some(There::new(gpu.device(), self.heads, self.capacity)?);
-        }
-        let there = self.there.as_mut().expect("just made");
-        Ok(there.attend(task, new, out, log_sum_exp)?)
+        let staging = match &mut self.staging {
+            Some(staging) => staging,
+            none => {
+                let staging = Staging::new(gpu.device(), self.heads, self.rows, self.columns)?;
+                none.insert(staging)
+            }
+        };
+        Ok(staging.attend(task, new, out, log_sum_exp)?)
     }
 }

@@ -6,7 +6,7 @@ use kept_models::Model;
 use kept_policies::{Policy, Pos, Positions, PromptShape, Retention};
 
 use crate::EngineError;
-use crate::compact::{CompactCache, CompactLayer, Gather};
+use crate::compact::{CompactCache, Gather, RingGather};
 use crate::prefill::CHUNK;
 use crate::sizes::{LayerKeeps, Sizes};
 
@@ -34,8 +34,8 @@ pub fn synthetic_cache(
             LayerKeeps::Cut(own) => tokens.min(sizes.rows[*own]),
             LayerKeeps::Window(window) => tokens.min(*window),
         };
-        let keys = drawn_rows(kv_heads, kept, head_dim, 2 * layer as u64);
-        let values = drawn_rows(kv_heads, kept, head_dim, 2 * layer as u64 + 1);
+        let keys = random_rows(kv_heads, kept, head_dim, 2 * layer as u64);
+        let values = random_rows(kv_heads, kept, head_dim, 2 * layer as u64 + 1);
         let everything = Retention::Everything;
         let first = (tokens - kept) as u32;
         let positions: Vec<u32> = (first..tokens as u32).collect();
@@ -62,16 +62,16 @@ pub fn synthetic_cache(
                 }
             }
             LayerKeeps::Window(window) => {
-                let rows = (&keys, &values);
-                let mut ring = CompactLayer::ring(
-                    rows,
-                    kept,
-                    *window,
-                    sizes.max_new_tokens,
+                let ring = RingGather {
+                    keys: &keys,
+                    values: &values,
+                    tokens: kept,
+                    window: *window,
+                    max_new_tokens: sizes.max_new_tokens,
                     cache,
-                    &mut gathered,
-                );
-                ring.place(&positions);
+                };
+                let mut ring = ring.layer(&mut gathered);
+                ring.map_positions(&positions);
                 ring
             }
         }
@@ -94,23 +94,23 @@ const ROWS_AT_ONCE: usize = 256;
 /// Random values between -1 and 1, in the order `[rows, heads, head_dim]`. A long document has billions of
 /// them: all threads generate, each from the state at its own rows, so that the values equal those of a
 /// sequential run.
-fn drawn_rows(kv_heads: usize, rows: usize, head_dim: usize, seed: u64) -> RowStore {
+fn random_rows(kv_heads: usize, rows: usize, head_dim: usize, seed: u64) -> RowStore {
     let mut store = RowStore::uniform(kv_heads, rows, head_dim);
-    let next_row = Steps::of(kv_heads * head_dim);
+    let next_row = Steps::repeated(kv_heads * head_dim);
     for head in 0..kv_heads {
         let pieces = store.head_mut(head).chunks_mut(ROWS_AT_ONCE * head_dim);
         let mut pieces: Vec<&mut [f32]> = pieces.collect();
         let before = |piece: usize| (piece * ROWS_AT_ONCE * kv_heads + head) * head_dim;
-        let begin = |piece: usize| Steps::of(before(piece)).on(seed);
+        let begin = |piece: usize| Steps::repeated(before(piece)).apply(seed);
         let mut begins: Vec<u64> = (0..pieces.len()).map(begin).collect();
         threads::for_each_pair(&mut pieces, &mut begins, |_, piece, begin| {
             for row in piece.chunks_exact_mut(head_dim) {
                 let mut state = *begin;
                 for number in row {
-                    state = Steps::ONE.on(state);
+                    state = Steps::ONE.apply(state);
                     *number = (state >> 40) as f32 / (1 << 23) as f32 - 1.0;
                 }
-                *begin = next_row.on(*begin);
+                *begin = next_row.apply(*begin);
             }
         });
     }
@@ -131,7 +131,7 @@ impl Steps {
         plus: 1_442_695_040_888_963_407,
     };
 
-    fn of(mut count: usize) -> Self {
+    fn repeated(mut count: usize) -> Self {
         let (mut all, mut power) = (Self::NONE, Self::ONE);
         while count > 0 {
             if count % 2 == 1 {
@@ -146,11 +146,11 @@ impl Steps {
     fn then(self, next: Self) -> Self {
         Self {
             times: self.times.wrapping_mul(next.times),
-            plus: next.on(self.plus),
+            plus: next.apply(self.plus),
         }
     }
 
-    fn on(self, state: u64) -> u64 {
+    fn apply(self, state: u64) -> u64 {
         state.wrapping_mul(self.times).wrapping_add(self.plus)
     }
 }
@@ -160,10 +160,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_those_that_are_drawn_in_turn() {
+    fn parallel_numbers_match_a_sequential_run() {
         let (kv_heads, head_dim) = (3, 4);
         for rows in [0, 1, ROWS_AT_ONCE - 1, 3 * ROWS_AT_ONCE + 5] {
-            let found = drawn_rows(kv_heads, rows, head_dim, 7);
+            let found = random_rows(kv_heads, rows, head_dim, 7);
             let mut state = 7u64;
             for row in 0..rows {
                 for number in 0..kv_heads * head_dim {

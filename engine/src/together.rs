@@ -5,7 +5,7 @@
 use kept_documents::Document;
 use kept_kernels::{CacheType, Stop};
 use kept_models::{RopeTable, StreamDecoder};
-use kept_policies::{Budget, Policy, PromptShape};
+use kept_policies::{Budget, Policy};
 
 use crate::repetition::Repetition;
 use crate::within::Prompted;
@@ -25,6 +25,27 @@ pub struct Answers {
     pub texts: Vec<Result<String, EngineError>>,
     /// Number of prefills.
     pub readings: usize,
+}
+
+/// A prompt with the RoPE table for it and its answer.
+pub(crate) struct PromptContext<'a> {
+    pub(crate) prompt: &'a Prompt,
+    pub(crate) rope: RopeTable,
+    /// Length limit of the answer, in tokens.
+    pub(crate) max_new_tokens: usize,
+}
+
+impl<'a> PromptContext<'a> {
+    /// For answers of up to `max_tokens` tokens, fewer where the context length ends sooner.
+    pub(crate) fn new(engine: &Engine, prompt: &'a Prompt, max_tokens: usize) -> Self {
+        let max_new_tokens = engine.max_new_tokens(prompt.len(), max_tokens);
+        let positions = prompt.len() + max_new_tokens;
+        Self {
+            prompt,
+            rope: RopeTable::new(engine.model().config(), positions),
+            max_new_tokens,
+        }
+    }
 }
 
 /// Plan of one run.
@@ -56,58 +77,45 @@ impl Engine {
         on_event: &mut dyn FnMut(Event),
         stop: &Stop,
     ) -> Result<Answers, EngineError> {
-        let model = self.model();
-        let prompt = Prompt::new(model, &document.text, question)?;
-        let n = prompt.len();
-        let max_new_tokens = self.max_new_tokens(n, max_tokens);
-        let rope = RopeTable::new(model.config(), n + max_new_tokens);
+        let prompt = Prompt::new(self.model(), &document.text, question)?;
+        let context = PromptContext::new(self, &prompt, max_tokens);
         let mut texts = Vec::with_capacity(runs.len());
         let mut readings = 0;
         let mut left = runs;
         while !left.is_empty() {
-            let (now, later) = left.split_at(self.sharing(left, &prompt.shape(), max_new_tokens));
+            let (now, later) = left.split_at(self.runs_per_prefill(left, &context));
             left = later;
             readings += 1;
             let mut answer = |_, cut: Result<(Planned, PrefillOutcome), EngineError>| {
                 texts.push(match cut {
-                    Ok((mut planned, outcome)) => Ok(self.answer(
-                        &rope,
-                        &mut *planned.policy,
-                        outcome,
-                        max_new_tokens,
-                        stop,
-                    )?),
+                    Ok((planned, outcome)) => {
+                        Ok(self.decode_greedily(&context, planned, outcome, stop)?)
+                    }
                     Err(refusal) => Err(refusal),
                 });
                 Ok::<(), EngineError>(())
             };
-            self.cut_each(
-                (&prompt, &rope, max_new_tokens),
-                now,
-                on_event,
-                &mut answer,
-                stop,
-            )?;
+            self.cut_each(&context, now, on_event, &mut answer, stop)?;
         }
         Ok(Answers {
-            prompt_tokens: n,
+            prompt_tokens: prompt.len(),
             texts,
             readings,
         })
     }
 
-    /// Prefills `prompt` once for all of `runs` and calls `then` with each run's index and its cut, or the refusal.
+    /// Prefills the prompt once for all of `runs` and calls `then` with each run's index and its cut, or the refusal.
     pub(crate) fn cut_each<E: From<EngineError>>(
         &self,
-        (prompt, rope, max_new_tokens): (&Prompt, &RopeTable, usize),
+        context: &PromptContext<'_>,
         runs: &[(Method, Budget)],
         on_event: &mut dyn FnMut(Event),
         then: &mut Then<'_, E>,
         stop: &Stop,
     ) -> Result<(), E> {
         let mut planned = Vec::with_capacity(runs.len());
-        for run in runs {
-            planned.push(match self.planned(run, &prompt.shape(), max_new_tokens) {
+        for (method, budget) in runs {
+            planned.push(match self.plan_run(method, *budget, context) {
                 Err(error) if !error.is_refusal() => return Err(error.into()),
                 planned_or_refused => planned_or_refused,
             });
@@ -117,13 +125,14 @@ impl Engine {
             budget: planned.rows,
             cache: planned.cache,
         });
+        let prompt = context.prompt;
         let prefill = SharedPrefill {
             model: self.model(),
             ids: &prompt.ids,
             document: Some(prompt.document.clone()),
             tail: prompt.tail(),
-            max_new_tokens,
-            rope,
+            max_new_tokens: context.max_new_tokens,
+            rope: &context.rope,
         };
         let mut outcomes = prefill.run(cuts.collect(), on_event, stop)?.into_iter();
         for (which, planned) in planned.into_iter().enumerate() {
@@ -137,12 +146,13 @@ impl Engine {
     }
 
     /// Rows and cache type of a run, as [`Engine::ask`] would choose them.
-    fn planned(
+    fn plan_run(
         &self,
-        (method, budget): &(Method, Budget),
-        shape: &PromptShape,
-        max_new_tokens: usize,
+        method: &Method,
+        budget: Budget,
+        context: &PromptContext<'_>,
     ) -> Result<Planned, EngineError> {
+        let (shape, max_new_tokens) = (&context.prompt.shape(), context.max_new_tokens);
         let prompted = Prompted {
             shape,
             max_new_tokens,
@@ -150,23 +160,23 @@ impl Engine {
             memory: None,
             vault: None,
         };
-        let narrowed = self.for_bytes(method, Some(*budget), &prompted, &Limits::default(), 0)?;
+        let narrowed = self.for_bytes(method, Some(budget), &prompted, &Limits::default(), 0)?;
         let engine = narrowed.as_ref().map_or(self, |(engine, _)| engine);
         let mut policy = method.build()?;
         Ok(Planned {
-            rows: engine.rows_for(&mut *policy, Some(*budget), shape, max_new_tokens)?,
+            rows: engine.rows_for(&mut *policy, Some(budget), shape, max_new_tokens)?,
             cache: engine.cache_type(),
             policy,
         })
     }
 
-    /// How many of the first `runs` share a prefill of `prompt`; at least one.
-    pub(crate) fn sharing(
+    /// How many of the first `runs` share a prefill of the prompt; at least one.
+    pub(crate) fn runs_per_prefill(
         &self,
         runs: &[(Method, Budget)],
-        prompt: &PromptShape,
-        max_new_tokens: usize,
+        context: &PromptContext<'_>,
     ) -> usize {
+        let (prompt, max_new_tokens) = (&context.prompt.shape(), context.max_new_tokens);
         let full = (self.bytes_per_row() * prompt.tokens as u64).max(SMALL);
         let mut held = 0;
         let fits = |(method, budget): &&(Method, Budget)| {
@@ -179,21 +189,20 @@ impl Engine {
     }
 
     /// Decodes a greedy answer over the rows that one method kept.
-    pub(crate) fn answer(
+    pub(crate) fn decode_greedily(
         &self,
-        rope: &RopeTable,
-        policy: &mut dyn Policy,
+        context: &PromptContext<'_>,
+        mut planned: Planned,
         outcome: PrefillOutcome,
-        max_new_tokens: usize,
         stop: &Stop,
     ) -> Result<String, EngineError> {
         let tokenizer = self.model().tokenizer()?;
-        let (rows, cache) = (outcome.rows, outcome.cache);
-        let mut decoder = Decoder::new(self.model(), rope, policy, rows, cache);
+        let (policy, rows, cache) = (&mut *planned.policy, outcome.rows, outcome.cache);
+        let mut decoder = Decoder::new(self.model(), &context.rope, policy, rows, cache);
         let (mut stream, mut text) = (StreamDecoder::new(), String::new());
         let mut repetition = Repetition::new();
         let mut logits = decoder.try_logits_of(&outcome.hidden)?;
-        for _ in 0..max_new_tokens {
+        for _ in 0..context.max_new_tokens {
             if stop.is_requested() {
                 return Err(EngineError::Stopped);
             }

@@ -107,7 +107,7 @@ impl ProgressMeter {
     }
 
     /// Sets the number of tokens that the vault provides.
-    pub(crate) fn behind(self, tokens: usize) -> Self {
+    pub(crate) fn with_vault_tokens(self, tokens: usize) -> Self {
         Self {
             from_vault: tokens,
             ..self
@@ -115,13 +115,13 @@ impl ProgressMeter {
     }
 
     /// The progress after `steps_done` steps; `None` if the last message is too recent, unless this is the end.
-    pub(crate) fn after(&mut self, steps_done: usize) -> Option<Progress> {
+    pub(crate) fn progress_if_due(&mut self, steps_done: usize) -> Option<Progress> {
         let due = self.last.is_none_or(|last| last.elapsed() >= BETWEEN);
-        (due || steps_done >= self.steps_total).then(|| self.now(steps_done))
+        (due || steps_done >= self.steps_total).then(|| self.progress(steps_done))
     }
 
     /// The progress after `steps_done` steps, regardless of the last message.
-    pub(crate) fn now(&mut self, steps_done: usize) -> Progress {
+    pub(crate) fn progress(&mut self, steps_done: usize) -> Progress {
         let now = Instant::now();
         self.last = Some(now);
         let share = steps_done as f64 / self.steps_total.max(1) as f64;

@@ -66,7 +66,7 @@ impl Engine {
         most: usize,
     ) -> Result<usize, EngineError> {
         let held = |ledger: MemoryLedger| ledger.kept() + ledger.decode;
-        let found = self.most_rows(policy, prompt, (bytes, CHUNK), most, &held)?;
+        let found = self.most_rows(policy, prompt, bytes, CHUNK, most, &held)?;
         found.map(|fitted| fitted.rows).map_err(|needed| {
             let windows = self.window_bytes(prompt.shape.tokens);
             EngineError::BudgetBytes {
@@ -90,9 +90,9 @@ impl Engine {
         wanted: Option<usize>,
         text_bytes: u64,
     ) -> Result<Fitted, EngineError> {
-        let mut beside = self.besides_questions(text_bytes);
+        let mut beside = self.bytes_beside_questions(text_bytes);
         if prompt.streams {
-            // See `steady`: the program's memory varies slightly between runs.
+            // See `round_streaming_rows`: the program's memory varies slightly between runs.
             beside = beside.next_multiple_of(STEADY_BYTES);
         }
         let for_question = memory.saturating_sub(beside);
@@ -101,7 +101,7 @@ impl Engine {
         let mut best: Option<Fitted> = None;
         let mut least = u64::MAX;
         for chunk in CHUNKS {
-            match self.most_rows(policy, prompt, (for_question, chunk), wanted, &peak)? {
+            match self.most_rows(policy, prompt, for_question, chunk, wanted, &peak)? {
                 Ok(fitted) if best.is_none_or(|best| fitted.rows > best.rows) => {
                     best = Some(fitted);
                 }
@@ -115,7 +115,7 @@ impl Engine {
         }
         match best {
             Some(fitted) => {
-                let fitted = self.steady(policy, prompt, fitted, wanted)?;
+                let fitted = self.round_streaming_rows(policy, prompt, fitted, wanted)?;
                 Ok(Fitted {
                     bytes: fitted.bytes + beside,
                     ..fitted
@@ -132,14 +132,14 @@ impl Engine {
     /// Rounds down the number of rows in streaming mode if memory limits it: a saved end state depends on it, and the
     /// limit gives a few rows more or less each time, with the length of the question and the program's current
     /// memory.
-    fn steady(
+    fn round_streaming_rows(
         &self,
         policy: &mut dyn Policy,
         prompt: &Prompted<'_>,
         fitted: Fitted,
         wanted: usize,
     ) -> Result<Fitted, EngineError> {
-        let rows = rounded(fitted.rows);
+        let rows = round_rows(fitted.rows);
         if !prompt.streams || fitted.rows >= wanted || rows == fitted.rows {
             return Ok(fitted);
         }
@@ -157,7 +157,7 @@ impl Engine {
 
     /// The part of a memory limit that is not available to a question: the program and a text of `text_bytes`; 0 on a
     /// GPU, where only GPU memory counts.
-    pub(crate) fn besides_questions(&self, text_bytes: u64) -> u64 {
+    pub(crate) fn bytes_beside_questions(&self, text_bytes: u64) -> u64 {
         match self.model().gpu() {
             Some(_) => 0,
             None => self.program_bytes() + text_bytes,
@@ -329,12 +329,14 @@ impl Engine {
         )
     }
 
-    /// The most rows whose `size` is at most `bytes`, by binary search; or the smallest size found if none fit.
+    /// The most rows, up to `most`, whose `size` is at most `bytes`, by binary search; or the smallest size found if
+    /// none fit.
     fn most_rows(
         &self,
         policy: &mut dyn Policy,
         prompt: &Prompted<'_>,
-        (bytes, chunk): (u64, usize),
+        bytes: u64,
+        chunk: usize,
         most: usize,
         size: &dyn Fn(MemoryLedger) -> u64,
     ) -> Result<Result<Fitted, u64>, EngineError> {
@@ -456,7 +458,7 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::Refused`], [`EngineError::GpuMemory`].
-    pub(crate) fn ask_for(&self, ledger: &MemoryLedger) -> Result<(), EngineError> {
+    pub(crate) fn check_memory(&self, ledger: &MemoryLedger) -> Result<(), EngineError> {
         if let Some(gpu) = self.model().gpu() {
             let needed = ledger.gpu.saturating_sub(gpu.bytes());
             let free = gpu.device().free_memory()?;
@@ -499,7 +501,7 @@ enum Sized {
 const STEADY_BYTES: u64 = 2 << 20;
 
 /// Rounds down to a number with at most four significant binary digits.
-fn rounded(rows: usize) -> usize {
+fn round_rows(rows: usize) -> usize {
     let digits = usize::BITS - rows.leading_zeros();
     let behind = digits.saturating_sub(4);
     rows >> behind << behind
@@ -507,16 +509,16 @@ fn rounded(rows: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::rounded;
+    use super::round_rows;
 
     #[test]
-    fn a_limit_leaves_few_numbers_of_rows() {
+    fn rounded_row_counts_are_few() {
         for rows in 1..5000 {
-            let round = rounded(rows);
+            let round = round_rows(rows);
             assert!(round <= rows && 9 * round >= 8 * rows, "{rows}: {round}");
-            assert_eq!(rounded(round), round);
+            assert_eq!(round_rows(round), round);
         }
-        let mut between: Vec<usize> = (1024..2048).map(rounded).collect();
+        let mut between: Vec<usize> = (1024..2048).map(round_rows).collect();
         between.dedup();
         assert_eq!(between.len(), 8);
     }

@@ -69,11 +69,11 @@ impl Writing<'_, '_> {
             if text.len() > said {
                 watch.token(&text[said..]);
             }
-            if let Some(progress) = meter.after(tokens) {
+            if let Some(progress) = meter.progress_if_due(tokens) {
                 watch.progress(&progress, &self.memory(tokens));
             }
             if self.decoder.evicts() && shown.elapsed() >= BETWEEN_LAYERS {
-                self.show_layers(watch);
+                self.report_layers(watch);
                 shown = Instant::now();
             }
             if self.stop.is_requested() {
@@ -89,9 +89,9 @@ impl Writing<'_, '_> {
         if text.len() > said {
             watch.token(&text[said..]);
         }
-        watch.progress(&meter.now(tokens), &self.memory(tokens));
+        watch.progress(&meter.progress(tokens), &self.memory(tokens));
         if self.decoder.evicts() {
-            self.show_layers(watch);
+            self.report_layers(watch);
         }
         Ok(Written {
             text,
@@ -100,7 +100,7 @@ impl Writing<'_, '_> {
         })
     }
 
-    fn show_layers(&self, watch: &mut dyn Watch) {
+    fn report_layers(&self, watch: &mut dyn Watch) {
         for (layer, kept) in self.decoder.cache().cut_layers().enumerate() {
             watch.layer(layer, kept);
         }

@@ -98,7 +98,7 @@ fn watched(engine: &Engine, method: &Method, budget: Option<&str>) -> (Answer, H
 }
 
 #[test]
-fn an_estimate_is_what_the_ledger_says_afterwards() {
+fn estimate_equals_the_ledger_of_the_answer() {
     let engine = mini();
     for (method, budget) in [
         (method("full", &[]), None),
@@ -162,7 +162,7 @@ fn an_estimate_is_what_the_ledger_says_afterwards() {
 }
 
 #[test]
-fn a_wrong_budget_is_refused_by_the_estimate_as_by_the_question() {
+fn estimate_refuses_invalid_budgets_and_methods() {
     let engine = mini();
     let refusal = |budget: &str, name: &str| {
         let parsed = Some(budget.parse().unwrap());
@@ -175,7 +175,7 @@ fn a_wrong_budget_is_refused_by_the_estimate_as_by_the_question() {
 }
 
 #[test]
-fn layers_are_those_of_the_retention_map() {
+fn watched_layers_match_the_retention_map() {
     let engine = mini();
     for name in ["full", "snapkv"] {
         let (answer, heard) = watched(&engine, &method(name, &[]), Some("15%"));
@@ -189,7 +189,7 @@ fn layers_are_those_of_the_retention_map() {
 }
 
 #[test]
-fn a_method_that_evicts_while_answering_shows_what_is_left() {
+fn watched_layers_shrink_while_a_method_evicts() {
     let engine = mini();
     let (answer, heard) = watched(&engine, &method("streaming_llm", &[]), Some("128"));
     assert_eq!((heard.cut, heard.layers), (5, 10));
@@ -208,7 +208,7 @@ fn a_method_that_evicts_while_answering_shows_what_is_left() {
 }
 
 #[test]
-fn progress_tells_the_memory_in_use() {
+fn progress_reports_the_memory_in_use() {
     let engine = mini();
     let (answer, heard) = watched(&engine, &method("snapkv", &[]), None);
     let row = engine.bytes_per_row();
@@ -248,7 +248,7 @@ fn progress_tells_the_memory_in_use() {
 }
 
 #[test]
-fn a_document_is_measured_before_it_is_asked_about() {
+fn document_length_matches_prompt_and_notes_streaming() {
     let engine = mini();
     let text = std::fs::read_to_string(assets("sample.txt")).unwrap();
     let length = DocumentLength::new(engine.model(), &text).unwrap();

@@ -23,9 +23,9 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
-use split::{halves, pairs, take_keys, take_values};
+use split::{halves, pairs, split_keys, split_values};
 
-use crate::panel::{PANEL, TILE};
+use crate::panel::{PANEL, ProductShape, TILE};
 use crate::prefill::Products;
 use crate::x86::Avx512;
 
@@ -44,13 +44,13 @@ pub(crate) fn available() -> bool {
     *AVAILABLE.get_or_init(|| {
         let leaf = __cpuid_count(7, 0);
         let (bf16, tiles) = (leaf.edx >> 22 & 1 == 1, leaf.edx >> 24 & 1 == 1);
-        is_x86_feature_detected!("avx512f") && bf16 && tiles && permitted()
+        is_x86_feature_detected!("avx512f") && bf16 && tiles && request_permission()
     })
 }
 
 /// Requests the tile registers from Linux, which grants them per process and on request only.
 #[cfg(target_os = "linux")]
-fn permitted() -> bool {
+fn request_permission() -> bool {
     const ARCH_PRCTL: isize = 158;
     const REQUEST_PERMISSION: usize = 0x1023;
     const TILE_DATA: usize = 18;
@@ -71,7 +71,7 @@ fn permitted() -> bool {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn permitted() -> bool {
+fn request_permission() -> bool {
     false
 }
 
@@ -161,24 +161,29 @@ impl Products for Tiles {
         };
         // SAFETY: the caller guarantees the level; sizes as drawn above.
         unsafe {
-            take_keys(keys, head_dim, &tiles, key_scratch.as_mut_ptr().cast());
-            take_values(values, head_dim, &tiles, value_scratch.as_mut_ptr().cast());
+            split_keys(keys, head_dim, &tiles, key_scratch.as_mut_ptr().cast());
+            split_values(values, head_dim, &tiles, value_scratch.as_mut_ptr().cast());
         }
         tiles
     }
 
     #[inline(always)]
     unsafe fn dots(&self, rows: usize, width: usize, queries: *const f32, logits: *mut f32) {
-        let steps = self.dims / STEP;
+        let shape = ProductShape {
+            rows: rows.next_multiple_of(STEP),
+            steps: self.dims,
+            width,
+        };
+        let keys = Operand {
+            start: self.keys,
+            stride: self.dims / STEP * LEFT,
+        };
+        let queries = Operand {
+            start: queries.cast(),
+            stride: self.dims / STEP * RIGHT,
+        };
         // SAFETY: sizes as drawn above (guaranteed by the caller).
-        unsafe {
-            multiply::<false>(
-                (rows.next_multiple_of(STEP), width, steps),
-                (self.keys, steps * LEFT),
-                (queries.cast(), steps * RIGHT),
-                logits,
-            );
-        }
+        unsafe { multiply::<false>(shape, keys, queries, logits) };
     }
 
     #[inline(always)]
@@ -190,28 +195,35 @@ impl Products for Tiles {
         keep: *const f32,
         sums: *mut f32,
     ) {
+        let shape = ProductShape {
+            rows: self.dims,
+            steps: rows.next_multiple_of(STEP),
+            width,
+        };
+        let values = Operand {
+            start: self.values,
+            stride: TILE / STEP * LEFT,
+        };
+        let split_weights = Operand {
+            start: self.weights,
+            stride: TILE / STEP * RIGHT,
+        };
         // SAFETY: sizes as drawn above (guaranteed by the caller).
         unsafe {
-            self.take_weights(rows, width, weights);
+            self.split_weights(rows, width, weights);
             rescale(self.dims, width, keep, sums);
-            let steps = TILE / STEP;
-            multiply::<true>(
-                (self.dims, width, rows.div_ceil(STEP)),
-                (self.values, steps * LEFT),
-                (self.weights, steps * RIGHT),
-                sums,
-            );
+            multiply::<true>(shape, values, split_weights, sums);
         }
     }
 }
 
 impl Tiles {
-    /// Converts `weights [rows][width]` to the right operand, padded with zeros to whole steps.
+    /// Splits `weights [rows][width]` into the right operand, padded with zeros to whole steps.
     ///
     /// # Safety
     /// Needs AVX-512F; `weights` covers `rows * width` numbers.
     #[inline(always)]
-    unsafe fn take_weights(&self, rows: usize, width: usize, weights: *const f32) {
+    unsafe fn split_weights(&self, rows: usize, width: usize, weights: *const f32) {
         // SAFETY: guaranteed by the caller; `self.weights` has the size of one panel.
         unsafe {
             for lane in (0..width).step_by(SIDE) {
@@ -253,43 +265,57 @@ unsafe fn rescale(dims: usize, width: usize, keep: *const f32, sums: *mut f32) {
     }
 }
 
-/// `out [rows][width] (+)= left * right` over `steps` steps of [`STEP`] numbers; `rows` and `width` are multiples of
-/// 32. Strides are in bytes: `left` per row, `right` per 16 lanes.
+/// An operand in the layout of the tiles.
+#[derive(Clone, Copy)]
+struct Operand {
+    start: *const u8,
+    /// Bytes per row of the left operand, or per 16 lanes of the right one.
+    stride: usize,
+}
+
+/// `out [rows][width] (+)= left * right`; all extents are multiples of 32.
 ///
 /// # Safety
 /// A [`Configured`] is alive on this thread; the pointers cover these extents.
 #[inline(always)]
 unsafe fn multiply<const ADD: bool>(
-    (rows, width, steps): (usize, usize, usize),
-    (left, left_stride): (*const u8, usize),
-    (right, right_stride): (*const u8, usize),
+    shape: ProductShape,
+    left: Operand,
+    right: Operand,
     out: *mut f32,
 ) {
+    let ProductShape { rows, steps, width } = shape;
     for row in (0..rows).step_by(2 * SIDE) {
         for lane in (0..width).step_by(2 * SIDE) {
             // SAFETY: guaranteed by the caller.
             unsafe {
-                square::<ADD>(
-                    steps,
-                    (left.add(row * left_stride), left_stride),
-                    (right.add(lane / SIDE * right_stride), right_stride),
-                    (out.add(row * width + lane), width * size_of::<f32>()),
-                );
+                let left = Operand {
+                    start: left.start.add(row * left.stride),
+                    ..left
+                };
+                let right = Operand {
+                    start: right.start.add(lane / SIDE * right.stride),
+                    ..right
+                };
+                let out = out.add(row * width + lane);
+                square::<ADD>(steps / STEP, left, right, out, width * size_of::<f32>());
             }
         }
     }
 }
 
-/// [`multiply`] for 32 rows and 32 lanes, which four tile registers accumulate over all steps.
+/// [`multiply`] for 32 rows and 32 lanes, which four tile registers accumulate over `steps` steps of [`STEP`] numbers;
+/// rows of `out` are `out_stride` bytes apart.
 ///
 /// # Safety
 /// As [`multiply`].
 #[inline(always)]
 unsafe fn square<const ADD: bool>(
     steps: usize,
-    (left, left_stride): (*const u8, usize),
-    (right, right_stride): (*const u8, usize),
-    (out, out_stride): (*mut f32, usize),
+    left: Operand,
+    right: Operand,
+    out: *mut f32,
+    out_stride: usize,
 ) {
     // SAFETY: guaranteed by the caller; the only memory written is `out`.
     unsafe {
@@ -347,11 +373,11 @@ unsafe fn square<const ADD: bool>(
             upper = in(reg) out,
             lower = in(reg) lower,
             out_stride = in(reg) out_stride,
-            left = inout(reg) left => _,
-            below = inout(reg) left.add(SIDE * left_stride) => _,
-            left_stride = in(reg) left_stride,
-            right = inout(reg) right => _,
-            next = inout(reg) right.add(right_stride) => _,
+            left = inout(reg) left.start => _,
+            below = inout(reg) left.start.add(SIDE * left.stride) => _,
+            left_stride = in(reg) left.stride,
+            right = inout(reg) right.start => _,
+            next = inout(reg) right.start.add(right.stride) => _,
             line = in(reg) 64usize,
             steps = inout(reg) steps => _,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,

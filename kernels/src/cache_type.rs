@@ -118,7 +118,7 @@ impl FromStr for CacheType {
 }
 
 /// Multiplies `row` by a normalised Hadamard matrix, in place; block by block if its length is not a power of two.
-pub(crate) fn turn(row: &mut [f32]) {
+pub(crate) fn hadamard(row: &mut [f32]) {
     let block = 1 << row.len().trailing_zeros();
     let factor = 1.0 / (block as f32).sqrt();
     for row in row.chunks_exact_mut(block) {
@@ -225,7 +225,7 @@ mod tests {
             .collect()
     }
 
-    fn there_and_back(kind: CacheType, row: &[f32]) -> Vec<f32> {
+    fn round_trip(kind: CacheType, row: &[f32]) -> Vec<f32> {
         let mut store = crate::RowStore::stored(kind, row.len(), &[3], &[2], false);
         store.write(0, 1, row);
         let mut back = vec![f32::NAN; row.len()];
@@ -240,7 +240,7 @@ mod tests {
             let length = row.iter().map(|x| x * x).sum::<f32>().sqrt();
             let most = [0.0, 4e-4, 6e-3, 0.17];
             for (kind, most) in CacheType::ALL.into_iter().zip(most) {
-                let back = there_and_back(kind, &row);
+                let back = round_trip(kind, &row);
                 let difference = row.iter().zip(&back).map(|(x, y)| (x - y) * (x - y));
                 let error = difference.sum::<f32>().sqrt() / length;
                 assert!(error <= most, "{kind} {len}: {error}");
@@ -255,11 +255,11 @@ mod tests {
             let (a, b) = (row(len), row(2 * len)[len..].to_vec());
             let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f32>();
             let (mut x, mut y) = (a.clone(), b.clone());
-            turn(&mut x);
-            turn(&mut y);
+            hadamard(&mut x);
+            hadamard(&mut y);
             assert_ne!(x, a);
             assert!((dot(&x, &y) - dot(&a, &b)).abs() < 1e-3, "{len}");
-            turn(&mut x);
+            hadamard(&mut x);
             for (x, a) in x.iter().zip(&a) {
                 assert!((x - a).abs() < 1e-5, "{len}: {x} {a}");
             }
@@ -270,7 +270,7 @@ mod tests {
     fn a_single_large_number_costs_four_bits_little() {
         let mut row = vec![0.01; 64];
         row[5] = 40.0;
-        let back = there_and_back(CacheType::Q4_0, &row);
+        let back = round_trip(CacheType::Q4_0, &row);
         // After the transform all 64 numbers are about 5 or -5; one of the two signs has 7 steps instead of 8.
         assert!((back[5] - 40.0).abs() < 2.5, "{}", back[5]);
     }

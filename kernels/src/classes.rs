@@ -213,14 +213,14 @@ pub fn class_attention(task: &ClassAttention<'_>, scratch: &mut ClassScratch, ou
     let of_head = |item: usize, shares: usize| (item / shares, item % shares);
     run(shape.kv_heads * of_keys, &|item| {
         let (head, share) = of_head(item, of_keys);
-        Piece::Look { head, share }
+        Piece::Dots { head, share }
     });
-    run(shape.q_heads, &|q_head| Piece::Weigh { q_head });
+    run(shape.q_heads, &|q_head| Piece::Softmax { q_head });
     run(shape.kv_heads * of_values, &|item| {
         let (head, share) = of_head(item, of_values);
-        Piece::Mix { head, share }
+        Piece::WeightedSum { head, share }
     });
-    run(shape.q_heads, &|q_head| Piece::Add { q_head });
+    run(shape.q_heads, &|q_head| Piece::Combine { q_head });
 }
 
 /// Writes the weighted mean of rows of `source`'s head `head` to `target`; with `unit`, each row is first scaled to

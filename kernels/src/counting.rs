@@ -29,7 +29,7 @@ pub fn may_be_refused<T>(ask: impl FnOnce() -> T) -> T {
 }
 
 /// Returns the system's result; exits the program if it is null, unless inside [`may_be_refused`].
-fn granted(place: *mut u8, bytes: usize) -> *mut u8 {
+fn check_granted(place: *mut u8, bytes: usize) -> *mut u8 {
     if place.is_null() && !HANDLED.try_with(Cell::get).unwrap_or(false) {
         // Must not allocate: standard error is unbuffered.
         let _ = writeln!(
@@ -67,35 +67,35 @@ pub fn allocated_bytes() -> usize {
     HELD.load(Ordering::Relaxed)
 }
 
-fn taken(bytes: usize) {
+fn count_allocated(bytes: usize) {
     ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
     HELD.fetch_add(bytes, Ordering::Relaxed);
 }
 
-fn given_back(bytes: usize) {
+fn count_freed(bytes: usize) {
     HELD.fetch_sub(bytes, Ordering::Relaxed);
 }
 
 // SAFETY: every call is forwarded unchanged to the system's allocator; a null result is returned, or the program exits.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        taken(layout.size());
+        count_allocated(layout.size());
         // SAFETY: the caller upholds the contract of `alloc`.
-        granted(unsafe { System.alloc(layout) }, layout.size())
+        check_granted(unsafe { System.alloc(layout) }, layout.size())
     }
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        taken(layout.size());
+        count_allocated(layout.size());
         // SAFETY: as above.
-        granted(unsafe { System.alloc_zeroed(layout) }, layout.size())
+        check_granted(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        taken(size);
-        given_back(layout.size());
+        count_allocated(size);
+        count_freed(layout.size());
         // SAFETY: as above.
-        granted(unsafe { System.realloc(place, layout, size) }, size)
+        check_granted(unsafe { System.realloc(place, layout, size) }, size)
     }
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        given_back(layout.size());
+        count_freed(layout.size());
         // SAFETY: as above.
         unsafe { System.dealloc(place, layout) }
     }

@@ -3,7 +3,7 @@
 //! Rows are an unordered set: there is no causal mask, every valid row is visible, and storage order does not matter.
 //! The caller writes the key and value of the new token into the cache first.
 
-use crate::cache_type::turn;
+use crate::cache_type::hadamard;
 use crate::heads::Logits;
 use crate::rows::RUN;
 use crate::simd::simd_level;
@@ -232,13 +232,13 @@ pub fn decode_attention(task: &DecodeAttention<'_>, scratch: &mut DecodeScratch,
     } = scratch;
     // Hadamard-transformed keys need a transformed query. Keys that are rotated as they are read are transformed back
     // first.
-    let turns = task.keys.cache_type().rotates() && task.rotation.is_none();
-    if turns {
+    let transformed = task.keys.cache_type().rotates() && task.rotation.is_none();
+    if transformed {
         query.copy_from_slice(task.query);
-        query.chunks_exact_mut(shape.head_dim).for_each(turn);
+        query.chunks_exact_mut(shape.head_dim).for_each(hadamard);
     }
     let task = &DecodeAttention {
-        query: if turns { query } else { task.query },
+        query: if transformed { query } else { task.query },
         ..*task
     };
     rows.copy_from_slice(task.rows);
@@ -280,7 +280,7 @@ pub fn decode_attention(task: &DecodeAttention<'_>, scratch: &mut DecodeScratch,
             let row = probabilities.part(h * *max_rows..(h + 1) * *max_rows);
             combine(task, spans, &partials, h, row, out);
             if task.values.cache_type().rotates() {
-                turn(out);
+                hadamard(out);
             }
         }
     });

@@ -172,7 +172,7 @@ fn rotate_rows(
             let angles = (first / width + row) * columns..(first / width + row + 1) * columns;
             let (cos, sin) = (&cos[angles.clone()], &sin[angles]);
             for x in x.chunks_exact_mut(head_dim) {
-                turn(x, cos, sin, pairing, sign);
+                rotate_pairs(x, cos, sin, pairing, sign);
             }
         }
     });
@@ -181,12 +181,12 @@ fn rotate_rows(
 /// Rotates one head of one row, `[head_dim]`, by the angles of its position, `[rope_dim / 2]`.
 #[inline(always)]
 pub(crate) fn rotate_row(x: &mut [f32], cos: &[f32], sin: &[f32], pairing: Pairing) {
-    turn(x, cos, sin, pairing, 1.0);
+    rotate_pairs(x, cos, sin, pairing, 1.0);
 }
 
 /// [`rotate_row`] by `sign` times the angle. Plain loops: the compiler vectorises both pairings.
 #[inline(always)]
-fn turn(x: &mut [f32], cos: &[f32], sin: &[f32], pairing: Pairing, sign: f32) {
+fn rotate_pairs(x: &mut [f32], cos: &[f32], sin: &[f32], pairing: Pairing, sign: f32) {
     let columns = cos.len();
     let (sin, x) = (&sin[..columns], &mut x[..2 * columns]);
     match pairing {

@@ -9,10 +9,27 @@
 //!
 //! `span.rs` and `classes.rs` choose the rows and process the logits between the two products.
 
-use crate::CacheType;
 use crate::panel::WIDEST;
 use crate::simd::{Lanes, SimdLevel, by_level};
 use crate::stored::{BLOCK, Bytes, Floats, Halves, Nibbles, Stored};
+use crate::{CacheType, HeadShape};
+
+/// The query heads that share one KV head.
+#[derive(Clone, Copy)]
+pub(crate) struct Group {
+    pub heads: usize,
+    pub head_dim: usize,
+}
+
+impl Group {
+    #[inline(always)]
+    pub fn new(shape: &HeadShape) -> Self {
+        Self {
+            heads: shape.group(),
+            head_dim: shape.head_dim,
+        }
+    }
+}
 
 /// Logits or weights of a group, one per head and row: head `g`, row `r` is `start[g * stride + r]`.
 #[derive(Clone, Copy)]
@@ -34,15 +51,16 @@ impl Logits {
     }
 }
 
-/// `logits[g][r] = scale * keys[r] . queries[g]` for all heads of a group; `shape` is (group, head_dim, scale).
+/// `logits[g][r] = scale * keys[r] . queries[g]` for all heads of a group.
 ///
 /// # Safety
-/// Each key is `head_dim` numbers stored as `kind`, `queries` is `[group, head_dim]`, and `logits` covers the results;
+/// Each key is `head_dim` numbers stored as `kind`, `queries` is `[heads, head_dim]`, and `logits` covers the results;
 /// the CPU supports the instructions of `level`.
 pub(crate) unsafe fn dot_heads(
     level: SimdLevel,
     kind: CacheType,
-    shape: (usize, usize, f32),
+    group: Group,
+    scale: f32,
     keys: &[*const u8],
     queries: &[f32],
     logits: Logits,
@@ -50,10 +68,10 @@ pub(crate) unsafe fn dot_heads(
     // SAFETY: guaranteed by the caller.
     unsafe {
         match kind {
-            CacheType::F32 => dot_stored::<Floats>(level, shape, keys, queries, logits),
-            CacheType::F16 => dot_stored::<Halves>(level, shape, keys, queries, logits),
-            CacheType::Q8_0 => dot_stored::<Bytes>(level, shape, keys, queries, logits),
-            CacheType::Q4_0 => dot_stored::<Nibbles>(level, shape, keys, queries, logits),
+            CacheType::F32 => dot_stored::<Floats>(level, group, scale, keys, queries, logits),
+            CacheType::F16 => dot_stored::<Halves>(level, group, scale, keys, queries, logits),
+            CacheType::Q8_0 => dot_stored::<Bytes>(level, group, scale, keys, queries, logits),
+            CacheType::Q4_0 => dot_stored::<Nibbles>(level, group, scale, keys, queries, logits),
         }
     }
 }
@@ -61,46 +79,47 @@ pub(crate) unsafe fn dot_heads(
 by_level! {
     /// # Safety
     /// As [`dot_heads`].
-    unsafe fn dot_stored<S: Stored>(shape: (usize, usize, f32), keys: &[*const u8], queries: &[f32], logits: Logits) = dot_lanes;
+    unsafe fn dot_stored<S: Stored>(group: Group, scale: f32, keys: &[*const u8], queries: &[f32], logits: Logits) = dot_lanes;
 }
 
 #[inline(always)]
 unsafe fn dot_lanes<V: Lanes, S: Stored>(
-    (group, head_dim, scale): (usize, usize, f32),
+    group: Group,
+    scale: f32,
     keys: &[*const u8],
     queries: &[f32],
     logits: Logits,
 ) {
-    let shape = (head_dim, scale);
-    for g in (0..group).step_by(V::HEADS) {
+    let head_dim = group.head_dim;
+    for g in (0..group.heads).step_by(V::HEADS) {
         let queries = queries[g * head_dim..].as_ptr();
         // SAFETY: guaranteed by the caller.
         unsafe {
             let logits = logits.head(g);
-            let heads = V::HEADS.min(group - g);
+            let heads = V::HEADS.min(group.heads - g);
             // Heads times rows fill the lanes of one vector, or a few less.
             match V::N {
                 16 => match heads {
-                    1 => dot_rows::<V, S, 1, 16>(shape, keys, queries, logits),
-                    2 => dot_rows::<V, S, 2, 8>(shape, keys, queries, logits),
-                    3 => dot_rows::<V, S, 3, 4>(shape, keys, queries, logits),
-                    4 => dot_rows::<V, S, 4, 4>(shape, keys, queries, logits),
-                    5 => dot_rows::<V, S, 5, 2>(shape, keys, queries, logits),
-                    6 => dot_rows::<V, S, 6, 2>(shape, keys, queries, logits),
-                    7 => dot_rows::<V, S, 7, 2>(shape, keys, queries, logits),
-                    _ => dot_rows::<V, S, 8, 2>(shape, keys, queries, logits),
+                    1 => dot_rows::<V, S, 1, 16>(head_dim, scale, keys, queries, logits),
+                    2 => dot_rows::<V, S, 2, 8>(head_dim, scale, keys, queries, logits),
+                    3 => dot_rows::<V, S, 3, 4>(head_dim, scale, keys, queries, logits),
+                    4 => dot_rows::<V, S, 4, 4>(head_dim, scale, keys, queries, logits),
+                    5 => dot_rows::<V, S, 5, 2>(head_dim, scale, keys, queries, logits),
+                    6 => dot_rows::<V, S, 6, 2>(head_dim, scale, keys, queries, logits),
+                    7 => dot_rows::<V, S, 7, 2>(head_dim, scale, keys, queries, logits),
+                    _ => dot_rows::<V, S, 8, 2>(head_dim, scale, keys, queries, logits),
                 },
                 8 => match heads {
-                    1 => dot_rows::<V, S, 1, 8>(shape, keys, queries, logits),
-                    2 => dot_rows::<V, S, 2, 4>(shape, keys, queries, logits),
-                    3 => dot_rows::<V, S, 3, 2>(shape, keys, queries, logits),
-                    _ => dot_rows::<V, S, 4, 2>(shape, keys, queries, logits),
+                    1 => dot_rows::<V, S, 1, 8>(head_dim, scale, keys, queries, logits),
+                    2 => dot_rows::<V, S, 2, 4>(head_dim, scale, keys, queries, logits),
+                    3 => dot_rows::<V, S, 3, 2>(head_dim, scale, keys, queries, logits),
+                    _ => dot_rows::<V, S, 4, 2>(head_dim, scale, keys, queries, logits),
                 },
                 _ => match heads {
-                    1 => dot_rows::<V, S, 1, 4>(shape, keys, queries, logits),
-                    2 => dot_rows::<V, S, 2, 2>(shape, keys, queries, logits),
-                    3 => dot_rows::<V, S, 3, 1>(shape, keys, queries, logits),
-                    _ => dot_rows::<V, S, 4, 1>(shape, keys, queries, logits),
+                    1 => dot_rows::<V, S, 1, 4>(head_dim, scale, keys, queries, logits),
+                    2 => dot_rows::<V, S, 2, 2>(head_dim, scale, keys, queries, logits),
+                    3 => dot_rows::<V, S, 3, 1>(head_dim, scale, keys, queries, logits),
+                    _ => dot_rows::<V, S, 4, 1>(head_dim, scale, keys, queries, logits),
                 },
             }
         }
@@ -113,7 +132,8 @@ unsafe fn dot_lanes<V: Lanes, S: Stored>(
 /// As [`dot_heads`].
 #[inline(always)]
 unsafe fn dot_rows<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usize>(
-    (head_dim, scale): (usize, f32),
+    head_dim: usize,
+    scale: f32,
     keys: &[*const u8],
     queries: *const f32,
     logits: Logits,
@@ -131,7 +151,7 @@ unsafe fn dot_rows<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usize>(
                 .mul(V::splat(scale))
                 .store(dots.as_mut_ptr());
             if !head_dim.is_multiple_of(V::N) {
-                add_rest::<V, S, ROWS>((head_dim, scale), keys, queries, &mut dots[..HEADS * ROWS]);
+                add_rest::<V, S, ROWS>(head_dim, scale, keys, queries, &mut dots[..HEADS * ROWS]);
             }
             for (g, dots) in dots.chunks_exact(ROWS).take(HEADS).enumerate() {
                 let to = logits.head(g).start.add(tile * ROWS);
@@ -160,18 +180,18 @@ unsafe fn dot_tile<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usize>(
         let mut sums = [[V::splat(0.0); ROWS]; HEADS];
         let whole = head_dim - head_dim % BLOCK;
         for start in (0..whole).step_by(BLOCK) {
-            let at = start / BLOCK * S::BYTES;
+            let block = start / BLOCK * S::BYTES;
             for first in (0..BLOCK).step_by(V::N) {
                 let queries = queries.add(start + first);
-                let at = (at, first);
-                add_products::<V, S, HEADS, ROWS>(head_dim, &keys, at, queries, &mut sums);
+                add_products::<V, S, HEADS, ROWS>(
+                    head_dim, &keys, block, first, queries, &mut sums,
+                );
             }
         }
-        let rest = head_dim - whole;
+        let (block, rest) = (whole / BLOCK * S::BYTES, head_dim - whole);
         for first in (0..rest - rest % V::N).step_by(V::N) {
             let queries = queries.add(whole + first);
-            let at = (whole / BLOCK * S::BYTES, first);
-            add_products::<V, S, HEADS, ROWS>(head_dim, &keys, at, queries, &mut sums);
+            add_products::<V, S, HEADS, ROWS>(head_dim, &keys, block, first, queries, &mut sums);
         }
         let mut all = [V::splat(0.0); WIDEST];
         for (g, sums) in sums.iter().enumerate() {
@@ -192,7 +212,8 @@ unsafe fn dot_tile<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usize>(
 unsafe fn add_products<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usize>(
     head_dim: usize,
     rows: &[*const u8; ROWS],
-    (block, first): (usize, usize),
+    block: usize,
+    first: usize,
     queries: *const f32,
     sums: &mut [[V; ROWS]; HEADS],
 ) {
@@ -217,7 +238,8 @@ unsafe fn add_products<V: Lanes, S: Stored, const HEADS: usize, const ROWS: usiz
 /// As [`dot_heads`]; `dots` is `[heads, ROWS]`.
 #[inline(always)]
 unsafe fn add_rest<V: Lanes, S: Stored, const ROWS: usize>(
-    (head_dim, scale): (usize, f32),
+    head_dim: usize,
+    scale: f32,
     keys: [*const u8; ROWS],
     queries: *const f32,
     dots: &mut [f32],
@@ -237,16 +259,16 @@ unsafe fn add_rest<V: Lanes, S: Stored, const ROWS: usize>(
     }
 }
 
-/// `out[g] += sum over rows of weights[g][r] * values[r]` for all heads of a group; `shape` is (group, head_dim).
-/// Efficient for few rows at a time only: it passes over the rows once per two vectors of columns.
+/// `out[g] += sum over rows of weights[g][r] * values[r]` for all heads of a group. Efficient for few rows at a time
+/// only: it passes over the rows once per two vectors of columns.
 ///
 /// # Safety
-/// Each value is `head_dim` numbers stored as `kind`, `weights` covers `group` x rows, `out` is `[group, head_dim]`;
+/// Each value is `head_dim` numbers stored as `kind`, `weights` covers `heads` x rows, `out` is `[heads, head_dim]`;
 /// the CPU supports the instructions of `level`.
 pub(crate) unsafe fn add_heads(
     level: SimdLevel,
     kind: CacheType,
-    shape: (usize, usize),
+    group: Group,
     values: &[*const u8],
     weights: Logits,
     out: &mut [f32],
@@ -254,10 +276,10 @@ pub(crate) unsafe fn add_heads(
     // SAFETY: guaranteed by the caller.
     unsafe {
         match kind {
-            CacheType::F32 => add_stored::<Floats>(level, shape, values, weights, out),
-            CacheType::F16 => add_stored::<Halves>(level, shape, values, weights, out),
-            CacheType::Q8_0 => add_stored::<Bytes>(level, shape, values, weights, out),
-            CacheType::Q4_0 => add_stored::<Nibbles>(level, shape, values, weights, out),
+            CacheType::F32 => add_stored::<Floats>(level, group, values, weights, out),
+            CacheType::F16 => add_stored::<Halves>(level, group, values, weights, out),
+            CacheType::Q8_0 => add_stored::<Bytes>(level, group, values, weights, out),
+            CacheType::Q4_0 => add_stored::<Nibbles>(level, group, values, weights, out),
         }
     }
 }
@@ -265,22 +287,23 @@ pub(crate) unsafe fn add_heads(
 by_level! {
     /// # Safety
     /// As [`add_heads`].
-    unsafe fn add_stored<S: Stored>(shape: (usize, usize), values: &[*const u8], weights: Logits, out: &mut [f32]) = add_lanes;
+    unsafe fn add_stored<S: Stored>(group: Group, values: &[*const u8], weights: Logits, out: &mut [f32]) = add_lanes;
 }
 
 #[inline(always)]
 unsafe fn add_lanes<V: Lanes, S: Stored>(
-    (group, head_dim): (usize, usize),
+    group: Group,
     values: &[*const u8],
     weights: Logits,
     out: &mut [f32],
 ) {
-    for g in (0..group).step_by(V::HEADS) {
+    let head_dim = group.head_dim;
+    for g in (0..group.heads).step_by(V::HEADS) {
         let out = out[g * head_dim..].as_mut_ptr();
         // SAFETY: guaranteed by the caller.
         unsafe {
             let weights = weights.head(g);
-            let heads = V::HEADS.min(group - g);
+            let heads = V::HEADS.min(group.heads - g);
             match V::HEADS {
                 8 => match heads {
                     1 => add_values::<V, S, 1>(head_dim, values, weights, out),

@@ -86,12 +86,14 @@ impl MappedMatrix {
         file: &Arc<MappedFile>,
         start: usize,
         dtype: GgmlDType,
-        (rows, cols): (usize, usize),
+        rows: usize,
+        cols: usize,
     ) -> Result<Self, MappedError> {
         fn boxed<T: PlainBlock>(
             file: &Arc<MappedFile>,
             start: usize,
-            (rows, cols): (usize, usize),
+            rows: usize,
+            cols: usize,
         ) -> Result<Box<dyn Rows>, MappedError> {
             if !cols.is_multiple_of(T::BLCK_SIZE) {
                 return Err(MappedError::RaggedRow {
@@ -112,21 +114,20 @@ impl MappedMatrix {
                 blocks,
             )?))
         }
-        let shape = (rows, cols);
         let blocks = match dtype {
-            GgmlDType::F32 => boxed::<f32>(file, start, shape)?,
-            GgmlDType::F16 => boxed::<f16>(file, start, shape)?,
-            GgmlDType::BF16 => boxed::<bf16>(file, start, shape)?,
-            GgmlDType::Q4_0 => boxed::<BlockQ4_0>(file, start, shape)?,
-            GgmlDType::Q4_1 => boxed::<BlockQ4_1>(file, start, shape)?,
-            GgmlDType::Q5_0 => boxed::<BlockQ5_0>(file, start, shape)?,
-            GgmlDType::Q5_1 => boxed::<BlockQ5_1>(file, start, shape)?,
-            GgmlDType::Q8_0 => boxed::<BlockQ8_0>(file, start, shape)?,
-            GgmlDType::Q2K => boxed::<BlockQ2K>(file, start, shape)?,
-            GgmlDType::Q3K => boxed::<BlockQ3K>(file, start, shape)?,
-            GgmlDType::Q4K => boxed::<BlockQ4K>(file, start, shape)?,
-            GgmlDType::Q5K => boxed::<BlockQ5K>(file, start, shape)?,
-            GgmlDType::Q6K => boxed::<BlockQ6K>(file, start, shape)?,
+            GgmlDType::F32 => boxed::<f32>(file, start, rows, cols)?,
+            GgmlDType::F16 => boxed::<f16>(file, start, rows, cols)?,
+            GgmlDType::BF16 => boxed::<bf16>(file, start, rows, cols)?,
+            GgmlDType::Q4_0 => boxed::<BlockQ4_0>(file, start, rows, cols)?,
+            GgmlDType::Q4_1 => boxed::<BlockQ4_1>(file, start, rows, cols)?,
+            GgmlDType::Q5_0 => boxed::<BlockQ5_0>(file, start, rows, cols)?,
+            GgmlDType::Q5_1 => boxed::<BlockQ5_1>(file, start, rows, cols)?,
+            GgmlDType::Q8_0 => boxed::<BlockQ8_0>(file, start, rows, cols)?,
+            GgmlDType::Q2K => boxed::<BlockQ2K>(file, start, rows, cols)?,
+            GgmlDType::Q3K => boxed::<BlockQ3K>(file, start, rows, cols)?,
+            GgmlDType::Q4K => boxed::<BlockQ4K>(file, start, rows, cols)?,
+            GgmlDType::Q5K => boxed::<BlockQ5K>(file, start, rows, cols)?,
+            GgmlDType::Q6K => boxed::<BlockQ6K>(file, start, rows, cols)?,
             other => {
                 return Err(MappedError::UnsupportedType {
                     dtype: format!("{other:?}"),

@@ -6,7 +6,7 @@
 //! products  [tokens][lanes]    token keys of length 1 x candidate keys; likewise values; the best product of both wins
 //! ```
 
-use crate::panel::{PANEL, Strided, TILE, pack_lane, product, split, with_scratch};
+use crate::panel::{PANEL, ProductShape, Strided, TILE, pack_lane, product, split, with_scratch};
 use crate::simd::{Lanes, by_level};
 use crate::simd_level;
 use crate::threads::{SharedMut, for_each_range};
@@ -122,16 +122,14 @@ unsafe fn visit_tile_lanes<V: Lanes>(
                 row_stride: dim,
                 step_stride: 1,
             };
-            // SAFETY: the caller guarantees the level; sizes as drawn above.
-            unsafe {
-                product::<V>(
-                    (tokens.len(), dim, width / V::N),
-                    left,
-                    packed.as_ptr(),
-                    None,
-                    products.as_mut_ptr(),
-                )
+            let shape = ProductShape {
+                rows: tokens.len(),
+                steps: dim,
+                width,
             };
+            let (right, to) = (packed.as_ptr(), products.as_mut_ptr());
+            // SAFETY: the caller guarantees the level; sizes as drawn above.
+            unsafe { product::<V>(shape, left, right, None, to) };
         }
         let both = key_products
             .chunks_exact(width)

@@ -180,7 +180,7 @@ mod tests {
         (0..rows * head_dim).map(wave).collect()
     }
 
-    fn there_and_back(kind: PackedRows, rows: &[f32], head_dim: usize) -> Vec<f32> {
+    fn round_trip(kind: PackedRows, rows: &[f32], head_dim: usize) -> Vec<f32> {
         let mut packed = vec![0; rows.len() / head_dim * kind.row_bytes(head_dim)];
         kind.pack(rows, head_dim, &mut packed);
         let mut back = vec![f32::NAN; rows.len()];
@@ -196,7 +196,7 @@ mod tests {
                 (PackedRows::F16, 1.0 / 2048.0),
                 (PackedRows::Q8_0, 1.0 / 220.0),
             ] {
-                let back = there_and_back(kind, &rows, head_dim);
+                let back = round_trip(kind, &rows, head_dim);
                 for (row, back) in rows.chunks_exact(head_dim).zip(back.chunks_exact(head_dim)) {
                     let most = row.iter().fold(0.0f32, |m, x| m.max(x.abs()));
                     for (x, y) in row.iter().zip(back) {
@@ -212,7 +212,7 @@ mod tests {
         for kind in [PackedRows::F16, PackedRows::Q8_0] {
             let mut once = rows(3, 80);
             kind.round(&mut once, 80);
-            assert_eq!(there_and_back(kind, &once, 80), once, "{kind:?}");
+            assert_eq!(round_trip(kind, &once, 80), once, "{kind:?}");
         }
     }
 
@@ -234,6 +234,6 @@ mod tests {
     #[test]
     fn rows_of_zeros_stay_zeros() {
         let zeros = vec![0.0; 3 * 96];
-        assert_eq!(there_and_back(PackedRows::Q8_0, &zeros, 96), zeros);
+        assert_eq!(round_trip(PackedRows::Q8_0, &zeros, 96), zeros);
     }
 }

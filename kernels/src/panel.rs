@@ -37,27 +37,38 @@ pub(crate) struct Strided {
     pub step_stride: usize,
 }
 
-/// `out[row][lane] = out[row][lane] * keep[lane] + sum over steps of left(row, step) * right[step][lane]`, for `rows`
-/// rows and `steps` steps; without `keep`, the old `out` is not read. `right` and `out` are `[_][across * N]`.
+/// Extents of a product `[rows, steps] x [steps, width]`.
+#[derive(Clone, Copy)]
+pub(crate) struct ProductShape {
+    pub rows: usize,
+    /// Numbers that each result sums over.
+    pub steps: usize,
+    /// Lanes of a panel: whole vectors.
+    pub width: usize,
+}
+
+/// `out[row][lane] = out[row][lane] * keep[lane] + sum over steps of left(row, step) * right[step][lane]`; without
+/// `keep`, the old `out` is not read. `right` and `out` are `[_][width]`.
 ///
 /// # Safety
 /// The pointers cover these extents, `out` overlaps no input, and the caller runs at the level of `V`.
 #[inline(always)]
 pub(crate) unsafe fn product<V: Lanes>(
-    (rows, steps, across): (usize, usize, usize),
+    shape: ProductShape,
     left: Strided,
     right: *const f32,
     keep: Option<*const f32>,
     out: *mut f32,
 ) {
+    let ProductShape { rows, steps, width } = shape;
     // SAFETY: guaranteed by the caller.
     unsafe {
-        match across {
+        match width / V::N {
             1 => product_across::<V, 1>(rows, steps, left, right, keep, out),
             2 => product_across::<V, 2>(rows, steps, left, right, keep, out),
             3 => product_across::<V, 3>(rows, steps, left, right, keep, out),
             4 => product_across::<V, 4>(rows, steps, left, right, keep, out),
-            _ => unreachable!("a panel of {across} vectors"),
+            across => unreachable!("a panel of {across} vectors"),
         }
     }
 }

@@ -9,8 +9,8 @@ use std::ops::Range;
 use crate::amx::{Configured, Tiles};
 use crate::elementwise::soft_cap_lanes;
 use crate::panel::{
-    PANEL, Running, Strided, TILE, UNSEEN, WIDEST, hide_before, pack_lane, product, softmax_tile,
-    split, with_scratch,
+    PANEL, ProductShape, Running, Strided, TILE, UNSEEN, WIDEST, hide_before, pack_lane, product,
+    softmax_tile, split, with_scratch,
 };
 use crate::simd::{Lanes, Portable, SimdLevel, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
@@ -116,7 +116,11 @@ impl<V: Lanes> Products for Fused<V> {
             row_stride: self.head_dim,
             step_stride: 1,
         };
-        let shape = (rows, self.head_dim, width / V::N);
+        let shape = ProductShape {
+            rows,
+            steps: self.head_dim,
+            width,
+        };
         // SAFETY: guaranteed by the caller.
         unsafe { product::<V>(shape, keys, queries, None, logits) };
     }
@@ -130,14 +134,18 @@ impl<V: Lanes> Products for Fused<V> {
         keep: *const f32,
         sums: *mut f32,
     ) {
-        let turned = Strided {
+        let transposed = Strided {
             start: self.values,
             row_stride: 1,
             step_stride: self.head_dim,
         };
-        let shape = (self.head_dim, rows, width / V::N);
+        let shape = ProductShape {
+            rows: self.head_dim,
+            steps: rows,
+            width,
+        };
         // SAFETY: guaranteed by the caller.
-        unsafe { product::<V>(shape, turned, weights, Some(keep), sums) };
+        unsafe { product::<V>(shape, transposed, weights, Some(keep), sums) };
     }
 }
 
@@ -270,6 +278,7 @@ fn for_each_item<P: Products>(
             let start = rows.start + (blocks - 1 - item / shape.kv_heads) * block;
             let item = Item {
                 kv_head: item % shape.kv_heads,
+                group: shape.group(),
                 start,
                 rows: block.min(rows.end - start),
             };
@@ -278,17 +287,37 @@ fn for_each_item<P: Products>(
     });
 }
 
-/// Query rows `start..start + rows` of the chunk, with all query heads of `kv_head`.
+/// Query rows `start..start + rows` of the chunk, with all query heads of `kv_head`. Lane `r * group + g` holds row
+/// `start + r` of head `g` of the group. So lanes ascend in position, and the first panels can skip the last tiles.
 struct Item {
     kv_head: usize,
+    group: usize,
     start: usize,
     rows: usize,
 }
 
 impl Item {
+    /// Lanes with a row; lanes after them fill the last vector.
+    #[inline(always)]
+    fn used_lanes(&self) -> usize {
+        self.rows * self.group
+    }
+
+    /// Query row of a lane; the last row for lanes after the used ones.
+    #[inline(always)]
+    fn row(&self, lane: usize) -> usize {
+        self.start + lane.min(self.used_lanes() - 1) / self.group
+    }
+
+    /// Query head of a lane.
+    #[inline(always)]
+    fn q_head(&self, lane: usize) -> usize {
+        self.kv_head * self.group + lane % self.group
+    }
+
     /// Scratch size in f32, sufficient at every SIMD level.
     fn scratch<P: Products>(&self, shape: &HeadShape) -> usize {
-        let lanes = (self.rows * shape.group()).next_multiple_of(P::WIDTH.max(WIDEST));
+        let lanes = self.used_lanes().next_multiple_of(P::WIDTH.max(WIDEST));
         let dims = P::dims(shape.head_dim);
         2 * dims * lanes + TILE * lanes.min(PANEL) + 4 * lanes + P::scratch(shape.head_dim)
     }
@@ -337,8 +366,6 @@ unsafe fn attend_tiles(
     }
 }
 
-/// Lane `r * group + g` holds row `start + r` of head `g` of the group. So lanes ascend in position, and the first
-/// panels can skip the last tiles.
 #[inline(always)]
 unsafe fn attend_lanes<P: Products>(
     task: &PrefillAttention<'_>,
@@ -347,116 +374,221 @@ unsafe fn attend_lanes<P: Products>(
     stop: &Stop,
     scratch: &mut [f32],
 ) {
-    let HeadShape { head_dim, .. } = task.shape;
-    let group = task.shape.group();
-    let used = item.rows * group;
-    let lanes = used.next_multiple_of(P::WIDTH);
-    let panel_lanes = P::V::ACROSS * P::V::N;
-    let dims = P::dims(head_dim);
-    let (keys, values) = (task.keys.head(item.kv_head), task.values.head(item.kv_head));
-    // Panel p starts at lane p * panel_lanes of each buffer; the last panel may be narrower.
-    let sizes = [
-        dims * lanes,
-        dims * lanes,
-        TILE * panel_lanes.min(lanes),
-        P::scratch(head_dim),
-        lanes,
-        lanes,
-        lanes,
-        lanes,
-    ];
-    let [queries, sums, logits, tile_scratch, max, sum, keep, visible] = split(scratch, sizes);
-    queries.fill(0.0); // lanes past `used` must be finite
-    sums.fill(0.0);
-    max.fill(UNSEEN);
-    sum.fill(0.0);
-    for lane in 0..used {
-        let (row, h) = (
-            item.start + lane / group,
-            item.kv_head * group + lane % group,
-        );
-        let query = &task.queries[(row * task.shape.q_heads + h) * head_dim..][..head_dim];
-        let first = lane / panel_lanes * panel_lanes;
-        let width = panel_lanes.min(lanes - first);
-        // SAFETY: the panel, `dims` numbers for `width` lanes, starts at element `dims * first` of `queries`.
-        unsafe {
-            let panel = queries[dims * first..].as_mut_ptr();
-            P::pack_query(query, task.scale.factor, panel, width, lane - first);
-        }
-    }
-    let position = |lane: usize| task.first + item.start + lane.min(used - 1) / group;
-    let first_tile = task.first_seen(position(0)) / TILE * TILE;
-    for tile in (first_tile..=position(used - 1)).step_by(TILE) {
+    let mut buffers = Buffers::new::<P>(scratch, item, task.shape.head_dim);
+    // SAFETY: guaranteed by the caller.
+    unsafe { load_queries::<P>(task, item, &mut buffers) };
+    let first = task.first + item.start;
+    let last = first + item.rows - 1;
+    for tile in (task.first_seen(first) / TILE * TILE..=last).step_by(TILE) {
         if stop.is_requested() {
             return;
         }
-        let rows = TILE.min(position(used - 1) + 1 - tile);
-        let part = tile * head_dim..(tile + rows) * head_dim;
-        // SAFETY: the caller guarantees the level.
-        let products =
-            unsafe { P::tile(&keys[part.clone()], &values[part], head_dim, tile_scratch) };
-        for first in (0..lanes).step_by(panel_lanes) {
-            let width = panel_lanes.min(lanes - first);
-            let last = position(first + width - 1);
-            if tile > last {
-                continue;
-            }
-            if task.first_seen(position(first)) >= tile + TILE {
-                continue;
-            }
-            let rows = TILE.min(last + 1 - tile);
-            let visible = &mut visible[first..first + width];
-            let causal = position(first) < tile + rows - 1;
-            if causal {
-                for (lane, visible) in visible.iter_mut().enumerate() {
-                    // Negative if the whole tile lies after the lane; exact in f32 below 2^24.
-                    *visible = position(first + lane) as f32 - tile as f32;
-                }
-            }
-            let running = Running {
-                max: max[first..].as_mut_ptr(),
-                sum: sum[first..].as_mut_ptr(),
-                keep: keep[first..].as_mut_ptr(),
-            };
-            let panel = queries[dims * first..].as_ptr();
-            let target = sums[dims * first..].as_mut_ptr();
-            // SAFETY: sizes as drawn in `panel.rs`; the caller guarantees the level.
-            unsafe {
-                products.dots(rows, width, panel, logits.as_mut_ptr());
-                let tile_logits = &mut logits[..rows * width];
-                if let Some(cap) = task.scale.cap {
-                    soft_cap_lanes::<P::V>(tile_logits, cap);
-                }
-                if task.first_seen(last) > tile {
-                    let seen =
-                        |lane: usize| task.first_seen(position(first + lane)).saturating_sub(tile);
-                    hide_before(tile_logits, width, seen);
-                }
-                let visible = causal.then_some(visible.as_ptr());
-                let across = width / P::V::N;
-                softmax_tile::<P::V>(rows, across, logits.as_mut_ptr(), visible, running);
-                products.add(rows, width, logits.as_ptr(), running.keep, target);
-            }
+        // SAFETY: guaranteed by the caller.
+        unsafe { attend_tile::<P>(task, item, tile, &mut buffers) };
+    }
+    // SAFETY: guaranteed by the caller.
+    unsafe { write_outputs::<P>(task, item, outputs, &buffers) };
+}
+
+/// Parts of the scratch. The lanes are cut into panels; the last one may be narrower.
+struct Buffers<'s> {
+    /// Panels `[dims][width]`, scaled; the panel from lane `first` on starts at `dims * first`.
+    queries: &'s mut [f32],
+    /// Weighted values so far, laid out as `queries`.
+    sums: &'s mut [f32],
+    /// `[TILE][width]`, one panel.
+    logits: &'s mut [f32],
+    /// Scratch of [`Products::tile`].
+    tile: &'s mut [f32],
+    /// `[lanes]`, as the next two: the [`Running`] softmax.
+    max: &'s mut [f32],
+    sum: &'s mut [f32],
+    keep: &'s mut [f32],
+    /// `[lanes]`: the last visible key, counted from the first key of the tile.
+    visible: &'s mut [f32],
+}
+
+impl<'s> Buffers<'s> {
+    #[inline(always)]
+    fn new<P: Products>(scratch: &'s mut [f32], item: &Item, head_dim: usize) -> Self {
+        let lanes = item.used_lanes().next_multiple_of(P::WIDTH);
+        let dims = P::dims(head_dim);
+        let sizes = [
+            dims * lanes,
+            dims * lanes,
+            TILE * (P::V::ACROSS * P::V::N).min(lanes),
+            P::scratch(head_dim),
+            lanes,
+            lanes,
+            lanes,
+            lanes,
+        ];
+        let [queries, sums, logits, tile, max, sum, keep, visible] = split(scratch, sizes);
+        queries.fill(0.0); // lanes past the used ones must be finite
+        sums.fill(0.0);
+        max.fill(UNSEEN);
+        sum.fill(0.0);
+        Self {
+            queries,
+            sums,
+            logits,
+            tile,
+            max,
+            sum,
+            keep,
+            visible,
         }
     }
-    for lane in 0..used {
-        let (row, h) = (
-            item.start + lane / group,
-            item.kv_head * group + lane % group,
-        );
-        let first = lane / panel_lanes * panel_lanes;
-        let width = panel_lanes.min(lanes - first);
-        let at = (row * task.shape.q_heads + h) * head_dim;
+
+    /// The panel that contains a lane: its first lane and its width.
+    #[inline(always)]
+    fn panel<P: Products>(&self, lane: usize) -> Panel {
+        let most = P::V::ACROSS * P::V::N;
+        let first = lane / most * most;
+        Panel {
+            first,
+            width: most.min(self.max.len() - first),
+        }
+    }
+}
+
+/// Lanes `first..first + width`.
+struct Panel {
+    first: usize,
+    width: usize,
+}
+
+/// Packs the scaled queries into panels.
+///
+/// # Safety
+/// The CPU supports the level of `P`.
+#[inline(always)]
+unsafe fn load_queries<P: Products>(
+    task: &PrefillAttention<'_>,
+    item: &Item,
+    buffers: &mut Buffers<'_>,
+) {
+    let HeadShape {
+        q_heads, head_dim, ..
+    } = task.shape;
+    for lane in 0..item.used_lanes() {
+        let at = (item.row(lane) * q_heads + item.q_head(lane)) * head_dim;
+        let query = &task.queries[at..at + head_dim];
+        let Panel { first, width } = buffers.panel::<P>(lane);
+        let panel = buffers.queries[P::dims(head_dim) * first..].as_mut_ptr();
+        // SAFETY: the panel, `dims` numbers for `width` lanes, starts at element `dims * first` of `queries`; the
+        // caller guarantees the level.
+        unsafe { P::pack_query(query, task.scale.factor, panel, width, lane - first) };
+    }
+}
+
+/// Attention to the keys from position `tile` on, at most [`TILE`], panel by panel.
+///
+/// # Safety
+/// As [`load_queries`].
+#[inline(always)]
+unsafe fn attend_tile<P: Products>(
+    task: &PrefillAttention<'_>,
+    item: &Item,
+    tile: usize,
+    buffers: &mut Buffers<'_>,
+) {
+    let head_dim = task.shape.head_dim;
+    let (keys, values) = (task.keys.head(item.kv_head), task.values.head(item.kv_head));
+    let end = (tile + TILE).min(task.first + item.start + item.rows);
+    let part = tile * head_dim..end * head_dim;
+    // SAFETY: the caller guarantees the level.
+    let products = unsafe { P::tile(&keys[part.clone()], &values[part], head_dim, buffers.tile) };
+    for first in (0..buffers.max.len()).step_by(P::V::ACROSS * P::V::N) {
+        let panel = buffers.panel::<P>(first);
+        // SAFETY: guaranteed by the caller.
+        unsafe { attend_panel::<P>(task, item, &products, tile, panel, buffers) };
+    }
+}
+
+/// [`attend_tile`] for one panel: logits, running softmax, weighted values.
+///
+/// # Safety
+/// As [`load_queries`].
+#[inline(always)]
+unsafe fn attend_panel<P: Products>(
+    task: &PrefillAttention<'_>,
+    item: &Item,
+    products: &P,
+    tile: usize,
+    panel: Panel,
+    buffers: &mut Buffers<'_>,
+) {
+    let Panel { first, width } = panel;
+    let position = |lane: usize| task.first + item.row(lane);
+    let last = position(first + width - 1);
+    if tile > last || task.first_seen(position(first)) >= tile + TILE {
+        return;
+    }
+    let rows = TILE.min(last + 1 - tile);
+    let visible = &mut buffers.visible[first..first + width];
+    let causal = position(first) < tile + rows - 1;
+    if causal {
+        for (lane, visible) in visible.iter_mut().enumerate() {
+            // Negative if the whole tile lies after the lane; exact in f32 below 2^24.
+            *visible = position(first + lane) as f32 - tile as f32;
+        }
+    }
+    let visible = causal.then_some(visible.as_ptr());
+    let running = Running {
+        max: buffers.max[first..].as_mut_ptr(),
+        sum: buffers.sum[first..].as_mut_ptr(),
+        keep: buffers.keep[first..].as_mut_ptr(),
+    };
+    let dims = P::dims(task.shape.head_dim);
+    let queries = buffers.queries[dims * first..].as_ptr();
+    let sums = buffers.sums[dims * first..].as_mut_ptr();
+    // SAFETY: sizes as drawn in `panel.rs`; the caller guarantees the level.
+    unsafe {
+        products.dots(rows, width, queries, buffers.logits.as_mut_ptr());
+        let logits = &mut buffers.logits[..rows * width];
+        if let Some(cap) = task.scale.cap {
+            soft_cap_lanes::<P::V>(logits, cap);
+        }
+        if task.first_seen(last) > tile {
+            let seen = |lane: usize| task.first_seen(position(first + lane)).saturating_sub(tile);
+            hide_before(logits, width, seen);
+        }
+        let logits = buffers.logits.as_mut_ptr();
+        softmax_tile::<P::V>(rows, width / P::V::N, logits, visible, running);
+        products.add(rows, width, logits, running.keep, sums);
+    }
+}
+
+/// Divides the weighted values by the sums of the weights.
+///
+/// # Safety
+/// No other thread writes the item's rows and heads.
+#[inline(always)]
+unsafe fn write_outputs<P: Products>(
+    task: &PrefillAttention<'_>,
+    item: &Item,
+    outputs: &Outputs<'_>,
+    buffers: &Buffers<'_>,
+) {
+    let HeadShape {
+        q_heads, head_dim, ..
+    } = task.shape;
+    for lane in 0..item.used_lanes() {
+        let (row, h) = (item.row(lane), item.q_head(lane));
+        let Panel { first, width } = buffers.panel::<P>(lane);
+        let at = (row * q_heads + h) * head_dim;
         // SAFETY: only this item writes these rows and heads.
         let out = unsafe { outputs.out.part(at..at + head_dim) };
-        let factor = 1.0 / sum[lane];
+        let sums = &buffers.sums[P::dims(head_dim) * first..];
+        let factor = 1.0 / buffers.sum[lane];
         for (i, out) in out.iter_mut().enumerate() {
-            *out = sums[dims * first + i * width + lane - first] * factor;
+            *out = sums[i * width + lane - first] * factor;
         }
         if let Some(log_sum_exp) = &outputs.log_sum_exp {
             let at = h * task.rows() + row;
             // SAFETY: as above.
-            unsafe { log_sum_exp.part(at..at + 1)[0] = max[lane] + sum[lane].ln() };
+            unsafe { log_sum_exp.part(at..at + 1)[0] = buffers.max[lane] + buffers.sum[lane].ln() };
         }
     }
 }

@@ -5,7 +5,7 @@
 //! forms     keys [tile][head_dim] x matrix [head_dim][lanes], then multiplied lane by lane with the keys
 //! ```
 
-use crate::panel::{PANEL, Strided, TILE, product, split, with_scratch};
+use crate::panel::{PANEL, ProductShape, Strided, TILE, product, split, with_scratch};
 use crate::simd::{Lanes, by_level};
 use crate::simd_level;
 use crate::span::softmax_row;
@@ -19,7 +19,7 @@ const ROWS: usize = 512;
 ///
 /// # Panics
 /// If the shapes do not match.
-pub fn add_gram(rows: &[f32], (heads, head_dim): (usize, usize), sums: &mut [f64]) {
+pub fn add_gram(rows: &[f32], heads: usize, head_dim: usize, sums: &mut [f64]) {
     let square = head_dim * head_dim;
     assert_eq!(sums.len(), heads * square, "sums [heads, dim, dim]");
     assert!(
@@ -31,38 +31,53 @@ pub fn add_gram(rows: &[f32], (heads, head_dim): (usize, usize), sums: &mut [f64
         for head in items {
             // SAFETY: each head is visited exactly once.
             let sums = unsafe { sums.part(head * square..(head + 1) * square) };
-            for rows in rows.chunks(ROWS * heads * head_dim) {
-                let of_head = (rows, head * head_dim, heads * head_dim);
+            for values in rows.chunks(ROWS * heads * head_dim) {
+                let rows = HeadRows {
+                    values,
+                    first: head * head_dim,
+                    stride: heads * head_dim,
+                    head_dim,
+                };
                 with_scratch((ROWS + head_dim) * PANEL, |scratch| {
                     // SAFETY: the level was detected.
-                    unsafe { add_gram_of(level, of_head, head_dim, sums, scratch) }
+                    unsafe { add_head_gram(level, rows, sums, scratch) }
                 });
             }
         }
     });
 }
 
+/// The rows of one head in `values [n, heads, head_dim]`: row `r` starts at number `r * stride + first`.
+#[derive(Clone, Copy)]
+struct HeadRows<'a> {
+    values: &'a [f32],
+    first: usize,
+    stride: usize,
+    head_dim: usize,
+}
+
 by_level! {
     /// # Safety
     /// The CPU supports the level's instructions.
-    unsafe fn add_gram_of(rows: (&[f32], usize, usize), dim: usize, sums: &mut [f64], scratch: &mut [f32]) = add_gram_lanes;
+    unsafe fn add_head_gram(rows: HeadRows<'_>, sums: &mut [f64], scratch: &mut [f32]) = add_head_gram_lanes;
 }
 
 /// # Safety
 /// Call only from code compiled for the level of `V`.
 #[inline(always)]
-unsafe fn add_gram_lanes<V: Lanes>(
-    (rows, first, stride): (&[f32], usize, usize),
-    dim: usize,
-    sums: &mut [f64],
-    scratch: &mut [f32],
-) {
-    let (count, panel) = (rows.len() / stride, V::ACROSS * V::N);
+unsafe fn add_head_gram_lanes<V: Lanes>(rows: HeadRows<'_>, sums: &mut [f64], scratch: &mut [f32]) {
+    let HeadRows {
+        values,
+        first,
+        stride,
+        head_dim: dim,
+    } = rows;
+    let panel = V::ACROSS * V::N;
     let [packed, products] = split(scratch, [ROWS * PANEL, dim * PANEL]);
     for column in (0..dim).step_by(panel) {
         let lanes = panel.min(dim - column);
         let width = lanes.next_multiple_of(V::N);
-        for (row, to) in rows
+        for (row, to) in values
             .chunks_exact(stride)
             .zip(packed.chunks_exact_mut(width))
         {
@@ -72,13 +87,18 @@ unsafe fn add_gram_lanes<V: Lanes>(
         // Rows above this panel's first column lie above the diagonal, which is not used.
         let below = dim - column;
         let left = Strided {
-            start: rows[first + column..].as_ptr(),
+            start: values[first + column..].as_ptr(),
             row_stride: 1,
             step_stride: stride,
         };
+        let shape = ProductShape {
+            rows: below,
+            steps: values.len() / stride,
+            width,
+        };
         let (right, out) = (packed.as_ptr(), products.as_mut_ptr());
         // SAFETY: the caller guarantees the level; sizes as drawn above.
-        unsafe { product::<V>((below, count, width / V::N), left, right, None, out) };
+        unsafe { product::<V>(shape, left, right, None, out) };
         for (i, products) in products.chunks_exact(width).take(below).enumerate() {
             let line = &mut sums[(column + i) * dim + column..][..lanes.min(i + 1)];
             let pairs = line.iter_mut().zip(products);
@@ -108,7 +128,7 @@ pub fn quadratic_forms(rows: &[f32], linear: &[f32], matrix: Option<&[f32]>, out
             let rows = &rows[tile.start * dim..tile.end * dim];
             with_scratch((dim + TILE) * PANEL, |scratch| {
                 // SAFETY: the level was detected.
-                unsafe { forms_of_tile(level, rows, (linear, matrix), out, scratch) }
+                unsafe { tile_forms(level, rows, linear, matrix, out, scratch) }
             });
         }
     });
@@ -117,15 +137,16 @@ pub fn quadratic_forms(rows: &[f32], linear: &[f32], matrix: Option<&[f32]>, out
 by_level! {
     /// # Safety
     /// The CPU supports the level's instructions.
-    unsafe fn forms_of_tile(rows: &[f32], of: (&[f32], Option<&[f32]>), out: &mut [f32], scratch: &mut [f32]) = forms_of_tile_lanes;
+    unsafe fn tile_forms(rows: &[f32], linear: &[f32], matrix: Option<&[f32]>, out: &mut [f32], scratch: &mut [f32]) = tile_forms_lanes;
 }
 
 /// # Safety
 /// Call only from code compiled for the level of `V`.
 #[inline(always)]
-unsafe fn forms_of_tile_lanes<V: Lanes>(
+unsafe fn tile_forms_lanes<V: Lanes>(
     rows: &[f32],
-    (linear, matrix): (&[f32], Option<&[f32]>),
+    linear: &[f32],
+    matrix: Option<&[f32]>,
     out: &mut [f32],
     scratch: &mut [f32],
 ) {
@@ -148,9 +169,14 @@ unsafe fn forms_of_tile_lanes<V: Lanes>(
             row_stride: dim,
             step_stride: 1,
         };
+        let shape = ProductShape {
+            rows: out.len(),
+            steps: dim,
+            width,
+        };
         let (right, to) = (packed.as_ptr(), products.as_mut_ptr());
         // SAFETY: the caller guarantees the level; sizes as drawn above.
-        unsafe { product::<V>((out.len(), dim, width / V::N), left, right, None, to) };
+        unsafe { product::<V>(shape, left, right, None, to) };
         let rows = rows.chunks_exact(dim).map(|row| &row[column..][..lanes]);
         for ((out, row), products) in out.iter_mut().zip(rows).zip(products.chunks_exact(width)) {
             // SAFETY: as above.
@@ -221,7 +247,7 @@ mod tests {
                 |r: usize, head: usize, i: usize| f64::from(rows[(r * heads + head) * dim + i]);
             for level in SimdLevel::available() {
                 let mut sums = vec![1.0f64; heads * dim * dim];
-                level.with(|| add_gram(&rows, (heads, dim), &mut sums));
+                level.with(|| add_gram(&rows, heads, dim, &mut sums));
                 for head in 0..heads {
                     for i in 0..dim {
                         for j in 0..dim {

@@ -26,7 +26,7 @@ mod placed;
 use std::ops::Range;
 
 use crate::CacheType;
-use crate::cache_type::turn;
+use crate::cache_type::hadamard;
 
 pub use changing::RowState;
 
@@ -82,18 +82,18 @@ struct Packed {
     /// `[kv_heads + 1]`: offset of each head in `in_wide`.
     first_wide: Vec<usize>,
     /// `[head_dim]`: scratch for the Hadamard transform of a row that is written.
-    turned: Vec<f32>,
+    transformed: Vec<f32>,
     /// `[head_dim]`: scratch for a second row.
     other: Vec<f32>,
 }
 
 impl Packed {
     fn write(&mut self, first: usize, h: usize, r: usize, row: &[f32]) {
-        let (kind, place) = self.place(first, row.len(), h, r);
+        let (kind, place) = self.locate(first, row.len(), h, r);
         let row = if self.kind.rotates() {
-            self.turned.copy_from_slice(row);
-            turn(&mut self.turned);
-            &self.turned
+            self.transformed.copy_from_slice(row);
+            hadamard(&mut self.transformed);
+            &self.transformed
         } else {
             row
         };
@@ -112,7 +112,7 @@ impl Packed {
 
     /// Storage type and byte range of row `r` of head `h`; `first` is the head's first row, counted over all heads.
     #[inline(always)]
-    fn place(
+    fn locate(
         &self,
         first: usize,
         head_dim: usize,
@@ -147,7 +147,7 @@ impl RowStore {
     pub fn is_narrow(&self, h: usize, r: usize) -> bool {
         self.packed.as_ref().is_some_and(|packed| {
             packed.kind.is_quantised()
-                && packed.place(self.first_rows[h], self.head_dim, h, r).0 == packed.kind
+                && packed.locate(self.first_rows[h], self.head_dim, h, r).0 == packed.kind
         })
     }
 
@@ -156,7 +156,7 @@ impl RowStore {
     #[inline(always)]
     pub fn packed_row(&self, h: usize, r: usize) -> Option<(CacheType, &[u8])> {
         let packed = self.packed.as_ref()?;
-        let (kind, place) = packed.place(self.first_rows[h], self.head_dim, h, r);
+        let (kind, place) = packed.locate(self.first_rows[h], self.head_dim, h, r);
         Some((kind, &packed.bytes[place]))
     }
 
@@ -190,7 +190,7 @@ impl RowStore {
             return run;
         };
         for (start, row) in run.starts.iter_mut().zip(rows) {
-            let (kind, place) = packed.place(self.first_rows[h], self.head_dim, h, row);
+            let (kind, place) = packed.locate(self.first_rows[h], self.head_dim, h, row);
             if run.rows > 0 && kind != run.kind {
                 break;
             }
@@ -207,7 +207,7 @@ impl RowStore {
             Some((kind, bytes)) => {
                 kind.read(bytes, row);
                 if self.cache_type().rotates() {
-                    turn(row);
+                    hadamard(row);
                 }
             }
             None => row.copy_from_slice(self.row(h, r)),

@@ -190,7 +190,7 @@ pub(crate) trait Lanes: Copy {
 
 /// Converts a little-endian f16 number to f32, without a branch.
 #[inline(always)]
-pub(crate) fn widened(half: [u8; 2]) -> f32 {
+pub(crate) fn half_to_f32(half: [u8; 2]) -> f32 {
     let half = u32::from(u16::from_le_bytes(half));
     // The f16 exponent bias is 112 less than that of f32; the multiplication corrects it, also for subnormal numbers.
     let number = f32::from_bits((half & 0x7fff) << 13) * f32::from_bits((112 + 127) << 23);
@@ -235,7 +235,7 @@ impl Lanes for Portable {
         let halves = unsafe { from.cast::<[[u8; 2]; 4]>().read_unaligned() };
         let mut numbers = [0.0; 4];
         for (number, bytes) in numbers.iter_mut().zip(halves) {
-            *number = widened(bytes);
+            *number = half_to_f32(bytes);
         }
         Self(numbers)
     }
@@ -243,7 +243,7 @@ impl Lanes for Portable {
     unsafe fn splat_half(from: *const u8) -> Self {
         // SAFETY: the caller's pointer covers two bytes.
         let bytes = unsafe { from.cast::<[u8; 2]>().read() };
-        Self([widened(bytes); 4])
+        Self([half_to_f32(bytes); 4])
     }
     #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> Self {
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn every_half_is_widened_as_it_should_be() {
         for bits in 0..=u16::MAX {
-            let (found, expected) = (widened(bits.to_le_bytes()), half::f16::from_bits(bits));
+            let (found, expected) = (half_to_f32(bits.to_le_bytes()), half::f16::from_bits(bits));
             assert_eq!(found.is_nan(), expected.is_nan(), "{bits:x}");
             assert!(found.is_nan() || found.to_bits() == expected.to_f32().to_bits());
         }

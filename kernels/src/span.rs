@@ -5,13 +5,13 @@
 
 use std::ops::Range;
 
-use crate::cache_type::{turn, unpack_lanes};
+use crate::cache_type::{hadamard, unpack_lanes};
 use crate::decode::{DecodeAttention, Partial, Rotation, Span, UNPACKED};
 use crate::elementwise::{rotate_row, soft_cap_lanes};
-use crate::heads::{Logits, add_heads, dot_heads};
+use crate::heads::{Group, Logits, add_heads, dot_heads};
 use crate::panel::WIDEST;
 use crate::simd::{Lanes, by_level};
-use crate::{CacheType, HeadShape, RowStore};
+use crate::{CacheType, RowStore};
 
 by_level! {
     /// # Safety
@@ -26,16 +26,16 @@ unsafe fn attend_lanes<V: Lanes>(
     logits: Logits,
     partial: &mut Partial<'_>,
 ) {
-    let HeadShape { head_dim, .. } = task.shape;
-    let group = task.shape.group();
-    let queries = &task.query[span.kv_head * group * head_dim..][..group * head_dim];
+    let group = Group::new(&task.shape);
+    let Group { heads, head_dim } = group;
+    let queries = &task.query[span.kv_head * heads * head_dim..][..heads * head_dim];
     let end = span.first + span.rows;
     let at = |row: usize| Logits {
         // SAFETY: rows of the span, whose logits the caller guarantees.
         start: unsafe { logits.start.add(row - span.first) },
         ..logits
     };
-    let shape = (group, head_dim, task.scale.factor);
+    let scale = task.scale.factor;
     // SAFETY: pointers stay inside the slices above; the caller guarantees the rest.
     unsafe {
         let mut row = span.first;
@@ -48,17 +48,18 @@ unsafe fn attend_lanes<V: Lanes>(
                     rotate_keys::<V>(task, rotation, span.kv_head, rows, partial.rows);
                     let keys: [*const u8; UNPACKED] =
                         std::array::from_fn(|i| partial.rows[i * head_dim..].as_ptr().cast());
-                    dot_heads(V::LEVEL, CacheType::F32, shape, &keys[..count], queries, to);
+                    let keys = &keys[..count];
+                    dot_heads(V::LEVEL, CacheType::F32, group, scale, keys, queries, to);
                     count
                 }
                 None => {
                     let run = task.keys.run(span.kv_head, row..end);
-                    dot_heads(V::LEVEL, run.kind, shape, run.starts(), queries, to);
+                    dot_heads(V::LEVEL, run.kind, group, scale, run.starts(), queries, to);
                     run.rows
                 }
             };
         }
-        for g in 0..group {
+        for g in 0..heads {
             let row =
                 std::slice::from_raw_parts_mut(logits.start.add(g * logits.stride), span.rows);
             if let Some(cap) = task.scale.cap {
@@ -67,14 +68,13 @@ unsafe fn attend_lanes<V: Lanes>(
             (partial.max[g], partial.sum[g]) = softmax_row::<V>(row);
         }
         partial.out.fill(0.0);
-        let shape = (group, head_dim);
         let mut row = span.first;
         while row < end {
             let run = task.values.run(span.kv_head, row..end);
             add_heads(
                 V::LEVEL,
                 run.kind,
-                shape,
+                group,
                 run.starts(),
                 at(row),
                 partial.out,
@@ -120,7 +120,7 @@ unsafe fn rotate_keys<V: Lanes>(
         // SAFETY: guaranteed by the caller.
         unsafe { unpack_row::<V>(task.keys, h, row, target) };
         if task.keys.cache_type().rotates() {
-            turn(target);
+            hadamard(target);
         }
         let rank = rotation.ranks[task.keys.first_row(h) + row] as usize;
         let table = rank * columns..(rank + 1) * columns;

@@ -5,7 +5,7 @@
 //! f16 and quantised steps have at most 8 bits, so every product of the two is exact: all SIMD levels read the same
 //! numbers.
 
-use crate::simd::{Lanes, widened};
+use crate::simd::{Lanes, half_to_f32};
 
 /// Numbers per block.
 pub(crate) const BLOCK: usize = 32;
@@ -117,7 +117,7 @@ impl Stored for Nibbles {
 #[inline(always)]
 unsafe fn half(from: *const u8) -> f32 {
     // SAFETY: guaranteed by the caller.
-    widened(unsafe { from.cast::<[u8; 2]>().read() })
+    half_to_f32(unsafe { from.cast::<[u8; 2]>().read() })
 }
 
 /// Unpacks the row at `bytes` into `row`.

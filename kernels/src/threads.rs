@@ -20,8 +20,8 @@ const VARIABLES: [&str; 2] = ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"];
 /// respects container limits and CPU masks. candle itself gets one thread. A later call only takes effect if the pool
 /// has not started yet.
 pub fn configure(threads: Option<usize>) {
-    let threads = wanted(threads);
-    WANTED.store(threads, Ordering::Relaxed);
+    let threads = thread_count(threads);
+    CONFIGURED.store(threads, Ordering::Relaxed);
     for name in VARIABLES {
         // SAFETY: called at program start, before any other thread exists that could read the environment.
         unsafe { std::env::set_var(name, "1") };
@@ -29,11 +29,11 @@ pub fn configure(threads: Option<usize>) {
 }
 
 /// The number set by [`configure`]; 0 before.
-static WANTED: AtomicUsize = AtomicUsize::new(0);
+static CONFIGURED: AtomicUsize = AtomicUsize::new(0);
 
 /// `threads`, else the configured number, else the environment's, else the available parallelism.
-fn wanted(threads: Option<usize>) -> usize {
-    let decided = || Some(WANTED.load(Ordering::Relaxed)).filter(|&threads| threads > 0);
+fn thread_count(threads: Option<usize>) -> usize {
+    let decided = || Some(CONFIGURED.load(Ordering::Relaxed)).filter(|&threads| threads > 0);
     let environment = || (VARIABLES.iter()).find_map(|name| std::env::var(name).ok()?.parse().ok());
     threads
         .or_else(decided)
@@ -44,7 +44,7 @@ fn wanted(threads: Option<usize>) -> usize {
 
 fn pool() -> &'static Pool {
     static POOL: OnceLock<Pool> = OnceLock::new();
-    POOL.get_or_init(|| Pool::new(wanted(None)))
+    POOL.get_or_init(|| Pool::new(thread_count(None)))
 }
 
 /// Number of threads that compute, including the calling thread.

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found_and_nothing_else_is() {
+    fn only_supported_architectures_are_found() {
         assert_eq!(find("gemma3").unwrap().kin, "Gemma 3");
         for name in ["gemma", "qwen3moe", "Llama", ""] {
             assert!(find(name).is_none(), "{name}");

@@ -1,6 +1,8 @@
 //! Byte-level BPE. Bytes become symbols, the pre-tokenizer (`pretokenize.rs`) splits the text, and pairs are merged in
 //! the order of the file's merges.
 
+use std::ops::Range;
+
 use kept_kernels::{Stop, Stopped};
 use tokenizers::Model as _;
 use tokenizers::models::bpe::{BPE, Vocab};
@@ -9,8 +11,9 @@ use crate::ModelError;
 use crate::gguf::Gguf;
 use crate::memory_size::{Rounded, table};
 use crate::nfc::{self, Composed};
-use crate::parallel_bpe::merge_pieces;
+use crate::parallel_bpe::{Pieces, merge_pieces};
 use crate::pretokenize::ByteLevelRules;
+use crate::tokenizer::Encoding;
 use crate::vocabulary::{Kind, Vocabulary, byte_of_symbol, symbol_of_byte};
 
 pub(crate) struct ByteLevel {
@@ -49,7 +52,7 @@ impl ByteLevel {
 
     /// Memory in bytes: plain tokens by text and by id, and the merges. Excludes the library's cache of merged words,
     /// which has about ten thousand entries at most.
-    pub(crate) fn held(&self, vocabulary: &Vocabulary, rounded: Rounded) -> usize {
+    pub(crate) fn memory_bytes(&self, vocabulary: &Vocabulary, rounded: Rounded) -> usize {
         let ids = 0..vocabulary.len() as u32;
         let plain = ids.filter(|&id| vocabulary.kind(id) == Kind::Normal);
         let lengths = plain.map(|id| rounded(vocabulary.text(id).len()));
@@ -72,7 +75,7 @@ impl ByteLevel {
             }
     }
 
-    /// Appends the tokens of a text and the end offset of each. A byte without a token belongs to the next token.
+    /// Appends the tokens of a text. A byte without a token belongs to the next token.
     ///
     /// # Errors
     /// [`Stopped`] if `stop` was requested.
@@ -80,7 +83,7 @@ impl ByteLevel {
         &self,
         vocabulary: &Vocabulary,
         text: &str,
-        (ids, ends): (&mut Vec<u32>, &mut Vec<u32>),
+        encoding: &mut Encoding,
         stop: &Stop,
     ) -> Result<(), Stopped> {
         let composed = if self.rules.composes {
@@ -91,28 +94,27 @@ impl ByteLevel {
         let text = &*composed.text;
         let mut cuts = Vec::with_capacity(text.len() / 4);
         self.rules.pre.cut(text, stop, |end| cuts.push(end))?;
-        let merged = merge_pieces(text.len(), &cuts, |start, cuts| {
-            self.merge(vocabulary, text, (start, cuts), stop)
+        let merged = merge_pieces(text.len(), &cuts, |pieces| {
+            self.merge(vocabulary, text, pieces, stop)
         })?;
-        let first = ends.len();
-        ids.extend(merged.iter().map(|&(id, _)| id));
-        ends.extend(merged.iter().map(|&(_, end)| end));
-        composed.ends_as_written(&mut ends[first..]);
+        let first = encoding.ends.len();
+        encoding.ids.extend(merged.iter().map(|&(id, _)| id));
+        encoding.ends.extend(merged.iter().map(|&(_, end)| end));
+        composed.ends_as_written(&mut encoding.ends[first..]);
         Ok(())
     }
 
-    /// Merges pieces into tokens, each with its end offset in `text`. `ends` are the ends of the pieces; the first
-    /// begins at `start`.
+    /// Merges `pieces` of `text` into tokens, each with its end offset.
     fn merge(
         &self,
         vocabulary: &Vocabulary,
         text: &str,
-        (mut start, ends): (usize, &[usize]),
+        pieces: Pieces<'_>,
         stop: &Stop,
     ) -> Result<Vec<(u32, u32)>, Stopped> {
         let mut merged = Vec::new();
         let mut symbols = String::new();
-        for &end in ends {
+        for Range { start, end } in pieces.ranges() {
             stop.check()?;
             symbols.clear();
             symbols.extend(
@@ -131,7 +133,6 @@ impl ByteLevel {
                 }
                 (token.id, at as u32)
             }));
-            start = end;
         }
         Ok(merged)
     }

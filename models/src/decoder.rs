@@ -70,7 +70,8 @@ impl RowScratch {
 /// `out = input * matrix^T` for one row and matrices with the same input; quantised matrices are multiplied together.
 fn multiply_row<const N: usize>(
     input: &[f32],
-    (rounded, never): (&mut QuantisedRows, &Stop),
+    rounded: &mut QuantisedRows,
+    never: &Stop,
     products: [Product<'_>; N],
 ) {
     if products.iter().all(|p| p.matrix.is_quantised()) {
@@ -95,7 +96,13 @@ pub(crate) fn product<'a>(matrix: &'a MappedMatrix, out: &'a mut [f32]) -> Produ
 impl Layer {
     /// Adds biases and applies head norms to projected queries `q [rows, q_heads * head_dim]`, keys and values
     /// `[rows, kv_heads * head_dim]`.
-    pub(crate) fn complete(&self, config: &Config, q: &mut [f32], k: &mut [f32], v: &mut [f32]) {
+    pub(crate) fn apply_bias_and_norms(
+        &self,
+        config: &Config,
+        q: &mut [f32],
+        k: &mut [f32],
+        v: &mut [f32],
+    ) {
         for (x, bias) in [
             (&mut *q, &self.q_bias),
             (&mut *k, &self.k_bias),
@@ -218,14 +225,15 @@ impl Model {
         );
         multiply_row(
             &scratch.normed,
-            (&mut scratch.rounded, &scratch.never),
+            &mut scratch.rounded,
+            &scratch.never,
             [
                 product(&layer.q, q),
                 product(&layer.k, k),
                 product(&layer.v, v),
             ],
         );
-        layer.complete(&self.config, q, k, v);
+        layer.apply_bias_and_norms(&self.config, q, k, v);
     }
 
     /// Decode, second half of a layer: projects `attention [q_heads * head_dim]`, adds it to `residual [width]`, then
@@ -255,14 +263,14 @@ impl Model {
                 out: &mut *residual,
                 add: true,
             };
-            multiply_row(attention, (rounded, never), [product]);
+            multiply_row(attention, rounded, never, [product]);
         } else {
-            multiply_row(attention, (rounded, never), [product(&layer.o, added)]);
+            multiply_row(attention, rounded, never, [product(&layer.o, added)]);
             layer.add_attention(&self.config, added, residual);
         }
         rms_norm(residual, &layer.ffn_norm, self.config.norm_eps, normed);
         let both = [product(&layer.gate, gate), product(&layer.up, up)];
-        multiply_row(normed, (rounded, never), both);
+        multiply_row(normed, rounded, never, both);
         activate(self.config.activation, gate, up);
         if layer.adds_ffn() {
             let product = Product {
@@ -270,9 +278,9 @@ impl Model {
                 out: residual,
                 add: true,
             };
-            multiply_row(gate, (rounded, never), [product]);
+            multiply_row(gate, rounded, never, [product]);
         } else {
-            multiply_row(gate, (rounded, never), [product(&layer.down, added)]);
+            multiply_row(gate, rounded, never, [product(&layer.down, added)]);
             layer.add_ffn(&self.config, added, residual);
         }
     }
@@ -288,9 +296,12 @@ impl Model {
             self.config.norm_eps,
             &mut scratch.normed,
         );
-        let product = product(&self.output, logits);
-        let rounded = (&mut scratch.rounded, &scratch.never);
-        multiply_row(&scratch.normed, rounded, [product]);
+        multiply_row(
+            &scratch.normed,
+            &mut scratch.rounded,
+            &scratch.never,
+            [product(&self.output, logits)],
+        );
         if let Some(cap) = self.config.logit_cap {
             soft_cap(logits, cap);
         }

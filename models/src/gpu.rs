@@ -9,11 +9,12 @@
 //!
 //! Embeddings are looked up on the host, one row each. The engine owns attention and caches.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use half::f16;
 use kept_cuda::{
-    Angles, Buffer, Device, DeviceError, Heads, LayerRows, MemorySpace, ProductScratch,
+    Angles, Buffer, Device, DeviceError, Heads, LayerRows, MemorySpace, ProductScratch, RmsNorm,
     RowPositions, Weights,
 };
 use kept_kernels::Pairing;
@@ -162,6 +163,12 @@ impl GpuModel {
         layers.map(|layer| layer.matrices.host_bytes()).sum()
     }
 
+    /// The model's RMSNorm with these weights.
+    pub(crate) fn norm<'a>(&self, weight: &'a Buffer<f32>) -> RmsNorm<'a> {
+        let eps = self.config.norm_eps;
+        RmsNorm { weight, eps }
+    }
+
     /// First half of a layer: projects `residual [rows, width]` to queries, keys and values in `pass`, before bias,
     /// norm and RoPE.
     ///
@@ -176,7 +183,7 @@ impl GpuModel {
     ) -> Result<(), DeviceError> {
         assert!(rows <= pass.rows, "{rows} rows of a pass for {}", pass.rows);
         let (device, own) = (&self.device, &self.layers[layer]);
-        let norm = (&own.attention_norm, self.config.norm_eps);
+        let norm = self.norm(&own.attention_norm);
         device.rms_norm(residual, norm, rows, Some(&mut pass.normed), None)?;
         let GpuPass {
             normed,
@@ -187,7 +194,7 @@ impl GpuModel {
             slot,
             ..
         } = pass;
-        let matrices = slot.enter(layer, own)?;
+        let matrices = slot.load(layer, own)?;
         products.forget();
         for (weights, out) in [(&matrices.q, q), (&matrices.k, k), (&matrices.v, v)] {
             device.multiply(weights, normed, rows, products, out)?;
@@ -200,14 +207,16 @@ impl GpuModel {
         &self,
         layer: usize,
         rows: usize,
-        stand: RopeContext<'_>,
+        rope: RopeContext<'_>,
         pass: &GpuPass,
         out: &mut Buffer<f16>,
     ) -> Result<(), DeviceError> {
         let own = &self.layers[layer];
-        let (bias, norm) = (own.q_bias.as_ref(), own.q_norm.as_ref());
-        let heads = (rows, self.config.q_heads);
-        let task = self.heads(&pass.q, heads, (bias, norm), stand);
+        let (heads, norm) = (self.config.q_heads, own.q_norm.as_ref());
+        let task = Heads {
+            bias: own.q_bias.as_ref(),
+            ..self.heads(&pass.q, rows, heads, norm, rope)
+        };
         self.device.ready_queries(&task, out)
     }
 
@@ -215,7 +224,7 @@ impl GpuModel {
     pub fn ready_queries_apart(
         &self,
         layer: usize,
-        stand: RopeContext<'_>,
+        rope: RopeContext<'_>,
         pass: &mut GpuPass,
         out: &mut Buffer<f16>,
     ) -> Result<(), DeviceError> {
@@ -224,60 +233,64 @@ impl GpuModel {
         if let Some(bias) = &own.q_bias {
             self.device.add_to_rows(&mut pass.q, bias, 1)?;
         }
-        let heads = (
-            self.config.kv_heads,
-            self.config.q_heads / self.config.kv_heads,
-        );
-        let task = self.heads(&pass.q, heads, (None, own.q_norm.as_ref()), stand);
+        let groups = self.config.kv_heads;
+        let heads = self.config.q_heads / groups;
+        let task = self.heads(&pass.q, groups, heads, own.q_norm.as_ref(), rope);
         self.device.ready_queries(&task, out)
     }
 
-    /// Writes the projected keys, with bias, norm and RoPE, to the rows from `first` on of every head.
+    /// Writes the projected keys, with bias, norm and RoPE, to `rows` of every head in `out`.
     pub fn ready_keys(
         &self,
         layer: usize,
-        rows: usize,
-        stand: RopeContext<'_>,
+        rows: Range<usize>,
+        rope: RopeContext<'_>,
         pass: &GpuPass,
-        (first, out): (usize, &mut LayerRows),
+        out: &mut LayerRows,
     ) -> Result<(), DeviceError> {
         let own = &self.layers[layer];
-        let (bias, norm) = (own.k_bias.as_ref(), own.k_norm.as_ref());
-        let heads = (rows, self.config.kv_heads);
-        let task = self.heads(&pass.k, heads, (bias, norm), stand);
-        self.device.ready_rows(&task, first, out)
+        let (heads, norm) = (self.config.kv_heads, own.k_norm.as_ref());
+        let task = Heads {
+            bias: own.k_bias.as_ref(),
+            ..self.heads(&pass.k, rows.len(), heads, norm, rope)
+        };
+        self.device.ready_rows(&task, rows.start, out)
     }
 
-    /// Writes the projected values, with bias, to the rows from `first` on of every head.
+    /// Writes the projected values, with bias, to `rows` of every head in `out`.
     pub fn ready_values(
         &self,
         layer: usize,
-        rows: usize,
+        rows: Range<usize>,
         pass: &GpuPass,
-        (first, out): (usize, &mut LayerRows),
+        out: &mut LayerRows,
     ) -> Result<(), DeviceError> {
-        let bias = self.layers[layer].v_bias.as_ref();
-        let heads = (rows, self.config.kv_heads);
-        let task = self.heads(&pass.v, heads, (bias, None), RopeContext::RAW);
-        self.device.ready_rows(&task, first, out)
+        let heads = self.config.kv_heads;
+        let task = Heads {
+            bias: self.layers[layer].v_bias.as_ref(),
+            ..self.heads(&pass.v, rows.len(), heads, None, RopeContext::RAW)
+        };
+        self.device.ready_rows(&task, rows.start, out)
     }
 
+    /// Projected heads without a bias.
     fn heads<'a>(
         &self,
         projected: &'a Buffer<f32>,
-        (rows, heads): (usize, usize),
-        (bias, norm): (Option<&'a Buffer<f32>>, Option<&'a Buffer<f32>>),
-        stand: RopeContext<'a>,
+        rows: usize,
+        heads: usize,
+        norm: Option<&'a Buffer<f32>>,
+        rope: RopeContext<'a>,
     ) -> Heads<'a> {
         Heads {
             projected,
             rows,
             heads,
             dim: self.config.head_dim,
-            bias,
-            norm: norm.map(|norm| (norm, self.config.norm_eps)),
-            angles: stand.angles,
-            places: stand.places,
+            bias: None,
+            norm: norm.map(|weight| self.norm(weight)),
+            angles: rope.angles,
+            places: rope.places,
         }
     }
 
@@ -290,7 +303,8 @@ impl GpuModel {
         &self,
         layer: usize,
         attention: &Buffer<f32>,
-        (residual, rows): (&mut Buffer<f32>, usize),
+        residual: &mut Buffer<f32>,
+        rows: usize,
         pass: &mut GpuPass,
     ) -> Result<(), DeviceError> {
         assert!(rows <= pass.rows, "{rows} rows of a pass for {}", pass.rows);
@@ -304,7 +318,7 @@ impl GpuModel {
             slot,
             ..
         } = pass;
-        let matrices = slot.enter(layer, own)?;
+        let matrices = slot.load(layer, own)?;
         products.forget();
         device.multiply(&matrices.o, attention, rows, products, normed)?;
         if let Some(bias) = &own.o_bias {
@@ -312,22 +326,20 @@ impl GpuModel {
         }
         match &own.post_attention_norm {
             Some(norm) => {
-                device.rms_norm(normed, (norm, config.norm_eps), rows, None, Some(residual))?;
+                device.rms_norm(normed, self.norm(norm), rows, None, Some(residual))?;
             }
             None => device.add(residual, normed, rows * width)?,
         }
-        let norm = (&own.ffn_norm, config.norm_eps);
+        let norm = self.norm(&own.ffn_norm);
         device.rms_norm(residual, norm, rows, Some(normed), None)?;
         products.forget();
         device.multiply(&matrices.gate, normed, rows, products, gate)?;
         device.multiply(&matrices.up, normed, rows, products, up)?;
-        device.activate(activation(config), (gate, ffn), (up, ffn), (rows, ffn))?;
+        device.activate(activation(config), gate, up, rows, ffn)?;
         products.forget();
         device.multiply(&matrices.down, gate, rows, products, normed)?;
         match &own.post_ffn_norm {
-            Some(norm) => {
-                device.rms_norm(normed, (norm, config.norm_eps), rows, None, Some(residual))
-            }
+            Some(norm) => device.rms_norm(normed, self.norm(norm), rows, None, Some(residual)),
             None => device.add(residual, normed, rows * width),
         }
     }
@@ -342,7 +354,7 @@ impl GpuModel {
         pass: &mut GpuPass,
         logits: &mut Buffer<f32>,
     ) -> Result<(), DeviceError> {
-        let norm = (&self.output_norm, self.config.norm_eps);
+        let norm = self.norm(&self.output_norm);
         self.device
             .rms_norm(residual, norm, 1, Some(&mut pass.normed), None)?;
         pass.products.forget();

@@ -102,7 +102,8 @@ impl GpuModel {
         &self,
         device: &Device,
         step: &mut GpuStep,
-        (layers, rope): (&mut [StepLayer], &GpuRope),
+        layers: &mut [StepLayer],
+        rope: &GpuRope,
         mut attend: impl FnMut(
             usize,
             &StepLayer,
@@ -123,7 +124,7 @@ impl GpuModel {
                 (&own.matrices.k, own.k_bias.as_ref(), &mut *k),
                 (&own.matrices.v, own.v_bias.as_ref(), &mut *v),
             ];
-            device.step_products(&mut projections, inputs, (false, None))?;
+            device.step_products(&mut projections, inputs, false, None)?;
             let heads = StepHeads {
                 q,
                 k,
@@ -146,26 +147,23 @@ impl GpuModel {
                 &mut step.residual
             };
             let mut product = [(&own.matrices.o, own.o_bias.as_ref(), out)];
-            device.step_products(&mut product, &step.attention, (!apart, None))?;
+            device.step_products(&mut product, &step.attention, !apart, None)?;
             let added = if apart {
                 Pending::Attention(layer)
             } else {
                 Pending::Nothing
             };
             self.step_norm(device, step, added, &own.ffn_norm)?;
-            let matrices = (&own.matrices.gate, &own.matrices.up);
-            device.step_gated(activation(config), matrices, &step.inputs, &mut step.gated)?;
+            let (gate, up) = (&own.matrices.gate, &own.matrices.up);
+            device.step_gated(activation(config), gate, up, &step.inputs, &mut step.gated)?;
             let apart = own.post_ffn_norm.is_some();
             let out = if apart {
                 &mut step.half
             } else {
                 &mut step.residual
             };
-            device.step_products(
-                &mut [(&own.matrices.down, None, out)],
-                &step.gated,
-                (!apart, None),
-            )?;
+            let mut product = [(&own.matrices.down, None, out)];
+            device.step_products(&mut product, &step.gated, !apart, None)?;
             pending = if apart {
                 Pending::FeedForward(layer)
             } else {
@@ -188,7 +186,7 @@ impl GpuModel {
     ) -> Result<(), DeviceError> {
         self.step_norm(device, step, pending, &self.output_norm)?;
         let mut product = [(&self.output, None, &mut step.logits)];
-        device.step_products(&mut product, &step.inputs, (false, self.config.logit_cap))
+        device.step_products(&mut product, &step.inputs, false, self.config.logit_cap)
     }
 
     fn step_norm(
@@ -204,7 +202,7 @@ impl GpuModel {
             Pending::FeedForward(layer) => self.layers[layer].post_ffn_norm.as_ref(),
         };
         let added = (pending != Pending::Nothing).then_some((&step.half, post));
-        let norm = (weight, self.config.norm_eps);
+        let norm = self.norm(weight);
         device.step_norm(&mut step.residual, added, norm, &mut step.inputs)
     }
 }

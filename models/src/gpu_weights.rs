@@ -26,14 +26,14 @@ pub(crate) fn spaces(model: &Model, device: &Device) -> Result<Vec<MemorySpace>,
     let layers: Vec<u64> = model.layers.iter().map(bytes).collect();
     let output = Weights::bytes_of(device, &model.output);
     let beside = beside_weights(device.facts().memory);
-    let mut room = device.free_memory()?.saturating_sub(output + beside);
-    if layers.iter().sum::<u64>() > room {
+    let mut free = device.free_memory()?.saturating_sub(output + beside);
+    if layers.iter().sum::<u64>() > free {
         // Reserved for the copy of a layer in host memory.
-        room = room.saturating_sub(layers.iter().copied().max().unwrap_or(0));
+        free = free.saturating_sub(layers.iter().copied().max().unwrap_or(0));
     }
-    let space = |&bytes: &u64| match room.checked_sub(bytes) {
+    let space = |&bytes: &u64| match free.checked_sub(bytes) {
         Some(left) => {
-            room = left;
+            free = left;
             MemorySpace::Device
         }
         None => MemorySpace::Host,
@@ -74,11 +74,11 @@ impl Matrices {
         self.all().iter().map(|m| m.host_bytes()).sum()
     }
 
-    /// Copies the matrices one after the other to the buffer `room`.
-    fn copied_to(&self, room: &Buffer<u8>) -> Result<Self, DeviceError> {
+    /// Copies the matrices one after the other to `buffer`.
+    fn copied_to(&self, buffer: &Buffer<u8>) -> Result<Self, DeviceError> {
         let mut at = 0;
         let mut copy = |weights: &Weights| {
-            let copied = weights.copied_to(room, at)?;
+            let copied = weights.copied_to(buffer, at)?;
             at += weights.host_bytes() as usize;
             Ok::<_, DeviceError>(copied)
         };
@@ -169,7 +169,7 @@ impl GpuLayer {
 
 /// A device buffer for the matrices of one layer in host memory.
 pub(crate) struct Slot {
-    room: Buffer<u8>,
+    buffer: Buffer<u8>,
     /// The layer whose matrices were copied last, and the copies.
     holds: Option<(usize, Matrices)>,
 }
@@ -179,27 +179,27 @@ impl Slot {
     pub(crate) fn new(device: &Device, bytes: usize, rows: usize) -> Result<Self, DeviceError> {
         let bytes = if rows > FEW { bytes } else { 0 };
         Ok(Self {
-            room: device.alloc_uninit(bytes)?,
+            buffer: device.alloc_uninit(bytes)?,
             holds: None,
         })
     }
 
     /// Device memory in bytes.
     pub(crate) fn bytes(&self) -> u64 {
-        self.room.bytes()
+        self.buffer.bytes()
     }
 
     /// The matrices of a layer, copied to the device if the slot is not empty.
-    pub(crate) fn enter<'a>(
+    pub(crate) fn load<'a>(
         &'a mut self,
         layer: usize,
         own: &'a GpuLayer,
     ) -> Result<&'a Matrices, DeviceError> {
-        if self.room.is_empty() || own.slot_bytes() == 0 {
+        if self.buffer.is_empty() || own.slot_bytes() == 0 {
             return Ok(&own.matrices);
         }
         if self.holds.as_ref().is_none_or(|(held, _)| *held != layer) {
-            self.holds = Some((layer, own.matrices.copied_to(&self.room)?));
+            self.holds = Some((layer, own.matrices.copied_to(&self.buffer)?));
         }
         Ok(&self.holds.as_ref().expect("just copied").1)
     }

@@ -80,7 +80,7 @@ impl Layer {
         let (q_width, kv_width) = (config.q_width(), config.kv_width());
         let architecture = config.architecture;
         let weight = |part: &str| format!("blk.{layer}.{part}.weight");
-        let matrix = |part, rows, cols| weights::matrix(gguf, &weight(part), (rows, cols));
+        let matrix = |part, rows, cols| weights::matrix(gguf, &weight(part), rows, cols);
         let norm = |part, len| weights::vector(gguf, &weight(part), len);
         let norm_if = |there: bool, part, len| there.then(|| norm(part, len)).transpose();
         let bias = |kind: Part, part: &str, len: usize| {
@@ -161,12 +161,12 @@ impl Model {
     pub fn open_with(path: &Path, options: &OpenOptions) -> Result<Model, ModelError> {
         let gguf = Gguf::open(path)?;
         let config = Config::read(&gguf, options)?;
-        let vocab_by_width = (config.vocab, config.width);
-        let embedding = Arc::new(weights::matrix(&gguf, "token_embd.weight", vocab_by_width)?);
+        let vocab_matrix = |name| weights::matrix(&gguf, name, config.vocab, config.width);
+        let embedding = Arc::new(vocab_matrix("token_embd.weight")?);
         let output = if config.tied_output {
             Arc::clone(&embedding)
         } else {
-            Arc::new(weights::matrix(&gguf, "output.weight", vocab_by_width)?)
+            Arc::new(vocab_matrix("output.weight")?)
         };
         // Not `with_capacity`: an inflated layer count ends at a missing tensor.
         let mut layers = Vec::new();

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_composed_as_a_whole_and_ends_lead_back() {
+    fn composition_equals_nfc_and_ends_map_back() {
         let texts = [
             "plain",
             "Cafe\u{301} x",

@@ -50,7 +50,7 @@ impl Block {
     /// Rows per block otherwise, where the hidden layer is held in memory as f32.
     const FEW_ROWS: usize = 192;
 
-    fn of(config: &Config, layer: &Layer, max_rows: usize) -> Self {
+    fn new(config: &Config, layer: &Layer, max_rows: usize) -> Self {
         let ffn = [&layer.gate, &layer.up, &layer.down];
         let (rows, columns) = if ffn.iter().all(|matrix| matrix.is_quantised()) {
             (Self::ROWS, Self::COLUMNS)
@@ -124,7 +124,7 @@ impl<'a> LayerPass<'a> {
     /// How many times the weights are read from the file for `rows` rows.
     pub fn weight_passes(model: &Model, rows: usize) -> usize {
         let layers = model.layers.iter();
-        let block = layers.map(|layer| Block::of(&model.config, layer, rows).rows);
+        let block = layers.map(|layer| Block::new(&model.config, layer, rows).rows);
         rows.div_ceil(block.min().unwrap_or(1))
     }
 
@@ -137,7 +137,7 @@ impl<'a> LayerPass<'a> {
     ) -> LayerPass<'a> {
         let staged = (model.gpu()).map(|gpu| Staged::new(gpu, layer, max_rows));
         let (config, layer) = (&model.config, &model.layers[layer]);
-        let mut block = Block::of(config, layer, max_rows);
+        let mut block = Block::new(config, layer, max_rows);
         if staged.is_some() {
             block.rows = 0;
         }
@@ -175,7 +175,7 @@ impl<'a> LayerPass<'a> {
     /// The maximum over layers of [`LayerPass::bytes`] for `max_rows` rows, without creating a pass.
     pub fn bytes_for(model: &Model, max_rows: usize) -> u64 {
         let layers = model.layers.iter();
-        let bytes = layers.map(|layer| Block::of(&model.config, layer, max_rows));
+        let bytes = layers.map(|layer| Block::new(&model.config, layer, max_rows));
         let bytes = bytes.map(|block| block.bytes(&model.config));
         bytes.max().unwrap_or(0)
     }
@@ -209,7 +209,7 @@ impl<'a> LayerPass<'a> {
         assert_eq!(v.len(), rows * kv_width, "v is [rows, kv_heads, head_dim]");
         let layer = self.layer;
         if let Some(staged) = &mut self.staged {
-            return staged.project((self.config, layer), residual, [q, k, v], stop);
+            return staged.project(self.config, layer, residual, [q, k, v], stop);
         }
         for first in (0..rows).step_by(self.block.rows) {
             let last = rows.min(first + self.block.rows);
@@ -235,7 +235,7 @@ impl<'a> LayerPass<'a> {
                 [&self.floats.q, &self.floats.k, &self.floats.v],
                 stop,
             )?;
-            layer.complete(self.config, q, k, v);
+            layer.apply_bias_and_norms(self.config, q, k, v);
         }
         Ok(())
     }

@@ -199,7 +199,7 @@ impl PreTokenizer {
         stop: &Stop,
         mut piece: impl FnMut(usize),
     ) -> Result<(), Stopped> {
-        cut(self.stages(), text, (0, stop), &mut piece)
+        cut(self.stages(), text, 0, stop, &mut piece)
     }
 }
 
@@ -208,7 +208,8 @@ impl PreTokenizer {
 fn cut(
     stages: &[Scan],
     text: &str,
-    (offset, stop): (usize, &Stop),
+    offset: usize,
+    stop: &Stop,
     piece: &mut dyn FnMut(usize),
 ) -> Result<(), Stopped> {
     let Some((scan, rest)) = stages.split_first() else {
@@ -222,7 +223,7 @@ fn cut(
     let (mut at, mut start) = (0, 0);
     let mut found = |start: usize, end: usize| {
         if start < end {
-            cut(rest, &text[start..end], (offset + start, stop), piece)
+            cut(rest, &text[start..end], offset + start, stop, piece)
         } else {
             Ok(())
         }

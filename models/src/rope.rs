@@ -44,28 +44,35 @@ pub struct RopeTable {
     of_windows: Option<Box<RopeTable>>,
 }
 
+/// Sine and cosine of an angle.
+#[derive(Clone, Copy)]
+struct SinCos {
+    sin: f64,
+    cos: f64,
+}
+
 impl RopeTable {
     /// The table of positions `0..positions`. `positions` must include the answer, because some models rotate long
     /// texts differently ([`RopeConfig::frequencies`]).
     pub fn new(config: &Config, positions: usize) -> RopeTable {
-        RopeTable::of_text(config, positions, positions)
+        RopeTable::for_text(config, positions, positions)
     }
 
     /// The frequencies for a prompt and answer of `tokens` tokens together, without a table of positions. Suffices to
     /// compare rotations, at negligible cost.
     pub fn frequencies_of(config: &Config, tokens: usize) -> RopeTable {
-        RopeTable::of_text(config, tokens, 0)
+        RopeTable::for_text(config, tokens, 0)
     }
 
-    fn of_text(config: &Config, tokens: usize, positions: usize) -> RopeTable {
-        let of = |rope: &RopeConfig| RopeTable::of(rope, config.head_dim, tokens, positions);
-        let mut table = of(&config.rope);
+    fn for_text(config: &Config, tokens: usize, positions: usize) -> RopeTable {
+        let make = |rope: &RopeConfig| RopeTable::build(rope, config.head_dim, tokens, positions);
+        let mut table = make(&config.rope);
         table.kinds.clone_from(&config.kinds);
-        table.of_windows = config.window_rope.as_ref().map(|rope| Box::new(of(rope)));
+        table.of_windows = config.window_rope.as_ref().map(|rope| Box::new(make(rope)));
         table
     }
 
-    fn of(rope: &RopeConfig, head_dim: usize, tokens: usize, positions: usize) -> RopeTable {
+    fn build(rope: &RopeConfig, head_dim: usize, tokens: usize, positions: usize) -> RopeTable {
         let half = rope.dims / 2;
         let mut table = RopeTable {
             head_dim,
@@ -83,17 +90,17 @@ impl RopeTable {
             std::mem::take(&mut table.sin),
         );
         let block = STEPS * half;
-        let made = &table;
-        let turns = |pos: usize| (0..half).map(move |pair| made.turn(pos, pair));
-        let steps: Vec<_> = (0..STEPS.min(positions)).flat_map(turns).collect();
+        let unfilled = &table;
+        let angles = |pos: usize| (0..half).map(move |pair| unfilled.angle(pos, pair));
+        let steps: Vec<_> = (0..STEPS.min(positions)).flat_map(angles).collect();
         let mut from = Vec::with_capacity(half);
         for (i, (cos, sin)) in cos.chunks_mut(block).zip(sin.chunks_mut(block)).enumerate() {
             from.clear();
-            from.extend(turns(i * STEPS));
+            from.extend(angles(i * STEPS));
             let rows = cos.chunks_exact_mut(half).zip(sin.chunks_exact_mut(half));
             for ((cos, sin), steps) in rows.zip(steps.chunks_exact(half)) {
                 for pair in 0..half {
-                    (cos[pair], sin[pair]) = made.sum(from[pair], steps[pair]);
+                    (cos[pair], sin[pair]) = unfilled.sum(from[pair], steps[pair]);
                 }
             }
         }
@@ -187,20 +194,21 @@ impl RopeTable {
     pub fn fill(&self, pos: usize, cos: &mut [f32], sin: &mut [f32]) {
         let step = pos % STEPS;
         for pair in 0..self.pairs() {
-            let (from, step) = (self.turn(pos - step, pair), self.turn(step, pair));
+            let (from, step) = (self.angle(pos - step, pair), self.angle(step, pair));
             (cos[pair], sin[pair]) = self.sum(from, step);
         }
     }
 
-    /// Sine and cosine of a pair's angle at a position.
-    fn turn(&self, pos: usize, pair: usize) -> (f64, f64) {
-        (pos as f64 * self.frequencies[pair]).sin_cos()
+    /// A pair's angle at a position.
+    fn angle(&self, pos: usize, pair: usize) -> SinCos {
+        let (sin, cos) = (pos as f64 * self.frequencies[pair]).sin_cos();
+        SinCos { sin, cos }
     }
 
-    /// Cosine and sine of the sum of two angles, each given as sine and cosine.
-    fn sum(&self, from: (f64, f64), step: (f64, f64)) -> (f32, f32) {
-        let cosine = from.1 * step.1 - from.0 * step.0;
-        let sine = from.0 * step.1 + from.1 * step.0;
+    /// Cosine and sine of the sum of two angles, times the magnitude.
+    fn sum(&self, from: SinCos, step: SinCos) -> (f32, f32) {
+        let cosine = from.cos * step.cos - from.sin * step.sin;
+        let sine = from.sin * step.cos + from.cos * step.sin;
         let m = self.magnitude;
         ((m * cosine) as f32, (m * sine) as f32)
     }

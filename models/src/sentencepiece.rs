@@ -19,7 +19,8 @@ use kept_kernels::{Stop, Stopped};
 use crate::ModelError;
 use crate::gguf::Gguf;
 use crate::memory_size::table;
-use crate::parallel_bpe::merge_pieces;
+use crate::parallel_bpe::{Pieces, merge_pieces};
+use crate::tokenizer::Encoding;
 use crate::vocabulary::{Kind, Vocabulary};
 
 /// A space in the internal form.
@@ -102,7 +103,7 @@ impl SentencePiece {
     }
 
     /// Memory in bytes.
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let pairs = table(self.neighbours.len(), size_of::<(char, char)>());
         self.scores.capacity() * size_of::<f32>() + pairs + size_of::<Self>()
     }
@@ -122,15 +123,16 @@ impl SentencePiece {
         self.longest
     }
 
-    /// Appends the tokens of a text and the end offset of each. `space` prepends a space.
+    /// Appends the tokens of a text. `space` prepends a space.
     ///
     /// # Errors
     /// [`Stopped`] if `stop` was requested.
     pub(crate) fn encode(
         &self,
         vocabulary: &Vocabulary,
-        (text, space): (&str, bool),
-        (ids, ends): (&mut Vec<u32>, &mut Vec<u32>),
+        text: &str,
+        space: bool,
+        encoding: &mut Encoding,
         stop: &Stop,
     ) -> Result<(), Stopped> {
         if text.is_empty() {
@@ -140,9 +142,10 @@ impl SentencePiece {
         inside.extend(space.then_some(SPACE));
         inside.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
         let cuts = self.cuts(&inside, stop)?;
-        let merged = merge_pieces(inside.len(), &cuts, |start, cuts| {
-            self.merge(vocabulary, &inside[..], (start, cuts), stop)
+        let merged = merge_pieces(inside.len(), &cuts, |pieces| {
+            self.merge(vocabulary, &inside, pieces, stop)
         })?;
+        let Encoding { ids, ends } = encoding;
         // Walks both texts: `at` in the internal form, `end` in the document.
         let prefix = if space { SPACE.len_utf8() } else { 0 };
         let (mut at, mut end) = (0, 0);
@@ -195,23 +198,21 @@ impl SentencePiece {
         }
     }
 
-    /// Tokens of the segments that end at `cuts`, each with its length in the internal form. The first begins at
-    /// `start`.
+    /// Tokens of the segments `pieces`, each with its length in the internal form.
     fn merge(
         &self,
         vocabulary: &Vocabulary,
         inside: &str,
-        (mut start, cuts): (usize, &[usize]),
+        pieces: Pieces<'_>,
         stop: &Stop,
     ) -> Result<Vec<(u32, u32)>, Stopped> {
         let mut merged = Vec::new();
         let mut merging = Merging::default();
         // Words repeat: the range in `merged` of each segment's tokens.
         let mut known: HashMap<&str, (usize, usize)> = HashMap::new();
-        for &end in cuts {
+        for range in pieces.ranges() {
             stop.check()?;
-            let stretch = &inside[start..end];
-            start = end;
+            let stretch = &inside[range];
             if let Some(&(from, to)) = known.get(stretch) {
                 merged.extend_from_within(from..to);
                 continue;

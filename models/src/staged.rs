@@ -83,7 +83,8 @@ impl<'a> Staged<'a> {
     /// Implements [`crate::LayerPass::project`].
     pub(crate) fn project(
         &mut self,
-        (config, own): (&Config, &Layer),
+        config: &Config,
+        own: &Layer,
         residual: &[f32],
         [q, k, v]: [&mut [f32]; 3],
         stop: &Stop,
@@ -99,12 +100,12 @@ impl<'a> Staged<'a> {
                 .residual
                 .write(0, &residual[first * width..last * width])?;
             gpu.project(layer, &buffers.residual, last - first, &mut buffers.pass)?;
-            let [q_there, k_there, v_there] = buffers.pass.projected();
-            q_there.read(0, &mut q[first * q_width..last * q_width])?;
-            k_there.read(0, &mut k[first * kv_width..last * kv_width])?;
-            v_there.read(0, &mut v[first * kv_width..last * kv_width])?;
+            let [device_q, device_k, device_v] = buffers.pass.projected();
+            device_q.read(0, &mut q[first * q_width..last * q_width])?;
+            device_k.read(0, &mut k[first * kv_width..last * kv_width])?;
+            device_v.read(0, &mut v[first * kv_width..last * kv_width])?;
         }
-        own.complete(config, q, k, v);
+        own.apply_bias_and_norms(config, q, k, v);
         Ok(())
     }
 
@@ -128,8 +129,13 @@ impl<'a> Staged<'a> {
             buffers
                 .attention
                 .write(0, &attention[first * q_width..last * q_width])?;
-            let stream = (&mut buffers.residual, last - first);
-            gpu.finish(layer, &buffers.attention, stream, &mut buffers.pass)?;
+            gpu.finish(
+                layer,
+                &buffers.attention,
+                &mut buffers.residual,
+                last - first,
+                &mut buffers.pass,
+            )?;
             buffers.residual.read(0, own)?;
         }
         Ok(())

@@ -39,6 +39,15 @@ pub struct TokenizedText {
     pub spans: Vec<Range<u32>>,
 }
 
+/// Tokens of a text that is being encoded.
+#[derive(Default)]
+pub(crate) struct Encoding {
+    /// `[tokens]`
+    pub(crate) ids: Vec<u32>,
+    /// `[tokens]`: end of each token in the text, in bytes.
+    pub(crate) ends: Vec<u32>,
+}
+
 /// The tokenizer that a model file describes.
 pub struct Tokenizer {
     vocabulary: Vocabulary,
@@ -123,16 +132,17 @@ impl Tokenizer {
             text.len() <= u32::MAX as usize,
             "spans are u32; cut the text first"
         );
-        let (mut ids, mut ends) = (Vec::new(), Vec::new());
+        let mut encoding = Encoding::default();
         let (mut at, mut space) = (0, space);
         while let Some((from, mark)) = self.marks.next_in_document(text, at) {
-            self.plain((&text[at..from], at, space), (&mut ids, &mut ends), stop)?;
+            self.encode_plain(&text[at..from], at, space, &mut encoding, stop)?;
             at = from + mark.text.len();
             space = self.adds_space();
-            ids.push(mark.id);
-            ends.push(at as u32);
+            encoding.ids.push(mark.id);
+            encoding.ends.push(at as u32);
         }
-        self.plain((&text[at..], at, space), (&mut ids, &mut ends), stop)?;
+        self.encode_plain(&text[at..], at, space, &mut encoding, stop)?;
+        let Encoding { ids, mut ends } = encoding;
         if let Some(end) = ends.last_mut() {
             *end = text.len() as u32;
         }
@@ -215,43 +225,45 @@ impl Tokenizer {
     /// Text after a special token gets a leading space only if it has none, as in Mistral's own encoding of its
     /// template.
     pub fn encode_template(&self, text: &str, continues: bool) -> Vec<u32> {
-        let (mut ids, mut ends) = (Vec::new(), Vec::new());
+        // Only the ids are used.
+        let mut encoding = Encoding::default();
         let mut at = 0;
         let mut behind_text = continues;
-        let mut plain = |part: &str, behind_text: bool, ids: &mut Vec<u32>| {
+        let plain = |part: &str, behind_text: bool, encoding: &mut Encoding| {
             let space = self.adds_space() && !behind_text && !part.starts_with(' ');
-            let done = self.plain((part, 0, space), (ids, &mut ends), &Stop::new());
+            let done = self.encode_plain(part, 0, space, encoding, &Stop::new());
             done.expect("never stopped");
         };
         while let Some((from, mark)) = self.marks.next_in_template(text, at) {
-            plain(&text[at..from], behind_text, &mut ids);
-            ids.push(mark.id);
+            plain(&text[at..from], behind_text, &mut encoding);
+            encoding.ids.push(mark.id);
             at = from + mark.text.len();
             if mark.takes_space {
                 at = text.len() - text[at..].trim_start().len();
             }
             behind_text = false;
         }
-        plain(&text[at..], behind_text, &mut ids);
-        ids
+        plain(&text[at..], behind_text, &mut encoding);
+        encoding.ids
     }
 
     /// Appends the tokens of `text`, which contains no special tokens and begins at byte `offset` of the whole text.
-    fn plain(
+    fn encode_plain(
         &self,
-        (text, offset, space): (&str, usize, bool),
-        (ids, ends): (&mut Vec<u32>, &mut Vec<u32>),
+        text: &str,
+        offset: usize,
+        space: bool,
+        encoding: &mut Encoding,
         stop: &Stop,
     ) -> Result<(), Stopped> {
-        let (first, vocabulary) = (ends.len(), &self.vocabulary);
-        let into = (ids, &mut *ends);
+        let (first, vocabulary) = (encoding.ends.len(), &self.vocabulary);
         match &self.merging {
-            Merging::ByteLevel(merging) => merging.encode(vocabulary, text, into, stop)?,
+            Merging::ByteLevel(merging) => merging.encode(vocabulary, text, encoding, stop)?,
             Merging::SentencePiece(merging) => {
-                merging.encode(vocabulary, (text, space), into, stop)?;
+                merging.encode(vocabulary, text, space, encoding, stop)?;
             }
         }
-        for end in &mut ends[first..] {
+        for end in &mut encoding.ends[first..] {
             *end += offset as u32;
         }
         Ok(())
@@ -333,10 +345,10 @@ impl Tokenizer {
 
     fn bytes_rounded(&self, rounded: Rounded) -> u64 {
         let merging = match &self.merging {
-            Merging::ByteLevel(merging) => merging.held(&self.vocabulary, rounded),
-            Merging::SentencePiece(merging) => merging.held(),
+            Merging::ByteLevel(merging) => merging.memory_bytes(&self.vocabulary, rounded),
+            Merging::SentencePiece(merging) => merging.memory_bytes(),
         };
-        (self.vocabulary.held(rounded) + merging) as u64
+        (self.vocabulary.memory_bytes(rounded) + merging) as u64
     }
 
     /// Like [`Tokenizer::bytes`], but with the requested sizes of allocations, as a counting allocator reports them.

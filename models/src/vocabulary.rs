@@ -197,7 +197,7 @@ impl Vocabulary {
     }
 
     /// Memory in bytes.
-    pub(crate) fn held(&self, rounded: Rounded) -> usize {
+    pub(crate) fn memory_bytes(&self, rounded: Rounded) -> usize {
         let texts: usize = self.texts.iter().map(|text| rounded(text.len())).sum();
         let lists = self.texts.len() * (size_of::<Box<str>>() + size_of::<Kind>())
             + self.bytes.capacity()

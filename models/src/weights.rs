@@ -53,7 +53,8 @@ fn tensor<'a>(gguf: &'a Gguf, name: &str, shape: &[usize]) -> Result<&'a TensorI
 fn mapped(
     gguf: &Gguf,
     tensor: &TensorInfo,
-    shape: (usize, usize),
+    rows: usize,
+    cols: usize,
 ) -> Result<MappedMatrix, ModelError> {
     let Some(dtype) = tensor.kind.candle() else {
         return Err(ModelError::UnsupportedType {
@@ -61,7 +62,7 @@ fn mapped(
             name: tensor.kind.name(),
         });
     };
-    MappedMatrix::new(gguf.file_of(tensor), tensor.start, dtype, shape).map_err(|source| {
+    MappedMatrix::new(gguf.file_of(tensor), tensor.start, dtype, rows, cols).map_err(|source| {
         ModelError::Unusable {
             name: tensor.name.clone(),
             source,
@@ -73,9 +74,10 @@ fn mapped(
 pub(crate) fn matrix(
     gguf: &Gguf,
     name: &str,
-    (rows, cols): (usize, usize),
+    rows: usize,
+    cols: usize,
 ) -> Result<MappedMatrix, ModelError> {
-    mapped(gguf, tensor(gguf, name, &[rows, cols])?, (rows, cols))
+    mapped(gguf, tensor(gguf, name, &[rows, cols])?, rows, cols)
 }
 
 /// Consecutive matrices `[rows[i], cols]` that the file stores as one tensor, `[sum of rows, cols]`.
@@ -96,7 +98,7 @@ pub(crate) fn stacked<const N: usize>(
             start,
             ..tensor.clone()
         };
-        parts.push(mapped(gguf, &part, (rows, cols))?);
+        parts.push(mapped(gguf, &part, rows, cols)?);
         start += rows * row_bytes;
     }
     match parts.try_into() {
@@ -117,7 +119,7 @@ pub(crate) fn optional_vector(
 
 /// A vector of `len` elements, copied as f32.
 pub(crate) fn vector(gguf: &Gguf, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
-    let row = mapped(gguf, tensor(gguf, name, &[len])?, (1, len))?;
+    let row = mapped(gguf, tensor(gguf, name, &[len])?, 1, len)?;
     let mut out = vec![0.0; len];
     row.row_to_f32(0, &mut out);
     Ok(out)

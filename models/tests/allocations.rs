@@ -8,7 +8,7 @@ use kept_models::{Model, RopeTable, RowScratch};
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
-fn a_decoded_token_allocates_nothing() {
+fn decoding_a_token_does_not_allocate() {
     for kind in TYPES {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tiny.gguf");

@@ -96,7 +96,7 @@ fn a_valid_file_opens() {
 }
 
 #[test]
-fn a_file_cut_anywhere_says_so() {
+fn a_truncated_file_is_refused() {
     let file = file();
     let bytes = tiny().writer().bytes();
     for part in 0..50 {
@@ -120,7 +120,7 @@ fn a_file_cut_anywhere_says_so() {
 }
 
 #[test]
-fn flipped_bytes_never_panic_and_never_allocate_hugely() {
+fn flipped_bytes_cause_no_panic_or_huge_allocation() {
     for (arch, layers, cases) in [("llama", 1, 4000), ("gemma2", 2, 400), ("phi3", 1, 400)] {
         let tiny = TinyLlama {
             arch,
@@ -169,7 +169,7 @@ fn flip_bytes(tiny: &TinyLlama, cases: usize) {
 }
 
 #[test]
-fn no_gguf_and_other_versions() {
+fn other_formats_and_versions_are_refused() {
     let file = file();
     std::fs::write(&file.path, b"PK\x03\x04 a zip file, say").unwrap();
     assert!(matches!(
@@ -205,7 +205,7 @@ fn no_gguf_and_other_versions() {
 }
 
 #[test]
-fn architectures_types_and_scalings_are_refused_by_name() {
+fn unsupported_features_are_refused_by_name() {
     let error = error_of(|w| {
         w.set("general.architecture", text("qwen3moe"));
     });
@@ -263,7 +263,7 @@ fn architectures_types_and_scalings_are_refused_by_name() {
 }
 
 #[test]
-fn missing_and_wrong_keys_and_tensors_are_named() {
+fn missing_keys_and_tensors_are_named() {
     for key in [
         "general.architecture",
         "llama.block_count",
@@ -289,6 +289,20 @@ fn missing_and_wrong_keys_and_tensors_are_named() {
         });
         assert_eq!(error, ModelError::MissingTensor { name: name.into() });
     }
+    // More layers than tensors.
+    let error = error_of(|w| {
+        w.set("llama.block_count", MetaValue::Whole(1 << 20));
+    });
+    assert_eq!(
+        error,
+        ModelError::MissingTensor {
+            name: "blk.1.attn_norm.weight".into()
+        }
+    );
+}
+
+#[test]
+fn tensors_of_wrong_shape_or_unknown_name_are_refused() {
     let error = error_of(|w| {
         w.tensor("blk.0.attn_k.weight", &[8, 32], "F32", &[0.0; 256]);
     });
@@ -307,6 +321,10 @@ fn missing_and_wrong_keys_and_tensors_are_named() {
             name: "blk.0.attn_q_norm.weight".into()
         }
     );
+}
+
+#[test]
+fn bad_metadata_values_are_refused() {
     for (key, value) in [
         (
             "llama.attention.head_count_kv",
@@ -338,7 +356,10 @@ fn missing_and_wrong_keys_and_tensors_are_named() {
             "{key}: {error}"
         );
     }
-    // A list with one number per layer is equivalent to the number if all are equal.
+}
+
+#[test]
+fn equal_numbers_per_layer_are_one_number() {
     let file = file();
     let mut writer = tiny().writer();
     writer
@@ -346,16 +367,6 @@ fn missing_and_wrong_keys_and_tensors_are_named() {
         .write(&file.path)
         .unwrap();
     open_all(&file.path).unwrap();
-    // More layers than tensors.
-    let error = error_of(|w| {
-        w.set("llama.block_count", MetaValue::Whole(1 << 20));
-    });
-    assert_eq!(
-        error,
-        ModelError::MissingTensor {
-            name: "blk.1.attn_norm.weight".into()
-        }
-    );
 }
 
 /// Writes a header from the given pairs and tensors.
@@ -397,7 +408,7 @@ fn says(bytes: &[u8], what: &str) {
 }
 
 #[test]
-fn tensors_that_contradict_each_other() {
+fn contradictory_tensor_entries_are_refused() {
     says(
         &by_hand(&[("a", &[8], 0, 0), ("a", &[8], 0, 32)], &[], 0, 64),
         "twice",
@@ -432,7 +443,7 @@ fn tensors_that_contradict_each_other() {
 }
 
 #[test]
-fn metadata_that_promises_too_much() {
+fn inflated_metadata_lengths_are_refused() {
     let key = |kind: u32| {
         let mut pair = 1u64.to_le_bytes().to_vec();
         pair.push(b'k');

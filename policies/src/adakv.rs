@@ -30,7 +30,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "adakv",
     title: "AdaKV",
     paper: "arXiv 2407.11550",
-    keeps: "as its base, with more rows in the heads that need them",
+    keeps: "what its base method keeps, with more rows in the heads that need them",
     acts: "prefill",
     positions: "original",
     parameters: &[
@@ -38,7 +38,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             name: "base",
             default: "snapkv",
             range: BASES,
-            meaning: "the method that ranks; its own parameters can be set too",
+            meaning: "the method that it is based on; its own parameters can be set too",
         },
         Parameter {
             name: "floor",

@@ -30,7 +30,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "cam",
     title: "CaM",
     paper: "openreview LCTmppB165",
-    keeps: "as its base; evicted values are merged into the kept tokens after them",
+    keeps: "what its base method keeps; evicted values are merged into the kept tokens after them",
     acts: "when its base evicts",
     positions: "its base's",
     parameters: &[
@@ -38,7 +38,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
             name: "base",
             default: "snapkv",
             range: BASES,
-            meaning: "the method that evicts; its own parameters can be set too",
+            meaning: "the method that it is based on; its own parameters can be set too",
         },
         Parameter {
             name: "m",

@@ -31,7 +31,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "expected_attention",
     title: "Expected Attention",
     paper: "arXiv 2510.00636",
-    keeps: "what coming queries are likely to attend to; no question needed",
+    keeps: "what future queries are likely to attend to, whatever the question",
     acts: "prefill",
     positions: "original",
     parameters: &[

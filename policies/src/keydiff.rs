@@ -26,7 +26,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "keydiff",
     title: "KeyDiff",
     paper: "arXiv 2504.15364",
-    keeps: "the keys least like the mean key of their head; no question needed",
+    keeps: "the keys least like the mean key of their head, whatever the question",
     acts: "prefill",
     positions: "original",
     parameters: &[

@@ -38,7 +38,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "kvzip",
     title: "KVzip",
     paper: "arXiv 2505.23416",
-    keeps: "what the model looks at while it repeats the document, whatever the question; a first reading takes three passes",
+    keeps: "what the model attends to while it repeats the document, whatever the question; a first reading takes three passes",
     acts: "prefill",
     positions: "original",
     parameters: &[

@@ -28,7 +28,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "pyramidinfer",
     title: "PyramidInfer",
     paper: "arXiv 2405.12532",
-    keeps: "what the recent tokens attend to, the same in every head, ever less with depth",
+    keeps: "what the recent tokens attend to, the same in every head, less in deeper layers",
     acts: "prefill; faithful: decode too",
     positions: "original",
     parameters: &[

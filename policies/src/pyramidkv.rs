@@ -25,7 +25,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "pyramidkv",
     title: "PyramidKV",
     paper: "arXiv 2406.02069",
-    keeps: "as SnapKV, with more rows in the lower layers",
+    keeps: "what SnapKV keeps, with more rows in the lower layers",
     acts: "prefill",
     positions: "original",
     parameters: &[

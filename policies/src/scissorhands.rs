@@ -26,7 +26,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "scissorhands",
     title: "Scissorhands",
     paper: "arXiv 2305.17118",
-    keeps: "what recent queries seldom gave less than the average, and the most recent tokens",
+    keeps: "tokens that stayed important recently, and the most recent ones",
     acts: "prefill and decode",
     positions: "original",
     parameters: &[

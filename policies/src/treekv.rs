@@ -31,7 +31,7 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     name: "treekv",
     title: "TreeKV",
     paper: "arXiv 2501.04987",
-    keeps: "winners between neighbours: fewer the further back, and the most recent tokens",
+    keeps: "tokens from all of the text: dense near the end, sparse further back",
     acts: "prefill and decode",
     positions: "re-assigned",
     parameters: &[

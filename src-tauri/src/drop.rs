@@ -42,7 +42,7 @@ pub fn dragged(effects: &Arc<Effects>, event: &DragDropEvent) {
                 let refused = refusal_of_number(paths).map(str::to_owned);
                 state.drag_enters(number, refused)
             });
-            look_at(effects.clone(), held, paths.clone());
+            refuse_folders(effects.clone(), held, paths.clone());
         }
         DragDropEvent::Leave => effects.with(|state| state.drag_leaves()),
         DragDropEvent::Drop { paths, .. } => {
@@ -55,7 +55,7 @@ pub fn dragged(effects: &Arc<Effects>, event: &DragDropEvent) {
 }
 
 /// Checks in the background whether a dragged path is a folder, and reports it if the same drag is still in progress.
-fn look_at(effects: Arc<Effects>, held: u64, paths: Vec<PathBuf>) {
+fn refuse_folders(effects: Arc<Effects>, held: u64, paths: Vec<PathBuf>) {
     tauri::async_runtime::spawn(async move {
         if let Some(refused) = refusal(&paths).await {
             effects.with(|state| state.drag_is_refused(held, refused));
@@ -70,14 +70,14 @@ pub async fn dropped(effects: &Effects, paths: Vec<PathBuf>) {
             state.notice(NoticeKind::Error, Place::Document, refused);
         }),
         None => {
-            let paths = paths.into_iter().map(whole).collect();
+            let paths = paths.into_iter().map(absolute).collect();
             effects.with(|state| state.open_paths(paths));
         }
     }
 }
 
 /// The absolute path, which does not depend on the worker's working directory.
-pub fn whole(path: impl AsRef<Path>) -> PathBuf {
+pub fn absolute(path: impl AsRef<Path>) -> PathBuf {
     let path = path.as_ref();
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }

@@ -44,7 +44,7 @@ pub struct Effects {
 struct Page {
     sink: Option<PageSink>,
     /// Notices from before the page subscribed.
-    unheard: Vec<AppEvent>,
+    pending: Vec<AppEvent>,
 }
 
 impl Effects {
@@ -84,12 +84,12 @@ impl Effects {
 
     fn carry(&self, effect: Effect) {
         match effect {
-            Effect::Page(event) => self.tell(event),
+            Effect::Page(event) => self.emit(event),
             Effect::Worker {
                 generation,
                 request,
                 bytes,
-            } => self.order(Order::Say {
+            } => self.order(Order::Send {
                 generation,
                 request: Box::new(request),
                 bytes,
@@ -121,12 +121,12 @@ impl Effects {
     }
 
     /// Sends an event to the page.
-    pub(crate) fn tell(&self, event: AppEvent) {
+    pub(crate) fn emit(&self, event: AppEvent) {
         let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
         match &page.sink {
             Some(sink) => sink(event),
             // All other events are covered by the snapshot.
-            None if matches!(event, AppEvent::Notice { .. }) => page.unheard.push(event),
+            None if matches!(event, AppEvent::Notice { .. }) => page.pending.push(event),
             None => {}
         }
     }
@@ -134,7 +134,7 @@ impl Effects {
     /// Subscribes the page; earlier notices are delivered at once.
     pub fn subscribe(&self, sink: PageSink) {
         let mut page = self.page.lock().unwrap_or_else(PoisonError::into_inner);
-        for event in std::mem::take(&mut page.unheard) {
+        for event in std::mem::take(&mut page.pending) {
             sink(event);
         }
         page.sink = Some(sink);

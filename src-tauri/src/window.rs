@@ -173,7 +173,7 @@ fn open_state(
         };
         library::first_model(&mut opened.remembered);
         let begun = std::mem::take(&mut opened.remembered.downloads);
-        let effects = start(opened, lock, worker::Programs::here());
+        let effects = start(opened, lock, worker::Programs::installed());
         let library = Library::new(effects.clone(), begun);
         if let Some((kind, sentence)) = notice {
             effects.with(|state| state.notice(kind, Place::Conversation, sentence));
@@ -262,10 +262,10 @@ pub fn start(
 fn open_arguments(effects: &Effects, arguments: Arguments) {
     effects.with(|state| {
         if let Some(model) = arguments.model {
-            state.choose_model_file(drop::whole(model));
+            state.choose_model_file(drop::absolute(model));
         }
         if let Some(document) = arguments.document {
-            state.open_path(drop::whole(document));
+            state.open_path(drop::absolute(document));
         }
     });
 }

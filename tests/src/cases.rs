@@ -419,14 +419,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn draws_what_python_draws() {
+    fn random_values_equal_pythons() {
         let mut draw = Draw(1);
         let drawn = [draw.value(), draw.value(), draw.value()];
         assert_eq!(drawn, [-0.072_326_66, -0.169_372_56, 0.639_373_8]);
     }
 
     #[test]
-    fn reads_ranges() {
+    fn ranges_are_parsed() {
         assert_eq!(ranges("0-2 9"), [0, 1, 2, 9]);
         assert_eq!(ranges(""), [0u32; 0]);
     }

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn choice_leaves_out_and_prefers_the_lower_id() {
+    fn likeliest_skips_ids_and_prefers_the_lower() {
         assert_eq!(likeliest(&[1.0, 3.0, 3.0], &[]), 1);
         assert_eq!(likeliest(&[1.0, 3.0, 2.0], &[1]), 2);
         assert_eq!(lead(&[1.0, 3.0, 2.5]), 0.5);
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "apart")]
-    fn a_wrong_logit_is_seen() {
+    fn a_wrong_logit_fails() {
         assert_same(&[1.0, 2.1], &[1.0, 2.0], 1e-3, "a row");
     }
 }

@@ -1,5 +1,6 @@
 //! Drives the engine's two halves by hand: prefill with eviction, then decode steps with given tokens.
 
+use std::ops::Range;
 use std::path::Path;
 
 use kept_engine::kernels::{CacheType, Stop};
@@ -75,8 +76,19 @@ pub fn read_and_step(
     prompt: &[u32],
     steps: &[u32],
 ) -> Stepped {
-    let prompt = (prompt, None);
+    let prompt = TokenPrompt {
+        ids: prompt,
+        document: None,
+    };
     read_document_and_step(model, policy, budget, chunk, prompt, steps)
+}
+
+/// A prompt as tokens.
+pub struct TokenPrompt<'a> {
+    /// `[n]`: the tokens.
+    pub ids: &'a [u32],
+    /// Positions of the document; `None` if the whole prompt is the document.
+    pub document: Option<Range<usize>>,
 }
 
 /// [`read_and_step`] of a prompt whose document covers given positions.
@@ -85,19 +97,19 @@ pub fn read_document_and_step(
     policy: &mut dyn Policy,
     budget: usize,
     chunk: usize,
-    (prompt, document): (&[u32], Option<std::ops::Range<usize>>),
+    prompt: TokenPrompt<'_>,
     steps: &[u32],
 ) -> Stepped {
-    let rope = RopeTable::new(model.config(), prompt.len() + steps.len());
+    let rope = RopeTable::new(model.config(), prompt.ids.len() + steps.len());
     let outcome = Prefill {
         model,
-        ids: prompt,
+        ids: prompt.ids,
         policy,
         budget,
         max_new_tokens: steps.len(),
         rope: &rope,
         tail: 0,
-        document,
+        document: prompt.document,
         every_row: false,
         cache: CacheType::F32,
         chunk,

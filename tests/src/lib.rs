@@ -11,6 +11,7 @@ pub mod fetched;
 pub mod gguf_edit;
 pub mod golden;
 pub mod hub;
+pub mod method_spec;
 pub mod selecting;
 pub mod slow;
 mod slow_rows;

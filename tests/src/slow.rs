@@ -24,6 +24,13 @@ struct Layer {
     values: Vec<Vec<f32>>,
 }
 
+/// The rows that the newest token attends to in a KV head.
+struct Rows {
+    /// Their positions in the text, ascending; the token itself is the last.
+    tokens: Vec<usize>,
+    standing: Standing,
+}
+
 /// The model and its history of keys and values.
 #[derive(Clone)]
 pub struct Slow<'m> {
@@ -70,86 +77,124 @@ impl<'m> Slow<'m> {
         visible: impl Fn(usize, usize) -> &'v [u32],
     ) -> Vec<f32> {
         let config = self.model.config();
-        let (dim, group) = (config.head_dim, config.q_heads / config.kv_heads);
+        let dim = config.head_dim;
+        let group = config.q_heads / config.kv_heads * dim;
         let position = self.tokens();
         let mut scratch = RowScratch::new(config);
         let mut residual = vec![0.0; config.width];
         self.model.embed(&[token], &mut residual);
-        for (index, layer) in self.layers.iter_mut().enumerate() {
+        for layer in 0..config.layers {
             let mut queries = vec![0.0; config.q_heads * dim];
             let mut key = vec![0.0; config.kv_heads * dim];
             let mut value = key.clone();
             self.model.project_row(
-                index,
+                layer,
                 &residual,
                 &mut scratch,
                 &mut queries,
                 &mut key,
                 &mut value,
             );
-            layer.keys.push(key);
-            layer.values.push(value);
+            self.layers[layer].keys.push(key);
+            self.layers[layer].values.push(value);
             let mut attention = vec![0.0f32; config.q_heads * dim];
-            for kv in 0..config.kv_heads {
-                let part = kv * dim..(kv + 1) * dim;
-                let (seen, standing): (Vec<usize>, _) = match config.kinds[index].window {
-                    Some(window) => {
-                        let first = (position + 1).saturating_sub(window);
-                        ((first..=position).collect(), Standing::Original)
-                    }
+            let mut seen = Vec::with_capacity(config.q_heads);
+            let groups = queries.chunks_exact(group);
+            for (head, (queries, out)) in groups.zip(attention.chunks_exact_mut(group)).enumerate()
+            {
+                let rows = match config.kinds[layer].window {
+                    Some(window) => Rows {
+                        tokens: ((position + 1).saturating_sub(window)..=position).collect(),
+                        standing: Standing::Original,
+                    },
                     None => {
-                        let seen = visible(index, kv).iter().map(|&p| p as usize);
-                        (seen.chain([position]).collect(), standing)
+                        let kept = visible(layer, head).iter().map(|&p| p as usize);
+                        Rows {
+                            tokens: kept.chain([position]).collect(),
+                            standing,
+                        }
                     }
                 };
-                let last = seen.len() - 1;
-                let rotated = |x: &[f32], at: usize| {
-                    let mut x = x.to_vec();
-                    if let Some(rope) = self.rope.of_layer(index) {
-                        rope.rotate_at(&mut x, at);
-                    }
-                    x
-                };
-                let keys = seen.iter().enumerate().map(|(rank, &token)| {
-                    let at = match standing {
-                        Standing::Ranks => rank,
-                        Standing::Original | Standing::TwoQueries(_) => token,
-                    };
-                    rotated(&layer.keys[token][part.clone()], at)
-                });
-                let keys: Vec<Vec<f32>> = keys.collect();
-                for head in kv * group..(kv + 1) * group {
-                    let query = &queries[head * dim..][..dim];
-                    let (here, ranked) = (rotated(query, position), rotated(query, last));
-                    let logits = keys.iter().enumerate().map(|(rank, key)| {
-                        let query = match standing {
-                            Standing::Ranks => &ranked,
-                            Standing::TwoQueries(sinks) if rank < sinks => &ranked,
-                            Standing::Original | Standing::TwoQueries(_) => &here,
-                        };
-                        let pairs = query.iter().zip(key);
-                        let dot: f64 = pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
-                        let logit = dot * f64::from(config.attention_scale);
-                        let cap = config.attention_cap.map(f64::from);
-                        cap.map_or(logit, |cap| cap * (logit / cap).tanh())
-                    });
-                    let logits: Vec<f64> = logits.collect();
-                    let largest = logits.iter().copied().fold(f64::MIN, f64::max);
-                    let weights: Vec<f64> = logits.iter().map(|l| (l - largest).exp()).collect();
-                    let total: f64 = weights.iter().sum();
-                    for (i, out) in attention[head * dim..][..dim].iter_mut().enumerate() {
-                        let values = seen.iter().map(|&token| layer.values[token][kv * dim + i]);
-                        let sum: f64 = values.zip(&weights).map(|(v, w)| w * f64::from(v)).sum();
-                        *out = (sum / total) as f32;
-                    }
-                    self.seen[index][head] = weights.iter().map(|w| w / total).collect();
-                }
+                let members = queries.chunks_exact(dim).zip(out.chunks_exact_mut(dim));
+                let keys = self.rotated_keys(layer, head, &rows);
+                seen.extend(members.map(|(query, out)| {
+                    let logits = self.logits(layer, &rows, &keys, query);
+                    self.attend(layer, head, &rows, &logits, out)
+                }));
             }
+            self.seen[layer] = seen;
             self.model
-                .finish_row(index, &attention, &mut residual, &mut scratch);
+                .finish_row(layer, &attention, &mut residual, &mut scratch);
         }
         let mut logits = vec![0.0; config.vocab];
         self.model.logits_row(&residual, &mut scratch, &mut logits);
         logits
+    }
+    /// `x` with RoPE of a layer at position `at`.
+    fn rotated(&self, layer: usize, x: &[f32], at: usize) -> Vec<f32> {
+        let mut x = x.to_vec();
+        if let Some(rope) = self.rope.of_layer(layer) {
+            rope.rotate_at(&mut x, at);
+        }
+        x
+    }
+
+    /// `[rows][head_dim]`: the rows' keys in a KV head.
+    fn rotated_keys(&self, layer: usize, head: usize, rows: &Rows) -> Vec<Vec<f32>> {
+        let dim = self.model.config().head_dim;
+        let keys = rows.tokens.iter().enumerate().map(|(rank, &token)| {
+            let at = match rows.standing {
+                Standing::Ranks => rank,
+                Standing::Original | Standing::TwoQueries(_) => token,
+            };
+            self.rotated(
+                layer,
+                &self.layers[layer].keys[token][head * dim..][..dim],
+                at,
+            )
+        });
+        keys.collect()
+    }
+
+    /// `[rows]`: logits of the newest token's `query` before RoPE.
+    fn logits(&self, layer: usize, rows: &Rows, keys: &[Vec<f32>], query: &[f32]) -> Vec<f64> {
+        let config = self.model.config();
+        let last = rows.tokens.len() - 1;
+        let here = self.rotated(layer, query, rows.tokens[last]);
+        let ranked = self.rotated(layer, query, last);
+        let logits = keys.iter().enumerate().map(|(rank, key)| {
+            let query = match rows.standing {
+                Standing::Ranks => &ranked,
+                Standing::TwoQueries(sinks) if rank < sinks => &ranked,
+                Standing::Original | Standing::TwoQueries(_) => &here,
+            };
+            let pairs = query.iter().zip(key);
+            let dot: f64 = pairs.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+            let logit = dot * f64::from(config.attention_scale);
+            let cap = config.attention_cap.map(f64::from);
+            cap.map_or(logit, |cap| cap * (logit / cap).tanh())
+        });
+        logits.collect()
+    }
+
+    /// Writes the output `[head_dim]` of attention with these logits. Returns the probabilities `[rows]`.
+    fn attend(
+        &self,
+        layer: usize,
+        head: usize,
+        rows: &Rows,
+        logits: &[f64],
+        out: &mut [f32],
+    ) -> Vec<f64> {
+        let largest = logits.iter().copied().fold(f64::MIN, f64::max);
+        let weights: Vec<f64> = logits.iter().map(|l| (l - largest).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let (values, first) = (&self.layers[layer].values, head * out.len());
+        for (i, out) in out.iter_mut().enumerate() {
+            let values = rows.tokens.iter().map(|&token| values[token][first + i]);
+            let sum: f64 = values.zip(&weights).map(|(v, w)| w * f64::from(v)).sum();
+            *out = (sum / total) as f32;
+        }
+        weights.iter().map(|w| w / total).collect()
     }
 }

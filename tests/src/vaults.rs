@@ -6,9 +6,10 @@ use std::path::PathBuf;
 
 use kept_engine::kernels::{CacheType, PackedRows, Stop, argmax};
 use kept_engine::models::{Model, RopeTable};
-use kept_engine::policies::{Parameters, Policy, build};
 use kept_engine::vault::{ModelPrint, VaultAccess, VaultFolder, VaultUse, Vaults};
 use kept_engine::{Decoder, EngineError, Prefill, RetentionMap};
+
+use crate::method_spec::{MethodSpec, spec};
 
 /// A temporary folder of vaults, removed on drop.
 pub struct Place {
@@ -61,10 +62,8 @@ pub struct Case {
     pub before: usize,
     /// Tokens after the document.
     pub rest: Vec<u32>,
-    /// The method and its parameters.
-    pub method: (&'static str, String),
-    /// Rows per head.
-    pub budget: usize,
+    /// The method.
+    pub method: MethodSpec,
     /// Prefill chunk size in tokens.
     pub chunk: usize,
 }
@@ -85,7 +84,7 @@ pub fn tokens(count: usize, salt: u32, vocab: usize) -> Vec<u32> {
 }
 
 /// Decode steps of an answer.
-pub const STEPS: usize = 6;
+pub const STEPS: usize = 3;
 
 impl Case {
     /// A document of `document` tokens after five others, in chunks of 64, and a question of `rest` tokens that depends
@@ -96,31 +95,17 @@ impl Case {
             prefix: tokens(document, 5, vocab),
             before: 5,
             rest: tokens(rest, 100 + salt, vocab),
-            method: ("full", String::new()),
-            budget: 0,
+            method: spec("full", "", 0),
             chunk: 64,
         }
     }
 
-    /// The same with a short question, under a method: its name, its parameters, and the budget.
-    pub fn under(
-        model: &Model,
-        (method, set, budget): (&'static str, &str, usize),
-        document: usize,
-        salt: u32,
-    ) -> Self {
+    /// The same with a short question, under a method.
+    pub fn under(model: &Model, method: MethodSpec, document: usize, salt: u32) -> Self {
         Self {
-            method: (method, set.to_owned()),
-            budget,
+            method,
             ..Self::drawn(model, document, 15, salt)
         }
-    }
-
-    /// The method.
-    pub fn policy(&self) -> Box<dyn Policy> {
-        let (name, set) = &self.method;
-        let set = Parameters::parse_assignments(set).expect("parameters");
-        build(name, &set).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
     /// Positions of the document.
@@ -164,7 +149,7 @@ impl Case {
         let max_new_tokens = given.map_or(DRAWN, <[u32]>::len);
         let rope = RopeTable::new(model.config(), ids.len() + max_new_tokens);
         let print = ModelPrint::of(model);
-        let mut policy = self.policy();
+        let mut policy = self.method.policy();
         let prefill = Prefill {
             chunk: self.chunk,
             // The most exact cache type, which on a GPU is f16.
@@ -185,7 +170,7 @@ impl Case {
                 model,
                 &ids,
                 &mut *policy,
-                self.budget,
+                self.method.budget,
                 max_new_tokens,
                 &rope,
             )

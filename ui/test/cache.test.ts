@@ -74,7 +74,7 @@ async function choose(id: string, value: string) {
 }
 /** The program's wording (`src-tauri/src/messages/reading.rs`). */
 const REFUSED =
-  'EMS merges rows while it answers, and rows of q8_0 would be rounded anew each time: choose another method, or store rows in 16 or 32 bits.'
+  'EMS merges rows while it answers, and q8_0 would round them again each time: choose another method, or a cache precision of 16 or 32 bits.'
 
 describe('how rows are stored', () => {
   it('has people’s words, with the field’s beside them', () => {
@@ -137,8 +137,8 @@ describe('how rows are stored', () => {
     } // prettier-ignore
     kept.app.apply({ event: 'turn', turn: turn({ facts, cache: 'q8_0', answer: 'Yes.' }) })
     show(Conversation, kept)
-    expect(words('facts')).toBe('1.0 s to first word · 60 tokens/s · 25 of 100 rows a head · SnapKV, automatic, 8-bit')
-    expect(words('ask-again')).toBe('Ask again with SnapKV, automatic, 4-bit')
+    expect(words('facts')).toBe('1.0 s to first word · 60 tokens/s · Remembers 25 % of the text · SnapKV, 8-bit')
+    expect(words('ask-again')).toBe('Try again with SnapKV, 4-bit')
   })
 
   it('is refused in a sentence where the method does not work with it, with a way out; nothing changes by itself', async () => {

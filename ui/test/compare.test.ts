@@ -327,7 +327,7 @@ describe('the view', () => {
     await settle()
     // With the parameters for questions, it is in the list already.
     await addIt()
-    expect(find('compare-adding-refused')?.textContent).toContain('SnapKV with these values is in the list already')
+    expect(find('compare-adding-refused')?.textContent).toContain('SnapKV with these values is already in the list')
     notAllowed = '“0” is not possible: w takes a whole number from 1.'
     await set('w', '0')
     expect(find('parameter-error')?.textContent).toBe(notAllowed)
@@ -458,7 +458,7 @@ describe('the view', () => {
     kept.app.apply({ event: 'comparisonEnded', comparison: 7, state: 'stopped', error: null })
     flushSync()
     expect(all('compare-row').map((row) => row.dataset['state'])).toEqual(['done', 'left out', 'left out'])
-    expect(find('compare-status')?.textContent).toContain('Stopped: 1 of 3 runs are here.')
+    expect(find('compare-status')?.textContent).toContain('Stopped: 1 of 3 runs finished.')
     find('compare-save')!.click()
     await settle()
     expect(asked.some((call) => call.name === 'save_comparison')).toBe(true)
@@ -468,7 +468,16 @@ describe('the view', () => {
     kept.app.apply({ event: 'comparison', comparison: comparison() })
     show()
     expect(find('compare-said')?.textContent).toContain('H2O needs a budget of at least 10 rows per head.')
-    const head = document.querySelector<HTMLElement>('[data-testid=compare-sort][data-column=kl]')!
+    const column = (name: string) =>
+      document.querySelector<HTMLElement>(`[data-testid=compare-sort][data-column=${name}]`)
+    expect([column('cache')?.textContent, column('answer')?.textContent, column('kl')]).toEqual([
+      'Memory',
+      'Same as full?',
+      null,
+    ])
+    find('compare-details')!.click()
+    flushSync()
+    const head = column('kl')!
     head.click()
     flushSync()
     expect(head.closest('th')?.getAttribute('aria-sort')).toBe('ascending')

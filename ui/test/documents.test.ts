@@ -134,10 +134,10 @@ describe('a map from before a document was added', () => {
     kept.map.painted = painted(3, 7)
     show(Footer)
     const share = () => all('kept-share')[0]!.textContent?.replace(/\s+/g, ' ').trim()
-    expect(share()).toBe('50 % of what was open then is in memory')
+    expect(share()).toBe('The model remembers 50 % of what was open then')
     kept.map.painted = painted(3, three + 10)
     flushSync()
-    expect(share()).toBe('50 % of this document is in memory')
+    expect(share()).toBe('The model remembers 50 % of this document')
   })
 })
 
@@ -160,7 +160,7 @@ describe('the list of documents', () => {
     all('part-remove')[1]!.click()
     flushSync()
     expect(named('remove_document')).toEqual([])
-    expect(all('part-remove')[1]!.textContent).toContain('forget the conversation')
+    expect(all('part-remove')[1]!.textContent).toContain('delete the conversation')
     all('part-remove')[1]!.click()
     await settle()
     expect(named('remove_document')).toEqual([{ index: 1 }])
@@ -208,7 +208,7 @@ describe('the list of documents', () => {
     kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources }) })
     show(Conversation)
     const said = all('source').map((s) => s.textContent?.replace(/\s+/g, ' ').trim())
-    expect(said).toEqual(['b.pdf, p. 1 · three · 100 % kept', 'a.txt · one · 100 % kept'])
+    expect(said).toEqual(['b.pdf, p. 1 · three · 100 % remembered', 'a.txt · one · 100 % remembered'])
   })
 
   it('is one of three ways for a file that would take the place of a conversation', async () => {

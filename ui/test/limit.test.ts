@@ -28,7 +28,8 @@ let estimates: number
 let shown: Record<string, unknown> | null = null
 
 /** The program's wording (`src-tauri/src/messages/reading.rs`). */
-const NO_AMOUNT = '“lots” is no amount of memory: write for example 6 GiB or 900 MiB, or nothing for no limit.'
+const NO_AMOUNT =
+  '“lots” is not an amount of memory: type for example 6 GiB or 900 MiB, or leave the field empty for no limit.'
 const TOO_SMALL =
   'The memory limit of 1.0 GiB is too small for this question: 512.0 MiB are missing. The model’s weights alone are 900.0 MiB.'
 
@@ -107,7 +108,7 @@ describe('the memory limit', () => {
     show(Settings, kept, { close: () => {} })
     const field = find<HTMLInputElement>('settings-memory')!
     expect([field.value, field.placeholder]).toEqual(['', 'Automatic'])
-    for (const part of ['program', 'weights', 'document', 'question', 'worst moment', 'how many words are kept'])
+    for (const part of ['program', 'weights', 'document', 'working memory', 'as much of the text as fits'])
       expect(document.getElementById('set-memory-says')!.textContent!.replace(/\s+/g, ' ')).toContain(part)
     await type(' 6GiB ')
     expect([saved.at(-1)?.memory, field.value]).toEqual(['6GiB', '6 GiB'])
@@ -135,9 +136,9 @@ describe('the memory limit', () => {
     const kept = given('8 GiB')
     kept.app.apply({ event: 'turn', turn: turn({ facts: FACTS, memory: '6GiB', answer: 'Yes.' }) })
     show(Conversation, kept)
-    expect(words('facts')).toContain('SnapKV, automatic, within 6 GiB')
-    expect(words('ask-again')).toBe('Ask again with SnapKV, automatic, within 8 GiB')
-    expect(described({ ...kept.app.choice, cache: null }, snapshot().methods)).toBe('SnapKV, automatic')
+    expect(words('facts')).toContain('SnapKV, within 6 GiB')
+    expect(words('ask-again')).toBe('Try again with SnapKV, within 8 GiB')
+    expect(described({ ...kept.app.choice, cache: null }, snapshot().methods)).toBe('SnapKV')
   })
 
   it('has the memory bar show what is to come once it is another', () => {
@@ -152,7 +153,7 @@ describe('the memory limit', () => {
 
   it('is said of a comparison, which does not keep to it', async () => {
     show(Setup, given('6GiB'), { begun: () => {}, cancel: null })
-    expect(words('compare-memory')).toContain('The memory limit of 6 GiB does not hold here')
+    expect(words('compare-memory')).toContain('The memory limit of 6 GiB is ignored')
     await unmount(shown!)
     show(Setup, given(), { begun: () => {}, cancel: null })
     expect(find('compare-memory')).toBeNull()

@@ -7,7 +7,7 @@ import type { Kept } from '../src/lib/context'
 import type { Download, FoundModel, Inspection, Library } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
-import { layersOf, numberOf, windowsOf } from '../src/lib/layers'
+import { layersOf, numberOf, spans, windowsOf } from '../src/lib/layers'
 import { MapView } from '../src/lib/map.svelte'
 import { doing, figures, kind, lineWords, parameters, shortName, stretchWords, verdict } from '../src/lib/models'
 import { Reader } from '../src/lib/reader.svelte'
@@ -74,6 +74,12 @@ describe('layers', () => {
     expect(windowsOf(windows)).toEqual([512])
     expect(layersOf([], 3).map((l) => l.layer)).toEqual([0, 1, 2])
     expect(numberOf([], 2)).toBe(3)
+    expect([[4], [2, 3, 4, 5], [1, 2, 4], [1, 3, 5, 7, 9]].map(spans)).toEqual([
+      'Layer 4',
+      'Layers 2–5',
+      'Layers 1–2, 4',
+      '5 layers',
+    ])
   })
 })
 
@@ -94,17 +100,17 @@ describe('words about models', () => {
     expect(figures(download())).toBe('512 MiB of 1.0 GiB · 10.0 MiB/s · 55 s left')
     expect(figures(download({ state: 'paused' }))).toBe('512 MiB of 1.0 GiB')
     expect(figures(download({ bytesTotal: 0, state: 'asking' }))).toBe('')
-    expect(doing(download({ state: 'checking' }))).toBe('Checking what has arrived, 50 %')
+    expect(doing(download({ state: 'checking' }))).toBe('Checking the downloaded part, 50 %')
   })
   it('say whether it fits', () => {
     expect(verdict(inspection)).toBe('It fits, with its whole context of 8,192 tokens.')
-    expect(verdict({ ...inspection, missingBytes: 3 * 2 ** 30 })).toContain('3.0 GiB of memory are missing')
+    expect(verdict({ ...inspection, missingBytes: 3 * 2 ** 30 })).toContain('3.0 GiB more memory')
     expect(verdict({ ...inspection, freeBytes: null })).toContain('does not say')
     expect(lineWords({ rows: 512, tokens: 300, pages: 0, peakBytes: 1, wholeContext: false })).toEqual({
-      keeps: '512 rows a head',
+      keeps: '512 tokens',
       reads: '300 tokens',
       pages: 'less than a page',
-      ends: 'then memory ends',
+      ends: 'then memory is full',
     })
   })
 })

@@ -190,10 +190,10 @@ describe('the composer', () => {
     const kept = { ...given(), open: (view: string) => void opened.push(view) }
     show(Composer, kept)
     const said = () => find('trying')?.textContent?.replace(/\s+/g, ' ').trim()
-    expect(said()).toBe('The built-in model is for trying. Models that can do more')
+    expect(said()).toBe('This demo model only handles simple look-ups. Get a real model')
     kept.app.document = { ...kept.app.document!, sample: false, beyondBox: true }
     flushSync()
-    expect(said()).toContain('it only finds facts that one plain sentence states')
+    expect(said()).toContain('one plain sentence')
     const above = find('trying')!.compareDocumentPosition(find('composer')!)
     expect(above & Node.DOCUMENT_POSITION_FOLLOWING).toBeTruthy()
     find('trying-models')!.click()
@@ -201,7 +201,7 @@ describe('the composer', () => {
     const other = { id: 'm1', label: 'other', inBox: false, stretch: null }
     kept.app.models = [...kept.app.models, other]
     flushSync()
-    expect(said()).toContain('it only finds facts')
+    expect(said()).toContain('one plain sentence')
     kept.app.settings = { ...kept.app.settings, model: 'm1' }
     flushSync()
     expect(said()).toBeUndefined()
@@ -290,16 +290,15 @@ describe('a turn', () => {
     kept.app.apply({ event: 'turn', turn: done })
     kept.app.settings = { ...kept.app.settings, method: 'full' }
     show(Turn, kept, { turn: kept.app.turns[0] })
-    expect(find('source')?.textContent).toMatch(/p\. 4 ·\s*the lessor shall bear the cost\s+·\s94\s%\skept/)
+    expect(find('source')?.textContent).toMatch(/p\. 4 ·\s*the lessor shall bear the cost\s+·\s94\s%\sremembered/)
     find('source')!.click()
     await settle()
     expect(kept.reader.passage).toEqual({ start: 40, end: 80 })
     expect(kept.reader.target?.offset).toBe(40)
-    expect(find('facts')?.textContent).toBe(
-      '1.4 s to first word · 61 tokens/s · 312 of 1,250 rows a head, 16-bit · SnapKV, automatic',
-    )
-    expect(document.body.textContent).toContain('longest length')
-    expect(find('ask-again')?.textContent).toBe('Ask again with Full cache')
+    expect(find('facts')?.textContent).toBe('1.4 s to first word · 61 tokens/s · Remembers 25 % of the text · SnapKV')
+    expect(find('facts')?.title).toBe('312 of 1,250 rows per head, 16-bit')
+    expect(document.body.textContent).toContain('maximum length')
+    expect(find('ask-again')?.textContent).toBe('Try again with Full cache')
     find('ask-again')!.click()
     await settle()
     expect(named('ask')[0]?.args).toEqual({ question: 'Who pays?', method: 'full', parameters: {}, budget: null })
@@ -531,7 +530,7 @@ describe('the settings', () => {
     flushSync()
     expect([named('clear_conversation').length, find('clear-conversation')?.textContent]).toEqual([
       0,
-      'Forget it for good',
+      'Delete for good',
     ])
     find('clear-conversation')!.click()
     await settle()

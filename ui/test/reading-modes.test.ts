@@ -97,7 +97,7 @@ describe('before a question', () => {
     expect(words('how-read')).toContain('Already read')
     kept.app.estimate = estimate({ tokensFromVault: 500 })
     flushSync()
-    expect(words('how-read')).toContain('50 % of it is already read')
+    expect(words('how-read')).toContain('50 % of the document is already read')
     kept.app.estimate = estimate()
     kept.app.settings = { ...kept.app.settings, keep: 'off' }
     flushSync()
@@ -112,7 +112,7 @@ describe('before a question', () => {
     show(Composer, kept)
     expect(words('streaming')).toContain('answers are approximate')
     expect(words('streaming')).toContain(LONG.streaming)
-    expect(words('streaming-stuck')).toContain('SnapKV cannot read it so')
+    expect(words('streaming-stuck')).toContain('SnapKV cannot read')
     // The panel explains it: no second message in red.
     kept.app.estimateError = { message: 'SnapKV cannot read a document that is longer.', code: null }
     expect(kept.app.budgetError).toBeNull()
@@ -123,7 +123,7 @@ describe('before a question', () => {
     expect(kept.app.settings.method).toBe('ems')
     expect([find('streaming-stuck'), words('how-read')]).toEqual([
       null,
-      'The first question reads the document piece by piece. Later ones start at once.',
+      'The first question reads the document in pieces. Later ones start at once.',
     ])
     // Next to answers it is short, and can be expanded.
     kept.app.apply({ event: 'turn', turn: turn() })
@@ -149,7 +149,7 @@ describe('before a question', () => {
       ['snapkv', 'true'],
       ['ems', 'false'],
     ])
-    expect(options[2]!.textContent).toContain('longer than the model’s context')
+    expect(options[2]!.textContent).toContain('too long for the model')
     options[2]!.click()
     await settle()
     expect(kept.app.settings.method).toBe(AUTO)
@@ -174,11 +174,11 @@ describe('while it is read, and after', () => {
     kept.app.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
     kept.app.apply(reading({ tokensDone: 3, tokensTotal: 6, tokensFromVault: 11_402 }))
     show(Conversation, kept)
-    expect(words('progress')).toBe('From the vault: 11,402 tokens are not read again')
+    expect(words('progress')).toBe('Already read: 11,402 tokens come from the vault')
     kept.app.document = documentFacts(LONG)
     kept.app.apply(reading({}))
     flushSync()
-    expect(words('progress')).toBe('Reading in streaming mode, approximate: 43 % · 812 tokens/s · 3 s left')
+    expect(words('progress')).toBe('Reading in pieces, approximate: 43 % · 812 tokens/s · 3 s left')
   })
 
   it('says what was chosen and why, and what was not read again', () => {
@@ -186,14 +186,17 @@ describe('while it is read, and after', () => {
     const facts: Facts = {
       finish: 'end', promptTokens: 1000, answerTokens: 9, rows: 250, keptBytes: 1, fullBytes: 4, firstTokenSeconds: 1,
       prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 60, notes: [], streamed: false, tokensFromVault: 960, cache: 'f16',
-      chosen: { method: 'snapkv', rows: 250, reason: '25 % of the document is kept.' },
+      chosen: { method: 'snapkv', rows: 250, reason: '25 % of the text is remembered.' },
     } // prettier-ignore
     kept.app.apply({ event: 'turn', turn: turn({ method: AUTO, facts, answer: 'Yes.' }) })
     show(Conversation, kept)
     expect(words('facts')).toBe(
-      '1.0 s to first word · 60 tokens/s · 250 of 1,000 rows a head, 16-bit · 960 tokens from the vault · Automatic chose SnapKV',
+      '1.0 s to first word · 60 tokens/s · Remembers 25 % of the text · 960 tokens from the vault · SnapKV, chosen automatically',
     )
-    expect(words('chosen-reason')).toBe('25 % of the document is kept.')
+    expect(find('chosen-reason')).toBeNull()
+    find('chosen-how')!.click()
+    flushSync()
+    expect(words('chosen-reason')).toBe('25 % of the text is remembered.')
     expect(described({ method: AUTO, parameters: {}, budget: '25%', cache: null }, METHODS)).toBe('Automatic, 25 %')
     expect(titleOf('gone', METHODS)).toBe('gone')
   })
@@ -205,7 +208,7 @@ describe('the vault in the settings', () => {
   it('shows what is kept, takes the way of keeping, and forgets all at the second click', async () => {
     const kept = given()
     show(Settings, kept, { close: () => {} })
-    expect(words('vault-use')).toContain('Nothing is known')
+    expect(words('vault-use')).toContain('Known when the engine has started')
     expect(find<HTMLButtonElement>('forget-vault')!.disabled).toBe(true)
     kept.app.apply({ event: 'vault', vault })
     flushSync()
@@ -228,11 +231,11 @@ describe('the vault in the settings', () => {
     find('forget-vault')!.click()
     flushSync()
     expect(asked.filter((call) => call.name === 'clear_vault')).toEqual([])
-    expect(words('forget-vault')).toBe('Forget it for good')
+    expect(words('forget-vault')).toBe('Delete for good')
     find('forget-vault')!.click()
     await settle()
     expect(asked.filter((call) => call.name === 'clear_vault')).toHaveLength(1)
-    expect(words('forget-vault')).toBe('Forget all')
+    expect(words('forget-vault')).toBe('Delete all')
   })
 
   it('stands in the memory bar while it is on', () => {

@@ -269,7 +269,7 @@ describe('parameters', () => {
     const wrong = one('parameter-error')!
     expect([wrong.getAttribute('role'), wrong.textContent?.replace(/\s+/g, ' ')]).toEqual([
       'alert',
-      '“4” is not possible: kernel takes an odd whole number from 1. 5 goes on to hold.',
+      '“4” is not possible: kernel takes an odd whole number from 1. 5 stays in effect.',
     ])
     expect(wrong.closest('[data-name]')?.getAttribute('data-name')).toBe('kernel')
     expect(kept.app.parameters).toEqual({ kernel: '5' })

@@ -254,6 +254,11 @@ pub struct BenchArguments {
 }
 
 impl BenchArguments {
+    /// Tokens before the first decoded one.
+    pub fn tokens(&self) -> usize {
+        self.after.unwrap_or(self.prompt_tokens)
+    }
+
     /// GPU memory limit in bytes.
     pub fn gpu_memory(&self) -> anyhow::Result<Option<u64>> {
         self.memory.as_deref().map(memory).transpose()

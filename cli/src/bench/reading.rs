@@ -30,13 +30,22 @@ pub struct Asked<'a> {
     pub gpu_memory: Option<u64>,
 }
 
-/// The result of prefill, of streaming mode, or of synthetic rows.
-pub struct Read {
+/// What decode continues from.
+pub struct PromptState {
     pub cache: CompactCache,
+    /// `[width]`: the last token's residual stream.
     pub hidden: Vec<f32>,
+    /// Rows per head, for each global layer.
     pub rows: Vec<usize>,
-    pub budget: usize,
+    /// Positions of prompt and answer together.
     pub positions: usize,
+}
+
+/// The measurements of prefill, of streaming mode, or of synthetic rows.
+pub struct Reading {
+    /// Rows per head.
+    pub budget: usize,
+    pub kv_bytes: u64,
     pub ledger: MemoryLedger,
     pub selecting: Duration,
     pub seconds: f64,
@@ -54,7 +63,7 @@ impl Asked<'_> {
         policy: &mut dyn Policy,
         bar: &ReadingBar,
         stop: &Stop,
-    ) -> anyhow::Result<Read> {
+    ) -> anyhow::Result<(PromptState, Reading)> {
         let (model, n) = (self.engine.model(), self.ids.len());
         let shape = PromptShape::of(n);
         let budget = self
@@ -88,36 +97,48 @@ impl Asked<'_> {
             },
             stop,
         )?;
-        Ok(Read {
+        let reading = Reading {
             seconds: started.elapsed().as_secs_f64(),
-            cache: outcome.cache,
-            hidden: outcome.hidden,
-            rows: outcome.rows,
             budget,
-            positions,
+            kv_bytes: outcome.cache.kv_bytes(),
             ledger: outcome.ledger,
             selecting: outcome.selecting,
             tenths: None,
             chunk: None,
             known: outcome.vault.map_or(0, |used| used.tokens_from_vault),
-        })
+        };
+        let prompt = PromptState {
+            cache: outcome.cache,
+            hidden: outcome.hidden,
+            rows: outcome.rows,
+            positions,
+        };
+        Ok((prompt, reading))
     }
 
     /// Prefills a second question about the same document, which [`Asked::prefill`] stored in the vault.
-    pub fn again(
+    pub fn second_question(
         &self,
         policy: &mut dyn Policy,
         bar: &ReadingBar,
         stop: &Stop,
-    ) -> anyhow::Result<Read> {
+    ) -> anyhow::Result<Reading> {
         let mut ids = self.ids.to_vec();
         let question = ids.len().saturating_sub(QUESTION);
         ids[question..].reverse();
-        Asked { ids: &ids, ..*self }.prefill(policy, bar, stop)
+        let (_, reading) = Asked { ids: &ids, ..*self }.prefill(policy, bar, stop)?;
+        bar.clear();
+        ensure!(
+            reading.known > 0,
+            "no vault of {} tokens was written; give more --prompt-tokens, or free space in {}",
+            self.ids.len(),
+            std::env::temp_dir().display()
+        );
+        Ok(reading)
     }
 
     /// Skips prefill and fills the cache with synthetic rows.
-    pub fn synthetic(&self, policy: &mut dyn Policy) -> anyhow::Result<Read> {
+    pub fn synthetic(&self, policy: &mut dyn Policy) -> anyhow::Result<(PromptState, Reading)> {
         let (model, n) = (self.engine.model(), self.ids.len());
         let budget = self.engine.rows_for(
             policy,
@@ -138,24 +159,28 @@ impl Asked<'_> {
             "--after draws a cache that nobody read, and {} goes on from what it measured while reading; give --prompt-tokens, or a method that cuts the prompt only",
             policy.name()
         );
-        Ok(Read {
+        let reading = Reading {
             ledger: MemoryLedger {
                 weights: model.weights_bytes(),
                 kept_rows: cache.allocated_bytes(),
                 tables: cache.table_bytes() + policy.bytes(),
                 ..MemoryLedger::default()
             },
-            cache,
-            hidden: vec![1.0; model.config().width],
-            rows,
             budget,
-            positions: n + self.max_new_tokens,
+            kv_bytes: cache.kv_bytes(),
             selecting: Duration::ZERO,
             seconds: 0.0,
             tenths: None,
             chunk: None,
             known: 0,
-        })
+        };
+        let prompt = PromptState {
+            cache,
+            hidden: vec![1.0; model.config().width],
+            rows,
+            positions: n + self.max_new_tokens,
+        };
+        Ok((prompt, reading))
     }
 
     pub fn stream(
@@ -163,7 +188,7 @@ impl Asked<'_> {
         policy: &mut dyn Policy,
         bar: &ReadingBar,
         stop: &Stop,
-    ) -> anyhow::Result<Read> {
+    ) -> anyhow::Result<(PromptState, Reading)> {
         let model = self.engine.model();
         let shape = PromptShape::of(self.ids.len());
         let plan = self
@@ -197,19 +222,23 @@ impl Asked<'_> {
             marks.push((read, started.elapsed().as_secs_f64()));
         }
         let streamed = stream.into_streamed();
-        Ok(Read {
+        let reading = Reading {
             seconds: started.elapsed().as_secs_f64(),
-            rows: vec![budget; streamed.cache.cut_layers().count()],
-            cache: streamed.cache,
-            hidden: streamed.hidden,
             budget,
-            positions,
+            kv_bytes: streamed.cache.kv_bytes(),
             ledger,
             selecting: Duration::ZERO,
             tenths: tenths(&marks),
             chunk: Some(chunk),
             known: 0,
-        })
+        };
+        let prompt = PromptState {
+            rows: vec![budget; streamed.cache.cut_layers().count()],
+            cache: streamed.cache,
+            hidden: streamed.hidden,
+            positions,
+        };
+        Ok((prompt, reading))
     }
 }
 

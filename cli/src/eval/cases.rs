@@ -20,11 +20,11 @@ pub struct Heading {
     pub haystack_tokens: usize,
     pub answer_tokens: usize,
     /// Type of the kept rows; f32 in files without this field.
-    #[serde(default = "exact")]
+    #[serde(default = "default_cache")]
     pub cache: String,
 }
 
-fn exact() -> String {
+fn default_cache() -> String {
     "f32".to_owned()
 }
 

@@ -3,7 +3,7 @@
 
 use anyhow::ensure;
 use kept_engine::policies::Budget;
-use kept_engine::{Engine, EngineError, Event, Method, Perplexity};
+use kept_engine::{Engine, EngineError, Event, Method, Perplexity, PerplexityTask};
 use serde::Serialize;
 
 use crate::arguments::{PerplexityArguments, open};
@@ -56,11 +56,11 @@ pub fn perplexity(arguments: &PerplexityArguments) -> anyhow::Result<()> {
         &arguments.device,
         arguments.cache,
     )?;
-    let text = super::text_of(&arguments.data)?;
+    let text = super::read_text(&arguments.data)?;
     let mut ids = engine.model().tokenizer()?.encode(&text).ids;
     drop(text);
     let mut lengths = match &arguments.lengths {
-        Some(list) => super::numbers(
+        Some(list) => super::parse_numbers(
             "--lengths",
             list,
             |l: &usize| *l >= 2,
@@ -77,7 +77,7 @@ pub fn perplexity(arguments: &PerplexityArguments) -> anyhow::Result<()> {
         ids.len()
     );
     ids.truncate(longest);
-    let lines = measure_all(&engine, arguments, (&methods, &budgets), (&ids, &lengths))?;
+    let lines = measure_all(&engine, arguments, &methods, &budgets, &ids, &lengths)?;
     if arguments.json {
         Ok(())
     } else {
@@ -88,8 +88,10 @@ pub fn perplexity(arguments: &PerplexityArguments) -> anyhow::Result<()> {
 fn measure_all(
     engine: &Engine,
     arguments: &PerplexityArguments,
-    (methods, budgets): (&[Method], &[Option<Budget>]),
-    (ids, lengths): (&[u32], &[usize]),
+    methods: &[Method],
+    budgets: &[Option<Budget>],
+    ids: &[u32],
+    lengths: &[usize],
 ) -> anyhow::Result<Vec<Line>> {
     let stop = stop_on_ctrl_c();
     let context = engine.model().config().context;
@@ -108,18 +110,19 @@ fn measure_all(
             let bar = ReadingBar::new();
             bar.label(format!("{method} {shown}").trim());
             let rows = budget.map(|budget| engine.budget_rows(Some(budget), ids.len()));
-            let measured = engine.stream_perplexity(
+            let task = PerplexityTask {
                 ids,
                 method,
-                (rows.transpose()?, arguments.chunk),
+                rows: rows.transpose()?,
+                chunk: arguments.chunk,
                 lengths,
-                &mut |event| {
-                    if let Event::Progress(progress) = event {
-                        bar.show(&progress);
-                    }
-                },
-                &stop,
-            );
+            };
+            let mut show = |event| {
+                if let Event::Progress(progress) = event {
+                    bar.show(&progress);
+                }
+            };
+            let measured = engine.stream_perplexity(&task, &mut show, &stop);
             bar.clear();
             let result = match measured {
                 Err(EngineError::Stopped) => return Err(EngineError::Stopped.into()),

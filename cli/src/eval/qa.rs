@@ -98,12 +98,12 @@ impl Tally {
         }
     }
 
-    fn row(&self, (method, budget): &(String, String)) -> SummaryRow {
+    fn row(&self, run: &Run) -> SummaryRow {
         let interval = self.answerable.interval();
         let asked = self.answerable.asked;
         SummaryRow {
-            method: method.clone(),
-            budget: budget.clone(),
+            method: run.label.clone(),
+            budget: run.budget_text.clone(),
             answerable: asked,
             included: self.answerable.share(),
             low: interval.map(|(low, _)| low),
@@ -120,8 +120,11 @@ impl Tally {
 /// A method at a budget, with both as text.
 struct Run {
     method: Method,
+    /// The method with its parameters: `snapkv[w=8]`.
+    label: String,
     budget: Option<Budget>,
-    label: (String, String),
+    /// Empty for the full cache.
+    budget_text: String,
 }
 
 pub fn qa(arguments: &QaArguments) -> anyhow::Result<()> {
@@ -165,12 +168,10 @@ fn runs(methods: Vec<Method>, budgets: &[Budget]) -> Vec<Run> {
             budgets.iter().copied().map(Some).collect()
         };
         let run = |budget: Option<Budget>| Run {
-            label: (
-                method.to_string(),
-                budget.map(|b| b.to_string()).unwrap_or_default(),
-            ),
             method: method.clone(),
+            label: method.to_string(),
             budget,
+            budget_text: budget.map(|b| b.to_string()).unwrap_or_default(),
         };
         budgets.into_iter().map(run).collect()
     };
@@ -197,13 +198,13 @@ fn ask_all(
             }
         };
         for (run, tally) in runs.iter().zip(&mut tallies) {
-            let answer = ask(engine, arguments, (document, question), run, &vaults, &stop)?;
+            let answer = ask(engine, arguments, document, question, run, &vaults, &stop)?;
             let score = answer.as_ref().ok().map(|answer| question.score(answer));
             tally.add(question, score);
             if arguments.json {
                 output::print_json(&CaseJson {
-                    method: &run.label.0,
-                    budget: &run.label.1,
+                    method: &run.label,
+                    budget: &run.budget_text,
                     question: QuestionJson {
                         document: &question.document,
                         question: &question.question,
@@ -219,14 +220,15 @@ fn ask_all(
     }
     bar.clear();
     let rows = runs.iter().zip(&tallies);
-    Ok(rows.map(|(run, tally)| tally.row(&run.label)).collect())
+    Ok(rows.map(|(run, tally)| tally.row(run)).collect())
 }
 
 /// The answer, or the reason for a refusal: the document is too long for the model, or the method refuses the budget.
 fn ask(
     engine: &Engine,
     arguments: &QaArguments,
-    (document, question): (&Document, &QaQuestion),
+    document: &Document,
+    question: &QaQuestion,
     run: &Run,
     vaults: &OwnVaults,
     stop: &Stop,

@@ -69,15 +69,15 @@ pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
     let row_bytes = (shape.layers * shape.kv_heads * shape.head_dim * 2 * 4) as u64;
     let rows = policy.rows(&shape, &tensors.prompt(), budget.rows(n, row_bytes)?)?;
     let kept = match policy.layer_input_tokens(0) {
-        Some(_) => thinned(&mut *policy, &tensors, &rows, arguments.layer)?,
-        None => cut(&mut *policy, &tensors, rows, arguments.layer)?,
+        Some(_) => retention_with_dropping(&mut *policy, &tensors, &rows, arguments.layer)?,
+        None => retention(&mut *policy, &tensors, rows, arguments.layer)?,
     };
     output::print_json(&SelectJson::new(&kept, n, kv_heads))
 }
 
 /// The retention of `layer`. A method that shares indices or rows between layers observes the same tensors in every
 /// layer.
-fn cut(
+fn retention(
     policy: &mut dyn Policy,
     tensors: &Tensors,
     mut rows: Vec<usize>,
@@ -107,7 +107,7 @@ fn cut(
 
 /// The tokens that enter `layer` and are stored in its cache, for a method that drops tokens from the computation.
 /// Every layer observes the same tensors, reduced to the remaining tokens.
-fn thinned(
+fn retention_with_dropping(
     policy: &mut dyn Policy,
     tensors: &Tensors,
     rows: &[usize],
@@ -115,7 +115,7 @@ fn thinned(
 ) -> anyhow::Result<Retention> {
     let mut alive: Vec<u32> = (0..tensors.k.n as u32).collect();
     for (layer, &rows) in rows.iter().enumerate().take(layer) {
-        let left = tensors.only(&alive);
+        let left = tensors.take_tokens(&alive);
         let seen = Seen::new(&left, &policy.needs(layer))?;
         let given = &left.rows();
         let observation = seen.observation(&left, given, layer);

@@ -6,7 +6,7 @@ use kept_engine::kernels::{
 };
 use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
 use kept_engine::policies::{
-    FutureQueries, LowAttention, Needs, Observation, PromptRows, Softmax, WeightedWindow,
+    FutureQueries, LowAttention, Needs, Observation, PromptRows, Softmax, WeightedWindow, Window,
 };
 
 use super::tensors::{HeadMajor, Tensors};
@@ -50,30 +50,10 @@ impl Seen {
             ..Self::default()
         };
         if let Some(window) = needs.window {
-            let task = WindowScores {
-                shape,
-                scale,
-                queries: last.last(window.rows.min(n)),
-                keys: &keys,
-                tokens: n,
-                normalise: match window.softmax {
-                    Softmax::All => Normalise::All,
-                    Softmax::Prefix => Normalise::Prefix,
-                },
-                row_weights: None,
-                log_sum_exp: &[],
-            };
-            let mut scores = vec![0.0; shape.q_heads * n];
-            window_scores(&task, &mut scores, &stop).context("stopped")?;
-            seen.window = Some(scores);
+            seen.window = Some(window_probabilities(&last, window, &stop)?);
         }
         if needs.column_sums {
-            let mut known = vec![0.0; shape.q_heads * n];
-            let mut sums = vec![0.0; shape.q_heads * n];
-            let known = LogSumExp::Unknown(&mut known);
-            last.add_column_sums(known, &mut sums, &stop)
-                .context("stopped")?;
-            seen.column_sums = Some(sums);
+            seen.column_sums = Some(column_sums(&last, &stop)?);
         }
         if let Some(asked) = needs.weighted_window {
             let (rows, mut weighted_window) = (asked.rows.min(n), Vec::new());
@@ -155,6 +135,39 @@ fn query_rows(q: &HeadMajor, rows: std::ops::Range<usize>) -> Vec<f32> {
     rows.flat_map(|row| (0..q.heads).flat_map(move |head| q.row(head, row)))
         .copied()
         .collect()
+}
+
+/// `[q_heads, n]`: the mean probability that the observation window gives each token.
+fn window_probabilities(
+    last: &LastQueries<'_>,
+    window: Window,
+    stop: &Stop,
+) -> anyhow::Result<Vec<f32>> {
+    let task = WindowScores {
+        shape: last.shape,
+        scale: last.scale,
+        queries: last.last(window.rows.min(last.tokens)),
+        keys: last.keys,
+        tokens: last.tokens,
+        normalise: match window.softmax {
+            Softmax::All => Normalise::All,
+            Softmax::Prefix => Normalise::Prefix,
+        },
+        row_weights: None,
+        log_sum_exp: &[],
+    };
+    let mut scores = vec![0.0; last.shape.q_heads * last.tokens];
+    window_scores(&task, &mut scores, stop).context("stopped")?;
+    Ok(scores)
+}
+
+/// `[q_heads, n]`: the probabilities that all tokens give each token, summed.
+fn column_sums(last: &LastQueries<'_>, stop: &Stop) -> anyhow::Result<Vec<f32>> {
+    let numbers = last.shape.q_heads * last.tokens;
+    let (mut known, mut sums) = (vec![0.0; numbers], vec![0.0; numbers]);
+    last.add_column_sums(LogSumExp::Unknown(&mut known), &mut sums, stop)
+        .context("stopped")?;
+    Ok(sums)
 }
 
 /// `[kv_heads, n]`: the largest probability that any row of a chunk's repetition gives each key of the chunk.

@@ -56,7 +56,7 @@ impl HeadMajor {
     }
 
     /// The tensor of only the given rows.
-    fn only(&self, rows: &[u32]) -> Self {
+    fn take_rows(&self, rows: &[u32]) -> Self {
         let heads = (0..self.heads).flat_map(|head| rows.iter().map(move |&row| (head, row)));
         let data = heads.flat_map(|(head, row)| self.row(head, row as usize));
         Self {
@@ -249,11 +249,11 @@ impl Tensors {
     }
 
     /// The prompt reduced to the given tokens, without the repetition.
-    pub fn only(&self, tokens: &[u32]) -> Self {
+    pub fn take_tokens(&self, tokens: &[u32]) -> Self {
         Self {
-            q: self.q.only(tokens),
-            k: self.k.only(tokens),
-            v: self.v.only(tokens),
+            q: self.q.take_rows(tokens),
+            k: self.k.take_rows(tokens),
+            v: self.v.take_rows(tokens),
             repetition: None,
         }
     }

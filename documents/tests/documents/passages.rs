@@ -9,7 +9,7 @@ fn passage(name: &str, text: &str, at: &str) -> String {
 }
 
 #[test]
-fn sentences_of_prose() {
+fn a_passage_of_prose_is_a_sentence() {
     let text = "He left. Dr. Mora, i.e. the owner, signed p. 12 of the\r\nform on 3.5 pages (\"Really?\" he asked.) Then J. S. Mill came. The end!";
     assert_eq!(passage("a.txt", text, "He"), "He left.");
     let middle = "Dr. Mora, i.e. the owner, signed p. 12 of the\r\nform on 3.5 pages (\"Really?\" he asked.)";
@@ -35,7 +35,7 @@ fn paragraphs_and_headings_end_a_passage() {
 }
 
 #[test]
-fn other_scripts() {
+fn chinese_sentences_are_passages() {
     let text = "管理员每天把每一页都数两遍。然后她走回家！「对吗？」她问。";
     assert_eq!(passage("a.txt", text, "她走"), "然后她走回家！");
     assert_eq!(
@@ -45,7 +45,7 @@ fn other_scripts() {
 }
 
 #[test]
-fn lines_of_code_and_markdown() {
+fn lines_of_code_and_markdown_are_passages() {
     let code = "fn main() {\n    let a = b. c;\n\n}\n";
     assert_eq!(passage("a.rs", code, "b. c"), "let a = b. c;");
     let notes = "# Title\nText that runs on\nover lines. More.\n- first item\n- second item. With two sentences.\n| a | b |\n| c | d |\n";
@@ -59,7 +59,7 @@ fn lines_of_code_and_markdown() {
 }
 
 #[test]
-fn any_byte_of_any_text_gives_a_bounded_passage() {
+fn a_passage_has_at_most_400_bytes() {
     for text in [
         "a",
         "  x  ",

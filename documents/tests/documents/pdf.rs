@@ -37,12 +37,12 @@ const PLAIN: &str =
     "The keeper of the archive counts every page twice.\nShe writes the number in the margin.";
 
 #[test]
-fn one_page() {
+fn one_page_gives_its_text() {
     assert_eq!(open("plain.pdf").text, PLAIN);
 }
 
 #[test]
-fn pages_are_where_they_are() {
+fn pages_have_their_text_and_ranges() {
     let document = open("pages.pdf");
     assert_eq!(document.pages.len(), 3);
     assert!(document.unread_pages.is_empty());
@@ -65,7 +65,7 @@ fn pages_are_where_they_are() {
 }
 
 #[test]
-fn unicode_and_ligatures() {
+fn unicode_and_ligatures_are_decoded() {
     let text = open("unicode.pdf").text;
     for line in [
         "Потом она закрывает тяжёлую дверь архива.",
@@ -78,7 +78,7 @@ fn unicode_and_ligatures() {
 }
 
 #[test]
-fn words_are_apart_where_only_gaps_tell() {
+fn gaps_between_glyphs_become_spaces() {
     assert_eq!(
         open("gaps.pdf").text,
         "The keeper waits for AVA.\nShe reads on."
@@ -86,7 +86,7 @@ fn words_are_apart_where_only_gaps_tell() {
 }
 
 #[test]
-fn columns_are_read_one_after_the_other() {
+fn columns_are_read_in_order() {
     let document = open("columns.pdf");
     let words = document
         .text
@@ -102,7 +102,7 @@ fn columns_are_read_one_after_the_other() {
 }
 
 #[test]
-fn cells_of_a_table_are_apart() {
+fn table_cells_are_separated_by_tabs() {
     assert_eq!(
         open("table.pdf").text,
         "Year\tVolumes\tPages\n1901\t12\t3400\n1902\t15\t4100"
@@ -110,7 +110,7 @@ fn cells_of_a_table_are_apart() {
 }
 
 #[test]
-fn every_operator_that_shows_text() {
+fn every_text_operator_is_read() {
     let text = open("operators.pdf").text;
     let lines: Vec<&str> = text.lines().filter(|l| !l.is_empty()).collect();
     assert_eq!(
@@ -120,7 +120,7 @@ fn every_operator_that_shows_text() {
 }
 
 #[test]
-fn what_does_not_matter_for_text_does_not_cost_it() {
+fn defects_outside_the_text_keep_the_text() {
     for name in ["odd-colours.pdf", "self-drawing-form.pdf", "deep.pdf"] {
         assert_eq!(open(name).text, "A single honest sentence.", "{name}");
     }
@@ -128,7 +128,7 @@ fn what_does_not_matter_for_text_does_not_cost_it() {
 }
 
 #[test]
-fn an_empty_password_needs_no_asking() {
+fn an_empty_password_is_tried() {
     for name in [
         "empty-password-rc4.pdf",
         "empty-password-aes128.pdf",
@@ -139,7 +139,7 @@ fn an_empty_password_needs_no_asking() {
 }
 
 #[test]
-fn each_fault_is_named() {
+fn each_fault_has_its_error() {
     let error = |name: &str| Document::open(&fixture(name)).unwrap_err();
     for name in ["password.pdf", "password-rc4.pdf"] {
         assert!(
@@ -178,7 +178,7 @@ fn each_fault_is_named() {
 }
 
 #[test]
-fn truncated_anywhere() {
+fn truncated_files_never_panic() {
     for name in ["plain.pdf", "pages.pdf", "empty-password-aes256.pdf"] {
         let bytes = fs::read(fixture(name)).unwrap();
         for cut in (0..bytes.len()).step_by(1 + bytes.len() / 40) {

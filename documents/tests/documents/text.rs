@@ -67,7 +67,7 @@ fn utf8_offsets_are_file_offsets() {
 }
 
 #[test]
-fn a_few_broken_bytes_do_not_turn_utf8_into_something_else() {
+fn a_few_malformed_bytes_leave_the_encoding_utf8() {
     let mut bytes = "Été après été, l’île reste là, près de la forêt. "
         .repeat(5)
         .into_bytes();
@@ -83,7 +83,7 @@ fn a_few_broken_bytes_do_not_turn_utf8_into_something_else() {
 }
 
 #[test]
-fn the_ending_gives_the_kind() {
+fn the_file_extension_gives_the_kind() {
     let kind = |name| from(name, b"let x = 1;\n").unwrap().kind;
     assert_eq!(kind("a.txt"), Kind::PlainText);
     assert_eq!(kind("README"), Kind::PlainText);
@@ -98,7 +98,7 @@ fn the_ending_gives_the_kind() {
 }
 
 #[test]
-fn what_is_no_text_is_named_with_a_way_out() {
+fn errors_name_the_type_of_files_that_are_not_text() {
     let png = said(Document::open(&fixture("picture.png")));
     assert!(
         png.contains("picture.png is not text but a PNG image: Kept reads"),
@@ -126,7 +126,7 @@ fn what_is_no_text_is_named_with_a_way_out() {
 }
 
 #[test]
-fn random_bytes_are_never_text() {
+fn random_bytes_are_refused_as_binary() {
     let mut state = 7_u64;
     let mut random = |n: usize| -> Vec<u8> {
         (0..n)
@@ -150,7 +150,7 @@ fn random_bytes_are_never_text() {
 }
 
 #[test]
-fn missing_empty_folder_and_device() {
+fn missing_empty_and_special_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("nowhere.txt");
     assert!(said(Document::open(&missing)).starts_with("there is no file"));
@@ -187,7 +187,7 @@ fn every_error_is_one_line() {
 }
 
 #[test]
-fn fifty_megabytes_open() {
+fn a_file_of_50_megabytes_opens() {
     // Prints the time but has no limit: the machine may be busy.
     for (what, line) in [
         (

@@ -63,7 +63,7 @@ impl Engine {
     /// Measurements on a model of the same kind (chat or base) as this one.
     fn measured(&self) -> &'static MeasuredModel {
         let template = self.model().chat_template();
-        measured().like(template.is_ok_and(|template| template.note().is_none()))
+        measured().model_for(template.is_ok_and(|template| template.note().is_none()))
     }
 
     /// Estimated KL divergence from the full cache, in nats, of `method` at `share` of the prompt's rows stored as
@@ -71,23 +71,17 @@ impl Engine {
     pub(crate) fn costs(&self, method: &str, share: f64, cache: CacheType) -> f64 {
         let cut = match method {
             "full" => 0.0,
-            _ => self.measured().cutting(method, share),
+            _ => self.measured().eviction_kl(method, share),
         };
-        cut + measured().rounding(cache.name())
+        cut + measured().rounding_kl(cache.name())
     }
 
-    /// [`Engine::costs`] of keeping `rows` of `tokens` rows as `cache`, as a sentence.
-    pub(crate) fn costs_in_words(
-        &self,
-        method: &Method,
-        (rows, tokens): (usize, usize),
-        cache: CacheType,
-    ) -> String {
-        let share = rows.min(tokens) as f64 / tokens.max(1) as f64;
+    /// [`Engine::costs`] as a sentence.
+    pub(crate) fn costs_in_words(&self, method: &Method, share: f64, cache: CacheType) -> String {
         format!(
             "in our measurements with {} that costs {}{:.4} nats of KL divergence from the full cache",
             self.measured().basis(),
-            if self.measured().knows(&method.name) {
+            if self.measured().has_measured(&method.name) {
                 ""
             } else {
                 "at most "
@@ -121,13 +115,6 @@ pub(crate) fn streaming_in_words(method: &Method) -> String {
     )
 }
 
-fn plain(name: &str) -> Method {
-    Method {
-        name: name.to_owned(),
-        parameters: Vec::new(),
-    }
-}
-
 /// A question on a document before the choice.
 struct Case<'a> {
     shape: &'a PromptShape,
@@ -152,7 +139,7 @@ impl Engine {
         limits: &Limits,
         text_bytes: u64,
     ) -> Result<Chosen, EngineError> {
-        let beside = self.besides_questions(text_bytes);
+        let beside = self.bytes_beside_questions(text_bytes);
         let case = Case {
             shape,
             max_new_tokens,
@@ -178,7 +165,7 @@ impl Engine {
     /// The full cache, if it takes little memory and time.
     fn choose_full(&self, case: &Case<'_>) -> Result<Option<Chosen>, EngineError> {
         let tokens = case.shape.tokens;
-        let method = plain("full");
+        let method = Method::plain("full");
         let expected = self.expected_bytes(case, &method, tokens, false)?;
         let cache = self.kv_bytes_full(tokens);
         let fits = case
@@ -210,7 +197,9 @@ impl Engine {
             .map(|budget| self.budget_rows(Some(budget), tokens));
         let wanted = match given.transpose()? {
             Some(rows) => rows,
-            None => ((table.enough(tokens) * tokens as f64).ceil() as usize).max(LEAST_ROWS),
+            None => {
+                ((table.sufficient_share(tokens) * tokens as f64).ceil() as usize).max(LEAST_ROWS)
+            }
         };
         let wanted = wanted.min(tokens);
         let share = |rows: usize| rows as f64 / tokens.max(1) as f64;
@@ -219,7 +208,7 @@ impl Engine {
         let fitting = |rows: usize| {
             let mut refusal = None;
             for run in table.ranked(share(rows + 1)) {
-                match self.rows_that_fit(case, &plain(&run.method), wanted, false) {
+                match self.rows_that_fit(case, &Method::plain(&run.method), wanted, false) {
                     Ok((rows, cache)) => return Ok((run, rows, cache)),
                     // A method with a second pass over the prompt needs more memory.
                     Err(error @ EngineError::Memory { .. }) => refusal = refusal.or(Some(error)),
@@ -232,7 +221,7 @@ impl Engine {
         if rows < wanted {
             (run, rows, cache) = fitting(rows)?;
         }
-        let method = plain(&run.method);
+        let method = Method::plain(&run.method);
         let stored = self.clone().with_cache(cache);
         let expected_bytes = stored.expected_bytes(case, &method, rows, false)?;
         Ok(Chosen {
@@ -245,7 +234,7 @@ impl Engine {
                 100.0 * run.right,
                 table.answered,
                 run.kl,
-                measured().rounding(cache.name()),
+                measured().rounding_kl(cache.name()),
                 if tokens > table.longest() {
                     "; no prompt this long was measured"
                 } else {
@@ -258,7 +247,7 @@ impl Engine {
             cache,
             expected_bytes,
             free_bytes: case.free,
-            kl: Some(run.kl + measured().rounding(cache.name())),
+            kl: Some(run.kl + measured().rounding_kl(cache.name())),
             right: Some(run.right),
         })
     }
@@ -293,7 +282,7 @@ impl Engine {
                 ),
             ),
         };
-        let method = plain(&taken.method);
+        let method = Method::plain(&taken.method);
         let mut policy = method.build()?;
         let plan = self.stream_plan(&mut *policy, case.budget, case.shape, case.max_new_tokens)?;
         let (rows, cache) = self.rows_that_fit(case, &method, plan.rows, true)?;
@@ -355,7 +344,7 @@ impl Engine {
         let memory = case
             .limits
             .memory
-            .unwrap_or(free + self.besides_questions(case.text_bytes));
+            .unwrap_or(free + self.bytes_beside_questions(case.text_bytes));
         let fitted =
             stored.best_within(method, &prompted, memory, Some(wanted), case.text_bytes)?;
         Ok((fitted.rows, fitted.cache))

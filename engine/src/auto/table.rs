@@ -68,7 +68,7 @@ pub(super) fn measured() -> &'static Measured {
 }
 
 impl MeasuredModel {
-    fn of(&self, method: &str) -> Vec<&Run> {
+    fn runs_of(&self, method: &str) -> Vec<&Run> {
         self.runs
             .iter()
             .filter(|run| run.method == method)
@@ -76,11 +76,19 @@ impl MeasuredModel {
     }
 
     /// The measurement of `method` at the largest share up to `share`; at its smallest share if all are larger.
-    fn at(&self, method: &str, share: f64) -> Option<&Run> {
-        let mut own = self.of(method);
+    fn run_at(&self, method: &str, share: f64) -> Option<&Run> {
+        let mut own = self.runs_of(method);
         own.sort_by(|a, b| a.share.total_cmp(&b.share));
         let below = own.iter().rev().find(|run| run.share <= share + 1e-9);
         below.or(own.first()).copied()
+    }
+
+    /// [`MeasuredModel::run_at`] of every method, in the order of the table.
+    fn runs_at(&self, share: f64) -> Vec<&Run> {
+        let methods = self.methods().into_iter();
+        methods
+            .filter_map(|method| self.run_at(method, share))
+            .collect()
     }
 
     /// Model name, number of prompts and their lengths, in words.
@@ -109,21 +117,21 @@ impl MeasuredModel {
     }
 
     /// Whether the method was measured, or is lossless.
-    pub(super) fn knows(&self, method: &str) -> bool {
-        method == "full" || !self.of(method).is_empty()
+    pub(super) fn has_measured(&self, method: &str) -> bool {
+        method == "full" || !self.runs_of(method).is_empty()
     }
 
     /// Estimated divergence of keeping `share` of a prompt under `method`, in nats: interpolated linearly over the
     /// logarithm of the share between measured points; 0 when everything is kept. For a method without measurements:
     /// the largest divergence of all measured methods at this share.
-    pub(super) fn cutting(&self, method: &str, share: f64) -> f64 {
-        if !self.knows(method) {
+    pub(super) fn eviction_kl(&self, method: &str, share: f64) -> f64 {
+        if !self.has_measured(method) {
             let all = self.methods().into_iter();
             return all
-                .map(|method| self.cutting(method, share))
+                .map(|method| self.eviction_kl(method, share))
                 .fold(0.0, f64::max);
         }
-        let own = self.of(method).into_iter();
+        let own = self.runs_of(method).into_iter();
         let mut points: Vec<(f64, f64)> = own.map(|run| (run.share.ln(), run.kl)).collect();
         points.push((0.0, 0.0));
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
@@ -142,8 +150,7 @@ impl MeasuredModel {
     /// The best method at `share`: among those level with the lowest divergence, the one that answers the most facts,
     /// then the first in the table.
     pub(super) fn best(&self, share: f64) -> Option<&Run> {
-        let methods = self.methods();
-        let runs: Vec<&Run> = methods.iter().filter_map(|m| self.at(m, share)).collect();
+        let runs = self.runs_at(share);
         let least = runs.iter().map(|run| run.kl).fold(f64::INFINITY, f64::min);
         let most = runs.iter().filter(|run| run.kl <= least + LEVEL);
         let right = most.clone().map(|run| run.right).fold(0.0, f64::max);
@@ -154,8 +161,7 @@ impl MeasuredModel {
     /// All methods at `share`: the best first, then the others by divergence.
     pub(super) fn ranked(&self, share: f64) -> Vec<&Run> {
         let best = self.best(share);
-        let methods = self.methods();
-        let mut runs: Vec<&Run> = methods.iter().filter_map(|m| self.at(m, share)).collect();
+        let mut runs = self.runs_at(share);
         runs.sort_by(|a, b| a.kl.total_cmp(&b.kl));
         runs.sort_by_key(|run| best != Some(run));
         runs
@@ -163,7 +169,7 @@ impl MeasuredModel {
 
     /// The smallest share at which the best method is level with the full cache. The largest measured share if no
     /// method is level, if the prompt is longer than all measured prompts, or if too few prompts were measured.
-    pub(super) fn enough(&self, tokens: usize) -> f64 {
+    pub(super) fn sufficient_share(&self, tokens: usize) -> f64 {
         let mut shares: Vec<f64> = self.runs.iter().map(|run| run.share).collect();
         shares.sort_by(f64::total_cmp);
         let level = |share: &&f64| self.best(**share).is_some_and(|run| run.kl <= LEVEL);
@@ -175,13 +181,13 @@ impl MeasuredModel {
 
 impl Measured {
     /// The model of the same kind: with or without a chat template.
-    pub(super) fn like(&self, chat: bool) -> &MeasuredModel {
+    pub(super) fn model_for(&self, chat: bool) -> &MeasuredModel {
         let found = self.models.iter().find(|model| model.chat == chat);
         found.unwrap_or(&self.models[0])
     }
 
     /// Divergence caused by storing rows as `cache`, in nats.
-    pub(super) fn rounding(&self, cache: &str) -> f64 {
+    pub(super) fn rounding_kl(&self, cache: &str) -> f64 {
         let found = self.caches.iter().find(|run| run.cache == cache);
         found.map_or(0.0, |run| run.kl)
     }
@@ -218,9 +224,9 @@ mod tests {
     }
 
     #[test]
-    fn between_two_shares_the_price_is_between_theirs() {
+    fn kl_is_interpolated_between_measured_shares() {
         let table = table();
-        let cost = |method, share| (table.cutting(method, share) * 1e6).round() / 1e6;
+        let cost = |method, share| (table.eviction_kl(method, share) * 1e6).round() / 1e6;
         assert_eq!(cost("a", 0.1), 0.3);
         assert_eq!(cost("a", 1.0), 0.0);
         assert_eq!(cost("a", 0.05), 0.6, "twice as few rows as were measured");
@@ -230,30 +236,30 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_nearest_to_the_full_cache_then_most_often_right_then_first() {
+    fn methods_rank_by_kl_then_right_answers_then_order() {
         let table = table();
         let name = |share| table.best(share).map(|run| run.method.as_str());
         assert_eq!(name(0.1), Some("c"), "level with b, and more often right");
         assert_eq!(name(0.3), Some("c"), "nothing was measured in between");
         assert_eq!(name(0.5), Some("a"), "level with b, and before it");
         assert_eq!(name(0.01), Some("c"), "below all that was measured");
-        assert_eq!(table.enough(7000), 0.5);
+        assert_eq!(table.sufficient_share(7000), 0.5);
         let ranked = table.ranked(0.1).into_iter().map(|run| run.method.as_str());
         assert_eq!(ranked.collect::<Vec<_>>(), ["c", "b", "a"]);
     }
 
     #[test]
-    fn beyond_what_was_measured_the_largest_share_is_kept() {
+    fn unmeasured_prompts_keep_the_largest_share() {
         let mut table = table();
         table.runs.push(run("d", 0.1, 0.0, 1.0));
-        assert_eq!(table.enough(7000), 0.1);
-        assert_eq!(table.enough(7001), 0.5);
+        assert_eq!(table.sufficient_share(7000), 0.1);
+        assert_eq!(table.sufficient_share(7001), 0.5);
         table.prompts = 9;
-        assert_eq!(table.enough(7000), 0.5);
+        assert_eq!(table.sufficient_share(7000), 0.5);
     }
 
     #[test]
-    fn the_committed_table_is_whole() {
+    fn committed_table_is_valid() {
         let table = measured();
         for model in &table.models {
             assert!(model.answered > 0 && model.answered <= model.prompts);
@@ -263,15 +269,15 @@ mod tests {
                 assert!((0.0..=1.0).contains(&run.right));
             }
         }
-        let rounding = ["f32", "f16", "q8_0", "q4_0"].map(|cache| table.rounding(cache));
+        let rounding = ["f32", "f16", "q8_0", "q4_0"].map(|cache| table.rounding_kl(cache));
         assert!(
             rounding.is_sorted() && rounding[3] > rounding[1],
             "{rounding:?}"
         );
         for chat in [true, false] {
-            let model = table.like(chat);
+            let model = table.model_for(chat);
             assert_eq!(model.chat, chat);
-            assert!(model.best(0.25).is_some() && model.enough(1000) < 1.0);
+            assert!(model.best(0.25).is_some() && model.sufficient_share(1000) < 1.0);
         }
         let named = table.streaming.iter().map(|run| run.method.as_str());
         let mut named: Vec<&str> = named.collect();

@@ -34,7 +34,7 @@ fn layer() -> CompactLayer {
 }
 
 #[test]
-fn members_share_a_direction_and_keep_their_length() {
+fn class_members_share_a_direction_and_keep_their_length() {
     let layer = layer();
     assert!(layer.is_shared());
     assert_eq!(layer.kept(0), [Pos(0), Pos(2), Pos(3)]);
@@ -59,14 +59,14 @@ fn members_share_a_direction_and_keep_their_length() {
 }
 
 #[test]
-fn classes_merge_and_their_row_is_free_for_the_next_token() {
+fn a_merged_class_frees_its_row_for_the_next_token() {
     let mut layer = layer();
     let union = Union {
         row: Row(1),
         weight: 1.0,
         gone_weight: 3.0,
     };
-    layer.change(
+    layer.apply(
         0,
         &ClassChange {
             gone: Some(Row(2)),
@@ -85,7 +85,7 @@ fn classes_merge_and_their_row_is_free_for_the_next_token() {
     assert_eq!(layer.rows, [3]);
     assert_eq!(layer.entries(0)[3], (Pos(4), Pos(4)));
     assert_eq!(layer.expanded(0)[3].0, [9.0, 0.0]);
-    layer.change(
+    layer.apply(
         0,
         &ClassChange {
             gone: Some(Row(1)),

@@ -85,6 +85,61 @@ pub(crate) struct Gather<'a> {
     pub(crate) merged: bool,
 }
 
+/// Input of the construction of a sliding-window layer from its last rows, as many as its window. The rows are
+/// replaced with every token, so they are f16 if the cache type is quantised.
+pub(crate) struct RingGather<'a> {
+    /// The full keys of the layer, `tokens` rows in every head; `values` likewise.
+    pub(crate) keys: &'a RowStore,
+    pub(crate) values: &'a RowStore,
+    pub(crate) tokens: usize,
+    /// Attention window in positions, including the token's own.
+    pub(crate) window: usize,
+    /// Tokens that may follow. The capacity allows for them, up to the window.
+    pub(crate) max_new_tokens: usize,
+    /// The cache's type.
+    pub(crate) cache: CacheType,
+}
+
+impl RingGather<'_> {
+    /// Builds the layer; `gathered` as in [`Gather::layer`].
+    pub(crate) fn layer(&self, gathered: &mut Vec<f32>) -> CompactLayer {
+        self.build(|gather| gather.layer(gathered))
+    }
+
+    /// Builds the layer without rows: see [`Gather::slot_table`].
+    pub(crate) fn slot_table(&self, slots: &mut Vec<Vec<u32>>) -> CompactLayer {
+        self.build(|gather| gather.slot_table(slots))
+    }
+
+    fn build(&self, layer: impl FnOnce(&Gather<'_>) -> CompactLayer) -> CompactLayer {
+        let first = self.tokens.saturating_sub(self.window) as u32;
+        let last: Vec<Pos> = (first..self.tokens as u32).map(Pos).collect();
+        let kv_heads = self.keys.kv_heads();
+        let capacity = self.window.min(self.tokens + self.max_new_tokens);
+        let gather = Gather {
+            keys: self.keys,
+            values: self.values,
+            tokens: self.tokens,
+            retention: &Retention::Keep(vec![last; kv_heads]),
+            capacities: &vec![capacity; kv_heads],
+            positions: Positions::Original,
+            stored: Stored {
+                kind: self.cache.wide(),
+                ..Stored::F32
+            },
+            places: None,
+            unrotate: None,
+            value_merges: &[],
+            left: None,
+            merged: false,
+        };
+        CompactLayer {
+            window: Some(self.window),
+            ..layer(&gather)
+        }
+    }
+}
+
 /// Groups consecutive merges with the same target tokens, so that the targets are updated once per group.
 pub(crate) fn group_merges(value_merges: &[ValueMerge]) -> impl Iterator<Item = &[ValueMerge]> {
     let to = |spread: &ValueMerge| (spread.head, spread.first, spread.count);
@@ -101,7 +156,7 @@ impl Gather<'_> {
     /// Builds the layer. `gathered` is scratch for one head's rows before rounding; unused if no rounding or
     /// no computation is needed.
     pub(crate) fn layer(&self, gathered: &mut Vec<f32>) -> CompactLayer {
-        self.made(RowStore::stored, |layer, head, kept, order| {
+        self.build(RowStore::stored, |layer, head, kept, order| {
             self.fill(Side::Keys, head, kept, order, &mut layer.keys, gathered);
             self.fill(Side::Values, head, kept, order, &mut layer.values, gathered);
         })
@@ -115,14 +170,14 @@ impl Gather<'_> {
             "rows that are more than copies"
         );
         slots.clear();
-        self.made(RowStore::placed, |_, _, kept, order| {
+        self.build(RowStore::placed, |_, _, kept, order| {
             slots.push(order.iter().map(|&rank| kept[rank]).collect());
         })
     }
 
     /// Builds the layer with stores made by `store`. `fill` receives each head's kept rows and the rank of
     /// each slot's row.
-    fn made(
+    fn build(
         &self,
         store: fn(CacheType, usize, &[usize], &[usize], bool) -> RowStore,
         mut fill: impl FnMut(&mut CompactLayer, usize, &[u32], &[usize]),
@@ -172,7 +227,7 @@ impl Gather<'_> {
             // Quantised rows come first, because narrow places do.
             let mut order: Vec<usize> = (0..kept.len()).collect();
             if kind.is_quantised() {
-                let first = |row: &&u32| is_first(Pos(self.place(**row)));
+                let first = |row: &&u32| is_first(Pos(self.position_of(**row)));
                 let firsts = kept.iter().take_while(first).count();
                 order.rotate_left(firsts);
                 order[narrow[head]..].sort_unstable();
@@ -187,7 +242,7 @@ impl Gather<'_> {
             layer.rows[head] = kept.len();
             let first = layer.keys.first_row(head);
             for (slot, &rank) in order.iter().enumerate() {
-                layer.positions[first + slot] = Pos(self.place(kept[rank]));
+                layer.positions[first + slot] = Pos(self.position_of(kept[rank]));
                 if self.positions == Positions::Reassigned {
                     layer.ranks[first + slot] = rank as u32;
                 }
@@ -197,7 +252,7 @@ impl Gather<'_> {
     }
 
     /// Position of a row.
-    fn place(&self, row: u32) -> u32 {
+    fn position_of(&self, row: u32) -> u32 {
         self.places.map_or(row, |places| places[row as usize])
     }
 
@@ -220,8 +275,8 @@ impl Gather<'_> {
                 &mut target.head_mut(head)[..kept.len() * dim],
             );
         }
-        if self.leaves_as_they_are(&side, head) {
-            let source = self.side(&side);
+        if self.is_plain_copy(&side, head) {
+            let source = self.source(&side);
             for (slot, &rank) in order.iter().enumerate() {
                 target.write(head, slot, source.row(head, kept[rank] as usize));
             }
@@ -236,7 +291,7 @@ impl Gather<'_> {
     }
 
     /// The layer's full keys or values.
-    fn side(&self, side: &Side) -> &RowStore {
+    fn source(&self, side: &Side) -> &RowStore {
         match side {
             Side::Keys => self.keys,
             Side::Values => self.values,
@@ -244,7 +299,7 @@ impl Gather<'_> {
     }
 
     /// Whether a head's kept rows are plain copies: not merged, unrotated or added to.
-    fn leaves_as_they_are(&self, side: &Side, head: usize) -> bool {
+    fn is_plain_copy(&self, side: &Side, head: usize) -> bool {
         let added = match side {
             Side::Keys => self.unrotate.is_some(),
             Side::Values => self.value_merges.iter().any(|spread| spread.head == head),
@@ -254,7 +309,7 @@ impl Gather<'_> {
 
     /// Computes the `kept` rows of one head before rounding, `[kept, head_dim]`.
     fn compute(&self, side: &Side, head: usize, kept: &[u32], rows: &mut [f32]) {
-        let source = self.side(side);
+        let source = self.source(side);
         let dim = source.head_dim();
         for (row, &from) in rows.chunks_exact_mut(dim).zip(kept) {
             row.copy_from_slice(source.row(head, from as usize));

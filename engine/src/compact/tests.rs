@@ -1,5 +1,6 @@
 //! Slots, positions and ranks of kept rows.
 
+use kept_kernels::CacheType;
 use kept_policies::ValueMerge;
 
 use super::*;
@@ -44,7 +45,7 @@ fn heads_may_hold_different_numbers_of_rows() {
 }
 
 #[test]
-fn a_new_token_takes_the_hole_and_the_last_rank() {
+fn append_fills_the_hole_with_the_last_rank() {
     let mut layer = layer(Positions::Reassigned);
     layer.append(&[4.0; 2], &[4.0; 2], Pos(4));
     layer.evict(&[Some(Row(1))]);
@@ -57,7 +58,7 @@ fn a_new_token_takes_the_hole_and_the_last_rank() {
 }
 
 #[test]
-fn swept_slots_close_up_in_their_order() {
+fn evict_many_moves_slots_together_in_order() {
     let mut layer = layer(Positions::Reassigned);
     layer.append(&[4.0; 2], &[4.0; 2], Pos(4));
     layer.evict_many(&[false, true, false, true, true, true]);
@@ -71,7 +72,7 @@ fn swept_slots_close_up_in_their_order() {
 }
 
 #[test]
-fn evicted_values_are_left_to_kept_ones() {
+fn evicted_values_are_added_to_kept_rows() {
     let mut values = RowStore::uniform(1, 4, 2);
     for row in 0..4 {
         values.row_mut(0, row).fill(row as f32);
@@ -113,16 +114,16 @@ fn evicted_values_are_left_to_kept_ones() {
     let mut row = [0.0; 2];
     halves.values.read(0, 2, &mut row);
     assert_eq!(row, [5.0, 4.0]);
-    let spill = DecodeValueMerge {
+    let merge = DecodeValueMerge {
         head: 0,
         from: Row(1),
         to: Row(2),
         weight: 0.5,
     };
-    layer.spill(&[spill]);
+    layer.merge_values(&[merge]);
     assert_eq!(layer.values.row(0, 2), [7.0, 5.5]);
     assert_eq!(layer.keys.row(0, 2), [3.0, 3.0], "keys stay");
-    halves.spill(&[spill]);
+    halves.merge_values(&[merge]);
     halves.values.read(0, 2, &mut row);
     assert_eq!(row, [7.0, 5.5]);
 }
@@ -134,16 +135,16 @@ fn a_ring_holds_the_last_positions() {
         keys.row_mut(0, row).fill(row as f32);
     }
     // A window of three with two tokens: one more fits, then the oldest rows are replaced.
-    let ring = |tokens, window, new_tokens| {
-        let rows = (&keys, &keys);
-        CompactLayer::ring(
-            rows,
+    let ring = |tokens, window, max_new_tokens| {
+        let ring = RingGather {
+            keys: &keys,
+            values: &keys,
             tokens,
             window,
-            new_tokens,
-            CacheType::F32,
-            &mut Vec::new(),
-        )
+            max_new_tokens,
+            cache: CacheType::F32,
+        };
+        ring.layer(&mut Vec::new())
     };
     let mut layer = ring(2, 3, 9);
     assert_eq!((layer.window(), layer.live_rows(0)), (Some(3), 2));
@@ -164,7 +165,7 @@ fn a_ring_holds_the_last_positions() {
 }
 
 #[test]
-fn counts_leave_out_what_was_evicted_and_what_was_not_asked_for() {
+fn counts_exclude_evicted_and_unrequested_positions() {
     let mut layer = layer(Positions::Original);
     assert_eq!(layer.counts(0..4), [1, 0, 1, 1]);
     assert_eq!(layer.counts(2..3), [1]);
@@ -173,27 +174,27 @@ fn counts_leave_out_what_was_evicted_and_what_was_not_asked_for() {
     assert_eq!(layer.counts(0..4), [1, 0, 0, 1]);
 }
 
-/// A 4-bit cache of a method that evicts: the first four tokens and the newest are stored as f16, every row
-/// keeps its slot, and each row is rounded once, when it is no longer among the newest.
-#[test]
-fn replaced_rows_are_rounded_once_they_are_old() {
-    const TOKENS: usize = 100;
-    const DIM: usize = 32;
-    let row = |position: usize| -> Vec<f32> {
-        (0..DIM)
-            .map(|i| ((position * DIM + i) as f32 * 0.7).sin())
-            .collect()
-    };
-    let mut rows = RowStore::uniform(1, TOKENS, DIM);
-    for position in 0..TOKENS {
-        rows.row_mut(0, position).copy_from_slice(&row(position));
+const DIM: usize = 32;
+
+/// `[DIM]`: the exact row of a position.
+fn exact_row(position: usize) -> Vec<f32> {
+    (0..DIM)
+        .map(|i| ((position * DIM + i) as f32 * 0.7).sin())
+        .collect()
+}
+
+/// The positions `kept` of `tokens` exact rows in a 4-bit cache of a method that evicts, with one free slot.
+fn replaced_q4_layer(tokens: usize, kept: &[Pos]) -> CompactLayer {
+    let mut rows = RowStore::uniform(1, tokens, DIM);
+    for position in 0..tokens {
+        rows.row_mut(0, position)
+            .copy_from_slice(&exact_row(position));
     }
-    let kept: Vec<Pos> = (0..TOKENS as u32).filter(|p| p % 7 != 3).map(Pos).collect();
     let gather = Gather {
         keys: &rows,
         values: &rows,
-        tokens: TOKENS,
-        retention: &Retention::Keep(vec![kept.clone()]),
+        tokens,
+        retention: &Retention::Keep(vec![kept.to_vec()]),
         capacities: &[kept.len() + 1],
         positions: Positions::Reassigned,
         stored: Stored {
@@ -206,7 +207,56 @@ fn replaced_rows_are_rounded_once_they_are_old() {
         left: None,
         merged: false,
     };
-    let mut layer = gather.layer(&mut Vec::new());
+    gather.layer(&mut Vec::new())
+}
+
+/// The live keys and their positions. Checks that each is close to the exact row, and that only old rows behind
+/// the first four tokens are narrow.
+fn checked_keys(layer: &CompactLayer, step: usize) -> Vec<(Pos, Vec<f32>)> {
+    let newest = layer.positions_of(0).iter().map(|p| p.0).max();
+    let checked = layer.live_slots(0).map(|slot| {
+        let position = layer.positions[slot];
+        let exact = exact_row(position.0 as usize);
+        let mut stored = vec![0.0; DIM];
+        layer.keys.read(0, slot, &mut stored);
+        let apart = exact.iter().zip(&stored).map(|(x, y)| (x - y).abs());
+        let most = apart.fold(0.0, f32::max);
+        let narrow = layer.keys.is_narrow(0, slot);
+        let age = newest.map(|n| n - position.0);
+        assert!(
+            most < if narrow { 0.5 } else { 1e-3 },
+            "{position:?}: {most}"
+        );
+        assert!(
+            !narrow || position.0 >= 4 && age > Some(50),
+            "step {step}: {position:?} {age:?}"
+        );
+        (position, stored)
+    });
+    checked.collect()
+}
+
+/// Checks that rows of `before` that were rounded did not change again.
+fn check_rounded_once(before: &[(Pos, Vec<f32>)], now: &[(Pos, Vec<f32>)], step: usize) {
+    for (position, earlier) in before {
+        if let Some((_, held)) = now.iter().find(|(p, _)| p == position) {
+            let exact = exact_row(position.0 as usize);
+            let off = |x: &[f32]| x.iter().zip(&exact).any(|(x, y)| (x - y).abs() > 1e-3);
+            assert!(
+                !off(earlier) || held == earlier,
+                "step {step}: {position:?}"
+            );
+        }
+    }
+}
+
+/// A 4-bit cache of a method that evicts: the first four tokens and the newest are stored as f16, every row
+/// keeps its slot, and each row is rounded once, when it is no longer among the newest.
+#[test]
+fn replaced_rows_are_quantised_once_when_old() {
+    const TOKENS: usize = 100;
+    let kept: Vec<Pos> = (0..TOKENS as u32).filter(|p| p % 7 != 3).map(Pos).collect();
+    let mut layer = replaced_q4_layer(TOKENS, &kept);
     let held = kept.len();
     assert_eq!(
         layer.positions[..held],
@@ -215,42 +265,10 @@ fn replaced_rows_are_rounded_once_they_are_old() {
     );
     let wide = layer.keys.wide_rows(0).count();
     let bytes = layer.keys.bytes();
-    let mut stored = vec![0.0; DIM];
     let mut before: Vec<(Pos, Vec<f32>)> = Vec::new();
     for step in 0..120usize {
-        let mut now = Vec::new();
-        let newest = layer.positions_of(0).iter().map(|p| p.0).max();
-        for slot in layer.live_slots(0) {
-            let position = layer.positions[slot];
-            let exact = row(position.0 as usize);
-            layer.keys.read(0, slot, &mut stored);
-            let apart = exact.iter().zip(&stored).map(|(x, y)| (x - y).abs());
-            let most = apart.fold(0.0, f32::max);
-            let (narrow, age) = (
-                layer.keys.is_narrow(0, slot),
-                newest.map(|n| n - position.0),
-            );
-            assert!(
-                most < if narrow { 0.5 } else { 1e-3 },
-                "{position:?}: {most}"
-            );
-            assert!(
-                !narrow || position.0 >= 4 && age > Some(50),
-                "step {step}: {position:?} {age:?}"
-            );
-            now.push((position, stored.clone()));
-        }
-        // Rounded rows do not change again.
-        for (position, earlier) in &before {
-            if let Some((_, held)) = now.iter().find(|(p, _)| p == position) {
-                let exact = row(position.0 as usize);
-                let off = |x: &[f32]| x.iter().zip(&exact).any(|(x, y)| (x - y).abs() > 1e-3);
-                assert!(
-                    !off(earlier) || held == earlier,
-                    "step {step}: {position:?}"
-                );
-            }
-        }
+        let now = checked_keys(&layer, step);
+        check_rounded_once(&before, &now, step);
         before = now;
         // Evicts a row in the middle every step, and many at once in between.
         let position = TOKENS + step;
@@ -261,7 +279,8 @@ fn replaced_rows_are_rounded_once_they_are_old() {
             let slots: Vec<usize> = layer.live_slots(0).collect();
             layer.evict(&[Some(Row(slots[(step * 5 + 20) % slots.len()] as u32))]);
         }
-        layer.append(&row(position), &row(position), Pos(position as u32));
+        let row = exact_row(position);
+        layer.append(&row, &row, Pos(position as u32));
         assert_eq!(layer.keys.wide_rows(0).count(), wide);
         assert_eq!(layer.keys.bytes(), bytes);
     }
@@ -276,7 +295,6 @@ fn replaced_rows_are_rounded_once_they_are_old() {
 #[test]
 fn slot_table_matches_a_layer_with_rows() {
     const TOKENS: usize = 150;
-    const DIM: usize = 32;
     let mut rows = RowStore::uniform(2, TOKENS, DIM);
     for (head, position) in (0..2).flat_map(|head| (0..TOKENS).map(move |p| (head, p))) {
         rows.row_mut(head, position)

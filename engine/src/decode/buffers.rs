@@ -1,10 +1,9 @@
 //! The host buffers of the decode loop, allocated once.
 
-use kept_kernels::{ClassScratch, DecodeScratch};
 use kept_models::{Model, RowScratch};
 use kept_policies::Row;
 
-use crate::shape::head_shape;
+use super::attention::AttentionScratch;
 
 /// All host buffers of the decode loop.
 pub(super) struct Buffers {
@@ -20,16 +19,18 @@ pub(super) struct Buffers {
     pub(super) attention: Vec<f32>,
     /// `[vocab]`
     pub(super) logits: Vec<f32>,
-    /// `[kv_heads]`
-    pub(super) evict: Vec<Option<Row>>,
-    /// `[slots of the largest layer]`
-    pub(super) keep: Vec<bool>,
+    pub(super) evictions: EvictionScratch,
     /// Scratch inside the layer: norm, MLP.
     pub(super) row: RowScratch,
-    /// `[q_heads, slots of the largest head]` probabilities, and the splits' partial results.
-    pub(super) attend: DecodeScratch,
-    /// As `attend`, for layers where tokens share rows, if the method merges.
-    pub(super) by_table: Option<ClassScratch>,
+    pub(super) attend: AttentionScratch,
+}
+
+/// A method's choice of rows to evict from a layer after a token.
+pub(super) struct EvictionScratch {
+    /// `[kv_heads]`: one row of each head, if any.
+    pub(super) evict: Vec<Option<Row>>,
+    /// `[slots of the largest layer]`: whether each row stays.
+    pub(super) keep: Vec<bool>,
 }
 
 impl Buffers {
@@ -37,7 +38,6 @@ impl Buffers {
     pub(super) fn new(model: &Model, max_rows: usize, max_entries: usize) -> Self {
         let config = model.config();
         let (q_width, kv_width) = (config.q_width(), config.kv_width());
-        let threads = kept_kernels::threads::count();
         Self {
             residual: vec![0.0; config.width],
             q: vec![0.0; q_width],
@@ -45,12 +45,12 @@ impl Buffers {
             v: vec![0.0; kv_width],
             attention: vec![0.0; q_width],
             logits: vec![0.0; config.vocab],
-            evict: vec![None; config.kv_heads],
-            keep: vec![true; config.kv_heads * max_rows],
+            evictions: EvictionScratch {
+                evict: vec![None; config.kv_heads],
+                keep: vec![true; config.kv_heads * max_rows],
+            },
             row: RowScratch::new(config),
-            attend: DecodeScratch::new(head_shape(model), max_rows, threads),
-            by_table: (max_entries > 0)
-                .then(|| ClassScratch::new(head_shape(model), max_rows, max_entries)),
+            attend: AttentionScratch::new(model, max_rows, max_entries),
         }
     }
 
@@ -61,8 +61,7 @@ impl Buffers {
             + self.v.len()
             + self.attention.len()
             + self.logits.len();
-        let by_table = self.by_table.as_ref().map_or(0, ClassScratch::bytes);
-        (floats * size_of::<f32>() + self.keep.len() + self.attend.bytes() + by_table) as u64
+        (floats * size_of::<f32>() + self.evictions.keep.len() + self.attend.bytes()) as u64
             + self.row.bytes()
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct SelectedCapacity {
     pub(crate) slots: usize,
     /// Number of first places that hold quantised rows, for a quantised cache type.
     pub(crate) narrow: usize,
+    /// Whether positions are re-assigned: keys are rotated by rank.
+    pub(crate) ranked: bool,
     /// Entries of the layer's class table.
     pub(crate) entries: usize,
 }
@@ -53,28 +55,29 @@ impl GpuDecodePlan {
     pub(crate) fn layers(
         keeps: &[LayerKeeps],
         kv_heads: usize,
-        (cache, ranked): (CacheType, bool),
+        cache: CacheType,
         tokens: usize,
         cut: &dyn Fn(usize) -> SelectedCapacity,
     ) -> Vec<LayerCapacity> {
         let kind = |cache: CacheType| RowKind::of(cache).unwrap_or(RowKind::F16);
         let layer = |keeps: &LayerKeeps| {
-            let (kind, ranked, capacity) = match *keeps {
-                LayerKeeps::Cut(own) => (kind(cache), ranked, cut(own)),
+            let (kind, capacity) = match *keeps {
+                LayerKeeps::Cut(own) => (kind(cache), cut(own)),
                 LayerKeeps::Window(window) => {
                     let ring = SelectedCapacity {
                         slots: window.min(tokens),
                         narrow: 0,
+                        ranked: false,
                         entries: 0,
                     };
-                    (kind(cache.wide()), false, ring)
+                    (kind(cache.wide()), ring)
                 }
             };
             LayerCapacity {
                 capacities: vec![capacity.slots; kv_heads],
                 kind,
                 narrow: vec![capacity.narrow; kv_heads],
-                ranked,
+                ranked: capacity.ranked,
                 entries: capacity.entries,
             }
         };
@@ -82,7 +85,7 @@ impl GpuDecodePlan {
     }
 
     /// The plan for `cache` in its current state.
-    pub(super) fn of(cache: &CompactCache, looks: bool) -> Result<Self, EngineError> {
+    pub(super) fn for_cache(cache: &CompactCache, looks: bool) -> Result<Self, EngineError> {
         Ok(Self {
             layers: (cache.layers.iter())
                 .map(capacity_of)
@@ -110,9 +113,9 @@ impl GpuDecodePlan {
         let a_position = RopeTable::new(model.config(), 1);
         let taken = gpu.device().measure_allocations(|device| {
             if self.graph_decoder() {
-                GraphDecoder::on(device, model, &a_position, self, None).map(drop)
+                GraphDecoder::allocate(device, model, &a_position, self, None).map(drop)
             } else {
-                HostSteppedDecoder::on(device, gpu, model, &a_position, self).map(drop)
+                HostSteppedDecoder::allocate(device, gpu, model, &a_position, self).map(drop)
             }
         })?;
         Ok(taken + (positions.max(1) as u64 - 1) * a_position.bytes())

@@ -20,7 +20,7 @@ use kept_kernels::Scale;
 use kept_models::{GpuModel, GpuRope, GpuStep, Model, RopeTable};
 
 use super::gpu_plan::GpuDecodePlan;
-use super::slot_table::{SlotTable, send_rows};
+use super::slot_table::{SlotTable, upload_rows};
 use crate::EngineError;
 use crate::compact::CompactCache;
 use crate::shape::{attention_scale, head_shape};
@@ -57,18 +57,17 @@ impl Work {
             q_heads,
             most,
         } = work;
-        gpu.step(device, step, (layers, rope), |layer, rows, queries, out| {
+        gpu.step(device, step, layers, rope, |layer, rows, queries, out| {
             let first = 2 * MOST_CANDIDATES + 2 * layer * *q_heads;
             let mut best = outcome.share(first..first + 2 * *q_heads);
-            rows.attend(device, (*scale, queries), attend, (out, &mut best))
+            rows.attend(device, *scale, queries, attend, out, &mut best)
         })?;
         if *most == 0 {
             return Ok(());
         }
         let mut logits = outcome.share(0..MOST_CANDIDATES);
         let mut tokens = outcome.share(MOST_CANDIDATES..2 * MOST_CANDIDATES);
-        let found = (&mut logits, &mut tokens);
-        device.largest(step.logits(), *most, candidates, found)
+        device.largest(step.logits(), *most, candidates, &mut logits, &mut tokens)
     }
 }
 
@@ -91,9 +90,9 @@ pub(super) struct GraphDecoder {
     logits: Buffer<f32>,
     outcome: Buffer<u32>,
     /// As `outcome`, on the host.
-    outcome_here: Vec<u32>,
+    host_outcome: Vec<u32>,
     /// `[MOST_CANDIDATES]`
-    likeliest: Vec<f32>,
+    top_k_logits: Vec<f32>,
     /// Number of most likely tokens that the last step selected.
     most: Option<usize>,
     q_heads: usize,
@@ -119,33 +118,33 @@ impl GraphDecoder {
         cache: &mut CompactCache,
         gpu_plan: &GpuDecodePlan,
     ) -> Result<Self, EngineError> {
-        let there = cache.on_gpu.take();
-        let copied = there.is_none();
-        if copied && cache.bytes_on_gpu() > 0 {
+        let rows = cache.on_gpu.take();
+        let upload = rows.is_none();
+        if upload && cache.bytes_on_gpu() > 0 {
             // An earlier decoder took the rows and failed, so they are lost.
             return Err(failed(device, "an answer", "an earlier try failed").into());
         }
-        let mut graph_decoder = Self::on(device, model, rope, gpu_plan, there)?;
-        if copied {
+        let mut graph_decoder = Self::allocate(device, model, rope, gpu_plan, rows)?;
+        if upload {
             for (layer, cached) in cache.layers.iter().enumerate() {
-                send_rows(&mut graph_decoder.rows, layer, cached)?;
+                upload_rows(&mut graph_decoder.rows, layer, cached)?;
             }
         }
         Ok(graph_decoder)
     }
 
-    /// Allocates everything on `device`: the GPU or a dry run of it. The rows are `there`, or newly
+    /// Allocates everything on `device`: the GPU or a dry run of it. The rows are `rows`, or newly
     /// allocated.
-    pub(super) fn on(
+    pub(super) fn allocate(
         device: &Device,
         model: &Model,
         rope: &RopeTable,
         gpu_plan: &GpuDecodePlan,
-        there: Option<GpuCache>,
+        rows: Option<GpuCache>,
     ) -> Result<Self, DeviceError> {
         let (config, shape) = (model.config(), head_shape(model));
         let layers = gpu_plan.layers.len();
-        let mut rows = match there {
+        let mut rows = match rows {
             Some(rows) => rows,
             None => GpuCache::new(device, shape, &gpu_plan.layers)?,
         };
@@ -174,8 +173,8 @@ impl GraphDecoder {
             residual: whole(work.step.residual()),
             logits: whole(work.step.logits()),
             outcome: work.outcome.share(0..outcome),
-            outcome_here: vec![0; outcome],
-            likeliest: vec![0.0; MOST_CANDIDATES],
+            host_outcome: vec![0; outcome],
+            top_k_logits: vec![0.0; MOST_CANDIDATES],
             most: None,
             q_heads: shape.q_heads,
             slot_table: SlotTable::new(layers, shape.kv_heads),
@@ -190,7 +189,7 @@ impl GraphDecoder {
     }
 
     /// Takes the step's buffers, dropping a captured graph.
-    fn work(&mut self) -> Result<Work, DeviceError> {
+    fn take_work(&mut self) -> Result<Work, DeviceError> {
         match self.step.take() {
             Some(Step::New(work)) => Ok(work),
             Some(Step::CapturedGraph(captured_graph)) => Ok(captured_graph.into_work()),
@@ -212,7 +211,7 @@ impl GraphDecoder {
         most: usize,
     ) -> Result<(), DeviceError> {
         self.residual.write(0, embedded)?;
-        self.slot_table.tell(cache, &mut self.rows)?;
+        self.slot_table.assign_slots(cache, &mut self.rows)?;
         self.rows
             .stage_position((cache.next.0 - cache.window_rope_origin.0) as usize);
         self.rows.send()?;
@@ -224,7 +223,7 @@ impl GraphDecoder {
                 captured_graph.run()?
             }
             _ => {
-                let mut work = self.work()?;
+                let mut work = self.take_work()?;
                 let has_run = self.most == Some(most);
                 work.most = most;
                 self.most = Some(most);
@@ -238,17 +237,17 @@ impl GraphDecoder {
                 });
             }
         }
-        self.outcome.read(0, &mut self.outcome_here)
+        self.outcome.read(0, &mut self.host_outcome)
     }
 
     /// The most likely tokens after the last one, in descending order, with their logits.
-    pub(super) fn likeliest(&mut self) -> (&mut [f32], &[u32]) {
-        let (logits, rest) = self.outcome_here.split_at(MOST_CANDIDATES);
-        for (logit, bits) in self.likeliest.iter_mut().zip(logits) {
+    pub(super) fn top_k(&mut self) -> (&mut [f32], &[u32]) {
+        let (logits, rest) = self.host_outcome.split_at(MOST_CANDIDATES);
+        for (logit, bits) in self.top_k_logits.iter_mut().zip(logits) {
             *logit = f32::from_bits(*bits);
         }
         let most = self.most.unwrap_or(0);
-        (&mut self.likeliest[..most], &rest[..most])
+        (&mut self.top_k_logits[..most], &rest[..most])
     }
 
     /// All logits `[vocab]` after the last token.
@@ -257,9 +256,9 @@ impl GraphDecoder {
     }
 
     /// The largest probability of a query head in a layer, and its slot.
-    pub(super) fn best(&self, layer: usize, q_head: usize) -> (f32, usize) {
+    pub(super) fn most_attended(&self, layer: usize, q_head: usize) -> (f32, usize) {
         let at = 2 * (MOST_CANDIDATES + layer * self.q_heads + q_head);
-        let [probability, slot] = [0, 1].map(|i| f32::from_bits(self.outcome_here[at + i]));
+        let [probability, slot] = [0, 1].map(|i| f32::from_bits(self.host_outcome[at + i]));
         (probability, slot as usize)
     }
 
@@ -270,7 +269,7 @@ impl GraphDecoder {
         logits: &mut [f32],
     ) -> Result<(), DeviceError> {
         self.residual.write(0, hidden)?;
-        let mut work = self.work()?;
+        let mut work = self.take_work()?;
         let gpu = work.gpu.clone();
         gpu.last_logits(&mut work.step)?;
         self.step = Some(Step::New(work));

@@ -14,8 +14,9 @@ use kept_cuda::{
 use kept_kernels::{HeadShape, Scale};
 use kept_models::{GpuModel, GpuPass, GpuRope, Model, RopeContext, RopeTable};
 
+use super::attention::Probabilities;
 use super::gpu_plan::GpuDecodePlan;
-use super::slot_table::{SlotTable, send_rows};
+use super::slot_table::{SlotTable, upload_rows};
 use crate::EngineError;
 use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::shape::{attention_scale, head_shape};
@@ -41,13 +42,13 @@ pub(super) struct HostSteppedDecoder<'a> {
     /// `[layers, q_heads, 2]`: the largest probability of each query head, and its slot.
     best: Buffer<f32>,
     /// `[layers, q_heads, stride]`: all probabilities, if the method reads them.
-    seen: Buffer<f32>,
+    probabilities: Buffer<f32>,
     stride: usize,
     /// As `best`, on the host.
-    best_here: Vec<f32>,
-    /// As `seen`, on the host.
-    seen_here: Vec<f32>,
-    bringing: Readback<f32>,
+    host_best: Vec<f32>,
+    /// As `probabilities`, on the host.
+    host_probabilities: Vec<f32>,
+    readback: Readback<f32>,
     /// `[kv_heads, layers, head_dim]`: keys of the new token, on the host.
     new_keys: Vec<f32>,
     /// As `new_keys`.
@@ -64,15 +65,15 @@ impl<'a> HostSteppedDecoder<'a> {
         cache: &CompactCache,
         gpu_plan: &GpuDecodePlan,
     ) -> Result<Self, EngineError> {
-        let mut decoding = Self::on(gpu.device(), gpu, model, rope, gpu_plan)?;
+        let mut decoder = Self::allocate(gpu.device(), gpu, model, rope, gpu_plan)?;
         for (layer, cached) in cache.layers.iter().enumerate() {
-            send_rows(&mut decoding.rows, layer, cached)?;
+            upload_rows(&mut decoder.rows, layer, cached)?;
         }
-        Ok(decoding)
+        Ok(decoder)
     }
 
     /// Allocates everything on `device`: the GPU or a dry run of it. The rows are uninitialised.
-    pub(super) fn on(
+    pub(super) fn allocate(
         device: &Device,
         gpu: &'a GpuModel,
         model: &Model,
@@ -85,7 +86,7 @@ impl<'a> HostSteppedDecoder<'a> {
         let stride = max_rows.max(max_entries);
         let new = shape.kv_heads * layers * shape.head_dim;
         let best = layers * shape.q_heads * 2;
-        let seen = if gpu_plan.looks {
+        let probabilities = if gpu_plan.looks {
             layers * shape.q_heads * stride
         } else {
             0
@@ -105,11 +106,11 @@ impl<'a> HostSteppedDecoder<'a> {
                 .then(|| ClassScratch::new(device, shape, max_rows, max_entries))
                 .transpose()?,
             best: device.alloc_uninit(best)?,
-            seen: device.alloc_uninit(seen)?,
+            probabilities: device.alloc_uninit(probabilities)?,
             stride,
-            best_here: vec![0.0; best],
-            seen_here: vec![0.0; seen],
-            bringing: Readback::new(device, Readback::<f32>::PIECE.min(seen))?,
+            host_best: vec![0.0; best],
+            host_probabilities: vec![0.0; probabilities],
+            readback: Readback::new(device, Readback::<f32>::PIECE.min(probabilities))?,
             new_keys: vec![0.0; new],
             new_values: vec![0.0; new],
             slot_table: SlotTable::new(layers, shape.kv_heads),
@@ -124,7 +125,7 @@ impl<'a> HostSteppedDecoder<'a> {
             &self.attention,
             &self.logits,
             &self.best,
-            &self.seen,
+            &self.probabilities,
         ];
         floats.iter().map(|b| b.bytes()).sum::<u64>()
             + self.queries.bytes()
@@ -136,7 +137,7 @@ impl<'a> HostSteppedDecoder<'a> {
     }
 
     /// Uploads a method's changes to a layer.
-    pub(super) fn send(
+    pub(super) fn upload_changes(
         &mut self,
         layer: usize,
         cached: &CompactLayer,
@@ -146,24 +147,24 @@ impl<'a> HostSteppedDecoder<'a> {
             match *change {
                 Changed::Row(head, row) => {
                     let slot = row.0 as usize;
-                    let stores = (&cached.keys, &cached.values);
+                    let (keys, values) = (&cached.keys, &cached.values);
                     self.rows
-                        .write_rows((layer, head), slot..slot + 1, stores)?;
+                        .write_rows(layer, head, slot..slot + 1, keys, values)?;
                 }
                 Changed::Table => self.slot_table.table_changed(layer),
                 // In a quantised cache, rows only trade places: slots are renumbered and no row moves.
                 Changed::Rows if cached.keys.cache_type().is_quantised() => {
                     self.slot_table.places_changed(layer);
                 }
-                Changed::Rows => send_rows(&mut self.rows, layer, cached)?,
+                Changed::Rows => upload_rows(&mut self.rows, layer, cached)?,
             }
         }
         Ok(())
     }
 
     /// Runs a token with the embedding `embedded [width]` through all layers. Downloads its logits to `logits
-    /// [vocab]`, its rows to the cache, and the probabilities for [`HostSteppedDecoder::seen`] and
-    /// [`HostSteppedDecoder::best`].
+    /// [vocab]`, its rows to the cache, and the probabilities for
+    /// [`HostSteppedDecoder::probabilities`] and [`HostSteppedDecoder::most_attended`].
     pub(super) fn step(
         &mut self,
         cache: &mut CompactCache,
@@ -171,16 +172,17 @@ impl<'a> HostSteppedDecoder<'a> {
         logits: &mut [f32],
     ) -> Result<(), DeviceError> {
         self.residual.write(0, embedded)?;
-        self.slot_table.tell(cache, &mut self.rows)?;
+        self.slot_table.assign_slots(cache, &mut self.rows)?;
         self.rows.send()?;
         for layer in 0..cache.layers.len() {
-            self.layer(layer, cache)?;
+            self.run_layer(layer, cache)?;
         }
         self.gpu
             .logits(&self.residual, &mut self.pass, &mut self.logits)?;
         self.logits.read(0, logits)?;
-        self.best.read(0, &mut self.best_here)?;
-        self.bringing.read(&self.seen, 0, &mut self.seen_here)?;
+        self.best.read(0, &mut self.host_best)?;
+        self.readback
+            .read(&self.probabilities, 0, &mut self.host_probabilities)?;
         self.rows
             .read_new(&mut self.new_keys, &mut self.new_values)?;
         let (layers, dim) = (cache.layers.len(), self.shape.head_dim);
@@ -195,7 +197,7 @@ impl<'a> HostSteppedDecoder<'a> {
         Ok(())
     }
 
-    fn layer(&mut self, layer: usize, cache: &CompactCache) -> Result<(), DeviceError> {
+    fn run_layer(&mut self, layer: usize, cache: &CompactCache) -> Result<(), DeviceError> {
         let (gpu, cached) = (self.gpu, &cache.layers[layer]);
         let angles = self.rope.of_layer(layer);
         gpu.project(layer, &self.residual, 1, &mut self.pass)?;
@@ -220,8 +222,9 @@ impl<'a> HostSteppedDecoder<'a> {
             gpu.ready_queries(layer, 1, placed, &self.pass, &mut self.queries)?;
         }
         let [keys, values] = self.rows.new_rows();
-        gpu.ready_keys(layer, 1, placed, &self.pass, (layer, keys))?;
-        gpu.ready_values(layer, 1, &self.pass, (layer, values))?;
+        let row = layer..layer + 1;
+        gpu.ready_keys(layer, row.clone(), placed, &self.pass, keys)?;
+        gpu.ready_values(layer, row, &self.pass, values)?;
         self.rows.append(layer)?;
 
         let angles = angles.filter(|_| ranked);
@@ -229,46 +232,56 @@ impl<'a> HostSteppedDecoder<'a> {
         let by_table = self.by_table.as_mut().filter(|_| shared);
         let (probabilities, stride) = match by_table {
             Some(scratch) => {
-                let (queries, out) = ((self.scale, &self.queries), &mut self.attention);
+                let (queries, out) = (&self.queries, &mut self.attention);
                 self.rows
-                    .attend_by_table(layer, queries, angles, scratch, out)?;
+                    .attend_by_table(layer, self.scale, queries, angles, scratch, out)?;
                 (scratch.probabilities(), scratch.stride())
             }
             None => {
-                let (queries, out) = ((self.scale, &mut self.queries), &mut self.attention);
+                let (queries, out) = (&mut self.queries, &mut self.attention);
+                let scratch = &mut self.attend;
                 self.rows
-                    .attend(layer, queries, angles, &mut self.attend, out)?;
+                    .attend(layer, self.scale, queries, angles, scratch, out)?;
                 (self.attend.probabilities(), self.attend.stride())
             }
         };
         let heads = self.shape.q_heads;
         let mut best = self.best.share(layer * heads * 2..(layer + 1) * heads * 2);
         self.rows
-            .best(layer, (probabilities, stride), shared, &mut best)?;
-        if !self.seen.is_empty() {
+            .best(layer, probabilities, stride, shared, &mut best)?;
+        if !self.probabilities.is_empty() {
             let at = layer * heads * self.stride;
-            self.seen.copy_from(at, probabilities, 0..heads * stride)?;
+            self.probabilities
+                .copy_from(at, probabilities, 0..heads * stride)?;
         }
-        let residual = (&mut self.residual, 1);
-        gpu.finish(layer, &self.attention, residual, &mut self.pass)
+        gpu.finish(
+            layer,
+            &self.attention,
+            &mut self.residual,
+            1,
+            &mut self.pass,
+        )
     }
 
-    /// `[q_heads, stride]`: the last token's probabilities in a layer, and the stride. `shared`: whether
-    /// [`CompactLayer::is_shared`] was true when the token ran; the probabilities are then those of entries.
-    pub(super) fn seen(&self, layer: usize, shared: bool) -> (&[f32], usize) {
+    /// The last token's probabilities in a layer. `shared`: whether [`CompactLayer::is_shared`] was true when the
+    /// token ran; the probabilities are then those of entries.
+    pub(super) fn probabilities(&self, layer: usize, shared: bool) -> Probabilities<'_> {
         let stride = match (&self.by_table, shared) {
             (Some(scratch), true) => scratch.stride(),
             _ => self.attend.stride(),
         };
         let heads = self.shape.q_heads;
         let at = layer * heads * self.stride;
-        (&self.seen_here[at..][..heads * stride], stride)
+        Probabilities {
+            values: &self.host_probabilities[at..][..heads * stride],
+            stride,
+        }
     }
 
     /// The largest probability of a query head in a layer, and its slot or entry.
-    pub(super) fn best(&self, layer: usize, q_head: usize) -> (f32, usize) {
+    pub(super) fn most_attended(&self, layer: usize, q_head: usize) -> (f32, usize) {
         let at = (layer * self.shape.q_heads + q_head) * 2;
-        (self.best_here[at], self.best_here[at + 1] as usize)
+        (self.host_best[at], self.host_best[at + 1] as usize)
     }
 
     /// Logits `[vocab]` of a row `[width]` after the last layer.

@@ -20,15 +20,14 @@ pub(super) struct SlotTable {
 }
 
 /// Uploads all filled rows of a layer.
-pub(super) fn send_rows(
-    there: &mut GpuCache,
+pub(super) fn upload_rows(
+    rows: &mut GpuCache,
     layer: usize,
     cached: &CompactLayer,
 ) -> Result<(), DeviceError> {
-    let stores = (&cached.keys, &cached.values);
     for head in 0..cached.kv_heads() {
         let slots = 0..cached.rows[head];
-        there.write_rows((layer, head), slots, stores)?;
+        rows.write_rows(layer, head, slots, &cached.keys, &cached.values)?;
     }
     Ok(())
 }
@@ -62,17 +61,17 @@ impl SlotTable {
 
     /// Assigns a slot to the token at `cache.next` in every layer and stages the assignment for the GPU; the
     /// caller then calls [`GpuCache::send`].
-    pub(super) fn tell(
+    pub(super) fn assign_slots(
         &mut self,
         cache: &mut CompactCache,
-        there: &mut GpuCache,
+        rows: &mut GpuCache,
     ) -> Result<(), DeviceError> {
         let (kv_heads, position) = (self.kv_heads, cache.next);
         for (layer, cached) in cache.layers.iter_mut().enumerate() {
             let slots = &mut self.slots[layer * kv_heads..][..kv_heads];
             self.aged.clear();
             for (head, slot) in slots.iter_mut().enumerate() {
-                *slot = cached.evict_oldest(head, position);
+                *slot = cached.assign_slot(head, position);
                 let widened = cached.make_wide(head, *slot);
                 self.places_changed[layer] |= widened != Widened::No;
                 if let Widened::Traded { wide, narrow } = widened {
@@ -94,25 +93,25 @@ impl SlotTable {
                 query_positions: query_positions.as_deref(),
                 entries: entries.as_deref(),
             };
-            there.stage_token(layer, &token);
+            rows.stage_token(layer, &token);
             if std::mem::take(&mut self.places_changed[layer]) {
-                there.write_places(layer, &cached.keys)?;
+                rows.write_places(layer, &cached.keys)?;
             }
             if !cached.ranks.is_empty() {
-                there.write_ranks(layer, &cached.ranks)?;
+                rows.write_ranks(layer, &cached.ranks)?;
             }
             if cached.is_shared() {
-                self.send_tables(layer, cached, there)?;
+                self.upload_tables(layer, cached, rows)?;
             }
         }
         Ok(())
     }
 
-    fn send_tables(
+    fn upload_tables(
         &mut self,
         layer: usize,
         cached: &CompactLayer,
-        there: &mut GpuCache,
+        rows: &mut GpuCache,
     ) -> Result<(), DeviceError> {
         let whole = std::mem::take(&mut self.tables_changed[layer]);
         for head in 0..self.kv_heads {
@@ -120,8 +119,7 @@ impl SlotTable {
                 continue;
             };
             let first = if whole { 0 } else { classes.len() - 1 };
-            let own = (layer, head);
-            there.write_entries(own, first, &classes[first..], &lengths[first..])?;
+            rows.write_entries(layer, head, first, &classes[first..], &lengths[first..])?;
         }
         Ok(())
     }

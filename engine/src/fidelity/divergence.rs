@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_logits_and_shifted_logits_diverge_by_nothing() {
+    fn kl_of_equal_and_shifted_logits_is_zero() {
         let logits = [1.5f32, -2.0, 0.25, 30.0];
         assert_eq!(kl_divergence(&logits, &logits), 0.0);
         let shifted: Vec<f32> = logits.iter().map(|x| x + 8.0).collect();
@@ -43,7 +43,7 @@ mod tests {
 
     /// numpy: p = softmax([1, 2, 3]), q = softmax([3, 1, 0.5]); (p * (log(p) - log(q))).sum()
     #[test]
-    fn as_numpy_has_it() {
+    fn kl_matches_numpy() {
         let kl = kl_divergence(&[1.0, 2.0, 3.0], &[3.0, 1.0, 0.5]);
         assert!((kl - 1.5168978466263277).abs() < 1e-9, "{kl}");
         let other_way = kl_divergence(&[3.0, 1.0, 0.5], &[1.0, 2.0, 3.0]);
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn the_top_token_is_the_lower_one_of_a_tie() {
+    fn same_top_breaks_ties_to_the_lower_token() {
         assert!(same_top(&[0.0, 5.0, 5.0], &[1.0, 2.0, 1.0]));
         assert!(!same_top(&[0.0, 5.0, 5.0], &[1.0, 2.0, 3.0]));
     }

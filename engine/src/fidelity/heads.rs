@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sparsity_by_hand() {
+    fn sparsity_matches_hand_computation() {
         // 6 + 3 of 10 reach 90 %: two of four tokens.
         assert_eq!(sparsity(&[3.0, 0.5, 6.0, 0.5], 0.9), 0.5);
         assert_eq!(sparsity(&[1.0; 4], 0.95), 0.0);
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn global_and_local_are_brought_to_one_scale() {
+    fn global_scores_are_scaled_to_local_ones() {
         // Sums 8 and 2: the factor is 1/4.
         assert_eq!(
             global_local(&[4.0, 2.0, 2.0], &[0.2, 0.8, 1.0]),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn redundancy_by_hand() {
+    fn redundancy_matches_hand_computation() {
         // Token 1 repeats token 0; token 2 has the same key but another value; token 3 has the same value but the
         // opposite key.
         let keys = [2.0, 0.0, 1.0, 0.0, 5.0, 0.0, -1.0, 0.0];
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn long_prompts_are_probed_evenly() {
+    fn redundancy_samples_long_prompts_evenly() {
         let mut keys = vec![1.0f32; 100 * 8];
         let mut values = keys.clone();
         // Tokens 0, 10, ... 90: all but the first have a similar earlier token.

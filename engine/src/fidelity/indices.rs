@@ -32,7 +32,7 @@ pub struct IndexFigures {
 
 impl IndexFigures {
     /// Computes the figures from the retention map of a prompt.
-    pub fn of(map: &RetentionMap) -> Self {
+    pub fn from_map(map: &RetentionMap) -> Self {
         let layers: Vec<Vec<Vec<u32>>> = map.cut_layers().map(|l| sets(map, l)).collect();
         let alike = |a: usize, b: usize| {
             let heads = layers[a].iter().zip(&layers[b]);
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jaccard_by_hand() {
+    fn jaccard_matches_hand_computation() {
         assert_eq!(jaccard(&[0, 1, 2, 3], &[2, 3, 4, 5]), 2.0 / 6.0);
         assert_eq!(jaccard(&[1, 5], &[1, 5]), 1.0);
         assert_eq!(jaccard(&[1], &[2]), 0.0);
@@ -119,14 +119,14 @@ mod tests {
 
     /// numpy: -(p * log(p)).sum() for p = [.5, .25, .25]
     #[test]
-    fn entropy_by_hand() {
+    fn entropy_matches_hand_computation() {
         assert!((entropy(&[0.5, 0.25, 0.25, 0.0]) - 1.0397207708399179).abs() < 1e-12);
         assert!((entropy(&[0.25; 4]) - 4f64.ln()).abs() < 1e-12);
         assert_eq!(entropy(&[1.0]), 0.0);
     }
 
     #[test]
-    fn positions_fall_into_equal_parts() {
+    fn position_histogram_has_equal_bins() {
         let lists = [vec![0, 1, 63], vec![32]];
         let histogram = position_histogram(lists.iter(), 64);
         assert_eq!(histogram.len(), 32);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn adjacent_layers_head_by_head() {
+    fn layer_similarity_compares_head_by_head() {
         let map = RetentionMap {
             tokens: 8,
             kv_heads: 2,
@@ -151,7 +151,7 @@ mod tests {
             windows: vec![None; 3],
             merged: Vec::new(),
         };
-        let figures = IndexFigures::of(&map);
+        let figures = IndexFigures::from_map(&map);
         // Layers 0 and 1: (2/6 + 1) / 2. Layers 1 and 2: (4/8 + 2/8) / 2.
         let (first, second) = ((2.0 / 6.0 + 1.0) / 2.0, 0.375);
         assert_eq!(figures.jaccard, Some((first + second) / 2.0));
@@ -163,6 +163,6 @@ mod tests {
             layers: map.layers[..1].to_vec(),
             ..map
         };
-        assert_eq!(IndexFigures::of(&one).jaccard, None);
+        assert_eq!(IndexFigures::from_map(&one).jaccard, None);
     }
 }

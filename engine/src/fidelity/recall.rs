@@ -39,7 +39,9 @@ impl RecallSums {
         for ((sum, cached), full) in layers.zip(attention) {
             let heads = cached.kv_heads();
             let rows = full.chunks_exact(full.len() / heads).enumerate();
-            let recalled: f64 = rows.map(|(h, row)| recalled(row, &held(cached, h))).sum();
+            let recalled: f64 = rows
+                .map(|(h, row)| recalled(row, &held_positions(cached, h)))
+                .sum();
             *sum += recalled / heads as f64;
         }
         self.tokens += 1;
@@ -53,7 +55,7 @@ impl RecallSums {
 }
 
 /// Positions that take part in attention in one KV head, in a row of their own or merged.
-fn held(layer: &CompactLayer, head: usize) -> Vec<Pos> {
+fn held_positions(layer: &CompactLayer, head: usize) -> Vec<Pos> {
     let entries = layer.entries(head).into_iter();
     entries.map(|(position, _)| position).collect()
 }
@@ -75,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_that_shares_a_row_is_held() {
+    fn recall_counts_merged_tokens() {
         let keys = RowStore::uniform(1, 4, 2);
         let entry = |pos, class| Entry {
             pos: Pos(pos),
@@ -93,13 +95,13 @@ mod tests {
         let layer = CompactLayer::gather(&keys, &keys, 4, &merged, &[3], Positions::Original)
             .with_table(&keys, &merged, table);
         assert_eq!(layer.kept(0), [Pos(0), Pos(3)]);
-        assert_eq!(held(&layer, 0), [Pos(0), Pos(2), Pos(3)]);
+        assert_eq!(held_positions(&layer, 0), [Pos(0), Pos(2), Pos(3)]);
         let row = [0.5, 0.125, 0.25, 0.0625, 0.0625];
-        assert_eq!(recalled(&row, &held(&layer, 0)), 0.875);
+        assert_eq!(recalled(&row, &held_positions(&layer, 0)), 0.875);
     }
 
     #[test]
-    fn what_is_held_and_the_token_itself() {
+    fn recall_sums_held_positions_and_the_own_token() {
         let row = [0.5, 0.0, 0.25, 0.125, 0.125];
         assert_eq!(recalled(&row, &[Pos(0), Pos(3)]), 0.75);
         assert_eq!(recalled(&row, &[]), 0.125);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use kept_documents::Document;
 use kept_kernels::Stop;
-use kept_models::{RopeTable, StreamDecoder};
+use kept_models::{RopeTable, StreamDecoder, Tokenizer};
 
 use super::heads::HeadFigures;
 use super::observer::Observer;
@@ -78,19 +78,72 @@ impl Engine {
         let kv_bytes = outcome.cache.kv_bytes();
         let mut decoder = Decoder::new(model, &rope, &mut observer, outcome.rows, outcome.cache);
         let first = Instant::now();
-        let mut logits = decoder.try_logits_of(&outcome.hidden)?.to_vec();
+        let logits = decoder.try_logits_of(&outcome.hidden)?.to_vec();
         let first_token_seconds = (reading + first.elapsed()).as_secs_f64();
 
-        let (mut stream, mut answer, mut answer_ids) = (
-            StreamDecoder::of_answer(tokenizer),
-            String::new(),
-            Vec::new(),
-        );
-        let mut repetition = Repetition::new();
         let decoding = Instant::now();
+        let greedy = GreedyAnswer::decode(
+            &mut decoder,
+            tokenizer,
+            logits,
+            max_tokens,
+            max_new_tokens,
+            stop,
+        )?;
+        let decoding = decoding.elapsed();
+        let cache = decoder.into_cache();
+        let decode_seconds = decoding.saturating_sub(observer.watching).as_secs_f64();
+        Ok(Reference {
+            prompt,
+            max_tokens,
+            decode_tokens_per_second: if greedy.ids.is_empty() {
+                0.0
+            } else {
+                greedy.ids.len() as f64 / decode_seconds.max(f64::MIN_POSITIVE)
+            },
+            answer: greedy.text,
+            answer_ids: greedy.ids,
+            finish: greedy.finish,
+            logits: greedy.logits,
+            wavelet: wavelet(&observer, &cache),
+            attention: observer.attention,
+            heads: observer.heads,
+            kv_bytes,
+            first_token_seconds,
+        })
+    }
+}
+
+/// A greedy answer with its logits.
+struct GreedyAnswer {
+    text: String,
+    /// Without the end-of-sequence token.
+    ids: Vec<u32>,
+    finish: Finish,
+    /// `[tokens + 1, vocab]`: logits before each token and after the last.
+    logits: Vec<f32>,
+}
+
+impl GreedyAnswer {
+    /// Decodes the answer whose first token has the logits `logits [vocab]`. `max_new_tokens` is the part of the
+    /// requested `max_tokens` for which the context length suffices.
+    ///
+    /// # Errors
+    /// [`EngineError::Stopped`], [`EngineError::NotANumber`], and those of [`Decoder::try_step`].
+    fn decode(
+        decoder: &mut Decoder<'_>,
+        tokenizer: &Tokenizer,
+        mut logits: Vec<f32>,
+        max_tokens: usize,
+        max_new_tokens: usize,
+        stop: &Stop,
+    ) -> Result<Self, EngineError> {
+        let (mut text, mut ids) = (String::new(), Vec::new());
+        let mut stream = StreamDecoder::of_answer(tokenizer);
+        let mut repetition = Repetition::new();
         let vocab = logits.len();
         let finish = loop {
-            let latest = &logits[answer_ids.len() * vocab..];
+            let latest = &logits[ids.len() * vocab..];
             if latest.iter().any(|logit| logit.is_nan()) {
                 return Err(EngineError::NotANumber);
             }
@@ -98,7 +151,7 @@ impl Engine {
             if tokenizer.is_end(token) {
                 break Finish::End;
             }
-            if answer_ids.len() == max_new_tokens {
+            if ids.len() == max_new_tokens {
                 break if max_new_tokens < max_tokens {
                     Finish::Context
                 } else {
@@ -108,34 +161,19 @@ impl Engine {
             if stop.is_requested() {
                 return Err(EngineError::Stopped);
             }
-            answer_ids.push(token);
-            stream.push(tokenizer, token, &mut answer);
+            ids.push(token);
+            stream.push(tokenizer, token, &mut text);
             logits.extend_from_slice(decoder.try_step(token, None)?);
             if repetition.push(token) {
                 break Finish::Repetition;
             }
         };
-        stream.finish(&mut answer);
-        let decoding = decoding.elapsed();
-        let cache = decoder.into_cache();
-        let decode_seconds = decoding.saturating_sub(observer.watching).as_secs_f64();
-        Ok(Reference {
-            prompt,
-            max_tokens,
-            decode_tokens_per_second: if answer_ids.is_empty() {
-                0.0
-            } else {
-                answer_ids.len() as f64 / decode_seconds.max(f64::MIN_POSITIVE)
-            },
-            answer,
-            answer_ids,
+        stream.finish(&mut text);
+        Ok(Self {
+            text,
+            ids,
             finish,
             logits,
-            wavelet: wavelet(&observer, &cache),
-            attention: observer.attention,
-            heads: observer.heads,
-            kv_bytes,
-            first_token_seconds,
         })
     }
 }

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_run_is_read_back_as_one() {
+    fn refused_run_round_trips_through_json() {
         let method = Method {
             name: "snapkv".to_owned(),
             parameters: vec![("w".to_owned(), "8".to_owned())],

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use kept_kernels::Stop;
-use kept_models::RopeTable;
 use kept_policies::Budget;
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +11,7 @@ use super::divergence::{kl_divergence, same_top};
 use super::indices::IndexFigures;
 use super::recall::RecallSums;
 use super::reference::Reference;
-use crate::together::Planned;
+use crate::together::{Planned, PromptContext};
 use crate::{Decoder, Engine, EngineError, Event, Method, PrefillOutcome, RetentionMap};
 
 /// Distance of the compact cache from the full cache, along the full cache's answer. Means are over the distributions
@@ -86,12 +85,12 @@ impl Engine {
     ) -> Result<MethodRun, EngineError> {
         let mut result = None;
         let run = [(method.clone(), budget)];
-        let mut told = |_, run| -> Result<(), EngineError> {
+        let mut on_run = |_, run| -> Result<(), EngineError> {
             result = Some(run);
             Ok(())
         };
-        self.fidelity_each(reference, &run, &mut |_, e| on_event(e), &mut told, stop)?;
-        result.expect("the run was told")
+        self.fidelity_each(reference, &run, &mut |_, e| on_event(e), &mut on_run, stop)?;
+        result.expect("the run was reported")
     }
 
     /// [`Engine::fidelity`] of several runs, which share prefills of the document as in [`Engine::ask_each`]; methods
@@ -109,34 +108,31 @@ impl Engine {
         on_run: &mut dyn FnMut(usize, Result<MethodRun, EngineError>) -> Result<(), E>,
         stop: &Stop,
     ) -> Result<(), E> {
-        let prompt = &reference.prompt;
-        let max_new_tokens = self.max_new_tokens(prompt.len(), reference.max_tokens);
-        let rope = RopeTable::new(self.model().config(), prompt.len() + max_new_tokens);
-        let mut told = 0;
-        while told < runs.len() {
-            let left = &runs[told..];
-            let now = &left[..self.sharing(left, &prompt.shape(), max_new_tokens)];
-            let sharing = told..told + now.len();
+        let context = PromptContext::new(self, &reference.prompt, reference.max_tokens);
+        let mut done = 0;
+        while done < runs.len() {
+            let left = &runs[done..];
+            let now = &left[..self.runs_per_prefill(left, &context)];
+            let sharing = done..done + now.len();
             let mut on_event = |event| on_event(sharing.clone(), event);
-            let place = (prompt, &rope, max_new_tokens);
             let mut others = Vec::new();
             let mut measure =
                 |which: usize, cut: Result<(Planned, PrefillOutcome), EngineError>| {
                     let (planned, outcome) = match cut {
                         Ok(cut) => cut,
-                        Err(refusal) => return on_run(told + which, Err(refusal)),
+                        Err(refusal) => return on_run(done + which, Err(refusal)),
                     };
-                    let run = self.beside(reference, &rope, planned, outcome, stop)?;
+                    let run = self.compare_run(reference, &context, planned, outcome, stop)?;
                     // If every most likely token is the full cache's, so is the answer; otherwise the answer is
                     // decoded in the second prefill.
                     if run.same_answer {
-                        on_run(told + which, Ok(run))?
+                        on_run(done + which, Ok(run))?
                     } else {
                         others.push((which, run))
                     }
                     Ok(())
                 };
-            self.cut_each(place, now, &mut on_event, &mut measure, stop)?;
+            self.cut_each(&context, now, &mut on_event, &mut measure, stop)?;
             let asked: Vec<_> = others
                 .iter()
                 .map(|(which, _)| now[*which].clone())
@@ -144,36 +140,33 @@ impl Engine {
             let mut others = others.into_iter();
             let mut answer = |_, cut: Result<(Planned, PrefillOutcome), EngineError>| {
                 let (which, mut run) = others.next().expect("one for each that was asked");
-                let (mut planned, outcome) = cut?;
-                run.answer =
-                    self.answer(&rope, &mut *planned.policy, outcome, max_new_tokens, stop)?;
+                let (planned, outcome) = cut?;
+                run.answer = self.decode_greedily(&context, planned, outcome, stop)?;
                 run.same_answer = run.answer == reference.answer;
-                on_run(told + which, Ok(run))
+                on_run(done + which, Ok(run))
             };
             if !asked.is_empty() {
-                self.cut_each(place, &asked, &mut on_event, &mut answer, stop)?;
+                self.cut_each(&context, &asked, &mut on_event, &mut answer, stop)?;
             }
-            told += now.len();
+            done += now.len();
         }
         Ok(())
     }
 
     /// Runs the full cache's answer through the method's compact cache. The method's own answer is known only if it
     /// is the same.
-    fn beside(
+    fn compare_run(
         &self,
         reference: &Reference,
-        rope: &RopeTable,
+        context: &PromptContext<'_>,
         mut planned: Planned,
         outcome: PrefillOutcome,
         stop: &Stop,
     ) -> Result<MethodRun, EngineError> {
         let model = self.model();
-        let tokens = reference.prompt.len();
-        let max_new_tokens = self.max_new_tokens(tokens, reference.max_tokens);
         let policy = &mut *planned.policy;
         let kv_bytes = outcome.cache.kv_bytes();
-        let mut decoder = Decoder::new(model, rope, policy, outcome.rows, outcome.cache);
+        let mut decoder = Decoder::new(model, &context.rope, policy, outcome.rows, outcome.cache);
         let started = Instant::now();
         let logits = decoder.try_logits_of(&outcome.hidden)?;
         let first_token_seconds = (outcome.reading + started.elapsed()).as_secs_f64();
@@ -199,7 +192,7 @@ impl Engine {
             let same = same_top(full, logits);
             agreed += usize::from(same);
             // The token after the longest answer is never sampled.
-            same_answer &= same || i + 1 == max_new_tokens;
+            same_answer &= same || i + 1 == context.max_new_tokens;
         }
         drop(decoder);
         let compared = kl_per_token.len();
@@ -219,7 +212,7 @@ impl Engine {
             cache: planned.cache.name().to_owned(),
             rows_per_layer: outcome.map.rows_per_layer(),
             kv_bytes,
-            kv_bytes_full: self.kv_bytes_full(tokens),
+            kv_bytes_full: self.kv_bytes_full(reference.prompt.len()),
             prefill_seconds: outcome.reading.as_secs_f64(),
             select_seconds: outcome.selecting.as_secs_f64(),
             first_token_seconds,
@@ -235,7 +228,7 @@ impl Engine {
             },
             same_answer,
             fidelity,
-            indices: IndexFigures::of(&outcome.map),
+            indices: IndexFigures::from_map(&outcome.map),
             map: outcome.map,
         })
     }

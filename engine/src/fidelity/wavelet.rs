@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn magnitudes_are_those_of_the_papers_filters() {
+    fn magnitudes_match_the_papers_filters() {
         let signal: Vec<f64> = (0..64)
             .map(|j| f64::from((j * 37 + 11) % 23) - 9.0)
             .collect();
@@ -147,7 +147,7 @@ mod tests {
 
     /// numpy: s = [1, 3, 0, 8]; |s0 - s1| / 2 = 1, |s2 - s3| / 2 = 4, |(s0 + s1) - (s2 + s3)| / 4 = 1
     #[test]
-    fn a_signal_by_hand() {
+    fn wavelet_matches_hand_computation() {
         let mut first = vec![0.0; 4];
         add_magnitudes(&[1.0, 3.0, 0.0, 8.0], 1, &mut first);
         assert_eq!(first, [1.0, 1.0, 4.0, 4.0]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_left_out_and_neighbours_averaged() {
+    fn figures_skip_ends_and_average_neighbours() {
         let mut sums = WaveletSums::new(1000);
         // A difference between adjacent tokens that grows with the position.
         let attention: Vec<f32> = (0..1000).map(|j| j as f32 * (j % 2) as f32).collect();

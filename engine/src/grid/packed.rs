@@ -41,11 +41,11 @@ impl MapGrid {
         });
         let numbers = [self.layers(), self.kv_heads].into_iter();
         for number in numbers.chain(cells).chain([self.cells()]) {
-            put(&mut out, number as u64);
+            push_varint(&mut out, number as u64);
         }
         let mut before = 0;
         for &end in &self.ends16 {
-            put(&mut out, u64::from(end - before));
+            push_varint(&mut out, u64::from(end - before));
             before = end;
         }
         for plane in &self.planes {
@@ -53,7 +53,7 @@ impl MapGrid {
             let Some(plane) = plane else { continue };
             for run in plane.chunk_by(|a, b| a == b) {
                 out.push(run[0]);
-                put(&mut out, run.len() as u64);
+                push_varint(&mut out, run.len() as u64);
             }
         }
         let sum = checksum(&out);
@@ -80,11 +80,13 @@ impl MapGrid {
             return Err(GridBytesError::Damaged);
         }
         let fields = body.get(MAGIC.len() + 1..).unwrap_or_default();
-        Fields(fields).map(of_cells).ok_or(GridBytesError::Damaged)
+        Fields(fields)
+            .read_map(of_cells)
+            .ok_or(GridBytesError::Damaged)
     }
 }
 
-fn put(out: &mut Vec<u8>, mut number: u64) {
+fn push_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -102,16 +104,16 @@ pub(super) fn checksum(bytes: &[u8]) -> u64 {
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
-    fn byte(&mut self) -> Option<u8> {
+    fn read_byte(&mut self) -> Option<u8> {
         let (&first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(first)
     }
 
-    fn number(&mut self) -> Option<u64> {
+    fn read_varint(&mut self) -> Option<u64> {
         let mut number = 0u64;
         for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
+            let byte = self.read_byte()?;
             let part = u64::from(byte & 0x7f);
             if part << shift >> shift != part {
                 return None;
@@ -124,10 +126,10 @@ impl Fields<'_> {
         None
     }
 
-    fn map(mut self, of_cells: bool) -> Option<MapGrid> {
-        let (layers, kv_heads) = (self.number()?, self.number()?);
-        let tokens_per_cell = if of_cells { self.number()? } else { 1 };
-        let cells = self.number()?;
+    fn read_map(mut self, of_cells: bool) -> Option<MapGrid> {
+        let (layers, kv_heads) = (self.read_varint()?, self.read_varint()?);
+        let tokens_per_cell = if of_cells { self.read_varint()? } else { 1 };
+        let cells = self.read_varint()?;
         // The product is computed later and must not overflow.
         if kv_heads.checked_mul(tokens_per_cell)? > MOST_COUNTS {
             return None;
@@ -141,22 +143,22 @@ impl Fields<'_> {
         let mut ends16 = Vec::with_capacity(cells);
         let mut end = 0u32;
         for _ in 0..cells {
-            end = end.checked_add(u32::try_from(self.number()?).ok()?)?;
+            end = end.checked_add(u32::try_from(self.read_varint()?).ok()?)?;
             ends16.push(end);
         }
         let (kv_heads, per_cell) = (kv_heads as usize, usize::try_from(tokens_per_cell).ok()?);
         let mut grid = MapGrid::of_cells(layers, kv_heads, per_cell, ends16);
         let mut plane = Vec::with_capacity(cells);
         for layer in 0..layers {
-            match self.byte()? {
+            match self.read_byte()? {
                 0 => continue,
                 1 => {}
                 _ => return None,
             }
             plane.clear();
             while plane.len() < cells {
-                let count = self.byte()?;
-                let run = usize::try_from(self.number()?).ok()?;
+                let count = self.read_byte()?;
+                let run = usize::try_from(self.read_varint()?).ok()?;
                 if run == 0 || run > cells - plane.len() {
                     return None;
                 }

@@ -53,7 +53,7 @@ fn drawn(random: &mut StdRng) -> (MapGrid, Vec<Vec<u32>>) {
 }
 
 #[test]
-fn strips_and_shares_are_those_of_the_slow_way() {
+fn strips_and_shares_match_a_plain_computation() {
     let mut random = StdRng::seed_from_u64(3);
     for _ in 0..400 {
         let (grid, units) = drawn(&mut random);
@@ -103,7 +103,7 @@ fn strips_and_shares_are_those_of_the_slow_way() {
 }
 
 #[test]
-fn counts_are_sums_of_the_layers_that_have_arrived() {
+fn counts_sum_the_layers_received_so_far() {
     let mut grid = MapGrid::new(3, 2, vec![1, 2, 5]);
     assert_eq!((grid.layers_done(), grid.slots(None)), (0, 0));
     assert_eq!(grid.share_of(0..5), (0.0, 0.0));
@@ -127,7 +127,7 @@ fn counts_are_sums_of_the_layers_that_have_arrived() {
 }
 
 #[test]
-fn a_layer_that_does_not_fit_changes_nothing() {
+fn invalid_layer_is_refused_without_change() {
     let mut grid = MapGrid::new(1, 2, vec![1, 2]);
     grid.set_layer(0, &[1, 2]).unwrap();
     let before = grid.clone();
@@ -138,7 +138,7 @@ fn a_layer_that_does_not_fit_changes_nothing() {
 }
 
 #[test]
-fn a_single_kept_token_of_a_long_document_is_seen() {
+fn strip_shows_a_single_kept_token_of_a_long_document() {
     let tokens = 100_000;
     let mut grid = MapGrid::new(40, 10, (1..=tokens).map(|i| i * 4).collect());
     let mut one = vec![0; tokens as usize];
@@ -154,7 +154,7 @@ fn a_single_kept_token_of_a_long_document_is_seen() {
 }
 
 #[test]
-fn ends_count_utf16_and_broken_characters_have_no_width() {
+fn ends16_counts_utf16_units_at_split_characters() {
     let spans = |ends: &[u32]| -> Vec<Range<u32>> {
         let mut start = 0;
         ends.iter()
@@ -193,7 +193,7 @@ fn an_empty_document_has_an_empty_map() {
 }
 
 #[test]
-fn maps_come_back_from_their_bytes() {
+fn map_round_trips_through_bytes() {
     let mut random = StdRng::seed_from_u64(5);
     for _ in 0..200 {
         let (grid, _) = drawn(&mut random);
@@ -202,7 +202,7 @@ fn maps_come_back_from_their_bytes() {
 }
 
 #[test]
-fn bytes_that_are_no_map_are_refused() {
+fn from_bytes_refuses_invalid_bytes() {
     let mut random = StdRng::seed_from_u64(7);
     let (grid, _) = (0..)
         .map(|_| drawn(&mut random))
@@ -234,7 +234,7 @@ fn bytes_that_are_no_map_are_refused() {
 }
 
 #[test]
-fn tokens_that_share_a_cell_keep_their_shares() {
+fn cells_of_several_tokens_keep_shares() {
     let mut random = StdRng::seed_from_u64(11);
     for round in 0..300 {
         let kv_heads = random.random_range(1..9);
@@ -282,7 +282,7 @@ fn tokens_that_share_a_cell_keep_their_shares() {
 }
 
 #[test]
-fn ten_million_tokens_are_carried_in_cells_that_show_one_of_them() {
+fn bounded_map_shows_one_of_ten_million_tokens() {
     let tokens = 10_000_000u32;
     let mut grid = MapGrid::bounded(32, 8, (1..=tokens).map(|token| token * 4).collect());
     assert!(grid.cells() <= 1 << 18);

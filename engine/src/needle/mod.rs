@@ -109,25 +109,27 @@ impl Haystack {
     /// A document whose prompt has about `length` tokens, with the needle at `depth` (0 the beginning, 1 the end).
     /// `None` if the text has fewer tokens. The same `seed` gives the same fact and the same part of the text.
     pub fn needle(&self, length: usize, depth: f64, seed: u64) -> Option<Needle> {
-        self.planted(length.saturating_sub(AROUND), depth, seed)
+        self.plant(length.saturating_sub(AROUND), depth, seed)
     }
 
-    /// [`Haystack::needle`], shortened by a sentence or two if prompt and an answer of `answer` tokens would exceed
-    /// the context length.
+    /// [`Haystack::needle`], shortened by a sentence or two if prompt and an answer of `answer_tokens` tokens would
+    /// exceed the context length.
     ///
     /// # Errors
     /// As [`Prompt::of_any_length`].
     pub fn needle_for(
         &self,
         engine: &Engine,
-        (length, answer): (usize, usize),
+        length: usize,
+        answer_tokens: usize,
         depth: f64,
         seed: u64,
     ) -> Result<Option<Needle>, EngineError> {
-        let most = engine.model().config().context.saturating_sub(answer);
+        let context = engine.model().config().context;
+        let most = context.saturating_sub(answer_tokens);
         let mut goal = length.saturating_sub(AROUND);
         loop {
-            let Some(needle) = self.planted(goal, depth, seed) else {
+            let Some(needle) = self.plant(goal, depth, seed) else {
                 return Ok(None);
             };
             let (document, question) = (&needle.document, &needle.question);
@@ -135,7 +137,7 @@ impl Haystack {
                 Prompt::of_any_length(engine.model(), document, question, false, &Stop::new())?;
             let over = prompt.len().saturating_sub(most);
             // A document that is requested longer than the context length is not shortened.
-            if over == 0 || length + answer > engine.model().config().context || goal < over {
+            if over == 0 || length + answer_tokens > context || goal < over {
                 return Ok(Some(needle));
             }
             goal -= over;
@@ -143,7 +145,7 @@ impl Haystack {
     }
 
     /// A document of sentences with at most `goal` tokens, with the needle.
-    fn planted(&self, goal: usize, depth: f64, seed: u64) -> Option<Needle> {
+    fn plant(&self, goal: usize, depth: f64, seed: u64) -> Option<Needle> {
         let mut rng = StdRng::seed_from_u64(seed);
         if goal > self.tokens() {
             return None;
@@ -181,8 +183,8 @@ impl Haystack {
         planted.push(((depth * hay.len() as f64).round() as usize, says(0)));
         let mut document = String::new();
         for place in 0..=hay.len() {
-            let here = planted.iter().filter(|(at, _)| *at == place);
-            let sentences = here.map(|(_, said)| said.as_str());
+            let at_place = planted.iter().filter(|(at, _)| *at == place);
+            let sentences = at_place.map(|(_, said)| said.as_str());
             for sentence in sentences.chain(hay.get(place).copied()) {
                 if !document.is_empty() && !document.ends_with('\n') {
                     document.push(' ');
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_needle_is_where_it_was_put() {
+    fn needle_is_planted_at_its_depth() {
         let haystack = haystack();
         for (depth, low, high) in [(0.0, 0.0, 0.01), (0.5, 0.4, 0.6), (1.0, 0.9, 1.0)] {
             let needle = haystack.needle(900, depth, 7).expect("long enough");
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_needle_at_every_depth() {
+    fn seed_determines_the_needle() {
         let haystack = haystack();
         let at = |depth, seed| haystack.needle(500, depth, seed).expect("long enough");
         assert_eq!(at(0.5, 1), at(0.5, 1));
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_in_a_longer_number_is_not_the_answer() {
+    fn part_of_a_longer_number_is_no_answer() {
         let needle = Needle {
             document: String::new(),
             question: String::new(),

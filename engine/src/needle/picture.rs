@@ -94,11 +94,7 @@ pub fn needle_picture(
     for (m, method) in methods.iter().enumerate() {
         let y = top + m as f64 * (high + GAP);
         svg.heading(MARGIN, y + 14.0, Anchor::Start, method);
-        svg.line(
-            (MARGIN, y - 4.0 - GAP / 4.0),
-            (MARGIN + names - 20.0, y - 4.0 - GAP / 4.0),
-            HAIR,
-        );
+        svg.rule(MARGIN, MARGIN + names - 20.0, y - 4.0 - GAP / 4.0, HAIR);
         for grid in grids.iter().filter(|grid| grid.method == *method) {
             // The full cache has no budget: it is drawn in the first column.
             let column = budgets.iter().position(|b| *b == grid.budget).unwrap_or(0);
@@ -133,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interval_holds_the_share_and_narrows_with_questions() {
+    fn wilson_interval_holds_the_share_and_narrows() {
         let of = |right, asked| NeedleCell { right, asked }.interval().expect("asked");
         // Wilson's interval of 8 in 10, from published tables.
         let (low, high) = of(8, 10);

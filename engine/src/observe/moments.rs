@@ -54,7 +54,7 @@ impl QueryMoments {
                 .for_each(|(s, x)| *s += f64::from(*x));
         }
         if !self.products.is_empty() {
-            add_gram(queries, (shape.q_heads, dim), &mut self.products);
+            add_gram(queries, shape.q_heads, dim, &mut self.products);
         }
     }
 

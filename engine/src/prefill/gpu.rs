@@ -63,7 +63,7 @@ pub(super) struct GpuReading<'a> {
     /// `[q_heads, n]`: attention of the last rows.
     seen: Buffer<f32>,
     /// Downloads attention and column sums.
-    bringing: Readback<f32>,
+    readback: Readback<f32>,
     /// `[q_heads, layer_input_tokens]`, at most `[q_heads, n]`: attention of all rows, if a method needs it.
     column_sums: Buffer<f32>,
     /// Length of the column sums in this layer.
@@ -86,7 +86,7 @@ pub(super) struct GpuReading<'a> {
     asked: Option<Mutex<asked::Scratch>>,
     /// Downloads all rows of a layer: for a reconstruction, a method that reads copies, or one that keeps
     /// everything.
-    bringing_rows: Readback<f16>,
+    row_readback: Readback<f16>,
     /// Staging buffer for downloads, on the host.
     halves: Vec<f16>,
 }
@@ -191,7 +191,7 @@ impl<'a> GpuReading<'a> {
             window_rows: 0,
             scores: ScoresScratch::new(device, heads, window)?,
             seen: device.alloc_uninit(if looks { heads.q_heads * n } else { 0 })?,
-            bringing: Readback::new(device, Readback::<f32>::PIECE.min(heads.q_heads * n))?,
+            readback: Readback::new(device, Readback::<f32>::PIECE.min(heads.q_heads * n))?,
             column_sums: device.alloc_uninit(most(Sizes::column_sums))?,
             columns: 0,
             log_sum_exp: device.alloc_uninit(most(Sizes::log_sum_exp))?,
@@ -208,8 +208,8 @@ impl<'a> GpuReading<'a> {
                 .transpose()?,
             kept: RowDestination::new(device, heads, sizes)?,
             query_sums: observing::query_sums(device, heads, needs().filter_map(|n| n.future))?,
-            asked: asked::Scratch::new(device, sizes, (n, heads.head_dim))?,
-            bringing_rows: Readback::new(device, Readback::<f16>::PIECE.min(n * heads.head_dim))?,
+            asked: asked::Scratch::new(device, sizes, n, heads.head_dim)?,
+            row_readback: Readback::new(device, Readback::<f16>::PIECE.min(n * heads.head_dim))?,
             halves: Vec::new(),
             gpu,
         })
@@ -258,22 +258,24 @@ impl<'a> GpuReading<'a> {
     /// Starts to prefetch the rows of the first `tokens` tokens of `layer` from the vault.
     pub(super) fn start_prefetch(
         &mut self,
-        (vault, layer, tokens): (Vault, usize, usize),
+        vault: Vault,
+        layer: usize,
+        tokens: usize,
     ) -> Result<(), EngineError> {
         let staging = self.staging.take().expect("a reading with a vault");
         let prefetch = self.prefetch.as_mut().expect("prefetch is enabled");
-        prefetch.bring((vault, layer, tokens), staging)
+        prefetch.start(vault, layer, tokens, staging)
     }
 
     /// Finishes a prefetch: the rows are then in `keys` and `values`. Returns the vault and its other numbers
     /// for the layer; `None` if no prefetch was started.
-    pub(super) fn brought(&mut self) -> Result<Option<(Vault, LayerNumbers)>, EngineError> {
+    pub(super) fn finish_prefetch(&mut self) -> Result<Option<(Vault, LayerNumbers)>, EngineError> {
         let device = self.device();
         let Some(prefetch) = &mut self.prefetch else {
             return Ok(None);
         };
-        let arrived = prefetch.arrived(device, &mut self.keys, &mut self.values)?;
-        Ok(arrived.map(|(vault, numbers, staging)| {
+        let prefetched = prefetch.finish(device, &mut self.keys, &mut self.values)?;
+        Ok(prefetched.map(|(vault, numbers, staging)| {
             self.staging = Some(staging);
             (vault, numbers)
         }))
@@ -281,7 +283,7 @@ impl<'a> GpuReading<'a> {
 
     /// Begins a layer. `column_sums [q_heads, n]` and `window_queries` (rotated) hold what the host has for
     /// the tokens whose rows come from the vault.
-    pub(super) fn begin(
+    pub(super) fn begin_layer(
         &mut self,
         column_sums: &[f32],
         window_queries: &[f32],
@@ -301,7 +303,7 @@ impl<'a> GpuReading<'a> {
         wanted: impl Iterator<Item = Future>,
     ) -> Result<(), DeviceError> {
         let (layer, first, count) = (chunk.layer, chunk.first, chunk.count);
-        let stream = (self.residual).enter(chunk.at..chunk.at + count, &chunk.next)?;
+        let stream = (self.residual).load_chunk(chunk.at..chunk.at + count, &chunk.next)?;
         self.gpu.project(layer, &stream, count, &mut self.pass)?;
         let mut wanted = wanted.peekable();
         if wanted.peek().is_some() {
@@ -312,7 +314,7 @@ impl<'a> GpuReading<'a> {
     }
 
     /// Downloads the chunk's queries `[count, q_heads, head_dim]` in their current state (rotated or not).
-    pub(super) fn bring_queries(
+    pub(super) fn download_queries(
         &mut self,
         count: usize,
         out: &mut [f32],
@@ -331,19 +333,20 @@ impl<'a> GpuReading<'a> {
             count,
             ..
         } = chunk;
-        let apart = (chunk.positions)
+        let positions = (chunk.positions)
             .map(|positions| Indices::new(self.gpu.device(), positions))
             .transpose()?;
-        let stand = RopeContext {
+        let context = RopeContext {
             angles: self.rope.of_layer(layer),
-            places: apart
+            places: positions
                 .as_ref()
                 .map_or(RowPositions::From(first), RowPositions::At),
         };
         let (gpu, pass) = (self.gpu, &self.pass);
-        gpu.ready_queries(layer, count, stand, pass, &mut self.queries)?;
-        gpu.ready_keys(layer, count, stand, pass, (first, &mut self.keys))?;
-        gpu.ready_values(layer, count, pass, (first, &mut self.values))?;
+        gpu.ready_queries(layer, count, context, pass, &mut self.queries)?;
+        let rows = first..first + count;
+        gpu.ready_keys(layer, rows.clone(), context, pass, &mut self.keys)?;
+        gpu.ready_values(layer, rows, pass, &mut self.values)?;
         if chunk.observed > 0 {
             let width = self.heads.q_heads * self.heads.head_dim;
             let last = (count - chunk.observed) * width..count * width;
@@ -381,13 +384,10 @@ impl<'a> GpuReading<'a> {
             let known = (chunk.column_sums && whole).then_some(&mut self.log_sum_exp);
             device.prefill_attention(&task, &mut self.parts, &mut self.attention, known)?;
             let mut stream = self.residual.rows(chunk.at, skip..count);
-            self.gpu.finish(
-                layer,
-                &self.attention,
-                (&mut stream, needed),
-                &mut self.pass,
-            )?;
-            self.residual.leave(chunk.at + skip..chunk.at + count)?;
+            self.gpu
+                .finish(layer, &self.attention, &mut stream, needed, &mut self.pass)?;
+            self.residual
+                .write_back(chunk.at + skip..chunk.at + count)?;
         }
         if chunk.column_sums {
             let task = Scores {

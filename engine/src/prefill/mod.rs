@@ -27,6 +27,7 @@ mod token_dropping;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use kept_cuda::GpuCache;
 use kept_kernels::{CacheType, Stop};
 use kept_models::{Model, RopeTable};
 use kept_policies::{Policy, Pos, Positions, PromptShape};
@@ -41,7 +42,7 @@ pub(crate) use gpu::transfer_bytes;
 pub(crate) use placing::{gpu_bytes, place_on_gpu};
 use prefix::Prefix;
 use progress::ReadingProgress;
-use reader::{Read, Reader};
+use reader::{GlobalLayer, Read, Reader};
 pub(crate) use reconstruction::ReconstructionPass;
 
 /// Tokens that run through a layer together: enough for the matrix kernels, few enough for small scratch
@@ -379,6 +380,14 @@ impl SharedPrefill<'_> {
     }
 }
 
+/// What one method has kept of the layers read so far.
+struct KeptLayers {
+    map: RetentionMap,
+    layers: Vec<CompactLayer>,
+    /// Time spent observing, selecting and gathering.
+    selecting: Duration,
+}
+
 /// Layer by layer: all tokens through the layer, then every method's selection. A method with a score pass is
 /// the only method, and its first prefill only measures.
 fn read_and_cut(
@@ -390,66 +399,24 @@ fn read_and_cut(
     stop: &Stop,
 ) -> Result<Vec<PrefillOutcome>, EngineError> {
     let began = Instant::now();
-    let n = read.ids.len();
-    let kv_heads = read.model.config().kv_heads;
     let notes = sizes.iter().zip(cuts.iter());
     let notes: Vec<Vec<String>> = notes.map(|(s, cut)| s.notes(&*cut.policy)).collect();
-    let mut maps = vec![RetentionMap::new(n, kv_heads); cuts.len()];
-    let mut layers: Vec<Vec<CompactLayer>> = cuts.iter().map(|_| Vec::new()).collect();
-    let mut selecting = vec![Duration::ZERO; cuts.len()];
-    // Total selection time; shared measurements count once.
-    let mut spent = Duration::ZERO;
     let mut progress = ReadingProgress::new(&sizes[0], read.model, read.rope);
+    let mut scoring = Duration::ZERO;
     let (mut score_pass, mut repeated) = (None, None);
     if sizes[0].has_score_pass {
         let started = Instant::now();
         let mut reader = Reader::new(read, &sizes, prefix, &mut progress)?;
-        for (layer, &keeps) in sizes[0].keeps.iter().enumerate() {
-            reader.read(layer, watch, stop)?;
-            if let LayerKeeps::Cut(own) = keeps {
-                reader.score_pass((layer, own), &mut *cuts[0].policy, stop)?;
-            }
-        }
-        reader.end();
+        reader.run_score_pass(&mut *cuts[0].policy, watch, stop)?;
         score_pass = Some(reader.ledger());
         repeated = reader.into_output()?.1;
         sizes[0].allocate_budget(&mut *cuts[0].policy);
-        selecting[0] += started.elapsed();
-        spent += selecting[0];
+        scoring = started.elapsed();
     }
 
     let mut reader = Reader::new(read, &sizes, prefix, &mut progress)?;
-    for (layer, &keeps) in sizes[0].keeps.iter().enumerate() {
-        let measuring = reader.read(layer, watch, stop)?;
-        let own = match keeps {
-            LayerKeeps::Cut(own) => own,
-            LayerKeeps::Window(window) => {
-                for (which, (map, layers)) in maps.iter_mut().zip(&mut layers).enumerate() {
-                    map.push_window(window);
-                    layers.push(reader.keep_window(window, which)?);
-                }
-                continue;
-            }
-        };
-        let asked = |sizes: &Sizes| {
-            let needs = sizes.needs[own];
-            needs.column_sums || needs.future.is_some() || needs.reconstruction.is_some()
-        };
-        spent += measuring;
-        for (selecting, _) in selecting.iter_mut().zip(&sizes).filter(|(_, s)| asked(s)) {
-            *selecting += measuring;
-        }
-        for (which, cut) in cuts.iter_mut().enumerate() {
-            let started = Instant::now();
-            let (compact, retention) = reader.cut((layer, own), which, &mut *cut.policy, stop)?;
-            maps[which].push(&retention);
-            let took = started.elapsed();
-            selecting[which] += took;
-            spent += took;
-            watch.layer(own, &compact);
-            layers[which].push(compact);
-        }
-    }
+    let (mut kept, selecting) = cut_layers(&mut reader, cuts, watch, stop)?;
+    kept[0].selecting += scoring;
     reader.end();
     let last = reader.ledger();
     let reading = match score_pass {
@@ -460,46 +427,109 @@ fn read_and_cut(
         },
         None => last,
     };
+    let reading = MemoryLedger {
+        weights: read.model.weights_in_memory(),
+        vocabulary: read.model.vocabulary_bytes(),
+        prompt: MemoryLedger::prompt_bytes(read.ids.len()),
+        rope: read.rope.bytes(),
+        decode: 0,
+        ..reading
+    };
     let mut on_gpu = reader.take_cache();
     let (hidden, again) = reader.into_output()?;
     let mut repeated = repeated.or(again);
     let mut hidden = vec![hidden; cuts.len()].into_iter();
-    let alone = began.elapsed().saturating_sub(spent);
-    let all =
-        (layers.into_iter().zip(maps).zip(selecting).zip(notes)).zip(sizes.into_iter().zip(cuts));
-    let outcome =
-        |((((layers, map), selecting), notes), (sizes, cut)): (_, (Sizes, &mut Cut<'_>))| {
-            let cache = CompactCache {
-                layers,
-                next: Pos(n as u32),
-                window_rope_origin: Pos(0),
-                reassigned: sizes.positions == Positions::Reassigned,
-                widest: sizes.max_capacity,
-                kind: sizes.cache,
-                on_gpu: on_gpu.take(),
-            };
-            PrefillOutcome {
-                ledger: MemoryLedger {
-                    weights: read.model.weights_in_memory(),
-                    vocabulary: read.model.vocabulary_bytes(),
-                    prompt: MemoryLedger::prompt_bytes(n),
-                    rope: read.rope.bytes(),
-                    kept_rows: cache.allocated_bytes() - cache.bytes_on_gpu(),
-                    kept_on_gpu: cache.bytes_on_gpu(),
-                    tables: cache.table_bytes() + cut.policy.bytes(),
-                    decode: 0,
-                    ..reading
-                },
-                cache,
-                map,
-                hidden: hidden.next().expect("one for each"),
-                rows: sizes.rows,
-                selecting,
-                reading: alone + selecting,
-                notes,
-                repeated: repeated.take(),
-                vault: None,
+    let alone = began.elapsed().saturating_sub(scoring + selecting);
+    let all = kept.into_iter().zip(notes).zip(sizes).zip(cuts);
+    let outcomes = all.map(|(((kept, notes), sizes), cut)| {
+        let cache = compact_cache(kept.layers, &sizes, on_gpu.take());
+        PrefillOutcome {
+            ledger: MemoryLedger {
+                kept_rows: cache.allocated_bytes() - cache.bytes_on_gpu(),
+                kept_on_gpu: cache.bytes_on_gpu(),
+                tables: cache.table_bytes() + cut.policy.bytes(),
+                ..reading
+            },
+            cache,
+            map: kept.map,
+            hidden: hidden.next().expect("one for each"),
+            rows: sizes.rows,
+            selecting: kept.selecting,
+            reading: alone + kept.selecting,
+            notes,
+            repeated: repeated.take(),
+            vault: None,
+        }
+    });
+    Ok(outcomes.collect())
+}
+
+/// Reads every layer and compacts it with every method. Returns the layers of each method, and the time spent on
+/// all selections; measurements that methods share count once.
+fn cut_layers(
+    reader: &mut Reader<'_>,
+    cuts: &mut [Cut<'_>],
+    watch: &mut dyn Watch,
+    stop: &Stop,
+) -> Result<(Vec<KeptLayers>, Duration), EngineError> {
+    let all = reader.sizes();
+    let nothing = |sizes: &Sizes| KeptLayers {
+        map: RetentionMap::new(sizes.tokens, reader.kv_heads()),
+        layers: Vec::with_capacity(sizes.keeps.len()),
+        selecting: Duration::ZERO,
+    };
+    let mut kept: Vec<KeptLayers> = all.iter().map(nothing).collect();
+    let mut spent = Duration::ZERO;
+    for (in_model, &keeps) in all[0].keeps.iter().enumerate() {
+        let measuring = reader.read(in_model, watch, stop)?;
+        let in_policy = match keeps {
+            LayerKeeps::Cut(in_policy) => in_policy,
+            LayerKeeps::Window(window) => {
+                for (which, kept) in kept.iter_mut().enumerate() {
+                    kept.map.push_window(window);
+                    kept.layers.push(reader.keep_window(window, which)?);
+                }
+                continue;
             }
         };
-    Ok(all.map(outcome).collect())
+        spent += measuring;
+        for (kept, sizes) in kept.iter_mut().zip(all) {
+            let needs = sizes.needs[in_policy];
+            if needs.column_sums || needs.future.is_some() || needs.reconstruction.is_some() {
+                kept.selecting += measuring;
+            }
+        }
+        let layer = GlobalLayer {
+            in_model,
+            in_policy,
+        };
+        for (which, (cut, kept)) in cuts.iter_mut().zip(&mut kept).enumerate() {
+            let started = Instant::now();
+            let (compact, retention) = reader.cut(layer, which, &mut *cut.policy, stop)?;
+            kept.map.push(&retention);
+            let took = started.elapsed();
+            kept.selecting += took;
+            spent += took;
+            watch.layer(in_policy, &compact);
+            kept.layers.push(compact);
+        }
+    }
+    Ok((kept, spent))
+}
+
+/// The compact cache of the kept `layers` after the prompt. Its rows may be on the GPU.
+fn compact_cache(
+    layers: Vec<CompactLayer>,
+    sizes: &Sizes,
+    on_gpu: Option<GpuCache>,
+) -> CompactCache {
+    CompactCache {
+        layers,
+        next: Pos(sizes.tokens as u32),
+        window_rope_origin: Pos(0),
+        reassigned: sizes.positions == Positions::Reassigned,
+        widest: sizes.max_capacity,
+        kind: sizes.cache,
+        on_gpu,
+    }
 }

@@ -25,17 +25,17 @@ struct Placement {
 /// In order of preference: without prefetch, the bus idles while the host selects; a residual stream on the
 /// host is copied while the GPU computes; kept rows on the host are downloaded layer by layer and uploaded
 /// again for decoding.
-const PLACES: [Placement; 6] = [
-    Placement::of(true, false, true),
-    Placement::of(false, false, true),
-    Placement::of(true, false, false),
-    Placement::of(true, true, false),
-    Placement::of(false, false, false),
-    Placement::of(false, true, false),
+const PLACEMENTS: [Placement; 6] = [
+    Placement::new(true, false, true),
+    Placement::new(false, false, true),
+    Placement::new(true, false, false),
+    Placement::new(true, true, false),
+    Placement::new(false, false, false),
+    Placement::new(false, true, false),
 ];
 
 impl Placement {
-    const fn of(rows_on_gpu: bool, residual_on_host: bool, prefetch: bool) -> Self {
+    const fn new(rows_on_gpu: bool, residual_on_host: bool, prefetch: bool) -> Self {
         Self {
             rows_on_gpu,
             residual_on_host,
@@ -44,7 +44,7 @@ impl Placement {
     }
 }
 
-/// Sets the first placement of [`PLACES`] that fits into the GPU's free memory, or into `memory` bytes for
+/// Sets the first placement of [`PLACEMENTS`] that fits into the GPU's free memory, or into `memory` bytes for
 /// weights and prefill. If none fits, sets the one that takes the least.
 pub(crate) fn place_on_gpu(
     model: &Model,
@@ -58,29 +58,33 @@ pub(crate) fn place_on_gpu(
         Some(memory) => memory.saturating_sub(gpu.bytes()),
         None => gpu.device().free_memory()?,
     };
-    let (may_stay, may_bring) = (sizes.may_stay(), sizes.prefetch);
-    let place = |sizes: &mut Sizes, places: Placement| {
-        sizes.rows_on_gpu = places.rows_on_gpu;
-        sizes.residual_on_host = places.residual_on_host;
-        sizes.prefetch = if places.prefetch { may_bring } else { 0 };
+    let (may_stay, prefetch_bytes) = (sizes.may_stay(), sizes.prefetch);
+    let apply = |sizes: &mut Sizes, placement: Placement| {
+        sizes.rows_on_gpu = placement.rows_on_gpu;
+        sizes.residual_on_host = placement.residual_on_host;
+        sizes.prefetch = if placement.prefetch {
+            prefetch_bytes
+        } else {
+            0
+        };
     };
     let mut least: Option<(u64, Placement)> = None;
-    for places in PLACES {
-        if (places.rows_on_gpu && !may_stay) || (places.prefetch && may_bring == 0) {
+    for placement in PLACEMENTS {
+        if (placement.rows_on_gpu && !may_stay) || (placement.prefetch && prefetch_bytes == 0) {
             continue;
         }
-        place(sizes, places);
+        apply(sizes, placement);
         let bytes = GpuReading::bytes_for(gpu, model, sizes)?;
         if bytes <= free {
             return Ok(());
         }
         if least.is_none_or(|(least, _)| bytes < least) {
-            least = Some((bytes, places));
+            least = Some((bytes, placement));
         }
     }
     // No placement fits: the error should report the smallest shortage.
-    if let Some((_, places)) = least {
-        place(sizes, places);
+    if let Some((_, placement)) = least {
+        apply(sizes, placement);
     }
     Ok(())
 }

@@ -33,9 +33,9 @@ use request::MeasurementRequest;
 pub(super) use writing::Learned;
 
 /// Whether `vault` was written by a model of the shape of `model`.
-fn is_of(vault: &Vault, model: &Model) -> bool {
+fn fits_model(vault: &Vault, model: &Model) -> bool {
     let windows = model.config().kinds.iter().map(|kind| kind.window);
-    vault.is_of(head_shape(model).into(), windows)
+    vault.fits(head_shape(model).into(), windows)
 }
 
 /// With up to this many rows after the prefix, weights are multiplied in their original layout: rearranging
@@ -117,11 +117,11 @@ impl Prefix {
         let kind = access.vaults.kind;
         let ids = &read.ids[..end];
         let key = VaultKey::new(access.model, read.rope, ids, kind);
-        prefix.stand_at(end, kind, read.model);
-        let request = MeasurementRequest::of(sizes, prompt);
+        prefix.enable(end, kind, read.model);
+        let request = MeasurementRequest::new(sizes, prompt);
         if !access.rebuild {
             match access.vaults.folder.find(&key, ids) {
-                Ok(Some(vault)) if !is_of(&vault, read.model) => {
+                Ok(Some(vault)) if !fits_model(&vault, read.model) => {
                     let key = vault.key();
                     drop(vault);
                     let error = VaultError::Foreign;
@@ -137,20 +137,20 @@ impl Prefix {
                 Err(error) => prefix.note_unread(&error),
             }
         }
-        if let Some(shape) = prefix.learns(read.model, &request) {
+        if let Some(shape) = prefix.shape_to_write(read.model, &request) {
             let (folder, model) = (access.vaults.folder, read.model.name());
             match folder.begin(&key, access.document, model, shape) {
                 Ok(writer) => prefix.writer = Some(writer),
                 Err(error) => prefix.note_unwritten(&error),
             }
         }
-        let left = prefix.writer.as_ref().map(|writer| writer.shape().clone());
-        prefix.buffers = prefix.count_buffers(read.model, sizes, left.as_ref());
+        let written = prefix.writer.as_ref().map(|writer| writer.shape().clone());
+        prefix.buffers = prefix.count_buffers(read.model, sizes, written.as_ref());
         prefix
     }
 
     /// Enables vaults: prefix of `tokens` tokens, rows stored as `kind`.
-    fn stand_at(&mut self, tokens: usize, kind: PackedRows, model: &Model) {
+    fn enable(&mut self, tokens: usize, kind: PackedRows, model: &Model) {
         self.tokens = tokens;
         self.kind = Some(kind);
         self.width = head_shape(model).q_heads * head_shape(model).head_dim;
@@ -158,7 +158,7 @@ impl Prefix {
 
     /// Adapts `sizes` to the rows from the vault.
     pub(super) fn sizes(&self, mut sizes: Sizes) -> Sizes {
-        sizes.begin_behind(self.known, self.buffers, self.knows_reconstruction());
+        sizes.start_after_prefix(self.known, self.buffers, self.knows_reconstruction());
         let mut sizes = sizes.with_vault(self.kind);
         sizes.rearranges = self.rearranges(&sizes);
         sizes.may_prefetch(self.prefetch_bytes());
@@ -183,13 +183,13 @@ impl Prefix {
         }
         // A sliding-window layer needs the positions that the next token sees and that a vault of this prompt
         // keeps.
-        let there = |(layer, window): (usize, &Option<usize>)| {
+        let covers = |(layer, window): (usize, &Option<usize>)| {
             window.is_none_or(|window| {
                 let kept = VaultShape::kept(Some(window), self.tokens).start;
                 shape.rows(layer).start <= known.saturating_sub(window).min(kept)
             })
         };
-        if known < FEW_SHARED || !shape.windows.iter().enumerate().all(there) {
+        if known < FEW_SHARED || !shape.windows.iter().enumerate().all(covers) {
             known = 0;
         }
         // Sums over tokens can be continued if they cover exactly the tokens used; reconstructions and scores
@@ -222,7 +222,7 @@ impl Prefix {
     }
 
     /// Shape of the vault that this prefill can write; `None` if it adds nothing.
-    fn learns(&self, model: &Model, request: &MeasurementRequest) -> Option<VaultShape> {
+    fn shape_to_write(&self, model: &Model, request: &MeasurementRequest) -> Option<VaultShape> {
         let old = self.vault.as_ref().map(Vault::shape);
         let of_same = old.filter(|_| self.same).map(|old| &old.measurements);
         let mut measurements: Vec<Measurement> = of_same.cloned().unwrap_or_default();
@@ -275,11 +275,10 @@ impl Prefix {
         self.has_scores_with(self.writer.as_ref().map(VaultWriter::shape))
     }
 
-    /// As [`Prefix::has_scores`], if a vault of shape `left` is written.
-    fn has_scores_with(&self, left: Option<&VaultShape>) -> bool {
-        let mut written = left.iter().flat_map(|shape| &shape.measurements);
-        self.taken.iter().any(Measurement::is_of_one_document)
-            || written.any(Measurement::is_scores)
+    /// As [`Prefix::has_scores`], if a vault of shape `written` is written.
+    fn has_scores_with(&self, written: Option<&VaultShape>) -> bool {
+        let mut new = written.iter().flat_map(|shape| &shape.measurements);
+        self.taken.iter().any(Measurement::is_of_one_document) || new.any(Measurement::is_scores)
     }
 
     /// Whether a layer's weights are rearranged for many rows.
@@ -298,8 +297,8 @@ impl Prefix {
         self.buffers
     }
 
-    /// Bytes of all vault buffers, if a vault of shape `left` is written.
-    fn count_buffers(&self, model: &Model, sizes: &Sizes, left: Option<&VaultShape>) -> u64 {
+    /// Bytes of all vault buffers, if a vault of shape `written` is written.
+    fn count_buffers(&self, model: &Model, sizes: &Sizes, written: Option<&VaultShape>) -> u64 {
         let numbers = |shape: &VaultShape| {
             let queries = shape.queries * self.width * size_of::<f32>();
             let measured = shape.measurements.iter();
@@ -313,9 +312,9 @@ impl Prefix {
         let writing = |shape: &VaultShape| {
             VaultWriter::buffer_bytes() + (shape.queries * self.width * size_of::<f32>()) as u64
         };
-        let scores = usize::from(self.has_scores_with(left)) * head_shape(model).kv_heads;
+        let scores = usize::from(self.has_scores_with(written)) * head_shape(model).kv_heads;
         self.vault.as_ref().map_or(0, reading)
-            + left.map_or(0, writing)
+            + written.map_or(0, writing)
             + (self.kind).map_or(0, |kind| transfer_bytes(model, kind, sizes.chunk))
             + (scores * sizes.tokens * size_of::<f32>()) as u64
     }
@@ -346,14 +345,14 @@ impl Prefix {
         };
         // If the document is read again, only measurements may be useful.
         if self.known > 0 || self.writer.is_some() || !self.taken.is_empty() {
-            let mut both = Both {
+            let mut tee = Tee {
                 rows,
                 writer: self.writer.as_mut(),
                 outcome: Ok(()),
                 stop,
             };
-            self.numbers = vault.layer(layer, self.known, &mut both)?;
-            if let Err(error) = both.outcome {
+            self.numbers = vault.layer(layer, self.known, &mut tee)?;
+            if let Err(error) = tee.outcome {
                 self.give_up_writing(&error);
             }
         }
@@ -367,7 +366,7 @@ impl Prefix {
     }
 
     /// Bytes of the largest layer's packed rows, if the vault is only read. Its layers can then be prefetched
-    /// with the vault from [`Prefix::lend`]. Otherwise 0.
+    /// with the vault from [`Prefix::take_vault`]. Otherwise 0.
     pub(super) fn prefetch_bytes(&self) -> usize {
         let only_reads = self.known > 0 && self.writer.is_none();
         let shape = self.shape.as_ref().filter(|_| only_reads);
@@ -378,13 +377,13 @@ impl Prefix {
         })
     }
 
-    /// Takes the vault for a prefetch, until [`Prefix::begin_brought`].
-    pub(super) fn lend(&mut self) -> Option<Vault> {
+    /// Takes the vault for a prefetch, until [`Prefix::begin_prefetched_layer`].
+    pub(super) fn take_vault(&mut self) -> Option<Vault> {
         self.vault.take()
     }
 
     /// Begins a layer with prefetched rows; `numbers` are the vault's other numbers for the layer.
-    pub(super) fn begin_brought(&mut self, vault: Vault, numbers: LayerNumbers) {
+    pub(super) fn begin_prefetched_layer(&mut self, vault: Vault, numbers: LayerNumbers) {
         self.queries.clear();
         self.vault = Some(vault);
         self.numbers = numbers;
@@ -407,7 +406,7 @@ impl Prefix {
         if self.known > 0
             && let Some(stored) = self.stored(Measurement::ColumnSums)
         {
-            spread(stored.single(), sums, n);
+            copy_columns(stored.single(), sums, n);
         }
     }
 
@@ -421,11 +420,11 @@ impl Prefix {
     }
 
     /// Copies the reconstruction's scores into `scores [kv_heads, n]`; other columns are 0.
-    pub(super) fn fill_repetition(&self, scores: &mut [f32], n: usize) {
+    pub(super) fn fill_reconstruction(&self, scores: &mut [f32], n: usize) {
         scores.fill(0.0);
         let mut taken = self.taken.iter().filter(|m| m.is_repetition());
         if let Some(stored) = taken.next().and_then(|m| self.stored(*m)) {
-            spread(stored.single(), scores, n);
+            copy_columns(stored.single(), scores, n);
         }
     }
 
@@ -446,12 +445,12 @@ impl Prefix {
             return false;
         };
         scores.fill(0.0);
-        spread(stored.single(), scores, n);
+        copy_columns(stored.single(), scores, n);
         true
     }
 
     fn stored(&self, measurement: Measurement) -> Option<&Numbers> {
-        self.numbers.of(self.shape.as_ref()?, measurement)
+        self.numbers.measurement(self.shape.as_ref()?, measurement)
     }
 
     /// Summary for the user; `read` tokens ran through the model. `None` without vaults.
@@ -472,14 +471,14 @@ impl Prefix {
 }
 
 /// Passes rows of a vault to a layer and, if another vault is written, to its writer.
-struct Both<'a> {
+struct Tee<'a> {
     rows: &'a mut dyn VaultRows,
     writer: Option<&'a mut VaultWriter>,
     outcome: Result<(), VaultError>,
     stop: &'a Stop,
 }
 
-impl VaultRows for Both<'_> {
+impl VaultRows for Tee<'_> {
     fn space(&mut self) -> Option<&mut [u8]> {
         if self.stop.is_requested() {
             None
@@ -495,7 +494,7 @@ impl VaultRows for Both<'_> {
             for run in runs {
                 if self.outcome.is_ok() {
                     let packed = &space[run.at.clone()];
-                    self.outcome = writer.packed((run.of, run.head), run.first, packed);
+                    self.outcome = writer.packed(run.of, run.head, run.first, packed);
                 }
             }
         }
@@ -504,7 +503,7 @@ impl VaultRows for Both<'_> {
 }
 
 /// Copies `from [heads, stored]` to the first columns of `to [heads, n]`.
-fn spread(from: &[f32], to: &mut [f32], n: usize) {
+fn copy_columns(from: &[f32], to: &mut [f32], n: usize) {
     let stored = from.len() / (to.len() / n).max(1);
     for (to, from) in to.chunks_exact_mut(n).zip(from.chunks_exact(stored.max(1))) {
         to[..stored].copy_from_slice(from);

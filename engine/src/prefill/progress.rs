@@ -32,13 +32,13 @@ impl ReadingProgress {
                 ..MemoryNow::default()
             },
             meter: ProgressMeter::new(Phase::Reading, sizes.tokens_read(), sizes.steps())
-                .behind(sizes.known()),
+                .with_vault_tokens(sizes.known()),
             passed: 0,
         }
     }
 
     /// Adds the memory of a compacted layer; `layer` is its index among the method's layers, if it has one.
-    pub(super) fn cut(&mut self, layer: Option<usize>, cut: &CompactLayer) {
+    pub(super) fn add_layer(&mut self, layer: Option<usize>, cut: &CompactLayer) {
         let method = layer.map_or(0, |layer| self.method[layer]);
         self.now.kept += cut.live_bytes();
         self.now.tables += cut.table_bytes() + method;
@@ -46,9 +46,9 @@ impl ReadingProgress {
     }
 
     /// Adds `rows` rows that have passed a layer.
-    pub(super) fn passed(&mut self, rows: usize, watch: &mut dyn Watch) {
+    pub(super) fn add_rows(&mut self, rows: usize, watch: &mut dyn Watch) {
         self.passed += rows;
-        if let Some(progress) = self.meter.after(self.passed) {
+        if let Some(progress) = self.meter.progress_if_due(self.passed) {
             watch.progress(&progress, &self.now);
         }
     }

@@ -16,7 +16,7 @@ use super::Reconstructed;
 use super::gpu::GpuReading;
 use super::prefix::{FEW_ROWS, Learned, Prefix};
 use super::progress::ReadingProgress;
-use super::reconstruction::{ReconstructionPass, RowsNeeded};
+use super::reconstruction::{ReconstructionPass, RepeatedLayer};
 use super::scratch::Scratch;
 use super::token_dropping::SurvivingTokens;
 use crate::gathered_rope::GatheredRope;
@@ -76,14 +76,29 @@ pub(super) struct Reader<'a> {
     staged: u64,
 }
 
-/// Measurements requested from one layer's prefill.
-struct Asked {
+/// A global layer: one that methods compact.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GlobalLayer {
+    /// Index among all layers of the model.
+    pub(super) in_model: usize,
+    /// Index among the global layers, as policies count.
+    pub(super) in_policy: usize,
+}
+
+/// One layer's prefill and the measurements that methods request from it.
+struct LayerTask {
+    /// Index among all layers of the model.
+    layer: usize,
+    last_layer: bool,
     /// Tokens that enter the layer.
     n: usize,
+    /// How many of them are in the prefix.
+    prefix: usize,
     column_sums: bool,
+    /// Whether scores of the reconstruction are requested.
+    reconstruction: bool,
     /// The first token of the observation window.
     window_from: usize,
-    last_layer: bool,
 }
 
 /// The requests whose results the scratch holds.
@@ -126,7 +141,7 @@ impl<'a> Reader<'a> {
             .map(|gpu| GpuReading::new(gpu, model, rope, sizes))
             .transpose()?;
         if let Some(gpu) = &mut gpu {
-            gpu.write_residual(&std::mem::take(&mut residual))?;
+            gpu.upload_residual(&std::mem::take(&mut residual))?;
         }
         let staged = match (model.gpu(), &first.reconstruction_plan) {
             (Some(gpu), Some(plan)) => ReconstructionPass::gpu_bytes(gpu, model, first, plan)?,
@@ -158,6 +173,16 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// KV heads of a layer.
+    pub(super) fn kv_heads(&self) -> usize {
+        self.heads.kv_heads
+    }
+
+    /// The sizes of all methods.
+    pub(super) fn sizes(&self) -> &'a [Sizes] {
+        self.sizes
+    }
+
     /// Runs the tokens without known rows through `layer`: computes keys, values, the layer's output and the
     /// requested measurements. Returns the time spent measuring.
     ///
@@ -169,19 +194,29 @@ impl<'a> Reader<'a> {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
-        let model = self.of.model;
+        let task = self.begin_layer(layer);
+        self.load_known(&task, stop)?;
+        stop.check()?;
+        let measuring = self.read_prefix(&task, watch, stop)?;
+        self.end_prefix(&task, stop);
+        Ok(measuring + self.read_rest(&task, watch, stop)?)
+    }
+
+    /// Resets the measurements for `layer`.
+    fn begin_layer(&mut self, layer: usize) -> LayerTask {
         let sizes = &self.sizes[0];
-        let (n, chunk) = (sizes.entering_in(layer), sizes.chunk);
-        // A prefill that drops tokens uses no vault: all entering tokens then count as the prefix.
-        let (known, prefix) = (self.prefix.known(), self.prefix.tokens().min(n));
+        let n = sizes.entering_in(layer);
         let needs = || self.sizes.iter().map(|sizes| sizes.needs_in(layer));
-        let asked = Asked {
-            n,
-            column_sums: needs().any(|needs| needs.column_sums),
-            window_from: n - needs().map(|needs| needs.query_rows()).max().unwrap_or(0),
+        let task = LayerTask {
+            layer,
             last_layer: layer + 1 == sizes.keeps.len(),
+            n,
+            // A prefill that drops tokens uses no vault: all entering tokens then count as the prefix.
+            prefix: self.prefix.tokens().min(n),
+            column_sums: needs().any(|needs| needs.column_sums),
+            reconstruction: needs().any(|needs| needs.reconstruction.is_some()),
+            window_from: n - needs().map(|needs| needs.query_rows()).max().unwrap_or(0),
         };
-        let scored = needs().any(|needs| needs.reconstruction.is_some());
         let scratch = &mut self.scratch;
         scratch.measured.start(
             self.heads,
@@ -190,13 +225,22 @@ impl<'a> Reader<'a> {
         scratch.window_queries.clear();
         self.held = Held::default();
         self.whole = self.gpu.is_none();
-        if asked.column_sums {
+        if task.column_sums {
             scratch.column_sums.clear();
             scratch.column_sums.resize(self.heads.q_heads * n, 0.0);
         }
-        self.fill_known(layer, &asked, stop)?;
-        stop.check()?;
+        task
+    }
 
+    /// Runs the prefix's tokens without known rows through the layer, then the reconstruction pass, if any.
+    fn read_prefix(
+        &mut self,
+        task: &LayerTask,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Duration, EngineError> {
+        let (model, chunk) = (self.of.model, self.sizes[0].chunk);
+        let (known, prefix) = (self.prefix.known(), task.prefix);
         let mut measuring = Duration::ZERO;
         // The layer's weights are rearranged on first use.
         let mut pass = None;
@@ -207,60 +251,71 @@ impl<'a> Reader<'a> {
         for first in (known..prefix).step_by(chunk) {
             let rows = first..prefix.min(first + chunk);
             if self.gpu.is_some() {
-                self.read_chunk_on_gpu(layer, rows, &asked, watch, stop)?;
+                self.read_chunk_on_gpu(task, rows, watch, stop)?;
                 continue;
             }
             let pass = match &mut pass {
                 Some(pass) => pass,
-                none => none.insert(model.layer_pass(layer, at_once)?),
+                none => none.insert(model.layer_pass(task.layer, at_once)?),
             };
-            measuring += self.read_chunk((layer, pass), rows, &asked, watch, stop)?;
+            measuring += self.read_chunk(task, pass, rows, watch, stop)?;
         }
-        self.bring_query_sums(&(known.min(prefix)..prefix))?;
+        self.download_query_sums(&(known.min(prefix)..prefix))?;
         if self.reconstruction.is_some() {
-            self.bring(prefix)?;
+            self.download_rows(prefix)?;
         }
         if self.reconstruction.is_some() || self.prefix.writes() {
-            self.bring_column_sums()?;
+            self.download_column_sums()?;
         }
         if let Some(reconstruction) = &mut self.reconstruction {
             let pass = match &mut pass {
                 Some(pass) => pass,
-                none => none.insert(model.layer_pass(layer, at_once)?),
+                none => none.insert(model.layer_pass(task.layer, at_once)?),
             };
             let started = Instant::now();
-            let wanted = RowsNeeded {
-                scores: scored,
-                outputs: !asked.last_layer || self.of.every_row,
+            let layer = RepeatedLayer {
+                layer: task.layer,
+                scores: task.reconstruction,
+                outputs: !task.last_layer || self.of.every_row,
             };
-            let mut told = |rows| self.progress.passed(rows, watch);
-            let scratch = &mut self.scratch;
-            reconstruction.read((layer, pass), scratch, wanted, chunk, stop, &mut told)?;
+            let mut report = |rows| self.progress.add_rows(rows, watch);
+            reconstruction.read(layer, pass, &mut self.scratch, stop, &mut report)?;
             measuring += started.elapsed();
         }
-        self.end_prefix(layer, n, stop);
-        let tiles = pass.take().map_or(0, |pass| pass.bytes());
+        let tiles = pass.map_or(0, |pass| pass.bytes());
         self.largest_pass = self.largest_pass.max(tiles);
+        Ok(measuring)
+    }
 
+    /// Runs the tokens after the prefix through the layer.
+    fn read_rest(
+        &mut self,
+        task: &LayerTask,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Duration, EngineError> {
+        let (model, chunk) = (self.of.model, self.sizes[0].chunk);
+        let (prefix, n) = (task.prefix, task.n);
         let rest = n - prefix;
+        let mut measuring = Duration::ZERO;
         if self.gpu.is_some() {
             for first in (prefix..n).step_by(chunk) {
                 let rows = first..n.min(first + chunk);
-                self.read_chunk_on_gpu(layer, rows, &asked, watch, stop)?;
+                self.read_chunk_on_gpu(task, rows, watch, stop)?;
             }
-            self.bring_query_sums(&(prefix..n))?;
-            self.bring_column_sums()?;
+            self.download_query_sums(&(prefix..n))?;
+            self.download_column_sums()?;
         } else if rest > 0 {
             // The choice depends only on `rest`, so an answer does not depend on whether the prefix was just
             // read.
             let mut pass = if rest <= FEW_ROWS {
-                model.layer_pass_mapped(layer, rest)
+                model.layer_pass_mapped(task.layer, rest)
             } else {
-                model.layer_pass(layer, chunk.min(rest))?
+                model.layer_pass(task.layer, chunk.min(rest))?
             };
             for first in (prefix..n).step_by(chunk) {
                 let rows = first..n.min(first + chunk);
-                measuring += self.read_chunk((layer, &mut pass), rows, &asked, watch, stop)?;
+                measuring += self.read_chunk(task, &mut pass, rows, watch, stop)?;
             }
             self.largest_pass = self.largest_pass.max(pass.bytes());
         }
@@ -268,12 +323,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Loads the known tokens' rows and measurements of the layer from the vault.
-    fn fill_known(&mut self, layer: usize, asked: &Asked, stop: &Stop) -> Result<(), EngineError> {
+    fn load_known(&mut self, task: &LayerTask, stop: &Stop) -> Result<(), EngineError> {
+        let layer = task.layer;
         let scratch = &mut self.scratch;
         let prefix = &mut *self.prefix;
         match &mut self.gpu {
-            Some(gpu) => match gpu.brought()? {
-                Some((vault, numbers)) => prefix.begin_brought(vault, numbers),
+            Some(gpu) => match gpu.finish_prefetch()? {
+                Some((vault, numbers)) => prefix.begin_prefetched_layer(vault, numbers),
                 None => {
                     let mut rows = gpu.known_rows();
                     prefix.begin_layer(layer, &mut rows, stop)?;
@@ -289,49 +345,49 @@ impl<'a> Reader<'a> {
                 prefix.begin_layer(layer, &mut rows, stop)?;
             }
         }
-        prefix.append_queries(asked.window_from, &mut scratch.window_queries);
-        if asked.column_sums {
-            prefix.fill_column_sums(&mut scratch.column_sums, asked.n);
+        prefix.append_queries(task.window_from, &mut scratch.window_queries);
+        if task.column_sums {
+            prefix.fill_column_sums(&mut scratch.column_sums, task.n);
         }
         for future in (self.sizes.iter()).filter_map(|sizes| sizes.needs_in(layer).future) {
             prefix.fill_query_sums(future, &mut scratch.measured);
         }
         self.scored = false;
         if prefix.knows_reconstruction() {
-            prefix.fill_repetition(&mut self.known_scores, asked.n);
+            prefix.fill_reconstruction(&mut self.known_scores, task.n);
         }
         if let Some(score_cache) = self.sizes[0].needs_in(layer).score_cache {
-            self.scored = prefix.fill_scores(score_cache, &mut self.known_scores, asked.n);
+            self.scored = prefix.fill_scores(score_cache, &mut self.known_scores, task.n);
         }
         if let Some(gpu) = &mut self.gpu {
-            let sums = if asked.column_sums {
+            let sums = if task.column_sums {
                 scratch.column_sums.as_slice()
             } else {
                 &[]
             };
-            gpu.begin(sums, &scratch.window_queries)?;
+            gpu.begin_layer(sums, &scratch.window_queries)?;
             if gpu.prefetches()
-                && layer + 1 < self.sizes[0].keeps.len()
-                && let Some(vault) = prefix.lend()
+                && !task.last_layer
+                && let Some(vault) = prefix.take_vault()
             {
-                gpu.start_prefetch((vault, layer + 1, prefix.known()))?;
+                gpu.start_prefetch(vault, layer + 1, prefix.known())?;
             }
         }
         Ok(())
     }
 
     /// Writes the prefix's part of the layer to the vault.
-    fn end_prefix(&mut self, layer: usize, n: usize, stop: &Stop) {
+    fn end_prefix(&mut self, task: &LayerTask, stop: &Stop) {
         let scratch = &self.scratch;
         let learned = Learned {
             // A GPU wrote them chunk by chunk.
             rows: (self.gpu.is_none()).then_some((&scratch.keys, &scratch.values)),
-            tokens: n,
+            tokens: task.n,
             column_sums: &scratch.column_sums,
             measured: &scratch.measured,
             reconstruction: (self.reconstruction.as_ref()).map_or(&[], |r| r.scores.as_slice()),
         };
-        self.prefix.end_layer(layer, &learned, stop);
+        self.prefix.end_layer(task.layer, &learned, stop);
     }
 
     /// Memory of the prefill itself.
@@ -373,8 +429,8 @@ impl<'a> Reader<'a> {
         let width = self.of.model.config().width;
         let last = self.entered - 1..self.entered;
         let hidden = match (&mut self.gpu, self.of.every_row) {
-            (Some(gpu), true) => gpu.bring_residual(0..self.entered)?,
-            (Some(gpu), false) => gpu.bring_residual(last)?,
+            (Some(gpu), true) => gpu.download_residual(0..self.entered)?,
+            (Some(gpu), false) => gpu.download_residual(last)?,
             (None, true) => self.residual,
             (None, false) => self.residual[self.residual.len() - width..].to_vec(),
         };

@@ -12,6 +12,8 @@
 //!                    template document | question         restored
 //! ```
 
+use std::ops::Range;
+
 use kept_cuda::DeviceError;
 use kept_kernels::{
     HeadShape, Normalise, PrefillAttention, RowStore, Stop, WindowScores, window_maxima,
@@ -26,9 +28,11 @@ use crate::shape::{attention_scale, head_shape};
 use crate::sizes::Sizes;
 use crate::staged::StagedAttention;
 
-/// What a layer of the pass computes.
+/// A layer of the pass and what it computes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct RowsNeeded {
+pub(super) struct RepeatedLayer {
+    /// Index among all layers of the model.
+    pub(super) layer: usize,
     /// Attention scores of its rows; not in layers that no method compacts.
     pub(super) scores: bool,
     /// The layer's output; not in the last layer, unless requested.
@@ -43,12 +47,14 @@ pub(crate) struct ReconstructionPass<'a> {
     heads: HeadShape,
     /// Tokens of the prompt.
     tokens: usize,
+    /// Rows that run through a layer together.
+    chunk: usize,
     /// `[rows, width]`: the residual streams of all chunks' repetitions.
     residual: Vec<f32>,
     /// Rotations: row i of a repetition has the position i after the document's end.
     gathered_rope: GatheredRope,
     /// Saved keys and values of the rows after the document.
-    aside: [RowStore; 2],
+    saved: [RowStore; 2],
     /// `[sinks + chunk + reconstruction]` rows per KV head: the keys over which a chunk's probabilities are
     /// taken.
     seen: RowStore,
@@ -65,7 +71,7 @@ pub(crate) struct ReconstructionPass<'a> {
 /// Attention for rows after the document.
 fn staged(sizes: &Sizes, plan: &ReconstructionPlan, heads: HeadShape) -> StagedAttention {
     let rows = sizes.chunk.min(plan.longest());
-    StagedAttention::new(heads, (rows, sizes.layer_rows()))
+    StagedAttention::new(heads, rows, sizes.layer_rows())
 }
 
 impl<'a> ReconstructionPass<'a> {
@@ -89,9 +95,10 @@ impl<'a> ReconstructionPass<'a> {
             rope,
             heads,
             tokens: ids.len(),
+            chunk: sizes.chunk,
             residual,
             gathered_rope: GatheredRope::new(rope, longest),
-            aside: [rows(after), rows(after)],
+            saved: [rows(after), rows(after)],
             seen: rows(plan.sinks + plan.largest_chunk() + longest),
             maxima: Vec::with_capacity(heads.q_heads * plan.largest_chunk()),
             scores: vec![0.0; heads.kv_heads * ids.len()],
@@ -135,8 +142,8 @@ impl<'a> ReconstructionPass<'a> {
 
     /// Bytes of its key and value buffers.
     pub(super) fn store_bytes(&self) -> u64 {
-        let aside = self.aside.iter().map(RowStore::bytes).sum::<usize>();
-        (self.seen.bytes() + aside) as u64
+        let saved = self.saved.iter().map(RowStore::bytes).sum::<usize>();
+        (self.seen.bytes() + saved) as u64
     }
 
     /// `[rows, width]`: the last layer's output, if it was computed.
@@ -145,45 +152,44 @@ impl<'a> ReconstructionPass<'a> {
     }
 
     /// Runs every chunk's repetition through the layer whose keys and values of the prompt are in `scratch`,
-    /// and computes scores. `told` receives the number of rows after each step.
+    /// and computes scores. `report` receives the number of rows after each step.
     pub(super) fn read(
         &mut self,
-        (layer, pass): (usize, &mut LayerPass<'_>),
+        layer: RepeatedLayer,
+        pass: &mut LayerPass<'_>,
         scratch: &mut Scratch,
-        wanted: RowsNeeded,
-        chunk: usize,
         stop: &Stop,
-        told: &mut dyn FnMut(usize),
+        report: &mut dyn FnMut(usize),
     ) -> Result<(), EngineError> {
         let end = self.plan.document().end;
-        if let Some(rope) = self.rope.of_layer(layer) {
+        if let Some(rope) = self.rope.of_layer(layer.layer) {
             self.gathered_rope
-                .stand(rope, end..end + self.plan.longest());
+                .set_positions(rope, end..end + self.plan.longest());
         }
         self.scores.fill(0.0);
         self.begun = false;
-        self.put_aside(scratch, end);
+        self.save_rows(scratch, end);
         for segment in self.plan.segments() {
-            self.start(scratch, &segment);
-            for first in (0..segment.rows.len()).step_by(chunk) {
-                let count = chunk.min(segment.rows.len() - first);
+            self.copy_seen_keys(scratch, &segment);
+            for first in (0..segment.rows.len()).step_by(self.chunk) {
+                let count = self.chunk.min(segment.rows.len() - first);
                 let rows = first..first + count;
-                self.rows_of((layer, pass), scratch, &segment, rows, wanted, stop)?;
-                told(count);
+                self.read_rows(layer, pass, scratch, &segment, rows, stop)?;
+                report(count);
             }
         }
-        self.put_back(scratch, end);
+        self.restore_rows(scratch, end);
         Ok(())
     }
 
     /// Runs `rows` of one chunk's repetition through the layer, after the rows before them.
-    fn rows_of(
+    fn read_rows(
         &mut self,
-        (layer, pass): (usize, &mut LayerPass<'_>),
+        layer: RepeatedLayer,
+        pass: &mut LayerPass<'_>,
         scratch: &mut Scratch,
         segment: &Segment,
-        rows: std::ops::Range<usize>,
-        wanted: RowsNeeded,
+        rows: Range<usize>,
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let (heads, end, count) = (self.heads, self.plan.document().end, rows.len());
@@ -194,21 +200,21 @@ impl<'a> ReconstructionPass<'a> {
         let at = segment.rows.start + rows.start;
         let stream = at * width..(at + count) * width;
         pass.project(&self.residual[stream.clone()], q, k, v, stop)?;
-        if self.rope.of_layer(layer).is_some() {
+        if self.rope.of_layer(layer.layer).is_some() {
             self.gathered_rope.rotate(q, heads.q_heads, rows.clone());
             self.gathered_rope.rotate(k, heads.kv_heads, rows.clone());
         }
         scratch.keys.copy_in(end + rows.start, k);
         scratch.values.copy_in(end + rows.start, v);
-        if wanted.scores {
+        if layer.scores {
             self.score(q, k, segment, &rows, stop)?;
         }
-        if wanted.outputs {
+        if layer.outputs {
             let out = &mut scratch.attention[..q.len()];
             let task = PrefillAttention {
                 shape: heads,
                 scale: attention_scale(self.model),
-                window: self.model.config().kinds[layer].window,
+                window: self.model.config().kinds[layer.layer].window,
                 queries: q,
                 first: end + rows.start,
                 keys: &scratch.keys,
@@ -232,7 +238,7 @@ impl<'a> ReconstructionPass<'a> {
         q: &[f32],
         k: &[f32],
         segment: &Segment,
-        rows: &std::ops::Range<usize>,
+        rows: &Range<usize>,
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let heads = self.heads;
@@ -264,7 +270,7 @@ impl<'a> ReconstructionPass<'a> {
 
     /// Copies the keys that precede the repetition in a chunk's probabilities: the prompt's sinks and the
     /// chunk's own keys.
-    fn start(&mut self, scratch: &Scratch, segment: &Segment) {
+    fn copy_seen_keys(&mut self, scratch: &Scratch, segment: &Segment) {
         let dim = self.heads.head_dim;
         let ahead = self.plan.sinks.min(segment.chunk.start);
         for head in 0..self.heads.kv_heads {
@@ -276,10 +282,11 @@ impl<'a> ReconstructionPass<'a> {
         }
     }
 
-    fn put_aside(&mut self, scratch: &Scratch, end: usize) {
+    /// Saves the rows after the document, which ends at row `end`.
+    fn save_rows(&mut self, scratch: &Scratch, end: usize) {
         let part = end * self.heads.head_dim..self.tokens * self.heads.head_dim;
         for head in 0..self.heads.kv_heads {
-            let [keys, values] = &mut self.aside;
+            let [keys, values] = &mut self.saved;
             keys.head_mut(head)
                 .copy_from_slice(&scratch.keys.head(head)[part.clone()]);
             values
@@ -288,10 +295,11 @@ impl<'a> ReconstructionPass<'a> {
         }
     }
 
-    fn put_back(&self, scratch: &mut Scratch, end: usize) {
+    /// Restores the rows after the document.
+    fn restore_rows(&self, scratch: &mut Scratch, end: usize) {
         let part = end * self.heads.head_dim..self.tokens * self.heads.head_dim;
         for head in 0..self.heads.kv_heads {
-            let [keys, values] = &self.aside;
+            let [keys, values] = &self.saved;
             scratch.keys.head_mut(head)[part.clone()].copy_from_slice(keys.head(head));
             scratch.values.head_mut(head)[part.clone()].copy_from_slice(values.head(head));
         }

@@ -56,7 +56,7 @@ impl Scratch {
             gathered: Vec::with_capacity(most(Sizes::gathered)),
             packed: Vec::new(),
             measured: Measured::default(),
-            measured_floats: most(|sizes| sizes.measured() + sizes.beside()),
+            measured_floats: most(|sizes| sizes.measured() + sizes.other_scratch()),
         }
     }
 

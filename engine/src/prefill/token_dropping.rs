@@ -21,12 +21,7 @@ impl SurvivingTokens {
     }
 
     /// Keeps only the rows `passed` (ascending), also in the residual stream `residual [rows, width]`.
-    pub(super) fn surviving_tokens(
-        &mut self,
-        passed: &[u32],
-        residual: &mut Vec<f32>,
-        width: usize,
-    ) {
+    pub(super) fn retain(&mut self, passed: &[u32], residual: &mut Vec<f32>, width: usize) {
         assert!(
             passed.is_sorted_by(|a, b| a < b),
             "rows that pass on ascend without repeats"

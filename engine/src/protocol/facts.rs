@@ -75,7 +75,7 @@ pub struct ModelFacts {
     /// Whether the chat template has a switch for thinking before the answer.
     #[serde(default)]
     pub can_think: bool,
-    /// The compute device, in words: `the processor`, or a GPU's name.
+    /// The compute device, in words: `the CPU`, or a GPU's name.
     #[serde(default)]
     pub computes_on: String,
     /// Why the model runs on the CPU although a GPU was requested: one sentence.

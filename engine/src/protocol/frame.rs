@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_back_however_the_pipe_cuts_them() {
+    fn frames_round_trip_over_partial_reads() {
         let bytes = stream();
         let mut slow = Drops(&bytes);
         let mut fast = bytes.as_slice();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_cut_anywhere_inside_a_frame_is_an_error() {
+    fn truncated_frame_is_an_error() {
         let mut bytes = Vec::new();
         write_frame(&mut bytes, Kind::Bytes, b"abc").unwrap();
         for end in 1..bytes.len() {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_false_length_is_refused_before_anything_is_read() {
+    fn oversized_length_is_refused_before_reading() {
         let mut head = header(0, Kind::Bytes);
         head[..4].copy_from_slice(&(MAX_PAYLOAD_BYTES as u32 + 1).to_le_bytes());
         let error = read_frame(&mut head.as_slice()).unwrap_err();
@@ -261,13 +261,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_kind_is_named() {
+    fn unknown_frame_kind_is_named() {
         let error = read_frame(&mut b"\0\0\0\0\x09".as_slice()).unwrap_err();
         assert!(error.to_string().starts_with("9 is no kind"), "{error}");
     }
 
     #[test]
-    fn messages_and_bytes_are_not_taken_for_each_other() {
+    fn messages_and_bytes_are_not_interchangeable() {
         let json = Frame::json(&vec![1, 2]).unwrap();
         assert_eq!(json.message::<Vec<i32>>().unwrap(), [1, 2]);
         assert!(json.message::<String>().is_err());

@@ -40,7 +40,7 @@ mod tests {
     use crate::protocol::{Frame, Request};
 
     #[test]
-    fn every_name_survives() {
+    fn every_path_round_trips() {
         for name in [
             b"/tmp/a b.txt".as_slice(),
             "/tmp/\u{1F600}é.txt".as_bytes(),

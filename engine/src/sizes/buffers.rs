@@ -20,7 +20,7 @@ impl Sizes {
 
     /// Floats of other scratch: of the reconstruction, of rotations after tokens were dropped, of the
     /// method's state after a score pass, and of the method's selection.
-    pub(crate) fn beside(&self) -> usize {
+    pub(crate) fn other_scratch(&self) -> usize {
         let reconstruction = self.reconstruction_plan.as_ref().map_or(0, |plan| {
             ReconstructionPass::floats(plan, heads_of(&self.shape), self.tokens, self.pairs)
         });
@@ -182,7 +182,7 @@ impl Sizes {
         let ring_slots = ring_slots * self.shape.kv_heads;
         let rows = (kept + ring_slots * ring_row) as u64;
         let slot_table = (slots * beside + places + ring_slots * size_of::<u32>()) as u64;
-        let (here, there) = if self.rows_on_gpu {
+        let (on_host, on_gpu) = if self.rows_on_gpu {
             (0, rows)
         } else {
             (rows, 0)
@@ -195,7 +195,7 @@ impl Sizes {
             + self.log_sum_exp()
             + self.measured()
             + self.gathered()
-            + self.beside();
+            + self.other_scratch();
         let own = (self.reconstruction_plan.as_ref())
             .map_or(0, |plan| ReconstructionPass::rows(plan, self.tokens));
         let kv_heads = self.shape.kv_heads;
@@ -214,8 +214,8 @@ impl Sizes {
             activations: (chunk * float) as u64 + LayerPass::bytes_for(model, self.rows_at_once()),
             vault: self.vault,
             rope: 0,
-            kept_rows: here + slot_table,
-            kept_on_gpu: there,
+            kept_rows: on_host + slot_table,
+            kept_on_gpu: on_gpu,
             decode: 0,
             gpu: 0,
         }

@@ -6,7 +6,7 @@ use kept_kernels::Stop;
 use kept_models::RopeTable;
 use kept_policies::{Budget, Policy, PromptShape};
 
-use super::{Stream, StreamPlan, Streaming};
+use super::{End, Stream, StreamPlan, Streamed, Streaming};
 use crate::answering::{Answering, PromptRead};
 use crate::auto;
 use crate::note::{Note, WithinMemory};
@@ -17,6 +17,62 @@ use crate::{
     Answer, Ask, Engine, EngineError, MemoryLedger, MemoryNow, Method, Phase, Prompt, Sampler,
     Watch,
 };
+
+/// What is decided before a prompt is read in streaming mode.
+struct StreamSetup<'a> {
+    plan: StreamPlan,
+    rope: RopeTable,
+    ledger: MemoryLedger,
+    /// The saved state at the document's end; `None` without vaults, or if the document is short.
+    end: Option<End<'a>>,
+    /// Notes for the user so far.
+    notes: Vec<Note>,
+}
+
+/// Progress and memory in use during a prefill in streaming mode.
+struct StreamProgress<'a> {
+    meter: ProgressMeter,
+    /// Rows that have passed a layer, over all layers.
+    passed: usize,
+    ledger: &'a MemoryLedger,
+    /// Bytes of the full cache at this length.
+    kept_full: u64,
+}
+
+impl StreamProgress<'_> {
+    /// Reads `ids` into `stream`.
+    fn feed(
+        &mut self,
+        stream: &mut Stream<'_>,
+        ids: &[u32],
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let mut passed = |rows: usize, stream: &Stream<'_>| self.passed(rows, stream, watch);
+        for ids in ids.chunks(stream.stretch()) {
+            stream.feed(ids, &mut passed, stop)?;
+        }
+        Ok(())
+    }
+
+    /// Adds `rows` rows that have passed a layer.
+    fn passed(&mut self, rows: usize, stream: &Stream<'_>, watch: &mut dyn Watch) {
+        self.passed += rows;
+        if let Some(progress) = self.meter.progress_if_due(self.passed) {
+            let (kept, tables) = stream.live_bytes();
+            let ledger = self.ledger;
+            let now = MemoryNow {
+                weights: ledger.weights,
+                kept,
+                kept_full: self.kept_full,
+                tables,
+                scratch: ledger.reading() + ledger.kept_rows.saturating_sub(kept),
+                ..MemoryNow::default()
+            };
+            watch.progress(&progress, &now);
+        }
+    }
+}
 
 impl Engine {
     /// Whether a prompt of `tokens` tokens is read in streaming mode.
@@ -90,7 +146,8 @@ impl Engine {
     /// As [`Engine::stream_plan`], and [`EngineError::Memory`].
     pub(crate) fn stream_plan_within(
         &self,
-        (method, budget): (&Method, Option<Budget>),
+        method: &Method,
+        budget: Option<Budget>,
         policy: &mut dyn Policy,
         prompted: &Prompted<'_>,
         text_bytes: u64,
@@ -117,6 +174,51 @@ impl Engine {
         Ok((plan.with_vault(prompted.vault.is_some()), Some(note)))
     }
 
+    /// Plans a prefill of `prompt` in streaming mode and checks that its memory is available.
+    fn set_up_stream<'a>(
+        &self,
+        ask: &Ask<'a>,
+        prompt: &Prompt,
+        policy: &mut dyn Policy,
+        max_new_tokens: usize,
+        watch: &mut dyn Watch,
+    ) -> Result<StreamSetup<'a>, EngineError> {
+        let model = self.model();
+        let mut notes = self.notes_on(ask.document)?;
+        notes.extend(self.gpu_note().map(Note::from));
+        let prompted = Prompted {
+            shape: &prompt.shape(),
+            max_new_tokens,
+            streams: true,
+            memory: ask.limits.memory,
+            vault: ask.vault.map(|vaults| vaults.kind),
+        };
+        let text = ask.document.text.len() as u64;
+        let (plan, chosen) =
+            self.stream_plan_within(ask.method, ask.budget, policy, &prompted, text)?;
+        chosen.iter().for_each(|note| watch.chosen(note));
+        notes.extend(chosen);
+        let ledger = MemoryLedger {
+            gpu: plan.gpu_bytes(model)?,
+            ..plan.ledger(model)
+        };
+        let document = &prompt.ids[..prompt.document.end];
+        let end = self.end_of(ask.vault, document, ask.method, &plan);
+        self.check_memory(&ledger)?;
+        let of_streaming = self.streaming_notes(ask.method, &plan, prompt.len())?;
+        of_streaming.iter().for_each(|note| watch.chosen(note));
+        notes.extend(of_streaming);
+        let template = model.chat_template()?;
+        notes.extend(template.note().map(Note::from));
+        Ok(StreamSetup {
+            rope: RopeTable::new(model.config(), plan.positions),
+            plan,
+            ledger,
+            end,
+            notes,
+        })
+    }
+
     /// [`Engine::ask_watched`] for a prompt that is read in streaming mode.
     pub(crate) fn ask_streaming(
         &self,
@@ -125,139 +227,107 @@ impl Engine {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
-        let (model, n) = (self.model(), prompt.len());
         let mut policy = ask.method.build()?;
         let sampler = Sampler::new(ask.sampling)?;
         // No position grows with the text, so the answer's length is limited by the request only.
         let max_new_tokens = ask.max_tokens.min(StreamPlan::MOST_NEW_TOKENS);
-        let shape = prompt.shape();
-        let mut notes = self.notes_on(ask.document)?;
-        notes.extend(self.gpu_note().map(Note::from));
-        let prompted = Prompted {
-            shape: &shape,
-            max_new_tokens,
-            streams: true,
-            memory: ask.limits.memory,
-            vault: ask.vault.map(|vaults| vaults.kind),
-        };
-        let text = ask.document.text.len() as u64;
-        let asked = (ask.method, ask.budget);
-        let (plan, chosen) = self.stream_plan_within(asked, &mut *policy, &prompted, text)?;
-        chosen.iter().for_each(|note| watch.chosen(note));
-        notes.extend(chosen);
-        let ledger = MemoryLedger {
-            gpu: plan.gpu_bytes(model)?,
-            ..plan.ledger(model)
-        };
-        let document = prompt.document.end;
-        let end = self.end_of(ask.vault, &prompt.ids[..document], (ask.method, &plan));
-        self.ask_for(&ledger)?;
-        let rope = RopeTable::new(model.config(), plan.positions);
-        let of_streaming = self.streaming_notes(ask.method, &plan, n)?;
-        of_streaming.iter().for_each(|note| watch.chosen(note));
-        notes.extend(of_streaming);
-        let template = model.chat_template()?;
-        notes.extend(template.note().map(Note::from));
-        let rows = plan.rows;
+        let mut setup = self.set_up_stream(ask, &prompt, &mut *policy, max_new_tokens, watch)?;
 
         watch.prompt(&prompt);
         let started = Instant::now();
-        let layers = model.config().layers;
-        let kv_bytes_full = self.kv_bytes_full(n);
-        let scratch = ledger.reading();
-        let mut stream = Stream::new(model, &mut *policy, plan.clone(), &rope);
-        let mut left = VaultUse::none(n);
-        let found = end
-            .as_ref()
-            .map_or(Ok(None), |end| end.recall(&mut stream, stop));
-        match found {
-            Ok(None) => {}
-            Ok(Some(bytes)) => left.bytes = bytes,
-            Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
-            Err(error) => {
-                notes.push(error.unread().into());
-                // A failed restore may have changed the stream and the policy.
-                drop(stream);
-                policy = ask.method.build()?;
-                plan.begin(model, &mut *policy)?;
-                stream = Stream::new(model, &mut *policy, plan, &rope);
-            }
-        }
-        let seen = stream.seen();
-        let mut meter =
-            ProgressMeter::new(Phase::Reading, n - seen, (n - seen) * layers).behind(seen);
-        let mut steps = 0;
-        {
-            let _span =
-                tracing::info_span!("streaming", tokens = n, method = ask.method.name, rows)
-                    .entered();
-            // A chunk begins after the document's end, so that the state at this point depends on the
-            // document only.
-            let (text, question) = prompt.ids.split_at(document);
-            for ids in [&text[seen..], question] {
-                for ids in ids.chunks(stream.stretch()) {
-                    let mut passed = |rows: usize, stream: &Stream<'_>| {
-                        steps += rows;
-                        if let Some(progress) = meter.after(steps) {
-                            let (kept, tables) = stream.live_bytes();
-                            let now = MemoryNow {
-                                weights: ledger.weights,
-                                kept,
-                                kept_full: kv_bytes_full,
-                                tables,
-                                scratch: scratch + ledger.kept_rows.saturating_sub(kept),
-                                ..MemoryNow::default()
-                            };
-                            watch.progress(&progress, &now);
-                        }
-                    };
-                    stream.feed(ids, &mut passed, stop)?;
-                }
-                if let Some(end) = &end
-                    && seen == 0
-                    && stream.seen() == document
-                {
-                    let names = (&*ask.document.name, &*ask.method.name);
-                    match end.leave(&mut stream, names, stop) {
-                        Ok(bytes) => (left.bytes, left.written) = (bytes, true),
-                        Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
-                        Err(error) => notes.push(error.unwritten(false).into()),
-                    }
-                }
-            }
-        }
-        let streamed = stream.into_streamed();
+        let (streamed, vault) =
+            self.stream_prompt(ask, &prompt, &mut policy, &mut setup, watch, stop)?;
         for (layer, kept) in streamed.cache.cut_layers().enumerate() {
             watch.layer(layer, kept);
         }
         let read = PromptRead {
-            rows: vec![rows; streamed.cache.cut_layers().count()],
+            rows: vec![setup.plan.rows; streamed.cache.cut_layers().count()],
             cache: streamed.cache,
             map: streamed.map,
             hidden: streamed.hidden,
-            ledger,
+            ledger: setup.ledger,
             seconds: started.elapsed().as_secs_f64(),
             selecting: 0.0,
             streamed: true,
-            vault: VaultUse {
-                used: seen > 0,
-                tokens_from_vault: seen,
-                tokens_read: n - seen,
-                kind: if end.is_some() { "end" } else { "off" }.to_owned(),
-                ..left
-            },
-            notes,
+            vault,
+            notes: setup.notes,
             prompt,
         };
         let answering = Answering {
             ask,
             policy: &mut *policy,
             sampler,
-            rope: &rope,
+            rope: &setup.rope,
             max_new_tokens,
             stop,
         };
         self.write_answer(read, answering, watch)
+    }
+
+    /// Reads `prompt`: continues from the saved state at the document's end if there is one, otherwise saves it.
+    fn stream_prompt(
+        &self,
+        ask: &Ask<'_>,
+        prompt: &Prompt,
+        policy: &mut Box<dyn Policy>,
+        setup: &mut StreamSetup<'_>,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<(Streamed, VaultUse), EngineError> {
+        let (model, n) = (self.model(), prompt.len());
+        let StreamSetup {
+            plan,
+            rope,
+            ledger,
+            end,
+            notes,
+        } = setup;
+        let mut stream = Stream::new(model, &mut **policy, plan.clone(), rope);
+        let mut vault = VaultUse {
+            kind: if end.is_some() { "end" } else { "off" }.to_owned(),
+            ..VaultUse::none(n)
+        };
+        let restored = end
+            .as_ref()
+            .map_or(Ok(None), |end| end.restore(&mut stream, stop));
+        match restored {
+            Ok(None) => {}
+            Ok(Some(bytes)) => vault.bytes = bytes,
+            Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
+            Err(error) => {
+                notes.push(error.unread().into());
+                // A failed restore may have changed the stream and the policy.
+                drop(stream);
+                *policy = ask.method.build()?;
+                plan.init_policy(model, &mut **policy)?;
+                stream = Stream::new(model, &mut **policy, plan.clone(), rope);
+            }
+        }
+        let seen = stream.seen();
+        vault.used = seen > 0;
+        (vault.tokens_from_vault, vault.tokens_read) = (seen, n - seen);
+        let steps = (n - seen) * model.config().layers;
+        let mut progress = StreamProgress {
+            meter: ProgressMeter::new(Phase::Reading, n - seen, steps).with_vault_tokens(seen),
+            passed: 0,
+            ledger,
+            kept_full: self.kv_bytes_full(n),
+        };
+        let (method, rows) = (&ask.method.name, plan.rows);
+        let _span = tracing::info_span!("streaming", tokens = n, method, rows).entered();
+        // A chunk begins after the document's end, so that the state at this point depends on the document
+        // only.
+        let (text, question) = prompt.ids.split_at(prompt.document.end);
+        progress.feed(&mut stream, &text[seen..], watch, stop)?;
+        if let Some(end) = end.as_ref().filter(|_| seen == 0) {
+            match end.save(&mut stream, &ask.document.name, method, stop) {
+                Ok(bytes) => (vault.bytes, vault.written) = (bytes, true),
+                Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
+                Err(error) => notes.push(error.unwritten(false).into()),
+            }
+        }
+        progress.feed(&mut stream, question, watch, stop)?;
+        Ok((stream.into_streamed(), vault))
     }
 
     /// Messages for the user about this prefill, one sentence each.

@@ -113,7 +113,8 @@ impl ChunkScratch {
     pub(super) fn project(
         &mut self,
         pass: &mut LayerPass<'_>,
-        (rows, count): (&[f32], usize),
+        rows: &[f32],
+        count: usize,
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let HeadShape {
@@ -143,7 +144,7 @@ impl ChunkScratch {
                 if kept.classes.is_some() {
                     scratch.places.extend_from_slice(kept.attended(head))
                 } else {
-                    kept.ranks_into(head, &mut scratch.columns)
+                    kept.copy_ranks(head, &mut scratch.columns)
                 }
             }
         }
@@ -266,7 +267,7 @@ impl ChunkScratch {
 
     /// Appends the chunk's tokens one by one, running the method's decode step (which may evict a row) after
     /// each.
-    pub(super) fn replay(
+    pub(super) fn append_and_evict(
         &mut self,
         chunk: &Chunk<'_>,
         own: usize,
@@ -277,7 +278,7 @@ impl ChunkScratch {
         for first in (0..self.count).step_by(TILE) {
             let count = TILE.min(self.count - first);
             if self.looks {
-                self.measure(chunk, first, count)?;
+                self.compute_probabilities(chunk, first, count)?;
             }
             chunk.stop.check()?;
             for row in first..first + count {
@@ -290,9 +291,9 @@ impl ChunkScratch {
                 let at = row * width..(row + 1) * width;
                 kept.append(&self.k[at.clone()], &self.v[at], position);
                 if kept.classes.is_some() {
-                    self.by_entry(chunk, kept, row - first);
+                    self.copy_entry_probabilities(chunk, kept, row - first);
                     let seen = &self.step[..self.heads.len() * self.stride];
-                    kept.settle(own, policy, (seen, self.stride));
+                    kept.step_classes(own, policy, seen, self.stride);
                     // One head's step may take 0.1 ms.
                     chunk.stop.check()?;
                     continue;
@@ -302,7 +303,7 @@ impl ChunkScratch {
                     continue;
                 }
                 if self.looks {
-                    self.by_slot(kept, row - first);
+                    self.copy_slot_probabilities(kept, row - first);
                 }
                 self.evict.fill(None);
                 let step = StepObservation {
@@ -322,13 +323,13 @@ impl ChunkScratch {
     }
 
     /// Adds the chunk to the ring.
-    pub(super) fn slide(&mut self, ring: &mut Ring) {
+    pub(super) fn push_to_ring(&mut self, ring: &mut Ring) {
         let width = self.shape.kv_heads * self.shape.head_dim;
         ring.push(&self.k[..self.count * width], &self.v[..self.count * width]);
     }
 
     /// Attention of each of the chunk's rows `first..first + count`, in every head.
-    fn measure(
+    fn compute_probabilities(
         &mut self,
         chunk: &Chunk<'_>,
         first: usize,
@@ -360,7 +361,7 @@ impl ChunkScratch {
     }
 
     /// Writes the attention of the tile's row `row` to every filled slot into `step`.
-    fn by_slot(&mut self, kept: &CompactLayer, row: usize) {
+    fn copy_slot_probabilities(&mut self, kept: &CompactLayer, row: usize) {
         let group = self.shape.group();
         for (head, scratch) in self.heads.iter().enumerate() {
             let columns = scratch.keys.capacity(0);
@@ -377,7 +378,7 @@ impl ChunkScratch {
 
     /// Writes the attention of the tile's row `row` to every entry, in order of position, into `step
     /// [kv_heads, stride]`: a merging method uses group means. Both lists of positions ascend.
-    fn by_entry(&mut self, chunk: &Chunk<'_>, kept: &CompactLayer, row: usize) {
+    fn copy_entry_probabilities(&mut self, chunk: &Chunk<'_>, kept: &CompactLayer, row: usize) {
         let group = self.shape.group();
         for (head, scratch) in self.heads.iter_mut().enumerate() {
             let columns = scratch.keys.capacity(0);

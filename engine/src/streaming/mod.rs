@@ -37,7 +37,7 @@ use crate::{EngineError, RetentionMap};
 use layer::ChunkScratch;
 use ring::Ring;
 
-pub use perplexity::{Perplexity, PerplexityAt, PerplexityPoint};
+pub use perplexity::{Perplexity, PerplexityAt, PerplexityPoint, PerplexityTask};
 pub use plan::StreamPlan;
 pub(crate) use state::End;
 
@@ -104,12 +104,12 @@ impl<'a> Stream<'a> {
             rope.positions() >= plan.positions,
             "a rotation for every rank"
         );
-        let own = |keeps: &LayerKeeps| match *keeps {
+        let empty = |keeps: &LayerKeeps| match *keeps {
             LayerKeeps::Cut(own) => StreamLayer::Cut(own, Box::new(plan.empty_layer(own))),
             LayerKeeps::Window(window) => StreamLayer::Ring(Box::new(plan.empty_ring(window))),
         };
         Self {
-            layers: plan.keeps.iter().map(own).collect(),
+            layers: plan.keeps.iter().map(empty).collect(),
             scratch: ChunkScratch::new(&plan),
             residual: Vec::with_capacity(plan.stretch * model.config().width),
             seen: 0,
@@ -184,17 +184,18 @@ impl<'a> Stream<'a> {
                     needed,
                     stop,
                 };
-                self.scratch.project(&mut pass, (&*rows, count), stop)?;
+                self.scratch.project(&mut pass, rows, count, stop)?;
                 match &mut self.layers[layer] {
                     StreamLayer::Cut(own, kept) => {
                         self.scratch.attend(&chunk, kept, &mut *self.policy)?;
                         self.scratch.finish(&chunk, &mut pass, rows)?;
-                        self.scratch.replay(&chunk, *own, kept, &mut *self.policy)?;
+                        self.scratch
+                            .append_and_evict(&chunk, *own, kept, &mut *self.policy)?;
                     }
                     StreamLayer::Ring(ring) => {
                         self.scratch.attend_ring(&chunk, ring)?;
                         self.scratch.finish(&chunk, &mut pass, rows)?;
-                        self.scratch.slide(ring);
+                        self.scratch.push_to_ring(ring);
                     }
                 }
                 passed(count, self);

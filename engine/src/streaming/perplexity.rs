@@ -3,13 +3,28 @@
 use std::time::Instant;
 
 use kept_kernels::Stop;
-use kept_models::{RopeTable, RowScratch};
+use kept_models::{Model, RopeTable, RowScratch};
 use kept_policies::PromptShape;
 use serde::Serialize;
 
 use super::{Stream, StreamPlan};
 use crate::watch::ProgressMeter;
 use crate::{Engine, EngineError, Event, MemoryLedger, Method, Phase};
+
+/// A text, and how its perplexity is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct PerplexityTask<'a> {
+    /// `[tokens]`: token ids, at least two.
+    pub ids: &'a [u32],
+    /// The method; `full` keeps everything, up to the model's context length.
+    pub method: &'a Method,
+    /// Maximum number of rows per KV head; `None` for the default budget of streaming mode.
+    pub rows: Option<usize>,
+    /// Tokens per chunk; `None` for the default size.
+    pub chunk: Option<usize>,
+    /// Numbers of first tokens, ascending from 2, whose perplexity is measured too.
+    pub lengths: &'a [usize],
+}
 
 /// Perplexity of a text's first tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -56,118 +71,167 @@ pub struct Perplexity {
     pub points: Vec<PerplexityPoint>,
 }
 
-impl Engine {
-    /// Reads `ids` in streaming mode with at most `rows` rows per KV head and `method` (`full` keeps
-    /// everything, up to the model's context length). Returns the perplexity of the text, and of its first
-    /// tokens for each of `lengths` (ascending, from 2).
-    ///
-    /// # Errors
-    /// As [`StreamPlan::new`]; texts of fewer than two tokens; tokens outside the vocabulary.
-    pub fn stream_perplexity(
-        &self,
-        ids: &[u32],
-        method: &Method,
-        (rows, chunk): (Option<usize>, Option<usize>),
-        lengths: &[usize],
-        on_event: &mut dyn FnMut(Event),
-        stop: &Stop,
-    ) -> Result<Perplexity, EngineError> {
-        let model = self.model();
-        let config = model.config();
-        if let Some(&token) = ids.iter().find(|&&id| id as usize >= config.vocab) {
+impl PerplexityTask<'_> {
+    /// Whether the full cache is kept.
+    fn is_full(&self) -> bool {
+        self.method.name == "full"
+    }
+
+    fn check(&self, model: &Model) -> Result<(), EngineError> {
+        let (config, tokens) = (model.config(), self.ids.len());
+        if let Some(&token) = self.ids.iter().find(|&&id| id as usize >= config.vocab) {
             return Err(EngineError::UnknownToken {
                 token,
                 vocabulary: config.vocab,
             });
         }
-        if ids.len() < 2 {
-            return Err(EngineError::TextTooShort { tokens: ids.len() });
+        if tokens < 2 {
+            return Err(EngineError::TextTooShort { tokens });
         }
-        let full = method.name == "full";
-        if full && ids.len() > config.context {
+        if self.is_full() && tokens > config.context {
             return Err(EngineError::FullBeyondContext {
-                tokens: ids.len(),
+                tokens,
                 context: config.context,
             });
         }
+        Ok(())
+    }
+}
+
+/// Sums the negative log-likelihoods of a text's tokens.
+struct TextScorer<'a> {
+    model: &'a Model,
+    task: &'a PerplexityTask<'a>,
+    scratch: RowScratch,
+    /// `[vocab]`
+    logits: Vec<f32>,
+    started: Instant,
+    /// Negative log-likelihood of all tokens so far, in nats.
+    sum: f64,
+    at: Vec<PerplexityAt>,
+    points: Vec<PerplexityPoint>,
+}
+
+impl<'a> TextScorer<'a> {
+    fn new(model: &'a Model, task: &'a PerplexityTask<'a>) -> Self {
+        let config = model.config();
+        Self {
+            model,
+            task,
+            scratch: RowScratch::new(config),
+            logits: vec![0.0; config.vocab],
+            started: Instant::now(),
+            sum: 0.0,
+            at: Vec::new(),
+            points: Vec::new(),
+        }
+    }
+
+    /// Adds a stretch that begins at token `first`. Each row of `hidden [rows, width]`, the last layer's output,
+    /// predicts the token after it.
+    fn add_stretch(
+        &mut self,
+        first: usize,
+        hidden: &[f32],
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let width = self.model.config().width;
+        let (mut sum, mut predicted) = (0.0, 0);
+        for (row, hidden) in hidden.chunks_exact(width).enumerate() {
+            let Some(&next) = self.task.ids.get(first + row + 1) else {
+                break;
+            };
+            stop.check()?;
+            (self.model).logits_row(hidden, &mut self.scratch, &mut self.logits);
+            sum += negative_log_likelihood(&self.logits, next as usize)?;
+            predicted += 1;
+            // Tokens so far: predicted ones and the first.
+            let so_far = first + row + 2;
+            if self.task.lengths.contains(&so_far) {
+                self.at.push(PerplexityAt {
+                    tokens: so_far,
+                    perplexity: ((self.sum + sum) / (so_far - 1) as f64).exp(),
+                    seconds: self.started.elapsed().as_secs_f64(),
+                });
+            }
+        }
+        self.sum += sum;
+        if predicted > 0 {
+            self.points.push(PerplexityPoint {
+                tokens: first + hidden.len() / width,
+                nll: sum / f64::from(predicted),
+                seconds: self.started.elapsed().as_secs_f64(),
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Reads a text in streaming mode and returns its perplexity, and that of its first tokens for each of the
+    /// requested lengths.
+    ///
+    /// # Errors
+    /// As [`StreamPlan::new`]; texts of fewer than two tokens; tokens outside the vocabulary.
+    pub fn stream_perplexity(
+        &self,
+        task: &PerplexityTask<'_>,
+        on_event: &mut dyn FnMut(Event),
+        stop: &Stop,
+    ) -> Result<Perplexity, EngineError> {
+        let (model, ids) = (self.model(), task.ids);
+        task.check(model)?;
         // The full cache is StreamingLLM without evictions.
-        let (mut policy, rows) = if full {
+        let (mut policy, rows) = if task.is_full() {
             (kept_policies::build("streaming_llm", &[])?, Some(ids.len()))
         } else {
-            (method.build()?, rows)
+            (task.method.build()?, task.rows)
         };
         let shape = PromptShape::of(ids.len());
-        let plan = StreamPlan::new(model, &mut *policy, &shape, rows, 0, chunk)?
+        let plan = StreamPlan::new(model, &mut *policy, &shape, rows, 0, task.chunk)?
             .with_cache(self.cache_type(), &*policy)?;
         let (rows, chunk, ledger) = (plan.rows, plan.chunk, plan.ledger(model));
-        let rope = RopeTable::new(config, plan.positions);
+        let rope = RopeTable::new(model.config(), plan.positions);
         let mut stream = Stream::new(model, &mut *policy, plan, &rope).with_every_row();
-        let mut scratch = RowScratch::new(config);
-        let mut logits = vec![0.0; config.vocab];
-        let mut meter = ProgressMeter::new(Phase::Reading, ids.len(), ids.len() * config.layers);
-        let started = Instant::now();
-        let (mut sum, mut steps, mut points, mut at) = (0.0, 0, Vec::new(), Vec::new());
-        for (first, stretch) in ids.chunks(stream.stretch()).enumerate() {
-            let first = first * stream.stretch();
+        let layers = model.config().layers;
+        let mut meter = ProgressMeter::new(Phase::Reading, ids.len(), ids.len() * layers);
+        let mut scorer = TextScorer::new(model, task);
+        let mut steps = 0;
+        for (number, stretch) in ids.chunks(stream.stretch()).enumerate() {
+            let first = number * stream.stretch();
             let mut passed = |rows: usize, _: &Stream<'_>| {
                 steps += rows;
-                if let Some(progress) = meter.after(steps) {
+                if let Some(progress) = meter.progress_if_due(steps) {
                     on_event(Event::Progress(progress));
                 }
             };
             let hidden = stream.feed(stretch, &mut passed, stop)?;
-            let (mut here, mut foretold) = (0.0, 0);
-            for (row, hidden) in hidden.chunks_exact(config.width).enumerate() {
-                let Some(&next) = ids.get(first + row + 1) else {
-                    break;
-                };
-                stop.check()?;
-                model.logits_row(hidden, &mut scratch, &mut logits);
-                here += surprise(&logits, next as usize)?;
-                foretold += 1;
-                // Tokens so far: predicted ones and the first.
-                let so_far = first + row + 2;
-                if lengths.contains(&so_far) {
-                    at.push(PerplexityAt {
-                        tokens: so_far,
-                        perplexity: ((sum + here) / (so_far - 1) as f64).exp(),
-                        seconds: started.elapsed().as_secs_f64(),
-                    });
-                }
-            }
-            sum += here;
-            if foretold > 0 {
-                points.push(PerplexityPoint {
-                    tokens: first + stretch.len(),
-                    nll: here / f64::from(foretold),
-                    seconds: started.elapsed().as_secs_f64(),
-                });
-            }
+            scorer.add_stretch(first, hidden, stop)?;
         }
-        let seconds = started.elapsed().as_secs_f64();
+        let seconds = scorer.started.elapsed().as_secs_f64();
         let tokens = ids.len() - 1;
         Ok(Perplexity {
             tokens,
-            perplexity: (sum / tokens as f64).exp(),
-            at,
+            perplexity: (scorer.sum / tokens as f64).exp(),
+            at: scorer.at,
             rows,
             chunk,
             kv_bytes: stream.into_streamed().cache.kv_bytes(),
             ledger,
             seconds,
-            points,
+            points: scorer.points,
         })
     }
 }
 
 /// Negative log-likelihood of `token`, in nats.
-fn surprise(logits: &[f32], token: usize) -> Result<f64, EngineError> {
+fn negative_log_likelihood(logits: &[f32], token: usize) -> Result<f64, EngineError> {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|l| f64::from(l - most).exp()).sum();
-    let surprise = sum.ln() - f64::from(logits[token] - most);
-    if surprise.is_nan() {
+    let nll = sum.ln() - f64::from(logits[token] - most);
+    if nll.is_nan() {
         Err(EngineError::NotANumber)
     } else {
-        Ok(surprise)
+        Ok(nll)
     }
 }

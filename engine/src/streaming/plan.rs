@@ -105,7 +105,7 @@ impl StreamPlan {
                     rows -= rows.div_ceil(8);
                     continue;
                 }
-                let most = most_rows(policy, &shape, prompt, (rows, context));
+                let most = most_rows(policy, &shape, prompt, rows, context);
                 return Err(EngineError::StreamBudget {
                     rows,
                     context,
@@ -125,7 +125,7 @@ impl StreamPlan {
                 chunk,
                 stretch: (CHUNKS * chunk).min(tokens.max(1)),
                 positions: 0,
-                keeps: LayerKeeps::of(model),
+                keeps: LayerKeeps::for_model(model),
                 tables: tables.into_iter().map(|own| own.map(table)).collect(),
                 entries,
                 heads: head_shape(model),
@@ -164,7 +164,7 @@ impl StreamPlan {
 
     /// The parameters that the state at a document's end depends on: capacities, but neither the text's
     /// length, nor the answer's, nor the stretch.
-    pub(super) fn of_any_text(&self) -> String {
+    pub(super) fn fingerprint(&self) -> String {
         let plan = Self {
             tokens: 0,
             max_new_tokens: 0,
@@ -181,7 +181,11 @@ impl StreamPlan {
     ///
     /// # Errors
     /// As [`Policy::stream`].
-    pub(super) fn begin(&self, model: &Model, policy: &mut dyn Policy) -> Result<(), EngineError> {
+    pub(super) fn init_policy(
+        &self,
+        model: &Model,
+        policy: &mut dyn Policy,
+    ) -> Result<(), EngineError> {
         let prompt = PromptShape {
             max_new_tokens: self.max_new_tokens,
             ..PromptShape::of(self.tokens)
@@ -263,7 +267,7 @@ impl StreamPlan {
             kv_heads: 1,
             ..self.heads
         };
-        StagedAttention::new(one, (self.chunk, self.columns()))
+        StagedAttention::new(one, self.chunk, self.columns())
     }
 
     /// Floats of the scratch of one chunk: see [`super::layer::ChunkScratch`].
@@ -296,11 +300,13 @@ impl StreamPlan {
         let cut = |own: usize| SelectedCapacity {
             slots: self.slots(),
             narrow: self.slots().saturating_sub(F16_ROWS + 1),
+            ranked: true,
             entries: self.tables[own].map_or(0, |table| table.entries),
         };
-        let (stored, tokens) = ((self.cache, true), self.tokens + self.max_new_tokens);
+        let (keeps, kv_heads) = (&self.keeps, self.heads.kv_heads);
+        let tokens = self.tokens + self.max_new_tokens;
         let gpu_plan = GpuDecodePlan {
-            layers: GpuDecodePlan::layers(&self.keeps, self.heads.kv_heads, stored, tokens, &cut),
+            layers: GpuDecodePlan::layers(keeps, kv_heads, self.cache, tokens, &cut),
             max_rows: self.widest(),
             max_entries: self.max_entries(),
             looks: true,
@@ -368,7 +374,8 @@ fn most_rows(
     policy: &mut dyn Policy,
     shape: &ModelShape,
     prompt: &PromptShape,
-    (rows, context): (usize, usize),
+    rows: usize,
+    context: usize,
 ) -> usize {
     let held = context - CHUNK.min(context / 2);
     let (mut fitting, mut failing) = (0, rows);

@@ -5,7 +5,7 @@ use kept_kernels::{CacheType, HeadShape, RowStore};
 use kept_models::RopeTable;
 use kept_policies::Snapshot;
 
-use crate::compact::{CompactLayer, snapshot_rows};
+use crate::compact::{CompactLayer, RingGather, snapshot_rows};
 
 /// The last rows of one layer.
 pub(super) struct Ring {
@@ -100,17 +100,17 @@ impl Ring {
                 self.values.read(head, row, values.row_mut(head, row));
             }
         }
-        let rows = (&keys, &values);
-        let mut layer = CompactLayer::ring(
-            rows,
-            self.rows,
-            self.window,
+        let ring = RingGather {
+            keys: &keys,
+            values: &values,
+            tokens: self.rows,
+            window: self.window,
             max_new_tokens,
             cache,
-            &mut Vec::new(),
-        );
+        };
+        let mut layer = ring.layer(&mut Vec::new());
         let positions: Vec<u32> = (n - self.rows..n).map(|p| p as u32).collect();
-        layer.place(&positions);
+        layer.map_positions(&positions);
         layer
     }
 }

@@ -40,13 +40,14 @@ impl Engine {
         &self,
         vaults: Option<Vaults<'a>>,
         ids: &[u32],
-        (method, plan): (&Method, &StreamPlan),
+        method: &Method,
+        plan: &StreamPlan,
     ) -> Option<End<'a>> {
         let vaults = vaults.filter(|_| ids.len() >= FEW_SHARED)?;
         let rope = RopeTable::frequencies_of(self.model().config(), plan.positions);
         let mut parameters: Vec<_> = method.parameters.iter().collect();
         parameters.sort();
-        let how = format!("{} {parameters:?} {}", method.name, plan.of_any_text());
+        let how = format!("{} {parameters:?} {}", method.name, plan.fingerprint());
         Some(End {
             folder: vaults.folder,
             key: VaultKey::of_end(self.print(), &rope, ids, &how),
@@ -72,13 +73,13 @@ impl End<'_> {
     /// # Errors
     /// If the file is invalid or `stop` was requested; the state of `stream` and its policy is then
     /// undefined.
-    pub(super) fn recall(
+    pub(super) fn restore(
         &self,
         stream: &mut Stream<'_>,
         stop: &Stop,
     ) -> Result<Option<u64>, VaultError> {
         let walk = &mut |through: &mut dyn Snapshot| stream.snapshot(through);
-        let found = self.folder.recall_end(&self.key, walk, stop)?;
+        let found = self.folder.load_end(&self.key, walk, stop)?;
         if found.is_some() {
             stream.seen = self.tokens;
         }
@@ -89,10 +90,11 @@ impl End<'_> {
     ///
     /// # Errors
     /// For example a full disk, or if `stop` was requested.
-    pub(super) fn leave(
+    pub(super) fn save(
         &self,
         stream: &mut Stream<'_>,
-        (document, method): (&str, &str),
+        document: &str,
+        method: &str,
         stop: &Stop,
     ) -> Result<u64, VaultError> {
         let of = EndOf {
@@ -102,6 +104,6 @@ impl End<'_> {
             how: format!("{} rows a head by {method}", stream.plan.rows),
         };
         let walk = &mut |through: &mut dyn Snapshot| stream.snapshot(through);
-        self.folder.leave_end(&self.key, of, walk, stop)
+        self.folder.save_end(&self.key, of, walk, stop)
     }
 }

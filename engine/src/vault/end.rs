@@ -76,7 +76,8 @@ pub(super) fn write(
     making: UnfinishedFile,
     key: &VaultKey,
     of: EndOf,
-    (walk, stop): (Walk<'_>, &Stop),
+    walk: Walk<'_>,
+    stop: &Stop,
 ) -> Result<u64, VaultError> {
     let mut written = Written {
         making,
@@ -107,7 +108,8 @@ pub(super) fn write(
 pub(super) fn read(
     path: &Path,
     key: &VaultKey,
-    (walk, stop): (Walk<'_>, &Stop),
+    walk: Walk<'_>,
+    stop: &Stop,
 ) -> Result<u64, VaultError> {
     let damaged = |what: &str| VaultError::Damaged {
         path: path.to_owned(),
@@ -198,7 +200,7 @@ impl Written<'_> {
                 self.outcome = if self.stop.is_requested() {
                     Err(self.making.failed(stopped()))
                 } else {
-                    self.making.put(self.at, &self.piece)
+                    self.making.write_at(self.at, &self.piece)
                 };
                 self.checksum.update(&self.piece);
                 self.at += self.piece.len() as u64;

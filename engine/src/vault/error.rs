@@ -56,12 +56,12 @@ pub enum VaultError {
 }
 
 impl VaultError {
-    /// The note for the user if the vault could not be written; `there`: the document has a vault nevertheless.
-    pub(crate) fn unwritten(&self, there: bool) -> String {
+    /// The note for the user if the vault could not be written; `stored`: the document has a vault nevertheless.
+    pub(crate) fn unwritten(&self, stored: bool) -> String {
         tracing::warn!(error = %self, "a vault could not be written");
         match self {
             VaultError::Busy => "another program is just making a vault of this document; this answer did not wait for it".to_owned(),
-            error if there => format!("what this method measured of the document could not be added to its vault: {error}"),
+            error if stored => format!("what this method measured of the document could not be added to its vault: {error}"),
             error => format!("the vault could not be written, so the next question reads the document again: {error}"),
         }
     }

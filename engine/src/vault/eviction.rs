@@ -27,10 +27,10 @@ impl VaultFolder {
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut folder, 0o700);
         let made = folder.recursive(true).create(&self.path);
-        made.map_err(|error| self.refused(error))?;
-        let counting = self.counting()?;
+        made.map_err(|error| self.folder_error(error))?;
+        let size_lock = self.lock_sizes()?;
         self.evict_for(Some(key), needed)?;
-        Ok(counting)
+        Ok(size_lock)
     }
 
     /// Removes the vault of `key`, unless a process has it open. Returns whether the vault is removed.
@@ -38,10 +38,10 @@ impl VaultFolder {
     /// # Errors
     /// [`VaultError::Io`].
     pub fn remove(&self, key: &VaultKey) -> Result<bool, VaultError> {
-        match self.seize(key)? {
-            Seized::Gone => Ok(true),
-            Seized::InUse => Ok(false),
-            Seized::Closed(closed) => closed.remove().map(|()| true),
+        match self.lock_unused(key)? {
+            Locking::Missing => Ok(true),
+            Locking::InUse => Ok(false),
+            Locking::Unused(unused) => unused.remove().map(|()| true),
         }
     }
 
@@ -53,23 +53,23 @@ impl VaultFolder {
     }
 
     /// Locks the vault of `key` exclusively so that no process can open it, unless a process has it open.
-    fn seize(&self, key: &VaultKey) -> Result<Seized, VaultError> {
+    fn lock_unused(&self, key: &VaultKey) -> Result<Locking, VaultError> {
         let path = self.file(key);
         loop {
             let file = match File::open(&path) {
                 Ok(file) => file,
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Seized::Gone),
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Locking::Missing),
                 Err(error) => return Err(VaultError::io(&path)(error)),
             };
             match file.try_lock() {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(Seized::InUse),
+                Err(TryLockError::WouldBlock) => return Ok(Locking::InUse),
                 Err(TryLockError::Error(error)) => return Err(VaultError::io(&path)(error)),
             }
             let locked = Locked(file);
             // Another process may have replaced the file since it was opened.
             if is_named(&locked.0, &path).map_err(VaultError::io(&path))? {
-                return Ok(Seized::Closed(Closed {
+                return Ok(Locking::Unused(UnusedVault {
                     path,
                     _locked: locked,
                 }));
@@ -84,31 +84,33 @@ impl VaultFolder {
     /// [`VaultError::Io`] if a vault cannot be removed; all others are removed nevertheless.
     pub fn clear(&self) -> Result<(usize, usize), VaultError> {
         if self.path.exists() {
-            let _counting = self.counting()?;
-            self.sweep()?;
+            let _size_lock = self.lock_sizes()?;
+            self.remove_leftovers()?;
         }
-        let (mut gone, mut stay, mut failed) = (0, 0, None);
+        let (mut removed, mut remaining, mut failed) = (0, 0, None);
         for (_, key) in self.files(EXTENSION)? {
             match self.remove(&key) {
-                Ok(true) => gone += 1,
-                Ok(false) => stay += 1,
+                Ok(true) => removed += 1,
+                Ok(false) => remaining += 1,
                 Err(error) => failed = Some(error),
             }
         }
-        failed.map_or(Ok((gone, stay)), Err)
+        failed.map_or(Ok((removed, remaining)), Err)
     }
 
     /// Waits for the lock that serialises the creation of vaults; held only briefly.
-    fn counting(&self) -> Result<Locked, VaultError> {
+    fn lock_sizes(&self) -> Result<Locked, VaultError> {
         let path = self.path.join(SIZE_LOCK);
         let mut options = private();
         let options = options.write(true).create(true).truncate(false);
-        let file = options.open(&path).map_err(|error| self.refused(error))?;
+        let file = options
+            .open(&path)
+            .map_err(|error| self.folder_error(error))?;
         wait_for(&file, &path, File::try_lock)?;
         Ok(Locked(file))
     }
 
-    fn refused(&self, error: std::io::Error) -> VaultError {
+    fn folder_error(&self, error: std::io::Error) -> VaultError {
         VaultError::Folder {
             path: self.path.clone(),
             error,
@@ -124,14 +126,14 @@ impl VaultFolder {
         if !self.path.exists() {
             return Ok(());
         }
-        let _counting = self.counting()?;
+        let _size_lock = self.lock_sizes()?;
         self.evict_for(None, 0)
     }
 
     /// Evicts the least recently used vaults until `needed` more bytes, for the vault of `key`, fit in the budget;
     /// evicts none if that would not be enough. Without a key: evicts as many as possible until the rest fits.
     fn evict_for(&self, key: Option<&VaultKey>, needed: u64) -> Result<(), VaultError> {
-        self.sweep()?;
+        self.remove_leftovers()?;
         let mut entries = self.list()?;
         // A vault that is written again replaces the existing one.
         entries.retain(|entry| Some(&entry.key) != key);
@@ -142,17 +144,17 @@ impl VaultFolder {
         taken += (parts.filter_map(|(path, _)| path.metadata().ok()))
             .map(|facts| facts.len())
             .sum::<u64>();
-        let mut going = Vec::new();
+        let mut evicted = Vec::new();
         for entry in entries.iter().rev() {
             if taken + needed <= self.budget {
                 break;
             }
-            match self.seize(&entry.key) {
-                Ok(Seized::InUse) => {}
-                Ok(Seized::Gone) => taken -= entry.bytes,
-                Ok(Seized::Closed(closed)) => {
+            match self.lock_unused(&entry.key) {
+                Ok(Locking::InUse) => {}
+                Ok(Locking::Missing) => taken -= entry.bytes,
+                Ok(Locking::Unused(unused)) => {
                     taken -= entry.bytes;
-                    going.push((entry, closed));
+                    evicted.push((entry, unused));
                 }
                 Err(error) => tracing::warn!(%error, "a vault could not be locked for eviction"),
             }
@@ -164,8 +166,8 @@ impl VaultFolder {
                 budget: self.budget,
             });
         }
-        for (entry, closed) in going {
-            closed.remove()?;
+        for (entry, unused) in evicted {
+            unused.remove()?;
             tracing::info!(key = %entry.key, bytes = entry.bytes, "evicted a vault");
         }
         Ok(())
@@ -173,18 +175,18 @@ impl VaultFolder {
 
     /// Removes unfinished files of dead processes, and vaults of other versions, which are unreadable. Files that
     /// cannot be removed are kept.
-    fn sweep(&self) -> Result<(), VaultError> {
+    fn remove_leftovers(&self) -> Result<(), VaultError> {
         let unfinished = self.files(PART)?.into_iter().chain(self.files(LOCK)?);
         for (path, _) in unfinished {
-            let swept = lock(&path).and_then(|write_lock| match write_lock {
+            let removed = lock(&path).and_then(|write_lock| match write_lock {
                 // Dropping the lock removes its file.
                 Some(_lock) => {
                     let part = path.with_extension(PART);
-                    gone(std::fs::remove_file(&part)).map_err(VaultError::io(&part))
+                    ignore_missing(std::fs::remove_file(&part)).map_err(VaultError::io(&part))
                 }
                 None => Ok(()),
             });
-            if let Err(error) = swept {
+            if let Err(error) = removed {
                 tracing::warn!(%error, "a leftover vault file could not be removed");
             }
         }
@@ -198,31 +200,31 @@ impl VaultFolder {
     }
 }
 
-/// Result of seizing a vault.
-enum Seized {
+/// Result of [`VaultFolder::lock_unused`].
+enum Locking {
     /// The vault does not exist.
-    Gone,
+    Missing,
     /// A process has the vault open.
     InUse,
     /// No process has the vault open, and it is locked.
-    Closed(Closed),
+    Unused(UnusedVault),
 }
 
 /// A vault that no process has open; no process can open it while this value exists.
-struct Closed {
+struct UnusedVault {
     path: PathBuf,
     // Released after the file is removed.
     _locked: Locked,
 }
 
-impl Closed {
+impl UnusedVault {
     fn remove(self) -> Result<(), VaultError> {
-        gone(std::fs::remove_file(&self.path)).map_err(VaultError::io(&self.path))
+        ignore_missing(std::fs::remove_file(&self.path)).map_err(VaultError::io(&self.path))
     }
 }
 
 /// A missing file counts as removed: another process removed it.
-fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
+fn ignore_missing(removed: std::io::Result<()>) -> std::io::Result<()> {
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         other => other,

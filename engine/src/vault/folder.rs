@@ -133,7 +133,7 @@ impl VaultFolder {
     }
 
     /// Removes the vault that `error` reports as damaged, if so, whatever document it belongs to.
-    pub(crate) fn give_up(&self, error: &VaultError) {
+    pub(crate) fn remove_if_damaged(&self, error: &VaultError) {
         if let VaultError::Damaged { path, .. } = error
             && let Some(key) = VaultKey::of_file(path)
         {
@@ -174,7 +174,7 @@ impl VaultFolder {
     ) -> Result<VaultWriter, VaultError> {
         // The lock prevents others from creating a vault between the computation of free space and the creation of
         // this one.
-        let _counting = self.reserve_space(key, shape.bytes())?;
+        let _size_lock = self.reserve_space(key, shape.bytes())?;
         VaultWriter::begin(&self.file(key), key, document, model, shape)
     }
 
@@ -183,7 +183,7 @@ impl VaultFolder {
     ///
     /// # Errors
     /// As [`VaultFolder::begin`]; an unspecified error if `stop` was requested.
-    pub(crate) fn leave_end(
+    pub(crate) fn save_end(
         &self,
         key: &VaultKey,
         of: EndOf,
@@ -192,10 +192,10 @@ impl VaultFolder {
     ) -> Result<u64, VaultError> {
         let bytes = end::bytes_of(walk);
         let making = {
-            let _counting = self.reserve_space(key, bytes + 1024)?;
+            let _size_lock = self.reserve_space(key, bytes + 1024)?;
             UnfinishedFile::begin(&self.file(key), bytes)?
         };
-        end::write(making, key, of, (walk, stop))
+        end::write(making, key, of, walk, stop)
     }
 
     /// Reads an end state into a state that was constructed in the same way; returns its size in bytes, or `None` if
@@ -203,14 +203,14 @@ impl VaultFolder {
     ///
     /// # Errors
     /// [`VaultError::Io`], [`VaultError::Damaged`]: the state is then unspecified.
-    pub(crate) fn recall_end(
+    pub(crate) fn load_end(
         &self,
         key: &VaultKey,
         walk: Walk<'_>,
         stop: &Stop,
     ) -> Result<Option<u64>, VaultError> {
         let path = self.file(key);
-        match end::read(&path, key, (walk, stop)) {
+        match end::read(&path, key, walk, stop) {
             Ok(bytes) => {
                 self.touch(&path);
                 Ok(Some(bytes))
@@ -288,14 +288,14 @@ impl VaultFolder {
     /// back.
     pub(super) fn touch(&self, path: &Path) {
         let touched = File::options().append(true).open(path);
-        let touched = touched.and_then(|file| file.set_modified(self.after_all_but(path)));
+        let touched = touched.and_then(|file| file.set_modified(self.next_use_time(path)));
         if let Err(error) = touched {
             tracing::debug!(%error, "a vault's last use was not noted");
         }
     }
 
     /// The current time, or one tick after the last use of any vault except the one at `path`, whichever is later.
-    fn after_all_but(&self, path: &Path) -> SystemTime {
+    fn next_use_time(&self, path: &Path) -> SystemTime {
         let others = self.files(EXTENSION).unwrap_or_default().into_iter();
         let others = others.filter(|(other, _)| other != path);
         let used = others.filter_map(|(other, _)| other.metadata().ok()?.modified().ok());
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     #[cfg(all(unix, not(target_os = "macos")))]
-    fn the_folder_is_where_the_variables_say() {
+    fn standard_path_follows_environment_variables() {
         let found = |set: &[(&str, &str)]| {
             let value = |name: &str| set.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into());
             standard_path(&value).map_err(|error| error.to_string())

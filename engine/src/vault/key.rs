@@ -55,16 +55,16 @@ impl VaultKey {
     /// The key for the tokens `prefix`, with which every prompt on the document begins, under a model with the RoPE
     /// table `rope`, in rows of `kind`.
     pub fn new(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], kind: PackedRows) -> Self {
-        Self::of(model, rope, prefix, kind.name())
+        Self::hashed(model, rope, prefix, kind.name())
     }
 
     /// The key of the end state of a document, the tokens `prefix`, in streaming mode; `how` contains every setting
     /// that the numbers depend on. The end state serves no other text.
     pub(crate) fn of_end(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], how: &str) -> Self {
-        Self::of(model, rope, prefix, &format!("end {END_VERSION} {how}"))
+        Self::hashed(model, rope, prefix, &format!("end {END_VERSION} {how}"))
     }
 
-    fn of(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], rows: &str) -> Self {
+    fn hashed(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], rows: &str) -> Self {
         let mut family = Sha256::new();
         family.update(VERSION.to_le_bytes());
         family.update(rows.as_bytes());

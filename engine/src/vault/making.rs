@@ -41,18 +41,18 @@ impl Drop for Locked {
 /// How long a process waits for locks of others, which are held while a folder is listed or a file is removed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Waits for the lock on the file at `path` that `ask` tries to take.
+/// Waits for the lock on the file at `path` that `try_lock` tries to take.
 ///
 /// # Errors
 /// [`VaultError::Io`], also if another process, for example a suspended one, does not release the lock in time.
 pub(super) fn wait_for(
     file: &File,
     path: &Path,
-    ask: fn(&File) -> Result<(), TryLockError>,
+    try_lock: fn(&File) -> Result<(), TryLockError>,
 ) -> Result<(), VaultError> {
     let begun = Instant::now();
     loop {
-        match ask(file) {
+        match try_lock(file) {
             Ok(()) => return Ok(()),
             Err(TryLockError::Error(error)) => return Err(VaultError::io(path)(error)),
             Err(TryLockError::WouldBlock) if begun.elapsed() < PATIENCE => {
@@ -175,7 +175,7 @@ impl UnfinishedFile {
     ///
     /// # Errors
     /// [`VaultError::Io`], for example on a full disk.
-    pub(super) fn put(&mut self, at: u64, bytes: &[u8]) -> Result<(), VaultError> {
+    pub(super) fn write_at(&mut self, at: u64, bytes: &[u8]) -> Result<(), VaultError> {
         let sought = self.file.seek(SeekFrom::Start(at));
         let written = sought.and_then(|_| self.file.write_all(bytes));
         written.map_err(VaultError::io(&self.part))

@@ -43,9 +43,9 @@ pub struct LayerNumbers {
 
 impl LayerNumbers {
     /// The numbers of measurement `wanted` in a vault of `shape`.
-    pub fn of(&self, shape: &VaultShape, wanted: Measurement) -> Option<&Numbers> {
-        let place = shape.measurements.iter().position(|m| *m == wanted)?;
-        self.measured.get(place)
+    pub fn measurement(&self, shape: &VaultShape, wanted: Measurement) -> Option<&Numbers> {
+        let index = shape.measurements.iter().position(|m| *m == wanted)?;
+        self.measured.get(index)
     }
 }
 
@@ -197,7 +197,7 @@ impl Vault {
 
     /// Whether the vault's shape matches a model with these heads and windows. A key is only a hash in a file name,
     /// which anyone with write access can change.
-    pub(crate) fn is_of(
+    pub(crate) fn fits(
         &self,
         heads: LayerShape,
         windows: impl Iterator<Item = Option<usize>>,
@@ -260,9 +260,8 @@ impl Vault {
         tokens: usize,
         rows: &mut dyn VaultRows,
     ) -> Result<LayerNumbers, VaultError> {
-        let start = (0..layer).map(|layer| self.shape.layer_bytes(layer)).sum();
         let mut checksum = crc32fast::Hasher::new();
-        let Some(behind) = self.rows((layer, start), tokens, rows, &mut checksum)? else {
+        let Some(behind) = self.read_rows(layer, tokens, rows, &mut checksum)? else {
             return Ok(LayerNumbers::default());
         };
         let heads = self.shape.heads;
@@ -271,14 +270,14 @@ impl Vault {
         let mut numbers = LayerNumbers::default();
         if self.shape.windows[layer].is_none() {
             let queries = self.shape.queries * self.shape.query_width();
-            numbers.queries = self.singles(queries, &mut checksum)?;
+            numbers.queries = self.read_f32(queries, &mut checksum)?;
             for measurement in self.shape.measurements.clone() {
                 let bytes = measurement.bytes(heads, self.shape.tokens);
                 numbers.measured.push(match measurement {
                     Measurement::QuerySums { .. } => {
-                        Numbers::Double(self.doubles(bytes / size_of::<f64>(), &mut checksum)?)
+                        Numbers::Double(self.read_f64(bytes / size_of::<f64>(), &mut checksum)?)
                     }
-                    _ => Numbers::Single(self.singles(bytes / size_of::<f32>(), &mut checksum)?),
+                    _ => Numbers::Single(self.read_f32(bytes / size_of::<f32>(), &mut checksum)?),
                 });
             }
         }
@@ -291,15 +290,16 @@ impl Vault {
         Ok(numbers)
     }
 
-    /// Reads the rows of a layer that begins at offset `start`. Returns the offset of their end, or `None` if `rows`
-    /// did not accept all of them.
-    fn rows(
+    /// Reads the rows of `layer`. Returns the offset of their end in the file, or `None` if `rows` did not accept all
+    /// of them.
+    fn read_rows(
         &self,
-        (layer, start): (usize, u64),
+        layer: usize,
         tokens: usize,
         rows: &mut dyn VaultRows,
         checksum: &mut crc32fast::Hasher,
     ) -> Result<Option<u64>, VaultError> {
+        let start: u64 = (0..layer).map(|layer| self.shape.layer_bytes(layer)).sum();
         let (kind, heads) = (self.shape.kind, self.shape.heads);
         let row_bytes = kind.row_bytes(heads.head_dim);
         let (stored, head_bytes) = (self.shape.rows(layer), self.shape.head_bytes(layer));
@@ -313,7 +313,7 @@ impl Vault {
             assert!(count > 0, "space for a row");
             let end = at + count * row_bytes;
             let read = read_pieces(&self.file, start + at as u64, &mut space[..end - at]);
-            checksum.combine(&read.map_err(|error| self.unread(error))?);
+            checksum.combine(&read.map_err(|error| self.read_error(error))?);
             // The content of the buffer, head by head.
             runs.clear();
             let first = at;
@@ -339,7 +339,7 @@ impl Vault {
         Ok(Some(start + all as u64))
     }
 
-    fn singles(
+    fn read_f32(
         &mut self,
         count: usize,
         checksum: &mut crc32fast::Hasher,
@@ -347,14 +347,14 @@ impl Vault {
         let mut numbers = Vec::with_capacity(count);
         while numbers.len() < count {
             let some = (count - numbers.len()).min(PIECE / size_of::<f32>());
-            self.take(some * size_of::<f32>(), checksum)?;
+            self.read_piece(some * size_of::<f32>(), checksum)?;
             let bytes = self.piece.as_chunks::<4>().0.iter();
             numbers.extend(bytes.map(|bytes| f32::from_le_bytes(*bytes)));
         }
         Ok(numbers)
     }
 
-    fn doubles(
+    fn read_f64(
         &mut self,
         count: usize,
         checksum: &mut crc32fast::Hasher,
@@ -362,7 +362,7 @@ impl Vault {
         let mut numbers = Vec::with_capacity(count);
         while numbers.len() < count {
             let some = (count - numbers.len()).min(PIECE / size_of::<f64>());
-            self.take(some * size_of::<f64>(), checksum)?;
+            self.read_piece(some * size_of::<f64>(), checksum)?;
             let bytes = self.piece.as_chunks::<8>().0.iter();
             numbers.extend(bytes.map(|bytes| f64::from_le_bytes(*bytes)));
         }
@@ -370,7 +370,7 @@ impl Vault {
     }
 
     /// Converts an I/O error of a read.
-    fn unread(&self, error: std::io::Error) -> VaultError {
+    fn read_error(&self, error: std::io::Error) -> VaultError {
         if error.kind() != std::io::ErrorKind::UnexpectedEof {
             return VaultError::io(&self.path)(error);
         }
@@ -382,10 +382,14 @@ impl Vault {
     }
 
     /// Reads the next `bytes` bytes into `piece`.
-    fn take(&mut self, bytes: usize, checksum: &mut crc32fast::Hasher) -> Result<(), VaultError> {
+    fn read_piece(
+        &mut self,
+        bytes: usize,
+        checksum: &mut crc32fast::Hasher,
+    ) -> Result<(), VaultError> {
         self.piece.resize(bytes, 0);
         let read = self.file.read_exact(&mut self.piece);
-        read.map_err(|error| self.unread(error))?;
+        read.map_err(|error| self.read_error(error))?;
         checksum.update(&self.piece);
         Ok(())
     }

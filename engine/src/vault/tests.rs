@@ -118,7 +118,7 @@ fn write_in_chunks(folder: &VaultFolder, key: &VaultKey, kind: PackedRows) {
                 for head in [1, 0] {
                     let mut packed = vec![0; (end - first) * kind.row_bytes(32)];
                     kind.pack(&store.head(head)[first * 32..end * 32], 32, &mut packed);
-                    writer.packed((of, head), first, &packed).expect("written");
+                    writer.packed(of, head, first, &packed).expect("written");
                 }
             }
         }
@@ -146,7 +146,7 @@ fn files(place: &tempfile::TempDir) -> Vec<PathBuf> {
 }
 
 #[test]
-fn what_was_written_is_read() {
+fn layers_read_back_as_written() {
     for kind in [PackedRows::F16, PackedRows::Q8_0] {
         let (_place, folder) = folder(1 << 20);
         assert!(find(&folder, &key('a')).is_none());
@@ -182,18 +182,18 @@ fn what_was_written_is_read() {
         }
         let (_, holds) = (shape(kind), beside());
         for (measurement, numbers) in SUMS.iter().zip(&holds.measured) {
-            assert_eq!(holds.of(&shape(kind), *measurement), Some(numbers));
+            assert_eq!(holds.measurement(&shape(kind), *measurement), Some(numbers));
         }
         let other = Measurement::QuerySums {
             skip: 4,
             products: false,
         };
-        assert_eq!(holds.of(&shape(kind), other), None);
+        assert_eq!(holds.measurement(&shape(kind), other), None);
     }
 }
 
 #[test]
-fn rows_that_come_chunk_by_chunk_make_the_same_file() {
+fn rows_written_in_chunks_give_the_same_file() {
     for kind in [PackedRows::F16, PackedRows::Q8_0] {
         let bytes = [write, write_in_chunks].map(|write| {
             let (place, folder) = folder(1 << 20);
@@ -206,11 +206,11 @@ fn rows_that_come_chunk_by_chunk_make_the_same_file() {
 
 #[test]
 #[should_panic(expected = "rows before token 40")]
-fn rows_are_not_left_out() {
+fn a_gap_in_the_rows_panics() {
     let (_place, folder) = folder(1 << 20);
     let begun = folder.begin(&key('a'), "", "", shape(PackedRows::F16));
     let mut writer = begun.expect("begun");
-    let _ = writer.packed((RowsOf::Keys, 0), 40, &[0; 64]);
+    let _ = writer.packed(RowsOf::Keys, 0, 40, &[0; 64]);
 }
 
 /// A destination with a buffer for few rows in transit, or that stops accepting rows at some point.
@@ -232,7 +232,7 @@ impl VaultRows for Narrow<'_> {
 }
 
 #[test]
-fn rows_come_through_any_room() {
+fn rows_are_read_through_buffers_of_any_size() {
     let (_place, folder) = folder(1 << 20);
     write(&folder, &key('a'), PackedRows::Q8_0);
     let mut vault = find(&folder, &key('a')).expect("there");
@@ -262,7 +262,7 @@ fn rows_come_through_any_room() {
 }
 
 #[test]
-fn a_vault_serves_texts_that_begin_as_it_does() {
+fn a_vault_is_found_by_shared_first_tokens() {
     let (_place, folder) = folder(1 << 20);
     write(&folder, &key('a'), PackedRows::F16);
     // The same model and settings, other tokens.
@@ -281,7 +281,7 @@ fn a_vault_serves_texts_that_begin_as_it_does() {
 }
 
 #[test]
-fn a_vault_that_was_cut_or_changed_is_never_used() {
+fn truncated_or_changed_vaults_are_refused() {
     let (place, folder) = folder(1 << 20);
     write(&folder, &key('b'), PackedRows::Q8_0);
     let path = files(&place).pop().expect("one vault");
@@ -317,7 +317,7 @@ fn a_vault_that_was_cut_or_changed_is_never_used() {
 }
 
 #[test]
-fn a_vault_under_another_name_is_not_taken_for_its_own() {
+fn a_vault_under_another_key_is_refused() {
     let (place, folder) = folder(1 << 20);
     write(&folder, &key('c'), PackedRows::F16);
     let path = files(&place).pop().expect("one vault");
@@ -326,7 +326,7 @@ fn a_vault_under_another_name_is_not_taken_for_its_own() {
 }
 
 #[test]
-fn one_file_that_cannot_be_used_is_not_in_the_way_of_others() {
+fn an_unusable_file_does_not_block_other_vaults() {
     let (place, folder) = folder(1 << 20);
     write(&folder, &key('a'), PackedRows::F16);
     // A folder with the name of a vault, which cannot be removed as a file.
@@ -343,7 +343,7 @@ fn one_file_that_cannot_be_used_is_not_in_the_way_of_others() {
 }
 
 #[test]
-fn documents_do_not_wait_for_one_another() {
+fn two_documents_are_written_at_the_same_time() {
     let (place, folder) = folder(1 << 20);
     let begin = |key: &VaultKey| folder.begin(key, "", "", shape(PackedRows::F16));
     // Keys with a common prefix are independent.
@@ -358,7 +358,7 @@ fn documents_do_not_wait_for_one_another() {
 }
 
 #[test]
-fn two_never_write_one_vault_and_a_dropped_one_leaves_nothing() {
+fn a_second_writer_is_refused_until_the_first_is_dropped() {
     let (place, folder) = folder(1 << 20);
     let first = folder
         .begin(&key('7'), "", "", shape(PackedRows::F16))
@@ -382,7 +382,7 @@ fn shown(list: &mut Vec<f32>, most: usize) -> impl FnMut(&mut dyn Snapshot) {
 }
 
 #[test]
-fn the_end_of_a_streamed_document_is_a_vault_like_others() {
+fn end_states_are_listed_evicted_and_checked_like_vaults() {
     let of = || EndOf {
         document: "a book".into(),
         model: "a model".into(),
@@ -392,15 +392,15 @@ fn the_end_of_a_streamed_document_is_a_vault_like_others() {
     let mut numbers: Vec<f32> = (0..300_000).map(|i| i as f32).collect();
     let most = numbers.len();
     let (place, folder) = folder(2 << 20);
-    let mut leave = |digit| {
-        folder.leave_end(
+    let mut save = |digit| {
+        folder.save_end(
             &key(digit),
             of(),
             &mut shown(&mut numbers, most),
             &Stop::new(),
         )
     };
-    let bytes = leave('a').expect("it is left");
+    let bytes = save('a').expect("saved");
     assert_eq!(files(&place)[0].metadata().expect("a file").len(), bytes);
     assert!(folder.has_end(&key('a')) && !folder.has_end(&key('b')));
     let listed = folder.list().expect("a list");
@@ -412,27 +412,27 @@ fn the_end_of_a_streamed_document_is_a_vault_like_others() {
     assert_eq!(entry.document.as_deref(), Some("a book"));
 
     // The budget holds one of them only.
-    leave('b').expect("it is left");
+    save('b').expect("saved");
     assert!(!folder.has_end(&key('a')) && folder.has_end(&key('b')));
     let mut read = Vec::new();
-    let mut recall =
-        |digit, most| folder.recall_end(&key(digit), &mut shown(&mut read, most), &Stop::new());
-    assert!(matches!(recall('a', most), Ok(None)));
-    assert_eq!(recall('b', most).expect("it is read"), Some(bytes));
+    let mut load =
+        |digit, most| folder.load_end(&key(digit), &mut shown(&mut read, most), &Stop::new());
+    assert!(matches!(load('a', most), Ok(None)));
+    assert_eq!(load('b', most).expect("it is read"), Some(bytes));
     // A count above the capacity is rejected, and the file is removed.
-    let error = recall('b', most - 1).expect_err("no room");
+    let error = load('b', most - 1).expect_err("no room");
     assert!(matches!(error, VaultError::Damaged { .. }), "{error}");
     assert!(files(&place).is_empty());
-    leave('c').expect("it is left");
+    save('c').expect("saved");
     let mut read = Vec::new();
-    let found = folder.recall_end(&key('c'), &mut shown(&mut read, most), &Stop::new());
+    let found = folder.load_end(&key('c'), &mut shown(&mut read, most), &Stop::new());
     assert!(matches!(found, Ok(Some(_))));
     let stop = Stop::new();
     stop.request();
     let mut other = Vec::new();
-    let found = folder.recall_end(&key('c'), &mut shown(&mut other, most), &stop);
+    let found = folder.load_end(&key('c'), &mut shown(&mut other, most), &stop);
     assert!(matches!(found, Err(VaultError::Io { .. })));
-    let left = folder.leave_end(&key('d'), of(), &mut shown(&mut numbers, most), &stop);
+    let left = folder.save_end(&key('d'), of(), &mut shown(&mut numbers, most), &stop);
     assert!(matches!(left, Err(VaultError::Io { .. })) && other.is_empty());
     // The failed write had evicted the other vault, and left no partial file.
     assert!(files(&place).is_empty());
@@ -440,7 +440,7 @@ fn the_end_of_a_streamed_document_is_a_vault_like_others() {
 }
 
 #[test]
-fn what_a_dead_process_left_is_swept_away() {
+fn files_of_dead_processes_are_removed() {
     let (place, folder) = folder(1 << 20);
     write(&folder, &key('8'), PackedRows::F16);
     let left = place
@@ -453,7 +453,7 @@ fn what_a_dead_process_left_is_swept_away() {
 }
 
 #[test]
-fn a_vault_larger_than_the_budget_is_refused_with_both_figures() {
+fn the_error_of_a_too_large_vault_names_size_and_budget() {
     let (_place, folder) = folder(1000);
     let refused = folder.begin(&key('e'), "", "", shape(PackedRows::F16));
     let sentence = refused.expect_err("too large").to_string();
@@ -465,7 +465,7 @@ fn a_vault_larger_than_the_budget_is_refused_with_both_figures() {
 }
 
 #[test]
-fn a_file_that_is_cut_short_while_it_is_used_is_an_error_and_not_the_end() {
+fn truncation_of_an_open_vault_is_an_error() {
     let (place, folder) = folder(1 << 20);
     write(&folder, &key('a'), PackedRows::Q8_0);
     let mut vault = find(&folder, &key('a')).expect("there");
@@ -487,7 +487,7 @@ fn a_file_that_is_cut_short_while_it_is_used_is_an_error_and_not_the_end() {
 
 /// A file with the same size and a valid checksum, but other kinds of numbers, would be misinterpreted.
 #[test]
-fn an_end_that_another_version_left_is_not_taken_for_this_one() {
+fn an_end_state_of_another_layout_is_refused() {
     let (place, folder) = folder(1 << 20);
     let mut words = vec![7_u32; 100];
     let of = EndOf {
@@ -497,10 +497,10 @@ fn an_end_that_another_version_left_is_not_taken_for_this_one() {
         how: String::new(),
     };
     let mut show = |through: &mut dyn Snapshot| through.words(&mut words);
-    (folder.leave_end(&key('a'), of, &mut show, &Stop::new())).expect("it is left");
+    (folder.save_end(&key('a'), of, &mut show, &Stop::new())).expect("saved");
     let mut floats = vec![0.0; 100];
     let mut take = |through: &mut dyn Snapshot| through.floats(&mut floats);
-    let error = folder.recall_end(&key('a'), &mut take, &Stop::new());
+    let error = folder.load_end(&key('a'), &mut take, &Stop::new());
     let error = error.expect_err("other numbers");
     assert!(error.to_string().contains("another version"), "{error}");
     assert!(files(&place).is_empty(), "it is removed");

@@ -90,7 +90,8 @@ impl VaultWriter {
     /// If rows before these are missing.
     pub fn packed(
         &mut self,
-        (of, head): (RowsOf, usize),
+        of: RowsOf,
+        head: usize,
         first: usize,
         packed: &[u8],
     ) -> Result<(), VaultError> {
@@ -110,7 +111,7 @@ impl VaultWriter {
         let part = &mut self.heads[which];
         part.checksum.update(packed);
         part.bytes += packed.len() as u64;
-        self.making.put(at, packed)
+        self.making.write_at(at, packed)
     }
 
     /// Packs and adds the keys and values of the tokens `which`; row == token.
@@ -137,7 +138,7 @@ impl VaultWriter {
                     let end = which.end.min(first + at_once);
                     piece.resize((end - first) * kind.row_bytes(dim), 0);
                     kind.pack(&store.head(head)[first * dim..end * dim], dim, &mut piece);
-                    self.packed((of, head), first, &piece)?;
+                    self.packed(of, head, first, &piece)?;
                 }
             }
         }
@@ -150,7 +151,7 @@ impl VaultWriter {
     /// # Errors
     /// As [`VaultWriter::packed`].
     pub fn numbers(&mut self, numbers: &[f32]) -> Result<(), VaultError> {
-        self.add_behind(numbers, |number| number.to_le_bytes())
+        self.write_numbers(numbers, |number| number.to_le_bytes())
     }
 
     /// [`VaultWriter::numbers`] for f64 numbers.
@@ -158,10 +159,10 @@ impl VaultWriter {
     /// # Errors
     /// As [`VaultWriter::packed`].
     pub fn sums(&mut self, numbers: &[f64]) -> Result<(), VaultError> {
-        self.add_behind(numbers, |number| number.to_le_bytes())
+        self.write_numbers(numbers, |number| number.to_le_bytes())
     }
 
-    fn add_behind<T: Copy, const BYTES: usize>(
+    fn write_numbers<T: Copy, const BYTES: usize>(
         &mut self,
         numbers: &[T],
         bytes: fn(T) -> [u8; BYTES],
@@ -174,7 +175,7 @@ impl VaultWriter {
             let at = self.start + rows as u64 + self.behind.bytes;
             self.behind.checksum.update(&piece);
             self.behind.bytes += piece.len() as u64;
-            self.making.put(at, &piece)?;
+            self.making.write_at(at, &piece)?;
         }
         self.piece = piece;
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::attention::tile_keys;
 use crate::driver::{Address, Geometry};
-use crate::expected::warps;
+use crate::expected::warp_per_row;
 use crate::{
     Angles, Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerRows, RowKind, supported,
     tile_row_bytes,
@@ -135,7 +135,7 @@ impl Gathered {
                 dim: rows.head_dim() as u32,
             };
             // SAFETY: both buffers fit this many rows; the lengths are borrowed mutably.
-            unsafe { device.launch("row_lengths", warps(which.len()), &parameters) }?;
+            unsafe { device.launch("row_lengths", warp_per_row(which.len()), &parameters) }?;
         }
         Ok(())
     }
@@ -179,7 +179,8 @@ impl Device {
     pub fn nearest_by_cosine(
         &self,
         of: &Compared<'_>,
-        (tokens, others): (&[u32], &[u32]),
+        tokens: &[u32],
+        others: &[u32],
         best: &mut [(u32, f32)],
         scratch: &mut Comparing,
     ) -> Result<(), DeviceError> {
@@ -245,7 +246,7 @@ mod tests {
 
     /// A comparison in several pieces gives the same product and the first index on ties.
     #[test]
-    fn pieces_do_not_show() {
+    fn comparing_in_pieces_changes_nothing() {
         let device = emulated::device(86, 1 << 26);
         let (kv_heads, n, dim) = (2, 90, 64);
         let number = |i: usize| f16::from_f32(((i * 7919) % 1013) as f32 / 500.0 - 1.0);
@@ -271,7 +272,7 @@ mod tests {
             let mut scratch = Comparing::at_once(&device, at_once, dim).expect("memory");
             let mut best = vec![(9, f32::NAN); tokens.len()];
             device
-                .nearest_by_cosine(&of, (&tokens, &others), &mut best, &mut scratch)
+                .nearest_by_cosine(&of, &tokens, &others, &mut best, &mut scratch)
                 .expect("it runs");
             best
         };

@@ -54,8 +54,8 @@ impl<T: Number> Buffer<T> {
         from: &Buffer<T>,
         range: Range<usize>,
     ) -> Result<PendingCopy, DeviceError> {
-        self.carry((first, from, range), |driver, to, from, bytes| {
-            // SAFETY: `carry` guarantees it.
+        self.submit_copy(first, from, range, |driver, to, from, bytes| {
+            // SAFETY: `submit_copy` guarantees it.
             unsafe { driver.copy_async(to, from, bytes) }
         })
     }
@@ -68,16 +68,18 @@ impl<T: Number> Buffer<T> {
         from: &Buffer<T>,
         range: Range<usize>,
     ) -> Result<PendingCopy, DeviceError> {
-        self.carry((first, from, range), |driver, to, from, bytes| {
-            // SAFETY: `carry` guarantees it.
+        self.submit_copy(first, from, range, |driver, to, from, bytes| {
+            // SAFETY: `submit_copy` guarantees it.
             unsafe { driver.prefetch_copy(to, from, bytes) }
         })
     }
 
     /// Checks the ranges, submits `copy`, and keeps both allocations alive until it has ended.
-    fn carry(
+    fn submit_copy(
         &mut self,
-        (first, from, range): (usize, &Buffer<T>, Range<usize>),
+        first: usize,
+        from: &Buffer<T>,
+        range: Range<usize>,
         copy: impl FnOnce(&dyn Driver, Address, Address, usize) -> Result<Box<dyn Copying>, DeviceError>,
     ) -> Result<PendingCopy, DeviceError> {
         let memory = [self.memory(), from.memory()];
@@ -103,9 +105,9 @@ pub struct UploadStaging {
 }
 
 struct Half {
-    here: Buffer<u8>,
-    there: Buffer<u8>,
-    under_way: Option<PendingCopy>,
+    host: Buffer<u8>,
+    device: Buffer<u8>,
+    pending: Option<PendingCopy>,
 }
 
 impl UploadStaging {
@@ -113,9 +115,9 @@ impl UploadStaging {
     pub fn new(device: &Device, bytes: usize) -> Result<Self, DeviceError> {
         let half = || {
             Ok::<_, DeviceError>(Half {
-                here: device.alloc_uninit_in(MemorySpace::Host, bytes)?,
-                there: device.alloc_uninit(bytes)?,
-                under_way: None,
+                host: device.alloc_uninit_in(MemorySpace::Host, bytes)?,
+                device: device.alloc_uninit(bytes)?,
+                pending: None,
             })
         };
         Ok(Self {
@@ -126,23 +128,21 @@ impl UploadStaging {
 
     /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
-        self.halves.iter().map(|half| half.there.bytes()).sum()
+        self.halves.iter().map(|half| half.device.bytes()).sum()
     }
 
     /// The half to fill. Waits until its previous upload has ended.
     pub fn space(&mut self) -> Result<&mut [u8], DeviceError> {
-        let Half {
-            here, under_way, ..
-        } = &mut self.halves[self.filling];
-        if let Some(pending) = under_way.take() {
+        let Half { host, pending, .. } = &mut self.halves[self.filling];
+        if let Some(pending) = pending.take() {
             pending.wait()?;
         }
-        if here.is_empty() {
+        if host.is_empty() {
             return Ok(&mut []);
         }
-        let start = here.driver().reach(here.address())?;
+        let start = host.driver().reach(host.address())?;
         // SAFETY: memory of this object that no copy reads any more, borrowed with it.
-        Ok(unsafe { std::slice::from_raw_parts_mut(start, here.len()) })
+        Ok(unsafe { std::slice::from_raw_parts_mut(start, host.len()) })
     }
 
     /// Uploads the first `bytes` bytes of the filled half and returns their device buffer. Later work on the device
@@ -152,21 +152,21 @@ impl UploadStaging {
     /// When the half has fewer bytes.
     pub fn send(&mut self, bytes: usize) -> Result<Buffer<u8>, DeviceError> {
         let Half {
-            here,
-            there,
-            under_way,
+            host,
+            device,
+            pending,
         } = &mut self.halves[self.filling];
         self.filling = 1 - self.filling;
-        let pending = there.copy_async(0, here, 0..bytes)?;
-        pending.before_the_rest()?;
-        *under_way = Some(pending);
-        Ok(there.share(0..bytes))
+        let upload = device.copy_async(0, host, 0..bytes)?;
+        upload.before_the_rest()?;
+        *pending = Some(upload);
+        Ok(device.share(0..bytes))
     }
 
     /// Later uploads of [`UploadStaging::send_to`] wait for all work submitted so far, and for no later work. Submit
     /// work that reads the target's present contents before this call.
     pub fn order_prefetches(&self) -> Result<(), DeviceError> {
-        self.halves[0].there.driver().order_prefetches()
+        self.halves[0].device.driver().order_prefetches()
     }
 
     /// Uploads the first `bytes` bytes of the filled half to `first..` of `to`, without waiting for work submitted
@@ -180,55 +180,50 @@ impl UploadStaging {
         first: usize,
         bytes: usize,
     ) -> Result<(), DeviceError> {
-        let Half {
-            here, under_way, ..
-        } = &mut self.halves[self.filling];
+        let Half { host, pending, .. } = &mut self.halves[self.filling];
         self.filling = 1 - self.filling;
-        *under_way = Some(to.prefetch_copy(first, here, 0..bytes)?);
+        *pending = Some(to.prefetch_copy(first, host, 0..bytes)?);
         Ok(())
     }
 
     /// Later work on the device begins after all uploads so far.
     pub fn before_the_rest(&self) -> Result<(), DeviceError> {
-        let mut pending = self
-            .halves
-            .iter()
-            .filter_map(|half| half.under_way.as_ref());
+        let mut pending = self.halves.iter().filter_map(|half| half.pending.as_ref());
         pending.try_for_each(PendingCopy::before_the_rest)
     }
 }
 
 /// Downloads that overlap with computation: the device fills a buffer, and the host reads a copy of it.
 pub struct DownloadStaging {
-    there: Buffer<u8>,
-    here: Buffer<u8>,
+    device: Buffer<u8>,
+    host: Buffer<u8>,
     /// Bytes of the last download.
     count: usize,
-    under_way: Option<PendingCopy>,
+    pending: Option<PendingCopy>,
 }
 
 impl DownloadStaging {
     /// Allocates `bytes` bytes, on the host and on the device.
     pub fn new(device: &Device, bytes: usize) -> Result<Self, DeviceError> {
         Ok(Self {
-            there: device.alloc_uninit(bytes)?,
-            here: device.alloc_uninit_in(MemorySpace::Host, bytes)?,
+            device: device.alloc_uninit(bytes)?,
+            host: device.alloc_uninit_in(MemorySpace::Host, bytes)?,
             count: 0,
-            under_way: None,
+            pending: None,
         })
     }
 
     /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
-        self.there.bytes()
+        self.device.bytes()
     }
 
     /// The buffer for the device to fill. Later work begins after the last download has ended.
     pub fn space(&mut self) -> Result<&mut Buffer<u8>, DeviceError> {
-        if let Some(pending) = &self.under_way {
+        if let Some(pending) = &self.pending {
             pending.before_the_rest()?;
         }
-        Ok(&mut self.there)
+        Ok(&mut self.device)
     }
 
     /// Downloads the first `bytes` bytes, concurrently with later work on the device.
@@ -237,21 +232,21 @@ impl DownloadStaging {
     /// When the buffer has fewer bytes.
     pub fn fetch(&mut self, bytes: usize) -> Result<(), DeviceError> {
         // Wait for the previous download, so that no two copies write the host buffer at once.
-        self.under_way = None;
-        self.under_way = Some(self.here.copy_async(0, &self.there, 0..bytes)?);
+        self.pending = None;
+        self.pending = Some(self.host.copy_async(0, &self.device, 0..bytes)?);
         self.count = bytes;
         Ok(())
     }
 
     /// The last download. Waits until it has ended.
     pub fn arrived(&mut self) -> Result<&[u8], DeviceError> {
-        if let Some(pending) = self.under_way.take() {
+        if let Some(pending) = self.pending.take() {
             pending.wait()?;
         }
         if self.count == 0 {
             return Ok(&[]);
         }
-        let start = self.here.driver().reach(self.here.address())?;
+        let start = self.host.driver().reach(self.host.address())?;
         // SAFETY: memory of this object that no copy writes any more, borrowed with it.
         Ok(unsafe { std::slice::from_raw_parts(start, self.count) })
     }
@@ -287,13 +282,13 @@ impl<T: Number> Readback<T> {
         let range = first..first + numbers.len();
         let mut rest = numbers;
         self.pieces(from, range, |piece| {
-            let (here, others) = std::mem::take(&mut rest).split_at_mut(piece.len());
-            here.copy_from_slice(piece);
+            let (own, others) = std::mem::take(&mut rest).split_at_mut(piece.len());
+            own.copy_from_slice(piece);
             rest = others;
         })
     }
 
-    /// Passes `range` of `from` to `look` piece by piece, in order, after all work submitted before.
+    /// Passes `range` of `from` to `visit` piece by piece, in order, after all work submitted before.
     ///
     /// # Panics
     /// When `from` has fewer elements, or pieces are empty.
@@ -301,13 +296,13 @@ impl<T: Number> Readback<T> {
         &mut self,
         from: &Buffer<T>,
         range: Range<usize>,
-        mut look: impl FnMut(&[T]),
+        mut visit: impl FnMut(&[T]),
     ) -> Result<(), DeviceError> {
         let [mut half, mut other] = self.halves.each_mut();
         let most = half.len();
         assert!(most > 0 || range.is_empty(), "pieces of nothing");
         let piece = |at: usize| at..range.end.min(at + most);
-        let ask = |half: &mut Buffer<T>, at: usize| {
+        let download = |half: &mut Buffer<T>, at: usize| {
             if at < range.end {
                 half.copy_async(0, from, piece(at)).map(Some)
             } else {
@@ -315,19 +310,19 @@ impl<T: Number> Readback<T> {
             }
         };
         let mut at = range.start;
-        let mut coming = ask(half, at)?;
+        let mut pending = download(half, at)?;
         while at < range.end {
             let count = piece(at).len();
             at += count;
-            let next = ask(other, at)?;
-            if let Some(pending) = coming {
+            let next = download(other, at)?;
+            if let Some(pending) = pending {
                 pending.wait()?;
             }
             let start = half.driver().reach(half.address())?.cast::<T>();
             // SAFETY: `count` elements of this object were copied to `start` and no copy writes them any more; any bits
             // are a valid `T`.
-            look(unsafe { std::slice::from_raw_parts(start, count) });
-            coming = next;
+            visit(unsafe { std::slice::from_raw_parts(start, count) });
+            pending = next;
             std::mem::swap(&mut half, &mut other);
         }
         Ok(())

@@ -206,12 +206,12 @@ impl Device {
         unsafe { self.launch(&format!("prefill_attention_{dim}"), geometry, &parameters)? };
         if splits > 1 {
             // SAFETY: as above; this many splits wrote the parts.
-            unsafe { self.combine(scratch, out.address(), known, (splits, rows))? };
+            unsafe { self.combine(scratch, out.address(), known, splits, rows)? };
         }
         Ok(())
     }
 
-    /// Combines the first `(splits, rows)` parts of the scratch.
+    /// Combines the scratch's parts `[splits, rows]`.
     ///
     /// # Safety
     /// `out` is 0 or has `[rows, q_heads, head_dim]` elements, `log_sum_exp` is 0 or has `[q_heads, rows]` elements,
@@ -221,7 +221,8 @@ impl Device {
         scratch: &AttentionScratch,
         out: Address,
         log_sum_exp: Address,
-        (splits, rows): (usize, usize),
+        splits: usize,
+        rows: usize,
     ) -> Result<(), DeviceError> {
         let shape = scratch.shape;
         let parameters = CombineParameters {
@@ -252,7 +253,7 @@ mod tests {
     /// On every GPU with asynchronous copies to shared memory, two blocks fit on a multiprocessor, with two tiles each
     /// where possible.
     #[test]
-    fn two_blocks_share_a_multiprocessor() {
+    fn two_blocks_fit_on_a_multiprocessor() {
         for (capability, two) in [
             (75, &[][..]),
             (80, &[64, 80, 96, 128, 256]),

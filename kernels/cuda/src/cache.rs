@@ -149,17 +149,19 @@ impl GpuCache {
     /// When the slots exceed the head's capacity, or the stores have another row type.
     pub fn write_rows(
         &mut self,
-        (layer, head): (usize, usize),
+        layer: usize,
+        head: usize,
         slots: Range<usize>,
-        (keys, values): (&RowStore, &RowStore),
+        keys: &RowStore,
+        values: &RowStore,
     ) -> Result<(), DeviceError> {
         let layer = &mut self.layers[layer];
         let capacity = layer.heads[head];
-        for (there, here) in [(&mut layer.keys, keys), (&mut layer.values, values)] {
-            let row = |slot: usize| (capacity.row(here.place(head, slot)), slot);
+        for (rows, store) in [(&mut layer.keys, keys), (&mut layer.values, values)] {
+            let row = |slot: usize| (capacity.row(store.place(head, slot)), slot);
             let mut which: Vec<(usize, usize)> = slots.clone().map(row).collect();
             which.sort_unstable();
-            there.write(here, head, &which)?;
+            rows.write(store, head, &which)?;
         }
         Ok(())
     }
@@ -201,7 +203,8 @@ impl GpuCache {
     /// When the layer has no table, or the entries exceed its capacity.
     pub fn write_entries(
         &mut self,
-        (layer, head): (usize, usize),
+        layer: usize,
+        head: usize,
         first: usize,
         classes: &[u32],
         lengths: &[f32],
@@ -261,7 +264,7 @@ impl GpuCache {
         let aged = &self.staged[at + AGED * kv_heads..at + SENT * kv_heads];
         let (aged, narrowed) = aged.split_at(kv_heads);
         for (indices, staged) in layer.aged.iter_mut().zip([aged, narrowed]) {
-            *indices = indices.again(&staged[..layer.told_aged]);
+            *indices = indices.with_bound_of(&staged[..layer.told_aged]);
         }
         let query_positions = token.query_positions.unwrap_or(&[]).iter();
         let end = query_positions.max().map_or(0, |most| most + 1);
@@ -329,8 +332,8 @@ impl GpuCache {
     pub fn quantise_old_rows(&mut self, layer: usize) -> Result<(), DeviceError> {
         let layer = &mut self.layers[layer];
         let ([from, to], count) = (&layer.aged, layer.told_aged);
-        self.device.narrow(&mut layer.keys, (from, to), count)?;
-        self.device.narrow(&mut layer.values, (from, to), count)
+        self.device.narrow(&mut layer.keys, from, to, count)?;
+        self.device.narrow(&mut layer.values, from, to, count)
     }
 
     /// Writes a layer's new rows to their slots, after the aged rows have left their wide places.

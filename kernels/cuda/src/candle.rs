@@ -60,7 +60,7 @@ struct Kind {
     form: Inputs,
 }
 
-fn kind(kind: GgmlDType) -> Option<Kind> {
+fn launchers(kind: GgmlDType) -> Option<Kind> {
     let (few, many, form): (Few, Many, Inputs) = match kind {
         GgmlDType::Q4_0 => (
             ffi::launch_mmvq_gguf_q4_0_f32_plain,
@@ -138,7 +138,7 @@ impl Launchers {
     }
 
     /// The launchers return no status, so this reads the CUDA runtime's last error.
-    fn launched(&self, what: &str) -> Result<(), DeviceError> {
+    fn check_launch(&self, what: &str) -> Result<(), DeviceError> {
         // SAFETY: takes no pointers; the runtime's error strings are static.
         let error = unsafe { cudaGetLastError() };
         if error == 0 {
@@ -167,7 +167,7 @@ fn pointer(address: Address) -> *mut c_void {
 
 impl Products for Launchers {
     fn wants(&self, weights: GgmlDType, inputs: usize) -> Option<Inputs> {
-        let kind = kind(weights)?;
+        let kind = launchers(weights)?;
         Some(if inputs <= FEW {
             Inputs::Few
         } else {
@@ -179,8 +179,8 @@ impl Products for Launchers {
         candle_takes::input_bytes(form, count, cols)
     }
 
-    fn behind(&self, kind: GgmlDType) -> usize {
-        candle_takes::behind(kind)
+    fn padding(&self, kind: GgmlDType) -> usize {
+        candle_takes::padding(kind)
     }
 
     fn workspace(&self) -> usize {
@@ -191,7 +191,8 @@ impl Products for Launchers {
         &self,
         form: Inputs,
         x: Address,
-        (count, cols): (usize, usize),
+        count: usize,
+        cols: usize,
         out: Address,
     ) -> Result<(), DeviceError> {
         let padded = cols.next_multiple_of(PADDING);
@@ -209,7 +210,7 @@ impl Products for Launchers {
                         self.stream,
                     );
                 }
-                return self.launched("rounding the inputs of a product");
+                return self.check_launch("rounding the inputs of a product");
             }
             Inputs::Scales => ffi::launch_mmq_quantize_q8_1_D4,
             Inputs::Sums => ffi::launch_mmq_quantize_q8_1_DS4,
@@ -234,14 +235,14 @@ impl Products for Launchers {
                 self.stream,
             );
         }
-        self.launched("rounding the inputs of a product")
+        self.check_launch("rounding the inputs of a product")
     }
 
     unsafe fn multiply(&self, product: &Product) -> Result<(), DeviceError> {
         let &Product {
             rows, cols, count, ..
         } = product;
-        let launch = kind(product.kind).expect("asked before");
+        let launch = launchers(product.kind).expect("asked before");
         let (weights, inputs) = (pointer(product.weights), pointer(product.inputs));
         if count <= FEW {
             let blocks = cols.next_multiple_of(PADDING) / 32;
@@ -259,7 +260,7 @@ impl Products for Launchers {
                     self.stream,
                 );
             }
-            return self.launched("a product");
+            return self.check_launch("a product");
         }
         // SAFETY: the caller's promise.
         unsafe {
@@ -280,6 +281,6 @@ impl Products for Launchers {
                 self.stream,
             );
         }
-        self.launched("a product")
+        self.check_launch("a product")
     }
 }

@@ -26,6 +26,6 @@ pub(crate) fn input_bytes(form: Inputs, count: usize, cols: usize) -> usize {
 }
 
 /// Bytes of padding that must follow weights of `kind`.
-pub(crate) fn behind(kind: GgmlDType) -> usize {
+pub(crate) fn padding(kind: GgmlDType) -> usize {
     PADDING / kind.block_size() * kind.type_size()
 }

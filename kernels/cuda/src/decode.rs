@@ -110,6 +110,17 @@ impl DecodeScratch {
         let sums = sums + self.best.bytes() + self.arrived.bytes();
         self.parts.bytes() + sums + self.probabilities.bytes()
     }
+
+    fn geometry(&self, shared_bytes: u32) -> Geometry {
+        let shape = &self.shape;
+        let blocks_of_group = shape.group().div_ceil(HEADS_OF_BLOCK) as u32;
+        Geometry {
+            grid: [self.splits as u32, shape.kv_heads as u32, blocks_of_group],
+            // A warp for every 16 keys of a tile.
+            block: [(tile_keys(shape.head_dim) / 16 * 32) as u32, 1, 1],
+            shared_bytes,
+        }
+    }
 }
 
 /// `device/decode_attention.cu`.
@@ -182,10 +193,9 @@ impl Device {
             q_heads: heads as u32,
             dim: dim as u32,
         };
-        let kernel = kernel(task);
         // SAFETY: lengths were checked; the caller answers for device values.
         unsafe {
-            self.launch(&kernel, geometry, &parameters)?;
+            self.launch(&task.kernel(), geometry, &parameters)?;
             let geometry = Geometry {
                 grid: [1, heads as u32, 1],
                 block: [(dim as u32).next_multiple_of(32), 1, 1],
@@ -241,7 +251,7 @@ impl Device {
             ..parameters
         };
         // SAFETY: lengths were checked; the caller answers for device values.
-        unsafe { self.launch(&kernel(task), geometry, &parameters) }
+        unsafe { self.launch(&task.kernel(), geometry, &parameters) }
     }
 
     /// Checks shapes (`out` is the length of the output) and prepares the launch.
@@ -251,54 +261,67 @@ impl Device {
         scratch: &DecodeScratch,
         out: usize,
     ) -> Result<(Parameters, Geometry), DeviceError> {
-        let shape = &task.shape;
+        task.check(scratch, out)?;
+        let (stages, shared_bytes) = stages(self, task.shape.head_dim);
+        let parameters = task.parameters(scratch, stages);
+        Ok((parameters, scratch.geometry(shared_bytes)))
+    }
+}
+
+impl DecodeAttention<'_> {
+    /// Panics unless shapes match those of the scratch and the output, which has `out` elements.
+    fn check(&self, scratch: &DecodeScratch, out: usize) -> Result<(), DeviceError> {
+        let shape = &self.shape;
         let (dim, heads) = (supported(shape.head_dim)?, shape.q_heads);
         assert_eq!(*shape, scratch.shape, "the scratch is for other heads");
         assert!(
-            task.queries.len() >= heads * dim && out >= heads * dim,
+            self.queries.len() >= heads * dim && out >= heads * dim,
             "queries and out are [q_heads {heads}, head_dim {dim}]"
         );
         assert_eq!(
-            task.keys.kind, task.values.kind,
+            self.keys.kind, self.values.kind,
             "keys and values are of one kind"
         );
         assert_eq!(
-            (task.keys.head_dim(), task.values.head_dim()),
+            (self.keys.head_dim(), self.values.head_dim()),
             (dim, dim),
             "kept rows of other heads"
         );
         assert_eq!(
-            (task.keys.narrow, task.keys.wide_rows()),
-            (task.values.narrow, task.values.wide_rows()),
+            (self.keys.narrow, self.keys.wide_rows()),
+            (self.values.narrow, self.values.wide_rows()),
             "as many keys as values"
         );
-        let slots = task.places.map_or(task.keys.narrow, Indices::len);
+        let slots = self.places.map_or(self.keys.narrow, Indices::len);
         assert!(
-            task.places
-                .is_none_or(|places| places.end() <= task.keys.rows()),
+            self.places
+                .is_none_or(|places| places.end() <= self.keys.rows()),
             "places are below {}",
-            task.keys.rows()
+            self.keys.rows()
         );
         assert!(
-            task.first_rows.len() >= shape.kv_heads && task.rows.len() >= shape.kv_heads,
+            self.first_rows.len() >= shape.kv_heads && self.rows.len() >= shape.kv_heads,
             "first_rows and rows are [kv_heads]"
         );
-        if let Some(ranks) = &task.ranks {
+        if let Some(ranks) = &self.ranks {
             ranks.angles.check(0, dim);
             assert!(ranks.ranks.len() >= slots, "ranks are [slots]");
         }
-        let (stages, shared_bytes) = stages(self, dim);
-        let turned = task.ranks.as_ref();
-        let parameters = Parameters {
-            queries: task.queries.address(),
-            keys: task.keys.parameters(),
-            values: task.values.parameters(),
-            first_rows: task.first_rows.address(),
-            rows: task.rows.address(),
-            places: task.places.map_or(0, Indices::address),
-            ranks: turned.map_or(0, |r| r.ranks.address()),
-            cos: turned.map_or(0, |r| r.angles.cos.address()),
-            sin: turned.map_or(0, |r| r.angles.sin.address()),
+        Ok(())
+    }
+
+    fn parameters(&self, scratch: &DecodeScratch, stages: u32) -> Parameters {
+        let rope = self.ranks.as_ref();
+        Parameters {
+            queries: self.queries.address(),
+            keys: self.keys.parameters(),
+            values: self.values.parameters(),
+            first_rows: self.first_rows.address(),
+            rows: self.rows.address(),
+            places: self.places.map_or(0, Indices::address),
+            ranks: rope.map_or(0, |r| r.ranks.address()),
+            cos: rope.map_or(0, |r| r.angles.cos.address()),
+            sin: rope.map_or(0, |r| r.angles.sin.address()),
             parts: scratch.parts.address(),
             part_sums: scratch.sums.address(),
             logits: if scratch.probabilities.is_empty() {
@@ -306,37 +329,25 @@ impl Device {
             } else {
                 scratch.probabilities.address()
             },
-            q_heads: heads as u32,
-            kv_heads: shape.kv_heads as u32,
-            narrow: task.keys.narrow as u32,
+            q_heads: self.shape.q_heads as u32,
+            kv_heads: self.shape.kv_heads as u32,
+            narrow: self.keys.narrow as u32,
             first_split: 0,
             stride: scratch.max_rows as u32,
-            rope_dim: turned.map_or(0, |r| r.angles.rope_dim as u32),
-            neighbours: turned.map_or(0, |r| r.angles.neighbours()),
+            rope_dim: rope.map_or(0, |r| r.angles.rope_dim as u32),
+            neighbours: rope.map_or(0, |r| r.angles.neighbours()),
             stages,
-            scale: task.scale.into(),
+            scale: self.scale.into(),
             arrived: 0,
             part_best: 0,
             best: 0,
             out: InputsParameters::NONE,
-        };
-        let blocks_of_group = shape.group().div_ceil(HEADS_OF_BLOCK) as u32;
-        let geometry = Geometry {
-            grid: [
-                scratch.splits as u32,
-                shape.kv_heads as u32,
-                blocks_of_group,
-            ],
-            // A warp for every 16 keys of a tile.
-            block: [(tile_keys(dim) / 16 * 32) as u32, 1, 1],
-            shared_bytes,
-        };
-        Ok((parameters, geometry))
+        }
     }
-}
 
-/// Name of the kernel.
-fn kernel(task: &DecodeAttention<'_>) -> String {
-    let (kind, dim) = (task.keys.kind.name(), task.shape.head_dim);
-    format!("decode_attention_{kind}_{dim}")
+    /// Name of the kernel.
+    fn kernel(&self) -> String {
+        let (kind, dim) = (self.keys.kind.name(), self.shape.head_dim);
+        format!("decode_attention_{kind}_{dim}")
+    }
 }

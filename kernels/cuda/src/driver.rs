@@ -190,7 +190,7 @@ pub enum Inputs {
 pub struct Product {
     /// Type of the weights.
     pub kind: GgmlDType,
-    /// The weights, followed by at least [`Products::behind`] bytes of padding.
+    /// The weights, followed by at least [`Products::padding`] bytes of padding.
     pub weights: Address,
     /// Rows of the weights.
     pub rows: usize,
@@ -216,7 +216,7 @@ pub trait Products {
     fn input_bytes(&self, form: Inputs, count: usize, cols: usize) -> usize;
 
     /// Bytes of padding that must follow weights of `kind`.
-    fn behind(&self, kind: GgmlDType) -> usize;
+    fn padding(&self, kind: GgmlDType) -> usize;
 
     /// Bytes of scratch memory of a product of many rows.
     fn workspace(&self) -> usize;
@@ -229,7 +229,8 @@ pub trait Products {
         &self,
         form: Inputs,
         x: Address,
-        shape: (usize, usize),
+        count: usize,
+        cols: usize,
         out: Address,
     ) -> Result<(), DeviceError>;
 

@@ -18,7 +18,7 @@ struct DryRun {
 impl Device {
     /// A device with the facts of this one that allocates nothing and runs nothing.
     pub fn dry_run(&self) -> Device {
-        Device::new(self.counting())
+        Device::new(self.counting_driver())
     }
 
     /// Peak device memory in bytes of `make` and its result.
@@ -29,12 +29,12 @@ impl Device {
         &self,
         make: impl FnOnce(&Device) -> Result<T, DeviceError>,
     ) -> Result<u64, DeviceError> {
-        let dry_run = self.counting();
+        let dry_run = self.counting_driver();
         drop(make(&Device::new(dry_run.clone()))?);
         Ok(dry_run.most.load(Ordering::Relaxed))
     }
 
-    fn counting(&self) -> Arc<DryRun> {
+    fn counting_driver(&self) -> Arc<DryRun> {
         Arc::new(DryRun {
             of: self.shared_driver(),
             taken: AtomicU64::new(0),
@@ -44,7 +44,7 @@ impl Device {
 }
 
 impl DryRun {
-    fn only_asked(&self, what: &str) -> DeviceError {
+    fn unsupported(&self, what: &str) -> DeviceError {
         DeviceError::Failed {
             device: self.facts().name.clone(),
             what: what.to_owned(),
@@ -100,11 +100,11 @@ impl Driver for DryRun {
         _from: Address,
         _bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
-        Err(self.only_asked("asynchronous copies"))
+        Err(self.unsupported("asynchronous copies"))
     }
 
     fn order_prefetches(&self) -> Result<(), DeviceError> {
-        Err(self.only_asked("copying ahead of its work"))
+        Err(self.unsupported("copying ahead of its work"))
     }
 
     unsafe fn prefetch_copy(
@@ -113,11 +113,11 @@ impl Driver for DryRun {
         _from: Address,
         _bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
-        Err(self.only_asked("copying ahead of its work"))
+        Err(self.unsupported("copying ahead of its work"))
     }
 
     fn reach(&self, _address: Address) -> Result<*mut u8, DeviceError> {
-        Err(self.only_asked("reaching memory"))
+        Err(self.unsupported("reaching memory"))
     }
 
     unsafe fn clear(&self, _address: Address, _bytes: usize) -> Result<(), DeviceError> {
@@ -130,15 +130,15 @@ impl Driver for DryRun {
         _geometry: Geometry,
         _parameters: &[u8],
     ) -> Result<(), DeviceError> {
-        Err(self.only_asked(name))
+        Err(self.unsupported(name))
     }
 
     fn begin_capture(&self) -> Result<(), DeviceError> {
-        Err(self.only_asked("recording"))
+        Err(self.unsupported("recording"))
     }
 
     fn end_capture(&self) -> Result<Box<dyn Capture>, DeviceError> {
-        Err(self.only_asked("recording"))
+        Err(self.unsupported("recording"))
     }
 
     fn products(&self) -> &dyn Products {

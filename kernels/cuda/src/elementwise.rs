@@ -1,7 +1,7 @@
 //! Row-wise operations of a layer: `device/elementwise.cu`.
 
 use half::f16;
-use kept_kernels::Pairing;
+use kept_kernels::{HeadShape, Pairing};
 
 use crate::driver::{Address, Geometry};
 use crate::{Buffer, Device, DeviceError, Indices, LayerRows};
@@ -27,10 +27,10 @@ impl Angles<'_> {
             rope_dim > 0 && rope_dim.is_multiple_of(2) && rope_dim <= dim,
             "rope_dim {rope_dim} for head_dim {dim}"
         );
-        let there = self.cos.len().min(self.sin.len()) / (rope_dim / 2);
+        let capacity = self.cos.len().min(self.sin.len()) / (rope_dim / 2);
         assert!(
-            positions <= there,
-            "{positions} positions, the angle tables hold {there}"
+            positions <= capacity,
+            "{positions} positions, the angle tables hold {capacity}"
         );
     }
 
@@ -48,6 +48,15 @@ pub enum RowPositions<'a> {
     At(&'a Indices),
 }
 
+/// An RMSNorm.
+#[derive(Clone, Copy)]
+pub struct RmsNorm<'a> {
+    /// `[width]`
+    pub weight: &'a Buffer<f32>,
+    /// Added to the mean square.
+    pub eps: f32,
+}
+
 /// Projected heads, before bias, norm and RoPE.
 pub struct Heads<'a> {
     /// `[rows, heads, dim]`
@@ -60,8 +69,8 @@ pub struct Heads<'a> {
     pub dim: usize,
     /// `[heads * dim]`, added first.
     pub bias: Option<&'a Buffer<f32>>,
-    /// `[dim]` weights and epsilon of an RMSNorm of each head.
-    pub norm: Option<(&'a Buffer<f32>, f32)>,
+    /// RMSNorm of each head, with weights `[dim]`.
+    pub norm: Option<RmsNorm<'a>>,
     /// RoPE, if the layer has it.
     pub angles: Option<Angles<'a>>,
     /// Positions of the rows.
@@ -102,6 +111,13 @@ struct HeadsParameters {
     rope_dim: u32,
     neighbours: u32,
     eps: f32,
+}
+
+/// Where heads are written: row r of head h begins at element `h * head_stride + (first_row + r) * row_stride`.
+struct HeadLayout {
+    head_stride: u64,
+    row_stride: u64,
+    first_row: u64,
 }
 
 /// `device/elementwise.cu`.
@@ -174,20 +190,19 @@ pub enum Activation {
 }
 
 impl Device {
-    /// RMSNorm of each row of `x [rows, width]` with `weight [width]`; the result is written to `out`, added to
-    /// `residual`, or both.
+    /// RMSNorm of each row of `x [rows, width]`; the result is written to `out`, added to `residual`, or both.
     ///
     /// # Panics
     /// When shapes do not match.
     pub fn rms_norm(
         &self,
         x: &Buffer<f32>,
-        (weight, eps): (&Buffer<f32>, f32),
+        norm: RmsNorm<'_>,
         rows: usize,
         out: Option<&mut Buffer<f32>>,
         residual: Option<&mut Buffer<f32>>,
     ) -> Result<(), DeviceError> {
-        let width = weight.len();
+        let width = norm.weight.len();
         let fits = |buffer: &Buffer<f32>| buffer.len() >= rows * width;
         assert!(
             fits(x)
@@ -197,12 +212,12 @@ impl Device {
         );
         let parameters = RmsNormParameters {
             x: x.address(),
-            weight: weight.address(),
+            weight: norm.weight.address(),
             out: out.map_or(0, |out| out.address()),
             residual: residual.map_or(0, |residual| residual.address()),
             rows: rows as u32,
             width: width as u32,
-            eps,
+            eps: norm.eps,
         };
         let geometry = Geometry {
             grid: [rows as u32, 1, 1],
@@ -230,9 +245,13 @@ impl Device {
             task.heads,
             task.dim
         );
-        let (head_stride, row_stride) = (task.dim as u64, (task.heads * task.dim) as u64);
-        // SAFETY: the strides are the output's.
-        unsafe { self.ready(task, out.address(), (head_stride, row_stride, 0)) }
+        let layout = HeadLayout {
+            head_stride: task.dim as u64,
+            row_stride: (task.heads * task.dim) as u64,
+            first_row: 0,
+        };
+        // SAFETY: the layout is the output's.
+        unsafe { self.launch_heads(task, out.address(), layout) }
     }
 
     /// Applies bias, norm and RoPE, and writes keys or values to the rows from `first` on of every head of a layer.
@@ -245,25 +264,28 @@ impl Device {
         first: usize,
         out: &mut LayerRows,
     ) -> Result<(), DeviceError> {
-        let shape = kept_kernels::HeadShape {
+        let shape = HeadShape {
             q_heads: task.heads,
             kv_heads: task.heads,
             head_dim: task.dim,
         };
         out.check("out", &shape, first + task.rows);
-        let head_stride = (out.capacity() * task.dim) as u64;
-        let strides = (head_stride, task.dim as u64, first as u64);
-        // SAFETY: the strides are the layer's.
-        unsafe { self.ready(task, out.data.address(), strides) }
+        let layout = HeadLayout {
+            head_stride: (out.capacity() * task.dim) as u64,
+            row_stride: task.dim as u64,
+            first_row: first as u64,
+        };
+        // SAFETY: the layout is the layer's.
+        unsafe { self.launch_heads(task, out.data.address(), layout) }
     }
 
     /// # Safety
-    /// `out` is large enough for these strides.
-    unsafe fn ready(
+    /// `out` is large enough for this layout.
+    unsafe fn launch_heads(
         &self,
         task: &Heads<'_>,
         out: Address,
-        (head_stride, row_stride, first_row): (u64, u64, u64),
+        layout: HeadLayout,
     ) -> Result<(), DeviceError> {
         let &Heads {
             rows, heads, dim, ..
@@ -275,8 +297,8 @@ impl Device {
         if let Some(bias) = task.bias {
             assert_eq!(bias.len(), heads * dim, "bias is [heads * dim]");
         }
-        if let Some((norm, _)) = task.norm {
-            assert_eq!(norm.len(), dim, "norm is [dim]");
+        if let Some(norm) = task.norm {
+            assert_eq!(norm.weight.len(), dim, "norm is [dim]");
         }
         let (first, positions, reach) = match task.places {
             RowPositions::From(first) => (first, 0, first + rows),
@@ -291,21 +313,21 @@ impl Device {
         let parameters = HeadsParameters {
             x: task.projected.address(),
             bias: task.bias.map_or(0, Buffer::address),
-            norm: task.norm.map_or(0, |(norm, _)| norm.address()),
+            norm: task.norm.map_or(0, |norm| norm.weight.address()),
             cos: task.angles.map_or(0, |a| a.cos.address()),
             sin: task.angles.map_or(0, |a| a.sin.address()),
             positions,
             out,
-            head_stride,
-            row_stride,
-            first_row,
+            head_stride: layout.head_stride,
+            row_stride: layout.row_stride,
+            first_row: layout.first_row,
             rows: rows as u32,
             heads: heads as u32,
             dim: dim as u32,
             first: first as u32,
             rope_dim: task.angles.map_or(0, |a| a.rope_dim as u32),
             neighbours: task.angles.map_or(0, |a| a.neighbours()),
-            eps: task.norm.map_or(0.0, |(_, eps)| eps),
+            eps: task.norm.map_or(0.0, |norm| norm.eps),
         };
         let geometry = Geometry {
             grid: [rows as u32, heads.div_ceil(4) as u32, 1],
@@ -351,22 +373,20 @@ impl Device {
         unsafe { self.launch("unrotate", geometry, &parameters) }
     }
 
-    /// `gate [rows, width] = activation(gate) * up [rows, width]`. In both, row r begins at r times the stride.
+    /// `gate [rows, width] = activation(gate) * up [rows, width]`.
     ///
     /// # Panics
     /// When shapes do not match.
     pub fn activate(
         &self,
         activation: Activation,
-        (gate, gate_stride): (&mut Buffer<f32>, usize),
-        (up, up_stride): (&Buffer<f32>, usize),
-        (rows, width): (usize, usize),
+        gate: &mut Buffer<f32>,
+        up: &Buffer<f32>,
+        rows: usize,
+        width: usize,
     ) -> Result<(), DeviceError> {
-        let reach = |stride: usize| rows.saturating_sub(1) * stride + width;
         assert!(
-            width <= gate_stride
-                && gate.len() >= reach(gate_stride)
-                && up.len() >= reach(up_stride),
+            gate.len() >= rows * width && up.len() >= rows * width,
             "gate and up are [rows {rows}, width {width}]"
         );
         let parameters = ActivateParameters {
@@ -374,8 +394,8 @@ impl Device {
             up: up.address(),
             rows: rows as u32,
             width: width as u32,
-            gate_stride: gate_stride as u32,
-            up_stride: up_stride as u32,
+            gate_stride: width as u32,
+            up_stride: width as u32,
             gelu: u32::from(activation == Activation::Gelu),
         };
         let geometry = Geometry {
@@ -403,7 +423,7 @@ impl Device {
             x.len(),
             y.len()
         );
-        self.sum(x, y.address(), (count, count), 0.0)
+        self.sum(x, y.address(), count, count, 0.0)
     }
 
     /// Adds `bias [width]` to each of the first `rows` rows of `x [rows, width]`.
@@ -418,20 +438,23 @@ impl Device {
     ) -> Result<(), DeviceError> {
         let width = bias.len();
         assert!(x.len() >= rows * width, "x is [rows {rows}, width {width}]");
-        self.sum(x, bias.address(), (rows * width, width), 0.0)
+        self.sum(x, bias.address(), rows * width, width, 0.0)
     }
 
     /// `x = cap * tanh(x / cap)`.
     pub fn soft_cap(&self, x: &mut Buffer<f32>, cap: f32) -> Result<(), DeviceError> {
         let count = x.len();
-        self.sum(x, 0, (count, count), cap)
+        self.sum(x, 0, count, count, cap)
     }
 
+    /// `x += y` for the first `count` elements, where `y` repeats every `period` elements; without `y` (address 0), `x
+    /// = cap * tanh(x / cap)`.
     fn sum(
         &self,
         x: &mut Buffer<f32>,
         y: Address,
-        (count, period): (usize, usize),
+        count: usize,
+        period: usize,
         cap: f32,
     ) -> Result<(), DeviceError> {
         let parameters = SumParameters {
@@ -470,21 +493,23 @@ impl Device {
         unsafe { self.launch("argmax", geometry, &parameters) }
     }
 
-    /// Writes to `out [heads, 2]` the largest of the first `counts[h / group]` elements of each head of `x [heads,
-    /// stride]` and its index as a number; the first index on ties.
+    /// Writes to `out [q_heads, 2]` the largest of the first `counts[kv_head]` elements of each query head of `x
+    /// [q_heads, stride]` and its index as a number; the first index on ties.
     ///
     /// # Safety
-    /// On the device, each of `counts` is between 1 and the stride, and every group has one.
+    /// On the device, each of `counts [kv_heads]` is between 1 and the stride.
     pub(crate) unsafe fn best(
         &self,
-        (x, stride): (&Buffer<f32>, usize),
-        (counts, group): (&Buffer<u32>, usize),
-        heads: usize,
+        x: &Buffer<f32>,
+        stride: usize,
+        counts: &Buffer<u32>,
+        shape: &HeadShape,
         out: &mut Buffer<f32>,
     ) -> Result<(), DeviceError> {
+        let (heads, group) = (shape.q_heads, shape.group());
         assert!(
             x.len() >= heads * stride && out.len() >= 2 * heads && counts.len() * group >= heads,
-            "x is [heads {heads}, stride {stride}], out [heads, 2]"
+            "x is [q_heads {heads}, stride {stride}], out [q_heads, 2]"
         );
         let parameters = BestParameters {
             x: x.address(),

@@ -51,7 +51,7 @@ struct Emulated {
     recording: Mutex<Option<Vec<Launch>>>,
     async_copy: Arc<AsyncCopies>,
     /// Prefetch copies, which have an order of their own.
-    ahead: Arc<AsyncCopies>,
+    prefetches: Arc<AsyncCopies>,
     /// Whether products report the scratch memory of candle's kernels on a GPU.
     takes_as_candle: bool,
 }
@@ -102,12 +102,12 @@ fn failed(device: &str, what: &str, reason: &str) -> DeviceError {
 }
 
 /// Captured launches.
-struct Noted {
+struct CapturedLaunches {
     device: String,
     launches: Vec<Launch>,
 }
 
-impl Capture for Noted {
+impl Capture for CapturedLaunches {
     unsafe fn run(&self) -> Result<(), DeviceError> {
         for launch in &self.launches {
             // SAFETY: the caller's promise.
@@ -131,7 +131,7 @@ pub fn fault_injecting(capability: u32, memory: u64) -> (Device, Meter) {
 pub fn hasty(capability: u32, memory: u64) -> Device {
     let emulated = emulated(capability);
     emulated.async_copy.run_at_once();
-    emulated.ahead.run_at_once();
+    emulated.prefetches.run_at_once();
     meter(&Device::new(emulated), memory).0
 }
 
@@ -171,7 +171,7 @@ fn emulated_with(capability: u32, multiprocessors: u32, takes_as_candle: bool) -
         memory: Mutex::default(),
         recording: Mutex::default(),
         async_copy: Arc::default(),
-        ahead: Arc::default(),
+        prefetches: Arc::default(),
         takes_as_candle,
     })
 }
@@ -184,14 +184,14 @@ pub fn kernels() -> impl Iterator<Item = &'static str> {
 
 impl Emulated {
     /// Whether an address lies in pinned host memory.
-    fn holds_for_host(&self, address: Address) -> bool {
+    fn is_on_host(&self, address: Address) -> bool {
         let memory = self.memory.lock().expect("no panic while locked");
         let mut host = memory.iter().filter(|(_, held)| held.on_host);
         host.any(|(first, held)| (*first..*first + held.bytes as u64).contains(&address))
     }
 
     /// Allocates memory between guards.
-    fn hold(&self, bytes: usize, on_host: bool) -> Address {
+    fn allocate_guarded(&self, bytes: usize, on_host: bool) -> Address {
         let mut words: Vec<u64> =
             vec![u64::from_ne_bytes([POISON; 8]); bytes.div_ceil(16) * 2 + 2 * GUARD / 8 + 2];
         let start = words.as_mut_ptr() as usize;
@@ -209,7 +209,7 @@ impl Emulated {
     }
 
     /// Frees memory, and panics if a guard was overwritten.
-    fn let_go(&self, address: Address, bytes: usize) {
+    fn free_guarded(&self, address: Address, bytes: usize) {
         let held = self
             .memory
             .lock()
@@ -218,7 +218,7 @@ impl Emulated {
         let Held { words, .. } = held.expect("it was allocated");
         let memory = address..address + bytes as u64;
         assert!(
-            !self.async_copy.touches(&memory) && !self.ahead.touches(&memory),
+            !self.async_copy.touches(&memory) && !self.prefetches.touches(&memory),
             "memory of a copy that is under way was given back"
         );
         // SAFETY: the whole allocation, as bytes.
@@ -237,7 +237,7 @@ impl Emulated {
 
 impl Emulated {
     /// Refuses `what` during a capture, as a GPU does: only launches are allowed then.
-    fn ready(&self, what: &str) -> Result<(), DeviceError> {
+    fn check_not_capturing(&self, what: &str) -> Result<(), DeviceError> {
         match &*self.recording.lock().expect("no panic while locked") {
             None => Ok(()),
             Some(_) => Err(failed(
@@ -259,39 +259,39 @@ impl Driver for Emulated {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
-        self.ready("taking memory")?;
-        Ok(self.hold(bytes, false))
+        self.check_not_capturing("taking memory")?;
+        Ok(self.allocate_guarded(bytes, false))
     }
 
     unsafe fn free(&self, address: Address, bytes: usize) {
-        self.let_go(address, bytes);
+        self.free_guarded(address, bytes);
     }
 
     fn allocate_on_host(&self, bytes: usize) -> Result<Address, DeviceError> {
-        self.ready("taking memory")?;
-        Ok(self.hold(bytes, true))
+        self.check_not_capturing("taking memory")?;
+        Ok(self.allocate_guarded(bytes, true))
     }
 
     unsafe fn free_on_host(&self, address: Address, bytes: usize) {
-        self.let_go(address, bytes);
+        self.free_guarded(address, bytes);
     }
 
     unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError> {
-        self.ready("copying to it")?;
+        self.check_not_capturing("copying to it")?;
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
         Ok(())
     }
 
     unsafe fn download(&self, to: &mut [u8], from: Address) -> Result<(), DeviceError> {
-        self.ready("copying from it")?;
+        self.check_not_capturing("copying from it")?;
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
 
     unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError> {
-        self.ready("copying on it")?;
+        self.check_not_capturing("copying on it")?;
         // SAFETY: the caller's promise.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, bytes) };
         Ok(())
@@ -303,14 +303,14 @@ impl Driver for Emulated {
         from: Address,
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
-        self.ready("asynchronous copies")?;
+        self.check_not_capturing("asynchronous copies")?;
         // SAFETY: the caller's promise.
         Ok(Box::new(unsafe { self.async_copy.copy(to, from, bytes) }))
     }
 
     fn order_prefetches(&self) -> Result<(), DeviceError> {
         // The emulator has finished all submitted work.
-        self.ready("copying ahead of its work")
+        self.check_not_capturing("copying ahead of its work")
     }
 
     unsafe fn prefetch_copy(
@@ -319,18 +319,18 @@ impl Driver for Emulated {
         from: Address,
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
-        self.ready("copying ahead of its work")?;
+        self.check_not_capturing("copying ahead of its work")?;
         // SAFETY: the caller's promise.
-        Ok(Box::new(unsafe { self.ahead.copy(to, from, bytes) }))
+        Ok(Box::new(unsafe { self.prefetches.copy(to, from, bytes) }))
     }
 
     fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {
-        assert!(self.holds_for_host(address), "memory of the host's");
+        assert!(self.is_on_host(address), "memory of the host's");
         Ok(address as *mut u8)
     }
 
     unsafe fn clear(&self, address: Address, bytes: usize) -> Result<(), DeviceError> {
-        self.ready("clearing memory")?;
+        self.check_not_capturing("clearing memory")?;
         // SAFETY: the caller's promise.
         unsafe { std::ptr::write_bytes(address as *mut u8, 0, bytes) };
         Ok(())
@@ -374,7 +374,7 @@ impl Driver for Emulated {
     }
 
     fn begin_capture(&self) -> Result<(), DeviceError> {
-        self.ready("recording")?;
+        self.check_not_capturing("recording")?;
         *self.recording.lock().expect("no panic while locked") = Some(Vec::new());
         Ok(())
     }
@@ -383,7 +383,7 @@ impl Driver for Emulated {
         let noted = self.recording.lock().expect("no panic while locked").take();
         let launches =
             noted.ok_or_else(|| failed(&self.facts.name, "recording", "it was not begun"))?;
-        Ok(Box::new(Noted {
+        Ok(Box::new(CapturedLaunches {
             device: self.facts.name.clone(),
             launches,
         }))
@@ -394,6 +394,6 @@ impl Driver for Emulated {
     }
 
     fn wait(&self) -> Result<(), DeviceError> {
-        self.ready("its work")
+        self.check_not_capturing("its work")
     }
 }

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_said_as_a_person_reads_it() {
+    fn out_of_memory_shows_sizes_in_gib() {
         let full = DeviceError::OutOfMemory {
             device: "X".to_owned(),
             needed: 3 << 30,

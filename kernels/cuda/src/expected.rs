@@ -7,7 +7,7 @@ use half::f16;
 
 use crate::alike::LengthsParameters;
 use crate::driver::{Address, Geometry};
-use crate::{Buffer, Device, DeviceError, LayerRows, supported};
+use crate::{Buffer, Device, DeviceError, HeadRows, supported};
 
 /// Keys summed by one block.
 const KEYS_EACH: usize = 256;
@@ -87,8 +87,8 @@ impl Asking {
     }
 
     /// Head size of `rows`. Panics unless the scratch fits `count` of them.
-    fn check(&self, rows: &LayerRows, count: usize) -> Result<usize, DeviceError> {
-        let (_, dim) = rows.heads();
+    fn check(&self, rows: HeadRows<'_>, count: usize) -> Result<usize, DeviceError> {
+        let dim = rows.head_dim();
         assert!(
             dim == self.head_dim && count <= self.tokens,
             "{count} rows of {dim} in room for {} of {}",
@@ -113,7 +113,8 @@ impl QuerySums {
     /// Sums of no queries; `products`: also sums of products.
     pub fn new(
         device: &Device,
-        (q_heads, head_dim): (usize, usize),
+        q_heads: usize,
+        head_dim: usize,
         products: bool,
     ) -> Result<Self, DeviceError> {
         let numbers = q_heads * head_dim;
@@ -147,16 +148,16 @@ impl QuerySums {
             (Some(&mut self.sums), sums),
             (self.products.as_mut(), products),
         ];
-        for (there, here) in parts {
+        for (added, total) in parts {
             assert_eq!(
-                there.as_ref().map_or(0, |b| b.len()),
-                here.len(),
+                added.as_ref().map_or(0, |b| b.len()),
+                total.len(),
                 "as many sums"
             );
-            if let Some(there) = there {
-                let found = there.to_vec()?;
-                here.iter_mut().zip(found).for_each(|(sum, x)| *sum += x);
-                there.clear()?;
+            if let Some(added) = added {
+                let numbers = added.to_vec()?;
+                total.iter_mut().zip(numbers).for_each(|(sum, x)| *sum += x);
+                added.clear()?;
             }
         }
         Ok(())
@@ -203,20 +204,20 @@ impl Device {
         unsafe { self.launch("gram", geometry, &parameters) }
     }
 
-    /// Negative cosine between each of the first keys of a head and the mean direction of its first `document` keys:
-    /// `scores [..]`. A high score marks a key unlike the others.
+    /// Negative cosine between each of the first `keys` and the mean direction of the first `document` keys: `scores
+    /// [..]`. A high score marks a key unlike the others.
     ///
     /// # Panics
     /// When the head has fewer keys.
     pub fn cosine_to_mean(
         &self,
-        keys: &LayerRows,
-        (head, document): (usize, usize),
+        keys: HeadRows<'_>,
+        document: usize,
         scores: &mut [f32],
         scratch: &mut Asking,
     ) -> Result<(), DeviceError> {
         let dim = scratch.check(keys, document.max(scores.len()))?;
-        let rows = keys.part(head, 0..document);
+        let rows = keys.part(0..document);
         let parameters = DirectionsParameters {
             keys: rows.address(),
             mean: 0,
@@ -251,7 +252,7 @@ impl Device {
             .max(NO_LENGTH);
         let mean: Vec<f32> = mean.iter().map(|x| (x / length) as f32).collect();
         scratch.linear.write(0, &mean)?;
-        let rows = keys.part(head, 0..scores.len());
+        let rows = keys.part(0..scores.len());
         let parameters = DirectionsParameters {
             keys: rows.address(),
             mean: scratch.linear.address(),
@@ -260,20 +261,26 @@ impl Device {
             ..parameters
         };
         // SAFETY: the scratch holds this many scores.
-        unsafe { self.launch("cosine_to_direction", warps(scores.len()), &parameters) }?;
+        unsafe {
+            self.launch(
+                "cosine_to_direction",
+                warp_per_row(scores.len()),
+                &parameters,
+            )
+        }?;
         scratch.out.read(0, scores)
     }
 
-    /// As [`kept_kernels::quadratic_forms`], for the keys `tokens` of a head: `linear . key + key^T matrix key`, `out
-    /// [tokens]`.
+    /// As [`kept_kernels::quadratic_forms`], for `tokens` of `keys`: `linear . key + key^T matrix key`, `out [tokens]`.
     ///
     /// # Panics
     /// When shapes do not match.
     pub fn bilinear_forms(
         &self,
-        keys: &LayerRows,
-        (head, tokens): (usize, Range<usize>),
-        (linear, matrix): (&[f32], Option<&[f32]>),
+        keys: HeadRows<'_>,
+        tokens: Range<usize>,
+        linear: &[f32],
+        matrix: Option<&[f32]>,
         out: &mut [f32],
         scratch: &mut Asking,
     ) -> Result<(), DeviceError> {
@@ -290,7 +297,7 @@ impl Device {
         if let Some(matrix) = matrix {
             scratch.matrix.write(0, matrix)?;
         }
-        let rows = keys.part(head, tokens);
+        let rows = keys.part(tokens);
         let parameters = FormsParameters {
             keys: rows.address(),
             linear: scratch.linear.address(),
@@ -315,20 +322,20 @@ impl Device {
         scratch.out.read(0, out)
     }
 
-    /// L2 norms of the rows `which` of a head, `lengths [which]`; never 0.
+    /// L2 norms of `rows` at `which`, `lengths [which]`; never 0.
     ///
     /// # Panics
     /// When a row does not exist.
     pub fn lengths(
         &self,
-        rows: &LayerRows,
-        (head, which): (usize, Range<usize>),
+        rows: HeadRows<'_>,
+        which: Range<usize>,
         lengths: &mut [f32],
         scratch: &mut Asking,
     ) -> Result<(), DeviceError> {
         let dim = scratch.check(rows, which.len())?;
         assert_eq!(lengths.len(), which.len(), "a length for each row");
-        let rows = rows.part(head, which);
+        let rows = rows.part(which);
         let parameters = LengthsParameters {
             rows: rows.address(),
             lengths: scratch.out.address(),
@@ -336,13 +343,13 @@ impl Device {
             dim: dim as u32,
         };
         // SAFETY: the scratch holds this many lengths.
-        unsafe { self.launch("row_lengths", warps(lengths.len()), &parameters) }?;
+        unsafe { self.launch("row_lengths", warp_per_row(lengths.len()), &parameters) }?;
         scratch.out.read(0, lengths)
     }
 }
 
 /// One warp per row, four warps per block.
-pub(crate) fn warps(rows: usize) -> Geometry {
+pub(crate) fn warp_per_row(rows: usize) -> Geometry {
     Geometry {
         grid: [rows.div_ceil(4) as u32, 1, 1],
         block: [128, 1, 1],

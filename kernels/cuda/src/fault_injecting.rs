@@ -61,9 +61,8 @@ impl Meter {
 
     /// Bytes uploaded, and bytes downloaded.
     pub fn copied(&self) -> (u64, u64) {
-        let Counts { sent, brought, .. } = &*self.0;
-        let [sent, brought] = [sent, brought].map(|bytes| bytes.load(Ordering::Relaxed));
-        (sent, brought)
+        let load = |bytes: &AtomicU64| bytes.load(Ordering::Relaxed);
+        (load(&self.0.uploaded), load(&self.0.downloaded))
     }
 
     /// The launch after `launches` more fails, and then every operation, as on a GPU.
@@ -81,8 +80,8 @@ struct Counts {
     allocations: AtomicU64,
     launches: AtomicU64,
     runs: AtomicU64,
-    sent: AtomicU64,
-    brought: AtomicU64,
+    uploaded: AtomicU64,
+    downloaded: AtomicU64,
     /// Number of the launch that fails, from 1; 0 for none.
     fails_at: AtomicU64,
 }
@@ -97,8 +96,8 @@ impl Counts {
         fails_at > 0 && self.launches.load(Ordering::Relaxed) >= fails_at
     }
 
-    /// Refuses every operation after a failure, as a GPU does.
-    fn sound(&self, device: &str, what: &str) -> Result<(), DeviceError> {
+    /// Refuses every operation after a failure: errors of a GPU are sticky.
+    fn check_sticky_error(&self, device: &str, what: &str) -> Result<(), DeviceError> {
         if self.has_failed() {
             Err(failed(device, what, FAILED))
         } else {
@@ -127,13 +126,13 @@ struct FaultInjecting {
 }
 
 /// Bytes that an allocation counts as: devices round allocations up to at least a multiple of 16.
-fn pieces(bytes: usize) -> u64 {
+fn allocated_bytes(bytes: usize) -> u64 {
     (bytes as u64).next_multiple_of(16)
 }
 
 impl FaultInjecting {
-    fn sound(&self, what: &str) -> Result<(), DeviceError> {
-        self.counts.sound(&self.facts.name, what)
+    fn check_sticky_error(&self, what: &str) -> Result<(), DeviceError> {
+        self.counts.check_sticky_error(&self.facts.name, what)
     }
 
     /// Whether an address lies in pinned host memory.
@@ -144,8 +143,8 @@ impl FaultInjecting {
     }
 
     /// Refuses allocations during a capture: on a GPU that allows them, a replay would use a stale address.
-    fn may_take(&self) -> Result<(), DeviceError> {
-        self.sound("taking memory")?;
+    fn check_allocation(&self) -> Result<(), DeviceError> {
+        self.check_sticky_error("taking memory")?;
         if self.records.load(Ordering::Relaxed) {
             let why = "it cannot be recorded, and a recording is going on";
             Err(failed(&self.facts.name, "taking memory", why))
@@ -154,22 +153,22 @@ impl FaultInjecting {
         }
     }
 
-    fn launched(&self, what: &str) -> Result<(), DeviceError> {
+    fn count_launch(&self, what: &str) -> Result<(), DeviceError> {
         if self.records.load(Ordering::Relaxed) {
             count(&self.noted, 1);
-            return self.sound(what);
+            return self.check_sticky_error(what);
         }
         count(&self.counts.launches, 1);
-        self.sound(what)
+        self.check_sticky_error(what)
     }
 }
 
 impl FaultInjecting {
     /// Counts an asynchronous copy between host and device like any other copy.
-    fn count_copied(&self, (to, from): (Address, Address), bytes: usize) {
+    fn count_copied(&self, to: Address, from: Address, bytes: usize) {
         match (self.is_on_host(from), self.is_on_host(to)) {
-            (true, false) => count(&self.counts.sent, bytes),
-            (false, true) => count(&self.counts.brought, bytes),
+            (true, false) => count(&self.counts.uploaded, bytes),
+            (false, true) => count(&self.counts.downloaded, bytes),
             _ => 0,
         };
     }
@@ -181,17 +180,17 @@ impl Driver for FaultInjecting {
     }
 
     fn free_memory(&self) -> Result<u64, DeviceError> {
-        self.sound("counting its memory")?;
+        self.check_sticky_error("counting its memory")?;
         let taken = self.counts.taken.load(Ordering::Relaxed);
         let left = self.facts.memory.saturating_sub(taken);
         Ok(left.min(self.of.free_memory()?))
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
-        self.may_take()?;
+        self.check_allocation()?;
         count(&self.counts.allocations, 1);
         let free = self.free_memory()?;
-        if pieces(bytes) > free {
+        if allocated_bytes(bytes) > free {
             return Err(DeviceError::OutOfMemory {
                 device: self.facts.name.clone(),
                 needed: bytes as u64,
@@ -199,19 +198,19 @@ impl Driver for FaultInjecting {
             });
         }
         let address = self.of.allocate(bytes)?;
-        let taken = count(&self.counts.taken, pieces(bytes) as usize);
+        let taken = count(&self.counts.taken, allocated_bytes(bytes) as usize);
         self.counts.most.fetch_max(taken, Ordering::Relaxed);
         Ok(address)
     }
 
     unsafe fn free(&self, address: Address, bytes: usize) {
-        (self.counts.taken).fetch_sub(pieces(bytes), Ordering::Relaxed);
+        (self.counts.taken).fetch_sub(allocated_bytes(bytes), Ordering::Relaxed);
         // SAFETY: the caller's promise.
         unsafe { self.of.free(address, bytes) }
     }
 
     fn allocate_on_host(&self, bytes: usize) -> Result<Address, DeviceError> {
-        self.may_take()?;
+        self.check_allocation()?;
         let address = self.of.allocate_on_host(bytes)?;
         let mut on_host = self.on_host.lock().expect("no panic while locked");
         on_host.insert(address, bytes);
@@ -226,21 +225,21 @@ impl Driver for FaultInjecting {
     }
 
     unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError> {
-        self.sound("copying to it")?;
-        count(&self.counts.sent, from.len());
+        self.check_sticky_error("copying to it")?;
+        count(&self.counts.uploaded, from.len());
         // SAFETY: the caller's promise.
         unsafe { self.of.upload(to, from) }
     }
 
     unsafe fn download(&self, to: &mut [u8], from: Address) -> Result<(), DeviceError> {
-        self.sound("copying from it")?;
-        count(&self.counts.brought, to.len());
+        self.check_sticky_error("copying from it")?;
+        count(&self.counts.downloaded, to.len());
         // SAFETY: the caller's promise.
         unsafe { self.of.download(to, from) }
     }
 
     unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError> {
-        self.sound("copying on it")?;
+        self.check_sticky_error("copying on it")?;
         // SAFETY: the caller's promise.
         unsafe { self.of.copy(to, from, bytes) }
     }
@@ -251,14 +250,14 @@ impl Driver for FaultInjecting {
         from: Address,
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
-        self.sound("asynchronous copies")?;
-        self.count_copied((to, from), bytes);
+        self.check_sticky_error("asynchronous copies")?;
+        self.count_copied(to, from, bytes);
         // SAFETY: the caller's promise.
         unsafe { self.of.copy_async(to, from, bytes) }
     }
 
     fn order_prefetches(&self) -> Result<(), DeviceError> {
-        self.sound("copying ahead of its work")?;
+        self.check_sticky_error("copying ahead of its work")?;
         self.of.order_prefetches()
     }
 
@@ -268,8 +267,8 @@ impl Driver for FaultInjecting {
         from: Address,
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
-        self.sound("copying ahead of its work")?;
-        self.count_copied((to, from), bytes);
+        self.check_sticky_error("copying ahead of its work")?;
+        self.count_copied(to, from, bytes);
         // SAFETY: the caller's promise.
         unsafe { self.of.prefetch_copy(to, from, bytes) }
     }
@@ -279,7 +278,7 @@ impl Driver for FaultInjecting {
     }
 
     unsafe fn clear(&self, address: Address, bytes: usize) -> Result<(), DeviceError> {
-        self.sound("clearing memory")?;
+        self.check_sticky_error("clearing memory")?;
         // SAFETY: the caller's promise.
         unsafe { self.of.clear(address, bytes) }
     }
@@ -290,13 +289,13 @@ impl Driver for FaultInjecting {
         geometry: Geometry,
         parameters: &[u8],
     ) -> Result<(), DeviceError> {
-        self.launched(name)?;
+        self.count_launch(name)?;
         // SAFETY: the caller's promise.
         unsafe { self.of.launch(name, geometry, parameters) }
     }
 
     fn begin_capture(&self) -> Result<(), DeviceError> {
-        self.sound("recording")?;
+        self.check_sticky_error("recording")?;
         self.of.begin_capture()?;
         self.noted.store(0, Ordering::Relaxed);
         self.records.store(true, Ordering::Relaxed);
@@ -318,7 +317,7 @@ impl Driver for FaultInjecting {
     }
 
     fn wait(&self) -> Result<(), DeviceError> {
-        self.sound("its work")?;
+        self.check_sticky_error("its work")?;
         self.of.wait()
     }
 }
@@ -335,7 +334,7 @@ impl Capture for Run {
     unsafe fn run(&self) -> Result<(), DeviceError> {
         count(&self.counts.runs, 1);
         count(&self.counts.launches, self.launches as usize);
-        self.counts.sound(&self.device, "its work")?;
+        self.counts.check_sticky_error(&self.device, "its work")?;
         // SAFETY: the caller's promise.
         unsafe { self.of.run() }
     }
@@ -350,8 +349,8 @@ impl Products for FaultInjecting {
         self.of.products().input_bytes(form, count, cols)
     }
 
-    fn behind(&self, kind: GgmlDType) -> usize {
-        self.of.products().behind(kind)
+    fn padding(&self, kind: GgmlDType) -> usize {
+        self.of.products().padding(kind)
     }
 
     fn workspace(&self) -> usize {
@@ -362,16 +361,17 @@ impl Products for FaultInjecting {
         &self,
         form: Inputs,
         x: Address,
-        shape: (usize, usize),
+        count: usize,
+        cols: usize,
         out: Address,
     ) -> Result<(), DeviceError> {
-        self.launched("rounding a product's inputs")?;
+        self.count_launch("rounding a product's inputs")?;
         // SAFETY: the caller's promise.
-        unsafe { self.of.products().quantise(form, x, shape, out) }
+        unsafe { self.of.products().quantise(form, x, count, cols, out) }
     }
 
     unsafe fn multiply(&self, product: &Product) -> Result<(), DeviceError> {
-        self.launched("a product")?;
+        self.count_launch("a product")?;
         // SAFETY: the caller's promise.
         unsafe { self.of.products().multiply(product) }
     }

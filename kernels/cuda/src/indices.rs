@@ -56,7 +56,7 @@ impl Indices {
     }
 
     /// The same buffer, with the bound of `numbers`, which it will hold when a kernel reads it.
-    pub(crate) fn again(&self, numbers: &[u32]) -> Self {
+    pub(crate) fn with_bound_of(&self, numbers: &[u32]) -> Self {
         Self::known(self.share(), end(numbers))
     }
 

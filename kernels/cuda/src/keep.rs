@@ -43,7 +43,7 @@ struct KeepParameters {
 
 impl KeepParameters {
     /// For `slots` rows of `target`; the source is still to be set.
-    fn to(target: &KeptRows, slots: usize) -> Self {
+    fn for_target(target: &KeptRows, slots: usize) -> Self {
         let RowsParameters { data, scales, wide } = target.parameters();
         Self {
             source: 0,
@@ -122,7 +122,7 @@ impl Device {
             capacity: source.capacity() as u32,
             rope_dim: unrotated.map_or(0, |a| a.rope_dim as u32),
             neighbours: unrotated.map_or(0, |a| a.neighbours()),
-            ..KeepParameters::to(target, slots)
+            ..KeepParameters::for_target(target, slots)
         };
         // SAFETY: lengths and the largest indices were checked.
         unsafe { self.launch_keep(&parameters) }
@@ -136,7 +136,8 @@ impl Device {
     pub fn narrow(
         &self,
         rows: &mut KeptRows,
-        (from, to): (&Indices, &Indices),
+        from: &Indices,
+        to: &Indices,
         count: usize,
     ) -> Result<(), DeviceError> {
         assert!(
@@ -154,7 +155,7 @@ impl Device {
             positions: from.address(),
             targets: to.address(),
             turned: 1,
-            ..KeepParameters::to(rows, count)
+            ..KeepParameters::for_target(rows, count)
         };
         // SAFETY: lengths and the largest indices were checked.
         unsafe { self.launch_keep(&parameters) }
@@ -183,7 +184,7 @@ impl Device {
         dim: usize,
     ) -> Result<(), DeviceError> {
         assert!(x.len() >= rows * dim, "[rows {rows}, dim {dim}]");
-        self.hadamard((x.address(), 0), rows, dim)
+        self.hadamard(x.address(), 0, rows, dim)
     }
 
     /// Applies the Hadamard rotation, which is its own inverse, to each of `rows` rows of f32: attention outputs over
@@ -198,12 +199,13 @@ impl Device {
         dim: usize,
     ) -> Result<(), DeviceError> {
         assert!(x.len() >= rows * dim, "[rows {rows}, dim {dim}]");
-        self.hadamard((0, x.address()), rows, dim)
+        self.hadamard(0, x.address(), rows, dim)
     }
 
     fn hadamard(
         &self,
-        (halves, numbers): (Address, Address),
+        halves: Address,
+        numbers: Address,
         rows: usize,
         dim: usize,
     ) -> Result<(), DeviceError> {

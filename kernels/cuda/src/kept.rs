@@ -77,7 +77,7 @@ impl RowKind {
 
     /// Splits a host row into numbers and scales. The host stores each scale before its block, and the first half of a
     /// q4_0 block in the low nibbles; on the device neighbouring elements share a byte.
-    fn take_apart(self, row: &[u8], head_dim: usize, numbers: &mut Vec<u8>, scales: &mut Vec<f16>) {
+    fn split_row(self, row: &[u8], head_dim: usize, numbers: &mut Vec<u8>, scales: &mut Vec<f16>) {
         if self == Self::F16 {
             return numbers.extend_from_slice(row);
         }
@@ -137,14 +137,15 @@ impl KeptRows {
         rows: usize,
         head_dim: usize,
     ) -> Result<Self, DeviceError> {
-        Self::with_wide(device, kind, (rows, 0), head_dim)
+        Self::with_wide(device, kind, rows, 0, head_dim)
     }
 
     /// Allocates `narrow` rows of `kind` and `wide` rows of f16.
     pub fn with_wide(
         device: &Device,
         kind: RowKind,
-        (narrow, wide): (usize, usize),
+        narrow: usize,
+        wide: usize,
         head_dim: usize,
     ) -> Result<Self, DeviceError> {
         Ok(Self {
@@ -229,7 +230,7 @@ impl KeptRows {
             for &(_, row) in run {
                 let (stored, bytes) = store.packed_row(head, row).expect("a packed store");
                 assert_eq!(stored, own.cache(), "a row in a place of its own kind");
-                own.take_apart(bytes, dim, &mut numbers, &mut scales);
+                own.split_row(bytes, dim, &mut numbers, &mut scales);
             }
             match first.checked_sub(self.narrow) {
                 None => {

@@ -65,7 +65,7 @@ pub use classes::{ClassAttention, ClassScratch};
 pub use decode::{DecodeAttention, DecodeScratch, Ranks};
 pub use device::{Buffer, Device, MemorySpace, Number};
 pub use driver::FEW;
-pub use elementwise::{Activation, Angles, Heads, RowPositions};
+pub use elementwise::{Activation, Angles, Heads, RmsNorm, RowPositions};
 pub use error::DeviceError;
 pub use expected::{Asking, QuerySums};
 #[cfg(feature = "emulated")]
@@ -75,7 +75,7 @@ pub use keep::Kept;
 pub use kept::{KeptRows, RowKind};
 pub use merge::{Mean, Merging};
 pub use rates::{Rates, RatesOf};
-pub use rows::LayerRows;
+pub use rows::{HeadRows, LayerRows};
 pub use scores::{Scores, ScoresScratch};
 pub use step::{Candidates, MOST_CANDIDATES, RowInputs, RowProduct, StepHeads};
 pub use weights::{ProductScratch, Weights};

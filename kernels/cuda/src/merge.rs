@@ -1,7 +1,7 @@
 //! Merges tokens into shared rows of the compact KV cache: `device/merge.cu`.
 
 use crate::driver::{Address, Geometry};
-use crate::{Angles, Buffer, Device, DeviceError, Indices, KeptRows, LayerRows, RowKind};
+use crate::{Angles, Buffer, Device, DeviceError, HeadRows, Indices, KeptRows, RowKind};
 
 /// Classes of one head on a device: their members and the members' weights.
 pub struct Merging {
@@ -107,16 +107,17 @@ impl Merging {
         self.weights.write(0, &weights)
     }
 
-    /// Parameters for these classes over rows of `head` of `source`; the target is still to be set.
-    fn parameters(&self, source: &LayerRows, head: usize) -> MergeParameters {
-        let (heads, dim) = source.heads();
+    /// Parameters for these classes over the rows of `source`; the target is still to be set.
+    fn parameters(&self, source: HeadRows<'_>) -> MergeParameters {
+        let HeadRows { layer, head } = source;
+        let (heads, dim) = layer.heads();
         assert!(
-            head < heads && self.members.end() <= source.capacity(),
+            head < heads && self.members.end() <= layer.capacity(),
             "head {head} of {heads}, members below {}",
-            source.capacity()
+            layer.capacity()
         );
         MergeParameters {
-            source: source.data.address(),
+            source: layer.data.address(),
             starts: self.starts.address(),
             members: self.members.address(),
             weights: self.weights.address(),
@@ -127,7 +128,7 @@ impl Merging {
             sums: 0,
             head: head as u32,
             classes: self.classes as u32,
-            capacity: source.capacity() as u32,
+            capacity: layer.capacity() as u32,
             dim: dim as u32,
             rope_dim: 0,
             neighbours: 0,
@@ -145,20 +146,20 @@ impl Merging {
 }
 
 impl Device {
-    /// Merges rows of `head` of `source` by `merging` into f16, one row of `target` per class: the weighted mean of the
-    /// members' values, or of their keys' directions. For keys, `merging` then holds their norms. A class of one takes
-    /// its member's row unchanged.
+    /// Merges rows of `source` by `merging` into f16, one row of `target` per class: the weighted mean of the members'
+    /// values, or of their keys' directions. For keys, `merging` then holds their norms. A class of one takes its
+    /// member's row unchanged.
     ///
     /// # Panics
     /// When shapes do not match.
     pub fn merge(
         &self,
-        (source, head): (&LayerRows, usize),
+        source: HeadRows<'_>,
         merging: &mut Merging,
         mean: &Mean<'_>,
         target: &mut KeptRows,
     ) -> Result<(), DeviceError> {
-        let (_, dim) = source.heads();
+        let dim = source.head_dim();
         assert_eq!(
             (target.kind, target.head_dim()),
             (RowKind::F16, dim),
@@ -184,23 +185,23 @@ impl Device {
             numbers: target.numbers().address(),
             rope_dim: angles.map_or(0, |a| a.rope_dim as u32),
             neighbours: angles.map_or(0, Angles::neighbours),
-            ..merging.parameters(source, head)
+            ..merging.parameters(source)
         };
         // SAFETY: the target fits all classes, and the angles cover all positions.
         unsafe { self.launch_merge(&parameters) }
     }
 
-    /// Weighted sum of each class's rows of `head` of `source`, without normalisation: `sums [classes, head_dim]`.
+    /// Weighted sum of each class's rows of `source`, without normalisation: `sums [classes, head_dim]`.
     ///
     /// # Panics
     /// When shapes do not match.
     pub fn add_up(
         &self,
-        (source, head): (&LayerRows, usize),
+        source: HeadRows<'_>,
         merging: &Merging,
         sums: &mut Buffer<f32>,
     ) -> Result<(), DeviceError> {
-        let (_, dim) = source.heads();
+        let dim = source.head_dim();
         assert!(
             merging.classes * dim <= sums.len(),
             "sums are [classes {}, dim {dim}]",
@@ -208,7 +209,7 @@ impl Device {
         );
         let parameters = MergeParameters {
             sums: sums.address(),
-            ..merging.parameters(source, head)
+            ..merging.parameters(source)
         };
         // SAFETY: the sums fit all classes.
         unsafe { self.launch_merge(&parameters) }

@@ -20,8 +20,8 @@ use crate::driver::{Address, Capture, Copying, Driver, Facts, Geometry, Products
 use crate::{Device, DeviceError};
 use fault::Fault;
 pub use found::{Gpu, NoGpu, gpus};
-use found::{begin, facts, none, sentence};
-use streams::{Graph, Mark, wait_for};
+use found::{device_facts, error_text, init_driver, unusable};
+use streams::{Event, Graph, wait_event};
 
 include!(concat!(env!("OUT_DIR"), "/fat_binaries.rs"));
 
@@ -30,40 +30,40 @@ include!(concat!(env!("OUT_DIR"), "/fat_binaries.rs"));
 /// # Errors
 /// The reason why the GPU cannot be used.
 pub fn open(ordinal: usize) -> Result<Device, NoGpu> {
-    let count = begin()?;
+    let count = init_driver()?;
     if ordinal >= count {
         return Err(NoGpu::NoSuch { ordinal, count });
     }
-    let (device, facts) = facts(ordinal).map_err(none)?;
-    found::new_enough(&facts)?;
+    let (device, facts) = device_facts(ordinal).map_err(unusable)?;
+    found::check_capability(&facts)?;
     // The context is retained until the process ends, because candle's launchers cache its properties.
     // SAFETY: a device from the driver.
     let nvidia = unsafe {
-        let context = result::primary_ctx::retain(device).map_err(none)?;
-        result::ctx::set_current(context).map_err(none)?;
+        let context = result::primary_ctx::retain(device).map_err(unusable)?;
+        result::ctx::set_current(context).map_err(unusable)?;
         let stream = || result::stream::create(result::stream::StreamKind::NonBlocking);
-        let [stream, beside, ahead] = [stream(), stream(), stream()];
-        let (stream, beside) = (stream.map_err(none)?, beside.map_err(none)?);
-        let ahead = ahead.map_err(none)?;
+        let [stream, copy_stream, prefetch_stream] = [stream(), stream(), stream()];
+        let (stream, copy_stream) = (stream.map_err(unusable)?, copy_stream.map_err(unusable)?);
+        let prefetch_stream = prefetch_stream.map_err(unusable)?;
         let mut nvidia = Nvidia {
             products: Launchers::new(&facts, stream.cast()),
             facts,
             context,
             stream,
-            beside,
-            ahead,
+            copy_stream,
+            prefetch_stream,
             modules: Vec::new(),
             functions: Mutex::default(),
             on_host: Mutex::default(),
             poisons: std::env::var_os("KEPT_GPU_POISON").is_some(),
-            fault: Fault::of_environment()?,
+            fault: Fault::from_env()?,
         };
         for image in FAT_BINARIES {
             // The driver reads words of eight bytes, and embedded bytes may be unaligned.
             let mut words = vec![0u64; image.len().div_ceil(8)];
             std::ptr::copy_nonoverlapping(image.as_ptr(), words.as_mut_ptr().cast(), image.len());
             let module = result::module::load_data(words.as_ptr().cast::<c_void>());
-            nvidia.modules.push(module.map_err(none)?);
+            nvidia.modules.push(module.map_err(unusable)?);
         }
         nvidia
     };
@@ -75,9 +75,9 @@ struct Nvidia {
     context: sys::CUcontext,
     stream: sys::CUstream,
     /// Stream of asynchronous copies.
-    beside: sys::CUstream,
+    copy_stream: sys::CUstream,
     /// Stream of prefetch copies.
-    ahead: sys::CUstream,
+    prefetch_stream: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     functions: Mutex<HashMap<String, usize>>,
     /// Addresses of pinned host allocations, and their bytes.
@@ -101,56 +101,56 @@ impl Nvidia {
         move |error| DeviceError::Failed {
             device: device.clone(),
             what: what.clone(),
-            reason: sentence(error),
+            reason: error_text(error),
         }
     }
 
     /// Makes the context current for this thread.
-    fn current(&self) -> Result<(), DeviceError> {
+    fn make_current(&self) -> Result<(), DeviceError> {
         // SAFETY: the context is retained as long as this object lives.
         unsafe { result::ctx::set_current(self.context) }.map_err(self.failed("its context"))
     }
 
     /// Records an event after all work submitted to `stream` so far.
-    fn mark(&self, stream: sys::CUstream) -> Result<Mark, DriverError> {
+    fn record_event(&self, stream: sys::CUstream) -> Result<Event, DriverError> {
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
-        let mark = Mark {
-            event: result::event::create(flags)?,
+        let event = Event {
+            handle: result::event::create(flags)?,
             follower: self.stream,
             context: self.context,
             device: self.facts.name.clone(),
         };
         // SAFETY: a new event, and a stream of this object.
-        unsafe { result::event::record(mark.event, stream) }?;
-        Ok(mark)
+        unsafe { result::event::record(event.handle, stream) }?;
+        Ok(event)
     }
 
     /// Later work on `stream` begins after all kernels and copies submitted to the main stream so far.
-    fn follow(&self, stream: sys::CUstream) -> Result<(), DeviceError> {
-        self.current()?;
+    fn wait_for_main_stream(&self, stream: sys::CUstream) -> Result<(), DeviceError> {
+        self.make_current()?;
         let failed = self.failed("asynchronous copies");
-        let before = self.mark(self.stream).map_err(&failed)?;
+        let before = self.record_event(self.stream).map_err(&failed)?;
         // SAFETY: an event and a stream of this object.
-        unsafe { wait_for(stream, before.event) }.map_err(failed)
+        unsafe { wait_event(stream, before.handle) }.map_err(failed)
     }
 
     /// Submits a copy to `stream`.
     ///
     /// # Safety
     /// As [`Driver::copy_async`].
-    unsafe fn copy_in(
+    unsafe fn copy_on_stream(
         &self,
         stream: sys::CUstream,
         to: Address,
         from: Address,
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
-        self.current()?;
+        self.make_current()?;
         let failed = self.failed("asynchronous copies");
         // SAFETY: the caller's promise; a stream of this object.
         unsafe { sys::cuMemcpyAsync(to, from, bytes, stream).result() }.map_err(&failed)?;
-        match self.mark(stream) {
-            Ok(mark) => Ok(Box::new(mark)),
+        match self.record_event(stream) {
+            Ok(event) => Ok(Box::new(event)),
             Err(error) => {
                 // Without an event no caller can wait for the copy, and its memory may be freed.
                 // SAFETY: a stream of this object.
@@ -201,13 +201,13 @@ impl Driver for Nvidia {
     }
 
     fn free_memory(&self) -> Result<u64, DeviceError> {
-        self.current()?;
+        self.make_current()?;
         let info = result::mem_get_info().map_err(self.failed("counting its memory"))?;
         Ok(info.0 as u64)
     }
 
     fn allocate(&self, bytes: usize) -> Result<Address, DeviceError> {
-        self.current()?;
+        self.make_current()?;
         // SAFETY: more than 0 bytes.
         match unsafe { result::malloc_sync(bytes.max(1)) } {
             Ok(address) if self.poisons => {
@@ -231,12 +231,12 @@ impl Driver for Nvidia {
 
     unsafe fn free(&self, address: Address, _bytes: usize) {
         // SAFETY: the caller's promise. After a device error only the end of the process frees memory.
-        let freed = self.current().is_ok() && unsafe { result::free_sync(address) }.is_ok();
+        let freed = self.make_current().is_ok() && unsafe { result::free_sync(address) }.is_ok();
         debug_assert!(freed || std::thread::panicking(), "memory was given back");
     }
 
     fn allocate_on_host(&self, bytes: usize) -> Result<Address, DeviceError> {
-        self.current()?;
+        self.make_current()?;
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
         // SAFETY: more than 0 bytes.
         let found = unsafe { result::malloc_host(bytes.max(1), flags) };
@@ -261,14 +261,14 @@ impl Driver for Nvidia {
         let mut on_host = self.on_host.lock().expect("no panic while locked");
         on_host.remove(&address);
         // SAFETY: the caller's promise; waits for all work that may still read the memory.
-        let freed = self.current().is_ok()
+        let freed = self.make_current().is_ok()
             && self.wait().is_ok()
             && unsafe { result::free_host(address as *mut c_void) }.is_ok();
         debug_assert!(freed || std::thread::panicking(), "memory was given back");
     }
 
     unsafe fn upload(&self, to: Address, from: &[u8]) -> Result<(), DeviceError> {
-        self.current()?;
+        self.make_current()?;
         if self.is_on_host(to) {
             self.wait()?;
             // SAFETY: the caller's promise; no running work touches this memory.
@@ -281,7 +281,7 @@ impl Driver for Nvidia {
     }
 
     unsafe fn download(&self, to: &mut [u8], from: Address) -> Result<(), DeviceError> {
-        self.current()?;
+        self.make_current()?;
         if self.is_on_host(from) {
             self.wait()?;
             // SAFETY: as above.
@@ -295,7 +295,7 @@ impl Driver for Nvidia {
     }
 
     unsafe fn copy(&self, to: Address, from: Address, bytes: usize) -> Result<(), DeviceError> {
-        self.current()?;
+        self.make_current()?;
         // SAFETY: the caller's promise. The driver tells device from host by the addresses.
         unsafe { sys::cuMemcpyAsync(to, from, bytes, self.stream) }
             .result()
@@ -308,13 +308,13 @@ impl Driver for Nvidia {
         from: Address,
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
-        self.follow(self.beside)?;
+        self.wait_for_main_stream(self.copy_stream)?;
         // SAFETY: the caller's promise.
-        unsafe { self.copy_in(self.beside, to, from, bytes) }
+        unsafe { self.copy_on_stream(self.copy_stream, to, from, bytes) }
     }
 
     fn order_prefetches(&self) -> Result<(), DeviceError> {
-        self.follow(self.ahead)
+        self.wait_for_main_stream(self.prefetch_stream)
     }
 
     unsafe fn prefetch_copy(
@@ -324,7 +324,7 @@ impl Driver for Nvidia {
         bytes: usize,
     ) -> Result<Box<dyn Copying>, DeviceError> {
         // SAFETY: the caller's promise.
-        unsafe { self.copy_in(self.ahead, to, from, bytes) }
+        unsafe { self.copy_on_stream(self.prefetch_stream, to, from, bytes) }
     }
 
     fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {
@@ -334,7 +334,7 @@ impl Driver for Nvidia {
     }
 
     unsafe fn clear(&self, address: Address, bytes: usize) -> Result<(), DeviceError> {
-        self.current()?;
+        self.make_current()?;
         // SAFETY: the caller's promise.
         unsafe { result::memset_d8_async(address, 0, bytes, self.stream) }
             .map_err(self.failed("clearing memory"))
@@ -346,7 +346,7 @@ impl Driver for Nvidia {
         geometry: Geometry,
         parameters: &[u8],
     ) -> Result<(), DeviceError> {
-        self.current()?;
+        self.make_current()?;
         let function = self.function(name)?;
         if let Some(fault) = &self.fault {
             // SAFETY: this object's own stream and context.
@@ -371,7 +371,7 @@ impl Driver for Nvidia {
     }
 
     fn begin_capture(&self) -> Result<(), DeviceError> {
-        self.current()?;
+        self.make_current()?;
         // Other threads may call the driver during a capture, and functions may be looked up.
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: this object's own stream.
@@ -380,19 +380,19 @@ impl Driver for Nvidia {
     }
 
     fn end_capture(&self) -> Result<Box<dyn Capture>, DeviceError> {
-        self.current()?;
+        self.make_current()?;
         let failed = self.failed("recording");
         // SAFETY: this object's own stream, in capture; the graph is not needed once it is instantiated.
-        let ready = unsafe {
+        let exec = unsafe {
             let graph = result::stream::end_capture(self.stream).map_err(&failed)?;
-            let ready = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
+            let exec = result::graph::instantiate(graph, sys::CUgraphInstantiate_flags(0));
             result::graph::destroy(graph).map_err(&failed)?;
-            let ready = ready.map_err(&failed)?;
-            result::graph::upload(ready, self.stream).map_err(&failed)?;
-            ready
+            let exec = exec.map_err(&failed)?;
+            result::graph::upload(exec, self.stream).map_err(&failed)?;
+            exec
         };
         Ok(Box::new(Graph {
-            ready,
+            exec,
             stream: self.stream,
             context: self.context,
             device: self.facts.name.clone(),
@@ -402,12 +402,12 @@ impl Driver for Nvidia {
     fn products(&self) -> &dyn Products {
         // candle's launchers use this thread's current context; if it cannot be set, the first launch reports the
         // error.
-        let _ = self.current();
+        let _ = self.make_current();
         &self.products
     }
 
     fn wait(&self) -> Result<(), DeviceError> {
-        self.current()?;
+        self.make_current()?;
         // SAFETY: this object's own stream.
         unsafe { result::stream::synchronize(self.stream) }.map_err(self.failed("its work"))
     }
@@ -415,7 +415,7 @@ impl Driver for Nvidia {
 
 impl Drop for Nvidia {
     fn drop(&mut self) {
-        if self.current().is_err() {
+        if self.make_current().is_err() {
             return;
         }
         // SAFETY: created by this object, which is their only owner. Errors are ignored: no recovery is possible.
@@ -424,8 +424,8 @@ impl Drop for Nvidia {
                 let _ = result::module::unload(module);
             }
             let _ = result::stream::destroy(self.stream);
-            let _ = result::stream::destroy(self.beside);
-            let _ = result::stream::destroy(self.ahead);
+            let _ = result::stream::destroy(self.copy_stream);
+            let _ = result::stream::destroy(self.prefetch_stream);
         }
     }
 }

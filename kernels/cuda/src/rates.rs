@@ -85,7 +85,7 @@ impl Device {
         let copy =
             self.median(|| (0..COPIES).try_for_each(|_| to.copy_from(0, &from, 0..of.copied)))?;
         drop((from, to));
-        let to_gpu = self.sending_seconds(of.copied)?;
+        let to_gpu = self.upload_seconds(of.copied)?;
 
         let blocks = BLOCKS_EACH * self.facts().multiprocessors;
         let out: Buffer<f32> = self.alloc_uninit((blocks * 128) as usize)?;
@@ -116,18 +116,18 @@ impl Device {
         })
     }
 
-    fn sending_seconds(&self, bytes: usize) -> Result<f64, DeviceError> {
-        let mut sending = UploadStaging::new(self, bytes)?;
+    fn upload_seconds(&self, bytes: usize) -> Result<f64, DeviceError> {
+        let mut staging = UploadStaging::new(self, bytes)?;
         let mut to: Buffer<u8> = self.zeros(bytes)?;
-        sending.order_prefetches()?;
+        staging.order_prefetches()?;
         for half in 1..=2 {
-            sending.space()?.fill(half);
-            sending.send_to(&mut to, 0, bytes)?;
+            staging.space()?.fill(half);
+            staging.send_to(&mut to, 0, bytes)?;
         }
         self.median(|| {
-            sending.space()?;
-            sending.send_to(&mut to, 0, bytes)?;
-            sending.before_the_rest()
+            staging.space()?;
+            staging.send_to(&mut to, 0, bytes)?;
+            staging.before_the_rest()
         })
     }
 

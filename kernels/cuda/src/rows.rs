@@ -17,6 +17,28 @@ pub struct LayerRows {
     head_dim: usize,
 }
 
+/// The rows of one KV head of a layer, `[capacity, head_dim]`.
+#[derive(Clone, Copy)]
+pub struct HeadRows<'a> {
+    pub(crate) layer: &'a LayerRows,
+    pub(crate) head: usize,
+}
+
+impl HeadRows<'_> {
+    /// A range of rows.
+    ///
+    /// # Panics
+    /// When the head does not exist, or the range exceeds the capacity.
+    pub(crate) fn part(&self, rows: Range<usize>) -> Buffer<f16> {
+        self.layer.part(self.head, rows)
+    }
+
+    /// Elements of a row.
+    pub(crate) fn head_dim(&self) -> usize {
+        self.layer.head_dim
+    }
+}
+
 /// `device/packed.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -43,14 +65,15 @@ struct PackParameters {
 }
 
 impl Device {
-    /// Unpacks `packed [count, row_bytes]` to the rows of one head of `rows` from `first` on.
+    /// Unpacks `packed [count, row_bytes]` to the rows of `head` from `first` on.
     ///
     /// # Panics
     /// When they exceed the capacity, or are not a whole number of rows.
     pub fn unpack(
         &self,
         rows: &mut LayerRows,
-        (head, first): (usize, usize),
+        head: usize,
+        first: usize,
         kind: PackedRows,
         packed: &Buffer<u8>,
     ) -> Result<(), DeviceError> {
@@ -168,6 +191,11 @@ impl LayerRows {
         (self.kv_heads, self.head_dim)
     }
 
+    /// The rows of one KV head.
+    pub fn head(&self, head: usize) -> HeadRows<'_> {
+        HeadRows { layer: self, head }
+    }
+
     /// All rows, `[kv_heads, capacity, head_dim]`.
     pub fn data(&self) -> &Buffer<f16> {
         &self.data
@@ -221,10 +249,10 @@ impl LayerRows {
     ///
     /// # Panics
     /// When the head has fewer rows.
-    pub fn bring_head(
+    pub fn download_head(
         &self,
         head: usize,
-        bringing: &mut Readback<f16>,
+        readback: &mut Readback<f16>,
         rows: &mut [f32],
     ) -> Result<(), DeviceError> {
         assert!(
@@ -236,9 +264,9 @@ impl LayerRows {
         let first = head * self.capacity * self.head_dim;
         let range = first..first + rows.len();
         let mut rest = rows;
-        bringing.pieces(&self.data, range, |piece| {
-            let (here, others) = std::mem::take(&mut rest).split_at_mut(piece.len());
-            piece.convert_to_f32_slice(here);
+        readback.pieces(&self.data, range, |piece| {
+            let (own, others) = std::mem::take(&mut rest).split_at_mut(piece.len());
+            piece.convert_to_f32_slice(own);
             rest = others;
         })
     }

@@ -164,7 +164,7 @@ impl Device {
         unsafe {
             self.launch(&format!("row_sums_{dim}"), geometry, &parameters)?;
             if splits > 1 {
-                self.combine(parts, 0, log_sum_exp.address(), (splits, rows))?;
+                self.combine(parts, 0, log_sum_exp.address(), splits, rows)?;
             }
         }
         Ok(())
@@ -198,7 +198,7 @@ impl Device {
             ..task.parameters()
         };
         let all = 0..task.tokens;
-        self.columns(
+        self.launch_columns(
             "column_sums",
             task,
             parameters,
@@ -228,7 +228,7 @@ impl Device {
         self.log_sum_exp(task, parts, &mut scratch.log_sum_exp)?;
         let parameters = task.parameters();
         let sums = &scratch.log_sum_exp;
-        self.columns("column_maxima", task, parameters, sums, columns, out)
+        self.launch_columns("column_maxima", task, parameters, sums, columns, out)
     }
 
     /// Adds to the first `tokens` columns of `sums [q_heads, columns]` each key's probabilities, summed over all rows.
@@ -249,10 +249,10 @@ impl Device {
             ..task.parameters()
         };
         let all = 0..task.tokens;
-        self.columns("column_sums", task, parameters, log_sum_exp, all, sums)
+        self.launch_columns("column_sums", task, parameters, log_sum_exp, all, sums)
     }
 
-    fn columns(
+    fn launch_columns(
         &self,
         kernel: &str,
         task: &Scores<'_>,

@@ -13,7 +13,7 @@ pub(crate) use inputs::InputsParameters;
 use inputs::RUN;
 pub use inputs::RowInputs;
 
-use crate::{Activation, Angles, Buffer, Device, DeviceError, KeptRows, Weights};
+use crate::{Activation, Angles, Buffer, Device, DeviceError, KeptRows, RmsNorm, Weights};
 
 /// The most numbers that [`Device::largest`] returns.
 pub const MOST_CANDIDATES: usize = 64;
@@ -42,8 +42,8 @@ impl MatrixParameters {
         kind: 0,
     };
 
-    fn of(weights: &Weights, bias: Address, out: Address) -> Self {
-        let (kind, _) = of_kind(weights);
+    fn new(weights: &Weights, bias: Address, out: Address) -> Self {
+        let (kind, _) = kernel_kind(weights);
         Self {
             blocks: weights.data().address(),
             bias,
@@ -56,7 +56,7 @@ impl MatrixParameters {
 }
 
 /// Number of a type of weights in kernels, and its suffix in kernel names.
-fn of_kind(weights: &Weights) -> (u32, &'static str) {
+fn kernel_kind(weights: &Weights) -> (u32, &'static str) {
     match weights.kind() {
         GgmlDType::F32 => (0, "f32"),
         GgmlDType::F16 => (1, "f16"),
@@ -76,9 +76,9 @@ fn of_kind(weights: &Weights) -> (u32, &'static str) {
 }
 
 /// The kernel of `name` for weights of one type, or the generic kernel if their types differ.
-fn for_kinds<'w>(name: &str, mut weights: impl Iterator<Item = &'w Weights>) -> String {
-    let first = weights.next().map(of_kind);
-    match first.filter(|first| weights.all(|other| of_kind(other) == *first)) {
+fn kernel_name<'w>(name: &str, mut weights: impl Iterator<Item = &'w Weights>) -> String {
+    let first = weights.next().map(kernel_kind);
+    match first.filter(|first| weights.all(|other| kernel_kind(other) == *first)) {
         Some((_, kind)) => format!("{name}_{kind}"),
         None => name.to_owned(),
     }
@@ -227,7 +227,7 @@ impl Candidates {
 }
 
 impl Device {
-    /// Adds a pending output to `residual [width]` (after an RMSNorm, if `added` has weights), then writes the RMSNorm
+    /// Adds a pending output to `residual [width]` (after an RMSNorm, if `added` has weights), then writes the `norm`
     /// of `residual` to `out`.
     ///
     /// # Panics
@@ -236,10 +236,10 @@ impl Device {
         &self,
         residual: &mut Buffer<f32>,
         added: Option<(&Buffer<f32>, Option<&Buffer<f32>>)>,
-        (weight, eps): (&Buffer<f32>, f32),
+        norm: RmsNorm<'_>,
         out: &mut RowInputs,
     ) -> Result<(), DeviceError> {
-        let width = weight.len();
+        let width = norm.weight.len();
         let post = added.and_then(|(_, post)| post);
         assert!(
             residual.len() >= width
@@ -252,10 +252,10 @@ impl Device {
             residual: residual.address(),
             added: added.map_or(0, |(added, _)| added.address()),
             post: post.map_or(0, Buffer::address),
-            weight: weight.address(),
+            weight: norm.weight.address(),
             out: out.parameters(),
             width: width as u32,
-            eps,
+            eps: norm.eps,
         };
         let geometry = Geometry {
             grid: [1, 1, 1],
@@ -291,7 +291,8 @@ impl Device {
         &self,
         products: &mut [RowProduct<'_>],
         inputs: &RowInputs,
-        (added, cap): (bool, Option<f32>),
+        added: bool,
+        cap: Option<f32>,
     ) -> Result<(), DeviceError> {
         let cols = products.first().map_or(0, |(weights, ..)| weights.cols());
         let mut matrices = [MatrixParameters::NONE; 3];
@@ -299,7 +300,7 @@ impl Device {
             products.len() <= matrices.len() && inputs.width() >= cols,
             "up to three matrices of [.., cols {cols}]"
         );
-        let kernel = for_kinds(
+        let kernel = kernel_name(
             "step_products",
             products.iter().map(|(weights, ..)| *weights),
         );
@@ -312,7 +313,8 @@ impl Device {
                 "out and bias are [rows {}]",
                 weights.rows()
             );
-            *matrix = MatrixParameters::of(weights, bias.map_or(0, Buffer::address), out.address());
+            let bias = bias.map_or(0, Buffer::address);
+            *matrix = MatrixParameters::new(weights, bias, out.address());
             rows += weights.rows();
         }
         let parameters = ProductsParameters {
@@ -338,7 +340,8 @@ impl Device {
     pub fn step_gated(
         &self,
         activation: Activation,
-        (gate, up): (&Weights, &Weights),
+        gate: &Weights,
+        up: &Weights,
         inputs: &RowInputs,
         out: &mut RowInputs,
     ) -> Result<(), DeviceError> {
@@ -348,8 +351,8 @@ impl Device {
             "gate and up are [rows {rows}, cols {cols}]"
         );
         let parameters = GatedParameters {
-            gate: MatrixParameters::of(gate, 0, 0),
-            up: MatrixParameters::of(up, 0, 0),
+            gate: MatrixParameters::new(gate, 0, 0),
+            up: MatrixParameters::new(up, 0, 0),
             inputs: inputs.parameters(),
             out: out.parameters(),
             cols: cols as u32,
@@ -360,7 +363,7 @@ impl Device {
             block: [256, 1, 1],
             shared_bytes: (RUN * 4) as u32,
         };
-        let kernel = for_kinds("step_gated", [gate, up].into_iter());
+        let kernel = kernel_name("step_gated", [gate, up].into_iter());
         // SAFETY: lengths were checked; everything that is written is borrowed mutably.
         unsafe { self.launch(&kernel, geometry, &parameters) }
     }
@@ -438,7 +441,8 @@ impl Device {
         x: &Buffer<f32>,
         most: usize,
         scratch: &mut Candidates,
-        (values, places): (&mut Buffer<u32>, &mut Buffer<u32>),
+        values: &mut Buffer<u32>,
+        places: &mut Buffer<u32>,
     ) -> Result<(), DeviceError> {
         let count = x.len();
         assert!(

@@ -10,12 +10,53 @@ use crate::{Buffer, Device, DeviceError, MemorySpace};
 /// Alignment of a matrix in memory, as of an allocation.
 const ALIGNED: usize = 256;
 
-/// A weight matrix `[rows, cols]`, in blocks as in a GGUF file.
-pub struct Weights {
-    data: Buffer<u8>,
+/// Type and shape of a matrix in blocks, as in a GGUF file.
+#[derive(Clone, Copy)]
+struct MatrixLayout {
     kind: GgmlDType,
     rows: usize,
     cols: usize,
+}
+
+impl MatrixLayout {
+    fn new(matrix: &MappedMatrix) -> Self {
+        Self {
+            kind: matrix.dtype(),
+            rows: matrix.rows(),
+            cols: matrix.cols(),
+        }
+    }
+
+    /// Bytes from one row to the next.
+    fn row_bytes(self) -> usize {
+        self.cols / self.kind.block_size() * self.kind.type_size()
+    }
+
+    /// Bytes of the blocks.
+    fn bytes(self) -> usize {
+        self.rows * self.cols / self.kind.block_size() * self.kind.type_size()
+    }
+
+    /// Bytes of padding that products read after the blocks.
+    fn padding(self, device: &Device) -> usize {
+        if is_dense(self.kind) {
+            return 0;
+        }
+        // Products of a few inputs read rows in pairs, also the last row of an odd number.
+        let row = self.rows % 2 * self.row_bytes();
+        device.driver().products().padding(self.kind).max(row)
+    }
+
+    /// Bytes with padding, up to the next aligned matrix.
+    fn padded_bytes(self, device: &Device) -> usize {
+        (self.bytes() + self.padding(device)).next_multiple_of(ALIGNED)
+    }
+}
+
+/// A weight matrix `[rows, cols]`, in blocks as in a GGUF file.
+pub struct Weights {
+    data: Buffer<u8>,
+    layout: MatrixLayout,
 }
 
 impl Weights {
@@ -29,43 +70,33 @@ impl Weights {
     pub fn new(
         device: &Device,
         kind: GgmlDType,
-        (rows, cols): (usize, usize),
+        rows: usize,
+        cols: usize,
         blocks: &[u8],
     ) -> Result<Self, DeviceError> {
-        let shape = (kind, rows, cols);
-        let memory = device.alloc_uninit(Self::bytes_for(device, shape))?;
-        Self::placed(device, (&memory, 0), shape, blocks)
+        let layout = MatrixLayout { kind, rows, cols };
+        let data = device.alloc_uninit(layout.padded_bytes(device))?;
+        Self::upload(device, layout, blocks, data)
     }
 
-    /// Bytes of a matrix with its padding, up to the next aligned matrix.
-    fn bytes_for(device: &Device, (kind, rows, cols): (GgmlDType, usize, usize)) -> usize {
-        let bytes = rows * cols / kind.block_size() * kind.type_size();
-        (bytes + behind(device, (kind, rows, cols))).next_multiple_of(ALIGNED)
-    }
-
-    fn placed(
+    /// Uploads `blocks` to `data`, which is padded.
+    fn upload(
         device: &Device,
-        (memory, at): (&Buffer<u8>, usize),
-        (kind, rows, cols): (GgmlDType, usize, usize),
+        layout: MatrixLayout,
         blocks: &[u8],
+        mut data: Buffer<u8>,
     ) -> Result<Self, DeviceError> {
+        let MatrixLayout { kind, rows, cols } = layout;
         if !is_dense(kind) && device.driver().products().wants(kind, 1).is_none() {
             return Err(DeviceError::Kind {
                 kind: format!("{kind:?}"),
             });
         }
-        let bytes = rows * cols / kind.block_size() * kind.type_size();
+        let bytes = layout.bytes();
         assert_eq!(blocks.len(), bytes, "{kind:?} [{rows}, {cols}]");
-        let taken = Self::bytes_for(device, (kind, rows, cols));
-        let mut data = memory.share(at..at + taken);
         data.write(0, blocks)?;
-        data.write(bytes, &vec![0; taken - bytes])?;
-        Ok(Self {
-            data,
-            kind,
-            rows,
-            cols,
-        })
+        data.write(bytes, &vec![0; data.len() - bytes])?;
+        Ok(Self { data, layout })
     }
 
     /// Copies matrices of a mapped file to one allocation in device memory or in pinned host memory. One allocation,
@@ -82,8 +113,9 @@ impl Weights {
         let memory = device.alloc_uninit_in(space, bytes.iter().sum::<u64>() as usize)?;
         let (mut at, mut all) = (0, Vec::with_capacity(N));
         for (matrix, bytes) in matrices.into_iter().zip(bytes) {
-            let shape = (matrix.dtype(), matrix.rows(), matrix.cols());
-            all.push(Self::placed(device, (&memory, at), shape, matrix.bytes())?);
+            let data = memory.share(at..at + bytes as usize);
+            let layout = MatrixLayout::new(matrix);
+            all.push(Self::upload(device, layout, matrix.bytes(), data)?);
             at += bytes as usize;
         }
         Ok(all.try_into().unwrap_or_else(|_| unreachable!("as many")))
@@ -91,8 +123,7 @@ impl Weights {
 
     /// Bytes of a matrix in [`Weights::of`], in either memory.
     pub fn bytes_of(device: &Device, matrix: &MappedMatrix) -> u64 {
-        let shape = (matrix.dtype(), matrix.rows(), matrix.cols());
-        Self::bytes_for(device, shape) as u64
+        MatrixLayout::new(matrix).padded_bytes(device) as u64
     }
 
     /// Copies the matrix to `memory` from byte `at` on.
@@ -105,12 +136,15 @@ impl Weights {
     pub fn copied_to(&self, memory: &Buffer<u8>, at: usize) -> Result<Self, DeviceError> {
         let mut data = memory.share(at..at + self.data.len());
         data.copy_from(0, &self.data, 0..self.data.len())?;
-        Ok(Self { data, ..*self })
+        Ok(Self {
+            data,
+            layout: self.layout,
+        })
     }
 
     /// Type of the weights.
     pub(crate) fn kind(&self) -> GgmlDType {
-        self.kind
+        self.layout.kind
     }
 
     pub(crate) fn data(&self) -> &Buffer<u8> {
@@ -119,17 +153,17 @@ impl Weights {
 
     /// Bytes from one row to the next.
     pub(crate) fn row_bytes(&self) -> usize {
-        self.cols / self.kind.block_size() * self.kind.type_size()
+        self.layout.row_bytes()
     }
 
     /// Rows: number of outputs of a product.
     pub fn rows(&self) -> usize {
-        self.rows
+        self.layout.rows
     }
 
     /// Columns: number of inputs of a product.
     pub fn cols(&self) -> usize {
-        self.cols
+        self.layout.cols
     }
 
     /// Bytes of device memory.
@@ -147,16 +181,6 @@ fn is_dense(kind: GgmlDType) -> bool {
     matches!(kind, GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16)
 }
 
-/// Bytes of padding that must follow weights of this type and shape.
-fn behind(device: &Device, (kind, rows, cols): (GgmlDType, usize, usize)) -> usize {
-    if is_dense(kind) {
-        return 0;
-    }
-    // Products of a few inputs read rows in pairs, also the last row of an odd number.
-    let row = rows % 2 * (cols / kind.block_size() * kind.type_size());
-    device.driver().products().behind(kind).max(row)
-}
-
 /// Quantised inputs and scratch memory of products. Inputs that several matrices share are quantised once.
 pub struct ProductScratch {
     quantised: Buffer<u8>,
@@ -169,9 +193,9 @@ impl ProductScratch {
     /// For up to `inputs` rows of up to `cols` numbers.
     pub fn new(device: &Device, inputs: usize, cols: usize) -> Result<Self, DeviceError> {
         let products = device.driver().products();
-        let bilinear_forms = [Inputs::Few, Inputs::Scales, Inputs::Sums, Inputs::PartSums];
+        let formats = [Inputs::Few, Inputs::Scales, Inputs::Sums, Inputs::PartSums];
         let few = inputs.min(crate::driver::FEW);
-        let bytes = bilinear_forms.iter().map(|&form| match form {
+        let bytes = formats.iter().map(|&form| match form {
             Inputs::Few => products.input_bytes(form, few, cols),
             _ => products.input_bytes(form, inputs, cols),
         });
@@ -220,9 +244,7 @@ impl Device {
         scratch: &mut ProductScratch,
         out: &mut Buffer<f32>,
     ) -> Result<(), DeviceError> {
-        let &Weights {
-            kind, rows, cols, ..
-        } = weights;
+        let MatrixLayout { kind, rows, cols } = weights.layout;
         assert!(
             x.len() >= inputs * cols && out.len() >= inputs * rows,
             "x is [inputs {inputs}, cols {cols}], out [inputs, rows {rows}]"
@@ -268,7 +290,7 @@ impl Device {
         unsafe {
             if scratch.holds != Some(wanted) {
                 let quantised = scratch.quantised.address();
-                products.quantise(form, x.address(), (inputs, cols), quantised)?;
+                products.quantise(form, x.address(), inputs, cols, quantised)?;
                 scratch.holds = Some(wanted);
             }
             products.multiply(&Product {

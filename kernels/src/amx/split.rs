@@ -64,12 +64,12 @@ unsafe fn load(row: &[f32], i: usize) -> __m512 {
     unsafe { _mm512_maskz_loadu_ps(mask, row.as_ptr().add(i)) }
 }
 
-/// Converts keys to the left operand.
+/// Splits keys into the left operand.
 ///
 /// # Safety
 /// Needs AVX-512F; `to` covers the tile.
 #[inline(always)]
-pub(super) unsafe fn take_keys(keys: &[f32], head_dim: usize, tiles: &Tiles, to: *mut u8) {
+pub(super) unsafe fn split_keys(keys: &[f32], head_dim: usize, tiles: &Tiles, to: *mut u8) {
     let stride = tiles.dims / STEP * LEFT;
     let rows = keys.len() / head_dim;
     // SAFETY: guaranteed by the caller.
@@ -93,12 +93,12 @@ pub(super) unsafe fn take_keys(keys: &[f32], head_dim: usize, tiles: &Tiles, to:
     }
 }
 
-/// Converts values to the left operand, transposed: its rows are dimensions.
+/// Splits values into the left operand, transposed: its rows are dimensions.
 ///
 /// # Safety
 /// Needs AVX-512F; `to` covers the tile.
 #[inline(always)]
-pub(super) unsafe fn take_values(values: &[f32], head_dim: usize, tiles: &Tiles, to: *mut u8) {
+pub(super) unsafe fn split_values(values: &[f32], head_dim: usize, tiles: &Tiles, to: *mut u8) {
     let stride = TILE / STEP * LEFT;
     let rows = values.len() / head_dim;
     // SAFETY: guaranteed by the caller.
@@ -118,7 +118,7 @@ pub(super) unsafe fn take_values(values: &[f32], head_dim: usize, tiles: &Tiles,
                     (*high, *low) = pairs(two[0], two[1]);
                 }
                 let to = to.add(dim * stride + first / STEP * LEFT);
-                let (highs, lows) = (turned(highs), turned(lows));
+                let (highs, lows) = (transpose(highs), transpose(lows));
                 for i in 0..SIDE {
                     let to = to.add(i * stride);
                     _mm512_storeu_si512(to.cast(), highs[i]);
@@ -134,7 +134,7 @@ pub(super) unsafe fn take_values(values: &[f32], head_dim: usize, tiles: &Tiles,
 /// # Safety
 /// Needs AVX-512F.
 #[inline(always)]
-unsafe fn turned(rows: [__m512i; SIDE]) -> [__m512i; SIDE] {
+unsafe fn transpose(rows: [__m512i; SIDE]) -> [__m512i; SIDE] {
     // SAFETY: guaranteed by the caller.
     unsafe {
         let mut of_two = rows;
@@ -151,7 +151,7 @@ unsafe fn turned(rows: [__m512i; SIDE]) -> [__m512i; SIDE] {
                 of_four[i + 2 * c + 1] = _mm512_unpackhi_epi64(a, b);
             }
         }
-        let mut turned = of_four;
+        let mut transposed = of_four;
         for c in 0..4 {
             let [a, b, d, e] = [of_four[c], of_four[4 + c], of_four[8 + c], of_four[12 + c]];
             let (ab_even, ab_odd) = (
@@ -162,11 +162,11 @@ unsafe fn turned(rows: [__m512i; SIDE]) -> [__m512i; SIDE] {
                 _mm512_shuffle_i32x4::<0b10_00_10_00>(d, e),
                 _mm512_shuffle_i32x4::<0b11_01_11_01>(d, e),
             );
-            turned[c] = _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_even, de_even);
-            turned[c + 8] = _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_even, de_even);
-            turned[c + 4] = _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_odd, de_odd);
-            turned[c + 12] = _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_odd, de_odd);
+            transposed[c] = _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_even, de_even);
+            transposed[c + 8] = _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_even, de_even);
+            transposed[c + 4] = _mm512_shuffle_i32x4::<0b10_00_10_00>(ab_odd, de_odd);
+            transposed[c + 12] = _mm512_shuffle_i32x4::<0b11_01_11_01>(ab_odd, de_odd);
         }
-        turned
+        transposed
     }
 }

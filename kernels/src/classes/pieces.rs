@@ -8,7 +8,7 @@ use super::{ClassAttention, RankRotation};
 use crate::CacheType;
 use crate::decode::UNPACKED;
 use crate::elementwise::{rotate_row, soft_cap_lanes};
-use crate::heads::{Logits, add_heads, dot_heads};
+use crate::heads::{Group, Logits, add_heads, dot_heads};
 use crate::simd::{Lanes, by_level};
 use crate::span::{softmax_row, unpack_row};
 use crate::threads::SharedMut;
@@ -37,13 +37,13 @@ pub(super) struct Buffers<'a> {
 #[derive(Clone, Copy)]
 pub(super) enum Piece {
     /// Dot products of a share of a KV head's classes, or of its entries if each entry is rotated to its own rank.
-    Look { head: usize, share: usize },
+    Dots { head: usize, share: usize },
     /// The probabilities of a query head, and the mass of its classes.
-    Weigh { q_head: usize },
+    Softmax { q_head: usize },
     /// A share of a KV head's values, weighted by their mass.
-    Mix { head: usize, share: usize },
+    WeightedSum { head: usize, share: usize },
     /// The output of a query head: the sum over its shares.
-    Add { q_head: usize },
+    Combine { q_head: usize },
 }
 
 by_level! {
@@ -58,48 +58,49 @@ unsafe fn attend_lanes<V: Lanes>(task: &ClassAttention<'_>, piece: Piece, buffer
     // SAFETY: guaranteed by the caller.
     unsafe {
         match piece {
-            Piece::Look { head, share } => match &task.rotation {
-                None => look_at_classes::<V>(task, (head, share), buffers),
-                Some(rotation) => look_at_entries::<V>(task, rotation, (head, share), buffers),
+            Piece::Dots { head, share } => match &task.rotation {
+                None => dot_classes::<V>(task, head, share, buffers),
+                Some(rotation) => dot_entries::<V>(task, rotation, head, share, buffers),
             },
-            Piece::Weigh { q_head } => weigh::<V>(task, q_head, buffers),
-            Piece::Mix { head, share } => mix::<V>(task, (head, share), buffers),
-            Piece::Add { q_head } => add(task, q_head, buffers),
+            Piece::Softmax { q_head } => softmax::<V>(task, q_head, buffers),
+            Piece::WeightedSum { head, share } => sum_values::<V>(task, head, share, buffers),
+            Piece::Combine { q_head } => combine(task, q_head, buffers),
         }
     }
 }
 
 /// The range of share `share` within `count` rows or entries.
-fn part_of(share: usize, count: usize) -> Range<usize> {
+fn range_of_share(share: usize, count: usize) -> Range<usize> {
     (share * SHARE).min(count)..((share + 1) * SHARE).min(count)
 }
 
-/// (group size, head_dim, scale factor) and queries of a KV head, as [`dot_heads`] takes them.
-fn queries<'t>(task: &'t ClassAttention<'_>, head: usize) -> ((usize, usize, f32), &'t [f32]) {
-    let (group, dim) = (task.shape.group(), task.shape.head_dim);
-    let queries = &task.query[head * group * dim..][..group * dim];
-    ((group, dim, task.scale.factor), queries)
+/// The queries of the group of a KV head, `[heads, head_dim]`.
+fn queries<'t>(task: &'t ClassAttention<'_>, group: Group, head: usize) -> &'t [f32] {
+    let len = group.heads * group.head_dim;
+    &task.query[head * len..][..len]
 }
 
 /// # Safety
 /// As [`attend`].
 #[inline(always)]
-unsafe fn look_at_classes<V: Lanes>(
+unsafe fn dot_classes<V: Lanes>(
     task: &ClassAttention<'_>,
-    (head, share): (usize, usize),
+    head: usize,
+    share: usize,
     buffers: &Buffers<'_>,
 ) {
-    let (shape, queries) = queries(task, head);
-    let mut rows = part_of(share, task.rows[head]);
+    let (group, scale) = (Group::new(&task.shape), task.scale.factor);
+    let queries = queries(task, group, head);
+    let mut rows = range_of_share(share, task.rows[head]);
     while !rows.is_empty() {
         let run = task.keys.run(head, rows.clone());
         // SAFETY: pointers to the head's rows, and as many results as rows; `check` ensured that rows are f32 or f16.
         unsafe {
-            let dots = Logits {
-                start: buffers.classes(head * shape.0, rows.start),
+            let to = Logits {
+                start: buffers.classes(head * group.heads, rows.start),
                 stride: buffers.max_rows,
             };
-            dot_heads(V::LEVEL, run.kind, shape, run.starts(), queries, dots);
+            dot_heads(V::LEVEL, run.kind, group, scale, run.starts(), queries, to);
         }
         rows.start += run.rows;
     }
@@ -108,17 +109,19 @@ unsafe fn look_at_classes<V: Lanes>(
 /// # Safety
 /// As [`attend`].
 #[inline(always)]
-unsafe fn look_at_entries<V: Lanes>(
+unsafe fn dot_entries<V: Lanes>(
     task: &ClassAttention<'_>,
     rotation: &RankRotation<'_>,
-    (head, share): (usize, usize),
+    head: usize,
+    share: usize,
     buffers: &Buffers<'_>,
 ) {
-    let (shape, queries) = queries(task, head);
-    let (dim, (table, _)) = (shape.1, task.table(head));
-    let (entries, columns) = (part_of(share, table.len()), rotation.rope_dim / 2);
+    let (group, scale) = (Group::new(&task.shape), task.scale.factor);
+    let queries = queries(task, group, head);
+    let (dim, (table, _)) = (group.head_dim, task.table(head));
+    let (entries, columns) = (range_of_share(share, table.len()), rotation.rope_dim / 2);
     let item = head * shares(buffers.max_entries) + share;
-    // SAFETY: as in `look_at_classes`; each share has its own scratch rows.
+    // SAFETY: as in `dot_classes`; each share has its own scratch rows.
     unsafe {
         let unpacked = buffers
             .rows
@@ -134,18 +137,12 @@ unsafe fn look_at_entries<V: Lanes>(
             }
             let keys: [*const u8; UNPACKED] =
                 std::array::from_fn(|i| unpacked[i * dim..].as_ptr().cast());
-            let logits = Logits {
-                start: buffers.probabilities(head * shape.0, first),
+            let to = Logits {
+                start: buffers.probabilities(head * group.heads, first),
                 stride: buffers.max_entries,
             };
-            dot_heads(
-                V::LEVEL,
-                CacheType::F32,
-                shape,
-                &keys[..count],
-                queries,
-                logits,
-            );
+            let keys = &keys[..count];
+            dot_heads(V::LEVEL, CacheType::F32, group, scale, keys, queries, to);
         }
     }
 }
@@ -153,7 +150,7 @@ unsafe fn look_at_entries<V: Lanes>(
 /// # Safety
 /// As [`attend`].
 #[inline(always)]
-unsafe fn weigh<V: Lanes>(task: &ClassAttention<'_>, q_head: usize, buffers: &Buffers<'_>) {
+unsafe fn softmax<V: Lanes>(task: &ClassAttention<'_>, q_head: usize, buffers: &Buffers<'_>) {
     let head = q_head / task.shape.group();
     let ((table, lengths), rows) = (task.table(head), task.rows[head]);
     // SAFETY: the rows of this query head, which no other piece accesses.
@@ -185,27 +182,27 @@ unsafe fn weigh<V: Lanes>(task: &ClassAttention<'_>, q_head: usize, buffers: &Bu
 /// # Safety
 /// As [`attend`].
 #[inline(always)]
-unsafe fn mix<V: Lanes>(
+unsafe fn sum_values<V: Lanes>(
     task: &ClassAttention<'_>,
-    (head, share): (usize, usize),
+    head: usize,
+    share: usize,
     buffers: &Buffers<'_>,
 ) {
-    let (group, dim) = (task.shape.group(), task.shape.head_dim);
+    let group = Group::new(&task.shape);
+    let len = group.heads * group.head_dim;
     let item = head * shares(buffers.max_rows) + share;
-    let mut rows = part_of(share, task.rows[head]);
-    // SAFETY: as in `look_at_classes`; each share has its own sums.
+    let mut rows = range_of_share(share, task.rows[head]);
+    // SAFETY: as in `dot_classes`; each share has its own sums.
     unsafe {
-        let sums = buffers
-            .sums
-            .part(item * group * dim..(item + 1) * group * dim);
+        let sums = buffers.sums.part(item * len..(item + 1) * len);
         sums.fill(0.0);
         while !rows.is_empty() {
             let run = task.values.run(head, rows.clone());
             let mass = Logits {
-                start: buffers.classes(head * group, rows.start),
+                start: buffers.classes(head * group.heads, rows.start),
                 stride: buffers.max_rows,
             };
-            add_heads(V::LEVEL, run.kind, (group, dim), run.starts(), mass, sums);
+            add_heads(V::LEVEL, run.kind, group, run.starts(), mass, sums);
             rows.start += run.rows;
         }
     }
@@ -213,7 +210,7 @@ unsafe fn mix<V: Lanes>(
 
 /// # Safety
 /// As [`attend`].
-unsafe fn add(task: &ClassAttention<'_>, q_head: usize, buffers: &Buffers<'_>) {
+unsafe fn combine(task: &ClassAttention<'_>, q_head: usize, buffers: &Buffers<'_>) {
     let (group, dim) = (task.shape.group(), task.shape.head_dim);
     let head = q_head / group;
     let first = head * shares(buffers.max_rows);

@@ -167,7 +167,7 @@ mod x86 {
 
     /// Prefetches the cache line `AHEAD` bytes after `at`; the address need not be valid.
     #[inline(always)]
-    unsafe fn ahead(at: *const u8) {
+    unsafe fn prefetch(at: *const u8) {
         /// About as many bytes as memory delivers within its latency.
         const AHEAD: usize = 1536;
         // SAFETY: prefetching an invalid address has no effect.
@@ -247,7 +247,7 @@ mod x86 {
         // SAFETY: the caller guarantees the instructions and both blocks; a block of every format has more than four
         // bytes.
         unsafe {
-            ahead(at);
+            prefetch(at);
             let x = load(input.bytes.as_ptr().add(block * BLOCK).cast());
             // Loads four bytes, the scale and the minimum if any: a two-byte load into a register would depend on the
             // register's old value.
@@ -291,7 +291,8 @@ mod x86 {
             // SAFETY: guaranteed by the caller.
             unsafe {
                 // Without the fifth bit the number is 16 less: sets the upper bits of its two's complement.
-                let less = _mm256_andnot_si256(set(at.add(2)), _mm256_set1_epi8(0xf0_u8 as i8));
+                let less =
+                    _mm256_andnot_si256(expand_bits(at.add(2)), _mm256_set1_epi8(0xf0_u8 as i8));
                 _mm256_or_si256(nibbles(at.add(6)), less)
             }
         }
@@ -310,7 +311,7 @@ mod x86 {
         unsafe fn weights(at: *const u8) -> __m256i {
             // SAFETY: guaranteed by the caller.
             unsafe {
-                let more = _mm256_and_si256(set(at.add(4)), _mm256_set1_epi8(16));
+                let more = _mm256_and_si256(expand_bits(at.add(4)), _mm256_set1_epi8(16));
                 _mm256_or_si256(nibbles(at.add(8)), more)
             }
         }
@@ -318,7 +319,7 @@ mod x86 {
 
     /// Expands 32 bits to 32 bytes: byte i is all ones where bit i is set.
     #[inline(always)]
-    unsafe fn set(at: *const u8) -> __m256i {
+    unsafe fn expand_bits(at: *const u8) -> __m256i {
         // SAFETY: the caller guarantees the instructions and four readable bytes.
         unsafe {
             let spread = _mm256_set_epi64x(
@@ -431,7 +432,7 @@ mod x86 {
                 let mut at = row.as_ptr();
                 for block in 0..input.scales.len() / 8 {
                     for line in (0..F::BYTES).step_by(64) {
-                        ahead(at.add(line));
+                        prefetch(at.add(line));
                     }
                     let levels = _mm256_loadu_ps(input.scales.as_ptr().add(8 * block));
                     let totals = _mm256_loadu_ps(input.sums.as_ptr().add(8 * block));
@@ -512,7 +513,7 @@ mod x86 {
                 let mut at = row.as_ptr();
                 for block in 0..input.scales.len() / 8 {
                     for line in (0..Q6K::BYTES).step_by(64) {
-                        ahead(at.add(line));
+                        prefetch(at.add(line));
                     }
                     let d = _mm256_set1_ps(half(at.add(208)));
                     let mut scales = [0.0f32; 16];

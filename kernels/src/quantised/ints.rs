@@ -44,7 +44,7 @@ pub(super) trait Bytes: Lanes {
     /// `N` 32-bit integers.
     type Sums: Copy;
 
-    unsafe fn same(x: i32) -> Self::Sums;
+    unsafe fn splat_int(x: i32) -> Self::Sums;
     /// `sums[lane] +=` the dot product of the four unsigned bytes of `weights[lane]` and the four signed bytes of
     /// `input`. Weights use all eight bits if `WIDE`, else at most six.
     unsafe fn add_products<const WIDE: bool>(
@@ -59,7 +59,7 @@ impl Bytes for Portable {
     type Sums = [i32; 4];
 
     #[inline(always)]
-    unsafe fn same(x: i32) -> [i32; 4] {
+    unsafe fn splat_int(x: i32) -> [i32; 4] {
         [x; 4]
     }
     #[inline(always)]
@@ -98,7 +98,7 @@ mod x86 {
         type Sums = __m256i;
 
         #[inline(always)]
-        unsafe fn same(x: i32) -> __m256i {
+        unsafe fn splat_int(x: i32) -> __m256i {
             // SAFETY: the trait's contract.
             unsafe { _mm256_set1_epi32(x) }
         }
@@ -147,7 +147,7 @@ mod x86 {
         type Sums = __m512i;
 
         #[inline(always)]
-        unsafe fn same(x: i32) -> __m512i {
+        unsafe fn splat_int(x: i32) -> __m512i {
             // SAFETY: the trait's contract.
             unsafe { _mm512_set1_epi32(x) }
         }

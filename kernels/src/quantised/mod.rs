@@ -67,16 +67,16 @@ type Kernel = unsafe fn(ByteLevel, &Part<'_>, Range<usize>, &QuantisedRows);
 
 fn kernel(dtype: GgmlDType) -> Option<Kernel> {
     Some(match dtype {
-        GgmlDType::Q4_0 => rows_of::<format::Q4_0>,
-        GgmlDType::Q4_1 => rows_of::<format::Q4_1>,
-        GgmlDType::Q5_0 => rows_of::<format::Q5_0>,
-        GgmlDType::Q5_1 => rows_of::<format::Q5_1>,
-        GgmlDType::Q8_0 => rows_of::<format::Q8_0>,
-        GgmlDType::Q2K => rows_of::<format::Q2K>,
-        GgmlDType::Q3K => rows_of::<format::Q3K>,
-        GgmlDType::Q4K => rows_of::<format::Q4K>,
-        GgmlDType::Q5K => rows_of::<format::Q5K>,
-        GgmlDType::Q6K => rows_of::<format::Q6K>,
+        GgmlDType::Q4_0 => multiply_rows::<format::Q4_0>,
+        GgmlDType::Q4_1 => multiply_rows::<format::Q4_1>,
+        GgmlDType::Q5_0 => multiply_rows::<format::Q5_0>,
+        GgmlDType::Q5_1 => multiply_rows::<format::Q5_1>,
+        GgmlDType::Q8_0 => multiply_rows::<format::Q8_0>,
+        GgmlDType::Q2K => multiply_rows::<format::Q2K>,
+        GgmlDType::Q3K => multiply_rows::<format::Q3K>,
+        GgmlDType::Q4K => multiply_rows::<format::Q4K>,
+        GgmlDType::Q5K => multiply_rows::<format::Q5K>,
+        GgmlDType::Q6K => multiply_rows::<format::Q6K>,
         _ => return None,
     })
 }
@@ -126,7 +126,7 @@ pub(crate) fn multiply(
 
 /// # Safety
 /// As [`Kernel`].
-unsafe fn rows_of<F: Dots>(
+unsafe fn multiply_rows<F: Dots>(
     level: ByteLevel,
     part: &Part<'_>,
     rows: Range<usize>,

@@ -62,7 +62,7 @@ unsafe fn multiply_lanes<V: Bytes, F: Format>(
     for first in rows.clone().step_by(width) {
         let count = width.min(rows.end - first);
         let blocks = &matrix[first * row_bytes..(first + count) * row_bytes];
-        fill::<F>(blocks, width, row_bytes, weights, scales, mins);
+        unpack_rows::<F>(blocks, width, row_bytes, weights, scales, mins);
         let tile = Tile {
             weights: weights.as_ptr().cast::<u32>(),
             scales: scales.as_ptr(),
@@ -76,11 +76,11 @@ unsafe fn multiply_lanes<V: Bytes, F: Format>(
             };
             let mut input = 0;
             while input + ACROSS <= inputs.rows() {
-                pass::<V, F, ACROSS>(&tile, inputs, input, count, out);
+                multiply_tile::<V, F, ACROSS>(&tile, inputs, input, count, out);
                 input += ACROSS;
             }
             while input < inputs.rows() {
-                pass::<V, F, 1>(&tile, inputs, input, count, out);
+                multiply_tile::<V, F, 1>(&tile, inputs, input, count, out);
                 input += 1;
             }
         }
@@ -97,7 +97,7 @@ struct Tile {
 /// Unpacks rows into a tile of `width` rows; if there are fewer rows, the others are stale and their results are not
 /// stored.
 #[inline(always)]
-fn fill<F: Format>(
+fn unpack_rows<F: Format>(
     matrix: &[u8],
     width: usize,
     row_bytes: usize,
@@ -136,7 +136,7 @@ fn fill<F: Format>(
 /// # Safety
 /// As [`multiply`].
 #[inline(always)]
-unsafe fn pass<V: Bytes, F: Format, const M: usize>(
+unsafe fn multiply_tile<V: Bytes, F: Format, const M: usize>(
     tile: &Tile,
     inputs: &QuantisedRows,
     first: usize,
@@ -156,7 +156,7 @@ unsafe fn pass<V: Bytes, F: Format, const M: usize>(
                 *level = *row.scales.as_ptr().add(block);
             }
             for group in 0..BLOCK / F::GROUP {
-                let mut products = [[V::same(0); 2]; M];
+                let mut products = [[V::splat_int(0); 2]; M];
                 if F::OFFSET != 0 {
                     // Start with minus the weights' offset times the sum of the inputs, as an integer.
                     for (products, row) in products.iter_mut().zip(&rows) {
@@ -165,7 +165,7 @@ unsafe fn pass<V: Bytes, F: Format, const M: usize>(
                             32 => (*sums).wrapping_add(*sums.add(1)),
                             _ => *sums.add(group),
                         };
-                        *products = [V::same(sum.wrapping_mul(-F::OFFSET)); 2];
+                        *products = [V::splat_int(sum.wrapping_mul(-F::OFFSET)); 2];
                     }
                 }
                 let at = block * BLOCK + group * F::GROUP;

@@ -10,7 +10,7 @@ const LEAST_LENGTH: f32 = 1e-12;
 
 /// A row in its storage type.
 #[derive(Clone, Copy)]
-struct Lying {
+struct StoredRow {
     kind: CacheType,
     start: *const u8,
 }
@@ -25,17 +25,17 @@ impl RowStore {
     pub fn cosines(&self, h: usize, one: usize, others: &[u32], cosines: &mut [f32]) {
         assert_eq!(cosines.len(), others.len(), "a cosine for each row");
         // SAFETY: the level was detected.
-        unsafe { compare(crate::simd_level(), (self, h), one, others, cosines) };
+        unsafe { write_cosines(crate::simd_level(), self, h, one, others, cosines) };
     }
 
     #[inline(always)]
-    fn lying(&self, h: usize, r: usize) -> Lying {
+    fn stored_row(&self, h: usize, r: usize) -> StoredRow {
         match self.packed_row(h, r) {
-            Some((kind, bytes)) => Lying {
+            Some((kind, bytes)) => StoredRow {
                 kind,
                 start: bytes.as_ptr(),
             },
-            None => Lying {
+            None => StoredRow {
                 kind: CacheType::F32,
                 start: self.row(h, r).as_ptr().cast(),
             },
@@ -46,25 +46,26 @@ impl RowStore {
 by_level! {
     /// # Safety
     /// The CPU supports the level's instructions.
-    unsafe fn compare(of: (&RowStore, usize), one: usize, others: &[u32], cosines: &mut [f32]) = compare_lanes;
+    unsafe fn write_cosines(store: &RowStore, h: usize, one: usize, others: &[u32], cosines: &mut [f32]) = write_cosines_lanes;
 }
 
 /// # Safety
 /// Call only from code compiled for the level of `V`.
 #[inline(always)]
-unsafe fn compare_lanes<V: Lanes>(
-    (store, h): (&RowStore, usize),
+unsafe fn write_cosines_lanes<V: Lanes>(
+    store: &RowStore,
+    h: usize,
     one: usize,
     others: &[u32],
     cosines: &mut [f32],
 ) {
-    let (a, len) = (store.lying(h, one), store.head_dim);
+    let (a, len) = (store.stored_row(h, one), store.head_dim);
     let length = |square: f32| square.sqrt().max(LEAST_LENGTH);
     // SAFETY: the caller guarantees the level; rows are `head_dim` numbers, and the store is borrowed.
     let [_, square] = unsafe { products::<V>(a, a, len) };
     let of_one = length(square);
     for (&other, cosine) in others.iter().zip(cosines) {
-        let b = store.lying(h, other as usize);
+        let b = store.stored_row(h, other as usize);
         // SAFETY: as above.
         let [both, square] = unsafe { products::<V>(a, b, len) };
         *cosine = both / (of_one * length(square));
@@ -76,14 +77,14 @@ unsafe fn compare_lanes<V: Lanes>(
 /// # Safety
 /// Call only from code compiled for the level of `V`; both rows have `len` numbers.
 #[inline(always)]
-unsafe fn products<V: Lanes>(a: Lying, b: Lying, len: usize) -> [f32; 2] {
+unsafe fn products<V: Lanes>(a: StoredRow, b: StoredRow, len: usize) -> [f32; 2] {
     // SAFETY: guaranteed by the caller. Either all rows of a store are f32, or each is of one of its two packed types.
     unsafe {
         match a.kind {
             CacheType::F32 => products_of::<V, Floats, Floats>(a, b, len),
-            CacheType::F16 => beside::<V, Halves>(a, b, len),
-            CacheType::Q8_0 => beside::<V, Bytes>(a, b, len),
-            CacheType::Q4_0 => beside::<V, Nibbles>(a, b, len),
+            CacheType::F16 => products_with::<V, Halves>(a, b, len),
+            CacheType::Q8_0 => products_with::<V, Bytes>(a, b, len),
+            CacheType::Q4_0 => products_with::<V, Nibbles>(a, b, len),
         }
     }
 }
@@ -91,7 +92,7 @@ unsafe fn products<V: Lanes>(a: Lying, b: Lying, len: usize) -> [f32; 2] {
 /// # Safety
 /// As [`products`]; `a` is stored as `A`, and `b` not as f32.
 #[inline(always)]
-unsafe fn beside<V: Lanes, A: Stored>(a: Lying, b: Lying, len: usize) -> [f32; 2] {
+unsafe fn products_with<V: Lanes, A: Stored>(a: StoredRow, b: StoredRow, len: usize) -> [f32; 2] {
     // SAFETY: guaranteed by the caller.
     unsafe {
         match b.kind {
@@ -105,7 +106,11 @@ unsafe fn beside<V: Lanes, A: Stored>(a: Lying, b: Lying, len: usize) -> [f32; 2
 /// # Safety
 /// As [`products`]; the rows are stored as `A` and `B`.
 #[inline(always)]
-unsafe fn products_of<V: Lanes, A: Stored, B: Stored>(a: Lying, b: Lying, len: usize) -> [f32; 2] {
+unsafe fn products_of<V: Lanes, A: Stored, B: Stored>(
+    a: StoredRow,
+    b: StoredRow,
+    len: usize,
+) -> [f32; 2] {
     // SAFETY: guaranteed by the caller; vectors and single numbers stay inside their block.
     unsafe {
         let zero = V::splat(0.0);

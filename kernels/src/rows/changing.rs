@@ -76,11 +76,11 @@ impl RowStore {
     pub fn trade(&mut self, h: usize, wide: usize, narrow: usize) {
         let (first, head_dim) = (self.first_rows[h], self.head_dim);
         let packed = self.packed.as_mut().expect("a packed store");
-        let (kind, from) = packed.place(first, head_dim, h, wide);
-        kind.read(&packed.bytes[from], &mut packed.turned);
-        let (kind, to) = packed.place(first, head_dim, h, narrow);
+        let (kind, from) = packed.locate(first, head_dim, h, wide);
+        kind.read(&packed.bytes[from], &mut packed.transformed);
+        let (kind, to) = packed.locate(first, head_dim, h, narrow);
         // Both rows are already Hadamard-transformed, if rows of this store are.
-        kind.write(&packed.turned, &mut packed.bytes[to]);
+        kind.write(&packed.transformed, &mut packed.bytes[to]);
         packed.swap(first, h, wide, narrow);
     }
 
@@ -96,8 +96,8 @@ impl RowStore {
                 packed.swap(first, h, from, to);
             }
             Some(packed) => {
-                let (one, from) = packed.place(first, head_dim, h, from);
-                let (other, to) = packed.place(first, head_dim, h, to);
+                let (one, from) = packed.locate(first, head_dim, h, from);
+                let (other, to) = packed.locate(first, head_dim, h, to);
                 assert_eq!(one, other, "rows of one type, or rows that trade places");
                 packed.bytes.copy_within(from, to.start);
             }
@@ -110,16 +110,16 @@ impl RowStore {
 
     /// Replaces row `to` of head `h` by `keep` times itself plus `add` times row `from`, rounded once when stored.
     /// Allocates nothing.
-    pub fn mix_row(&mut self, h: usize, from: usize, to: usize, (keep, add): (f32, f32)) {
+    pub fn mix_row(&mut self, h: usize, from: usize, to: usize, keep: f32, add: f32) {
         let (first, head_dim) = (self.first_rows[h], self.head_dim);
         match &mut self.packed {
             Some(packed) => {
                 // The Hadamard transform is linear, so transformed rows can be mixed directly.
-                let (kind, from) = packed.place(first, head_dim, h, from);
-                kind.read(&packed.bytes[from], &mut packed.turned);
-                let (kind, to) = packed.place(first, head_dim, h, to);
+                let (kind, from) = packed.locate(first, head_dim, h, from);
+                kind.read(&packed.bytes[from], &mut packed.transformed);
+                let (kind, to) = packed.locate(first, head_dim, h, to);
                 kind.read(&packed.bytes[to.clone()], &mut packed.other);
-                for (sum, x) in packed.other.iter_mut().zip(&packed.turned) {
+                for (sum, x) in packed.other.iter_mut().zip(&packed.transformed) {
                     *sum = keep * *sum + add * x;
                 }
                 kind.write(&packed.other, &mut packed.bytes[to]);
@@ -146,7 +146,7 @@ impl RowStore {
         match &mut self.packed {
             Some(packed) => {
                 // The Hadamard transform preserves lengths.
-                let (kind, place) = packed.place(first, head_dim, h, r);
+                let (kind, place) = packed.locate(first, head_dim, h, r);
                 kind.read(&packed.bytes[place.clone()], &mut packed.other);
                 let length = unit(&mut packed.other);
                 kind.write(&packed.other, &mut packed.bytes[place]);

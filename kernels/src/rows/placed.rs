@@ -82,7 +82,7 @@ impl RowStore {
             places,
             in_wide,
             first_wide,
-            turned: vec![0.0; head_dim],
+            transformed: vec![0.0; head_dim],
             other: vec![0.0; head_dim],
         });
         store

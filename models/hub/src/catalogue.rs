@@ -111,7 +111,7 @@ mod tests {
     use crate::choose::{is_model_file, quantisation_of};
 
     #[test]
-    fn the_catalogue_is_whole_and_plausible() {
+    fn catalogue_entries_are_valid_and_plausible() {
         let entries: Vec<Entry> = serde_json::from_str(CATALOGUE).unwrap();
         assert!((8..=14).contains(&entries.len()));
         for entry in &entries {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_for_a_machine_comes_first() {
+    fn the_largest_that_fits_comes_first() {
         let gib = 1u64 << 30;
         let sorted = Entry::for_memory(Some(6 * gib));
         assert_eq!(sorted.len(), catalogue().len());

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn quantisations_as_names_say_them() {
+    fn quantisations_are_parsed_from_file_names() {
         for (path, says) in [
             ("smollm2-1.7b-instruct-q4_k_m.gguf", Some("Q4_K_M")),
             ("Phi-3-mini-4k-instruct-q4.gguf", Some("Q4")),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_belong_together() {
+    fn parts_of_a_split_model_are_one_offer() {
         let files = list(&[
             ("big-Q8_0-00002-of-00002.gguf", 30),
             ("big-Q8_0-00001-of-00002.gguf", 20),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_person_means() {
+    fn names_and_quantisations_select_a_model() {
         let files = list(&[
             ("m-Q4_K_M.gguf", 10),
             ("m-Q8_0.gguf", 20),
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_say_what_there_is() {
+    fn refusals_list_the_available_models() {
         let files = list(&[("m-Q8_0.gguf", 2 << 20), ("sub/n-Q8_0.gguf", 3 << 20)]);
         let refused =
             |files: &[Listed], what| choose(&repo(), files, what).unwrap_err().to_string();

@@ -73,7 +73,7 @@ impl Download {
         download.shared.change(|status| {
             status.phase = Phase::Paused;
             status.bytes_total = files.iter().map(|file| file.bytes).sum();
-            status.bytes_done = files.iter().map(|file| there(&cache, file)).sum();
+            status.bytes_done = files.iter().map(|file| bytes_on_disk(&cache, file)).sum();
             status.parts = files.len();
         });
         let mut state = download.shared.state();
@@ -141,7 +141,7 @@ impl Download {
         let mut state = self.shared.state();
         self.shared.wish.send_replace(Wish::Cancel);
         if !state.running && self.status().phase != Phase::Finished {
-            self.shared.give_up(&mut state);
+            self.shared.remove_received(&mut state);
         }
     }
 
@@ -219,7 +219,7 @@ impl Shared {
     }
 
     /// Removes the received bytes of files that are not in a snapshot yet.
-    fn give_up(&self, state: &mut State) {
+    fn remove_received(&self, state: &mut State) {
         let cache = HubCache::new(&self.settings.cache);
         let mut failure = None;
         for file in state.unnamed.drain(..) {
@@ -254,7 +254,7 @@ impl Shared {
             let outcome = catch_unwind(AssertUnwindSafe(|| self.run_once()));
             let outcome = outcome.unwrap_or_else(|panic| {
                 Err(End::Failed(HubError::Bug {
-                    what: panic_words(&*panic),
+                    what: panic_message(&*panic),
                 }))
             });
             let mut state = self.state();
@@ -267,8 +267,8 @@ impl Shared {
                     status.message = None;
                     status.set_speed(None);
                 }),
-                Err(End::Stopped) => self.give_up(&mut state),
-                Err(End::Failed(_)) if wish == Wish::Cancel => self.give_up(&mut state),
+                Err(End::Stopped) => self.remove_received(&mut state),
+                Err(End::Failed(_)) if wish == Wish::Cancel => self.remove_received(&mut state),
                 Err(End::Failed(error)) => self.fail(&mut state, error),
                 Err(End::Changed) => {
                     let file = self.reference.to_string();
@@ -351,10 +351,10 @@ impl Shared {
         let offer = choose(repo, &listed, self.reference.what.as_deref())?;
         let mut files = Vec::with_capacity(offer.files.len());
         for listed in &offer.files {
-            let about = async |_: &mut Reporter<'_>, _: &mut watch::Receiver<Wish>| {
-                connection.about(repo, &commit, listed).await
+            let info = async |_: &mut Reporter<'_>, _: &mut watch::Receiver<Wish>| {
+                connection.file_info(repo, &commit, listed).await
             };
-            files.push(repeat(self.settings.retries, wish, reporter, about).await?);
+            files.push(repeat(self.settings.retries, wish, reporter, info).await?);
         }
         self.change(|status| {
             let first = &files[0].path;
@@ -366,14 +366,14 @@ impl Shared {
     }
 }
 
-fn panic_words(panic: &(dyn Any + Send)) -> String {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "panic".to_owned())
 }
 
 /// Received bytes of a file.
-fn there(cache: &HubCache, file: &HubFile) -> u64 {
+fn bytes_on_disk(cache: &HubCache, file: &HubFile) -> u64 {
     match cache.present(file) {
         Some(_) => file.bytes,
         None => fs::metadata(cache.partial(&file.repo, &file.sha256))
@@ -385,7 +385,7 @@ fn there(cache: &HubCache, file: &HubFile) -> u64 {
 fn check_space(cache: &HubCache, files: &[HubFile]) -> Result<(), HubError> {
     let needed = files
         .iter()
-        .map(|file| file.bytes - there(cache, file))
+        .map(|file| file.bytes - bytes_on_disk(cache, file))
         .fold(0, u64::saturating_add);
     let exists = cache.root().ancestors().find(|folder| folder.exists());
     let folder = exists.unwrap_or(cache.root());

@@ -413,7 +413,7 @@ mod tests {
 
     /// Messages that no test of a download or a search produces.
     #[test]
-    fn the_sentences_that_are_hard_to_come_by() {
+    fn messages_of_rare_errors() {
         let repo: RepoId = "a/b".parse().unwrap();
         let (host, file) = ("hub.example".to_owned(), "m.gguf".to_owned());
         let full = io::Error::from(io::ErrorKind::StorageFull);

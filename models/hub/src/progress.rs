@@ -112,7 +112,7 @@ pub(crate) struct Speed {
 
 impl Speed {
     /// Records that `bytes` were received by `now`, and returns the speed.
-    pub(crate) fn at(&mut self, now: Instant, bytes: u64) -> Option<f64> {
+    pub(crate) fn record(&mut self, now: Instant, bytes: u64) -> Option<f64> {
         self.samples.push_back((now, bytes));
         // One sample older than the window is kept, so that the samples cover the whole window.
         while let Some(&(second, _)) = self.samples.get(1)
@@ -126,7 +126,7 @@ impl Speed {
     }
 
     /// Discards the samples, for example after a pause.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.samples.clear();
     }
 }
@@ -136,31 +136,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn speed_follows_the_last_seconds() {
+    fn speed_is_averaged_over_the_last_seconds() {
         let start = Instant::now();
         let mut speed = Speed::default();
         let at = |tenths: u64| start + Duration::from_millis(100 * tenths);
-        assert_eq!(speed.at(at(0), 0), None);
-        assert_eq!(speed.at(at(4), 400), None, "too short to know");
-        assert_eq!(speed.at(at(10), 1000), Some(1000.0));
+        assert_eq!(speed.record(at(0), 0), None);
+        assert_eq!(speed.record(at(4), 400), None, "too short to know");
+        assert_eq!(speed.record(at(10), 1000), Some(1000.0));
         for tenths in 11..=100 {
-            speed.at(at(tenths), 1000 + 300 * (tenths - 10));
+            speed.record(at(tenths), 1000 + 300 * (tenths - 10));
         }
-        let now = speed.at(at(101), 1000 + 300 * 91).unwrap();
+        let now = speed.record(at(101), 1000 + 300 * 91).unwrap();
         assert!(
             (now - 3000.0).abs() < 1.0,
             "the slow start is forgotten: {now}"
         );
         for tenths in 102..=160 {
-            speed.at(at(tenths), 28_300);
+            speed.record(at(tenths), 28_300);
         }
         assert_eq!(
-            speed.at(at(161), 28_300),
+            speed.record(at(161), 28_300),
             Some(0.0),
             "and so is the fast middle"
         );
-        speed.forget();
-        assert_eq!(speed.at(at(162), 28_300), None);
+        speed.reset();
+        assert_eq!(speed.record(at(162), 28_300), None);
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_as_the_window_reads_it() {
+    fn a_status_serialises_in_camel_case() {
         let mut status = Status::idle("a/b:c.gguf".into());
         status.phase = Phase::Downloading;
         let json = serde_json::to_value(&status).unwrap();

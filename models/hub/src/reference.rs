@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_write() {
+    fn references_and_page_addresses_are_parsed() {
         let whole = |repo: &str| Some((repo.to_owned(), None));
         let part = |repo: &str, what: &str| Some((repo.to_owned(), Some(what.to_owned())));
         for (given, means) in [
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_leave_the_folder_or_means_nothing() {
+    fn invalid_references_are_refused() {
         for given in [
             "",
             "a",
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sentence_names_the_value_and_an_example() {
+    fn the_error_names_the_value_and_an_example() {
         let error = "nonsense".parse::<ModelRef>().unwrap_err().to_string();
         assert_eq!(
             error,

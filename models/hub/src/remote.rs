@@ -65,6 +65,18 @@ struct Lfs {
     size: Option<u64>,
 }
 
+/// A request for a repository's list of files, or for a file.
+struct Request<'a> {
+    method: Method,
+    repo: &'a RepoId,
+    /// `None`: the list.
+    file: Option<&'a str>,
+    /// First byte to send.
+    from: u64,
+    /// The file's hash according to the list.
+    sha256: Option<&'a str>,
+}
+
 /// A connection to one hub. Bound to the runtime on which it was created.
 pub(crate) struct Connection {
     settings: Settings,
@@ -98,7 +110,7 @@ impl Connection {
             .build()
             .map_err(|error| HubError::Unreachable {
                 host: host(&endpoint),
-                reason: innermost(&error),
+                reason: root_cause(&error),
             })?;
         Ok(Connection {
             settings: settings.clone(),
@@ -123,9 +135,14 @@ impl Connection {
         ];
         let mut address = self.address(path);
         address.set_query(Some("blobs=true"));
-        let mut response = self
-            .follow(Method::GET, address, 0, (repo, None), None)
-            .await?;
+        let request = Request {
+            method: Method::GET,
+            repo,
+            file: None,
+            from: 0,
+            sha256: None,
+        };
+        let mut response = self.follow(address, request).await?;
         let mut text = Vec::new();
         while let Some(chunk) = response
             .chunk()
@@ -158,7 +175,7 @@ impl Connection {
     }
 
     /// The exact length and hash of a file.
-    pub(crate) async fn about(
+    pub(crate) async fn file_info(
         &self,
         repo: &RepoId,
         commit: &str,
@@ -174,9 +191,14 @@ impl Connection {
             });
         }
         let address = self.file(repo, commit, &listed.path);
-        let response = self
-            .follow(Method::HEAD, address, 0, (repo, Some(&listed.path)), None)
-            .await?;
+        let request = Request {
+            method: Method::HEAD,
+            repo,
+            file: Some(&listed.path),
+            from: 0,
+            sha256: None,
+        };
+        let response = self.follow(address, request).await?;
         let headers = response.headers();
         let number = |name| text(headers, name)?.parse::<u64>().ok();
         let etag = text(headers, LINKED_ETAG).or_else(|| text(headers, header::ETAG));
@@ -196,10 +218,14 @@ impl Connection {
     /// The bytes of a file from offset `from` on.
     pub(crate) async fn get(&self, file: &HubFile, from: u64) -> Result<Incoming, Trouble> {
         let address = self.file(&file.repo, &file.commit, &file.path);
-        let about = (&file.repo, Some(file.path.as_str()));
-        let response = self
-            .follow(Method::GET, address, from, about, Some(&file.sha256))
-            .await?;
+        let request = Request {
+            method: Method::GET,
+            repo: &file.repo,
+            file: Some(&file.path),
+            from,
+            sha256: Some(&file.sha256),
+        };
+        let response = self.follow(address, request).await?;
         let host = host(response.url());
         let wrong = |offered: u64| Trouble::Passing {
             error: HubError::WrongLength {
@@ -265,35 +291,29 @@ impl Connection {
     }
 
     /// Makes a request and follows redirects to the file. A `HEAD` request stops at the response with the hash. If the
-    /// hub's hash differs from `expected`, the file has changed.
-    async fn follow(
-        &self,
-        method: Method,
-        mut address: Url,
-        from: u64,
-        (repo, file): (&RepoId, Option<&str>),
-        expected: Option<&str>,
-    ) -> Result<Response, Trouble> {
+    /// hub's hash differs from the request's, the file has changed.
+    async fn follow(&self, mut address: Url, request: Request<'_>) -> Result<Response, Trouble> {
+        let Request { method, from, .. } = request;
         for _ in 0..=MOST_REDIRECTS {
             let at_hub = address.origin() == self.endpoint.origin();
             // A compressed response would differ from the bytes that were hashed.
-            let mut request = self
+            let mut builder = self
                 .http
                 .request(method.clone(), address.clone())
                 .header(header::ACCEPT_ENCODING, "identity");
             if let Some(token) = self.settings.token.as_ref().filter(|_| at_hub) {
-                request = request.bearer_auth(token.secret());
+                builder = builder.bearer_auth(token.secret());
             }
             if from > 0 {
-                request = request.header(header::RANGE, format!("bytes={from}-"));
+                builder = builder.header(header::RANGE, format!("bytes={from}-"));
             }
-            let sent = tokio::time::timeout(self.settings.patience, request.send()).await;
+            let sent = tokio::time::timeout(self.settings.patience, builder.send()).await;
             let response = sent
                 .map_err(|_| passing(self.stalled(host(&address))))?
                 .map_err(|error| self.network(&error, host(&address)))?;
             let status = response.status();
             let named = text(response.headers(), LINKED_ETAG).filter(|_| at_hub);
-            if let (Some(expected), Some(named)) = (expected, named)
+            if let (Some(expected), Some(named)) = (request.sha256, named)
                 && sha256_of_etag(&named).as_deref() != Some(expected)
             {
                 return Err(Trouble::Changed);
@@ -309,7 +329,7 @@ impl Connection {
                     host: host(&address),
                 };
                 return Err(if at_hub {
-                    refusal.of_hub(&self.settings, repo, file)
+                    refusal.of_hub(&self.settings, request.repo, request.file)
                 } else {
                     refusal.of_storage()
                 });
@@ -329,7 +349,7 @@ impl Connection {
 
     /// Maps a network error: no response, or an incomplete one.
     pub(crate) fn network(&self, error: &reqwest::Error, host: String) -> Trouble {
-        let reason = innermost(error);
+        let reason = root_cause(error);
         if error.is_timeout() && !error.is_connect() {
             passing(self.stalled(host))
         } else {
@@ -362,7 +382,7 @@ fn host(address: &Url) -> String {
 }
 
 /// The root cause of an error, because the outer errors repeat it and contain addresses.
-fn innermost(error: &reqwest::Error) -> String {
+fn root_cause(error: &reqwest::Error) -> String {
     let mut inner: &dyn Error = error;
     while let Some(source) = inner.source() {
         inner = source;
@@ -404,7 +424,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_as_the_hub_writes_them() {
+    fn etags_and_content_ranges_are_parsed() {
         let hash = "AB".repeat(32);
         let small = Some("ab".repeat(32));
         assert_eq!(sha256_of_etag(&format!("\"{hash}\"")), small);
@@ -416,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_escaped_part_by_part() {
+    fn path_segments_of_addresses_are_escaped() {
         let settings = Settings {
             endpoint: "http://127.0.0.1:1/hub".into(),
             ..Settings::from_variables(&|_| None, None)
@@ -431,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_or_no_token_is_refused_before_anything_is_sent() {
+    fn an_invalid_endpoint_or_token_is_refused() {
         let with = |endpoint: &str, token: &str| {
             Connection::open(&Settings {
                 endpoint: endpoint.into(),

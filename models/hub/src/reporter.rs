@@ -62,7 +62,7 @@ impl<'a> Reporter<'a> {
     }
 
     pub(crate) fn checking(&mut self) {
-        self.speed.forget();
+        self.speed.reset();
         self.phase(Phase::Checking, 0);
     }
 
@@ -70,7 +70,7 @@ impl<'a> Reporter<'a> {
         self.have = have;
         let now = Instant::now();
         if self.is_time(now) {
-            let speed = self.speed.at(now, have);
+            let speed = self.speed.record(now, have);
             let done = self.before + have;
             self.status.send_modify(|status| {
                 status.bytes_done = done;
@@ -80,7 +80,7 @@ impl<'a> Reporter<'a> {
     }
 
     pub(crate) fn downloading(&mut self, have: u64) {
-        self.speed.forget();
+        self.speed.reset();
         self.phase(Phase::Downloading, have);
     }
 
@@ -89,7 +89,7 @@ impl<'a> Reporter<'a> {
         (self.have, self.received) = (have, self.received + bytes);
         let now = Instant::now();
         if self.is_time(now) {
-            let speed = self.speed.at(now, self.received);
+            let speed = self.speed.record(now, self.received);
             let (done, received) = (self.before + have, self.received);
             self.status.send_modify(|status| {
                 status.bytes_done = done;

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_in_the_hubs_order() {
+    fn cache_folder_variables_have_the_hubs_precedence() {
         let home = Path::new("/home/ann");
         for (variables, cache) in [
             (&[][..], "/home/ann/.cache/huggingface/hub"),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_endpoint_and_offline() {
+    fn endpoint_and_offline_are_read_from_variables() {
         let home = Path::new("/home/ann");
         assert_eq!(with(&[], home).endpoint, "https://huggingface.co");
         let mirror = [("HF_ENDPOINT", "https://mirror.example/ ")];
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_in_the_hubs_order_and_never_shown() {
+    fn tokens_have_the_hubs_precedence_and_are_never_shown() {
         let folder = tempfile::tempdir().unwrap();
         let home = folder.path();
         let of = |variables: &[(&str, &str)]| with(variables, home).token;

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn for_people() {
+    fn bytes_durations_and_lists_are_formatted() {
         assert_eq!(bytes(0), "0 bytes");
         assert_eq!(bytes(1023), "1023 bytes");
         assert_eq!(bytes(1536), "1.5 KiB");

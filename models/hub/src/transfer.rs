@@ -134,7 +134,7 @@ pub(crate) async fn fetch(
         let outcome = repeat(retries, wish, reporter, async |reporter, _| {
             let outcome = arriving.receive(connection, file, reporter).await;
             if let Err(Trouble::StartOver) = outcome {
-                arriving.empty()?;
+                arriving.truncate()?;
                 reporter.start_over();
             }
             outcome
@@ -191,16 +191,16 @@ impl<'a> Arriving<'a> {
         let length = arriving.file.metadata().map(|about| about.len());
         let length = length.map_err(HubError::on_disk(path, "read"))?;
         if length > whole {
-            arriving.empty()?;
+            arriving.truncate()?;
         } else if length > 0 {
             reporter.checking();
-            arriving.hash_what_is_there(length, wish, reporter)?;
+            arriving.hash_existing(length, wish, reporter)?;
         }
         reporter.downloading(arriving.have);
         Ok(arriving)
     }
 
-    fn hash_what_is_there(
+    fn hash_existing(
         &mut self,
         length: u64,
         wish: &watch::Receiver<Wish>,
@@ -224,7 +224,7 @@ impl<'a> Arriving<'a> {
     }
 
     /// Discards the bytes on disk.
-    fn empty(&mut self) -> Result<(), HubError> {
+    fn truncate(&mut self) -> Result<(), HubError> {
         self.file
             .set_len(0)
             .map_err(HubError::on_disk(self.path, "written"))?;
@@ -232,7 +232,7 @@ impl<'a> Arriving<'a> {
         Ok(())
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<(), HubError> {
+    fn append(&mut self, bytes: &[u8]) -> Result<(), HubError> {
         self.file
             .write_all(bytes)
             .map_err(HubError::on_disk(self.path, "written"))?;
@@ -279,7 +279,7 @@ impl<'a> Arriving<'a> {
                 };
                 return Err(passing(error));
             }
-            self.take(bytes)?;
+            self.append(bytes)?;
             reporter.arrived(chunk.len() as u64, self.have);
         }
         if self.have == file.bytes {

@@ -76,10 +76,10 @@ impl Keys<'_> {
 
     pub(super) fn optional_count(&self, key: &str) -> Result<Option<usize>, ModelError> {
         let n = self.whole(key)?;
-        n.map(|n| self.believable(key, n)).transpose()
+        n.map(|n| self.checked_count(key, n)).transpose()
     }
 
-    pub(super) fn believable(&self, key: &str, n: u64) -> Result<usize, ModelError> {
+    pub(super) fn checked_count(&self, key: &str, n: u64) -> Result<usize, ModelError> {
         if n == 0 || n > MAX_COUNT {
             let needs = format!("a number from 1 to {MAX_COUNT} is needed");
             return Err(self.bad(key, n, needs));
@@ -95,7 +95,7 @@ impl Keys<'_> {
         };
         let counts = self.gguf.wholes(&full)?.unwrap_or_default();
         match counts.first() {
-            Some(&first) if counts.iter().all(|&n| n == first) => self.believable(key, first),
+            Some(&first) if counts.iter().all(|&n| n == first) => self.checked_count(key, first),
             Some(_) => Err(self.bad(
                 key,
                 "a list of different numbers",

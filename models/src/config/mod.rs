@@ -121,7 +121,7 @@ impl Config {
             Sliding::Most {
                 base: Some(base), ..
             } if windows.iter().any(Option::is_some) => {
-                Some(rope::of_windows(&keys, architecture, head_dim, base)?)
+                Some(rope::read_window_rope(&keys, architecture, head_dim, base)?)
             }
             _ => None,
         };
@@ -278,7 +278,7 @@ fn windows(
         Sliding::Most { period, window, .. } => match (said, window) {
             // As in llama.cpp: no sliding-window layers.
             (Some(0), _) | (None, None) => return Ok((vec![None; layers], None)),
-            (Some(n), _) => (period, keys.believable(WINDOW, n)?),
+            (Some(n), _) => (period, keys.checked_count(WINDOW, n)?),
             (None, Some(window)) => (period, window),
         },
     };

@@ -201,7 +201,7 @@ pub(super) fn read(
             rope.magnitude = Yarn::magnitude(factor);
             rope.scaling = RopeScaling::Yarn(Yarn {
                 factor,
-                ..Yarn::of(trained)
+                ..Yarn::with_defaults(trained)
             });
             factor
         }
@@ -220,7 +220,7 @@ pub(super) fn read(
 }
 
 /// RoPE constants of sliding-window layers that have their own base. They are never scaled.
-pub(super) fn of_windows(
+pub(super) fn read_window_rope(
     keys: &Keys<'_>,
     architecture: &Architecture,
     head_dim: usize,
@@ -257,7 +257,7 @@ impl RopeScaling {
 
 impl Yarn {
     /// The paper's constants.
-    fn of(original: usize) -> Yarn {
+    fn with_defaults(original: usize) -> Yarn {
         Yarn {
             factor: 1.0,
             original,
@@ -350,7 +350,7 @@ fn yarn(keys: &Keys<'_>, trained: usize, factor: f64) -> Result<(Yarn, f64), Mod
             return Err(keys.bad(key, n, "only 1 is supported".to_owned()));
         }
     }
-    let plain = Yarn::of(trained);
+    let plain = Yarn::with_defaults(trained);
     let beta = |key: &str, default: f64| Ok(keys.positive(key)?.unwrap_or(default));
     let yarn = Yarn {
         factor,
@@ -400,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_choice_is_read_as_it_is_written() {
+    fn a_rope_choice_round_trips_through_text() {
         for text in ["yarn:4", "linear:2.5"] {
             assert_eq!(text.parse::<RopeChoice>().unwrap().to_string(), text);
         }

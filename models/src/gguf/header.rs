@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_what_the_opened_model_says() {
+    fn a_header_agrees_with_the_opened_model() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.gguf");
         std::fs::write(&path, TinyLlama::default().writer().bytes()).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_is_named() {
+    fn unsupported_features_are_named() {
         let mut writer = TinyLlama::default().writer();
         writer.set("general.architecture", MetaValue::Text("mamba9".into()));
         writer.set("mamba9.context_length", MetaValue::Whole(4096));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_short_is_described_as_far_as_it_goes() {
+    fn a_truncated_file_is_described_as_far_as_possible() {
         let bytes = TinyLlama::default().writer().bytes();
         let found = header_of(&bytes[..bytes.len() - 100]);
         assert!(matches!(found.supported, Err(ModelError::Truncated { .. })));
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vocabulary_larger_than_the_first_read_is_read_through() {
+    fn a_header_longer_than_the_first_read_is_parsed() {
         let mut writer = TinyLlama::default().writer();
         let words = (0..200_000).map(|n| format!("word {n}")).collect();
         writer.set("tokenizer.ggml.added", MetaValue::Texts(words));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_split_model_say_so() {
+    fn a_header_reports_the_part_of_a_split_model() {
         let parts = TinyLlama::default().writer().split(3);
         for (number, part) in (1..).zip(&parts) {
             let found = header(part);

@@ -30,7 +30,7 @@ pub(super) struct Parts {
 /// Parses a complete file.
 pub(super) fn read(bytes: &[u8]) -> Result<Parts, ModelError> {
     let mut cursor = Cursor { bytes, at: 0 };
-    let (version, tensor_count, pair_count) = cursor.start()?;
+    let (version, tensor_count, pair_count) = cursor.header()?;
     let mut metadata = HashMap::new();
     for _ in 0..pair_count {
         cursor.pair(&mut metadata)?;
@@ -44,7 +44,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Parts, ModelError> {
 /// `Truncated` if the header needs more than `bytes`, or if the file is shorter than its tensors require.
 pub(super) fn read_header(bytes: &[u8], file_len: usize) -> Result<Parts, ModelError> {
     let mut cursor = Cursor { bytes, at: 0 };
-    let (version, tensor_count, pair_count) = cursor.start()?;
+    let (version, tensor_count, pair_count) = cursor.header()?;
     let mut metadata = HashMap::new();
     for _ in 0..pair_count {
         cursor.pair(&mut metadata)?;
@@ -55,7 +55,7 @@ pub(super) fn read_header(bytes: &[u8], file_len: usize) -> Result<Parts, ModelE
 /// Parses as many metadata pairs as `bytes`, a prefix of a file, holds. Also returns the declared number of tensors.
 pub(super) fn read_beginning(bytes: &[u8]) -> Result<(Parts, usize), ModelError> {
     let mut cursor = Cursor { bytes, at: 0 };
-    let (version, tensor_count, pair_count) = cursor.start()?;
+    let (version, tensor_count, pair_count) = cursor.header()?;
     let mut metadata = HashMap::new();
     for _ in 0..pair_count {
         match cursor.pair(&mut metadata) {
@@ -90,7 +90,7 @@ fn alignment(metadata: &HashMap<String, Value>) -> Result<u64, ModelError> {
 }
 
 /// Converts tensor offsets to file offsets. Checks that tensors are aligned, inside the file, and do not overlap.
-fn place(
+fn resolve_offsets(
     tensors: &mut HashMap<String, TensorInfo>,
     file_len: usize,
     header: usize,
@@ -143,7 +143,7 @@ struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     /// Version, number of tensors, number of metadata pairs.
-    fn start(&mut self) -> Result<(u32, usize, usize), ModelError> {
+    fn header(&mut self) -> Result<(u32, usize, usize), ModelError> {
         if !self.bytes.starts_with(b"GGUF") {
             let start = String::from_utf8_lossy(&self.bytes[..self.bytes.len().min(4)]);
             return Err(ModelError::NotGguf {
@@ -169,7 +169,7 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// Reads the tensor entries and places them in a file of `file_len` bytes.
+    /// Reads the tensor entries of a file of `file_len` bytes.
     fn tensors(
         mut self,
         version: u32,
@@ -185,7 +185,7 @@ impl<'a> Cursor<'a> {
                 return malformed(format!("tensor {name:?} occurs twice"));
             }
         }
-        place(&mut tensors, file_len, self.at, alignment(&metadata)?)?;
+        resolve_offsets(&mut tensors, file_len, self.at, alignment(&metadata)?)?;
         Ok(Parts {
             version,
             metadata,

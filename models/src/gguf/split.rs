@@ -15,25 +15,25 @@ use crate::ModelError;
 
 /// Index of a part, and number of parts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct PartNumber {
     /// From 0.
     part: u64,
     parts: u64,
 }
 
-impl Place {
+impl PartNumber {
     /// `None` for a file that is not split.
-    fn read(metadata: &HashMap<String, Value>) -> Option<Place> {
+    fn read(metadata: &HashMap<String, Value>) -> Option<PartNumber> {
         let whole = |key: &str| metadata.get(key).and_then(Value::whole);
         let parts = whole("split.count").filter(|&parts| parts > 1)?;
-        Some(Place {
+        Some(PartNumber {
             part: whole("split.no").unwrap_or(0),
             parts,
         })
     }
 
     /// File name suffix: `-00002-of-00003.gguf`.
-    fn ending(self) -> String {
+    fn suffix(self) -> String {
         format!(
             "-{:05}-of-{:05}.gguf",
             self.part.saturating_add(1),
@@ -44,7 +44,7 @@ impl Place {
 
 /// Opens a model given one parsed file, `parts`, and reads its other parts if it is split.
 pub(super) fn open(path: &Path, file: Arc<MappedFile>, parts: Parts) -> Result<Gguf, ModelError> {
-    let Some(given) = Place::read(&parts.metadata) else {
+    let Some(given) = PartNumber::read(&parts.metadata) else {
         return Ok(Gguf {
             files: vec![file],
             version: parts.version,
@@ -56,10 +56,10 @@ pub(super) fn open(path: &Path, file: Arc<MappedFile>, parts: Parts) -> Result<G
     let mut given_part = Some((file, parts));
     let mut whole: Option<Gguf> = None;
     for part in 0..given.parts {
-        let place = Place { part, ..given };
-        let (file, parts) = match given_part.take_if(|_| place == given) {
+        let number = PartNumber { part, ..given };
+        let (file, parts) = match given_part.take_if(|_| number == given) {
             Some(opened) => opened,
-            None => beside(path, &stem, place)?,
+            None => open_part(path, &stem, number)?,
         };
         let gguf = whole.get_or_insert_with(|| Gguf {
             files: Vec::new(),
@@ -88,11 +88,11 @@ pub(super) fn open(path: &Path, file: Arc<MappedFile>, parts: Parts) -> Result<G
 }
 
 /// Common prefix of the names of all parts.
-fn stem(path: &Path, given: Place) -> Result<String, ModelError> {
+fn stem(path: &Path, given: PartNumber) -> Result<String, ModelError> {
     let name = path
         .file_name()
         .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-    let ending = given.ending();
+    let ending = given.suffix();
     match name.strip_suffix(&ending) {
         Some(stem) => Ok(stem.to_owned()),
         None => Err(ModelError::PartName {
@@ -104,23 +104,28 @@ fn stem(path: &Path, given: Place) -> Result<String, ModelError> {
     }
 }
 
-fn beside(path: &Path, stem: &str, place: Place) -> Result<(Arc<MappedFile>, Parts), ModelError> {
-    let name = format!("{stem}{}", place.ending());
+/// Opens another part of the split model to which `path` belongs.
+fn open_part(
+    path: &Path,
+    stem: &str,
+    number: PartNumber,
+) -> Result<(Arc<MappedFile>, Parts), ModelError> {
+    let name = format!("{stem}{}", number.suffix());
     let path: PathBuf = path.with_file_name(&name);
     if !path.exists() {
         return Err(ModelError::MissingPart {
-            part: place.part + 1,
-            parts: place.parts,
+            part: number.part + 1,
+            parts: number.parts,
             name,
         });
     }
     let file = map(&path)?;
     let parts = reader::read(file.bytes())?;
-    if Place::read(&parts.metadata) != Some(place) {
+    if PartNumber::read(&parts.metadata) != Some(number) {
         return malformed(format!(
             "{name} does not say that it is part {} of {}",
-            place.part + 1,
-            place.parts
+            number.part + 1,
+            number.parts
         ));
     }
     Ok((file, parts))

@@ -62,12 +62,12 @@ impl Class {
 /// The class of every character, according to the regex engine of the published tokenizers.
 pub(super) struct Classes {
     /// Indexed by code point.
-    of: Vec<Class>,
+    table: Vec<Class>,
 }
 
 impl Classes {
-    pub(super) fn of(&self, c: char) -> Class {
-        self.of[c as usize]
+    pub(super) fn class(&self, c: char) -> Class {
+        self.table[c as usize]
     }
 }
 
@@ -85,19 +85,19 @@ pub(super) fn classes() -> &'static Classes {
             (r"\p{S}+", Class::Symbol),
         ];
         let all: String = ('\0'..=char::MAX).collect();
-        let mut of = vec![Class::Other; char::MAX as usize + 1];
+        let mut table = vec![Class::Other; char::MAX as usize + 1];
         for c in all.chars().filter(|c| c.is_whitespace()) {
-            of[c as usize] = Class::Space;
+            table[c as usize] = Class::Space;
         }
         for (expression, class) in EXPRESSIONS {
             let expression =
                 SysRegex::new(expression).expect("a constant expression that a test compiles");
             for (start, end) in expression.find_iter(&all) {
                 for c in all[start..end].chars() {
-                    of[c as usize] = class;
+                    table[c as usize] = class;
                 }
             }
         }
-        Classes { of }
+        Classes { table }
     })
 }

@@ -23,7 +23,7 @@ impl Scanner<'_> {
     /// The character at `at`, its class, and the offset after it.
     fn peek(&self, at: usize) -> Option<(char, Class, usize)> {
         let c = self.text[at..].chars().next()?;
-        Some((c, self.classes.of(c), at + c.len_utf8()))
+        Some((c, self.classes.class(c), at + c.len_utf8()))
     }
 
     fn class(&self, at: usize) -> Option<Class> {
@@ -177,7 +177,7 @@ fn cased_word(s: &Scanner<'_>, at: usize) -> Option<usize> {
         }
         // Backtrack in the upper-case part to the last character that can also match the lower-case part.
         let given_back = s.text[start..turn].char_indices().rev();
-        let mut last = given_back.filter(|(_, c)| s.classes.of(*c).goes_on_small());
+        let mut last = given_back.filter(|(_, c)| s.classes.class(*c).goes_on_small());
         last.next().map(|(byte, c)| start + byte + c.len_utf8())
     };
     let large = |start: usize| Some(capitals(start)).filter(|&end| end > start);

@@ -68,7 +68,7 @@ fn strings() -> impl Iterator<Item = String> {
 }
 
 #[test]
-fn scanners_cut_as_their_expressions_do() {
+fn scanners_split_like_their_expressions() {
     let cased = scanners::cased_expression();
     let scanners: [(PreTokenizer, &[&str]); 9] = [
         (PreTokenizer::Gpt2, &[GPT2]),
@@ -107,7 +107,7 @@ fn scanners_cut_as_their_expressions_do() {
 }
 
 #[test]
-fn a_run_of_a_million_characters_is_no_trouble() {
+fn a_run_of_a_million_characters_is_split() {
     // Each text with an upper bound of its number of pieces. Where two scripts alternate, every character may be a
     // piece.
     for (text, most) in [

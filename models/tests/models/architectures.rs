@@ -43,7 +43,7 @@ fn config(arch: &'static str, spoil: impl FnOnce(&mut GgufWriter)) -> Config {
 }
 
 #[test]
-fn every_architecture_is_the_same_by_rows_and_by_tokens() {
+fn prefill_equals_decode_in_every_architecture() {
     let ids: Vec<u32> = (0..40).map(|i| i * 13 % 280).collect();
     for arch in ALL {
         for kind in ["F32", "Q8_0"] {
@@ -75,7 +75,7 @@ fn kl(found: &[f32], exact: &[f32], vocab: usize) -> f64 {
 }
 
 #[test]
-fn quantised_models_say_about_what_exact_ones_say() {
+fn quantised_models_have_a_small_kl_to_f32() {
     let ids: Vec<u32> = (0..24).map(|i| i * 13 % 280).collect();
     for arch in ALL {
         let of = |kind| {
@@ -101,7 +101,7 @@ fn quantised_models_say_about_what_exact_ones_say() {
 }
 
 #[test]
-fn tensors_that_an_architecture_needs_or_does_not_have_are_named() {
+fn missing_and_unknown_tensors_of_architectures_are_named() {
     for (arch, part) in [
         ("qwen2", "attn_k.bias"),
         ("qwen3", "attn_q_norm.weight"),
@@ -130,7 +130,7 @@ fn tensors_that_an_architecture_needs_or_does_not_have_are_named() {
 }
 
 #[test]
-fn layers_slide_and_rotate_as_their_architecture_says() {
+fn windows_and_rotations_follow_the_architecture() {
     let windows = |config: &Config| -> Vec<Option<usize>> {
         config.kinds.iter().map(|kind| kind.window).collect()
     };
@@ -194,7 +194,7 @@ fn layers_slide_and_rotate_as_their_architecture_says() {
 }
 
 #[test]
-fn the_largest_gemmas_scale_by_width_and_heads() {
+fn the_largest_gemmas_scale_attention_by_width_per_head() {
     for (arch, layers) in [("gemma2", 46), ("gemma3", 62)] {
         let tiny = TinyLlama {
             layers,
@@ -235,7 +235,7 @@ fn phi3(short: &[f32], long: &[f32]) -> GgufWriter {
 }
 
 #[test]
-fn long_texts_take_the_long_divisors_and_turning_back_undoes_the_magnitude() {
+fn longrope_switches_divisors_and_unrotates_exactly() {
     let (short, long) = ([1.0; 6], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let model = opened(&phi3(&short, &long));
     let rope = &model.config().rope;
@@ -257,7 +257,7 @@ fn long_texts_take_the_long_divisors_and_turning_back_undoes_the_magnitude() {
 }
 
 #[test]
-fn a_context_is_stretched_by_whoever_opens_it() {
+fn open_options_extend_the_context_length() {
     let stretched = |arch: &'static str, rope: &str| {
         let rope = Some(rope.parse::<RopeChoice>().unwrap());
         open(&tiny(arch).writer(), &OpenOptions { rope })
@@ -296,7 +296,7 @@ fn split(folder: &Path, tiny: &TinyLlama) -> Vec<std::path::PathBuf> {
 }
 
 #[test]
-fn a_model_in_several_files_is_the_model_in_one() {
+fn a_split_model_equals_the_model_in_one_file() {
     let dir = tempfile::tempdir().unwrap();
     let tiny = tiny("qwen3");
     let whole = row_wise(&opened(&tiny.writer()), &[3, 50, 7]);

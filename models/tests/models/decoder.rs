@@ -38,7 +38,7 @@ fn open(tiny: &TinyLlama) -> (tempfile::TempDir, Model) {
 const IDS: [u32; 12] = [5, 90, 17, 200, 33, 260, 261, 8, 8, 120, 3, 77];
 
 #[test]
-fn every_type_gives_about_the_logits_of_the_numbers_it_was_made_from() {
+fn every_tensor_type_gives_logits_close_to_f32() {
     let (_dir, exact) = open(&TinyLlama::default());
     let exact = row_wise(&exact, &IDS);
     for kind in TYPES {
@@ -67,7 +67,7 @@ fn every_type_gives_about_the_logits_of_the_numbers_it_was_made_from() {
 }
 
 #[test]
-fn mapped_blocks_multiply_as_the_numbers_they_stand_for() {
+fn mapped_products_equal_those_of_the_dequantised_rows() {
     const COLS: usize = 512;
     for (kind, dtype) in TYPES.into_iter().zip(DTYPES) {
         let numbers: Vec<f32> = (0..37 * COLS)
@@ -81,7 +81,7 @@ fn mapped_blocks_multiply_as_the_numbers_they_stand_for() {
             .unwrap();
         let gguf = Gguf::open(&path).unwrap();
         let start = gguf.tensor("m").unwrap().start;
-        let matrix = MappedMatrix::new(&gguf.files()[0], start, dtype, (37, COLS)).unwrap();
+        let matrix = MappedMatrix::new(&gguf.files()[0], start, dtype, 37, COLS).unwrap();
         let inputs: Vec<f32> = (0..3 * COLS).map(|i| (i as f32 * 1.3).cos()).collect();
         let mut products = vec![0.0; 3 * 37];
         matrix.multiply(3, &inputs, &mut products);
@@ -100,7 +100,7 @@ fn mapped_blocks_multiply_as_the_numbers_they_stand_for() {
 }
 
 #[test]
-fn many_rows_are_the_rows_one_by_one() {
+fn many_rows_equal_single_rows() {
     let ids: Vec<u32> = (0..300).map(|i| i * 7 % 280).collect();
     for kind in TYPES {
         for (n, width, ffn) in [(5, 256, 512), (40, 256, 1280), (300, 256, 512)] {
@@ -129,7 +129,7 @@ fn many_rows_are_the_rows_one_by_one() {
 
 /// The feed-forward of many rows is computed in slices, and more rows than a block in several blocks.
 #[test]
-fn a_large_feed_forward_is_the_rows_one_by_one() {
+fn a_sliced_feed_forward_equals_single_rows() {
     let ids: Vec<u32> = (0..530).map(|i| i * 7 % 280).collect();
     for (arch, kind, ffn) in [("llama", "Q4_K", 1280), ("gemma3", "Q8_0", 2112)] {
         let tiny = TinyLlama {
@@ -148,7 +148,7 @@ fn a_large_feed_forward_is_the_rows_one_by_one() {
 }
 
 #[test]
-fn matrices_large_enough_to_be_repacked_on_several_threads_are_no_different() {
+fn large_matrices_give_the_same_with_many_rows() {
     for kind in ["Q8_0", "F16"] {
         let tiny = TinyLlama {
             kind,
@@ -164,7 +164,7 @@ fn matrices_large_enough_to_be_repacked_on_several_threads_are_no_different() {
 }
 
 #[test]
-fn widths_that_candle_has_no_tiles_for_work_too() {
+fn widths_without_candle_tiles_are_multiplied() {
     for kind in ["Q8_0", "Q4_0", "F16"] {
         let tiny = TinyLlama {
             kind,
@@ -182,7 +182,7 @@ fn widths_that_candle_has_no_tiles_for_work_too() {
 }
 
 #[test]
-fn the_logits_are_those_of_candle_transformers() {
+fn logits_equal_those_of_candle_transformers() {
     for tied in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tiny.gguf");
@@ -220,7 +220,7 @@ fn the_logits_are_those_of_candle_transformers() {
 }
 
 #[test]
-fn a_request_to_stop_is_answered() {
+fn a_stopped_pass_fails_and_can_be_reused() {
     let (_dir, model) = open(&TinyLlama {
         kind: "Q8_0",
         ..Default::default()
@@ -248,7 +248,7 @@ fn a_request_to_stop_is_answered() {
 }
 
 #[test]
-fn embedding_rows_are_the_files_numbers() {
+fn embedding_rows_do_not_depend_on_the_batch() {
     let (_dir, model) = open(&TinyLlama {
         kind: "F16",
         ..Default::default()
@@ -336,7 +336,7 @@ fn check_rope(config: &Config, divisor: impl Fn(usize) -> f64 + Copy) {
 }
 
 #[test]
-fn rope_is_the_formula_in_f64_with_every_scaling_and_pairing() {
+fn rope_equals_the_f64_formula() {
     let plain = config(|_| {});
     assert_eq!(plain.rope.scaling, RopeScaling::None);
     check_rope(&plain, |_| 1.0);

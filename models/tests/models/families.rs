@@ -102,7 +102,7 @@ fn assert_faithful(family: &str, tokenizer: &Tokenizer, text: &str, tokens: &Tok
 }
 
 #[test]
-fn hard_strings_become_the_tokens_of_the_published_tokenizers() {
+fn hard_strings_give_the_published_tokenizers_ids() {
     let strings = strings();
     assert!(strings.len() >= 2400);
     for family in FAMILIES {
@@ -134,7 +134,7 @@ fn hard_strings_become_the_tokens_of_the_published_tokenizers() {
 
 /// A document of many megabytes takes seconds, so tokenization must be interruptible.
 #[test]
-fn a_document_that_is_being_tokenised_can_be_stopped() {
+fn tokenization_can_be_stopped() {
     let words: String = (0..400_000u32)
         .map(|i| format!("{} {i:x}, ", i % 977))
         .collect();
@@ -162,7 +162,7 @@ fn a_document_that_is_being_tokenised_can_be_stopped() {
 }
 
 #[test]
-fn a_long_document_is_the_tokens_of_its_parts() {
+fn a_long_document_has_the_tokens_of_its_lines() {
     // In families where a line break is always a token by itself, lines are independent.
     let strings = strings();
     let lines: String = strings
@@ -182,7 +182,7 @@ fn a_long_document_is_the_tokens_of_its_parts() {
 }
 
 #[test]
-fn a_stretch_without_an_end_is_no_trouble() {
+fn long_runs_of_one_character_are_encoded() {
     for family in ["llama-spm", "gemma-spm", "qwen2", "tekken", "deepseek-v3"] {
         let tokenizer = tokenizer(family);
         for text in ["a", " ", "ab", "日", "e\u{301}", "\n", "🙂"] {
@@ -197,7 +197,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_text_comes_back(
+    fn any_text_round_trips(
         text in "(\\PC|[ \\n\\t]|[a-z]{1,6}|  +|e\u{301}|▁|\u{0}|<\\|im_end\\|>|\\[INST\\]|</s>){0,40}"
     ) {
         thread_local! {
@@ -227,7 +227,7 @@ fn assert_faithful_after(family: &str, tokenizer: &Tokenizer, text: &str) {
 }
 
 #[test]
-fn ends_are_found_by_their_names_and_roles() {
+fn end_tokens_are_found_by_name_and_role() {
     let ends = |family: &str| -> Vec<String> {
         let tokenizer = tokenizer(family);
         let ids = (0..tokenizer.vocab() as u32).filter(|&id| tokenizer.is_end(id));
@@ -243,7 +243,7 @@ fn ends_are_found_by_their_names_and_roles() {
 }
 
 #[test]
-fn templates_are_encoded_as_the_makers_do() {
+fn spaces_after_special_tokens_follow_mistral() {
     let words = |tokenizer: &Tokenizer, ids: &[u32]| -> Vec<String> {
         ids.iter()
             .map(|&id| tokenizer.token_text(id).to_owned())
@@ -316,7 +316,7 @@ fn text(value: &str) -> MetaValue {
 }
 
 #[test]
-fn user_defined_text_is_one_token_in_a_document_unless_the_template_writes_it() {
+fn user_defined_tokens_of_the_template_are_split_in_documents() {
     let count = |tokenizer: &Tokenizer, text: &str| tokenizer.encode(text).ids.len();
     let plain = tokenizer("qwen2");
     assert_eq!(count(&plain, "<think>"), 1);
@@ -336,7 +336,7 @@ fn user_defined_text_is_one_token_in_a_document_unless_the_template_writes_it() 
 }
 
 #[test]
-fn phi_3_takes_the_white_space_behind_its_marks() {
+fn phi_3_special_tokens_take_white_space_after_them() {
     let phi = with("marked-spm", "general.name", text("Phi-3-mini-4k-instruct")).unwrap();
     let ids = phi.encode_template("<|user|>\nthe<|end|>\n<|assistant|>\n", false);
     let words: Vec<&str> = ids.iter().map(|&id| phi.token_text(id)).collect();
@@ -345,7 +345,7 @@ fn phi_3_takes_the_white_space_behind_its_marks() {
 }
 
 #[test]
-fn what_is_not_supported_is_refused_by_name() {
+fn unsupported_tokenizers_are_refused_by_name() {
     let refused = |family: &str, key: &str, value: MetaValue| match with(family, key, value) {
         Ok(_) => panic!("{family} with another {key} is taken"),
         Err(error) => error.to_string(),
@@ -395,7 +395,7 @@ fn kind(tokenizer: &Tokenizer, id: u32) -> u32 {
 }
 
 #[test]
-fn bytes_without_a_token_are_dropped_as_hugging_face_drops_them() {
+fn bytes_without_a_token_are_dropped() {
     // U+0104 is the symbol of byte 0x04.
     let smollm = without("smollm", &["\u{104}"]);
     let spans = |text: &str| {
@@ -415,7 +415,7 @@ fn bytes_without_a_token_are_dropped_as_hugging_face_drops_them() {
 }
 
 #[test]
-fn characters_without_bytes_are_one_unknown_token_a_run() {
+fn a_run_of_unknown_characters_is_one_token() {
     let no_byte = without("llama-spm", &["<0xF0>"]);
     let tokens = no_byte.encode("the 𓀀𓀀 the");
     let unknown = no_byte.token_id("<unk>").unwrap();
@@ -427,7 +427,7 @@ fn characters_without_bytes_are_one_unknown_token_a_run() {
 }
 
 #[test]
-fn a_vocabulary_with_neither_a_byte_nor_an_unknown_token_is_refused() {
+fn a_vocabulary_that_cannot_encode_all_bytes_is_refused() {
     let no_unknown = || {
         (
             "tokenizer.ggml.unknown_token_id",

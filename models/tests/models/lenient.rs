@@ -63,7 +63,7 @@ fn raw(writer: &GgufWriter, name: &str) -> Raw {
 }
 
 #[test]
-fn shapes_may_be_filled_up_with_ones() {
+fn shapes_may_be_padded_with_ones() {
     computes_the_same("llama", |w| {
         for name in [
             "token_embd.weight",
@@ -90,7 +90,7 @@ fn join_qkv(w: &mut GgufWriter, layer: usize) {
 }
 
 #[test]
-fn query_key_and_value_may_be_one_tensor_or_three() {
+fn q_k_and_v_may_be_one_tensor_or_three() {
     for arch in ["llama", "qwen3", "gemma2"] {
         computes_the_same(arch, |w| (0..6).for_each(|layer| join_qkv(w, layer)));
     }
@@ -117,7 +117,7 @@ fn query_key_and_value_may_be_one_tensor_or_three() {
 }
 
 #[test]
-fn query_key_and_value_may_have_biases_that_are_added() {
+fn biases_of_q_k_and_v_are_added() {
     for arch in ["qwen3", "phi3", "gemma2", "gemma3"] {
         let biased = |by: f32| {
             move |w: &mut GgufWriter| {
@@ -135,7 +135,7 @@ fn query_key_and_value_may_have_biases_that_are_added() {
 }
 
 #[test]
-fn a_stretching_that_stretches_nothing_is_none() {
+fn rope_scaling_by_zero_or_one_is_none() {
     const FACTOR: &str = "llama.rope.scaling.factor";
     const TYPE: &str = "llama.rope.scaling.type";
     for kind in ["linear", "yarn"] {
@@ -172,7 +172,7 @@ fn a_stretching_that_stretches_nothing_is_none() {
 }
 
 #[test]
-fn factors_of_one_change_nothing() {
+fn scales_of_one_are_accepted_and_others_refused() {
     for key in ["logit_scale", "residual_scale", "embedding_scale"] {
         let key = format!("llama.{key}");
         computes_the_same("llama", |w| {
@@ -186,7 +186,7 @@ fn factors_of_one_change_nothing() {
 }
 
 #[test]
-fn the_bases_of_gemma_3_have_two_names() {
+fn both_names_of_gemma_3_rope_bases_are_read() {
     let config = |names: [&str; 2]| {
         let model = changed("gemma3", |w| {
             w.remove("gemma3.rope.freq_base");
@@ -238,7 +238,7 @@ fn merges_and(w: &mut GgufWriter, more: &str) {
 }
 
 #[test]
-fn more_token_types_than_tokens_and_roles_beyond_the_vocabulary_are_passed_over() {
+fn excess_token_types_and_invalid_roles_are_ignored() {
     let plain = tokens(|_| {}).unwrap();
     let longer = tokens(|w| {
         let tokens = tiny("llama").vocab();
@@ -268,7 +268,7 @@ fn more_token_types_than_tokens_and_roles_beyond_the_vocabulary_are_passed_over(
 }
 
 #[test]
-fn merges_that_never_apply_are_passed_over() {
+fn merges_that_never_apply_are_ignored() {
     let plain = tokens(|_| {}).unwrap();
     for never in ["he nowhere", "nowhere he", "qq qqq"] {
         assert_eq!(tokens(|w| merges_and(w, never)).unwrap(), plain, "{never}");
@@ -291,7 +291,7 @@ fn merges_that_never_apply_are_passed_over() {
 }
 
 #[test]
-fn an_empty_chat_template_is_none() {
+fn an_empty_chat_template_counts_as_absent() {
     let absent = changed("llama", |_| {}).unwrap();
     let absent = absent.chat_template().unwrap();
     for blank in ["", " \n"] {

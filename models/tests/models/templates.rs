@@ -101,7 +101,7 @@ struct Case {
 }
 
 #[test]
-fn templates_render_as_hugging_face_renders_them() {
+fn templates_render_as_in_hugging_face() {
     let path = golden().join("renderings.json.gz");
     let file = std::fs::File::open(&path).expect("renderings");
     let reader = BufReader::new(flate2::read::GzDecoder::new(file));
@@ -159,7 +159,7 @@ fn templates_render_as_hugging_face_renders_them() {
 }
 
 #[test]
-fn thinking_is_a_switch() {
+fn thinking_can_be_switched_off() {
     let source = std::fs::read_to_string(golden().join("qwen3.jinja")).unwrap();
     let template = compile(&source).unwrap();
     assert!(template.can_think() && !compile("{{ bos_token }}").unwrap().can_think());
@@ -173,7 +173,7 @@ fn thinking_is_a_switch() {
 }
 
 #[test]
-fn instructions_open_the_users_turn_where_a_template_has_no_room_for_them() {
+fn system_messages_move_to_the_user_turn_if_unsupported() {
     let source = std::fs::read_to_string(golden().join("gemma2.jinja")).unwrap();
     let messages = [message("system", "Be brief."), message("user", "Why?")];
     let template = compile(&source).unwrap();
@@ -188,7 +188,7 @@ fn instructions_open_the_users_turn_where_a_template_has_no_room_for_them() {
 }
 
 #[test]
-fn a_template_can_refuse_and_cannot_run_forever() {
+fn template_errors_and_endless_loops_are_refused() {
     let refuses = compile("{{ raise_exception('roles must alternate') }}").unwrap();
     let error = refuses.render(&[], true, false).unwrap_err().to_string();
     assert!(error.contains("roles must alternate"), "{error}");
@@ -210,7 +210,7 @@ fn a_template_can_refuse_and_cannot_run_forever() {
 }
 
 #[test]
-fn dates_are_written_as_strftime_does() {
+fn dates_are_formatted_as_strftime_does() {
     let written = |format: &str, at: u64| {
         let template = compile(&format!("{{{{ strftime_now('{format}') }}}}")).unwrap();
         template.at(at).render(&[], true, false).unwrap()

@@ -47,7 +47,7 @@ const NASTY: &[&str] = &[
 ];
 
 #[test]
-fn spans_tile_the_text_and_bytes_are_the_texts_own() {
+fn spans_tile_the_text_and_match_its_bytes() {
     for pre in ["gpt-2", "smollm", "llama-bpe", "qwen2"] {
         let model = small(pre);
         let tokenizer = model.tokenizer().unwrap();
@@ -71,7 +71,7 @@ fn spans_tile_the_text_and_bytes_are_the_texts_own() {
 }
 
 #[test]
-fn the_last_document_is_tokenised_once() {
+fn tokens_of_the_last_document_are_cached() {
     let model = small("smollm");
     let tokenizer = model.tokenizer().unwrap();
     let go_on = Stop::new();
@@ -94,7 +94,7 @@ fn the_last_document_is_tokenised_once() {
 }
 
 #[test]
-fn a_document_cannot_write_a_control_token() {
+fn documents_never_contain_control_tokens() {
     for pre in ["gpt-2", "smollm", "llama-bpe", "qwen2"] {
         let model = small(pre);
         let tokenizer = model.tokenizer().unwrap();
@@ -121,7 +121,7 @@ fn a_document_cannot_write_a_control_token() {
 }
 
 #[test]
-fn a_whole_piece_that_is_a_token_is_taken_by_llama3_even_when_it_is_a_control_token_in_disguise() {
+fn a_control_token_with_a_words_text_is_not_encoded() {
     // A hostile vocabulary: a control token whose text is a word.
     let tiny = TinyLlama {
         layers: 1,
@@ -152,7 +152,7 @@ fn a_whole_piece_that_is_a_token_is_taken_by_llama3_even_when_it_is_a_control_to
 }
 
 #[test]
-fn streamed_tokens_make_the_text_again_and_hold_back_half_characters() {
+fn streamed_tokens_decode_to_the_text_in_whole_characters() {
     let model = small("smollm");
     let tokenizer = model.tokenizer().unwrap();
     for text in NASTY {
@@ -180,7 +180,7 @@ fn streamed_tokens_make_the_text_again_and_hold_back_half_characters() {
 }
 
 #[test]
-fn long_texts_in_parallel_are_the_same_tokens() {
+fn parallel_tokenization_gives_the_same_tokens() {
     let model = small("smollm");
     let tokenizer = model.tokenizer().unwrap();
     let text: String = (0..20_000)
@@ -199,7 +199,7 @@ fn long_texts_in_parallel_are_the_same_tokens() {
 }
 
 #[test]
-fn roles_and_the_plain_chat_format() {
+fn token_roles_and_the_default_chat_format() {
     let model = small("smollm");
     let tokenizer = model.tokenizer().unwrap();
     assert_eq!(
@@ -223,7 +223,7 @@ fn roles_and_the_plain_chat_format() {
 }
 
 #[test]
-fn what_cannot_be_tokenised_is_refused_by_name_and_the_model_still_opens() {
+fn unsupported_tokenizers_are_refused_after_opening() {
     let tiny = TinyLlama {
         layers: 1,
         width: 32,
@@ -334,7 +334,7 @@ mod json {
 }
 
 #[test]
-fn golden_strings_give_the_ids_that_hugging_face_gives() {
+fn golden_strings_give_hugging_face_ids() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
     let (Some(lines), Ok(model)) = (
         golden_lines(&golden.join("strings.json")),

@@ -17,7 +17,7 @@ use crate::contract::{
     AppEvent, Choice, Estimate, LayerRow, Parameters, Refusal, Replacement, Settings, Snapshot,
     TableRow, TokenSlots,
 };
-use crate::drop::whole;
+use crate::drop::absolute;
 use crate::effects::Effects;
 use crate::map_views;
 use crate::messages;
@@ -83,7 +83,7 @@ fn pick<R: Runtime>(
         app.state::<DialogOpen>().0.store(false, Ordering::SeqCst);
         if let Some(Ok(path)) = picked.map(FilePath::into_path) {
             app.state::<Arc<Effects>>()
-                .with(|state| open(state, whole(path)));
+                .with(|state| open(state, absolute(path)));
         }
     });
 }

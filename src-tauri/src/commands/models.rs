@@ -10,7 +10,7 @@ use tauri_plugin_dialog::{DialogExt, FilePath};
 
 use super::{Desktop, DialogOpen};
 use crate::contract::{HubOffer, Inspection};
-use crate::drop::whole;
+use crate::drop::absolute;
 use crate::library::Library;
 
 type Shelf<'a> = State<'a, Arc<Library>>;
@@ -18,7 +18,7 @@ type Shelf<'a> = State<'a, Arc<Library>>;
 /// Searches for models on this computer; the outcome is sent as events.
 #[tauri::command]
 pub async fn look_for_models(library: Shelf<'_>) -> Result<(), String> {
-    library.look().await;
+    library.search().await;
     Ok(())
 }
 
@@ -37,7 +37,7 @@ pub async fn add_model_folder<R: Runtime>(app: AppHandle<R>) -> Result<(), Strin
         app.state::<DialogOpen>().0.store(false, Ordering::SeqCst);
         if let Some(Ok(folder)) = picked.map(FilePath::into_path) {
             let library = app.state::<Arc<Library>>().inner().clone();
-            let folder: PathBuf = whole(folder);
+            let folder: PathBuf = absolute(folder);
             tauri::async_runtime::spawn(async move { library.add_folder(folder).await });
         }
     });

@@ -78,23 +78,23 @@ struct State {
 /// Ids that the page uses in place of paths.
 #[derive(Default)]
 struct Ids {
-    places: Vec<PathBuf>,
+    paths: Vec<PathBuf>,
     known: HashMap<PathBuf, usize>,
 }
 
 impl Ids {
-    fn of(&mut self, place: &Path) -> String {
-        let next = self.places.len();
-        let number = *self.known.entry(place.to_owned()).or_insert_with(|| {
-            self.places.push(place.to_owned());
+    fn id_of(&mut self, path: &Path) -> String {
+        let next = self.paths.len();
+        let number = *self.known.entry(path.to_owned()).or_insert_with(|| {
+            self.paths.push(path.to_owned());
             next
         });
         format!("f{number}")
     }
 
-    fn place(&self, id: &str) -> Option<&PathBuf> {
+    fn path(&self, id: &str) -> Option<&PathBuf> {
         let number: usize = id.strip_prefix('f')?.parse().ok()?;
-        self.places.get(number)
+        self.paths.get(number)
     }
 }
 
@@ -121,7 +121,7 @@ impl Library {
     }
 
     /// Searches for models and sends the result to the page. A call during a search causes one more search.
-    pub async fn look(self: &Arc<Self>) {
+    pub async fn search(self: &Arc<Self>) {
         {
             let mut state = self.state();
             if std::mem::replace(&mut state.looking, true) {
@@ -145,34 +145,34 @@ impl Library {
                 break;
             }
         }
-        self.tell();
+        self.emit();
     }
 
     /// Sends the current list to the page without a new search.
-    pub fn tell(&self) {
+    pub fn emit(&self) {
         let models = self.effects.with(|state| state.models().to_vec());
         let mut state = self.state();
         let library = shelf::library(&mut state, &models, available_memory());
-        self.effects.tell(AppEvent::Library {
+        self.effects.emit(AppEvent::Library {
             library: Box::new(library),
         });
-        self.effects.tell(AppEvent::Downloads {
+        self.effects.emit(AppEvent::Downloads {
             downloads: shelf::downloads(&mut state),
         });
     }
 
-    fn tell_downloads(&self, state: &mut State) {
-        self.effects.tell(AppEvent::Downloads {
+    fn emit_downloads(&self, state: &mut State) {
+        self.effects.emit(AppEvent::Downloads {
             downloads: shelf::downloads(state),
         });
     }
 
     /// The path for an id of the page; `mini` for the built-in model.
-    fn place(&self, id: &str) -> Result<PathBuf, String> {
+    fn path_of(&self, id: &str) -> Result<PathBuf, String> {
         if id == kept_engine::MINI {
             return Ok(PathBuf::from(id));
         }
-        let found = self.state().ids.place(id).cloned();
+        let found = self.state().ids.path(id).cloned();
         found.ok_or_else(|| messages::unknown_model(id))
     }
 
@@ -184,7 +184,7 @@ impl Library {
 
     /// Removes a folder of models from the search; its files are not deleted.
     pub async fn forget_folder(self: &Arc<Self>, id: &str) -> Result<(), String> {
-        let folder = self.place(id)?;
+        let folder = self.path_of(id)?;
         let forgotten = blocking(move || Folders::from_env().forget(&folder)).await;
         self.outcome(forgotten.map(|_| None)).await;
         Ok(())
@@ -203,12 +203,12 @@ impl Library {
             self.effects
                 .with(|state| state.notice(kind, contract::Place::Models, message));
         }
-        self.look().await;
+        self.search().await;
     }
 
     /// The longest document that a model can read with the free memory.
     pub async fn inspect(&self, id: &str, stretch: Option<String>) -> Result<Inspection, String> {
-        let path = self.place(id)?;
+        let path = self.path_of(id)?;
         let answer = self.effects.with(|state| state.inspect(path, stretch))?;
         answer
             .await
@@ -217,17 +217,17 @@ impl Library {
 
     /// Opens a model and makes it the setting.
     pub fn choose(&self, id: &str, stretch: Option<String>) -> Result<(), String> {
-        let path = self.place(id)?;
+        let path = self.path_of(id)?;
         let label = shelf::label(&self.state(), &path);
         self.effects
             .with(|state| state.choose_model(path, label, stretch))?;
-        self.tell();
+        self.emit();
         Ok(())
     }
 
     /// Removes a model from the hub's cache.
     pub async fn remove_model(self: &Arc<Self>, id: &str) -> Result<(), String> {
-        let path = self.place(id)?;
+        let path = self.path_of(id)?;
         let label = shelf::label(&self.state(), &path);
         let chosen = self.effects.with(|state| state.chosen_path());
         if chosen.is_some_and(|chosen| is_same(Path::new(&chosen), &path)) {
@@ -248,7 +248,7 @@ impl Library {
 
     /// Removes the partial file of an unfinished download.
     pub async fn remove_unfinished(self: &Arc<Self>, id: &str) -> Result<(), String> {
-        let path = self.place(id)?;
+        let path = self.path_of(id)?;
         let removed = blocking(move || cache().remove_partial(&path)).await;
         let says = |bytes| Some(messages::removed("What had arrived", bytes));
         self.outcome(removed.map(says)).await;
@@ -257,14 +257,14 @@ impl Library {
 
     /// Resumes an unfinished download of any program; the hub identifies the file.
     pub async fn resume_unfinished(self: &Arc<Self>, id: &str) -> Result<(), String> {
-        let path = self.place(id)?;
+        let path = self.path_of(id)?;
         let Some((repo, sha256)) = cache().partial_of(&path) else {
             return Err(messages::unknown_model(id));
         };
         let reference = Hub::from_env().model_of(&repo, &sha256).await;
         let reference = reference.map_err(|error| messages::as_sentence(&error.to_string()))?;
         self.download(reference);
-        self.look().await;
+        self.search().await;
         Ok(())
     }
 
@@ -359,17 +359,17 @@ impl Library {
     /// Handles a changed download: starts the next one, updates the page, and saves the unfinished ones.
     fn changed(self: &Arc<Self>) {
         let mut state = self.state();
-        let finished = state.queue.settle();
+        let finished = state.queue.advance();
         let begun = shelf::begun(&state);
         if begun != state.saved {
             state.saved.clone_from(&begun);
             self.effects.save(Save::Downloads(begun));
         }
-        self.tell_downloads(&mut state);
+        self.emit_downloads(&mut state);
         drop(state);
         if !finished.is_empty() {
             let library = Arc::clone(self);
-            tauri::async_runtime::spawn(async move { library.look().await });
+            tauri::async_runtime::spawn(async move { library.search().await });
         }
     }
 }

@@ -161,7 +161,7 @@ impl<T: Transfer> Queue<T> {
 
     /// Handles a change: drops cancelled downloads and starts the next one if none runs. Returns the downloads that
     /// have finished since the last call.
-    pub fn settle(&mut self) -> Vec<u64> {
+    pub fn advance(&mut self) -> Vec<u64> {
         self.entries
             .retain(|entry| entry.transfer.status().phase != Phase::Cancelled);
         if !self.entries.iter().any(Entry::runs) {
@@ -238,7 +238,7 @@ mod tests {
         for fake in &fakes {
             let id = queue.add(fake.clone());
             queue.resume(id, Clone::clone);
-            queue.settle();
+            queue.advance();
         }
         (queue, fakes)
     }
@@ -249,11 +249,11 @@ mod tests {
         let (mut queue, fakes) = three();
         assert_eq!(states(&queue), [Asking, Queued, Queued]);
         fakes[0].becomes(Phase::Finished);
-        assert_eq!(queue.settle(), [1], "told once");
+        assert_eq!(queue.advance(), [1], "told once");
         assert_eq!(states(&queue), [Finished, Asking, Queued]);
-        assert!(queue.settle().is_empty());
+        assert!(queue.advance().is_empty());
         fakes[1].becomes(Phase::Failed);
-        queue.settle();
+        queue.advance();
         assert_eq!(states(&queue), [Finished, Failed, Asking]);
     }
 
@@ -262,14 +262,14 @@ mod tests {
         use DownloadState::{Asking, Paused, Queued, Stopping};
         let (mut queue, fakes) = three();
         queue.pause(1);
-        queue.settle();
+        queue.advance();
         assert_eq!(states(&queue), [Stopping, Queued, Queued]);
         fakes[0].becomes(Phase::Paused);
-        queue.settle();
+        queue.advance();
         assert_eq!(states(&queue), [Paused, Asking, Queued]);
         queue.resume(1, Clone::clone);
         queue.pause(3);
-        queue.settle();
+        queue.advance();
         assert_eq!(states(&queue), [Queued, Asking, Paused]);
     }
 
@@ -279,14 +279,14 @@ mod tests {
         let (mut queue, fakes) = three();
         queue.cancel(2);
         queue.cancel(1);
-        queue.settle();
+        queue.advance();
         assert_eq!(states(&queue)[0], Stopping);
         assert_eq!(queue.entries().len(), 2);
         fakes[0].becomes(Phase::Cancelled);
-        queue.settle();
+        queue.advance();
         assert_eq!(states(&queue), [Asking]);
         fakes[2].becomes(Phase::Finished);
-        queue.settle();
+        queue.advance();
         queue.cancel(3);
         assert_eq!(states(&queue), []);
         assert_eq!(fakes[2].status().phase, Phase::Finished, "the file stays");

@@ -27,7 +27,7 @@ pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64
     let found = found.as_ref().unwrap_or(&nothing);
     let mut shown = vec![mini()];
     for model in &found.models {
-        let id = ids.of(&model.path);
+        let id = ids.id_of(&model.path);
         shown.push(found_model(model, id, models));
     }
     // Entries of the download list are not shown twice.
@@ -43,7 +43,7 @@ pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64
         .filter(|one| !listed.contains(&one.path));
     Library {
         unfinished: rest
-            .map(|one| unfinished(one, ids.of(&one.path), &cache))
+            .map(|one| unfinished(one, ids.id_of(&one.path), &cache))
             .collect(),
         troubles: found
             .troubles
@@ -53,7 +53,7 @@ pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64
         folders: folders
             .iter()
             .map(|folder| ModelFolder {
-                id: ids.of(folder),
+                id: ids.id_of(folder),
                 path: at_home(folder),
             })
             .collect(),
@@ -137,13 +137,13 @@ fn catalogue_model(entry: &Entry, fit: Fit, found: &[contract::FoundModel]) -> C
             Fit::TooLarge => Suits::TooLarge,
             Fit::Unknown => Suits::Unknown,
         },
-        here: here(found, &reference),
+        here: id_in_cache(found, &reference),
         reference,
     }
 }
 
 /// The id of the model with this name in the hub's cache.
-fn here(found: &[contract::FoundModel], reference: &str) -> Option<String> {
+fn id_in_cache(found: &[contract::FoundModel], reference: &str) -> Option<String> {
     let is_it = |model: &&contract::FoundModel| model.removable && model.name == reference;
     found.iter().find(is_it).map(|model| model.id.clone())
 }
@@ -178,7 +178,10 @@ pub(super) fn offers(
             quantisation: offer.quantisation.clone(),
             suits: suits(offer.bytes, free),
             meant: meant == Some(offer.path()),
-            here: models.iter().find(is_it).map(|model| ids.of(&model.path)),
+            here: models
+                .iter()
+                .find(is_it)
+                .map(|model| ids.id_of(&model.path)),
             reference,
         }
     };
@@ -190,7 +193,7 @@ pub(super) fn downloads(state: &mut State) -> Vec<contract::Download> {
     let State { ids, queue, .. } = state;
     let shown = queue.entries().iter().map(|entry| {
         let path = entry.transfer.status().path;
-        entry.shown(path.map(|path| ids.of(&path)))
+        entry.shown(path.map(|path| ids.id_of(&path)))
     });
     shown.collect()
 }

@@ -9,7 +9,7 @@ pub const NOT_SUPPORTED: &str = "Kept cannot open this file.";
 pub fn removed(name: &str, bytes: u64) -> String {
     match bytes {
         0 => format!(
-            "{name} is removed; another name still leads to its bytes, so no room is freed."
+            "{name} is removed, but another name still uses the same file, so no disk space is freed."
         ),
         bytes => format!("{name} is removed: {} are free again.", text::bytes(bytes)),
     }

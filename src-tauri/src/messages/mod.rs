@@ -80,7 +80,7 @@ pub fn not_utf8(path: &Path) -> String {
 /// The engine is not running and cannot open a file.
 pub fn engine_not_running(name: &str) -> String {
     format!(
-        "{name} was not opened, because the engine does not run: start it again, then open the file."
+        "{name} was not opened, because the engine is not running: start it again, then open the file."
     )
 }
 
@@ -97,45 +97,44 @@ pub const EMPTY_QUESTION: &str = "Type a question first.";
 /// No document is open.
 pub const NO_DOCUMENT: &str = "Open a document first, or the sample.";
 /// A question is already running.
-pub const BUSY: &str = "A question is still being answered: stop it or wait for its end.";
+pub const BUSY: &str = "A question is still being answered: stop it or wait until it is done.";
 /// The model cannot be changed during a question.
-pub const BUSY_MODEL: &str =
-    "Kept is still at work on this document: stop it or wait for its end, then change the model.";
+pub const BUSY_MODEL: &str = "Kept is still working on this document: stop it or wait until it is done, then change the model.";
 /// The engine is busy with a comparison.
 pub const BUSY_COMPARING: &str =
-    "Methods are still being compared: stop the comparison or wait for its end.";
+    "Methods are still being compared: stop the comparison or wait until it is done.";
 /// No method or budget was chosen.
 pub const NOTHING_TO_COMPARE: &str = "Choose at least one method and one memory budget to compare.";
 /// The comparison has no result to save.
 pub const NO_COMPARISON: &str = "Nothing has been compared yet: there is nothing to save.";
 /// The model is still being opened.
 pub const MODEL_OPENING: &str =
-    "The model is still being opened: ask again when it is there; your question is kept.";
+    "The model is still opening: ask again in a moment. Your question stays in its field.";
 /// The engine is still starting, and a question was asked.
 pub const ENGINE_STARTING: &str =
-    "The engine is still starting: ask again when it is there; your question is kept.";
+    "The engine is still starting: ask again in a moment. Your question stays in its field.";
 /// The engine is not running, and a question was asked.
 pub const ENGINE_FAILED: &str =
-    "The engine is not running: start it again and ask again; your question is kept.";
+    "The engine is not running: start it again, then ask again. Your question stays in its field.";
 /// The engine ended during a request.
-pub const ENGINE_ENDED: &str = "The engine has ended before it answered: try again.";
+pub const ENGINE_ENDED: &str = "The engine stopped before it answered: try again.";
 /// The engine is still starting, and something other than a question was requested.
-pub const ENGINE_NOT_YET: &str = "The engine is still starting: try again when it is there.";
+pub const ENGINE_NOT_YET: &str = "The engine is still starting: try again in a moment.";
 /// The engine is not running, and something other than a question was requested.
 pub const ENGINE_NOT_RUNNING: &str = "The engine is not running: start it again, then try again.";
 /// The user restarted the engine.
 pub const RESTARTED: &str = "The engine was restarted.";
 /// The user restarted the engine.
 pub const RESTARTED_BY_HAND: &str =
-    "The engine was restarted before this answer ended; your question is kept: ask again.";
+    "The engine was restarted before this answer was complete: ask again.";
 /// The supervisor task has ended because of a bug.
 pub const NO_SUPERVISOR: &str =
     "A bug in Kept stopped the engine for good: close the window and start Kept again.";
 /// The turn has no map.
-pub const NO_MAP: &str = "There is no map for this answer: ask again to make one.";
+pub const NO_MAP: &str = "There is no map for this answer: ask again to get one.";
 /// The map exists but cannot be read.
 pub const MAP_UNREADABLE: &str =
-    "The map of this answer could not be read from the disk: ask again to make one.";
+    "The map of this answer could not be read from the disk: ask again to get a new one.";
 /// Writing to the store fails.
 pub const NOT_WRITTEN: &str =
     "This conversation could not be saved: free some space or check the disk.";
@@ -144,7 +143,7 @@ pub const A_FOLDER: &str = "That is a folder; drop its files.";
 /// Something other than a file was dropped.
 pub const NOT_A_FILE: &str = "That is not a file; drop one or more files.";
 /// Documents cannot be changed during a question.
-pub const BUSY_DOCUMENTS: &str = "Kept is still at work on what is open: stop it or wait for its end, then change the documents.";
+pub const BUSY_DOCUMENTS: &str = "Kept is still working on the open document: stop it or wait until it is done, then change the documents.";
 /// The document is not open.
 pub const NO_SUCH_DOCUMENT: &str = "That document is no longer open.";
 /// Another process has the store open.
@@ -161,19 +160,19 @@ pub fn model_failed(message: &str, path: &Path) -> String {
 
 /// A setting is out of range.
 pub fn max_tokens(value: usize, most: usize) -> String {
-    format!("The maximum answer length is 1 to {most} tokens; {value} is not.")
+    format!("The maximum answer length must be 1 to {most} tokens, not {value}.")
 }
 
 /// A setting is out of range.
 pub fn repeat_penalty(value: f64) -> String {
     let (least, most) = (REPEAT_PENALTY.start(), REPEAT_PENALTY.end());
-    format!("The repetition penalty is {least} (off) to {most}; {value} is not.")
+    format!("The repetition penalty must be {least} (off) to {most}, not {value}.")
 }
 
 /// The text size is out of range.
 pub fn zoom(value: u16, range: &RangeInclusive<u16>) -> String {
     let (least, most) = (range.start(), range.end());
-    format!("The size of the text is {least} to {most} %; {value} is not.")
+    format!("The text size must be {least} to {most} %, not {value}.")
 }
 
 /// A comparison has too many runs.
@@ -194,7 +193,7 @@ pub fn not_exported(name: &str) -> String {
 /// The engine was lost during a comparison.
 pub fn compared_so_far(reason: &str) -> String {
     let reason = reason.trim_end_matches('.');
-    format!("{reason}; what was measured before stays.")
+    format!("{reason}; finished rows stay.")
 }
 
 /// The model has no such layer; the sentence counts layers from 1.
@@ -207,22 +206,22 @@ pub fn no_such_layer(layer: usize, layers: usize) -> String {
 
 /// The model id is unknown.
 pub fn unknown_model(id: &str) -> String {
-    format!("There is no model '{id}': choose one of the list.")
+    format!("There is no model '{id}': choose one from the list.")
 }
 
 /// The engine ended while idle.
 pub fn restarted(what: &str) -> String {
-    format!("{what} It has been restarted.")
+    format!("{what} It was restarted.")
 }
 
 /// The engine ended during a question.
 pub fn restarted_ask_again(what: &str) -> String {
-    format!("{what} It has been restarted; your question is kept: ask again.")
+    format!("{what} It was restarted: ask again.")
 }
 
 /// The engine ended while it opened a file.
 pub fn restarted_open_again(what: &str, name: &str) -> String {
-    format!("{what} It has been restarted; {name} was not opened: open it again.")
+    format!("{what} It was restarted; {name} was not opened: open it again.")
 }
 
 #[cfg(test)]

@@ -32,32 +32,32 @@ fn title(method: &str) -> &str {
 pub fn chosen(chosen: &Chosen, tokens: usize, sample: bool) -> String {
     let title = title(&chosen.method.name);
     if chosen.method.name == "full" {
-        return "All of the document stays in memory, so nothing is lost.".to_owned();
+        return "The model remembers all of the text: nothing is forgotten.".to_owned();
     }
     let Some(kl) = chosen.kl else {
         return match chosen.method.name.as_str() {
             "treekv" => format!(
-                "{title} keeps something of every part of a text that is longer than the model’s context, and in our measurements no other such method predicted one much better."
+                "{title} remembers something of every part of a text that is too long for the model. In our tests no other method of this kind predicted such a text much better."
             ),
             _ => format!(
-                "{title} predicted a text that is longer than the model’s context best in our measurements, of the methods that can read one."
+                "In our tests {title} predicted texts that are too long for the model best, of the methods that can read one."
             ),
         };
     };
     let share = (100.0 * chosen.rows as f64 / tokens.max(1) as f64).round();
     let found = 100.0 * chosen.right.unwrap_or(0.0);
     let why = if kl <= NEGLIGIBLE_KL {
-        "answers were as with all of it"
+        "answers hardly differed from those with all of it"
     } else {
         "no method lost less"
     };
     let kept = if sample {
-        format!("{share:.0} % of the sample is kept, to show what that does")
+        format!("Sample setting: {share:.0} % of the text is remembered, to show what that does")
     } else {
-        format!("{share:.0} % of the document is kept")
+        format!("{share:.0} % of the text is remembered")
     };
     format!(
-        "{kept}: with {title} {why} in our measurements, and {found:.0} % of hidden facts were still found."
+        "{kept}. In our tests with {title} on other documents, {why}, and {found:.0} % of hidden facts were found."
     )
 }
 
@@ -65,7 +65,7 @@ pub fn chosen(chosen: &Chosen, tokens: usize, sample: bool) -> String {
 pub fn streams(tokens: usize, more: bool, model: &str, context: usize) -> String {
     let more = if more { "more than " } else { "" };
     format!(
-        "This document has {more}{} tokens (pieces of words), and {model} reads {} at once. It will be read in streaming mode: in pieces, forgetting as it goes. Answers are approximate, since what was forgotten cannot be found again. A model with a longer context reads it whole.",
+        "This document has {more}{} tokens (pieces of words), and {model} takes {} at once. It is read in pieces, and the model forgets as it goes, so answers may miss things. A model with a longer context reads it whole.",
         grouped(tokens),
         grouped(context)
     )
@@ -75,40 +75,35 @@ pub fn streams(tokens: usize, more: bool, model: &str, context: usize) -> String
 /// the result, so the next question does not read the document again.
 pub fn streamed(rows: Option<usize>, kept: bool) -> String {
     let held = rows.map_or(String::new(), |rows| {
-        format!(
-            ", holding at most {} pieces of words at a time",
-            grouped(rows)
-        )
+        format!(", remembering at most {} tokens at a time", grouped(rows))
     });
     let next = if kept {
         "The next question on it starts at once."
     } else {
         "The next question reads the document again."
     };
-    format!(
-        "Read in streaming mode, which is approximate: piece by piece{held}; what was forgotten could not be found again. {next}"
-    )
+    format!("Read in pieces{held}: the answer may miss what was forgotten. {next}")
 }
 
 /// The method has no streaming mode.
 pub fn cannot_stream(method: &str) -> String {
     format!(
-        "{} cannot read a document that is longer than the model’s context: choose Automatic, or one of the methods that can.",
+        "{} cannot read a document that is too long for the model: choose Automatic, or one of the methods that can.",
         title(method)
     )
 }
 
 /// A comparison requires the full cache, which a document beyond the context length does not have.
-pub const COMPARE_STREAMED: &str = "Methods are compared with the full cache, and this document is longer than the model can hold in one: choose a model with a longer context, or a shorter document.";
+pub const COMPARE_STREAMED: &str = "Methods are compared with remembering everything, and this document is too long for that: choose a model with a longer context, or a shorter document.";
 
 /// The type of vault rows is unknown.
 pub fn keeping(kind: &str) -> String {
-    format!("What was read is kept as q8_0, f16 or not at all (off); “{kind}” is none of these.")
+    format!("The vault is q8_0, f16 or off; “{kind}” is none of these.")
 }
 
 /// The cache type is unknown.
 pub fn cache_type(typed: &str) -> String {
-    format!("Kept rows are stored as f32, f16, q8_0 or q4_0; “{typed}” is none of these.")
+    format!("The cache precision is f32, f16, q8_0 or q4_0; “{typed}” is none of these.")
 }
 
 /// The device is unknown.
@@ -118,12 +113,12 @@ pub fn device(typed: &str) -> String {
 
 /// The device cannot be changed while the engine works.
 pub const BUSY_DEVICE: &str =
-    "The engine is at work: stop it or wait for its end, then change what it runs on.";
+    "The engine is working: stop it or wait until it is done, then change what it runs on.";
 
 /// The method does not work with quantised rows. The page offers a solution.
 pub(super) fn cannot_store(cache: &str, method: &str, why: &str) -> String {
     format!(
-        "{} {why}, and rows of {cache} would be rounded again each time: choose another method, or store rows in 16 or 32 bits.",
+        "{} {why}, and {cache} would round them again each time: choose another method, or a cache precision of 16 or 32 bits.",
         title(method)
     )
 }
@@ -131,7 +126,7 @@ pub(super) fn cannot_store(cache: &str, method: &str, why: &str) -> String {
 /// The memory limit is not a size.
 pub fn memory_limit(typed: &str) -> String {
     format!(
-        "“{typed}” is no amount of memory: write for example 6 GiB or 900 MiB, or nothing for no limit."
+        "“{typed}” is not an amount of memory: type for example 6 GiB or 900 MiB, or leave the field empty for no limit."
     )
 }
 
@@ -140,21 +135,21 @@ pub(super) fn within_limit(within: &WithinMemory) -> String {
     let (rows, chunk) = (grouped(within.rows), grouped(within.chunk));
     let share = 100.0 * within.rows as f64 / within.tokens.max(1) as f64;
     let kept = match within.kl {
-        None => format!("at most {rows} tokens are held at a time"),
-        Some(_) if within.rows >= within.tokens => "all of the document is kept".to_owned(),
-        Some(_) => format!("{share:.0} % of the document is kept ({rows} rows a head)"),
+        None => format!("at most {rows} tokens are remembered at a time"),
+        Some(_) if within.rows >= within.tokens => "all of the text is remembered".to_owned(),
+        Some(_) => format!("{share:.0} % of the text is remembered ({rows} rows per head)"),
     };
     let costs = match within.kl {
         None => String::new(),
         Some(nats) if nats <= NEGLIGIBLE_KL => {
-            " In our measurements answers were as with all of it.".to_owned()
+            " In our tests, answers then hardly differed from those with all of it.".to_owned()
         }
         Some(nats) => format!(
-            " In our measurements answers then differ from those with all of it (KL divergence {nats:.2})."
+            " In our tests, answers then differed from those with all of it (KL divergence {nats:.2})."
         ),
     };
     format!(
-        "Within the memory limit of {}, {kept}, read {chunk} tokens at a time; at the worst moment {} are taken.{costs}",
+        "With the memory limit of {}, {kept}, read {chunk} tokens at a time; at most {} are used.{costs}",
         format_bytes(within.limit),
         format_bytes(within.bytes)
     )
@@ -172,15 +167,15 @@ pub(super) fn limit_too_small(limit: u64, missing: u64, weights: u64) -> String 
 
 /// The disk budget is not a size.
 pub fn keep_budget(typed: &str) -> String {
-    format!("“{typed}” is no amount of disk space: write for example 20 GiB or 500 MiB.")
+    format!("“{typed}” is not an amount of disk space: type for example 20 GiB or 500 MiB.")
 }
 
 /// The result of clearing the vault, which leaves `left` documents that are in use.
 pub fn vault_cleared(left: usize) -> String {
     match left {
-        0 => "Nothing is kept any more.".to_owned(),
-        1 => "1 document is in use and stays kept; everything else is forgotten.".to_owned(),
-        left => format!("{left} documents are in use and stay kept; everything else is forgotten."),
+        0 => "The vault is empty.".to_owned(),
+        1 => "1 document is in use and stays; everything else is deleted.".to_owned(),
+        left => format!("{left} documents are in use and stay; everything else is deleted."),
     }
 }
 
@@ -210,15 +205,15 @@ mod tests {
         let cut = taken("snapkv", 250, Some(0.0008));
         assert_eq!(
             chosen(&cut, 1000, false),
-            "25 % of the document is kept: with SnapKV answers were as with all of it in our measurements, and 100 % of hidden facts were still found."
+            "25 % of the text is remembered. In our tests with SnapKV on other documents, answers hardly differed from those with all of it, and 100 % of hidden facts were found."
         );
-        assert!(chosen(&cut, 1000, true).starts_with("25 % of the sample"));
+        assert!(chosen(&cut, 1000, true).starts_with("Sample setting: 25 %"));
         let little = taken("snapkv", 50, Some(0.2));
         assert!(chosen(&little, 1000, false).contains("no method lost less"));
-        assert!(chosen(&taken("full", 9, Some(0.0)), 9, false).contains("nothing is lost"));
+        assert!(chosen(&taken("full", 9, Some(0.0)), 9, false).contains("nothing is forgotten"));
         assert!(
             chosen(&taken("treekv", 512, None), 100_000, false)
-                .starts_with("TreeKV keeps something of every part")
+                .starts_with("TreeKV remembers something of every part")
         );
     }
 
@@ -235,7 +230,7 @@ mod tests {
         };
         assert_eq!(
             shown(error),
-            "EMS merges rows while it answers, and rows of q8_0 would be rounded again each time: choose another method, or store rows in 16 or 32 bits."
+            "EMS merges rows while it answers, and q8_0 would round them again each time: choose another method, or a cache precision of 16 or 32 bits."
         );
     }
 
@@ -255,20 +250,23 @@ mod tests {
         };
         assert_eq!(
             said(1250, Some(0.1234)),
-            "Within the memory limit of 3.0 GiB, 25 % of the document is kept (1,250 rows a head), read 256 tokens at a time; at the worst moment 2.5 GiB are taken. In our measurements answers then differ from those with all of it (KL divergence 0.12)."
+            "With the memory limit of 3.0 GiB, 25 % of the text is remembered (1,250 rows per head), read 256 tokens at a time; at most 2.5 GiB are used. In our tests, answers then differed from those with all of it (KL divergence 0.12)."
         );
         let all = said(5000, Some(0.0002));
         assert!(
-            all.contains("all of the document is kept, read 256 tokens"),
+            all.contains("all of the text is remembered, read 256 tokens"),
             "{all}"
         );
-        assert!(all.ends_with("answers were as with all of it."), "{all}");
+        assert!(
+            all.ends_with("hardly differed from those with all of it."),
+            "{all}"
+        );
         let streamed = said(512, None);
         assert!(
-            streamed.contains("at most 512 tokens are held at a time"),
+            streamed.contains("at most 512 tokens are remembered at a time"),
             "{streamed}"
         );
-        assert!(streamed.ends_with("2.5 GiB are taken."), "{streamed}");
+        assert!(streamed.ends_with("2.5 GiB are used."), "{streamed}");
     }
 
     #[test]
@@ -304,9 +302,9 @@ mod tests {
         let said = streams(1_234_567, true, "mini", 8192);
         assert!(said.contains("more than 1,234,567 tokens") && said.contains("8,192"));
         assert!(cannot_stream("snapkv").starts_with("SnapKV cannot"));
-        assert!(streamed(Some(2048), true).contains("at most 2,048 pieces"));
+        assert!(streamed(Some(2048), true).contains("at most 2,048 tokens"));
         assert!(streamed(None, true).contains("starts at once"));
         let said = streamed(None, false);
-        assert!(!said.contains("holding") && said.contains("reads the document again"));
+        assert!(!said.contains("at most") && said.contains("reads the document again"));
     }
 }

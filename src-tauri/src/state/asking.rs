@@ -71,7 +71,7 @@ impl AppState {
             document,
             turn: Box::new(turn.clone()),
         });
-        self.tell(AppEvent::Turn { turn });
+        self.emit(AppEvent::Turn { turn });
         let ticket = self.ticket();
         let request = Request::Ask {
             ticket,
@@ -102,7 +102,7 @@ impl AppState {
             progress: None,
             newest: None,
         });
-        self.say(request, None);
+        self.send(request, None);
     }
 
     /// The document's id, if a question can be asked about it now.
@@ -167,7 +167,7 @@ impl AppState {
         let ticket = self.ticket();
         let (send, receive) = oneshot::channel();
         self.estimates.insert(ticket, send);
-        self.say(
+        self.send(
             Request::Estimate {
                 ticket,
                 method: method_of(&choice),
@@ -193,7 +193,7 @@ impl AppState {
         match &self.running {
             Some(running) if running.turn.is_some() => {
                 let ticket = running.ticket;
-                self.say(Request::Stop { ticket }, None);
+                self.send(Request::Stop { ticket }, None);
             }
             _ => self.stop_opening(),
         }
@@ -205,7 +205,7 @@ impl AppState {
         if let Some(document) = self.document.as_ref().map(|d| d.id) {
             self.save(Save::NoTurns { document });
         }
-        self.tell_document();
+        self.emit_document();
     }
 
     /// Ends the conversation: stops its question and ignores the replies that still arrive.
@@ -216,7 +216,7 @@ impl AppState {
             && running.turn.take().is_some()
         {
             let ticket = running.ticket;
-            self.say(Request::Stop { ticket }, None);
+            self.send(Request::Stop { ticket }, None);
         }
         self.throttle.forget();
         self.turns.clear();
@@ -234,10 +234,10 @@ impl AppState {
         self.turns.iter_mut().rev().find(|turn| turn.id == id)
     }
 
-    pub(super) fn tell_turn(&mut self, id: u64) {
+    pub(super) fn emit_turn(&mut self, id: u64) {
         self.flush_text();
         if let Some(turn) = self.turn_mut(id).map(|turn| turn.clone()) {
-            self.tell(AppEvent::Turn { turn });
+            self.emit(AppEvent::Turn { turn });
         }
     }
 
@@ -253,7 +253,7 @@ impl AppState {
         let changed = self.turn_mut(id).filter(|turn| turn.state != state);
         if let Some(turn) = changed {
             turn.state = state;
-            self.tell_turn(id);
+            self.emit_turn(id);
         }
     }
 
@@ -281,29 +281,35 @@ impl AppState {
         let text = std::mem::take(&mut self.throttle.pending);
         let turn = self.running.as_ref().and_then(|running| running.turn);
         if let (Some(turn), false) = (turn, text.is_empty()) {
-            self.tell(AppEvent::Token { turn, text });
+            self.emit(AppEvent::Token { turn, text });
         }
     }
 
-    pub(super) fn progressed(&mut self, now: Instant, turn: u64, newest: (Progress, Memory)) {
+    pub(super) fn progressed(
+        &mut self,
+        now: Instant,
+        turn: u64,
+        progress: Progress,
+        memory: Memory,
+    ) {
         if let Some(running) = &mut self.running {
-            running.progress = Some(newest.0);
-            running.newest = Some(newest);
+            running.progress = Some(progress);
+            running.newest = Some((progress, memory));
         }
-        if newest.0.phase == crate::contract::Phase::Reading {
+        if progress.phase == crate::contract::Phase::Reading {
             self.set_state(turn, TurnState::Reading);
         }
         if self.throttle.progress.want(now) {
-            self.tell_progress();
+            self.emit_progress();
         }
     }
 
-    fn tell_progress(&mut self) {
+    fn emit_progress(&mut self) {
         let Some(running) = &mut self.running else {
             return;
         };
         if let (Some(turn), Some((progress, memory))) = (running.turn, running.newest.take()) {
-            self.tell(AppEvent::Progress {
+            self.emit(AppEvent::Progress {
                 turn,
                 progress,
                 memory,
@@ -317,10 +323,10 @@ impl AppState {
             self.flush_text();
         }
         if self.throttle.progress.take(now) {
-            self.tell_progress();
+            self.emit_progress();
         }
         if self.throttle.map.take(now) {
-            self.tell_map();
+            self.emit_map();
         }
         if self.throttle.saving.take(now)
             && let Some(turn) = self.running.as_ref().and_then(|r| r.turn)
@@ -335,7 +341,7 @@ impl AppState {
                 && let Some(progress) = running.progress
             {
                 running.newest = Some((progress, memory(&answer.memory)));
-                self.tell_progress();
+                self.emit_progress();
             }
             let state = match answer.finish {
                 kept_engine::Finish::Stopped => TurnState::Stopped,
@@ -346,10 +352,10 @@ impl AppState {
             let kept = answer.vault.written;
             self.end_turn(turn, state, |turn| finish(turn, answer, sample));
             if kept {
-                self.look_into_vault();
+                self.request_vaults();
             }
         } else {
-            self.ended_unheard(ticket);
+            self.release_worker(ticket);
         }
     }
 
@@ -365,11 +371,11 @@ impl AppState {
                 turn.error = (!stopped).then(|| messages::fault(fault));
             });
         } else {
-            self.ended_unheard(ticket);
+            self.release_worker(ticket);
         }
     }
 
-    pub(super) fn ended_unheard(&mut self, ticket: u64) {
+    pub(super) fn release_worker(&mut self, ticket: u64) {
         if self.running.as_ref().is_some_and(|r| r.ticket == ticket) {
             self.running_ended();
         }
@@ -392,7 +398,7 @@ impl AppState {
     /// Ends a turn: saves it with its map and sends it completely.
     pub(super) fn end_turn(&mut self, id: u64, state: TurnState, change: impl FnOnce(&mut Turn)) {
         self.throttle.forget();
-        let mapped = self.settle_map(id);
+        let mapped = self.finish_map(id);
         let Some(turn) = self.turn_mut(id) else {
             return;
         };
@@ -403,7 +409,7 @@ impl AppState {
         if let Some(map) = mapped {
             self.save(Save::Map { turn: id, map });
         }
-        self.tell_turn(id);
+        self.emit_turn(id);
     }
 }
 

@@ -85,7 +85,7 @@ impl AppState {
         };
         self.comparison = Some(comparison);
         self.comparing = Some(ticket);
-        self.tell_comparison();
+        self.emit_comparison();
         if self.running.is_some() {
             // The question of a deleted conversation is still ending.
             self.held = Some(request);
@@ -96,8 +96,8 @@ impl AppState {
     }
 
     pub(super) fn start_comparing(&mut self, request: Request, ticket: u64) {
-        self.running = Some(Running::of_nothing(ticket));
-        self.say(request, None);
+        self.running = Some(Running::without_turn(ticket));
+        self.send(request, None);
     }
 
     /// Stops the running comparison, if any; finished runs remain.
@@ -108,22 +108,22 @@ impl AppState {
         if self.held.take().is_some() {
             return self.end_comparison(ticket, ComparisonState::Stopped, None);
         }
-        self.say(Request::Stop { ticket }, None);
+        self.send(Request::Stop { ticket }, None);
     }
 
     /// Drops the comparison, because its document is closed or changed.
     pub(super) fn leave_comparison(&mut self) {
         if let Some(ticket) = self.comparing.take() {
-            self.say(Request::Stop { ticket }, None);
+            self.send(Request::Stop { ticket }, None);
         }
         if self.comparison.take().is_some() {
-            self.tell_comparison();
+            self.emit_comparison();
         }
     }
 
-    fn tell_comparison(&mut self) {
+    fn emit_comparison(&mut self) {
         let comparison = self.comparison.clone().map(Box::new);
-        self.tell(AppEvent::Comparison { comparison });
+        self.emit(AppEvent::Comparison { comparison });
     }
 
     /// The comparison with the id `ticket`, unless it was dropped.
@@ -135,7 +135,8 @@ impl AppState {
         &mut self,
         now: Instant,
         ticket: u64,
-        (run, sharing): (Option<usize>, usize),
+        run: Option<usize>,
+        sharing: usize,
         progress: Progress,
     ) {
         let Some(comparison) = self.comparison_of(ticket) else {
@@ -145,7 +146,7 @@ impl AppState {
         comparison.sharing = sharing;
         // Progress that comes too soon is dropped: the next progress is newer, and the end is sent separately.
         if self.throttle.comparing.want(now) {
-            self.tell(AppEvent::ComparisonProgress {
+            self.emit(AppEvent::ComparisonProgress {
                 comparison: ticket,
                 run,
                 sharing,
@@ -162,7 +163,7 @@ impl AppState {
         };
         comparison.reference = Some(result.clone());
         (comparison.current, comparison.progress) = (Some(0), None);
-        self.tell(AppEvent::ComparisonReference {
+        self.emit(AppEvent::ComparisonReference {
             comparison: ticket,
             result: Box::new(result),
         });
@@ -186,7 +187,7 @@ impl AppState {
             return Err(format!("a run {run} of a comparison"));
         };
         place.result = Some(result.clone());
-        self.tell(AppEvent::ComparisonRun {
+        self.emit(AppEvent::ComparisonRun {
             comparison: ticket,
             run,
             result: Box::new(result),
@@ -197,7 +198,7 @@ impl AppState {
     /// The engine has finished the comparison.
     pub(super) fn compared(&mut self, ticket: u64, state: ComparisonState, error: Option<String>) {
         self.end_comparison(ticket, state, error);
-        self.ended_unheard(ticket);
+        self.release_worker(ticket);
     }
 
     pub(super) fn end_comparison(
@@ -211,7 +212,7 @@ impl AppState {
             comparison.state = state;
             comparison.error = error.clone();
             (comparison.current, comparison.progress) = (None, None);
-            self.tell(AppEvent::ComparisonEnded {
+            self.emit(AppEvent::ComparisonEnded {
                 comparison: ticket,
                 state,
                 error,

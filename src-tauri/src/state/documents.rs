@@ -71,7 +71,7 @@ impl AppState {
         if self.is_busy() || (!self.turns.is_empty() && !of_sample) {
             let name = Some(file_name(&path));
             self.replacement = Some(path);
-            return self.tell(AppEvent::Replacing { name });
+            return self.emit(AppEvent::Replacing { name });
         }
         self.begin_opening(path, false);
     }
@@ -101,7 +101,7 @@ impl AppState {
     /// Applies the user's decision about the file that would replace a conversation.
     pub fn replace_document(&mut self, how: Replacement) -> Result<(), String> {
         let waiting = self.replacement.take();
-        self.tell(AppEvent::Replacing { name: None });
+        self.emit(AppEvent::Replacing { name: None });
         match (waiting, how) {
             (Some(path), Replacement::Replace) => self.begin_opening(path, false),
             (Some(path), Replacement::Add) => return self.add_file(path),
@@ -128,7 +128,7 @@ impl AppState {
             return Err(messages::NO_SUCH_DOCUMENT.to_owned());
         }
         self.removing = self.document.as_ref().map(|d| d.id);
-        self.say(Request::RemoveDocument { part: index }, None);
+        self.send(Request::RemoveDocument { part: index }, None);
         Ok(())
     }
 
@@ -143,7 +143,7 @@ impl AppState {
             name: name.clone(),
             adds,
         });
-        self.tell(AppEvent::Opening { name: Some(name) });
+        self.emit(AppEvent::Opening { name: Some(name) });
         self.send_opening();
     }
 
@@ -155,7 +155,7 @@ impl AppState {
         }
         match &self.document_in_flight {
             Some(sent) if sent == opening => {}
-            Some(_) => self.say(
+            Some(_) => self.send(
                 Request::Stop {
                     ticket: STOP_DOCUMENT,
                 },
@@ -170,7 +170,7 @@ impl AppState {
                     Request::OpenDocument { path }
                 };
                 self.document_in_flight = Some(opening);
-                self.say(request, None);
+                self.send(request, None);
             }
         }
     }
@@ -190,15 +190,15 @@ impl AppState {
         if let Some(of) = self.removing.take() {
             if self.document.as_ref().is_none_or(|d| d.id != of) {
                 // Another document was opened in the meantime.
-                return self.say_document();
+                return self.send_document();
             }
             let id = self.new_document_id();
-            return self.place(OpenDocument::new(id, info, text, false));
+            return self.set_document(OpenDocument::new(id, info, text, false));
         }
         let adds = self.opening.as_ref().is_some_and(|o| o.adds);
         if !self.arrived_wanted() {
             // The worker now has a file that is no longer requested; it gets the open document again.
-            self.say_document();
+            self.send_document();
             return;
         }
         self.end_opening();
@@ -207,7 +207,7 @@ impl AppState {
             Some(id) => self.grow(OpenDocument::new(id, info, text, false)),
             None => {
                 let id = self.new_document_id();
-                self.place(OpenDocument::new(id, info, text, false));
+                self.set_document(OpenDocument::new(id, info, text, false));
             }
         }
         self.open_next(true);
@@ -244,7 +244,7 @@ impl AppState {
 
     pub(super) fn end_opening(&mut self) {
         if self.opening.take().is_some() {
-            self.tell(AppEvent::Opening { name: None });
+            self.emit(AppEvent::Opening { name: None });
         }
     }
 
@@ -253,8 +253,8 @@ impl AppState {
         self.stop_opening();
         let id = self.new_document_id();
         let (info, text) = sample::document();
-        self.place(OpenDocument::new(id, info, text, true));
-        self.say_document();
+        self.set_document(OpenDocument::new(id, info, text, true));
+        self.send_document();
     }
 
     /// Closes the document and deletes its conversation.
@@ -263,7 +263,7 @@ impl AppState {
         self.leave_conversation();
         self.document = None;
         self.save(Save::NoDocument);
-        self.tell_document();
+        self.emit_document();
         self.title();
     }
 
@@ -271,7 +271,7 @@ impl AppState {
         self.to_add.clear();
         self.end_opening();
         if self.document_in_flight.is_some() {
-            self.say(
+            self.send(
                 Request::Stop {
                     ticket: STOP_DOCUMENT,
                 },
@@ -281,15 +281,15 @@ impl AppState {
     }
 
     /// Sets the open document, in place of the previous one and its conversation.
-    fn place(&mut self, document: OpenDocument) {
+    fn set_document(&mut self, document: OpenDocument) {
         if self.replacement.take().is_some() {
-            self.tell(AppEvent::Replacing { name: None });
+            self.emit(AppEvent::Replacing { name: None });
         }
         self.leave_conversation();
         let document = Arc::new(document);
         self.document = Some(document.clone());
         self.save(Save::Document(document));
-        self.tell_document();
+        self.emit_document();
         self.title();
     }
 
@@ -300,7 +300,7 @@ impl AppState {
         let document = Arc::new(document);
         self.document = Some(document.clone());
         self.save(Save::Grown(document));
-        self.tell_document();
+        self.emit_document();
         self.title();
     }
 
@@ -325,7 +325,7 @@ impl AppState {
         document.too_long = refusal;
         let streams = |context| messages::streams(tokens, more_tokens, &model, context);
         document.streaming = context.map(streams);
-        self.tell_document();
+        self.emit_document();
     }
 
     /// Clears the token count, which was for another model.
@@ -341,13 +341,13 @@ impl AppState {
         document.more_tokens = false;
         document.too_long = None;
         document.streaming = None;
-        self.tell_document();
+        self.emit_document();
     }
 
     /// Sends the open document to the worker.
-    pub(super) fn say_document(&mut self) {
+    pub(super) fn send_document(&mut self) {
         if let Some(document) = self.document.clone() {
-            self.say(
+            self.send(
                 Request::AdoptDocument {
                     document: document.info.clone(),
                 },
@@ -356,11 +356,11 @@ impl AppState {
         }
     }
 
-    pub(super) fn tell_document(&mut self) {
+    pub(super) fn emit_document(&mut self) {
         self.flush_text();
         let document = self.document.as_ref().map(|d| d.facts());
         let turns = self.turns.clone();
-        self.tell(AppEvent::Document { document, turns });
+        self.emit(AppEvent::Document { document, turns });
     }
 
     pub(super) fn title(&mut self) {

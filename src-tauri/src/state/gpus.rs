@@ -28,6 +28,6 @@ impl AppState {
             why_none: gpus.why_none.map(|why| as_sentence(&why)),
         };
         let gpus = self.gpus.clone();
-        self.tell(AppEvent::Gpus { gpus });
+        self.emit(AppEvent::Gpus { gpus });
     }
 }

@@ -17,7 +17,7 @@ impl AppState {
         self.generation = generation;
         self.methods = methods.into_iter().map(method_facts).collect();
         let methods = self.methods.clone();
-        self.tell(AppEvent::Methods { methods });
+        self.emit(AppEvent::Methods { methods });
         self.set_worker(WorkerStatus::Ready, None);
         if let Some((place, message)) = self.after_restart.take() {
             self.notice(NoticeKind::Error, place, message);
@@ -26,9 +26,9 @@ impl AppState {
         self.document_in_flight = None;
         self.removing = None;
         self.send_model();
-        self.say_document();
+        self.send_document();
         self.send_opening();
-        self.say_keeping();
+        self.send_vault_settings();
     }
 
     /// The worker has ended and is about to be restarted. `what` is a sentence: how it ended.
@@ -60,7 +60,7 @@ impl AppState {
         }
         self.set_worker(
             WorkerStatus::Restarting,
-            Some(format!("{what} It is being restarted.")),
+            Some(format!("{what} It is restarting.")),
         );
     }
 
@@ -113,7 +113,7 @@ impl AppState {
         }
         self.throttle.forget();
         if self.model.take().is_some() {
-            self.tell(AppEvent::Model {
+            self.emit(AppEvent::Model {
                 model: None,
                 error: None,
             });
@@ -124,7 +124,7 @@ impl AppState {
     fn set_worker(&mut self, state: WorkerStatus, message: Option<String>) {
         self.worker = WorkerState { state, message };
         let worker = self.worker.clone();
-        self.tell(AppEvent::Worker { worker });
+        self.emit(AppEvent::Worker { worker });
     }
 }
 

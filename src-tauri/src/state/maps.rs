@@ -77,7 +77,7 @@ impl AppState {
             turn.windows = if slides { windows } else { Vec::new() };
             turn.state = TurnState::Reading;
         }
-        self.tell_turn(turn);
+        self.emit_turn(turn);
     }
 
     pub(super) fn layer_arrived(&mut self, now: Instant, turn: u64, layer: usize, kept: &[u8]) {
@@ -89,11 +89,11 @@ impl AppState {
             return;
         }
         if self.throttle.map.want(now) {
-            self.tell_map();
+            self.emit_map();
         }
     }
 
-    pub(super) fn tell_map(&mut self) {
+    pub(super) fn emit_map(&mut self) {
         let turn = self.running.as_ref().and_then(|running| running.turn);
         if let Some((turn, map)) = turn.and_then(|turn| Some((turn, self.maps.get(&turn)?.clone())))
         {
@@ -106,7 +106,7 @@ impl AppState {
             let map = lock(map);
             (map.layers_done(), map.layers())
         };
-        self.tell(AppEvent::Map {
+        self.emit(AppEvent::Map {
             turn,
             layers_done,
             layers,
@@ -115,7 +115,7 @@ impl AppState {
 
     /// The turn has ended: returns its final map for storing and announces it once more; `None` if no layer ever
     /// arrived.
-    pub(super) fn settle_map(&mut self, turn: u64) -> Option<SharedMap> {
+    pub(super) fn finish_map(&mut self, turn: u64) -> Option<SharedMap> {
         let map = self.maps.get(&turn)?.clone();
         if lock(&map).layers_done() == 0 {
             self.maps.remove(&turn);

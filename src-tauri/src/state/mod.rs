@@ -228,7 +228,7 @@ struct Running {
 
 impl Running {
     /// A request without a turn.
-    fn of_nothing(ticket: u64) -> Self {
+    fn without_turn(ticket: u64) -> Self {
         Self {
             ticket,
             turn: None,
@@ -427,7 +427,7 @@ impl AppState {
 
     /// Sends one sentence to the user.
     pub fn notice(&mut self, kind: NoticeKind, place: Place, message: impl Into<String>) {
-        self.tell(AppEvent::Notice {
+        self.emit(AppEvent::Notice {
             kind,
             r#where: place,
             message: message.into(),
@@ -439,7 +439,7 @@ impl AppState {
     pub fn drag_enters(&mut self, files: usize, refusal: Option<String>) -> u64 {
         let number = self.ticket();
         self.drag = Some((number, files));
-        self.tell(AppEvent::Drag { files, refusal });
+        self.emit(AppEvent::Drag { files, refusal });
         number
     }
 
@@ -447,14 +447,14 @@ impl AppState {
     pub fn drag_is_refused(&mut self, number: u64, refusal: &str) {
         if let Some((_, files)) = self.drag.filter(|(held, _)| *held == number) {
             let refusal = Some(refusal.to_owned());
-            self.tell(AppEvent::Drag { files, refusal });
+            self.emit(AppEvent::Drag { files, refusal });
         }
     }
 
     /// The drag has ended.
     pub fn drag_leaves(&mut self) {
         self.drag = None;
-        self.tell(AppEvent::Drag {
+        self.emit(AppEvent::Drag {
             files: 0,
             refusal: None,
         });
@@ -465,7 +465,7 @@ impl AppState {
         self.throttle.due()
     }
 
-    fn tell(&mut self, event: AppEvent) {
+    fn emit(&mut self, event: AppEvent) {
         self.effects.push(Effect::Page(event));
     }
 
@@ -474,7 +474,7 @@ impl AppState {
     }
 
     /// Sends a request to the worker if it runs. State that a new worker requires is sent again after its hello.
-    fn say(&mut self, request: Request, bytes: Option<Arc<str>>) {
+    fn send(&mut self, request: Request, bytes: Option<Arc<str>>) {
         if self.worker.state == WorkerStatus::Ready {
             self.effects.push(Effect::Worker {
                 generation: self.generation,

@@ -127,7 +127,7 @@ impl AppState {
             self.open_model();
         }
         if keeping_changed {
-            self.say_keeping();
+            self.send_vault_settings();
         }
         Ok(self.settings.clone())
     }
@@ -169,7 +169,7 @@ impl AppState {
             entry.choice.stretch = stretch;
         }
         self.settings.model = id;
-        self.tell_models();
+        self.emit_models();
         self.save(Save::Settings(Box::new(self.settings.clone())));
         self.open_model();
     }
@@ -187,10 +187,10 @@ impl AppState {
         id
     }
 
-    fn tell_models(&mut self) {
+    fn emit_models(&mut self) {
         let models = self.choices();
         let settings = self.settings.clone();
-        self.tell(AppEvent::Models { models, settings });
+        self.emit(AppEvent::Models { models, settings });
     }
 
     /// The displayed name of the chosen model.
@@ -237,7 +237,7 @@ impl AppState {
         }
         self.models.retain(|m| !is_it(m));
         self.save(Save::NoModel(id));
-        self.tell_models();
+        self.emit_models();
     }
 
     /// Inspects what the model at `path` can read with the free memory; the receiver gets the result.
@@ -261,7 +261,7 @@ impl AppState {
         let ticket = self.ticket();
         let (send, receive) = oneshot::channel();
         self.inspections.insert(ticket, (path, send));
-        self.say(
+        self.send(
             Request::InspectModel {
                 ticket,
                 model,
@@ -292,7 +292,7 @@ impl AppState {
         if self.thinking != thinking {
             self.thinking = thinking;
             self.save(Save::Thinking(thinking));
-            self.tell(AppEvent::Thinking { thinking });
+            self.emit(AppEvent::Thinking { thinking });
         }
     }
 
@@ -319,14 +319,14 @@ impl AppState {
                 path: model,
                 stretch,
             } = wanted;
-            self.say(Request::OpenModel { model, stretch }, None);
+            self.send(Request::OpenModel { model, stretch }, None);
         }
     }
 
     fn set_model(&mut self, model: Option<ModelFacts>, error: Option<String>) {
         self.model = model.clone();
         self.model_error = error.clone();
-        self.tell(AppEvent::Model { model, error });
+        self.emit(AppEvent::Model { model, error });
     }
 
     /// Whether the model that the worker just answered for is still the chosen one. If not, the chosen one is sent.
@@ -382,14 +382,14 @@ impl AppState {
                 }
                 self.settings.model = before;
                 self.save(Save::Settings(Box::new(self.settings.clone())));
-                self.tell_models();
+                self.emit_models();
                 self.notice(NoticeKind::Error, Place::Model, message);
                 self.open_model();
             }
             None if removed => {
                 self.settings.model = kept_engine::MINI.to_owned();
                 self.save(Save::Settings(Box::new(self.settings.clone())));
-                self.tell_models();
+                self.emit_models();
                 self.notice(NoticeKind::Error, Place::Model, message);
                 self.open_model();
             }

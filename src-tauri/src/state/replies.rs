@@ -29,11 +29,7 @@ impl AppState {
         match reply {
             Reply::Hello { .. } => return Err("a second hello".to_owned()),
             Reply::Model { model } => self.model_arrived(model),
-            Reply::Document { document } => {
-                let text = String::from_utf8(bytes)
-                    .map_err(|_| "a document's text that is not UTF-8".to_owned())?;
-                self.document_arrived(document, Arc::from(text));
-            }
+            Reply::Document { document } => self.document_arrived(document, text(bytes)?),
             Reply::Tokens {
                 tokens,
                 at_least,
@@ -49,41 +45,6 @@ impl AppState {
             }
             Reply::Inspected { ticket, inspection } => self.inspected(ticket, Ok(*inspection)),
             Reply::Estimate { ticket, estimate } => self.estimated(ticket, Ok(estimate)),
-            Reply::Prompt {
-                ticket,
-                document_tokens,
-                tokens_per_cell,
-                layers,
-                kv_heads,
-                windows,
-                ..
-            } => {
-                if let Some(turn) = self.turn_of(ticket) {
-                    let per_cell = tokens_per_cell.max(1);
-                    let ends = words(&bytes, document_tokens.div_ceil(per_cell))?;
-                    let map = MapGrid::of_cells(layers, kv_heads, per_cell, ends);
-                    self.map_begins(turn, map, windows);
-                }
-            }
-            Reply::Layer { ticket, layer } => {
-                if let Some(turn) = self.turn_of(ticket) {
-                    self.layer_arrived(now, turn, layer, &bytes);
-                }
-            }
-            Reply::Progress {
-                ticket,
-                progress,
-                memory: used,
-            } => {
-                if let Some(turn) = self.turn_of(ticket) {
-                    self.progressed(now, turn, (progress_of(&progress), memory(&used)));
-                }
-            }
-            Reply::Read { ticket, .. } => {
-                if let Some(turn) = self.turn_of(ticket) {
-                    self.set_state(turn, TurnState::Answering);
-                }
-            }
             Reply::Vaults {
                 ticket,
                 folder,
@@ -100,9 +61,13 @@ impl AppState {
                 };
                 self.vault_told(ticket, vault);
             }
-            Reply::Token { ticket, text } => {
+            Reply::Prompt { ticket, .. }
+            | Reply::Layer { ticket, .. }
+            | Reply::Progress { ticket, .. }
+            | Reply::Read { ticket, .. }
+            | Reply::Token { ticket, .. } => {
                 if let Some(turn) = self.turn_of(ticket) {
-                    self.text_arrived(now, turn, &text);
+                    self.turn_progressed(now, turn, reply, &bytes)?;
                 }
             }
             Reply::Answered { ticket, answer } => self.answered(ticket, answer),
@@ -111,7 +76,7 @@ impl AppState {
                 run,
                 sharing,
                 progress,
-            } => self.compared_progress(now, ticket, (run, sharing), progress_of(&progress)),
+            } => self.compared_progress(now, ticket, run, sharing, progress_of(&progress)),
             Reply::Reference {
                 ticket,
                 seconds,
@@ -131,6 +96,44 @@ impl AppState {
                 code,
                 stopped,
             } => self.failed(ticket, what, &Fault { code, message }, stopped),
+        }
+        Ok(())
+    }
+
+    /// A reply on the way to the answer of `turn`: prompt, layers and progress of prefill, then the answer's text.
+    ///
+    /// # Errors
+    /// If the reply is invalid.
+    fn turn_progressed(
+        &mut self,
+        now: Instant,
+        turn: u64,
+        reply: Reply,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        match reply {
+            Reply::Prompt {
+                document_tokens,
+                tokens_per_cell,
+                layers,
+                kv_heads,
+                windows,
+                ..
+            } => {
+                let per_cell = tokens_per_cell.max(1);
+                let ends = words(bytes, document_tokens.div_ceil(per_cell))?;
+                let map = MapGrid::of_cells(layers, kv_heads, per_cell, ends);
+                self.map_begins(turn, map, windows);
+            }
+            Reply::Layer { layer, .. } => self.layer_arrived(now, turn, layer, bytes),
+            Reply::Progress {
+                progress,
+                memory: used,
+                ..
+            } => self.progressed(now, turn, progress_of(&progress), memory(&used)),
+            Reply::Read { .. } => self.set_state(turn, TurnState::Answering),
+            Reply::Token { text, .. } => self.text_arrived(now, turn, &text),
+            _ => {}
         }
         Ok(())
     }
@@ -226,6 +229,13 @@ fn progress_of(progress: &kept_engine::Progress) -> contract::Progress {
         seconds_left: progress.seconds_left,
         tokens_from_vault: progress.tokens_from_vault,
     }
+}
+
+/// Decodes a document's text.
+fn text(bytes: Vec<u8>) -> Result<Arc<str>, String> {
+    String::from_utf8(bytes)
+        .map(Arc::from)
+        .map_err(|_| "a document's text that is not UTF-8".to_owned())
 }
 
 /// Decodes `count` little-endian u32 values.

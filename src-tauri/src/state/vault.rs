@@ -26,12 +26,12 @@ pub fn check_keeping(settings: &Settings) -> Result<Option<u64>, String> {
 
 impl AppState {
     /// Sends the vault settings to the worker.
-    pub(super) fn say_keeping(&mut self) {
+    pub(super) fn send_vault_settings(&mut self) {
         let ticket = self.ticket();
         // Invalid values were refused when the user typed them; a stored one comes from a newer version.
         let budget = check_keeping(&self.settings).unwrap_or_default();
         let kind = self.settings.keep.clone();
-        self.say(
+        self.send(
             Request::KeepDocuments {
                 ticket,
                 kind,
@@ -42,9 +42,9 @@ impl AppState {
     }
 
     /// Requests the state of the vaults from the worker.
-    pub(super) fn look_into_vault(&mut self) {
+    pub(super) fn request_vaults(&mut self) {
         let ticket = self.ticket();
-        self.say(Request::Vaults { ticket }, None);
+        self.send(Request::Vaults { ticket }, None);
     }
 
     pub(super) fn vault_told(&mut self, ticket: u64, vault: Vault) {
@@ -65,7 +65,7 @@ impl AppState {
 
     fn set_vault(&mut self, vault: Option<Vault>) {
         self.vault = vault.clone();
-        self.tell(AppEvent::Vault { vault });
+        self.emit(AppEvent::Vault { vault });
     }
 
     /// Removes all vaults that are not in use. Returns the reason for a refusal in one sentence.
@@ -79,7 +79,7 @@ impl AppState {
         }
         let ticket = self.ticket();
         self.clearing = Some(ticket);
-        self.say(Request::ClearVaults { ticket }, None);
+        self.send(Request::ClearVaults { ticket }, None);
         Ok(())
     }
 }

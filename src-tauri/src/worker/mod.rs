@@ -32,7 +32,7 @@ const LAST_WORDS: usize = 200;
 /// A command to the supervisor.
 pub enum Order {
     /// A request to the worker of this generation; dropped if another worker runs by then.
-    Say {
+    Send {
         /// As passed to [`WorkerEvents::hello`].
         generation: u64,
         /// The request.
@@ -86,7 +86,7 @@ pub async fn supervise(
     loop {
         generation += 1;
         let started = Instant::now();
-        let gpus = programs.look().await;
+        let gpus = programs.detect_gpus().await;
         let start = programs.start(worker_events.device().as_deref(), &gpus);
         worker_events.gpus(gpus);
         let end = match process::start(&start) {
@@ -99,7 +99,7 @@ pub async fn supervise(
             }
         };
         match end {
-            End::Closed(told) => return ended(told),
+            End::Closed(done) => return confirm_end(done),
             End::Restart => soon = 0,
             End::Died(what) => {
                 tracing::warn!(what, "the engine is dead");
@@ -113,10 +113,10 @@ pub async fn supervise(
                     continue;
                 }
                 worker_events.gave_up(&format!(
-                    "{what} That was the third time in a row, so it was not started again: choose another model or document, or start it again."
+                    "{what} It was not started again, because this was the third time in a row: choose another model or document, or start it again."
                 ));
-                if let End::Closed(told) = wait_for_restart(&mut orders).await {
-                    return ended(told);
+                if let End::Closed(done) = wait_for_restart(&mut orders).await {
+                    return confirm_end(done);
                 }
                 soon = 0;
             }
@@ -125,10 +125,10 @@ pub async fn supervise(
 }
 
 /// Reports that the worker has ended, if requested.
-fn ended(told: Option<oneshot::Sender<()>>) {
-    if let Some(told) = told {
+fn confirm_end(done: Option<oneshot::Sender<()>>) {
+    if let Some(done) = done {
         // The receiver may have timed out.
-        let _ = told.send(());
+        let _ = done.send(());
     }
 }
 
@@ -137,8 +137,8 @@ async fn wait_for_restart(orders: &mut UnboundedReceiver<Order>) -> End {
     loop {
         match orders.recv().await {
             Some(Order::Restart) => return End::Restart,
-            Some(Order::Say { .. }) => {} // for a worker that has ended
-            Some(Order::End(told)) => return End::Closed(Some(told)),
+            Some(Order::Send { .. }) => {} // for a worker that has ended
+            Some(Order::End(done)) => return End::Closed(Some(done)),
             None => return End::Closed(None),
         }
     }
@@ -156,13 +156,13 @@ async fn run_worker(
     else {
         return End::Died("The engine was started without its pipes.".to_owned());
     };
-    let (say, said) = mpsc::unbounded_channel();
-    let writer = tokio::spawn(write(stdin, said));
+    let (requests, to_write) = mpsc::unbounded_channel();
+    let writer = tokio::spawn(write(stdin, to_write));
     let log = tokio::spawn(log(BufReader::new(stderr)));
-    let (heard, mut hear) = mpsc::channel(64);
-    let reader = tokio::spawn(read(stdout, heard));
+    let (received, mut replies) = mpsc::channel(64);
+    let reader = tokio::spawn(read(stdout, received));
 
-    let end = converse(generation, orders, worker_events, &say, &mut hear).await;
+    let end = relay(generation, orders, worker_events, &requests, &mut replies).await;
     reader.abort();
     writer.abort();
     match end {
@@ -183,7 +183,7 @@ async fn run_worker(
                 Err(_) => {
                     end_child(&mut child).await;
                     return End::Died(
-                        "The engine closed its output but did not exit, so it was ended."
+                        "The engine closed its output but did not exit, so it was stopped."
                             .to_owned(),
                     );
                 }
@@ -198,47 +198,47 @@ async fn run_worker(
 }
 
 /// Passes orders and replies until the run ends; `None` if the worker's output is closed.
-async fn converse(
+async fn relay(
     generation: u64,
     orders: &mut UnboundedReceiver<Order>,
     worker_events: &dyn WorkerEvents,
-    say: &UnboundedSender<(Request, Option<Arc<str>>)>,
-    hear: &mut mpsc::Receiver<Result<stream::WithBytes, ProtocolError>>,
+    requests: &UnboundedSender<(Request, Option<Arc<str>>)>,
+    replies: &mut mpsc::Receiver<Result<stream::WithBytes, ProtocolError>>,
 ) -> Option<End> {
     let silent = tokio::time::sleep(HELLO);
     tokio::pin!(silent);
     let mut greeted = false;
     loop {
         tokio::select! {
-            heard = hear.recv() => match heard {
+            received = replies.recv() => match received {
                 None => return None,
-                Some(Err(error)) => return Some(End::Died(nonsense(&error.to_string()))),
+                Some(Err(error)) => return Some(End::Died(unintelligible(&error.to_string()))),
                 Some(Ok((hello @ Reply::Hello { .. }, _))) if !greeted => {
                     greeted = true;
                     worker_events.hello(generation, hello);
                 }
                 Some(Ok(_)) if !greeted => {
-                    return Some(End::Died(nonsense("it did not say hello first")));
+                    return Some(End::Died(unintelligible("its first message was no hello")));
                 }
                 Some(Ok((reply, bytes))) => {
                     if let Err(error) = worker_events.reply(reply, bytes) {
-                        return Some(End::Died(nonsense(&error)));
+                        return Some(End::Died(unintelligible(&error)));
                     }
                 }
             },
             order = orders.recv() => match order {
                 None => return Some(End::Closed(None)),
-                Some(Order::End(told)) => return Some(End::Closed(Some(told))),
+                Some(Order::End(done)) => return Some(End::Closed(Some(done))),
                 Some(Order::Restart) => return Some(End::Restart),
-                Some(Order::Say { generation: meant, request, bytes }) if meant == generation => {
+                Some(Order::Send { generation: meant, request, bytes }) if meant == generation => {
                     // A failure means that the worker has ended, which its closed output reports.
-                    let _ = say.send((*request, bytes));
+                    let _ = requests.send((*request, bytes));
                 }
-                Some(Order::Say { .. }) => {}
+                Some(Order::Send { .. }) => {}
             },
             () = &mut silent, if !greeted => {
                 return Some(End::Died(format!(
-                    "The engine did not answer within {} seconds of its start and was ended.",
+                    "The engine did not answer within {} seconds of its start and was stopped.",
                     HELLO.as_secs()
                 )));
             }
@@ -246,8 +246,8 @@ async fn converse(
     }
 }
 
-fn nonsense(what: &str) -> String {
-    format!("The engine said what this window does not understand ({what}) and was ended.")
+fn unintelligible(what: &str) -> String {
+    format!("The engine sent something that Kept does not understand ({what}) and was stopped.")
 }
 
 async fn end_child(child: &mut Child) {
@@ -258,20 +258,23 @@ async fn end_child(child: &mut Child) {
 
 async fn read(
     mut stdout: tokio::process::ChildStdout,
-    heard: mpsc::Sender<Result<stream::WithBytes, ProtocolError>>,
+    replies: mpsc::Sender<Result<stream::WithBytes, ProtocolError>>,
 ) {
     loop {
         let next = stream::read_reply(&mut stdout).await.transpose();
         let Some(next) = next else { return };
         let last = next.is_err();
-        if heard.send(next).await.is_err() || last {
+        if replies.send(next).await.is_err() || last {
             return;
         }
     }
 }
 
-async fn write(mut stdin: ChildStdin, mut said: UnboundedReceiver<(Request, Option<Arc<str>>)>) {
-    while let Some((request, bytes)) = said.recv().await {
+async fn write(
+    mut stdin: ChildStdin,
+    mut requests: UnboundedReceiver<(Request, Option<Arc<str>>)>,
+) {
+    while let Some((request, bytes)) = requests.recv().await {
         let written = match Frame::json(&request) {
             Ok(frame) => write_all(&mut stdin, &frame.payload, bytes.as_deref()).await,
             Err(error) => {

@@ -45,25 +45,25 @@ pub fn ending(status: ExitStatus, last_words: Option<&str>) -> String {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
         return match signal {
-            9 => "The engine was ended by the system (signal 9), probably because memory ran out.".to_owned(),
-            1 | 2 | 15 => format!("The engine was ended from outside (signal {signal})."),
+            9 => "The engine crashed, probably because memory ran out (signal 9).".to_owned(),
+            1 | 2 | 15 => format!("Another program stopped the engine (signal {signal})."),
             4 => "The engine used an instruction this processor does not have (signal 4); set KEPT_SIMD=scalar.".to_owned(),
-            7 => "The engine lost a file it was reading, perhaps on a removed disk (signal 7).".to_owned(),
+            7 => "The engine crashed, perhaps because the disk of a file it was reading was removed (signal 7).".to_owned(),
             _ => format!("The engine crashed (signal {signal})."),
         };
     }
     if status.code() == Some(GPU_LOST) {
-        return "The GPU failed, and the engine that used it was ended.".to_owned();
+        return "The GPU failed, and the engine stopped.".to_owned();
     }
     if status.code() == Some(OUT_OF_MEMORY) {
-        return "The engine was refused more memory by the system and ended: close other programs, choose a smaller budget, or set a memory limit in Settings.".to_owned();
+        return "The engine ran out of memory and stopped: close other programs, choose a smaller budget, or set a memory limit in Settings.".to_owned();
     }
     let code = status
         .code()
         .map_or("without a code".to_owned(), |code| format!("code {code}"));
     match last_words.filter(|_| !status.success()) {
-        Some(words) => format!("The engine ended on its own ({code}: {words})."),
-        None => format!("The engine ended on its own ({code})."),
+        Some(words) => format!("The engine stopped unexpectedly ({code}: {words})."),
+        None => format!("The engine stopped unexpectedly ({code})."),
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
     fn a_window_knows_no_flags_where_memory_was_refused() {
         let said = ending(ExitStatus::from_raw(OUT_OF_MEMORY << 8), Some("error: ..."));
         assert!(
-            said.contains("refused more memory") && said.contains("in Settings"),
+            said.contains("out of memory") && said.contains("in Settings"),
             "{said}"
         );
         assert!(!said.contains("--"), "{said}");

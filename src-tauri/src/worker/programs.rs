@@ -36,7 +36,7 @@ pub struct Start {
 
 impl Programs {
     /// The programs in the folder of this program, or those named by the environment variables.
-    pub fn here() -> Self {
+    pub fn installed() -> Self {
         let beside = |name: &str| {
             let name = format!("{name}{}", std::env::consts::EXE_SUFFIX);
             match std::env::current_exe() {
@@ -73,9 +73,9 @@ impl Programs {
     }
 
     /// Detects the GPUs, or the reason why there is none.
-    pub async fn look(&self) -> Gpus {
+    pub async fn detect_gpus(&self) -> Gpus {
         let Some(program) = &self.gpu else {
-            return none("this build of Kept has no engine for GPUs (kept-worker-cuda)");
+            return none("this build of Kept has no GPU support");
         };
         let asked = Command::new(program)
             .arg("--gpus")
@@ -85,11 +85,11 @@ impl Programs {
             .output();
         match tokio::time::timeout(LOOKING, asked).await {
             Ok(Ok(output)) => serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
-                tracing::warn!(%error, status = %output.status, "the engine for GPUs did not say which there are");
-                none("the engine for GPUs did not say which there are")
+                tracing::warn!(%error, status = %output.status, "the engine for GPUs did not list them");
+                none("the engine for GPUs did not list the GPUs")
             }),
             Ok(Err(error)) => none(&cannot_start(program, GPU_PROGRAM_VARIABLE, &error)),
-            Err(_) => none("the driver of the GPU did not answer"),
+            Err(_) => none("the GPU driver did not answer"),
         }
     }
 }
@@ -175,21 +175,21 @@ mod tests {
     #[tokio::test]
     async fn a_program_that_says_nothing_of_gpus_is_as_good_as_none() {
         for (program, says) in [
-            ("/bin/true", "did not say which there are"),
+            ("/bin/true", "did not list the GPUs"),
             ("/no/such/program", "could not be started"),
         ] {
             let programs = Programs::new("plain".into(), Some(program.into()));
-            let gpus = programs.look().await;
+            let gpus = programs.detect_gpus().await;
             assert!(gpus.gpus.is_empty());
             assert!(
                 gpus.why_none.is_some_and(|why| why.contains(says)),
                 "{program}"
             );
         }
-        let gpus = Programs::from(PathBuf::from("plain")).look().await;
+        let gpus = Programs::from(PathBuf::from("plain")).detect_gpus().await;
         assert!(
             gpus.why_none
-                .is_some_and(|why| why.contains("kept-worker-cuda"))
+                .is_some_and(|why| why.contains("no GPU support"))
         );
     }
 }

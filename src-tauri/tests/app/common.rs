@@ -29,7 +29,7 @@ pub fn kept_worker() -> PathBuf {
 /// An app under test, with its files.
 pub struct Window {
     pub effects: Arc<Effects>,
-    pub heard: Arc<Mutex<Vec<AppEvent>>>,
+    pub events: Arc<Mutex<Vec<AppEvent>>>,
     pub folder: TempDir,
 }
 
@@ -46,14 +46,14 @@ impl Window {
         let opened = store::open(folder.path()).await.expect("a store");
         let lock = store::lock(folder.path()).expect("a lock");
         let effects = kept_app::window::start(opened, lock, program);
-        let heard = Arc::new(Mutex::new(Vec::new()));
+        let events = Arc::new(Mutex::new(Vec::new()));
         effects.subscribe(Box::new({
-            let heard = heard.clone();
-            move |event| heard.lock().expect("whole").push(event)
+            let events = events.clone();
+            move |event| events.lock().expect("whole").push(event)
         }));
         Self {
             effects,
-            heard,
+            events,
             folder,
         }
     }
@@ -82,9 +82,9 @@ impl Window {
     }
 
     /// Waits until the page has received an event that satisfies `wanted`.
-    pub async fn until_heard(&self, what: &str, wanted: impl Fn(&AppEvent) -> bool) {
+    pub async fn until_event(&self, what: &str, wanted: impl Fn(&AppEvent) -> bool) {
         let started = Instant::now();
-        while !self.heard.lock().expect("whole").iter().any(&wanted) {
+        while !self.events.lock().expect("whole").iter().any(&wanted) {
             assert!(started.elapsed() < DEADLINE, "waited in vain: {what}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

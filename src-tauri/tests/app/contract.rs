@@ -50,7 +50,7 @@ macro_rules! declare {
 }
 
 #[test]
-fn the_types_of_the_page_are_those_of_the_program() {
+fn contract_ts_matches_the_rust_types() {
     let generated = declare!(
         Theme,
         Choice,
@@ -128,7 +128,7 @@ fn names<'a>(names: impl IntoIterator<Item = &'a str>) -> Names {
 }
 
 #[test]
-fn the_page_may_call_every_command_and_nothing_else() {
+fn the_page_is_allowed_exactly_the_programs_commands() {
     let start = COMMANDS
         .find("export type CommandName =")
         .expect("CommandName");

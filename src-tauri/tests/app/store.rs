@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use kept_app::contract::{Facts, Source, Theme, Turn, TurnState};
+use kept_app::contract::{Facts, Parameters, Settings, Source, Theme, Turn, TurnState};
+use kept_app::library::BegunDownload;
 use kept_app::state::{self, AppState, Effect, ModelEntry, OpenDocument, Remembered, Save};
 use kept_app::store::{self, Opened};
 use kept_engine::MapGrid;
@@ -110,20 +111,20 @@ fn save_turn(document: u64, turn: &Turn) -> Save {
     }
 }
 
-#[tokio::test]
-async fn everything_is_there_after_a_restart() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let first = store::open(folder.path()).await.expect("opens");
-    assert!(!first.remembered.started_before);
-    first.store.close().await;
+/// Settings of which several differ from the defaults.
+fn dark_settings() -> Settings {
+    let kernel: Parameters = [("kernel".to_owned(), "5".to_owned())].into();
+    Settings {
+        theme: Theme::Dark,
+        budget: Some("64MiB".into()),
+        zoom: 130,
+        parameters: [("snapkv".to_owned(), kernel)].into(),
+        ..state::default_settings()
+    }
+}
 
-    let mut settings = state::default_settings();
-    settings.theme = Theme::Dark;
-    settings.budget = Some("64MiB".into());
-    settings.zoom = 130;
-    let kernel = [("kernel".to_owned(), "5".to_owned())].into();
-    settings.parameters.insert("snapkv".into(), kernel);
-    let model = ModelEntry {
+fn stretched_model() -> ModelEntry {
+    ModelEntry {
         choice: kept_app::contract::ModelChoice {
             id: "m1".into(),
             label: "big.gguf".into(),
@@ -132,8 +133,11 @@ async fn everything_is_there_after_a_restart() {
         },
         path: "/models/big.gguf".into(),
         opened: true,
-    };
-    let begun = vec![kept_app::library::BegunDownload {
+    }
+}
+
+fn begun_downloads() -> Vec<BegunDownload> {
+    vec![BegunDownload {
         reference: "a/b-GGUF:m.gguf".parse().expect("a name"),
         files: vec![kept_hub::HubFile {
             repo: "a/b-GGUF".parse().expect("a name"),
@@ -142,7 +146,17 @@ async fn everything_is_there_after_a_restart() {
             bytes: 5,
             sha256: "e".repeat(64),
         }],
-    }];
+    }]
+}
+
+#[tokio::test]
+async fn all_saved_state_is_restored_after_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let first = store::open(folder.path()).await.expect("opens");
+    assert!(!first.remembered.started_before);
+    first.store.close().await;
+
+    let (settings, model, begun) = (dark_settings(), stretched_model(), begun_downloads());
     let asked = turn(5, TurnState::Asked);
     let done = turn(5, TurnState::Done);
     write(
@@ -195,7 +209,7 @@ async fn everything_is_there_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_document_that_grows_keeps_its_conversation() {
+async fn an_appended_document_keeps_the_conversation() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut grown = document(1);
     grown.info.parts = vec![kept_engine::protocol::PartInfo {
@@ -222,7 +236,7 @@ async fn a_document_that_grows_keeps_its_conversation() {
 }
 
 #[tokio::test]
-async fn a_new_document_or_none_takes_everything_of_the_old_one_with_it() {
+async fn replacing_or_closing_a_document_deletes_its_turns_and_maps() {
     let folder = tempfile::tempdir().expect("a folder");
     write(
         folder.path(),
@@ -268,7 +282,7 @@ async fn a_new_document_or_none_takes_everything_of_the_old_one_with_it() {
 }
 
 #[tokio::test]
-async fn what_a_person_closes_is_gone_from_the_file() {
+async fn a_closed_document_leaves_no_bytes_in_the_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut secret = turn(1, TurnState::Done);
     secret.answer = "the locker code is 4711-secret-word".into();
@@ -290,7 +304,7 @@ async fn what_a_person_closes_is_gone_from_the_file() {
 }
 
 #[tokio::test]
-async fn a_killed_program_leaves_the_answer_so_far_and_says_so() {
+async fn after_a_kill_the_partial_answer_is_restored_as_failed() {
     let folder = tempfile::tempdir().expect("a folder");
     let opened = store::open(folder.path()).await.expect("opens");
     let mut running = turn(1, TurnState::Answering);
@@ -351,7 +365,7 @@ async fn starts_empty_with_a_sentence(folder: &Path, old: &[u8]) {
 }
 
 #[tokio::test]
-async fn a_damaged_file_is_moved_aside() {
+async fn a_damaged_database_is_moved_aside() {
     let folder = tempfile::tempdir().expect("a folder");
     let garbage = vec![0x5au8; 70_000];
     std::fs::write(folder.path().join("kept.db"), &garbage).expect("written");
@@ -382,7 +396,7 @@ async fn connect(folder: &Path) -> SqliteConnection {
 }
 
 #[tokio::test]
-async fn a_file_of_a_newer_kept_is_moved_aside() {
+async fn a_database_of_a_newer_version_is_moved_aside() {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), vec![Save::Document(Arc::new(document(1)))]).await;
     let mut connection = connect(folder.path()).await;
@@ -403,7 +417,7 @@ async fn a_file_of_a_newer_kept_is_moved_aside() {
 }
 
 #[tokio::test]
-async fn values_that_make_no_sense_are_a_damaged_file() {
+async fn invalid_values_count_as_a_damaged_database() {
     for sentence in [
         "UPDATE turn SET state = 'dreaming'",
         "UPDATE turn SET sources = 'no json'",
@@ -432,7 +446,7 @@ async fn values_that_make_no_sense_are_a_damaged_file() {
 }
 
 #[tokio::test]
-async fn a_damaged_map_is_an_error_and_nothing_else() {
+async fn a_damaged_map_is_an_error_and_the_rest_is_read() {
     let folder = tempfile::tempdir().expect("a folder");
     write(
         folder.path(),
@@ -459,7 +473,7 @@ async fn a_damaged_map_is_an_error_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_map_that_was_just_given_away_is_found() {
+async fn a_map_still_being_written_can_be_read() {
     let opened = store::open_in_memory().await.expect("opens");
     let (writer, _task) = store::start_writing(opened.store, |sentence| panic!("{sentence}"));
     writer.save(Save::Document(Arc::new(document(1))));
@@ -472,7 +486,7 @@ async fn a_map_that_was_just_given_away_is_found() {
 }
 
 #[tokio::test]
-async fn a_store_that_cannot_be_written_is_told_once() {
+async fn a_failing_store_is_reported_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let opened = store::open(folder.path()).await.expect("opens");
     opened.store.close().await;
@@ -491,7 +505,7 @@ async fn a_store_that_cannot_be_written_is_told_once() {
 }
 
 #[test]
-fn one_process_at_a_time_holds_the_folder() {
+fn only_one_process_locks_the_folder() {
     let folder = tempfile::tempdir().expect("a folder");
     let held = store::lock(folder.path()).expect("locks").expect("is free");
     assert!(store::lock(folder.path()).expect("asks").is_none());

@@ -12,7 +12,7 @@ fn rights(path: &Path) -> u32 {
 }
 
 #[tokio::test]
-async fn nobody_else_can_read_what_is_saved() {
+async fn other_users_cannot_read_the_saved_files() {
     let home = tempfile::tempdir().expect("a folder");
     let folder = home.path().join("kept");
     std::fs::create_dir(&folder).expect("a folder");

@@ -7,10 +7,11 @@ use crate::common::{Window, prose, script};
 use kept_app::contract::{AppEvent, Choice, Phase, TurnState, WorkerStatus};
 use kept_app::state::MapPlace;
 
-const KILLED: &str = "The engine was ended by the system (signal 9), probably because memory ran out. It has been restarted";
+const KILLED: &str =
+    "The engine crashed, probably because memory ran out (signal 9). It was restarted";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_sample_is_answered_and_survives_a_restart_with_its_map() {
+async fn an_answer_and_its_map_survive_a_restart_of_the_app() {
     let window = Window::open().await;
     let snapshot = window.until_ready().await;
     assert!(
@@ -49,18 +50,19 @@ async fn the_sample_is_answered_and_survives_a_restart_with_its_map() {
     };
     assert!(counts.iter().any(|&count| count > 0));
     {
-        let heard = window.heard.lock().expect("whole");
-        let place = |wanted: &dyn Fn(&AppEvent) -> bool| heard.iter().position(wanted);
+        let events = window.events.lock().expect("whole");
+        let position = |wanted: &dyn Fn(&AppEvent) -> bool| events.iter().position(wanted);
         let reading =
-            place(&|e| matches!(e, AppEvent::Turn { turn } if turn.state == TurnState::Reading));
-        let answering =
-            place(&|e| matches!(e, AppEvent::Turn { turn } if turn.state == TurnState::Answering));
+            position(&|e| matches!(e, AppEvent::Turn { turn } if turn.state == TurnState::Reading));
+        let answering = position(
+            &|e| matches!(e, AppEvent::Turn { turn } if turn.state == TurnState::Answering),
+        );
         let done =
-            place(&|e| matches!(e, AppEvent::Turn { turn } if turn.state == TurnState::Done));
+            position(&|e| matches!(e, AppEvent::Turn { turn } if turn.state == TurnState::Done));
         assert!(reading.is_some() && reading < answering && answering < done);
-        assert!(place(&|e| matches!(e, AppEvent::Map { .. })) < done);
+        assert!(position(&|e| matches!(e, AppEvent::Map { .. })) < done);
         assert!(
-            heard
+            events
                 .iter()
                 .any(|e| matches!(e, AppEvent::Progress { memory, .. } if memory.weights > 0))
         );
@@ -89,12 +91,12 @@ async fn the_sample_is_answered_and_survives_a_restart_with_its_map() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_while_idle() {
+async fn a_worker_killed_while_idle_is_replaced() {
     let window = Window::open().await;
     window.until_ready().await;
     window.kill();
     window
-        .until_heard("a sentence", |event| {
+        .until_event("a sentence", |event| {
             matches!(event, AppEvent::Notice { message, .. } if message.starts_with(KILLED))
         })
         .await;
@@ -109,7 +111,7 @@ async fn killed_while_idle() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_while_reading() {
+async fn killed_while_reading_the_question_fails_and_can_be_repeated() {
     let window = Window::open().await;
     window.until_ready().await;
     window.open_slow_model().await;
@@ -117,7 +119,7 @@ async fn killed_while_reading() {
     window.until_ready().await;
     window.ask("Why?");
     window
-        .until_heard("reading", |event| {
+        .until_event("reading", |event| {
             matches!(event, AppEvent::Progress { progress, .. }
                 if progress.phase == Phase::Reading && progress.tokens_done > 0)
         })
@@ -147,7 +149,7 @@ async fn killed_while_reading() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_while_answering() {
+async fn killed_while_answering_the_text_and_map_so_far_remain() {
     let window = Window::open().await;
     window.until_ready().await;
     window.open_slow_model().await;
@@ -187,7 +189,7 @@ async fn killed_while_answering() {
 
 /// A suspended worker does not notice that its input is closed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_halted_worker_ends_with_the_window() {
+async fn a_suspended_worker_is_killed_when_the_app_closes() {
     let window = Window::open().await;
     window.until_ready().await;
     let id = window.workers().pop().expect("a worker");
@@ -202,7 +204,7 @@ async fn a_halted_worker_ends_with_the_window() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn restarted_by_hand() {
+async fn a_restart_by_the_user_starts_another_worker() {
     let window = Window::open().await;
     window.until_ready().await;
     window.effects.with(|state| state.restart_worker());
@@ -213,7 +215,7 @@ async fn restarted_by_hand() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_missing_worker_is_named_and_can_be_mended() {
+async fn a_missing_worker_is_reported_and_found_at_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("worker.sh");
     let window = Window::with(folder, program.clone()).await;
@@ -228,10 +230,10 @@ async fn a_missing_worker_is_named_and_can_be_mended() {
     assert!(message.contains("no such file"), "{message}");
     // A program without execute permission is named as well.
     std::fs::write(&program, "").expect("written");
-    window.heard.lock().expect("whole").clear();
+    window.events.lock().expect("whole").clear();
     window.effects.with(|state| state.restart_worker());
     window
-        .until_heard("the other reason", |event| {
+        .until_event("the other reason", |event| {
             matches!(event, AppEvent::Worker { worker } if worker.message.as_deref().is_some_and(|m| m.contains("may not be run")))
         })
         .await;
@@ -243,7 +245,7 @@ async fn a_missing_worker_is_named_and_can_be_mended() {
     window.until_ready().await;
 }
 
-async fn gives_up(lines: &str, named: &str) {
+async fn fails_after_three_starts(lines: &str, named: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let count = folder.path().join("starts");
     let program = script(
@@ -263,23 +265,23 @@ async fn gives_up(lines: &str, named: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_exits_at_once_is_given_up() {
-    gives_up(
+async fn a_worker_that_exits_at_start_is_tried_three_times() {
+    fails_after_three_starts(
         "echo no such library >&2; exit 127",
         "code 127: no such library",
     )
     .await;
-    gives_up("exit 0", "ended on its own (code 0)").await;
+    fails_after_three_starts("exit 0", "unexpectedly (code 0)").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_prints_garbage_is_given_up() {
-    gives_up(
+async fn a_worker_with_invalid_output_is_tried_three_times() {
+    fails_after_three_starts(
         "echo hello world, this is no frame; sleep 1000",
         "does not understand",
     )
     .await;
-    gives_up(
+    fails_after_three_starts(
         "printf '\\2\\0\\0\\0\\0{}'; sleep 1000",
         "does not understand",
     )

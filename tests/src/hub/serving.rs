@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use super::{Origin, REPO, Refusal, Request, Shared, lock, sha256};
+use super::{Faults, Origin, REPO, Refusal, Request, Shared, lock, sha256};
 
 /// Bytes per write.
 const PIECE: usize = 16 << 10;
@@ -110,6 +110,61 @@ fn refuse(stream: &TcpStream, refusal: &Refusal) -> std::io::Result<()> {
     )
 }
 
+/// A refusal by the hub.
+fn hubs_refusal(file: bool, status: u16, code: &'static str) -> Refusal {
+    Refusal {
+        origin: Origin::Hub,
+        file,
+        status,
+        code,
+        retry_after: None,
+        times: 0,
+    }
+}
+
+/// The list of files, as the hub's API has it.
+fn file_list(shared: &Shared, faults: &Faults, commit: &str) -> String {
+    let one = |(path, bytes): (&String, &Arc<Vec<u8>>)| {
+        if faults.bare_lists || faults.no_hash {
+            serde_json::json!({"rfilename": path})
+        } else {
+            let size = faults.claimed_bytes.unwrap_or(bytes.len() as u64);
+            let lfs =
+                serde_json::json!({"sha256": sha256(bytes), "size": size, "pointerSize": 134});
+            serde_json::json!({"rfilename": path, "size": size, "blobId": "0", "lfs": lfs})
+        }
+    };
+    let files: Vec<_> = lock(&shared.files).iter().map(one).collect();
+    serde_json::json!({"id": REPO, "sha": commit, "siblings": files}).to_string()
+}
+
+/// Sends the reader of a file to the storage.
+fn redirect(
+    stream: &TcpStream,
+    shared: &Shared,
+    faults: &Faults,
+    path: &str,
+    bytes: &[u8],
+    commit: String,
+) -> std::io::Result<()> {
+    let mut headers = vec![
+        ("X-Repo-Commit", commit),
+        ("X-Linked-Size", bytes.len().to_string()),
+    ];
+    if !faults.no_hash {
+        headers.push(("X-Linked-Etag", format!("\"{}\"", sha256(bytes))));
+    } else {
+        headers.push(("ETag", format!("\"{}\"", "0".repeat(40))));
+    }
+    let storage = lock(&shared.storage).expect("the storage listens");
+    let path = path.replace(' ', "%20");
+    headers.push((
+        "Location",
+        format!("http://{storage}/{path}?Signature=secret"),
+    ));
+    reply(stream, 302, &headers, b"")
+}
+
 fn hub(stream: &TcpStream, request: &Request, shared: &Shared, epoch: u64) -> std::io::Result<()> {
     let faults = lock(&shared.faults).clone();
     let file = request.target.contains("/resolve/");
@@ -131,31 +186,12 @@ fn hub(stream: &TcpStream, request: &Request, shared: &Shared, epoch: u64) -> st
             None => "RepoNotFound",
             Some(_) => "",
         };
-        let refusal = Refusal {
-            origin: Origin::Hub,
-            file,
-            status: 401,
-            code,
-            retry_after: None,
-            times: 0,
-        };
-        return refuse(stream, &refusal);
+        return refuse(stream, &hubs_refusal(file, 401, code));
     }
     let commit = lock(&shared.commit).clone();
     if request.target == format!("/api/models/{REPO}/revision/main?blobs=true") {
-        let one = |(path, bytes): (&String, &Arc<Vec<u8>>)| {
-            if faults.bare_lists || faults.no_hash {
-                serde_json::json!({"rfilename": path})
-            } else {
-                let size = faults.claimed_bytes.unwrap_or(bytes.len() as u64);
-                let lfs =
-                    serde_json::json!({"sha256": sha256(bytes), "size": size, "pointerSize": 134});
-                serde_json::json!({"rfilename": path, "size": size, "blobId": "0", "lfs": lfs})
-            }
-        };
-        let files: Vec<_> = lock(&shared.files).iter().map(one).collect();
-        let list = serde_json::json!({"id": REPO, "sha": commit, "siblings": files});
-        return reply(stream, 200, &[], list.to_string().as_bytes());
+        let list = file_list(shared, &faults, &commit);
+        return reply(stream, 200, &[], list.as_bytes());
     }
     let path = request
         .target
@@ -167,35 +203,13 @@ fn hub(stream: &TcpStream, request: &Request, shared: &Shared, epoch: u64) -> st
     }
     let found = path.and_then(|path| lock(&shared.files).get(path).cloned());
     let Some(bytes) = found else {
-        let refusal = Refusal {
-            origin: Origin::Hub,
-            file,
-            status: 404,
-            code: "EntryNotFound",
-            retry_after: None,
-            times: 0,
-        };
-        return refuse(stream, &refusal);
+        return refuse(stream, &hubs_refusal(file, 404, "EntryNotFound"));
     };
     if faults.direct {
         return send(stream, request, &bytes, shared, epoch);
     }
-    let mut headers = vec![
-        ("X-Repo-Commit", commit),
-        ("X-Linked-Size", bytes.len().to_string()),
-    ];
-    if !faults.no_hash {
-        headers.push(("X-Linked-Etag", format!("\"{}\"", sha256(&bytes))));
-    } else {
-        headers.push(("ETag", format!("\"{}\"", "0".repeat(40))));
-    }
-    let storage = lock(&shared.storage).expect("the storage listens");
-    let path = path.unwrap_or_default().replace(' ', "%20");
-    headers.push((
-        "Location",
-        format!("http://{storage}/{path}?Signature=secret"),
-    ));
-    reply(stream, 302, &headers, b"")
+    let path = path.unwrap_or_default();
+    redirect(stream, shared, &faults, path, &bytes, commit)
 }
 
 fn storage(

@@ -11,6 +11,32 @@ use super::process::Started;
 /// second window to its right.
 pub const SIZE: (i32, i32) = (1920, 1080);
 
+/// A point of the display, in pixels from its top left.
+#[derive(Debug, Clone, Copy)]
+pub struct Point {
+    /// To the right.
+    pub x: i32,
+    /// Down.
+    pub y: i32,
+}
+
+impl Point {
+    /// The point `dx` to the right and `dy` down from this one.
+    #[must_use]
+    pub fn moved(self, dx: i32, dy: i32) -> Self {
+        Self {
+            x: self.x + dx,
+            y: self.y + dy,
+        }
+    }
+
+    /// Its coordinates, as arguments of a command.
+    #[must_use]
+    pub fn arguments(self) -> [String; 2] {
+        [self.x.to_string(), self.y.to_string()]
+    }
+}
+
 /// The display; the server ends when this value is dropped.
 #[derive(Debug)]
 pub struct Display {
@@ -104,12 +130,18 @@ impl Display {
         (output.status.success()).then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// Moves the mouse at once.
+    pub fn move_mouse(&self, to: Point) {
+        let [x, y] = to.arguments();
+        self.xdotool(&["mousemove", &x, &y]);
+    }
+
     /// Moves the mouse in a straight line at human speed: programs that follow a drag expect intermediate positions.
-    pub fn move_mouse(&self, from: (i32, i32), to: (i32, i32)) {
+    pub fn drag_mouse(&self, from: Point, to: Point) {
         const STEPS: i32 = 20;
         for step in 1..=STEPS {
-            let at = |a: i32, b: i32| (a + (b - a) * step / STEPS).to_string();
-            self.xdotool(&["mousemove", &at(from.0, to.0), &at(from.1, to.1)]);
+            let (dx, dy) = (to.x - from.x, to.y - from.y);
+            self.move_mouse(from.moved(dx * step / STEPS, dy * step / STEPS));
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 
 use super::app::App;
+use super::display::Point;
 use super::process::{Started, built};
 
 /// Position of the source window: right of the app window.
-const SOURCE: (i32, i32) = (1500, 80);
+const SOURCE: Point = Point { x: 1500, y: 80 };
 /// A point inside the app window, away from its edges.
-const TARGET: (i32, i32) = (480, 420);
+const TARGET: Point = Point { x: 480, y: 420 };
 
 /// Files dragged over the app window, not yet dropped.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ impl App<'_> {
     pub fn hold(&self, paths: &[&Path]) -> Held<'_> {
         let display = self.display();
         let mut child = Command::new(built("drag-source"))
-            .args([SOURCE.0.to_string(), SOURCE.1.to_string()])
+            .args(SOURCE.arguments())
             .args(paths)
             .env("DISPLAY", display.name())
             .env("GDK_BACKEND", "x11")
@@ -46,16 +47,15 @@ impl App<'_> {
             source: Started(child),
         };
         held.hear("ready");
-        let grip = (SOURCE.0 + 40, SOURCE.1 + 40);
-        display.xdotool(&["mousemove", &grip.0.to_string(), &grip.1.to_string()]);
+        let grip = SOURCE.moved(40, 40);
+        display.move_mouse(grip);
         display.xdotool(&["mousedown", "1"]);
-        display.move_mouse(grip, TARGET);
+        display.drag_mouse(grip, TARGET);
         // Small movements, as of a real hand.
         let mut nudge = 0;
         self.until("the page notices the files over it", |app| {
             nudge = 4 - nudge;
-            let x = TARGET.0 + nudge;
-            display.xdotool(&["mousemove", &x.to_string(), &TARGET.1.to_string()]);
+            display.move_mouse(TARGET.moved(nudge, 0));
             app.is_shown("drop-zone").then_some(())
         });
         held
@@ -96,8 +96,8 @@ impl Held<'_> {
     /// # Panics
     /// If the drag does not end.
     pub fn carry_away(mut self) {
-        let away = (SOURCE.0 + 40, SOURCE.1 + 600);
-        self.app.display().move_mouse(TARGET, away);
+        let away = SOURCE.moved(40, 600);
+        self.app.display().drag_mouse(TARGET, away);
         self.app.display().xdotool(&["mouseup", "1"]);
         self.hear("ended");
     }

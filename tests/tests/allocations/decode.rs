@@ -24,7 +24,7 @@ fn variants() -> Vec<(&'static str, &'static str)> {
     defaults.chain(others).collect()
 }
 
-pub fn an_answer_allocates_nothing_whatever_the_type_of_its_rows() {
+pub fn decode_allocates_nothing_with_any_cache_type() {
     let model = Model::open(&golden::model("group2-llama3-tied")).expect("a golden model");
     let vocab = model.config().vocab as u32 - 3;
     let ids: Vec<u32> = (0..(PROMPT + MAX_NEW_TOKENS) as u32)

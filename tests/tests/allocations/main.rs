@@ -10,7 +10,7 @@ use kept_engine::kernels::CountingAllocator;
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
-fn allocations_are_those_that_were_counted_before() {
-    decode::an_answer_allocates_nothing_whatever_the_type_of_its_rows();
-    methods::a_method_holds_what_it_says();
+fn decode_allocates_nothing_and_methods_what_they_declare() {
+    decode::decode_allocates_nothing_with_any_cache_type();
+    methods::methods_hold_the_bytes_they_declare();
 }

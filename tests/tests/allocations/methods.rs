@@ -4,8 +4,8 @@
 
 use kept_engine::kernels::{Stop, allocated_bytes, allocations, settled_allocations};
 use kept_engine::models::RopeTable;
-use kept_engine::policies::{Parameters, PromptShape, build, methods};
-use kept_engine::{Decoder, Engine, Method, Prefill, Prompt};
+use kept_engine::policies::{Budget, Parameters, Policy, PromptShape, build, methods};
+use kept_engine::{CompactCache, Decoder, Engine, Method, Prefill, PrefillOutcome, Prompt};
 use kept_tests::golden;
 
 const PROMPT: usize = 260;
@@ -36,18 +36,78 @@ fn variants() -> Vec<(&'static str, &'static str)> {
     defaults.chain(others).collect()
 }
 
-pub fn a_method_holds_what_it_says() {
-    let engine = Engine::open(&golden::model("group2-llama3-tied")).expect("a golden model");
-    let model = engine.model();
-    let config = model.config();
+/// A model with a prompt and an answer.
+struct Session {
+    engine: Engine,
+    ids: Vec<u32>,
+    rope: RopeTable,
+    /// As in an estimate: the tokens that the model's template has after a question.
+    tail: usize,
+}
+
+impl Session {
+    fn new() -> Self {
+        let engine = Engine::open(&golden::model("group2-llama3-tied")).expect("a golden model");
+        let model = engine.model();
+        let vocab = model.config().vocab as u32 - 3;
+        let ids: Vec<u32> = (0..(PROMPT + MAX_NEW_TOKENS) as u32)
+            .map(|i| 3 + (i * i + i * 37 + 11) % vocab)
+            .collect();
+        Self {
+            rope: RopeTable::new(model.config(), ids.len()),
+            ids,
+            tail: Prompt::new(model, "A text.", "What?").map_or(0, |prompt| prompt.tail()),
+            engine,
+        }
+    }
+
+    /// Prefill under a policy; `None` if it refuses a decode cap below the budget.
+    fn read(&self, policy: &mut dyn Policy, budget: usize, set: &str) -> Option<PrefillOutcome> {
+        let (model, prompt) = (self.engine.model(), &self.ids[..PROMPT]);
+        let prefill = Prefill::new(model, prompt, policy, budget, MAX_NEW_TOKENS, &self.rope);
+        match prefill.with_tail(self.tail).run(&mut |_| (), &Stop::new()) {
+            Ok(outcome) => Some(outcome),
+            Err(error) if set.contains("decode_cap") && budget > 220 => {
+                assert!(error.to_string().contains("decode_cap"), "{error}");
+                None
+            }
+            Err(error) => panic!("{set} at {budget}: {error}"),
+        }
+    }
+
+    /// The estimated bytes of the method's tables.
+    fn expected_tables(&self, method: &Method, budget: usize) -> u64 {
+        let prompt = PromptShape {
+            tail: self.tail,
+            ..PromptShape::of(PROMPT)
+        };
+        let budget = Some(Budget::Rows(budget));
+        let ledger = self
+            .engine
+            .expected_ledger(&prompt, method, budget, MAX_NEW_TOKENS);
+        ledger.expect("an estimate").tables
+    }
+
+    /// Decodes the answer; all but its first tokens allocate nothing.
+    fn answer(&self, policy: &mut dyn Policy, rows: Vec<usize>, cache: CompactCache, what: &str) {
+        let mut decoder = Decoder::new(self.engine.model(), &self.rope, policy, rows, cache);
+        // The first tokens fill thread-local scratch buffers.
+        let (first, others) = self.ids[PROMPT..].split_at(2);
+        for &token in first {
+            decoder.step(token, None);
+        }
+        let allocated = settled_allocations();
+        for &token in others {
+            decoder.step(token, None);
+        }
+        assert_eq!(allocations() - allocated, 0, "{what}: allocates to answer");
+    }
+}
+
+pub fn methods_hold_the_bytes_they_declare() {
+    let session = Session::new();
+    let config = session.engine.model().config();
     let heads = config.layers * config.kv_heads;
-    let vocab = config.vocab as u32 - 3;
-    let ids: Vec<u32> = (0..(PROMPT + MAX_NEW_TOKENS) as u32)
-        .map(|i| 3 + (i * i + i * 37 + 11) % vocab)
-        .collect();
-    let rope = RopeTable::new(config, ids.len());
-    // As in an estimate: the tokens that the model's template has after a question.
-    let tail = Prompt::new(model, "A text.", "What?").map_or(0, |prompt| prompt.tail());
     let mut holding = 0;
     for (name, set) in variants() {
         // A prompt that is evicted, and prompts that fit with and without the answer.
@@ -55,38 +115,15 @@ pub fn a_method_holds_what_it_says() {
             let what = format!("{name} {set} at {budget}");
             let parameters = Parameters::parse_assignments(set).expect("parameters");
             let mut policy = build(name, &parameters).expect("a method");
-            let (prompt, answer) = ids.split_at(PROMPT);
-            let prefill = Prefill::new(model, prompt, &mut *policy, budget, MAX_NEW_TOKENS, &rope);
-            let prefill = prefill.with_tail(tail);
-            let outcome = match prefill.run(&mut |_| (), &Stop::new()) {
-                Ok(outcome) => outcome,
-                // A decode cap below the budget.
-                Err(error) if set.contains("decode_cap") && budget > 220 => {
-                    assert!(error.to_string().contains("decode_cap"), "{error}");
-                    continue;
-                }
-                Err(error) => panic!("{what}: {error}"),
+            let Some(outcome) = session.read(&mut *policy, budget, set) else {
+                continue;
             };
             let method = Method {
                 name: name.to_owned(),
                 parameters,
             };
-            let prompt = PromptShape {
-                tail,
-                ..PromptShape::of(PROMPT)
-            };
-            let expected = engine
-                .expected_ledger(
-                    &prompt,
-                    &method,
-                    Some(budget.to_string().parse().expect("rows")),
-                    MAX_NEW_TOKENS,
-                )
-                .expect("an estimate");
-            assert_eq!(
-                outcome.ledger.tables, expected.tables,
-                "{what}: before reading"
-            );
+            let expected = session.expected_tables(&method, budget);
+            assert_eq!(outcome.ledger.tables, expected, "{what}: before reading");
             let tables = outcome.cache.table_bytes() as usize;
             assert_eq!(
                 outcome.ledger.tables,
@@ -99,19 +136,7 @@ pub fn a_method_holds_what_it_says() {
             };
             let counted = policy.table(0).map_or(0, entries) * heads;
             let said = policy.bytes() as usize + counted;
-            let (rows, cache) = (outcome.rows, outcome.cache);
-            let mut decoder = Decoder::new(model, &rope, &mut *policy, rows, cache);
-            // The first tokens fill thread-local scratch buffers.
-            let (first, others) = answer.split_at(2);
-            for &token in first {
-                decoder.step(token, None);
-            }
-            let allocated = settled_allocations();
-            for &token in others {
-                decoder.step(token, None);
-            }
-            assert_eq!(allocations() - allocated, 0, "{what}: allocates to answer");
-            drop(decoder);
+            session.answer(&mut *policy, outcome.rows, outcome.cache, &what);
             let before = allocated_bytes();
             drop(policy);
             let held = before - allocated_bytes();

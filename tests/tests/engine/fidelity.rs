@@ -65,7 +65,7 @@ fn assert_like_the_full_cache(run: &MethodRun, reference: &Reference, name: &str
 }
 
 #[test]
-fn the_full_cache_is_itself() {
+fn the_full_cache_has_no_divergence_from_itself() {
     let engine = engine();
     let reference = reference(&engine);
     assert_eq!(reference.answer_ids.len(), TOKENS);
@@ -78,7 +78,7 @@ fn the_full_cache_is_itself() {
 }
 
 #[test]
-fn a_budget_for_everything_loses_nothing_whatever_the_method() {
+fn every_method_is_exact_with_a_budget_for_all_rows() {
     let engine = engine();
     let reference = reference(&engine);
     let plenty = Budget::Rows(4 * reference.prompt.len());
@@ -89,7 +89,7 @@ fn a_budget_for_everything_loses_nothing_whatever_the_method() {
 }
 
 #[test]
-fn the_divergence_is_that_of_the_logits_that_kept_logits_gives() {
+fn divergence_equals_that_of_forced_logits() {
     let engine = engine();
     let reference = reference(&engine);
     let (n, shape) = (reference.prompt.len(), reference.prompt.shape());
@@ -123,7 +123,7 @@ fn the_divergence_is_that_of_the_logits_that_kept_logits_gives() {
 }
 
 #[test]
-fn more_rows_hold_more_of_the_attention() {
+fn more_rows_give_higher_attention_recall() {
     let engine = engine();
     let reference = reference(&engine);
     let recall = |rows| {
@@ -158,7 +158,7 @@ fn a_refused_budget_is_a_policy_error() {
 }
 
 #[test]
-fn runs_that_share_a_reading_come_out_as_if_alone() {
+fn runs_on_a_shared_prefill_equal_separate_runs() {
     let engine = Engine::open(&golden::model("group2-llama3-tied")).expect("a tiny model");
     let reference = reference(&engine);
     let runs = [
@@ -217,7 +217,7 @@ fn runs_that_share_a_reading_come_out_as_if_alone() {
 }
 
 #[test]
-fn bytes_come_to_what_a_question_makes_of_them() {
+fn a_byte_budget_gives_the_rows_of_a_question() {
     let engine = Engine::open(&golden::model("group2-llama3-tied")).expect("a tiny model");
     let reference = reference(&engine);
     let sample = golden::repository().join("assets/sample.txt");
@@ -254,7 +254,7 @@ fn bytes_come_to_what_a_question_makes_of_them() {
 }
 
 #[test]
-fn figures_of_the_full_cache_cover_every_head() {
+fn full_cache_figures_cover_every_head() {
     let engine = engine();
     let reference = reference(&engine);
     let config = engine.model().config();

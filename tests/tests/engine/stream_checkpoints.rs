@@ -5,10 +5,11 @@ use std::path::Path;
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, PackedRows, Stop};
-use kept_engine::policies::STREAMING;
+use kept_engine::policies::{Budget, STREAMING};
 use kept_engine::vault::Vaults;
 use kept_engine::{Answer, Ask, Engine, EngineError, Limits, Method, Sampling, Streaming};
 use kept_tests::golden::{Unpacked, repository};
+use kept_tests::method_spec::{MethodSpec, spec};
 use kept_tests::vaults::Place;
 
 const FIRST: &str = "What is the locker code of Ann Quorvin?";
@@ -32,19 +33,20 @@ fn ask(
     engine: &Engine,
     document: &Document,
     place: Option<&Place>,
-    (method, rows): (&str, u32),
+    method: MethodSpec,
     question: &str,
     stop: &Stop,
 ) -> Result<Answer, EngineError> {
+    let budget = Some(Budget::Rows(method.budget));
     let method = Method {
-        name: method.to_owned(),
+        name: method.name.to_owned(),
         parameters: Vec::new(),
     };
     let ask = Ask {
         document,
         question,
         method: &method,
-        budget: Some(rows.to_string().parse().expect("a budget")),
+        budget,
         sampling: &Sampling::default(),
         // A longer answer on the same document.
         max_tokens: if question == FIRST { 12 } else { 20 },
@@ -65,15 +67,15 @@ fn answered(
     engine: &Engine,
     document: &Document,
     place: Option<&Place>,
-    how: (&str, u32),
+    method: MethodSpec,
     question: &str,
 ) -> Answer {
-    ask(engine, document, place, how, question, &Stop::new()).expect("an answer")
+    ask(engine, document, place, method, question, &Stop::new()).expect("an answer")
 }
 
 /// Under every method, with every cache type, and with sliding-window layers.
 #[test]
-fn a_later_question_goes_on_from_the_documents_end_and_answers_the_same() {
+fn a_checkpoint_gives_the_answer_of_a_fresh_prefill() {
     let mini = repository().join("assets/mini.gguf");
     let gemma = Unpacked::architecture("gemma3");
     let document = sample();
@@ -85,9 +87,9 @@ fn a_later_question_goes_on_from_the_documents_end_and_answers_the_same() {
         (&*gemma.path(), CacheType::F16, &["treekv", "ems"], 40),
     ];
     for (model, cache, methods, rows) in cases {
-        for method in methods {
+        for &method in methods {
             let what = format!("{} {cache:?} {method}", model.display());
-            let (how, place) = ((*method, rows), Place::default());
+            let (how, place) = (spec(method, "", rows), Place::default());
             let first = opened(model, cache);
             let first = answered(&first, &document, Some(&place), how, FIRST);
             assert!(!first.vault.used && first.streamed, "{what}");
@@ -118,12 +120,12 @@ fn a_later_question_goes_on_from_the_documents_end_and_answers_the_same() {
 }
 
 #[test]
-fn only_the_same_reading_of_the_same_text_goes_on() {
+fn a_checkpoint_needs_same_text_method_budget_and_type() {
     let (engine, document, place) = (engine(), sample(), Place::default());
-    let knows = |how, document: &Document, place: Option<&Place>| {
+    let knows = |how: MethodSpec, document: &Document, place: Option<&Place>| {
         answered(&engine, document, place, how, SECOND).vault.used
     };
-    let how = ("streaming_llm", 160);
+    let how = spec("streaming_llm", "", 160);
     assert!(!knows(how, &document, Some(&place)));
     assert!(knows(how, &document, Some(&place)));
     let other = Document::from_bytes(
@@ -132,8 +134,8 @@ fn only_the_same_reading_of_the_same_text_goes_on() {
     )
     .expect("a text");
     for (how, document, what) in [
-        (("treekv", 160), &document, "a method"),
-        (("streaming_llm", 200), &document, "a budget"),
+        (spec("treekv", "", 160), &document, "a method"),
+        (spec("streaming_llm", "", 200), &document, "a budget"),
         (how, &other, "a text"),
     ] {
         assert!(!knows(how, document, Some(&place)), "{what}");
@@ -148,10 +150,10 @@ fn only_the_same_reading_of_the_same_text_goes_on() {
 }
 
 #[test]
-fn a_damaged_end_is_noticed_and_the_document_read_again() {
+fn a_damaged_checkpoint_is_replaced() {
     let (engine, document) = (engine(), sample());
     for method in STREAMING {
-        let how = (method, 160);
+        let how = spec(method, "", 160);
         let place = Place::default();
         let ask = || answered(&engine, &document, Some(&place), how, SECOND);
         let first = ask();
@@ -194,9 +196,9 @@ fn a_damaged_end_is_noticed_and_the_document_read_again() {
 }
 
 #[test]
-fn where_it_cannot_be_kept_the_answer_comes_all_the_same() {
+fn a_checkpoint_over_the_disk_limit_costs_no_answer() {
     let (engine, document, place) = (engine(), sample(), Place::new(4096));
-    let how = ("h2o", 160);
+    let how = spec("h2o", "", 160);
     for _ in 0..2 {
         let answer = answered(&engine, &document, Some(&place), how, FIRST);
         assert!(!answer.vault.used && !answer.vault.written);
@@ -212,9 +214,9 @@ fn where_it_cannot_be_kept_the_answer_comes_all_the_same() {
 }
 
 #[test]
-fn a_stopped_question_leaves_what_was_read_of_the_document() {
+fn a_stopped_question_keeps_an_existing_checkpoint() {
     let (engine, document, place) = (engine(), sample(), Place::default());
-    let how = ("ems", 160);
+    let how = spec("ems", "", 160);
     let stopped = Stop::new();
     stopped.request();
     assert!(ask(&engine, &document, Some(&place), how, FIRST, &stopped).is_err());

@@ -5,7 +5,7 @@
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::models::{Model, RopeTable, RowScratch};
-use kept_engine::policies::{Parameters, PromptShape, STREAMING, build, methods};
+use kept_engine::policies::{PromptShape, STREAMING, build, methods};
 use kept_engine::{
     Ask, Decoder, Engine, EngineError, LayerRetention, Limits, Method, Prefill, RetentionMap,
     Sampling, Stream, StreamPlan, Streaming,
@@ -13,6 +13,7 @@ use kept_engine::{
 use kept_tests::compare::assert_same;
 use kept_tests::engine::open;
 use kept_tests::golden::{self, Unpacked};
+use kept_tests::method_spec::{MethodSpec, spec};
 use kept_tests::slow::{Slow, Standing};
 
 /// Relative to the largest logit of a row.
@@ -34,29 +35,29 @@ struct Read {
     map: RetentionMap,
 }
 
-/// Runs prefill in streaming mode on all but the last `steps` of `ids`, then decodes along those.
+/// Runs prefill in streaming mode, in chunks of `chunk` tokens, on all but the last `steps` of `ids`, then decodes along
+/// those. `single`: every chunk passes all layers before the next one begins.
 fn stream(
     model: &Model,
-    (name, set): (&str, &str),
-    (budget, chunk): (usize, usize),
+    method: MethodSpec,
+    chunk: usize,
     ids: &[u32],
     steps: usize,
-    shorter: bool,
+    single: bool,
 ) -> Read {
-    let parameters = Parameters::parse_assignments(set).expect("parameters");
-    let mut policy = build(name, &parameters).expect("a method");
+    let mut policy = method.policy();
     let (first, rest) = ids.split_at(ids.len() - steps);
     let shape = PromptShape::of(first.len());
     let mut plan = StreamPlan::new(
         model,
         &mut *policy,
         &shape,
-        Some(budget),
+        Some(method.budget),
         steps,
         Some(chunk),
     )
     .expect("a plan");
-    if shorter {
+    if single {
         plan.stretch = plan.chunk;
     }
     let rope = RopeTable::new(model.config(), plan.positions);
@@ -168,9 +169,65 @@ impl Rules<'_> {
     }
 }
 
+/// `[layer][kv head]`: kept positions, ascending.
+fn kept_positions(layers: &[Vec<Line>]) -> Vec<Vec<Vec<u32>>> {
+    let of_layer = |heads: &Vec<Line>| heads.iter().map(|line| line.kept.clone()).collect();
+    layers.iter().map(of_layer).collect()
+}
+
+/// Tokens between two evictions.
+struct Chunk {
+    /// Position of the first token.
+    first: usize,
+    /// `[layer][kv head]`: positions kept before the chunk, ascending.
+    before: Vec<Vec<Vec<u32>>>,
+}
+
+impl Chunk {
+    /// `[layer][kv head]`: positions that the token at `position` attends to besides itself: the kept ones before the
+    /// chunk, and the chunk's before the token.
+    fn visible(&self, position: usize) -> Vec<Vec<Vec<u32>>> {
+        let of_head = |kept: &Vec<u32>| -> Vec<u32> {
+            let chunk = self.first as u32..position as u32;
+            kept.iter().copied().chain(chunk).collect()
+        };
+        let of_layer = |heads: &Vec<Vec<u32>>| heads.iter().map(of_head).collect();
+        self.before.iter().map(of_layer).collect()
+    }
+
+    /// Index of `position` among the visible ones.
+    fn index(&self, layer: usize, head: usize, position: u32) -> usize {
+        let before = &self.before[layer][head];
+        match before.binary_search(&position) {
+            Ok(index) => index,
+            Err(_) => before.len() + (position as usize - self.first),
+        }
+    }
+}
+
+/// Attention of the last token, averaged over the GQA group: `[layer][kv head][visible tokens, itself last]`.
+fn mean_attention(model: &Model, slow: &Slow<'_>) -> Vec<Vec<Vec<f64>>> {
+    let config = model.config();
+    let group = config.q_heads / config.kv_heads;
+    let of_head = |layer: usize, head: usize| -> Vec<f64> {
+        let members = head * group..(head + 1) * group;
+        let length = slow.seen(layer, head * group).len();
+        let mean = |i: usize| {
+            let sum: f64 = members.clone().map(|m| slow.seen(layer, m)[i]).sum();
+            sum / group as f64
+        };
+        (0..length).map(mean).collect()
+    };
+    let of_layer = |layer: usize| {
+        let heads = (0..config.kv_heads).map(|head| of_head(layer, head));
+        heads.collect()
+    };
+    (0..config.layers).map(of_layer).collect()
+}
+
 /// The naive implementation: `[tokens][vocab]` logits, and the `[layer][kv head]` positions kept before the last
 /// `steps` tokens. Those tokens are chunks of one, as in decode.
-fn slowly(
+fn naive_stream(
     model: &Model,
     rules: &Rules<'_>,
     chunk: usize,
@@ -178,7 +235,6 @@ fn slowly(
     steps: usize,
 ) -> (Vec<Vec<f32>>, Vec<Vec<Vec<u32>>>) {
     let config = model.config();
-    let group = config.q_heads / config.kv_heads;
     let rope = RopeTable::new(config, ids.len());
     let mut slow = Slow::new(model, &rope);
     let mut layers = vec![vec![Line::default(); config.kv_heads]; config.layers];
@@ -187,46 +243,22 @@ fn slowly(
     let mut first = 0;
     while first < ids.len() {
         if first == read {
-            let of = |heads: &Vec<Line>| heads.iter().map(|line| line.kept.clone()).collect();
-            kept = layers.iter().map(of).collect();
+            kept = kept_positions(&layers);
         }
         let end = if first < read {
             (first + chunk).min(read)
         } else {
             first + 1
         };
-        // Positions that a token of this chunk attends to: the kept ones before the chunk, and the chunk up to the
-        // token itself.
-        let before: Vec<Vec<Vec<u32>>> = layers
-            .iter()
-            .map(|heads| heads.iter().map(|line| line.kept.clone()).collect())
-            .collect();
+        let current = Chunk {
+            first,
+            before: kept_positions(&layers),
+        };
         let mut seen = Vec::new();
         for (position, &token) in ids.iter().enumerate().take(end).skip(first) {
-            let visible: Vec<Vec<Vec<u32>>> = before
-                .iter()
-                .map(|heads| {
-                    let so_far = |kept: &Vec<u32>| {
-                        let chunk = first as u32..position as u32;
-                        kept.iter().copied().chain(chunk).collect()
-                    };
-                    heads.iter().map(so_far).collect()
-                })
-                .collect();
+            let visible = current.visible(position);
             logits.push(slow.step(token, Standing::Ranks, |l, h| &visible[l][h]));
-            let of_layer = |layer: usize| -> Vec<Vec<f64>> {
-                let of_head = |head: usize| -> Vec<f64> {
-                    let members = head * group..(head + 1) * group;
-                    let length = slow.seen(layer, head * group).len();
-                    let mean = |i: usize| {
-                        let sum: f64 = members.clone().map(|m| slow.seen(layer, m)[i]).sum();
-                        sum / group as f64
-                    };
-                    (0..length).map(mean).collect()
-                };
-                (0..config.kv_heads).map(of_head).collect()
-            };
-            seen.push((0..config.layers).map(of_layer).collect::<Vec<_>>());
+            seen.push(mean_attention(model, &slow));
         }
         for (position, seen) in (first..end).zip(&seen) {
             for (layer, heads) in layers.iter_mut().enumerate() {
@@ -238,12 +270,9 @@ fn slowly(
                     line.kept.push(position as u32);
                     line.sums.push(0.0);
                     line.counts.push(0.0);
-                    let all = &before[layer][head];
-                    let place = |p: &u32| match all.binary_search(p) {
-                        Ok(rank) => rank,
-                        Err(_) => all.len() + (*p as usize - first),
-                    };
-                    let of_kept = line.kept.iter().map(|p| seen[layer][head][place(p)]);
+                    let seen = &seen[layer][head];
+                    let kept = line.kept.iter();
+                    let of_kept = kept.map(|&p| seen[current.index(layer, head, p)]);
                     live.push(of_kept.collect::<Vec<f64>>());
                 }
                 rules.take(heads, &live);
@@ -268,7 +297,7 @@ fn models() -> Vec<(String, Model)> {
 }
 
 #[test]
-fn every_method_evicts_as_its_paper_does_token_by_token_and_in_chunks() {
+fn streamed_evictions_equal_the_naive_ones() {
     const BUDGET: usize = 16;
     const STEPS: usize = 9;
     for (name, model) in models() {
@@ -281,8 +310,8 @@ fn every_method_evicts_as_its_paper_does_token_by_token_and_in_chunks() {
                     sinks: 4,
                 };
                 let what = format!("{name}, {method}, chunks of {chunk}");
-                let (expected, kept) = slowly(&model, &rules, chunk, &ids, STEPS);
-                let found = stream(&model, (method, ""), (BUDGET, chunk), &ids, STEPS, false);
+                let (expected, kept) = naive_stream(&model, &rules, chunk, &ids, STEPS);
+                let found = stream(&model, spec(method, "", BUDGET), chunk, &ids, STEPS, false);
                 let cut = found.map.layers.iter().zip(&found.map.windows).zip(kept);
                 for ((found, window), kept) in cut {
                     if window.is_none() {
@@ -301,14 +330,13 @@ fn every_method_evicts_as_its_paper_does_token_by_token_and_in_chunks() {
 /// EMS token by token is its decode loop, which `ems.rs` checks against the oracle; merging continues across chunks. A
 /// prompt of w tokens has an empty local window, as streaming mode has after the same number of tokens.
 #[test]
-fn ems_streams_as_it_answers() {
+fn ems_streams_like_its_decode_loop() {
     const WINDOW: usize = 4;
-    let set = "positions=reassigned,w=4,tau=0.2,gamma=2";
+    let method = spec("ems", "positions=reassigned,w=4,tau=0.2,gamma=2", 14);
     for (name, model) in models() {
         let ids = text(&model, 90);
-        let budget = 14;
-        let parameters = Parameters::parse_assignments(set).expect("parameters");
-        let mut policy = build("ems", &parameters).expect("a method");
+        let budget = method.budget;
+        let mut policy = method.policy();
         let rope = RopeTable::new(model.config(), ids.len());
         let steps = ids.len() - WINDOW;
         let outcome = Prefill::new(&model, &ids[..WINDOW], &mut *policy, budget, steps, &rope)
@@ -319,14 +347,14 @@ fn ems_streams_as_it_answers() {
         for &token in &ids[WINDOW..] {
             expected.push(decoder.step(token, None).to_vec());
         }
-        let found = stream(&model, ("ems", set), (budget, 1), &ids, 6, false);
+        let found = stream(&model, method, 1, &ids, 6, false);
         let rows = found.logits[WINDOW - 1..].iter().zip(&expected);
         for (row, (found, expected)) in rows.enumerate() {
             assert_same(found, expected, BOUND, &format!("{name}, row {row}"));
         }
         let merged: usize = found.map.merged.iter().flatten().map(Vec::len).sum();
         assert!(merged > 0, "{name}: nothing was merged");
-        let chunked = stream(&model, ("ems", set), (budget, 16), &ids, 6, false);
+        let chunked = stream(&model, method, 16, &ids, 6, false);
         assert!(chunked.map.cut_rows().iter().all(|&rows| rows <= budget));
         assert!(
             chunked
@@ -340,7 +368,7 @@ fn ems_streams_as_it_answers() {
 
 /// With everything kept, streaming mode equals normal prefill under every method.
 #[test]
-fn a_budget_for_everything_is_the_ordinary_reading() {
+fn streaming_without_eviction_equals_prefill() {
     for (name, model) in models() {
         let ids = text(&model, 100);
         let (prompt, steps) = ids.split_at(90);
@@ -367,7 +395,14 @@ fn a_budget_for_everything_is_the_ordinary_reading() {
         for method in STREAMING {
             for chunk in [1, 16, 512] {
                 let what = format!("{name}, {method}, chunks of {chunk}");
-                let found = stream(&model, (method, ""), (100, chunk), &ids, steps.len(), false);
+                let found = stream(
+                    &model,
+                    spec(method, "", 100),
+                    chunk,
+                    &ids,
+                    steps.len(),
+                    false,
+                );
                 let whole = |layer: &LayerRetention| *layer == LayerRetention::Everything;
                 assert!(found.map.cut_layers().all(whole), "{what}");
                 for (row, (found, expected)) in found.logits.iter().zip(&expected).enumerate() {
@@ -380,19 +415,19 @@ fn a_budget_for_everything_is_the_ordinary_reading() {
 
 /// The number of chunks that pass a layer together does not change the result: bit for bit.
 #[test]
-fn stretches_do_not_matter() {
+fn streaming_does_not_depend_on_the_stretch() {
     let model = open(&golden::model("group2-llama3-tied"));
     let ids = text(&model, 150);
     for method in STREAMING {
-        let long = stream(&model, (method, ""), (24, 10), &ids, 3, false);
-        let short = stream(&model, (method, ""), (24, 10), &ids, 3, true);
+        let long = stream(&model, spec(method, "", 24), 10, &ids, 3, false);
+        let short = stream(&model, spec(method, "", 24), 10, &ids, 3, true);
         assert_eq!(long.logits, short.logits, "{method}");
         assert_eq!(long.map, short.map, "{method}");
     }
 }
 
 #[test]
-fn methods_that_need_the_whole_prompt_are_refused_with_those_that_do_not() {
+fn streaming_plans_name_the_able_methods_and_budgets() {
     let model = open(&golden::model("group2-llama3-tied"));
     for info in methods() {
         let mut policy = build(info.name, &[]).expect("a method");
@@ -443,7 +478,7 @@ fn methods_that_need_the_whole_prompt_are_refused_with_those_that_do_not() {
 }
 
 #[test]
-fn a_stop_is_heard_in_the_middle() {
+fn a_stop_ends_streaming_between_chunks() {
     let model = open(&golden::model("group2-llama3-tied"));
     let ids = text(&model, 400);
     for method in STREAMING {
@@ -468,7 +503,7 @@ fn a_stop_is_heard_in_the_middle() {
 /// A question on a document several times as long as the context length: an answer, a retention map, and a note about
 /// streaming mode.
 #[test]
-fn a_document_beyond_the_window_is_read() {
+fn a_document_beyond_the_context_length_is_streamed() {
     let engine =
         Engine::open(&golden::repository().join("assets/mini.gguf")).expect("the built-in model");
     let context = engine.model().config().context;

@@ -17,7 +17,7 @@ const STEPS: usize = 30;
 const BOUND: f32 = 1e-3;
 
 #[test]
-fn re_assigned_positions_equal_the_two_query_form() {
+fn reassigned_positions_equal_the_two_query_form() {
     let model = open(&golden::model("group2-llama3-tied"));
     let vocab = model.config().vocab as u32;
     let ids: Vec<u32> = (0..(PROMPT + STEPS) as u32)

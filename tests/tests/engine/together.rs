@@ -59,7 +59,7 @@ fn answered(
 }
 
 #[test]
-fn a_shared_reading_is_each_methods_own() {
+fn a_shared_prefill_equals_separate_prefills() {
     for stem in ["group2-llama3-tied", "group4-linear-untied"] {
         let engine = Engine::open(&golden::model(stem)).expect("a golden model");
         let model = engine.model();
@@ -121,7 +121,7 @@ fn a_shared_reading_is_each_methods_own() {
 }
 
 #[test]
-fn answers_together_are_answers_one_by_one() {
+fn answers_on_a_shared_prefill_equal_separate_answers() {
     let mini = golden::repository().join("assets/mini.gguf");
     let engine = Engine::open(&mini).expect("the built-in model");
     let sample = golden::repository().join("assets/sample.txt");

@@ -7,41 +7,42 @@ use kept_engine::{LayerRetention, Prompt};
 use kept_tests::engine::open;
 use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::{self, Unpacked};
+use kept_tests::method_spec::{MethodSpec, spec};
 use kept_tests::vaults::{Case, Place, tokens};
 
 /// Methods by measurement: observation windows shorter and longer than a question, sums over all tokens, keys and
 /// values, keys before RoPE, expected queries, a reconstruction; budgets shared by layer and by head; merged rows and
 /// re-assigned positions.
-const METHODS: &[(&str, &str, usize)] = &[
-    ("full", "", 400),
-    ("streaming_llm", "", 40),
-    ("streaming_llm", "positions=reassigned", 40),
-    ("snapkv", "w=8", 40),
-    ("snapkv", "w=60", 90),
-    ("snapkv", "w=8", 400),
-    ("pyramidkv", "w=8", 60),
-    ("adakv", "", 60),
-    ("adakv", "base=h2o", 60),
-    ("chunkkv", "reuse=2", 60),
-    ("hbw_kv", "w=10", 60),
-    ("tova", "", 40),
-    ("scissorhands", "", 60),
-    ("scissorhands", "history=70", 60),
-    ("pyramidinfer", "variant=budgeted", 60),
-    ("h2o", "", 40),
-    ("h2o", "", 400),
-    ("ems", "", 60),
-    ("ems", "positions=reassigned,w=40", 60),
-    ("treekv", "", 60),
-    ("cam", "base=h2o", 60),
-    ("keydiff", "", 80),
-    ("adakv", "base=keydiff", 80),
-    ("cam", "base=keydiff", 80),
-    ("expected_attention", "", 80),
-    ("expected_attention", "covariance=false", 80),
-    ("expected_attention", "decode_cap=90", 80),
-    ("kvzip", "chunk=50", 80),
-    ("kvzip", "chunk=50,spread=model", 80),
+const METHODS: &[MethodSpec] = &[
+    spec("full", "", 400),
+    spec("streaming_llm", "", 40),
+    spec("streaming_llm", "positions=reassigned", 40),
+    spec("snapkv", "w=8", 40),
+    spec("snapkv", "w=60", 90),
+    spec("snapkv", "w=8", 400),
+    spec("pyramidkv", "w=8", 60),
+    spec("adakv", "", 60),
+    spec("adakv", "base=h2o", 60),
+    spec("chunkkv", "reuse=2", 60),
+    spec("hbw_kv", "w=10", 60),
+    spec("tova", "", 40),
+    spec("scissorhands", "", 60),
+    spec("scissorhands", "history=70", 60),
+    spec("pyramidinfer", "variant=budgeted", 60),
+    spec("h2o", "", 40),
+    spec("h2o", "", 400),
+    spec("ems", "", 60),
+    spec("ems", "positions=reassigned,w=40", 60),
+    spec("treekv", "", 60),
+    spec("cam", "base=h2o", 60),
+    spec("keydiff", "", 80),
+    spec("adakv", "base=keydiff", 80),
+    spec("cam", "base=keydiff", 80),
+    spec("expected_attention", "", 80),
+    spec("expected_attention", "covariance=false", 80),
+    spec("expected_attention", "decode_cap=90", 80),
+    spec("kvzip", "chunk=50", 80),
+    spec("kvzip", "chunk=50,spread=model", 80),
 ];
 
 /// A first reading, then two more questions on its vault: each equals a first reading of its own.
@@ -72,19 +73,15 @@ fn asked_three_times(model: &Model, first: &Case, later: &[Case], what: &str) {
 }
 
 fn methods_on(model: &Model, name: &str, documents: &[usize]) {
-    for &(method, set, budget) in METHODS {
+    for &method in METHODS {
         for &document in documents {
-            let with = |case: Case| Case {
-                method: (method, set.to_owned()),
-                budget,
-                ..case
-            };
+            let with = |case: Case| Case { method, ..case };
             let first = with(Case::drawn(model, document, 14, 0));
             let later = [
                 with(Case::drawn(model, document, 9, 1)),
                 with(Case::drawn(model, document, 70, 2)),
             ];
-            let what = format!("{name}, {method} {set} at {budget}, {document} tokens");
+            let what = format!("{name}, {method:?}, {document} tokens");
             asked_three_times(model, &first, &later, &what);
         }
     }
@@ -92,14 +89,14 @@ fn methods_on(model: &Model, name: &str, documents: &[usize]) {
 
 /// Chunks of 64 end before, at and after the document's end.
 #[test]
-fn a_later_question_is_a_first_reading_to_the_bit() {
+fn vault_answers_equal_a_first_prefill() {
     for stem in ["group2-llama3-tied", "group4-linear-untied"] {
         methods_on(&open(&golden::model(stem)), stem, &[128, 150]);
     }
 }
 
 #[test]
-fn a_later_question_is_a_first_reading_with_sliding_windows() {
+fn vault_answers_equal_a_first_prefill_with_sliding_windows() {
     for stem in ["gemma3", "gemma2"] {
         let file = Unpacked::architecture(stem);
         methods_on(&open(&file.path()), stem, &[150]);
@@ -107,22 +104,18 @@ fn a_later_question_is_a_first_reading_with_sliding_windows() {
 }
 
 #[test]
-fn a_later_question_is_a_first_reading_for_every_architecture_and_weight_type() {
+fn vault_answers_equal_a_first_prefill_for_every_model() {
     let names = ["qwen2", "qwen3", "phi-4-mini", "smollm3", "llama-bias-yarn"];
     let files = names.map(Unpacked::architecture);
     let stems = ["group2-plain-f16", "group4-plain-q8_0", "group1-plain-tied"];
     let paths = (files.iter().map(Unpacked::path)).chain(stems.map(golden::model));
     for path in paths {
         let model = open(&path);
-        for (method, set, budget) in [("snapkv", "w=8", 40), ("h2o", "", 40)] {
-            let with = |case: Case| Case {
-                method: (method, set.to_owned()),
-                budget,
-                ..case
-            };
+        for method in [spec("snapkv", "w=8", 40), spec("h2o", "", 40)] {
+            let with = |case: Case| Case { method, ..case };
             let first = with(Case::drawn(&model, 140, 14, 0));
             let later = [with(Case::drawn(&model, 140, 20, 1))];
-            let what = format!("{}, {method}", path.display());
+            let what = format!("{}, {method:?}", path.display());
             asked_three_times(&model, &first, &later, &what);
         }
     }
@@ -137,7 +130,7 @@ mod drawn {
         #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
         #[test]
-        fn any_length_in_any_chunks(
+        fn vault_answers_equal_at_any_length_and_chunk_size(
             document in 64usize..330,
             questions in (1usize..90, 1usize..90),
             chunk in 8usize..140,
@@ -145,9 +138,9 @@ mod drawn {
             method in 0..METHODS.len(),
             windows: bool,
         ) {
-            let (name, set, budget) = METHODS[method];
+            let method = METHODS[method];
             // A prompt that fits its budget is kept whole and not measured.
-            prop_assume!(document + questions.0.min(questions.1) > budget);
+            prop_assume!(document + questions.0.min(questions.1) > method.budget);
             let file = windows.then(|| Unpacked::architecture("gemma3"));
             let model = match &file {
                 Some(file) => open(&file.path()),
@@ -156,14 +149,13 @@ mod drawn {
             let with = |rest: usize, salt: u32| Case {
                 before,
                 chunk,
-                method: (name, set.to_owned()),
-                budget,
+                method,
                 ..Case::drawn(&model, document, rest, salt)
             };
             // A reconstruction and an observation window may need more than this budget.
             prop_assume!(with(questions.0, 0).read(&model, None, PackedRows::F16).is_ok());
             prop_assume!(with(questions.1, 1).read(&model, None, PackedRows::F16).is_ok());
-            let what = format!("{name} {set}, {document} tokens by {chunk}");
+            let what = format!("{method:?}, {document} tokens by {chunk}");
             asked_three_times(&model, &with(questions.0, 0), &[with(questions.1, 1)], &what);
         }
     }
@@ -171,10 +163,10 @@ mod drawn {
 
 /// A measurement that the vault lacks is computed by one more prefill, once, and stored for the next question.
 #[test]
-fn what_is_missing_is_measured_once_and_kept() {
+fn missing_measurements_are_added_to_the_vault_once() {
     let model = open(&golden::model("group2-llama3-tied"));
     let place = Place::default();
-    let ask = |method: (&'static str, &str, usize), salt: u32| {
+    let ask = |method: MethodSpec, salt: u32| {
         let case = Case::under(&model, method, 150, salt);
         let fresh = Place::default();
         let (expected, ..) = case
@@ -186,12 +178,11 @@ fn what_is_missing_is_measured_once_and_kept() {
         assert!(found == expected, "{method:?}: other rows or logits");
         (used.expect("vaults are allowed"), notes)
     };
-    let (h2o, ems, kvzip) = (("h2o", "", 40), ("ems", "", 60), ("kvzip", "chunk=50", 80));
-    let (queries, means) = (
-        ("expected_attention", "", 60),
-        ("expected_attention", "covariance=false", 60),
-    );
-    assert!(!ask(("snapkv", "w=8", 40), 1).0.used);
+    let (h2o, ems) = (spec("h2o", "", 40), spec("ems", "", 60));
+    let kvzip = spec("kvzip", "chunk=50", 80);
+    let queries = spec("expected_attention", "", 60);
+    let means = spec("expected_attention", "covariance=false", 60);
+    assert!(!ask(spec("snapkv", "w=8", 40), 1).0.used);
     for (method, rereads) in [
         (h2o, true),
         (ems, false),
@@ -218,7 +209,7 @@ fn what_is_missing_is_measured_once_and_kept() {
         again.used && !again.written && again.tokens_read == 2 * 15,
         "{again:?} {notes:?}"
     );
-    let (other, _) = ask(("kvzip", "chunk=70", 80), 5);
+    let (other, _) = ask(spec("kvzip", "chunk=70", 80), 5);
     assert!(other.written && other.tokens_read > 150, "{other:?}");
     for method in [kvzip, h2o, queries, means] {
         assert!(!ask(method, 6).0.written, "{method:?}: nothing was lost");
@@ -229,7 +220,7 @@ fn what_is_missing_is_measured_once_and_kept() {
 /// Methods with query-agnostic scores keep the same rows of the document for every question, although the first reading
 /// scored rows before quantisation, and as many as the question's length leaves.
 #[test]
-fn query_agnostic_methods_keep_the_same_rows() {
+fn query_agnostic_methods_keep_the_same_rows_for_all_questions() {
     let mut alike = 0;
     for stem in ["group2-llama3-tied", "group4-linear-untied"] {
         let model = open(&golden::model(stem));
@@ -247,7 +238,7 @@ fn query_agnostic_methods_keep_the_same_rows() {
             let read = |rest: usize, salt: u32| {
                 let case = Case {
                     rest: tokens(rest, 100 + salt, model.config().vocab),
-                    ..Case::under(&model, (method, set, 80), 300, salt)
+                    ..Case::under(&model, spec(method, set, 80), 300, salt)
                 };
                 let (found, used, _) =
                     (case.read(&model, Some(&place), PackedRows::Q8_0)).expect("read");
@@ -280,11 +271,11 @@ fn query_agnostic_methods_keep_the_same_rows() {
 
 /// Scores that a vault lacks are computed from its rows: the vault is not copied to add them.
 #[test]
-fn scores_alone_are_not_worth_another_vault() {
+fn missing_scores_do_not_rewrite_the_vault() {
     let model = open(&golden::model("group2-llama3-tied"));
     let place = Place::default();
     let ask = |method: &'static str, salt: u32| {
-        let case = Case::under(&model, (method, "", 60), 150, salt);
+        let case = Case::under(&model, spec(method, "", 60), 150, salt);
         let (found, used, _) = (case.read(&model, Some(&place), PackedRows::Q8_0)).expect("read");
         (found.map, used.expect("vaults are allowed"))
     };
@@ -296,10 +287,11 @@ fn scores_alone_are_not_worth_another_vault() {
 
 /// A method that drops tokens between layers can neither use nor create a vault, and a note states it.
 #[test]
-fn a_method_that_drops_tokens_as_it_reads_does_without() {
+fn token_dropping_methods_use_no_vault() {
     let model = open(&golden::model("group2-llama3-tied"));
     let place = Place::default();
-    let case = Case::under(&model, ("pyramidinfer", "variant=faithful", 158), 150, 1);
+    let method = spec("pyramidinfer", "variant=faithful", 158);
+    let case = Case::under(&model, method, 150, 1);
     let (_, used, notes) = case
         .read(&model, Some(&place), PackedRows::F16)
         .expect("read");
@@ -318,7 +310,7 @@ fn apart(a: &[f32], b: &[f32]) -> f32 {
 
 /// A text that extends a known one is read from the end of the common part; sums over the beginning are continued.
 #[test]
-fn only_what_follows_a_known_beginning_is_read() {
+fn only_tokens_after_a_known_prefix_are_read() {
     let gemma = Unpacked::architecture("gemma3");
     let models = [
         open(&golden::model("group2-llama3-tied")),
@@ -326,11 +318,11 @@ fn only_what_follows_a_known_beginning_is_read() {
     ];
     for model in &models {
         for method in [
-            ("snapkv", "w=8", 40),
-            ("snapkv", "w=100", 120),
-            ("h2o", "", 40),
-            ("expected_attention", "", 60),
-            ("kvzip", "chunk=50", 80),
+            spec("snapkv", "w=8", 40),
+            spec("snapkv", "w=100", 120),
+            spec("h2o", "", 40),
+            spec("expected_attention", "", 60),
+            spec("kvzip", "chunk=50", 80),
         ] {
             let place = Place::default();
             let read = |document: usize, changed: Option<usize>| {
@@ -354,7 +346,7 @@ fn only_what_follows_a_known_beginning_is_read() {
             assert_eq!(longer.tokens_from_vault, 150, "{method:?}");
             // Its last tokens changed, as when a word is continued: sums over them are unusable.
             let (grown, sums) = (read(260, Some(228)), ["h2o", "expected_attention"]);
-            let known = if sums.contains(&method.0) { 0 } else { 228 };
+            let known = if sums.contains(&method.name) { 0 } else { 228 };
             assert_eq!(grown.tokens_from_vault, known, "{method:?}");
             // Each text now has its own vault.
             for (document, changed) in [(150, None), (230, None), (260, Some(228))] {
@@ -376,7 +368,7 @@ fn a_shortened_text_writes_a_complete_vault() {
     for (model, windows) in [(open(&gemma.path()), true), (llama, false)] {
         let place = Place::default();
         let read = |document: usize| {
-            let case = Case::under(&model, ("snapkv", "w=8", 40), document, 1);
+            let case = Case::under(&model, spec("snapkv", "w=8", 40), document, 1);
             let fresh = Place::default();
             let (alone, ..) = (case.read(&model, Some(&fresh), PackedRows::F16)).expect("read");
             let (found, used, _) =
@@ -395,12 +387,12 @@ fn a_shortened_text_writes_a_complete_vault() {
 
 /// Results for an extended text equal those of one reading, within the rounding of sums.
 #[test]
-fn a_text_that_went_on_is_as_good_as_one_that_was_read_at_once() {
+fn an_extended_text_equals_one_prefill() {
     let model = open(&golden::model("group4-linear-untied"));
     for method in [
-        ("full", "", 1),
-        ("h2o", "", 80),
-        ("expected_attention", "", 90),
+        spec("full", "", 1),
+        spec("h2o", "", 80),
+        spec("expected_attention", "", 90),
     ] {
         let (place, fresh) = (Place::default(), Place::default());
         for document in [90, 150, 210] {
@@ -422,7 +414,7 @@ fn a_text_that_went_on_is_as_good_as_one_that_was_read_at_once() {
 /// Some models rotate long texts differently from short ones: a vault made under one rotation is unusable under the
 /// other.
 #[test]
-fn a_prompt_that_is_rotated_in_another_way_has_another_vault() {
+fn another_rope_table_has_another_vault() {
     let file = Unpacked::architecture("phi-4-mini");
     let long = 200;
     // The golden model's original context is shorter than the minimum length of a vault.
@@ -436,7 +428,7 @@ fn a_prompt_that_is_rotated_in_another_way_has_another_vault() {
     let read = |document: usize, rest: usize| {
         let case = Case {
             rest: tokens(rest, 9, model.config().vocab),
-            ..Case::under(&model, ("snapkv", "w=8", 40), document, 1)
+            ..Case::under(&model, spec("snapkv", "w=8", 40), document, 1)
         };
         let fresh = Place::default();
         let (expected, ..) = case
@@ -473,7 +465,7 @@ fn a_prompt_that_is_rotated_in_another_way_has_another_vault() {
 
 /// With q8_0 a later question attends to quantised rows: the resulting divergence along the answer.
 #[test]
-fn with_q8_0_a_later_answer_is_close() {
+fn q8_0_vault_answers_have_a_small_divergence() {
     let model = open(&golden::repository().join("assets/mini.gguf"));
     let vocab = model.config().vocab;
     let sample = golden::repository().join("assets/sample.txt");
@@ -488,8 +480,7 @@ fn with_q8_0_a_later_answer_is_close() {
                 prefix: prefix.to_vec(),
                 before: prompt.document.start,
                 rest: rest.to_vec(),
-                method: (method, String::new()),
-                budget: 400,
+                method: spec(method, "", 400),
                 chunk: 512,
             };
             let exact = case.answer(&model, None, PackedRows::Q8_0, None);

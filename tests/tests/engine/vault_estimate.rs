@@ -62,7 +62,7 @@ fn folder(place: &Path) -> VaultFolder {
 
 /// Memory is known before prefill, including the vault's share, whether the vault is created, used or extended.
 #[test]
-fn memory_is_known_before_with_the_vault() {
+fn estimates_with_a_vault_equal_the_ledger() {
     let (engine, document) = (engine(), sample(""));
     let length = DocumentLength::new(engine.model(), &document.text).expect("counted");
     let place = tempfile::tempdir().expect("a folder");
@@ -105,7 +105,7 @@ fn memory_is_known_before_with_the_vault() {
 
 /// The vault of another document serves one with the same beginning; a damaged one is removed.
 #[test]
-fn a_damaged_vault_goes_whoever_finds_it() {
+fn a_damaged_vault_of_another_document_is_removed() {
     let engine = engine();
     let place = tempfile::tempdir().expect("a folder");
     let (folder, method) = (folder(place.path()), method("snapkv"));

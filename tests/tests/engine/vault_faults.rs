@@ -10,13 +10,14 @@ use kept_engine::vault::{
 };
 use kept_tests::engine::open;
 use kept_tests::golden;
+use kept_tests::method_spec::spec;
 use kept_tests::vaults::{Case, Place};
 
 /// A layer found damaged at its use, a missing layer, and a vault of another version.
 #[test]
-fn a_damaged_vault_is_noticed_whatever_is_damaged() {
+fn damage_anywhere_in_a_vault_is_detected() {
     let model = open(&golden::model("group2-llama3-tied"));
-    let case = Case::under(&model, ("snapkv", "w=8", 40), 150, 1);
+    let case = Case::under(&model, spec("snapkv", "w=8", 40), 150, 1);
     let place = Place::default();
     let (expected, ..) = case
         .read(&model, Some(&place), PackedRows::F16)
@@ -65,9 +66,9 @@ fn a_damaged_vault_is_noticed_whatever_is_damaged() {
 /// Prefill does not wait for another writer of the same vault; it answers all the same, and so it does if nothing can
 /// be stored.
 #[test]
-fn nobody_waits_and_nobody_goes_without_an_answer() {
+fn a_busy_or_full_vault_folder_costs_no_answer() {
     let model = open(&golden::model("group2-llama3-tied"));
-    let case = Case::under(&model, ("snapkv", "w=8", 40), 150, 1);
+    let case = Case::under(&model, spec("snapkv", "w=8", 40), 150, 1);
     let place = Place::default();
     let (expected, ..) = case
         .read(&model, Some(&Place::default()), PackedRows::F16)
@@ -110,9 +111,9 @@ fn nobody_waits_and_nobody_goes_without_an_answer() {
 
 /// A valid file under the document's name that belongs to another model: it is not used, and replaced.
 #[test]
-fn a_vault_that_another_model_left_is_made_anew() {
+fn a_vault_of_another_model_is_replaced() {
     let model = open(&golden::model("group2-llama3-tied"));
-    let case = Case::under(&model, ("snapkv", "w=8", 40), 150, 1);
+    let case = Case::under(&model, spec("snapkv", "w=8", 40), 150, 1);
     let place = Place::default();
     let (expected, ..) = case
         .read(&model, Some(&Place::default()), PackedRows::F16)
@@ -151,19 +152,20 @@ fn a_vault_that_another_model_left_is_made_anew() {
 
 /// A stop at any moment leaves no partial file, and an existing vault remains.
 #[test]
-fn a_stop_leaves_nothing_half_written() {
+fn a_stop_leaves_no_partial_vault() {
     let model = open(&golden::model("group2-llama3-tied"));
     let place = Place::default();
     let rope = RopeTable::new(model.config(), 400);
     let print = ModelPrint::of(&model);
+    let method = spec("kvzip", "chunk=50,spread=layer", 80);
     let mut stopped = 0;
     for after in 0..60 {
         let case = Case {
             chunk: 16,
-            ..Case::under(&model, ("kvzip", "chunk=50,spread=layer", 80), 150, 1)
+            ..Case::under(&model, method, 150, 1)
         };
         let ids: Vec<u32> = case.prefix.iter().chain(&case.rest).copied().collect();
-        let (stop, mut policy) = (Stop::new(), case.policy());
+        let (stop, mut policy) = (Stop::new(), case.method.policy());
         let mut heard = 0;
         let prefill = Prefill {
             chunk: case.chunk,
@@ -176,7 +178,7 @@ fn a_stop_leaves_nothing_half_written() {
                 document: "a document",
                 rebuild: false,
             }),
-            ..Prefill::new(&model, &ids, &mut *policy, case.budget, 6, &rope)
+            ..Prefill::new(&model, &ids, &mut *policy, case.method.budget, 6, &rope)
                 .with_document(case.document())
         };
         struct Heard<'a>(&'a mut usize, usize, &'a Stop);

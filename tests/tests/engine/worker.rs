@@ -2,14 +2,15 @@
 
 mod documents;
 mod memory;
+mod vaults;
 
 use std::time::{Duration, Instant};
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
-use kept_engine::protocol::{Failure, Kind, Reply, Request};
+use kept_engine::protocol::{AnswerFacts, Failure, Kind, Reply, Request};
 use kept_engine::vault::{VaultFolder, Vaults};
-use kept_engine::{AUTO, Ask, Engine, Finish, Limits, MapGrid, Phase, Sampling};
+use kept_engine::{AUTO, Answer, Ask, Engine, Finish, Limits, MapGrid, Phase, Sampling};
 use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::repository;
 
@@ -50,8 +51,9 @@ fn is_reading(reply: &Reply) -> bool {
     matches!(reply, Reply::Progress { .. })
 }
 
-fn failure(said: (Reply, Vec<u8>)) -> (Option<u64>, Failure, String, bool) {
-    match said.0 {
+/// Ticket, request, message of a refusal, and whether a stop caused it.
+fn failure(reply: Reply) -> (Option<u64>, Failure, String, bool) {
+    match reply {
         Reply::Failed {
             ticket,
             what,
@@ -64,7 +66,7 @@ fn failure(said: (Reply, Vec<u8>)) -> (Option<u64>, Failure, String, bool) {
 }
 
 #[test]
-fn it_says_hello_first() {
+fn hello_is_the_first_reply() {
     let worker = Worker::start_with(&[]);
     let (hello, _) = worker.next();
     let Reply::Hello {
@@ -94,50 +96,43 @@ fn it_says_hello_first() {
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
 }
 
-/// All requests of the app for one question, against the same question in this process.
-#[test]
-fn a_question_is_answered_as_in_process() {
-    let mut worker = ready();
-    worker.say(&ask(7, QUESTION, "snapkv"));
-    let heard = worker.until(is_end);
+/// The answer to [`QUESTION`] in this process.
+fn answered_in_process(document: &Document) -> Answer {
     let engine = Engine::open(&repository().join("assets/mini.gguf")).expect("mini");
-    let document = Document::open(&sample()).expect("the sample");
     let folder = tempfile::tempdir().expect("a folder");
     let folder = VaultFolder::new(folder.path(), 1 << 30);
-    let expected = engine
-        .ask(
-            &Ask {
-                document: &document,
-                question: QUESTION,
-                method: &method("snapkv"),
-                budget: None,
-                sampling: &Sampling::default(),
-                max_tokens: 48,
-                thinking: false,
-                limits: Limits::default(),
-                // As in the worker: a document with a vault is read in other chunks.
-                vault: Some(Vaults {
-                    folder: &folder,
-                    kind: PackedRows::Q8_0,
-                }),
-            },
-            &mut |_| {},
-            &Stop::new(),
-        )
-        .expect("an answer");
+    let ask = Ask {
+        document,
+        question: QUESTION,
+        method: &method("snapkv"),
+        budget: None,
+        sampling: &Sampling::default(),
+        max_tokens: 48,
+        thinking: false,
+        limits: Limits::default(),
+        // As in the worker: a document with a vault is read in other chunks.
+        vault: Some(Vaults {
+            folder: &folder,
+            kind: PackedRows::Q8_0,
+        }),
+    };
+    let answer = engine.ask(&ask, &mut |_| {}, &Stop::new());
+    answer.expect("an answer")
+}
 
-    let Reply::Prompt {
+/// The empty map of a prompt, from the prompt's announcement.
+fn announced_map(reply: &Reply, bytes: &[u8], document: &Document) -> MapGrid {
+    let &Reply::Prompt {
         document_tokens,
         tokens_per_cell: 1,
         layers,
         kv_heads,
         ..
-    } = heard[0].0
+    } = reply
     else {
-        panic!("the prompt comes first: {:?}", heard[0].0)
+        panic!("the prompt comes first: {reply:?}")
     };
-    let ends: Vec<u32> = heard[0]
-        .1
+    let ends: Vec<u32> = bytes
         .chunks_exact(4)
         .map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")))
         .collect();
@@ -146,7 +141,36 @@ fn a_question_is_answered_as_in_process() {
         ends.last().map(|&end| end as usize),
         Some(document.text.encode_utf16().count())
     );
-    let mut grid = MapGrid::new(layers, kv_heads, ends);
+    MapGrid::new(layers, kv_heads, ends)
+}
+
+/// Asserts that the worker's answer is the one of this process.
+fn assert_same_answer(answer: &AnswerFacts, expected: &Answer, document: &Document) {
+    assert_eq!(answer.text, expected.text);
+    assert!(answer.text.contains("4711"), "{}", answer.text);
+    assert_eq!(answer.finish, Finish::End);
+    assert_eq!(answer.rows_per_layer, expected.rows_per_layer);
+    assert_eq!(answer.kv_bytes, expected.kv_bytes);
+    assert_eq!(answer.sources.len(), expected.sources.len());
+    let units: Vec<u16> = document.text.encode_utf16().collect();
+    for (source, expected) in answer.sources.iter().zip(&expected.sources) {
+        assert_eq!(source.text, expected.text);
+        let cut = String::from_utf16(&units[source.start16..source.end16]);
+        assert_eq!(cut.expect("whole characters"), expected.text);
+        assert!((0.0..=1.0).contains(&source.kept));
+    }
+    assert!(answer.first_token_seconds >= answer.prefill_seconds);
+}
+
+/// All replies of one question, against the same question in this process.
+#[test]
+fn answers_equal_those_in_process() {
+    let mut worker = ready();
+    worker.say(&ask(7, QUESTION, "snapkv"));
+    let heard = worker.until(is_end);
+    let document = Document::open(&sample()).expect("the sample");
+    let expected = answered_in_process(&document);
+    let mut grid = announced_map(&heard[0].0, &heard[0].1, &document);
     let (mut text, mut phases, mut read) = (String::new(), Vec::new(), false);
     for (reply, bytes) in &heard[1..] {
         match reply {
@@ -172,21 +196,8 @@ fn a_question_is_answered_as_in_process() {
                 text += piece;
             }
             Reply::Answered { ticket: 7, answer } => {
-                assert_eq!(answer.text, expected.text);
                 assert_eq!(answer.text, text);
-                assert!(answer.text.contains("4711"), "{text}");
-                assert_eq!(answer.finish, Finish::End);
-                assert_eq!(answer.rows_per_layer, expected.rows_per_layer);
-                assert_eq!(answer.kv_bytes, expected.kv_bytes);
-                assert_eq!(answer.sources.len(), expected.sources.len());
-                for (source, expected) in answer.sources.iter().zip(&expected.sources) {
-                    assert_eq!(source.text, expected.text);
-                    let units: Vec<u16> = document.text.encode_utf16().collect();
-                    let cut = String::from_utf16(&units[source.start16..source.end16]);
-                    assert_eq!(cut.expect("whole characters"), expected.text);
-                    assert!((0.0..=1.0).contains(&source.kept));
-                }
-                assert!(answer.first_token_seconds >= answer.prefill_seconds);
+                assert_same_answer(answer, &expected, &document);
             }
             other => panic!("unexpected: {other:?}"),
         }
@@ -198,7 +209,7 @@ fn a_question_is_answered_as_in_process() {
 }
 
 #[test]
-fn an_estimate_does_not_wait_for_a_question() {
+fn estimates_do_not_wait_for_a_question() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut worker = busy(folder.path());
     worker.say(&ask(1, QUESTION, "snapkv"));
@@ -220,13 +231,13 @@ fn an_estimate_does_not_wait_for_a_question() {
     };
     assert_eq!(estimate.rows, estimate.prompt_tokens / 10);
     assert!(estimate.kv_bytes * 9 < estimate.kv_bytes_full);
-    let (ticket, what, message, _) = failure(worker.find(is_end));
+    let (ticket, what, message, _) = failure(worker.find(is_end).0);
     assert_eq!((ticket, what), (Some(3), Failure::Estimate));
     assert!(message.contains("ten"), "{message}");
     worker.find(figures(4));
     // A second question is refused, the first continues.
     worker.say(&ask(5, QUESTION, "full"));
-    let (ticket, what, message, stopped) = failure(worker.find(is_end));
+    let (ticket, what, message, stopped) = failure(worker.find(is_end).0);
     assert_eq!((ticket, what, stopped), (Some(5), Failure::Ask, false));
     assert!(message.contains("another question"), "{message}");
     worker.find(is_reading);
@@ -235,7 +246,7 @@ fn an_estimate_does_not_wait_for_a_question() {
     worker.find(is_reading);
     let started = Instant::now();
     worker.say(&Request::Stop { ticket: 1 });
-    let (ticket, what, _, stopped) = failure(worker.find(is_end));
+    let (ticket, what, _, stopped) = failure(worker.find(is_end).0);
     assert_eq!((ticket, what, stopped), (Some(1), Failure::Ask, true));
     let took = started.elapsed();
     assert!(took < Duration::from_secs(1), "stopped after {took:?}");
@@ -245,7 +256,7 @@ fn an_estimate_does_not_wait_for_a_question() {
 }
 
 #[test]
-fn a_stop_while_answering_keeps_what_was_said() {
+fn a_stopped_answer_keeps_its_text() {
     let mut worker = ready();
     worker.say(&Request::Ask {
         ticket: 9,
@@ -279,7 +290,7 @@ fn a_stop_while_answering_keeps_what_was_said() {
 }
 
 #[test]
-fn the_end_of_the_input_ends_it_whatever_it_does() {
+fn closing_stdin_ends_the_worker_at_once() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut worker = busy(folder.path());
     worker.say(&ask(1, QUESTION, "full"));
@@ -294,7 +305,7 @@ fn the_end_of_the_input_ends_it_whatever_it_does() {
 
 /// An app that dies closes its end of both pipes.
 #[test]
-fn a_window_that_dies_leaves_nothing_half_written_either() {
+fn an_app_that_dies_leaves_no_partial_vault() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut worker = busy(folder.path());
     worker.say(&ask(1, QUESTION, "full"));
@@ -305,7 +316,7 @@ fn a_window_that_dies_leaves_nothing_half_written_either() {
 }
 
 #[test]
-fn garbage_ends_it_with_one_line() {
+fn invalid_frames_end_the_worker_with_one_line() {
     let json = |text: &str| {
         let mut frame = (text.len() as u32).to_le_bytes().to_vec();
         frame.push(0);
@@ -330,10 +341,10 @@ fn garbage_ends_it_with_one_line() {
 }
 
 #[test]
-fn an_unknown_request_is_refused_and_the_next_is_heard() {
+fn an_unknown_request_is_refused_and_the_next_accepted() {
     let mut worker = Worker::start();
     worker.say_frame(Kind::Json, b"{\"request\":\"make_coffee\"}");
-    let (ticket, what, message, _) = failure(worker.next());
+    let (ticket, what, message, _) = failure(worker.next().0);
     assert_eq!((ticket, what), (None, Failure::Request));
     assert!(message.contains("make_coffee"), "{message}");
     for (request, what, says) in [
@@ -345,19 +356,19 @@ fn an_unknown_request_is_refused_and_the_next_is_heard() {
         ),
     ] {
         worker.say(&request);
-        let refused = failure(worker.next());
+        let refused = failure(worker.next().0);
         assert_eq!(refused.1, what);
         assert!(refused.2.contains(says), "{}", refused.2);
     }
     worker.say(&open_model("mini"));
     assert!(matches!(worker.next().0, Reply::Model { .. }));
     worker.say(&ask(2, QUESTION, "full"));
-    assert!(failure(worker.next()).2.contains("no document"));
+    assert!(failure(worker.next().0).2.contains("no document"));
 }
 
 /// Output of libraries never reaches the frames, and the log never contains document text.
 #[test]
-fn only_frames_reach_standard_output() {
+fn only_frames_reach_stdout() {
     let folder = tempfile::tempdir().expect("a folder");
     let secret = folder.path().join("secret.txt");
     let text = "The password of the vault is Zanzibarossa. ".repeat(30);
@@ -379,130 +390,4 @@ fn only_frames_reach_standard_output() {
     for word in ["Zanzibarossa", "Quetzalword", "vault"] {
         assert!(!ended.stderr.contains(word), "{}", ended.stderr);
     }
-}
-
-/// The second question on a document is answered from its vault, also by another worker, and the reply states it.
-#[test]
-fn a_document_that_was_read_is_not_read_again_after_a_restart() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let vaults = folder.path().join("vaults");
-    let place = [("KEPT_VAULTS", vaults.to_str().expect("UTF-8"))];
-    let start = || {
-        let mut worker = Worker::start_with(&place);
-        worker.find(|reply| matches!(reply, Reply::Hello { .. }));
-        worker.say(&open_model("mini"));
-        worker.say(&Request::OpenDocument { path: sample() });
-        worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
-        worker
-    };
-    // An estimate's prediction for the prefill.
-    let foreseen = |worker: &mut Worker, name: &str| {
-        worker.say(&Request::Estimate {
-            ticket: 100,
-            method: method(name),
-            budget: None,
-            cache: None,
-            memory: None,
-            max_tokens: None,
-        });
-        match worker.find(|reply| matches!(reply, Reply::Estimate { .. } | Reply::Failed { .. })) {
-            (Reply::Estimate { estimate, .. }, _) => estimate,
-            other => panic!("{other:?}"),
-        }
-    };
-    let asked = |worker: &mut Worker, ticket: u64| {
-        worker.say(&ask(ticket, QUESTION, "snapkv"));
-        let (mut from_vault, mut read) = (None, None);
-        for (reply, _) in worker.until(is_end) {
-            match reply {
-                Reply::Progress { progress, .. } if progress.phase == Phase::Reading => {
-                    from_vault = Some(progress.tokens_from_vault);
-                }
-                Reply::Read {
-                    tokens_from_vault, ..
-                } => read = Some(tokens_from_vault),
-                Reply::Answered { answer, .. } => {
-                    assert!(answer.text.contains("4711"), "{}", answer.text);
-                    assert_eq!(read, Some(answer.vault.tokens_from_vault));
-                    assert_eq!(from_vault, read, "progress says so");
-                    return *answer.vault;
-                }
-                Reply::Failed { message, .. } => panic!("{message}"),
-                _ => {}
-            }
-        }
-        panic!("no answer")
-    };
-    let told = |worker: &mut Worker, request: &Request| {
-        worker.say(request);
-        match worker.find(|reply| matches!(reply, Reply::Vaults { .. } | Reply::Failed { .. })) {
-            (
-                Reply::Vaults {
-                    kind,
-                    documents,
-                    bytes,
-                    folder,
-                    ..
-                },
-                _,
-            ) => {
-                assert_eq!(folder, vaults.display().to_string());
-                (kind, documents, bytes)
-            }
-            other => panic!("{other:?}"),
-        }
-    };
-    let mut worker = start();
-    assert_eq!(foreseen(&mut worker, "snapkv").tokens_from_vault, 0);
-    let first = asked(&mut worker, 1);
-    assert!(
-        !first.used && first.written && first.kind == "q8_0",
-        "{first:?}"
-    );
-    assert!(asked(&mut worker, 2).tokens_read < 40);
-    drop(worker.close());
-    let mut worker = start();
-    let before = foreseen(&mut worker, "snapkv");
-    // H2O needs attention sums over all tokens, which no question has measured yet.
-    assert_eq!(foreseen(&mut worker, "h2o").tokens_from_vault, 0);
-    let chosen = foreseen(&mut worker, AUTO);
-    assert!(chosen.chosen.is_some() && chosen.tokens_from_vault > 0);
-    let again = asked(&mut worker, 3);
-    assert!(again.used && again.tokens_read < 40, "{again:?}");
-    assert_eq!(before.tokens_from_vault, again.tokens_from_vault);
-    let (kind, documents, bytes) = told(&mut worker, &Request::Vaults { ticket: 4 });
-    assert_eq!((kind.as_str(), documents, bytes), ("q8_0", 1, again.bytes));
-    let keep = |kind: &str| Request::KeepDocuments {
-        ticket: 5,
-        kind: kind.to_owned(),
-        budget: Some(1 << 30),
-    };
-    assert_eq!(told(&mut worker, &keep("off")).0, "off");
-    assert_eq!(foreseen(&mut worker, "snapkv").tokens_from_vault, 0);
-    assert_eq!(asked(&mut worker, 6).kind, "off");
-    assert_eq!(told(&mut worker, &keep("f16")).0, "f16");
-    assert!(!asked(&mut worker, 7).used, "rows of another kind");
-    let (_, documents, both) = told(&mut worker, &Request::Vaults { ticket: 8 });
-    assert_eq!(documents, 2);
-    // A smaller budget evicts vaults at once.
-    let less = Request::KeepDocuments {
-        ticket: 5,
-        kind: "f16".to_owned(),
-        budget: Some(both - 1),
-    };
-    let (_, documents, bytes) = told(&mut worker, &less);
-    assert!(
-        documents == 1 && bytes < both,
-        "{documents}, {bytes} of {both}"
-    );
-    assert!(
-        foreseen(&mut worker, "snapkv").tokens_from_vault > 0,
-        "the newer one stays"
-    );
-    let cleared = told(&mut worker, &Request::ClearVaults { ticket: 9 });
-    assert_eq!((cleared.1, cleared.2), (0, 0));
-    worker.say(&keep("q2"));
-    let refused = failure(worker.find(|reply| matches!(reply, Reply::Failed { .. })));
-    assert_eq!((refused.0, refused.1), (Some(5), Failure::Vaults));
-    assert!(refused.2.contains("q2"), "{}", refused.2);
 }

@@ -2,7 +2,6 @@
 //! answered as usual. On this computer's GPU in a `cuda` build, else on the emulator; only a separate process may lose
 //! a real GPU, and only where one exists.
 
-#[allow(dead_code)] // used by the worker's own tests
 use crate::gpus::*;
 use kept_cuda::{Buffer, Device, DeviceError, emulated};
 use kept_engine::documents::Document;
@@ -36,7 +35,8 @@ fn asked(
     engine: &Engine,
     method: &str,
     times: usize,
-    (watch, stop): (&mut dyn Watch, &Stop),
+    watch: &mut dyn Watch,
+    stop: &Stop,
 ) -> Result<Answer, EngineError> {
     let text = "the word and ".repeat(times).into_bytes();
     let document = Document::from_bytes("note.txt", text).expect("a text");
@@ -67,7 +67,7 @@ impl Watch for Nobody {}
 
 /// Words and rows of an answer: they must not depend on earlier questions.
 fn answered(engine: &Engine, method: &str) -> (String, Vec<usize>) {
-    let answer = asked(engine, method, 12, (&mut Nobody, &Stop::new())).expect("an answer");
+    let answer = asked(engine, method, 12, &mut Nobody, &Stop::new()).expect("an answer");
     (answer.text, answer.rows_per_layer)
 }
 
@@ -93,13 +93,13 @@ fn ballast(gpu: &Device) -> Vec<Buffer<u8>> {
 }
 
 #[test]
-fn a_question_that_a_full_gpu_has_no_room_for_is_refused_with_what_is_missing() {
+fn a_full_gpu_refuses_with_the_missing_bytes() {
     let (file, gpu) = (model(), gpu_of(LITTLE));
     let engine = on(&file, &gpu);
     let expected = answered(&engine, "snapkv");
     let held = ballast(&gpu);
     // About 18,000 tokens: their measurements need megabytes.
-    let refusal = asked(&engine, "snapkv", 6000, (&mut Nobody, &Stop::new()));
+    let refusal = asked(&engine, "snapkv", 6000, &mut Nobody, &Stop::new());
     let refusal = refusal.err().expect("refused");
     is_one_sentence(&refusal, "are missing");
     assert!(
@@ -111,7 +111,7 @@ fn a_question_that_a_full_gpu_has_no_room_for_is_refused_with_what_is_missing() 
     assert_eq!(answered(&engine, "snapkv"), expected);
     // This would take minutes on the emulator.
     if !is_emulated(&gpu) {
-        let found = asked(&engine, "snapkv", 6000, (&mut Nobody, &Stop::new()));
+        let found = asked(&engine, "snapkv", 6000, &mut Nobody, &Stop::new());
         assert!(found.expect("there is room").prompt.len() > 18_000);
     }
 }
@@ -158,7 +158,7 @@ impl Watch for Greedy<'_> {
 
 /// Another program takes the memory between the estimate and the prefill.
 #[test]
-fn memory_that_is_gone_when_it_is_needed_is_one_sentence_and_the_engine_answers_again() {
+fn the_engine_answers_again_after_running_out_of_memory() {
     let (file, gpu) = (model(), gpu_of(LITTLE));
     let engine = on(&file, &gpu);
     for (method, when) in [
@@ -175,7 +175,7 @@ fn memory_that_is_gone_when_it_is_needed_is_one_sentence_and_the_engine_answers_
             when,
             held: Vec::new(),
         };
-        let failed = asked(&engine, method, 12, (&mut greedy, &Stop::new()));
+        let failed = asked(&engine, method, 12, &mut greedy, &Stop::new());
         assert!(!greedy.held.is_empty());
         let failed = failed.err().expect("there is no memory");
         is_one_sentence(&failed, "the CPU");
@@ -218,7 +218,7 @@ impl Watch for Impatient {
 }
 
 #[test]
-fn after_a_question_that_was_given_up_the_next_is_answered_as_ever() {
+fn the_engine_answers_again_after_a_stop() {
     let (file, gpu) = (model(), gpu_of(1 << 30));
     let engine = on(&file, &gpu);
     for method in ["snapkv", "h2o"] {
@@ -230,7 +230,7 @@ fn after_a_question_that_was_given_up_the_next_is_answered_as_ever() {
                 stop: stop.clone(),
                 after,
             };
-            let given_up = asked(&engine, method, 12, (&mut watch, &stop));
+            let given_up = asked(&engine, method, 12, &mut watch, &stop);
             match (after, given_up) {
                 (None, Err(EngineError::Stopped)) => {}
                 (Some(_), Ok(answer)) => {
@@ -252,7 +252,7 @@ fn after_a_question_that_was_given_up_the_next_is_answered_as_ever() {
 
 /// On the emulator only: a failed GPU is lost for the whole process, and this process has more tests to run.
 #[test]
-fn a_gpu_that_fails_is_one_sentence_and_lost_and_another_engine_answers() {
+fn a_failed_gpu_gives_one_error_message() {
     if without_emulator() {
         return;
     }
@@ -270,7 +270,7 @@ fn a_gpu_that_fails_is_one_sentence_and_lost_and_another_engine_answers() {
             let engine = on(&file, &gpu);
             meter.fails_after(part * of_all / 4);
             for _ in 0..2 {
-                let failed = asked(&engine, method, 12, (&mut Nobody, &Stop::new()));
+                let failed = asked(&engine, method, 12, &mut Nobody, &Stop::new());
                 let failed = failed.err().expect("a GPU that failed");
                 is_one_sentence(&failed, "the CPU");
                 assert!(failed.loses_gpu(), "{method} {part}: {failed}");
@@ -295,7 +295,7 @@ fn has_a_gpu() -> bool {
 /// The worker on a GPU that traps during prefill, and during decode: its message, exit code 71, and a second worker
 /// that answers.
 #[test]
-fn a_worker_whose_gpu_fails_ends_with_71_and_another_one_answers() {
+fn a_worker_with_a_failed_gpu_exits_with_71() {
     if !has_a_gpu() {
         return;
     }

@@ -6,8 +6,10 @@ use kept_cuda::emulated;
 use kept_engine::kernels::{CacheType, Stop, argmax};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{Parameters, Policy, build};
-use kept_engine::{Decoder, Prefill, RetentionMap};
+use kept_engine::{Cut, Decoder, Prefill, PrefillOutcome, RetentionMap, SharedPrefill};
 use kept_models::testing::TinyLlama;
+use kept_tests::compare::apart;
+use kept_tests::method_spec::MethodSpec;
 
 /// Relative to the largest logit of a row: the error of f16 instead of f32.
 pub const BOUND: f32 = 1e-2;
@@ -110,6 +112,23 @@ pub fn policy(name: &str, set: &str) -> Box<dyn Policy> {
     build(name, &set).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
+/// The tokens that are decoded.
+#[derive(Clone, Copy)]
+pub enum Decode<'a> {
+    Given(&'a [u32]),
+    /// This many most likely tokens.
+    Greedy(usize),
+}
+
+impl Decode<'_> {
+    fn steps(self) -> usize {
+        match self {
+            Decode::Given(tokens) => tokens.len(),
+            Decode::Greedy(steps) => steps,
+        }
+    }
+}
+
 pub struct Run {
     /// `[1 + steps][vocab]`
     pub logits: Vec<Vec<f32>>,
@@ -117,43 +136,127 @@ pub struct Run {
     pub map: RetentionMap,
 }
 
-/// Runs prefill on `ids` in chunks of 48 and decodes `steps`: given tokens, or the most likely ones. Rows are stored as
-/// `cache`.
+/// Runs prefill on `ids` in chunks of 48 and decodes an answer. Rows are stored as `cache`.
 pub fn run(
-    (model, cache): (&Model, CacheType),
-    (method, set, budget): (&str, &str, usize),
+    model: &Model,
+    cache: CacheType,
+    method: MethodSpec,
     ids: &[u32],
-    given: Result<&[u32], usize>,
+    decode: Decode<'_>,
 ) -> Run {
-    let mut policy = policy(method, set);
-    let steps = given.map_or_else(|steps| steps, <[u32]>::len);
-    let rope = RopeTable::new(model.config(), ids.len() + steps);
-    let document = 3..ids.len() - 12;
-    let outcome = Prefill::new(model, ids, &mut *policy, budget, steps, &rope)
-        .with_document(document)
-        .with_tail(2)
-        .with_chunk(48)
-        .with_cache(cache)
-        .run(&mut |_| (), &Stop::new())
-        .unwrap_or_else(|e| panic!("{method} {set}: {e}"));
-    let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
-    let mut logits = vec![
-        decoder
-            .try_logits_of(&outcome.hidden)
-            .expect("logits")
-            .to_vec(),
-    ];
+    let mut policy = method.policy();
+    let rope = RopeTable::new(model.config(), ids.len() + decode.steps());
+    let outcome = Prefill::new(
+        model,
+        ids,
+        &mut *policy,
+        method.budget,
+        decode.steps(),
+        &rope,
+    )
+    .with_document(3..ids.len() - 12)
+    .with_tail(2)
+    .with_chunk(48)
+    .with_cache(cache)
+    .run(&mut |_| (), &Stop::new())
+    .unwrap_or_else(|e| panic!("{method:?}: {e}"));
+    decoded(model, &rope, &mut *policy, outcome, decode)
+}
+
+/// [`run`] for several methods on one prefill in a single chunk. `kept_rows` and `measurements` check that a shared
+/// prefill gives a method the rows that its own would.
+pub fn run_shared(
+    model: &Model,
+    cache: CacheType,
+    methods: &[MethodSpec],
+    ids: &[u32],
+    decode: Decode<'_>,
+) -> Vec<Run> {
+    let rope = RopeTable::new(model.config(), ids.len() + decode.steps());
+    let mut policies: Vec<_> = methods.iter().map(MethodSpec::policy).collect();
+    let shared = SharedPrefill {
+        model,
+        ids,
+        document: Some(3..ids.len() - 12),
+        tail: 2,
+        max_new_tokens: decode.steps(),
+        rope: &rope,
+    };
+    let cuts = policies.iter_mut().zip(methods);
+    let cuts = cuts.map(|(policy, method)| Cut {
+        policy: &mut **policy,
+        budget: method.budget,
+        cache,
+    });
+    let outcomes = shared.run(cuts.collect(), &mut |_| (), &Stop::new());
+    let outcomes = outcomes.expect("a prefill").into_iter().zip(methods);
+    let runs = outcomes.zip(&mut policies);
+    runs.map(|((outcome, method), policy)| {
+        let outcome = outcome.unwrap_or_else(|e| panic!("{method:?}: {e}"));
+        decoded(model, &rope, &mut **policy, outcome, decode)
+    })
+    .collect()
+}
+
+fn decoded(
+    model: &Model,
+    rope: &RopeTable,
+    policy: &mut dyn Policy,
+    read: PrefillOutcome,
+    decode: Decode<'_>,
+) -> Run {
+    let mut decoder = Decoder::new(model, rope, policy, read.rows, read.cache);
+    let first = decoder.try_logits_of(&read.hidden).expect("logits");
+    let mut logits = vec![first.to_vec()];
     let mut tokens = Vec::new();
-    for step in 0..steps {
-        let likeliest = argmax(&logits[step]) as u32;
-        let token = given.map_or(likeliest, |given| given[step]);
+    for step in 0..decode.steps() {
+        let token = match decode {
+            Decode::Given(given) => given[step],
+            Decode::Greedy(_) => argmax(&logits[step]) as u32,
+        };
         tokens.push(token);
         logits.push(decoder.try_step(token, None).expect("logits").to_vec());
     }
     Run {
         logits,
         tokens,
-        map: outcome.map,
+        map: read.map,
+    }
+}
+
+/// Asserts that two runs have the same logits, within `bound` of the largest.
+#[track_caller]
+pub fn assert_near(found: &Run, expected: &Run, bound: f32, what: &str) {
+    for (step, (found, expected)) in found.logits.iter().zip(&expected.logits).enumerate() {
+        let apart = apart(found, expected);
+        assert!(
+            apart <= bound,
+            "{what}: logits {step} are {apart:.1e} apart"
+        );
+    }
+}
+
+/// Bytes uploaded to a GPU, and downloaded from it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Transfers {
+    pub uploaded: u64,
+    pub downloaded: u64,
+}
+
+impl Transfers {
+    pub fn of(meter: &kept_cuda::Meter) -> Self {
+        let (uploaded, downloaded) = meter.copied();
+        Self {
+            uploaded,
+            downloaded,
+        }
+    }
+
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            uploaded: self.uploaded - before.uploaded,
+            downloaded: self.downloaded - before.downloaded,
+        }
     }
 }
 

@@ -1,36 +1,41 @@
 //! Decode as a CUDA graph: few launches, one replay per token, no allocation, few transfers. On the emulator, which
 //! captures and replays launches as a GPU does.
 
+use std::ops::Range;
+
 use crate::gpus::*;
 use kept_cuda::{Meter, emulated};
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
-use kept_engine::policies::Policy;
 use kept_engine::{Decoder, Prefill, Sampler, Sampling, Votes};
 use kept_models::testing::TinyLlama;
 use kept_tests::compare::apart;
+use kept_tests::method_spec::{MethodSpec, spec};
 
-const PROMPT: usize = 53;
+/// Tokens of a prompt: more than the rows that methods keep of it.
+const PROMPT: usize = 29;
+const DOCUMENT: Range<usize> = 3..PROMPT - 12;
 const STEPS: usize = 6;
 
-/// Runs prefill and passes the decoder and the prefill's outcome to a closure.
-fn answering<T>(
-    (model, cache): (&Model, CacheType),
-    policy: &mut dyn Policy,
-    budget: usize,
-    answer: impl FnOnce(Decoder<'_>, &[f32]) -> T,
+/// Runs prefill, computes the first logits and passes the decoder to a closure.
+fn decoding<T>(
+    model: &Model,
+    cache: CacheType,
+    method: MethodSpec,
+    decode: impl FnOnce(Decoder<'_>) -> T,
 ) -> T {
     let ids = ids(PROMPT, model.config().vocab);
     let rope = RopeTable::new(model.config(), PROMPT + STEPS);
-    let outcome = Prefill::new(model, &ids, policy, budget, STEPS, &rope)
-        .with_document(3..PROMPT - 12)
+    let mut policy = method.policy();
+    let outcome = Prefill::new(model, &ids, &mut *policy, method.budget, STEPS, &rope)
+        .with_document(DOCUMENT)
         .with_tail(2)
-        .with_chunk(48)
         .with_cache(cache)
         .run(&mut |_| (), &Stop::new())
-        .expect("a reading");
-    let decoder = Decoder::new(model, &rope, policy, outcome.rows, outcome.cache);
-    answer(decoder, &outcome.hidden)
+        .expect("a prefill");
+    let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
+    decoder.try_logits_of(&outcome.hidden).expect("logits");
+    decode(decoder)
 }
 
 fn greedy() -> Sampler {
@@ -39,23 +44,20 @@ fn greedy() -> Sampler {
 
 /// GPU operations.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Asked {
+struct Operations {
     launches: u64,
     runs: u64,
     allocations: u64,
-    sent: u64,
-    brought: u64,
+    transfers: Transfers,
 }
 
-impl Asked {
+impl Operations {
     fn of(meter: &Meter) -> Self {
-        let (sent, brought) = meter.copied();
         Self {
             launches: meter.launches(),
             runs: meter.runs(),
             allocations: meter.allocations(),
-            sent,
-            brought,
+            transfers: Transfers::of(meter),
         }
     }
 
@@ -64,41 +66,38 @@ impl Asked {
             launches: self.launches - before.launches,
             runs: self.runs - before.runs,
             allocations: self.allocations - before.allocations,
-            sent: self.sent - before.sent,
-            brought: self.brought - before.brought,
+            transfers: self.transfers.since(before.transfers),
         }
     }
 }
 
 /// GPU operations per token of a greedy answer, after the first token.
-fn of_a_token(model: &TinyLlama, method: (&str, &str, usize)) -> Asked {
+fn of_a_token(model: &TinyLlama, method: MethodSpec) -> Operations {
     let file = tiny(model);
     let (gpu, meter) = emulated::fault_injecting(86, 1 << 30);
     let there = on_gpu(open(&file.path), &gpu);
-    let mut policy = policy(method.0, method.1);
-    let model = (&there, CacheType::F16);
-    answering(model, &mut *policy, method.2, |mut decoder, hidden| {
-        decoder.try_logits_of(hidden).expect("logits");
+    decoding(&there, CacheType::F16, method, |mut decoder| {
         let mut sampler = greedy();
-        let mut votes = Votes::new(3..PROMPT - 12);
+        let mut votes = Votes::new(DOCUMENT);
         let mut token = 5;
-        let mut asked = Vec::new();
+        let mut operations = Vec::new();
         for _ in 0..STEPS {
-            let before = Asked::of(&meter);
+            let before = Operations::of(&meter);
             token = decoder
                 .try_next(token, &mut sampler, Some(&mut votes))
                 .expect("a token");
-            asked.push(Asked::of(&meter).since(before));
+            operations.push(Operations::of(&meter).since(before));
         }
-        assert!(asked[1..].iter().all(|next| *next == asked[1]), "{asked:?}");
-        asked[1]
+        let same = operations[1..].iter().all(|next| *next == operations[1]);
+        assert!(same, "{operations:?}");
+        operations[1]
     })
 }
 
 /// Norm, product, heads, attention, product, norm, product, product; and at the end norm, logits, and two launches that
 /// find the most likely token.
 #[test]
-fn a_token_is_eight_launches_a_layer_run_as_one() {
+fn a_decode_step_is_one_graph_of_eight_launches_a_layer() {
     if without_emulator() {
         return;
     }
@@ -109,37 +108,40 @@ fn a_token_is_eight_launches_a_layer_run_as_one() {
         ("phi3", 2),
         ("gemma2", 2),
     ] {
-        let model = small(arch, layers);
-        let asked = of_a_token(&model, ("snapkv", "w=8", 24));
+        let model = quick(arch, layers);
+        let asked = of_a_token(&model, spec("snapkv", "w=8", 24));
         let vocab = open(&tiny(&model).path).config().vocab;
         assert!(vocab > 64, "the likeliest of some");
         assert_eq!(asked.launches, 8 * layers as u64 + 4, "{arch}");
         assert_eq!((asked.runs, asked.allocations), (1, 0), "{arch}");
         // Upload: the embedding and the slot table. Download: the most likely tokens, and the attention votes of each
         // head.
-        let books = layers * 6 * model.kv_heads + 1;
-        assert_eq!(asked.sent, 4 * (model.width + books) as u64, "{arch}");
-        let looked = 2 * layers * model.q_heads;
-        assert_eq!(asked.brought, 4 * (128 + looked) as u64, "{arch}");
+        let slots = layers * 6 * model.kv_heads + 1;
+        let votes = 2 * layers * model.q_heads;
+        let expected = Transfers {
+            uploaded: 4 * (model.width + slots) as u64,
+            downloaded: 4 * (128 + votes) as u64,
+        };
+        assert_eq!(asked.transfers, expected, "{arch}");
     }
     let odd = TinyLlama {
         head_dim: 80,
-        ..small("llama", 2)
+        ..quick("llama", 2)
     };
-    let asked = of_a_token(&odd, ("full", "", 100));
+    let asked = of_a_token(&odd, spec("full", "", 100));
     assert_eq!(asked.launches, 9 * 2 + 4, "heads that are not made of 32s");
 }
 
 /// Methods with host work after every token are not captured.
 #[test]
-fn methods_with_a_step_are_not_recorded() {
+fn methods_with_host_steps_are_not_captured() {
     if without_emulator() {
         return;
     }
     for method in [
-        ("h2o", "", 24),
-        ("ems", "", 24),
-        ("streaming_llm", "positions=reassigned", 24),
+        spec("h2o", "", 24),
+        spec("ems", "", 24),
+        spec("streaming_llm", "positions=reassigned", 24),
     ] {
         let asked = of_a_token_with_host(method);
         assert_eq!(asked.runs, 0, "{method:?}");
@@ -147,17 +149,14 @@ fn methods_with_a_step_are_not_recorded() {
     }
 }
 
-fn of_a_token_with_host(method: (&str, &str, usize)) -> Asked {
-    let file = tiny(&small("llama", 2));
+fn of_a_token_with_host(method: MethodSpec) -> Operations {
+    let file = tiny(&quick("llama", 2));
     let (gpu, meter) = emulated::fault_injecting(86, 1 << 30);
     let there = on_gpu(open(&file.path), &gpu);
-    let mut policy = policy(method.0, method.1);
-    let model = (&there, CacheType::F16);
-    answering(model, &mut *policy, method.2, |mut decoder, hidden| {
-        decoder.try_logits_of(hidden).expect("logits");
-        let before = Asked::of(&meter);
+    decoding(&there, CacheType::F16, method, |mut decoder| {
+        let before = Operations::of(&meter);
         decoder.try_next(5, &mut greedy(), None).expect("a token");
-        Asked::of(&meter).since(before)
+        Operations::of(&meter).since(before)
     })
 }
 
@@ -167,10 +166,8 @@ fn answer(
     cache: CacheType,
     mut next: impl FnMut(&mut Decoder<'_>, u32, &mut Votes) -> u32,
 ) -> (Vec<u32>, Vec<f32>) {
-    let mut policy = policy("snapkv", "w=8");
-    answering((model, cache), &mut *policy, 24, |mut decoder, hidden| {
-        decoder.try_logits_of(hidden).expect("logits");
-        let mut votes = Votes::new(3..PROMPT - 12);
+    decoding(model, cache, spec("snapkv", "w=8", 24), |mut decoder| {
+        let mut votes = Votes::new(DOCUMENT);
         let mut tokens = vec![5];
         for step in 0..STEPS {
             tokens.push(next(&mut decoder, tokens[step], &mut votes));
@@ -181,10 +178,10 @@ fn answer(
 
 /// The token that the GPU chooses is the most likely of the logits, and the votes equal the CPU's.
 #[test]
-fn the_likeliest_token_is_found_there() {
+fn the_gpu_chooses_the_most_likely_token() {
     let mut sampler = greedy();
     for (model, cache) in [
-        (small("llama", 2), CacheType::F16),
+        // Logits with a cap.
         (small("gemma2", 2), CacheType::F16),
         (quick("qwen3", 2), CacheType::Q8_0),
     ] {
@@ -223,8 +220,8 @@ fn the_likeliest_token_is_found_there() {
 
 /// Sampling from the k most likely tokens gives different results; without a top-k, all logits are downloaded.
 #[test]
-fn tokens_are_drawn_of_the_likeliest() {
-    let file = tiny(&small("llama", 2));
+fn sampling_uses_the_top_k_or_all_logits() {
+    let file = tiny(&quick("llama", 2));
     let there = on_gpu(open(&file.path), &gpus()[0]);
     let mut logits = Vec::new();
     answer(&there, CacheType::F16, |decoder, _, _| {
@@ -270,7 +267,7 @@ fn tokens_are_drawn_of_the_likeliest() {
 
 /// The driver's figure of GPU memory is recorded at its peak, also after the peak has passed.
 #[test]
-fn what_is_taken_of_a_gpu_is_seen() {
+fn peak_gpu_memory_is_recorded() {
     let file = tiny(&small("llama", 2));
     let gpu = limited(1 << 30).0;
     let engine = kept_engine::Engine::open(&file.path).expect("a model");

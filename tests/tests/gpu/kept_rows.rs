@@ -1,121 +1,139 @@
 //! Kept rows that stay on the GPU between prefill and decode: they are not transferred, they equal bit for bit the rows
 //! that the host would upload, and they are allocated once. On the emulator.
 
+use std::ops::Range;
+
 use crate::gpus::*;
 use kept_cuda::{Device, Meter, emulated};
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{Budget, Policy, PromptShape};
 use kept_engine::{
-    Cut, Decoder, Engine, EngineError, MemoryLedger, Method, Prefill, PrefillOutcome, RetentionMap,
+    Cut, Decoder, Engine, MemoryLedger, Method, Prefill, PrefillOutcome, RetentionMap,
     SharedPrefill, Votes,
 };
 use kept_models::testing::TinyLlama;
+use kept_tests::method_spec::{MethodSpec, spec};
 
-/// Decode steps.
-const STEPS: usize = 4;
+/// Decode steps: the first runs the kernels one by one, the second as a CUDA graph.
+const STEPS: usize = 2;
 
-/// More than the exact rows of a head, so that some rows are quantised.
+/// Tokens of a prompt: more than the exact rows of a head, so that some rows are quantised.
 const LONG: usize = 100;
+const DOCUMENT: Range<usize> = 3..LONG - 12;
 
-/// Kind of prefill.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Way {
-    /// A single method, with at most so many bytes of the GPU: its rows stay on the GPU if they fit.
-    Alone(Option<u64>),
-    /// One of several methods on a shared prefill: each method's rows are on the host until it answers.
-    Shared,
+/// A prompt of [`LONG`] tokens on a model, with capacity for an answer.
+struct LongPrompt<'a> {
+    model: &'a Model,
+    /// Type of the kept rows.
+    cache: CacheType,
+    ids: Vec<u32>,
+    rope: RopeTable,
+    max_new_tokens: usize,
 }
 
-/// Runs prefill on a prompt of [`LONG`] tokens, with capacity for `max_new_tokens` more.
-fn read(
-    (model, cache): (&Model, CacheType),
-    policy: &mut dyn Policy,
-    budget: usize,
-    (rope, max_new_tokens): (&RopeTable, usize),
-    way: Way,
-) -> Result<PrefillOutcome, EngineError> {
-    let ids = ids(LONG, model.config().vocab);
-    let (document, tail) = (3..LONG - 12, 2);
-    match way {
-        Way::Alone(memory) => Prefill::new(model, &ids, policy, budget, max_new_tokens, rope)
-            .with_document(document)
-            .with_tail(tail)
-            .with_cache(cache)
-            .with_gpu_memory(memory)
-            .run(&mut |_| (), &Stop::new()),
-        Way::Shared => {
-            let shared = SharedPrefill {
-                model,
-                ids: &ids,
-                document: Some(document),
-                tail,
-                max_new_tokens,
-                rope,
-            };
-            let cuts = vec![Cut {
-                policy,
-                budget,
-                cache,
-            }];
-            let mut outcomes = shared.run(cuts, &mut |_| (), &Stop::new())?;
-            outcomes.pop().expect("one method")
-        }
-    }
-}
-
-/// Result and memory of an answer: kept rows of the prompt in bytes, the part of them that is on the GPU only, all
-/// logits, votes.
+/// Result of an answer of [`STEPS`] tokens.
 #[derive(PartialEq)]
 struct Answered {
     logits: Vec<Vec<f32>>,
     votes: Vec<f32>,
     map: RetentionMap,
+    /// Bytes of the kept rows of the prompt.
     kv_bytes: u64,
+    /// Bytes of the rows after the answer.
     after: u64,
 }
 
-fn answered(
-    model: (&Model, CacheType),
-    method: (&str, &str, usize),
-    way: Way,
-) -> (Answered, MemoryLedger) {
-    answered_with_room(model, method, STEPS, way)
-}
-
-fn answered_with_room(
-    (model, cache): (&Model, CacheType),
-    (method, set, budget): (&str, &str, usize),
-    max_new_tokens: usize,
-    way: Way,
-) -> (Answered, MemoryLedger) {
-    let rope = RopeTable::new(model.config(), LONG + max_new_tokens);
-    let mut policy = policy(method, set);
-    let read = read(
-        (model, cache),
-        &mut *policy,
-        budget,
-        (&rope, max_new_tokens),
-        way,
-    )
-    .unwrap_or_else(|e| panic!("{method} {set} {way:?}: {e}"));
-    let (kv_bytes, ledger) = (read.cache.kv_bytes(), read.ledger);
-    let mut decoder = Decoder::new(model, &rope, &mut *policy, read.rows, read.cache);
-    let mut votes = Votes::new(3..LONG - 12);
-    let first = decoder.try_logits_of(&read.hidden).expect("logits");
-    let mut logits = vec![first.to_vec()];
-    for token in 10..10 + STEPS as u32 {
-        let next = decoder.try_step(token, Some(&mut votes));
-        logits.push(next.expect("logits").to_vec());
+impl<'a> LongPrompt<'a> {
+    fn new(model: &'a Model, cache: CacheType, max_new_tokens: usize) -> Self {
+        Self {
+            model,
+            cache,
+            ids: ids(LONG, model.config().vocab),
+            rope: RopeTable::new(model.config(), LONG + max_new_tokens),
+            max_new_tokens,
+        }
     }
-    let found = Answered {
-        logits,
-        votes: votes.per_token().to_vec(),
-        map: read.map,
-        kv_bytes,
-        after: decoder.cache().kv_bytes(),
-    };
-    (found, ledger)
+
+    /// A prefill under one method, with at most `memory` bytes of the GPU: its rows stay on the GPU if they fit.
+    fn read(&self, policy: &mut dyn Policy, budget: usize, memory: Option<u64>) -> PrefillOutcome {
+        let max_new_tokens = self.max_new_tokens;
+        Prefill::new(
+            self.model,
+            &self.ids,
+            policy,
+            budget,
+            max_new_tokens,
+            &self.rope,
+        )
+        .with_document(DOCUMENT)
+        .with_tail(2)
+        .with_cache(self.cache)
+        .with_gpu_memory(memory)
+        .run(&mut |_| (), &Stop::new())
+        .unwrap_or_else(|e| panic!("{memory:?} bytes: {e}"))
+    }
+
+    /// A prefill under several methods: the rows of each are on the host until it answers.
+    fn read_shared(
+        &self,
+        methods: &[MethodSpec],
+        policies: &mut [Box<dyn Policy>],
+    ) -> Vec<PrefillOutcome> {
+        let shared = SharedPrefill {
+            model: self.model,
+            ids: &self.ids,
+            document: Some(DOCUMENT),
+            tail: 2,
+            max_new_tokens: self.max_new_tokens,
+            rope: &self.rope,
+        };
+        let cuts = policies.iter_mut().zip(methods);
+        let cuts = cuts.map(|(policy, method)| Cut {
+            policy: &mut **policy,
+            budget: method.budget,
+            cache: self.cache,
+        });
+        let outcomes = shared.run(cuts.collect(), &mut |_| (), &Stop::new());
+        let outcomes = outcomes.expect("a prefill").into_iter();
+        outcomes.map(|read| read.expect("a budget")).collect()
+    }
+
+    fn answer(&self, policy: &mut dyn Policy, read: PrefillOutcome) -> (Answered, MemoryLedger) {
+        let (kv_bytes, ledger) = (read.cache.kv_bytes(), read.ledger);
+        let mut decoder = Decoder::new(self.model, &self.rope, policy, read.rows, read.cache);
+        let mut votes = Votes::new(DOCUMENT);
+        let first = decoder.try_logits_of(&read.hidden).expect("logits");
+        let mut logits = vec![first.to_vec()];
+        for token in 10..10 + STEPS as u32 {
+            let next = decoder.try_step(token, Some(&mut votes));
+            logits.push(next.expect("logits").to_vec());
+        }
+        let found = Answered {
+            logits,
+            votes: votes.per_token().to_vec(),
+            map: read.map,
+            kv_bytes,
+            after: decoder.cache().kv_bytes(),
+        };
+        (found, ledger)
+    }
+
+    /// [`LongPrompt::read`] and the answer.
+    fn alone(&self, method: MethodSpec, memory: Option<u64>) -> (Answered, MemoryLedger) {
+        let mut policy = method.policy();
+        let read = self.read(&mut *policy, method.budget, memory);
+        self.answer(&mut *policy, read)
+    }
+
+    /// [`LongPrompt::read_shared`] and the answer of each method.
+    fn shared(&self, methods: &[MethodSpec]) -> Vec<(Answered, MemoryLedger)> {
+        let mut policies: Vec<_> = methods.iter().map(MethodSpec::policy).collect();
+        let outcomes = self.read_shared(methods, &mut policies);
+        let answers = outcomes.into_iter().zip(&mut policies);
+        let answers = answers.map(|(read, policy)| self.answer(&mut **policy, read));
+        answers.collect()
+    }
 }
 
 /// With capacity for long answers.
@@ -127,22 +145,26 @@ fn long(arch: &'static str) -> TinyLlama {
 }
 
 /// Methods that only copy rows, by measurement: none, the question's attention, keys and values, all rows,
-/// reconstruction; with equal rows per head, and with unequal ones.
-const COPYING: [(&str, &str, usize); 10] = [
-    ("full", "", 400),
-    ("snapkv", "w=8", 90),
-    ("pyramidkv", "w=8", 84),
-    ("adakv", "w=8", 84),
-    ("chunkkv", "w=8,chunk=4", 84),
-    ("hbw_kv", "w=8", 84),
-    ("keydiff", "", 84),
-    ("expected_attention", "", 84),
-    ("kvzip", "chunk=50", 84),
-    ("kvzip", "chunk=50,spread=model", 84),
+/// reconstruction; with equal rows per layer and head, and with unequal ones.
+const COPYING: [MethodSpec; 7] = [
+    spec("full", "", 400),
+    spec("snapkv", "w=8", 90),
+    spec("pyramidkv", "w=8", 84),
+    spec("adakv", "w=8", 84),
+    spec("keydiff", "", 84),
+    spec("expected_attention", "", 84),
+    spec("kvzip", "chunk=50,spread=model", 84),
 ];
 
-/// Rows that stay on the GPU equal, bit for bit and slot for slot, those that the host would upload.
-fn the_hosts_rows(arch: &'static str, cache: CacheType) {
+/// Methods by the shape of their kept rows: all, equally many per head, unequally many.
+const SHAPES: [MethodSpec; 3] = [
+    spec("full", "", 400),
+    spec("snapkv", "w=8", 90),
+    spec("adakv", "w=8", 84),
+];
+
+/// Asserts that rows that stay on the GPU equal, bit for bit and slot for slot, those that the host would upload.
+fn assert_hosts_rows(arch: &'static str, cache: CacheType, methods: &[MethodSpec]) {
     let file = tiny(&TinyLlama {
         q_heads: 4,
         kv_heads: 2,
@@ -155,16 +177,16 @@ fn the_hosts_rows(arch: &'static str, cache: CacheType) {
         _ => gpus().remove(0),
     };
     let there = on_gpu(open(&file.path), &gpu);
-    for method in COPYING {
-        let (found, ledger) = answered((&there, cache), method, Way::Alone(None));
-        let (expected, by_host) = answered((&there, cache), method, Way::Shared);
+    let prompt = LongPrompt::new(&there, cache, STEPS);
+    for (&method, (expected, by_host)) in methods.iter().zip(prompt.shared(methods)) {
+        let (found, ledger) = prompt.alone(method, None);
         let what = format!("{arch} {cache} {method:?}");
         assert!(found.logits == expected.logits, "{what}: other logits");
         assert!(found.votes == expected.votes, "{what}: other votes");
         assert!(found == expected, "{what}: other rows");
         assert!(
             ledger.kept_on_gpu >= found.kv_bytes,
-            "{what}: they travelled"
+            "{what}: they were downloaded"
         );
         assert_eq!(by_host.kept_on_gpu, 0, "{what}");
         assert_eq!(ledger.kept(), by_host.kept(), "{what}");
@@ -172,117 +194,102 @@ fn the_hosts_rows(arch: &'static str, cache: CacheType) {
     }
 }
 
+// Every measurement with one cache type, and every shape of rows with each type and with sliding windows.
+
 #[test]
-fn rows_of_f16_that_stay_are_the_hosts() {
-    the_hosts_rows("llama", CacheType::F16);
-    the_hosts_rows("gemma2", CacheType::F16);
+fn f16_rows_on_the_gpu_equal_the_hosts() {
+    assert_hosts_rows("llama", CacheType::F16, &COPYING);
+    assert_hosts_rows("gemma2", CacheType::F16, &SHAPES);
 }
 
 #[test]
-fn rows_of_eight_bits_that_stay_are_the_hosts() {
-    the_hosts_rows("llama", CacheType::Q8_0);
-    the_hosts_rows("gemma2", CacheType::Q8_0);
+fn q8_0_rows_on_the_gpu_equal_the_hosts() {
+    assert_hosts_rows("llama", CacheType::Q8_0, &SHAPES);
 }
 
 #[test]
-fn rows_of_four_bits_that_stay_are_the_hosts() {
+fn q4_0_rows_on_the_gpu_equal_the_hosts() {
     if without_emulator() {
         return;
     }
-    the_hosts_rows("llama", CacheType::Q4_0);
-    the_hosts_rows("gemma2", CacheType::Q4_0);
+    assert_hosts_rows("gemma2", CacheType::Q4_0, &SHAPES);
 }
 
-/// Bytes uploaded to a GPU, and downloaded.
-#[derive(Debug, Clone, Copy)]
-struct Carried {
-    sent: u64,
-    brought: u64,
-}
-
-impl Carried {
-    fn since((sent, brought): (u64, u64), meter: &Meter) -> Self {
-        let now = meter.copied();
-        Self {
-            sent: now.0 - sent,
-            brought: now.1 - brought,
-        }
-    }
-}
-
-/// Transfers of a prefill and the first decode step, with rows that stay on the GPU and with rows on the host.
+/// Transfers of a prefill and the start of its answer, with rows that stay on the GPU and with rows on the host.
 #[test]
-fn kept_rows_do_not_travel() {
-    for arch in ["llama", "gemma2"] {
+fn kept_rows_are_not_transferred() {
+    for (arch, method) in [
+        ("llama", spec("full", "", 400)),
+        ("gemma2", spec("snapkv", "w=8", 90)),
+    ] {
         let file = tiny(&quick(arch, 2));
         let (gpu, meter) = limited(1 << 30);
         let there = on_gpu(open(&file.path), &gpu);
-        for method in [("full", "", 400), ("snapkv", "w=8", 90)] {
-            let copied = |way: Way| {
-                let rope = RopeTable::new(there.config(), LONG + STEPS);
-                let mut policy = policy(method.0, method.1);
-                let before = meter.copied();
-                let model = (&there, CacheType::F16);
-                let read =
-                    read(model, &mut *policy, method.2, (&rope, STEPS), way).expect("a reading");
-                let of_reading = Carried::since(before, &meter);
-                let (rows, before) = (read.cache.kv_bytes(), meter.copied());
-                let mut decoder = Decoder::new(&there, &rope, &mut *policy, read.rows, read.cache);
-                decoder.try_logits_of(&read.hidden).expect("logits");
-                (of_reading, Carried::since(before, &meter), rows)
+        let prompt = LongPrompt::new(&there, CacheType::F16, STEPS);
+        let transfers = |shared: bool| {
+            let mut policy = [method.policy()];
+            let before = Transfers::of(&meter);
+            let read = if shared {
+                prompt.read_shared(&[method], &mut policy).remove(0)
+            } else {
+                prompt.read(&mut *policy[0], method.budget, None)
             };
-            let (read, began, rows) = copied(Way::Alone(None));
-            let (read_by_host, began_by_host, same) = copied(Way::Shared);
-            let what = format!("{arch} {method:?}, of {rows} bytes of rows");
-            assert_eq!(rows, same, "{what}");
-            // Measurements of the methods, and the last row of the residual stream.
-            assert!(
-                read.brought < rows / 4,
-                "{what}: {} came back",
-                read.brought
-            );
-            assert!(
-                read.brought + rows <= read_by_host.brought,
-                "{what}: {read:?} {read_by_host:?}"
-            );
-            // Per row: its slot, its position and its destination.
-            let heads = there.config().kv_heads * there.config().head_dim;
-            let books = 12 * rows / (4 * heads as u64);
-            let layers = 1 << 10;
-            assert!(
-                read.sent <= read_by_host.sent + books + layers,
-                "{what}: {read:?} {read_by_host:?}"
-            );
-            assert!(
-                began.sent + rows <= began_by_host.sent,
-                "{what}: {began:?} {began_by_host:?}"
-            );
-            assert_eq!(began.brought, began_by_host.brought, "{what}");
-        }
+            let of_prefill = Transfers::of(&meter).since(before);
+            let (rows, before) = (read.cache.kv_bytes(), Transfers::of(&meter));
+            let [policy] = &mut policy;
+            let mut decoder =
+                Decoder::new(&there, &prompt.rope, &mut **policy, read.rows, read.cache);
+            decoder.try_logits_of(&read.hidden).expect("logits");
+            (of_prefill, Transfers::of(&meter).since(before), rows)
+        };
+        let (read, began, rows) = transfers(false);
+        let (read_by_host, began_by_host, same) = transfers(true);
+        let what = format!("{arch} {method:?}, of {rows} bytes of rows");
+        assert_eq!(rows, same, "{what}");
+        // Measurements of the methods, and the last row of the residual stream.
+        assert!(read.downloaded < rows / 4, "{what}: {read:?}");
+        assert!(
+            read.downloaded + rows <= read_by_host.downloaded,
+            "{what}: {read:?} {read_by_host:?}"
+        );
+        // Per row: its slot, its position and its destination.
+        let heads = there.config().kv_heads * there.config().head_dim;
+        let of_rows = 12 * rows / (4 * heads as u64);
+        let of_layers = 1 << 10;
+        assert!(
+            read.uploaded <= read_by_host.uploaded + of_rows + of_layers,
+            "{what}: {read:?} {read_by_host:?}"
+        );
+        assert!(
+            began.uploaded + rows <= began_by_host.uploaded,
+            "{what}: {began:?} {began_by_host:?}"
+        );
+        assert_eq!(began.downloaded, began_by_host.downloaded, "{what}");
     }
 }
 
 /// Methods that do more than copy rows, or modify them later, have their rows on the host.
 #[test]
-fn rows_that_the_host_needs_are_there() {
+fn rows_that_the_host_modifies_are_on_the_host() {
     if without_emulator() {
         return;
     }
     let file = tiny(&quick("llama", 2));
     let there = on_gpu(open(&file.path), &emulated::device(86, 1 << 30));
+    let prompt = LongPrompt::new(&there, CacheType::F16, STEPS);
     for method in [
-        ("h2o", "", 40),
-        ("tova", "", 40),
-        ("ems", "", 40),
-        ("treekv", "", 40),
-        ("cam", "base=snapkv", 40),
-        ("cam", "base=h2o", 40),
-        ("pyramidinfer", "variant=faithful", 100),
-        ("streaming_llm", "positions=reassigned", 40),
-        ("snapkv", "w=8,decode_cap=42", 40),
+        spec("h2o", "", 40),
+        spec("tova", "", 40),
+        spec("ems", "", 40),
+        spec("treekv", "", 40),
+        spec("cam", "base=snapkv", 40),
+        spec("cam", "base=h2o", 40),
+        spec("pyramidinfer", "variant=faithful", 100),
+        spec("streaming_llm", "positions=reassigned", 40),
+        spec("snapkv", "w=8,decode_cap=42", 40),
     ] {
-        let (_, ledger) = answered((&there, CacheType::F16), method, Way::Alone(None));
-        assert_eq!(ledger.kept_on_gpu, 0, "{method:?}");
+        let read = prompt.read(&mut *method.policy(), method.budget, None);
+        assert_eq!(read.ledger.kept_on_gpu, 0, "{method:?}");
     }
 }
 
@@ -294,14 +301,15 @@ fn rows_on_the_gpu_are_allocated_once() {
         context: 1 << 16,
         ..long("llama")
     });
-    for cache in [CacheType::F16, CacheType::Q8_0] {
-        for (gpu, meter) in limited_ones(1 << 30) {
-            taken_once(&file, cache, (gpu, &meter));
-        }
+    // On the emulator, each type on another GPU.
+    for (i, cache) in [CacheType::F16, CacheType::Q8_0].into_iter().enumerate() {
+        let mut gpus = limited_ones(1 << 30);
+        let (gpu, meter) = gpus.swap_remove(i % gpus.len());
+        assert_allocated_once(&file, cache, gpu, &meter);
     }
 }
 
-fn taken_once(file: &Tiny, cache: CacheType, (gpu, meter): (Device, &Meter)) {
+fn assert_allocated_once(file: &Tiny, cache: CacheType, gpu: Device, meter: &Meter) {
     let engine = Engine::open(&file.path).expect("a model");
     let engine = engine.with_cache(cache).on_gpu(gpu).expect("memory");
     let model = engine.model();
@@ -324,7 +332,7 @@ fn taken_once(file: &Tiny, cache: CacheType, (gpu, meter): (Device, &Meter)) {
     let read = Prefill::new(model, &ids, &mut *policy, budget, max_new_tokens, &rope)
         .with_cache(cache)
         .run(&mut |_| (), &Stop::new())
-        .expect("a reading");
+        .expect("a prefill");
     assert_eq!(read.ledger.kept_on_gpu, expected.kept_on_gpu, "{cache}");
     assert_eq!(read.ledger.kept_rows, expected.kept_rows, "{cache}");
     let mut decoder = Decoder::new(model, &rope, &mut *policy, read.rows, read.cache);
@@ -340,20 +348,20 @@ fn taken_once(file: &Tiny, cache: CacheType, (gpu, meter): (Device, &Meter)) {
 /// Where prefill buffers and rows exceed the memory, the residual stream moves to the host first, and then the rows;
 /// the answer is the same.
 #[test]
-fn rows_that_have_no_room_travel() {
+fn rows_beyond_the_memory_are_on_the_host() {
     if without_emulator() {
         return;
     }
     let file = tiny(&long("llama"));
     let there = on_gpu(open(&file.path), &emulated::device(86, 1 << 30));
-    let (model, method, max_new_tokens) = ((&there, CacheType::F16), ("full", "", 400), 2000);
-    let read = |way: Way| answered_with_room(model, method, max_new_tokens, way);
-    let (expected, all) = read(Way::Alone(None));
+    let prompt = LongPrompt::new(&there, CacheType::F16, 2000);
+    let method = spec("full", "", 400);
+    let (expected, all) = prompt.alone(method, None);
     assert!(all.kept_on_gpu > 0);
     // For so few tokens, the residual stream is no larger on the GPU than two chunks of it; half of the rows is more.
     let (little, much) = (all.kept_on_gpu / 20, all.kept_on_gpu / 2);
     for (limit, stay) in [(all.gpu + little, true), (all.gpu - much, false)] {
-        let (found, ledger) = read(Way::Alone(Some(limit)));
+        let (found, ledger) = prompt.alone(method, Some(limit));
         assert!(found == expected, "{limit} of {}", all.gpu);
         assert!(ledger.gpu <= limit, "{} of {limit}", ledger.gpu);
         assert_eq!(ledger.kept_on_gpu > 0, stay, "{limit} of {}", all.gpu);
@@ -363,27 +371,21 @@ fn rows_that_have_no_room_travel() {
 
 /// A cache can be downloaded after its answer, including the rows of the answer.
 #[test]
-fn a_cache_that_stayed_there_is_given_back() {
+fn a_cache_on_the_gpu_is_downloaded_after_its_answer() {
     if without_emulator() {
         return;
     }
     let file = tiny(&quick("llama", 2));
     let there = on_gpu(open(&file.path), &emulated::device(86, 1 << 30));
+    let method = spec("snapkv", "w=8", 90);
     for cache in [CacheType::F16, CacheType::Q4_0] {
-        let (whole, _) = answered((&there, cache), ("snapkv", "w=8", 90), Way::Alone(None));
-        let rope = RopeTable::new(there.config(), LONG + STEPS);
-        let mut policy = policy("snapkv", "w=8");
-        let read = read(
-            (&there, cache),
-            &mut *policy,
-            90,
-            (&rope, STEPS),
-            Way::Alone(None),
-        );
-        let read = read.expect("a reading");
+        let prompt = LongPrompt::new(&there, cache, STEPS);
+        let (whole, _) = prompt.alone(method, None);
+        let mut policy = method.policy();
+        let read = prompt.read(&mut *policy, method.budget, None);
         let (rows, mut kept) = (read.rows, read.cache);
         for step in 0..STEPS {
-            let mut decoder = Decoder::new(&there, &rope, &mut *policy, rows.clone(), kept);
+            let mut decoder = Decoder::new(&there, &prompt.rope, &mut *policy, rows.clone(), kept);
             let logits = decoder.try_step(10 + step as u32, None).expect("logits");
             assert!(*logits == whole.logits[step + 1], "{cache}: token {step}");
             kept = decoder.into_cache();
@@ -393,19 +395,17 @@ fn a_cache_that_stayed_there_is_given_back() {
 
 /// Rows are lost with an answer that failed to start; a second attempt gets an error.
 #[test]
-fn rows_of_an_answer_that_could_not_begin_are_gone() {
+fn rows_of_an_answer_that_failed_to_start_are_lost() {
     if without_emulator() {
         return;
     }
     let file = tiny(&quick("llama", 2));
     let gpu = emulated::device(86, 1 << 30);
     let there = on_gpu(open(&file.path), &gpu);
-    let rope = RopeTable::new(there.config(), LONG + STEPS);
+    let prompt = LongPrompt::new(&there, CacheType::F16, STEPS);
     let mut policy = policy("snapkv", "w=8");
-    let model = (&there, CacheType::F16);
-    let read = read(model, &mut *policy, 90, (&rope, STEPS), Way::Alone(None));
-    let read = read.expect("a reading");
-    let mut decoder = Decoder::new(&there, &rope, &mut *policy, read.rows, read.cache);
+    let read = prompt.read(&mut *policy, 90, None);
+    let mut decoder = Decoder::new(&there, &prompt.rope, &mut *policy, read.rows, read.cache);
     let free = gpu.free_memory().expect("it answers");
     let held = gpu.alloc_uninit::<u8>(free as usize).expect("memory");
     let refused = decoder.try_logits_of(&read.hidden).expect_err("no memory");
@@ -421,7 +421,7 @@ fn rows_of_an_answer_that_could_not_begin_are_gone() {
 
 /// A budget in bytes covers kept rows on the GPU and on the host.
 #[test]
-fn a_budget_in_bytes_holds_the_rows_that_stay() {
+fn a_budget_in_bytes_covers_rows_on_the_gpu() {
     if without_emulator() {
         return;
     }

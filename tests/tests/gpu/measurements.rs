@@ -7,6 +7,7 @@ use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::Policy;
 use kept_engine::{Cut, Decoder, Prefill, PrefillOutcome, RetentionMap, SharedPrefill};
 use kept_tests::compare::apart;
+use kept_tests::method_spec::{MethodSpec, spec};
 
 const STEPS: usize = 3;
 const CACHE: CacheType = CacheType::F16;
@@ -29,13 +30,13 @@ fn answer(
     (map, logits)
 }
 
-fn alone(model: &Model, (name, set, budget): (&str, &str, usize), ids: &[u32]) -> Answered {
+fn alone(model: &Model, method: MethodSpec, ids: &[u32]) -> Answered {
     let rope = RopeTable::new(model.config(), ids.len() + STEPS);
-    let mut policy = policy(name, set);
-    let read = Prefill::new(model, ids, &mut *policy, budget, STEPS, &rope)
+    let mut policy = method.policy();
+    let read = Prefill::new(model, ids, &mut *policy, method.budget, STEPS, &rope)
         .with_cache(CACHE)
         .run(&mut |_| (), &Stop::new())
-        .unwrap_or_else(|e| panic!("{name} {set}: {e}"));
+        .unwrap_or_else(|e| panic!("{method:?}: {e}"));
     answer(model, &rope, &mut *policy, read)
 }
 
@@ -52,12 +53,12 @@ struct Numbers {
 /// For a prompt of several hundred tokens, a layer's rows are not downloaded under any method: only its measurements
 /// and its kept rows are.
 #[test]
-fn what_methods_ask_about_rows_comes_and_not_the_rows() {
+fn measurements_are_downloaded_and_not_the_rows() {
     let file = tiny(&quick("llama", 2));
     let (gpu, meter) = limited(1 << 30);
     let there = on_gpu(open(&file.path), &gpu);
     let config = there.config();
-    let (tokens, budget) = (600, 60);
+    let (tokens, budget) = (420, 60);
     let ids = ids(tokens, config.vocab);
     let rope = RopeTable::new(config, ids.len() + STEPS);
     let (q_heads, heads, dim) = (config.q_heads, config.kv_heads, config.head_dim);
@@ -106,25 +107,22 @@ fn what_methods_ask_about_rows_comes_and_not_the_rows() {
 /// Of several methods on a shared prefill, each keeps the rows that it keeps alone, whatever the methods before it
 /// merged or measured.
 #[test]
-fn methods_beside_one_that_merges_keep_their_own_rows() {
+fn methods_on_a_shared_prefill_keep_their_own_rows() {
     let file = tiny(&quick("llama", 2));
     let gpu = gpus().remove(0);
     let there = on_gpu(open(&file.path), &gpu);
     let ids = ids(150, there.config().vocab);
     let methods = [
-        ("ems", "w=8", 40),
-        ("snapkv", "w=8", 40),
-        ("ems", "w=8,positions=reassigned", 40),
-        ("keydiff", "", 40),
-        ("expected_attention", "", 40),
-        ("ems", "w=12", 50),
-        ("cam", "base=snapkv,w=8", 40),
+        spec("ems", "w=8", 40),
+        spec("snapkv", "w=8", 40),
+        spec("ems", "w=8,positions=reassigned", 40),
+        spec("keydiff", "", 40),
+        spec("expected_attention", "", 40),
+        spec("ems", "w=12", 50),
+        spec("cam", "base=snapkv,w=8", 40),
     ];
     let rope = RopeTable::new(there.config(), ids.len() + STEPS);
-    let mut policies: Vec<Box<dyn Policy>> = methods
-        .iter()
-        .map(|(name, set, _)| policy(name, set))
-        .collect();
+    let mut policies: Vec<_> = methods.iter().map(MethodSpec::policy).collect();
     let shared = SharedPrefill {
         model: &there,
         ids: &ids,
@@ -134,9 +132,9 @@ fn methods_beside_one_that_merges_keep_their_own_rows() {
         rope: &rope,
     };
     let cuts = policies.iter_mut().zip(methods);
-    let cuts = cuts.map(|(policy, (.., budget))| Cut {
+    let cuts = cuts.map(|(policy, method)| Cut {
         policy: &mut **policy,
-        budget,
+        budget: method.budget,
         cache: CACHE,
     });
     let outcomes = shared
@@ -151,40 +149,37 @@ fn methods_beside_one_that_merges_keep_their_own_rows() {
 
 /// If nothing is evicted, nothing is measured under any method: the answer equals the CPU's.
 #[test]
-fn a_prompt_that_fits_is_kept_whole() {
+fn a_prompt_within_the_budget_is_kept_whole() {
     let file = tiny(&small("llama", 2));
     let there = on_gpu(open(&file.path), &gpus().remove(0));
     let ids = ids(30, there.config().vocab);
     let here = open(&file.path);
-    for method in [
-        ("keydiff", "", 40),
-        ("expected_attention", "", 40),
-        ("ems", "", 60),
-        ("ems", "positions=reassigned", 60),
-        ("cam", "base=snapkv,w=8", 40),
-    ] {
-        let (map, logits) = alone(&there, method, &ids);
-        assert_eq!(
-            map.merged.iter().flatten().flatten().count(),
-            0,
-            "{method:?}"
-        );
-        let (_, expected) = alone(&here, method, &ids);
-        let apart = logits.iter().zip(&expected).map(|(a, b)| apart(a, b));
-        let apart = apart.fold(0.0, f32::max);
-        assert!(apart <= BOUND, "{method:?}: {apart:.1e} apart");
+    let methods = [
+        spec("keydiff", "", 40),
+        spec("expected_attention", "", 40),
+        spec("ems", "", 60),
+        spec("ems", "positions=reassigned", 60),
+        spec("cam", "base=snapkv,w=8", 40),
+    ];
+    let given = Decode::Given(&[10, 11, 12]);
+    let found = run_shared(&there, CACHE, &methods, &ids, given);
+    for (found, method) in found.iter().zip(methods) {
+        let merged = found.map.merged.iter().flatten().flatten();
+        assert_eq!(merged.count(), 0, "{method:?}");
+        let expected = run(&here, CACHE, method, &ids, given);
+        assert_near(found, &expected, BOUND, &format!("{method:?}"));
     }
 }
 
 /// Sums over hundreds of evicted neighbours are computed in parts, and equal the CPU's.
 #[test]
-fn long_gaps_between_kept_rows_are_added_up_in_pieces() {
+fn sums_over_long_gaps_equal_the_cpus() {
     let file = tiny(&small("llama", 2));
     let there = on_gpu(open(&file.path), &gpus().remove(0));
     let here = open(&file.path);
-    let ids = ids(420, here.config().vocab);
-    // About 390 tokens between the first and the last.
-    let method = ("cam", "base=streaming_llm", 30);
+    let ids = ids(300, here.config().vocab);
+    // 270 tokens between the first and the last, in two parts.
+    let method = spec("cam", "base=streaming_llm", 30);
     let ((map, logits), (expected_map, expected)) =
         (alone(&there, method, &ids), alone(&here, method, &ids));
     assert!(map == expected_map, "other rows");
@@ -192,7 +187,7 @@ fn long_gaps_between_kept_rows_are_added_up_in_pieces() {
     let apart = apart.fold(0.0, f32::max);
     assert!(apart <= BOUND, "{apart:.1e} apart");
     // And they differ from those without merges.
-    let (_, evicted) = alone(&here, ("streaming_llm", "", 30), &ids);
+    let (_, evicted) = alone(&here, spec("streaming_llm", "", 30), &ids);
     let moved = kept_tests::compare::apart(&evicted[1], &expected[1]);
     assert!(moved > 2.0 * BOUND, "{moved:.1e} by what is left");
 }

@@ -2,116 +2,125 @@
 //! without. Products with quantised weights are the emulator's own (they are not our kernels).
 
 use crate::gpus::*;
-use kept_cuda::emulated;
+use kept_cuda::{Device, emulated};
 use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::Budget;
 use kept_engine::{Ask, Engine, Limits, Method, Prefill, Sampling};
 use kept_models::testing::TinyLlama;
-use kept_tests::compare::apart;
+use kept_tests::method_spec::{MethodSpec, spec};
 
-/// Logits after the prompt, and after each later token, equal the CPU's.
-#[track_caller]
-fn same_logits(model: &TinyLlama, method: (&str, &str, usize), gpu: &kept_cuda::Device) {
-    let file = tiny(model);
-    let here = open(&file.path);
-    let there = on_gpu(open(&file.path), gpu);
-    let ids = ids(53, here.config().vocab);
-    let given: Vec<u32> = ids[10..13].to_vec();
-    let expected = run((&here, CacheType::F16), method, &ids, Ok(&given));
-    let found = run((&there, CacheType::F16), method, &ids, Ok(&given));
-    assert_eq!(found.map, expected.map, "{}: what is kept", model.arch);
-    for (step, (found, expected)) in found.logits.iter().zip(&expected.logits).enumerate() {
-        let (apart, arch) = (apart(found, expected), model.arch);
-        let name = &gpu.facts().name;
-        assert!(
-            apart <= BOUND,
-            "{arch} on {name}, {method:?}: logits {step} are {apart:.1e} apart"
-        );
+/// A small model on the CPU and on a GPU, and a prompt. Its weights are floating-point: products do not round their
+/// inputs to bytes, and rows have no near ties.
+struct OnBoth {
+    _file: Tiny,
+    cpu: Model,
+    gpu: Model,
+    ids: Vec<u32>,
+    what: String,
+}
+
+impl OnBoth {
+    fn new(arch: &'static str, layers: usize, tokens: usize, gpu: &Device) -> Self {
+        let file = tiny(&small(arch, layers));
+        let cpu = open(&file.path);
+        Self {
+            gpu: on_gpu(open(&file.path), gpu),
+            ids: ids(tokens, cpu.config().vocab),
+            cpu,
+            what: format!("{arch} on {}", gpu.facts().name),
+            _file: file,
+        }
+    }
+
+    /// Asserts that the GPU keeps the CPU's rows, and that its logits after the prompt and after each of three given
+    /// tokens are the CPU's. Several methods share the GPU's prefill.
+    #[track_caller]
+    fn assert_same(&self, methods: &[MethodSpec]) {
+        let given = Decode::Given(&self.ids[10..13]);
+        let found = match methods {
+            &[method] => vec![run(&self.gpu, CacheType::F16, method, &self.ids, given)],
+            _ => run_shared(&self.gpu, CacheType::F16, methods, &self.ids, given),
+        };
+        for (found, &method) in found.iter().zip(methods) {
+            let expected = run(&self.cpu, CacheType::F16, method, &self.ids, given);
+            let what = format!("{}, {method:?}", self.what);
+            assert_eq!(found.map, expected.map, "{what}: what is kept");
+            assert_near(found, &expected, BOUND, &what);
+        }
     }
 }
 
-/// Floating-point weights: the GPU is not responsible for differences that stem from rounding inputs to bytes.
+/// A model of each architecture, with as few layers as it has different ones (two of a llama), on the one emulated GPU
+/// or the other; also with re-assigned positions in combination with biases, norms per head, layers without RoPE and
+/// sliding windows.
 #[test]
-fn every_architecture_computes_the_processors_logits() {
+fn every_architecture_computes_the_cpus_logits() {
+    let full = spec("full", "", 100);
+    let reassigned = spec("streaming_llm", "positions=reassigned", 24);
+    let (alone, both) = ([full], [full, reassigned]);
+    let gpus = gpus();
     let archs = [
-        ("llama", 2),
-        ("qwen2", 2),
-        ("qwen3", 2),
-        ("phi3", 2),
-        ("gemma2", 2),
-        ("gemma3", 6),
-        ("smollm3", 4),
+        ("llama", 2, 29, &alone[..]),
+        ("qwen2", 1, 29, &both),
+        ("qwen3", 1, 29, &both),
+        ("phi3", 1, 29, &alone),
+        ("gemma2", 2, 29, &both),
+        // In two chunks: the second chunk's sliding windows begin in the first.
+        ("gemma3", 6, 53, &alone),
+        ("smollm3", 4, 29, &both),
     ];
-    for (i, gpu) in gpus().iter().enumerate() {
-        // The emulator is slow: its second GPU runs the two most different architectures only.
-        for (arch, layers) in archs
-            .into_iter()
-            .skip(3 * i)
-            .take(if i == 0 { 7 } else { 2 })
-        {
-            same_logits(&small(arch, layers), ("full", "", 100), gpu);
-        }
-    }
-}
-
-/// Re-assigned positions in combination with biases, norms per head and layers without RoPE.
-#[test]
-fn positions_are_reassigned_in_every_architecture() {
-    for gpu in gpus().iter().take(1) {
-        for (arch, layers) in [("qwen2", 2), ("qwen3", 2), ("smollm3", 4), ("gemma2", 2)] {
-            let method = ("streaming_llm", "positions=reassigned", 24);
-            same_logits(&small(arch, layers), method, gpu);
-        }
+    for (i, (arch, layers, tokens, methods)) in archs.into_iter().enumerate() {
+        let gpu = &gpus[i % gpus.len()];
+        OnBoth::new(arch, layers, tokens, gpu).assert_same(methods);
     }
 }
 
 /// Methods and variants, by measurement, positions, and behaviour during decode.
-const METHODS: &[(&str, &str, usize)] = &[
-    ("full", "", 400),
-    ("snapkv", "w=8", 40),
-    ("snapkv", "w=20,decode_cap=42,decode_every=2,decode_w=2", 40),
-    ("streaming_llm", "positions=original", 40),
-    ("streaming_llm", "positions=reassigned", 40),
-    ("pyramidkv", "w=8", 40),
-    ("adakv", "w=8", 40),
-    ("adakv", "base=h2o", 40),
-    ("chunkkv", "w=8,chunk=4", 40),
-    ("hbw_kv", "w=8", 40),
-    ("tova", "", 40),
-    ("scissorhands", "", 40),
-    ("pyramidinfer", "variant=budgeted", 60),
-    ("pyramidinfer", "variant=faithful", 90),
-    ("h2o", "", 40),
-    ("ems", "", 40),
-    ("ems", "positions=reassigned,w=20", 40),
-    ("treekv", "", 40),
-    ("treekv", "positions=original", 40),
-    ("cam", "base=h2o", 40),
-    ("keydiff", "", 40),
-    ("expected_attention", "", 40),
-    ("kvzip", "chunk=50", 40),
-    ("kvzip", "chunk=50,spread=model", 40),
+const METHODS: &[MethodSpec] = &[
+    spec("full", "", 400),
+    spec("snapkv", "w=8", 40),
+    spec("snapkv", "w=20,decode_cap=42,decode_every=2,decode_w=2", 40),
+    spec("streaming_llm", "positions=original", 40),
+    spec("streaming_llm", "positions=reassigned", 40),
+    spec("pyramidkv", "w=8", 40),
+    spec("adakv", "w=8", 40),
+    spec("adakv", "base=h2o", 40),
+    spec("chunkkv", "w=8,chunk=4", 40),
+    spec("hbw_kv", "w=8", 40),
+    spec("tova", "", 40),
+    spec("scissorhands", "", 40),
+    spec("pyramidinfer", "variant=budgeted", 60),
+    spec("h2o", "", 40),
+    spec("ems", "", 40),
+    spec("ems", "positions=reassigned,w=20", 40),
+    spec("treekv", "", 40),
+    spec("treekv", "positions=original", 40),
+    spec("cam", "base=h2o", 40),
+    spec("keydiff", "", 40),
+    spec("expected_attention", "", 40),
 ];
 
-/// A floating-point model has no near ties, and its products do not round their inputs: every method keeps exactly the
-/// same rows, layer by layer and head by head.
-fn same_rows(methods: &[(&str, &str, usize)]) {
+/// Methods that need a prefill of their own: tokens dropped between layers, and a reconstruction.
+const OWN_PREFILL: [MethodSpec; 2] = [
+    spec("pyramidinfer", "variant=faithful", 90),
+    spec("kvzip", "chunk=50", 40),
+];
+
+#[test]
+fn methods_keep_the_cpus_rows_with_f16_weights() {
     let gpu = gpus().pop().expect("a GPU");
-    for &method in methods {
-        same_logits(&small("llama", 2), method, &gpu);
+    OnBoth::new("llama", 2, 53, &gpu).assert_same(METHODS);
+}
+
+#[test]
+fn methods_with_own_prefill_keep_the_cpus_rows() {
+    let gpu = gpus().pop().expect("a GPU");
+    let model = OnBoth::new("llama", 2, 53, &gpu);
+    for method in OWN_PREFILL {
+        model.assert_same(&[method]);
     }
-}
-
-#[test]
-fn every_method_keeps_the_same_rows_of_a_model_in_floating_point() {
-    same_rows(&METHODS[..12]);
-}
-
-#[test]
-fn every_other_method_answers_the_same() {
-    same_rows(&METHODS[12..]);
 }
 
 /// The prompt of a short document and its question, in the built-in model's tokens.
@@ -124,56 +133,56 @@ fn question(model: &Model) -> Vec<u32> {
 
 /// The built-in model's products round their inputs to bytes, so that one earlier rounding may cost a quantisation
 /// step. A row may be exchanged for a nearly tied one; the words of the answer are the same.
-fn same_answers(methods: &[(&str, &str, usize)]) {
+fn assert_same_answers(methods: &[MethodSpec]) {
     let path = kept_engine::model_path(kept_engine::MINI).expect("the built-in model");
     let here = open(&path);
     let ids = question(&here);
     let gpu = gpus().pop().expect("a GPU");
     let there = on_gpu(open(&path), &gpu);
     for &method in methods {
-        let expected = run((&here, CacheType::F16), method, &ids, Err(3));
-        let found = run((&there, CacheType::F16), method, &ids, Err(3));
-        let name = &gpu.facts().name;
-        assert_eq!(found.tokens, expected.tokens, "{method:?} on {name}");
+        let what = format!("{method:?} on {}", gpu.facts().name);
+        let expected = run(&here, CacheType::F16, method, &ids, Decode::Greedy(2));
+        let found = run(&there, CacheType::F16, method, &ids, Decode::Greedy(2));
+        assert_eq!(found.tokens, expected.tokens, "{what}");
         let alike = alike(&found.map, &expected.map);
-        assert!(
-            alike > 0.97,
-            "{method:?} on {name}: {alike} of what is kept"
-        );
+        assert!(alike > 0.97, "{what}: {alike} of what is kept");
         // After an exchange of two nearly tied rows, the caches differ.
-        if found.map != expected.map {
-            continue;
-        }
-        for (step, (found, expected)) in found.logits.iter().zip(&expected.logits).enumerate() {
-            let apart = apart(found, expected);
-            assert!(
-                apart <= 2.0 * BOUND,
-                "{method:?} on {name}: logits {step} are {apart:.1e} apart"
-            );
+        if found.map == expected.map {
+            assert_near(&found, &expected, 2.0 * BOUND, &what);
         }
     }
 }
 
-// Split, so that the parts run in parallel.
+// The built-in model has two KV heads, five layers and quantised weights. One method for each measurement and each way
+// to divide a budget.
 
 #[test]
-fn methods_that_look_from_the_question_answer_the_same() {
-    same_answers(&METHODS[..8]);
+fn methods_by_attention_answer_like_the_cpu() {
+    assert_same_answers(&[
+        spec("snapkv", "w=8", 40),
+        spec("pyramidkv", "w=8", 40),
+        spec("adakv", "base=h2o", 40),
+        spec("scissorhands", "", 40),
+        spec("pyramidinfer", "variant=budgeted", 60),
+        spec("pyramidinfer", "variant=faithful", 90),
+    ]);
 }
 
 #[test]
-fn methods_that_look_from_every_row_answer_the_same() {
-    same_answers(&METHODS[8..16]);
-}
-
-#[test]
-fn methods_that_merge_move_or_repeat_answer_the_same() {
-    same_answers(&METHODS[16..]);
+fn methods_by_rows_answer_like_the_cpu() {
+    assert_same_answers(&[
+        spec("ems", "positions=reassigned,w=20", 40),
+        spec("treekv", "", 40),
+        spec("cam", "base=h2o", 40),
+        spec("keydiff", "", 40),
+        spec("expected_attention", "", 40),
+        spec("kvzip", "chunk=50,spread=model", 40),
+    ]);
 }
 
 /// A GPU without enough memory gives a one-sentence error that names the remedy, at every stage.
 #[test]
-fn a_gpu_that_is_too_small_is_one_sentence() {
+fn a_gpu_that_is_too_small_is_refused_at_every_stage() {
     if without_emulator() {
         return;
     }
@@ -202,7 +211,7 @@ fn a_gpu_that_is_too_small_is_one_sentence() {
 
 /// A head size without a kernel is refused by its size.
 #[test]
-fn heads_without_kernels_are_refused() {
+fn head_sizes_without_a_kernel_are_refused() {
     if without_emulator() {
         return;
     }
@@ -218,7 +227,7 @@ fn heads_without_kernels_are_refused() {
 
 /// A stopped prefill ends, on a GPU as well.
 #[test]
-fn a_reading_on_a_gpu_is_stopped() {
+fn a_stopped_prefill_on_a_gpu_ends() {
     let file = tiny(&small("llama", 2));
     let model = on_gpu(open(&file.path), &gpus()[0]);
     let ids = ids(40, model.config().vocab);
@@ -233,7 +242,7 @@ fn a_reading_on_a_gpu_is_stopped() {
 
 /// `--device auto` continues on the CPU if the GPU's memory is too small, with the same engine and its answers.
 #[test]
-fn a_gpu_that_is_too_small_leaves_the_engine_where_it_computed() {
+fn an_engine_stays_on_the_cpu_if_the_gpu_is_too_small() {
     if without_emulator() {
         return;
     }
@@ -268,7 +277,7 @@ fn a_gpu_that_is_too_small_leaves_the_engine_where_it_computed() {
     let refused = refused.expect_err("no room").to_string();
     assert!(refused.contains("emulated sm_86"), "{refused}");
     assert!(engine.model().gpu().is_none());
-    assert_eq!(engine.computes_on(), "the processor");
+    assert_eq!(engine.computes_on(), "the CPU");
     assert_eq!(answer(&engine), expected);
     engine
         .take_gpu(emulated::device(86, 1 << 30))

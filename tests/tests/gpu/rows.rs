@@ -8,6 +8,7 @@ use kept_engine::models::RopeTable;
 use kept_engine::policies::{Budget, PromptShape};
 use kept_engine::{Engine, Method, Prefill};
 use kept_tests::compare::apart;
+use kept_tests::method_spec::{MethodSpec, spec};
 
 /// More than the exact rows, so that some are quantised.
 const PROMPT: usize = 100;
@@ -22,17 +23,17 @@ fn bound(cache: CacheType) -> f32 {
 }
 
 #[track_caller]
-fn the_processors_rows(cache: CacheType, methods: &[(&str, &str, usize)]) {
+fn assert_cpus_rows(cache: CacheType, methods: &[MethodSpec]) {
     let gpu = gpus().remove(0);
     let file = tiny(&small("llama", 2));
     let here = open(&file.path);
     let there = on_gpu(open(&file.path), &gpu);
     let ids = ids(PROMPT, here.config().vocab);
-    let given: Vec<u32> = ids[10..18].to_vec();
+    let given = Decode::Given(&ids[10..18]);
     let mut tied = 0;
-    for &method in methods {
-        let expected = run((&here, cache), method, &ids, Ok(&given));
-        let found = run((&there, cache), method, &ids, Ok(&given));
+    let found = run_shared(&there, cache, methods, &ids, given);
+    for (&method, found) in methods.iter().zip(found) {
+        let expected = run(&here, cache, method, &ids, given);
         // After an exchange of two nearly tied rows, the caches differ.
         if found.map != expected.map {
             let alike = alike(&found.map, &expected.map);
@@ -40,15 +41,14 @@ fn the_processors_rows(cache: CacheType, methods: &[(&str, &str, usize)]) {
             tied += 1;
             continue;
         }
-        for (step, (found, expected)) in found.logits.iter().zip(&expected.logits).enumerate() {
-            let apart = apart(found, expected);
-            assert!(
-                apart <= bound(cache),
-                "{cache} {method:?}: logits {step} are {apart:.1e} apart"
-            );
-        }
+        assert_near(
+            &found,
+            &expected,
+            bound(cache),
+            &format!("{cache} {method:?}"),
+        );
         // And they differ from those of another type.
-        let exact = run((&here, CacheType::F16), method, &ids, Ok(&given));
+        let exact = run(&here, CacheType::F16, method, &ids, given);
         let moved = apart(&expected.logits[8], &exact.logits[8]);
         assert!(moved > 0.0, "{cache} {method:?}: nothing was rounded");
     }
@@ -59,29 +59,29 @@ fn the_processors_rows(cache: CacheType, methods: &[(&str, &str, usize)]) {
 // re-assigned positions, rotated in the kernel.
 
 #[test]
-fn rows_of_eight_bits_are_the_processors() {
+fn q8_0_rows_equal_the_cpus() {
     let sweeps = "w=8,decode_cap=88,decode_every=2,decode_w=2";
     let methods = [
-        ("snapkv", "w=8", 90),
-        ("tova", "", 88),
-        ("snapkv", sweeps, 86),
+        spec("snapkv", "w=8", 90),
+        spec("tova", "", 88),
+        spec("snapkv", sweeps, 86),
     ];
-    the_processors_rows(CacheType::Q8_0, &methods);
+    assert_cpus_rows(CacheType::Q8_0, &methods);
 }
 
 #[test]
-fn rows_of_four_bits_are_the_processors() {
+fn q4_0_rows_equal_the_cpus() {
     let methods = [
-        ("snapkv", "w=8", 90),
-        ("tova", "", 90),
-        ("streaming_llm", "positions=reassigned", 90),
+        spec("snapkv", "w=8", 90),
+        spec("tova", "", 90),
+        spec("streaming_llm", "positions=reassigned", 90),
     ];
-    the_processors_rows(CacheType::Q4_0, &methods);
+    assert_cpus_rows(CacheType::Q4_0, &methods);
 }
 
 /// A GPU computes in f16: a more exact cache type is refused before prefill.
 #[test]
-fn rows_of_f32_are_refused_by_name() {
+fn f32_rows_are_refused_on_a_gpu() {
     if without_emulator() {
         return;
     }
@@ -109,7 +109,7 @@ fn method(name: &str) -> Method {
 
 /// The ledger's prediction of GPU memory is within a twentieth of the measured peak.
 #[test]
-fn what_a_gpu_will_hold_is_known_before() {
+fn estimated_gpu_memory_equals_the_measured_peak() {
     let file = tiny(&quick("llama", 2));
     for (name, cache, budget) in [
         ("full", CacheType::F16, 0),
@@ -142,7 +142,7 @@ fn what_a_gpu_will_hold_is_known_before() {
         let mut decoder =
             kept_engine::Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
         decoder.try_logits_of(&outcome.hidden).expect("logits");
-        for token in 10..16 {
+        for token in 10..13 {
             decoder.try_step(token, None).expect("logits");
         }
         let (took, said) = (meter.most() as f64, expected.gpu as f64);
@@ -156,7 +156,7 @@ fn what_a_gpu_will_hold_is_known_before() {
 /// A question that does not fit a GPU's memory is refused before prefill, with the missing amount; under a limit, the
 /// rows are fitted to it.
 #[test]
-fn a_question_that_does_not_fit_a_gpu_is_refused_with_what_is_missing() {
+fn a_question_that_does_not_fit_a_gpu_is_refused() {
     if without_emulator() {
         return;
     }
@@ -213,7 +213,7 @@ fn a_question_that_does_not_fit_a_gpu_is_refused_with_what_is_missing() {
 
 /// The context length that fits a GPU's memory, computed by an engine that is not loaded on a device yet.
 #[test]
-fn a_gpu_s_memory_says_how_much_can_be_read() {
+fn the_context_that_fits_a_gpu_is_computed_without_loading() {
     if without_emulator() {
         return;
     }

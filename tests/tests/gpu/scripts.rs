@@ -131,7 +131,7 @@ fn runs(id: &str) -> bool {
 }
 
 #[test]
-fn a_program_that_hangs_or_fails_is_listed_and_the_rest_goes_on() {
+fn test_gpu_lists_hanging_and_failing_programs() {
     let place = Place::new(&["gpu", "cuda", "fails", "hangs", "last"]);
     let mut script = place.script("test-gpu", &["tests", "words", "refusals", "sanitizer"]);
     let out = place.path("out");
@@ -161,7 +161,7 @@ fn a_program_that_hangs_or_fails_is_listed_and_the_rest_goes_on() {
 }
 
 #[test]
-fn what_a_killed_test_has_said_is_there() {
+fn test_gpu_keeps_the_output_before_a_kill() {
     let place = Place::new(&["gpu", "hangs"]);
     let out = place.path("out");
     let mut script = place.script("test-gpu", &["--out", &out.display().to_string(), "tests"]);
@@ -176,7 +176,7 @@ fn what_a_killed_test_has_said_is_there() {
 }
 
 #[test]
-fn a_benchmark_ends_in_time_and_goes_on_from_what_it_has_left() {
+fn bench_gpu_ends_in_time_and_resumes() {
     if Command::new("python3").arg("--version").output().is_err() {
         eprintln!("skipped: there is no python3 here");
         return;

@@ -9,58 +9,59 @@ use kept_engine::policies::{PromptShape, STREAMING};
 use kept_engine::vault::VaultError;
 use kept_engine::{Decoder, Engine, EngineError, Method, Stream, StreamPlan};
 use kept_tests::compare::apart;
+use kept_tests::method_spec::{MethodSpec, spec};
 use kept_tests::vaults::{Case, Place};
 
 /// Rows from a vault are uploaded layer by layer: a later question's result equals a first reading bit for bit.
 #[test]
-fn a_later_question_on_a_gpu_is_a_first_reading() {
+fn vault_answers_on_a_gpu_equal_a_first_prefill() {
     let gpu = gpus().remove(0);
-    for arch in ["llama", "gemma2"] {
+    let methods = [
+        spec("full", "", 400),
+        spec("snapkv", "w=8", 40),
+        spec("snapkv", "w=30", 50),
+        spec("h2o", "", 40),
+        spec("treekv", "", 40),
+        spec("expected_attention", "", 40),
+        spec("kvzip", "chunk=50", 40),
+    ];
+    // Every measurement, and two of them with sliding windows.
+    for (arch, methods) in [("llama", &methods[..]), ("gemma2", &methods[2..4])] {
         let file = tiny(&quick(arch, 2));
         let there = on_gpu(open(&file.path), &gpu);
-        for method in [
-            ("full", "", 400),
-            ("snapkv", "w=8", 40),
-            ("snapkv", "w=30", 50),
-            ("h2o", "", 40),
-            ("treekv", "", 40),
-            ("expected_attention", "", 40),
-            ("kvzip", "chunk=50", 40),
-        ] {
-            let first = Case::under(&there, method, 90, 0);
-            let later = Case {
-                rest: kept_tests::vaults::tokens(9, 101, there.config().vocab),
-                ..first.clone()
-            };
-            let place = Place::default();
-            first
-                .read(&there, Some(&place), PackedRows::F16)
-                .unwrap_or_else(|e| panic!("{arch} {method:?}: {e}"));
-            let (found, used, notes) = later
-                .read(&there, Some(&place), PackedRows::F16)
-                .unwrap_or_else(|e| panic!("{arch} {method:?}: {e}"));
-            let used = used.expect("vaults are allowed");
-            assert_eq!(
-                used.tokens_from_vault,
-                later.prefix.len(),
-                "{arch} {method:?}: {notes:?}"
-            );
-            let fresh = Place::default();
-            let (expected, ..) = later
-                .read(&there, Some(&fresh), PackedRows::F16)
-                .expect("a reading");
-            assert_eq!(found.map, expected.map, "{arch} {method:?}: other rows");
-            assert!(
-                found.logits == expected.logits,
-                "{arch} {method:?}: other logits"
-            );
+        for &method in methods {
+            assert_later_question_equals_first(&there, method, &format!("{arch} {method:?}"));
         }
     }
 }
 
+fn assert_later_question_equals_first(model: &Model, method: MethodSpec, what: &str) {
+    let first = Case::under(model, method, 90, 0);
+    let later = Case {
+        rest: kept_tests::vaults::tokens(9, 101, model.config().vocab),
+        ..first.clone()
+    };
+    let (place, fresh) = (Place::default(), Place::default());
+    let read = |case: &Case, place: &Place| {
+        let read = case.read(model, Some(place), PackedRows::F16);
+        read.unwrap_or_else(|e| panic!("{what}: {e}"))
+    };
+    read(&first, &place);
+    let (found, used, notes) = read(&later, &place);
+    let used = used.expect("vaults are allowed");
+    assert_eq!(
+        used.tokens_from_vault,
+        later.prefix.len(),
+        "{what}: {notes:?}"
+    );
+    let (expected, ..) = read(&later, &fresh);
+    assert_eq!(found.map, expected.map, "{what}: other rows");
+    assert!(found.logits == expected.logits, "{what}: other logits");
+}
+
 /// A vault written on the CPU serves the GPU, and vice versa: its rows are f16.
 #[test]
-fn a_vault_is_the_processors_and_the_gpus() {
+fn vaults_are_shared_between_cpu_and_gpu() {
     let file = tiny(&quick("llama", 2));
     let here = open(&file.path);
     let there = on_gpu(open(&file.path), &gpus()[0]);
@@ -71,7 +72,7 @@ fn a_vault_is_the_processors_and_the_gpus() {
         ways.extend([(&here, hasty), (hasty, &here)]);
     }
     for (writer, reader) in ways {
-        let case = Case::under(&here, ("snapkv", "w=8", 40), 90, 0);
+        let case = Case::under(&here, spec("snapkv", "w=8", 40), 90, 0);
         let place = Place::default();
         case.read(writer, Some(&place), PackedRows::F16)
             .expect("a reading");
@@ -92,10 +93,10 @@ fn a_vault_is_the_processors_and_the_gpus() {
 /// A layer found damaged during its prefetch ends the prefill, as one found in its turn does, and leaves nothing that
 /// affects the next question.
 #[test]
-fn a_damaged_layer_is_noticed_where_it_is_brought_ahead() {
+fn damage_is_detected_in_prefetched_layers() {
     let file = tiny(&quick("llama", 3));
     let there = on_gpu(open(&file.path), &gpus()[0]);
-    let case = Case::under(&there, ("snapkv", "w=8", 40), 90, 0);
+    let case = Case::under(&there, spec("snapkv", "w=8", 40), 90, 0);
     let place = Place::default();
     let read = || case.read(&there, Some(&place), PackedRows::F16);
     let (expected, ..) = read().expect("a reading");
@@ -124,7 +125,8 @@ fn a_damaged_layer_is_noticed_where_it_is_brought_ahead() {
 
 /// Runs prefill on `ids` in streaming mode and decodes along `given`: logits after each token.
 fn stream(
-    (model, cache): (&Model, CacheType),
+    model: &Model,
+    cache: CacheType,
     name: &str,
     ids: &[u32],
     given: &[u32],
@@ -158,7 +160,7 @@ fn stream(
 
 /// Every method that supports streaming mode, beyond the context length; also with quantised cache types.
 #[test]
-fn streaming_on_a_gpu_is_the_processors() {
+fn streaming_on_a_gpu_equals_the_cpus() {
     let gpu = gpus().remove(0);
     let mut shares = Vec::new();
     for (arch, cache) in [
@@ -180,8 +182,8 @@ fn streaming_on_a_gpu_is_the_processors() {
             if cache != CacheType::F16 && name != "tova" && name != "treekv" {
                 continue;
             }
-            let (expected, kept) = stream((&here, cache), name, &ids, given);
-            let (found, kept_there) = stream((&there, cache), name, &ids, given);
+            let (expected, kept) = stream(&here, cache, name, &ids, given);
+            let (found, kept_there) = stream(&there, cache, name, &ids, given);
             // Of two nearly tied rows another may be evicted; from then on the caches differ.
             let alike = alike(&kept_there, &kept);
             assert!(alike > 0.85, "{arch} {cache} {name}: {alike} of the rows");
@@ -209,42 +211,34 @@ fn streaming_on_a_gpu_is_the_processors() {
 
 /// `kept logits`: the logits of every row, and of decoded tokens.
 #[test]
-fn logits_of_every_row_are_the_processors() {
+fn logits_of_every_row_equal_the_cpus() {
     if without_emulator() {
         return;
     }
-    for arch in ["llama", "gemma2"] {
-        let file = tiny(&small(arch, 2));
-        let open = || {
-            let engine = Engine::open(&file.path).expect("a model");
-            engine.with_cache(CacheType::F16)
-        };
-        let there = open()
-            .on_gpu(emulated::device(86, 1 << 30))
-            .expect("memory");
-        let method = Method {
-            name: "snapkv".to_owned(),
-            parameters: vec![("w".to_owned(), "8".to_owned())],
-        };
-        let vocab = there.model().config().vocab;
-        let ids = ids(60, vocab);
-        let logits = |engine: &Engine| {
-            let budget = Some(kept_engine::policies::Budget::Rows(30));
-            let shape = PromptShape::of(54);
-            let forced =
-                engine.forced_logits(&ids, &shape, &method, budget, &mut |_| (), &Stop::new());
-            forced.expect("logits").logits
-        };
-        let (found, expected) = (logits(&there), logits(&open()));
-        assert_eq!(found.len(), ids.len() * vocab);
-        for (row, (found, expected)) in
-            (found.chunks(vocab).zip(expected.chunks(vocab))).enumerate()
-        {
-            let apart = apart(found, expected);
-            assert!(
-                apart <= 2.0 * BOUND,
-                "{arch}: row {row} is {apart:.1e} apart"
-            );
-        }
+    // With sliding windows, norms behind attention and feed-forward, and a cap of the logits.
+    let file = tiny(&small("gemma2", 2));
+    let open = || {
+        let engine = Engine::open(&file.path).expect("a model");
+        engine.with_cache(CacheType::F16)
+    };
+    let there = open().on_gpu(emulated::device(86, 1 << 30));
+    let there = there.expect("memory");
+    let method = Method {
+        name: "snapkv".to_owned(),
+        parameters: vec![("w".to_owned(), "8".to_owned())],
+    };
+    let vocab = there.model().config().vocab;
+    let ids = ids(60, vocab);
+    let logits = |engine: &Engine| {
+        let budget = Some(kept_engine::policies::Budget::Rows(30));
+        let shape = PromptShape::of(54);
+        let forced = engine.forced_logits(&ids, &shape, &method, budget, &mut |_| (), &Stop::new());
+        forced.expect("logits").logits
+    };
+    let (found, expected) = (logits(&there), logits(&open()));
+    assert_eq!(found.len(), ids.len() * vocab);
+    for (row, (found, expected)) in (found.chunks(vocab).zip(expected.chunks(vocab))).enumerate() {
+        let apart = apart(found, expected);
+        assert!(apart <= 2.0 * BOUND, "row {row} is {apart:.1e} apart");
     }
 }

@@ -45,25 +45,25 @@ fn assert_golden(stem: &str, prefix: &str, flags: &[&str]) {
 }
 
 #[test]
-fn logits_are_those_of_transformers() {
+fn logits_equal_those_of_transformers() {
     for stem in ARCHITECTURES {
         assert_golden(stem, "", &[]);
     }
 }
 
 #[test]
-fn short_texts_take_the_short_divisors() {
+fn short_texts_use_the_short_rope_factors() {
     assert_golden("phi-4-mini", "short_", &[]);
 }
 
 /// Qwen beyond its trained context, by a flag: the file has no scaling parameters.
 #[test]
-fn a_context_stretched_by_yarn_is_that_of_transformers() {
+fn yarn_logits_equal_those_of_transformers() {
     assert_golden("qwen2", "yarn_", &["--rope", "yarn:4"]);
 }
 
 #[test]
-fn tokens_one_by_one_and_in_chunks_are_tokens_at_once() {
+fn decode_and_chunks_equal_one_prefill() {
     for stem in ARCHITECTURES {
         let (file, tensors) = (Unpacked::architecture(stem), Tensors::architecture(stem));
         let model = open(&file.path());
@@ -95,7 +95,7 @@ fn tokens_one_by_one_and_in_chunks_are_tokens_at_once() {
 /// Only global layers evict, with any set of rows; the others keep their window. Against transformers with the evicted
 /// keys masked.
 #[test]
-fn steps_after_rows_were_dropped_are_those_of_transformers() {
+fn decode_after_eviction_equals_transformers() {
     const PROMPT: usize = 80;
     for stem in ARCHITECTURES {
         let (file, tensors) = (Unpacked::architecture(stem), Tensors::architecture(stem));
@@ -129,7 +129,7 @@ fn steps_after_rows_were_dropped_are_those_of_transformers() {
 
 /// The whole program: document and question as files and flags; the answer equals llama.cpp's word for word.
 #[test]
-fn kept_ask_answers_as_llama_cpp() {
+fn kept_ask_answers_like_llama_cpp() {
     let golden = golden::json("architectures/llama_cpp.json");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("document.txt");
@@ -189,7 +189,7 @@ impl Watch for Heard {
 
 /// Events list the evicting layers, numbered as the policy sees them, and include the sliding windows in the memory.
 #[test]
-fn whoever_watches_hears_of_the_layers_that_are_cut() {
+fn events_list_the_evicting_layers() {
     let file = Unpacked::architecture("gemma3");
     let engine = Engine::open(&file.path()).expect("the model opens");
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -235,7 +235,7 @@ fn whoever_watches_hears_of_the_layers_that_are_cut() {
 
 /// The accounting includes sliding windows, in estimates and in results, in rows and in bytes, under every method.
 #[test]
-fn windows_are_counted_in_memory_and_shown_in_the_map() {
+fn memory_and_map_include_sliding_windows() {
     for stem in ["gemma2", "gemma3"] {
         let file = Unpacked::architecture(stem);
         let engine = Engine::open(&file.path()).expect("the model opens");

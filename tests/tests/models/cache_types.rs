@@ -105,7 +105,7 @@ fn changes(name: &str, set: &str) -> bool {
 }
 
 #[test]
-fn every_method_works_with_every_type_or_says_which_do() {
+fn methods_accept_each_cache_type_or_name_those_they_do() {
     let (_folder, mut engine) = engine();
     for (name, set) in variants() {
         let method = method(name, set);
@@ -151,7 +151,7 @@ fn every_method_works_with_every_type_or_says_which_do() {
 }
 
 #[test]
-fn a_budget_in_bytes_buys_more_rows_of_a_narrower_type() {
+fn a_byte_budget_gives_more_rows_of_a_smaller_type() {
     let rows = |cache| {
         let (_folder, engine) = engine();
         let budget = Some(Budget::Bytes(1 << 20));

@@ -48,20 +48,20 @@ fn assert_golden(stem: &str, prefix: &str) {
 }
 
 #[test]
-fn kept_logits_are_those_of_transformers() {
+fn kept_logits_equals_transformers() {
     for stem in MODELS {
         assert_golden(stem, "");
     }
 }
 
 #[test]
-fn kept_logits_of_a_long_prompt_cross_every_chunk() {
+fn kept_logits_equals_transformers_over_several_chunks() {
     assert_golden("group2-llama3-tied", "long_");
 }
 
 /// Decode step by step equals prefill: no earlier token is lost or moved.
 #[test]
-fn decoding_step_by_step_gives_the_same_logits() {
+fn decode_steps_equal_prefill() {
     for stem in MODELS {
         let (tensors, model) = (Tensors::golden(stem), open(&golden::model(stem)));
         let (ids, rows) = (tensors.whole("ids"), tensors.whole("rows"));
@@ -88,7 +88,7 @@ fn decoding_step_by_step_gives_the_same_logits() {
 
 /// The result does not depend on the prefill chunk size.
 #[test]
-fn chunks_do_not_show() {
+fn logits_do_not_depend_on_the_chunk_size() {
     let stem = "group4-linear-untied";
     let model = open(&golden::model(stem));
     let ids = Tensors::golden(stem).whole("ids");

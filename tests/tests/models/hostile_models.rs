@@ -35,7 +35,7 @@ fn refuses(broken: GgufEdit, says: &[&str]) {
 }
 
 #[test]
-fn cut_in_half_or_anywhere_else() {
+fn truncated_files_are_refused() {
     let length = good().bytes().len();
     refuses(good().cut(length / 2), &["cut short"]);
     refuses(good().cut(length - 1), &["cut short"]);
@@ -45,37 +45,37 @@ fn cut_in_half_or_anywhere_else() {
 }
 
 #[test]
-fn not_a_model_at_all() {
+fn files_that_are_no_models_are_refused() {
     ask(&golden::repository().join("assets/sample.txt")).refused(&["gguf"]);
     ask(golden::repository()).refused(&[]);
     ask(Path::new("no-such-model.gguf")).refused(&["no-such-model.gguf"]);
 }
 
 #[test]
-fn an_architecture_that_is_not_supported_is_named() {
+fn an_unsupported_architecture_is_named() {
     let broken = good().string("general.architecture", "mamba");
     refuses(broken, &["mamba", "llama"]);
 }
 
 #[test]
-fn a_tensor_type_that_is_not_supported_is_named() {
+fn an_unsupported_tensor_type_is_named() {
     refuses(good().tensor_type("blk.0.attn_q.weight", 16), &["IQ2_XXS"]);
     refuses(good().tensor_type("blk.1.ffn_down.weight", 39), &["MXFP4"]);
     refuses(good().tensor_type("blk.0.ffn_up.weight", 9999), &["9999"]);
 }
 
 #[test]
-fn a_pre_tokenizer_that_is_not_known_is_named() {
+fn an_unknown_pre_tokenizer_is_named() {
     refuses(good().string("tokenizer.ggml.pre", "smolll"), &["smolll"]);
 }
 
 #[test]
-fn a_tokenizer_model_that_is_not_known_is_named() {
+fn an_unknown_tokenizer_model_is_named() {
     refuses(good().string("tokenizer.ggml.model", "bert"), &["bert"]);
 }
 
 #[test]
-fn a_rope_scaling_that_is_not_known_is_named() {
+fn an_unknown_rope_scaling_is_named() {
     let linear = GgufEdit::of(&golden::model("group4-linear-untied"));
     refuses(
         linear.string("llama.rope.scaling.type", "lineal"),
@@ -100,7 +100,7 @@ fn missing_keys_and_tensors_are_named() {
 }
 
 #[test]
-fn numbers_that_cannot_be() {
+fn impossible_numbers_are_refused() {
     for key in [
         "llama.block_count",
         "llama.attention.head_count",
@@ -121,7 +121,7 @@ fn numbers_that_cannot_be() {
 }
 
 #[test]
-fn counts_and_lengths_larger_than_the_file() {
+fn counts_beyond_the_file_are_refused() {
     for count in [1 << 20, 1 << 40, u64::MAX] {
         refuses(good().tensor_count(count), &[]);
         refuses(good().key_count(count), &[]);
@@ -132,7 +132,7 @@ fn counts_and_lengths_larger_than_the_file() {
 }
 
 #[test]
-fn a_tensor_of_another_shape_is_named() {
+fn a_tensor_of_a_wrong_shape_is_named() {
     refuses(
         good().tensor_width("blk.0.attn_q.weight", 32),
         &["blk.0.attn_q.weight"],
@@ -144,14 +144,14 @@ fn a_tensor_of_another_shape_is_named() {
 }
 
 #[test]
-fn values_of_another_type() {
+fn values_of_a_wrong_type_are_refused() {
     for value_type in [0, 6, 9, 13, 255, u32::MAX] {
         refuses(good().value_type("llama.block_count", value_type), &[]);
     }
 }
 
 #[test]
-fn versions_that_are_not_supported_are_named() {
+fn unsupported_versions_are_named() {
     refuses(good().version(1), &["1"]);
     refuses(good().version(77), &["77"]);
 }

@@ -55,7 +55,7 @@ fn assert_greedy(stem: &str, model: &Model, answers: &Value, never: &[u32]) {
 }
 
 #[test]
-fn tiny_models_choose_as_llama_cpp_does() {
+fn tiny_models_choose_like_llama_cpp() {
     let answers = golden::json("llama_cpp.json");
     for stem in golden::MODELS {
         assert_greedy(stem, &open(&golden::model(stem)), &answers[stem], &ENDS);
@@ -68,7 +68,7 @@ fn assert_tokens(model: &Model, text: &str, expected: &[u32]) {
 }
 
 #[test]
-fn hard_strings_split_as_in_llama_cpp() {
+fn hard_strings_are_tokenized_like_in_llama_cpp() {
     let model = open(&golden::model("group1-plain-tied"));
     let strings = golden::json("strings.json");
     let strings = strings.as_array().expect("strings");
@@ -97,14 +97,14 @@ mod mini {
     }
 
     #[test]
-    fn the_model_in_the_box_answers_as_in_llama_cpp() {
+    fn the_built_in_model_answers_like_in_llama_cpp() {
         let (model, golden) = golden_of_this_model();
         assert_greedy("mini", &model, &golden["greedy"], &[]);
     }
 
     /// The same through the whole program: document and question as files and flags, with the prompt built by Kept.
     #[test]
-    fn kept_ask_answers_as_llama_cpp() {
+    fn kept_ask_answers_like_llama_cpp() {
         let (_, golden) = golden_of_this_model();
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("document.txt");
@@ -145,7 +145,7 @@ mod mini {
     }
 
     #[test]
-    fn the_model_in_the_box_splits_strings_as_in_llama_cpp() {
+    fn the_built_in_model_tokenizes_like_llama_cpp() {
         let (model, golden) = golden_of_this_model();
         let strings = golden::json("strings.json");
         let pairs = strings.as_array().expect("strings").iter();

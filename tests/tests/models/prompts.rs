@@ -112,7 +112,7 @@ fn around(prompt: &Prompt) -> [&[u32]; 3] {
 }
 
 #[test]
-fn no_document_and_no_question_can_write_a_mark() {
+fn document_and_question_cannot_write_control_tokens() {
     for (template, family) in FAMILIES {
         let (_folder, model) = model(template, family);
         let tokenizer = model.tokenizer().expect("a tokenizer");
@@ -145,7 +145,7 @@ fn no_document_and_no_question_can_write_a_mark() {
 }
 
 #[test]
-fn the_tokens_of_a_prompt_spell_what_the_template_renders() {
+fn prompt_tokens_equal_the_rendered_template() {
     for (template, family) in FAMILIES {
         let (_folder, model) = model(template, family);
         let tokenizer = model.tokenizer().expect("a tokenizer");
@@ -189,7 +189,7 @@ fn the_tokens_of_a_prompt_spell_what_the_template_renders() {
 }
 
 #[test]
-fn the_tail_is_what_stands_behind_the_question() {
+fn the_tail_is_the_template_behind_the_question() {
     for (template, family, tail) in [
         ("qwen25", "qwen2", "<|im_end|>\n<|im_start|>assistant\n"),
         (
@@ -238,7 +238,7 @@ fn keep(
 }
 
 #[test]
-fn a_window_counts_from_the_questions_end_in_every_method_that_has_one() {
+fn observation_windows_end_with_the_question() {
     let model = Model::open(&golden::repository().join("assets/mini.gguf")).expect("mini");
     let sample = std::fs::read_to_string(Path::new(golden::repository()).join("assets/sample.txt"));
     let prompt = Prompt::new(&model, &sample.expect("the sample"), QUESTION).expect("a prompt");
@@ -285,7 +285,7 @@ fn a_window_counts_from_the_questions_end_in_every_method_that_has_one() {
 }
 
 #[test]
-fn the_terminal_tokenises_and_asks_with_every_kind_of_vocabulary() {
+fn every_vocabulary_kind_works_in_the_terminal() {
     let folder = tempfile::tempdir().expect("a folder");
     let document = folder.path().join("document.txt");
     std::fs::write(

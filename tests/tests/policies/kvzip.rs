@@ -8,7 +8,7 @@ use kept_engine::policies::{Parameters, build};
 use kept_engine::{Decoder, EngineError, Prefill};
 use kept_tests::cases::{Case, ranges};
 use kept_tests::compare::assert_same;
-use kept_tests::engine::{open, read_document_and_step};
+use kept_tests::engine::{TokenPrompt, open, read_document_and_step};
 use kept_tests::golden::{self, Tensors};
 use kept_tests::selecting::{Measured, kept};
 
@@ -56,7 +56,10 @@ impl Ask<'_> {
     fn read(&self, ids: &[u32], document: std::ops::Range<usize>, steps: &[u32]) -> Read {
         let set = Parameters::parse_assignments(self.set).expect("parameters");
         let mut policy = build("kvzip", &set).expect("kvzip");
-        let prompt = (ids, Some(document));
+        let prompt = TokenPrompt {
+            ids,
+            document: Some(document),
+        };
         let found = read_document_and_step(
             self.model,
             &mut *policy,

@@ -31,7 +31,7 @@ fn whole(value: &Value, name: &str) -> u64 {
 }
 
 #[test]
-fn ask_gives_every_promised_field() {
+fn ask_json_has_every_documented_field() {
     let answer = tiny(
         "ask",
         &["--method", "snapkv", "--budget", "64", "--max-tokens", "12"],
@@ -86,13 +86,13 @@ fn the_same_seed_gives_the_same_answer() {
 }
 
 #[test]
-fn threads_do_not_change_the_answer() {
+fn answers_do_not_depend_on_the_threads() {
     let ask = |threads: &str| tiny("ask", &["--max-tokens", "16", "--threads", threads]).json();
     assert_eq!(ask("1")["answer"], ask("3")["answer"]);
 }
 
 #[test]
-fn text_goes_to_standard_output_and_everything_else_does_not() {
+fn only_the_answer_goes_to_stdout() {
     let model = golden::model("group2-llama3-tied");
     let base = |extra: &[&str]| {
         let mut arguments: Vec<OsString> =
@@ -121,7 +121,7 @@ fn text_goes_to_standard_output_and_everything_else_does_not() {
 }
 
 #[test]
-fn map_tells_the_way_of_every_token() {
+fn map_covers_every_token() {
     let map = tiny("map", &["--method", "snapkv", "--budget", "64"]).json();
     let tokens = map["tokens"].as_array().expect("tokens");
     let share: Vec<f64> = (map["share"].as_array().expect("share").iter())
@@ -162,7 +162,7 @@ fn map_tells_the_way_of_every_token() {
 }
 
 #[test]
-fn ask_writes_the_same_map_as_map_prints() {
+fn ask_writes_the_map_that_map_prints() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().join("map.json");
     let shown = path.to_str().expect("a path in UTF-8");
@@ -178,7 +178,7 @@ fn ask_writes_the_same_map_as_map_prints() {
 }
 
 #[test]
-fn logits_after_a_cut_prompt_are_the_engine_s() {
+fn logits_after_eviction_equal_transformers() {
     let tensors = golden::Tensors::golden("group2-llama3-tied.evicted");
     let tokens: Vec<String> = tensors.whole("ids").iter().map(u32::to_string).collect();
     let prompt = tensors.whole("prompt")[0].to_string();
@@ -221,7 +221,7 @@ fn logits_after_a_cut_prompt_are_the_engine_s() {
 /// A second question from the vault of the first: all but the last 24 tokens come from the vault. A GPU memory limit
 /// does not apply to the CPU.
 #[test]
-fn bench_asks_again_behind_a_vault() {
+fn bench_measures_a_question_from_the_vault() {
     let model = golden::model("group2-llama3-tied");
     let run = |more: &[&str]| {
         let words = [
@@ -245,7 +245,7 @@ fn bench_asks_again_behind_a_vault() {
 
 /// A cache of synthetic rows cannot serve a method that continues from prefill measurements.
 #[test]
-fn bench_draws_no_cache_for_methods_that_measured_while_reading() {
+fn bench_refuses_synthetic_rows_for_stateful_methods() {
     let model = golden::model("group2-llama3-tied");
     let run = |method: &str| {
         let words = ["bench", "--after", "300", "--budget", "64", "--method"];
@@ -305,7 +305,7 @@ fn bench_measures_and_decodes_without_allocating() {
 }
 
 #[test]
-fn doctor_and_inspect_answer() {
+fn doctor_and_inspect_print_their_facts() {
     assert!(kept(["doctor", "--json"]).json().is_object());
     let model = golden::model("group2-llama3-tied");
     let run = kept([
@@ -390,7 +390,7 @@ mod mini {
     /// A new user's first command: the sample question on the sample document with the built-in model, default
     /// settings.
     #[test]
-    fn the_sample_question_is_answered_from_the_right_sentence() {
+    fn the_sample_question_is_answered_with_its_source() {
         let (question, expected) = questions().remove(0);
         let answer = ask(&question, &[]);
         let text = answer["answer"].as_str().expect("an answer");
@@ -414,7 +414,7 @@ mod mini {
 
     /// All ten, with default settings. The model is small: at least nine of ten must be right.
     #[test]
-    fn most_sample_questions_are_answered() {
+    fn nine_of_ten_sample_questions_are_answered() {
         let wrong: Vec<String> = (questions().iter())
             .filter_map(|(question, expected)| {
                 let answer = ask(question, &["--max-tokens", "40"]);
@@ -427,7 +427,7 @@ mod mini {
 
     /// The sample's answers occur in its text, spread from beginning to end.
     #[test]
-    fn the_sample_holds_its_answers_from_beginning_to_end() {
+    fn sample_answers_are_spread_over_the_text() {
         let text = std::fs::read_to_string(sample()).expect("the sample");
         let mut places = Vec::new();
         for (question, answer) in questions() {
@@ -448,7 +448,7 @@ mod mini {
 
 /// A file or question without its option gives an error that names the option; without a command, the help.
 #[test]
-fn what_is_not_understood_is_answered_with_the_way() {
+fn usage_errors_name_the_option() {
     let refused = kept(["ask", "contract.pdf", "What is the notice period?"]);
     refused.refused(&[
         "contract.pdf",
@@ -472,7 +472,7 @@ fn what_is_not_understood_is_answered_with_the_way() {
 }
 
 #[test]
-fn an_answer_that_repeats_itself_is_stopped() {
+fn a_repeating_answer_is_stopped() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let document = folder.path().join("short.txt");
     std::fs::write(&document, "a b.\n").expect("written");

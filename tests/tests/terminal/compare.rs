@@ -30,7 +30,7 @@ fn number(value: &Value, name: &str) -> f64 {
 /// The reference full cache is exact; other runs store f16 rows unless another type is named, and each run states its
 /// type.
 #[test]
-fn rounding_alone_is_measured_too() {
+fn compare_measures_the_rounding_of_cache_types() {
     let mut last = 0.0;
     for cache in [None, Some("q8_0"), Some("q4_0")] {
         let named = cache.map(|cache| ["--cache", cache]);
@@ -61,7 +61,7 @@ fn rounding_alone_is_measured_too() {
 }
 
 #[test]
-fn one_object_a_line_with_every_promised_field() {
+fn compare_json_has_every_documented_field() {
     let extra = [
         "--json",
         "--methods",
@@ -105,46 +105,51 @@ fn one_object_a_line_with_every_promised_field() {
         serde_json::json!(["w=8", "pooling=avg"])
     );
     for run in runs {
-        assert_eq!(run["refused"], Value::Null);
-        assert_eq!(run["rows_per_layer"].as_array().map(Vec::len), Some(layers));
-        let fidelity = &run["fidelity"];
-        assert!(number(fidelity, "kl") > 0.0, "{run}");
-        assert!((0.0..=1.0).contains(&number(fidelity, "top1")));
-        assert!((0.0..1.0).contains(&number(fidelity, "attention_recall")));
-        let tokens = number(run, "prompt_tokens");
-        let (kept, whole) = (number(run, "kv_bytes"), number(run, "kv_bytes_full"));
-        let rows: f64 = run["rows_per_layer"]
-            .as_array()
-            .expect("rows")
-            .iter()
-            .filter_map(Value::as_f64)
-            .sum();
-        assert_eq!(
-            kept * tokens * layers as f64,
-            whole * rows,
-            "bytes are in proportion to rows"
-        );
-        let indices = &run["indices"];
-        assert!((0.0..=1.0).contains(&number(indices, "jaccard")));
-        let histogram = indices["position_histogram"].as_array().expect("bins");
-        let sum: f64 = histogram.iter().filter_map(Value::as_f64).sum();
-        assert!((sum - 1.0).abs() < 1e-9);
-        let most = number(indices, "position_entropy_most");
-        assert!((0.0..=most).contains(&number(indices, "position_entropy")));
-        for seconds in [
-            "prefill_seconds",
-            "select_seconds",
-            "first_token_seconds",
-            "decode_tokens_per_second",
-        ] {
-            assert!(number(run, seconds) > 0.0, "{seconds}");
-        }
-        assert!(run["answer"].is_string() && run["same_answer"].is_boolean());
+        assert_run_fields(run, layers);
     }
 }
 
+/// Asserts the fields of a run of an evicting method.
+fn assert_run_fields(run: &Value, layers: usize) {
+    assert_eq!(run["refused"], Value::Null);
+    assert_eq!(run["rows_per_layer"].as_array().map(Vec::len), Some(layers));
+    let fidelity = &run["fidelity"];
+    assert!(number(fidelity, "kl") > 0.0, "{run}");
+    assert!((0.0..=1.0).contains(&number(fidelity, "top1")));
+    assert!((0.0..1.0).contains(&number(fidelity, "attention_recall")));
+    let tokens = number(run, "prompt_tokens");
+    let (kept, whole) = (number(run, "kv_bytes"), number(run, "kv_bytes_full"));
+    let rows: f64 = run["rows_per_layer"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .filter_map(Value::as_f64)
+        .sum();
+    assert_eq!(
+        kept * tokens * layers as f64,
+        whole * rows,
+        "bytes are in proportion to rows"
+    );
+    let indices = &run["indices"];
+    assert!((0.0..=1.0).contains(&number(indices, "jaccard")));
+    let histogram = indices["position_histogram"].as_array().expect("bins");
+    let sum: f64 = histogram.iter().filter_map(Value::as_f64).sum();
+    assert!((sum - 1.0).abs() < 1e-9);
+    let most = number(indices, "position_entropy_most");
+    assert!((0.0..=most).contains(&number(indices, "position_entropy")));
+    for seconds in [
+        "prefill_seconds",
+        "select_seconds",
+        "first_token_seconds",
+        "decode_tokens_per_second",
+    ] {
+        assert!(number(run, seconds) > 0.0, "{seconds}");
+    }
+    assert!(run["answer"].is_string() && run["same_answer"].is_boolean());
+}
+
 #[test]
-fn pictures_are_whole_files_that_name_every_run() {
+fn pictures_are_complete_and_name_every_run() {
     let folder = std::env::temp_dir().join(format!("kept-pictures-{}", std::process::id()));
     let mut extra = vec!["--methods", "snapkv,treekv", "--budgets", "64,5"];
     extra.extend(["--pictures", folder.to_str().expect("a plain path")]);
@@ -181,7 +186,7 @@ fn pictures_are_whole_files_that_name_every_run() {
 
 /// One method several times: each run has its own parameters, figures, and a distinct label.
 #[test]
-fn one_method_is_compared_with_itself() {
+fn one_method_is_compared_with_several_parameters() {
     let labels = [
         "snapkv[w=8,kernel=3]",
         "snapkv[w=4,kernel=3]",
@@ -214,7 +219,7 @@ fn one_method_is_compared_with_itself() {
 }
 
 #[test]
-fn a_budget_that_a_method_refuses_is_a_row() {
+fn a_refused_budget_is_a_row() {
     let extra = ["--methods", "snapkv,streaming_llm", "--budgets", "5"];
     let lines = compare(&[extra.as_slice(), &["--json"]].concat()).json_lines();
     let sentence = lines[1]["refused"].as_str().expect("a sentence");
@@ -228,7 +233,7 @@ fn a_budget_that_a_method_refuses_is_a_row() {
 }
 
 #[test]
-fn bad_input_is_named_before_anything_is_read() {
+fn compare_names_invalid_input() {
     compare(&["--methods", "snapvk"]).refused(&["snapvk", "snapkv"]);
     compare(&["--methods", ","]).refused(&["--methods"]);
     compare(&["--methods", "h2o,h2o"]).refused(&["h2o", "twice"]);
@@ -265,7 +270,7 @@ fn bad_input_is_named_before_anything_is_read() {
 }
 
 #[test]
-fn methods_lists_what_the_registry_has() {
+fn methods_lists_the_registry() {
     let listed = kept(["methods", "--json"]).json();
     let names: Vec<&str> = listed
         .as_array()
@@ -297,7 +302,7 @@ fn methods_lists_what_the_registry_has() {
 
 /// `scripts/methods-table` writes the output of `kept methods --markdown` into docs/methods.md.
 #[test]
-fn the_table_of_methods_is_up_to_date() {
+fn the_methods_table_is_up_to_date() {
     let path = golden::repository().join("docs/methods.md");
     let page = std::fs::read_to_string(path).expect("docs/methods.md");
     let printed = kept(["methods", "--markdown"]);

@@ -24,7 +24,7 @@ fn needle(extra: &[&str]) -> Run {
 }
 
 #[test]
-fn every_case_is_a_line_and_the_summary_adds_them_up() {
+fn every_case_is_a_line_and_counted_in_the_summary() {
     let lines = needle(&["--json"]).json_lines();
     let (summary, cases) = lines.split_last().expect("lines");
     // Full once, snapkv at two budgets; two lengths, two depths.
@@ -53,7 +53,7 @@ fn every_case_is_a_line_and_the_summary_adds_them_up() {
 
 /// A method that does not support the cache type is a refused case; the others run.
 #[test]
-fn a_type_that_a_method_refuses_is_a_case() {
+fn a_refused_cache_type_is_a_case() {
     let words = [
         "--json",
         "--methods",
@@ -79,7 +79,7 @@ fn a_type_that_a_method_refuses_is_a_case() {
 
 /// An interrupted grid continues where it stopped; its file records the finished cases.
 #[test]
-fn a_grid_goes_on_where_it_was_stopped() {
+fn an_interrupted_grid_resumes() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let grid = folder.path().join("cases.jsonl");
     let picture = folder.path().join("grid.svg");
@@ -130,7 +130,7 @@ fn a_grid_goes_on_where_it_was_stopped() {
 /// One method with different parameters: separate cases and summaries, distinguished in the grid's file. Lines from a
 /// file without labels belong to the method at its defaults.
 #[test]
-fn a_grid_tells_one_method_with_other_parameters_apart() {
+fn a_grid_separates_parameters_of_one_method() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let grid = folder.path().join("cases.jsonl");
     let of = |methods: &str| {
@@ -158,7 +158,7 @@ fn a_grid_tells_one_method_with_other_parameters_apart() {
 }
 
 #[test]
-fn bad_input_is_named() {
+fn eval_names_invalid_input() {
     needle(&["--lengths", "100"]).refused(&["--lengths 100", "256"]);
     needle(&["--lengths", "5000"]).refused(&["5000", "4096"]);
     needle(&["--lengths", "4000"]).refused(&["sample.txt", "4000", "more text"]);

@@ -64,7 +64,7 @@ fn in_ollama(home: &Path, below: &str, bytes: &[u8]) -> PathBuf {
 }
 
 #[test]
-fn every_program_s_models_are_found() {
+fn models_of_other_programs_are_found() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
     let bytes = |title: &str| model(title).bytes();
@@ -130,7 +130,7 @@ fn every_program_s_models_are_found() {
 }
 
 #[test]
-fn folders_from_the_environment_take_the_place_of_the_usual_ones() {
+fn environment_variables_replace_the_default_folders() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
     put(&home.join("o/blobs/sha256-1"), b"");
@@ -170,7 +170,7 @@ fn folders_from_the_environment_take_the_place_of_the_usual_ones() {
 
 /// The models of `make models`, under their names in its folder.
 #[test]
-fn fetched_models_are_called_by_a_part_of_their_names() {
+fn fetched_models_are_found_by_part_of_their_names() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
     let folder = home.join(".cache/kept/models");
@@ -204,7 +204,7 @@ fn fetched_models_are_called_by_a_part_of_their_names() {
 }
 
 #[test]
-fn what_is_no_language_model_is_left_out() {
+fn files_that_are_no_language_models_are_skipped() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join(".lmstudio/models");
     put(&folder.join("good.gguf"), &model("Good").bytes());
@@ -228,7 +228,7 @@ fn what_is_no_language_model_is_left_out() {
 }
 
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn unsupported_models_state_a_reason() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join(".lmstudio/models");
     let mut other = model("Other");
@@ -265,7 +265,7 @@ fn what_cannot_be_opened_says_why() {
 
 #[cfg(unix)]
 #[test]
-fn links_circles_and_closed_folders_do_no_harm() {
+fn links_cycles_and_unreadable_folders_are_handled() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join(".lmstudio/models");
@@ -297,7 +297,7 @@ fn links_circles_and_closed_folders_do_no_harm() {
 }
 
 #[test]
-fn unfinished_downloads_are_shown_as_such() {
+fn unfinished_downloads_are_listed() {
     let home = tempfile::tempdir().unwrap();
     let hub = home
         .path()
@@ -355,7 +355,7 @@ fn unfinished_downloads_are_shown_as_such() {
 }
 
 #[test]
-fn a_name_means_one_model() {
+fn a_name_selects_exactly_one_model() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
     let hub = in_hub_cache(
@@ -428,7 +428,7 @@ fn a_name_means_one_model() {
 }
 
 #[test]
-fn thousands_of_files_are_no_trouble() {
+fn thousands_of_files_are_searched() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join(".lmstudio/models");
     fs::create_dir_all(&folder).unwrap();
@@ -451,7 +451,7 @@ fn kept(home: &Path, arguments: &[&str]) -> Run {
 }
 
 #[test]
-fn the_terminal_lists_adds_forgets_and_opens_by_name() {
+fn models_are_listed_added_forgotten_and_opened() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
     let empty = kept(home, &["models", "list"]);
@@ -500,7 +500,7 @@ fn the_terminal_lists_adds_forgets_and_opens_by_name() {
 }
 
 #[test]
-fn the_catalogue_in_the_terminal() {
+fn the_catalogue_is_listed() {
     let home = tempfile::tempdir().unwrap();
     let entries = kept(home.path(), &["models", "list", "--catalogue", "--json"]).json();
     let entries = entries.as_array().unwrap();
@@ -546,7 +546,7 @@ fn ask(home: &Path, extra: &[&str]) -> Run {
 const MINI_ONLY: &str = "the built-in model (mini) only finds facts";
 
 #[test]
-fn the_model_in_the_box_says_what_it_cannot_do() {
+fn the_built_in_model_notes_its_limits() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
     let alone = ask(home, &[]);
@@ -597,54 +597,71 @@ fn the_model_in_the_box_says_what_it_cannot_do() {
     .refused(&["/none.txt"]);
 }
 
-#[test]
-fn the_best_model_answers_unless_another_is_chosen() {
+/// The better of the models that [`two_models`] leaves.
+const SMALL: &str = "maker/small-GGUF:small-Q8_0.gguf";
+
+/// A home folder with [`SMALL`] and with a base model, which has more parameters but no chat template.
+fn two_models() -> tempfile::TempDir {
     let home = tempfile::tempdir().unwrap();
-    let home = home.path();
-    let hub = "maker/small-GGUF";
-    in_hub_cache(home, hub, "small-Q8_0.gguf", &instruct("Small").bytes());
-    // More parameters, but no chat template.
+    let small = instruct("Small").bytes();
+    in_hub_cache(home.path(), "maker/small-GGUF", "small-Q8_0.gguf", &small);
     let base = TinyLlama {
         ffn: 1024,
         ..TinyLlama::default()
     };
-    put(
-        &home.join(".cache/llama.cpp/base.gguf"),
-        &base.writer().bytes(),
-    );
-    let uses = |words: &[&str]| kept(home, &[&["models", "use"], words].concat());
-    let now = || uses(&["--json"]).json();
-    let small = "maker/small-GGUF:small-Q8_0.gguf";
+    let path = home.path().join(".cache/llama.cpp/base.gguf");
+    put(&path, &base.writer().bytes());
+    home
+}
+
+/// `kept models use`.
+fn uses(home: &Path, words: &[&str]) -> Run {
+    kept(home, &[&["models", "use"], words].concat())
+}
+
+/// Asserts which model answers by default, and why.
+#[track_caller]
+fn assert_uses(home: &Path, model: &str, why: &str) {
+    let now = uses(home, &["--json"]).json();
     assert_eq!(
-        (now()["model"].as_str(), now()["why"].as_str()),
-        (Some(small), Some("best"))
+        (now["model"].as_str(), now["why"].as_str()),
+        (Some(model), Some(why))
     );
-    let text = uses(&[]).succeeded().stdout.clone();
+}
+
+#[test]
+fn the_best_model_answers_by_default() {
+    let home = two_models();
+    let home = home.path();
+    assert_uses(home, SMALL, "best");
+    let text = uses(home, &[]).succeeded().stdout.clone();
     assert!(
-        text.starts_with(small) && text.contains("best on this computer"),
+        text.starts_with(SMALL) && text.contains("best on this computer"),
         "{text}"
     );
     let asked = ask(home, &[]);
     let said = &asked.succeeded().stderr;
     assert!(
-        said.contains(&format!("note: the model is {small}: the best")),
+        said.contains(&format!("note: the model is {SMALL}: the best")),
         "{said}"
     );
     assert!(!said.contains(MINI_ONLY), "{said}");
     assert_eq!(ask(home, &["--json"]).json()["model"], "Small");
-    let named = ask(home, &["--model", small]);
+    let named = ask(home, &["--model", SMALL]);
     assert!(
         !named.succeeded().stderr.contains("the model is"),
         "{}",
         named.stderr
     );
+}
 
+#[test]
+fn a_chosen_model_answers_until_the_choice_is_cleared() {
+    let home = two_models();
+    let home = home.path();
     // Chosen by a part of its name, stored by its full name.
-    uses(&["base"]).succeeded();
-    assert_eq!(
-        (now()["model"].as_str(), now()["why"].as_str()),
-        (Some("base"), Some("chosen"))
-    );
+    uses(home, &["base"]).succeeded();
+    assert_uses(home, "base", "chosen");
     let file = home.join(".config/kept/model");
     assert_eq!(fs::read_to_string(&file).unwrap(), "base\n");
     let said = ask(home, &[]).stderr;
@@ -652,37 +669,43 @@ fn the_best_model_answers_unless_another_is_chosen() {
         said.contains("note: the model is base: chosen with kept models use"),
         "{said}"
     );
-    uses(&["mini"]).succeeded();
+    uses(home, &["mini"]).succeeded();
+    let now = uses(home, &["--json"]).json();
     assert_eq!(
-        (now()["model"].as_str(), now()["path"].is_null()),
+        (now["model"].as_str(), now["path"].is_null()),
         (Some("mini"), true)
     );
     for forget in ["auto", "--clear"] {
-        uses(&["mini"]).succeeded();
-        uses(&[forget]).succeeded();
+        uses(home, &["mini"]).succeeded();
+        uses(home, &[forget]).succeeded();
         assert!(!file.exists(), "{forget}");
-        assert_eq!(now()["model"], small);
+        assert_uses(home, SMALL, "best");
     }
+}
 
-    // A file is stored by its absolute path, whatever the working directory.
+/// A file is stored by its absolute path, whatever the working directory.
+#[test]
+fn a_chosen_file_that_is_gone_is_named() {
+    let home = two_models();
+    let home = home.path();
     let mine = home.join("mine/one.gguf");
     put(&mine, &instruct("Mine").bytes());
-    uses(&[mine.to_str().unwrap()]).succeeded();
+    uses(home, &[mine.to_str().unwrap()]).succeeded();
     assert_eq!(ask(home, &["--json"]).json()["model"], "Mine");
     fs::remove_file(&mine).unwrap();
-    for gone in [ask(home, &[]), uses(&[])] {
+    for gone in [ask(home, &[]), uses(home, &[])] {
         gone.refused(&[
             "mine/one.gguf",
             "not on this computer any more",
             "kept models use auto",
         ]);
     }
-    uses(&["auto"]).succeeded();
-    assert_eq!(now()["model"], small);
+    uses(home, &["auto"]).succeeded();
+    assert_uses(home, SMALL, "best");
 }
 
 #[test]
-fn what_cannot_be_opened_is_not_chosen() {
+fn models_that_cannot_be_opened_are_not_chosen() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
     let uses = |name: &str| kept(home, &["models", "use", name]);

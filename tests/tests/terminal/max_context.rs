@@ -45,7 +45,7 @@ fn engine() -> Engine {
 }
 
 #[test]
-fn much_memory_reads_the_whole_context() {
+fn ample_memory_fits_the_whole_context() {
     let found = lines(&inspect(&tiny(), "64GiB", true));
     let context = engine().model().config().context as u64;
     assert!(found.len() > 1, "{found:?}");
@@ -55,7 +55,7 @@ fn much_memory_reads_the_whole_context() {
 }
 
 #[test]
-fn little_memory_reads_more_with_fewer_rows_and_no_token_more_than_fits() {
+fn fewer_rows_fit_more_tokens_in_little_memory() {
     let engine = engine();
     // Enough for a part of the context length.
     let full = Method {
@@ -89,7 +89,7 @@ fn little_memory_reads_more_with_fewer_rows_and_no_token_more_than_fits() {
 }
 
 #[test]
-fn too_little_memory_says_how_much_is_missing() {
+fn too_little_memory_names_the_missing_bytes() {
     let run = inspect(&tiny(), "1KiB", false);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     assert!(run.stdout.contains("are missing"), "{}", run.stdout);
@@ -103,7 +103,7 @@ fn too_little_memory_says_how_much_is_missing() {
 }
 
 #[test]
-fn the_expected_peak_is_the_measured_one_within_a_tenth() {
+fn the_largest_context_peaks_as_expected() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("larger.gguf");
     let model = TinyLlama {

@@ -67,7 +67,7 @@ fn held(answer: &Value) -> f64 {
 
 /// A budget in bytes is used up and not exceeded, also for methods with tables, and for a document in streaming mode.
 #[test]
-fn a_budget_in_bytes_holds_all_of_the_cache() {
+fn a_byte_budget_covers_the_whole_cache() {
     let folder = tempfile::tempdir().expect("a folder");
     let long = folder.path().join("long.txt");
     let text = std::fs::read_to_string(sample()).expect("the sample");
@@ -99,7 +99,7 @@ fn a_budget_in_bytes_holds_all_of_the_cache() {
 
 /// With `--memory`, rows and chunk size are chosen, and the announced memory is what the process used.
 #[test]
-fn memory_for_everything_holds() {
+fn a_memory_limit_holds_for_the_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let (model, document) = (model(folder.path()), part(folder.path()));
     let within = |memory: f64, method: &str| {
@@ -148,7 +148,7 @@ fn rows(answer: &Value) -> f64 {
 
 /// The expected peak is within a tenth of the measured one, for methods and budgets, with and without streaming mode.
 #[test]
-fn the_expected_peak_is_the_measured_one() {
+fn the_expected_peak_equals_the_measured_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let model = model(folder.path());
     for words in [
@@ -179,7 +179,7 @@ fn the_expected_peak_is_the_measured_one() {
 /// A named cache type is used or refused; without a name the note says f16, and where the bytes are too few for f16,
 /// names a smaller type and its cost.
 #[test]
-fn the_type_of_rows_is_said_and_never_silently_another() {
+fn the_cache_type_is_stated_and_never_replaced_silently() {
     let refused = |words: &[&str], names: &[&str]| {
         ask(None, &sample(), words).refused(names);
     };
@@ -233,7 +233,7 @@ fn the_type_of_rows_is_said_and_never_silently_another() {
 /// Without a named method: a small document keeps everything, little memory evicts rows, a long document is streamed;
 /// always with the reason.
 #[test]
-fn the_choice_is_explained() {
+fn the_automatic_choice_states_its_reason() {
     let folder = tempfile::tempdir().expect("a folder");
     let answer = ask(None, &sample(), &[]).json();
     assert_eq!(answer["method"], "full");
@@ -287,7 +287,7 @@ fn the_choice_is_explained() {
 /// A failed allocation ends the program with an exit code and a message, never by a signal.
 #[cfg(target_os = "linux")]
 #[test]
-fn refused_memory_is_a_sentence() {
+fn a_failed_allocation_is_an_error_message() {
     let folder = tempfile::tempdir().expect("a folder");
     let model = model(folder.path());
     let kept = program().display().to_string();

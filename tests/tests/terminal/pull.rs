@@ -56,7 +56,7 @@ fn a_model_is_downloaded_once() {
 }
 
 #[test]
-fn a_quantisation_a_page_and_a_file_in_a_folder_name_a_model() {
+fn models_are_named_by_type_page_or_file() {
     let bytes = some_bytes(MIB, 2);
     let other = some_bytes(MIB, 3);
     let hub = Hub::with(&[
@@ -106,7 +106,7 @@ fn a_split_model_is_downloaded_whole() {
 /// The server stops at a gate, so that the test controls when the process dies: in odd rounds after all sent bytes have
 /// arrived, in even rounds during the transfer.
 #[test]
-fn a_pull_that_is_killed_ten_times_still_ends_with_the_right_file_and_fetches_nothing_twice() {
+fn a_killed_pull_resumes_without_refetching() {
     const KILLS: u64 = 10;
     let bytes = some_bytes(22 * MIB + 12_345, 7);
     let hub = Hub::with(&[(FILE, &bytes)]);
@@ -159,7 +159,7 @@ fn a_pull_that_is_killed_ten_times_still_ends_with_the_right_file_and_fetches_no
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_pauses_and_says_how_to_go_on() {
+fn ctrl_c_pauses_and_names_the_resume_command() {
     let bytes = some_bytes(2 * MIB, 8);
     let hub = Hub::with(&[(FILE, &bytes)]);
     hub.gate(MIB as u64);
@@ -191,7 +191,7 @@ fn ctrl_c_pauses_and_says_how_to_go_on() {
 }
 
 #[test]
-fn what_another_program_began_is_gone_on_with() {
+fn a_partial_file_of_another_program_is_resumed() {
     let bytes = some_bytes(2 * MIB, 14);
     let hub = Hub::with(&[(FILE, &bytes)]);
     let partial = hub.partial(&bytes);
@@ -210,7 +210,7 @@ fn what_another_program_began_is_gone_on_with() {
 }
 
 #[test]
-fn two_processes_never_write_one_file() {
+fn two_processes_do_not_download_one_file() {
     let bytes = some_bytes(2 * MIB, 25);
     let hub = Hub::with(&[(FILE, &bytes)]);
     hub.gate(MIB as u64);
@@ -230,7 +230,7 @@ fn two_processes_never_write_one_file() {
 }
 
 #[test]
-fn the_library_pauses_goes_on_and_gives_up() {
+fn downloads_pause_resume_and_cancel() {
     let bytes = some_bytes(2 * MIB, 27);
     let hub = Hub::with(&[(FILE, &bytes)]);
     hub.gate(MIB as u64);
@@ -296,7 +296,7 @@ fn the_library_pauses_goes_on_and_gives_up() {
 }
 
 #[test]
-fn the_library_says_what_failed_and_whether_trying_again_helps() {
+fn a_failed_download_states_cause_and_retry() {
     let bytes = some_bytes(MIB, 28);
     let hub = Hub::with(&[(FILE, &bytes)]);
     hub.set(Faults {

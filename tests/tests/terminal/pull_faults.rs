@@ -21,7 +21,7 @@ fn refusal(origin: Origin, file: bool, status: u16, code: &'static str) -> Fault
 }
 
 #[test]
-fn a_cut_connection_is_taken_up_where_it_was_cut() {
+fn a_cut_connection_is_resumed() {
     let bytes = some_bytes(2 * MIB, 9);
     let hub = Hub::with(&[(FILE, &bytes)]);
     hub.set(Faults {
@@ -36,7 +36,7 @@ fn a_cut_connection_is_taken_up_where_it_was_cut() {
 }
 
 #[test]
-fn a_connection_that_is_cut_at_once_again_and_again_is_given_up() {
+fn a_connection_without_progress_is_given_up() {
     let bytes = some_bytes(MIB, 10);
     let hub = Hub::with(&[(FILE, &bytes)]);
     hub.set(Faults {
@@ -55,7 +55,7 @@ fn a_connection_that_is_cut_at_once_again_and_again_is_given_up() {
 }
 
 #[test]
-fn a_server_without_ranges_costs_bytes_but_not_the_file() {
+fn a_server_without_ranges_restarts_the_file() {
     let bytes = some_bytes(2 * MIB, 11);
     let hub = Hub::with(&[(FILE, &bytes)]);
     hub.set(Faults {
@@ -70,7 +70,7 @@ fn a_server_without_ranges_costs_bytes_but_not_the_file() {
 }
 
 #[test]
-fn wrong_bytes_are_removed() {
+fn bytes_with_a_wrong_hash_are_removed() {
     let bytes = some_bytes(MIB, 12);
     let hub = Hub::with(&[(FILE, &bytes)]);
     hub.set(Faults {
@@ -86,7 +86,7 @@ fn wrong_bytes_are_removed() {
 }
 
 #[test]
-fn a_damaged_beginning_is_found_and_downloaded_again() {
+fn a_damaged_partial_file_is_downloaded_again() {
     let bytes = some_bytes(2 * MIB, 13);
     let hub = Hub::with(&[(FILE, &bytes)]);
     let partial = hub.partial(&bytes);
@@ -103,7 +103,7 @@ fn a_damaged_beginning_is_found_and_downloaded_again() {
 }
 
 #[test]
-fn a_server_that_announces_another_length_is_not_believed() {
+fn a_wrong_content_length_is_refused() {
     let bytes = some_bytes(MIB, 15);
     let hub = Hub::with(&[(FILE, &bytes)]);
     hub.set(Faults {
@@ -120,7 +120,7 @@ fn a_server_that_announces_another_length_is_not_believed() {
 }
 
 #[test]
-fn a_file_that_changes_between_list_and_download_is_downloaded_as_it_is_now() {
+fn a_file_that_changes_on_the_hub_is_downloaded_anew() {
     let (old, new) = (some_bytes(MIB, 16), some_bytes(MIB + 5, 17));
     let hub = Hub::with(&[(FILE, &old)]);
     hub.set(Faults {
@@ -147,7 +147,7 @@ fn a_file_that_changes_between_list_and_download_is_downloaded_as_it_is_now() {
 }
 
 #[test]
-fn a_stalled_server_is_left_in_time() {
+fn a_stalled_server_times_out() {
     let bytes = some_bytes(MIB, 19);
     let hub = Hub::with(&[(FILE, &bytes)]);
     hub.set(Faults {
@@ -165,7 +165,7 @@ fn a_stalled_server_is_left_in_time() {
 }
 
 #[test]
-fn refusals_of_the_hub_say_the_way_out() {
+fn hub_refusals_name_the_remedy() {
     let bytes = some_bytes(1000, 20);
     let hub = Hub::with(&[(FILE, &bytes)]);
     let host = hub.endpoint().replace("http://", "");
@@ -224,7 +224,7 @@ fn refusals_of_the_hub_say_the_way_out() {
 }
 
 #[test]
-fn passing_trouble_is_waited_out() {
+fn temporary_errors_are_retried() {
     let bytes = some_bytes(1000, 21);
     let hub = Hub::with(&[(FILE, &bytes)]);
     let passing = |origin, file, status, retry_after, times| Faults {
@@ -275,7 +275,7 @@ fn passing_trouble_is_waited_out() {
 }
 
 #[test]
-fn the_token_goes_to_the_hub_and_nowhere_else() {
+fn the_token_goes_to_the_hub_only() {
     let bytes = some_bytes(MIB, 22);
     let hub = Hub::with(&[(FILE, &bytes)]);
     hub.set(Faults {
@@ -330,7 +330,7 @@ fn the_token_goes_to_the_hub_and_nowhere_else() {
 }
 
 #[test]
-fn nothing_is_fetched_offline_and_nowhere_without_a_hub() {
+fn offline_and_unreachable_hubs_are_refused() {
     let bytes = some_bytes(1000, 23);
     let hub = Hub::with(&[(FILE, &bytes)]);
     let mut offline = hub.kept(&["models", "pull", &format!("{REPO}:{FILE}")]);
@@ -350,7 +350,7 @@ fn nothing_is_fetched_offline_and_nowhere_without_a_hub() {
 }
 
 #[test]
-fn a_mirror_with_bare_lists_and_a_hub_without_storage_will_do() {
+fn mirrors_and_hubs_without_storage_work() {
     let bytes = some_bytes(MIB, 24);
     let hub = Hub::with(&[(FILE, &bytes)]);
     hub.set(Faults {
@@ -375,7 +375,7 @@ fn a_mirror_with_bare_lists_and_a_hub_without_storage_will_do() {
 
 #[cfg(unix)]
 #[test]
-fn a_cache_that_cannot_be_written_is_named() {
+fn an_unwritable_cache_is_named() {
     let bytes = some_bytes(1000, 26);
     let hub = Hub::with(&[(FILE, &bytes)]);
     fs::create_dir_all(hub.cache().parent().unwrap()).unwrap();
@@ -384,7 +384,7 @@ fn a_cache_that_cannot_be_written_is_named() {
 }
 
 #[test]
-fn a_file_larger_than_the_disk_is_refused_before_a_byte_is_fetched() {
+fn a_file_larger_than_the_disk_is_refused() {
     let hub = Hub::with(&[(FILE, b"GGUF")]);
     hub.set(Faults {
         claimed_bytes: Some(u64::MAX >> 1),

@@ -8,7 +8,7 @@ use kept_tests::terminal::{Run, run};
 use serde_json::json;
 
 #[test]
-fn a_model_of_the_hubs_cache_is_removed_and_no_other() {
+fn only_models_of_the_hub_cache_are_removed() {
     let home = tempfile::tempdir().unwrap();
     let bytes = TinyLlama::default().writer().bytes();
     let pointer = in_cache(

@@ -23,7 +23,7 @@ fn bytes(value: &Value) -> u64 {
 /// Ten times the tokens: the same ledger to the byte except for the tokens themselves, and four more bytes of process
 /// memory per token, for the tokens that the command generates.
 #[test]
-fn ten_times_the_tokens_take_no_more_memory() {
+fn streaming_memory_does_not_grow_with_the_text() {
     let model = golden::model("group2-llama3-tied");
     for (method, budget) in [("streaming_llm", "64"), ("treekv", "64"), ("ems", "16")] {
         let lengths: [u64; 2] = match method {
@@ -69,7 +69,7 @@ fn ten_times_the_tokens_take_no_more_memory() {
 /// Where the memory limit determines the rows, it determines the same number for every process and question: each
 /// question starts from the checkpoint that the first one stored.
 #[test]
-fn a_limit_of_memory_finds_the_end_of_a_document_again() {
+fn a_memory_limit_reuses_the_checkpoint() {
     let folder = tempfile::tempdir().expect("a folder");
     let (long, vaults) = (folder.path().join("long.txt"), folder.path().join("vaults"));
     let sample = golden::repository().join("assets/sample.txt");
@@ -184,7 +184,7 @@ fn perplexity_is_measured_at_every_length() {
 }
 
 #[test]
-fn a_map_of_a_streamed_document_has_every_token_and_few_rows() {
+fn a_streamed_map_has_every_token_and_few_rows() {
     let folder = tempfile::tempdir().expect("a folder");
     let long = folder.path().join("long.txt");
     let sample = std::fs::read_to_string(golden::repository().join("assets/sample.txt"));
@@ -217,7 +217,7 @@ fn a_map_of_a_streamed_document_has_every_token_and_few_rows() {
 /// A share of a long text may be more rows than the context length allows: as many are kept as fit, and the note names
 /// both numbers. An absolute number of rows is used exactly, or refused.
 #[test]
-fn a_share_that_the_window_has_no_room_for_is_what_fits() {
+fn a_share_beyond_the_context_length_is_reduced() {
     let folder = tempfile::tempdir().expect("a folder");
     let long = folder.path().join("long.txt");
     let sample = std::fs::read_to_string(golden::repository().join("assets/sample.txt"));

@@ -50,7 +50,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn three_questions_read_a_document_once() {
+fn later_questions_use_the_vault() {
     let (_place, vaults) = folder();
     let first = ask(&vaults, QUESTION, &[]);
     assert_eq!(first["vault"]["used"], false);
@@ -83,7 +83,7 @@ fn three_questions_read_a_document_once() {
 }
 
 #[test]
-fn a_document_that_is_read_in_streaming_is_read_once_too() {
+fn later_questions_use_the_streaming_checkpoint() {
     let (_place, vaults) = folder();
     let extra = ["--streaming", "on", "--method", "treekv", "--budget", "200"];
     let first = ask(&vaults, QUESTION, &extra);
@@ -109,7 +109,7 @@ fn a_document_that_is_read_in_streaming_is_read_once_too() {
 
 /// Rows kept by a query-agnostic method serve every question, and the output states it where they are reused.
 #[test]
-fn methods_that_do_not_look_at_the_question_say_so() {
+fn query_agnostic_methods_are_noted() {
     let (_place, vaults) = folder();
     for (method, title) in [("keydiff", "KeyDiff"), ("snapkv", "SnapKV")] {
         let extra = ["--method", method, "--budget", "400"];
@@ -126,7 +126,7 @@ fn methods_that_do_not_look_at_the_question_say_so() {
 
 /// A map is a question like any other: it stores the document's vault, and is the same when computed from the vault.
 #[test]
-fn a_map_reads_a_document_that_was_read_no_second_time() {
+fn a_map_uses_and_writes_the_vault() {
     let (_place, vaults) = folder();
     let map = |extra: &[&str]| {
         let mut words: Vec<OsString> = vec!["map".into(), "--json".into()];
@@ -193,7 +193,7 @@ fn several_questions_in_one_command_are_answered_in_order() {
 }
 
 #[test]
-fn off_is_off_and_other_words_are_refused() {
+fn vault_off_writes_nothing_and_bad_values_are_refused() {
     let (_place, vaults) = folder();
     for _ in 0..2 {
         let answer = ask(&vaults, QUESTION, &["--vault", "off"]);
@@ -209,7 +209,7 @@ fn off_is_off_and_other_words_are_refused() {
 
 #[test]
 #[cfg(unix)]
-fn only_the_person_who_asked_may_read_what_is_kept() {
+fn vault_files_are_private_to_the_user() {
     use std::os::unix::fs::PermissionsExt;
     let (_place, vaults) = folder();
     ask(&vaults, QUESTION, &[]);
@@ -221,7 +221,7 @@ fn only_the_person_who_asked_may_read_what_is_kept() {
 }
 
 #[test]
-fn where_nothing_can_be_kept_a_question_is_answered_and_says_so() {
+fn an_unwritable_vault_folder_is_noted() {
     let (place, _) = folder();
     let file = place.path().join("a file");
     std::fs::write(&file, "no folder").expect("written");
@@ -247,7 +247,7 @@ fn where_nothing_can_be_kept_a_question_is_answered_and_says_so() {
 /// A full file system: `ulimit -f` limits the file size, and the write fails in the middle.
 #[test]
 #[cfg(target_os = "linux")]
-fn a_full_disk_costs_no_answer_and_leaves_nothing() {
+fn a_full_disk_costs_no_answer_and_leaves_no_vault() {
     let (_place, vaults) = folder();
     let mut shell = std::process::Command::new("sh");
     // In blocks of 512 bytes: a quarter of the vault.
@@ -272,7 +272,7 @@ fn a_full_disk_costs_no_answer_and_leaves_nothing() {
 
 /// A power cut as seen by a process: it is killed during a write.
 #[test]
-fn a_program_that_is_killed_while_it_writes_leaves_nothing_that_counts() {
+fn a_process_killed_while_writing_leaves_no_vault() {
     let (_place, vaults) = folder();
     let expected = ask(&vaults, QUESTION, &["--vault", "off"]);
     let parts = || {
@@ -304,7 +304,7 @@ fn a_program_that_is_killed_while_it_writes_leaves_nothing_that_counts() {
 }
 
 #[test]
-fn a_damaged_vault_is_read_again_and_made_anew() {
+fn a_damaged_vault_is_rebuilt() {
     let (_place, vaults) = folder();
     let first = ask(&vaults, QUESTION, &["--vault", "f16"]);
     let path = files_of(&vaults).pop().expect("a vault");
@@ -339,7 +339,7 @@ fn a_damaged_vault_is_read_again_and_made_anew() {
 }
 
 #[test]
-fn two_programs_at_once_are_both_right_and_leave_one_vault() {
+fn concurrent_processes_write_one_vault() {
     let (_place, vaults) = folder();
     let (_other, elsewhere) = folder();
     let expected = ask(&elsewhere, QUESTION, &["--vault", "f16"]);
@@ -360,7 +360,7 @@ fn two_programs_at_once_are_both_right_and_leave_one_vault() {
 }
 
 #[test]
-fn what_is_kept_can_be_listed_and_removed_but_not_while_it_is_open() {
+fn vaults_are_listed_and_removed_unless_in_use() {
     let (place, vaults) = folder();
     let run = |arguments: &[&str]| kept_in(&vaults, arguments);
     let empty = run(&["vaults", "list"]);
@@ -416,7 +416,7 @@ fn what_is_kept_can_be_listed_and_removed_but_not_while_it_is_open() {
 
 /// The vault just written counts towards the total budget, and the least recently used one is evicted.
 #[test]
-fn the_least_recently_used_goes_first() {
+fn the_least_recently_used_vault_is_evicted() {
     let (place, vaults) = folder();
     let text = std::fs::read_to_string(sample()).expect("the sample");
     let document = |i: usize| {
@@ -441,7 +441,7 @@ fn the_least_recently_used_goes_first() {
 }
 
 #[test]
-fn a_question_from_the_vault_takes_the_memory_that_the_ledger_says() {
+fn vault_questions_peak_at_the_expected_memory() {
     let (place, vaults) = folder();
     let path = place.path().join("larger.gguf");
     kept_models::testing::TinyLlama {
@@ -482,7 +482,7 @@ fn a_question_from_the_vault_takes_the_memory_that_the_ledger_says() {
 /// Several documents in one question: each is named, sources and map are attributed, and an added document is read
 /// after the known ones.
 #[test]
-fn several_documents_are_one_text_that_grows() {
+fn several_documents_are_read_as_one_text() {
     let (place, vaults) = folder();
     let text = std::fs::read_to_string(sample()).expect("the sample");
     let at = text.find("\n\n").expect("paragraphs") + 2;

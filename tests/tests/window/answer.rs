@@ -4,7 +4,7 @@ use kept_tests::window::{ANSWER, Home, OFFERED, QUESTION, answered, first_start,
 use serde_json::{Value, json};
 
 #[test]
-fn a_first_start_shows_the_sample_and_offers_its_first_question() {
+fn a_first_start_shows_the_sample_and_a_question() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -40,7 +40,7 @@ fn a_first_start_shows_the_sample_and_offers_its_first_question() {
 
 /// The main test. `KEPT_E2E_RUNS=20` runs it twenty times.
 #[test]
-fn asking_the_sample_streams_the_answer_and_paints_what_was_kept() {
+fn an_answer_is_streamed_and_the_kept_words_are_painted() {
     let Some(_turn) = turn() else { return };
     let runs =
         std::env::var("KEPT_E2E_RUNS").map_or(1, |n| n.parse().expect("KEPT_E2E_RUNS is a number"));
@@ -134,7 +134,7 @@ fn ask_the_sample() {
 }
 
 #[test]
-fn a_question_can_be_asked_again_with_another_method_and_budget() {
+fn a_question_is_asked_again_with_another_method() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = answered(&home);
@@ -164,7 +164,7 @@ fn a_question_can_be_asked_again_with_another_method_and_budget() {
 }
 
 #[test]
-fn everything_is_reached_by_the_keyboard() {
+fn the_keyboard_reaches_every_control() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -211,7 +211,7 @@ fn everything_is_reached_by_the_keyboard() {
 }
 
 #[test]
-fn raw_bytes_reach_the_page_as_array_buffers_and_nothing_else_is_let_in() {
+fn the_page_gets_raw_bytes_and_has_no_other_access() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = answered(&home);
@@ -282,7 +282,7 @@ fn raw_bytes_reach_the_page_as_array_buffers_and_nothing_else_is_let_in() {
 }
 
 #[test]
-fn markdown_in_a_question_runs_nothing() {
+fn markup_in_a_question_is_not_executed() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -323,7 +323,7 @@ fn an_answer_is_copied() {
 }
 
 #[test]
-fn every_size_of_the_window_has_room_for_everything() {
+fn all_controls_are_visible_at_every_window_size() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = answered(&home);

@@ -33,7 +33,7 @@ fn escape(app: &App<'_>) {
 }
 
 #[test]
-fn rows_are_stored_as_the_person_says_and_the_figures_follow() {
+fn the_cache_precision_is_chosen_and_survives_a_restart() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -52,7 +52,7 @@ fn rows_are_stored_as_the_person_says_and_the_figures_follow() {
     assert!(app.answer().contains(ANSWER), "{}", app.answer());
     assert_eq!(app.snapshot()["turns"][0]["facts"]["cache"], "q8_0");
     let facts = app.text("facts").expect("facts");
-    assert!(facts.ends_with("SnapKV, automatic, 8-bit"), "{facts}");
+    assert!(facts.ends_with("SnapKV, 8-bit"), "{facts}");
 
     // For the next question, next to the method's parameters.
     app.click("advanced");
@@ -73,7 +73,7 @@ fn rows_are_stored_as_the_person_says_and_the_figures_follow() {
     stored(&app, "4-bit");
     assert_eq!(setting(&app), "q4_0");
     let facts = app.text("facts").expect("facts");
-    assert!(facts.ends_with("SnapKV, automatic, 8-bit"), "{facts}");
+    assert!(facts.ends_with("SnapKV, 8-bit"), "{facts}");
     app.click("advanced");
     app.click("advanced-reset");
     stored(&app, "16-bit");
@@ -82,7 +82,7 @@ fn rows_are_stored_as_the_person_says_and_the_figures_follow() {
 }
 
 #[test]
-fn a_method_that_changes_rows_while_it_answers_refuses_few_bits_before_it_is_asked() {
+fn ems_refuses_quantised_rows_and_offers_16_bit() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);

@@ -31,13 +31,13 @@ fn refused(output: &Output, code: i32, words: &[&str]) {
 }
 
 #[test]
-fn without_a_display_it_names_the_program_for_the_terminal() {
+fn without_a_display_the_terminal_program_is_named() {
     refused(&kept_app(&[]), 1, &["display", "kept ask"]);
     refused(&kept_app(&["some file.txt"]), 1, &["display", "kept ask"]);
 }
 
 #[test]
-fn arguments_that_it_does_not_know_are_named() {
+fn unknown_arguments_are_named() {
     refused(&kept_app(&["--colour", "blue"]), 2, &["--colour"]);
     refused(&kept_app(&["one.txt", "two.txt"]), 2, &["two.txt"]);
     refused(&kept_app(&["--model"]), 2, &["--model"]);

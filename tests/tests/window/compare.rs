@@ -57,7 +57,7 @@ fn ends(app: &App<'_>, state: &str) {
 }
 
 #[test]
-fn methods_are_compared_to_the_end_and_the_figures_hold_together() {
+fn a_comparison_runs_to_its_end_with_consistent_figures() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = answered(&home);
@@ -99,7 +99,8 @@ fn methods_are_compared_to_the_end_and_the_figures_hold_together() {
         assert!(recall.is_some_and(|r| (0.0..1.0).contains(&r)), "{run}");
     }
 
-    // Sorted by a column of the table.
+    // Sorted by a column of the details.
+    app.click("compare-details");
     app.script(
         "document.querySelector('[data-testid=compare-sort][data-column=kl]').click()",
         Value::Null,
@@ -133,6 +134,39 @@ fn methods_are_compared_to_the_end_and_the_figures_hold_together() {
     app.close();
 }
 
+/// The variants of SnapKV in the list, as the page names them.
+fn variants(app: &App<'_>) -> Value {
+    let script =
+        "return $$('compare-method').map(e => e.dataset.value).filter(v => v.startsWith('snapkv'))";
+    app.script(script, Value::Null)
+}
+
+/// Opens the form for a method with parameters.
+#[track_caller]
+fn open_form(app: &App<'_>) {
+    // Budgets are further down: typing there has scrolled the list away.
+    let up = "$('compare-add').scrollIntoView({block: 'center', behavior: 'instant'})";
+    app.script(up, Value::Null);
+    app.click("compare-add");
+    app.until("the form is there", |app| {
+        app.is_shown("compare-adding").then_some(())
+    });
+}
+
+/// Adds the variant of the form.
+#[track_caller]
+fn submit_form(app: &App<'_>) {
+    app.click("compare-adding-add");
+    form_is_closed(app);
+}
+
+#[track_caller]
+fn form_is_closed(app: &App<'_>) {
+    app.until("the form is gone", |app| {
+        (!app.is_shown("compare-adding")).then_some(())
+    });
+}
+
 /// A method with other parameters: added in a form that reports errors, removed, and distinguished in the results.
 #[test]
 fn a_method_is_compared_with_itself_under_other_parameters() {
@@ -140,59 +174,53 @@ fn a_method_is_compared_with_itself_under_other_parameters() {
     let home = Home::new();
     let app = answered(&home);
     set_up(&app, &["snapkv"], &["64"]);
-    let names = |id: &str| -> Vec<String> {
-        let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
-        app.texts(id).into_iter().map(words).collect()
-    };
-    let entries = |app: &App<'_>| {
-        let script = "return $$('compare-method').map(e => e.dataset.value).filter(v => v.startsWith('snapkv'))";
-        app.script(script, Value::Null)
-    };
-    let opened = |app: &App<'_>| {
-        // Budgets are further down: typing there has scrolled the list away.
-        let up = "$('compare-add').scrollIntoView({block: 'center', behavior: 'instant'})";
-        app.script(up, Value::Null);
-        app.click("compare-add");
-        app.until("the form is there", |app| {
-            app.is_shown("compare-adding").then_some(())
-        });
-    };
-    let added = |app: &App<'_>| {
-        app.click("compare-adding-add");
-        app.until("the form is gone", |app| {
-            (!app.is_shown("compare-adding")).then_some(())
-        });
-    };
-    opened(&app);
+    add_two_variants(&app);
+    let all = ["snapkv", "snapkv[sinks=0,w=8]", "snapkv[w=8]"];
+    assert_eq!(variants(&app), json!(all));
+    let remove = "$$('compare-remove').find(e => e.ariaLabel === 'Remove SnapKV w=8').click()";
+    app.script(remove, Value::Null);
+    assert_eq!(variants(&app), json!(all[..2]));
+    app.click("compare-start");
+    ends(&app, "done");
+    two_variants_are_told_apart(&app);
+    // The comparison's settings can be edited.
+    app.click("compare-again");
+    app.until("what to compare can be chosen", |app| {
+        app.is_shown("compare-setup").then_some(())
+    });
+    assert_eq!(variants(&app), json!(all[..2]));
+    let cost = app.text("compare-cost").expect("what it costs");
+    assert!(cost.contains("2 runs"), "{cost}");
+    app.close();
+}
+
+/// Adds SnapKV with w=8, sinks=0 and with w=8, after a value that is refused.
+fn add_two_variants(app: &App<'_>) {
+    open_form(app);
     app.choose("compare-adding-method", "snapkv");
     app.picture("form");
-    set(&app, "w", "0");
+    set(app, "w", "0");
     let wrong = app.until("the field says why not", |app| app.text("parameter-error"));
     assert!(wrong.contains("w takes a whole number from 1"), "{wrong}");
     app.picture("refused");
-    set(&app, "w", "8");
-    set(&app, "sinks", "0");
-    added(&app);
-    opened(&app);
-    set(&app, "sinks", "");
-    added(&app);
+    set(app, "w", "8");
+    set(app, "sinks", "0");
+    submit_form(app);
+    open_form(app);
+    set(app, "sinks", "");
+    submit_form(app);
     // Escape closes the form, not the dialog behind it.
-    opened(&app);
+    open_form(app);
     app.driver().keys(&["\u{E00C}"]).expect("a key");
-    app.until("Escape closes the form", |app| {
-        (!app.is_shown("compare-adding")).then_some(())
-    });
+    form_is_closed(app);
     assert!(app.is_shown("compare-setup"));
     app.picture("added");
-    let all = ["snapkv", "snapkv[sinks=0,w=8]", "snapkv[w=8]"];
-    assert_eq!(entries(&app), json!(all));
-    let remove = "$$('compare-remove').find(e => e.ariaLabel === 'Remove SnapKV w=8').click()";
-    app.script(remove, Value::Null);
-    assert_eq!(entries(&app), json!(all[..2]));
+}
 
-    app.click("compare-start");
-    ends(&app, "done");
-    let table = names("compare-row");
+/// The finished comparison of SnapKV with itself under w=8, sinks=0.
+fn two_variants_are_told_apart(app: &App<'_>) {
+    let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let table: Vec<String> = app.texts("compare-row").into_iter().map(words).collect();
     assert_eq!(table.len(), 2, "{table:?}");
     assert!(table[0].starts_with("SnapKV 64 rows"), "{table:?}");
     assert!(
@@ -211,19 +239,10 @@ fn a_method_is_compared_with_itself_under_other_parameters() {
         report(1)["indices"]["position_histogram"],
         "without sinks other rows are kept"
     );
-    // The comparison's settings can be edited.
-    app.click("compare-again");
-    app.until("what to compare can be chosen", |app| {
-        app.is_shown("compare-setup").then_some(())
-    });
-    assert_eq!(entries(&app), json!(all[..2]));
-    let cost = app.text("compare-cost").expect("what it costs");
-    assert!(cost.contains("2 runs"), "{cost}");
-    app.close();
 }
 
 #[test]
-fn a_run_that_is_refused_says_so_in_its_row_and_the_others_go_on() {
+fn a_refused_run_is_shown_and_the_others_continue() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = answered(&home);
@@ -247,7 +266,7 @@ fn a_run_that_is_refused_says_so_in_its_row_and_the_others_go_on() {
 }
 
 #[test]
-fn a_comparison_that_is_stopped_keeps_the_rows_that_are_there() {
+fn a_stopped_comparison_keeps_its_finished_rows() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = answered(&home);
@@ -291,7 +310,7 @@ fn set(app: &App<'_>, name: &str, value: &str) {
 }
 
 #[test]
-fn what_a_method_is_told_travels_with_the_question_and_survives_a_restart() {
+fn method_parameters_apply_and_survive_a_restart() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -299,7 +318,7 @@ fn what_a_method_is_told_travels_with_the_question_and_survives_a_restart() {
     app.click("advanced");
     app.until("there is nothing to set", |app| {
         app.text("advanced-panel")
-            .filter(|t| t.contains("it has no parameters"))
+            .filter(|t| t.contains("has no parameters"))
     });
     app.choose_method("snapkv");
     app.click("advanced");

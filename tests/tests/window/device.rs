@@ -50,13 +50,13 @@ fn offered(app: &App<'_>) -> Value {
 }
 
 #[test]
-fn without_a_graphics_gpu_the_settings_say_why() {
+fn without_a_gpu_the_settings_give_the_reason() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
     app.click("settings-button");
-    let said = says_now(&app, "Runs on the processor.");
-    assert!(said.contains("no engine for GPUs"), "{said}");
+    let said = says_now(&app, "Runs on the CPU.");
+    assert!(said.contains("no GPU support"), "{said}");
     assert_eq!(
         offered(&app),
         serde_json::json!([["", "Automatic"], ["cpu", "Processor"]])
@@ -70,7 +70,7 @@ fn without_a_graphics_gpu_the_settings_say_why() {
 }
 
 #[test]
-fn another_device_is_another_engine_and_the_conversation_stays() {
+fn a_change_of_device_restarts_the_engine_only() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -90,7 +90,7 @@ fn another_device_is_another_engine_and_the_conversation_stays() {
     // The stand-in's engine has no GPU in the end: the CPU is used, and the reason is shown.
     says_now(
         &app,
-        "Runs on the processor. This build of Kept computes on the CPU only",
+        "Runs on the CPU. This build of Kept computes on the CPU only",
     );
     assert_eq!(
         offered(&app)[2],
@@ -118,7 +118,7 @@ fn another_device_is_another_engine_and_the_conversation_stays() {
         app.snapshot()["modelError"].is_null().then_some(())
     });
     app.is_ready();
-    says_now(&app, "Runs on the processor.");
+    says_now(&app, "Runs on the CPU.");
     assert_eq!(words(&home).len(), 2, "the plain engine needs no words");
     app.driver().keys(&["\u{E00C}"]).expect("a key");
     assert_eq!(app.count("turn"), 1, "the conversation stays");

@@ -27,7 +27,7 @@ fn are_open(app: &App<'_>, names: &[&str]) {
 }
 
 #[test]
-fn documents_that_are_dropped_together_are_asked_together() {
+fn files_dropped_together_share_a_conversation() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -99,7 +99,7 @@ fn documents_that_are_dropped_together_are_asked_together() {
 }
 
 #[test]
-fn a_document_is_added_by_hand_and_the_conversation_stays() {
+fn an_added_document_keeps_the_conversation() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = Launch::plain()
@@ -117,7 +117,7 @@ fn a_document_is_added_by_hand_and_the_conversation_stays() {
     // The first document's tokens need not be read again.
     app.until("the line says how much is known", |app| {
         app.text("how-read")
-            .filter(|t| t.contains("of it is already read"))
+            .filter(|t| t.contains("is already read"))
     });
     app.ask(QUESTION);
     app.is_answered();
@@ -147,7 +147,7 @@ fn a_document_is_added_by_hand_and_the_conversation_stays() {
                 Value::Null,
             );
         }
-        said.filter(|t| t.contains("speak of what stands above"))
+        said.filter(|t| t.contains("only the text above"))
     });
     app.picture("added-later");
     app.script("$$('turn').at(-1).click()", Value::Null);

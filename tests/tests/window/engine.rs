@@ -59,7 +59,7 @@ fn kill(app: &App<'_>) {
 }
 
 #[test]
-fn reading_shows_how_far_it_is_and_stops_when_told_to() {
+fn reading_shows_its_progress_and_can_be_stopped() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = slow(&home);
@@ -87,7 +87,7 @@ fn reading_shows_how_far_it_is_and_stops_when_told_to() {
 }
 
 #[test]
-fn an_answer_is_seen_to_grow_and_what_was_written_stays_when_it_is_stopped() {
+fn a_stopped_answer_keeps_its_text() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = slow(&home);
@@ -117,7 +117,7 @@ fn an_answer_is_seen_to_grow_and_what_was_written_stays_when_it_is_stopped() {
 }
 
 #[test]
-fn a_second_question_waits_for_the_first() {
+fn a_second_question_is_refused_and_not_lost() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = slow(&home);
@@ -146,7 +146,7 @@ fn a_second_question_waits_for_the_first() {
 }
 
 #[test]
-fn the_engine_is_killed_while_it_reads() {
+fn a_kill_while_reading_fails_the_question() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = slow(&home);
@@ -179,7 +179,7 @@ fn the_engine_is_killed_while_it_reads() {
 }
 
 #[test]
-fn the_engine_is_killed_while_it_answers() {
+fn a_kill_while_answering_keeps_the_text() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = slow(&home);
@@ -209,7 +209,7 @@ fn the_engine_is_killed_while_it_answers() {
 }
 
 #[test]
-fn the_engine_is_killed_while_nobody_needs_it() {
+fn a_kill_while_idle_is_reported() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -237,7 +237,7 @@ fn the_engine_is_killed_while_nobody_needs_it() {
 }
 
 #[test]
-fn an_engine_that_keeps_dying_is_left_alone_until_it_is_asked_for() {
+fn repeated_crashes_stop_the_restarts() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -271,7 +271,7 @@ fn an_engine_that_keeps_dying_is_left_alone_until_it_is_asked_for() {
 }
 
 #[test]
-fn a_file_dropped_on_an_engine_that_was_left_alone_starts_it_again() {
+fn a_dropped_file_restarts_a_failed_engine() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -289,7 +289,7 @@ fn a_file_dropped_on_an_engine_that_was_left_alone_starts_it_again() {
 }
 
 #[test]
-fn a_file_dropped_while_something_is_read_is_asked_about() {
+fn a_file_dropped_while_reading_needs_a_confirmation() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = slow(&home);
@@ -348,25 +348,25 @@ fn with_engine(home: &Home, path: &str) {
 }
 
 #[test]
-fn an_engine_that_is_missing() {
+fn a_missing_engine_is_reported() {
     let Some(_turn) = turn() else { return };
     with_engine(&Home::new(), "/nonexistent/kept-worker");
 }
 
 #[test]
-fn an_engine_that_ends_at_once() {
+fn an_engine_that_exits_at_once_is_reported() {
     let Some(_turn) = turn() else { return };
     with_engine(&Home::new(), "/bin/false");
 }
 
 #[test]
-fn an_engine_that_talks_nonsense() {
+fn an_engine_with_invalid_output_is_reported() {
     let Some(_turn) = turn() else { return };
     with_engine(&Home::new(), "/usr/bin/yes");
 }
 
 #[test]
-fn an_engine_that_may_not_be_run() {
+fn an_engine_without_permission_is_reported() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let path = home.file("kept-worker", "#!/bin/sh\n");

@@ -56,7 +56,7 @@ fn still_works(app: &App<'_>, before: &Value, words: &[&str]) -> Notice {
 }
 
 #[test]
-fn a_file_with_spaces_and_accents_in_its_name_is_dropped_and_asked() {
+fn a_file_name_may_have_spaces_and_accents() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -84,7 +84,7 @@ fn a_file_with_spaces_and_accents_in_its_name_is_dropped_and_asked() {
 }
 
 #[test]
-fn a_pdf_is_dropped_and_its_pages_are_known() {
+fn sources_and_table_name_the_pages_of_a_pdf() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -136,7 +136,7 @@ fn a_pdf_is_dropped_and_its_pages_are_known() {
 }
 
 #[test]
-fn what_cannot_be_read_is_refused_in_one_sentence() {
+fn unreadable_files_are_refused_with_one_sentence() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -190,7 +190,7 @@ fn what_cannot_be_read_is_refused_in_one_sentence() {
 }
 
 #[test]
-fn the_drop_zone_says_before_the_drop_what_would_be_refused() {
+fn the_drop_zone_shows_a_refusal_before_the_drop() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -220,7 +220,7 @@ fn the_drop_zone_says_before_the_drop_what_would_be_refused() {
 }
 
 #[test]
-fn a_file_that_vanishes_before_it_is_let_go_is_missed_by_name() {
+fn a_file_deleted_during_the_drag_is_named() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -261,7 +261,7 @@ fn a_file_without_permission_is_named() {
 
 /// Opening a pipe without a writer would block.
 #[test]
-fn what_is_not_a_file_at_all_does_not_hold_up_the_window() {
+fn a_pipe_does_not_block_the_app() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -281,7 +281,7 @@ fn what_is_not_a_file_at_all_does_not_hold_up_the_window() {
 }
 
 #[test]
-fn a_model_is_dropped_and_a_damaged_one_is_refused() {
+fn a_dropped_model_is_opened_and_a_damaged_one_refused() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -309,7 +309,7 @@ fn a_model_is_dropped_and_a_damaged_one_is_refused() {
 
 /// Damaged, hostile and unusual PDFs: each is opened or refused, and the app accepts the next one.
 #[test]
-fn whatever_is_in_a_pdf_the_window_lives() {
+fn damaged_pdfs_do_not_crash_the_app() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);

@@ -8,7 +8,7 @@ fn control(app: &App<'_>, key: &str) {
 }
 
 #[test]
-fn words_are_found_however_far_down_they_are() {
+fn words_are_found_in_a_long_document() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let text = format!(
@@ -50,7 +50,7 @@ fn words_are_found_however_far_down_they_are() {
 }
 
 #[test]
-fn the_text_is_made_larger_and_stays_so() {
+fn the_text_size_survives_a_restart() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let size = |app: &App<'_>| {

@@ -112,7 +112,7 @@ fn scrolls_smoothly(app: &App<'_>, what: &str) {
 }
 
 #[test]
-fn a_pdf_of_three_hundred_pages_never_freezes_the_window() {
+fn a_pdf_of_300_pages_does_not_freeze_the_app() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);

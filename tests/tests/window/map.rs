@@ -13,7 +13,7 @@ fn slots(tip: &str) -> Option<(u64, u64)> {
 }
 
 #[test]
-fn hovering_over_a_word_says_in_how_many_slots_it_is_kept() {
+fn the_tooltip_shows_the_slots_that_keep_a_word() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = answered(&home);
@@ -32,7 +32,7 @@ fn hovering_over_a_word_says_in_how_many_slots_it_is_kept() {
     };
     let (x, y, share) = (at(0), at(1), at(2));
     let mut nudge = 0;
-    let tip = app.until("the GPU of the word under the mouse", |app| {
+    let tip = app.until("the tooltip of the word under the mouse", |app| {
         nudge = 1 - nudge;
         app.driver()
             .point(x + nudge, y, false)
@@ -44,14 +44,14 @@ fn hovering_over_a_word_says_in_how_many_slots_it_is_kept() {
     let exact = 100.0 * n as f64 / m as f64;
     assert!(
         (exact - share as f64).abs() <= 5.0,
-        "the run says {share} % and the GPU {tip}"
+        "the run says {share} % and the tooltip {tip}"
     );
     app.picture("hover");
     app.close();
 }
 
 #[test]
-fn a_single_layer_can_be_looked_at() {
+fn a_single_layer_is_painted() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = answered(&home);
@@ -92,7 +92,7 @@ fn a_single_layer_can_be_looked_at() {
 }
 
 #[test]
-fn a_click_on_the_strip_goes_there() {
+fn a_click_on_the_strip_scrolls_the_document() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = answered(&home);
@@ -125,7 +125,7 @@ fn a_click_on_the_strip_goes_there() {
 }
 
 #[test]
-fn the_table_says_in_numbers_what_the_colours_say() {
+fn the_table_shows_the_shares_as_numbers() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = answered(&home);
@@ -164,7 +164,7 @@ fn percents(row: &str) -> Vec<f64> {
 }
 
 #[test]
-fn a_source_leads_to_its_passage() {
+fn a_click_on_a_source_shows_its_passage() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = answered(&home);

@@ -36,26 +36,51 @@ fn missing(refusal: &str) -> f64 {
 }
 
 #[test]
-fn a_memory_limit_is_kept_to_said_and_refused_where_it_is_too_small() {
+fn a_memory_limit_is_obeyed_or_refused_if_too_small() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
     app.choose_method("snapkv");
     assert_eq!(setting(&app), Value::Null, "nothing is limited");
+    text_that_is_no_amount_is_refused(&app);
+    let missing = a_limit_below_the_weights_is_refused(&app);
+    // A little more than the minimum: as many rows are kept as fit.
+    let enough = format!("{:.0} MiB", (1.0 + missing).ceil() + 2.0);
+    raise_the_limit(&app, &enough);
+    the_answer_states_its_limit(&app, &enough);
+    // A comparison states that it ignores the limit.
+    app.click("compare");
+    let besides = app.until("it is said of a comparison", |app| {
+        app.text("compare-memory")
+    });
+    assert!(besides.contains(&enough), "{besides}");
+    app.picture("compare");
+    app.close();
 
-    // Text that is not an amount is refused, and nothing changes.
+    let app = Launch::plain().open(&home);
+    app.is_ready();
+    assert_eq!(setting(&app), enough.as_str());
+    let facts = app.texts("facts").pop().expect("facts");
+    assert!(facts.contains(&format!("within {enough}")), "{facts}");
+    remove_the_limit(&app, &enough);
+    app.close();
+}
+
+fn text_that_is_no_amount_is_refused(app: &App<'_>) {
     app.click("settings-button");
     app.write("settings-memory", "lots\u{E007}");
-    app.says(&["“lots” is no amount of memory", "6 GiB"]);
+    app.says(&["“lots” is not an amount of memory", "6 GiB"]);
     assert_eq!(
-        (setting(&app), app.field("settings-memory")),
+        (setting(app), app.field("settings-memory")),
         (Value::Null, String::new())
     );
-    escape(&app);
+    escape(app);
+}
 
-    // Less than the weights: refused before prefill, with the missing amount and the remedy.
-    limit(&app, "1 MiB");
-    escape(&app);
+/// Refused before prefill, with the remedy; returns the missing MiB.
+fn a_limit_below_the_weights_is_refused(app: &App<'_>) -> f64 {
+    limit(app, "1 MiB");
+    escape(app);
     let refusal = app.until("it is refused in a sentence", |app| {
         app.text("budget-error")
     });
@@ -73,58 +98,50 @@ fn a_memory_limit_is_kept_to_said_and_refused_where_it_is_too_small() {
         (app.field("composer") == QUESTION).then_some(())
     });
     assert_eq!(app.snapshot()["turns"][0]["memory"], "1 MiB");
+    missing(&refusal)
+}
 
-    // The remedy is one click away. A little more than the minimum: as many rows are kept as fit.
+/// Types a limit that is large enough into the settings, which are one click away.
+fn raise_the_limit(app: &App<'_>, enough: &str) {
     app.click("change-limit");
-    let enough = format!("{:.0} MiB", (1.0 + missing(&refusal)).ceil() + 2.0);
     app.until("the settings are there", |app| {
         app.is_shown("settings-memory").then_some(())
     });
     app.script("$('settings-memory').value = ''", Value::Null);
     app.write("settings-memory", &format!("{enough}\u{E007}"));
-    app.until("it is taken", |app| {
-        (setting(app) == enough.as_str()).then_some(())
-    });
+    app.until("it is taken", |app| (setting(app) == enough).then_some(()));
     app.script(
         "$('settings-memory').scrollIntoView({block: 'center'})",
         Value::Null,
     );
     app.picture("settings");
-    escape(&app);
+    escape(app);
     let said = app.until("it is said what was chosen", |app| {
         app.text("hint")
-            .filter(|t| t.contains("Within the memory limit of"))
+            .filter(|t| t.contains("With the memory limit of"))
     });
-    assert!(said.contains("at the worst moment"), "{said}");
+    assert!(said.contains("are used"), "{said}");
     assert_eq!(app.count("budget-error"), 0);
     app.picture("chosen");
+}
+
+/// Sends the question that is still in the composer.
+fn the_answer_states_its_limit(app: &App<'_>, enough: &str) {
     app.write("composer", "\u{E007}");
     app.until("it is asked", |app| (app.count("turn") == 2).then_some(()));
     app.is_answered();
     let turn = app.snapshot()["turns"][1].clone();
-    assert_eq!(turn["memory"], enough.as_str());
+    assert_eq!(turn["memory"], enough);
     let notes = turn["facts"]["notes"].to_string();
-    assert!(notes.contains("Within the memory limit of"), "{notes}");
+    assert!(notes.contains("With the memory limit of"), "{notes}");
     assert!(!notes.contains("--"), "{notes}");
     let facts = app.texts("facts").pop().expect("facts");
     assert!(facts.contains(&format!("within {enough}")), "{facts}");
     app.picture("answered");
+}
 
-    // A comparison states that it ignores the limit.
-    app.click("compare");
-    let besides = app.until("it is said of a comparison", |app| {
-        app.text("compare-memory")
-    });
-    assert!(besides.contains(&enough), "{besides}");
-    app.picture("compare");
-    app.close();
-
-    let app = Launch::plain().open(&home);
-    app.is_ready();
-    assert_eq!(setting(&app), enough.as_str());
-    let facts = app.texts("facts").pop().expect("facts");
-    assert!(facts.contains(&format!("within {enough}")), "{facts}");
-    // Without the limit everything is as before.
+/// Without the limit everything is as before.
+fn remove_the_limit(app: &App<'_>, enough: &str) {
     app.click("settings-button");
     app.until("the settings are there", |app| {
         app.is_shown("settings-memory").then_some(())
@@ -135,10 +152,9 @@ fn a_memory_limit_is_kept_to_said_and_refused_where_it_is_too_small() {
     app.until("it is gone", |app| {
         (setting(app) == Value::Null).then_some(())
     });
-    escape(&app);
+    escape(app);
     app.until("nothing is said of it", |app| {
         let said = app.text("hint").unwrap_or_default();
         (!said.contains("memory limit")).then_some(())
     });
-    app.close();
 }

@@ -43,7 +43,7 @@ fn fails(app: &App<'_>, file: &str, words: &[&str]) -> String {
 }
 
 #[test]
-fn a_model_is_downloaded_over_a_pause_and_a_killed_window_and_then_answers() {
+fn a_download_resumes_after_a_pause_and_a_kill() {
     let Some(_turn) = turn() else { return };
     let bytes = mini();
     let hub = Hub::with(&[(FILE, &bytes), ("README.md", b"hello")]);
@@ -98,7 +98,7 @@ fn a_model_is_downloaded_over_a_pause_and_a_killed_window_and_then_answers() {
 }
 
 #[test]
-fn downloads_run_one_after_another_and_one_that_is_given_up_leaves_nothing() {
+fn downloads_are_queued_and_a_cancelled_one_is_deleted() {
     let Some(_turn) = turn() else { return };
     let (first, second) = (some_bytes(2 * MIB, 1), some_bytes(MIB, 2));
     let hub = Hub::with(&[("first-Q8_0.gguf", &first), ("second-Q4_0.gguf", &second)]);
@@ -142,7 +142,7 @@ fn downloads_run_one_after_another_and_one_that_is_given_up_leaves_nothing() {
 }
 
 #[test]
-fn what_goes_wrong_is_said_in_a_sentence_with_the_way_out() {
+fn download_errors_name_the_remedy() {
     let Some(_turn) = turn() else { return };
     let bytes = mini();
     let hub = Hub::with(&[(FILE, &bytes)]);
@@ -218,7 +218,7 @@ fn what_goes_wrong_is_said_in_a_sentence_with_the_way_out() {
 }
 
 #[test]
-fn offline_nothing_is_fetched_and_the_page_says_so() {
+fn offline_mode_makes_no_request() {
     let Some(_turn) = turn() else { return };
     let hub = Hub::with(&[(FILE, &mini())]);
     let home = Home::new();
@@ -238,7 +238,7 @@ fn offline_nothing_is_fetched_and_the_page_says_so() {
 
 /// A partial download of another program: resumed, or removed.
 #[test]
-fn what_another_program_has_begun_is_gone_on_with_or_removed() {
+fn a_partial_download_is_resumed_or_removed() {
     let Some(_turn) = turn() else { return };
     let bytes = mini();
     let hub = Hub::with(&[(FILE, &bytes)]);
@@ -251,7 +251,7 @@ fn what_another_program_has_begun_is_gone_on_with_or_removed() {
     let home = Home::new();
     let app = page_of_models(&with_hub(&hub), &home);
     let text = row_text(&app, "unfinished", "name", REPO).expect("it is shown");
-    assert!(text.contains("1.0 MiB have arrived"), "{text}");
+    assert!(text.contains("1.0 MiB downloaded"), "{text}");
     app.picture("begun");
     for _ in 0..2 {
         assert!(partial.exists(), "it asks first");

@@ -31,7 +31,7 @@ fn unheard_of(path: &Path) {
 }
 
 #[test]
-fn models_of_other_programs_are_found_and_one_that_cannot_be_opened_says_why() {
+fn models_of_other_programs_are_found_and_used() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let studio = home.path().join(".lmstudio/models/maker/repo");
@@ -102,7 +102,7 @@ const DIALOG: Dialog = Dialog {
 };
 
 #[test]
-fn a_folder_is_added_in_the_systems_dialog_and_forgotten_and_its_files_stay() {
+fn a_model_folder_is_added_and_removed_from_the_list() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let folder = home.path().join("my models");
@@ -132,7 +132,7 @@ fn a_folder_is_added_in_the_systems_dialog_and_forgotten_and_its_files_stay() {
 }
 
 #[test]
-fn a_context_is_stretched_where_the_file_allows_it_and_says_so_where_not() {
+fn a_context_is_extended_unless_the_file_has_rope_scaling() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let studio = home.path().join(".lmstudio/models/maker/repo");
@@ -197,7 +197,7 @@ fn a_context_is_stretched_where_the_file_allows_it_and_says_so_where_not() {
 }
 
 #[test]
-fn a_model_of_the_hubs_cache_is_removed_after_a_second_click_and_no_others_are() {
+fn only_a_model_of_the_hub_cache_is_removed_by_two_clicks() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let cache = home.path().join("cache/huggingface/hub");
@@ -241,7 +241,7 @@ fn a_model_of_the_hubs_cache_is_removed_after_a_second_click_and_no_others_are()
 }
 
 #[test]
-fn the_page_is_whole_in_a_small_window_in_light_and_dark_and_by_keyboard() {
+fn the_models_page_fits_a_small_window_and_the_keyboard() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let studio = home.path().join(".lmstudio/models/maker/repo");
@@ -298,18 +298,18 @@ fn the_page_is_whole_in_a_small_window_in_light_and_dark_and_by_keyboard() {
 }
 
 /// Part of the built-in model's warning about documents that it was not made for.
-const BEYOND: &str = "only finds facts";
+const BEYOND: &str = "one plain sentence";
 
 /// Until another model is opened, a line explains the built-in model's purpose and links to this page; with a user's
 /// own document it names the model's limits before any question.
 #[test]
-fn the_model_in_the_box_says_that_it_is_for_trying() {
+fn the_built_in_model_states_its_limits() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = Launch::plain().open(&home);
     app.is_ready();
     let line = app.until("the line", |app| app.text("trying"));
-    assert!(line.contains("for trying"), "{line}");
+    assert!(line.contains("demo model"), "{line}");
     assert!(!line.contains(BEYOND), "the sample it can read: {line}");
     app.picture("trying");
     let own = home.file(

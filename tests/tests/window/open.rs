@@ -28,7 +28,7 @@ fn a_file_named_on_the_command_line_is_opened() {
 }
 
 #[test]
-fn a_missing_file_on_the_command_line_opens_the_window_and_says_so() {
+fn a_missing_file_on_the_command_line_is_reported() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = Launch::plain()
@@ -48,7 +48,7 @@ const DIALOG: Dialog = Dialog {
 };
 
 #[test]
-fn a_file_is_chosen_in_the_dialog_of_the_system() {
+fn a_file_is_chosen_in_the_system_dialog() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);

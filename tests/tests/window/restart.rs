@@ -36,7 +36,7 @@ fn choose_theme(app: &App<'_>, theme: &str) {
 }
 
 #[test]
-fn the_theme_changes_at_once_and_is_still_there_after_a_restart() {
+fn the_theme_changes_at_once_and_survives_a_restart() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -71,7 +71,7 @@ fn brightness(colour: &str) -> f64 {
 }
 
 #[test]
-fn the_conversation_its_map_and_the_draft_are_there_after_a_restart() {
+fn conversation_map_and_draft_survive_a_restart() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let path = home.file(
@@ -129,7 +129,7 @@ fn the_conversation_its_map_and_the_draft_are_there_after_a_restart() {
 }
 
 #[test]
-fn a_window_that_was_killed_in_the_middle_of_an_answer_has_the_question_and_what_was_written() {
+fn a_partial_answer_survives_a_kill_of_the_app() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = Launch::plain()
@@ -187,7 +187,7 @@ fn a_window_that_was_killed_in_the_middle_of_an_answer_has_the_question_and_what
 }
 
 #[test]
-fn a_second_window_without_a_session_bus_says_that_it_does_not_save() {
+fn a_second_window_does_not_save_without_a_session_bus() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let first = first_start(&home);
@@ -218,7 +218,7 @@ fn a_second_window_without_a_session_bus_says_that_it_does_not_save() {
 }
 
 #[test]
-fn a_second_start_in_a_session_hands_its_file_to_the_first_window() {
+fn a_second_start_passes_its_file_to_the_first_window() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = Launch::plain().with_session_bus().open(&home);
@@ -267,7 +267,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_damaged_database_is_put_aside_and_the_window_opens() {
+fn a_damaged_database_is_moved_aside() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
@@ -315,7 +315,7 @@ fn a_damaged_database_is_put_aside_and_the_window_opens() {
 }
 
 #[test]
-fn a_database_that_cannot_be_made_does_not_keep_the_window_shut() {
+fn the_app_starts_without_a_database() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     // A folder in place of the file: not even root can write to it.

@@ -1,22 +1,48 @@
 //! A document longer than the model's context length: the app states that it is read approximately, before, during and
 //! after prefill, offers the methods that support streaming mode, and shows the kept rows in the map.
 use crate::slow_models::small_model;
-use kept_tests::window::{Home, Launch, PATIENCE, first_start, turn, words};
+use kept_tests::window::{App, Home, Launch, PATIENCE, first_start, turn, words};
 use serde_json::{Value, json};
 
 /// Several times the built-in model's context length.
 const BYTES: usize = 60_000;
 
 #[test]
-fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
+fn a_too_long_document_is_read_in_pieces() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = first_start(&home);
     assert_eq!(app.count("streaming"), 0, "the sample is short");
     app.drop_files(&[&home.file("long.txt", words(BYTES))]);
     app.shows_document("long.txt");
+    is_announced(&app);
+    other_methods_are_disabled(&app);
+    an_unsuitable_method_is_refused(&app);
+    answers_in_streaming_mode(&app);
+    first_and_last_tokens_are_painted(&app);
+
+    // The next question starts from the document's end, also after a restart.
+    app.until("it is said that it need not be read", |app| {
+        app.text("how-read").filter(|t| t.contains("Already read"))
+    });
+    app.close();
+    let app = Launch::plain().open(&home);
+    app.is_ready();
+    the_next_question_uses_the_vault(&app);
+    // Features that need the full cache explain its absence.
+    app.click("compare-button");
+    app.until("the comparison says why it cannot be made", |app| {
+        app.text("compare-streaming")
+            .filter(|t| t.contains("too long"))
+    });
+    app.picture("compare");
+    app.close();
+}
+
+/// Before it is read, the page states that the document exceeds the context length.
+fn is_announced(app: &App<'_>) {
     let says = app.until("it is said before it is read", |app| app.text("streaming"));
-    for part in ["approximate", "streaming mode", "cannot be found again"] {
+    for part in ["approximate", "in pieces", "may miss"] {
         assert!(says.contains(part), "{says}");
     }
     let now = app.snapshot();
@@ -26,16 +52,19 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
     let tokens = now["document"]["tokens"].as_u64().expect("a number");
     assert!(tokens > context, "{tokens} {context}");
     app.picture("before");
+}
 
-    // Methods without support are listed with the reason, and cannot be chosen.
-    let methods = now["methods"].as_array().expect("methods").clone();
+/// Methods without streaming mode are listed with the reason, and cannot be chosen.
+fn other_methods_are_disabled(app: &App<'_>) {
+    let methods = app.snapshot()["methods"].as_array().map(Vec::len);
+    let methods = methods.expect("methods");
     app.click("method-menu");
     let offered = app.until("the menu is open", |app| {
         let offered = app.script(
             "return $$('method-menu-option').map(o => [o.dataset.value, o.getAttribute('aria-disabled')])",
             Value::Null,
         );
-        (offered.as_array()?.len() == methods.len() + 1).then_some(offered)
+        (offered.as_array()?.len() == methods + 1).then_some(offered)
     });
     let able: Vec<&str> = (offered.as_array().expect("a list").iter())
         .filter(|o| o[1] == "false")
@@ -52,12 +81,14 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
     );
     assert_eq!(app.snapshot()["settings"]["method"], "auto");
     app.driver().keys(&["\u{E00C}"]).expect("a key");
+}
 
-    // An earlier choice is not changed silently: it is refused, and others are offered.
+/// An earlier choice is not changed silently: it is refused, and others are offered.
+fn an_unsuitable_method_is_refused(app: &App<'_>) {
     let mut settings = app.snapshot()["settings"].clone();
     settings["method"] = "snapkv".into();
     settings["maxTokens"] = 24.into();
-    app.invoke("save_settings", &serde_json::json!({"settings": settings}))
+    app.invoke("save_settings", &json!({"settings": settings}))
         .expect("settings are taken");
     app.reload();
     app.until("it says that this method cannot", |app| {
@@ -76,25 +107,28 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
         (app.snapshot()["settings"]["method"] == "streaming_llm").then_some(())
     });
     assert_eq!(app.count("streaming-stuck"), 0);
+}
 
+/// Sends the question in the composer; progress and answer state that they are approximate.
+fn answers_in_streaming_mode(app: &App<'_>) {
     app.driver()
         .click("[data-testid=composer]")
         .expect("a click");
     app.driver().keys(&["\u{E007}"]).expect("a key");
     app.until("it is said while it is read", |app| {
         app.text("progress")
-            .filter(|t| t.contains("streaming mode, approximate") && t.contains('%'))
+            .filter(|t| t.contains("in pieces, approximate") && t.contains('%'))
     });
     app.picture("reading");
     app.is_answered();
     let facts = app.snapshot()["turns"][0]["facts"].clone();
     assert_eq!(facts["streamed"], true, "{facts}");
     let text = app.texts("turn").pop().expect("a turn");
-    assert!(
-        text.contains("Read in streaming mode, which is approximate"),
-        "{text}"
-    );
-    // StreamingLLM keeps the first tokens and the last: the map shows it.
+    assert!(text.contains("Read in pieces"), "{text}");
+}
+
+/// The map of StreamingLLM, which keeps the first tokens and the last.
+fn first_and_last_tokens_are_painted(app: &App<'_>) {
     app.script(
         "$('document').scrollTop = $('document').scrollHeight",
         Value::Null,
@@ -110,7 +144,7 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
     app.until("the middle is not", |app| {
         app.runs().iter().all(|&s| s == 0).then_some(())
     });
-    let share = app.text("kept-share").expect("how much is in memory");
+    let share = app.text("kept-share").expect("how much is remembered");
     assert!(share.contains('%') && !share.contains("100"), "{share}");
     app.click("table-button");
     let rows = app.until("the table has its rows", |app| {
@@ -118,14 +152,9 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
     });
     assert_eq!(rows, 10);
     app.driver().keys(&["\u{E00C}"]).expect("a key");
+}
 
-    // The next question starts from the document's end, also after a restart.
-    app.until("it is said that it need not be read", |app| {
-        app.text("how-read").filter(|t| t.contains("Already read"))
-    });
-    app.close();
-    let app = Launch::plain().open(&home);
-    app.is_ready();
+fn the_next_question_uses_the_vault(app: &App<'_>) {
     app.ask("Who came back with the boxes?");
     app.is_answered();
     let facts = app.snapshot()["turns"][1]["facts"].clone();
@@ -136,15 +165,6 @@ fn a_document_longer_than_the_model_takes_at_once_is_read_in_streaming_mode() {
     let said = app.texts("facts").pop().expect("facts");
     assert!(said.contains("tokens from the vault"), "{said}");
     app.picture("again");
-
-    // Features that need the full cache explain its absence.
-    app.click("compare-button");
-    app.until("the comparison says why it cannot be made", |app| {
-        app.text("compare-streaming")
-            .filter(|t| t.contains("longer than the model can hold"))
-    });
-    app.picture("compare");
-    app.close();
 }
 
 /// Tokens of a document whose map has cells of several tokens: the maximum number of cells
@@ -153,7 +173,7 @@ const MOST_CELLS: u64 = 1 << 18;
 
 /// A map of so many tokens is sent, painted and described in cells of several tokens.
 #[test]
-fn a_document_of_more_tokens_than_a_map_has_cells_is_painted_in_cells() {
+fn a_very_long_document_is_painted_in_cells() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let model = small_model(&home, "narrow.gguf", 2048);

@@ -42,7 +42,7 @@ fn open<'h>(home: &'h Home, model: &PathBuf) -> App<'h> {
 }
 
 #[test]
-fn thinking_is_switched_on_for_a_conversation_and_shown_apart_from_the_answer() {
+fn thoughts_are_shown_apart_from_the_answer() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let model = thinking_model(&home);
@@ -89,7 +89,7 @@ fn thinking_is_switched_on_for_a_conversation_and_shown_apart_from_the_answer() 
 
 /// Gemma's sliding-window layers hold their last tokens under every method: they are shown as rings, not as empty.
 #[test]
-fn layers_that_hold_their_last_tokens_are_shown_as_rings() {
+fn sliding_window_layers_are_shown_with_their_window() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let model = TinyLlama {
@@ -127,16 +127,16 @@ fn layers_that_hold_their_last_tokens_are_shown_as_rings() {
         .iter()
         .filter_map(Value::as_str)
         .collect();
-    assert_eq!(options[1], "Layer 1: holds its last 512 tokens (off)");
+    assert_eq!(options[1], "Layer 1: last 512 tokens (off)");
     assert_eq!(options[6], "Layer 6", "numbered as the model numbers it");
     app.click("table-button");
     app.click("table-layers");
     let rows = app.until("a row for each layer", |app| {
         Some(app.texts("layer-row")).filter(|rows| rows.len() == 6)
     });
-    assert!(rows[0].contains("holds its last 512 tokens"), "{rows:?}");
+    assert!(rows[0].contains("its last 512 tokens"), "{rows:?}");
     assert!(
-        rows[5].contains('%') && !rows[5].contains("holds"),
+        rows[5].contains('%') && !rows[5].contains("last"),
         "{rows:?}"
     );
     app.close();

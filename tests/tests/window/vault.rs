@@ -46,7 +46,7 @@ fn asks(app: &App<'_>, question: &str) {
 }
 
 #[test]
-fn a_document_is_read_once_and_asked_again_also_after_a_restart() {
+fn later_questions_use_the_vault_even_after_a_restart() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let text = fs::read(kept_tests::golden::repository().join("assets/sample.txt"));
@@ -73,7 +73,7 @@ fn a_document_is_read_once_and_asked_again_also_after_a_restart() {
     asks(&app, "Who keeps the light?");
     let second = said(&app);
     assert!(
-        second.iter().any(|s| s.starts_with("From the vault")),
+        second.iter().any(|s| s.starts_with("Already read")),
         "{second:?}"
     );
     assert!(
@@ -100,7 +100,7 @@ fn a_document_is_read_once_and_asked_again_also_after_a_restart() {
 }
 
 #[test]
-fn the_settings_say_what_is_kept_and_forget_it() {
+fn the_settings_show_limit_and_delete_the_vault() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = kept_tests::window::first_start(&home);
@@ -147,7 +147,7 @@ fn the_settings_say_what_is_kept_and_forget_it() {
     app.click("forget-vault");
     assert_eq!(files(), 1, "one click forgets nothing");
     app.click("forget-vault");
-    app.says(&["nothing is kept any more"]);
+    app.says(&["the vault is empty"]);
     app.until("the settings say so", |app| {
         app.text("vault-use").filter(|t| t.contains("0 documents"))
     });

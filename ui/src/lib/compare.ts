@@ -212,6 +212,8 @@ export type ColumnName =
 export interface Column {
   name: ColumnName
   title: string
+  /** A research figure, behind "Details". */
+  detail: boolean
   /** Explanation, for the tooltip. */
   means: string
   /** Whether low or high values are better: determines the first sort direction. */
@@ -245,8 +247,9 @@ export const COLUMNS: readonly Column[] = [
   {
     name: 'kl',
     title: 'Divergence',
+    detail: true,
     means:
-      'KL divergence of the next-token distributions from the full cache’s along its answer, mean, in nats: 0 is the same. Its bar is logarithmic.',
+      'How far the predicted next words are from the full cache’s, along its answer: mean KL divergence in nats; 0 is the same. The bar is logarithmic.',
     best: 'low',
     value: ({ fidelity }) => fidelity.kl,
     text: ({ fidelity }) => (fidelity.kl === null ? NONE : fidelity.kl.toFixed(4)),
@@ -255,7 +258,8 @@ export const COLUMNS: readonly Column[] = [
   {
     name: 'top1',
     title: 'Same token',
-    means: 'How often the likeliest next token is the full cache’s, along its answer.',
+    detail: true,
+    means: 'How often the most likely next token is the full cache’s, along its answer.',
     best: 'high',
     value: ({ fidelity }) => fidelity.top1,
     text: ({ fidelity }) => share(fidelity.top1),
@@ -264,6 +268,7 @@ export const COLUMNS: readonly Column[] = [
   {
     name: 'recall',
     title: 'Attention recall',
+    detail: true,
     means: 'Share of the full cache’s attention that falls on rows which the method still holds.',
     best: 'high',
     value: ({ fidelity }) => fidelity.attention_recall,
@@ -272,8 +277,9 @@ export const COLUMNS: readonly Column[] = [
   },
   {
     name: 'cache',
-    title: 'Cache',
-    means: 'Bytes of the kept keys and values after reading.',
+    title: 'Memory',
+    detail: false,
+    means: 'Memory of what the method remembers, after reading.',
     best: 'low',
     value: (run) => run.kv_bytes,
     text: (run) => bytes(run.kv_bytes),
@@ -282,6 +288,7 @@ export const COLUMNS: readonly Column[] = [
   {
     name: 'rows',
     title: 'Rows',
+    detail: true,
     means: 'Rows per head that are kept of the prompt, mean over the layers.',
     best: 'low',
     value: (run) => mean(run.rows_per_layer),
@@ -290,8 +297,9 @@ export const COLUMNS: readonly Column[] = [
   },
   {
     name: 'first',
-    title: 'First token',
-    means: 'Seconds until the first token of the answer: reading and choosing.',
+    title: 'First word',
+    detail: false,
+    means: 'Seconds until the first word of the answer: reading and choosing what to remember.',
     best: 'low',
     value: (run) => run.first_token_seconds,
     text: (run) => seconds(run.first_token_seconds),
@@ -300,6 +308,7 @@ export const COLUMNS: readonly Column[] = [
   {
     name: 'speed',
     title: 'Tokens/s',
+    detail: false,
     means: 'Tokens per second while answering.',
     best: 'high',
     value: (run) => run.decode_tokens_per_second,
@@ -309,6 +318,7 @@ export const COLUMNS: readonly Column[] = [
   {
     name: 'jaccard',
     title: 'Layers alike',
+    detail: true,
     means: 'Jaccard similarity of the positions that adjacent layers keep, mean.',
     best: 'high',
     value: ({ indices }) => indices.jaccard,
@@ -318,7 +328,8 @@ export const COLUMNS: readonly Column[] = [
   {
     name: 'entropy',
     title: 'Spread',
-    means: 'Entropy of where the kept rows lie in the prompt, as a share of the evenest spread.',
+    detail: true,
+    means: 'Entropy of where the kept rows lie in the prompt; 100 % is an even spread.',
     best: 'high',
     value: entropy,
     text: (run) => share(entropy(run)),

@@ -23,6 +23,19 @@ export function numberOf(windows: readonly (number | null)[], layer: number): nu
   return layersOf(windows, layer + 1).find((one) => one.layer === layer)?.number ?? layer + 1
 }
 
+/** `Layers 1-3, 5`: ascending layer numbers as ranges; many ranges are counted instead. */
+export function spans(numbers: readonly number[]): string {
+  const ranges: [number, number][] = []
+  for (const number of numbers) {
+    const last = ranges.at(-1)
+    if (last && number === last[1] + 1) last[1] = number
+    else ranges.push([number, number])
+  }
+  if (ranges.length > 4) return `${numbers.length} layers`
+  const words = ranges.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`))
+  return `${numbers.length === 1 ? 'Layer' : 'Layers'} ${words.join(', ')}`
+}
+
 /** The distinct windows, ascending. */
 export function windowsOf(windows: readonly (number | null)[]): number[] {
   return [...new Set(windows.filter((window) => window !== null))].sort((a, b) => a - b)

@@ -8,7 +8,7 @@ export const AUTOMATIC: MethodFacts = {
   name: AUTO,
   title: 'Automatic',
   paper: '',
-  keeps: 'what did best in our measurements, as much of it as suits the document and this computer’s memory',
+  keeps: 'what did best in our tests, as much of it as the document and this computer’s memory allow',
   acts: '',
   positions: '',
   parameters: [],
@@ -16,7 +16,7 @@ export const AUTOMATIC: MethodFacts = {
 }
 
 /** Shown at a method that cannot read the open document. */
-export const NOT_SO_LONG = 'Cannot read a document that is longer than the model’s context.'
+export const NOT_SO_LONG = 'Cannot read a document that is too long for the model.'
 
 /** A method's name in its paper. */
 export function titleOf(name: string, methods: readonly MethodFacts[]): string {

@@ -38,14 +38,14 @@ export const SUITS: Record<Suits, string> = {
 
 /** Explanation of a verdict, with the free memory. */
 export function suitsMeaning(suits: Suits, free: number | null): string {
-  const now = free === null ? '' : `: ${bytes(free)} are free now`
+  const now = free === null ? '' : `: ${bytes(free)} are free`
   switch (suits) {
     case 'fits':
-      return `It has the memory it wants${now}`
+      return `There is enough memory${now}`
     case 'tight':
-      return `Its weights fit, but little is left for the document${now}`
+      return `The model fits, but little memory is left for the document${now}`
     case 'tooLarge':
-      return `Its weights alone do not fit${now}`
+      return `The model alone needs more memory than there is${now}`
     case 'unknown':
       return 'The system does not say how much memory is free'
   }
@@ -81,11 +81,11 @@ export function doing(download: Download): string {
   const done = share(download)
   switch (download.state) {
     case 'queued':
-      return 'Waits for its turn'
+      return 'Waiting for its turn'
     case 'asking':
-      return 'Asking the hub'
+      return 'Contacting Hugging Face'
     case 'checking':
-      return `Checking what has arrived${done === null ? '' : `, ${percent(done)}`}`
+      return `Checking the downloaded part${done === null ? '' : `, ${percent(done)}`}`
     case 'downloading':
       return done === null ? 'Downloading' : `Downloading, ${percent(done)}`
     case 'waiting':
@@ -120,10 +120,10 @@ export function stretchWords(stretch: string): string {
 /** The result of one budget, in the words of a table. */
 export function lineWords(line: FitLine): { keeps: string; reads: string; pages: string; ends: string } {
   return {
-    keeps: line.rows === null ? 'Everything' : `${count(line.rows)} rows a head`,
+    keeps: line.rows === null ? 'Everything' : `${count(line.rows)} tokens`,
     reads: line.tokens === 0 ? 'Nothing' : plural(line.tokens, 'token'),
     pages: line.tokens === 0 ? '' : line.pages === 0 ? 'less than a page' : plural(line.pages, 'page'),
-    ends: line.wholeContext ? 'its whole context' : 'then memory ends',
+    ends: line.wholeContext ? 'its whole context' : 'then memory is full',
   }
 }
 
@@ -132,9 +132,9 @@ export function verdict(inspection: Inspection): string {
   const { freeBytes, missingBytes, lines } = inspection
   if (freeBytes === null) return 'The system does not say how much memory is free.'
   if (missingBytes > 0)
-    return `${bytes(missingBytes)} of memory are missing: close other programs, or take a smaller quantisation.`
+    return `${bytes(missingBytes)} more memory is needed: close other programs, or choose a smaller quantisation.`
   const full = lines.find((line) => line.rows === null)
   if (full?.wholeContext) return `It fits, with its whole context of ${count(inspection.context)} tokens.`
   const most = Math.max(0, ...lines.map((line) => line.tokens))
-  return `It fits. With everything kept it reads ${plural(full?.pages ?? 0, 'page')}; keeping less, up to ${count(most)} tokens.`
+  return `It fits. Remembering everything it reads ${plural(full?.pages ?? 0, 'page')}; remembering less, up to ${count(most)} tokens.`
 }

@@ -5,7 +5,7 @@
 import type { Choice, MethodFacts, Parameters, Refusal } from './contract'
 import { label } from './budget'
 import { storedShort } from './cache'
-import { AUTO, titleOf } from './methods'
+import { titleOf } from './methods'
 
 /** The options of a range that only lists words (`exact, paper or code`); null if a value must be typed. */
 export function wordsOf(range: string): string[] | null {
@@ -38,15 +38,15 @@ export function assignments(
     .join(', ')
 }
 
-/** `SnapKV, 25 %, kernel=5, 8-bit, within 6 GiB`. */
+/** `SnapKV, 25 %, kernel=5, 8-bit, within 6 GiB`. `chosen` is the method that Automatic chose. */
 export function described(
   choice: Choice & { cache: string | null; memory?: string | null },
   methods: MethodFacts[],
+  chosen?: string,
 ): string {
-  const budget = choice.budget === null ? (choice.method === AUTO ? '' : 'automatic') : label(choice.budget)
   const parts = [
-    titleOf(choice.method, methods),
-    choice.method === 'full' ? '' : budget,
+    chosen === undefined ? titleOf(choice.method, methods) : `${titleOf(chosen, methods)}, chosen automatically`,
+    choice.method === 'full' || choice.budget === null ? '' : label(choice.budget),
     assignments(choice, methods),
     storedShort(choice.cache ?? ''),
     choice.memory ? `within ${label(choice.memory)}` : '',

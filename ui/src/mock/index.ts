@@ -32,7 +32,7 @@ declare global {
 const wait = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms))
 
 const STREAMING =
-  'This document has 1,234,567 tokens (pieces of words), and Llama 3.1 8B Instruct takes in 131,072 at once. It will be read in streaming mode: piece by piece, letting go of words on the way. Answers are approximate, since what was let go of cannot be found again. A model with a longer context reads it whole.'
+  'This document has 1,234,567 tokens (pieces of words), and Llama 3.1 8B Instruct takes 131,072 at once. It is read in pieces, and the model forgets as it goes, so answers may miss things. A model with a longer context reads it whole.'
 
 export function start(): void {
   const query = new URLSearchParams(location.search)
@@ -126,9 +126,9 @@ export function start(): void {
         ['h2o', 'H2O', 'arXiv 2306.14048', 'what all queries so far attended to most, and the most recent tokens'],
         ['tova', 'TOVA', 'arXiv 2401.06104', 'what the last query attends to, the same in every head of a layer'],
         ['snapkv', 'SnapKV', 'arXiv 2404.14469', 'what the last queries attend to, with neighbours, per kv head'],
-        ['pyramidkv', 'PyramidKV', 'arXiv 2406.02069', 'as SnapKV, with more rows in the lower layers'],
+        ['pyramidkv', 'PyramidKV', 'arXiv 2406.02069', 'what SnapKV keeps, with more rows in the lower layers'],
         ['chunkkv', 'ChunkKV', 'arXiv 2502.00299', 'whole chunks of text that the last queries attend to'],
-        ['treekv', 'TreeKV', 'arXiv 2501.04987', 'winners between neighbours: fewer the further back, and the most recent tokens'],
+        ['treekv', 'TreeKV', 'arXiv 2501.04987', 'tokens from all of the text: dense near the end, sparse further back'],
         ['ems', 'EMS', 'OpenReview 2024', 'what all or the last queries attend to; tokens that are alike share a row'],
       ].map(([name, title, paper, keeps]) => ({ name: name!, title: title!, paper: paper!, keeps: keeps!, acts: 'prefill', positions: 'original', parameters: [
         { name: 'w', default: '32, 16 below a budget of 256 rows, 8 below 128', range: 'a whole number from 1', meaning: 'last queries that vote; their tokens are kept' },

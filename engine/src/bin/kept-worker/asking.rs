@@ -18,7 +18,7 @@ use kept_engine::{
 };
 
 use crate::comparing::{Comparison, compare};
-use crate::dispatcher::{Input, parse_budget, stored};
+use crate::dispatcher::{Input, parse_budget, with_cache_type};
 use crate::keeping::Keeping;
 use crate::opening::{OpenDocument, OpenModel};
 use crate::output::Output;
@@ -70,7 +70,7 @@ pub enum Work {
 
 impl Work {
     /// The kind of failure to report.
-    fn what(&self) -> Failure {
+    fn failure(&self) -> Failure {
         match self {
             Work::Ask(_) => Failure::Ask,
             Work::Compare(_) => Failure::Compare,
@@ -94,8 +94,8 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
     let named = std::thread::Builder::new().name("questions".to_owned());
     let started = named.spawn(move || {
         for job in queue {
-            let (ticket, what) = (job.ticket, job.work.what());
-            let (reply, engine_health) = last_word(ticket, what, || match &job.work {
+            let (ticket, what) = (job.ticket, job.work.failure());
+            let (reply, engine_health) = run_caught(ticket, what, || match &job.work {
                 Work::Ask(question) => answer(&job, question, &output),
                 Work::Compare(comparison) => compare(&job, comparison, &output),
             });
@@ -118,7 +118,7 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
 }
 
 /// Runs `work` and returns its final reply; a panic becomes [`Reply::Failed`] with [`EngineHealth::Broken`].
-fn last_word(ticket: u64, what: Failure, work: impl FnOnce() -> Ending) -> Ending {
+fn run_caught(ticket: u64, what: Failure, work: impl FnOnce() -> Ending) -> Ending {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(ending) => ending,
         Err(_) => {
@@ -188,7 +188,7 @@ fn answer(job: &Job, question: &Question, output: &Output) -> Ending {
         },
         vault: question.keeping.vaults(),
     };
-    let engine = match stored(&job.model.engine, cache.as_deref()) {
+    let engine = match with_cache_type(&job.model.engine, cache.as_deref()) {
         Ok(engine) => engine,
         Err(why) => return refused(why),
     };
@@ -312,7 +312,7 @@ impl Watch for Watching<'_> {
         self.grid = MapGrid::bounded(layers, facts.kv_heads, ends);
         let ends = self.grid.ends16().iter();
         let bytes: Vec<u8> = ends.flat_map(|end| end.to_le_bytes()).collect();
-        self.output.say_with(
+        self.output.send_with_bytes(
             &Reply::Prompt {
                 ticket: self.ticket,
                 prompt_tokens: prompt.len(),
@@ -339,12 +339,12 @@ impl Watch for Watching<'_> {
             ticket: self.ticket,
             layer,
         };
-        self.output.say_with(&reply, &counts);
+        self.output.send_with_bytes(&reply, &counts);
     }
 
     fn progress(&mut self, progress: &Progress, memory: &MemoryNow) {
         self.memory = memory.with_system();
-        self.output.say(&Reply::Progress {
+        self.output.send(&Reply::Progress {
             ticket: self.ticket,
             progress: *progress,
             memory: self.memory,
@@ -352,7 +352,7 @@ impl Watch for Watching<'_> {
     }
 
     fn read(&mut self, read: &Reading) {
-        self.output.say(&Reply::Read {
+        self.output.send(&Reply::Read {
             ticket: self.ticket,
             prompt_tokens: read.prompt_tokens,
             kv_bytes: read.kv_bytes,
@@ -370,7 +370,7 @@ impl Watch for Watching<'_> {
         };
         self.first_token
             .get_or_insert_with(|| self.started.elapsed().as_secs_f64());
-        self.output.say(&Reply::Token {
+        self.output.send(&Reply::Token {
             ticket: self.ticket,
             text: format!("{opened}{text}"),
         });
@@ -402,8 +402,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bug_in_a_question_is_its_last_word() {
-        let (reply, engine_health) = last_word(5, Failure::Ask, || panic!("a bug, on purpose"));
+    fn panic_in_a_question_becomes_a_failed_reply() {
+        let (reply, engine_health) = run_caught(5, Failure::Ask, || panic!("a bug, on purpose"));
         assert_eq!(engine_health, EngineHealth::Broken);
         let Reply::Failed {
             ticket, message, ..

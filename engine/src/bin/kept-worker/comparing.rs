@@ -9,7 +9,7 @@ use kept_engine::protocol::{CompareRun, Failure, Fault, Reply};
 use kept_engine::{Engine, EngineError, Event};
 
 use crate::asking::{Ending, EngineHealth, Job, engine_health};
-use crate::dispatcher::{parse_budget, stored};
+use crate::dispatcher::{parse_budget, with_cache_type};
 use crate::output::Output;
 
 /// Limit of the answer length, in tokens: the full cache's attention and logits along its answer are held in memory.
@@ -36,7 +36,7 @@ pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Ending {
         };
         (reply, engine_health(error))
     };
-    let engine = match stored(&job.model.engine, comparison.cache.as_deref()) {
+    let engine = match with_cache_type(&job.model.engine, comparison.cache.as_deref()) {
         Ok(engine) => engine,
         Err(fault) => {
             let reply = Reply::Failed {
@@ -55,14 +55,14 @@ pub fn compare(job: &Job, comparison: &Comparison, output: &Output) -> Ending {
         &job.document.document,
         &comparison.question,
         comparison.max_tokens.clamp(1, MOST_TOKENS),
-        &mut |event| tell(job, (None, 1), &event, output),
+        &mut |event| report_progress(job, None, 1, &event, output),
         &job.stop,
     );
     let reference = match reference {
         Ok(reference) => reference,
         Err(error) => return failed(&error),
     };
-    output.say(&Reply::Reference {
+    output.send(&Reply::Reference {
         ticket: job.ticket,
         seconds: started.elapsed().as_secs_f64(),
         report: Box::new(ReferenceReport::new(engine.model().name(), &reference)),
@@ -83,15 +83,15 @@ fn run_all(
     output: &Output,
 ) -> Result<(), EngineError> {
     let tokens = reference.prompt.len();
-    let mut told = Instant::now();
-    let mut tell_run = |index: usize, budget: &str, result| {
-        output.say(&Reply::Run {
+    let mut reported = Instant::now();
+    let mut report_run = |index: usize, budget: &str, result| {
+        output.send(&Reply::Run {
             ticket: job.ticket,
             run: index,
-            seconds: told.elapsed().as_secs_f64(),
+            seconds: reported.elapsed().as_secs_f64(),
             report: Box::new(RunReport::new(&runs[index].method, budget, tokens, result)),
         });
-        told = Instant::now();
+        reported = Instant::now();
     };
     let budgets: Vec<_> = runs.iter().map(|run| budget(engine, run, tokens)).collect();
     let mut planned: Vec<usize> = Vec::new();
@@ -104,7 +104,7 @@ fn run_all(
             }
             Err(why) => {
                 let written = run.budget.as_deref().unwrap_or_default();
-                tell_run(index, written, Err(why.message.clone()));
+                report_run(index, written, Err(why.message.clone()));
             }
         }
     }
@@ -112,17 +112,13 @@ fn run_all(
         reference,
         &pairs,
         &mut |sharing, event| {
-            tell(
-                job,
-                (Some(planned[sharing.start]), sharing.len()),
-                &event,
-                output,
-            )
+            let first = planned[sharing.start];
+            report_progress(job, Some(first), sharing.len(), &event, output)
         },
         &mut |which, run| {
             let budget = pairs[which].1.to_string();
             let refused = |error: EngineError| error.to_string();
-            tell_run(planned[which], &budget, run.map_err(refused));
+            report_run(planned[which], &budget, run.map_err(refused));
             Ok::<(), EngineError>(())
         },
         &job.stop,
@@ -138,9 +134,10 @@ fn budget(engine: &Engine, run: &CompareRun, tokens: usize) -> Result<Budget, Fa
     Ok(Budget::Rows(rows?))
 }
 
-fn tell(job: &Job, (run, sharing): (Option<usize>, usize), event: &Event, output: &Output) {
+/// Reports the progress of `sharing` runs from `run` on; without `run` that of the reference.
+fn report_progress(job: &Job, run: Option<usize>, sharing: usize, event: &Event, output: &Output) {
     if let Event::Progress(progress) = event {
-        output.say(&Reply::Comparing {
+        output.send(&Reply::Comparing {
             ticket: job.ticket,
             run,
             sharing,

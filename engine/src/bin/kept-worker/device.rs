@@ -12,10 +12,10 @@ pub enum Task {
     /// Serve the app.
     Serve,
     /// `--gpus`: print the GPUs as one line of JSON ([`Gpus`]) and exit.
-    SayGpus,
+    PrintGpus,
 }
 
-static WANTED: OnceLock<DeviceChoice> = OnceLock::new();
+static CHOSEN: OnceLock<DeviceChoice> = OnceLock::new();
 
 /// Parses the command line: `--device auto|cpu|cuda:N`, or `--gpus` alone.
 ///
@@ -24,9 +24,9 @@ static WANTED: OnceLock<DeviceChoice> = OnceLock::new();
 pub fn read_arguments(mut arguments: impl Iterator<Item = String>) -> Result<Task, String> {
     while let Some(argument) = arguments.next() {
         match (argument.as_str(), arguments.next()) {
-            ("--gpus", None) if WANTED.get().is_none() => return Ok(Task::SayGpus),
+            ("--gpus", None) if CHOSEN.get().is_none() => return Ok(Task::PrintGpus),
             ("--device", Some(device)) => {
-                if WANTED.set(wanted(&device)?).is_err() {
+                if CHOSEN.set(parse_device(&device)?).is_err() {
                     return Err("--device is given once".to_owned());
                 }
             }
@@ -40,12 +40,12 @@ pub fn read_arguments(mut arguments: impl Iterator<Item = String>) -> Result<Tas
     Ok(Task::Serve)
 }
 
-fn wanted(device: &str) -> Result<DeviceChoice, String> {
+fn parse_device(device: &str) -> Result<DeviceChoice, String> {
     device.parse().map_err(|error| format!("{error}"))
 }
 
 /// Prints the GPUs on standard output.
-pub fn say_gpus() -> ExitCode {
+pub fn print_gpus() -> ExitCode {
     let (gpus, why_none) = match gpus() {
         Ok(gpus) => (gpus, None),
         Err(why) => (Vec::new(), Some(why)),
@@ -66,8 +66,8 @@ pub fn say_gpus() -> ExitCode {
 ///
 /// # Errors
 /// Why the engine cannot use the named device, in one sentence.
-pub fn place(engine: Engine) -> Result<(Engine, Option<String>), String> {
-    match WANTED.get() {
+pub fn on_chosen_device(engine: Engine) -> Result<(Engine, Option<String>), String> {
+    match CHOSEN.get() {
         None => Ok((engine, None)),
         Some(&choice) => engine.placed(choice).map_err(|error| error.to_string()),
     }
@@ -79,17 +79,20 @@ mod tests {
     use kept_engine::ComputeDevice;
 
     #[test]
-    fn devices_are_taken_by_name_and_nonsense_is_refused_with_what_there_is() {
-        assert_eq!(wanted("auto"), Ok(DeviceChoice::Auto));
-        assert_eq!(wanted("cpu"), Ok(DeviceChoice::Named(ComputeDevice::Cpu)));
+    fn device_arguments_are_parsed_or_refused() {
+        assert_eq!(parse_device("auto"), Ok(DeviceChoice::Auto));
         assert_eq!(
-            wanted("cuda:1"),
+            parse_device("cpu"),
+            Ok(DeviceChoice::Named(ComputeDevice::Cpu))
+        );
+        assert_eq!(
+            parse_device("cuda:1"),
             Ok(DeviceChoice::Named(ComputeDevice::Cuda(1)))
         );
-        assert!(wanted("gpu").is_err_and(|why| why.contains("cuda:0")));
+        assert!(parse_device("gpu").is_err_and(|why| why.contains("cuda:0")));
         let read = |words: &[&str]| read_arguments(words.iter().map(|w| (*w).to_owned()));
         assert_eq!(read(&[]), Ok(Task::Serve));
-        assert_eq!(read(&["--gpus"]), Ok(Task::SayGpus));
+        assert_eq!(read(&["--gpus"]), Ok(Task::PrintGpus));
         for words in [&["--gpus", "now"][..], &["--device"], &["--fast", "x"]] {
             let refusal = read(words).expect_err("nonsense");
             assert!(refusal.contains("--device auto|cpu|cuda:N"), "{refusal}");

@@ -18,7 +18,7 @@ use crate::output::Output;
 
 mod questions;
 
-pub use questions::{parse_budget, stored};
+pub use questions::{parse_budget, with_cache_type};
 
 /// An input of the dispatcher.
 pub enum Input {
@@ -63,7 +63,7 @@ pub struct Dispatcher {
     jobs: Sender<Job>,
     model: Option<Arc<OpenModel>>,
     /// Whether the open model must be freed before another one is opened, because memory does not hold both.
-    makes_room: fn(&OpenModel) -> bool,
+    free_before_opening: fn(&OpenModel) -> bool,
     document: Option<Arc<OpenDocument>>,
     /// Length of the open document in tokens of the open model, once it is counted.
     length: Option<Outcome<DocumentLength>>,
@@ -90,7 +90,7 @@ impl Dispatcher {
             output,
             inbox,
             model: None,
-            makes_room: |open| open.engine.model().gpu().is_some(),
+            free_before_opening: |open| open.engine.model().gpu().is_some(),
             document: None,
             length: None,
             opening_model: None,
@@ -110,7 +110,7 @@ impl Dispatcher {
         for input in inputs {
             match input {
                 Input::NothingMore => leaving = true,
-                Input::Request(request, bytes) => self.request(request, bytes),
+                Input::Request(request, bytes) => self.handle_request(request, bytes),
                 Input::NotUnderstood(why) => self.fail(
                     None,
                     Failure::Request,
@@ -120,14 +120,14 @@ impl Dispatcher {
                 Input::DocumentOpened(number, outcome) => self.document_opened(number, outcome),
                 Input::Counted(number, outcome) if self.counting == Some(number) => {
                     self.counting = None;
-                    self.tell_length(&outcome);
+                    self.report_length(&outcome);
                     self.length = Some(outcome);
-                    self.settle();
+                    self.retry_waiting();
                 }
                 Input::Counted(..) => {}
                 // The app is gone; the reply has no reader.
                 Input::Ended { .. } if leaving => return,
-                Input::Ended { reply, engine_health } => self.ended(&reply, engine_health),
+                Input::Ended { reply, engine_health } => self.finish_job(&reply, engine_health),
             }
             if leaving {
                 self.waiting.clear();
@@ -139,7 +139,7 @@ impl Dispatcher {
         }
     }
 
-    fn request(&mut self, request: Request, bytes: Vec<u8>) {
+    fn handle_request(&mut self, request: Request, bytes: Vec<u8>) {
         match request {
             Request::OpenModel { model, stretch } => {
                 self.open_model(ModelName { model, stretch }, false);
@@ -153,7 +153,7 @@ impl Dispatcher {
             Request::AddDocument { path } => self.open_document(path, true),
             Request::RemoveDocument { part } => self.remove_document(part),
             Request::AdoptDocument { document } => {
-                self.give_up_document();
+                self.cancel_document();
                 let adopted = String::from_utf8(bytes)
                     .map_err(|_| {
                         format!(
@@ -161,9 +161,9 @@ impl Dispatcher {
                             document.name
                         )
                     })
-                    .and_then(|text| facts::adopted(&document, text));
+                    .and_then(|text| facts::restore(&document, text));
                 match adopted {
-                    Ok(text) => self.place(Arc::new(OpenDocument {
+                    Ok(text) => self.set_document(Arc::new(OpenDocument {
                         info: document,
                         document: text,
                     })),
@@ -171,34 +171,34 @@ impl Dispatcher {
                 }
             }
             Request::Estimate { .. } | Request::Ask { .. } | Request::Compare { .. } => {
-                self.consider(request)
+                self.dispatch(request)
             }
             Request::KeepDocuments {
                 ticket,
                 kind,
                 budget,
-            } => match Keeping::named(&kind, budget) {
+            } => match Keeping::parse(&kind, budget) {
                 Ok(keeping) => {
                     self.keeping = keeping;
                     // The new limit may be smaller than the previous one.
                     self.keeping.trim();
-                    self.tell_vaults(ticket);
+                    self.report_vaults(ticket);
                 }
                 Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
             },
-            Request::Vaults { ticket } => self.tell_vaults(ticket),
+            Request::Vaults { ticket } => self.report_vaults(ticket),
             Request::ClearVaults { ticket } => match self.keeping.clear() {
-                Ok(()) => self.tell_vaults(ticket),
+                Ok(()) => self.report_vaults(ticket),
                 Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
             },
-            Request::Stop { ticket: 0 } => self.give_up_document(),
+            Request::Stop { ticket: 0 } => self.cancel_document(),
             Request::Stop { ticket } => self.stop(ticket),
         }
     }
 
-    fn tell_vaults(&self, ticket: u64) {
-        match self.keeping.now().told(ticket) {
-            Ok(reply) => self.output.say(&reply),
+    fn report_vaults(&self, ticket: u64) {
+        match self.keeping.refreshed().report(ticket) {
+            Ok(reply) => self.output.send(&reply),
             Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
         }
     }
@@ -213,9 +213,9 @@ impl Dispatcher {
         };
         let before = self.opening_model.replace(opening);
         if before.is_some_and(|before| before.asked) {
-            self.stopped(None, Failure::Model);
+            self.report_stopped(None, Failure::Model);
         }
-        let before = self.model.take_if(|open| (self.makes_room)(open));
+        let before = self.model.take_if(|open| (self.free_before_opening)(open));
         opening::model(number, name, before, self.inbox.clone());
     }
 
@@ -226,12 +226,12 @@ impl Dispatcher {
         match opened.outcome {
             Ok(model) => {
                 if opening.asked {
-                    self.output.say(&Reply::Model {
+                    self.output.send(&Reply::Model {
                         model: model.facts.clone(),
                     });
                 }
                 self.model = Some(model);
-                self.count();
+                self.count_tokens();
             }
             Err(why) => {
                 self.fail(None, Failure::Model, why);
@@ -239,15 +239,15 @@ impl Dispatcher {
                 // again.
                 if let Some(before) = opened.before.filter(|_| !opening.spoiled) {
                     self.model = Some(before);
-                    self.count();
+                    self.count_tokens();
                 }
             }
         }
-        self.settle();
+        self.retry_waiting();
     }
 
     fn open_document(&mut self, path: PathBuf, adding: bool) {
-        self.give_up_document();
+        self.cancel_document();
         self.adding = adding;
         self.opening_document = Some(self.next_number());
         opening::document(self.number, path, self.inbox.clone());
@@ -259,54 +259,54 @@ impl Dispatcher {
         }
         self.opening_document = None;
         let outcome = outcome.and_then(|document| match &self.document {
-            Some(open) if self.adding => joining::added(open, &document).map(Arc::new),
+            Some(open) if self.adding => joining::add(open, &document).map(Arc::new),
             _ => Ok(document),
         });
-        self.tell_document(outcome);
+        self.accept_document(outcome);
     }
 
     /// Removes part number `part` of the joined documents.
     fn remove_document(&mut self, part: usize) {
-        self.give_up_document();
+        self.cancel_document();
         let outcome = match &self.document {
-            Some(open) => joining::removed(open, part).map(Arc::new),
+            Some(open) => joining::remove(open, part).map(Arc::new),
             None => Err("no document is open; open one first".into()),
         };
-        self.tell_document(outcome);
+        self.accept_document(outcome);
     }
 
-    fn tell_document(&mut self, outcome: Outcome<Arc<OpenDocument>>) {
+    fn accept_document(&mut self, outcome: Outcome<Arc<OpenDocument>>) {
         match outcome {
             Ok(document) => {
                 let reply = Reply::Document {
                     document: document.info.clone(),
                 };
                 let text = document.document.text.as_bytes();
-                self.output.say_with(&reply, text);
-                self.place(document);
+                self.output.send_with_bytes(&reply, text);
+                self.set_document(document);
             }
             // The previous document stays open.
             Err(why) => self.fail(None, Failure::Document, why),
         }
-        self.settle();
+        self.retry_waiting();
     }
 
     /// Cancels the document that is being opened. Its thread runs to the end; the result is ignored.
-    fn give_up_document(&mut self) {
+    fn cancel_document(&mut self) {
         if self.opening_document.take().is_some() {
-            self.stopped(None, Failure::Document);
-            self.settle();
+            self.report_stopped(None, Failure::Document);
+            self.retry_waiting();
         }
     }
 
-    fn place(&mut self, document: Arc<OpenDocument>) {
+    fn set_document(&mut self, document: Arc<OpenDocument>) {
         self.document = Some(document);
-        self.count();
-        self.settle();
+        self.count_tokens();
+        self.retry_waiting();
     }
 
     /// Counts the document's tokens for the model, if both are open.
-    fn count(&mut self) {
+    fn count_tokens(&mut self) {
         (self.length, self.counting) = (None, None);
         if let (Some(model), Some(document)) = (self.model.clone(), self.document.clone()) {
             self.counting = Some(self.next_number());
@@ -314,7 +314,7 @@ impl Dispatcher {
         }
     }
 
-    fn tell_length(&self, counted: &Outcome<DocumentLength>) {
+    fn report_length(&self, counted: &Outcome<DocumentLength>) {
         let Some(model) = &self.model else { return };
         let (tokens, at_least, refusal, streaming) = match counted {
             Ok(length) => {
@@ -328,7 +328,7 @@ impl Dispatcher {
             }
             Err(why) => (0, false, Some(why.message.clone()), None),
         };
-        self.output.say(&Reply::Tokens {
+        self.output.send(&Reply::Tokens {
             tokens,
             at_least,
             context: model.facts.context,
@@ -340,7 +340,7 @@ impl Dispatcher {
 
     fn fail(&self, ticket: Option<u64>, what: Failure, fault: impl Into<Fault>) {
         let Fault { code, message } = fault.into();
-        self.output.say(&Reply::Failed {
+        self.output.send(&Reply::Failed {
             ticket,
             what,
             message,
@@ -349,8 +349,8 @@ impl Dispatcher {
         });
     }
 
-    fn stopped(&self, ticket: Option<u64>, what: Failure) {
-        self.output.say(&Reply::Failed {
+    fn report_stopped(&self, ticket: Option<u64>, what: Failure) {
+        self.output.send(&Reply::Failed {
             ticket,
             what,
             message: "stopped".to_owned(),

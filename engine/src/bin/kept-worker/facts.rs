@@ -55,10 +55,6 @@ fn method(info: &policies::MethodInfo) -> MethodFacts {
 pub fn inspection(engine: &Engine) -> Inspection {
     let model = engine.model();
     let config = model.config();
-    let usual = Method {
-        name: USUAL_METHOD.to_owned(),
-        parameters: Vec::new(),
-    };
     Inspection {
         name: model.name().to_owned(),
         layers: config.layers,
@@ -69,7 +65,7 @@ pub fn inspection(engine: &Engine) -> Inspection {
         kv_bytes_per_thousand: engine.bytes_per_row() * 1000,
         window_bytes: engine.window_bytes(config.context),
         can_think: can_think(engine),
-        fit: available_memory().map(|free| engine.fit(free, &usual)),
+        fit: available_memory().map(|free| engine.fit(free, &Method::plain(USUAL_METHOD))),
     }
 }
 
@@ -152,7 +148,7 @@ pub fn document(document: &Document) -> DocumentInfo {
 ///
 /// # Errors
 /// Pages that do not tile the text, or parts outside it, in one sentence.
-pub fn adopted(info: &DocumentInfo, text: String) -> Result<Document, String> {
+pub fn restore(info: &DocumentInfo, text: String) -> Result<Document, String> {
     let mut end = 0;
     for page in info.pages.iter().filter(|_| info.parts.is_empty()) {
         if page.start != end || page.end < page.start || !text.is_char_boundary(page.end) {
@@ -179,20 +175,20 @@ pub fn adopted(info: &DocumentInfo, text: String) -> Result<Document, String> {
                 part.document.name
             ));
         };
-        adopted(&part.document, own.to_owned())?;
+        restore(&part.document, own.to_owned())?;
         before = part.end;
     }
-    let mut document = alone(info, text);
+    let mut document = without_parts(info, text);
     document.parts = (info.parts.iter())
         .map(|part| Part {
-            document: alone(&part.document, String::new()),
+            document: without_parts(&part.document, String::new()),
             range: part.start..part.end,
         })
         .collect();
     Ok(document)
 }
 
-fn alone(info: &DocumentInfo, text: String) -> Document {
+fn without_parts(info: &DocumentInfo, text: String) -> Document {
     Document {
         name: info.name.clone(),
         kind: match info.kind.as_str() {

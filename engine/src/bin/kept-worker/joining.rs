@@ -7,15 +7,15 @@ use crate::facts;
 use crate::opening::{OpenDocument, Outcome};
 
 /// `open` followed by `new`.
-pub fn added(open: &OpenDocument, new: &OpenDocument) -> Outcome<OpenDocument> {
-    let mut all = apart(open);
+pub fn add(open: &OpenDocument, new: &OpenDocument) -> Outcome<OpenDocument> {
+    let mut all = split(open);
     all.push((new.info.clone(), new.document.clone()));
-    joined(all)
+    join(all)
 }
 
 /// `open` without its part number `part`.
-pub fn removed(open: &OpenDocument, part: usize) -> Outcome<OpenDocument> {
-    let mut all = apart(open);
+pub fn remove(open: &OpenDocument, part: usize) -> Outcome<OpenDocument> {
+    let mut all = split(open);
     if all.len() < 2 || part >= all.len() {
         return Err(format!(
             "there is no document number {} among {}; choose one of those that are shown",
@@ -25,11 +25,11 @@ pub fn removed(open: &OpenDocument, part: usize) -> Outcome<OpenDocument> {
         .into());
     }
     all.remove(part);
-    joined(all)
+    join(all)
 }
 
 /// The documents that `open` was joined from, each with its facts.
-fn apart(open: &OpenDocument) -> Vec<(DocumentInfo, Document)> {
+fn split(open: &OpenDocument) -> Vec<(DocumentInfo, Document)> {
     let documents = open.document.split();
     if open.info.parts.is_empty() {
         documents
@@ -44,7 +44,7 @@ fn apart(open: &OpenDocument) -> Vec<(DocumentInfo, Document)> {
 
 /// Joins documents. Their notes and counts come from their facts: a document restored by the app does not hold them
 /// any more.
-fn joined(all: Vec<(DocumentInfo, Document)>) -> Outcome<OpenDocument> {
+fn join(all: Vec<(DocumentInfo, Document)>) -> Outcome<OpenDocument> {
     let (infos, documents): (Vec<_>, Vec<_>) = all.into_iter().unzip();
     let document = Document::join(documents);
     if document.text.len() > MAX_PAYLOAD_BYTES {

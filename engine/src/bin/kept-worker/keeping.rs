@@ -34,7 +34,7 @@ impl Keeping {
     }
 
     /// Parses the user's choice: `q8_0`, `f16` or `off`.
-    pub fn named(kind: &str, budget: Option<u64>) -> Result<Self, String> {
+    pub fn parse(kind: &str, budget: Option<u64>) -> Result<Self, String> {
         match (kind, PackedRows::named(kind)) {
             ("off", _) => Ok(Self::new(None, budget)),
             (_, Some(kind)) => Ok(Self::new(Some(kind), budget)),
@@ -45,7 +45,7 @@ impl Keeping {
     }
 
     /// Settings with an up-to-date default budget: the free disk space changes.
-    pub fn now(&self) -> Self {
+    pub fn refreshed(&self) -> Self {
         match self.budget {
             Some(_) => self.clone(),
             None => Self::new(self.kind, None),
@@ -76,7 +76,7 @@ impl Keeping {
     }
 
     /// The list of vaults as a reply to the app.
-    pub fn told(&self, ticket: u64) -> Result<Reply, String> {
+    pub fn report(&self, ticket: u64) -> Result<Reply, String> {
         let folder = self.folder()?;
         let documents = folder.list().map_err(|error| error.to_string())?;
         Ok(Reply::Vaults {

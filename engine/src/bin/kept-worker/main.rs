@@ -48,7 +48,7 @@ const GPU_LOST: i32 = 71;
 fn main() -> ExitCode {
     match device::read_arguments(std::env::args().skip(1)) {
         Ok(Task::Serve) => serve(),
-        Ok(Task::SayGpus) => device::say_gpus(),
+        Ok(Task::PrintGpus) => device::print_gpus(),
         Err(refusal) => {
             eprintln!("kept-worker: {refusal}");
             ExitCode::from(MALFORMED)
@@ -66,12 +66,12 @@ fn serve() -> ExitCode {
         }
     };
     threads::configure(None);
-    report_bugs_without_words();
+    set_panic_hook();
     start_log();
-    output.say(&facts::hello());
+    output.send(&facts::hello());
     let (inbox, inputs) = channel();
     let dispatcher = Dispatcher::new(output, inbox.clone());
-    let named = std::thread::Builder::new().name("desk".to_owned());
+    let named = std::thread::Builder::new().name("dispatcher".to_owned());
     let (ended, end) = channel();
     let started = named.spawn(move || {
         let work = std::panic::AssertUnwindSafe(|| dispatcher.run(inputs));
@@ -135,7 +135,7 @@ fn next_bytes(from: &mut impl Read) -> Result<Vec<u8>, ProtocolError> {
 }
 
 /// A panic reports its location only: its message may contain text of the document.
-fn report_bugs_without_words() {
+fn set_panic_hook() {
     std::panic::set_hook(Box::new(|panic| {
         let place = panic
             .location()

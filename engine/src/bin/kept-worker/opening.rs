@@ -66,8 +66,8 @@ pub fn model(
     mut before: Option<Arc<OpenModel>>,
     inbox: Sender<Input>,
 ) {
-    on_a_thread("model", move || {
-        let outcome = or_bug(|| open_model(&name, &mut before)).map(Arc::new);
+    spawn_named("model", move || {
+        let outcome = catch_bug(|| open_model(&name, &mut before)).map(Arc::new);
         // The dispatcher lives until the process exits.
         let _ = inbox.send(Input::ModelOpened(number, Opened { outcome, before }));
     });
@@ -76,8 +76,8 @@ pub fn model(
 /// Replies with what the model that `name` names can read. No state depends on it, so the reply goes directly to
 /// `output`.
 pub fn inspect(ticket: u64, name: ModelName, output: Output) {
-    on_a_thread("inspect", move || {
-        output.say(&match or_bug(|| inspected(&name)) {
+    spawn_named("inspect", move || {
+        output.send(&match catch_bug(|| inspect_model(&name)) {
             Ok(inspection) => Reply::Inspected {
                 ticket,
                 inspection: Box::new(inspection),
@@ -95,23 +95,23 @@ pub fn inspect(ticket: u64, name: ModelName, output: Output) {
 
 /// Reads the document at `path` and sends the result to `inbox` under `number`.
 pub fn document(number: u64, path: PathBuf, inbox: Sender<Input>) {
-    on_a_thread("document", move || {
-        let opened = or_bug(|| open_document(&path)).map(Arc::new);
+    spawn_named("document", move || {
+        let opened = catch_bug(|| open_document(&path)).map(Arc::new);
         let _ = inbox.send(Input::DocumentOpened(number, opened));
     });
 }
 
 /// Counts the tokens of document `text` for `model` and sends the result to `inbox` under `number`.
 pub fn count(number: u64, model: Arc<OpenModel>, text: Arc<OpenDocument>, inbox: Sender<Input>) {
-    on_a_thread("count", move || {
-        let counted = or_bug(|| {
+    spawn_named("count", move || {
+        let counted = catch_bug(|| {
             DocumentLength::new(model.engine.model(), &text.document.text).map_err(Fault::from)
         });
         let _ = inbox.send(Input::Counted(number, counted));
     });
 }
 
-fn on_a_thread(name: &str, work: impl FnOnce() + Send + 'static) {
+fn spawn_named(name: &str, work: impl FnOnce() + Send + 'static) {
     let named = std::thread::Builder::new().name(name.to_owned());
     let started = named.spawn(work);
     if let Err(error) = started {
@@ -121,14 +121,14 @@ fn on_a_thread(name: &str, work: impl FnOnce() + Send + 'static) {
 }
 
 /// Turns a panic while opening into an error, so that it does not end the process.
-fn or_bug<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+fn catch_bug<T>(work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|_| {
         Err("the engine met an internal error while opening it; choose another file and report this one".into())
     })
 }
 
 /// The engine for the model that `name` names, and its file. Reads no weights.
-fn engine_of(name: &ModelName) -> Outcome<(Engine, PathBuf)> {
+fn open_engine(name: &ModelName) -> Outcome<(Engine, PathBuf)> {
     let stretch = name.stretch.as_deref().map(str::parse::<RopeChoice>);
     let options = OpenOptions {
         rope: stretch.transpose().map_err(Fault::from)?,
@@ -142,13 +142,13 @@ fn engine_of(name: &ModelName) -> Outcome<(Engine, PathBuf)> {
     Ok((engine, path))
 }
 
-fn inspected(name: &ModelName) -> Outcome<Inspection> {
-    let (engine, _) = engine_of(name)?;
+fn inspect_model(name: &ModelName) -> Outcome<Inspection> {
+    let (engine, _) = open_engine(name)?;
     Ok(facts::inspection(&engine))
 }
 
 fn open_model(name: &ModelName, before: &mut Option<Arc<OpenModel>>) -> Outcome<OpenModel> {
-    let (engine, path) = engine_of(name)?;
+    let (engine, path) = open_engine(name)?;
     // Tokenizer and chat template are built on first use: building them now reports their errors early and keeps
     // questions fast.
     let model = engine.model();
@@ -160,9 +160,9 @@ fn open_model(name: &ModelName, before: &mut Option<Arc<OpenModel>>) -> Outcome<
         static PLACING: Mutex<()> = Mutex::new(());
         let _alone = PLACING.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(before) = before.take() {
-            let_go(before);
+            drop_when_unused(before);
         }
-        device::place(engine)?
+        device::on_chosen_device(engine)?
     };
     Ok(OpenModel {
         facts: facts::model(&engine, name, &path, why_processor),
@@ -171,7 +171,7 @@ fn open_model(name: &ModelName, before: &mut Option<Arc<OpenModel>>) -> Outcome<
 }
 
 /// Waits until all other references to the model are dropped, then drops it.
-fn let_go(mut model: Arc<OpenModel>) {
+fn drop_when_unused(mut model: Arc<OpenModel>) {
     while let Err(held) = Arc::try_unwrap(model) {
         model = held;
         std::thread::sleep(Duration::from_millis(10));

@@ -35,13 +35,13 @@ impl Output {
     }
 
     /// Writes a reply without bytes.
-    pub fn say(&self, reply: &Reply) {
+    pub fn send(&self, reply: &Reply) {
         debug_assert!(!reply.has_bytes(), "{reply:?} has bytes");
         self.write(reply, None);
     }
 
     /// Writes a reply followed by its bytes.
-    pub fn say_with(&self, reply: &Reply, bytes: &[u8]) {
+    pub fn send_with_bytes(&self, reply: &Reply, bytes: &[u8]) {
         debug_assert!(reply.has_bytes(), "{reply:?} has no bytes");
         self.write(reply, Some(bytes));
     }

@@ -76,7 +76,7 @@ pub(super) fn heads(layers: &[Vec<HeadFigures>]) -> String {
 fn percent_axis(svg: &mut Svg, left: f64, top: f64, wide: f64) {
     for quarter in 0..=4 {
         let y = top + HIGH * (1.0 - f64::from(quarter) / 4.0);
-        svg.line((left, y), (left + wide, y), HAIR);
+        svg.rule(left, left + wide, y, HAIR);
         let text = format!("{} %", 25 * quarter);
         svg.small(left - 10.0, y + 4.0, QUIET, Anchor::End, &text);
     }
@@ -110,7 +110,7 @@ pub(super) fn wavelet(figures: &WaveletFigures) -> String {
     };
     for power in lowest as i32..=highest as i32 {
         let y = height_of(10f64.powi(power));
-        svg.line((left, y), (left + WIDE, y), HAIR);
+        svg.rule(left, left + WIDE, y, HAIR);
         svg.small(
             left - 10.0,
             y + 4.0,

@@ -40,55 +40,65 @@ fn divergence(kl: Option<f64>) -> Cell {
     }
 }
 
+/// A value with a grey bar.
+fn neutral(text: String, filled: f64) -> Cell {
+    Cell {
+        text,
+        filled: Some(filled),
+        colour: "#9aa5b1",
+    }
+}
+
+/// The table under construction, row by row.
+struct Table {
+    svg: Svg,
+    /// Left edges of the first column with a bar, and of the answers.
+    bars: f64,
+    answers: f64,
+    right: f64,
+    /// Top of the current row.
+    y: f64,
+}
+
+impl Table {
+    /// A line above the row, and its method.
+    fn heading(&mut self, method: &str) {
+        self.svg.rule(MARGIN, self.right, self.y, HAIR);
+        self.svg
+            .heading(MARGIN, self.y + 16.0, Anchor::Start, method);
+    }
+
+    fn text(&mut self, x: f64, colour: &str, anchor: Anchor, text: &str) {
+        self.svg.text(x, self.y + 16.0, colour, anchor, text);
+    }
+
+    /// The number of a column with a bar.
+    fn number(&mut self, column: usize, colour: &str, text: &str) {
+        let x = self.bars + column as f64 * COLUMN;
+        self.text(x + BAR + 8.0, colour, Anchor::Start, text);
+    }
+
+    fn cell(&mut self, column: usize, cell: &Cell) {
+        let (x, y) = (self.bars + column as f64 * COLUMN, self.y + 8.0);
+        if let Some(filled) = cell.filled {
+            self.svg.rect(x, y, BAR, 8.0, TRACK);
+            self.svg.rect(x, y, BAR * filled.min(1.0), 8.0, cell.colour);
+        }
+        self.number(column, INK, &cell.text);
+    }
+
+    /// The answer, which ends the row.
+    fn answer(&mut self, colour: &str, text: &str) {
+        let text = shortened(text, ANSWER);
+        self.text(self.answers, colour, Anchor::Start, &text);
+        self.y += ROW;
+    }
+}
+
 /// Draws the table.
 pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
-    let most = |value: fn(&MethodRun) -> f64| {
-        let all = runs.iter().map(|drawn| value(drawn.run));
-        all.fold(f64::MIN_POSITIVE, f64::max)
-    };
-    let slowest = most(|run| run.first_token_seconds);
-    let fastest = most(|run| run.decode_tokens_per_second);
-    let heads = [
-        "KL to full (log)",
-        "same top token",
-        "attention recall",
-        "cache",
-        "first token",
-        "tokens/s",
-    ];
-    let method = longest(runs).max(METHOD);
-    let table = method + BUDGET + heads.len() as f64 * COLUMN;
-    let width = 2.0 * MARGIN + table + ANSWER_WIDTH;
-    let height = HEAD + 2.0 * MARGIN + 24.0 + (runs.len() + 1) as f64 * ROW;
-    let subtitle = format!(
-        "{} tokens read; next-token distributions along the full cache's answer of {} tokens",
-        reference.prompt.len(),
-        reference.answer_ids.len()
-    );
-    let mut svg = Svg::new(width, height, "Beside the full cache", &subtitle);
-    let top = HEAD + MARGIN;
-    svg.small(MARGIN, top, QUIET, Anchor::Start, "method");
-    svg.small(
-        MARGIN + method + BUDGET - 18.0,
-        top,
-        QUIET,
-        Anchor::End,
-        "budget",
-    );
-    for (i, head) in heads.iter().enumerate() {
-        let x = MARGIN + method + BUDGET + i as f64 * COLUMN;
-        svg.small(x, top, QUIET, Anchor::Start, head);
-    }
-    svg.small(MARGIN + table, top, QUIET, Anchor::Start, "answer");
-
-    let mut y = top + 10.0;
-    let right = width - MARGIN;
-    let answer = |svg: &mut Svg, y: f64, text: &str, colour: &str| {
-        let text = shortened(text, ANSWER);
-        svg.text(MARGIN + table, y + 16.0, colour, Anchor::Start, &text);
-    };
-    svg.line((MARGIN, y), (right, y), HAIR);
-    svg.heading(MARGIN, y + 16.0, Anchor::Start, "full cache");
+    let mut table = header(reference, runs);
+    table.heading("full cache");
     let cells = [
         None,
         None,
@@ -97,30 +107,28 @@ pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
         Some(format!("{:.2} s", reference.first_token_seconds)),
         Some(format!("{:.1}", reference.decode_tokens_per_second)),
     ];
-    for (i, text) in cells.into_iter().enumerate() {
-        let x = MARGIN + method + BUDGET + i as f64 * COLUMN;
+    for (column, text) in cells.iter().enumerate() {
         if let Some(text) = text {
-            svg.text(x + BAR + 8.0, y + 16.0, QUIET, Anchor::Start, &text);
+            table.number(column, QUIET, text);
         }
     }
-    answer(&mut svg, y, &reference.answer, INK);
-    y += ROW;
+    table.answer(INK, &reference.answer);
+
+    let most = |value: fn(&MethodRun) -> f64| {
+        let all = runs.iter().map(|drawn| value(drawn.run));
+        all.fold(f64::MIN_POSITIVE, f64::max)
+    };
+    let slowest = most(|run| run.first_token_seconds);
+    let fastest = most(|run| run.decode_tokens_per_second);
     let mut last = "";
     for drawn in runs {
         let run = drawn.run;
         if drawn.method != last {
-            svg.line((MARGIN, y), (right, y), HAIR);
-            svg.heading(MARGIN, y + 16.0, Anchor::Start, drawn.method);
+            table.heading(drawn.method);
             last = drawn.method;
         }
-        let at = MARGIN + method + BUDGET - 18.0;
-        svg.text(at, y + 16.0, INK, Anchor::End, &drawn.budget);
+        table.text(table.bars - 18.0, INK, Anchor::End, &drawn.budget);
         let fidelity = &run.fidelity;
-        let neutral = |text: String, filled: f64| Cell {
-            text,
-            filled: Some(filled),
-            colour: "#9aa5b1",
-        };
         let cells = [
             divergence(fidelity.kl),
             share(fidelity.top1),
@@ -138,22 +146,53 @@ pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
                 run.decode_tokens_per_second / fastest,
             ),
         ];
-        for (i, cell) in cells.iter().enumerate() {
-            let x = MARGIN + method + BUDGET + i as f64 * COLUMN;
-            if let Some(filled) = cell.filled {
-                svg.rect(x, y + 8.0, BAR, 8.0, TRACK);
-                svg.rect(x, y + 8.0, BAR * filled.min(1.0), 8.0, cell.colour);
-            }
-            svg.text(x + BAR + 8.0, y + 16.0, INK, Anchor::Start, &cell.text);
+        for (column, cell) in cells.iter().enumerate() {
+            table.cell(column, cell);
         }
         if run.same_answer {
-            answer(&mut svg, y, "the same", QUIET)
+            table.answer(QUIET, "the same");
         } else {
-            answer(&mut svg, y, &run.answer, INK)
+            table.answer(INK, &run.answer);
         }
-        y += ROW;
     }
-    svg.finish()
+    table.svg.finish()
+}
+
+/// The empty table: the picture's title and the names of the columns.
+fn header(reference: &Reference, runs: &[Drawn<'_>]) -> Table {
+    let columns = [
+        "KL to full (log)",
+        "same top token",
+        "attention recall",
+        "cache",
+        "first token",
+        "tokens/s",
+    ];
+    let method = longest(runs).max(METHOD);
+    let table = method + BUDGET + columns.len() as f64 * COLUMN;
+    let width = 2.0 * MARGIN + table + ANSWER_WIDTH;
+    let height = HEAD + 2.0 * MARGIN + 24.0 + (runs.len() + 1) as f64 * ROW;
+    let subtitle = format!(
+        "{} tokens read; next-token distributions along the full cache's answer of {} tokens",
+        reference.prompt.len(),
+        reference.answer_ids.len()
+    );
+    let mut svg = Svg::new(width, height, "Beside the full cache", &subtitle);
+    let (bars, answers, y) = (MARGIN + method + BUDGET, MARGIN + table, HEAD + MARGIN);
+    svg.small(MARGIN, y, QUIET, Anchor::Start, "method");
+    svg.small(bars - 18.0, y, QUIET, Anchor::End, "budget");
+    for (i, column) in columns.iter().enumerate() {
+        let x = bars + i as f64 * COLUMN;
+        svg.small(x, y, QUIET, Anchor::Start, column);
+    }
+    svg.small(answers, y, QUIET, Anchor::Start, "answer");
+    Table {
+        svg,
+        bars,
+        answers,
+        right: width - MARGIN,
+        y: y + 10.0,
+    }
 }
 
 fn megabytes(bytes: u64) -> String {

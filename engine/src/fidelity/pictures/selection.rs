@@ -12,17 +12,17 @@ const ROW: f64 = 26.0;
 const SCALE: f64 = 44.0;
 
 /// Width of the labels of these runs.
-fn names(runs: &[Drawn<'_>]) -> f64 {
+fn label_width(runs: &[Drawn<'_>]) -> f64 {
     (longest(runs) + BUDGET).max(NAMES)
 }
 
-fn name(svg: &mut Svg, y: f64, names: f64, drawn: &Drawn<'_>) {
+fn label(svg: &mut Svg, y: f64, names: f64, drawn: &Drawn<'_>) {
     svg.text(MARGIN, y, INK, Anchor::Start, drawn.method);
     svg.text(MARGIN + names - 14.0, y, QUIET, Anchor::End, &drawn.budget);
 }
 
 /// Draws a colour scale from 0 to 100 %.
-fn scale(svg: &mut Svg, x: f64, y: f64) {
+fn draw_scale(svg: &mut Svg, x: f64, y: f64) {
     const STEPS: usize = 40;
     for step in 0..STEPS {
         let share = step as f64 / (STEPS - 1) as f64;
@@ -39,7 +39,7 @@ pub(super) fn recall(runs: &[Drawn<'_>]) -> String {
     let per_layer = |drawn: &Drawn<'_>| drawn.run.fidelity.attention_recall_per_layer.clone();
     let layers = runs.iter().map(|d| per_layer(d).len()).max().unwrap_or(0);
     let cell = (720.0 / layers.max(1) as f64).clamp(10.0, 72.0);
-    let names = names(runs);
+    let names = label_width(runs);
     let width = (2.0 * MARGIN + names + cell * layers as f64 + 60.0).max(560.0);
     let height = HEAD + MARGIN + 20.0 + runs.len() as f64 * ROW + SCALE + MARGIN;
     let mut svg = Svg::new(
@@ -57,7 +57,7 @@ pub(super) fn recall(runs: &[Drawn<'_>]) -> String {
     svg.small(left - 14.0, top - 8.0, QUIET, Anchor::End, "layer");
     for (i, drawn) in runs.iter().enumerate() {
         let y = top + i as f64 * ROW;
-        name(&mut svg, y + 17.0, names, drawn);
+        label(&mut svg, y + 17.0, names, drawn);
         for (layer, share) in per_layer(drawn).into_iter().enumerate() {
             let x = left + layer as f64 * cell;
             let says = format!(
@@ -79,7 +79,7 @@ pub(super) fn recall(runs: &[Drawn<'_>]) -> String {
             }
         }
     }
-    scale(&mut svg, left, top + runs.len() as f64 * ROW + 16.0);
+    draw_scale(&mut svg, left, top + runs.len() as f64 * ROW + 16.0);
     svg.finish()
 }
 
@@ -87,7 +87,7 @@ pub(super) fn recall(runs: &[Drawn<'_>]) -> String {
 pub(super) fn positions(reference: &Reference, runs: &[Drawn<'_>]) -> String {
     const HIGH: f64 = 40.0;
     const WIDE: f64 = 640.0;
-    let names = names(runs);
+    let names = label_width(runs);
     let width = 2.0 * MARGIN + names + WIDE + 110.0;
     let height = HEAD + 2.0 * MARGIN + runs.len() as f64 * (HIGH + 12.0) + 30.0;
     let mut svg = Svg::new(
@@ -103,7 +103,7 @@ pub(super) fn positions(reference: &Reference, runs: &[Drawn<'_>]) -> String {
         let bins = &figures.position_histogram;
         let highest = bins.iter().fold(f64::MIN_POSITIVE, |a, &b| a.max(b));
         let step = WIDE / bins.len().max(1) as f64;
-        name(&mut svg, y + HIGH - 12.0, names, drawn);
+        label(&mut svg, y + HIGH - 12.0, names, drawn);
         svg.rect(left, y, WIDE, HIGH, TRACK);
         for (i, share) in bins.iter().enumerate() {
             let high = HIGH * share / highest;
@@ -116,11 +116,7 @@ pub(super) fn positions(reference: &Reference, runs: &[Drawn<'_>]) -> String {
             );
         }
         let even = HIGH / (bins.len().max(1) as f64 * highest);
-        svg.line(
-            (left, y + HIGH - even),
-            (left + WIDE, y + HIGH - even),
-            QUIET,
-        );
+        svg.rule(left, left + WIDE, y + HIGH - even, QUIET);
         let entropy =
             figures.position_entropy / figures.position_entropy_most.max(f64::MIN_POSITIVE);
         let text = format!("{:.1} %", 100.0 * entropy);
@@ -182,9 +178,9 @@ pub(super) fn similarity(runs: &[Drawn<'_>]) -> String {
         let mean = drawn.run.indices.jaccard;
         let text = mean.map_or("one layer".into(), |m| format!("{:.1} %", 100.0 * m));
         svg.text(x, y + SIDE + 18.0, INK, Anchor::Start, &text);
-        svg.line((x, y + SIDE + 28.0), (x + SIDE, y + SIDE + 28.0), HAIR);
+        svg.rule(x, x + SIDE, y + SIDE + 28.0, HAIR);
     }
     let y = HEAD + MARGIN + down as f64 * (SIDE + 62.0) + 8.0;
-    scale(&mut svg, MARGIN + 10.0, y);
+    draw_scale(&mut svg, MARGIN + 10.0, y);
     svg.finish()
 }

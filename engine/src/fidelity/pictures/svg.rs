@@ -72,12 +72,11 @@ impl Svg {
         );
     }
 
-    /// A thin line.
-    pub(crate) fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str) {
+    /// A thin horizontal line.
+    pub(crate) fn rule(&mut self, left: f64, right: f64, y: f64, stroke: &str) {
         let _ = write!(
             self.body,
-            r#"<line x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}" stroke="{stroke}"/>"#,
-            from.0, from.1, to.0, to.1
+            r#"<line x1="{left:.1}" y1="{y:.1}" x2="{right:.1}" y2="{y:.1}" stroke="{stroke}"/>"#
         );
     }
 
@@ -215,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_cannot_leave_its_element() {
+    fn svg_text_is_escaped() {
         let mut svg = Svg::new(10.0, 10.0, "</text><script>", "a & \u{1b}b");
         svg.cell(0.0, 0.0, 1.0, 1.0, "#000", "\"<");
         let file = svg.finish();
@@ -224,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_go_from_dark_to_light() {
+    fn cividis_goes_from_dark_to_light() {
         assert_eq!(cividis(-1.0), "#00224e");
         assert_eq!(cividis(1.0), "#fee838");
         assert_eq!(cividis(0.5), "#7c7b78");

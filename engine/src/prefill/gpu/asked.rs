@@ -9,7 +9,7 @@ use kept_kernels::RowStore;
 use kept_policies::{MergedHead, Needs, PromptRows};
 
 use super::GpuReading;
-use super::kept::RowDestination;
+use super::kept::{RowDestination, RowDownload};
 use crate::sizes::Sizes;
 
 /// Scratch buffers of the computations.
@@ -23,7 +23,8 @@ impl Scratch {
     pub(super) fn new(
         device: &Device,
         sizes: &[Sizes],
-        (tokens, head_dim): (usize, usize),
+        tokens: usize,
+        head_dim: usize,
     ) -> Result<Option<Mutex<Self>>, DeviceError> {
         let mut needs = sizes.iter().flat_map(|sizes| &sizes.needs);
         if !needs.any(|needs: &Needs| needs.rows) {
@@ -57,7 +58,7 @@ pub(in crate::prefill) struct GpuRows<'r> {
 
 impl std::fmt::Debug for GpuRows<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CardRows").finish_non_exhaustive()
+        f.debug_struct("GpuRows").finish_non_exhaustive()
     }
 }
 
@@ -71,19 +72,19 @@ impl GpuRows<'_> {
     }
 
     /// Runs a computation, unless an earlier one failed.
-    fn ask(&self, of: impl FnOnce(&mut Scratch) -> Result<(), DeviceError>) {
+    fn run(&self, computation: impl FnOnce(&mut Scratch) -> Result<(), DeviceError>) {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         if failed.is_none() {
             let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-            *failed = of(&mut scratch).err();
+            *failed = computation(&mut scratch).err();
         }
     }
 
     /// Only [`PromptRows::nearest_by_cosine`] supports keys before RoPE.
-    fn as_they_are(&self) {
+    fn assert_rotated(&self) {
         assert!(
             self.unrotated.is_none(),
-            "keys are asked about as they stand"
+            "only cosines of keys before RoPE are supported"
         );
     }
 }
@@ -103,16 +104,16 @@ impl PromptRows for GpuRows<'_> {
             head,
             unrotated: self.unrotated,
         };
-        self.ask(|scratch| {
-            (self.device).nearest_by_cosine(&of, (tokens, others), best, &mut scratch.comparing)
+        self.run(|scratch| {
+            (self.device).nearest_by_cosine(&of, tokens, others, best, &mut scratch.comparing)
         });
     }
 
     fn cosine_to_mean(&self, head: usize, document: usize, scores: &mut [f32]) {
-        self.as_they_are();
-        self.ask(|scratch| {
-            let task = (head, document);
-            (self.device).cosine_to_mean(self.keys, task, scores, &mut scratch.asking)
+        self.assert_rotated();
+        self.run(|scratch| {
+            let keys = self.keys.head(head);
+            (self.device).cosine_to_mean(keys, document, scores, &mut scratch.asking)
         });
     }
 
@@ -123,17 +124,18 @@ impl PromptRows for GpuRows<'_> {
         of: (&[f32], Option<&[f32]>),
         out: &mut [f32],
     ) {
-        self.as_they_are();
-        self.ask(|scratch| {
-            let task = (head, tokens);
-            (self.device).bilinear_forms(self.keys, task, of, out, &mut scratch.asking)
+        self.assert_rotated();
+        self.run(|scratch| {
+            let ((linear, matrix), keys) = (of, self.keys.head(head));
+            let asking = &mut scratch.asking;
+            (self.device).bilinear_forms(keys, tokens, linear, matrix, out, asking)
         });
     }
 
     fn value_lengths(&self, head: usize, tokens: Range<usize>, lengths: &mut [f32]) {
-        self.ask(|scratch| {
-            let task = (head, tokens);
-            (self.device).lengths(self.values, task, lengths, &mut scratch.asking)
+        self.run(|scratch| {
+            let values = self.values.head(head);
+            (self.device).lengths(values, tokens, lengths, &mut scratch.asking)
         });
     }
 }
@@ -159,10 +161,11 @@ impl GpuReading<'_> {
     ///
     /// # Panics
     /// If kept rows stay on the GPU, or no method merges.
-    pub(in crate::prefill) fn bring_merged(
+    pub(in crate::prefill) fn download_merged(
         &mut self,
         heads: &[MergedHead],
-        (layer, raw): (usize, bool),
+        layer: usize,
+        raw: bool,
         keys: &mut RowStore,
         values: &mut RowStore,
     ) -> Result<Vec<Vec<f32>>, DeviceError> {
@@ -171,7 +174,14 @@ impl GpuReading<'_> {
         let RowDestination::ToHost(way) = &mut self.kept else {
             panic!("kept rows stay on the GPU");
         };
-        let all = [(&self.keys, keys), (&self.values, values)];
-        way.bring_merged(device, heads, unrotated, all)
+        let keys = RowDownload {
+            from: &self.keys,
+            to: keys,
+        };
+        let values = RowDownload {
+            from: &self.values,
+            to: values,
+        };
+        way.download_merged(device, heads, unrotated, keys, values)
     }
 }

@@ -32,6 +32,12 @@ pub(super) enum RowDestination {
     ToCache(Box<ToCache>),
 }
 
+/// A layer's keys or values on the GPU, and where kept rows go on the host.
+pub(super) struct RowDownload<'a> {
+    pub(super) from: &'a LayerRows,
+    pub(super) to: &'a mut RowStore,
+}
+
 /// Gathers rows piece by piece in a buffer and downloads it.
 pub(super) struct ToHost {
     /// `[AT_ONCE, head_dim]`
@@ -44,7 +50,7 @@ pub(super) struct ToHost {
     merging: Option<Merging>,
     /// `[AT_ONCE, head_dim]`: weighted sums of the merged values.
     sums: Option<Buffer<f32>>,
-    bringing: Readback<u8>,
+    readback: Readback<u8>,
 }
 
 /// Copies rows into the GPU cache. Its layers are allocated one by one, because each head's row count is
@@ -83,7 +89,7 @@ impl RowDestination {
             sums: value_merges
                 .then(|| device.alloc_uninit(AT_ONCE * dim))
                 .transpose()?,
-            bringing: Readback::new(device, AT_ONCE * dim * size_of::<f16>())?,
+            readback: Readback::new(device, AT_ONCE * dim * size_of::<f16>())?,
         })))
     }
 
@@ -113,18 +119,19 @@ impl RowDestination {
 }
 
 impl ToHost {
-    /// Downloads the rows `kept` of every head of `all`, each to the same row index on the host.
-    fn bring(
+    /// Downloads the rows `kept` of every head, each to the same row index on the host.
+    fn download(
         &mut self,
         device: &Device,
         kept: &[Vec<Pos>],
-        all: [(&LayerRows, &mut RowStore); 2],
+        keys: RowDownload<'_>,
+        values: RowDownload<'_>,
     ) -> Result<(), DeviceError> {
         let heads = kept.iter().enumerate();
         let which: Vec<(usize, Pos)> = heads
             .flat_map(|(head, kept)| kept.iter().map(move |&pos| (head, pos)))
             .collect();
-        let mut all = all;
+        let mut both = [keys, values];
         for some in which.chunks(AT_ONCE) {
             let heads: Vec<u32> = some.iter().map(|&(head, _)| head as u32).collect();
             let rows: Vec<u32> = some.iter().map(|(_, pos)| pos.0).collect();
@@ -136,9 +143,9 @@ impl ToHost {
                 targets: None,
                 slots: some.len(),
             };
-            for (there, here) in &mut all {
-                device.keep(there, &kept, None, &mut self.rows)?;
-                take(&self.rows, &mut self.bringing, some, here)?;
+            for RowDownload { from, to } in &mut both {
+                device.keep(from, &kept, None, &mut self.rows)?;
+                download_rows(&self.rows, &mut self.readback, some, to)?;
             }
         }
         Ok(())
@@ -147,15 +154,16 @@ impl ToHost {
     /// Merges the rows of every head and downloads the classes' rows, each to its centre's row index. Returns
     /// the key lengths of the entries, by head. `unrotated` gives the angles of RoPE to undo before merging
     /// keys.
-    pub(super) fn bring_merged(
+    pub(super) fn download_merged(
         &mut self,
         device: &Device,
         heads: &[MergedHead],
         unrotated: Option<Angles<'_>>,
-        [(keys, to_keys), (values, to_values)]: [(&LayerRows, &mut RowStore); 2],
+        keys: RowDownload<'_>,
+        values: RowDownload<'_>,
     ) -> Result<Vec<Vec<f32>>, DeviceError> {
         let merging = self.merging.as_mut().expect("a method that merges");
-        let (rows, bringing) = (&mut self.rows, &mut self.bringing);
+        let (rows, readback) = (&mut self.rows, &mut self.readback);
         let mut lengths: Vec<Vec<f32>> = Vec::new();
         for (head, kept) in heads.iter().enumerate() {
             // Entry indices of each class.
@@ -172,16 +180,21 @@ impl ToHost {
                 };
                 merging.set(members.iter().map(|numbers| numbers.iter().map(entry)))?;
                 let which: Vec<(usize, Pos)> = centres.iter().map(|&pos| (head, pos)).collect();
-                device.merge((keys, head), merging, &Mean::OfKeys(unrotated), rows)?;
-                take(rows, bringing, &which, to_keys)?;
+                device.merge(
+                    keys.from.head(head),
+                    merging,
+                    &Mean::OfKeys(unrotated),
+                    rows,
+                )?;
+                download_rows(rows, readback, &which, keys.to)?;
                 let numbers = members.iter().flatten();
                 let mut found = vec![0.0; numbers.clone().count()];
                 merging.lengths(&mut found)?;
                 numbers
                     .zip(found)
                     .for_each(|(&i, length)| of_head[i] = length);
-                device.merge((values, head), merging, &Mean::OfValues, rows)?;
-                take(rows, bringing, &which, to_values)?;
+                device.merge(values.from.head(head), merging, &Mean::OfValues, rows)?;
+                download_rows(rows, readback, &which, values.to)?;
             }
             lengths.push(of_head);
         }
@@ -191,11 +204,12 @@ impl ToHost {
 
 impl ToHost {
     /// Weighted sum of each group's values in `value_merges`, `[groups, head_dim]`.
-    fn bring_left(
+    fn download_value_sums(
         &mut self,
         device: &Device,
         values: &LayerRows,
-        (value_merges, dim): (&[ValueMerge], usize),
+        value_merges: &[ValueMerge],
+        dim: usize,
     ) -> Result<Vec<f32>, DeviceError> {
         let merging = self.merging.as_mut().expect("a method that spreads values");
         let sums = self.sums.as_mut().expect("a method that spreads values");
@@ -221,7 +235,7 @@ impl ToHost {
             rest = others;
             let given = |spread: &ValueMerge| (spread.from.0, spread.weight);
             merging.set(some.iter().map(|(_, piece)| piece.iter().map(given)))?;
-            device.add_up((values, head), merging, sums)?;
+            device.add_up(values.head(head), merging, sums)?;
             let found = &mut found[..some.len() * dim];
             sums.read(0, found)?;
             for ((group, _), sum) in some.iter().zip(found.chunks_exact(dim)) {
@@ -234,22 +248,22 @@ impl ToHost {
 }
 
 /// Downloads the gathered `rows` to the rows `which` on the host.
-fn take(
+fn download_rows(
     rows: &KeptRows,
-    bringing: &mut Readback<u8>,
+    readback: &mut Readback<u8>,
     which: &[(usize, Pos)],
-    here: &mut RowStore,
+    host: &mut RowStore,
 ) -> Result<(), DeviceError> {
-    let dim = here.head_dim();
+    let dim = host.head_dim();
     let row_bytes = dim * size_of::<f16>();
     let mut bytes = vec![0; which.len() * row_bytes];
-    bringing.read(rows.numbers(), 0, &mut bytes)?;
+    readback.read(rows.numbers(), 0, &mut bytes)?;
     let mut row = vec![f16::ZERO; dim];
     for (&(head, pos), found) in which.iter().zip(bytes.chunks_exact(row_bytes)) {
         for (half, bytes) in row.iter_mut().zip(found.as_chunks::<2>().0) {
             *half = f16::from_le_bytes(*bytes);
         }
-        row.convert_to_f32_slice(here.row_mut(head, pos.0 as usize));
+        row.convert_to_f32_slice(host.row_mut(head, pos.0 as usize));
     }
     Ok(())
 }
@@ -259,7 +273,7 @@ impl GpuReading<'_> {
     ///
     /// # Panics
     /// If kept rows stay on the GPU.
-    pub(in crate::prefill) fn bring_kept(
+    pub(in crate::prefill) fn download_kept(
         &mut self,
         kept: &[Vec<Pos>],
         keys: &mut RowStore,
@@ -269,14 +283,22 @@ impl GpuReading<'_> {
         let RowDestination::ToHost(way) = &mut self.kept else {
             panic!("kept rows stay on the GPU");
         };
-        way.bring(device, kept, [(&self.keys, keys), (&self.values, values)])
+        let keys = RowDownload {
+            from: &self.keys,
+            to: keys,
+        };
+        let values = RowDownload {
+            from: &self.values,
+            to: values,
+        };
+        way.download(device, kept, keys, values)
     }
 
     /// Weighted sum of each group's values in `value_merges`, `[groups, head_dim]`.
     ///
     /// # Panics
     /// If kept rows stay on the GPU, or the method does not merge values.
-    pub(in crate::prefill) fn bring_left(
+    pub(in crate::prefill) fn download_value_sums(
         &mut self,
         value_merges: &[ValueMerge],
     ) -> Result<Vec<f32>, DeviceError> {
@@ -284,7 +306,7 @@ impl GpuReading<'_> {
         let RowDestination::ToHost(way) = &mut self.kept else {
             panic!("kept rows stay on the GPU");
         };
-        way.bring_left(device, &self.values, (value_merges, dim))
+        way.download_value_sums(device, &self.values, value_merges, dim)
     }
 
     /// Copies rows of the layer into the cache's next layer, allocated with `capacity`: slot i of head h
@@ -292,14 +314,15 @@ impl GpuReading<'_> {
     ///
     /// # Panics
     /// If kept rows are downloaded to the host.
-    pub(in crate::prefill) fn keep(
+    pub(in crate::prefill) fn copy_to_cache(
         &mut self,
         capacity: &LayerCapacity,
-        (store, slots): (&RowStore, &[Vec<u32>]),
+        store: &RowStore,
+        slots: &[Vec<u32>],
     ) -> Result<(), DeviceError> {
         let (cache, keeping) = self.kept.cache().expect("rows that stay on the GPU");
         let layer = cache.add_layer(capacity)?;
-        cache.keep(layer, (&self.keys, &self.values), (store, slots), keeping)
+        cache.keep(layer, &self.keys, &self.values, store, slots, keeping)
     }
 
     /// Allocates the kept rows of all layers, if they stay on the device: the state at the end of a prefill.

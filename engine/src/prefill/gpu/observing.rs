@@ -8,7 +8,7 @@ use kept_kernels::{HeadShape, Normalise, words};
 use kept_policies::{Future, Softmax, WeightedWindow, Window};
 
 use super::GpuReading;
-use crate::observe::{Measured, counted, same_moments};
+use crate::observe::{Measured, counted_rows, same_moments};
 
 /// One sum for each distinct request in `futures`.
 pub(super) fn query_sums(
@@ -19,8 +19,9 @@ pub(super) fn query_sums(
     let mut all: Vec<(Future, QuerySums)> = Vec::new();
     for future in futures {
         if !all.iter().any(|(other, _)| same_moments(*other, future)) {
-            let shape = (heads.q_heads, heads.head_dim);
-            all.push((future, QuerySums::new(device, shape, future.covariance)?));
+            let (q_heads, dim) = (heads.q_heads, heads.head_dim);
+            let sums = QuerySums::new(device, q_heads, dim, future.covariance)?;
+            all.push((future, sums));
         }
     }
     Ok(all)
@@ -38,7 +39,7 @@ impl GpuReading<'_> {
             Softmax::All => Normalise::All,
             Softmax::Prefix => Normalise::Prefix,
         };
-        self.look((window.rows, normalise), tokens, None, out)
+        self.window_scores(window.rows, normalise, tokens, None, out)
     }
 
     /// Attention of the last rows into `out [q_heads, tokens]`, weighted towards the newest.
@@ -49,17 +50,15 @@ impl GpuReading<'_> {
         tokens: usize,
         out: &mut [f32],
     ) -> Result<(), DeviceError> {
-        self.look(
-            (weighted_window.rows, Normalise::All),
-            tokens,
-            Some(weights),
-            out,
-        )
+        let rows = weighted_window.rows;
+        self.window_scores(rows, Normalise::All, tokens, Some(weights), out)
     }
 
-    fn look(
+    /// Attention of the last `rows` rows into `out [q_heads, tokens]`, with weights `[rows]` if given.
+    fn window_scores(
         &mut self,
-        (rows, normalise): (usize, Normalise),
+        rows: usize,
+        normalise: Normalise,
         tokens: usize,
         weights: Option<&[f32]>,
         out: &mut [f32],
@@ -78,7 +77,7 @@ impl GpuReading<'_> {
         };
         let parts = (&mut self.parts, &mut self.scores);
         device.window_scores(&task, weights.as_ref(), parts.0, parts.1, &mut self.seen)?;
-        self.bringing.read(&self.seen, 0, out)
+        self.readback.read(&self.seen, 0, out)
     }
 
     /// Keys with less than average attention: `bits [kv_heads, tokens, words]` as in
@@ -117,19 +116,19 @@ impl GpuReading<'_> {
         let mut all = self.query_sums.iter_mut();
         let own = all.find(|(other, _)| same_moments(*other, future));
         let (_, sums) = own.expect("sums that were asked for");
-        device.add_queries(&self.queries, counted(future, rows), sums)
+        device.add_queries(&self.queries, counted_rows(future, rows), sums)
     }
 
     /// Adds the sums since the last call, over the queries `rows` of the prompt, to `measured`.
-    pub(in crate::prefill) fn bring_query_sums(
+    pub(in crate::prefill) fn download_query_sums(
         &mut self,
         rows: &Range<usize>,
         measured: &mut Measured,
     ) -> Result<(), DeviceError> {
-        for (future, there) in &mut self.query_sums {
-            if !counted(*future, rows.clone()).is_empty() {
+        for (future, on_device) in &mut self.query_sums {
+            if !counted_rows(*future, rows.clone()).is_empty() {
                 measured.add_sums(*future, rows.clone(), |sums, products| {
-                    there.take(sums, products)
+                    on_device.take(sums, products)
                 })?;
             }
         }

@@ -21,7 +21,7 @@ use crate::vault::{LayerNumbers, RowsOf, Run, Vault, VaultError, VaultRows};
 
 /// Device buffer for one layer's packed rows.
 pub(super) struct PrefetchBuffer {
-    there: Buffer<u8>,
+    rows: Buffer<u8>,
     /// Bytes uploaded so far.
     sent: usize,
     /// Offsets of the rows, head by head.
@@ -29,13 +29,13 @@ pub(super) struct PrefetchBuffer {
 }
 
 /// State moved to the thread that uploads a layer.
-struct Rows {
+struct LayerUpload {
     staging: UploadStaging,
     prefetch: PrefetchBuffer,
     outcome: Result<(), DeviceError>,
 }
 
-impl VaultRows for Rows {
+impl VaultRows for LayerUpload {
     fn space(&mut self) -> Option<&mut [u8]> {
         self.outcome.as_ref().ok()?;
         match self.staging.space() {
@@ -52,12 +52,12 @@ impl VaultRows for Rows {
             return;
         }
         let PrefetchBuffer {
-            there,
+            rows,
             sent,
             runs: all,
         } = &mut self.prefetch;
         let bytes = runs.iter().map(|run| run.at.end).max().unwrap_or(0);
-        self.outcome = self.staging.send_to(there, *sent, bytes);
+        self.outcome = self.staging.send_to(rows, *sent, bytes);
         all.extend(runs.iter().map(|run| {
             let at = run.at.start + *sent..run.at.end + *sent;
             (kind, Run { at, ..run.clone() })
@@ -67,7 +67,7 @@ impl VaultRows for Rows {
 }
 
 /// Result of the thread: the vault, the state, and the vault's other numbers for the layer.
-type PrefetchResult = (Vault, Rows, Result<LayerNumbers, VaultError>);
+type PrefetchResult = (Vault, LayerUpload, Result<LayerNumbers, VaultError>);
 
 /// Owner of the buffer.
 enum State {
@@ -88,11 +88,11 @@ pub(super) struct LayerPrefetcher {
 impl LayerPrefetcher {
     /// Allocates a buffer for layers of up to `bytes` bytes.
     pub(super) fn new(device: &Device, bytes: usize) -> Result<Self, DeviceError> {
-        let there = device.alloc_uninit(bytes)?;
+        let rows: Buffer<u8> = device.alloc_uninit(bytes)?;
         Ok(Self {
-            bytes: there.bytes(),
+            bytes: rows.bytes(),
             state: State::Idle(PrefetchBuffer {
-                there,
+                rows,
                 sent: 0,
                 runs: Vec::new(),
             }),
@@ -112,18 +112,20 @@ impl LayerPrefetcher {
     ///
     /// # Panics
     /// If a prefetch is running.
-    pub(super) fn bring(
+    pub(super) fn start(
         &mut self,
-        (mut vault, layer, tokens): (Vault, usize, usize),
+        mut vault: Vault,
+        layer: usize,
+        tokens: usize,
         staging: UploadStaging,
     ) -> Result<(), EngineError> {
         // The previous layer's unpacking was submitted; the upload begins after it.
         staging.order_prefetches()?;
         let State::Idle(mut prefetch) = std::mem::replace(&mut self.state, State::Lost) else {
-            panic!("one layer is brought at a time");
+            panic!("one layer is prefetched at a time");
         };
         (prefetch.sent, prefetch.runs) = (0, Vec::new());
-        let mut rows = Rows {
+        let mut upload = LayerUpload {
             staging,
             prefetch,
             outcome: Ok(()),
@@ -131,8 +133,8 @@ impl LayerPrefetcher {
         let path = vault.path().to_owned();
         let thread = std::thread::Builder::new().name("kept-vault".to_owned());
         let thread = thread.spawn(move || {
-            let numbers = vault.layer(layer, tokens, &mut rows);
-            (vault, rows, numbers)
+            let numbers = vault.layer(layer, tokens, &mut upload);
+            (vault, upload, numbers)
         });
         self.state = State::Uploading(thread.map_err(VaultError::io(&path))?);
         Ok(())
@@ -143,7 +145,7 @@ impl LayerPrefetcher {
     ///
     /// # Errors
     /// [`EngineError::Vault`], [`EngineError::Gpu`].
-    pub(super) fn arrived(
+    pub(super) fn finish(
         &mut self,
         device: &Device,
         keys: &mut LayerRows,
@@ -157,20 +159,20 @@ impl LayerPrefetcher {
             }
         };
         let joined = thread.join();
-        let (vault, rows, numbers) = joined.unwrap_or_else(|panic| resume_unwind(panic));
-        rows.outcome?;
+        let (vault, upload, numbers) = joined.unwrap_or_else(|panic| resume_unwind(panic));
+        upload.outcome?;
         let numbers = numbers?;
-        rows.staging.before_the_rest()?;
-        for (kind, run) in &rows.prefetch.runs {
+        upload.staging.before_the_rest()?;
+        for (kind, run) in &upload.prefetch.runs {
             let to = match run.of {
                 RowsOf::Keys => &mut *keys,
                 RowsOf::Values => &mut *values,
             };
-            let packed = rows.prefetch.there.share(run.at.clone());
-            device.unpack(to, (run.head, run.first), *kind, &packed)?;
+            let packed = upload.prefetch.rows.share(run.at.clone());
+            device.unpack(to, run.head, run.first, *kind, &packed)?;
         }
-        self.state = State::Idle(rows.prefetch);
-        Ok(Some((vault, numbers, rows.staging)))
+        self.state = State::Idle(upload.prefetch);
+        Ok(Some((vault, numbers, upload.staging)))
     }
 }
 

@@ -28,8 +28,8 @@ struct Stage {
     rows: Buffer<f32>,
     /// Rows of the stream that the stage holds or that are being uploaded.
     holds: Range<usize>,
-    bringing: Option<PendingCopy>,
-    taking: Option<PendingCopy>,
+    upload: Option<PendingCopy>,
+    write_back: Option<PendingCopy>,
 }
 
 impl Residual {
@@ -38,8 +38,8 @@ impl Residual {
             Ok::<_, DeviceError>(Stage {
                 rows: device.alloc_uninit(sizes.chunk * width)?,
                 holds: 0..0,
-                bringing: None,
-                taking: None,
+                upload: None,
+                write_back: None,
             })
         };
         let space = if sizes.residual_on_host {
@@ -69,7 +69,7 @@ impl Residual {
     }
 
     /// Rows of the current chunk, on the device. Also starts to upload the rows `next`.
-    pub(super) fn enter(
+    pub(super) fn load_chunk(
         &mut self,
         rows: Range<usize>,
         next: &Range<usize>,
@@ -85,13 +85,13 @@ impl Residual {
             _ => (b, a),
         };
         if stage.holds != rows {
-            stage.bring(&self.all, rows, numbers)?;
+            stage.upload(&self.all, rows, numbers)?;
         }
-        if let Some(brought) = &stage.bringing {
-            brought.before_the_rest()?;
+        if let Some(upload) = &stage.upload {
+            upload.before_the_rest()?;
         }
         if !next.is_empty() {
-            other.bring(&self.all, next.clone(), coming)?;
+            other.upload(&self.all, next.clone(), coming)?;
         }
         Ok(self.rows(first, 0..count))
     }
@@ -108,7 +108,7 @@ impl Residual {
     }
 
     /// Writes back the rows `done` (the last ones) of the current chunk: the input of the next layer.
-    pub(super) fn leave(&mut self, done: Range<usize>) -> Result<(), DeviceError> {
+    pub(super) fn write_back(&mut self, done: Range<usize>) -> Result<(), DeviceError> {
         let numbers = self.numbers(&done);
         let Some(stages) = &mut self.stages else {
             return Ok(());
@@ -116,17 +116,17 @@ impl Residual {
         let stage = &mut stages[self.entered];
         let skip = (done.start - stage.holds.start) * self.width;
         let from = skip..skip + numbers.len();
-        stage.taking = Some(self.all.copy_async(numbers.start, &stage.rows, from)?);
+        stage.write_back = Some(self.all.copy_async(numbers.start, &stage.rows, from)?);
         // The stage no longer holds the uploaded rows, because the layer changed them.
         stage.holds = 0..0;
         Ok(())
     }
 
     /// Waits for pending copies and invalidates the stages.
-    fn settle(&mut self) -> Result<(), DeviceError> {
+    fn finish_copies(&mut self) -> Result<(), DeviceError> {
         for stage in self.stages.iter_mut().flatten() {
             stage.holds = 0..0;
-            for pending in [&mut stage.bringing, &mut stage.taking] {
+            for pending in [&mut stage.upload, &mut stage.write_back] {
                 if let Some(pending) = pending.take() {
                     pending.wait()?;
                 }
@@ -137,7 +137,7 @@ impl Residual {
 
     /// Downloads the rows `rows`.
     pub(super) fn read(&mut self, rows: Range<usize>) -> Result<Vec<f32>, DeviceError> {
-        self.settle()?;
+        self.finish_copies()?;
         let mut out = vec![0.0; rows.len() * self.width];
         self.all.read(rows.start * self.width, &mut out)?;
         Ok(out)
@@ -145,7 +145,7 @@ impl Residual {
 
     /// Replaces the first rows.
     pub(super) fn write(&mut self, rows: &[f32]) -> Result<(), DeviceError> {
-        self.settle()?;
+        self.finish_copies()?;
         self.all.write(0, rows)
     }
 }
@@ -153,13 +153,13 @@ impl Residual {
 impl Stage {
     /// Uploads `rows` of the stream, floats `numbers`. Copies run in order: a pending write-back of this
     /// stage runs first.
-    fn bring(
+    fn upload(
         &mut self,
         all: &Buffer<f32>,
         rows: Range<usize>,
         numbers: Range<usize>,
     ) -> Result<(), DeviceError> {
-        self.bringing = Some(self.rows.copy_async(0, all, numbers)?);
+        self.upload = Some(self.rows.copy_async(0, all, numbers)?);
         self.holds = rows;
         Ok(())
     }

@@ -71,7 +71,7 @@ pub(in crate::prefill) struct KnownRows<'r, 'a> {
 }
 
 impl KnownRows<'_, '_> {
-    fn send(&mut self, kind: PackedRows, runs: &[Run]) -> Result<(), DeviceError> {
+    fn upload(&mut self, kind: PackedRows, runs: &[Run]) -> Result<(), DeviceError> {
         let device = self.reading.device();
         let GpuReading {
             keys,
@@ -81,14 +81,14 @@ impl KnownRows<'_, '_> {
         } = &mut *self.reading;
         let staging = staging.as_mut().expect("a reading with a vault");
         let bytes = runs.iter().map(|run| run.at.end).max().unwrap_or(0);
-        let there = staging.send(bytes)?;
+        let uploaded = staging.send(bytes)?;
         for run in runs {
             let rows = match run.of {
                 RowsOf::Keys => &mut *keys,
                 RowsOf::Values => &mut *values,
             };
-            let packed = there.share(run.at.clone());
-            device.unpack(rows, (run.head, run.first), kind, &packed)?;
+            let packed = uploaded.share(run.at.clone());
+            device.unpack(rows, run.head, run.first, kind, &packed)?;
         }
         Ok(())
     }
@@ -111,7 +111,7 @@ impl VaultRows for KnownRows<'_, '_> {
 
     fn take(&mut self, kind: PackedRows, runs: &[Run]) {
         if self.outcome.is_ok() {
-            self.outcome = self.send(kind, runs);
+            self.outcome = self.upload(kind, runs);
         }
     }
 }
@@ -163,40 +163,40 @@ impl<'a> GpuReading<'a> {
     }
 
     /// Downloads the first `rows` keys and values of every head.
-    pub(in crate::prefill) fn bring_rows(
+    pub(in crate::prefill) fn download_rows(
         &mut self,
         rows: usize,
         keys: &mut RowStore,
         values: &mut RowStore,
     ) -> Result<(), DeviceError> {
         let numbers = rows * self.heads.head_dim;
-        let bringing = &mut self.bringing_rows;
+        let readback = &mut self.row_readback;
         for head in 0..self.heads.kv_heads {
-            for (there, here) in [(&self.keys, &mut *keys), (&self.values, &mut *values)] {
-                there.bring_head(head, bringing, &mut here.head_mut(head)[..numbers])?;
+            for (device, host) in [(&self.keys, &mut *keys), (&self.values, &mut *values)] {
+                device.download_head(head, readback, &mut host.head_mut(head)[..numbers])?;
             }
         }
         Ok(())
     }
 
     /// Downloads the column sums so far, `[q_heads, n]`.
-    pub(in crate::prefill) fn bring_column_sums(
+    pub(in crate::prefill) fn download_column_sums(
         &mut self,
         sums: &mut [f32],
     ) -> Result<(), DeviceError> {
-        self.bringing.read(&self.column_sums, 0, sums)
+        self.readback.read(&self.column_sums, 0, sums)
     }
 
     /// Downloads rows of the residual stream, `[rows, width]`.
-    pub(in crate::prefill) fn bring_residual(
+    pub(in crate::prefill) fn download_residual(
         &mut self,
         rows: Range<usize>,
     ) -> Result<Vec<f32>, DeviceError> {
         self.residual.read(rows)
     }
 
-    /// Replaces the first rows of the residual stream.
-    pub(in crate::prefill) fn write_residual(&mut self, rows: &[f32]) -> Result<(), DeviceError> {
+    /// Replaces the first rows of the residual stream, `[rows, width]`.
+    pub(in crate::prefill) fn upload_residual(&mut self, rows: &[f32]) -> Result<(), DeviceError> {
         self.residual.write(rows)
     }
 }

@@ -2,7 +2,7 @@
 
 use kept_models::RopeTable;
 
-use super::{MeasurementRequest, Prefix, is_of};
+use super::{MeasurementRequest, Prefix, fits_model};
 use crate::prefill::place_on_gpu;
 use crate::streaming::End;
 use crate::vault::{FEW_SHARED, VaultKey, Vaults};
@@ -34,15 +34,15 @@ impl Engine {
             return Ok(None);
         }
         if self.streams(Streaming::Auto, prompt.tokens) {
-            let (plan, _) = costing.plan(self)?;
-            let left = self.end_of(Some(vaults), begins, (method, &plan));
-            let tokens = left.filter(End::is_known).map_or(0, |end| end.tokens());
+            let (plan, _) = costing.plan_streaming(self)?;
+            let end = self.end_of(Some(vaults), begins, method, &plan);
+            let tokens = end.filter(End::is_known).map_or(0, |end| end.tokens());
             return Ok(Some(PrefixEstimate {
                 tokens,
                 ledger: None,
             }));
         }
-        let sizes = costing.read(self)?.sizes;
+        let sizes = costing.plan_prefill(self)?.sizes;
         if sizes.drops_tokens() {
             return Ok(None);
         }
@@ -50,18 +50,18 @@ impl Engine {
         let positions = prompt.tokens + self.max_new_tokens(prompt.tokens, costing.max_new_tokens);
         let rope = RopeTable::frequencies_of(model.config(), positions);
         let key = VaultKey::new(self.print(), &rope, ids, vaults.kind);
-        let request = MeasurementRequest::of(&sizes, prompt);
+        let request = MeasurementRequest::new(&sizes, prompt);
         let mut prefix = Prefix::none(prompt.tokens);
-        prefix.stand_at(end, vaults.kind, model);
+        prefix.enable(end, vaults.kind, model);
         match vaults.folder.find(&key, ids) {
-            Ok(Some(vault)) if is_of(&vault, model) => {
+            Ok(Some(vault)) if fits_model(&vault, model) => {
                 prefix.use_vault(vault, ids, &request, prompt);
             }
             Ok(_) => {}
             Err(error) => tracing::debug!(%error, "a vault could not be looked into"),
         }
-        let left = prefix.learns(model, &request);
-        prefix.buffers = prefix.count_buffers(model, &sizes, left.as_ref());
+        let written = prefix.shape_to_write(model, &request);
+        prefix.buffers = prefix.count_buffers(model, &sizes, written.as_ref());
         let mut sizes = prefix.sizes(sizes);
         place_on_gpu(model, &mut sizes, costing.memory)?;
         Ok(Some(PrefixEstimate {

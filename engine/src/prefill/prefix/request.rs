@@ -16,7 +16,7 @@ pub(super) struct MeasurementRequest {
 }
 
 impl MeasurementRequest {
-    pub(super) fn of(sizes: &Sizes, prompt: &PromptShape) -> Self {
+    pub(super) fn new(sizes: &Sizes, prompt: &PromptShape) -> Self {
         let of_layer: Vec<Vec<Measurement>> = (sizes.needs.iter())
             .map(|needs| {
                 let sums = needs.column_sums.then_some(Measurement::ColumnSums);

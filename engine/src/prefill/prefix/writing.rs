@@ -11,7 +11,7 @@ use crate::vault::{Measurement, Numbers, RowsOf, VaultError, VaultWriter};
 
 /// A layer's results that the vault may store.
 pub(in crate::prefill) struct Learned<'a> {
-    /// Keys and values, row == position; `None` if they were written chunk by chunk ([`Prefix::leave`]).
+    /// Keys and values, row == position; `None` if they were written chunk by chunk ([`Prefix::write_rows`]).
     pub(in crate::prefill) rows: Option<(&'a RowStore, &'a RowStore)>,
     /// Tokens of the prompt.
     pub(in crate::prefill) tokens: usize,
@@ -30,7 +30,7 @@ impl Prefix {
 
     /// Stores the rotated queries `[rows, q_heads, head_dim]` of the tokens from `first` on, as far as the
     /// vault keeps them.
-    pub(in crate::prefill) fn hear_queries(&mut self, first: usize, queries: &[f32]) {
+    pub(in crate::prefill) fn store_queries(&mut self, first: usize, queries: &[f32]) {
         let Some(writer) = &self.writer else { return };
         let from = self.tokens - writer.shape().queries;
         let end = (queries.len() / self.width).min(self.tokens.saturating_sub(first));
@@ -49,7 +49,7 @@ impl Prefix {
 
     /// Writes rows of the tokens from `first` on: keys, then values, `packed [2, kv_heads, count,
     /// row_bytes]`. After an error, writing ends with a note.
-    pub(in crate::prefill) fn leave(&mut self, first: usize, packed: &[u8]) {
+    pub(in crate::prefill) fn write_rows(&mut self, first: usize, packed: &[u8]) {
         let Some(writer) = &mut self.writer else {
             return;
         };
@@ -59,14 +59,14 @@ impl Prefix {
         let parts = parts.flat_map(|of| (0..heads).map(move |head| (of, head)));
         let written = parts
             .zip(packed.chunks_exact(head_bytes))
-            .try_for_each(|(of, packed)| writer.packed(of, first, packed));
+            .try_for_each(|((of, head), packed)| writer.packed(of, head, first, packed));
         if let Err(error) = written {
             self.give_up_writing(&error);
         }
     }
 
     /// Ends a layer after its prefix: writes everything that is not yet written, except scores that the
-    /// method computes later ([`Prefix::end_scored`]). After an error, writing ends with a note. After a
+    /// method computes later ([`Prefix::write_scores`]). After an error, writing ends with a note. After a
     /// stop, the vault is discarded.
     pub(in crate::prefill) fn end_layer(
         &mut self,
@@ -133,15 +133,15 @@ impl Prefix {
     }
 
     /// Whether the layer waits for these scores of the method.
-    pub(in crate::prefill) fn awaits(&self, score_cache: ScoreCacheKey) -> bool {
+    pub(in crate::prefill) fn awaits_scores(&self, score_cache: ScoreCacheKey) -> bool {
         let request = Measurement::of_scores(score_cache);
         let writes = |writer: &VaultWriter| writer.shape().measurements.contains(&request);
-        let there = self.same && self.stored(request).is_some();
-        self.writer.as_ref().is_some_and(writes) && !there
+        let stored = self.same && self.stored(request).is_some();
+        self.writer.as_ref().is_some_and(writes) && !stored
     }
 
     /// Ends a layer with the method's scores `[kv_heads][tokens]`.
-    pub(in crate::prefill) fn end_scored(&mut self, scores: &[Vec<f32>]) {
+    pub(in crate::prefill) fn write_scores(&mut self, scores: &[Vec<f32>]) {
         let Some(writer) = &mut self.writer else {
             return;
         };

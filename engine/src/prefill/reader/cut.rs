@@ -1,31 +1,41 @@
 //! Measurement and selection in a layer after its prefill.
 
-use kept_kernels::{Normalise, RowStore, Stop, WindowScores, window_scores};
+use kept_kernels::{Normalise, RowStore, Stop, Stopped, WindowScores, window_scores};
 use kept_models::RopeTable;
 use kept_policies::{
     HostRows, LowAttention, Needs, Observation, Policy, Pos, Positions, PromptRows, Retention,
-    Softmax,
+    Softmax, ValueMerge, Window,
 };
 
-use super::Reader;
-use crate::EngineError;
-use crate::compact::{CompactLayer, Gather};
+use super::{GlobalLayer, Reader};
+use crate::compact::{CompactLayer, Gather, RingGather};
 use crate::decode::capacity_of;
 use crate::observe::{LastQueries, host_rows, ramp_weights};
 use crate::prefill::check::check;
 use crate::prefill::gpu::GpuRows;
 use crate::shape::attention_scale;
+use crate::sizes::LayerKeeps;
+use crate::{EngineError, Watch};
+
+/// A method's selection in a layer.
+struct Selection {
+    retention: Retention,
+    /// Values of evicted tokens that are added to kept ones.
+    value_merges: Vec<ValueMerge>,
+    /// The rows that enter the next layer; `None` for all.
+    surviving: Option<Vec<u32>>,
+}
 
 impl Reader<'_> {
     /// Copies the rows `slots` of the current layer to the GPU cache, into the places of `slot_table`.
-    fn keep_there(
+    fn copy_to_gpu_cache(
         &mut self,
         slot_table: &CompactLayer,
         slots: &[Vec<u32>],
     ) -> Result<(), EngineError> {
         let capacity = capacity_of(slot_table)?;
         let gpu = self.gpu.as_mut().expect("rows that stay on a GPU");
-        Ok(gpu.keep(&capacity, (&slot_table.keys, slots))?)
+        Ok(gpu.copy_to_cache(&capacity, &slot_table.keys, slots)?)
     }
 
     /// Keeps the last positions of the current sliding-window layer, as many as its window, for method number
@@ -38,63 +48,62 @@ impl Reader<'_> {
         window: usize,
         which: usize,
     ) -> Result<CompactLayer, EngineError> {
-        let (n, max_new_tokens, cache) = {
-            let sizes = &self.sizes[which];
-            (sizes.tokens, sizes.max_new_tokens, sizes.cache)
-        };
-        let ring = if self.sizes[which].rows_on_gpu {
-            let rows = (&self.scratch.keys, &self.scratch.values);
-            let mut slots = Vec::new();
-            let ring =
-                CompactLayer::ring_slots(rows, n, (window, max_new_tokens), cache, &mut slots);
-            self.keep_there(&ring, &slots)?;
-            ring
-        } else {
+        let all = self.sizes;
+        let sizes = &all[which];
+        let n = sizes.tokens;
+        if !sizes.rows_on_gpu {
             let last = n.saturating_sub(window) as u32..n as u32;
             let last = vec![last.map(Pos).collect(); self.heads.kv_heads];
-            self.bring_kept(&Retention::Keep(last), n, true)?;
-            let scratch = &mut self.scratch;
-            let rows = (&scratch.keys, &scratch.values);
-            CompactLayer::ring(
-                rows,
-                n,
-                window,
-                max_new_tokens,
-                cache,
-                &mut scratch.gathered,
-            )
+            self.download_kept(&Retention::Keep(last), n, true)?;
+        }
+        let scratch = &mut self.scratch;
+        let gather = RingGather {
+            keys: &scratch.keys,
+            values: &scratch.values,
+            tokens: n,
+            window,
+            max_new_tokens: sizes.max_new_tokens,
+            cache: sizes.cache,
         };
-        self.progress.cut(None, &ring);
+        let ring = if sizes.rows_on_gpu {
+            let mut slots = Vec::new();
+            let ring = gather.slot_table(&mut slots);
+            self.copy_to_gpu_cache(&ring, &slots)?;
+            ring
+        } else {
+            gather.layer(&mut scratch.gathered)
+        };
+        self.progress.add_layer(None, &ring);
         Ok(ring)
     }
 
     /// Measures what method number `which` needs of the current layer and compacts the layer with the
-    /// method's selection. The layer is `model_layer` of the model and `layer` of the method.
+    /// method's selection.
     pub(in crate::prefill) fn cut(
         &mut self,
-        (model_layer, layer): (usize, usize),
+        layer: GlobalLayer,
         which: usize,
         policy: &mut dyn Policy,
         stop: &Stop,
     ) -> Result<(CompactLayer, Retention), EngineError> {
-        let _span = tracing::debug_span!("selecting", layer, method = policy.name()).entered();
+        let index = layer.in_policy;
+        let method = policy.name();
+        let _span = tracing::debug_span!("selecting", layer = index, method).entered();
         let all = self.sizes;
         let sizes = &all[which];
-        let (n, positions) = (sizes.layer_input_tokens[layer], sizes.positions);
-        let rope = self.of.rope.of_layer(model_layer);
-        let needs = sizes.needs[layer];
+        let needs = sizes.needs[index];
+        if needs.copies {
+            self.download_all(sizes.layer_input_tokens[index])?;
+        }
+        self.measure(layer, which, policy.among(), stop)?;
+        self.score_query_agnostic(layer, policy)?;
         // On a GPU, computations on rows need no copies on the host.
         let looks = needs.copies || (needs.rows && self.gpu.is_none());
         // A method that reads keys and re-assigns positions sees keys as they will be stored: before RoPE.
-        let before_rope = positions == Positions::Reassigned;
-        let raw = looks && before_rope;
-        if needs.copies {
-            self.bring_all(n)?;
-        }
-        self.measure(layer, which, rope.is_some(), policy.among(), stop)?;
-        self.score_query_agnostic((model_layer, layer), policy)?;
+        let raw = looks && sizes.positions == Positions::Reassigned;
         if raw {
-            match self.sizes.len() {
+            let rope = self.of.rope.of_layer(layer.in_model);
+            match all.len() {
                 // A single method: the rotated keys are not needed again.
                 1 => unrotate_all(&mut self.scratch.keys, rope),
                 _ => {
@@ -103,125 +112,176 @@ impl Reader<'_> {
                 }
             }
         }
-        let keys = match &self.raw_keys {
-            Some(keys) if raw => keys,
-            _ => &self.scratch.keys,
-        };
-        let there = self.rows_on_gpu(model_layer, before_rope, &needs);
-        let here = host_rows(keys, &self.scratch.values);
+        let selection = self.select(layer, which, raw, policy)?;
+        let compact = self.gather(layer, which, raw, &selection)?;
+        let retention = (self.alive).at_positions(selection.retention, self.heads.kv_heads);
+        self.drop_tokens(index, which, selection.surviving)?;
+        self.progress.add_layer(Some(index), &compact);
+        Ok((compact, retention))
+    }
+
+    /// Runs method number `which` on the measurements of `layer`. With `raw`, it sees host keys before RoPE.
+    fn select(
+        &self,
+        layer: GlobalLayer,
+        which: usize,
+        raw: bool,
+        policy: &mut dyn Policy,
+    ) -> Result<Selection, EngineError> {
+        let (index, sizes) = (layer.in_policy, &self.sizes[which]);
+        let (n, budget, needs) = (
+            sizes.layer_input_tokens[index],
+            sizes.rows[index],
+            sizes.needs[index],
+        );
+        let before_rope = sizes.positions == Positions::Reassigned;
+        let raw_keys = self.raw_keys.as_ref().filter(|_| raw);
+        let keys = raw_keys.unwrap_or(&self.scratch.keys);
+        let on_gpu = self.rows_on_gpu(layer.in_model, before_rope, &needs);
+        let on_host = host_rows(keys, &self.scratch.values);
         let rows = Rows {
             copies: needs.copies.then_some(keys),
-            asked: needs.rows.then_some(asked(&there, &here)),
+            computations: needs.rows.then_some(prompt_rows(&on_gpu, &on_host)),
         };
-        let observation = self.observation(layer, which, rows);
-        let retention = policy.select(&observation, sizes.rows[layer]);
+        let observation = self.observation(index, which, rows);
+        let retention = policy.select(&observation, budget);
         let value_merges = policy.value_merges(&observation, &retention);
-        let passed = policy.surviving_tokens(&observation);
-        there.map_or(Ok(()), GpuRows::check)?;
-        check(&retention, n, sizes.rows[layer], sizes.tables[layer]);
-        let left = match &mut self.gpu {
-            Some(gpu) if !value_merges.is_empty() => Some(gpu.bring_left(&value_merges)?),
+        let surviving = policy.surviving_tokens(&observation);
+        on_gpu.map_or(Ok(()), GpuRows::check)?;
+        check(&retention, n, budget, sizes.tables[index]);
+        Ok(Selection {
+            retention,
+            value_merges,
+            surviving,
+        })
+    }
+
+    /// Builds the compact layer of a selection: its rows stay on the GPU, or are gathered on the host, from keys
+    /// before RoPE if `raw`.
+    fn gather(
+        &mut self,
+        layer: GlobalLayer,
+        which: usize,
+        raw: bool,
+        selection: &Selection,
+    ) -> Result<CompactLayer, EngineError> {
+        let (index, all) = (layer.in_policy, self.sizes);
+        let sizes = &all[which];
+        let (n, table) = (sizes.layer_input_tokens[index], sizes.tables[index]);
+        let (retention, value_merges) = (&selection.retention, &selection.value_merges);
+        let before_rope = sizes.positions == Positions::Reassigned;
+        let value_sums = match &mut self.gpu {
+            Some(gpu) if !value_merges.is_empty() => Some(gpu.download_value_sums(value_merges)?),
             _ => None,
         };
-        let copied = (value_merges.is_empty() || left.is_some()) && sizes.tables[layer].is_none();
+        let copied = (value_merges.is_empty() || value_sums.is_some()) && table.is_none();
         let stays = sizes.rows_on_gpu;
         assert!(copied || !stays, "only copies stay on a GPU");
-        let merged = match (&retention, &mut self.gpu) {
+        let merged = match (retention, &mut self.gpu) {
             (Retention::Merge(heads), Some(gpu)) => {
                 let (keys, values) = (&mut self.scratch.keys, &mut self.scratch.values);
                 // The merged rows overwrite tokens' own rows, so a later method must download those again.
                 self.whole = false;
-                Some(gpu.bring_merged(heads, (model_layer, before_rope), keys, values)?)
+                Some(gpu.download_merged(heads, layer.in_model, before_rope, keys, values)?)
             }
             _ => None,
         };
         if !stays && merged.is_none() {
-            self.bring_kept(&retention, n, copied)?;
+            self.download_kept(retention, n, copied)?;
         }
-        let keys = match &self.raw_keys {
-            Some(keys) if raw => keys,
-            _ => &self.scratch.keys,
-        };
+        let raw_keys = self.raw_keys.as_ref().filter(|_| raw);
+        let keys = raw_keys.unwrap_or(&self.scratch.keys);
+        let rope = self.of.rope.of_layer(layer.in_model);
         let gather = Gather {
             keys,
             values: &self.scratch.values,
             tokens: n,
-            retention: &retention,
-            capacities: &sizes.head_capacities(layer, &retention),
-            positions,
-            stored: sizes.stored(layer),
+            retention,
+            capacities: &sizes.head_capacities(index, retention),
+            positions: sizes.positions,
+            stored: sizes.stored(index),
             places: self.alive.positions(),
             // Methods that re-assign positions store keys before RoPE.
             unrotate: rope.filter(|_| before_rope && !raw && merged.is_none()),
-            value_merges: &value_merges,
-            left: left.as_deref(),
+            value_merges,
+            left: value_sums.as_deref(),
             merged: merged.is_some(),
         };
-        let compact = if stays {
+        if stays {
             let mut slots = Vec::new();
             let slot_table = gather.slot_table(&mut slots);
-            self.keep_there(&slot_table, &slots)?;
-            slot_table
-        } else {
-            let compact = gather.layer(&mut self.scratch.gathered);
-            match (sizes.tables[layer], &merged) {
-                (Some(table), Some(lengths)) => {
-                    let length = |head: usize, entry: usize, _| lengths[head][entry];
-                    compact.with_lengths(length, &retention, table)
-                }
-                (Some(table), None) => compact.with_table(keys, &retention, table),
-                (None, _) => compact,
+            self.copy_to_gpu_cache(&slot_table, &slots)?;
+            return Ok(slot_table);
+        }
+        let compact = gather.layer(&mut self.scratch.gathered);
+        Ok(match (table, &merged) {
+            (Some(table), Some(lengths)) => {
+                let length = |head: usize, entry: usize, _| lengths[head][entry];
+                compact.with_lengths(length, retention, table)
             }
-        };
-        let retention = self.alive.at_positions(retention, self.heads.kv_heads);
-        let layer_input_tokens = passed.as_ref().map_or(n, Vec::len);
-        let announced = sizes.layer_input_tokens.get(layer + 1);
+            (Some(table), None) => compact.with_table(keys, retention, table),
+            (None, _) => compact,
+        })
+    }
+
+    /// Removes all rows but `surviving`, if given, from the residual stream: they do not enter the next layer.
+    /// `index` is the current layer's index as policies count.
+    fn drop_tokens(
+        &mut self,
+        index: usize,
+        which: usize,
+        surviving: Option<Vec<u32>>,
+    ) -> Result<(), EngineError> {
+        let input_tokens = &self.sizes[which].layer_input_tokens;
+        let n = input_tokens[index];
+        let left = surviving.as_ref().map_or(n, Vec::len);
+        let announced = input_tokens.get(index + 1);
         assert!(
-            announced.is_none_or(|&next| next == layer_input_tokens),
+            announced.is_none_or(|&next| next == left),
             "as many tokens enter the next layer as the method announced"
         );
-        if let Some(passed) = passed {
-            let width = self.of.model.config().width;
-            if let Some(gpu) = &mut self.gpu {
-                self.residual = gpu.bring_residual(0..n)?;
-            }
-            self.alive
-                .surviving_tokens(&passed, &mut self.residual, width);
-            self.entered = self.residual.len() / width;
-            if let Some(gpu) = &mut self.gpu {
-                gpu.write_residual(&std::mem::take(&mut self.residual))?;
-            }
+        let Some(surviving) = surviving else {
+            return Ok(());
+        };
+        let width = self.of.model.config().width;
+        if let Some(gpu) = &mut self.gpu {
+            self.residual = gpu.download_residual(0..n)?;
         }
-        self.progress.cut(Some(layer), &compact);
-        Ok((compact, retention))
+        self.alive.retain(&surviving, &mut self.residual, width);
+        self.entered = self.residual.len() / width;
+        if let Some(gpu) = &mut self.gpu {
+            gpu.upload_residual(&std::mem::take(&mut self.residual))?;
+        }
+        Ok(())
     }
 
     /// Computes the method's query-agnostic scores, if the vault waits for them.
     fn score_query_agnostic(
         &mut self,
-        (model_layer, layer): (usize, usize),
+        layer: GlobalLayer,
         policy: &dyn Policy,
     ) -> Result<(), EngineError> {
-        let needs = self.sizes[0].needs[layer];
+        let index = layer.in_policy;
+        let needs = self.sizes[0].needs[index];
         let Some(score_cache) = needs.score_cache else {
             return Ok(());
         };
-        if !self.prefix.awaits(score_cache) {
+        if !self.prefix.awaits_scores(score_cache) {
             return Ok(());
         }
-        let ranks = policy
+        let scorer = policy
             .cacheable_scorer()
             .expect("a method with a score cache has a scorer for it");
-        let there = self.rows_on_gpu(model_layer, false, &needs);
-        let here = host_rows(&self.scratch.keys, &self.scratch.values);
+        let on_gpu = self.rows_on_gpu(layer.in_model, false, &needs);
+        let on_host = host_rows(&self.scratch.keys, &self.scratch.values);
         let rows = Rows {
             copies: None,
-            asked: Some(asked(&there, &here)),
+            computations: Some(prompt_rows(&on_gpu, &on_host)),
         };
-        let scores = ranks.token_scores(&self.observation(layer, 0, rows));
-        there.map_or(Ok(()), GpuRows::check)?;
-        self.prefix.end_scored(&scores);
-        let n = self.sizes[0].layer_input_tokens[layer];
+        let scores = scorer.token_scores(&self.observation(index, 0, rows));
+        on_gpu.map_or(Ok(()), GpuRows::check)?;
+        self.prefix.write_scores(&scores);
+        let n = self.sizes[0].layer_input_tokens[index];
         for (known, head) in self.known_scores.chunks_exact_mut(n).zip(&scores) {
             known[..head.len()].copy_from_slice(head);
         }
@@ -235,22 +295,32 @@ impl Reader<'_> {
         gpu.map(|gpu| gpu.rows(model_layer, raw))
     }
 
-    /// Measures what the only method needs of the current layer (`model_layer` of the model, `layer` of the
-    /// method) and passes it to the method. Keeps no rows.
-    pub(in crate::prefill) fn score_pass(
+    /// Reads every layer and passes its measurements to the only method. Keeps no rows.
+    pub(in crate::prefill) fn run_score_pass(
         &mut self,
-        (model_layer, layer): (usize, usize),
         policy: &mut dyn Policy,
+        watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<(), EngineError> {
-        let rotated = self.of.rope.of_layer(model_layer).is_some();
-        let needs = self.sizes[0].needs[layer];
-        assert!(
-            !needs.rows && !needs.copies,
-            "a score pass needs no access to rows"
-        );
-        self.measure(layer, 0, rotated, policy.among(), stop)?;
-        policy.score_pass(&self.observation(layer, 0, Rows::default()));
+        let sizes = &self.sizes()[0];
+        for (in_model, &keeps) in sizes.keeps.iter().enumerate() {
+            self.read(in_model, watch, stop)?;
+            let LayerKeeps::Cut(in_policy) = keeps else {
+                continue;
+            };
+            let needs = sizes.needs[in_policy];
+            assert!(
+                !needs.rows && !needs.copies,
+                "a score pass needs no access to rows"
+            );
+            let layer = GlobalLayer {
+                in_model,
+                in_policy,
+            };
+            self.measure(layer, 0, policy.among(), stop)?;
+            policy.score_pass(&self.observation(in_policy, 0, Rows::default()));
+        }
+        self.end();
         Ok(())
     }
 
@@ -287,60 +357,52 @@ impl Reader<'_> {
             scored: (needs.score_cache.is_some() && self.scored).then_some(&self.known_scores),
             keys: rows.copies.map(RowStore::as_slice),
             values: rows.copies.map(|_| scratch.values.as_slice()),
-            rows: rows.asked,
+            rows: rows.computations,
         }
     }
 
-    /// Measures the attention of the last queries of `layer` for method number `which`. `rotated` says
-    /// whether the layer has RoPE. A weighted window is restricted to the tokens `among`, if given.
+    /// Measures the attention of the last queries of `layer` for method number `which`. A weighted window is
+    /// restricted to the tokens `among`, if given.
     fn measure(
         &mut self,
-        layer: usize,
+        layer: GlobalLayer,
         which: usize,
-        rotated: bool,
         among: Option<&[u32]>,
         stop: &Stop,
     ) -> Result<(), EngineError> {
-        let all = self.sizes;
-        let sizes = &all[which];
-        let needs = sizes.needs[layer];
+        let sizes = &self.sizes[which];
+        let needs = sizes.needs[layer.in_policy];
         let scratch = &mut self.scratch;
         let last = LastQueries {
             shape: self.heads,
             scale: attention_scale(self.of.model),
             queries: &scratch.window_queries,
             keys: &scratch.keys,
-            tokens: sizes.layer_input_tokens[layer],
+            tokens: sizes.layer_input_tokens[layer.in_policy],
             log_sum_exp: &scratch.log_sum_exp[..self.heads.q_heads * self.attended],
         };
         let (measured, tokens) = (&mut scratch.measured, last.tokens);
         let floats = self.heads.q_heads * tokens;
         if let Some(future) = needs.future.filter(|_| !self.scored) {
+            let rotated = self.of.rope.of_layer(layer.in_model).is_some();
             measured.finish(future, rotated.then_some(self.of.rope));
         }
         if let Some(weighted_window) = needs.weighted_window
             && self.held.weighted_window != Some(weighted_window)
         {
-            self.held.weighted_window = Some(weighted_window);
+            let out = &mut measured.weighted_window;
             match (&mut self.gpu, among) {
                 (Some(gpu), _) => {
-                    measured.weighted_window.resize(floats, 0.0);
-                    gpu.weighted_window(
-                        weighted_window,
-                        &ramp_weights(weighted_window),
-                        tokens,
-                        &mut measured.weighted_window,
-                    )?;
+                    out.resize(floats, 0.0);
+                    let weights = ramp_weights(weighted_window);
+                    gpu.weighted_window(weighted_window, &weights, tokens, out)?;
                 }
-                (None, Some(among)) => {
-                    // The next method may use other tokens.
-                    self.held.weighted_window = None;
-                    last.ramp_among(weighted_window, among, &mut measured.weighted_window, stop)?;
-                }
-                (None, None) => {
-                    last.weighted_window(weighted_window, &mut measured.weighted_window, stop)?
-                }
+                (None, Some(among)) => last.ramp_among(weighted_window, among, out, stop)?,
+                (None, None) => last.weighted_window(weighted_window, out, stop)?,
             }
+            // The next method may use other tokens.
+            let restricted = self.gpu.is_none() && among.is_some();
+            self.held.weighted_window = (!restricted).then_some(weighted_window);
         }
         if let Some(rows) = needs.low_attention
             && self.held.low_attention != Some(rows)
@@ -354,29 +416,39 @@ impl Reader<'_> {
         if let Some(window) = needs.window
             && self.held.window != Some(window)
         {
-            scratch.window_scores.resize(floats, 0.0);
-            self.held.window = Some(window);
-            if let Some(gpu) = &mut self.gpu {
-                gpu.window(window, tokens, &mut scratch.window_scores)?;
-                return Ok(());
+            let out = &mut scratch.window_scores;
+            out.resize(floats, 0.0);
+            match &mut self.gpu {
+                Some(gpu) => gpu.window(window, tokens, out)?,
+                None => host_window(&last, window, out, stop)?,
             }
-            let task = WindowScores {
-                shape: self.heads,
-                scale: last.scale,
-                queries: last.last(window.rows),
-                keys: &scratch.keys,
-                tokens: last.tokens,
-                normalise: match window.softmax {
-                    Softmax::All => Normalise::All,
-                    Softmax::Prefix => Normalise::Prefix,
-                },
-                row_weights: None,
-                log_sum_exp: last.log_sum_exp,
-            };
-            window_scores(&task, &mut scratch.window_scores, stop)?;
+            self.held.window = Some(window);
         }
         Ok(())
     }
+}
+
+/// Attention of the observation window into `out [q_heads, tokens]`, computed on the host.
+fn host_window(
+    last: &LastQueries<'_>,
+    window: Window,
+    out: &mut [f32],
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    let task = WindowScores {
+        shape: last.shape,
+        scale: last.scale,
+        queries: last.last(window.rows),
+        keys: last.keys,
+        tokens: last.tokens,
+        normalise: match window.softmax {
+            Softmax::All => Normalise::All,
+            Softmax::Prefix => Normalise::Prefix,
+        },
+        row_weights: None,
+        log_sum_exp: last.log_sum_exp,
+    };
+    window_scores(&task, out, stop)
 }
 
 /// A method's access to rows.
@@ -385,14 +457,17 @@ struct Rows<'o> {
     /// The keys; the method then also sees the values.
     copies: Option<&'o RowStore>,
     /// Computations on the rows.
-    asked: Option<&'o dyn PromptRows>,
+    computations: Option<&'o dyn PromptRows>,
 }
 
 /// Computations on the GPU if it has the rows, otherwise on the host.
-fn asked<'o>(there: &'o Option<GpuRows<'_>>, here: &'o HostRows<'_>) -> &'o dyn PromptRows {
-    match there {
-        Some(there) => there,
-        None => here,
+fn prompt_rows<'o>(
+    on_gpu: &'o Option<GpuRows<'_>>,
+    on_host: &'o HostRows<'_>,
+) -> &'o dyn PromptRows {
+    match on_gpu {
+        Some(on_gpu) => on_gpu,
+        None => on_host,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_least_recently_used_makes_room_but_never_an_open_one() {
+fn the_least_recently_used_closed_vault_is_evicted() {
     let size = shape(PackedRows::F16).bytes() + 512;
     let (_place, folder) = folder(3 * size);
     for digit in ['1', '2', '3'] {
@@ -34,7 +34,7 @@ fn the_least_recently_used_makes_room_but_never_an_open_one() {
 }
 
 #[test]
-fn nothing_is_removed_where_that_would_not_be_enough() {
+fn nothing_is_evicted_if_that_frees_too_little() {
     let size = shape(PackedRows::F16).bytes() + 512;
     let (_place, folder) = folder(2 * size);
     write(&folder, &key('1'), PackedRows::F16);
@@ -54,7 +54,7 @@ fn nothing_is_removed_where_that_would_not_be_enough() {
 }
 
 #[test]
-fn a_clock_that_was_set_back_does_not_make_the_newest_the_oldest() {
+fn the_order_of_use_survives_a_clock_set_back() {
     let size = shape(PackedRows::F16).bytes() + 512;
     let (place, folder) = folder(2 * size);
     write(&folder, &key('1'), PackedRows::F16);
@@ -76,7 +76,7 @@ fn a_clock_that_was_set_back_does_not_make_the_newest_the_oldest() {
 }
 
 #[test]
-fn a_smaller_budget_is_kept_to_at_once_but_not_at_the_cost_of_what_is_open() {
+fn trimming_to_a_smaller_budget_keeps_open_vaults() {
     let size = shape(PackedRows::F16).bytes() + 512;
     let (place, folder) = folder(4 * size);
     for digit in ['1', '2', '3'] {
@@ -103,7 +103,7 @@ fn a_smaller_budget_is_kept_to_at_once_but_not_at_the_cost_of_what_is_open() {
 
 #[test]
 #[cfg(unix)]
-fn a_folder_that_takes_no_files_is_named_with_the_way_out() {
+fn the_error_of_an_unwritable_folder_names_path_and_variable() {
     let place = tempfile::tempdir().expect("a folder");
     let file = place.path().join("a file");
     std::fs::write(&file, "no folder").expect("written");
@@ -117,7 +117,7 @@ fn a_folder_that_takes_no_files_is_named_with_the_way_out() {
 }
 
 #[test]
-fn what_others_are_writing_counts_from_its_beginning() {
+fn unfinished_vaults_count_with_their_final_size() {
     let size = shape(PackedRows::F16).bytes();
     let (_place, folder) = folder(size * 5 / 2);
     let begin = |digit| folder.begin(&key(digit), "", "", shape(PackedRows::F16));

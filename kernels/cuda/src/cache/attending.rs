@@ -19,7 +19,8 @@ impl GpuCache {
     pub fn attend(
         &self,
         layer: usize,
-        (scale, queries): (Scale, &mut Buffer<f16>),
+        scale: Scale,
+        queries: &mut Buffer<f16>,
         angles: Option<Angles<'_>>,
         scratch: &mut DecodeScratch,
         out: &mut Buffer<f32>,
@@ -73,7 +74,8 @@ impl GpuCache {
     pub fn attend_by_table(
         &self,
         layer: usize,
-        (scale, queries): (Scale, &Buffer<f16>),
+        scale: Scale,
+        queries: &Buffer<f16>,
         angles: Option<Angles<'_>>,
         scratch: &mut ClassScratch,
         out: &mut Buffer<f32>,
@@ -112,15 +114,16 @@ impl GpuCache {
         unsafe { self.device.class_attention(&task, scratch, out) }
     }
 
-    /// Writes to `out [q_heads, 2]` the largest probability of each query head in a layer and its index as a number: of
-    /// a row, or of an entry in a layer with tables.
+    /// Writes to `out [q_heads, 2]` the largest of `probabilities [q_heads, stride]` of each query head in a layer and
+    /// its index as a number: of a row, or of an entry in a layer with tables.
     ///
     /// # Panics
     /// When shapes do not match.
     pub fn best(
         &self,
         layer: usize,
-        (probabilities, stride): (&Buffer<f32>, usize),
+        probabilities: &Buffer<f32>,
+        stride: usize,
         by_table: bool,
         out: &mut Buffer<f32>,
     ) -> Result<(), DeviceError> {
@@ -134,11 +137,10 @@ impl GpuCache {
             told.iter().all(|count| (1..=stride).contains(count)),
             "{told:?} probabilities of up to {stride}"
         );
-        let counts = (counts, self.shape.group());
         // SAFETY: the counts were checked.
         unsafe {
             self.device
-                .best((probabilities, stride), counts, self.shape.q_heads, out)
+                .best(probabilities, stride, counts, &self.shape, out)
         }
     }
 }

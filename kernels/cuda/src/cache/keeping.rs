@@ -36,7 +36,7 @@ impl Keeping {
     }
 
     /// Uploads `some` rows, each (head, source row, target row), as three lists: source rows, heads, target rows.
-    fn send(&mut self, some: &[(usize, u32, usize)]) -> Result<[Indices; 3], DeviceError> {
+    fn upload(&mut self, some: &[(usize, u32, usize)]) -> Result<[Indices; 3], DeviceError> {
         self.staged.clear();
         self.staged.extend(some.iter().map(|&(_, row, _)| row));
         self.staged
@@ -93,7 +93,8 @@ impl GpuCache {
         let slots: usize = capacity.capacities.iter().sum();
         let narrow: usize = heads.iter().map(|head| head.narrow).sum();
         let first_rows: Vec<u32> = heads.iter().map(|head| head.slot as u32).collect();
-        let store = || KeptRows::with_wide(device, capacity.kind, (narrow, slots - narrow), dim);
+        let wide = slots - narrow;
+        let store = || KeptRows::with_wide(device, capacity.kind, narrow, wide, dim);
         let part = |kind: usize| {
             let at = layer * of_layer + kind * kv_heads;
             self.token.share(at..at + kv_heads)
@@ -149,8 +150,10 @@ impl GpuCache {
     pub fn keep(
         &mut self,
         layer: usize,
-        (keys, values): (&LayerRows, &LayerRows),
-        (store, slots): (&RowStore, &[Vec<u32>]),
+        keys: &LayerRows,
+        values: &LayerRows,
+        store: &RowStore,
+        slots: &[Vec<u32>],
         keeping: &mut Keeping,
     ) -> Result<(), DeviceError> {
         let layer = &mut self.layers[layer];
@@ -167,7 +170,7 @@ impl GpuCache {
             if some.is_empty() {
                 return Ok(());
             }
-            let [positions, heads, targets] = &keeping.send(&some)?;
+            let [positions, heads, targets] = &keeping.upload(&some)?;
             let which = Kept {
                 positions,
                 heads,
@@ -188,96 +191,133 @@ mod tests {
     use super::*;
     use crate::emulated;
 
-    /// Rows copied on the device, in pieces that end within a head, equal the rows uploaded from the host, bit by bit
-    /// and at the same places. Places may differ from slot numbers.
-    #[test]
-    fn rows_are_copied_to_where_the_host_would_have_sent_them() {
-        let device = emulated::device(86, 1 << 26);
-        let (kv_heads, dim, tokens) = (2, 64, 50);
-        let shape = HeadShape {
-            q_heads: 2,
-            kv_heads,
-            head_dim: dim,
-        };
-        let numbers = |salt: usize| -> Vec<f16> {
-            let number = |i: usize| f16::from_f32(((i * 7919 + salt) % 1013) as f32 / 500.0 - 1.0);
-            (0..kv_heads * tokens * dim).map(number).collect()
-        };
-        let sources = [numbers(1), numbers(2)];
-        let full = sources.each_ref().map(|numbers| {
-            let mut rows = LayerRows::new(&device, kv_heads, tokens, dim).expect("memory");
-            rows.data_mut().write(0, numbers).expect("written");
-            rows
-        });
-        let slots: Vec<Vec<u32>> = vec![
-            (0..17).map(|i| i * 13 % 50).collect(),
-            (0..9).map(|i| 49 - i).collect(),
-        ];
-        let capacities = vec![20, 12];
-        for kind in [RowKind::F16, RowKind::Q8_0, RowKind::Q4_0] {
-            let (cache, trades) = match kind {
+    const DIM: usize = 64;
+    const TOKENS: usize = 50;
+    const SHAPE: HeadShape = HeadShape {
+        q_heads: 2,
+        kv_heads: 2,
+        head_dim: DIM,
+    };
+    const CAPACITIES: [usize; 2] = [20, 12];
+
+    /// The host's stores of one layer. Quantised rows lie at places that differ from their slots.
+    struct HostRows {
+        /// Places only.
+        places: RowStore,
+        keys: RowStore,
+        values: RowStore,
+        capacity: LayerCapacity,
+    }
+
+    impl HostRows {
+        fn new(kind: RowKind) -> Self {
+            let (cache, quantised) = match kind {
                 RowKind::F16 => (CacheType::F16, false),
                 RowKind::Q8_0 => (CacheType::Q8_0, true),
                 RowKind::Q4_0 => (CacheType::Q4_0, true),
             };
-            let narrow = if trades { vec![11, 5] } else { vec![0, 0] };
-            let mut books = RowStore::placed(cache, dim, &capacities, &narrow, trades);
-            let mut stores =
-                [0, 1].map(|_| RowStore::stored(cache, dim, &capacities, &narrow, trades));
-            if trades {
+            let narrow = if quantised { vec![11, 5] } else { vec![0, 0] };
+            let store = || RowStore::stored(cache, DIM, &CAPACITIES, &narrow, quantised);
+            let mut rows = Self {
+                places: RowStore::placed(cache, DIM, &CAPACITIES, &narrow, quantised),
+                keys: store(),
+                values: store(),
+                capacity: LayerCapacity {
+                    capacities: CAPACITIES.to_vec(),
+                    kind,
+                    narrow,
+                    ranked: false,
+                    entries: 0,
+                },
+            };
+            if quantised {
                 let order: Vec<usize> = (0..17).map(|i| (5 * i + 3) % 17).collect();
-                for store in stores.iter_mut().chain([&mut books]) {
+                for store in [&mut rows.places, &mut rows.keys, &mut rows.values] {
                     store.arrange(0, &order);
                 }
             }
-            for (store, numbers) in stores.iter_mut().zip(&sources) {
-                for (head, rows) in slots.iter().enumerate() {
-                    for (slot, &row) in rows.iter().enumerate() {
-                        let at = (head * tokens + row as usize) * dim;
-                        let row = numbers[at..at + dim].iter().map(|x| x.to_f32());
-                        store.write(head, slot, &row.collect::<Vec<f32>>());
-                    }
-                }
+            rows
+        }
+
+        /// A cache of this layer, all 0.
+        fn zeros(&self, device: &Device) -> GpuCache {
+            let mut cache = GpuCache::without_rows(device, SHAPE, 1).expect("memory");
+            assert_eq!(cache.add_layer(&self.capacity).expect("memory"), 0);
+            let layer = &mut cache.layers[0];
+            layer.keys.clear();
+            layer.values.clear();
+            cache
+        }
+    }
+
+    /// Numbers of a layer, `[kv_heads, TOKENS, DIM]`.
+    fn numbers(salt: usize) -> Vec<f16> {
+        let number = |i: usize| f16::from_f32(((i * 7919 + salt) % 1013) as f32 / 500.0 - 1.0);
+        (0..SHAPE.kv_heads * TOKENS * DIM).map(number).collect()
+    }
+
+    fn uploaded(device: &Device, numbers: &[f16]) -> LayerRows {
+        let mut rows = LayerRows::new(device, SHAPE.kv_heads, TOKENS, DIM).expect("memory");
+        rows.data_mut().write(0, numbers).expect("written");
+        rows
+    }
+
+    /// Writes row `slots[h][i]` of `numbers` to slot i of each head h.
+    fn write(store: &mut RowStore, numbers: &[f16], slots: &[Vec<u32>]) {
+        for (head, rows) in slots.iter().enumerate() {
+            for (slot, &row) in rows.iter().enumerate() {
+                let at = (head * TOKENS + row as usize) * DIM;
+                let row = numbers[at..at + DIM].iter().map(|x| x.to_f32());
+                store.write(head, slot, &row.collect::<Vec<f32>>());
             }
-            let capacity = LayerCapacity {
-                capacities: capacities.clone(),
-                kind,
-                narrow,
-                ranked: false,
-                entries: 0,
-            };
-            let [mut found, mut expected] = [0, 1].map(|_| {
-                let mut cache = GpuCache::without_rows(&device, shape, 1).expect("memory");
-                assert_eq!(cache.add_layer(&capacity).expect("memory"), 0);
-                let layer = &mut cache.layers[0];
-                for rows in [&mut layer.keys, &mut layer.values] {
-                    rows.clear();
-                }
-                cache
-            });
+        }
+    }
+
+    fn assert_same(found: &KeptRows, expected: &KeptRows, kind: RowKind) {
+        let numbers = |rows: &KeptRows| rows.numbers().to_vec().expect("read");
+        let scales = |rows: &KeptRows| rows.scales().to_vec().expect("read");
+        let wide = |rows: &KeptRows| rows.wide().to_vec().expect("read");
+        assert!(numbers(found) == numbers(expected), "{kind:?}: numbers");
+        assert!(scales(found) == scales(expected), "{kind:?}: scales");
+        assert!(wide(found) == wide(expected), "{kind:?}: wide rows");
+        assert!(numbers(found).iter().any(|byte| *byte != 0), "{kind:?}");
+    }
+
+    /// Rows copied on the device, in pieces that end within a head, equal the rows uploaded from the host, bit by bit
+    /// and at the same places.
+    #[test]
+    fn rows_copied_on_the_device_equal_rows_uploaded() {
+        let device = emulated::device(86, 1 << 26);
+        let [keys, values] = [1, 2].map(numbers);
+        let [all_keys, all_values] = [&keys, &values].map(|numbers| uploaded(&device, numbers));
+        let slots: Vec<Vec<u32>> = vec![
+            (0..17).map(|i| i * 13 % 50).collect(),
+            (0..9).map(|i| 49 - i).collect(),
+        ];
+        for kind in [RowKind::F16, RowKind::Q8_0, RowKind::Q4_0] {
+            let mut host = HostRows::new(kind);
+            write(&mut host.keys, &keys, &slots);
+            write(&mut host.values, &values, &slots);
+            let (mut found, mut expected) = (host.zeros(&device), host.zeros(&device));
             let mut keeping = Keeping::new(&device, 7).expect("memory");
-            let all = (&full[0], &full[1]);
             found
-                .keep(0, all, (&books, &slots), &mut keeping)
+                .keep(
+                    0,
+                    &all_keys,
+                    &all_values,
+                    &host.places,
+                    &slots,
+                    &mut keeping,
+                )
                 .expect("it runs");
             for (head, rows) in slots.iter().enumerate() {
-                let stores = (&stores[0], &stores[1]);
-                let sent = expected.write_rows((0, head), 0..rows.len(), stores);
-                sent.expect("written");
+                expected
+                    .write_rows(0, head, 0..rows.len(), &host.keys, &host.values)
+                    .expect("written");
             }
             let (found, expected) = (&found.layers[0], &expected.layers[0]);
-            for (found, expected) in [
-                (&found.keys, &expected.keys),
-                (&found.values, &expected.values),
-            ] {
-                let numbers = |rows: &KeptRows| rows.numbers().to_vec().expect("read");
-                let scales = |rows: &KeptRows| rows.scales().to_vec().expect("read");
-                let wide = |rows: &KeptRows| rows.wide().to_vec().expect("read");
-                assert!(numbers(found) == numbers(expected), "{kind:?}: numbers");
-                assert!(scales(found) == scales(expected), "{kind:?}: scales");
-                assert!(wide(found) == wide(expected), "{kind:?}: wide rows");
-                assert!(numbers(found).iter().any(|byte| *byte != 0), "{kind:?}");
-            }
+            assert_same(&found.keys, &expected.keys, kind);
+            assert_same(&found.values, &expected.values, kind);
         }
     }
 }

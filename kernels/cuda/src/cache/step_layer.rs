@@ -64,9 +64,11 @@ impl StepLayer {
     pub fn attend(
         &self,
         device: &Device,
-        (scale, queries): (Scale, &Buffer<f16>),
+        scale: Scale,
+        queries: &Buffer<f16>,
         scratch: &mut DecodeScratch,
-        (out, best): (&mut RowInputs, &mut Buffer<u32>),
+        out: &mut RowInputs,
+        best: &mut Buffer<u32>,
     ) -> Result<(), DeviceError> {
         let most = scratch.stride();
         assert!(

@@ -27,9 +27,9 @@ impl Products for Emulated {
         }
     }
 
-    fn behind(&self, kind: GgmlDType) -> usize {
+    fn padding(&self, kind: GgmlDType) -> usize {
         if self.takes_as_candle {
-            candle_takes::behind(kind)
+            candle_takes::padding(kind)
         } else {
             0
         }
@@ -47,12 +47,13 @@ impl Products for Emulated {
         &self,
         _form: Inputs,
         x: Address,
-        (rows, cols): (usize, usize),
+        count: usize,
+        cols: usize,
         out: Address,
     ) -> Result<(), DeviceError> {
-        self.ready("candle's products")?;
+        self.check_not_capturing("candle's products")?;
         // SAFETY: the caller's promise.
-        unsafe { self.copy(out, x, rows * cols * size_of::<f32>()) }
+        unsafe { self.copy(out, x, count * cols * size_of::<f32>()) }
     }
 
     unsafe fn multiply(&self, product: &Product) -> Result<(), DeviceError> {
@@ -63,7 +64,7 @@ impl Products for Emulated {
             count,
             ..
         } = product;
-        self.ready("candle's products")?;
+        self.check_not_capturing("candle's products")?;
         let bytes = rows * cols / kind.block_size() * kind.type_size();
         // SAFETY: the caller's promise; f32 are aligned, as every allocation is.
         let (weights, inputs, out) = unsafe {
@@ -78,7 +79,7 @@ impl Products for Emulated {
             failed(&self.facts.name, &what, &reason)
         };
         let file = MappedFile::from_bytes(weights).map_err(|e| failed(e.to_string()))?;
-        let matrix = MappedMatrix::new(&file, 0, kind, (rows, cols));
+        let matrix = MappedMatrix::new(&file, 0, kind, rows, cols);
         matrix
             .map_err(|e| failed(e.to_string()))?
             .multiply(count, inputs, out);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::{result, sys};
 
-use super::found::{NoGpu, none};
+use super::found::{NoGpu, unusable};
 
 const VARIABLE: &str = "KEPT_GPU_FAULT";
 
@@ -33,7 +33,7 @@ impl Fault {
     ///
     /// # Safety
     /// A context is current and is not destroyed.
-    pub(super) unsafe fn of_environment() -> Result<Option<Self>, NoGpu> {
+    pub(super) unsafe fn from_env() -> Result<Option<Self>, NoGpu> {
         let Ok(at) = std::env::var(VARIABLE) else {
             return Ok(None);
         };
@@ -47,7 +47,7 @@ impl Fault {
             module.and_then(|module| result::module::get_function(module, name))
         };
         Ok(Some(Self {
-            kernel: kernel.map_err(none)?,
+            kernel: kernel.map_err(unusable)?,
             at,
             launches: AtomicU64::new(0),
         }))

@@ -79,17 +79,17 @@ pub enum NoGpu {
 }
 
 /// Maps a driver error to the reason why no GPU can be used.
-pub(super) fn none(error: DriverError) -> NoGpu {
+pub(super) fn unusable(error: DriverError) -> NoGpu {
     match error.0 {
         sys::CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => NoGpu::TornDriver,
         _ => NoGpu::None {
-            reason: sentence(error),
+            reason: error_text(error),
         },
     }
 }
 
 /// The driver's description of an error.
-pub(super) fn sentence(error: DriverError) -> String {
+pub(super) fn error_text(error: DriverError) -> String {
     match error.error_string() {
         Ok(words) => words.to_string_lossy().into_owned(),
         Err(_) => format!("error {:?}", error.0),
@@ -97,7 +97,7 @@ pub(super) fn sentence(error: DriverError) -> String {
 }
 
 /// Loads the driver and counts the GPUs.
-pub(super) fn begin() -> Result<usize, NoGpu> {
+pub(super) fn init_driver() -> Result<usize, NoGpu> {
     // SAFETY: only looks for a library.
     if !unsafe { sys::is_culib_present() } {
         return Err(NoGpu::NoDriver);
@@ -120,8 +120,8 @@ pub(super) fn begin() -> Result<usize, NoGpu> {
         let have = format!("{}.{}", version / 1000, version % 1000 / 10);
         return Err(NoGpu::OldDriver { have });
     }
-    result::init().map_err(none)?;
-    let count = result::device::get_count().map_err(none)?;
+    result::init().map_err(unusable)?;
+    let count = result::device::get_count().map_err(unusable)?;
     match count {
         0 => Err(NoGpu::None {
             reason: "there is none".to_owned(),
@@ -131,7 +131,7 @@ pub(super) fn begin() -> Result<usize, NoGpu> {
 }
 
 /// Checks that the kernels support the GPU.
-pub(super) fn new_enough(facts: &Facts) -> Result<(), NoGpu> {
+pub(super) fn check_capability(facts: &Facts) -> Result<(), NoGpu> {
     if facts.capability < OLDEST_GPU {
         Err(NoGpu::OldGpu {
             name: facts.name.clone(),
@@ -142,7 +142,7 @@ pub(super) fn new_enough(facts: &Facts) -> Result<(), NoGpu> {
     }
 }
 
-pub(super) fn facts(ordinal: usize) -> Result<(sys::CUdevice, Facts), DriverError> {
+pub(super) fn device_facts(ordinal: usize) -> Result<(sys::CUdevice, Facts), DriverError> {
     use sys::CUdevice_attribute as Of;
     let device = result::device::get(ordinal as i32)?;
     // SAFETY: a device from the driver.
@@ -167,13 +167,13 @@ pub(super) fn facts(ordinal: usize) -> Result<(sys::CUdevice, Facts), DriverErro
 pub fn gpus() -> Result<Vec<Gpu>, NoGpu> {
     let mut gpus = Vec::new();
     let mut too_old = None;
-    for ordinal in 0..begin()? {
-        let (device, facts) = facts(ordinal).map_err(none)?;
-        if let Err(why) = new_enough(&facts) {
+    for ordinal in 0..init_driver()? {
+        let (device, facts) = device_facts(ordinal).map_err(unusable)?;
+        if let Err(why) = check_capability(&facts) {
             too_old.get_or_insert(why);
             continue;
         }
-        let free = free_memory(device).map_err(none)?;
+        let free = free_memory(device).map_err(unusable)?;
         gpus.push(Gpu {
             ordinal,
             facts,

@@ -2,7 +2,7 @@
 
 use cudarc::driver::{DriverError, result, sys};
 
-use super::sentence;
+use super::error_text;
 use crate::DeviceError;
 use crate::driver::{Capture, Copying};
 
@@ -10,7 +10,7 @@ use crate::driver::{Capture, Copying};
 ///
 /// # Safety
 /// Both exist.
-pub(super) unsafe fn wait_for(
+pub(super) unsafe fn wait_event(
     stream: sys::CUstream,
     event: sys::CUevent,
 ) -> Result<(), DriverError> {
@@ -20,8 +20,8 @@ pub(super) unsafe fn wait_for(
 }
 
 /// An event: a point in the order of a stream's work.
-pub(super) struct Mark {
-    pub(super) event: sys::CUevent,
+pub(super) struct Event {
+    pub(super) handle: sys::CUevent,
     /// The stream that may have to wait for the event.
     pub(super) follower: sys::CUstream,
     pub(super) context: sys::CUcontext,
@@ -30,24 +30,24 @@ pub(super) struct Mark {
 }
 
 // SAFETY: the driver's handles may be used from any thread; every call makes the context current first.
-unsafe impl Send for Mark {}
+unsafe impl Send for Event {}
 
-impl Mark {
+impl Event {
     fn failed(&self, error: DriverError) -> DeviceError {
         DeviceError::Failed {
             device: self.device.clone(),
             what: "asynchronous copies".to_owned(),
-            reason: sentence(error),
+            reason: error_text(error),
         }
     }
 }
 
-impl Copying for Mark {
+impl Copying for Event {
     fn before_the_rest(&self) -> Result<(), DeviceError> {
         // SAFETY: a copy is dropped before its device, so that the context, the stream and the event exist.
         unsafe {
             result::ctx::set_current(self.context)
-                .and_then(|()| wait_for(self.follower, self.event))
+                .and_then(|()| wait_event(self.follower, self.handle))
         }
         .map_err(|error| self.failed(error))
     }
@@ -56,19 +56,19 @@ impl Copying for Mark {
         // SAFETY: as above.
         unsafe {
             result::ctx::set_current(self.context)
-                .and_then(|()| result::event::synchronize(self.event))
+                .and_then(|()| result::event::synchronize(self.handle))
         }
         .map_err(|error| self.failed(error))
     }
 }
 
-impl Drop for Mark {
+impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: created by this object, its only owner. The driver keeps an event that work still waits for. Errors
         // are ignored: no recovery is possible.
         unsafe {
             if result::ctx::set_current(self.context).is_ok() {
-                let _ = result::event::destroy(self.event);
+                let _ = result::event::destroy(self.handle);
             }
         }
     }
@@ -76,7 +76,7 @@ impl Drop for Mark {
 
 /// An instantiated CUDA graph that runs on the device's stream.
 pub(super) struct Graph {
-    pub(super) ready: sys::CUgraphExec,
+    pub(super) exec: sys::CUgraphExec,
     pub(super) stream: sys::CUstream,
     pub(super) context: sys::CUcontext,
     /// Name of the GPU.
@@ -91,12 +91,12 @@ impl Capture for Graph {
         // SAFETY: a recording is dropped before its device; the caller answers for the memory that it touches.
         unsafe {
             result::ctx::set_current(self.context)
-                .and_then(|()| result::graph::launch(self.ready, self.stream))
+                .and_then(|()| result::graph::launch(self.exec, self.stream))
         }
         .map_err(|error| DeviceError::Failed {
             device: self.device.clone(),
             what: "what was recorded".to_owned(),
-            reason: sentence(error),
+            reason: error_text(error),
         })
     }
 }
@@ -107,7 +107,7 @@ impl Drop for Graph {
         // recovery is possible.
         unsafe {
             if result::ctx::set_current(self.context).is_ok() {
-                let _ = result::graph::exec_destroy(self.ready);
+                let _ = result::graph::exec_destroy(self.exec);
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::support::{devices, gpu_only};
 use kept_cuda::{Device, DownloadStaging, MemorySpace, Readback, UploadStaging, emulated};
 
 /// A device whose copies run as late as they may, and one whose copies run at once.
-fn both() -> Vec<Device> {
+fn devices_by_copy_time() -> Vec<Device> {
     let late = devices().remove(0);
     if gpu_only() {
         return vec![late];
@@ -17,20 +17,20 @@ fn both() -> Vec<Device> {
 }
 
 #[test]
-fn what_is_sent_in_turns_arrives_in_its_order() {
-    for device in both() {
-        let mut sending = UploadStaging::new(&device, 64).expect("memory");
-        assert_eq!(sending.bytes(), 128);
+fn uploads_arrive_in_order() {
+    for device in devices_by_copy_time() {
+        let mut staging = UploadStaging::new(&device, 64).expect("memory");
+        assert_eq!(staging.bytes(), 128);
         let mut all = device.zeros::<u8>(1000).expect("memory");
         let mut expected = Vec::new();
         for turn in 0..10u8 {
             let count = 64 - usize::from(turn);
-            let space = sending.space().expect("memory");
+            let space = staging.space().expect("memory");
             space[..count].fill(turn);
             // Bytes after `count` are not uploaded.
             space[count..].fill(99);
-            let there = sending.send(count).expect("sent");
-            all.copy_from(expected.len(), &there, 0..count)
+            let uploaded = staging.send(count).expect("sent");
+            all.copy_from(expected.len(), &uploaded, 0..count)
                 .expect("copied");
             expected.extend(vec![turn; count]);
         }
@@ -41,28 +41,28 @@ fn what_is_sent_in_turns_arrives_in_its_order() {
 }
 
 #[test]
-fn what_is_fetched_is_what_was_there_when_it_was_asked_for() {
-    for device in both() {
-        let mut fetching = DownloadStaging::new(&device, 8).expect("memory");
-        assert!(fetching.arrived().expect("nothing yet").is_empty());
+fn a_download_has_the_bytes_at_its_submission() {
+    for device in devices_by_copy_time() {
+        let mut staging = DownloadStaging::new(&device, 8).expect("memory");
+        assert!(staging.arrived().expect("nothing yet").is_empty());
         for turn in 1..5u8 {
             let bytes = [turn; 8];
-            fetching
+            staging
                 .space()
                 .expect("memory")
                 .write(0, &bytes)
                 .expect("written");
-            fetching.fetch(usize::from(turn)).expect("asked for");
+            staging.fetch(usize::from(turn)).expect("asked for");
             if turn % 2 == 0 {
                 // Overwrite the source before the host reads the download.
-                fetching
+                staging
                     .space()
                     .expect("memory")
                     .write(0, &[77; 8])
                     .expect("written");
             }
             assert_eq!(
-                fetching.arrived().expect("there"),
+                staging.arrived().expect("there"),
                 &bytes[..usize::from(turn)]
             );
         }
@@ -70,24 +70,24 @@ fn what_is_fetched_is_what_was_there_when_it_was_asked_for() {
 }
 
 #[test]
-fn a_copy_that_nobody_waits_for_has_ended_when_it_is_let_go_of() {
-    for device in both() {
-        let mut here = device
+fn dropping_a_pending_copy_waits_for_it() {
+    for device in devices_by_copy_time() {
+        let mut host = device
             .alloc_uninit_in::<u8>(MemorySpace::Host, 4)
             .expect("memory");
-        let there = device.copy_of(&[1u8, 2, 3, 4]).expect("memory");
-        let pending = here.copy_async(1, &there, 2..4).expect("asked for");
-        drop(there);
+        let source = device.copy_of(&[1u8, 2, 3, 4]).expect("memory");
+        let pending = host.copy_async(1, &source, 2..4).expect("asked for");
+        drop(source);
         drop(pending);
         let mut found = [0; 2];
-        here.read(1, &mut found).expect("read");
+        host.read(1, &mut found).expect("read");
         assert_eq!(found, [3, 4]);
     }
 }
 
 #[test]
 #[should_panic(expected = "parts of one buffer")]
-fn a_buffer_is_not_copied_onto_itself_beside_other_work() {
+fn an_async_copy_within_one_buffer_panics() {
     let device = devices().remove(0);
     let mut buffer = device.zeros::<u8>(8).expect("memory");
     let same = buffer.share(4..8);
@@ -95,20 +95,20 @@ fn a_buffer_is_not_copied_onto_itself_beside_other_work() {
 }
 
 #[test]
-fn what_is_brought_in_pieces_is_what_was_there() {
-    for device in both() {
+fn reading_in_pieces_gives_the_buffer() {
+    for device in devices_by_copy_time() {
         let numbers: Vec<f32> = (0..1000).map(|i| i as f32).collect();
-        let mut there = device.copy_of(&numbers).expect("memory");
-        let mut bringing = Readback::new(&device, 64).expect("memory");
+        let mut source = device.copy_of(&numbers).expect("memory");
+        let mut readback = Readback::new(&device, 64).expect("memory");
         for (first, count) in [(0, 1000), (3, 64), (900, 65), (7, 1), (5, 0), (0, 128)] {
             let mut found = vec![0.0; count];
-            bringing.read(&there, first, &mut found).expect("brought");
+            readback.read(&source, first, &mut found).expect("read");
             assert_eq!(found, numbers[first..first + count]);
         }
         // A later write shows in the next download.
-        there.write(2, &[7.5]).expect("written");
+        source.write(2, &[7.5]).expect("written");
         let mut found = [0.0; 4];
-        bringing.read(&there, 0, &mut found).expect("brought");
+        readback.read(&source, 0, &mut found).expect("read");
         assert_eq!(found, [0.0, 1.0, 7.5, 3.0]);
     }
 }

@@ -8,156 +8,218 @@ use kept_kernels::{CacheType, HeadShape, Pairing, Rotation, RowStore, reference}
 
 /// Layout of the rows in a test.
 #[derive(Clone, Copy, PartialEq)]
-enum Lie {
+enum Layout {
     /// Slot i is row i.
     Plain,
     /// Some rows are wide, and the slots are permuted.
     Mixed,
 }
 
-/// Rows of `capacities`: packed by a host store, dequantised, and on the device, with the row of each slot if the
-/// layout is mixed.
-fn kept(
-    device: &Device,
-    numbers: &mut Numbers,
-    shape: &HeadShape,
-    capacities: &[usize],
-    (kind, lie): (CacheType, Lie),
-) -> (RowStore, KeptRows, Option<Indices>) {
-    let dim = shape.head_dim;
-    let narrow: Vec<usize> = capacities
-        .iter()
-        .map(|capacity| match lie {
-            Lie::Plain => *capacity,
-            Lie::Mixed => capacity - capacity / 3,
-        })
-        .collect();
-    let mixed = lie == Lie::Mixed;
-    let mut packed = RowStore::stored(kind, dim, capacities, &narrow, mixed);
-    let mut here = RowStore::new(dim, capacities);
-    let kind = RowKind::of(kind).expect("a kind that a device has");
-    let (all, few): (usize, usize) = (capacities.iter().sum(), narrow.iter().sum());
-    let capacity = if mixed { (few, all - few) } else { (all, 0) };
-    let mut there = KeptRows::with_wide(device, kind, capacity, dim).expect("memory");
-    let (mut first, mut first_wide, mut places) = (0, few, Vec::new());
-    for (head, &capacity) in capacities.iter().enumerate() {
-        if mixed {
-            let order: Vec<usize> = (0..capacity).map(|i| (i + 2) % capacity).collect();
-            packed.arrange(head, &order);
-        }
-        for row in 0..capacity {
-            packed.write(head, row, &numbers.rows(dim));
-            packed.read(head, row, here.row_mut(head, row));
-        }
-        let row_of = |slot: usize| match packed.place(head, slot).checked_sub(narrow[head]) {
-            Some(wide) if mixed => first_wide + wide,
-            _ => first + packed.place(head, slot),
-        };
-        places.extend((0..capacity).map(|slot| row_of(slot) as u32));
-        let mut which: Vec<(usize, usize)> = (0..capacity).map(|s| (row_of(s), s)).collect();
-        which.sort_unstable();
-        there.write(&packed, head, &which).expect("written");
-        first += if mixed { narrow[head] } else { capacity };
-        first_wide += capacity - narrow[head];
-    }
-    let places = mixed.then(|| Indices::new(device, &places).expect("memory"));
-    (here, there, places)
+/// Random rows of one layer, packed by a host store.
+struct KeptLayer {
+    /// Dequantised.
+    host: RowStore,
+    device: KeptRows,
+    /// The row of each slot, if the layout is mixed.
+    places: Option<Indices>,
 }
 
-fn check(
+impl KeptLayer {
+    fn random(
+        device: &Device,
+        numbers: &mut Numbers,
+        dim: usize,
+        capacities: &[usize],
+        kind: CacheType,
+        layout: Layout,
+    ) -> Self {
+        let mixed = layout == Layout::Mixed;
+        let narrow_of = |capacity: &usize| match layout {
+            Layout::Plain => *capacity,
+            Layout::Mixed => capacity - capacity / 3,
+        };
+        let narrow: Vec<usize> = capacities.iter().map(narrow_of).collect();
+        let mut packed = RowStore::stored(kind, dim, capacities, &narrow, mixed);
+        let mut host = RowStore::new(dim, capacities);
+        let kind = RowKind::of(kind).expect("a kind that a device has");
+        let (all, few): (usize, usize) = (capacities.iter().sum(), narrow.iter().sum());
+        let mut rows = KeptRows::with_wide(device, kind, few, all - few, dim).expect("memory");
+        let (mut first, mut first_wide, mut places) = (0, few, Vec::new());
+        for (head, &capacity) in capacities.iter().enumerate() {
+            if mixed {
+                let order: Vec<usize> = (0..capacity).map(|i| (i + 2) % capacity).collect();
+                packed.arrange(head, &order);
+            }
+            for row in 0..capacity {
+                packed.write(head, row, &numbers.rows(dim));
+                packed.read(head, row, host.row_mut(head, row));
+            }
+            let row_of = |slot: usize| match packed.place(head, slot).checked_sub(narrow[head]) {
+                Some(wide) if mixed => first_wide + wide,
+                _ => first + packed.place(head, slot),
+            };
+            places.extend((0..capacity).map(|slot| row_of(slot) as u32));
+            let mut which: Vec<(usize, usize)> = (0..capacity).map(|s| (row_of(s), s)).collect();
+            which.sort_unstable();
+            rows.write(&packed, head, &which).expect("written");
+            first += narrow[head];
+            first_wide += capacity - narrow[head];
+        }
+        Self {
+            host,
+            device: rows,
+            places: mixed.then(|| Indices::new(device, &places).expect("memory")),
+        }
+    }
+}
+
+const POSITIONS: usize = 50;
+
+/// Attention of one random token over random rows.
+struct Case<'a> {
     shape: HeadShape,
-    (kind, lie): (CacheType, Lie),
-    rows: &[usize],
+    kind: CacheType,
+    /// `[kv_heads]`
+    rows: &'a [usize],
+    /// Set if the keys are stored before RoPE.
     pairing: Option<Pairing>,
-) {
-    // q4_0 rows and their queries are Hadamard-rotated; if the kernel applies RoPE to the keys, it unrotates them
-    // first.
-    let turned = kind == CacheType::Q4_0;
-    for device in devices() {
+    keys: KeptLayer,
+    values: KeptLayer,
+    /// `[q_heads, head_dim]`
+    query: Vec<f32>,
+    rope_dim: usize,
+    /// `[POSITIONS, rope_dim / 2]`
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    /// `[slots]`
+    ranks: Vec<u32>,
+}
+
+impl<'a> Case<'a> {
+    fn random(
+        device: &Device,
+        shape: HeadShape,
+        kind: CacheType,
+        layout: Layout,
+        rows: &'a [usize],
+        pairing: Option<Pairing>,
+    ) -> Self {
         let mut numbers = Numbers::new(rows[0] as u64);
         let capacities: Vec<usize> = rows.iter().enumerate().map(|(h, r)| r + 3 * h).collect();
-        let stored = (kind, lie);
-        let (keys, keys_there, places) = kept(&device, &mut numbers, &shape, &capacities, stored);
-        let (values, values_there, _) = kept(&device, &mut numbers, &shape, &capacities, stored);
-        let slots: usize = capacities.iter().sum();
-        let query = numbers.rows(shape.q_heads * shape.head_dim);
-        let rope_dim = shape.head_dim / 4 * 2;
-        let positions = 50;
-        let angles: Vec<f32> = numbers
-            .rows(positions * rope_dim / 2)
-            .iter()
-            .map(|x| x * 3.0)
-            .collect();
-        let (cos, sin): (Vec<f32>, Vec<f32>) = angles.iter().map(|a| (a.cos(), a.sin())).unzip();
-        let ranks: Vec<u32> = (0..slots)
-            .map(|_| numbers.below(positions) as u32)
-            .collect();
-        let rotation = pairing.map(|pairing| Rotation {
-            cos: &cos,
-            sin: &sin,
-            rope_dim,
-            pairing,
-            ranks: &ranks,
-        });
-        let mut expected = vec![0.0; query.len()];
-        let mut expected_probabilities = vec![Vec::new(); shape.q_heads];
-        let task = kept_kernels::DecodeAttention {
+        let (slots, dim) = (capacities.iter().sum::<usize>(), shape.head_dim);
+        let mut layer = || KeptLayer::random(device, &mut numbers, dim, &capacities, kind, layout);
+        let (keys, values) = (layer(), layer());
+        let query = numbers.rows(shape.q_heads * dim);
+        let rope_dim = dim / 4 * 2;
+        let (cos, sin) = angles(&mut numbers, POSITIONS, rope_dim / 2);
+        let ranks = (0..slots).map(|_| numbers.below(POSITIONS) as u32);
+        Self {
+            ranks: ranks.collect(),
             shape,
-            scale: 0.3.into(),
-            query: &query,
-            keys: &keys,
-            values: &values,
+            kind,
             rows,
-            rotation,
-        };
-        reference::decode_attention(&task, &mut expected, &mut expected_probabilities);
+            pairing,
+            keys,
+            values,
+            query,
+            rope_dim,
+            cos,
+            sin,
+        }
+    }
 
-        let first_rows: Vec<u32> = (0..shape.kv_heads)
-            .map(|h| keys.first_row(h) as u32)
-            .collect();
-        let as_u32: Vec<u32> = rows.iter().map(|r| *r as u32).collect();
-        let copy = |numbers: &[u32]| device.copy_of(numbers).expect("memory");
-        let (first_rows, rows_there, ranks) = (copy(&first_rows), copy(&as_u32), copy(&ranks));
-        let [cos, sin] = [cos, sin].map(|t| device.copy_of(&t).expect("memory"));
-        let (heads, dim) = (shape.q_heads, shape.head_dim);
-        let mut queries = queries(&device, &query);
-        if turned && pairing.is_none() {
+    /// Output and probabilities of the reference.
+    fn expected(&self) -> (Vec<f32>, Vec<Vec<f32>>) {
+        let mut out = vec![0.0; self.query.len()];
+        let mut probabilities = vec![Vec::new(); self.shape.q_heads];
+        let task = kept_kernels::DecodeAttention {
+            shape: self.shape,
+            scale: 0.3.into(),
+            query: &self.query,
+            keys: &self.keys.host,
+            values: &self.values.host,
+            rows: self.rows,
+            rotation: self.pairing.map(|pairing| Rotation {
+                cos: &self.cos,
+                sin: &self.sin,
+                rope_dim: self.rope_dim,
+                pairing,
+                ranks: &self.ranks,
+            }),
+        };
+        reference::decode_attention(&task, &mut out, &mut probabilities);
+        (out, probabilities)
+    }
+
+    /// Output on the device, and the scratch with its probabilities, if they are `wanted`.
+    fn run(&self, device: &Device, wanted: bool) -> (Vec<f32>, DecodeScratch) {
+        let (heads, dim) = (self.shape.q_heads, self.shape.head_dim);
+        let copy = |numbers: Vec<u32>| device.copy_of(&numbers).expect("memory");
+        let kv_heads = 0..self.shape.kv_heads;
+        let first_rows = copy(
+            kv_heads
+                .map(|h| self.keys.host.first_row(h) as u32)
+                .collect(),
+        );
+        let rows = copy(self.rows.iter().map(|rows| *rows as u32).collect());
+        let ranks = copy(self.ranks.clone());
+        let [cos, sin] = [&self.cos, &self.sin].map(|t| device.copy_of(t).expect("memory"));
+        let mut queries = queries(device, &self.query);
+        // q4_0 rows and their queries are Hadamard-rotated; if the kernel applies RoPE to the keys, it unrotates them
+        // first.
+        let hadamard = self.kind == CacheType::Q4_0;
+        if hadamard && self.pairing.is_none() {
             device
                 .hadamard_halves(&mut queries, heads, dim)
                 .expect("it runs");
         }
-        let max_rows = *rows.iter().max().expect("heads") + 5;
+        let max_rows = *self.rows.iter().max().expect("heads") + 5;
+        let mut scratch = DecodeScratch::new(device, self.shape, max_rows, wanted).expect("memory");
+        let mut out = device.alloc_uninit(heads * dim).expect("memory");
+        let task = DecodeAttention {
+            shape: self.shape,
+            scale: 0.3.into(),
+            queries: &queries,
+            keys: &self.keys.device,
+            values: &self.values.device,
+            first_rows: &first_rows,
+            rows: &rows,
+            places: self.keys.places.as_ref(),
+            ranks: self.pairing.map(|pairing| Ranks {
+                ranks: &ranks,
+                angles: Angles {
+                    cos: &cos,
+                    sin: &sin,
+                    rope_dim: self.rope_dim,
+                    pairing,
+                },
+            }),
+        };
+        // SAFETY: rows lie within the slots, and ranks within the angle tables.
+        unsafe { device.decode_attention(&task, &mut scratch, &mut out) }.expect("it runs");
+        if hadamard {
+            device
+                .hadamard_numbers(&mut out, heads, dim)
+                .expect("it runs");
+        }
+        (out.to_vec().expect("read"), scratch)
+    }
+}
+
+fn check(
+    shape: HeadShape,
+    kind: CacheType,
+    layout: Layout,
+    rows: &[usize],
+    pairing: Option<Pairing>,
+) {
+    for device in devices() {
+        let case = Case::random(&device, shape, kind, layout, rows, pairing);
+        let (expected, expected_probabilities) = case.expected();
+        let what = format!("{shape:?} {kind:?} {rows:?} {pairing:?}");
         for wanted in [true, false] {
-            let mut scratch = DecodeScratch::new(&device, shape, max_rows, wanted).expect("memory");
-            let mut out = device.alloc_uninit(query.len()).expect("memory");
-            let task = DecodeAttention {
-                shape,
-                scale: 0.3.into(),
-                queries: &queries,
-                keys: &keys_there,
-                values: &values_there,
-                first_rows: &first_rows,
-                rows: &rows_there,
-                places: places.as_ref(),
-                ranks: pairing.map(|pairing| Ranks {
-                    ranks: &ranks,
-                    angles: Angles {
-                        cos: &cos,
-                        sin: &sin,
-                        rope_dim,
-                        pairing,
-                    },
-                }),
-            };
-            // SAFETY: rows lie within the slots, and ranks within the angle tables.
-            unsafe { device.decode_attention(&task, &mut scratch, &mut out) }.expect("it runs");
-            if turned {
-                device
-                    .hadamard_numbers(&mut out, heads, dim)
-                    .expect("it runs");
-            }
-            let what = format!("{shape:?} {kind:?} {rows:?} {pairing:?}");
-            close(&out.to_vec().expect("read"), &expected, 3e-3, &what);
+            let (found, scratch) = case.run(&device, wanted);
+            close(&found, &expected, 3e-3, &what);
             if wanted {
                 let found = scratch.probabilities().to_vec().expect("read");
                 for (h, expected) in expected_probabilities.iter().enumerate() {
@@ -172,52 +234,52 @@ fn check(
 const KINDS: [CacheType; 3] = [CacheType::F16, CacheType::Q8_0, CacheType::Q4_0];
 
 #[test]
-fn every_kind_and_head_size_gives_what_the_specification_gives() {
+fn every_type_and_head_size_matches_the_reference() {
     for kind in KINDS {
         for shape in shapes() {
             for first in [1, 15, 64, 333] {
                 let rows: Vec<usize> = (0..shape.kv_heads).map(|h| first + 40 * h).collect();
-                check(shape, (kind, Lie::Plain), &rows, None);
+                check(shape, kind, Layout::Plain, &rows, None);
             }
         }
     }
 }
 
 #[test]
-fn rows_that_stay_wide_lie_anywhere_among_the_others() {
+fn wide_rows_in_any_place_match_the_reference() {
     for kind in [CacheType::Q8_0, CacheType::Q4_0] {
         for (i, shape) in shapes().into_iter().enumerate() {
             let rows: Vec<usize> = (0..shape.kv_heads).map(|h| 100 - 37 * h).collect();
             let pairing = [None, Some(Pairing::Halves)][i % 2];
-            check(shape, (kind, Lie::Mixed), &rows, pairing);
+            check(shape, kind, Layout::Mixed, &rows, pairing);
         }
     }
 }
 
 #[test]
-fn keys_that_stand_at_their_ranks_are_turned_to_them() {
+fn keys_before_rope_are_rotated_by_rank() {
     for pairing in [Pairing::Halves, Pairing::Neighbours] {
         for shape in shapes() {
             let rows: Vec<usize> = (0..shape.kv_heads).map(|h| 70 - 30 * h).collect();
             for kind in KINDS {
-                check(shape, (kind, Lie::Plain), &rows, Some(pairing));
+                check(shape, kind, Layout::Plain, &rows, Some(pairing));
             }
         }
     }
 }
 
 #[test]
-fn groups_larger_than_a_block_takes_and_many_splits() {
+fn large_groups_and_many_splits_match_the_reference() {
     let shape = HeadShape {
         q_heads: 40,
         kv_heads: 2,
         head_dim: 64,
     };
-    check(shape, (CacheType::F16, Lie::Plain), &[700, 30], None);
+    check(shape, CacheType::F16, Layout::Plain, &[700, 30], None);
     let shape = HeadShape {
         q_heads: 1,
         kv_heads: 1,
         head_dim: 64,
     };
-    check(shape, (CacheType::F16, Lie::Plain), &[3000], None);
+    check(shape, CacheType::F16, Layout::Plain, &[3000], None);
 }

@@ -25,7 +25,7 @@ fn dot(a: impl Iterator<Item = f64>, b: impl Iterator<Item = f64>) -> f64 {
 
 /// Documents shorter and longer than a block's share of keys; scores of fewer and of more keys than the document has.
 #[test]
-fn keys_are_held_against_the_mean_direction_of_the_document() {
+fn cosine_to_mean_matches_the_definition() {
     for device in devices() {
         let mut numbers = Numbers::new(51);
         for dim in HEAD_DIMS {
@@ -35,7 +35,7 @@ fn keys_are_held_against_the_mean_direction_of_the_document() {
                 for head in 0..KV_HEADS {
                     let mut found = vec![f32::NAN; scored];
                     device
-                        .cosine_to_mean(&keys, (head, document), &mut found, &mut scratch)
+                        .cosine_to_mean(keys.head(head), document, &mut found, &mut scratch)
                         .expect("it runs");
                     let length = |at: usize| dot(row(&host, head, at), row(&host, head, at)).sqrt();
                     let mut mean = vec![0.0f64; dim];
@@ -62,7 +62,7 @@ fn keys_are_held_against_the_mean_direction_of_the_document() {
 }
 
 #[test]
-fn forms_are_those_of_the_definition() {
+fn bilinear_forms_match_the_definition() {
     for device in devices() {
         let mut numbers = Numbers::new(52);
         for dim in HEAD_DIMS {
@@ -78,9 +78,10 @@ fn forms_are_those_of_the_definition() {
                         let mut found = vec![f32::NAN; tokens.len()];
                         device
                             .bilinear_forms(
-                                &keys,
-                                (head, tokens.clone()),
-                                (&linear, matrix),
+                                keys.head(head),
+                                tokens.clone(),
+                                &linear,
+                                matrix,
                                 &mut found,
                                 &mut scratch,
                             )
@@ -109,7 +110,7 @@ fn forms_are_those_of_the_definition() {
 }
 
 #[test]
-fn rows_are_as_long_as_they_are() {
+fn row_lengths_match_the_host() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(53));
     for dim in HEAD_DIMS {
         let (host, rows) = layer(&device, &mut numbers, &shape(dim), 70);
@@ -117,7 +118,7 @@ fn rows_are_as_long_as_they_are() {
         for head in 0..KV_HEADS {
             let mut found = vec![f32::NAN; 59];
             device
-                .lengths(&rows, (head, 7..66), &mut found, &mut scratch)
+                .lengths(rows.head(head), 7..66, &mut found, &mut scratch)
                 .expect("it runs");
             let expected: Vec<f32> = (7..66).map(|at| row_length(host.row(head, at))).collect();
             close(&found, &expected, 1e-5, &format!("{dim}, head {head}"));
@@ -128,14 +129,15 @@ fn rows_are_as_long_as_they_are() {
 /// Several chunks, also with a part of a chunk's rows; then the sums are added to existing host sums, and the next
 /// layer starts from zero.
 #[test]
-fn sums_of_queries_are_added_up_and_taken() {
+fn query_sums_accumulate_and_reset() {
     for device in devices() {
         let mut numbers = Numbers::new(54);
         for dim in HEAD_DIMS {
             let (heads, rows) = (3, 90);
             let width = heads * dim;
             for covariance in [false, true] {
-                let mut there = QuerySums::new(&device, (heads, dim), covariance).expect("memory");
+                let mut query_sums =
+                    QuerySums::new(&device, heads, dim, covariance).expect("memory");
                 for _layer in 0..2 {
                     let square = if covariance { width * dim } else { 0 };
                     let (mut sums, mut products) = (vec![0.5f64; width], vec![0.25; square]);
@@ -144,7 +146,7 @@ fn sums_of_queries_are_added_up_and_taken() {
                         let chunk = numbers.rows(rows * width);
                         let queries = queries(&device, &chunk);
                         device
-                            .add_queries(&queries, part.clone(), &mut there)
+                            .add_queries(&queries, part.clone(), &mut query_sums)
                             .expect("it runs");
                         for query in chunk.chunks_exact(width).skip(part.start).take(part.len()) {
                             for (at, x) in query.iter().enumerate() {
@@ -159,7 +161,7 @@ fn sums_of_queries_are_added_up_and_taken() {
                             }
                         }
                     }
-                    there.take(&mut sums, &mut products).expect("read");
+                    query_sums.take(&mut sums, &mut products).expect("read");
                     let what = format!("{dim}, products {covariance}");
                     for (found, expected) in [(&sums, &expected), (&products, &crossed)] {
                         for (at, (found, expected)) in found.iter().zip(expected).enumerate() {

@@ -127,21 +127,24 @@ fn endless() -> (Device, Arc<Endless>) {
     (Device::new(endless.clone()), endless)
 }
 
-/// All launches whose grid grows with the document, with the shape of an 8B model.
-#[test]
-fn ten_million_tokens_have_no_grid_that_a_gpu_cannot_number() {
-    let (device, endless) = endless();
-    let shape = HeadShape {
-        q_heads: 32,
-        kv_heads: 8,
-        head_dim: 128,
-    };
-    let queries = device.alloc_uninit(ROWS * 32 * 128).expect("memory");
-    let keys = LayerRows::new(&device, 8, TOKENS, 128).expect("memory");
-    let mut parts = AttentionScratch::new(&device, shape).expect("memory");
-    let mut out = device.alloc_uninit(ROWS * 32 * 128).expect("memory");
+/// Heads of a layer of an 8B model.
+const SHAPE: HeadShape = HeadShape {
+    q_heads: 32,
+    kv_heads: 8,
+    head_dim: 128,
+};
+/// Width of its feed-forward.
+const FFN: usize = 14336;
+
+/// Attention and scores of the last chunk of the document, and its feed-forward.
+fn launch_prefill(device: &Device) {
+    let numbers = ROWS * SHAPE.q_heads * SHAPE.head_dim;
+    let queries = device.alloc_uninit(numbers).expect("memory");
+    let keys = LayerRows::new(device, SHAPE.kv_heads, TOKENS, SHAPE.head_dim).expect("memory");
+    let mut parts = AttentionScratch::new(device, SHAPE).expect("memory");
+    let mut out = device.alloc_uninit(numbers).expect("memory");
     let attention = PrefillAttention {
-        shape,
+        shape: SHAPE,
         scale: 1.0.into(),
         window: None,
         queries: &queries,
@@ -150,11 +153,12 @@ fn ten_million_tokens_have_no_grid_that_a_gpu_cannot_number() {
         keys: &keys,
         values: &keys,
     };
-    let read = device.prefill_attention(&attention, &mut parts, &mut out, None);
-    read.expect("attention over a prompt");
+    device
+        .prefill_attention(&attention, &mut parts, &mut out, None)
+        .expect("attention");
 
     let scores = Scores {
-        shape,
+        shape: SHAPE,
         scale: 1.0.into(),
         queries: &queries,
         rows: ROWS,
@@ -162,25 +166,35 @@ fn ten_million_tokens_have_no_grid_that_a_gpu_cannot_number() {
         tokens: TOKENS,
         normalise: Normalise::All,
     };
-    let mut scratch = ScoresScratch::new(&device, shape, ROWS).expect("memory");
+    let mut scratch = ScoresScratch::new(device, SHAPE, ROWS).expect("memory");
     let mut marks = device
-        .alloc_uninit(8 * TOKENS * ROWS.div_ceil(64))
+        .alloc_uninit(SHAPE.kv_heads * TOKENS * ROWS.div_ceil(64))
         .expect("memory");
     device
         .mark_below_average(&scores, &mut parts, &mut scratch, &mut marks)
         .expect("marks");
-    let mut means = device.alloc_uninit(32 * TOKENS).expect("memory");
+    let mut means = device.alloc_uninit(SHAPE.q_heads * TOKENS).expect("memory");
     device
         .window_scores(&scores, None, &mut parts, &mut scratch, &mut means)
         .expect("means");
 
-    let kept = KeptRows::new(&device, RowKind::F16, 8 * TOKENS, 128).expect("memory");
-    let (first_rows, rows) = (
-        device.alloc_uninit(8).expect("memory"),
-        device.alloc_uninit::<u32>(8).expect("memory"),
-    );
-    let decode = DecodeAttention {
-        shape,
+    let mut gate = device.alloc_uninit(ROWS * FFN).expect("memory");
+    let up = device.alloc_uninit(ROWS * FFN).expect("memory");
+    device
+        .activate(Activation::Silu, &mut gate, &up, ROWS, FFN)
+        .expect("the feed-forward");
+}
+
+/// Attention of one new token, with probabilities.
+fn launch_decode(device: &Device) {
+    let (heads, dim) = (SHAPE.kv_heads, SHAPE.head_dim);
+    let queries = device.alloc_uninit(SHAPE.q_heads * dim).expect("memory");
+    let mut out = device.alloc_uninit(SHAPE.q_heads * dim).expect("memory");
+    let kept = KeptRows::new(device, RowKind::F16, heads * TOKENS, dim).expect("memory");
+    let first_rows = device.alloc_uninit(heads).expect("memory");
+    let rows = device.alloc_uninit(heads).expect("memory");
+    let task = DecodeAttention {
+        shape: SHAPE,
         scale: 1.0.into(),
         queries: &queries,
         keys: &kept,
@@ -190,27 +204,23 @@ fn ten_million_tokens_have_no_grid_that_a_gpu_cannot_number() {
         places: None,
         ranks: None,
     };
-    let mut scratch = DecodeScratch::new(&device, shape, TOKENS, true).expect("memory");
+    let mut scratch = DecodeScratch::new(device, SHAPE, TOKENS, true).expect("memory");
     // SAFETY: the device runs nothing.
-    unsafe { device.decode_attention(&decode, &mut scratch, &mut out) }.expect("one token");
+    unsafe { device.decode_attention(&task, &mut scratch, &mut out) }.expect("attention");
+}
 
-    let mut gate = device.alloc_uninit(ROWS * 14336).expect("memory");
-    let up = device.alloc_uninit(ROWS * 14336).expect("memory");
-    device
-        .activate(
-            Activation::Silu,
-            (&mut gate, 14336),
-            (&up, 14336),
-            (ROWS, 14336),
-        )
-        .expect("the feed-forward network");
-
+/// All launches whose grid grows with the document.
+#[test]
+fn grids_of_ten_million_tokens_fit_a_gpu() {
+    let (device, endless) = endless();
+    launch_prefill(&device);
+    launch_decode(&device);
     let launches = endless.launches.lock().expect("no panic while locked");
     assert!(launches.len() >= 7, "{launches:?}");
     let widest = launches.iter().map(|(_, geometry)| geometry.grid[0]).max();
     assert!(
         widest >= Some((TOKENS / 256) as u32),
-        "what grows with the document is in the first direction"
+        "the dimension that grows with the document is the first"
     );
     for (name, geometry) in launches.iter() {
         let fits = (geometry.grid.iter().zip(MOST_BLOCKS)).all(|(blocks, most)| *blocks <= most);
@@ -220,15 +230,12 @@ fn ten_million_tokens_have_no_grid_that_a_gpu_cannot_number() {
 
 /// A grid beyond the limit is an error of one sentence, and nothing is launched.
 #[test]
-fn a_grid_beyond_a_gpu_is_one_sentence() {
+fn an_oversized_grid_is_an_error_of_one_sentence() {
     let (device, endless) = endless();
     let rows = MOST_BLOCKS[1] as usize + 1;
     let mut gate = device.alloc_uninit(rows * 32).expect("memory");
     let up = device.alloc_uninit(rows * 32).expect("memory");
-    let mut activate = |rows| {
-        let (gate, up) = ((&mut gate, 32), (&up, 32));
-        device.activate(Activation::Silu, gate, up, (rows, 32))
-    };
+    let mut activate = |rows| device.activate(Activation::Silu, &mut gate, &up, rows, 32);
     activate(rows - 1).expect("as many as there may be");
     let refusal = activate(rows).expect_err("one more").to_string();
     assert!(

@@ -67,7 +67,7 @@ fn table() -> (String, BTreeMap<String, (u32, Vec<Taken>)>) {
 
 /// The table matches these sources; if not, run `scripts/cuda-resources`.
 #[test]
-fn the_table_is_of_the_kernels_as_they_are() {
+fn the_resource_table_matches_the_sources() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("device");
     let files = std::fs::read_dir(folder).expect("the folder of kernels");
     let mut files: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
@@ -115,7 +115,7 @@ fn registers_and_shared_memory_fit_every_gpu() {
 /// The kernels whose shared memory depends on the GPU request no more than it has, for every head size and row type.
 /// The emulated device refuses as a GPU would.
 #[test]
-fn what_attention_asks_of_a_gpu_it_has() {
+fn attention_fits_the_shared_memory_of_every_gpu() {
     for capability in GPUS {
         let device = emulated::device(capability, 1 << 30);
         for head_dim in HEAD_DIMS {

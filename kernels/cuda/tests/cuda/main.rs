@@ -1,6 +1,7 @@
 //! Kernels on a GPU (in the emulator without the feature `cuda`) against the CPU kernels.
 
 mod async_copy;
+mod classes;
 mod decode;
 mod expected;
 mod grids;
@@ -13,5 +14,6 @@ mod rates;
 mod rows;
 mod scores;
 mod step;
+mod step_attention;
 mod support;
 mod weights;

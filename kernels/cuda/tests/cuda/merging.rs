@@ -2,33 +2,34 @@
 
 use crate::support::*;
 use half::f16;
-use kept_cuda::{Angles, Compared, Comparing, Device, HEAD_DIMS, KeptRows, Mean, Merging, RowKind};
+use kept_cuda::{
+    Angles, Compared, Comparing, Device, HEAD_DIMS, KeptRows, LayerRows, Mean, Merging, RowKind,
+};
 use kept_kernels::{HeadShape, Pairing, RowStore, mean_row, reference, row_length};
 
 const KV_HEADS: usize = 2;
 
 /// `[positions, columns]` cosines and sines of random angles.
-struct Turned {
+struct Rope {
     cos: Vec<f32>,
     sin: Vec<f32>,
     rope_dim: usize,
     pairing: Pairing,
 }
 
-impl Turned {
-    fn drawn(numbers: &mut Numbers, positions: usize, rope_dim: usize, pairing: Pairing) -> Self {
-        let angles = numbers.rows(positions * rope_dim / 2);
-        let of = |f: fn(f32) -> f32| angles.iter().map(|a| f(3.0 * a)).collect();
+impl Rope {
+    fn random(numbers: &mut Numbers, positions: usize, rope_dim: usize, pairing: Pairing) -> Self {
+        let (cos, sin) = angles(numbers, positions, rope_dim / 2);
         Self {
-            cos: of(f32::cos),
-            sin: of(f32::sin),
+            cos,
+            sin,
             rope_dim,
             pairing,
         }
     }
 
     /// Undoes RoPE in every row of `rows`; row == position.
-    fn back(&self, rows: &RowStore) -> RowStore {
+    fn unrotate(&self, rows: &RowStore) -> RowStore {
         let (mut rows, columns) = (rows.clone(), self.rope_dim / 2);
         for head in 0..rows.kv_heads() {
             for position in 0..rows.capacity(head) {
@@ -43,36 +44,35 @@ impl Turned {
 }
 
 /// With and without RoPE to undo.
-fn ways(numbers: &mut Numbers, positions: usize, dim: usize) -> Vec<Option<Turned>> {
-    let mut drawn = |rope_dim, pairing| Turned::drawn(numbers, positions, rope_dim, pairing);
+fn rope_variants(numbers: &mut Numbers, positions: usize, dim: usize) -> Vec<Option<Rope>> {
+    let mut random = |rope_dim, pairing| Rope::random(numbers, positions, rope_dim, pairing);
     vec![
         None,
-        Some(drawn(dim, Pairing::Halves)),
-        Some(drawn(dim / 2, Pairing::Neighbours)),
+        Some(random(dim, Pairing::Halves)),
+        Some(random(dim / 2, Pairing::Neighbours)),
     ]
 }
 
 /// Runs `with` the angles on the device.
-fn on<T>(
+fn with_angles<T>(
     device: &Device,
-    turned: Option<&Turned>,
+    rope: Option<&Rope>,
     with: impl FnOnce(Option<Angles<'_>>) -> T,
 ) -> T {
-    let there = turned.map(|turned| {
-        [&turned.cos, &turned.sin].map(|numbers| device.copy_of(numbers).expect("memory"))
-    });
-    let angles = there.as_ref().zip(turned);
-    with(angles.map(|([cos, sin], turned)| Angles {
+    let tables = rope
+        .map(|rope| [&rope.cos, &rope.sin].map(|numbers| device.copy_of(numbers).expect("memory")));
+    let angles = tables.as_ref().zip(rope);
+    with(angles.map(|([cos, sin], rope)| Angles {
         cos,
         sin,
-        rope_dim: turned.rope_dim,
-        pairing: turned.pairing,
+        rope_dim: rope.rope_dim,
+        pairing: rope.pairing,
     }))
 }
 
 /// The nearest neighbour of every token, and its similarity, equal the exact ones up to rounding.
 #[test]
-fn the_most_alike_is_found_for_every_head_size_and_number_of_tokens() {
+fn nearest_by_cosine_matches_the_host() {
     for device in devices() {
         let mut numbers = Numbers::new(41);
         for dim in HEAD_DIMS {
@@ -86,12 +86,12 @@ fn the_most_alike_is_found_for_every_head_size_and_number_of_tokens() {
                 let (host_values, values) = layer(&device, &mut numbers, &shape, n);
                 let of_tokens: Vec<u32> = (0..tokens).map(|_| numbers.below(n) as u32).collect();
                 let of_others: Vec<u32> = (0..others).map(|_| numbers.below(n) as u32).collect();
-                for turned in ways(&mut numbers, n, dim) {
-                    let plain = turned.as_ref().map(|turned| turned.back(&host_keys));
+                for rope in rope_variants(&mut numbers, n, dim) {
+                    let plain = rope.as_ref().map(|rope| rope.unrotate(&host_keys));
                     let plain = plain.as_ref().unwrap_or(&host_keys);
                     for head in 0..KV_HEADS {
                         let mut best = vec![(u32::MAX, f32::NAN); tokens];
-                        on(&device, turned.as_ref(), |unrotated| {
+                        with_angles(&device, rope.as_ref(), |unrotated| {
                             let of = Compared {
                                 keys: &keys,
                                 values: &values,
@@ -102,7 +102,8 @@ fn the_most_alike_is_found_for_every_head_size_and_number_of_tokens() {
                             device
                                 .nearest_by_cosine(
                                     &of,
-                                    (&of_tokens, &of_others),
+                                    &of_tokens,
+                                    &of_others,
                                     &mut best,
                                     &mut scratch,
                                 )
@@ -112,7 +113,7 @@ fn the_most_alike_is_found_for_every_head_size_and_number_of_tokens() {
                             cosine(plain, head, a, b) * cosine(&host_values, head, a, b)
                         };
                         // Keys whose RoPE was undone are rounded to halves.
-                        let tolerance = if turned.is_some() { 1e-3 } else { 1e-5 };
+                        let tolerance = if rope.is_some() { 1e-3 } else { 1e-5 };
                         for (&token, &(found, product)) in of_tokens.iter().zip(&best) {
                             let all = of_others.iter().map(|&other| alike(token, other));
                             let most = all.fold(f64::NEG_INFINITY, f64::max);
@@ -140,7 +141,7 @@ fn cosine(rows: &RowStore, head: usize, a: u32, b: u32) -> f64 {
 }
 
 #[test]
-fn of_equal_ones_the_first_counts_and_a_row_without_length_is_like_nothing() {
+fn ties_take_the_first_and_zero_rows_have_cosine_0() {
     let (device, dim, n) = (devices()[0].clone(), 64, 200);
     let shape = HeadShape {
         q_heads: 1,
@@ -165,15 +166,47 @@ fn of_equal_ones_the_first_counts_and_a_row_without_length_is_like_nothing() {
         Comparing::new(&device, n, dim).expect("memory"),
     );
     device
-        .nearest_by_cosine(&of, (&[0, 1], &others), &mut best, &mut scratch)
+        .nearest_by_cosine(&of, &[0, 1], &others, &mut best, &mut scratch)
         .expect("it runs");
     assert!(best[0].0 == 0 && (best[0].1 - 1.0).abs() < 1e-5, "{best:?}");
     assert_eq!(best[1], (0, 0.0));
 }
 
+/// Members of a class: rows and their weights.
+type Members = Vec<(u32, f32)>;
+
+/// The host's merged rows of `head`, `[classes, head_dim]`. A class of one has its member's row.
+fn mean_rows(store: &RowStore, head: usize, classes: &[Members], unit: bool) -> Vec<f32> {
+    let dim = store.head_dim();
+    let mut rows = vec![0.0; classes.len() * dim];
+    for (members, out) in classes.iter().zip(rows.chunks_exact_mut(dim)) {
+        match members.as_slice() {
+            [(row, _)] => out.copy_from_slice(store.row(head, *row as usize)),
+            _ => {
+                let members = members.iter().map(|&(row, w)| (row as usize, w));
+                mean_row(store, head, members, unit, out);
+            }
+        }
+    }
+    rows
+}
+
+/// Weighted sums of the members' rows of `head`, `[classes, head_dim]`.
+fn sum_rows(store: &RowStore, head: usize, classes: &[Members]) -> Vec<f32> {
+    let dim = store.head_dim();
+    let mut sums = vec![0.0; classes.len() * dim];
+    for (members, sums) in classes.iter().zip(sums.chunks_exact_mut(dim)) {
+        for &(row, weight) in members {
+            let pairs = sums.iter_mut().zip(store.row(head, row as usize));
+            pairs.for_each(|(sum, x)| *sum += weight * x);
+        }
+    }
+    sums
+}
+
 /// Classes of one, a few and many members; the rows equal the host's merged rows.
 #[test]
-fn classes_are_the_mean_of_their_members() {
+fn merged_rows_are_the_means_of_their_members() {
     for device in devices() {
         let mut numbers = Numbers::new(43);
         for dim in HEAD_DIMS {
@@ -185,67 +218,40 @@ fn classes_are_the_mean_of_their_members() {
             let n = 60;
             let (host_keys, keys) = layer(&device, &mut numbers, &shape, n);
             let (host_values, values) = layer(&device, &mut numbers, &shape, n);
-            let mut members = |count: usize| -> Vec<(u32, f32)> {
+            let mut members = |count: usize| -> Members {
                 let weights = numbers.rows(count);
                 let member = |w: &f32| (numbers.below(n) as u32, w.abs() + 1e-4);
                 weights.iter().map(member).collect()
             };
             let classes = [1, 2, 37, 1, 5, 3].map(&mut members);
             let all: usize = classes.iter().map(Vec::len).sum();
-            for turned in ways(&mut numbers, n, dim) {
-                let plain = turned.as_ref().map(|turned| turned.back(&host_keys));
+            for rope in rope_variants(&mut numbers, n, dim) {
+                let plain = rope.as_ref().map(|rope| rope.unrotate(&host_keys));
                 let plain = plain.as_ref().unwrap_or(&host_keys);
                 for head in 0..KV_HEADS {
                     let mut merging = Merging::new(&device, 7, all + 3).expect("memory");
                     let members = classes.iter().map(|members| members.iter().copied());
                     merging.set(members).expect("written");
                     let mut target = KeptRows::new(&device, RowKind::F16, 8, dim).expect("memory");
-                    let mut check = |mean: Mean<'_>, store: &RowStore, unit: bool| {
-                        let source = if unit { &keys } else { &values };
+                    let mut check = |source: &LayerRows, mean: Mean<'_>, expected: Vec<f32>| {
                         device
-                            .merge((source, head), &mut merging, &mean, &mut target)
+                            .merge(source.head(head), &mut merging, &mean, &mut target)
                             .expect("it runs");
-                        let found = numbers_of(&target);
-                        for (class, members) in classes.iter().enumerate() {
-                            let mut expected = vec![0.0; dim];
-                            match members.as_slice() {
-                                [(row, _)] => {
-                                    expected.copy_from_slice(store.row(head, *row as usize));
-                                }
-                                _ => mean_row(
-                                    store,
-                                    head,
-                                    members.iter().map(|&(row, w)| (row as usize, w)),
-                                    unit,
-                                    &mut expected,
-                                ),
-                            }
-                            close(
-                                &found[class * dim..][..dim],
-                                &expected,
-                                1.5e-3,
-                                &format!("{dim}, head {head}, class {class}, keys {unit}"),
-                            );
-                        }
+                        let (found, what) = (numbers_of(&target), format!("{dim}, head {head}"));
+                        close(&found[..expected.len()], &expected, 1.5e-3, &what);
                     };
-                    on(&device, turned.as_ref(), |angles| {
-                        check(Mean::OfKeys(angles), plain, true);
+                    with_angles(&device, rope.as_ref(), |angles| {
+                        let expected = mean_rows(plain, head, &classes, true);
+                        check(&keys, Mean::OfKeys(angles), expected);
                     });
-                    check(Mean::OfValues, &host_values, false);
+                    let expected = mean_rows(&host_values, head, &classes, false);
+                    check(&values, Mean::OfValues, expected);
                     let mut sums = device.alloc_uninit(classes.len() * dim).expect("memory");
                     device
-                        .add_up((&values, head), &merging, &mut sums)
+                        .add_up(values.head(head), &merging, &mut sums)
                         .expect("it runs");
-                    let found: Vec<f32> = sums.to_vec().expect("read");
-                    for (members, found) in classes.iter().zip(found.chunks_exact(dim)) {
-                        let mut expected = vec![0.0; dim];
-                        for &(row, weight) in members {
-                            let row = host_values.row(head, row as usize);
-                            let pairs = expected.iter_mut().zip(row);
-                            pairs.for_each(|(sum, x)| *sum += weight * x);
-                        }
-                        close(found, &expected, 2e-5, "sums");
-                    }
+                    let expected = sum_rows(&host_values, head, &classes);
+                    close(&sums.to_vec().expect("read"), &expected, 2e-5, "sums");
                     let mut lengths = vec![f32::NAN; all];
                     merging.lengths(&mut lengths).expect("read");
                     let rows = classes.iter().flatten().map(|&(row, _)| row as usize);

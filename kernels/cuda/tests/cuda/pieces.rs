@@ -1,25 +1,16 @@
-//! Row-wise operations, kept rows and classes: the kernels' source against the CPU reference.
+//! Row-wise operations and kept rows: the kernels' source against the CPU reference.
 
 use crate::support::*;
 use half::f16;
 use kept_cuda::{
-    Activation, Angles, ClassAttention, ClassScratch, HEAD_DIMS, Heads, Indices, Kept, KeptRows,
-    RowKind, RowPositions,
+    Activation, Angles, HEAD_DIMS, Heads, Indices, Kept, KeptRows, RmsNorm, RowKind, RowPositions,
 };
-use kept_kernels::{CacheType, HeadShape, Pairing, RankRotation, RowStore, reference};
+use kept_kernels::{CacheType, HeadShape, Pairing, RowStore, reference};
 
 const PAIRINGS: [Pairing; 2] = [Pairing::Halves, Pairing::Neighbours];
 
-fn angles(numbers: &mut Numbers, positions: usize, columns: usize) -> (Vec<f32>, Vec<f32>) {
-    let angles = numbers.rows(positions * columns);
-    angles
-        .iter()
-        .map(|a| ((3.0 * a).cos(), (3.0 * a).sin()))
-        .unzip()
-}
-
 #[test]
-fn norms_are_written_and_added() {
+fn rms_norm_writes_and_adds() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(1));
     for (rows, width) in [(1, 32), (3, 100), (2, 1000)] {
         let (x, weight, residual) = (
@@ -29,12 +20,15 @@ fn norms_are_written_and_added() {
         );
         let mut expected = vec![0.0; x.len()];
         reference::rms_norm(&x, &weight, 1e-5, &mut expected);
-        let [there, weights] = [&x, &weight].map(|n| device.copy_of(n).expect("memory"));
+        let [x, weight] = [&x, &weight].map(|n| device.copy_of(n).expect("memory"));
         let mut out = device.alloc_uninit(x.len()).expect("memory");
         let mut sum = device.copy_of(&residual).expect("memory");
-        let weights = (&weights, 1e-5);
+        let norm = RmsNorm {
+            weight: &weight,
+            eps: 1e-5,
+        };
         device
-            .rms_norm(&there, weights, rows, Some(&mut out), Some(&mut sum))
+            .rms_norm(&x, norm, rows, Some(&mut out), Some(&mut sum))
             .expect("it runs");
         close(&out.to_vec().expect("read"), &expected, 1e-5, "norm");
         let added: Vec<f32> = residual.iter().zip(&expected).map(|(a, b)| a + b).collect();
@@ -43,7 +37,7 @@ fn norms_are_written_and_added() {
 }
 
 #[test]
-fn heads_are_biased_normed_turned_and_written_where_they_belong() {
+fn heads_get_bias_norm_and_rope_in_both_layouts() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(2));
     let (rows, heads, first) = (3, 6, 4);
     for dim in HEAD_DIMS {
@@ -83,7 +77,10 @@ fn heads_are_biased_normed_turned_and_written_where_they_belong() {
                     heads,
                     dim,
                     bias: Some(&bias),
-                    norm: Some((&norm, 1e-6)),
+                    norm: Some(RmsNorm {
+                        weight: &norm,
+                        eps: 1e-6,
+                    }),
                     angles: Some(Angles {
                         cos: &cos,
                         sin: &sin,
@@ -116,7 +113,7 @@ fn heads_are_biased_normed_turned_and_written_where_they_belong() {
 }
 
 #[test]
-fn keys_are_turned_back() {
+fn unrotate_undoes_rope() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(3));
     for (dim, pairing) in HEAD_DIMS.into_iter().flat_map(|d| PAIRINGS.map(|p| (d, p))) {
         let shape = HeadShape {
@@ -163,40 +160,24 @@ fn keys_are_turned_back() {
 }
 
 #[test]
-fn activations_sums_caps_and_the_largest() {
+fn activations_sums_caps_and_argmax_match_the_reference() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(4));
     let (rows, width) = (2, 300);
-    // Gate and up of a row in one buffer, as after a fused projection.
-    let both: Vec<f32> = numbers
-        .rows(rows * 2 * width)
-        .iter()
-        .map(|x| 6.0 * x)
-        .collect();
-    let ups: Vec<f32> = both
-        .chunks(2 * width)
-        .flat_map(|row| &row[width..])
-        .copied()
-        .collect();
+    let both = numbers.rows(2 * rows * width);
+    let both: Vec<f32> = both.iter().map(|x| 6.0 * x).collect();
+    let (gates, ups) = both.split_at(rows * width);
     for activation in [Activation::Silu, Activation::Gelu] {
-        let mut expected: Vec<f32> = both
-            .chunks(2 * width)
-            .flat_map(|row| &row[..width])
-            .copied()
-            .collect();
+        let mut expected = gates.to_vec();
         match activation {
-            Activation::Silu => reference::silu_mul(&mut expected, &ups),
-            Activation::Gelu => reference::gelu_mul(&mut expected, &ups),
+            Activation::Silu => reference::silu_mul(&mut expected, ups),
+            Activation::Gelu => reference::gelu_mul(&mut expected, ups),
         }
-        let mut gate = device.copy_of(&both).expect("memory");
-        let up = device.copy_of(&ups).expect("memory");
-        let (gates, ups) = ((&mut gate, 2 * width), (&up, width));
+        let mut gate = device.copy_of(gates).expect("memory");
+        let up = device.copy_of(ups).expect("memory");
         device
-            .activate(activation, gates, ups, (rows, width))
+            .activate(activation, &mut gate, &up, rows, width)
             .expect("it runs");
-        let found = gate.to_vec().expect("read");
-        for (found, expected) in found.chunks(2 * width).zip(expected.chunks(width)) {
-            close(&found[..width], expected, 1e-4, "activated");
-        }
+        close(&gate.to_vec().expect("read"), &expected, 1e-4, "activated");
     }
     let mut expected = both.clone();
     reference::soft_cap(&mut expected, 2.0);
@@ -218,9 +199,9 @@ fn activations_sums_caps_and_the_largest() {
         if largest + 7 < count {
             x[largest + 7] = 5.0;
         }
-        let there = device.copy_of(&x).expect("memory");
+        let x = device.copy_of(&x).expect("memory");
         let mut place = device.alloc_uninit(1).expect("memory");
-        device.argmax(&there, &mut place).expect("it runs");
+        device.argmax(&x, &mut place).expect("it runs");
         assert_eq!(place.to_vec().expect("read"), [largest as u32]);
     }
 }
@@ -268,7 +249,7 @@ fn same_rows(found: &KeptRows, expected: &KeptRows, what: &str) {
 }
 
 #[test]
-fn kept_rows_are_what_the_host_would_keep_in_every_kind() {
+fn kept_rows_match_the_host_store_for_every_type() {
     for device in devices() {
         let mut numbers = Numbers::new(6);
         for dim in HEAD_DIMS {
@@ -284,7 +265,7 @@ fn kept_rows_are_what_the_host_would_keep_in_every_kind() {
             let targets = [6u32, 0, 1, 2, 3, 4, 5];
             let copy = |n: &[u32]| Indices::new(&device, n).expect("memory");
             let (at, of, to) = (copy(&positions), copy(&heads), copy(&targets));
-            let [cos_there, sin_there] = [&cos, &sin].map(|n| device.copy_of(n).expect("memory"));
+            let tables = [&cos, &sin].map(|n| device.copy_of(n).expect("memory"));
             for (kind, unrotated, moved) in [
                 (CacheType::F16, false, true),
                 (CacheType::F16, true, false),
@@ -309,15 +290,14 @@ fn kept_rows_are_what_the_host_would_keep_in_every_kind() {
                 }
                 let row_kind = RowKind::of(kind).expect("a kind that a device has");
                 let rows = || {
-                    KeptRows::with_wide(&device, row_kind, (narrow, 7 - narrow), dim)
-                        .expect("memory")
+                    KeptRows::with_wide(&device, row_kind, narrow, 7 - narrow, dim).expect("memory")
                 };
                 let (mut kept, mut wanted) = (rows(), rows());
                 let all: Vec<(usize, usize)> = (0..7).map(|i| (i, i)).collect();
                 wanted.write(&expected, 0, &all).expect("written");
                 let unrotated = unrotated.then_some(Angles {
-                    cos: &cos_there,
-                    sin: &sin_there,
+                    cos: &tables[0],
+                    sin: &tables[1],
                     rope_dim: dim,
                     pairing: Pairing::Halves,
                 });
@@ -338,7 +318,7 @@ fn kept_rows_are_what_the_host_would_keep_in_every_kind() {
 
 /// A row that loses its wide place is quantised as in the host's stores.
 #[test]
-fn wide_rows_are_rounded_to_narrow_ones() {
+fn wide_rows_are_quantised_as_on_the_host() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(11));
     for dim in [64, 80, 96, 128, 256] {
         for kind in [CacheType::Q8_0, CacheType::Q4_0] {
@@ -348,7 +328,7 @@ fn wide_rows_are_rounded_to_narrow_ones() {
             }
             let row_kind = RowKind::of(kind).expect("a kind that a device has");
             let all: Vec<(usize, usize)> = (0..9).map(|i| (i, i)).collect();
-            let rows = || KeptRows::with_wide(&device, row_kind, (5, 4), dim).expect("memory");
+            let rows = || KeptRows::with_wide(&device, row_kind, 5, 4, dim).expect("memory");
             let (mut found, mut expected) = (rows(), rows());
             found.write(&store, 0, &all).expect("written");
             // Rows of places 6 and 8 replace rows 1 and 4.
@@ -360,30 +340,26 @@ fn wide_rows_are_rounded_to_narrow_ones() {
             expected.write(&store, 0, &all).expect("written");
             let copy = |n: &[u32]| Indices::new(&device, n).expect("memory");
             let (from, to) = (copy(&[1, 3, 0]), copy(&[1, 4, 2]));
-            device.narrow(&mut found, (&from, &to), 2).expect("it runs");
+            device.narrow(&mut found, &from, &to, 2).expect("it runs");
             same_rows(&found, &expected, &format!("{kind} of {dim}"));
         }
     }
 }
 
 #[test]
-fn hadamard_s_matrix_is_its_own_inverse() {
+fn the_hadamard_rotation_is_its_own_inverse() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(7));
     for dim in [64, 80, 96, 128, 256] {
         let x = numbers.rows(3 * dim);
         let expected: Vec<f32> = x.chunks(dim).flat_map(hadamard).collect();
-        let mut there = device.copy_of(&x).expect("memory");
-        device
-            .hadamard_numbers(&mut there, 3, dim)
-            .expect("it runs");
-        close(&there.to_vec().expect("read"), &expected, 1e-5, "rotated");
-        device
-            .hadamard_numbers(&mut there, 3, dim)
-            .expect("it runs");
-        close(&there.to_vec().expect("read"), &x, 1e-5, "and back");
-        let mut there = queries(&device, &x);
-        device.hadamard_halves(&mut there, 3, dim).expect("it runs");
-        let found: Vec<f32> = there
+        let mut rows = device.copy_of(&x).expect("memory");
+        device.hadamard_numbers(&mut rows, 3, dim).expect("it runs");
+        close(&rows.to_vec().expect("read"), &expected, 1e-5, "rotated");
+        device.hadamard_numbers(&mut rows, 3, dim).expect("it runs");
+        close(&rows.to_vec().expect("read"), &x, 1e-5, "and back");
+        let mut rows = queries(&device, &x);
+        device.hadamard_halves(&mut rows, 3, dim).expect("it runs");
+        let found: Vec<f32> = rows
             .to_vec()
             .expect("read")
             .iter()
@@ -394,126 +370,21 @@ fn hadamard_s_matrix_is_its_own_inverse() {
 }
 
 #[test]
-fn classes_count_as_much_as_their_entries() {
-    for device in devices() {
-        let mut numbers = Numbers::new(8);
-        let shape = HeadShape {
-            q_heads: 6,
-            kv_heads: 2,
-            head_dim: 64,
-        };
-        let (rows, entries, capacity) = ([90, 20], [200, 33], 210);
-        let slots = 120;
-        let there = || KeptRows::new(&device, RowKind::F16, slots, 64).expect("memory");
-        let (mut keys_there, mut values_there) = (there(), there());
-        let mut stores = Vec::new();
-        for target in [&mut keys_there, &mut values_there] {
-            let mut store = RowStore::new(64, &[100, 20]);
-            let mut packed = RowStore::stored(CacheType::F16, 64, &[100, 20], &[0, 0], false);
-            for (head, first, count) in [(0, 0, 100), (1, 100, 20)] {
-                for row in 0..count {
-                    store.row_mut(head, row).copy_from_slice(&numbers.rows(64));
-                    packed.write(head, row, store.row(head, row));
-                }
-                let which: Vec<(usize, usize)> = (0..count).map(|row| (first + row, row)).collect();
-                target.write(&packed, head, &which).expect("written");
-            }
-            stores.push(store);
-        }
-        let classes: Vec<u32> = (0..2 * capacity)
-            .map(|i| numbers.below(rows[i / capacity]) as u32)
-            .collect();
-        let lengths: Vec<f32> = numbers.rows(2 * capacity).iter().map(|x| 1.5 + x).collect();
-        let query = numbers.rows(6 * 64);
-        let (cos, sin) = angles(&mut numbers, capacity, 32);
-        let copy = |n: &[u32]| device.copy_of(n).expect("memory");
-        let floats = |n: &[f32]| device.copy_of(n).expect("memory");
-        let (first_rows, rows_there, entries_there) =
-            (copy(&[0, 100]), copy(&[90, 20]), copy(&[200, 33]));
-        let (classes_there, lengths_there) = (copy(&classes), floats(&lengths));
-        let (cos_there, sin_there) = (floats(&cos), floats(&sin));
-        let queries = queries(&device, &query);
-        for pairing in [None, Some(Pairing::Halves), Some(Pairing::Neighbours)] {
-            let scale = kept_kernels::Scale {
-                factor: 0.4,
-                cap: pairing.map(|_| 2.0),
-            };
-            let task = kept_kernels::ClassAttention {
-                shape,
-                scale,
-                query: &query,
-                keys: &stores[0],
-                values: &stores[1],
-                rows: &rows,
-                classes: &classes,
-                lengths: &lengths,
-                entries: &entries,
-                capacity,
-                rotation: pairing.map(|pairing| RankRotation {
-                    cos: &cos,
-                    sin: &sin,
-                    rope_dim: 64,
-                    pairing,
-                }),
-            };
-            let mut expected = vec![0.0; 6 * 64];
-            let mut expected_probabilities = vec![Vec::new(); 6];
-            reference::class_attention(&task, &mut expected, &mut expected_probabilities);
-            let mut scratch = ClassScratch::new(&device, shape, 100, capacity).expect("memory");
-            let mut out = device.alloc_uninit(6 * 64).expect("memory");
-            let task = ClassAttention {
-                shape,
-                scale,
-                queries: &queries,
-                keys: &keys_there,
-                values: &values_there,
-                first_rows: &first_rows,
-                rows: &rows_there,
-                classes: &classes_there,
-                lengths: &lengths_there,
-                entries: &entries_there,
-                capacity,
-                angles: pairing.map(|pairing| Angles {
-                    cos: &cos_there,
-                    sin: &sin_there,
-                    rope_dim: 64,
-                    pairing,
-                }),
-            };
-            // SAFETY: all indices lie within the tables.
-            unsafe { device.class_attention(&task, &mut scratch, &mut out) }.expect("it runs");
-            close(&out.to_vec().expect("read"), &expected, 1e-4, "values");
-            let found = scratch.probabilities().to_vec().expect("read");
-            for (h, expected) in expected_probabilities.iter().enumerate() {
-                close(
-                    &found[h * capacity..][..expected.len()],
-                    expected,
-                    1e-5,
-                    "probabilities",
-                );
-            }
-        }
-    }
-}
-
-#[test]
 fn a_bias_is_added_to_every_row() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(31));
     let (x, bias) = (numbers.rows(5 * 300), numbers.rows(300));
-    let mut there = device.copy_of(&x).expect("memory");
-    let bias_there = device.copy_of(&bias).expect("memory");
-    device
-        .add_to_rows(&mut there, &bias_there, 4)
-        .expect("it runs");
+    let mut rows = device.copy_of(&x).expect("memory");
+    let added = device.copy_of(&bias).expect("memory");
+    device.add_to_rows(&mut rows, &added, 4).expect("it runs");
     let expected: Vec<f32> = (x.iter().enumerate())
         .map(|(i, x)| if i < 4 * 300 { x + bias[i % 300] } else { *x })
         .collect();
-    close(&there.to_vec().expect("read"), &expected, 1e-6, "added");
+    close(&rows.to_vec().expect("read"), &expected, 1e-6, "added");
 }
 
 /// Parts of a buffer share its memory: a write through one is visible through the other.
 #[test]
-fn a_part_is_another_name() {
+fn shared_buffers_see_each_others_writes() {
     let device = devices()[0].clone();
     let mut all = device.copy_of(&[1u32, 2, 3, 4, 5]).expect("memory");
     let mut part = all.share(1..4);

@@ -23,20 +23,20 @@ fn check(case: &Case, seed: u64) {
     for device in devices() {
         let mut numbers = Numbers::new(seed);
         let tokens = first + rows;
-        let (keys, there) = layer(&device, &mut numbers, &shape, tokens + 7);
-        let (values, values_there) = layer(&device, &mut numbers, &shape, tokens + 7);
-        let queries_here = numbers.rows(rows * shape.q_heads * shape.head_dim);
-        let queries = queries(&device, &queries_here);
-        let mut expected = vec![0.0; queries_here.len()];
+        let (host_keys, keys) = layer(&device, &mut numbers, &shape, tokens + 7);
+        let (host_values, values) = layer(&device, &mut numbers, &shape, tokens + 7);
+        let host_queries = numbers.rows(rows * shape.q_heads * shape.head_dim);
+        let queries = queries(&device, &host_queries);
+        let mut expected = vec![0.0; host_queries.len()];
         let mut expected_sums = vec![0.0; shape.q_heads * rows];
         let task = kept_kernels::PrefillAttention {
             shape,
             scale,
             window,
-            queries: &queries_here,
+            queries: &host_queries,
             first,
-            keys: &keys,
-            values: &values,
+            keys: &host_keys,
+            values: &host_values,
         };
         reference::prefill_attention(&task, &mut expected, Some(&mut expected_sums));
 
@@ -50,8 +50,8 @@ fn check(case: &Case, seed: u64) {
             queries: &queries,
             rows,
             first,
-            keys: &there,
-            values: &values_there,
+            keys: &keys,
+            values: &values,
         };
         device
             .prefill_attention(&task, &mut scratch, &mut out, Some(&mut sums))
@@ -67,7 +67,7 @@ fn plain(shape: &HeadShape) -> Scale {
 }
 
 #[test]
-fn every_head_size_gives_what_the_specification_gives() {
+fn every_head_size_matches_the_reference() {
     for (i, shape) in shapes().into_iter().enumerate() {
         // One row; less than a tile; more than one tile of rows and of keys, with partial tiles.
         for (rows, first) in [(1, 0), (5, 60), (70, 0), (66, 130)] {
@@ -85,7 +85,7 @@ fn every_head_size_gives_what_the_specification_gives() {
 }
 
 #[test]
-fn sliding_windows_and_caps_hold() {
+fn sliding_windows_and_caps_match_the_reference() {
     let shape = shapes()[0];
     for window in [1, 17, 64, 200] {
         let scale = Scale {
@@ -104,7 +104,7 @@ fn sliding_windows_and_caps_hold() {
 }
 
 #[test]
-fn few_rows_over_many_keys_are_split_and_added_up() {
+fn split_keys_match_the_reference() {
     let shape = HeadShape {
         q_heads: 2,
         kv_heads: 1,

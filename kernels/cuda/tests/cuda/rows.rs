@@ -15,7 +15,7 @@ fn kinds_and_heads() -> impl Iterator<Item = (PackedRows, usize)> {
 }
 
 #[test]
-fn packed_rows_are_the_hosts_as_halves() {
+fn unpacked_rows_equal_the_hosts() {
     let (mut numbers, device) = (Numbers::new(5), devices().remove(0));
     for (kind, dim) in kinds_and_heads() {
         let before = numbers.rows(KV_HEADS * CAPACITY * dim);
@@ -29,7 +29,7 @@ fn packed_rows_are_the_hosts_as_halves() {
             kind.unpack(&packed, dim, &mut expected[at..][..count * dim]);
             let packed = device.copy_of(&packed).expect("memory");
             device
-                .unpack(&mut rows, (head, first), kind, &packed)
+                .unpack(&mut rows, head, first, kind, &packed)
                 .expect("written");
         }
         let found: Vec<f16> = rows.data().to_vec().expect("numbers");
@@ -38,7 +38,7 @@ fn packed_rows_are_the_hosts_as_halves() {
 }
 
 #[test]
-fn rows_are_packed_as_the_host_packs_them() {
+fn packed_rows_equal_the_hosts() {
     let (mut numbers, device) = (Numbers::new(6), devices().remove(0));
     for (kind, dim) in kinds_and_heads() {
         let mut all = numbers.rows(KV_HEADS * CAPACITY * dim);

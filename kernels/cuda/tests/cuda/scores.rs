@@ -7,32 +7,32 @@ use kept_kernels::{HeadShape, LastRows, Normalise, RowStore, WindowScores, refer
 struct Case {
     device: Device,
     shape: HeadShape,
-    queries_here: Vec<f32>,
+    host_queries: Vec<f32>,
     queries: kept_cuda::Buffer<half::f16>,
     rows: usize,
     tokens: usize,
-    keys_here: RowStore,
+    host_keys: RowStore,
     keys: LayerRows,
 }
 
 impl Case {
     fn new(device: Device, shape: HeadShape, rows: usize, tokens: usize) -> Self {
         let mut numbers = Numbers::new((rows * 1000 + tokens) as u64);
-        let (keys_here, keys) = layer(&device, &mut numbers, &shape, tokens + 3);
-        let queries_here = numbers.rows(rows * shape.q_heads * shape.head_dim);
+        let (host_keys, keys) = layer(&device, &mut numbers, &shape, tokens + 3);
+        let host_queries = numbers.rows(rows * shape.q_heads * shape.head_dim);
         Self {
-            queries: queries(&device, &queries_here),
-            queries_here,
+            queries: queries(&device, &host_queries),
+            host_queries,
             device,
             shape,
             rows,
             tokens,
-            keys_here,
+            host_keys,
             keys,
         }
     }
 
-    fn there(&self, normalise: Normalise) -> Scores<'_> {
+    fn scores(&self, normalise: Normalise) -> Scores<'_> {
         Scores {
             shape: self.shape,
             scale: 0.7.into(),
@@ -44,7 +44,7 @@ impl Case {
         }
     }
 
-    fn here<'a>(
+    fn host_scores<'a>(
         &'a self,
         normalise: Normalise,
         row_weights: Option<&'a [f32]>,
@@ -52,8 +52,8 @@ impl Case {
         WindowScores {
             shape: self.shape,
             scale: 0.7.into(),
-            queries: &self.queries_here,
-            keys: &self.keys_here,
+            queries: &self.host_queries,
+            keys: &self.host_keys,
             tokens: self.tokens,
             normalise,
             row_weights,
@@ -65,8 +65,8 @@ impl Case {
         LastRows {
             shape: self.shape,
             scale: 0.7.into(),
-            queries: &self.queries_here,
-            keys: &self.keys_here,
+            queries: &self.host_queries,
+            keys: &self.host_keys,
             tokens: self.tokens,
         }
     }
@@ -93,21 +93,22 @@ fn cases() -> impl Iterator<Item = Case> {
 }
 
 #[test]
-fn window_scores_are_the_specification_s() {
+fn window_scores_match_the_reference() {
     for case in cases() {
         for normalise in [Normalise::All, Normalise::Prefix] {
             let weights = Numbers::new(5).rows(case.rows);
             for row_weights in [None, Some(weights.as_slice())] {
                 let mut expected = vec![0.0; case.shape.q_heads * case.tokens];
                 if normalise == Normalise::All || case.tokens > case.rows {
-                    reference::window_scores(&case.here(normalise, row_weights), &mut expected);
+                    let host = case.host_scores(normalise, row_weights);
+                    reference::window_scores(&host, &mut expected);
                 }
                 let (mut parts, mut scratch) = case.scratch();
                 let mut out = case.device.alloc_uninit(expected.len()).expect("memory");
-                let there = row_weights.map(|w| case.device.copy_of(w).expect("memory"));
-                let task = case.there(normalise);
+                let weights = row_weights.map(|w| case.device.copy_of(w).expect("memory"));
+                let task = case.scores(normalise);
                 case.device
-                    .window_scores(&task, there.as_ref(), &mut parts, &mut scratch, &mut out)
+                    .window_scores(&task, weights.as_ref(), &mut parts, &mut scratch, &mut out)
                     .expect("it runs");
                 let what = format!(
                     "{:?}, {} of {}, {normalise:?}",
@@ -120,17 +121,17 @@ fn window_scores_are_the_specification_s() {
 }
 
 #[test]
-fn maxima_and_column_sums_are_the_specification_s() {
+fn maxima_and_column_sums_match_the_reference() {
     for case in cases() {
         let (mut parts, mut scratch) = case.scratch();
         let what = format!("{:?}, {} of {}", case.shape, case.rows, case.tokens);
 
         let columns = case.tokens / 3..case.tokens - case.tokens / 4;
         let mut expected = vec![0.0; case.shape.q_heads * columns.len()];
-        let here = case.here(Normalise::All, None);
-        reference::window_maxima(&here, columns.clone(), &mut expected);
+        let host = case.host_scores(Normalise::All, None);
+        reference::window_maxima(&host, columns.clone(), &mut expected);
         let mut out = case.device.alloc_uninit(expected.len()).expect("memory");
-        let task = case.there(Normalise::All);
+        let task = case.scores(Normalise::All);
         case.device
             .window_maxima(&task, columns, &mut parts, &mut scratch, &mut out)
             .expect("it runs");
@@ -155,7 +156,7 @@ fn maxima_and_column_sums_are_the_specification_s() {
 }
 
 #[test]
-fn marks_are_the_specification_s_where_it_is_not_a_close_call() {
+fn marks_match_the_reference_except_close_calls() {
     for case in cases() {
         let (mut parts, mut scratch) = case.scratch();
         let words = kept_kernels::words(case.rows);
@@ -164,7 +165,7 @@ fn marks_are_the_specification_s_where_it_is_not_a_close_call() {
             .device
             .alloc_uninit(heads * tokens * words)
             .expect("memory");
-        let task = case.there(Normalise::All);
+        let task = case.scores(Normalise::All);
         case.device
             .mark_below_average(&task, &mut parts, &mut scratch, &mut marks)
             .expect("it runs");

@@ -1,15 +1,12 @@
-//! Decode step of one token in few launches: products with every type of weights, norms and top-k. Attention in few
-//! launches against the separate launches.
+//! Decode step of one token in few launches: products with every type of weights, norms and top-k.
 
 use crate::support::*;
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device as Cpu, Tensor};
-use half::f16;
 use kept_cuda::{
-    Activation, Angles, Buffer, Candidates, CapturedGraph, DecodeScratch, Device, GpuCache, Heads,
-    LayerCapacity, NewToken, RowInputs, RowKind, RowPositions, StepHeads, Weights, fault_injecting,
+    Activation, Buffer, Candidates, CapturedGraph, Device, RmsNorm, RowInputs, Weights,
+    fault_injecting,
 };
-use kept_kernels::{CacheType, HeadShape, Pairing, RowStore, Scale};
 
 use GgmlDType::*;
 
@@ -22,15 +19,16 @@ fn matrix(
     device: &Device,
     numbers: &mut Numbers,
     kind: GgmlDType,
-    (rows, cols): (usize, usize),
+    rows: usize,
+    cols: usize,
 ) -> (Weights, Vec<f32>) {
     let weights = Tensor::from_vec(numbers.rows(rows * cols), (rows, cols), &Cpu::Cpu);
     let quantised = QTensor::quantize(&weights.expect("a tensor"), kind).expect("quantised");
     let exact = quantised.dequantize(&Cpu::Cpu).expect("numbers");
     let exact = exact.flatten_all().expect("flat").to_vec1::<f32>();
     let blocks = quantised.data().expect("bytes");
-    let there = Weights::new(device, kind, (rows, cols), &blocks).expect("memory");
-    (there, exact.expect("numbers"))
+    let weights = Weights::new(device, kind, rows, cols, &blocks).expect("memory");
+    (weights, exact.expect("numbers"))
 }
 
 /// A row on the device, quantised for weights that need it.
@@ -71,7 +69,7 @@ fn product(weights: &[f32], x: &[f32]) -> Vec<f32> {
 }
 
 #[test]
-fn three_matrices_of_any_kinds_are_multiplied_at_once() {
+fn three_matrices_of_mixed_types_in_one_launch() {
     let (shapes, cols) = ([37, 8, 3], 512);
     for device in devices() {
         let mut numbers = Numbers::new(21);
@@ -82,7 +80,7 @@ fn three_matrices_of_any_kinds_are_multiplied_at_once() {
             let kinds = [0, 1, 2].map(|next| KINDS[(i + next) % KINDS.len()]);
             let mut own = |which: usize| {
                 let (rows, kind) = (shapes[which], kinds[which]);
-                let (there, exact) = matrix(&device, &mut numbers, kind, (rows, cols));
+                let (weights, exact) = matrix(&device, &mut numbers, kind, rows, cols);
                 let (bias, before) = (numbers.rows(rows), numbers.rows(rows));
                 let products = product(&exact, &rounded(&x, kind));
                 let expected: Vec<f32> = (products.iter().zip(&bias).zip(&before))
@@ -90,7 +88,7 @@ fn three_matrices_of_any_kinds_are_multiplied_at_once() {
                     .collect();
                 let bias = device.copy_of(&bias).expect("memory");
                 (
-                    there,
+                    weights,
                     bias,
                     device.copy_of(&before).expect("memory"),
                     expected,
@@ -103,7 +101,7 @@ fn three_matrices_of_any_kinds_are_multiplied_at_once() {
                 (&c.0, Some(&c.1), &mut c.2),
             ];
             device
-                .step_products(&mut products, &row, (true, None))
+                .step_products(&mut products, &row, true, None)
                 .expect("it runs");
             for ((_, _, out, expected), kind) in [a, b, c].iter().zip(kinds) {
                 let found = out.to_vec().expect("read");
@@ -116,7 +114,7 @@ fn three_matrices_of_any_kinds_are_multiplied_at_once() {
 /// One and several matrices of one type: each type has its own kernel. Rows whose length is not a multiple of a lane's
 /// piece are multiplied one number at a time.
 #[test]
-fn matrices_of_one_kind_have_their_own_kernel() {
+fn matrices_of_one_type_match_exact_products() {
     for device in devices() {
         let mut numbers = Numbers::new(24);
         for kind in KINDS {
@@ -133,16 +131,17 @@ fn matrices_of_one_kind_have_their_own_kernel() {
                 let row = inputs(&device, &x);
                 let mut all: Vec<_> = (shapes.iter())
                     .map(|&rows| {
-                        let (there, exact) = matrix(&device, &mut numbers, kind, (rows, cols));
+                        let (weights, exact) = matrix(&device, &mut numbers, kind, rows, cols);
                         let expected = product(&exact, &rounded(&x, kind));
-                        (there, device.alloc_uninit(rows).expect("memory"), expected)
+                        let out = device.alloc_uninit(rows).expect("memory");
+                        (weights, out, expected)
                     })
                     .collect();
                 let mut products: Vec<_> = (all.iter_mut())
                     .map(|(weights, out, _)| (&*weights, None, out))
                     .collect();
                 device
-                    .step_products(&mut products, &row, (false, None))
+                    .step_products(&mut products, &row, false, None)
                     .expect("it runs");
                 for (_, out, expected) in &all {
                     let found = out.to_vec().expect("read");
@@ -154,16 +153,16 @@ fn matrices_of_one_kind_have_their_own_kernel() {
 }
 
 #[test]
-fn a_product_replaces_and_is_capped() {
+fn a_product_replaces_its_output_and_is_capped() {
     for device in devices() {
         let mut numbers = Numbers::new(22);
-        let (weights, exact) = matrix(&device, &mut numbers, F16, (70, 33));
+        let (weights, exact) = matrix(&device, &mut numbers, F16, 70, 33);
         let x = numbers.rows(33);
         let row = inputs(&device, &x);
         let mut out = device.alloc_uninit(70).expect("memory");
         let cap = 1.5f32;
         device
-            .step_products(&mut [(&weights, None, &mut out)], &row, (false, Some(cap)))
+            .step_products(&mut [(&weights, None, &mut out)], &row, false, Some(cap))
             .expect("it runs");
         let capped = |x: &f32| cap * (x / cap).tanh();
         let expected: Vec<f32> = product(&exact, &x).iter().map(capped).collect();
@@ -172,7 +171,7 @@ fn a_product_replaces_and_is_capped() {
 }
 
 #[test]
-fn a_feed_forward_is_activated_and_rounded_on_the_spot() {
+fn gated_products_are_activated_and_quantised() {
     let (rows, cols) = (80, 256);
     for device in devices() {
         let mut numbers = Numbers::new(23);
@@ -185,11 +184,11 @@ fn a_feed_forward_is_activated_and_rounded_on_the_spot() {
         {
             let x = numbers.rows(cols);
             let row = inputs(&device, &x);
-            let (gate, exact_gate) = matrix(&device, &mut numbers, kinds[0], (rows, cols));
-            let (up, exact_up) = matrix(&device, &mut numbers, kinds[1], (rows, cols));
+            let (gate, exact_gate) = matrix(&device, &mut numbers, kinds[0], rows, cols);
+            let (up, exact_up) = matrix(&device, &mut numbers, kinds[1], rows, cols);
             let mut out = RowInputs::new(&device, rows).expect("memory");
             device
-                .step_gated(activation, (&gate, &up), &row, &mut out)
+                .step_gated(activation, &gate, &up, &row, &mut out)
                 .expect("it runs");
             let gate = product(&exact_gate, &rounded(&x, kinds[0]));
             let up = product(&exact_up, &rounded(&x, kinds[1]));
@@ -205,7 +204,7 @@ fn a_feed_forward_is_activated_and_rounded_on_the_spot() {
             let found = out.numbers().to_vec().expect("read");
             close(&found, &expected, 2e-2, &format!("{activation:?}"));
             // The quantised result is the input of the next product.
-            let (next, exact) = matrix(&device, &mut numbers, Q5_1, (4, 64));
+            let (next, exact) = matrix(&device, &mut numbers, Q5_1, 4, 64);
             let mut narrow = RowInputs::new(&device, 64).expect("memory");
             narrow
                 .numbers_mut()
@@ -215,7 +214,7 @@ fn a_feed_forward_is_activated_and_rounded_on_the_spot() {
             let mut of_next = [0, 1].map(|_| device.alloc_uninit(4).expect("memory"));
             for (row, out) in [&out, &narrow].into_iter().zip(&mut of_next) {
                 device
-                    .step_products(&mut [(&next, None, out)], row, (false, None))
+                    .step_products(&mut [(&next, None, out)], row, false, None)
                     .expect("it runs");
             }
             let [of_next, of_narrow] = of_next.map(|out| out.to_vec().expect("read"));
@@ -237,7 +236,7 @@ fn normed(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
 }
 
 #[test]
-fn a_norm_adds_what_is_pending_before() {
+fn step_norm_adds_the_pending_output_first() {
     let eps = 1e-5;
     for device in devices() {
         let mut numbers = Numbers::new(24);
@@ -245,17 +244,21 @@ fn a_norm_adds_what_is_pending_before() {
         for width in [50, 1600] {
             for pending in 0..3 {
                 let [x, added, post, weight] = [0; 4].map(|_| numbers.rows(width));
-                let [there, post_there, weight_there] =
+                let [device_added, device_post, device_weight] =
                     [&added, &post, &weight].map(|row| device.copy_of(row).expect("memory"));
                 let mut residual = device.copy_of(&x).expect("memory");
                 let mut out = RowInputs::new(&device, width).expect("memory");
                 let task = match pending {
                     0 => None,
-                    1 => Some((&there, None)),
-                    _ => Some((&there, Some(&post_there))),
+                    1 => Some((&device_added, None)),
+                    _ => Some((&device_added, Some(&device_post))),
+                };
+                let norm = RmsNorm {
+                    weight: &device_weight,
+                    eps,
                 };
                 device
-                    .step_norm(&mut residual, task, (&weight_there, eps), &mut out)
+                    .step_norm(&mut residual, task, norm, &mut out)
                     .expect("it runs");
                 let half = match pending {
                     0 => vec![0.0; width],
@@ -273,7 +276,7 @@ fn a_norm_adds_what_is_pending_before() {
 }
 
 #[test]
-fn the_largest_come_in_their_order_and_nan_before_them() {
+fn top_k_is_descending_with_nan_first() {
     for device in devices() {
         let mut numbers = Numbers::new(25);
         for (count, most) in [(5, 8), (2048, 1), (5000, 40), (9000, 64)] {
@@ -287,7 +290,7 @@ fn the_largest_come_in_their_order_and_nan_before_them() {
                 let [mut values, mut places] =
                     [0; 2].map(|_| device.alloc_uninit::<u32>(most).expect("memory"));
                 device
-                    .largest(&x, most, &mut scratch, (&mut values, &mut places))
+                    .largest(&x, most, &mut scratch, &mut values, &mut places)
                     .expect("it runs");
                 let values = values.to_vec().expect("read");
                 let values: Vec<f32> = values.into_iter().map(f32::from_bits).collect();
@@ -295,12 +298,23 @@ fn the_largest_come_in_their_order_and_nan_before_them() {
             };
             let mut order: Vec<u32> = (0..count as u32).collect();
             order.sort_by(|a, b| x[*b as usize].total_cmp(&x[*a as usize]).then(a.cmp(b)));
-            let there = most.min(count);
+            let found_count = most.min(count);
             let (values, places) = found(&x);
-            assert_eq!(places[..there], order[..there], "{most} of {count}");
-            let expected: Vec<f32> = order[..there].iter().map(|i| x[*i as usize]).collect();
-            assert_eq!(values[..there], expected);
-            assert!(values[there..].iter().all(|x| *x == f32::NEG_INFINITY));
+            assert_eq!(
+                places[..found_count],
+                order[..found_count],
+                "{most} of {count}"
+            );
+            let expected: Vec<f32> = order[..found_count]
+                .iter()
+                .map(|i| x[*i as usize])
+                .collect();
+            assert_eq!(values[..found_count], expected);
+            assert!(
+                values[found_count..]
+                    .iter()
+                    .all(|x| *x == f32::NEG_INFINITY)
+            );
             x[count / 2] = f32::NAN;
             let (values, places) = found(&x);
             assert!(values[0].is_nan() && places[0] as usize == count / 2);
@@ -308,203 +322,8 @@ fn the_largest_come_in_their_order_and_nan_before_them() {
     }
 }
 
-/// Two caches with the same rows.
-struct Twins {
-    shape: HeadShape,
-    caches: [GpuCache; 2],
-    capacity: usize,
-    /// The host's store: places, and rows as uploaded.
-    store: RowStore,
-}
-
-impl Twins {
-    fn new(device: &Device, shape: HeadShape, kind: RowKind, capacity: usize) -> Self {
-        let mixed = kind != RowKind::F16;
-        let (capacities, narrow) = if mixed {
-            (vec![capacity; shape.kv_heads], capacity / 2)
-        } else {
-            (vec![capacity; shape.kv_heads], capacity)
-        };
-        let narrow = vec![narrow; shape.kv_heads];
-        let stored = match kind {
-            RowKind::F16 => CacheType::F16,
-            RowKind::Q8_0 => CacheType::Q8_0,
-            RowKind::Q4_0 => CacheType::Q4_0,
-        };
-        let mut store = RowStore::stored(stored, shape.head_dim, &capacities, &narrow, mixed);
-        if mixed {
-            let order: Vec<usize> = (0..capacity).map(|i| (7 * i + 2) % capacity).collect();
-            (0..shape.kv_heads).for_each(|head| store.arrange(head, &order));
-        }
-        let layer = LayerCapacity {
-            capacities,
-            kind,
-            narrow,
-            ranked: false,
-            entries: 0,
-        };
-        let cache = || GpuCache::new(device, shape, std::slice::from_ref(&layer)).expect("memory");
-        Self {
-            shape,
-            caches: [cache(), cache()],
-            capacity,
-            store,
-        }
-    }
-}
-
-/// A token in separate launches and in one step: same rows in the cache, same attention, same best slots.
 #[test]
-fn heads_and_attention_in_two_launches_are_those_in_single_steps() {
-    for device in devices() {
-        for shape in shapes() {
-            for kind in [RowKind::F16, RowKind::Q8_0, RowKind::Q4_0] {
-                twins(&device, shape, kind);
-            }
-        }
-    }
-}
-
-fn twins(device: &Device, shape: HeadShape, kind: RowKind) {
-    let (dim, positions, capacity) = (shape.head_dim, 700, 600);
-    let name = format!("{shape:?}, {kind:?} on {}", device.facts().name);
-    let mut numbers = Numbers::new(26);
-    let table = device
-        .copy_of(&numbers.rows(positions * dim / 4))
-        .expect("memory");
-    let other = device
-        .copy_of(&numbers.rows(positions * dim / 4))
-        .expect("memory");
-    let angles = Angles {
-        cos: &table,
-        sin: &other,
-        rope_dim: dim / 2,
-        pairing: Pairing::Halves,
-    };
-    let norms = [0; 2].map(|_| device.copy_of(&numbers.rows(dim)).expect("memory"));
-    let scale = Scale {
-        factor: 0.3,
-        cap: Some(4.0),
-    };
-    let mut twins = Twins::new(device, shape, kind, capacity);
-    let mut layers = twins.caches[1].step_layers(positions);
-    let mut scratches = [true, false]
-        .map(|looks| DecodeScratch::new(device, shape, twins.capacity, looks).expect("memory"));
-    let q_width = shape.q_heads * dim;
-    let mut queries: Buffer<f16> = device.alloc_uninit(q_width).expect("memory");
-    let mut step_queries: Buffer<f16> = device.alloc_uninit(q_width).expect("memory");
-    let mut out = device.alloc_uninit(q_width).expect("memory");
-    let mut step_out = RowInputs::new(device, q_width).expect("memory");
-    let mut best = device.alloc_uninit(2 * shape.q_heads).expect("memory");
-    let mut step_best = device
-        .alloc_uninit::<u32>(2 * shape.q_heads)
-        .expect("memory");
-    // Heads of different lengths, and rows at places that differ from their slots; the earlier rows are random.
-    let mut rows: Vec<usize> = (0..shape.kv_heads).map(|head| 1 + 3 * head).collect();
-    fill(&mut twins, &vec![0; rows.len()], &rows, &mut numbers);
-    for token in 0..6 {
-        // More rows than one split takes.
-        if token == 4 {
-            let before = std::mem::replace(&mut rows, vec![400; shape.kv_heads]);
-            // The newest slot of each head was still empty.
-            let before: Vec<usize> = before.iter().map(|rows| rows - 1).collect();
-            fill(&mut twins, &before, &rows, &mut numbers);
-        }
-        let [q, k, v] = [shape.q_heads, shape.kv_heads, shape.kv_heads]
-            .map(|heads| device.copy_of(&numbers.rows(heads * dim)).expect("memory"));
-        let target = |(head, rows): (usize, &usize)| twins.store.place(head, rows - 1);
-        let targets: Vec<usize> = rows.iter().enumerate().map(target).collect();
-        let place = 17 + 90 * token;
-        for cache in &mut twins.caches {
-            let told = NewToken {
-                rows: &rows,
-                targets: &targets,
-                aged: &[],
-                query_positions: None,
-                entries: None,
-            };
-            cache.stage_token(0, &told);
-        }
-        twins.caches[1].stage_position(place);
-        for cache in &mut twins.caches {
-            cache.send().expect("sent");
-            cache.write_places(0, &twins.store).expect("written");
-        }
-        let one = &mut twins.caches[0];
-        let heads = |projected, heads, norm| Heads {
-            projected,
-            rows: 1,
-            heads,
-            dim,
-            bias: None,
-            norm,
-            angles: Some(angles),
-            places: RowPositions::From(place),
-        };
-        let [q_norm, k_norm] = norms.each_ref().map(|norm| Some((norm, 1e-6)));
-        device
-            .ready_queries(&heads(&q, shape.q_heads, q_norm), &mut queries)
-            .expect("queries");
-        let [keys, values] = one.new_rows();
-        device
-            .ready_rows(&heads(&k, shape.kv_heads, k_norm), 0, keys)
-            .expect("keys");
-        let raw = Heads {
-            angles: None,
-            ..heads(&v, shape.kv_heads, None)
-        };
-        device.ready_rows(&raw, 0, values).expect("values");
-        one.append(0).expect("appended");
-        one.attend(0, (scale, &mut queries), None, &mut scratches[0], &mut out)
-            .expect("attention");
-        let probabilities = (scratches[0].probabilities(), twins.capacity);
-        one.best(0, probabilities, false, &mut best).expect("best");
-
-        let heads = StepHeads {
-            q: &q,
-            k: &k,
-            v: &v,
-            q_norm: Some(&norms[0]),
-            k_norm: Some(&norms[1]),
-            eps: 1e-6,
-            angles: Some(angles),
-        };
-        layers[0]
-            .put(device, &heads, &mut step_queries)
-            .expect("heads");
-        let results = (&mut step_out, &mut step_best);
-        layers[0]
-            .attend(device, (scale, &step_queries), &mut scratches[1], results)
-            .expect("attention");
-        let found = step_out.numbers().to_vec().expect("read");
-        close(&found, &out.to_vec().expect("read"), 2e-5, &name);
-        let step_best = step_best.to_vec().expect("read");
-        let step_best: Vec<f32> = step_best.into_iter().map(f32::from_bits).collect();
-        close(&step_best, &best.to_vec().expect("read"), 2e-5, &name);
-        for rows in &mut rows {
-            *rows += 1;
-        }
-    }
-}
-
-/// Random rows `from[h]..to[h]` of each head, the same in both caches.
-fn fill(twins: &mut Twins, from: &[usize], to: &[usize], numbers: &mut Numbers) {
-    for (head, (&from, &to)) in from.iter().zip(to).enumerate() {
-        for row in from..to {
-            let numbers = numbers.rows(twins.shape.head_dim);
-            twins.store.write(head, row, &numbers);
-        }
-        for cache in &mut twins.caches {
-            let stores = (&twins.store, &twins.store);
-            cache
-                .write_rows((0, head), from..to, stores)
-                .expect("written");
-        }
-    }
-}
-
-#[test]
-fn a_recording_runs_again_and_can_take_no_memory() {
+fn a_captured_graph_replays_and_cannot_allocate() {
     let (device, meter) = fault_injecting(&devices()[0], 1 << 20);
     struct Work {
         x: Buffer<f32>,

@@ -72,17 +72,25 @@ pub fn layer(
         host.head_mut(h)
             .copy_from_slice(&numbers.rows(capacity * shape.head_dim));
     }
-    let mut there =
+    let mut rows =
         LayerRows::new(device, shape.kv_heads, capacity, shape.head_dim).expect("memory");
-    there
-        .data_mut()
+    rows.data_mut()
         .write(0, &halves(host.as_slice()))
         .expect("written");
-    (host, there)
+    (host, rows)
 }
 
 pub fn queries(device: &Device, numbers: &[f32]) -> Buffer<f16> {
     device.copy_of(&halves(numbers)).expect("memory")
+}
+
+/// `[positions, columns]` cosines and sines of random angles.
+pub fn angles(numbers: &mut Numbers, positions: usize, columns: usize) -> (Vec<f32>, Vec<f32>) {
+    let angles = numbers.rows(positions * columns);
+    angles
+        .iter()
+        .map(|a| ((3.0 * a).cos(), (3.0 * a).sin()))
+        .unzip()
 }
 
 /// Panics if a number differs from its expected value by more than `tolerance`, or is NaN.

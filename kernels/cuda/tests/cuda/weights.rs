@@ -6,7 +6,7 @@ use candle_core::{Device as Cpu, Tensor};
 use kept_cuda::{Device, ProductScratch, Weights};
 
 #[test]
-fn products_with_every_kind_are_the_exact_ones_to_what_quantising_the_inputs_costs() {
+fn products_of_every_type_match_exact_products() {
     use GgmlDType::*;
     let kinds = [
         F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K,
@@ -24,7 +24,7 @@ fn products_with_every_kind_are_the_exact_ones_to_what_quantising_the_inputs_cos
         for kind in kinds {
             for ((rows, cols), counts) in shapes {
                 if cols % kind.block_size() == 0 {
-                    products(&device, &mut numbers, (kind, rows, cols), counts);
+                    products(&device, &mut numbers, kind, rows, cols, counts);
                 }
             }
         }
@@ -35,7 +35,9 @@ fn products_with_every_kind_are_the_exact_ones_to_what_quantising_the_inputs_cos
 fn products(
     device: &Device,
     numbers: &mut Numbers,
-    (kind, rows, cols): (GgmlDType, usize, usize),
+    kind: GgmlDType,
+    rows: usize,
+    cols: usize,
     counts: &[usize],
 ) {
     let weights =
@@ -45,7 +47,7 @@ fn products(
     let exact = exact.flatten_all().expect("flat");
     let exact = exact.to_vec1::<f32>().expect("numbers");
     let blocks = quantised.data().expect("bytes");
-    let there = Weights::new(device, kind, (rows, cols), &blocks).expect("memory");
+    let weights = Weights::new(device, kind, rows, cols, &blocks).expect("memory");
     for &inputs in counts {
         let x = numbers.rows(inputs * cols);
         let mut expected = vec![0.0; inputs * rows];
@@ -63,7 +65,7 @@ fn products(
         let mut out = device.alloc_uninit(inputs * rows).expect("memory");
         for _ in 0..2 {
             device
-                .multiply(&there, &x, inputs, &mut scratch, &mut out)
+                .multiply(&weights, &x, inputs, &mut scratch, &mut out)
                 .expect("it runs");
             // Each quantised input is off by at most half a 127th of its block's maximum; the error of a sum grows with
             // the root of its length.
@@ -82,9 +84,9 @@ fn products(
 }
 
 #[test]
-fn a_kind_without_a_product_is_refused_by_name() {
+fn an_unsupported_type_is_refused_by_name() {
     let device = devices().remove(0);
-    let refused = Weights::new(&device, GgmlDType::Q8K, (1, 256), &[0; 292]).err();
+    let refused = Weights::new(&device, GgmlDType::Q8K, 1, 256, &[0; 292]).err();
     let sentence = refused.expect("refused").to_string();
     assert!(
         sentence.contains("Q8K") && sentence.contains("CPU"),

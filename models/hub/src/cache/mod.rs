@@ -220,7 +220,7 @@ impl HubCache {
         let pointer = self.pointer(&file.repo, &file.commit, &file.path);
         let blob = self.blob(&file.repo, &file.sha256);
         if blob.exists() {
-            point(&pointer, &blob).map_err(HubError::on_disk(&pointer, "written"))?;
+            link_to_blob(&pointer, &blob).map_err(HubError::on_disk(&pointer, "written"))?;
         }
         let reference = self.repo(&file.repo).join("refs").join("main");
         let write = || -> io::Result<()> {
@@ -267,7 +267,7 @@ fn still_named(_lock: &File, _path: &Path) -> bool {
 }
 
 /// Makes `pointer` point to `blob`, replacing whatever exists at that path.
-fn point(pointer: &Path, blob: &Path) -> io::Result<()> {
+fn link_to_blob(pointer: &Path, blob: &Path) -> io::Result<()> {
     if fs::canonicalize(pointer).is_ok_and(|to| fs::canonicalize(blob).is_ok_and(|b| b == to)) {
         return Ok(());
     }
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_named_as_the_hub_does() {
+    fn folder_names_follow_the_hub_layout() {
         let repo: RepoId = "owner/na-me.x".parse().unwrap();
         assert_eq!(folder_name(&repo), "models--owner--na-me.x");
         assert_eq!(repo_of_folder("models--owner--na-me.x"), Some(repo));
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn one_lock_at_a_time() {
+    fn a_locked_blob_cannot_be_locked_again() {
         let file = file("model.gguf");
         let (_folder, cache) = cache_with_blob(&file);
         let held = cache.lock(&file).unwrap();
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_released_although_a_starting_process_has_its_handle() {
+    fn drop_releases_a_lock_whose_handle_was_copied() {
         let file = file("model.gguf");
         let (_folder, cache) = cache_with_blob(&file);
         let held = cache.lock(&file).unwrap();
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_left_unfinished_is_taken_over_once_it_is_left_alone() {
+    fn idle_partial_files_of_other_tools_are_adopted() {
         let file = file("model.gguf");
         let (_folder, cache) = cache_with_blob(&file);
         let ours = cache.partial(&file.repo, &file.sha256);

@@ -14,7 +14,7 @@ use crate::choose::split_name;
 use crate::{HubError, RepoId};
 
 /// A file of a snapshot: its repository and its path.
-struct Named {
+struct SnapshotFile {
     repo: RepoId,
     /// Path in the repository.
     file: String,
@@ -28,7 +28,7 @@ impl HubCache {
     /// [`HubError::NotOurs`] if `path` is no file of this cache's snapshots, [`HubError::Locked`] during its download,
     /// [`HubError::Disk`].
     pub fn remove(&self, path: &Path) -> Result<u64, HubError> {
-        let named = self.named(path).ok_or_else(|| not_ours(path))?;
+        let named = self.snapshot_file(path).ok_or_else(|| not_ours(path))?;
         let names = self.parts(&named);
         // All blobs are locked before any is removed, so the removal is all or nothing.
         let mut blobs = BTreeSet::new();
@@ -48,7 +48,7 @@ impl HubCache {
         let mut locks = Vec::new();
         for blob in &blobs {
             if let Some(sha256) = blob.file_name().and_then(|name| name.to_str()) {
-                locks.push(self.lock(&locked(&named.repo, &named.file, sha256))?);
+                locks.push(self.lock(&lock_target(&named.repo, &named.file, sha256))?);
             }
         }
         let mut freed = 0;
@@ -67,7 +67,7 @@ impl HubCache {
             }
         }
         drop(locks);
-        self.tidy(&named.repo);
+        self.remove_empty_folders(&named.repo);
         Ok(freed)
     }
 
@@ -78,11 +78,11 @@ impl HubCache {
     /// Those of [`HubCache::remove`].
     pub fn remove_partial(&self, path: &Path) -> Result<u64, HubError> {
         let (repo, sha256) = self.partial_of(path).ok_or_else(|| not_ours(path))?;
-        let _lock = self.lock(&locked(&repo, &repo.to_string(), &sha256))?;
+        let _lock = self.lock(&lock_target(&repo, &repo.to_string(), &sha256))?;
         let freed = length(path);
         remove_file(path)?;
         drop(_lock);
-        self.tidy(&repo);
+        self.remove_empty_folders(&repo);
         Ok(freed)
     }
 
@@ -104,7 +104,7 @@ impl HubCache {
         self.repo(repo).join("snapshots").join(commit)
     }
 
-    fn named(&self, path: &Path) -> Option<Named> {
+    fn snapshot_file(&self, path: &Path) -> Option<SnapshotFile> {
         let rest = path.strip_prefix(&self.root).ok()?;
         let parts: Vec<&str> = rest
             .iter()
@@ -114,14 +114,14 @@ impl HubCache {
             return None;
         };
         let file = file.join("/");
-        crate::reference::is_file_name(&file).then_some(Named {
+        crate::reference::is_file_name(&file).then_some(SnapshotFile {
             repo: repo_of_folder(folder)?,
             file,
         })
     }
 
     /// The names of all parts of the file's model.
-    fn parts(&self, named: &Named) -> Vec<String> {
+    fn parts(&self, named: &SnapshotFile) -> Vec<String> {
         let Some(split) = split_name(&named.file) else {
             return vec![named.file.clone()];
         };
@@ -157,7 +157,7 @@ impl HubCache {
 
     /// Removes empty folders and references to removed commits. Failures are ignored, because the remains take no
     /// space.
-    fn tidy(&self, repo: &RepoId) {
+    fn remove_empty_folders(&self, repo: &RepoId) {
         let folder = self.repo(repo);
         let snapshots = folder.join("snapshots");
         for commit in self.commits(repo) {
@@ -190,7 +190,7 @@ fn not_ours(path: &Path) -> HubError {
 }
 
 /// The file description that [`HubCache::lock`] needs.
-fn locked(repo: &RepoId, file: &str, sha256: &str) -> HubFile {
+fn lock_target(repo: &RepoId, file: &str, sha256: &str) -> HubFile {
     HubFile {
         repo: repo.clone(),
         commit: String::new(),
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_model_of_a_repository_takes_its_folders_with_it() {
+    fn removing_the_last_model_removes_the_folders() {
         let folder = tempfile::tempdir().unwrap();
         let cache = HubCache::new(folder.path().join("hub"));
         let path = put(&cache, &file("sub/m.gguf", 'c', 'e'), "bytes");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_of_the_repository_stay_as_they_are() {
+    fn other_files_of_the_repository_are_kept() {
         let folder = tempfile::tempdir().unwrap();
         let cache = HubCache::new(folder.path());
         let other = put(&cache, &file("n.gguf", 'c', 'f'), "other");
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn every_commit_forgets_the_file_and_what_another_name_needs_stays() {
+    fn a_file_is_removed_from_all_commits_but_shared_blobs_stay() {
         let folder = tempfile::tempdir().unwrap();
         let cache = HubCache::new(folder.path());
         let old = put(&cache, &file("m.gguf", 'b', 'e'), "old..");
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn all_parts_of_a_split_model_go() {
+    fn all_parts_of_a_split_model_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let cache = HubCache::new(folder.path());
         let first = put(&cache, &file("m-00001-of-00002.gguf", 'c', 'e'), "12345");
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_the_cache_is_touched() {
+    fn files_outside_the_cache_are_never_removed() {
         let folder = tempfile::tempdir().unwrap();
         let cache = HubCache::new(folder.path().join("hub"));
         let outside = folder.path().join("mine.gguf");
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_being_downloaded_is_not_removed() {
+    fn a_locked_partial_file_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();
         let cache = HubCache::new(folder.path());
         let file = file("m.gguf", 'c', 'e');

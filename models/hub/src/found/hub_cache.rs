@@ -13,7 +13,7 @@ pub(super) fn files(cache: &HubCache, repo: &RepoId) -> Vec<(String, PathBuf, u6
     let mut files: Vec<(String, PathBuf, u64)> = Vec::new();
     for commit in cache.commits(repo) {
         let snapshot = cache.repo(repo).join("snapshots").join(&commit);
-        for file in walk::below(&snapshot) {
+        for file in walk::files_below(&snapshot) {
             if !files.iter().any(|(name, ..)| *name == file.0) {
                 files.push(file);
             }

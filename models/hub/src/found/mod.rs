@@ -206,7 +206,8 @@ impl Finder {
         let mut models = describe(join_parts(distinct(all.candidates)));
         models.sort_by(|a, b| (a.place, &a.name, &a.path).cmp(&(b.place, &b.name, &b.path)));
         let mut seen = HashSet::new();
-        all.unfinished.retain(|one| seen.insert(real(&one.path)));
+        all.unfinished
+            .retain(|one| seen.insert(canonical(&one.path)));
         all.unfinished
             .sort_by(|a, b| (a.place, &a.name, &a.path).cmp(&(b.place, &b.name, &b.path)));
         Found {
@@ -240,14 +241,14 @@ fn with_parts(file: &Path) -> Vec<PathBuf> {
 }
 
 /// The canonical path of a file.
-fn real(path: &Path) -> PathBuf {
+fn canonical(path: &Path) -> PathBuf {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// Removes duplicates of a file, keeping the first path.
 fn distinct(candidates: Vec<Candidate>) -> Vec<Candidate> {
     let mut seen = HashSet::new();
-    let first = |candidate: &Candidate| seen.insert(real(&candidate.path));
+    let first = |candidate: &Candidate| seen.insert(canonical(&candidate.path));
     candidates.into_iter().filter(first).collect()
 }
 

@@ -55,7 +55,7 @@ impl Finder {
             });
         }
         Err(HubError::NoModel {
-            near: near(&found.models, name),
+            near: similar_names(&found.models, name),
             name: name.to_owned(),
         })
     }
@@ -112,7 +112,7 @@ fn unique_names(models: &[&FoundModel]) -> Vec<String> {
 }
 
 /// Names that share a word with the given one.
-fn near(models: &[FoundModel], name: &str) -> Vec<String> {
+fn similar_names(models: &[FoundModel], name: &str) -> Vec<String> {
     let words = |text: &str| -> Vec<String> {
         let text = text.to_lowercase();
         let words = text.split(|c: char| !c.is_alphanumeric());

@@ -34,7 +34,7 @@ struct Layer {
 pub(super) fn gather(root: &Path, all: &mut Gathered) {
     let (manifests, blobs) = (root.join("manifests"), root.join("blobs"));
     let mut candidates = Vec::new();
-    walk::files(&manifests, &mut all.troubles, |path, _| {
+    walk::for_each_file(&manifests, &mut all.troubles, |path, _| {
         let below = path.strip_prefix(&manifests).ok();
         let Some(name) = below.and_then(name_of) else {
             return;

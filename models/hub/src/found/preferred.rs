@@ -196,10 +196,10 @@ impl Finder {
     pub fn name_of(&self, path: &Path) -> String {
         let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let found = self.find();
-        let is_it = |model: &&FoundModel| super::real(&model.path) == real;
+        let is_it = |model: &&FoundModel| super::canonical(&model.path) == real;
         let named = found.models.iter().find(is_it).filter(|model| {
             let chosen = self.choose(&model.name).ok();
-            chosen.is_some_and(|chosen| super::real(&chosen) == real)
+            chosen.is_some_and(|chosen| super::canonical(&chosen) == real)
         });
         named.map_or_else(|| real.display().to_string(), |model| model.name.clone())
     }
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_the_largest_that_is_quick_enough_and_fits() {
+    fn the_best_model_is_the_largest_quick_one_that_fits() {
         let all = || {
             vec![
                 model("135M", 0.25, 0.135),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked_is_never_taken() {
+    fn models_without_template_or_support_are_skipped() {
         let mut base = model("base", 1.0, 1.0);
         base.instruct = false;
         let mut other = model("other", 1.0, 1.0);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_choice_is_kept_and_forgotten() {
+    fn a_choice_is_stored_and_cleared() {
         let folder = tempfile::tempdir().unwrap();
         let variable =
             |name: &str| (name == "KEPT_CONFIG").then(|| folder.path().join("deep").into());

@@ -23,7 +23,7 @@ const UNFINISHED: [&str; 6] = [
 
 /// Calls `file` for all files below `root`. Symbolic links are followed, cycles are detected, hidden folders are
 /// skipped.
-pub(super) fn files(
+pub(super) fn for_each_file(
     root: &Path,
     troubles: &mut Vec<String>,
     mut file: impl FnMut(&Path, &DirEntry),
@@ -79,7 +79,7 @@ pub(super) fn gather(place: Place, root: &Path, all: &mut Gathered) {
         unfinished,
         troubles,
     } = all;
-    files(root, troubles, |path, _| {
+    for_each_file(root, troubles, |path, _| {
         let bytes = fs::metadata(path).map_or(0, |about| about.len());
         if is_model_path(path) && !begins_unfinished(path) {
             candidates.push(Candidate {
@@ -129,9 +129,9 @@ fn name_of(path: &Path) -> String {
 }
 
 /// The files below `root`, with their relative paths and lengths.
-pub(super) fn below(root: &Path) -> Vec<(String, PathBuf, u64)> {
+pub(super) fn files_below(root: &Path) -> Vec<(String, PathBuf, u64)> {
     let mut found = Vec::new();
-    files(root, &mut Vec::new(), |path, _| {
+    for_each_file(root, &mut Vec::new(), |path, _| {
         let name = path.strip_prefix(root).ok().and_then(Path::to_str);
         if let (Some(name), Ok(about)) = (name, fs::metadata(path)) {
             found.push((name.replace('\\', "/"), path.to_owned(), about.len()));

@@ -4,8 +4,7 @@ use super::*;
 use crate::contract::{ComparisonState, TurnState};
 use crate::messages;
 
-const KILLED: &str =
-    "The engine was ended by the system (signal 9), probably because memory ran out.";
+const KILLED: &str = "The engine crashed, probably because memory ran out (signal 9).";
 
 #[test]
 fn a_death_while_answering_keeps_question_answer_and_map() {
@@ -25,7 +24,7 @@ fn a_death_while_answering_keeps_question_answer_and_map() {
     assert_eq!(
         turn.error.as_deref(),
         Some(
-            "The engine was ended by the system (signal 9), probably because memory ran out. It has been restarted; your question is kept: ask again."
+            "The engine crashed, probably because memory ran out (signal 9). It was restarted: ask again."
         )
     );
     assert!(turn.has_map && story.state.map(id).is_ok());
@@ -307,7 +306,7 @@ fn a_comparison_keeps_what_was_measured_before_a_death() {
     assert_eq!(
         comparison.error.as_deref(),
         Some(
-            "The engine was ended by the system (signal 9), probably because memory ran out. It has been restarted; what was measured before stays."
+            "The engine crashed, probably because memory ran out (signal 9). It was restarted; finished rows stay."
         )
     );
     story.look();

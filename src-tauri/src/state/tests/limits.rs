@@ -47,7 +47,7 @@ fn the_memory_limit_is_read_as_in_the_terminal_and_goes_with_every_question() {
             .expect_err("no amount")
             .message;
         assert!(
-            refused.starts_with(&format!("“{typed}” is no amount of memory"))
+            refused.starts_with(&format!("“{typed}” is not an amount of memory"))
                 && refused.contains("6 GiB"),
             "{refused}"
         );
@@ -90,7 +90,7 @@ fn settings_that_a_version_without_a_limit_saved_have_none() {
     ];
     for refused in refused {
         assert!(
-            refused.starts_with("“as much as at night” is no amount"),
+            refused.starts_with("“as much as at night” is not an amount"),
             "{refused}"
         );
     }
@@ -140,7 +140,7 @@ fn what_was_chosen_for_a_limit_is_said_first_and_a_refusal_in_the_windows_words(
     assert_eq!(
         found.expect("an estimate").note.as_deref(),
         Some(
-            "Within the memory limit of 2.0 GiB, 25 % of the document is kept (25 rows a head), read 512 tokens at a time; at the worst moment 1.0 GiB are taken. In our measurements answers were as with all of it. A note besides."
+            "With the memory limit of 2.0 GiB, 25 % of the text is remembered (25 rows per head), read 512 tokens at a time; at most 1.0 GiB are used. In our tests, answers then hardly differed from those with all of it. A note besides."
         )
     );
     let error = EngineError::Memory {

@@ -72,7 +72,7 @@ fn the_worker_is_told_how_documents_are_kept_and_again_when_that_changes() {
 
 #[test]
 fn forgetting_everything_says_what_stays() {
-    for (left, says) in [(0, "Nothing is kept"), (1, "1 document is in use")] {
+    for (left, says) in [(0, "The vault is empty"), (1, "1 document is in use")] {
         let mut story = Story::ready();
         story.state.clear_vault().expect("asked for");
         let ticket = match story.requests().as_slice() {
@@ -128,7 +128,7 @@ fn a_document_beyond_the_context_is_read_by_the_methods_that_can_and_by_no_other
     let document = story.document().expect("open");
     assert_eq!(document.too_long, None);
     let said = document.streaming.expect("how it will be read");
-    for part in ["more than 120,000", "8,192", "approximate"] {
+    for part in ["more than 120,000", "8,192", "may miss"] {
         assert!(said.contains(part), "{said}");
     }
     story.look();
@@ -138,7 +138,7 @@ fn a_document_beyond_the_context_is_read_by_the_methods_that_can_and_by_no_other
         let estimated = story.state.estimate(choice.clone());
         assert_eq!(estimated.is_ok(), able, "{}", method.name);
         let compared = story.state.compare("Why?", vec![choice]);
-        assert!(compared.expect_err("refused").contains("full cache"));
+        assert!(compared.expect_err("refused").contains("too long"));
     }
     let refused = story.state.ask("Why?", Choice::plain("snapkv", None));
     let refused = refused.expect_err("it cannot");
@@ -244,7 +244,7 @@ fn what_was_chosen_and_why_is_said_once_and_in_the_windows_words() {
     assert_eq!(found.tokens_from_vault, 90);
     let taken = found.chosen.expect("a choice");
     assert_eq!((taken.method.as_str(), taken.rows), ("snapkv", 25));
-    assert!(taken.reason.starts_with("25 % of the sample is kept"));
+    assert!(taken.reason.starts_with("Sample setting: 25 %"));
 
     let (_, ticket) = story.ask("Why?");
     let Reply::Answered { mut answer, .. } = answered(ticket, "So", Finish::End) else {
@@ -265,7 +265,7 @@ fn what_was_chosen_and_why_is_said_once_and_in_the_windows_words() {
     let facts = story.turn().facts.expect("facts");
     assert!(facts.streamed && facts.chosen.is_some());
     assert_eq!(facts.notes.len(), 2, "{:?}", facts.notes);
-    assert!(facts.notes[0].starts_with("Read in streaming mode"));
+    assert!(facts.notes[0].starts_with("Read in pieces"));
     assert_eq!(facts.notes[1], "The model ended without an answer.");
 }
 

@@ -1,20 +1,20 @@
 //! Documents over the pipes: opened, refused, cancelled, too long, adopted after a restart.
 
 use kept_engine::documents::Document;
-use kept_engine::protocol::{Failure, Frame, Kind, Reply, Request, write_frame};
+use kept_engine::protocol::{DocumentInfo, Failure, Frame, Kind, Reply, Request, write_frame};
 use kept_tests::golden::repository;
 
 use super::{QUESTION, failure, ready};
 use kept_engine::Note;
 use kept_tests::worker::{Worker, ask, is_end, method, open_model, sample};
 
-/// Documents that cannot be opened are refused in the document crate's own words, and the open document remains.
 fn streamed(note: &Note) -> bool {
     matches!(note, Note::Streaming { .. })
 }
 
+/// Documents that cannot be opened are refused in the document crate's own words, and the worker goes on.
 #[test]
-fn hostile_documents_are_refused_in_words() {
+fn hostile_documents_are_refused_like_in_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let binary = folder.path().join("binary.bin");
     std::fs::write(&binary, [0u8, 1, 2, 3, 0xff, 0xfe, 0, 0, 9]).expect("a file");
@@ -56,7 +56,7 @@ fn hostile_documents_are_refused_in_words() {
 
 #[cfg(unix)]
 #[test]
-fn a_file_without_permission_is_refused_where_permissions_hold() {
+fn an_unreadable_file_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("closed.txt");
@@ -76,7 +76,7 @@ fn a_file_without_permission_is_refused_where_permissions_hold() {
 }
 
 #[test]
-fn a_document_beyond_the_window_is_announced_and_read_in_streaming() {
+fn a_document_beyond_the_context_length_is_announced() {
     let folder = tempfile::tempdir().expect("a folder");
     let long = folder.path().join("long.txt");
     let text = std::fs::read_to_string(sample()).expect("the sample");
@@ -141,7 +141,7 @@ fn a_document_beyond_the_window_is_announced_and_read_in_streaming() {
 
 /// After a restart the app sends its document back; the answer is the same as before.
 #[test]
-fn an_adopted_document_is_asked_about_like_an_opened_one() {
+fn an_adopted_document_is_answered_like_an_opened_one() {
     let mut worker = Worker::start();
     worker.say(&Request::OpenDocument { path: sample() });
     let (reply, text) = worker.next();
@@ -165,7 +165,7 @@ fn an_adopted_document_is_asked_about_like_an_opened_one() {
 
 /// Cancelling a document is confirmed at once, and the document never arrives.
 #[test]
-fn a_document_that_was_given_up_never_arrives() {
+fn a_cancelled_document_never_arrives() {
     let folder = tempfile::tempdir().expect("a folder");
     let slow = folder.path().join("slow.txt");
     std::fs::write(&slow, "words and words\n".repeat(1 << 20)).expect("a large file");
@@ -183,7 +183,7 @@ fn a_document_that_was_given_up_never_arrives() {
     }
     worker.say_raw(&frames);
     for _ in 0..2 {
-        let (ticket, what, _, stopped) = failure(worker.next());
+        let (ticket, what, _, stopped) = failure(worker.next().0);
         assert_eq!((ticket, what, stopped), (None, Failure::Document, true));
     }
     let (reply, _) = worker.next();
@@ -198,12 +198,21 @@ fn a_document_that_was_given_up_never_arrives() {
     assert!(matches!(worker.next().0, Reply::Model { .. }));
 }
 
-/// The documents of a reply: names and texts.
-fn parts((reply, bytes): (Reply, Vec<u8>)) -> Vec<(String, String)> {
+fn arrives(reply: &Reply) -> bool {
+    matches!(reply, Reply::Document { .. } | Reply::Failed { .. })
+}
+
+/// The next document: its facts and its text.
+fn arrived(worker: &Worker) -> (DocumentInfo, String) {
+    let (reply, bytes) = worker.find(arrives);
     let Reply::Document { document } = reply else {
         panic!("{reply:?}")
     };
-    let text = String::from_utf8(bytes).expect("UTF-8");
+    (document, String::from_utf8(bytes).expect("UTF-8"))
+}
+
+/// Names and texts of the parts of a document.
+fn parts(document: &DocumentInfo, text: &str) -> Vec<(String, String)> {
     let part = |part: &kept_engine::protocol::PartInfo| {
         (
             part.document.name.clone(),
@@ -211,30 +220,26 @@ fn parts((reply, bytes): (Reply, Vec<u8>)) -> Vec<(String, String)> {
         )
     };
     if document.parts.is_empty() {
-        vec![(document.name, text)]
+        vec![(document.name.clone(), text.to_owned())]
     } else {
         document.parts.iter().map(part).collect()
     }
 }
 
 #[test]
-fn documents_are_joined_asked_together_given_back_and_taken_away() {
+fn documents_are_joined_adopted_and_removed() {
     let folder = tempfile::tempdir().expect("a folder");
     let note = folder.path().join("note.txt");
     std::fs::write(&note, "The tide was low that day. The quay was dry.").expect("a file");
     let handbook = std::fs::read_to_string(sample()).expect("the sample");
-    let arrives = |reply: &Reply| matches!(reply, Reply::Document { .. } | Reply::Failed { .. });
     let mut worker = Worker::start();
     worker.say(&open_model("mini"));
     worker.say(&Request::OpenDocument { path: note.clone() });
     worker.find(arrives);
     worker.say(&Request::AddDocument { path: sample() });
-    let (reply, bytes) = worker.find(arrives);
-    let Reply::Document { document } = reply.clone() else {
-        panic!("{reply:?}")
-    };
+    let (document, text) = arrived(&worker);
     assert_eq!(document.name, "note.txt + sample.txt");
-    let both = parts((reply, bytes.clone()));
+    let both = parts(&document, &text);
     assert_eq!(
         (both[0].0.as_str(), both[1].0.as_str()),
         ("note.txt", "sample.txt")
@@ -248,7 +253,7 @@ fn documents_are_joined_asked_together_given_back_and_taken_away() {
         document: document.clone(),
     };
     worker.say(&adopt);
-    worker.say_frame(Kind::Bytes, &bytes);
+    worker.say_frame(Kind::Bytes, text.as_bytes());
     worker.say(&ask(7, QUESTION, "snapkv"));
     let Reply::Answered { answer, .. } = worker.find(is_end).0 else {
         panic!("no answer")
@@ -261,19 +266,21 @@ fn documents_are_joined_asked_together_given_back_and_taken_away() {
     assert!(whose("sample.txt"), "{:?}", answer.sources);
 
     worker.say(&Request::AddDocument { path: note.clone() });
-    assert_eq!(parts(worker.find(arrives)).len(), 3);
+    let (three, _) = arrived(&worker);
+    assert_eq!(three.parts.len(), 3);
     worker.say(&Request::RemoveDocument { part: 3 });
-    assert_eq!(failure(worker.find(arrives)).1, Failure::Document);
+    assert_eq!(failure(worker.find(arrives).0).1, Failure::Document);
     worker.say(&Request::RemoveDocument { part: 1 });
-    let left = parts(worker.find(arrives));
+    let (two, text) = arrived(&worker);
+    let left = parts(&two, &text);
     assert!(left.len() == 2 && left.iter().all(|(name, _)| name == "note.txt"));
     worker.say(&Request::RemoveDocument { part: 0 });
-    let (reply, bytes) = worker.find(arrives);
-    let alone = parts((reply.clone(), bytes));
+    let (one, text) = arrived(&worker);
+    let alone = parts(&one, &text);
     assert_eq!(alone.len(), 1);
     assert!(alone[0].1.ends_with("dry."), "as it was: {alone:?}");
     worker.say(&Request::RemoveDocument { part: 0 });
-    assert_eq!(failure(worker.find(arrives)).1, Failure::Document);
+    assert_eq!(failure(worker.find(arrives).0).1, Failure::Document);
 
     // Parts outside the text are refused.
     let mut false_parts = document;
@@ -282,7 +289,7 @@ fn documents_are_joined_asked_together_given_back_and_taken_away() {
         document: false_parts,
     });
     worker.say_frame(Kind::Bytes, both[0].1.as_bytes());
-    let refused = failure(worker.find(arrives));
+    let refused = failure(worker.find(arrives).0);
     assert!(
         refused.2.contains("does not lie in the text"),
         "{}",

@@ -66,7 +66,7 @@ fn within_memory(note: &Note) -> bool {
 }
 
 #[test]
-fn what_an_estimate_says_of_a_memory_limit_holds_for_the_question() {
+fn an_estimate_under_a_memory_limit_holds() {
     let mut worker = ready();
     let free = costs(&mut worker, &estimate("snapkv", Some("100%"), None)).expect("no limit");
     assert!(!free.notes.iter().any(within_memory), "{:?}", free.notes);
@@ -106,15 +106,16 @@ fn what_an_estimate_says_of_a_memory_limit_holds_for_the_question() {
 }
 
 #[test]
-fn a_memory_limit_below_the_weights_refuses_before_anything_is_read() {
+fn a_memory_limit_below_the_weights_is_refused() {
     let mut worker = ready();
     for name in ["snapkv", AUTO] {
         least(&mut worker, name);
         worker.say(&ask(name, Some(MIB)));
-        let (ticket, what, message, stopped) = failure(worker.find(|reply| {
+        let (refused, _) = worker.find(|reply| {
             assert!(!matches!(reply, Reply::Progress { .. }), "nothing is read");
             is_end(reply)
-        }));
+        });
+        let (ticket, what, message, stopped) = failure(refused);
         assert_eq!((ticket, what, stopped), (Some(2), Failure::Ask, false));
         assert!(
             message.contains(" more: the weights alone are"),
@@ -124,7 +125,7 @@ fn a_memory_limit_below_the_weights_refuses_before_anything_is_read() {
 }
 
 #[test]
-fn a_document_that_is_read_in_streaming_keeps_to_a_memory_limit_and_is_found_in_the_vault() {
+fn streaming_under_a_memory_limit_reuses_its_checkpoint() {
     let folder = tempfile::tempdir().expect("a folder");
     let long = folder.path().join("long.txt");
     let text = std::fs::read_to_string(sample()).expect("the sample");
@@ -159,7 +160,7 @@ fn a_document_that_is_read_in_streaming_keeps_to_a_memory_limit_and_is_found_in_
 
 /// A request without a limit has a reply without one.
 #[test]
-fn requests_without_a_limit_are_as_they_were() {
+fn requests_without_a_memory_limit_are_unchanged() {
     let named = json!({"name": "snapkv", "parameters": []});
     let written = json!({"request": "estimate", "ticket": 1, "method": named, "budget": null});
     let read: Request = serde_json::from_value(written).expect("an estimate");

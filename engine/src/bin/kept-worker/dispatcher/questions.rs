@@ -25,37 +25,49 @@ struct Asked {
 }
 
 impl Dispatcher {
-    /// Considers all deferred requests again after a change.
-    pub(super) fn settle(&mut self) {
+    /// Dispatches all deferred requests again after a change.
+    pub(super) fn retry_waiting(&mut self) {
         for request in std::mem::take(&mut self.waiting) {
-            self.consider(request);
+            self.dispatch(request);
         }
     }
 
     /// Answers, refuses or defers a question, a comparison or an estimate.
-    pub(super) fn consider(&mut self, request: Request) {
+    pub(super) fn dispatch(&mut self, request: Request) {
         let (ticket, what) = match &request {
             Request::Ask { ticket, .. } => (*ticket, Failure::Ask),
             Request::Compare { ticket, .. } => (*ticket, Failure::Compare),
             Request::Estimate { ticket, .. } => (*ticket, Failure::Estimate),
             _ => return,
         };
-        if works(&request) && (self.running.is_some() || self.waiting.iter().any(works)) {
+        if occupies_engine(&request)
+            && (self.running.is_some() || self.waiting.iter().any(occupies_engine))
+        {
             let why = "another question is being answered; wait for it or stop it, then ask again";
             return self.fail(Some(ticket), what, why);
         }
-        let (model, document) = match (self.model.clone(), self.document.clone()) {
-            (Some(model), Some(document)) => (model, document),
+        match (self.model.clone(), self.document.clone()) {
+            (Some(model), Some(document)) => self.run_request(ticket, request, model, document),
             (None, _) if self.opening_model.is_none() => {
                 let why = "no model is open; choose a model first";
-                return self.fail(Some(ticket), what, why);
+                self.fail(Some(ticket), what, why);
             }
             (_, None) if self.opening_document.is_none() => {
                 let why = "no document is open; open one first";
-                return self.fail(Some(ticket), what, why);
+                self.fail(Some(ticket), what, why);
             }
-            _ => return self.waiting.push(request),
-        };
+            _ => self.waiting.push(request),
+        }
+    }
+
+    /// Answers an estimate, once the document's tokens are counted, or starts a question or comparison.
+    fn run_request(
+        &mut self,
+        ticket: u64,
+        request: Request,
+        model: Arc<OpenModel>,
+        document: Arc<OpenDocument>,
+    ) {
         match request {
             Request::Estimate { .. } if self.length.is_none() => self.waiting.push(request),
             Request::Estimate {
@@ -72,11 +84,11 @@ impl Dispatcher {
                     memory,
                     max_tokens,
                 };
-                let told = stored(&model.engine, cache.as_deref())
+                let estimate = with_cache_type(&model.engine, cache.as_deref())
                     .and_then(|engine| self.estimate(&engine, &document, asked));
-                match told {
-                    Ok(estimate) => self.output.say(&Reply::Estimate { ticket, estimate }),
-                    Err(why) => self.fail(Some(ticket), what, why),
+                match estimate {
+                    Ok(estimate) => self.output.send(&Reply::Estimate { ticket, estimate }),
+                    Err(why) => self.fail(Some(ticket), Failure::Estimate, why),
                 }
             }
             Request::Ask {
@@ -100,7 +112,7 @@ impl Dispatcher {
                     temperature,
                     seed,
                     repeat_penalty,
-                    keeping: self.keeping.now(),
+                    keeping: self.keeping.refreshed(),
                     thinking,
                     cache,
                     memory,
@@ -179,19 +191,19 @@ impl Dispatcher {
         }
     }
 
-    pub(super) fn ended(&mut self, reply: &Reply, engine_health: EngineHealth) {
+    pub(super) fn finish_job(&mut self, reply: &Reply, engine_health: EngineHealth) {
         self.running = None;
-        self.output.say(reply);
+        self.output.send(reply);
         match engine_health {
             EngineHealth::Sound => {}
             // State that the bug may have corrupted is not used again.
-            EngineHealth::Broken => self.open_anew(),
+            EngineHealth::Broken => self.reopen_model(),
             // After a GPU failure every later call in this process fails too: the app starts a new process.
             EngineHealth::GpuLost => std::process::exit(crate::GPU_LOST),
         }
     }
 
-    fn open_anew(&mut self) {
+    fn reopen_model(&mut self) {
         match (&mut self.opening_model, &self.model) {
             (Some(opening), _) => {
                 opening.spoiled = true;
@@ -220,18 +232,18 @@ impl Dispatcher {
         let what = self.waiting.iter().find_map(of_ticket);
         if let Some(what) = what {
             self.waiting.retain(|request| of_ticket(request).is_none());
-            self.stopped(Some(ticket), what);
+            self.report_stopped(Some(ticket), what);
         }
     }
 }
 
 /// Whether a request occupies the engine: one such request runs at a time.
-fn works(request: &Request) -> bool {
+fn occupies_engine(request: &Request) -> bool {
     matches!(request, Request::Ask { .. } | Request::Compare { .. })
 }
 
 /// The engine with the cache type named `cache`, or unchanged without a name.
-pub fn stored(engine: &Engine, cache: Option<&str>) -> Result<Engine, Fault> {
+pub fn with_cache_type(engine: &Engine, cache: Option<&str>) -> Result<Engine, Fault> {
     match cache {
         Some(name) => match name.parse() {
             Ok(cache) => Ok(engine.clone().with_cache(cache)),

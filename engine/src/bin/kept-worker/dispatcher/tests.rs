@@ -16,16 +16,16 @@ fn next(replies: &mut PipeReader) -> Reply {
 }
 
 /// A running dispatcher: the pipe of its replies, and a function that sends it inputs.
-fn at_work(makes_room: fn(&OpenModel) -> bool) -> (PipeReader, impl Fn(Input)) {
+fn at_work(free_before_opening: fn(&OpenModel) -> bool) -> (PipeReader, impl Fn(Input)) {
     let (replies, write) = pipe().unwrap();
     let output = Output::new(File::from(OwnedFd::from(write)));
     let (inbox, inputs) = channel();
     let dispatcher = Dispatcher {
-        makes_room,
+        free_before_opening,
         ..Dispatcher::new(output, inbox.clone())
     };
     std::thread::spawn(move || dispatcher.run(inputs));
-    let say = move |input| assert!(inbox.send(input).is_ok(), "the desk listens");
+    let say = move |input| assert!(inbox.send(input).is_ok(), "the dispatcher runs");
     (replies, say)
 }
 
@@ -47,7 +47,7 @@ fn adopt(text: &str) -> Input {
 
 /// Memory of the GPU holds only one of the models.
 #[test]
-fn a_model_makes_room_for_the_next_and_comes_back_where_that_is_none() {
+fn previous_model_returns_if_the_next_fails_to_open() {
     let (mut replies, say) = at_work(|_| true);
     let choice = |reply: Reply| match reply {
         Reply::Model { model } => model.choice,
@@ -82,7 +82,7 @@ fn a_model_makes_room_for_the_next_and_comes_back_where_that_is_none() {
 
 /// After a bug the model is opened again and serves the next question.
 #[test]
-fn after_a_bug_the_model_is_opened_again() {
+fn model_is_reopened_after_a_panic() {
     let (mut replies, say) = at_work(|_| false);
     say(open("mini"));
     assert!(matches!(next(&mut replies), Reply::Model { .. }));

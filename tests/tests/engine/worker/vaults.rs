@@ -1,0 +1,172 @@
+//! Vaults over the pipes: a later question is answered from the document's vault, also by another worker; the folder's
+//! kind and budget take effect at once.
+
+use std::path::Path;
+
+use kept_engine::protocol::{Failure, Reply, Request};
+use kept_engine::vault::VaultUse;
+use kept_engine::{AUTO, Estimate, Phase};
+use kept_tests::worker::{Worker, ask, is_end, method, open_model, sample};
+
+use super::{QUESTION, failure};
+
+/// A worker with the built-in model and the sample open, and with vaults in `folder`.
+fn start(folder: &Path) -> Worker {
+    let mut worker = Worker::start_with(&[("KEPT_VAULTS", folder.to_str().expect("UTF-8"))]);
+    worker.find(|reply| matches!(reply, Reply::Hello { .. }));
+    worker.say(&open_model("mini"));
+    worker.say(&Request::OpenDocument { path: sample() });
+    worker.find(|reply| matches!(reply, Reply::Tokens { .. }));
+    worker
+}
+
+fn estimate(worker: &mut Worker, name: &str) -> Estimate {
+    worker.say(&Request::Estimate {
+        ticket: 100,
+        method: method(name),
+        budget: None,
+        cache: None,
+        memory: None,
+        max_tokens: None,
+    });
+    match worker.find(|reply| matches!(reply, Reply::Estimate { .. } | Reply::Failed { .. })) {
+        (Reply::Estimate { estimate, .. }, _) => estimate,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks [`QUESTION`]; progress, the end of the prefill and the answer state the same use of the vault.
+fn asked(worker: &mut Worker, ticket: u64) -> VaultUse {
+    worker.say(&ask(ticket, QUESTION, "snapkv"));
+    let (mut from_vault, mut read) = (None, None);
+    for (reply, _) in worker.until(is_end) {
+        match reply {
+            Reply::Progress { progress, .. } if progress.phase == Phase::Reading => {
+                from_vault = Some(progress.tokens_from_vault);
+            }
+            Reply::Read {
+                tokens_from_vault, ..
+            } => read = Some(tokens_from_vault),
+            Reply::Answered { answer, .. } => {
+                assert!(answer.text.contains("4711"), "{}", answer.text);
+                assert_eq!(read, Some(answer.vault.tokens_from_vault));
+                assert_eq!(from_vault, read, "progress says so");
+                return *answer.vault;
+            }
+            Reply::Failed { message, .. } => panic!("{message}"),
+            _ => {}
+        }
+    }
+    panic!("no answer")
+}
+
+/// The vault folder as the worker states it.
+#[derive(Debug, PartialEq)]
+struct Stored {
+    kind: String,
+    documents: usize,
+    bytes: u64,
+}
+
+/// Sends a request about the vaults in `expected_folder`.
+fn stored(worker: &mut Worker, expected_folder: &Path, request: &Request) -> Stored {
+    worker.say(request);
+    match worker.find(|reply| matches!(reply, Reply::Vaults { .. } | Reply::Failed { .. })) {
+        (
+            Reply::Vaults {
+                kind,
+                documents,
+                bytes,
+                folder,
+                ..
+            },
+            _,
+        ) => {
+            assert_eq!(folder, expected_folder.display().to_string());
+            Stored {
+                kind,
+                documents,
+                bytes,
+            }
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Vaults of this kind from now on, in at most `budget` bytes.
+fn keep(kind: &str, budget: u64) -> Request {
+    Request::KeepDocuments {
+        ticket: 5,
+        kind: kind.to_owned(),
+        budget: Some(budget),
+    }
+}
+
+#[test]
+fn a_vault_serves_questions_after_a_restart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let vaults = folder.path().join("vaults");
+    let mut worker = start(&vaults);
+    assert_eq!(estimate(&mut worker, "snapkv").tokens_from_vault, 0);
+    let first = asked(&mut worker, 1);
+    assert!(
+        !first.used && first.written && first.kind == "q8_0",
+        "{first:?}"
+    );
+    assert!(asked(&mut worker, 2).tokens_read < 40);
+    drop(worker.close());
+    let mut worker = start(&vaults);
+    let before = estimate(&mut worker, "snapkv");
+    // H2O needs attention sums over all tokens, which no question has measured yet.
+    assert_eq!(estimate(&mut worker, "h2o").tokens_from_vault, 0);
+    let chosen = estimate(&mut worker, AUTO);
+    assert!(chosen.chosen.is_some() && chosen.tokens_from_vault > 0);
+    let again = asked(&mut worker, 3);
+    assert!(again.used && again.tokens_read < 40, "{again:?}");
+    assert_eq!(before.tokens_from_vault, again.tokens_from_vault);
+    let expected = Stored {
+        kind: "q8_0".to_owned(),
+        documents: 1,
+        bytes: again.bytes,
+    };
+    let found = stored(&mut worker, &vaults, &Request::Vaults { ticket: 4 });
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn kind_and_budget_of_vaults_take_effect_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let vaults = folder.path().join("vaults");
+    let mut worker = start(&vaults);
+    assert!(asked(&mut worker, 3).written);
+    assert_eq!(
+        stored(&mut worker, &vaults, &keep("off", 1 << 30)).kind,
+        "off"
+    );
+    assert_eq!(estimate(&mut worker, "snapkv").tokens_from_vault, 0);
+    assert_eq!(asked(&mut worker, 6).kind, "off");
+    assert_eq!(
+        stored(&mut worker, &vaults, &keep("f16", 1 << 30)).kind,
+        "f16"
+    );
+    assert!(!asked(&mut worker, 7).used, "rows of another kind");
+    let both = stored(&mut worker, &vaults, &Request::Vaults { ticket: 8 });
+    assert_eq!(both.documents, 2);
+    // A smaller budget evicts vaults at once.
+    let one = stored(&mut worker, &vaults, &keep("f16", both.bytes - 1));
+    assert!(
+        one.documents == 1 && one.bytes < both.bytes,
+        "{one:?} of {both:?}"
+    );
+    assert!(
+        estimate(&mut worker, "snapkv").tokens_from_vault > 0,
+        "the newer one stays"
+    );
+    let none = stored(&mut worker, &vaults, &Request::ClearVaults { ticket: 9 });
+    assert_eq!((none.documents, none.bytes), (0, 0));
+    worker.say(&keep("q2", 1 << 30));
+    let (refused, _) = worker.find(|reply| matches!(reply, Reply::Failed { .. }));
+    let (ticket, what, message, _) = failure(refused);
+    assert_eq!((ticket, what), (Some(5), Failure::Vaults));
+    assert!(message.contains("q2"), "{message}");
+}
