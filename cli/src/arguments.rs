@@ -13,7 +13,7 @@ use clap::{Args, Parser, Subcommand};
 use kept_engine::kernels::CacheType;
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
-use kept_engine::{AUTO, DeviceChoice, Engine, MINI, Method};
+use kept_engine::{AUTO, DeviceChoice, Engine, MINI, MethodSpec};
 
 pub use self::asking::{AskArguments, Color, MapArguments};
 pub use self::measuring::{
@@ -167,16 +167,16 @@ impl EngineArguments {
     }
 
     /// The method with its checked parameters; snapkv by default.
-    pub fn method(&self) -> anyhow::Result<Method> {
-        let mut method: Method = self.method.as_deref().unwrap_or("snapkv").parse()?;
+    pub fn method(&self) -> anyhow::Result<MethodSpec> {
+        let mut method: MethodSpec = self.method.as_deref().unwrap_or("snapkv").parse()?;
         method.set_further(&Parameters::parse_assignments(&self.set)?);
         method.build()?;
         Ok(method)
     }
 
     /// The method for a document: the named one, or `auto`. Parameters without a method are those of snapkv.
-    pub fn method_or_auto(&self) -> anyhow::Result<Method> {
-        let named: Option<Method> = self.method.as_deref().map(str::parse).transpose()?;
+    pub fn method_or_auto(&self) -> anyhow::Result<MethodSpec> {
+        let named: Option<MethodSpec> = self.method.as_deref().map(str::parse).transpose()?;
         let auto = named
             .as_ref()
             .map_or(self.set.is_empty(), |method| method.name == AUTO);
@@ -193,7 +193,7 @@ impl EngineArguments {
             "--set {} needs a --method that it is for; auto has no parameters",
             self.set
         );
-        Ok(Method::plain(AUTO))
+        Ok(MethodSpec::plain(AUTO))
     }
 
     /// The budget, if one was given.

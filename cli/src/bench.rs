@@ -9,7 +9,7 @@ use kept_engine::kernels::{PackedRows, bandwidth, threads};
 use kept_engine::models::Model;
 use kept_engine::policies::PromptShape;
 use kept_engine::{
-    ComputeDevice, Costing, DeviceChoice, Engine, Method, gpu_rates, peak_resident_bytes,
+    ComputeDevice, Costing, DeviceChoice, Engine, MethodSpec, gpu_rates, peak_resident_bytes,
     resident_bytes,
 };
 use serde::Serialize;
@@ -135,7 +135,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let engine = arguments.engine.open(&arguments.engine.model_path()?)?;
     check_model(arguments, engine.model())?;
     let ids = synthetic_ids(n, engine.model().config().vocab);
-    let mut policy = method.build()?;
+    let built = method.build()?;
     let watched = engine.watch_gpu()?;
     let stop = stop_on_ctrl_c();
     let bar = ReadingBar::new();
@@ -163,18 +163,18 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         0
     };
     let read = match arguments.streaming {
-        _ if arguments.after.is_some() => asked.synthetic(&mut *policy),
-        true => asked.stream(&mut *policy, &bar, &stop),
-        false => asked.prefill(&mut *policy, &bar, &stop),
+        _ if arguments.after.is_some() => asked.synthetic(&*built),
+        true => asked.stream(&*built, &bar, &stop),
+        false => asked.prefill(&*built, &bar, &stop),
     };
     bar.clear();
     let (prompt, reading) = read?;
     let again = if arguments.again {
-        Some(asked.second_question(&mut *method.build()?, &bar, &stop)?)
+        Some(asked.second_question(&*built, &bar, &stop)?)
     } else {
         None
     };
-    let decoded = asked.decode(&mut *policy, prompt, watched, &stop)?;
+    let decoded = asked.decode(prompt, watched, &stop)?;
     let measured = Measured {
         base_bytes,
         expected_gpu_bytes,
@@ -228,7 +228,7 @@ struct Measured {
 }
 
 impl Measured {
-    fn report(self, arguments: &BenchArguments, engine: &Engine, method: Method) -> BenchJson {
+    fn report(self, arguments: &BenchArguments, engine: &Engine, method: MethodSpec) -> BenchJson {
         let Self {
             base_bytes,
             expected_gpu_bytes,

@@ -11,7 +11,7 @@ use kept_engine::documents::Document;
 use kept_engine::fidelity::{Drawn, MethodRun, Reference, ReferenceReport, RunReport, pictures};
 use kept_engine::kernels::Stop;
 use kept_engine::policies::{self, Budget, Parameters};
-use kept_engine::{Engine, EngineError, Event, Method};
+use kept_engine::{Engine, EngineError, Event, MethodSpec};
 
 use crate::arguments::{CompareArguments, open};
 use crate::model::model_path;
@@ -20,7 +20,7 @@ use crate::progress::{ReadingBar, stop_on_ctrl_c};
 
 /// One method at one budget.
 pub struct Row {
-    pub method: Method,
+    pub method: MethodSpec,
     pub budget: Budget,
     pub result: Result<MethodRun, String>,
 }
@@ -96,7 +96,7 @@ fn reference(
 fn measure(
     engine: &Engine,
     reference: &Reference,
-    runs: &[(Method, Budget)],
+    runs: &[(MethodSpec, Budget)],
     print: &dyn Fn(&Row) -> anyhow::Result<()>,
     stop: &Stop,
 ) -> anyhow::Result<Vec<Row>> {
@@ -166,7 +166,7 @@ const NAME: usize = 20;
 
 /// The methods of a list (all methods if `None`) with the parameters in their brackets and those of `set`, given as
 /// method:name=value. Every parameter is checked before prefill.
-pub fn chosen_methods(list: Option<&str>, set: &str) -> anyhow::Result<Vec<Method>> {
+pub fn chosen_methods(list: Option<&str>, set: &str) -> anyhow::Result<Vec<MethodSpec>> {
     let mut methods = named_methods(list)?;
     let mut further: Vec<(&str, Vec<(String, String)>)> = Vec::new();
     let assignments = Parameters::parse_assignments(set)?;
@@ -203,17 +203,17 @@ pub fn chosen_methods(list: Option<&str>, set: &str) -> anyhow::Result<Vec<Metho
 }
 
 /// The methods of a list (all methods if `None`) with the parameters in their brackets. Duplicates are refused.
-pub fn named_methods(list: Option<&str>) -> anyhow::Result<Vec<Method>> {
+pub fn named_methods(list: Option<&str>) -> anyhow::Result<Vec<MethodSpec>> {
     let methods = match list {
         None => (policies::methods().iter())
-            .map(|info| Method::plain(info.name))
+            .map(|info| MethodSpec::plain(info.name))
             .collect(),
         Some(list) => {
             ensure!(
                 parts(list).next().is_some(),
                 "--methods names none; give for example --methods snapkv,h2o"
             );
-            Method::list(list)?
+            MethodSpec::list(list)?
         }
     };
     for method in &methods {
@@ -227,9 +227,9 @@ pub fn named_methods(list: Option<&str>) -> anyhow::Result<Vec<Method>> {
 }
 
 /// The first duplicate in a list.
-fn first_duplicate(methods: &[Method]) -> Option<String> {
+fn first_duplicate(methods: &[MethodSpec]) -> Option<String> {
     let mut seen = HashSet::new();
-    let mut labels = methods.iter().map(Method::to_string);
+    let mut labels = methods.iter().map(MethodSpec::to_string);
     labels.find(|label| !seen.insert(label.clone()))
 }
 
@@ -261,8 +261,8 @@ fn check_folder(folder: &Path) -> anyhow::Result<()> {
 }
 
 /// Every method at every budget; the full cache runs once because it has no budget.
-fn runs(methods: &[Method], budgets: &[Budget]) -> Vec<(Method, Budget)> {
-    let of_method = |method: &Method| -> Vec<(Method, Budget)> {
+fn runs(methods: &[MethodSpec], budgets: &[Budget]) -> Vec<(MethodSpec, Budget)> {
+    let of_method = |method: &MethodSpec| -> Vec<(MethodSpec, Budget)> {
         let everything = [Budget::Share(1.0)];
         let budgets = match method.name.as_str() {
             "full" => &everything,

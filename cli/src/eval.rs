@@ -14,7 +14,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::needle::{Haystack, NeedleCell, NeedleGrid, needle_picture};
 use kept_engine::policies::Budget;
-use kept_engine::{Engine, Method};
+use kept_engine::{Engine, MethodSpec};
 use serde::Serialize;
 
 use crate::arguments::{NeedleArguments, open};
@@ -48,11 +48,11 @@ struct SummaryRow {
 }
 
 /// A method, its budget, and the budget as text.
-type Run = (Method, Budget, String);
+type Run = (MethodSpec, Budget, String);
 
 /// The grid: every method at every budget, at every length and depth.
 struct Questions {
-    methods: Vec<Method>,
+    methods: Vec<MethodSpec>,
     budgets: Vec<Budget>,
     lengths: Vec<usize>,
     /// Depths as shares of the document.
@@ -92,7 +92,7 @@ impl Questions {
 
     /// Every method at every budget; the full cache runs once because it has no budget.
     fn runs(&self) -> Vec<Run> {
-        let of = |method: &Method| -> Vec<Run> {
+        let of = |method: &MethodSpec| -> Vec<Run> {
             match method.name.as_str() {
                 "full" => vec![(method.clone(), Budget::Share(1.0), String::new())],
                 _ => (self.budgets.iter())
@@ -215,7 +215,7 @@ fn ask(
         .needle_for(engine, place.length, ANSWER_TOKENS, place.depth, place.seed)?
         .context("the text is too short")?;
     let document = Document::from_bytes("haystack", needle.document.clone().into_bytes())?;
-    let asked: Vec<(Method, Budget)> = (runs.iter())
+    let asked: Vec<(MethodSpec, Budget)> = (runs.iter())
         .map(|(method, budget, _)| (method.clone(), *budget))
         .collect();
     let question = &needle.question;

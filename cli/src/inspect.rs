@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kept_engine::kernels::CacheType;
 use kept_engine::models::{Config, LayerRotation, Model, RopeConfig, RopeScaling};
-use kept_engine::{Engine, Fit, Method, gpus};
+use kept_engine::{Engine, Fit, MethodSpec, gpus};
 use serde::Serialize;
 
 use crate::arguments::InspectArguments;
@@ -74,7 +74,7 @@ impl GpuFit {
     fn estimate(
         arguments: &InspectArguments,
         memory: Option<u64>,
-        usual: &Method,
+        usual: &MethodSpec,
     ) -> anyhow::Result<Option<Self>> {
         let Some(gpu) = gpus().into_iter().flatten().next() else {
             return Ok(None);
@@ -107,7 +107,7 @@ pub fn run(arguments: &InspectArguments) -> anyhow::Result<()> {
     let path = model_path(&arguments.model)?;
     let engine = Engine::open_with(&path, &arguments.stretch.options())?;
     let mut report = report(&engine, path.display().to_string());
-    let usual = Method {
+    let usual = MethodSpec {
         name: "snapkv".to_owned(),
         parameters: Vec::new(),
     };

@@ -4,7 +4,7 @@
 //! All of the text comes from the source files of the methods. `--markdown` prints the table of docs/methods.md; a test
 //! compares the two.
 
-use kept_engine::Method;
+use kept_engine::MethodSpec;
 use kept_engine::policies::{self, MethodInfo, Parameter};
 use serde::Serialize;
 
@@ -58,7 +58,7 @@ impl From<&Parameter> for ParameterJson {
 pub fn run(arguments: &MethodsArguments) -> anyhow::Result<()> {
     let listed: Vec<&MethodInfo> = match &arguments.method {
         Some(named) => {
-            let method: Method = named.parse()?;
+            let method: MethodSpec = named.parse()?;
             let info = policies::find(&method.name)?;
             method.build()?;
             vec![info]

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
-use kept_engine::{Ask, Engine, Event, Limits, Method, Sampling};
+use kept_engine::{Ask, Engine, Event, Limits, MethodSpec, Sampling};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let ask = Ask {
         document: &document,
         question,
-        method: &Method {
+        method: &MethodSpec {
             name: "snapkv".into(),
             parameters: Vec::new(),
         },

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use kept_kernels::Stop;
 use kept_models::RopeTable;
-use kept_policies::Policy;
+use kept_policies::Evict;
 
 use crate::note::Note;
 use crate::sources::sources;
@@ -22,8 +22,9 @@ pub(crate) struct PromptRead {
     pub(crate) cache: CompactCache,
     /// Which tokens were kept, by layer and head.
     pub(crate) map: RetentionMap,
-    /// `[layers that a method cuts]`: the rows that each layer was given.
-    pub(crate) rows: Vec<usize>,
+    /// The method's state for the answer, if it evicts during decode, and its bytes.
+    pub(crate) evictor: Option<Box<dyn Evict>>,
+    pub(crate) method_bytes: u64,
     /// `[width]`: the last layer's output for the last token, before the final norm.
     pub(crate) hidden: Vec<f32>,
     pub(crate) ledger: MemoryLedger,
@@ -51,7 +52,8 @@ impl PromptRead {
             prompt,
             cache: outcome.cache,
             map: outcome.map,
-            rows: outcome.rows,
+            evictor: outcome.evictor,
+            method_bytes: outcome.plan.bytes,
             hidden: outcome.hidden,
             ledger: outcome.ledger,
             seconds: reading.as_secs_f64(),
@@ -76,7 +78,6 @@ impl PromptRead {
 /// The other inputs of decode.
 pub(crate) struct Answering<'a, 'q> {
     pub(crate) ask: &'a Ask<'q>,
-    pub(crate) policy: &'a mut dyn Policy,
     pub(crate) sampler: Sampler,
     pub(crate) rope: &'a RopeTable,
     /// The most tokens that the answer may have within the model's context length.
@@ -92,14 +93,13 @@ impl Engine {
         mut answering: Answering<'_, '_>,
         watch: &mut dyn Watch,
     ) -> Result<Answer, EngineError> {
-        let (ask, policy) = (answering.ask, answering.policy);
+        let ask = answering.ask;
         let report = read.report(self);
         watch.read(&report);
 
         let (prompt, mut ledger, mut notes) = (read.prompt, read.ledger, read.notes);
         let mut votes = Votes::new(prompt.document.clone());
-        let method_bytes = policy.bytes();
-        let mut decoder = Decoder::new(self.model(), answering.rope, policy, read.rows, read.cache);
+        let mut decoder = Decoder::new(self.model(), answering.rope, read.evictor, read.cache);
         ledger.decode = decoder.scratch_bytes();
         let started = Instant::now();
         let written = {
@@ -115,7 +115,7 @@ impl Engine {
                 prompt_tokens: report.prompt_tokens,
                 beside: MemoryNow {
                     weights: ledger.weights,
-                    tables: method_bytes,
+                    tables: read.method_bytes,
                     scratch: ledger.rope + ledger.decode,
                     ..MemoryNow::default()
                 },

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use kept_kernels::{PackedRows, Stop};
 use kept_models::RopeTable;
-use kept_policies::{Budget, Policy};
+use kept_policies::{Budget, Method};
 
 use crate::answering::{Answering, PromptRead};
 use crate::estimate::{agnostic_note, budget_note};
@@ -16,8 +16,8 @@ use crate::vault::VaultAccess;
 use crate::watch::EventSink;
 use crate::within::Prompted;
 use crate::{
-    AUTO, Answer, Ask, Engine, EngineError, Event, MemoryLedger, Method, Prefill, Prompt, Sampler,
-    Streaming, Watch,
+    AUTO, Answer, Ask, Engine, EngineError, Event, MemoryLedger, MethodSpec, Prefill, Prompt,
+    Sampler, Streaming, Watch,
 };
 
 /// The plan of a prefill: rows per KV head, tokens of a chunk, and a note if a memory limit determined them.
@@ -138,22 +138,22 @@ impl Engine {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
-        let mut policy = ask.method.build()?;
+        let method = ask.method.build()?;
         let sampler = Sampler::new(ask.sampling)?;
         let n = prompt.len();
         let beside = self.bytes_beside(ask, n);
-        let fitting = self.fit_reading(ask.method, ask.budget, &mut *policy, prompted, beside)?;
+        let fitting = self.fit_reading(ask.method, ask.budget, &*method, prompted, beside)?;
         let mut notes = self.reading_notes(ask, &fitting, n)?;
-        self.check_prefill_memory(ask, prompted, &fitting)?;
+        self.check_prefill_memory(&*method, prompted, &fitting)?;
         let max_new_tokens = self.max_new_tokens(n, ask.max_tokens);
         let rope = RopeTable::new(self.model().config(), n + max_new_tokens);
 
         fitting.note.iter().for_each(|note| watch.chosen(note));
         watch.prompt(&prompt);
         let started = Instant::now();
-        let read = |policy: &mut dyn Policy, watch: &mut dyn Watch, rebuild: bool| {
-            let (method, budget) = (&ask.method.name, fitting.budget);
-            let _span = tracing::info_span!("reading", tokens = n, method, budget).entered();
+        let read = |watch: &mut dyn Watch, rebuild: bool| {
+            let (name, budget) = (&ask.method.name, fitting.budget);
+            let _span = tracing::info_span!("reading", tokens = n, method = name, budget).entered();
             let vault = ask.vault.map(|vaults| VaultAccess {
                 vaults,
                 model: self.print(),
@@ -163,7 +163,7 @@ impl Engine {
             Prefill::new(
                 self.model(),
                 &prompt.ids,
-                policy,
+                &*method,
                 budget,
                 max_new_tokens,
                 &rope,
@@ -176,17 +176,14 @@ impl Engine {
             .with_gpu_memory(ask.limits.memory)
             .run_watched(watch, stop)
         };
-        let outcome = match read(&mut *policy, watch, false) {
-            // Some layers were cut already: the method restarts too.
+        let outcome = match read(watch, false) {
             Err(EngineError::Vault(error)) => {
                 tracing::warn!(%error, "the document is read again");
                 if let Some(vaults) = ask.vault {
                     vaults.folder.remove_if_damaged(&error);
                 }
                 notes.push(error.read_again().into());
-                policy = ask.method.build()?;
-                self.apply_default_budget(ask.budget, &mut *policy, prompted)?;
-                read(&mut *policy, watch, true)?
+                read(watch, true)?
             }
             outcome => outcome?,
         };
@@ -197,7 +194,6 @@ impl Engine {
         }
         let answering = Answering {
             ask,
-            policy: &mut *policy,
             sampler,
             rope: &rope,
             max_new_tokens,
@@ -212,15 +208,11 @@ impl Engine {
     /// As [`Engine::check_memory`].
     fn check_prefill_memory(
         &self,
-        ask: &Ask<'_>,
+        method: &dyn Method,
         prompted: &Prompted<'_>,
         fitting: &Fitting,
     ) -> Result<(), EngineError> {
-        // A separate policy: the state that [`Engine::apply_default_budget`] sets in a policy is valid for one prefill.
-        let mut policy = ask.method.build()?;
-        self.apply_default_budget(ask.budget, &mut *policy, prompted)?;
-        let (expected, _) =
-            self.ledger_with(&mut *policy, prompted, fitting.budget, fitting.chunk)?;
+        let (expected, _) = self.ledger_with(method, prompted, fitting.budget, fitting.chunk)?;
         // With the upper bound of the vault's bytes: prefill determines how much of the document is in the vault.
         let tokens = prompted.shape.tokens;
         let vault = (prompted.vault).map_or(0, |kind| self.vault_bytes(tokens, kind));
@@ -231,29 +223,27 @@ impl Engine {
     /// memory limit.
     pub(crate) fn fit_reading(
         &self,
-        method: &Method,
+        spec: &MethodSpec,
         budget: Option<Budget>,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         prompted: &Prompted<'_>,
         beside: u64,
     ) -> Result<Fitting, EngineError> {
-        let wanted = |policy: &mut dyn Policy| {
-            self.rows_for(policy, budget, prompted.shape, prompted.max_new_tokens)
-        };
+        let wanted = || self.rows_for(method, budget, prompted.shape, prompted.max_new_tokens);
         let Some(memory) = prompted.memory else {
             return Ok(Fitting {
-                budget: wanted(policy)?,
+                budget: wanted()?,
                 chunk: CHUNK,
                 note: None,
             });
         };
         // Without a budget: as many rows as fit.
         let wanted = match budget {
-            Some(_) => Some(wanted(policy)?),
+            Some(_) => Some(wanted()?),
             None => None,
         };
         let tokens = prompted.shape.tokens;
-        let fitted = self.within(policy, prompted, memory, wanted, beside)?;
+        let fitted = self.within(method, prompted, memory, wanted, beside)?;
         let rows = fitted.rows.min(tokens);
         let share = rows as f64 / tokens.max(1) as f64;
         let note = Note::WithinMemory(WithinMemory {
@@ -263,27 +253,14 @@ impl Engine {
             chunk: fitted.chunk,
             cache: fitted.cache.name().to_owned(),
             bytes: fitted.bytes,
-            kl: Some(self.costs(&method.name, share, fitted.cache)),
-            cost: self.costs_in_words(method, share, fitted.cache),
+            kl: Some(self.costs(&spec.name, share, fitted.cache)),
+            cost: self.costs_in_words(spec, share, fitted.cache),
         });
         Ok(Fitting {
             budget: fitted.rows,
             chunk: fitted.chunk,
             note: Some(note),
         })
-    }
-
-    /// Without a budget of the user: lets a new policy choose the settings that some methods have for this case.
-    pub(crate) fn apply_default_budget(
-        &self,
-        budget: Option<Budget>,
-        policy: &mut dyn Policy,
-        prompted: &Prompted<'_>,
-    ) -> Result<(), EngineError> {
-        if budget.is_none() && prompted.memory.is_none() {
-            self.rows_for(policy, None, prompted.shape, prompted.max_new_tokens)?;
-        }
-        Ok(())
     }
 
     /// Notes for the user before a prefill of `tokens` tokens, one sentence each.

@@ -18,7 +18,7 @@ use kept_kernels::{
     row_length,
 };
 use kept_policies::{
-    ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Policy, Pos, Retention, Row, Snapshot,
+    ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Evict, Pos, Retention, Row, Snapshot,
 };
 
 use crate::compact::{Changed, CompactLayer, snapshot_positions};
@@ -315,23 +315,23 @@ impl CompactLayer {
         class_attention(&task, scratch, out);
     }
 
-    /// Runs `policy` on the classes of a layer with a table after a step. `probabilities` of the entries are
+    /// Runs `evictor` on the classes of a layer with a table after a step. `probabilities` of the entries are
     /// `[q_heads, stride]`, or the group means `[kv_heads, stride]`. Allocates nothing.
     pub fn step_classes(
         &mut self,
         layer: usize,
-        policy: &mut dyn Policy,
+        evictor: &mut dyn Evict,
         probabilities: &[f32],
         stride: usize,
     ) {
-        self.step_classes_reporting(layer, policy, probabilities, stride, &mut |_| ());
+        self.step_classes_reporting(layer, evictor, probabilities, stride, &mut |_| ());
     }
 
     /// [`CompactLayer::step_classes`]; `changed` receives every change.
     pub(crate) fn step_classes_reporting(
         &mut self,
         layer: usize,
-        policy: &mut dyn Policy,
+        evictor: &mut dyn Evict,
         probabilities: &[f32],
         stride: usize,
         changed: &mut dyn FnMut(Changed),
@@ -357,7 +357,7 @@ impl CompactLayer {
                 stride,
             });
         };
-        let heads = policy.class_heads(layer);
+        let heads = evictor.class_heads(layer);
         let rows = self.rows.iter().max().copied().unwrap_or(0);
         if rows * self.keys.head_dim() < WORTH_SHARING {
             for (head, own) in heads.iter_mut().enumerate() {

@@ -10,7 +10,7 @@ mod slot_table;
 mod votes;
 
 use kept_models::{Model, RopeTable};
-use kept_policies::{Policy, Pos, StepObservation};
+use kept_policies::{Evict, Pos, StepObservation};
 
 use attention::Probabilities;
 pub(crate) use buffers::scratch_bytes;
@@ -23,13 +23,12 @@ pub use votes::Votes;
 use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::{EngineError, Sampler};
 
-/// State of the decode loop: the cache, the policy and the buffers.
+/// State of the decode loop: the cache, the method's state and the buffers.
 pub struct Decoder<'a> {
     model: &'a Model,
     rope: &'a RopeTable,
-    policy: &'a mut dyn Policy,
-    /// Rows per KV head that the method may keep, per layer.
-    rows: Vec<usize>,
+    /// The method's state, if it evicts during decode.
+    evictor: Option<Box<dyn Evict>>,
     cache: CompactCache,
     buffers: Buffers,
     /// For a model on a GPU: the GPU's cache and buffers, allocated with the first logits.
@@ -51,15 +50,15 @@ enum OnGpu<'a> {
 fn evict_after_step(
     cached: &mut CompactLayer,
     layer: usize,
-    policy: &mut dyn Policy,
+    evictor: &mut dyn Evict,
     probabilities: Probabilities<'_>,
     scratch: &mut EvictionScratch,
     changed: &mut dyn FnMut(Changed),
 ) {
     let Probabilities { values, stride } = probabilities;
     if cached.classes.is_some() {
-        cached.step_classes_reporting(layer, policy, values, stride, changed);
-    } else if policy.decode_rows(layer).is_some() {
+        cached.step_classes_reporting(layer, evictor, values, stride, changed);
+    } else {
         let EvictionScratch { evict, keep } = scratch;
         evict.fill(None);
         let step = StepObservation {
@@ -71,11 +70,11 @@ fn evict_after_step(
             probabilities: values,
             stride,
         };
-        policy.step(&step, evict);
+        evictor.step(&step, evict);
         keep.fill(true);
-        let swept = policy.evict_many(&step, keep);
-        cached.merge_values(policy.decode_value_merges());
-        for spill in policy.decode_value_merges() {
+        let swept = evictor.evict_many(&step, keep);
+        cached.merge_values(evictor.value_merges());
+        for spill in evictor.value_merges() {
             changed(Changed::Row(spill.head, spill.to));
         }
         cached.evict(evict);
@@ -87,13 +86,12 @@ fn evict_after_step(
 }
 
 impl<'a> Decoder<'a> {
-    /// A decoder over `cache`, which `policy` compacted to `rows` per layer. `rope` must cover the last
+    /// A decoder over `cache`, from which `evictor` evicts rows, if there is one. `rope` must cover the last
     /// position.
     pub fn new(
         model: &'a Model,
         rope: &'a RopeTable,
-        policy: &'a mut dyn Policy,
-        rows: Vec<usize>,
+        evictor: Option<Box<dyn Evict>>,
         cache: CompactCache,
     ) -> Self {
         let buffers = {
@@ -103,8 +101,7 @@ impl<'a> Decoder<'a> {
         Self {
             model,
             rope,
-            policy,
-            rows,
+            evictor,
             cache,
             buffers,
             gpu: None,
@@ -126,9 +123,14 @@ impl<'a> Decoder<'a> {
         self.cache
     }
 
+    /// Returns the method's state.
+    pub fn into_evictor(self) -> Option<Box<dyn Evict>> {
+        self.evictor
+    }
+
     /// Whether the method evicts rows during decoding.
     pub fn evicts(&self) -> bool {
-        (0..self.rows.len()).any(|layer| self.policy.decode_rows(layer).is_some())
+        self.evictor.is_some()
     }
 
     /// Bytes of the decode loop's host buffers.
@@ -311,15 +313,15 @@ impl<'a> Decoder<'a> {
             }
             let own = cut_layers;
             cut_layers += 1;
-            if cached.classes.is_none() && self.policy.decode_rows(own).is_none() {
+            let Some(evictor) = self.evictor.as_deref_mut() else {
                 continue;
-            }
+            };
             let probabilities = gpu.probabilities(layer, cached.is_shared());
             changed.clear();
             evict_after_step(
                 cached,
                 own,
-                &mut *self.policy,
+                evictor,
                 probabilities,
                 &mut b.evictions,
                 &mut |change| changed.push(change),
@@ -337,7 +339,7 @@ impl<'a> Decoder<'a> {
         let (dim, group) = (config.head_dim, config.q_heads / config.kv_heads);
         let position = self.cache.next;
         self.model.embed(&[token], &mut b.residual);
-        // Index among the policy's layers.
+        // Index among the method's layers.
         let mut cut_layers = 0;
         for (layer, cached) in self.cache.layers.iter_mut().enumerate() {
             self.model
@@ -380,14 +382,17 @@ impl<'a> Decoder<'a> {
             }
             let layer = cut_layers;
             cut_layers += 1;
-            evict_after_step(
-                cached,
-                layer,
-                &mut *self.policy,
-                probabilities,
-                &mut b.evictions,
-                &mut |_| (),
-            );
+            if let Some(evictor) = self.evictor.as_deref_mut() {
+                let evictions = &mut b.evictions;
+                evict_after_step(
+                    cached,
+                    layer,
+                    evictor,
+                    probabilities,
+                    evictions,
+                    &mut |_| (),
+                );
+            }
         }
         self.cache.next = Pos(position.0 + 1);
         self.model

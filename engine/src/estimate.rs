@@ -11,7 +11,9 @@ use crate::sizes::{Sizes, kept_bytes};
 use crate::streaming::StreamPlan;
 use crate::vault::Vaults;
 use crate::within::Prompted;
-use crate::{AUTO, Chosen, Engine, EngineError, Limits, MemoryLedger, Method, Streaming, decode};
+use crate::{
+    AUTO, Chosen, Engine, EngineError, Limits, MemoryLedger, MethodSpec, Streaming, decode,
+};
 
 /// The estimated cost of a question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -48,7 +50,7 @@ pub struct Costing<'a> {
     /// Shape of the prompt.
     pub prompt: &'a PromptShape,
     /// As in [`crate::Ask`].
-    pub method: &'a Method,
+    pub method: &'a MethodSpec,
     /// As in [`crate::Ask`].
     pub budget: Option<Budget>,
     /// Longest answer, in tokens; fewer where the context length ends sooner.
@@ -93,32 +95,21 @@ impl Costing<'_> {
         &self,
         engine: &Engine,
     ) -> Result<(StreamPlan, Option<Note>), EngineError> {
-        let mut policy = self.method.build()?;
+        let method = self.method.build()?;
         let (prompted, text_bytes) = (self.prompted(engine), self.text_bytes);
-        engine.stream_plan_within(
-            self.method,
-            self.budget,
-            &mut *policy,
-            &prompted,
-            text_bytes,
-        )
+        engine.stream_plan_within(self.method, self.budget, &*method, &prompted, text_bytes)
     }
 
     /// The plan of a regular prefill.
     pub(crate) fn plan_prefill(&self, engine: &Engine) -> Result<Whole, EngineError> {
         let prompted = self.prompted(engine);
-        let fitting = {
-            let mut policy = self.method.build()?;
-            let beside = self.bytes_beside(engine, &prompted);
-            engine.fit_reading(self.method, self.budget, &mut *policy, &prompted, beside)?
-        };
-        // A separate policy: the search for rows changed the state of the other one.
-        let mut policy = self.method.build()?;
-        engine.apply_default_budget(self.budget, &mut *policy, &prompted)?;
+        let method = self.method.build()?;
+        let beside = self.bytes_beside(engine, &prompted);
+        let fitting = engine.fit_reading(self.method, self.budget, &*method, &prompted, beside)?;
         let rows = fitting.budget;
-        let sizes = engine.sizes_with(&mut *policy, &prompted, rows, fitting.chunk)?;
+        let sizes = engine.sizes_with(&*method, &prompted, rows, fitting.chunk)?;
         Ok(Whole {
-            notes: sizes.notes(&*policy),
+            notes: sizes.notes(),
             sizes,
             rows,
             fitted: fitting.note,
@@ -140,7 +131,7 @@ impl Engine {
     pub fn estimate(
         &self,
         prompt: &PromptShape,
-        method: &Method,
+        method: &MethodSpec,
         budget: Option<Budget>,
         max_new_tokens: usize,
     ) -> Result<Estimate, EngineError> {
@@ -260,7 +251,7 @@ impl Engine {
         let kv_bytes = (heads * config.kv_heads) as u64 + self.window_bytes(tokens);
         Ok(Estimate {
             prompt_tokens: tokens,
-            rows: (kept as f64 / sizes.rows.len().max(1) as f64).round() as usize,
+            rows: (kept as f64 / sizes.plan.rows.len().max(1) as f64).round() as usize,
             kv_bytes,
             kv_bytes_full: self.kv_bytes_full(tokens),
             weights: ledger.weights,
@@ -304,7 +295,7 @@ impl Engine {
     pub fn expected_ledger(
         &self,
         prompt: &PromptShape,
-        method: &Method,
+        method: &MethodSpec,
         budget: Option<Budget>,
         max_new_tokens: usize,
     ) -> Result<MemoryLedger, EngineError> {
@@ -339,18 +330,14 @@ impl Engine {
     /// Buffer sizes of a regular prefill, with the budget's rows and the default chunk size.
     fn sizes(
         &self,
-        method: &Method,
+        spec: &MethodSpec,
         budget: Option<Budget>,
         prompted: &Prompted<'_>,
     ) -> Result<Sizes, EngineError> {
-        let mut policy = method.build()?;
-        let rows = self.rows_for(
-            &mut *policy,
-            budget,
-            prompted.shape,
-            prompted.max_new_tokens,
-        )?;
-        self.sizes_with(&mut *policy, prompted, rows, CHUNK)
+        let method = spec.build()?;
+        let (shape, max_new_tokens) = (prompted.shape, prompted.max_new_tokens);
+        let rows = self.rows_for(&*method, budget, shape, max_new_tokens)?;
+        self.sizes_with(&*method, prompted, rows, CHUNK)
     }
 
     pub(crate) fn ledger_of(
@@ -361,7 +348,8 @@ impl Engine {
         let model = self.model();
         // RoPE tables have the same size for every position.
         let a_position = RopeTable::new(model.config(), 1).bytes();
-        let positions = sizes.tokens + self.max_new_tokens(sizes.tokens, max_new_tokens);
+        let tokens = sizes.tokens();
+        let positions = tokens + self.max_new_tokens(tokens, max_new_tokens);
         let gpu = match model.gpu() {
             Some(gpu) => {
                 let answering = sizes.gpu_decode_plan().bytes(gpu, model, positions)?;
@@ -389,7 +377,7 @@ fn scratch_of(ledger: &MemoryLedger, kv_bytes: u64) -> u64 {
 }
 
 /// A note for the user on later questions about the same document, for methods with query-agnostic scores.
-pub(crate) fn agnostic_note(method: &Method) -> Option<String> {
+pub(crate) fn agnostic_note(method: &MethodSpec) -> Option<String> {
     // A wrapper ranks tokens as its base method does.
     let base = (method.parameters.iter()).find_map(|(name, base)| (name == "base").then_some(base));
     let ranks = base.unwrap_or(&method.name);
@@ -402,7 +390,7 @@ pub(crate) fn agnostic_note(method: &Method) -> Option<String> {
 }
 
 /// A note for the user on a budget that amounts to `rows` rows of a prompt of `tokens` tokens.
-pub(crate) fn budget_note(method: &Method, rows: usize, tokens: usize) -> Option<String> {
+pub(crate) fn budget_note(method: &MethodSpec, rows: usize, tokens: usize) -> Option<String> {
     if method.name == "full" {
         return Some("full keeps everything; the budget is not used".to_owned());
     }

@@ -7,7 +7,7 @@ use kept_models::GpuModel;
 use kept_policies::{Budget, PromptShape};
 use serde::{Deserialize, Serialize};
 
-use crate::{Engine, Method, Prompt};
+use crate::{Engine, MethodSpec, Prompt};
 
 /// Tokens on a page of a printed book: about 300 words.
 pub const TOKENS_PER_PAGE: usize = 400;
@@ -53,15 +53,15 @@ impl Fit {
 impl Engine {
     /// What this model can read with `free` bytes of memory (GPU memory if it computes on a GPU; weights included):
     /// with the full cache, and with a few budgets of `method`.
-    pub fn fit(&self, free: u64, method: &Method) -> Fit {
-        let full = Method::plain("full");
+    pub fn fit(&self, free: u64, method: &MethodSpec) -> Fit {
+        let full = MethodSpec::plain("full");
         // Models without a usable chat template have no tail; their memory can still be computed.
         let tail = Prompt::tail_of(self.model()).unwrap_or(0);
         let prompt = |tokens: usize| PromptShape {
             tail: tail.min(tokens),
             ..PromptShape::of(tokens)
         };
-        let peak = |tokens: usize, method: &Method, rows: Option<usize>| {
+        let peak = |tokens: usize, method: &MethodSpec, rows: Option<usize>| {
             let budget = rows.map(Budget::Rows);
             let ledger = self.expected_ledger(&prompt(tokens), method, budget, MAX_NEW_TOKENS);
             ledger.ok().map(|ledger| ledger.worst())

@@ -5,7 +5,7 @@ use kept_kernels::Stop;
 use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape};
 
-use crate::{Decoder, Engine, EngineError, Event, Method, Prefill, RetentionMap};
+use crate::{Decoder, Engine, EngineError, Event, MethodSpec, Prefill, RetentionMap};
 
 /// The model's output for given tokens.
 pub struct ForcedLogits {
@@ -22,7 +22,7 @@ impl Engine {
         &self,
         ids: &[u32],
         shape: &PromptShape,
-        method: &Method,
+        method: &MethodSpec,
         budget: Option<Budget>,
         on_event: &mut dyn FnMut(Event),
         stop: &Stop,
@@ -36,16 +36,16 @@ impl Engine {
             });
         }
         let (prompt, forced) = ids.split_at(shape.tokens);
-        let mut policy = method.build()?;
-        let budget = self.rows_for(&mut *policy, budget, shape, forced.len())?;
+        let built = method.build()?;
+        let budget = self.rows_for(&*built, budget, shape, forced.len())?;
         let rope = RopeTable::new(model.config(), ids.len());
-        let mut prefill = Prefill::new(model, prompt, &mut *policy, budget, forced.len(), &rope)
+        let mut prefill = Prefill::new(model, prompt, &*built, budget, forced.len(), &rope)
             .with_cache(self.cache_type())
             .with_tail(shape.tail)
             .with_document(shape.document());
         prefill.every_row = true;
         let outcome = prefill.run(on_event, stop)?;
-        let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
+        let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache);
         let mut logits = Vec::with_capacity(ids.len() * vocab);
         for row in outcome.hidden.chunks_exact(width) {
             logits.extend_from_slice(decoder.try_logits_of(row)?);

@@ -1,4 +1,4 @@
-//! The engine: combines model, policy, kernels and document.
+//! The engine: combines model, method, kernels and document.
 //!
 //! The path of a question: [`Prompt`] (document and question as tokens, each token with its bytes) -> prefill, with
 //! layers in the outer loop and chunks in the inner loop, every layer cut right after its own attention ->
@@ -28,7 +28,7 @@ mod gpu_watch;
 mod grid;
 mod in_the_box;
 mod ledger;
-mod method;
+mod method_spec;
 mod model_path;
 pub mod needle;
 mod note;
@@ -71,9 +71,10 @@ pub use gpu_watch::GpuWatch;
 pub use grid::{GridBytesError, GridError, MapGrid, TableRow, TokenSlots, ends16};
 pub use in_the_box::{SAMPLE, is_beyond_the_box, is_in_the_box};
 pub use ledger::{MemoryLedger, MemoryNow};
-pub use method::{Method, MethodTextError};
+pub use method_spec::{MethodSpec, MethodTextError};
 pub use model_path::{MINI, MiniMissing, model_path};
 pub use note::{Note, WithinMemory};
+pub use observe::{HostRows, Pool};
 pub use paint::{Run, runs};
 pub use prefill::{Cut, Prefill, PrefillOutcome, Reconstructed, SharedPrefill};
 pub use prompt::{DocumentLength, Part, Prompt, PromptToken};
@@ -86,7 +87,7 @@ pub use streaming::{
     Perplexity, PerplexityAt, PerplexityPoint, PerplexityTask, Stream, StreamPlan, Streamed,
     Streaming,
 };
-pub use synthetic::synthetic_cache;
+pub use synthetic::{SyntheticCache, synthetic_cache};
 pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};
 pub use together::Answers;
 pub use watch::{Reading, Watch};

@@ -4,6 +4,7 @@
 //! The plain observation window is computed by `kept_kernels::window_scores` directly; methods make the
 //! decisions.
 
+mod host_rows;
 mod moments;
 
 use std::ops::Range;
@@ -13,8 +14,9 @@ use kept_kernels::{
     log_sum_exp, mark_below_average, window_scores, window_scores_among, words,
 };
 use kept_models::RopeTable;
-use kept_policies::{Future, FutureQueries, HostRows, WeightedWindow};
+use kept_policies::{Future, FutureQueries, WeightedWindow};
 
+pub use host_rows::{HostRows, Pool};
 pub use moments::{MeanRotation, QueryMoments};
 
 /// The last queries of a prompt and all its keys.

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use kept_documents::Document;
 use kept_kernels::CacheType;
 use kept_models::{Model, OpenOptions};
-use kept_policies::{Budget, Policy, PromptShape};
+use kept_policies::{Budget, Method, PromptShape};
 
 use crate::compact::F16_ROWS;
 use crate::note::Note;
@@ -17,7 +17,8 @@ use crate::sizes::{full_cache_bytes, window_bytes};
 use crate::vault::{ModelPrint, VaultUse, Vaults};
 use crate::within::Prompted;
 use crate::{
-    Chosen, EngineError, MemoryLedger, Method, Prompt, RetentionMap, Sampling, Source, Streaming,
+    Chosen, EngineError, MemoryLedger, MethodSpec, Prompt, RetentionMap, Sampling, Source,
+    Streaming,
 };
 
 /// A question.
@@ -27,7 +28,7 @@ pub struct Ask<'a> {
     /// The question.
     pub question: &'a str,
     /// The method that selects rows.
-    pub method: &'a Method,
+    pub method: &'a MethodSpec,
     /// The budget; `None` keeps a quarter of the prompt, and at least [`Engine::SMALLEST_DEFAULT_BUDGET`] rows.
     pub budget: Option<Budget>,
     /// Sampling parameters.
@@ -315,19 +316,19 @@ impl Engine {
         full_cache_bytes(self.model().config(), tokens, self.cache_type())
     }
 
-    /// Rows per KV head that `policy` gets for `budget` on a `prompt`. Without a budget, a method's own default
+    /// Rows per KV head that `method` gets for `budget` on a `prompt`. Without a budget, a method's own default
     /// applies if it has one. A budget in bytes includes rows, tables and buffers for an answer of `max_new_tokens`
     /// tokens.
     pub fn rows_for(
         &self,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         budget: Option<Budget>,
         prompt: &PromptShape,
         max_new_tokens: usize,
     ) -> Result<usize, EngineError> {
         let own = match budget {
             Some(_) => None,
-            None => policy.default_rows(&shape_of(self.model()), prompt),
+            None => method.default_rows(&shape_of(self.model()), prompt),
         };
         if let Some(own) = own {
             return Ok(own);
@@ -335,7 +336,7 @@ impl Engine {
         let rows = self.budget_rows(budget, prompt.tokens)?;
         match budget {
             // A budget in bytes includes tables and the answer's buffers.
-            Some(Budget::Bytes(bytes)) if policy.name() != "full" => {
+            Some(Budget::Bytes(bytes)) if method.name() != "full" => {
                 let prompted = Prompted {
                     shape: prompt,
                     max_new_tokens,
@@ -343,7 +344,7 @@ impl Engine {
                     memory: None,
                     vault: None,
                 };
-                self.rows_in_bytes(policy, &prompted, bytes, rows.min(prompt.tokens).max(1))
+                self.rows_in_bytes(method, &prompted, bytes, rows.min(prompt.tokens).max(1))
             }
             _ => Ok(rows),
         }

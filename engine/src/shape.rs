@@ -28,7 +28,7 @@ pub(crate) fn head_shape(model: &Model) -> HeadShape {
     heads_of(&shape_of(model))
 }
 
-/// A policy's dimensions for the kernels.
+/// A method's dimensions for the kernels.
 pub(crate) fn heads_of(shape: &ModelShape) -> HeadShape {
     HeadShape {
         q_heads: shape.q_heads,

@@ -8,8 +8,8 @@ use kept_cuda::RowKind;
 use kept_kernels::{CacheType, PackedRows};
 use kept_models::Model;
 use kept_policies::{
-    ClassTable, ModelShape, Needs, Policy, Positions, PromptShape, Retention, WeightedWindow,
-    Window,
+    ClassTable, Method, Needs, Positions, PromptShape, Retention, RowPlan, RowRequest,
+    WeightedWindow, Window,
 };
 
 use crate::EngineError;
@@ -56,20 +56,18 @@ pub(crate) fn refuse_on_gpu(cache: CacheType, on_gpu: bool) -> Result<(), Engine
 /// would round them again.
 pub(crate) fn refuse_repeated_rounding(
     cache: CacheType,
-    policy: &dyn Policy,
-    merges: bool,
+    method: &'static str,
+    plan: &RowPlan,
 ) -> Result<(), EngineError> {
-    let why = match (merges, policy.merges_values_in_decode()) {
-        (true, _) => "merges rows while it answers",
-        (_, true) => "adds to rows while it answers",
-        _ => return Ok(()),
+    let why = if plan.table.is_some() {
+        "merges rows while it answers"
+    } else if plan.merges_values_in_decode {
+        "adds to rows while it answers"
+    } else {
+        return Ok(());
     };
     if cache.is_quantised() {
-        Err(EngineError::CacheType {
-            cache,
-            method: policy.name(),
-            why,
-        })
+        Err(EngineError::CacheType { cache, method, why })
     } else {
         Ok(())
     }
@@ -78,16 +76,14 @@ pub(crate) fn refuse_repeated_rounding(
 /// The sizes of one prefill. `[layers]` counts the method's layers, which are not all of the model's: see
 /// [`LayerKeeps`].
 pub(crate) struct Sizes {
-    /// Tokens of the prompt.
-    pub(crate) tokens: usize,
+    /// Name of the method.
+    method: &'static str,
+    /// What the method does with the prompt; after a score pass, the plan that allocates the budget.
+    pub(crate) plan: RowPlan,
     /// Tokens that run through a layer together.
     pub(crate) chunk: usize,
-    /// Tokens that may follow the prompt.
-    pub(crate) max_new_tokens: usize,
     /// `[layers of the model]`
     pub(crate) keeps: Vec<LayerKeeps>,
-    /// `[layers]`: rows per KV head that the method may keep.
-    pub(crate) rows: Vec<usize>,
     /// `[layers]`: requested measurements, limited to the prompt's length; none in layers where nothing is
     /// evicted.
     pub(crate) needs: Vec<Needs>,
@@ -95,18 +91,10 @@ pub(crate) struct Sizes {
     pub(crate) capacities: Vec<usize>,
     /// Largest number of slots of any head in any layer.
     pub(crate) max_capacity: usize,
-    /// `[layers]`: the class table with its capacity, if the method merges.
-    pub(crate) tables: Vec<Option<ClassTable>>,
-    /// Bytes of the method's own state.
-    pub(crate) method: u64,
-    /// Original or re-assigned positions.
-    pub(crate) positions: Positions,
-    /// `[layers]`: tokens that enter the layer; fewer than the prompt's for methods that drop tokens.
-    pub(crate) layer_input_tokens: Vec<usize>,
+    /// The class table of every layer with its capacity, if the method merges.
+    pub(crate) table: Option<ClassTable>,
     /// The reconstruction, if a layer needs it.
     pub(crate) reconstruction_plan: Option<ReconstructionPlan>,
-    /// Whether a first pass only measures and a second one compacts.
-    pub(crate) has_score_pass: bool,
     /// First tokens of the prompt whose rows come from a vault; they do not run through the layers.
     known: usize,
     /// Bytes of the vault's buffers.
@@ -127,58 +115,50 @@ pub(crate) struct Sizes {
     pub(crate) rows_on_gpu: bool,
     /// Whether kept rows are plain copies and belong to a single method, so that they may stay on the GPU.
     may_stay: bool,
-    /// Whether values of evicted tokens are merged into kept ones.
-    pub(crate) value_merges: bool,
-    /// `[layers]`: whether rows are replaced during decoding.
-    replaced: Vec<bool>,
     /// Whether the budget was allocated over all layers and heads: each head's capacity is then what it
     /// keeps.
     settled: bool,
-    shape: ModelShape,
     width: usize,
     /// Pairs that RoPE rotates in a head.
     pairs: usize,
 }
 
 impl Sizes {
-    /// The sizes for a `prompt` with `policy`, `budget` and `max_new_tokens`. Calls [`Policy::rows`] and then
-    /// [`Policy::needs`], as at the start of a prefill.
+    /// The sizes for a `prompt` with `method`, `budget` and `max_new_tokens`.
+    ///
+    /// # Errors
+    /// As [`Method::plan`].
     pub(crate) fn new(
         model: &Model,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         prompt: &PromptShape,
         budget: usize,
         max_new_tokens: usize,
         chunk: usize,
     ) -> Result<Self, EngineError> {
-        let (shape, tokens) = (shape_of(model), prompt.tokens);
-        let prompt = &PromptShape {
-            max_new_tokens,
-            ..*prompt
-        };
-        let rows = policy.rows(&shape, prompt, budget)?;
-        let keeps = LayerKeeps::for_model(model);
+        let tokens = prompt.tokens;
+        let plan = method.plan(&RowRequest {
+            model: shape_of(model),
+            prompt: PromptShape {
+                max_new_tokens,
+                ..*prompt
+            },
+            budget,
+        })?;
         let rings = model.config().windows();
         let widest_ring = rings.map(|w| w.min(tokens + max_new_tokens)).max();
-        let table = |layer: usize| {
-            policy.table(layer).map(|table| ClassTable {
+        let mut sizes = Self {
+            method: method.name(),
+            table: plan.table.map(|table| ClassTable {
                 entries: (tokens + max_new_tokens).min(table.entries.saturating_add(1)),
                 ..table
-            })
-        };
-        let layer_input_tokens = |layer| policy.layer_input_tokens(layer).unwrap_or(tokens);
-        let mut sizes = Self {
-            tokens,
-            tables: (0..shape.layers).map(table).collect(),
+            }),
             chunk: chunk.clamp(1, tokens.max(1)),
-            max_new_tokens,
-            keeps,
+            keeps: LayerKeeps::for_model(model),
             needs: Vec::new(),
             capacities: Vec::new(),
             max_capacity: widest_ring.unwrap_or(0),
-            layer_input_tokens: (0..shape.layers).map(layer_input_tokens).collect(),
             reconstruction_plan: None,
-            has_score_pass: policy.has_score_pass(),
             known: 0,
             vault: 0,
             vault_rows: None,
@@ -188,30 +168,46 @@ impl Sizes {
             residual_on_host: false,
             prefetch: 0,
             rows_on_gpu: false,
-            may_stay: model.gpu().is_some() && !policy.merges_values(),
-            value_merges: policy.merges_values(),
-            replaced: Vec::new(),
+            may_stay: model.gpu().is_some() && !plan.merges_values,
             settled: false,
-            rows,
-            method: policy.bytes(),
-            positions: policy.positions(),
-            shape,
             width: model.config().width,
             pairs: model.config().rope.dims / 2,
+            plan,
         };
         if sizes.drops_tokens() && model.config().windows().next().is_some() {
             return Err(EngineError::TokenDroppingWithSlidingWindows {
-                method: policy.name(),
+                method: sizes.method,
                 model: model.name().to_owned(),
             });
         }
-        sizes.size_layers(policy);
+        sizes.size_layers();
         let asked = sizes.needs.iter().find_map(|needs| needs.reconstruction);
         if let Some(asked) = asked.filter(|_| !prompt.document().is_empty()) {
             sizes.reconstruction_plan =
                 Some(ReconstructionPlan::new(model, prompt.document(), asked)?);
         }
         Ok(sizes)
+    }
+
+    /// Tokens of the prompt.
+    pub(crate) fn tokens(&self) -> usize {
+        self.plan.prompt.tokens
+    }
+
+    /// Tokens that may follow the prompt.
+    pub(crate) fn max_new_tokens(&self) -> usize {
+        self.plan.prompt.max_new_tokens
+    }
+
+    /// Tokens that enter `layer`; fewer than the prompt's for methods that drop tokens.
+    pub(crate) fn layer_input_tokens(&self, layer: usize) -> usize {
+        let of_layers = self.plan.layer_input_tokens.as_ref();
+        of_layers.map_or(self.tokens(), |of_layers| of_layers[layer])
+    }
+
+    /// Whether keys are stored before RoPE and rotated by their rank.
+    pub(crate) fn reassigns_positions(&self) -> bool {
+        self.plan.positions == Positions::Reassigned
     }
 
     /// Takes the rows of the first `known` tokens from a vault with buffers of `bytes` bytes. With
@@ -228,7 +224,7 @@ impl Sizes {
     fn rows_at_once(&self) -> usize {
         match self.reconstruction_plan {
             Some(_) => self.chunk,
-            None => self.chunk.min(self.tokens - self.known),
+            None => self.chunk.min(self.tokens() - self.known),
         }
     }
 
@@ -265,56 +261,49 @@ impl Sizes {
     ///
     /// # Errors
     /// [`EngineError::CacheType`] for types that the method does not support, [`EngineError::GpuRows`].
-    pub(crate) fn with_cache(
-        mut self,
-        cache: CacheType,
-        policy: &dyn Policy,
-    ) -> Result<Self, EngineError> {
+    pub(crate) fn with_cache(mut self, cache: CacheType) -> Result<Self, EngineError> {
         refuse_on_gpu(cache, self.on_gpu)?;
-        refuse_repeated_rounding(cache, policy, self.tables.iter().any(Option::is_some))?;
+        refuse_repeated_rounding(cache, self.method, &self.plan)?;
         self.cache = cache;
         Ok(self)
     }
 
-    /// After a score pass: the allocated rows per layer, and the needs of the second pass.
-    pub(crate) fn allocate_budget(&mut self, policy: &mut dyn Policy) {
-        self.rows = policy.allocate_budget();
+    /// After a score pass: the plan of the second pass, which allocates the budget.
+    pub(crate) fn allocate_budget(&mut self, plan: RowPlan) {
+        self.plan = plan;
         self.settled = true;
         self.reconstruction_plan = None;
-        self.size_layers(policy);
+        self.size_layers();
     }
 
     /// Computes each layer's measurements and capacities.
-    fn size_layers(&mut self, policy: &dyn Policy) {
-        let layers = 0..self.rows.len();
-        let needs = layers.clone().map(|layer| self.needs_of(policy, layer));
-        self.needs = needs.collect();
-        let replaced = layers
-            .clone()
-            .map(|layer| policy.decode_rows(layer).is_some());
-        self.replaced = replaced.collect();
-        let (tokens, max_new_tokens) = (self.tokens, self.max_new_tokens);
+    fn size_layers(&mut self) {
+        let layers = 0..self.plan.rows.len();
+        self.needs = layers.clone().map(|layer| self.needs_of(layer)).collect();
+        let (tokens, max_new_tokens) = (self.tokens(), self.max_new_tokens());
+        let decode_rows = self.plan.decode_rows.as_ref();
         let capacity = |layer: usize| {
-            let rows = tokens.min(self.rows[layer]);
-            match policy.decode_rows(layer) {
+            let rows = tokens.min(self.plan.rows[layer]);
+            match decode_rows.map(|of_layers| of_layers[layer]) {
                 Some(most) => (rows + max_new_tokens).min(most.max(rows).saturating_add(1)),
                 None => rows + max_new_tokens,
             }
         };
-        self.capacities = layers.clone().map(capacity).collect();
+        let capacities: Vec<usize> = layers.clone().map(capacity).collect();
         let widest = layers.map(|layer| {
-            let rows = self.rows[layer];
-            let more = policy.max_rows_per_head(layer, rows).saturating_sub(rows);
-            self.capacities[layer] + more.min(tokens.saturating_sub(rows))
+            let rows = self.plan.rows[layer];
+            let more = self.plan.max_rows_per_head[layer].saturating_sub(rows);
+            capacities[layer] + more.min(tokens.saturating_sub(rows))
         });
         // The maximum announced before a score pass remains valid.
         self.max_capacity = widest.max().unwrap_or(0).max(self.max_capacity);
+        self.capacities = capacities;
     }
 
-    /// The measurements that `policy` needs in `layer`, limited to its tokens; none if nothing is evicted.
-    fn needs_of(&self, policy: &dyn Policy, layer: usize) -> Needs {
-        let (needs, tokens) = (policy.needs(layer), self.layer_input_tokens[layer]);
-        if !needs.uncut && self.tokens <= self.rows[layer] && !self.settled {
+    /// The measurements that `layer` needs, limited to its tokens; none if nothing is evicted.
+    fn needs_of(&self, layer: usize) -> Needs {
+        let (needs, tokens) = (self.plan.needs[layer], self.layer_input_tokens(layer));
+        if !needs.uncut && self.tokens() <= self.plan.rows[layer] && !self.settled {
             return Needs::default();
         }
         Needs {
@@ -333,27 +322,26 @@ impl Sizes {
 
     /// Whether tokens are dropped between layers.
     pub(crate) fn drops_tokens(&self) -> bool {
-        self.layer_input_tokens
-            .iter()
-            .any(|&tokens| tokens < self.tokens)
+        let of_layers = self.plan.layer_input_tokens.iter().flatten();
+        of_layers.into_iter().any(|&tokens| tokens < self.tokens())
     }
 
     /// Whether the method cannot share a prefill: it drops tokens, needs a reconstruction, or has a score
     /// pass.
     pub(crate) fn needs_own_reading(&self) -> bool {
-        self.drops_tokens() || self.reconstruction_plan.is_some() || self.has_score_pass
+        self.drops_tokens() || self.reconstruction_plan.is_some() || self.plan.score_pass
     }
 
     /// Number of passes over the prompt.
     pub(crate) fn readings(&self) -> usize {
-        1 + usize::from(self.has_score_pass)
+        1 + usize::from(self.plan.score_pass)
     }
 
     /// Messages for the user about this prefill, one sentence each.
-    pub(crate) fn notes(&self, policy: &dyn Policy) -> Vec<String> {
+    pub(crate) fn notes(&self) -> Vec<String> {
         let plan = self.reconstruction_plan.as_ref();
-        let repeated = plan.map(|plan| plan.note(self.readings(), self.tokens, self.known > 0));
-        policy.note().into_iter().chain(repeated).collect()
+        let repeated = plan.map(|plan| plan.note(self.readings(), self.tokens(), self.known > 0));
+        self.plan.note.clone().into_iter().chain(repeated).collect()
     }
 
     /// Bytes of one layer's rearranged weights, if they are rearranged.
@@ -379,7 +367,7 @@ impl Sizes {
 
     /// Tokens that are read in total, as shown to the user: the prompt once per pass, and the reconstruction.
     pub(crate) fn tokens_read(&self) -> usize {
-        self.readings() * (self.tokens - self.known) + self.repeated()
+        self.readings() * (self.tokens() - self.known) + self.repeated()
     }
 
     /// Rows that pass through layers, over all layers and passes.
@@ -393,7 +381,7 @@ impl Sizes {
     /// Rows per KV head of a layer's keys and values during prefill.
     pub(crate) fn layer_rows(&self) -> usize {
         let repeated = |plan: &ReconstructionPlan| plan.document().end + plan.longest();
-        self.tokens
+        self.tokens()
             .max(self.reconstruction_plan.as_ref().map_or(0, repeated))
     }
 
@@ -401,7 +389,7 @@ impl Sizes {
     /// unevenly get their rows plus equal slots for the answer; other heads get the layer's capacity.
     pub(crate) fn head_capacities(&self, layer: usize, retention: &Retention) -> Vec<usize> {
         let capacity = self.capacities[layer];
-        let rows = self.rows[layer].min(self.tokens);
+        let rows = self.plan.rows[layer].min(self.tokens());
         match retention {
             Retention::Keep(heads)
                 if self.settled || heads.iter().any(|kept| kept.len() > rows) =>
@@ -412,21 +400,21 @@ impl Sizes {
                     .map(|kept| kept.len() + max_new_tokens)
                     .collect()
             }
-            _ => vec![capacity; self.shape.kv_heads],
+            _ => vec![capacity; self.plan.model.kv_heads],
         }
     }
 
-    /// How the rows of `layer` are stored.
-    pub(crate) fn stored(&self, layer: usize) -> Stored {
+    /// How kept rows are stored.
+    pub(crate) fn stored(&self) -> Stored {
         Stored {
             kind: self.cache,
-            replaced: self.replaced[layer],
+            replaced: self.plan.decode_rows.is_some(),
         }
     }
 
     /// `[layers]`: rows per KV head that are kept of the prompt.
     pub(crate) fn kept(&self) -> impl Iterator<Item = usize> + '_ {
-        self.rows.iter().map(|rows| self.tokens.min(*rows))
+        self.plan.rows.iter().map(|rows| self.tokens().min(*rows))
     }
 
     /// The requested measurements of a layer of the model.
@@ -440,8 +428,8 @@ impl Sizes {
     /// Tokens that enter a layer of the model.
     pub(crate) fn entering_in(&self, layer: usize) -> usize {
         match self.keeps[layer] {
-            LayerKeeps::Cut(layer) => self.layer_input_tokens[layer],
-            LayerKeeps::Window(_) => self.tokens,
+            LayerKeeps::Cut(layer) => self.layer_input_tokens(layer),
+            LayerKeeps::Window(_) => self.tokens(),
         }
     }
 
@@ -451,17 +439,17 @@ impl Sizes {
         let cut = |own: usize| SelectedCapacity {
             slots: self.capacities[own],
             narrow: kept[own].saturating_sub(F16_ROWS),
-            ranked: self.positions == Positions::Reassigned,
-            entries: self.tables[own].map_or(0, |table| table.entries),
+            ranked: self.reassigns_positions(),
+            entries: self.max_entries(),
         };
-        let (keeps, kv_heads) = (&self.keeps, self.shape.kv_heads);
-        let tokens = self.tokens + self.max_new_tokens;
+        let (keeps, kv_heads) = (&self.keeps, self.plan.model.kv_heads);
+        let tokens = self.tokens() + self.max_new_tokens();
         let merges = self.max_entries() > 0;
         GpuDecodePlan {
             layers: GpuDecodePlan::layers(keeps, kv_heads, self.cache, tokens, &cut),
             max_rows: self.max_capacity,
             max_entries: self.max_entries(),
-            looks: merges || self.replaced.contains(&true),
+            looks: merges || self.plan.decode_rows.is_some(),
         }
     }
 }

@@ -3,35 +3,44 @@
 
 use kept_kernels::{CacheType, RowStore, threads};
 use kept_models::Model;
-use kept_policies::{Policy, Pos, Positions, PromptShape, Retention};
+use kept_policies::{Evict, Method, Pos, PromptShape, Retention, RowPlan};
 
 use crate::EngineError;
 use crate::compact::{CompactCache, Gather, RingGather};
-use crate::prefill::CHUNK;
+use crate::prefill::{CHUNK, evictor};
 use crate::sizes::{LayerKeeps, Sizes};
 
-/// A random cache of the size that `policy` leaves after `tokens` tokens with `budget`, for answers of
-/// `max_new_tokens` tokens, stored as `cache`; and the rows that each layer may keep. The policy's selection
-/// is not run: the last rows are kept.
+/// A cache that no prefill has filled.
+pub struct SyntheticCache {
+    /// Random rows.
+    pub cache: CompactCache,
+    /// What the method would have done in a prefill.
+    pub plan: RowPlan,
+    /// The method's state for an answer, without measurements of a prompt.
+    pub evictor: Option<Box<dyn Evict>>,
+}
+
+/// A random cache of the size that `method` leaves after `tokens` tokens with `budget`, for answers of
+/// `max_new_tokens` tokens, stored as `cache`. The selection is not run: the last rows are kept.
 ///
 /// # Errors
 /// As a prefill with that method and budget.
 pub fn synthetic_cache(
     model: &Model,
-    policy: &mut dyn Policy,
+    method: &dyn Method,
     tokens: usize,
     budget: usize,
     max_new_tokens: usize,
     cache: CacheType,
-) -> Result<(CompactCache, Vec<usize>), EngineError> {
+) -> Result<SyntheticCache, EngineError> {
     let shape = PromptShape::of(tokens);
-    let sizes = Sizes::new(model, policy, &shape, budget, max_new_tokens, CHUNK)?
-        .with_cache(cache, policy)?;
+    let sizes =
+        Sizes::new(model, method, &shape, budget, max_new_tokens, CHUNK)?.with_cache(cache)?;
     let (kv_heads, head_dim) = (model.config().kv_heads, model.config().head_dim);
     let mut gathered = Vec::new();
     let layers = sizes.keeps.iter().enumerate().map(|(layer, keeps)| {
         let kept = match keeps {
-            LayerKeeps::Cut(own) => tokens.min(sizes.rows[*own]),
+            LayerKeeps::Cut(own) => tokens.min(sizes.plan.rows[*own]),
             LayerKeeps::Window(window) => tokens.min(*window),
         };
         let keys = random_rows(kv_heads, kept, head_dim, 2 * layer as u64);
@@ -47,8 +56,8 @@ pub fn synthetic_cache(
                     tokens: kept,
                     retention: &everything,
                     capacities: &vec![sizes.capacities[*own]; kv_heads],
-                    positions: sizes.positions,
-                    stored: sizes.stored(*own),
+                    positions: sizes.plan.positions,
+                    stored: sizes.stored(),
                     places: Some(&positions),
                     unrotate: None,
                     value_merges: &[],
@@ -56,7 +65,7 @@ pub fn synthetic_cache(
                     merged: false,
                 };
                 let compact = gather.layer(&mut gathered);
-                match sizes.tables[*own] {
+                match sizes.table {
                     Some(table) => compact.with_table(&keys, &everything, table),
                     None => compact,
                 }
@@ -67,7 +76,7 @@ pub fn synthetic_cache(
                     values: &values,
                     tokens: kept,
                     window: *window,
-                    max_new_tokens: sizes.max_new_tokens,
+                    max_new_tokens: sizes.max_new_tokens(),
                     cache,
                 };
                 let mut ring = ring.layer(&mut gathered);
@@ -79,13 +88,17 @@ pub fn synthetic_cache(
     let cache = CompactCache {
         layers: layers.collect(),
         next: Pos(tokens as u32),
-        reassigned: sizes.positions == Positions::Reassigned,
+        reassigned: sizes.reassigns_positions(),
         window_rope_origin: Pos(0),
         widest: sizes.max_capacity,
         kind: sizes.cache,
         on_gpu: None,
     };
-    Ok((cache, sizes.rows))
+    Ok(SyntheticCache {
+        cache,
+        evictor: evictor(method.start(&sizes.plan), &sizes.plan),
+        plan: sizes.plan,
+    })
 }
 
 /// Rows per unit of work of a thread.

@@ -5,12 +5,15 @@
 use kept_documents::Document;
 use kept_kernels::{CacheType, Stop};
 use kept_models::{RopeTable, StreamDecoder};
-use kept_policies::{Budget, Policy};
+use std::sync::Arc;
+
+use kept_policies::{Budget, Method};
 
 use crate::repetition::Repetition;
 use crate::within::Prompted;
 use crate::{
-    Cut, Decoder, Engine, EngineError, Event, Limits, Method, PrefillOutcome, Prompt, SharedPrefill,
+    Cut, Decoder, Engine, EngineError, Event, Limits, MethodSpec, PrefillOutcome, Prompt,
+    SharedPrefill,
 };
 
 /// Caches up to this size in total may always share a prefill, in bytes.
@@ -50,7 +53,7 @@ impl<'a> PromptContext<'a> {
 
 /// Plan of one run.
 pub(crate) struct Planned {
-    pub(crate) policy: Box<dyn Policy>,
+    pub(crate) method: Arc<dyn Method>,
     /// Rows per KV head and layer on average.
     pub(crate) rows: usize,
     /// The cache type.
@@ -72,7 +75,7 @@ impl Engine {
         &self,
         document: &Document,
         question: &str,
-        runs: &[(Method, Budget)],
+        runs: &[(MethodSpec, Budget)],
         max_tokens: usize,
         on_event: &mut dyn FnMut(Event),
         stop: &Stop,
@@ -88,9 +91,7 @@ impl Engine {
             readings += 1;
             let mut answer = |_, cut: Result<(Planned, PrefillOutcome), EngineError>| {
                 texts.push(match cut {
-                    Ok((planned, outcome)) => {
-                        Ok(self.decode_greedily(&context, planned, outcome, stop)?)
-                    }
+                    Ok((_, outcome)) => Ok(self.decode_greedily(&context, outcome, stop)?),
                     Err(refusal) => Err(refusal),
                 });
                 Ok::<(), EngineError>(())
@@ -108,7 +109,7 @@ impl Engine {
     pub(crate) fn cut_each<E: From<EngineError>>(
         &self,
         context: &PromptContext<'_>,
-        runs: &[(Method, Budget)],
+        runs: &[(MethodSpec, Budget)],
         on_event: &mut dyn FnMut(Event),
         then: &mut Then<'_, E>,
         stop: &Stop,
@@ -120,8 +121,8 @@ impl Engine {
                 planned_or_refused => planned_or_refused,
             });
         }
-        let cuts = planned.iter_mut().flatten().map(|planned| Cut {
-            policy: &mut *planned.policy,
+        let cuts = planned.iter().flatten().map(|planned| Cut {
+            method: &*planned.method,
             budget: planned.rows,
             cache: planned.cache,
         });
@@ -148,7 +149,7 @@ impl Engine {
     /// Rows and cache type of a run, as [`Engine::ask`] would choose them.
     fn plan_run(
         &self,
-        method: &Method,
+        spec: &MethodSpec,
         budget: Budget,
         context: &PromptContext<'_>,
     ) -> Result<Planned, EngineError> {
@@ -160,26 +161,26 @@ impl Engine {
             memory: None,
             vault: None,
         };
-        let narrowed = self.for_bytes(method, Some(budget), &prompted, &Limits::default(), 0)?;
+        let narrowed = self.for_bytes(spec, Some(budget), &prompted, &Limits::default(), 0)?;
         let engine = narrowed.as_ref().map_or(self, |(engine, _)| engine);
-        let mut policy = method.build()?;
+        let method = spec.build()?;
         Ok(Planned {
-            rows: engine.rows_for(&mut *policy, Some(budget), shape, max_new_tokens)?,
+            rows: engine.rows_for(&*method, Some(budget), shape, max_new_tokens)?,
             cache: engine.cache_type(),
-            policy,
+            method,
         })
     }
 
     /// How many of the first `runs` share a prefill of the prompt; at least one.
     pub(crate) fn runs_per_prefill(
         &self,
-        runs: &[(Method, Budget)],
+        runs: &[(MethodSpec, Budget)],
         context: &PromptContext<'_>,
     ) -> usize {
         let (prompt, max_new_tokens) = (&context.prompt.shape(), context.max_new_tokens);
         let full = (self.bytes_per_row() * prompt.tokens as u64).max(SMALL);
         let mut held = 0;
-        let fits = |(method, budget): &&(Method, Budget)| {
+        let fits = |(method, budget): &&(MethodSpec, Budget)| {
             // A method that refuses holds no memory.
             let ledger = self.expected_ledger(prompt, method, Some(*budget), max_new_tokens);
             held += ledger.map_or(0, |ledger| ledger.kept());
@@ -192,13 +193,12 @@ impl Engine {
     pub(crate) fn decode_greedily(
         &self,
         context: &PromptContext<'_>,
-        mut planned: Planned,
         outcome: PrefillOutcome,
         stop: &Stop,
     ) -> Result<String, EngineError> {
         let tokenizer = self.model().tokenizer()?;
-        let (policy, rows, cache) = (&mut *planned.policy, outcome.rows, outcome.cache);
-        let mut decoder = Decoder::new(self.model(), &context.rope, policy, rows, cache);
+        let (evictor, cache) = (outcome.evictor, outcome.cache);
+        let mut decoder = Decoder::new(self.model(), &context.rope, evictor, cache);
         let (mut stream, mut text) = (StreamDecoder::new(), String::new());
         let mut repetition = Repetition::new();
         let mut logits = decoder.try_logits_of(&outcome.hidden)?;

@@ -10,14 +10,14 @@
 //! ```
 
 use kept_kernels::{CacheType, PackedRows};
-use kept_policies::{Budget, Policy, PolicyError, PromptShape};
+use kept_policies::{Budget, Method, PolicyError, PromptShape};
 
 use crate::prefill::{CHUNK, place_on_gpu, transfer_bytes};
 use crate::shape::head_shape;
 use crate::sizes::Sizes;
 use crate::streaming::StreamPlan;
 use crate::vault::{LAST_QUERIES, Measurement, Vault, VaultWriter};
-use crate::{Engine, EngineError, Limits, MemoryLedger, Method, available_memory};
+use crate::{Engine, EngineError, Limits, MemoryLedger, MethodSpec, available_memory};
 
 /// Smaller chunks need less scratch memory and more time; the result is the same, except that Expected Attention sums
 /// its queries in another order.
@@ -53,20 +53,20 @@ pub(crate) struct Prompted<'a> {
 }
 
 impl Engine {
-    /// The most rows per KV head under `policy`, up to `most`, whose cache, tables and answer buffers take at most
+    /// The most rows per KV head under `method`, up to `most`, whose cache, tables and answer buffers take at most
     /// `bytes`.
     ///
     /// # Errors
     /// [`EngineError::BudgetBytes`] with the missing bytes if not even the method's smallest number of rows fits.
     pub(crate) fn rows_in_bytes(
         &self,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         prompt: &Prompted<'_>,
         bytes: u64,
         most: usize,
     ) -> Result<usize, EngineError> {
         let held = |ledger: MemoryLedger| ledger.kept() + ledger.decode;
-        let found = self.most_rows(policy, prompt, bytes, CHUNK, most, &held)?;
+        let found = self.most_rows(method, prompt, bytes, CHUNK, most, &held)?;
         found.map(|fitted| fitted.rows).map_err(|needed| {
             let windows = self.window_bytes(prompt.shape.tokens);
             EngineError::BudgetBytes {
@@ -84,7 +84,7 @@ impl Engine {
     /// [`EngineError::Memory`] with the missing bytes if nothing fits.
     pub(crate) fn within(
         &self,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         prompt: &Prompted<'_>,
         memory: u64,
         wanted: Option<usize>,
@@ -101,7 +101,7 @@ impl Engine {
         let mut best: Option<Fitted> = None;
         let mut least = u64::MAX;
         for chunk in CHUNKS {
-            match self.most_rows(policy, prompt, for_question, chunk, wanted, &peak)? {
+            match self.most_rows(method, prompt, for_question, chunk, wanted, &peak)? {
                 Ok(fitted) if best.is_none_or(|best| fitted.rows > best.rows) => {
                     best = Some(fitted);
                 }
@@ -115,7 +115,7 @@ impl Engine {
         }
         match best {
             Some(fitted) => {
-                let fitted = self.round_streaming_rows(policy, prompt, fitted, wanted)?;
+                let fitted = self.round_streaming_rows(method, prompt, fitted, wanted)?;
                 Ok(Fitted {
                     bytes: fitted.bytes + beside,
                     ..fitted
@@ -134,7 +134,7 @@ impl Engine {
     /// memory.
     fn round_streaming_rows(
         &self,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         prompt: &Prompted<'_>,
         fitted: Fitted,
         wanted: usize,
@@ -143,7 +143,7 @@ impl Engine {
         if !prompt.streams || fitted.rows >= wanted || rows == fitted.rows {
             return Ok(fitted);
         }
-        match self.ledger_with(policy, prompt, rows, fitted.chunk) {
+        match self.ledger_with(method, prompt, rows, fitted.chunk) {
             Ok((ledger, chunk)) => Ok(Fitted {
                 rows,
                 chunk,
@@ -176,7 +176,7 @@ impl Engine {
     /// type if all wanted rows fit with it.
     pub(crate) fn best_within(
         &self,
-        method: &Method,
+        spec: &MethodSpec,
         prompt: &Prompted<'_>,
         memory: u64,
         wanted: Option<usize>,
@@ -189,9 +189,9 @@ impl Engine {
         } else {
             tokens
         };
-        self.cheapest(method, whole, most, &|engine| {
-            let mut policy = method.build()?;
-            let fitted = engine.within(&mut *policy, prompt, memory, wanted, text_bytes)?;
+        let method = spec.build()?;
+        self.cheapest(spec, whole, most, &|engine| {
+            let fitted = engine.within(&*method, prompt, memory, wanted, text_bytes)?;
             Ok((fitted.rows, fitted))
         })
     }
@@ -200,43 +200,38 @@ impl Engine {
     /// `None` if a type is requested or neither limits bytes.
     pub(crate) fn for_bytes(
         &self,
-        method: &Method,
+        spec: &MethodSpec,
         budget: Option<Budget>,
         prompt: &Prompted<'_>,
         limits: &Limits,
         text_bytes: u64,
     ) -> Result<Option<(Engine, Option<String>)>, EngineError> {
-        let bytes = matches!(budget, Some(Budget::Bytes(_))) && method.name != "full";
+        let bytes = matches!(budget, Some(Budget::Bytes(_))) && spec.name != "full";
         if self.named_cache().is_some() || !(bytes || limits.memory.is_some()) {
             return Ok(None);
         }
         let tokens = prompt.shape.tokens;
+        let method = spec.build()?;
         let held = |engine: &Engine| -> Held<(usize, CacheType)> {
-            let mut policy = method.build()?;
             let wanted = match (budget, prompt.streams) {
                 (None, false) => None,
                 (_, true) => {
                     let plan = engine.stream_plan(
-                        &mut *policy,
+                        &*method,
                         budget,
                         prompt.shape,
                         prompt.max_new_tokens,
                     )?;
                     Some(plan.rows)
                 }
-                (Some(_), false) => Some(engine.rows_for(
-                    &mut *policy,
-                    budget,
-                    prompt.shape,
-                    prompt.max_new_tokens,
-                )?),
+                (Some(_), false) => {
+                    Some(engine.rows_for(&*method, budget, prompt.shape, prompt.max_new_tokens)?)
+                }
             };
             let rows = match limits.memory {
                 Some(memory) => {
-                    let mut policy = method.build()?;
-                    engine
-                        .within(&mut *policy, prompt, memory, wanted, text_bytes)?
-                        .rows
+                    let fitted = engine.within(&*method, prompt, memory, wanted, text_bytes)?;
+                    fitted.rows
                 }
                 None => wanted.unwrap_or(tokens),
             };
@@ -254,9 +249,9 @@ impl Engine {
         } else {
             tokens
         };
-        let (rows, cache) = self.cheapest(method, whole, most, &held)?;
+        let (rows, cache) = self.cheapest(spec, whole, most, &held)?;
         let why = (cache != Self::DEFAULT_CACHE)
-            .then(|| self.narrow_note(method, cache, rows, whole, held(self).ok()));
+            .then(|| self.narrow_note(spec, cache, rows, whole, held(self).ok()));
         Ok(Some((self.clone().with_cache(cache), why)))
     }
 
@@ -264,7 +259,7 @@ impl Engine {
     /// keeping only as many of `tokens` rows as fit. The default type if it holds `most` rows.
     fn cheapest<T>(
         &self,
-        method: &Method,
+        spec: &MethodSpec,
         tokens: usize,
         most: usize,
         hold: &dyn Fn(&Engine) -> Held<T>,
@@ -292,7 +287,7 @@ impl Engine {
                 }
                 Err(error) => return Err(error),
             };
-            let costs = self.costs(&method.name, rows as f64 / tokens.max(1) as f64, cache);
+            let costs = self.costs(&spec.name, rows as f64 / tokens.max(1) as f64, cache);
             if best.as_ref().is_none_or(|(least, _)| costs < *least) {
                 best = Some((costs, held));
             }
@@ -310,7 +305,7 @@ impl Engine {
     /// A note on why a narrower cache type is used.
     fn narrow_note(
         &self,
-        method: &Method,
+        spec: &MethodSpec,
         cache: CacheType,
         rows: usize,
         tokens: usize,
@@ -324,8 +319,8 @@ impl Engine {
         format!(
             "rows are stored as {cache}, so that {rows} fit ({usual}); by our measurements that costs {:.4} nats for rounding and {:.4} for the rows that {} evicts",
             self.costs("full", 1.0, cache),
-            self.costs(&method.name, share, CacheType::F32),
-            method.name
+            self.costs(&spec.name, share, CacheType::F32),
+            spec.name
         )
     }
 
@@ -333,15 +328,15 @@ impl Engine {
     /// none fit.
     fn most_rows(
         &self,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         prompt: &Prompted<'_>,
         bytes: u64,
         chunk: usize,
         most: usize,
         size: &dyn Fn(MemoryLedger) -> u64,
     ) -> Result<Result<Fitted, u64>, EngineError> {
-        let mut sized = |rows: usize| -> Result<Sized, EngineError> {
-            match self.ledger_with(&mut *policy, prompt, rows, chunk) {
+        let sized = |rows: usize| -> Result<Sized, EngineError> {
+            match self.ledger_with(method, prompt, rows, chunk) {
                 Ok((ledger, chunk)) => Ok(Sized::Takes(size(ledger), chunk)),
                 Err(EngineError::Policy(PolicyError::BudgetTooSmall { needed, .. })) => {
                     Ok(Sized::TooFew(needed))
@@ -390,7 +385,7 @@ impl Engine {
             (None, Some(least)) => Ok(Err(least)),
             // Too few rows for the method, or none fit the context length: `ledger_with` returns the specific error.
             (None, None) => self
-                .ledger_with(policy, prompt, most, chunk)
+                .ledger_with(method, prompt, most, chunk)
                 .map(|(ledger, _)| Err(size(ledger))),
         }
     }
@@ -398,7 +393,7 @@ impl Engine {
     /// The ledger of this question with `rows` rows and chunks of at most `chunk` tokens, and the actual chunk size.
     pub(crate) fn ledger_with(
         &self,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         prompt: &Prompted<'_>,
         rows: usize,
         chunk: usize,
@@ -406,14 +401,14 @@ impl Engine {
         let (model, shape) = (self.model(), prompt.shape);
         if prompt.streams {
             let (rows, chunk) = (Some(rows), Some(chunk));
-            let plan = StreamPlan::new(model, policy, shape, rows, prompt.max_new_tokens, chunk)?
-                .with_cache(self.cache_type(), policy)?
+            let plan = StreamPlan::new(model, method, shape, rows, prompt.max_new_tokens, chunk)?
+                .with_cache(self.cache_type())?
                 .with_vault(prompt.vault.is_some());
             let gpu = plan.gpu_bytes(model)?;
             let ledger = plan.ledger(model);
             return Ok((MemoryLedger { gpu, ..ledger }, plan.chunk));
         }
-        let sizes = self.sizes_with(policy, prompt, rows, chunk)?;
+        let sizes = self.sizes_with(method, prompt, rows, chunk)?;
         let max_new_tokens = self.max_new_tokens(shape.tokens, prompt.max_new_tokens);
         Ok((self.ledger_of(&sizes, max_new_tokens)?, sizes.chunk))
     }
@@ -421,7 +416,7 @@ impl Engine {
     /// Buffer sizes of this question in a regular prefill, with `rows` rows and chunks of at most `chunk` tokens.
     pub(crate) fn sizes_with(
         &self,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         prompt: &Prompted<'_>,
         rows: usize,
         chunk: usize,
@@ -429,13 +424,13 @@ impl Engine {
         let max_new_tokens = self.max_new_tokens(prompt.shape.tokens, prompt.max_new_tokens);
         let mut sizes = Sizes::new(
             self.model(),
-            policy,
+            method,
             prompt.shape,
             rows,
             max_new_tokens,
             chunk,
         )?
-        .with_cache(self.cache_type(), policy)?
+        .with_cache(self.cache_type())?
         .with_vault(prompt.vault);
         place_on_gpu(self.model(), &mut sizes, prompt.memory)?;
         Ok(sizes)

@@ -7,8 +7,8 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::PromptShape;
 use kept_engine::{
-    Answer, Ask, CompactLayer, DocumentLength, Engine, Limits, MapGrid, MemoryNow, Method, Phase,
-    Progress, Prompt, Reading, Sampling, Watch, ends16,
+    Answer, Ask, CompactLayer, DocumentLength, Engine, Limits, MapGrid, MemoryNow, MethodSpec,
+    Phase, Progress, Prompt, Reading, Sampling, Watch, ends16,
 };
 
 const MAX_TOKENS: usize = 24;
@@ -23,9 +23,9 @@ fn mini() -> Engine {
     Engine::open(&assets("mini.gguf")).expect("the built-in model opens")
 }
 
-fn method(name: &str, parameters: &[(&str, &str)]) -> Method {
+fn method(name: &str, parameters: &[(&str, &str)]) -> MethodSpec {
     let own = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
-    Method {
+    MethodSpec {
         name: name.to_owned(),
         parameters: parameters.iter().map(own).collect(),
     }
@@ -77,7 +77,7 @@ impl Watch for Heard {
     }
 }
 
-fn watched(engine: &Engine, method: &Method, budget: Option<&str>) -> (Answer, Heard) {
+fn watched(engine: &Engine, method: &MethodSpec, budget: Option<&str>) -> (Answer, Heard) {
     let document = Document::open(&assets("sample.txt")).expect("the sample opens");
     let ask = Ask {
         document: &document,

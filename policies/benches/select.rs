@@ -5,11 +5,10 @@
 //! on one thread and on all threads (`CANDLE_NUM_THREADS` sets how many) and prints the median over the layers.
 
 use std::hint::black_box;
-use std::sync::Mutex;
 use std::time::Instant;
 
 use kept_kernels::{bandwidth, threads};
-use kept_policies::{ModelShape, Observation, Parameters, PromptShape, build};
+use kept_policies::{ModelShape, Observation, Parallel, PromptShape, RowRequest, Serial, build};
 
 /// The shape of an 8B model's attention.
 const SHAPE: ModelShape = ModelShape {
@@ -30,6 +29,16 @@ const METHODS: [&str; 7] = [
     "adakv",
 ];
 
+/// The threads of the kernels.
+#[derive(Debug)]
+struct Pool;
+
+impl Parallel for Pool {
+    fn for_each(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        threads::for_each(count, work);
+    }
+}
+
 fn main() {
     threads::configure(None);
     println!(
@@ -43,8 +52,8 @@ fn main() {
     for tokens in [8192, 32768, 131_072] {
         let scores = drawn(SHAPE.q_heads * tokens);
         for name in METHODS {
-            let one = on_one_thread(|| milliseconds(name, tokens, &scores));
-            let time = milliseconds(name, tokens, &scores);
+            let one = milliseconds(name, tokens, &scores, &Serial);
+            let time = milliseconds(name, tokens, &scores, &Pool);
             let bytes = size_of_val(scores.as_slice()) as f64;
             let rate = bytes / time * 1e3;
             println!(
@@ -57,25 +66,17 @@ fn main() {
     }
 }
 
-/// Runs `work` on a single thread: parallel work inside parallel work is not parallelised.
-fn on_one_thread(work: impl Fn() -> f64 + Sync) -> f64 {
-    let said = Mutex::new(0.0);
-    threads::for_each(2, |item| {
-        if item == 0 {
-            *said.lock().expect("one writes") = work();
-        }
-    });
-    said.into_inner().expect("one has written")
-}
-
-fn milliseconds(name: &str, tokens: usize, scores: &[f32]) -> f64 {
-    let parameters = Parameters::parse_assignments("").expect("no parameters");
-    let mut policy = build(name, &parameters).expect("a method");
-    let prompt = PromptShape::of(tokens);
-    let rows = policy.rows(&SHAPE, &prompt, ROWS).expect("rows enough");
+fn milliseconds(name: &str, tokens: usize, scores: &[f32], threads: &dyn Parallel) -> f64 {
+    let method = build(name, &[]).expect("a method");
+    let request = RowRequest {
+        model: SHAPE,
+        prompt: PromptShape::of(tokens),
+        budget: ROWS,
+    };
+    let plan = method.plan(&request).expect("rows enough");
+    let mut state = method.start(&plan);
     let mut seconds = Vec::new();
-    for (layer, &rows) in rows.iter().enumerate() {
-        let needs = policy.needs(layer);
+    for (layer, needs) in plan.needs.iter().enumerate() {
         let observation = Observation {
             layer,
             tokens,
@@ -83,10 +84,11 @@ fn milliseconds(name: &str, tokens: usize, scores: &[f32]) -> f64 {
             group: SHAPE.group(),
             window: needs.window.map(|_| scores),
             weighted_window: needs.weighted_window.map(|_| scores),
+            threads,
             ..Observation::default()
         };
         let started = Instant::now();
-        black_box(policy.select(&observation, rows));
+        black_box(state.select(&plan, &observation));
         seconds.push(started.elapsed().as_secs_f64());
     }
     seconds.sort_by(f64::total_cmp);

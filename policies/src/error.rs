@@ -125,6 +125,27 @@ pub enum PolicyError {
 }
 
 impl PolicyError {
+    /// The error for `method` in streaming mode, if it does not evict token by token.
+    pub fn no_streaming(method: &'static str) -> Self {
+        Self::NoStreaming {
+            method,
+            able: crate::registry::STREAMING.join(", "),
+        }
+    }
+
+    /// Refuses `decode=off` in streaming mode.
+    pub(crate) fn if_decode_is_off(method: &'static str, decode: bool) -> Result<(), Self> {
+        if decode {
+            return Ok(());
+        }
+        Err(Self::Together {
+            method,
+            first: "decode=off".to_owned(),
+            second: "streaming mode".to_owned(),
+            why: "a text beyond the context length is read by evicting token by token; leave decode on",
+        })
+    }
+
     /// The parameter that the error is about, if any.
     pub fn parameter(&self) -> Option<&str> {
         match self {

@@ -1,4 +1,4 @@
-//! Parameters by name (`--set w=16,kernel=7`): parsing, ranges, and the error for a value out of range.
+//! Parameters by name (`--set w=16,kernel=7`): parsing, and the error for a value out of range. `options.rs` reads them.
 
 use crate::PolicyError;
 
@@ -71,15 +71,6 @@ impl Parameters {
         })
     }
 
-    /// The text set for `name`, if any.
-    fn text(&self, name: &str) -> Option<&str> {
-        self.values
-            .iter()
-            .rev()
-            .find(|(n, _)| n == name)
-            .map(|(_, v)| v.as_str())
-    }
-
     /// Values whose names are already checked.
     pub(crate) fn unchecked(
         method: &'static str,
@@ -93,17 +84,14 @@ impl Parameters {
         }
     }
 
-    /// The value as given, if set.
+    /// The text set for `name`, if any.
     pub(crate) fn given(&self, name: &str) -> Option<&str> {
-        self.text(name)
+        let set = self.values.iter().rev().find(|(n, _)| n == name);
+        set.map(|(_, value)| value.as_str())
     }
 
-    /// The error for a value that only the method itself can check.
+    /// The error for a value of `name` that is not in its range.
     pub(crate) fn not_allowed(&self, name: &'static str, value: &str) -> PolicyError {
-        self.refuse(name, value)
-    }
-
-    fn refuse(&self, name: &'static str, value: &str) -> PolicyError {
         let range = self
             .known
             .iter()
@@ -115,82 +103,5 @@ impl Parameters {
             value: value.to_owned(),
             range,
         }
-    }
-
-    /// A whole number that `allowed` accepts, or `None` if not set.
-    ///
-    /// # Errors
-    /// [`PolicyError::Value`].
-    pub fn whole(
-        &self,
-        name: &'static str,
-        allowed: impl Fn(usize) -> bool,
-    ) -> Result<Option<usize>, PolicyError> {
-        let Some(text) = self.text(name) else {
-            return Ok(None);
-        };
-        match text.parse::<usize>() {
-            Ok(value) if allowed(value) => Ok(Some(value)),
-            _ => Err(self.refuse(name, text)),
-        }
-    }
-
-    /// A number that `allowed` accepts, or `None` if not set.
-    ///
-    /// # Errors
-    /// [`PolicyError::Value`].
-    pub fn number(
-        &self,
-        name: &'static str,
-        allowed: impl Fn(f64) -> bool,
-    ) -> Result<Option<f64>, PolicyError> {
-        let Some(text) = self.text(name) else {
-            return Ok(None);
-        };
-        match text.parse::<f64>() {
-            Ok(value) if value.is_finite() && allowed(value) => Ok(Some(value)),
-            _ => Err(self.refuse(name, text)),
-        }
-    }
-
-    /// Numbers joined by `+`, if `allowed` accepts the list, or `None` if not set.
-    ///
-    /// # Errors
-    /// [`PolicyError::Value`].
-    pub fn numbers(
-        &self,
-        name: &'static str,
-        allowed: impl Fn(&[f64]) -> bool,
-    ) -> Result<Option<Vec<f64>>, PolicyError> {
-        let Some(text) = self.text(name) else {
-            return Ok(None);
-        };
-        let parsed: Result<Vec<f64>, _> = text.split('+').map(|part| part.trim().parse()).collect();
-        match parsed {
-            Ok(values) if values.iter().all(|v| v.is_finite()) && allowed(&values) => {
-                Ok(Some(values))
-            }
-            _ => Err(self.refuse(name, text)),
-        }
-    }
-
-    /// One of the named choices, or `default` if not set.
-    ///
-    /// # Errors
-    /// [`PolicyError::Value`].
-    pub fn choice<T: Copy>(
-        &self,
-        name: &'static str,
-        choices: &[(&str, T)],
-        default: T,
-    ) -> Result<T, PolicyError> {
-        let Some(text) = self.text(name) else {
-            return Ok(default);
-        };
-        choices
-            .iter()
-            .find(|(word, _)| *word == text)
-            .map(|(_, value)| *value)
-            .ok_or_else(|| self.refuse(name, text))
     }
 }

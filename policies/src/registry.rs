@@ -1,13 +1,16 @@
 //! All methods by name: how to build them, and their entries in tables.
 
-use crate::{
-    Parameter, Policy, PolicyError, adakv, cam, chunkkv, decode_cap, ems, expected_attention, full,
-    h2o, hbw_kv, keydiff, kvzip, pyramidinfer, pyramidkv, scissorhands, snapkv, streaming_llm,
-    tova, treekv,
-};
+use std::sync::Arc;
 
-/// Builds a policy from name-value pairs.
-pub type Build = fn(&[(String, String)]) -> Result<Box<dyn Policy>, PolicyError>;
+use crate::methods::{
+    chunkkv, ems, expected_attention, full, h2o, hbw_kv, keydiff, knorm, kvzip, pyramidinfer,
+    pyramidkv, random, scissorhands, snapkv, streaming_llm, tova, treekv,
+};
+use crate::wrappers::{adakv, cam, decode_cap};
+use crate::{Method, Parameter, Parameters, PolicyError};
+
+/// Builds a method from name-value pairs.
+pub type Build = fn(&[(String, String)]) -> Result<Arc<dyn Method>, PolicyError>;
 
 /// A method's entry in tables, and how to build it.
 #[derive(Debug, Clone, Copy)]
@@ -26,12 +29,13 @@ pub struct MethodInfo {
     pub positions: &'static str,
     /// Parameters of `--set`.
     pub parameters: &'static [Parameter],
-    /// Builds the policy from name-value pairs.
+    /// Builds the method from name-value pairs.
     pub build: Build,
 }
 
-const METHODS: [MethodInfo; 17] = [
+const METHODS: [MethodInfo; 19] = [
     full::INFO,
+    random::INFO,
     streaming_llm::INFO,
     h2o::INFO,
     tova::INFO,
@@ -43,6 +47,7 @@ const METHODS: [MethodInfo; 17] = [
     hbw_kv::INFO,
     treekv::INFO,
     ems::INFO,
+    knorm::INFO,
     keydiff::INFO,
     expected_attention::INFO,
     kvzip::INFO,
@@ -60,7 +65,9 @@ pub const STREAMING: [&str; 5] = [
 ];
 
 /// The query-agnostic methods: the rows that they keep of a document serve every question.
-pub const QUESTION_AGNOSTIC: [&str; 3] = [
+pub const QUESTION_AGNOSTIC: [&str; 5] = [
+    random::INFO.name,
+    knorm::INFO.name,
     kvzip::INFO.name,
     keydiff::INFO.name,
     expected_attention::INFO.name,
@@ -89,7 +96,17 @@ pub fn find(name: &str) -> Result<&'static MethodInfo, PolicyError> {
 ///
 /// # Errors
 /// An unknown method, or a parameter that the method does not have or accept.
-pub fn build(name: &str, values: &[(String, String)]) -> Result<Box<dyn Policy>, PolicyError> {
+pub fn build(name: &str, values: &[(String, String)]) -> Result<Arc<dyn Method>, PolicyError> {
     let info = find(name)?;
     decode_cap::capped(info, (info.build)(values)?, values)
+}
+
+/// Builds the method of `info` with its own options.
+pub(crate) fn read<M: Method + 'static>(
+    info: &'static MethodInfo,
+    values: &[(String, String)],
+    read: fn(&Parameters) -> Result<M, PolicyError>,
+) -> Result<Arc<dyn Method>, PolicyError> {
+    let p = Parameters::new(info.name, info.parameters, values)?;
+    Ok(Arc::new(read(&p)?))
 }

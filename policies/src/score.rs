@@ -1,6 +1,7 @@
 //! Arithmetic shared by several methods: group reduction and pooling. All in f32.
 
-use crate::heads::par_chunks;
+use crate::options::words;
+use crate::parallel::{Parallel, par_chunks};
 
 /// How the query heads of a KV head are reduced to one score per key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -12,6 +13,11 @@ pub enum GroupReduce {
     Max,
 }
 
+words!(GroupReduce {
+    "mean" => GroupReduce::Mean,
+    "max" => GroupReduce::Max,
+});
+
 /// How a score is pooled over its neighbours (stride 1, same length).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pooling {
@@ -21,6 +27,11 @@ pub enum Pooling {
     /// Mean with zero padding and a fixed divisor: values at the edges are lower, as in torch's `avg_pool1d`.
     Avg,
 }
+
+words!(Pooling {
+    "max" => Pooling::Max,
+    "avg" => Pooling::Avg,
+});
 
 /// Tokens per part: the output of a part fits into the L1 cache.
 const TOGETHER: usize = 2048;
@@ -54,8 +65,13 @@ pub(crate) fn reduce(scores: &[f32], n: usize, first: usize, out: &mut [f32], ho
 }
 
 /// `[until]`: sum over the rows of `scores [rows, n]`, for the first `until` tokens.
-pub(crate) fn sum_of_rows(scores: &[f32], n: usize, until: usize) -> Vec<f32> {
-    par_chunks(until, scores.len() / n, |first, out| {
+pub(crate) fn sum_of_rows(
+    threads: &dyn Parallel,
+    scores: &[f32],
+    n: usize,
+    until: usize,
+) -> Vec<f32> {
+    par_chunks(threads, until, scores.len() / n, |first, out| {
         for row in scores.chunks_exact(n) {
             out.iter_mut().zip(&row[first..]).for_each(|(o, s)| *o += s);
         }
@@ -111,7 +127,8 @@ fn pool_part(scores: &[f32], first: usize, out: &mut [f32], kernel: usize, how: 
 /// reduced scores of all tokens.
 pub(crate) fn reduce_and_pool(
     scores: &[f32],
-    (n, prefix): (usize, usize),
+    n: usize,
+    prefix: usize,
     reduced: GroupReduce,
     kernel: usize,
     pooled: Pooling,
@@ -180,7 +197,7 @@ mod tests {
             ] {
                 let whole = group_reduce(&scores, n, 3, reduced);
                 let expected = pool(&whole[..prefix], kernel, pooled);
-                let found = reduce_and_pool(&scores, (n, prefix), reduced, kernel, pooled);
+                let found = reduce_and_pool(&scores, n, prefix, reduced, kernel, pooled);
                 assert_eq!(bits(found), bits(expected), "{prefix} {kernel}");
             }
         }

@@ -2,10 +2,10 @@
 //!
 //! `set` allocates all memory, during prefill; a decode step allocates nothing.
 
-use crate::{Pos, Snapshot};
+use crate::{ModelShape, Pos, Snapshot};
 
 /// `[layers][kv_heads, capacity]`: one number per slot.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct SlotNumbers {
     layers: Vec<Vec<f32>>,
     kv_heads: usize,
@@ -13,12 +13,13 @@ pub(crate) struct SlotNumbers {
 }
 
 impl SlotNumbers {
-    /// Clears all numbers. `layers` layers of `kv_heads` heads will have at most `capacity` slots per head.
-    pub(crate) fn start(&mut self, layers: usize, kv_heads: usize, capacity: usize) {
-        self.layers.clear();
-        self.layers.resize(layers, Vec::new());
-        self.kv_heads = kv_heads;
-        self.capacity = capacity;
+    /// No numbers yet; a head will fill at most `capacity` slots.
+    pub(crate) fn new(model: &ModelShape, capacity: usize) -> Self {
+        Self {
+            layers: vec![Vec::new(); model.layers],
+            kv_heads: model.kv_heads,
+            capacity,
+        }
     }
 
     /// Bytes of the numbers after every layer is set.
@@ -41,6 +42,13 @@ impl SlotNumbers {
             }
         }
         self.layers[layer] = numbers;
+    }
+
+    /// Sets the numbers of layers that are not set yet to 0.
+    pub(crate) fn set_missing(&mut self) {
+        let length = self.kv_heads * self.capacity;
+        let missing = self.layers.iter_mut().filter(|layer| layer.is_empty());
+        missing.for_each(|layer| *layer = vec![0.0; length]);
     }
 
     /// Saves or restores the numbers of all layers that are set.

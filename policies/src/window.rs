@@ -5,10 +5,13 @@
 //! tokens would contain little else. The window is therefore the last w tokens of the question and the tail of the
 //! template after them.
 
-use crate::{ModelShape, PolicyError, PromptShape};
+use crate::PromptShape;
+
+/// The default w as text.
+pub(crate) const W: &str = "32, 16 below a budget of 256 rows, 8 below 128";
 
 /// The default w: a window of 32 must not fill a small budget (PyramidKV, table 6).
-pub(crate) fn window_for(budget: usize) -> usize {
+pub(crate) fn usual_window(budget: usize) -> usize {
     match budget {
         256.. => 32,
         128.. => 16,
@@ -33,41 +36,10 @@ pub(crate) fn observed_rows(
     w.unwrap_or(usual).saturating_add(prompt.tail)
 }
 
-/// The same rows in every layer.
-///
-/// # Errors
-/// [`PolicyError::BudgetTooSmall`] if `budget` does not hold `window` rows at the end, the sinks and one selected
-/// token.
-pub(crate) fn uniform_rows(
-    method: &'static str,
-    model: &ModelShape,
-    prompt: &PromptShape,
-    budget: usize,
-    window: usize,
-    sinks: usize,
-) -> Result<Vec<usize>, PolicyError> {
-    let needed = window.saturating_add(sinks).saturating_add(1);
-    if budget < needed && budget < prompt.tokens {
-        let window = match prompt.tail {
-            tail if tail > 0 && window > tail => {
-                format!("{} and {tail} tokens behind the question", window - tail)
-            }
-            _ => window.to_string(),
-        };
-        return Err(PolicyError::BudgetTooSmall {
-            method,
-            rows: budget,
-            needed,
-            why: format!("a window w of {window}, {sinks} sinks and 1 selected token"),
-            tokens: prompt.tokens,
-        });
-    }
-    Ok(vec![budget; model.layers])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{ModelShape, RowPlan, RowRequest};
 
     #[test]
     fn a_window_ends_with_the_question_and_holds_the_tail_besides() {
@@ -95,13 +67,19 @@ mod tests {
             tail: 9,
             ..PromptShape::of(900)
         };
-        let window = observed_rows(None, 8, &prompt, 14, 4);
-        let error = uniform_rows("snapkv", &model, &prompt, 14, window, 4).unwrap_err();
-        let said = error.to_string();
+        let plan = |budget| {
+            let request = RowRequest {
+                model,
+                prompt,
+                budget,
+            };
+            RowPlan::uniform(&request).with_window("snapkv", None, 8, 4)
+        };
+        let error = plan(14).unwrap_err().to_string();
         assert!(
-            said.contains("15") && said.contains("9 tokens behind the question"),
-            "{said}"
+            error.contains("15") && error.contains("9 tokens behind the question"),
+            "{error}"
         );
-        assert!(uniform_rows("snapkv", &model, &prompt, 15, window, 4).is_ok());
+        assert!(plan(15).is_ok());
     }
 }

@@ -17,7 +17,7 @@ Where kvpress and Kept express the same selection differently, `OURS` has Kept's
   the paper's code competes first and mixes the floor in (Kept's default). With a floor of 0 they are equal. kvpress's
   floor is a share of all rows, window included, Kept's of the rows that heads compete for: 0.9375 of 48 are 45 rows,
   the window's 16 and 29, which are 0.90625 of 32.
-- KeyDiff, TOVA, Expected Attention: equal, with the sinks set as in kvpress.
+- KeyDiff, KNorm, TOVA, Expected Attention: equal, with the sinks set as in kvpress.
 
 Order within a head does not matter (kvpress stores by score, Kept by position). Among equal scores Kept keeps the lower
 position, torch any; no such case is golden: each is computed in f32 and in f64 and must keep the same rows.
@@ -28,8 +28,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from kvpress import (AdaKVPress, ChunkKVPress, ExpectedAttentionPress, KeyDiffPress, KeyRerotationPress, PyramidKVPress, SnapKVPress,
-                     StreamingLLMPress, TOVAPress)
+from kvpress import (AdaKVPress, ChunkKVPress, ExpectedAttentionPress, KeyDiffPress, KeyRerotationPress, KnormPress, PyramidKVPress,
+                     SnapKVPress, StreamingLLMPress, TOVAPress)
 from safetensors.numpy import save as serialise
 from transformers import DynamicCache
 
@@ -57,6 +57,7 @@ CASES = {
     "streaming_llm": (lambda r: KeyRerotationPress(StreamingLLMPress(r, n_sink=4)), 48, ("streaming_llm", "sinks=4,positions=reassigned"), 1),
     "tova": (lambda r: TOVAPress(r), 48, ("tova", "force_last=true,sinks=0"), 1),
     "keydiff": (lambda r: KeyDiffPress(r), 48, ("keydiff", "sinks=0,recent=0"), STEPS),
+    "knorm": (lambda r: KnormPress(r), 48, ("knorm", "sinks=0"), STEPS),
     "adakv": (lambda r: AdaKVPress(snapkv(r), alpha_safeguard=0.0), 48, ("adakv", "base=snapkv,floor=0,w=16,kernel=5,pooling=avg,sinks=0"), STEPS),
     "adakv_floor": (lambda r: AdaKVPress(snapkv(r), alpha_safeguard=0.9375), 48,
                     ("adakv", "base=snapkv,floor=0.90625,safeguard=reserve,w=16,kernel=5,pooling=avg,sinks=0"), STEPS),

@@ -6,7 +6,7 @@ use std::path::Path;
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{
-    ModelShape, Needs, Observation, Policy, PolicyError, Pos, PromptShape, Retention,
+    Method, Observation, PolicyError, Pos, Retention, RowPlan, RowRequest, Select, Selection,
 };
 use kept_engine::{CompactCache, Decoder, Prefill};
 
@@ -15,34 +15,32 @@ pub fn open(path: &Path) -> Model {
     Model::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-/// A policy that keeps given positions: `[layer][kv head]`, ascending, equally many in every head.
+/// A method that keeps given positions: `[layer][kv head]`, ascending, equally many in every head.
+#[derive(Clone)]
 pub struct Told(pub Vec<Vec<Vec<u32>>>);
 
-impl Policy for Told {
+impl Method for Told {
     fn name(&self) -> &'static str {
         "told"
     }
 
-    fn needs(&self, _layer: usize) -> Needs {
-        Needs::default()
+    fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
+        let mut plan = RowPlan::uniform(request);
+        plan.rows = self.0.iter().map(|layer| layer[0].len()).collect();
+        plan.max_rows_per_head.clone_from(&plan.rows);
+        Ok(plan)
     }
 
-    fn rows(
-        &mut self,
-        _: &ModelShape,
-        _: &PromptShape,
-        _: usize,
-    ) -> Result<Vec<usize>, PolicyError> {
-        Ok(self.0.iter().map(|layer| layer[0].len()).collect())
+    fn start(&self, _plan: &RowPlan) -> Box<dyn Select> {
+        Box::new(self.clone())
     }
+}
 
-    fn select(&mut self, observation: &Observation<'_>, _rows: usize) -> Retention {
+impl Select for Told {
+    fn select(&mut self, _plan: &RowPlan, observation: &Observation<'_>) -> Selection {
         let heads = self.0[observation.layer].iter();
-        Retention::Keep(
-            heads
-                .map(|head| head.iter().copied().map(Pos).collect())
-                .collect(),
-        )
+        let positions = heads.map(|head| head.iter().copied().map(Pos).collect());
+        Retention::Keep(positions.collect()).into()
     }
 }
 
@@ -67,10 +65,10 @@ fn held(cache: &CompactCache) -> Vec<Vec<Vec<u32>>> {
     layers.collect()
 }
 
-/// Runs prefill on `prompt` in chunks of `chunk` tokens under `policy` and a budget, then `steps` one by one.
+/// Runs prefill on `prompt` in chunks of `chunk` tokens under `method` and a budget, then `steps` one by one.
 pub fn read_and_step(
     model: &Model,
-    policy: &mut dyn Policy,
+    method: &dyn Method,
     budget: usize,
     chunk: usize,
     prompt: &[u32],
@@ -80,7 +78,7 @@ pub fn read_and_step(
         ids: prompt,
         document: None,
     };
-    read_document_and_step(model, policy, budget, chunk, prompt, steps)
+    read_document_and_step(model, method, budget, chunk, prompt, steps)
 }
 
 /// A prompt as tokens.
@@ -94,7 +92,7 @@ pub struct TokenPrompt<'a> {
 /// [`read_and_step`] of a prompt whose document covers given positions.
 pub fn read_document_and_step(
     model: &Model,
-    policy: &mut dyn Policy,
+    method: &dyn Method,
     budget: usize,
     chunk: usize,
     prompt: TokenPrompt<'_>,
@@ -104,7 +102,7 @@ pub fn read_document_and_step(
     let outcome = Prefill {
         model,
         ids: prompt.ids,
-        policy,
+        method,
         budget,
         max_new_tokens: steps.len(),
         rope: &rope,
@@ -119,7 +117,7 @@ pub fn read_document_and_step(
     .run(&mut |_| (), &Stop::default())
     .expect("the prompt is read");
     let kept = held(&outcome.cache);
-    let mut decoder = Decoder::new(model, &rope, policy, outcome.rows, outcome.cache);
+    let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache);
     let mut logits = vec![decoder.logits_of(&outcome.hidden).to_vec()];
     let mut before = Vec::with_capacity(steps.len());
     for &token in steps {

@@ -1,10 +1,12 @@
 //! A method as tests list it: name, parameters, budget.
 
-use kept_engine::policies::{Parameters, Policy, build};
+use std::sync::Arc;
+
+use kept_engine::policies::{Method, Parameters, build};
 
 /// A method with its parameters and its budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MethodSpec {
+pub struct TestMethod {
     /// The name, as in `--method`.
     pub name: &'static str,
     /// The parameters, as in `--set`, separated by commas.
@@ -13,14 +15,14 @@ pub struct MethodSpec {
     pub budget: usize,
 }
 
-/// A [`MethodSpec`] in one line.
-pub const fn spec(name: &'static str, set: &'static str, budget: usize) -> MethodSpec {
-    MethodSpec { name, set, budget }
+/// A [`TestMethod`] in one line.
+pub const fn spec(name: &'static str, set: &'static str, budget: usize) -> TestMethod {
+    TestMethod { name, set, budget }
 }
 
-impl MethodSpec {
-    /// A new policy, for one prompt.
-    pub fn policy(&self) -> Box<dyn Policy> {
+impl TestMethod {
+    /// The method with its parameters.
+    pub fn method(&self) -> Arc<dyn Method> {
         let parameters = Parameters::parse_assignments(self.set).expect("parameters");
         build(self.name, &parameters).unwrap_or_else(|e| panic!("{self:?}: {e}"))
     }

@@ -1,36 +1,38 @@
-//! Runs a policy on a synthetic case: its selection from the prompt, and its evictions during decode.
+//! Runs a method on a synthetic case: its selection from the prompt, and its evictions during decode.
 //!
-//! Policies only: attention comes from the case or from the product's kernels; no model and no engine cache is
+//! Methods only: attention comes from the case or from the product's kernels; no model and no engine cache is
 //! involved.
 
 use kept_engine::kernels::{
     HeadShape, Normalise, RowStore, Stop, WindowScores, window_maxima, window_scores,
 };
 use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
+use kept_engine::{HostRows, Pool};
 use kept_policies::{
-    FutureQueries, HostRows, LowAttention, ModelShape, Needs, Observation, Policy, Pos, PromptRows,
-    PromptShape, Retention, Row, Softmax, StepObservation, build,
+    Evict, FutureQueries, LowAttention, Method, ModelShape, Needs, Observation, Parallel, Pos,
+    PromptRows, PromptShape, Retention, Row, RowPlan, RowRequest, Select, Selection, Serial,
+    Softmax, StepObservation, build,
 };
 
 use crate::cases::{Answered, Case};
 use crate::slow_rows::SlowRows;
 
-/// Source of the attention that a policy sees.
+/// Source of the attention that a method sees, and the threads on which it computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measured {
-    /// `Case::attention`: in f64, one key at a time.
+    /// `Case::attention`: in f64, one key at a time, on one thread.
     Slowly,
-    /// The product's own kernel, in f32.
+    /// The product's own kernel, in f32, on all threads.
     ByKernel,
 }
 
-/// The positions that a policy keeps of a case, per KV head.
+/// The positions that a method keeps of a case, per KV head.
 pub fn kept(case: &Case, measured: Measured) -> Vec<Vec<u32>> {
-    positions(&cut(case, measured).1, case)
+    positions(&cut(case, measured).selection.retention, case)
 }
 
 /// Positions per KV head; for merge classes, their centres.
-fn positions(retention: &Retention, case: &Case) -> Vec<Vec<u32>> {
+pub fn positions(retention: &Retention, case: &Case) -> Vec<Vec<u32>> {
     let plain = |positions: &Vec<Pos>| positions.iter().map(|pos| pos.0).collect();
     match retention {
         Retention::Everything => vec![(0..case.n as u32).collect(); case.kv_heads],
@@ -39,60 +41,88 @@ fn positions(retention: &Retention, case: &Case) -> Vec<Vec<u32>> {
     }
 }
 
-/// The policy after selection on the prompt of `case`, and its selection.
-pub fn cut(case: &Case, measured: Measured) -> (Box<dyn Policy>, Retention) {
-    let mut policy =
-        build(&case.method, &case.set).unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
-    let model = ModelShape {
-        layers: case.layers,
-        q_heads: case.q_heads,
-        kv_heads: case.kv_heads,
-        head_dim: case.head_dim,
-    };
-    let mut rows = policy
-        .rows(&model, &case.prompt(), case.budget)
-        .unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
-    if policy.layer_input_tokens(0).is_some() {
-        let kept = thinned(case, &mut *policy, &rows, measured);
-        return (policy, kept);
-    }
-    let seen = Seen::new(case, &policy.needs(case.layer), measured);
-    // Methods with a score pass over all layers see the same tensors in every layer.
-    if policy.has_score_pass() {
-        for layer in 0..case.layers {
-            policy.score_pass(&seen.observation(case, layer));
-        }
-        rows = policy.allocate_budget();
-    }
-    for (layer, &rows) in rows.iter().enumerate().take(case.layer) {
-        policy.select(&seen.observation(case, layer), rows);
-    }
-    let kept = policy.select(&seen.observation(case, case.layer), rows[case.layer]);
-    (policy, kept)
+/// A method after its selection from a prompt.
+pub struct Cut {
+    /// The plan of the prefill that evicts.
+    pub plan: RowPlan,
+    /// The state of the prompt.
+    pub state: Box<dyn Select>,
+    /// The selection of the case's layer.
+    pub selection: Selection,
 }
 
-/// The tokens that enter the layer of `case` under a token-dropping policy. Every layer sees the case's tensors of the
-/// tokens that entered it.
-fn thinned(case: &Case, policy: &mut dyn Policy, rows: &[usize], measured: Measured) -> Retention {
-    let mut alive: Vec<u32> = (0..case.n as u32).collect();
-    for (layer, &rows) in rows.iter().enumerate().take(case.layer + 1) {
-        assert_eq!(
-            policy.layer_input_tokens(layer),
-            Some(alive.len()),
-            "as announced"
-        );
-        if layer == case.layer {
-            break;
+/// What the method of `case` is asked to plan for.
+pub fn request(case: &Case) -> RowRequest {
+    RowRequest {
+        model: ModelShape {
+            layers: case.layers,
+            q_heads: case.q_heads,
+            kv_heads: case.kv_heads,
+            head_dim: case.head_dim,
+        },
+        prompt: case.prompt(),
+        budget: case.budget,
+    }
+}
+
+/// The method of `case` after its selection from the prompt.
+pub fn cut(case: &Case, measured: Measured) -> Cut {
+    let method =
+        build(&case.method, &case.set).unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
+    cut_by(&*method, case, measured)
+}
+
+/// As [`cut`], with a method that is already built.
+pub fn cut_by(method: &dyn Method, case: &Case, measured: Measured) -> Cut {
+    let mut plan = method
+        .plan(&request(case))
+        .unwrap_or_else(|e| panic!("{}: {e}", case.describe()));
+    let mut state = method.start(&plan);
+    if plan.layer_input_tokens.is_some() {
+        let selection = thinned(case, &plan, &mut *state, measured);
+        return Cut {
+            plan,
+            state,
+            selection,
+        };
+    }
+    let seen = Seen::new(case, &plan.needs[case.layer], measured);
+    // Methods with a score pass over all layers see the same tensors in every layer.
+    if plan.score_pass {
+        for layer in 0..case.layers {
+            state.score_pass(&plan, &seen.observation(case, layer));
         }
+        plan = state.allocate_budget(&plan);
+    }
+    for layer in 0..case.layer {
+        state.select(&plan, &seen.observation(case, layer));
+    }
+    let selection = state.select(&plan, &seen.observation(case, case.layer));
+    Cut {
+        plan,
+        state,
+        selection,
+    }
+}
+
+/// The tokens that enter the layer of `case` under a method that drops tokens. Every layer sees the case's tensors of
+/// the tokens that entered it.
+fn thinned(case: &Case, plan: &RowPlan, state: &mut dyn Select, measured: Measured) -> Selection {
+    let announced = plan.layer_input_tokens.as_ref().expect("it drops tokens");
+    let mut alive: Vec<u32> = (0..case.n as u32).collect();
+    for (layer, &tokens) in announced.iter().enumerate().take(case.layer) {
+        assert_eq!(tokens, alive.len(), "as announced");
         let left = case.only(&alive);
-        let seen = Seen::new(&left, &policy.needs(layer), measured);
-        let observation = seen.observation(&left, layer);
-        assert_eq!(policy.select(&observation, rows), Retention::Everything);
-        if let Some(passed) = policy.surviving_tokens(&observation) {
+        let seen = Seen::new(&left, &plan.needs[layer], measured);
+        let selection = state.select(plan, &seen.observation(&left, layer));
+        assert_eq!(selection.retention, Retention::Everything);
+        if let Some(passed) = selection.surviving_tokens {
             alive = passed.iter().map(|&row| alive[row as usize]).collect();
         }
     }
-    Retention::Keep(vec![alive.into_iter().map(Pos).collect(); case.kv_heads])
+    assert_eq!(announced[case.layer], alive.len(), "as announced");
+    let alive: Vec<Pos> = alive.into_iter().map(Pos).collect();
+    Retention::Keep(vec![alive; case.kv_heads]).into()
 }
 
 /// Measurements of a case.
@@ -104,6 +134,7 @@ struct Seen<'c> {
     future: Option<(Vec<f32>, Vec<f32>)>,
     reconstruction: Option<Vec<f32>>,
     rows: Option<Box<dyn PromptRows + 'c>>,
+    threads: &'static dyn Parallel,
 }
 
 impl<'c> Seen<'c> {
@@ -164,6 +195,10 @@ impl<'c> Seen<'c> {
             future,
             reconstruction,
             rows: needs.rows.then(|| rows(case, measured)),
+            threads: match measured {
+                Measured::Slowly => &Serial,
+                Measured::ByKernel => &Pool,
+            },
         }
     }
 
@@ -192,6 +227,7 @@ impl<'c> Seen<'c> {
             keys: None,
             values: None,
             rows: self.rows.as_deref(),
+            threads: self.threads,
         }
     }
 }
@@ -318,7 +354,7 @@ fn by_kernel(case: &Case, rows: usize, softmax: Softmax) -> Vec<f32> {
 
 /// A layer's cache during decode, as slots: the next token takes the slot of the evicted row.
 pub struct Replay {
-    policy: Box<dyn Policy>,
+    evictor: Box<dyn Evict>,
     q_heads: usize,
     layer: usize,
     /// `[kv_heads][rows]`: the position in each slot.
@@ -343,10 +379,10 @@ pub struct Left {
 }
 
 impl Replay {
-    /// A policy after selection of `kept` positions per KV head.
-    pub fn new(policy: Box<dyn Policy>, q_heads: usize, kept: &[Vec<u32>]) -> Self {
+    /// A method that evicts during decode, after selection of `kept` positions per KV head.
+    pub fn new(state: Box<dyn Select>, q_heads: usize, kept: &[Vec<u32>]) -> Self {
         Self {
-            policy,
+            evictor: state.evictor().expect("it evicts during decode"),
             q_heads,
             layer: 0,
             slots: (kept.iter())
@@ -368,17 +404,20 @@ impl Replay {
         let set: Vec<(String, String)> = (set.iter())
             .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
             .collect();
-        let mut policy = build(method, &set).expect("a method");
+        let method = build(method, &set).expect("a method");
         let n = first.len();
-        let model = ModelShape {
-            layers: 1,
-            q_heads: 1,
-            kv_heads: 1,
-            head_dim: 8,
+        let request = RowRequest {
+            model: ModelShape {
+                layers: 1,
+                q_heads: 1,
+                kv_heads: 1,
+                head_dim: 8,
+            },
+            prompt: PromptShape::of(n),
+            budget,
         };
-        let prompt = PromptShape::of(n);
-        let rows = policy.rows(&model, &prompt, budget).expect("rows");
-        assert_eq!(policy.decode_rows(0), Some(budget));
+        let plan = method.plan(&request).expect("rows");
+        assert_eq!(plan.decode_rows, Some(vec![budget]));
         let observation = Observation {
             layer: 0,
             tokens: n,
@@ -388,8 +427,10 @@ impl Replay {
             column_sums: Some(first),
             ..Observation::default()
         };
-        assert_eq!(policy.select(&observation, rows[0]), Retention::Everything);
-        Self::new(policy, 1, &[(0..n as u32).collect()])
+        let mut state = method.start(&plan);
+        let selection = state.select(&plan, &observation);
+        assert_eq!(selection, Retention::Everything.into());
+        Self::new(state, 1, &[(0..n as u32).collect()])
     }
 
     /// One decode step of one head whose query attends to the cached tokens with the probabilities `row`. Returns the
@@ -444,9 +485,9 @@ impl Replay {
             stride: capacity,
         };
         let mut evict = vec![None; rows.len()];
-        self.policy.step(&observation, &mut evict);
+        self.evictor.step(&observation, &mut evict);
         let of = |head: usize, Row(slot): Row| positions[firsts[head] + slot as usize].0;
-        let left = self.policy.decode_value_merges().iter().map(|spill| Left {
+        let left = self.evictor.value_merges().iter().map(|spill| Left {
             head: spill.head,
             from: of(spill.head, spill.from),
             to: of(spill.head, spill.to),
@@ -454,7 +495,7 @@ impl Replay {
         });
         self.left = left.collect();
         let mut keep = vec![true; positions.len()];
-        if self.policy.evict_many(&observation, &mut keep) {
+        if self.evictor.evict_many(&observation, &mut keep) {
             for (slots, first) in self.slots.iter_mut().zip(&firsts) {
                 let mut stays = keep[*first..].iter();
                 slots.retain(|_| stays.next().copied().unwrap_or(true));
@@ -483,8 +524,9 @@ impl Replay {
 
 /// `[kv_heads][steps]`: the positions evicted from the cache of `case` during decode.
 pub fn evicted(case: &Case, answered: &Answered) -> Vec<Vec<Option<u32>>> {
-    let (policy, kept) = cut(case, Measured::Slowly);
-    let mut replay = Replay::new(policy, case.q_heads, &positions(&kept, case));
+    let cut = cut(case, Measured::Slowly);
+    let kept = positions(&cut.selection.retention, case);
+    let mut replay = Replay::new(cut.state, case.q_heads, &kept);
     let mut drawn = case.probabilities();
     let mut gone = vec![Vec::with_capacity(answered.steps); case.kv_heads];
     for step in 0..answered.steps {

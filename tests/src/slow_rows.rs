@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kept_policies::PromptRows;
+use kept_policies::{BilinearForm, PromptRows};
 
 use crate::cases::Case;
 
@@ -66,7 +66,7 @@ impl PromptRows for SlowRows<'_> {
         }
     }
 
-    fn cosine_to_mean(&self, head: usize, document: usize, scores: &mut [f32]) {
+    fn cosine_to_mean(&self, head: usize, document: usize, cosines: &mut [f32]) {
         let mut mean = vec![0.0; self.0.head_dim];
         for token in 0..document {
             let key = self.key(head, token);
@@ -74,8 +74,8 @@ impl PromptRows for SlowRows<'_> {
             let pairs = mean.iter_mut().zip(&key);
             pairs.for_each(|(sum, x)| *sum += x / length / document as f64);
         }
-        for (token, score) in scores.iter_mut().enumerate() {
-            *score = -cosine(&self.key(head, token), &mean) as f32;
+        for (token, out) in cosines.iter_mut().enumerate() {
+            *out = cosine(&self.key(head, token), &mean) as f32;
         }
     }
 
@@ -83,7 +83,7 @@ impl PromptRows for SlowRows<'_> {
         &self,
         head: usize,
         tokens: Range<usize>,
-        (linear, matrix): (&[f32], Option<&[f32]>),
+        BilinearForm { linear, matrix }: BilinearForm<'_>,
         out: &mut [f32],
     ) {
         for (token, out) in tokens.zip(out) {
@@ -96,8 +96,24 @@ impl PromptRows for SlowRows<'_> {
         }
     }
 
-    fn value_lengths(&self, head: usize, tokens: Range<usize>, lengths: &mut [f32]) {
-        for (token, out) in tokens.zip(lengths) {
+    fn softmax(&self, logits: &mut [f32]) {
+        let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let weight = |logit: f32| (f64::from(logit) - f64::from(most)).exp();
+        let total: f64 = logits.iter().map(|logit| weight(*logit)).sum();
+        for logit in logits {
+            *logit = (weight(*logit) / total) as f32;
+        }
+    }
+
+    fn key_norms(&self, head: usize, tokens: Range<usize>, norms: &mut [f32]) {
+        for (token, out) in tokens.zip(norms) {
+            let key = self.key(head, token);
+            *out = dot(&key, &key).sqrt() as f32;
+        }
+    }
+
+    fn value_norms(&self, head: usize, tokens: Range<usize>, norms: &mut [f32]) {
+        for (token, out) in tokens.zip(norms) {
             let value = self.value(head, token);
             *out = dot(&value, &value).sqrt() as f32;
         }

@@ -9,7 +9,7 @@ use kept_engine::models::{Model, RopeTable};
 use kept_engine::vault::{ModelPrint, VaultAccess, VaultFolder, VaultUse, Vaults};
 use kept_engine::{Decoder, EngineError, Prefill, RetentionMap};
 
-use crate::method_spec::{MethodSpec, spec};
+use crate::method_spec::{TestMethod, spec};
 
 /// A temporary folder of vaults, removed on drop.
 pub struct Place {
@@ -63,7 +63,7 @@ pub struct Case {
     /// Tokens after the document.
     pub rest: Vec<u32>,
     /// The method.
-    pub method: MethodSpec,
+    pub method: TestMethod,
     /// Prefill chunk size in tokens.
     pub chunk: usize,
 }
@@ -101,7 +101,7 @@ impl Case {
     }
 
     /// The same with a short question, under a method.
-    pub fn under(model: &Model, method: MethodSpec, document: usize, salt: u32) -> Self {
+    pub fn under(model: &Model, method: TestMethod, document: usize, salt: u32) -> Self {
         Self {
             method,
             ..Self::drawn(model, document, 15, salt)
@@ -149,7 +149,7 @@ impl Case {
         let max_new_tokens = given.map_or(DRAWN, <[u32]>::len);
         let rope = RopeTable::new(model.config(), ids.len() + max_new_tokens);
         let print = ModelPrint::of(model);
-        let mut policy = self.method.policy();
+        let built = self.method.method();
         let prefill = Prefill {
             chunk: self.chunk,
             // The most exact cache type, which on a GPU is f16.
@@ -169,7 +169,7 @@ impl Case {
             ..Prefill::new(
                 model,
                 &ids,
-                &mut *policy,
+                &*built,
                 self.method.budget,
                 max_new_tokens,
                 &rope,
@@ -179,7 +179,7 @@ impl Case {
         };
         let outcome = prefill.run(&mut |_| (), &Stop::new())?;
         let (vault, notes, map) = (outcome.vault, outcome.notes, outcome.map);
-        let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
+        let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache);
         let mut logits = decoder.logits_of(&outcome.hidden).to_vec();
         let mut answer = Vec::new();
         for step in 0..max_new_tokens {

@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::golden::repository;
 use crate::terminal;
-use kept_engine::protocol::{
-    Frame, Kind, MethodChoice, ProtocolError, Reply, Request, read_frame, write_frame,
-};
+use kept_engine::MethodSpec;
+use kept_engine::protocol::{Frame, Kind, ProtocolError, Reply, Request, read_frame, write_frame};
 
 /// Longer than anything takes even on a busy machine; a longer wait is a hang.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -231,8 +230,8 @@ pub fn open_model(model: &str) -> Request {
 }
 
 /// The method `name` with its defaults.
-pub fn method(name: &str) -> MethodChoice {
-    MethodChoice {
+pub fn method(name: &str) -> MethodSpec {
+    MethodSpec {
         name: name.to_owned(),
         parameters: Vec::new(),
     }

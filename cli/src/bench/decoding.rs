@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use kept_engine::kernels::{Stop, allocations, settled_allocations};
 use kept_engine::models::RopeTable;
-use kept_engine::policies::Policy;
 use kept_engine::{Decoder, EngineError, GpuWatch, Sampler, Sampling};
 
 use super::reading::{Asked, PromptState};
@@ -29,14 +28,13 @@ impl Asked<'_> {
     /// Decodes `max_new_tokens` tokens after the prompt. `watched` stops once all buffers are allocated.
     pub fn decode(
         &self,
-        policy: &mut dyn Policy,
         prompt: PromptState,
         watched: Option<GpuWatch>,
         stop: &Stop,
     ) -> anyhow::Result<Decoded> {
         let model = self.engine.model();
         let rope = RopeTable::new(model.config(), prompt.positions);
-        let mut decoder = Decoder::new(model, &rope, policy, prompt.rows, prompt.cache);
+        let mut decoder = Decoder::new(model, &rope, prompt.evictor, prompt.cache);
         let scratch_bytes = decoder.scratch_bytes();
         let mut sampler = Sampler::new(&Sampling::default())?;
         let started = Instant::now();

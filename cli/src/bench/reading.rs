@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::RopeTable;
-use kept_engine::policies::{Budget, Policy, PromptShape};
+use kept_engine::policies::{Budget, Evict, Method, PromptShape};
 use kept_engine::vault::{VaultAccess, Vaults};
 use kept_engine::{
-    CompactCache, Engine, MemoryLedger, Phase, Prefill, Progress, Stream, synthetic_cache,
+    CompactCache, Engine, MemoryLedger, Phase, Prefill, Progress, Stream, SyntheticCache,
+    synthetic_cache,
 };
 
 use crate::own_vaults::OwnVaults;
@@ -35,8 +36,8 @@ pub struct PromptState {
     pub cache: CompactCache,
     /// `[width]`: the last token's residual stream.
     pub hidden: Vec<f32>,
-    /// Rows per head, for each global layer.
-    pub rows: Vec<usize>,
+    /// The method's state for the answer, if it evicts during decode.
+    pub evictor: Option<Box<dyn Evict>>,
     /// Positions of prompt and answer together.
     pub positions: usize,
 }
@@ -60,7 +61,7 @@ pub struct Reading {
 impl Asked<'_> {
     pub fn prefill(
         &self,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         bar: &ReadingBar,
         stop: &Stop,
     ) -> anyhow::Result<(PromptState, Reading)> {
@@ -68,7 +69,7 @@ impl Asked<'_> {
         let shape = PromptShape::of(n);
         let budget = self
             .engine
-            .rows_for(policy, self.budget, &shape, self.max_new_tokens)?;
+            .rows_for(method, self.budget, &shape, self.max_new_tokens)?;
         let positions = n + self.max_new_tokens;
         let rope = RopeTable::new(model.config(), positions);
         let started = Instant::now();
@@ -81,7 +82,7 @@ impl Asked<'_> {
             document: "drawn",
             rebuild: false,
         });
-        let mut prefill = Prefill::new(model, self.ids, policy, budget, self.max_new_tokens, &rope)
+        let mut prefill = Prefill::new(model, self.ids, method, budget, self.max_new_tokens, &rope)
             .with_cache(self.engine.cache_type())
             .with_gpu_memory(self.gpu_memory);
         if access.is_some() {
@@ -110,7 +111,7 @@ impl Asked<'_> {
         let prompt = PromptState {
             cache: outcome.cache,
             hidden: outcome.hidden,
-            rows: outcome.rows,
+            evictor: outcome.evictor,
             positions,
         };
         Ok((prompt, reading))
@@ -119,14 +120,14 @@ impl Asked<'_> {
     /// Prefills a second question about the same document, which [`Asked::prefill`] stored in the vault.
     pub fn second_question(
         &self,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         bar: &ReadingBar,
         stop: &Stop,
     ) -> anyhow::Result<Reading> {
         let mut ids = self.ids.to_vec();
         let question = ids.len().saturating_sub(QUESTION);
         ids[question..].reverse();
-        let (_, reading) = Asked { ids: &ids, ..*self }.prefill(policy, bar, stop)?;
+        let (_, reading) = Asked { ids: &ids, ..*self }.prefill(method, bar, stop)?;
         bar.clear();
         ensure!(
             reading.known > 0,
@@ -138,32 +139,36 @@ impl Asked<'_> {
     }
 
     /// Skips prefill and fills the cache with synthetic rows.
-    pub fn synthetic(&self, policy: &mut dyn Policy) -> anyhow::Result<(PromptState, Reading)> {
+    pub fn synthetic(&self, method: &dyn Method) -> anyhow::Result<(PromptState, Reading)> {
         let (model, n) = (self.engine.model(), self.ids.len());
         let budget = self.engine.rows_for(
-            policy,
+            method,
             self.budget,
             &PromptShape::of(n),
             self.max_new_tokens,
         )?;
-        let (cache, rows) = synthetic_cache(
+        let SyntheticCache {
+            cache,
+            plan,
+            evictor,
+        } = synthetic_cache(
             model,
-            policy,
+            method,
             n,
             budget,
             self.max_new_tokens,
             self.engine.cache_type(),
         )?;
         ensure!(
-            policy.decode_rows(0).is_none() || policy.bytes() == 0,
+            plan.decode_rows.is_none() || plan.bytes == 0,
             "--after draws a cache that nobody read, and {} goes on from what it measured while reading; give --prompt-tokens, or a method that cuts the prompt only",
-            policy.name()
+            method.name()
         );
         let reading = Reading {
             ledger: MemoryLedger {
                 weights: model.weights_bytes(),
                 kept_rows: cache.allocated_bytes(),
-                tables: cache.table_bytes() + policy.bytes(),
+                tables: cache.table_bytes() + plan.bytes,
                 ..MemoryLedger::default()
             },
             budget,
@@ -177,7 +182,7 @@ impl Asked<'_> {
         let prompt = PromptState {
             cache,
             hidden: vec![1.0; model.config().width],
-            rows,
+            evictor,
             positions: n + self.max_new_tokens,
         };
         Ok((prompt, reading))
@@ -185,7 +190,7 @@ impl Asked<'_> {
 
     pub fn stream(
         &self,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         bar: &ReadingBar,
         stop: &Stop,
     ) -> anyhow::Result<(PromptState, Reading)> {
@@ -193,12 +198,12 @@ impl Asked<'_> {
         let shape = PromptShape::of(self.ids.len());
         let plan = self
             .engine
-            .stream_plan(policy, self.budget, &shape, self.max_new_tokens)?;
+            .stream_plan(method, self.budget, &shape, self.max_new_tokens)?;
         let (budget, positions, ledger) = (plan.rows, plan.positions, plan.ledger(model));
         let chunk = plan.chunk;
         let rope = RopeTable::new(model.config(), positions);
         let started = Instant::now();
-        let mut stream = Stream::new(model, policy, plan, &rope);
+        let mut stream = Stream::new(model, method, plan, &rope);
         let total = self.ids.len() * model.config().layers;
         let mut done = 0;
         // Tokens read so far, and the elapsed seconds.
@@ -233,7 +238,7 @@ impl Asked<'_> {
             known: 0,
         };
         let prompt = PromptState {
-            rows: vec![budget; streamed.cache.cut_layers().count()],
+            evictor: streamed.evictor,
             cache: streamed.cache,
             hidden: streamed.hidden,
             positions,

@@ -3,7 +3,7 @@
 
 use anyhow::ensure;
 use kept_engine::policies::Budget;
-use kept_engine::{Engine, EngineError, Event, Method, Perplexity, PerplexityTask};
+use kept_engine::{Engine, EngineError, Event, MethodSpec, Perplexity, PerplexityTask};
 use serde::Serialize;
 
 use crate::arguments::{PerplexityArguments, open};
@@ -27,7 +27,7 @@ struct LineJson<'a> {
 
 /// A method at a budget, and its result.
 struct Line {
-    method: Method,
+    method: MethodSpec,
     budget: String,
     result: Result<Perplexity, String>,
 }
@@ -88,7 +88,7 @@ pub fn perplexity(arguments: &PerplexityArguments) -> anyhow::Result<()> {
 fn measure_all(
     engine: &Engine,
     arguments: &PerplexityArguments,
-    methods: &[Method],
+    methods: &[MethodSpec],
     budgets: &[Option<Budget>],
     ids: &[u32],
     lengths: &[usize],

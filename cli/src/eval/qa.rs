@@ -13,7 +13,7 @@ use kept_engine::needle::NeedleCell;
 use kept_engine::policies::Budget;
 use kept_engine::qa::{QaQuestion, QaScore};
 use kept_engine::vault::Vaults;
-use kept_engine::{Ask, Engine, EngineError, Limits, Method, Sampling};
+use kept_engine::{Ask, Engine, EngineError, Limits, MethodSpec, Sampling};
 use serde::Serialize;
 
 use crate::arguments::{QaArguments, open};
@@ -119,7 +119,7 @@ impl Tally {
 
 /// A method at a budget, with both as text.
 struct Run {
-    method: Method,
+    method: MethodSpec,
     /// The method with its parameters: `snapkv[w=8]`.
     label: String,
     budget: Option<Budget>,
@@ -160,8 +160,8 @@ pub fn qa(arguments: &QaArguments) -> anyhow::Result<()> {
 }
 
 /// Every method at every budget; the full cache runs once because it has no budget.
-fn runs(methods: Vec<Method>, budgets: &[Budget]) -> Vec<Run> {
-    let of = |method: Method| -> Vec<Run> {
+fn runs(methods: Vec<MethodSpec>, budgets: &[Budget]) -> Vec<Run> {
+    let of = |method: MethodSpec| -> Vec<Run> {
         let budgets: Vec<Option<Budget>> = if method.name == "full" {
             vec![None]
         } else {

@@ -4,8 +4,10 @@ mod seen;
 mod tensors;
 
 use anyhow::ensure;
-use kept_engine::Method;
-use kept_engine::policies::{Budget, MergedHead, Needs, Parameters, Policy, Pos, Retention};
+use kept_engine::MethodSpec;
+use kept_engine::policies::{
+    Budget, MergedHead, Needs, Parameters, Pos, Retention, RowPlan, RowRequest, Select,
+};
 use serde::Serialize;
 
 use crate::arguments::SelectArguments;
@@ -47,9 +49,9 @@ impl SelectJson {
 }
 
 pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
-    let mut method: Method = arguments.method.parse()?;
-    method.set_further(&Parameters::parse_assignments(&arguments.set)?);
-    let mut policy = method.build()?;
+    let mut spec: MethodSpec = arguments.method.parse()?;
+    spec.set_further(&Parameters::parse_assignments(&arguments.set)?);
+    let method = spec.build()?;
     let budget: Budget = arguments.budget.parse()?;
     ensure!(
         arguments.layers <= MOST_LAYERS,
@@ -67,10 +69,15 @@ pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
     let (n, kv_heads) = (tensors.k.n, tensors.k.heads);
     let shape = tensors.shape(arguments.layers);
     let row_bytes = (shape.layers * shape.kv_heads * shape.head_dim * 2 * 4) as u64;
-    let rows = policy.rows(&shape, &tensors.prompt(), budget.rows(n, row_bytes)?)?;
-    let kept = match policy.layer_input_tokens(0) {
-        Some(_) => retention_with_dropping(&mut *policy, &tensors, &rows, arguments.layer)?,
-        None => retention(&mut *policy, &tensors, rows, arguments.layer)?,
+    let plan = method.plan(&RowRequest {
+        model: shape,
+        prompt: tensors.prompt(),
+        budget: budget.rows(n, row_bytes)?,
+    })?;
+    let select = &mut *method.start(&plan);
+    let kept = match plan.layer_input_tokens {
+        Some(_) => retention_with_dropping(select, &plan, &tensors, arguments.layer)?,
+        None => retention(select, plan, &tensors, arguments.layer)?,
     };
     output::print_json(&SelectJson::new(&kept, n, kv_heads))
 }
@@ -78,29 +85,30 @@ pub fn run(arguments: &SelectArguments) -> anyhow::Result<()> {
 /// The retention of `layer`. A method that shares indices or rows between layers observes the same tensors in every
 /// layer.
 fn retention(
-    policy: &mut dyn Policy,
+    select: &mut dyn Select,
+    mut plan: RowPlan,
     tensors: &Tensors,
-    mut rows: Vec<usize>,
     layer: usize,
 ) -> anyhow::Result<Retention> {
     let (n, given) = (tensors.k.n, &tensors.rows());
-    if policy.has_score_pass() {
-        let seen = Seen::new(tensors, &policy.needs(0))?;
-        for layer in 0..rows.len() {
-            policy.score_pass(&seen.observation(tensors, given, layer));
+    if plan.score_pass {
+        let seen = Seen::new(tensors, &plan.needs[0])?;
+        for layer in 0..plan.rows.len() {
+            select.score_pass(&plan, &seen.observation(tensors, given, layer));
         }
-        rows = policy.allocate_budget();
+        plan = select.allocate_budget(&plan);
     }
     let mut kept = Retention::Everything;
-    for (layer, &rows) in rows.iter().enumerate().take(layer + 1) {
-        let needs = policy.needs(layer);
-        let needs = if needs.uncut || n > rows {
+    for layer in 0..=layer {
+        let needs = plan.needs[layer];
+        let needs = if needs.uncut || n > plan.rows[layer] {
             needs
         } else {
             Needs::default()
         };
         let seen = Seen::new(tensors, &needs)?;
-        kept = policy.select(&seen.observation(tensors, given, layer), rows);
+        let observation = seen.observation(tensors, given, layer);
+        kept = select.select(&plan, &observation).retention;
     }
     Ok(kept)
 }
@@ -108,19 +116,19 @@ fn retention(
 /// The tokens that enter `layer` and are stored in its cache, for a method that drops tokens from the computation.
 /// Every layer observes the same tensors, reduced to the remaining tokens.
 fn retention_with_dropping(
-    policy: &mut dyn Policy,
+    select: &mut dyn Select,
+    plan: &RowPlan,
     tensors: &Tensors,
-    rows: &[usize],
     layer: usize,
 ) -> anyhow::Result<Retention> {
     let mut alive: Vec<u32> = (0..tensors.k.n as u32).collect();
-    for (layer, &rows) in rows.iter().enumerate().take(layer) {
+    for layer in 0..layer {
         let left = tensors.take_tokens(&alive);
-        let seen = Seen::new(&left, &policy.needs(layer))?;
+        let seen = Seen::new(&left, &plan.needs[layer])?;
         let given = &left.rows();
         let observation = seen.observation(&left, given, layer);
-        policy.select(&observation, rows);
-        if let Some(passed) = policy.surviving_tokens(&observation) {
+        let selection = select.select(plan, &observation);
+        if let Some(passed) = selection.surviving_tokens {
             alive = passed.iter().map(|&row| alive[row as usize]).collect();
         }
     }

@@ -4,7 +4,7 @@ use anyhow::Context;
 use kept_engine::kernels::{
     HeadShape, Normalise, RowStore, Scale, Stop, WindowScores, window_maxima, window_scores,
 };
-use kept_engine::observe::{LastQueries, LogSumExp, QueryMoments};
+use kept_engine::observe::{LastQueries, LogSumExp, Pool, QueryMoments};
 use kept_engine::policies::{
     FutureQueries, LowAttention, Needs, Observation, PromptRows, Softmax, WeightedWindow, Window,
 };
@@ -116,6 +116,7 @@ impl Seen {
             keys: self.copies.then_some(k.data.as_slice()),
             values: self.copies.then_some(v.data.as_slice()),
             rows: self.rows.then_some(rows),
+            threads: &Pool,
         }
     }
 }

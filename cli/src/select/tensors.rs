@@ -10,7 +10,8 @@
 //! rows. Tokens before the first and after the last chunk do not belong to the document.
 
 use anyhow::{Context, ensure};
-use kept_engine::policies::{HostRows, ModelShape, PromptShape};
+use kept_engine::HostRows;
+use kept_engine::policies::{ModelShape, PromptShape};
 use safetensors::{Dtype, SafeTensors};
 
 /// A tensor `[heads, n, d]` as given.

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::within::Prompted;
 use table::{MeasuredModel, StreamedRun, measured};
 
-use crate::{Answer, Ask, Engine, EngineError, Limits, Method, Note, Prompt, Watch};
+use crate::{Answer, Ask, Engine, EngineError, Limits, MethodSpec, Note, Prompt, Watch};
 
 /// The method name that requests an automatic choice.
 pub const AUTO: &str = "auto";
@@ -40,7 +40,7 @@ const LEAST_ROWS: usize = 256;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Chosen {
     /// The method.
-    pub method: Method,
+    pub method: MethodSpec,
     /// Rows per KV head and layer; the whole prompt with the full cache.
     pub rows: usize,
     /// The cache type.
@@ -77,7 +77,12 @@ impl Engine {
     }
 
     /// [`Engine::costs`] as a sentence.
-    pub(crate) fn costs_in_words(&self, method: &Method, share: f64, cache: CacheType) -> String {
+    pub(crate) fn costs_in_words(
+        &self,
+        method: &MethodSpec,
+        share: f64,
+        cache: CacheType,
+    ) -> String {
         format!(
             "in our measurements with {} that costs {}{:.4} nats of KL divergence from the full cache",
             self.measured().basis(),
@@ -98,7 +103,7 @@ const EVERYWHERE: &str = "treekv";
 const ALIKE: f64 = 1.05;
 
 /// How well `method` reads beyond the context length, as a sentence.
-pub(crate) fn streaming_in_words(method: &Method) -> String {
+pub(crate) fn streaming_in_words(method: &MethodSpec) -> String {
     let table = measured();
     let of = |runs: &mut dyn Iterator<Item = &StreamedRun>| {
         runs.map(|run| run.perplexity).reduce(f64::min)
@@ -165,7 +170,7 @@ impl Engine {
     /// The full cache, if it takes little memory and time.
     fn choose_full(&self, case: &Case<'_>) -> Result<Option<Chosen>, EngineError> {
         let tokens = case.shape.tokens;
-        let method = Method::plain("full");
+        let method = MethodSpec::plain("full");
         let expected = self.expected_bytes(case, &method, tokens, false)?;
         let cache = self.kv_bytes_full(tokens);
         let fits = case
@@ -208,7 +213,7 @@ impl Engine {
         let fitting = |rows: usize| {
             let mut refusal = None;
             for run in table.ranked(share(rows + 1)) {
-                match self.rows_that_fit(case, &Method::plain(&run.method), wanted, false) {
+                match self.rows_that_fit(case, &MethodSpec::plain(&run.method), wanted, false) {
                     Ok((rows, cache)) => return Ok((run, rows, cache)),
                     // A method with a second pass over the prompt needs more memory.
                     Err(error @ EngineError::Memory { .. }) => refusal = refusal.or(Some(error)),
@@ -221,7 +226,7 @@ impl Engine {
         if rows < wanted {
             (run, rows, cache) = fitting(rows)?;
         }
-        let method = Method::plain(&run.method);
+        let method = MethodSpec::plain(&run.method);
         let stored = self.clone().with_cache(cache);
         let expected_bytes = stored.expected_bytes(case, &method, rows, false)?;
         Ok(Chosen {
@@ -282,9 +287,9 @@ impl Engine {
                 ),
             ),
         };
-        let method = Method::plain(&taken.method);
-        let mut policy = method.build()?;
-        let plan = self.stream_plan(&mut *policy, case.budget, case.shape, case.max_new_tokens)?;
+        let method = MethodSpec::plain(&taken.method);
+        let built = method.build()?;
+        let plan = self.stream_plan(&*built, case.budget, case.shape, case.max_new_tokens)?;
         let (rows, cache) = self.rows_that_fit(case, &method, plan.rows, true)?;
         let stored = self.clone().with_cache(cache);
         let expected_bytes = stored.expected_bytes(case, &method, rows, true)?;
@@ -308,7 +313,7 @@ impl Engine {
     fn rows_that_fit(
         &self,
         case: &Case<'_>,
-        method: &Method,
+        method: &MethodSpec,
         wanted: usize,
         streams: bool,
     ) -> Result<(usize, CacheType), EngineError> {
@@ -320,18 +325,18 @@ impl Engine {
             vault: None,
         };
         let (stored, wanted) = match case.budget {
-            // Method tables and buffers must fit too.
+            // The tables and buffers of the method must fit too.
             Some(Budget::Bytes(_)) => {
                 let (limits, bytes) = (case.limits, case.text_bytes);
                 let stored = self.for_bytes(method, case.budget, &prompted, limits, bytes)?;
                 let stored = stored.map_or_else(|| self.clone(), |(stored, _)| stored);
-                let mut policy = method.build()?;
+                let built = method.build()?;
                 let rows = if streams {
                     stored
-                        .stream_plan(&mut *policy, case.budget, case.shape, case.max_new_tokens)?
+                        .stream_plan(&*built, case.budget, case.shape, case.max_new_tokens)?
                         .rows
                 } else {
-                    stored.rows_for(&mut *policy, case.budget, case.shape, case.max_new_tokens)?
+                    stored.rows_for(&*built, case.budget, case.shape, case.max_new_tokens)?
                 };
                 (stored, rows)
             }
@@ -353,7 +358,7 @@ impl Engine {
     fn expected_bytes(
         &self,
         case: &Case<'_>,
-        method: &Method,
+        method: &MethodSpec,
         rows: usize,
         streams: bool,
     ) -> Result<u64, EngineError> {
@@ -364,8 +369,8 @@ impl Engine {
             memory: case.limits.memory,
             vault: None,
         };
-        let mut policy = method.build()?;
-        let (ledger, _) = self.ledger_with(&mut *policy, &prompted, rows, crate::prefill::CHUNK)?;
+        let method = method.build()?;
+        let (ledger, _) = self.ledger_with(&*method, &prompted, rows, crate::prefill::CHUNK)?;
         Ok(ledger.worst())
     }
 

@@ -1,19 +1,19 @@
-//! Measures the full cache: a policy that keeps every row and records observations.
+//! Measures the full cache: a method that keeps every row and records observations.
 //!
 //! It requests the data that the figures need, records them layer by layer and step by step, and measures the time
 //! this takes, so that the full cache's own speed can be reported without it. The figures are defined in `heads.rs`,
 //! `wavelet.rs` and `recall.rs`.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use kept_models::{Model, RopeTable};
 use kept_policies::{
-    Evictions, ModelShape, Needs, Observation, Policy, PolicyError, PromptShape, Retention,
-    Softmax, StepObservation, Window,
+    Evict, Evictions, Method, Needs, Observation, PolicyError, Retention, RowPlan, RowRequest,
+    Select, Selection, Softmax, StepObservation, Window,
 };
 
 use super::heads::{self, HeadFigures};
-use crate::shape::shape_of;
 
 /// Rows of the observation window whose attention counts as local: EMS's default.
 const WINDOW: usize = 32;
@@ -22,39 +22,53 @@ const WINDOW: usize = 32;
 /// below half of the full cache's for a head dimension of 64, a quarter for 128.
 pub(crate) const WATCHED: usize = 64;
 
-/// A policy that keeps every row and records what it observes.
-pub(crate) struct Observer<'a> {
-    /// `[layers]`: RoPE of each layer's keys; `None` for layers without RoPE.
-    rotations: Vec<Option<&'a RopeTable>>,
-    shape: ModelShape,
-    window: usize,
+/// What was observed of one prompt and its answer.
+#[derive(Default)]
+pub(crate) struct Recorded {
     /// `[layers][kv_heads]`
     pub(crate) heads: Vec<Vec<HeadFigures>>,
     /// `[steps][layers]`: `[kv_heads, tokens so far]`, probability of each position, mean over the GQA group.
     pub(crate) attention: Vec<Vec<Vec<f32>>>,
     /// `[layers]`: `[q_heads, tokens so far]` at the last recorded step.
     pub(crate) last: Vec<Vec<f32>>,
-    /// Time spent in this policy during decode.
+    /// Time spent on recording during decode.
     pub(crate) watching: Duration,
 }
 
-impl<'a> Observer<'a> {
+/// A method that keeps every row and records what it observes. Clones share the record.
+#[derive(Clone)]
+pub(crate) struct Observer {
+    rope: Arc<RopeTable>,
+    /// `[layers]`: index of each layer in the model.
+    layers: Vec<usize>,
+    recorded: Arc<Mutex<Recorded>>,
+}
+
+impl Observer {
     /// An empty observer of `model`, whose keys are rotated by `rope`.
-    pub(crate) fn new(rope: &'a RopeTable, model: &Model) -> Self {
-        let shape = shape_of(model);
-        let rotations = model.config().full_layers().map(|l| rope.of_layer(l));
+    pub(crate) fn new(rope: Arc<RopeTable>, model: &Model) -> Self {
         Self {
-            rotations: rotations.collect(),
-            shape,
-            window: WINDOW,
-            heads: Vec::new(),
-            attention: Vec::new(),
-            last: vec![Vec::new(); shape.layers],
-            watching: Duration::ZERO,
+            rope,
+            layers: model.config().full_layers().collect(),
+            recorded: Arc::default(),
         }
     }
 
-    fn head(&self, observation: &Observation<'_>, head: usize) -> Option<HeadFigures> {
+    /// Takes the record.
+    pub(crate) fn take_recorded(&self) -> Recorded {
+        std::mem::take(&mut self.recorded())
+    }
+
+    fn recorded(&self) -> MutexGuard<'_, Recorded> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn head(
+        &self,
+        plan: &RowPlan,
+        observation: &Observation<'_>,
+        head: usize,
+    ) -> Option<HeadFigures> {
         let n = observation.tokens;
         let group = observation.group;
         // Sums over rows, mean over the GQA group. The scores of the observation window are means over its rows.
@@ -68,11 +82,12 @@ impl<'a> Observer<'a> {
             sums
         };
         let global = reduced(observation.column_sums?, 1.0);
-        let local = reduced(observation.window?, self.window.min(n) as f32);
-        let dim = self.shape.head_dim;
+        let local = reduced(observation.window?, WINDOW.min(n) as f32);
+        let dim = plan.model.head_dim;
         let rows = |rows: &[f32]| rows[head * n * dim..(head + 1) * n * dim].to_vec();
         let (mut keys, mut values) = (rows(observation.keys?), rows(observation.values?));
-        if let Some(rope) = self.rotations[observation.layer] {
+        let layer = self.layers[observation.layer];
+        if let Some(rope) = self.rope.of_layer(layer) {
             for (position, key) in keys.chunks_exact_mut(dim).enumerate() {
                 rope.unrotate_at(key, position);
             }
@@ -90,55 +105,63 @@ impl<'a> Observer<'a> {
     }
 }
 
-impl Policy for Observer<'_> {
+impl Method for Observer {
     fn name(&self) -> &'static str {
         "full"
     }
 
-    // `Needs` gains fields as methods are added; the defaults apply to this policy.
-    #[allow(clippy::needless_update)]
-    fn needs(&self, _layer: usize) -> Needs {
-        Needs {
+    fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
+        let tokens = request.prompt.tokens;
+        let mut plan = RowPlan::uniform(&RowRequest {
+            budget: tokens,
+            ..*request
+        });
+        plan.needs.fill(Needs {
             window: Some(Window {
-                rows: self.window,
+                rows: WINDOW.min(tokens),
                 softmax: Softmax::All,
             }),
             column_sums: true,
             copies: true,
             uncut: true,
             ..Needs::default()
-        }
+        });
+        // No limit: every step is reported, and nothing is evicted.
+        plan.decode_rows = Some(vec![usize::MAX; request.model.layers]);
+        Ok(plan)
     }
 
-    fn rows(
-        &mut self,
-        model: &ModelShape,
-        prompt: &PromptShape,
-        _budget: usize,
-    ) -> Result<Vec<usize>, PolicyError> {
-        self.window = WINDOW.min(prompt.tokens);
-        Ok(vec![prompt.tokens; model.layers])
+    fn start(&self, plan: &RowPlan) -> Box<dyn Select> {
+        self.recorded().last = vec![Vec::new(); plan.model.layers];
+        Box::new(self.clone())
     }
+}
 
-    fn select(&mut self, observation: &Observation<'_>, _rows: usize) -> Retention {
-        let figures = (0..observation.kv_heads).map_while(|head| self.head(observation, head));
+impl Select for Observer {
+    fn select(&mut self, plan: &RowPlan, observation: &Observation<'_>) -> Selection {
+        let heads = 0..observation.kv_heads;
+        let figures = heads.map_while(|head| self.head(plan, observation, head));
         let figures = figures.collect();
-        self.heads.push(figures);
-        Retention::Everything
+        self.recorded().heads.push(figures);
+        Retention::Everything.into()
     }
 
-    /// No limit: every step is reported to the policy, and nothing is evicted.
-    fn decode_rows(&self, _layer: usize) -> Option<usize> {
-        Some(usize::MAX)
+    fn evictor(self: Box<Self>) -> Option<Box<dyn Evict>> {
+        Some(self)
     }
+}
 
+impl Evict for Observer {
     fn step(&mut self, step: &StepObservation<'_>, _evict: &mut Evictions) {
         let started = Instant::now();
-        if step.layer == 0 && self.attention.len() < WATCHED {
-            self.attention.push(Vec::with_capacity(self.shape.layers));
+        let mut recorded = self.recorded();
+        let recorded = &mut *recorded;
+        if step.layer == 0 && recorded.attention.len() < WATCHED {
+            let layers = self.layers.len();
+            recorded.attention.push(Vec::with_capacity(layers));
         }
         // After the last recorded step, all layers of the last list are present.
-        let Some(layers) = self.attention.last_mut() else {
+        let Some(layers) = recorded.attention.last_mut() else {
             return;
         };
         if layers.len() == step.layer {
@@ -148,7 +171,7 @@ impl Policy for Observer<'_> {
                 step.add_mean(head, sums);
             }
             layers.push(means);
-            let last = &mut self.last[step.layer];
+            let last = &mut recorded.last[step.layer];
             last.clear();
             for q_head in 0..step.rows.len() * step.group {
                 last.extend_from_slice(
@@ -156,6 +179,6 @@ impl Policy for Observer<'_> {
                 );
             }
         }
-        self.watching += started.elapsed();
+        recorded.watching += started.elapsed();
     }
 }

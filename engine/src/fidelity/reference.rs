@@ -1,5 +1,6 @@
 //! The run with the full cache: the answer that every method is compared with, and figures of the full cache itself.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use kept_documents::Document;
@@ -7,7 +8,7 @@ use kept_kernels::Stop;
 use kept_models::{RopeTable, StreamDecoder, Tokenizer};
 
 use super::heads::HeadFigures;
-use super::observer::Observer;
+use super::observer::{Observer, Recorded};
 use super::wavelet::{WaveletFigures, WaveletSums};
 use crate::repetition::Repetition;
 use crate::{CompactCache, Decoder, Engine, EngineError, Event, Finish, Prefill, Prompt};
@@ -68,15 +69,15 @@ impl Engine {
         let prompt = Prompt::new(model, &document.text, question)?;
         let n = prompt.len();
         let max_new_tokens = self.max_new_tokens(n, max_tokens);
-        let rope = RopeTable::new(model.config(), n + max_new_tokens);
-        let mut observer = Observer::new(&rope, model);
+        let rope = Arc::new(RopeTable::new(model.config(), n + max_new_tokens));
+        let observer = Observer::new(rope.clone(), model);
 
         let started = Instant::now();
-        let outcome = Prefill::new(model, &prompt.ids, &mut observer, n, max_new_tokens, &rope)
+        let outcome = Prefill::new(model, &prompt.ids, &observer, n, max_new_tokens, &rope)
             .run(on_event, stop)?;
         let reading = started.elapsed().saturating_sub(outcome.selecting);
         let kv_bytes = outcome.cache.kv_bytes();
-        let mut decoder = Decoder::new(model, &rope, &mut observer, outcome.rows, outcome.cache);
+        let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache);
         let first = Instant::now();
         let logits = decoder.try_logits_of(&outcome.hidden)?.to_vec();
         let first_token_seconds = (reading + first.elapsed()).as_secs_f64();
@@ -92,7 +93,8 @@ impl Engine {
         )?;
         let decoding = decoding.elapsed();
         let cache = decoder.into_cache();
-        let decode_seconds = decoding.saturating_sub(observer.watching).as_secs_f64();
+        let recorded = observer.take_recorded();
+        let decode_seconds = decoding.saturating_sub(recorded.watching).as_secs_f64();
         Ok(Reference {
             prompt,
             max_tokens,
@@ -105,9 +107,9 @@ impl Engine {
             answer_ids: greedy.ids,
             finish: greedy.finish,
             logits: greedy.logits,
-            wavelet: wavelet(&observer, &cache),
-            attention: observer.attention,
-            heads: observer.heads,
+            wavelet: wavelet(&recorded, &cache),
+            attention: recorded.attention,
+            heads: recorded.heads,
             kv_bytes,
             first_token_seconds,
         })
@@ -179,10 +181,10 @@ impl GreedyAnswer {
 }
 
 /// The wavelet figures of the last recorded query, over all layers and query heads.
-fn wavelet(observer: &Observer<'_>, cache: &CompactCache) -> Option<WaveletFigures> {
-    let tokens = observer.attention.last()?.first()?.len() / cache.cut_layers().next()?.kv_heads();
+fn wavelet(recorded: &Recorded, cache: &CompactCache) -> Option<WaveletFigures> {
+    let tokens = recorded.attention.last()?.first()?.len() / cache.cut_layers().next()?.kv_heads();
     let mut sums = WaveletSums::new(tokens);
-    for (layer, attention) in cache.cut_layers().zip(&observer.last) {
+    for (layer, attention) in cache.cut_layers().zip(&recorded.last) {
         let group = attention.len() / tokens / layer.kv_heads();
         let dim = layer.values.head_dim();
         for (q_head, attention) in attention.chunks_exact(tokens).enumerate() {

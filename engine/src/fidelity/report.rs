@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{HeadFigures, MethodRun, Reference, WaveletFigures};
-use crate::{Finish, Method};
+use crate::{Finish, MethodSpec};
 
 /// Report of the run with the full cache.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,7 +83,7 @@ pub struct RunReport {
 impl RunReport {
     /// The report of `method` at `budget`: its result, or the reason for refusal.
     pub fn new(
-        method: &Method,
+        method: &MethodSpec,
         budget: &str,
         prompt_tokens: usize,
         result: Result<MethodRun, String>,
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn refused_run_round_trips_through_json() {
-        let method = Method {
+        let method = MethodSpec {
             name: "snapkv".to_owned(),
             parameters: vec![("w".to_owned(), "8".to_owned())],
         };

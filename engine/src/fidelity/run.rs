@@ -12,7 +12,7 @@ use super::indices::IndexFigures;
 use super::recall::RecallSums;
 use super::reference::Reference;
 use crate::together::{Planned, PromptContext};
-use crate::{Decoder, Engine, EngineError, Event, Method, PrefillOutcome, RetentionMap};
+use crate::{Decoder, Engine, EngineError, Event, MethodSpec, PrefillOutcome, RetentionMap};
 
 /// Distance of the compact cache from the full cache, along the full cache's answer. Means are over the distributions
 /// after each token of the answer; `None` if the answer is empty.
@@ -78,7 +78,7 @@ impl Engine {
     pub fn fidelity(
         &self,
         reference: &Reference,
-        method: &Method,
+        method: &MethodSpec,
         budget: Budget,
         on_event: &mut dyn FnMut(Event),
         stop: &Stop,
@@ -103,7 +103,7 @@ impl Engine {
     pub fn fidelity_each<E: From<EngineError>>(
         &self,
         reference: &Reference,
-        runs: &[(Method, Budget)],
+        runs: &[(MethodSpec, Budget)],
         on_event: &mut dyn FnMut(Range<usize>, Event),
         on_run: &mut dyn FnMut(usize, Result<MethodRun, EngineError>) -> Result<(), E>,
         stop: &Stop,
@@ -140,8 +140,8 @@ impl Engine {
             let mut others = others.into_iter();
             let mut answer = |_, cut: Result<(Planned, PrefillOutcome), EngineError>| {
                 let (which, mut run) = others.next().expect("one for each that was asked");
-                let (planned, outcome) = cut?;
-                run.answer = self.decode_greedily(&context, planned, outcome, stop)?;
+                let (_, outcome) = cut?;
+                run.answer = self.decode_greedily(&context, outcome, stop)?;
                 run.same_answer = run.answer == reference.answer;
                 on_run(done + which, Ok(run))
             };
@@ -159,14 +159,13 @@ impl Engine {
         &self,
         reference: &Reference,
         context: &PromptContext<'_>,
-        mut planned: Planned,
+        planned: Planned,
         outcome: PrefillOutcome,
         stop: &Stop,
     ) -> Result<MethodRun, EngineError> {
         let model = self.model();
-        let policy = &mut *planned.policy;
         let kv_bytes = outcome.cache.kv_bytes();
-        let mut decoder = Decoder::new(model, &context.rope, policy, outcome.rows, outcome.cache);
+        let mut decoder = Decoder::new(model, &context.rope, outcome.evictor, outcome.cache);
         let started = Instant::now();
         let logits = decoder.try_logits_of(&outcome.hidden)?;
         let first_token_seconds = (outcome.reading + started.elapsed()).as_secs_f64();

@@ -1,4 +1,4 @@
-//! Validation of a policy's selection.
+//! Validation of a method's selection.
 
 use kept_policies::{ClassTable, Entry, Pos, Retention};
 

@@ -149,12 +149,12 @@ impl<'a> GpuReading<'a> {
             Some(plan) => ReconstructionPass::gpu_bytes(gpu, model, sizes, plan)?,
             None => 0,
         };
-        let taken = match sizes.has_score_pass {
+        let taken = match sizes.plan.score_pass {
             // The first pass runs the reconstruction and keeps nothing; the second pass is the opposite.
             true => (with(&[])? + repeated).max(with(&gpu_plan)?),
             false => with(&gpu_plan)? + repeated,
         };
-        let positions = (sizes.tokens + sizes.max_new_tokens).max(1) as u64;
+        let positions = (sizes.tokens() + sizes.max_new_tokens()).max(1) as u64;
         Ok(taken + (positions - 1) * a_position.bytes())
     }
 
@@ -174,7 +174,7 @@ impl<'a> GpuReading<'a> {
         let needs = || sizes.iter().flat_map(|sizes| &sizes.needs);
         let looks = needs().any(|n| n.window.is_some() || n.weighted_window.is_some());
         let low_attention = needs().filter_map(|n| n.low_attention).max();
-        let n = first.tokens;
+        let n = first.tokens();
         let rows = || LayerRows::new(device, heads.kv_heads, n, heads.head_dim);
         Ok(Self {
             rope: GpuRope::new(device, rope)?,

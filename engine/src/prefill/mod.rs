@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use kept_cuda::GpuCache;
 use kept_kernels::{CacheType, Stop};
 use kept_models::{Model, RopeTable};
-use kept_policies::{Policy, Pos, Positions, PromptShape};
+use kept_policies::{Evict, Method, Pos, PromptShape, RowPlan, Select};
 
 use crate::compact::{CompactCache, CompactLayer};
 use crate::sizes::{LayerKeeps, Sizes};
@@ -56,7 +56,7 @@ pub struct Prefill<'a> {
     /// `[n]`: the prompt.
     pub ids: &'a [u32],
     /// The method.
-    pub policy: &'a mut dyn Policy,
+    pub method: &'a dyn Method,
     /// Rows per KV head and layer on average.
     pub budget: usize,
     /// Tokens that may follow the prompt.
@@ -88,8 +88,10 @@ pub struct PrefillOutcome {
     pub map: RetentionMap,
     /// `[width]`, or `[n, width]` with `every_row`: the last layer's output, before the final norm.
     pub hidden: Vec<f32>,
-    /// Rows per KV head that the method may keep, per layer.
-    pub rows: Vec<usize>,
+    /// What the method did: rows per layer, and what happens during decode.
+    pub plan: RowPlan,
+    /// The method's state for the answer, if it evicts during decode.
+    pub evictor: Option<Box<dyn Evict>>,
     /// Time spent observing, selecting and gathering.
     pub selecting: Duration,
     /// Duration of the prefill, including `selecting`. With several methods on one prefill, the duration that
@@ -119,7 +121,7 @@ pub struct Reconstructed {
 /// One of several methods that share a prefill.
 pub struct Cut<'a> {
     /// The method.
-    pub policy: &'a mut dyn Policy,
+    pub method: &'a dyn Method,
     /// Rows per KV head and layer on average.
     pub budget: usize,
     /// Type of its kept rows.
@@ -136,7 +138,7 @@ impl<'a> Prefill<'a> {
     pub fn new(
         model: &'a Model,
         ids: &'a [u32],
-        policy: &'a mut dyn Policy,
+        method: &'a dyn Method,
         budget: usize,
         max_new_tokens: usize,
         rope: &'a RopeTable,
@@ -144,7 +146,7 @@ impl<'a> Prefill<'a> {
         Self {
             model,
             ids,
-            policy,
+            method,
             budget,
             max_new_tokens,
             rope,
@@ -209,15 +211,15 @@ impl<'a> Prefill<'a> {
         let prompt = self.shape();
         let mut sizes = Sizes::new(
             self.model,
-            &mut *self.policy,
+            self.method,
             &prompt,
             self.budget,
             self.max_new_tokens,
             self.chunk,
         )?
-        .with_cache(self.cache, &*self.policy)?;
+        .with_cache(self.cache)?;
         if self.every_row && sizes.drops_tokens() {
-            let method = self.policy.name();
+            let method = self.method.name();
             return Err(EngineError::NoLogits { method });
         }
         let read = Read {
@@ -234,13 +236,8 @@ impl<'a> Prefill<'a> {
         sizes = prefix.sizes(sizes);
         place_on_gpu(self.model, &mut sizes, self.gpu_memory)?;
         let tokens_read = sizes.tokens_read();
-        let mut cuts = [Cut {
-            policy: &mut *self.policy,
-            budget: self.budget,
-            cache: self.cache,
-        }];
-        let sizes = vec![sizes];
-        let outcome = read_and_cut(read, sizes, &mut prefix, &mut cuts, watch, stop)?.pop();
+        let (sizes, methods) = (vec![sizes], [self.method]);
+        let outcome = read_and_cut(read, sizes, &mut prefix, &methods, watch, stop)?.pop();
         let outcome = outcome.map(|mut outcome| {
             outcome.notes.extend_from_slice(prefix.notes());
             outcome.vault = prefix.into_use(tokens_read);
@@ -327,13 +324,13 @@ impl SharedPrefill<'_> {
         for (place, cut) in cuts.into_iter().enumerate() {
             let own = Sizes::new(
                 self.model,
-                &mut *cut.policy,
+                cut.method,
                 &prompt,
                 cut.budget,
                 self.max_new_tokens,
                 CHUNK,
             )
-            .and_then(|own| own.with_cache(cut.cache, &*cut.policy))
+            .and_then(|own| own.with_cache(cut.cache))
             .and_then(|own| {
                 let mut own = own.shared();
                 place_on_gpu(self.model, &mut own, None)?;
@@ -341,19 +338,18 @@ impl SharedPrefill<'_> {
             });
             results.push(match own {
                 Ok(own) if own.needs_own_reading() => {
-                    let mut alone = [cut];
                     let outcome = read_and_cut(
                         read,
                         vec![own],
                         &mut Prefix::none(self.ids.len()),
-                        &mut alone,
+                        &[cut.method],
                         &mut watch,
                         stop,
                     )?;
                     outcome.into_iter().next().map(Ok)
                 }
                 Ok(own) => {
-                    taken.push(cut);
+                    taken.push(cut.method);
                     sizes.push(own);
                     places.push(place);
                     None
@@ -367,7 +363,7 @@ impl SharedPrefill<'_> {
                 read,
                 sizes,
                 &mut Prefix::none(self.ids.len()),
-                &mut taken,
+                &taken,
                 &mut watch,
                 stop,
             )?;
@@ -382,6 +378,8 @@ impl SharedPrefill<'_> {
 
 /// What one method has kept of the layers read so far.
 struct KeptLayers {
+    /// The method's state.
+    select: Box<dyn Select>,
     map: RetentionMap,
     layers: Vec<CompactLayer>,
     /// Time spent observing, selecting and gathering.
@@ -394,28 +392,30 @@ fn read_and_cut(
     read: Read<'_>,
     mut sizes: Vec<Sizes>,
     prefix: &mut Prefix,
-    cuts: &mut [Cut<'_>],
+    methods: &[&dyn Method],
     watch: &mut dyn Watch,
     stop: &Stop,
 ) -> Result<Vec<PrefillOutcome>, EngineError> {
     let began = Instant::now();
-    let notes = sizes.iter().zip(cuts.iter());
-    let notes: Vec<Vec<String>> = notes.map(|(s, cut)| s.notes(&*cut.policy)).collect();
+    let notes: Vec<Vec<String>> = sizes.iter().map(Sizes::notes).collect();
+    let of_each = methods.iter().zip(&sizes);
+    let mut selects: Vec<_> = of_each.map(|(m, sizes)| m.start(&sizes.plan)).collect();
     let mut progress = ReadingProgress::new(&sizes[0], read.model, read.rope);
     let mut scoring = Duration::ZERO;
     let (mut score_pass, mut repeated) = (None, None);
-    if sizes[0].has_score_pass {
+    if sizes[0].plan.score_pass {
         let started = Instant::now();
         let mut reader = Reader::new(read, &sizes, prefix, &mut progress)?;
-        reader.run_score_pass(&mut *cuts[0].policy, watch, stop)?;
+        reader.run_score_pass(&mut *selects[0], watch, stop)?;
         score_pass = Some(reader.ledger());
         repeated = reader.into_output()?.1;
-        sizes[0].allocate_budget(&mut *cuts[0].policy);
+        let plan = selects[0].allocate_budget(&sizes[0].plan);
+        sizes[0].allocate_budget(plan);
         scoring = started.elapsed();
     }
 
     let mut reader = Reader::new(read, &sizes, prefix, &mut progress)?;
-    let (mut kept, selecting) = cut_layers(&mut reader, cuts, watch, stop)?;
+    let (mut kept, selecting) = cut_layers(&mut reader, methods, selects, watch, stop)?;
     kept[0].selecting += scoring;
     reader.end();
     let last = reader.ledger();
@@ -438,22 +438,23 @@ fn read_and_cut(
     let mut on_gpu = reader.take_cache();
     let (hidden, again) = reader.into_output()?;
     let mut repeated = repeated.or(again);
-    let mut hidden = vec![hidden; cuts.len()].into_iter();
+    let mut hidden = vec![hidden; methods.len()].into_iter();
     let alone = began.elapsed().saturating_sub(scoring + selecting);
-    let all = kept.into_iter().zip(notes).zip(sizes).zip(cuts);
-    let outcomes = all.map(|(((kept, notes), sizes), cut)| {
+    let all = kept.into_iter().zip(notes).zip(sizes);
+    let outcomes = all.map(|((kept, notes), sizes)| {
         let cache = compact_cache(kept.layers, &sizes, on_gpu.take());
         PrefillOutcome {
             ledger: MemoryLedger {
                 kept_rows: cache.allocated_bytes() - cache.bytes_on_gpu(),
                 kept_on_gpu: cache.bytes_on_gpu(),
-                tables: cache.table_bytes() + cut.policy.bytes(),
+                tables: cache.table_bytes() + sizes.plan.bytes,
                 ..reading
             },
             cache,
             map: kept.map,
             hidden: hidden.next().expect("one for each"),
-            rows: sizes.rows,
+            evictor: evictor(kept.select, &sizes.plan),
+            plan: sizes.plan,
             selecting: kept.selecting,
             reading: alone + kept.selecting,
             notes,
@@ -464,21 +465,29 @@ fn read_and_cut(
     Ok(outcomes.collect())
 }
 
+/// The state of the answer, for methods that evict or merge during decode.
+pub(crate) fn evictor(select: Box<dyn Select>, plan: &RowPlan) -> Option<Box<dyn Evict>> {
+    let evicts = plan.decode_rows.is_some() || plan.table.is_some();
+    evicts.then(|| select.evictor()).flatten()
+}
+
 /// Reads every layer and compacts it with every method. Returns the layers of each method, and the time spent on
 /// all selections; measurements that methods share count once.
 fn cut_layers(
     reader: &mut Reader<'_>,
-    cuts: &mut [Cut<'_>],
+    methods: &[&dyn Method],
+    selects: Vec<Box<dyn Select>>,
     watch: &mut dyn Watch,
     stop: &Stop,
 ) -> Result<(Vec<KeptLayers>, Duration), EngineError> {
     let all = reader.sizes();
-    let nothing = |sizes: &Sizes| KeptLayers {
-        map: RetentionMap::new(sizes.tokens, reader.kv_heads()),
+    let nothing = |(sizes, select): (&Sizes, _)| KeptLayers {
+        select,
+        map: RetentionMap::new(sizes.tokens(), reader.kv_heads()),
         layers: Vec::with_capacity(sizes.keeps.len()),
         selecting: Duration::ZERO,
     };
-    let mut kept: Vec<KeptLayers> = all.iter().map(nothing).collect();
+    let mut kept: Vec<KeptLayers> = all.iter().zip(selects).map(nothing).collect();
     let mut spent = Duration::ZERO;
     for (in_model, &keeps) in all[0].keeps.iter().enumerate() {
         let measuring = reader.read(in_model, watch, stop)?;
@@ -503,9 +512,10 @@ fn cut_layers(
             in_model,
             in_policy,
         };
-        for (which, (cut, kept)) in cuts.iter_mut().zip(&mut kept).enumerate() {
+        for (which, (method, kept)) in methods.iter().zip(&mut kept).enumerate() {
             let started = Instant::now();
-            let (compact, retention) = reader.cut(layer, which, &mut *cut.policy, stop)?;
+            let select = &mut *kept.select;
+            let (compact, retention) = reader.cut(layer, which, *method, select, stop)?;
             kept.map.push(&retention);
             let took = started.elapsed();
             kept.selecting += took;
@@ -525,9 +535,9 @@ fn compact_cache(
 ) -> CompactCache {
     CompactCache {
         layers,
-        next: Pos(sizes.tokens as u32),
+        next: Pos(sizes.tokens() as u32),
         window_rope_origin: Pos(0),
-        reassigned: sizes.positions == Positions::Reassigned,
+        reassigned: sizes.reassigns_positions(),
         widest: sizes.max_capacity,
         kind: sizes.cache,
         on_gpu,

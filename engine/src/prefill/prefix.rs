@@ -283,7 +283,7 @@ impl Prefix {
 
     /// Whether a layer's weights are rearranged for many rows.
     pub(super) fn rearranges(&self, sizes: &Sizes) -> bool {
-        let rest = sizes.tokens - self.tokens;
+        let rest = sizes.tokens() - self.tokens;
         self.known < self.tokens || sizes.reconstruction_plan.is_some() || rest > FEW_ROWS
     }
 
@@ -316,7 +316,7 @@ impl Prefix {
         self.vault.as_ref().map_or(0, reading)
             + written.map_or(0, writing)
             + (self.kind).map_or(0, |kind| transfer_bytes(model, kind, sizes.chunk))
-            + (scores * sizes.tokens * size_of::<f32>()) as u64
+            + (scores * sizes.tokens() * size_of::<f32>()) as u64
     }
 
     /// Rounds `rows [rows, heads * head_dim]` of the tokens from `first` on to the stored type, so that the

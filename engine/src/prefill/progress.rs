@@ -21,13 +21,13 @@ pub(super) struct ReadingProgress {
 impl ReadingProgress {
     pub(super) fn new(sizes: &Sizes, model: &Model, rope: &RopeTable) -> Self {
         let ledger = sizes.ledger(model);
-        let layers = sizes.rows.len() as u64;
-        let after = |layer: u64| sizes.method * layer / layers;
+        let layers = sizes.plan.rows.len() as u64;
+        let after = |layer: u64| sizes.plan.bytes * layer / layers;
         Self {
             method: (0..layers).map(|l| after(l + 1) - after(l)).collect(),
             now: MemoryNow {
                 weights: ledger.weights,
-                kept_full: full_cache_bytes(model.config(), sizes.tokens, sizes.cache),
+                kept_full: full_cache_bytes(model.config(), sizes.tokens(), sizes.cache),
                 scratch: ledger.reading() + rope.bytes(),
                 ..MemoryNow::default()
             },

@@ -62,6 +62,9 @@ pub(super) struct Reader<'a> {
     gpu: Option<GpuReading<'a>>,
     /// Whether all rows of the current layer are on the host.
     whole: bool,
+    /// `[methods]`: the tokens that deeper layers may still keep, of methods that evict tokens for good
+    /// ([`Selection::candidates`](kept_policies::Selection::candidates)).
+    candidates: Vec<Option<Vec<u32>>>,
     /// Measurements of the current layer that the scratch holds now: the next method may need the same.
     held: Held,
     /// Number of last rows of the prompt whose log-sum-exp, computed by this layer's attention, is in the
@@ -164,6 +167,7 @@ impl<'a> Reader<'a> {
             scratch: Scratch::new(sizes, heads),
             whole: gpu.is_none(),
             gpu,
+            candidates: vec![None; sizes.len()],
             held: Held::default(),
             attended: 0,
             raw_keys: None,

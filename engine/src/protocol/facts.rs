@@ -8,7 +8,7 @@ use crate::{Chosen, Finish, Fit, Gpu, MemoryNow, Note};
 /// A method as displayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MethodFacts {
-    /// Name in [`super::MethodChoice`].
+    /// Name in [`super::MethodSpec`].
     pub name: String,
     /// Name in the papers.
     pub title: String,

@@ -10,10 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::facts::{AnswerFacts, DocumentInfo, Inspection, MethodFacts, ModelFacts};
 use super::fault::FaultCode;
 use crate::fidelity::{ReferenceReport, RunReport};
-use crate::{Estimate, MemoryNow, Method, Progress};
-
-/// A method by name, with the parameters that were set.
-pub type MethodChoice = Method;
+use crate::{Estimate, MemoryNow, MethodSpec, Progress};
 
 /// A request of the app to the worker.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -66,7 +63,7 @@ pub enum Request {
         /// Identifies the request in its reply.
         ticket: u64,
         /// The method.
-        method: MethodChoice,
+        method: MethodSpec,
         /// The budget as the user enters it: `25%`, `512`, `64MiB`; `None` uses the default.
         budget: Option<String>,
         /// The cache type: a name of [`kept_kernels::CacheType`]; `None` uses the default, or a narrower type under a
@@ -87,7 +84,7 @@ pub enum Request {
         /// The question.
         question: String,
         /// The method.
-        method: MethodChoice,
+        method: MethodSpec,
         /// As in [`Request::Estimate`].
         budget: Option<String>,
         /// Longest answer, in tokens.
@@ -171,7 +168,7 @@ impl Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CompareRun {
     /// The method.
-    pub method: MethodChoice,
+    pub method: MethodSpec,
     /// As in [`Request::Estimate`].
     pub budget: Option<String>,
 }

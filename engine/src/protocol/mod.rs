@@ -19,6 +19,6 @@ pub use frame::{
     Frame, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, ProtocolError, header, parse_header, read_frame,
     write_frame,
 };
-pub use message::{CompareRun, Failure, MethodChoice, Reply, Request};
+pub use message::{CompareRun, Failure, Reply, Request};
 
 pub use crate::{Estimate, Finish, Fit, FitLine, MemoryNow, Phase, Progress};

@@ -22,27 +22,27 @@ impl Sizes {
     /// method's state after a score pass, and of the method's selection.
     pub(crate) fn other_scratch(&self) -> usize {
         let reconstruction = self.reconstruction_plan.as_ref().map_or(0, |plan| {
-            ReconstructionPass::floats(plan, heads_of(&self.shape), self.tokens, self.pairs)
+            ReconstructionPass::floats(plan, heads_of(&self.plan.model), self.tokens(), self.pairs)
         });
         let rotations = if self.drops_tokens() {
             GatheredRope::floats(self.chunk, self.pairs)
         } else {
             0
         };
-        let heads = self.shape.kv_heads * self.tokens;
+        let heads = self.plan.model.kv_heads * self.tokens();
         // A score and a rank per token; a rank takes two floats.
-        let score_pass = if self.has_score_pass {
-            3 * self.shape.layers * heads
+        let score_pass = if self.plan.score_pass {
+            3 * self.plan.model.layers * heads
         } else {
             0
         };
         // All heads of a layer in parallel: at most two scores and a rank per token. A merging method needs
         // both scores, the merged tokens, their targets and the remaining tokens; a method that merges values
         // needs its list of merges.
-        let merges = self.tables.iter().any(Option::is_some);
+        let merges = self.table.is_some();
         let of_token = match self.needs.iter().any(|needs| *needs != Needs::default()) {
             true if merges => 8,
-            true if self.value_merges => 4 + size_of::<ValueMerge>() / size_of::<f32>(),
+            true if self.plan.merges_values => 4 + size_of::<ValueMerge>() / size_of::<f32>(),
             true => 4,
             false => 0,
         };
@@ -51,12 +51,12 @@ impl Sizes {
 
     /// Floats of the value sums that a GPU computes for evicted tokens: one per gap between kept tokens.
     fn left_by_gpu(&self) -> usize {
-        let gaps = self.rows.iter().map(|rows| {
-            let kept = self.tokens.min(*rows);
-            kept.min(self.tokens - kept)
+        let gaps = self.plan.rows.iter().map(|rows| {
+            let kept = self.tokens().min(*rows);
+            kept.min(self.tokens() - kept)
         });
-        if self.value_merges && self.on_gpu {
-            gaps.max().unwrap_or(0) * self.shape.kv_heads * self.shape.head_dim
+        if self.plan.merges_values && self.on_gpu {
+            gaps.max().unwrap_or(0) * self.plan.model.kv_heads * self.plan.model.head_dim
         } else {
             0
         }
@@ -64,7 +64,7 @@ impl Sizes {
 
     /// Floats of `[n, width]`: the residual stream of the tokens that run through the layers.
     pub(crate) fn residual(&self) -> usize {
-        (self.tokens - self.known) * self.width
+        (self.tokens() - self.known) * self.width
     }
 
     /// Floats of `[chunk, q_heads, head_dim]`: queries, and attention's output.
@@ -74,7 +74,7 @@ impl Sizes {
 
     /// Floats of `[chunk, kv_heads, head_dim]`: keys or values of a chunk.
     pub(crate) fn kv(&self) -> usize {
-        self.chunk * self.shape.kv_heads * self.shape.head_dim
+        self.chunk * self.plan.model.kv_heads * self.plan.model.head_dim
     }
 
     /// Floats of `[w, q_heads, head_dim]`: queries of the largest observation window.
@@ -85,7 +85,7 @@ impl Sizes {
 
     /// Floats (4 bytes) of [`Measured`](crate::observe::Measured).
     pub(crate) fn measured(&self) -> usize {
-        let (n, shape) = (self.tokens, &self.shape);
+        let (n, shape) = (self.tokens(), &self.plan.model);
         let weighted_window = usize::from(
             self.needs
                 .iter()
@@ -110,7 +110,7 @@ impl Sizes {
     /// Floats of `[q_heads, n]`: attention of the observation window.
     pub(crate) fn window_scores(&self) -> usize {
         if self.needs.iter().any(|needs| needs.window.is_some()) {
-            self.shape.q_heads * self.tokens
+            self.plan.model.q_heads * self.tokens()
         } else {
             0
         }
@@ -119,7 +119,7 @@ impl Sizes {
     /// Floats of `[q_heads, n]`: attention of all rows.
     pub(crate) fn column_sums(&self) -> usize {
         if self.needs.iter().any(|needs| needs.column_sums) {
-            self.shape.q_heads * self.tokens
+            self.plan.model.q_heads * self.tokens()
         } else {
             0
         }
@@ -132,7 +132,7 @@ impl Sizes {
             needs.column_sums || needs.window.is_some() || needs.weighted_window.is_some()
         };
         if self.needs.iter().any(asked) {
-            self.shape.q_heads * self.chunk
+            self.plan.model.q_heads * self.chunk
         } else {
             0
         }
@@ -142,44 +142,45 @@ impl Sizes {
     pub(crate) fn gathered(&self) -> usize {
         match self.cache {
             CacheType::F32 => 0,
-            _ => self.max_capacity.min(self.tokens) * self.shape.head_dim,
+            _ => self.max_capacity.min(self.tokens()) * self.plan.model.head_dim,
         }
     }
 
-    /// Capacity of the largest class table, in entries; 0 if nothing is merged.
+    /// Capacity of a class table, in entries; 0 if nothing is merged.
     pub(crate) fn max_entries(&self) -> usize {
-        let entries = self.tables.iter().flatten().map(|table| table.entries);
-        entries.max().unwrap_or(0)
+        self.table.map_or(0, |table| table.entries)
     }
 
     /// The ledger after the prefill, without `decode` and `rope`. Computed before a score pass allocates the
     /// budget.
     pub(crate) fn ledger(&self, model: &Model) -> MemoryLedger {
         let float = size_of::<f32>();
-        let row = self.shape.head_dim * 2 * float;
+        let row = self.plan.model.head_dim * 2 * float;
         // For each row its position, and its rank if positions are re-assigned.
-        let beside = match self.positions {
+        let beside = match self.plan.positions {
             Positions::Original => size_of::<u32>(),
             Positions::Reassigned => 2 * size_of::<u32>(),
         };
-        let slots: usize = self.capacities.iter().sum::<usize>() * self.shape.kv_heads;
-        let (head_dim, cache) = (self.shape.head_dim, self.cache);
+        let slots: usize = self.capacities.iter().sum::<usize>() * self.plan.model.kv_heads;
+        let (head_dim, cache) = (self.plan.model.head_dim, self.cache);
         // For each key and value its place, if rows trade places.
-        let replaced = self.kept().zip(&self.capacities).zip(&self.replaced);
-        let replaced = replaced.filter(|(_, replaced)| **replaced);
-        let places: usize = replaced
-            .map(|((kept, &capacity), _)| places_bytes(kept, capacity, cache))
-            .sum();
-        let places = places * self.shape.kv_heads;
-        let layers = self.kept().zip(&self.capacities);
-        let kept = layers.map(|(kept, &capacity)| kept_bytes(kept, capacity, head_dim, cache));
-        let kept: usize = kept.sum::<usize>() * self.shape.kv_heads;
+        let layers = || self.kept().zip(&self.capacities);
+        let places: usize = if self.plan.decode_rows.is_some() {
+            layers()
+                .map(|(kept, &capacity)| places_bytes(kept, capacity, cache))
+                .sum()
+        } else {
+            0
+        };
+        let places = places * self.plan.model.kv_heads;
+        let kept = layers().map(|(kept, &capacity)| kept_bytes(kept, capacity, head_dim, cache));
+        let kept: usize = kept.sum::<usize>() * self.plan.model.kv_heads;
         let rings = model.config().windows();
         let ring_slots: usize = rings
-            .map(|w| w.min(self.tokens + self.max_new_tokens))
+            .map(|w| w.min(self.tokens() + self.max_new_tokens()))
             .sum();
         let ring_row = kept_bytes(0, 1, head_dim, cache);
-        let ring_slots = ring_slots * self.shape.kv_heads;
+        let ring_slots = ring_slots * self.plan.model.kv_heads;
         let rows = (kept + ring_slots * ring_row) as u64;
         let slot_table = (slots * beside + places + ring_slots * size_of::<u32>()) as u64;
         let (on_host, on_gpu) = if self.rows_on_gpu {
@@ -197,17 +198,19 @@ impl Sizes {
             + self.gathered()
             + self.other_scratch();
         let own = (self.reconstruction_plan.as_ref())
-            .map_or(0, |plan| ReconstructionPass::rows(plan, self.tokens));
-        let kv_heads = self.shape.kv_heads;
-        let tables = self.tables.iter().zip(&self.capacities);
-        let tables = tables.filter_map(|(table, capacity)| {
-            table.map(|table| Classes::bytes_for(table, kv_heads, kv_heads * capacity))
+            .map_or(0, |plan| ReconstructionPass::rows(plan, self.tokens()));
+        let kv_heads = self.plan.model.kv_heads;
+        let tables = self.table.map_or(0, |table| {
+            let of_layers = self.capacities.iter();
+            of_layers
+                .map(|capacity| Classes::bytes_for(table, kv_heads, kv_heads * capacity))
+                .sum()
         });
         MemoryLedger {
-            tables: tables.sum::<u64>() + self.method,
+            tables: tables + self.plan.bytes,
             weights: model.weights_in_memory(),
             vocabulary: model.vocabulary_bytes(),
-            prompt: MemoryLedger::prompt_bytes(self.tokens),
+            prompt: MemoryLedger::prompt_bytes(self.tokens()),
             layer_tiles: self.tiles_bytes(model),
             layer_kv: ((2 * self.layer_rows() + own) * kv_heads * row / 2) as u64,
             residual: ((self.residual() + self.repetition_residual()) * float) as u64,
@@ -222,6 +225,6 @@ impl Sizes {
     }
 
     fn q_width(&self) -> usize {
-        self.shape.q_heads * self.shape.head_dim
+        self.plan.model.q_heads * self.plan.model.head_dim
     }
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use kept_kernels::Stop;
 use kept_models::RopeTable;
-use kept_policies::{Budget, Policy, PromptShape};
+use kept_policies::{Budget, Method, PromptShape};
 
 use super::{End, Stream, StreamPlan, Streamed, Streaming};
 use crate::answering::{Answering, PromptRead};
@@ -14,7 +14,7 @@ use crate::vault::VaultUse;
 use crate::watch::ProgressMeter;
 use crate::within::Prompted;
 use crate::{
-    Answer, Ask, Engine, EngineError, MemoryLedger, MemoryNow, Method, Phase, Prompt, Sampler,
+    Answer, Ask, Engine, EngineError, MemoryLedger, MemoryNow, MethodSpec, Phase, Prompt, Sampler,
     Watch,
 };
 
@@ -86,14 +86,14 @@ impl Engine {
         }
     }
 
-    /// The plan for reading `prompt` in streaming mode with `policy` and `max_new_tokens`. A budget given as
+    /// The plan for reading `prompt` in streaming mode with `method` and `max_new_tokens`. A budget given as
     /// a share is limited to the rows that fit the context length.
     ///
     /// # Errors
     /// As [`StreamPlan::new`], and budgets of no rows.
     pub fn stream_plan(
         &self,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         budget: Option<Budget>,
         prompt: &PromptShape,
         max_new_tokens: usize,
@@ -114,18 +114,18 @@ impl Engine {
                             vault: None,
                         };
                         let most = rows.min(prompt.tokens).max(1);
-                        self.rows_in_bytes(policy, &prompted, bytes, most)?
+                        self.rows_in_bytes(method, &prompted, bytes, most)?
                     }
                     _ => rows,
                 })
             }
         };
-        let plan = StreamPlan::new(self.model(), policy, prompt, rows, max_new_tokens, None);
+        let plan = StreamPlan::new(self.model(), method, prompt, rows, max_new_tokens, None);
         let plan = match (plan, budget) {
             (Err(EngineError::StreamBudget { rows, most, .. }), Some(Budget::Share(_))) => {
                 let mut plan = StreamPlan::new(
                     self.model(),
-                    policy,
+                    method,
                     prompt,
                     Some(most),
                     max_new_tokens,
@@ -136,7 +136,7 @@ impl Engine {
             }
             (plan, _) => plan?,
         };
-        plan.with_cache(self.cache_type(), policy)
+        plan.with_cache(self.cache_type())
     }
 
     /// [`Engine::stream_plan`] within the memory limit of `prompted`, if any, for a text of `text_bytes`
@@ -146,18 +146,18 @@ impl Engine {
     /// As [`Engine::stream_plan`], and [`EngineError::Memory`].
     pub(crate) fn stream_plan_within(
         &self,
-        method: &Method,
+        spec: &MethodSpec,
         budget: Option<Budget>,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         prompted: &Prompted<'_>,
         text_bytes: u64,
     ) -> Result<(StreamPlan, Option<Note>), EngineError> {
         let (shape, max_new_tokens) = (prompted.shape, prompted.max_new_tokens);
-        let plan = self.stream_plan(policy, budget, shape, max_new_tokens)?;
+        let plan = self.stream_plan(method, budget, shape, max_new_tokens)?;
         let Some(memory) = prompted.memory else {
             return Ok((plan.with_vault(prompted.vault.is_some()), None));
         };
-        let fitted = self.within(policy, prompted, memory, Some(plan.rows), text_bytes)?;
+        let fitted = self.within(method, prompted, memory, Some(plan.rows), text_bytes)?;
         let note = Note::WithinMemory(WithinMemory {
             limit: memory,
             rows: fitted.rows.min(shape.tokens),
@@ -166,11 +166,11 @@ impl Engine {
             cache: fitted.cache.name().to_owned(),
             bytes: fitted.bytes,
             kl: None,
-            cost: auto::streaming_in_words(method),
+            cost: auto::streaming_in_words(spec),
         });
         let (rows, chunk) = (Some(fitted.rows), Some(fitted.chunk));
-        let plan = StreamPlan::new(self.model(), policy, shape, rows, max_new_tokens, chunk)?
-            .with_cache(self.cache_type(), policy)?;
+        let plan = StreamPlan::new(self.model(), method, shape, rows, max_new_tokens, chunk)?
+            .with_cache(self.cache_type())?;
         Ok((plan.with_vault(prompted.vault.is_some()), Some(note)))
     }
 
@@ -179,7 +179,7 @@ impl Engine {
         &self,
         ask: &Ask<'a>,
         prompt: &Prompt,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         max_new_tokens: usize,
         watch: &mut dyn Watch,
     ) -> Result<StreamSetup<'a>, EngineError> {
@@ -195,7 +195,7 @@ impl Engine {
         };
         let text = ask.document.text.len() as u64;
         let (plan, chosen) =
-            self.stream_plan_within(ask.method, ask.budget, policy, &prompted, text)?;
+            self.stream_plan_within(ask.method, ask.budget, method, &prompted, text)?;
         chosen.iter().for_each(|note| watch.chosen(note));
         notes.extend(chosen);
         let ledger = MemoryLedger {
@@ -227,21 +227,22 @@ impl Engine {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
-        let mut policy = ask.method.build()?;
+        let method = ask.method.build()?;
         let sampler = Sampler::new(ask.sampling)?;
         // No position grows with the text, so the answer's length is limited by the request only.
         let max_new_tokens = ask.max_tokens.min(StreamPlan::MOST_NEW_TOKENS);
-        let mut setup = self.set_up_stream(ask, &prompt, &mut *policy, max_new_tokens, watch)?;
+        let mut setup = self.set_up_stream(ask, &prompt, &*method, max_new_tokens, watch)?;
 
         watch.prompt(&prompt);
         let started = Instant::now();
         let (streamed, vault) =
-            self.stream_prompt(ask, &prompt, &mut policy, &mut setup, watch, stop)?;
+            self.stream_prompt(ask, &prompt, &*method, &mut setup, watch, stop)?;
         for (layer, kept) in streamed.cache.cut_layers().enumerate() {
             watch.layer(layer, kept);
         }
         let read = PromptRead {
-            rows: vec![setup.plan.rows; streamed.cache.cut_layers().count()],
+            evictor: streamed.evictor,
+            method_bytes: setup.plan.row_plan.bytes,
             cache: streamed.cache,
             map: streamed.map,
             hidden: streamed.hidden,
@@ -255,7 +256,6 @@ impl Engine {
         };
         let answering = Answering {
             ask,
-            policy: &mut *policy,
             sampler,
             rope: &setup.rope,
             max_new_tokens,
@@ -269,7 +269,7 @@ impl Engine {
         &self,
         ask: &Ask<'_>,
         prompt: &Prompt,
-        policy: &mut Box<dyn Policy>,
+        method: &dyn Method,
         setup: &mut StreamSetup<'_>,
         watch: &mut dyn Watch,
         stop: &Stop,
@@ -282,7 +282,8 @@ impl Engine {
             end,
             notes,
         } = setup;
-        let mut stream = Stream::new(model, &mut **policy, plan.clone(), rope);
+        let new = || Stream::new(model, method, plan.clone(), rope);
+        let mut stream = new();
         let mut vault = VaultUse {
             kind: if end.is_some() { "end" } else { "off" }.to_owned(),
             ..VaultUse::none(n)
@@ -296,11 +297,8 @@ impl Engine {
             Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
             Err(error) => {
                 notes.push(error.unread().into());
-                // A failed restore may have changed the stream and the policy.
-                drop(stream);
-                *policy = ask.method.build()?;
-                plan.init_policy(model, &mut **policy)?;
-                stream = Stream::new(model, &mut **policy, plan.clone(), rope);
+                // A failed restore may have changed the stream.
+                stream = new();
             }
         }
         let seen = stream.seen();
@@ -333,7 +331,7 @@ impl Engine {
     /// Messages for the user about this prefill, one sentence each.
     pub(crate) fn streaming_notes(
         &self,
-        method: &Method,
+        method: &MethodSpec,
         plan: &StreamPlan,
         tokens: usize,
     ) -> Result<Vec<Note>, EngineError> {

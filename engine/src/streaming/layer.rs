@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use kept_kernels::{HeadShape, LastRows, PrefillAttention, RowStore, Stop, row_probabilities};
 use kept_models::{LayerPass, Model, RopeTable};
-use kept_policies::{Policy, Pos, Row, StepObservation};
+use kept_policies::{Evict, Pos, Row, StepObservation};
 
 use super::plan::{StreamPlan, TILE};
 use super::ring::Ring;
@@ -79,7 +79,13 @@ impl ChunkScratch {
     pub(super) fn new(plan: &StreamPlan) -> Self {
         let shape = plan.heads;
         let (group, dim) = (shape.group(), shape.head_dim);
-        let looking = |floats: usize| if plan.looks { floats } else { 0 };
+        let looking = |floats: usize| {
+            if plan.row_plan.needs_probabilities {
+                floats
+            } else {
+                0
+            }
+        };
         let store = || RowStore::uniform(1, plan.columns(), dim);
         let tile = TILE.min(plan.chunk);
         let head = || Head {
@@ -94,7 +100,7 @@ impl ChunkScratch {
         };
         Self {
             shape,
-            looks: plan.looks,
+            looks: plan.row_plan.needs_probabilities,
             count: 0,
             q: vec![0.0; plan.chunk * shape.q_heads * dim],
             k: vec![0.0; plan.chunk * shape.kv_heads * dim],
@@ -134,9 +140,7 @@ impl ChunkScratch {
         &mut self,
         chunk: &Chunk<'_>,
         kept: &CompactLayer,
-        policy: &mut dyn Policy,
     ) -> Result<(), EngineError> {
-        debug_assert_eq!(self.looks, policy.looks());
         for (head, scratch) in self.heads.iter_mut().enumerate() {
             scratch.live = kept.copy_ranked(head, &mut scratch.keys, &mut scratch.values);
             if self.looks {
@@ -272,7 +276,7 @@ impl ChunkScratch {
         chunk: &Chunk<'_>,
         own: usize,
         kept: &mut CompactLayer,
-        policy: &mut dyn Policy,
+        mut evictor: Option<&mut (dyn Evict + 'static)>,
     ) -> Result<(), EngineError> {
         let width = self.shape.kv_heads * self.shape.head_dim;
         for first in (0..self.count).step_by(TILE) {
@@ -290,16 +294,15 @@ impl ChunkScratch {
                 }
                 let at = row * width..(row + 1) * width;
                 kept.append(&self.k[at.clone()], &self.v[at], position);
+                let Some(evictor) = evictor.as_deref_mut() else {
+                    continue;
+                };
                 if kept.classes.is_some() {
                     self.copy_entry_probabilities(chunk, kept, row - first);
                     let seen = &self.step[..self.heads.len() * self.stride];
-                    kept.step_classes(own, policy, seen, self.stride);
+                    kept.step_classes(own, evictor, seen, self.stride);
                     // One head's step may take 0.1 ms.
                     chunk.stop.check()?;
-                    continue;
-                }
-                let over = policy.decode_rows(own);
-                if over.is_none() {
                     continue;
                 }
                 if self.looks {
@@ -315,7 +318,7 @@ impl ChunkScratch {
                     probabilities: &self.step,
                     stride: self.stride,
                 };
-                policy.step(&step, &mut self.evict);
+                evictor.step(&step, &mut self.evict);
                 kept.evict(&self.evict);
             }
         }

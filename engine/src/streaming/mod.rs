@@ -27,10 +27,11 @@ mod state;
 
 use kept_kernels::Stop;
 use kept_models::{Model, RopeTable};
-use kept_policies::{Policy, Pos};
+use kept_policies::{Evict, Method, Pos};
 use serde::{Deserialize, Serialize};
 
 use crate::compact::{CompactCache, CompactLayer};
+use crate::prefill::evictor;
 use crate::sizes::LayerKeeps;
 use crate::{EngineError, RetentionMap};
 
@@ -65,7 +66,7 @@ enum StreamLayer {
 /// A prefill in streaming mode.
 pub struct Stream<'a> {
     model: &'a Model,
-    policy: &'a mut dyn Policy,
+    evictor: Option<Box<dyn Evict>>,
     rope: &'a RopeTable,
     plan: StreamPlan,
     layers: Vec<StreamLayer>,
@@ -82,6 +83,8 @@ pub struct Stream<'a> {
 pub struct Streamed {
     /// The kept rows, ready for decoding.
     pub cache: CompactCache,
+    /// The method's state, for decoding.
+    pub evictor: Option<Box<dyn Evict>>,
     /// What was kept.
     pub map: RetentionMap,
     /// `[width]`: the last layer's output for the last token, before the final norm.
@@ -89,14 +92,14 @@ pub struct Streamed {
 }
 
 impl<'a> Stream<'a> {
-    /// Allocates everything according to `plan`. `policy` must be the one that the plan was made with; `rope`
+    /// Allocates everything according to `plan`, which was made with `method`; `rope`
     /// must cover [`StreamPlan::positions`].
     ///
     /// # Panics
     /// If `rope` is too short.
     pub fn new(
         model: &'a Model,
-        policy: &'a mut dyn Policy,
+        method: &dyn Method,
         plan: StreamPlan,
         rope: &'a RopeTable,
     ) -> Self {
@@ -105,7 +108,7 @@ impl<'a> Stream<'a> {
             "a rotation for every rank"
         );
         let empty = |keeps: &LayerKeeps| match *keeps {
-            LayerKeeps::Cut(own) => StreamLayer::Cut(own, Box::new(plan.empty_layer(own))),
+            LayerKeeps::Cut(own) => StreamLayer::Cut(own, Box::new(plan.empty_layer())),
             LayerKeeps::Window(window) => StreamLayer::Ring(Box::new(plan.empty_ring(window))),
         };
         Self {
@@ -115,7 +118,7 @@ impl<'a> Stream<'a> {
             seen: 0,
             every_row: false,
             model,
-            policy,
+            evictor: evictor(method.start(&plan.row_plan), &plan.row_plan),
             rope,
             plan,
         }
@@ -187,10 +190,10 @@ impl<'a> Stream<'a> {
                 self.scratch.project(&mut pass, rows, count, stop)?;
                 match &mut self.layers[layer] {
                     StreamLayer::Cut(own, kept) => {
-                        self.scratch.attend(&chunk, kept, &mut *self.policy)?;
+                        self.scratch.attend(&chunk, kept)?;
                         self.scratch.finish(&chunk, &mut pass, rows)?;
-                        self.scratch
-                            .append_and_evict(&chunk, *own, kept, &mut *self.policy)?;
+                        let evictor = self.evictor.as_deref_mut();
+                        (self.scratch).append_and_evict(&chunk, *own, kept, evictor)?;
                     }
                     StreamLayer::Ring(ring) => {
                         self.scratch.attend_ring(&chunk, ring)?;
@@ -247,6 +250,7 @@ impl<'a> Stream<'a> {
                 kind: plan.cache,
                 on_gpu: None,
             },
+            evictor: self.evictor,
             map,
             hidden,
         }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{Stream, StreamPlan};
 use crate::watch::ProgressMeter;
-use crate::{Engine, EngineError, Event, MemoryLedger, Method, Phase};
+use crate::{Engine, EngineError, Event, MemoryLedger, MethodSpec, Phase};
 
 /// A text, and how its perplexity is measured.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +17,7 @@ pub struct PerplexityTask<'a> {
     /// `[tokens]`: token ids, at least two.
     pub ids: &'a [u32],
     /// The method; `full` keeps everything, up to the model's context length.
-    pub method: &'a Method,
+    pub method: &'a MethodSpec,
     /// Maximum number of rows per KV head; `None` for the default budget of streaming mode.
     pub rows: Option<usize>,
     /// Tokens per chunk; `None` for the default size.
@@ -182,17 +182,17 @@ impl Engine {
         let (model, ids) = (self.model(), task.ids);
         task.check(model)?;
         // The full cache is StreamingLLM without evictions.
-        let (mut policy, rows) = if task.is_full() {
+        let (method, rows) = if task.is_full() {
             (kept_policies::build("streaming_llm", &[])?, Some(ids.len()))
         } else {
             (task.method.build()?, task.rows)
         };
         let shape = PromptShape::of(ids.len());
-        let plan = StreamPlan::new(model, &mut *policy, &shape, rows, 0, task.chunk)?
-            .with_cache(self.cache_type(), &*policy)?;
+        let plan = StreamPlan::new(model, &*method, &shape, rows, 0, task.chunk)?
+            .with_cache(self.cache_type())?;
         let (rows, chunk, ledger) = (plan.rows, plan.chunk, plan.ledger(model));
         let rope = RopeTable::new(model.config(), plan.positions);
-        let mut stream = Stream::new(model, &mut *policy, plan, &rope).with_every_row();
+        let mut stream = Stream::new(model, &*method, plan, &rope).with_every_row();
         let layers = model.config().layers;
         let mut meter = ProgressMeter::new(Phase::Reading, ids.len(), ids.len() * layers);
         let mut scorer = TextScorer::new(model, task);

@@ -3,7 +3,7 @@
 
 use kept_kernels::{CacheType, HeadShape, RowStore};
 use kept_models::{LayerPass, Model, RopeTable};
-use kept_policies::{ClassTable, ModelShape, Policy, PromptShape, Retention};
+use kept_policies::{ClassTable, Method, PolicyError, PromptShape, Retention, RowPlan, RowRequest};
 
 use super::ring::Ring;
 use crate::classes::Classes;
@@ -44,15 +44,15 @@ pub struct StreamPlan {
     pub positions: usize,
     /// `[layers of the model]`
     pub(super) keeps: Vec<LayerKeeps>,
-    /// `[layers of the method]`
-    tables: Vec<Option<ClassTable>>,
+    /// What the method does while it reads.
+    pub(super) row_plan: RowPlan,
+    /// Name of the method.
+    method: &'static str,
+    /// The class table of every layer with its capacity, if the method merges.
+    table: Option<ClassTable>,
     /// Maximum number of rows or entries per KV head between two tokens.
     pub(super) entries: usize,
     pub(super) heads: HeadShape,
-    /// Whether the method reads attention probabilities.
-    pub(super) looks: bool,
-    /// Bytes of the method's own state.
-    method: u64,
     /// Type of the kept rows.
     pub(super) cache: CacheType,
     /// Whether the state at the document's end is saved in the vaults' folder.
@@ -63,15 +63,15 @@ pub struct StreamPlan {
 }
 
 impl StreamPlan {
-    /// The plan for a text of at most `prompt.tokens` tokens with `policy` and `max_new_tokens`. The default
+    /// The plan for a text of at most `prompt.tokens` tokens with `method` and `max_new_tokens`. The default
     /// budget is a quarter of the model's context length, from [`StreamPlan::LEAST_ROWS`] to
-    /// [`StreamPlan::MOST_ROWS`] rows. Calls [`Policy::stream`].
+    /// [`StreamPlan::MOST_ROWS`] rows.
     ///
     /// # Errors
     /// Methods without streaming mode; budgets that leave no positions for a chunk within the context length.
     pub fn new(
         model: &Model,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
         prompt: &PromptShape,
         budget: Option<usize>,
         max_new_tokens: usize,
@@ -89,11 +89,14 @@ impl StreamPlan {
             let rows = (context / 4).clamp(Self::LEAST_ROWS, Self::MOST_ROWS);
             rows.min(context.saturating_sub(LEAST_CHUNK)).max(1)
         });
-        let shape = shape_of(model);
+        let request = |budget| RowRequest {
+            model: shape_of(model),
+            prompt: *prompt,
+            budget,
+        };
         loop {
-            policy.stream(&shape, prompt, rows)?;
-            let tables: Vec<_> = (0..shape.layers).map(|layer| policy.table(layer)).collect();
-            let entries = entries_of(&tables, rows).min(tokens + max_new_tokens);
+            let row_plan = method.stream_plan(&request(rows))?;
+            let entries = entries_of(&row_plan).min(tokens + max_new_tokens);
             // A text that fits needs no more positions than it has tokens.
             let left = if tokens <= context {
                 tokens
@@ -105,7 +108,8 @@ impl StreamPlan {
                     rows -= rows.div_ceil(8);
                     continue;
                 }
-                let most = most_rows(policy, &shape, prompt, rows, context);
+                let plan = |rows| method.stream_plan(&request(rows));
+                let most = most_rows(plan, rows, context);
                 return Err(EngineError::StreamBudget {
                     rows,
                     context,
@@ -113,10 +117,6 @@ impl StreamPlan {
                 });
             }
             let chunk = chunk.unwrap_or(CHUNK).clamp(1, left.max(1));
-            let table = |table: ClassTable| ClassTable {
-                entries: (tokens + max_new_tokens).min(table.entries.saturating_add(1)),
-                ..table
-            };
             let mut plan = Self {
                 tokens,
                 max_new_tokens,
@@ -126,11 +126,14 @@ impl StreamPlan {
                 stretch: (CHUNKS * chunk).min(tokens.max(1)),
                 positions: 0,
                 keeps: LayerKeeps::for_model(model),
-                tables: tables.into_iter().map(|own| own.map(table)).collect(),
+                table: row_plan.table.map(|table| ClassTable {
+                    entries: (tokens + max_new_tokens).min(table.entries.saturating_add(1)),
+                    ..table
+                }),
+                method: method.name(),
+                row_plan,
                 entries,
                 heads: head_shape(model),
-                looks: policy.looks(),
-                method: policy.bytes(),
                 cache: CacheType::F32,
                 vault: false,
                 on_gpu: model.gpu().is_some(),
@@ -150,10 +153,9 @@ impl StreamPlan {
     ///
     /// # Errors
     /// [`EngineError::CacheType`] for types that the method does not support, [`EngineError::GpuRows`].
-    pub fn with_cache(self, cache: CacheType, policy: &dyn Policy) -> Result<Self, EngineError> {
+    pub fn with_cache(self, cache: CacheType) -> Result<Self, EngineError> {
         refuse_on_gpu(cache, self.on_gpu)?;
-        let merges = self.tables.iter().any(Option::is_some);
-        refuse_repeated_rounding(cache, policy, merges)?;
+        refuse_repeated_rounding(cache, self.method, &self.row_plan)?;
         Ok(Self { cache, ..self })
     }
 
@@ -165,32 +167,25 @@ impl StreamPlan {
     /// The parameters that the state at a document's end depends on: capacities, but neither the text's
     /// length, nor the answer's, nor the stretch.
     pub(super) fn fingerprint(&self) -> String {
-        let plan = Self {
-            tokens: 0,
-            max_new_tokens: 0,
-            wanted: None,
-            stretch: 0,
-            positions: 0,
-            vault: false,
-            ..self.clone()
-        };
-        format!("{plan:?} {} {}", self.slots(), self.longest_ring())
-    }
-
-    /// Initialises `policy`, which must be built like the one that the plan was made with.
-    ///
-    /// # Errors
-    /// As [`Policy::stream`].
-    pub(super) fn init_policy(
-        &self,
-        model: &Model,
-        policy: &mut dyn Policy,
-    ) -> Result<(), EngineError> {
-        let prompt = PromptShape {
-            max_new_tokens: self.max_new_tokens,
-            ..PromptShape::of(self.tokens)
-        };
-        Ok(policy.stream(&shape_of(model), &prompt, self.rows)?)
+        let Self {
+            rows,
+            chunk,
+            keeps,
+            table,
+            entries,
+            heads,
+            cache,
+            on_gpu,
+            ..
+        } = self;
+        let (looks, slots, ring) = (
+            self.row_plan.needs_probabilities,
+            self.slots(),
+            self.longest_ring(),
+        );
+        format!(
+            "{rows} {chunk} {keeps:?} {table:?} {entries} {heads:?} {looks} {cache:?} {on_gpu} {slots} {ring}"
+        )
     }
 
     /// Maximum length of an answer in streaming mode, in tokens.
@@ -232,8 +227,7 @@ impl StreamPlan {
 
     /// Capacity of the largest class table, in entries; 0 if nothing is merged.
     fn max_entries(&self) -> usize {
-        let entries = self.tables.iter().flatten().map(|table| table.entries);
-        entries.max().unwrap_or(0)
+        self.table.map_or(0, |table| table.entries)
     }
 
     /// Length of one step's probabilities per query head.
@@ -241,12 +235,12 @@ impl StreamPlan {
         self.slots().max(self.max_entries())
     }
 
-    pub(super) fn empty_layer(&self, own: usize) -> CompactLayer {
+    pub(super) fn empty_layer(&self) -> CompactLayer {
         let HeadShape {
             kv_heads, head_dim, ..
         } = self.heads;
         let layer = CompactLayer::empty(kv_heads, head_dim, self.slots(), self.cache);
-        match self.tables[own] {
+        match self.table {
             Some(table) => {
                 let nothing = RowStore::uniform(kv_heads, 0, head_dim);
                 layer.with_table(&nothing, &Retention::Everything, table)
@@ -277,7 +271,7 @@ impl StreamPlan {
             chunk * heads.q_heads * heads.head_dim,
             chunk * heads.kv_heads * heads.head_dim,
         );
-        let looking = if self.looks {
+        let looking = if self.row_plan.needs_probabilities {
             let tile = TILE.min(chunk) * heads.q_heads;
             heads.q_heads * chunk
                 + tile * (self.columns() + 1)
@@ -297,11 +291,11 @@ impl StreamPlan {
         let Some(gpu) = model.gpu() else {
             return Ok(0);
         };
-        let cut = |own: usize| SelectedCapacity {
+        let cut = |_| SelectedCapacity {
             slots: self.slots(),
             narrow: self.slots().saturating_sub(F16_ROWS + 1),
             ranked: true,
-            entries: self.tables[own].map_or(0, |table| table.entries),
+            entries: self.max_entries(),
         };
         let (keeps, kv_heads) = (&self.keeps, self.heads.kv_heads);
         let tokens = self.tokens + self.max_new_tokens;
@@ -323,14 +317,13 @@ impl StreamPlan {
         let (slots, cache) = (self.slots(), self.cache);
         let of_head =
             kept_bytes(slots - 1, slots, dim, cache) + places_bytes(slots - 1, slots, cache);
-        let (mut kept_rows, mut tables) = (0, self.method);
+        let (mut kept_rows, mut tables) = (0, self.row_plan.bytes);
         for keeps in &self.keeps {
             match *keeps {
                 // For each row its position and its rank.
-                LayerKeeps::Cut(own) => {
+                LayerKeeps::Cut(_) => {
                     kept_rows += kv_heads * (of_head + slots * 2 * size_of::<u32>());
-                    let table = self.tables[own];
-                    tables += table.map_or(0, |table| {
+                    tables += self.table.map_or(0, |table| {
                         Classes::bytes_for(table, kv_heads, kv_heads * self.slots())
                     });
                 }
@@ -362,18 +355,15 @@ impl StreamPlan {
     }
 }
 
-/// Rows or entries of a KV head that take part in attention, for a method with `tables` and `rows`.
-fn entries_of(tables: &[Option<ClassTable>], rows: usize) -> usize {
-    let entries = tables.iter().flatten().map(|table| table.entries);
-    entries.max().unwrap_or(0).max(rows)
+/// Rows or entries of a KV head that take part in attention.
+fn entries_of(plan: &RowPlan) -> usize {
+    plan.table.map_or(0, |table| table.entries).max(plan.budget)
 }
 
 /// The largest number of rows below `rows` that leaves positions for a whole chunk within `context`, by
 /// bisection; 0 if there is none. The method may still refuse it as too small.
 fn most_rows(
-    policy: &mut dyn Policy,
-    shape: &ModelShape,
-    prompt: &PromptShape,
+    plan: impl Fn(usize) -> Result<RowPlan, PolicyError>,
     rows: usize,
     context: usize,
 ) -> usize {
@@ -382,10 +372,7 @@ fn most_rows(
     while failing - fitting > 1 {
         let rows = fitting + (failing - fitting) / 2;
         // A budget that is too small for the method is small enough for the context length.
-        let fits = policy.stream(shape, prompt, rows).is_err() || {
-            let tables: Vec<_> = (0..shape.layers).map(|layer| policy.table(layer)).collect();
-            entries_of(&tables, rows) <= held
-        };
+        let fits = plan(rows).map_or(true, |plan| entries_of(&plan) <= held);
         if fits { fitting = rows } else { failing = rows }
     }
     fitting

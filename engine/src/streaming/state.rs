@@ -10,7 +10,7 @@ use kept_policies::Snapshot;
 
 use super::{Stream, StreamLayer, StreamPlan};
 use crate::vault::{EndOf, FEW_SHARED, VaultError, VaultFolder, VaultKey, Vaults};
-use crate::{Engine, Method};
+use crate::{Engine, MethodSpec};
 
 impl Stream<'_> {
     /// Passes the state of every layer and of the method to `through`.
@@ -21,7 +21,9 @@ impl Stream<'_> {
                 StreamLayer::Ring(ring) => ring.snapshot(through),
             }
         }
-        self.policy.snapshot(through);
+        if let Some(evictor) = &mut self.evictor {
+            evictor.snapshot(through);
+        }
     }
 }
 
@@ -40,7 +42,7 @@ impl Engine {
         &self,
         vaults: Option<Vaults<'a>>,
         ids: &[u32],
-        method: &Method,
+        method: &MethodSpec,
         plan: &StreamPlan,
     ) -> Option<End<'a>> {
         let vaults = vaults.filter(|_| ids.len() >= FEW_SHARED)?;
@@ -71,8 +73,7 @@ impl End<'_> {
     /// exists.
     ///
     /// # Errors
-    /// If the file is invalid or `stop` was requested; the state of `stream` and its policy is then
-    /// undefined.
+    /// If the file is invalid or `stop` was requested; the state of `stream` is then undefined.
     pub(super) fn restore(
         &self,
         stream: &mut Stream<'_>,

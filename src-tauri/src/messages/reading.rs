@@ -182,11 +182,11 @@ pub fn vault_cleared(left: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kept_engine::Method;
+    use kept_engine::MethodSpec;
 
     fn taken(method: &str, rows: usize, kl: Option<f64>) -> Chosen {
         Chosen {
-            method: Method {
+            method: MethodSpec {
                 name: method.into(),
                 parameters: Vec::new(),
             },

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use kept_engine::AUTO;
 use kept_engine::policies;
-use kept_engine::protocol::{AnswerFacts, Fault, MethodChoice, Request};
+use kept_engine::protocol::{AnswerFacts, Fault, Request};
+use kept_engine::{AUTO, MethodSpec};
 use tokio::sync::oneshot;
 
 use super::facts::{finish, memory};
@@ -414,8 +414,8 @@ impl AppState {
 }
 
 /// The method in the form of the engine's protocol.
-pub(super) fn method_of(choice: &Choice) -> MethodChoice {
-    MethodChoice {
+pub(super) fn method_of(choice: &Choice) -> MethodSpec {
+    MethodSpec {
         name: choice.method.clone(),
         parameters: assigned(&choice.parameters),
     }

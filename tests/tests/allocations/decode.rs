@@ -38,8 +38,8 @@ pub fn decode_allocates_nothing_with_any_cache_type() {
         for (cache, written) in types.into_iter().zip(&mut written) {
             let what = format!("{name} {set} of {cache}");
             let parameters = Parameters::parse_assignments(set).expect("parameters");
-            let mut policy = build(name, &parameters).expect("a method");
-            let prefill = Prefill::new(&model, prompt, &mut *policy, 100, MAX_NEW_TOKENS, &rope);
+            let built = build(name, &parameters).expect("a method");
+            let prefill = Prefill::new(&model, prompt, &*built, 100, MAX_NEW_TOKENS, &rope);
             let outcome = match prefill.with_cache(cache).run(&mut |_| (), &Stop::new()) {
                 Ok(outcome) => outcome,
                 // Methods that modify rows repeatedly refuse the quantised types by name.
@@ -47,8 +47,7 @@ pub fn decode_allocates_nothing_with_any_cache_type() {
                 Err(error) => panic!("{what}: {error}"),
             };
             let mut votes = Votes::new(4..PROMPT - 4);
-            let mut decoder =
-                Decoder::new(&model, &rope, &mut *policy, outcome.rows, outcome.cache);
+            let mut decoder = Decoder::new(&model, &rope, outcome.evictor, outcome.cache);
             // The first tokens fill thread-local scratch buffers.
             let (first, others) = answer.split_at(2);
             for &token in first {

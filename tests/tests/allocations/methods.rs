@@ -1,11 +1,17 @@
-//! A method's declared memory in addition to rows equals its actual memory: measured by the allocator when the method
-//! is dropped, after selection and an answer that allocated nothing. A single test in its own program, so that no other
+//! A method's declared memory in addition to rows equals its actual memory: measured by the allocator when its state is
+//! dropped, after selection or after an answer that allocated nothing. A single test in its own program, so that no other
 //! thread allocates meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kept_engine::kernels::{Stop, allocated_bytes, allocations, settled_allocations};
 use kept_engine::models::RopeTable;
-use kept_engine::policies::{Budget, Parameters, Policy, PromptShape, build, methods};
-use kept_engine::{CompactCache, Decoder, Engine, Method, Prefill, PrefillOutcome, Prompt};
+use kept_engine::policies::{
+    Budget, Evict, Method, Observation, Parameters, PolicyError, PromptShape, RowPlan, RowRequest,
+    Score, Select, Selection, build, methods,
+};
+use kept_engine::{Decoder, Engine, MethodSpec, Prefill, PrefillOutcome, Prompt};
 use kept_tests::golden;
 
 const PROMPT: usize = 260;
@@ -36,6 +42,72 @@ fn variants() -> Vec<(&'static str, &'static str)> {
     defaults.chain(others).collect()
 }
 
+/// A method whose state of a prompt is measured when it is dropped. The state of an answer is handed on.
+struct Weighed {
+    method: Arc<dyn Method>,
+    /// Bytes that were freed.
+    freed: Arc<AtomicUsize>,
+}
+
+impl Method for Weighed {
+    fn name(&self) -> &'static str {
+        self.method.name()
+    }
+
+    fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
+        self.method.plan(request)
+    }
+
+    fn start(&self, plan: &RowPlan) -> Box<dyn Select> {
+        Box::new(WeighedState {
+            state: Some(self.method.start(plan)),
+            freed: self.freed.clone(),
+        })
+    }
+
+    fn scorer(&self) -> Option<&dyn Score> {
+        self.method.scorer()
+    }
+}
+
+struct WeighedState {
+    state: Option<Box<dyn Select>>,
+    freed: Arc<AtomicUsize>,
+}
+
+impl WeighedState {
+    fn state(&mut self) -> &mut dyn Select {
+        &mut **self.state.as_mut().expect("not dropped yet")
+    }
+}
+
+impl Select for WeighedState {
+    fn select(&mut self, plan: &RowPlan, observation: &Observation<'_>) -> Selection {
+        self.state().select(plan, observation)
+    }
+
+    fn score_pass(&mut self, plan: &RowPlan, observation: &Observation<'_>) {
+        self.state().score_pass(plan, observation);
+    }
+
+    fn allocate_budget(&mut self, plan: &RowPlan) -> RowPlan {
+        self.state().allocate_budget(plan)
+    }
+
+    fn evictor(mut self: Box<Self>) -> Option<Box<dyn Evict>> {
+        self.state.take().and_then(|state| state.evictor())
+    }
+}
+
+impl Drop for WeighedState {
+    fn drop(&mut self) {
+        let before = allocated_bytes();
+        self.state = None;
+        let freed = before - allocated_bytes();
+        self.freed.fetch_add(freed, Ordering::Relaxed);
+    }
+}
+
 /// A model with a prompt and an answer.
 struct Session {
     engine: Engine,
@@ -62,9 +134,9 @@ impl Session {
     }
 
     /// Prefill under a policy; `None` if it refuses a decode cap below the budget.
-    fn read(&self, policy: &mut dyn Policy, budget: usize, set: &str) -> Option<PrefillOutcome> {
+    fn read(&self, method: &dyn Method, budget: usize, set: &str) -> Option<PrefillOutcome> {
         let (model, prompt) = (self.engine.model(), &self.ids[..PROMPT]);
-        let prefill = Prefill::new(model, prompt, policy, budget, MAX_NEW_TOKENS, &self.rope);
+        let prefill = Prefill::new(model, prompt, method, budget, MAX_NEW_TOKENS, &self.rope);
         match prefill.with_tail(self.tail).run(&mut |_| (), &Stop::new()) {
             Ok(outcome) => Some(outcome),
             Err(error) if set.contains("decode_cap") && budget > 220 => {
@@ -76,7 +148,7 @@ impl Session {
     }
 
     /// The estimated bytes of the method's tables.
-    fn expected_tables(&self, method: &Method, budget: usize) -> u64 {
+    fn expected_tables(&self, method: &MethodSpec, budget: usize) -> u64 {
         let prompt = PromptShape {
             tail: self.tail,
             ..PromptShape::of(PROMPT)
@@ -88,9 +160,14 @@ impl Session {
         ledger.expect("an estimate").tables
     }
 
-    /// Decodes the answer; all but its first tokens allocate nothing.
-    fn answer(&self, policy: &mut dyn Policy, rows: Vec<usize>, cache: CompactCache, what: &str) {
-        let mut decoder = Decoder::new(self.engine.model(), &self.rope, policy, rows, cache);
+    /// Decodes the answer; all but its first tokens allocate nothing. Returns the method's state.
+    fn answer(&self, outcome: PrefillOutcome, what: &str) -> Option<Box<dyn Evict>> {
+        let mut decoder = Decoder::new(
+            self.engine.model(),
+            &self.rope,
+            outcome.evictor,
+            outcome.cache,
+        );
         // The first tokens fill thread-local scratch buffers.
         let (first, others) = self.ids[PROMPT..].split_at(2);
         for &token in first {
@@ -101,6 +178,7 @@ impl Session {
             decoder.step(token, None);
         }
         assert_eq!(allocations() - allocated, 0, "{what}: allocates to answer");
+        decoder.into_evictor()
     }
 }
 
@@ -114,11 +192,15 @@ pub fn methods_hold_the_bytes_they_declare() {
         for budget in [220, PROMPT + 5, 4 * PROMPT] {
             let what = format!("{name} {set} at {budget}");
             let parameters = Parameters::parse_assignments(set).expect("parameters");
-            let mut policy = build(name, &parameters).expect("a method");
-            let Some(outcome) = session.read(&mut *policy, budget, set) else {
+            let freed = Arc::new(AtomicUsize::new(0));
+            let built = Weighed {
+                method: build(name, &parameters).expect("a method"),
+                freed: freed.clone(),
+            };
+            let Some(outcome) = session.read(&built, budget, set) else {
                 continue;
             };
-            let method = Method {
+            let method = MethodSpec {
                 name: name.to_owned(),
                 parameters,
             };
@@ -127,22 +209,24 @@ pub fn methods_hold_the_bytes_they_declare() {
             let tables = outcome.cache.table_bytes() as usize;
             assert_eq!(
                 outcome.ledger.tables,
-                policy.bytes() + tables as u64,
+                outcome.plan.bytes + tables as u64,
                 "{what}"
             );
             // Scores per entry of a look-up table are counted with the table.
             let entries = |table: kept_engine::policies::ClassTable| {
                 (PROMPT + MAX_NEW_TOKENS).min(table.entries + 1) * table.numbers * size_of::<f32>()
             };
-            let counted = policy.table(0).map_or(0, entries) * heads;
-            let said = policy.bytes() as usize + counted;
-            session.answer(&mut *policy, outcome.rows, outcome.cache, &what);
+            let counted = outcome.plan.table.map_or(0, entries) * heads;
+            let said = outcome.plan.bytes as usize + counted;
+            let evicts = outcome.evictor.is_some();
+            let evictor = session.answer(outcome, &what);
             let before = allocated_bytes();
-            drop(policy);
-            let held = before - allocated_bytes();
+            drop(evictor);
+            let held = freed.load(Ordering::Relaxed) + before - allocated_bytes();
             let headers = HEADERS.0 * heads + HEADERS.1;
+            // The state of a prompt is largest in the first layers.
             assert!(
-                (said..=said + headers).contains(&held),
+                held <= said + headers && (held >= said || !evicts),
                 "{what}: holds {held} bytes and says {said}"
             );
             holding += usize::from(said > headers);

@@ -5,7 +5,7 @@ use kept_engine::documents::Document;
 use kept_engine::fidelity::{MethodRun, Reference, kl_divergence, same_top};
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::policies::{Budget, methods};
-use kept_engine::{Ask, Engine, EngineError, Event, Limits, Method, Sampling};
+use kept_engine::{Ask, Engine, EngineError, Event, Limits, MethodSpec, Sampling};
 use kept_tests::golden;
 
 const TOKENS: usize = 12;
@@ -28,9 +28,9 @@ fn reference(engine: &Engine) -> Reference {
         .expect("an answer")
 }
 
-fn method(name: &str, parameters: &[(&str, &str)]) -> Method {
+fn method(name: &str, parameters: &[(&str, &str)]) -> MethodSpec {
     let parameters = parameters.iter();
-    Method {
+    MethodSpec {
         name: name.to_owned(),
         parameters: parameters
             .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
@@ -38,7 +38,7 @@ fn method(name: &str, parameters: &[(&str, &str)]) -> Method {
     }
 }
 
-fn run(engine: &Engine, reference: &Reference, method: &Method, budget: Budget) -> MethodRun {
+fn run(engine: &Engine, reference: &Reference, method: &MethodSpec, budget: Budget) -> MethodRun {
     engine
         .fidelity(reference, method, budget, &mut |_| {}, &Stop::new())
         .unwrap_or_else(|e| panic!("{} at {budget}: {e}", method.name))
@@ -94,7 +94,7 @@ fn divergence_equals_that_of_forced_logits() {
     let reference = reference(&engine);
     let (n, shape) = (reference.prompt.len(), reference.prompt.shape());
     let ids = [reference.prompt.ids.as_slice(), &reference.answer_ids].concat();
-    let logits = |method: &Method| {
+    let logits = |method: &MethodSpec| {
         let budget = Some(Budget::Rows(48));
         let forced = engine
             .forced_logits(&ids, &shape, method, budget, &mut |_| {}, &Stop::new())

@@ -7,9 +7,9 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, PackedRows, Stop};
 use kept_engine::policies::{Budget, STREAMING};
 use kept_engine::vault::Vaults;
-use kept_engine::{Answer, Ask, Engine, EngineError, Limits, Method, Sampling, Streaming};
+use kept_engine::{Answer, Ask, Engine, EngineError, Limits, MethodSpec, Sampling, Streaming};
 use kept_tests::golden::{Unpacked, repository};
-use kept_tests::method_spec::{MethodSpec, spec};
+use kept_tests::method_spec::{TestMethod, spec};
 use kept_tests::vaults::Place;
 
 const FIRST: &str = "What is the locker code of Ann Quorvin?";
@@ -33,12 +33,12 @@ fn ask(
     engine: &Engine,
     document: &Document,
     place: Option<&Place>,
-    method: MethodSpec,
+    method: TestMethod,
     question: &str,
     stop: &Stop,
 ) -> Result<Answer, EngineError> {
     let budget = Some(Budget::Rows(method.budget));
-    let method = Method {
+    let method = MethodSpec {
         name: method.name.to_owned(),
         parameters: Vec::new(),
     };
@@ -67,7 +67,7 @@ fn answered(
     engine: &Engine,
     document: &Document,
     place: Option<&Place>,
-    method: MethodSpec,
+    method: TestMethod,
     question: &str,
 ) -> Answer {
     ask(engine, document, place, method, question, &Stop::new()).expect("an answer")
@@ -122,7 +122,7 @@ fn a_checkpoint_gives_the_answer_of_a_fresh_prefill() {
 #[test]
 fn a_checkpoint_needs_same_text_method_budget_and_type() {
     let (engine, document, place) = (engine(), sample(), Place::default());
-    let knows = |how: MethodSpec, document: &Document, place: Option<&Place>| {
+    let knows = |how: TestMethod, document: &Document, place: Option<&Place>| {
         answered(&engine, document, place, how, SECOND).vault.used
     };
     let how = spec("streaming_llm", "", 160);

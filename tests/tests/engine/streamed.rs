@@ -5,15 +5,15 @@
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::models::{Model, RopeTable, RowScratch};
-use kept_engine::policies::{PromptShape, STREAMING, build, methods};
+use kept_engine::policies::{Method, PromptShape, STREAMING, build, methods};
 use kept_engine::{
-    Ask, Decoder, Engine, EngineError, LayerRetention, Limits, Method, Prefill, RetentionMap,
+    Ask, Decoder, Engine, EngineError, LayerRetention, Limits, MethodSpec, Prefill, RetentionMap,
     Sampling, Stream, StreamPlan, Streaming,
 };
 use kept_tests::compare::assert_same;
 use kept_tests::engine::open;
 use kept_tests::golden::{self, Unpacked};
-use kept_tests::method_spec::{MethodSpec, spec};
+use kept_tests::method_spec::{TestMethod, spec};
 use kept_tests::slow::{Slow, Standing};
 
 /// Relative to the largest logit of a row.
@@ -39,18 +39,18 @@ struct Read {
 /// those. `single`: every chunk passes all layers before the next one begins.
 fn stream(
     model: &Model,
-    method: MethodSpec,
+    method: TestMethod,
     chunk: usize,
     ids: &[u32],
     steps: usize,
     single: bool,
 ) -> Read {
-    let mut policy = method.policy();
+    let built = method.method();
     let (first, rest) = ids.split_at(ids.len() - steps);
     let shape = PromptShape::of(first.len());
     let mut plan = StreamPlan::new(
         model,
-        &mut *policy,
+        &*built,
         &shape,
         Some(method.budget),
         steps,
@@ -61,8 +61,7 @@ fn stream(
         plan.stretch = plan.chunk;
     }
     let rope = RopeTable::new(model.config(), plan.positions);
-    let rows = plan.rows;
-    let mut stream = Stream::new(model, &mut *policy, plan, &rope).with_every_row();
+    let mut stream = Stream::new(model, &*built, plan, &rope).with_every_row();
     let mut scratch = RowScratch::new(model.config());
     let mut logits = Vec::new();
     for part in first.chunks(stream.stretch()) {
@@ -76,14 +75,7 @@ fn stream(
         }
     }
     let streamed = stream.into_streamed();
-    let layers = streamed.cache.cut_layers().count();
-    let mut decoder = Decoder::new(
-        model,
-        &rope,
-        &mut *policy,
-        vec![rows; layers],
-        streamed.cache,
-    );
+    let mut decoder = Decoder::new(model, &rope, streamed.evictor, streamed.cache);
     let last = decoder.logits_of(&streamed.hidden).to_vec();
     assert_eq!(
         Some(&last),
@@ -336,13 +328,13 @@ fn ems_streams_like_its_decode_loop() {
     for (name, model) in models() {
         let ids = text(&model, 90);
         let budget = method.budget;
-        let mut policy = method.policy();
+        let built = method.method();
         let rope = RopeTable::new(model.config(), ids.len());
         let steps = ids.len() - WINDOW;
-        let outcome = Prefill::new(&model, &ids[..WINDOW], &mut *policy, budget, steps, &rope)
+        let outcome = Prefill::new(&model, &ids[..WINDOW], &*built, budget, steps, &rope)
             .run(&mut |_| (), &Stop::new())
             .expect("a window");
-        let mut decoder = Decoder::new(&model, &rope, &mut *policy, outcome.rows, outcome.cache);
+        let mut decoder = Decoder::new(&model, &rope, outcome.evictor, outcome.cache);
         let mut expected = vec![decoder.logits_of(&outcome.hidden).to_vec()];
         for &token in &ids[WINDOW..] {
             expected.push(decoder.step(token, None).to_vec());
@@ -373,14 +365,14 @@ fn streaming_without_eviction_equals_prefill() {
         let ids = text(&model, 100);
         let (prompt, steps) = ids.split_at(90);
         let rope = RopeTable::new(model.config(), ids.len());
-        let mut full = build("full", &[]).expect("the full cache");
-        let read = Prefill::new(&model, prompt, &mut *full, 90, steps.len(), &rope);
+        let full = build("full", &[]).expect("the full cache");
+        let read = Prefill::new(&model, prompt, &*full, 90, steps.len(), &rope);
         let read = Prefill {
             every_row: true,
             ..read
         };
         let outcome = read.run(&mut |_| (), &Stop::new()).expect("it reads");
-        let mut decoder = Decoder::new(&model, &rope, &mut *full, outcome.rows, outcome.cache);
+        let mut decoder = Decoder::new(&model, &rope, outcome.evictor, outcome.cache);
         let width = model.config().width;
         let mut expected: Vec<Vec<f32>> = outcome
             .hidden
@@ -430,15 +422,8 @@ fn streaming_does_not_depend_on_the_stretch() {
 fn streaming_plans_name_the_able_methods_and_budgets() {
     let model = open(&golden::model("group2-llama3-tied"));
     for info in methods() {
-        let mut policy = build(info.name, &[]).expect("a method");
-        let plan = StreamPlan::new(
-            &model,
-            &mut *policy,
-            &PromptShape::of(5000),
-            Some(40),
-            8,
-            None,
-        );
+        let built = build(info.name, &[]).expect("a method");
+        let plan = StreamPlan::new(&model, &*built, &PromptShape::of(5000), Some(40), 8, None);
         match (STREAMING.contains(&info.name), plan) {
             (true, Ok(plan)) => assert_eq!(plan.rows, 40),
             (false, Err(refusal)) => {
@@ -450,10 +435,10 @@ fn streaming_plans_name_the_able_methods_and_budgets() {
         }
     }
     let context = model.config().context;
-    let plan = |policy: &mut dyn kept_engine::policies::Policy, rows| {
+    let plan = |method: &dyn Method, rows| {
         StreamPlan::new(
             &model,
-            policy,
+            method,
             &PromptShape::of(20 * context),
             rows,
             8,
@@ -462,17 +447,17 @@ fn streaming_plans_name_the_able_methods_and_budgets() {
     };
     // The number named in a refusal is accepted, also for a method whose tokens share rows.
     for method in STREAMING {
-        let mut policy = build(method, &[]).expect("a method");
-        let refusal = plan(&mut *policy, Some(context)).expect_err("no room for a chunk");
+        let built = build(method, &[]).expect("a method");
+        let refusal = plan(&*built, Some(context)).expect_err("no room for a chunk");
         let EngineError::StreamBudget { most, .. } = refusal else {
             panic!("{method}: {refusal}");
         };
         assert!((1..context).contains(&most), "{method}: {most}");
-        let fits = plan(&mut *policy, Some(most)).expect("a plan");
+        let fits = plan(&*built, Some(most)).expect("a plan");
         assert_eq!(fits.rows, most, "{method}");
         assert!(fits.positions <= context, "{method}: {}", fits.positions);
         // Without a budget a plan always exists.
-        let plan = plan(&mut *policy, None).expect("a plan");
+        let plan = plan(&*built, None).expect("a plan");
         assert!(plan.positions <= context, "{method}: {}", plan.positions);
     }
 }
@@ -482,12 +467,12 @@ fn a_stop_ends_streaming_between_chunks() {
     let model = open(&golden::model("group2-llama3-tied"));
     let ids = text(&model, 400);
     for method in STREAMING {
-        let mut policy = build(method, &[]).expect("a method");
+        let built = build(method, &[]).expect("a method");
         let shape = PromptShape::of(ids.len());
-        let plan = StreamPlan::new(&model, &mut *policy, &shape, Some(40), 8, Some(50));
+        let plan = StreamPlan::new(&model, &*built, &shape, Some(40), 8, Some(50));
         let plan = plan.expect("a plan");
         let rope = RopeTable::new(model.config(), plan.positions);
-        let mut stream = Stream::new(&model, &mut *policy, plan, &rope);
+        let mut stream = Stream::new(&model, &*built, plan, &rope);
         let stop = Stop::new();
         let mut calls = 0;
         let mut passed = |_: usize, _: &Stream<'_>| {
@@ -512,11 +497,11 @@ fn a_document_beyond_the_context_length_is_streamed() {
     words += "The locker code of Ada Quimby is 4711. ";
     words += &sentence.repeat(4);
     let document = Document::from_bytes("long.txt", words.into_bytes()).expect("text");
-    let method = |name: &str| Method {
+    let method = |name: &str| MethodSpec {
         name: name.to_owned(),
         parameters: Vec::new(),
     };
-    let ask = |method: &Method, streaming: Streaming| {
+    let ask = |method: &MethodSpec, streaming: Streaming| {
         let ask = Ask {
             document: &document,
             question: "What is the locker code of Ada Quimby?",

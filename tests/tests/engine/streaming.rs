@@ -42,9 +42,9 @@ fn reassigned_positions_equal_the_two_query_form() {
         }
     }
     let sinks = [("sinks".to_owned(), SINKS.to_string())];
-    let mut policy = build("streaming_llm", &sinks).expect("the method exists");
+    let built = build("streaming_llm", &sinks).expect("the method exists");
     let (prompt, steps) = ids.split_at(PROMPT);
-    let found = read_and_step(&model, &mut *policy, BUDGET, 7, prompt, steps);
+    let found = read_and_step(&model, &*built, BUDGET, 7, prompt, steps);
     assert_eq!(found.logits.len(), expected.len());
     for (step, (row, reference)) in found.logits.iter().zip(&expected).enumerate() {
         assert_same(row, reference, BOUND, &format!("step {step}"));

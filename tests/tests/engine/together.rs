@@ -1,11 +1,13 @@
 //! Several methods on one shared prefill: each result equals that of a separate prefill bit for bit.
 
+use std::sync::Arc;
+
 use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::RopeTable;
-use kept_engine::policies::{Budget, Parameters, Policy, build, methods};
+use kept_engine::policies::{Budget, Method, Parameters, build, methods};
 use kept_engine::{
-    Ask, Cut, Decoder, Engine, Limits, Method, Prefill, PrefillOutcome, Sampling, SharedPrefill,
+    Ask, Cut, Decoder, Engine, Limits, MethodSpec, Prefill, PrefillOutcome, Sampling, SharedPrefill,
 };
 use kept_tests::golden;
 
@@ -33,7 +35,7 @@ fn runs() -> Vec<(&'static str, &'static str, usize)> {
     defaults.chain(others).collect()
 }
 
-fn policy(name: &str, set: &str) -> Box<dyn Policy> {
+fn built(name: &str, set: &str) -> Arc<dyn Method> {
     build(
         name,
         &Parameters::parse_assignments(set).expect("parameters"),
@@ -45,12 +47,10 @@ fn policy(name: &str, set: &str) -> Box<dyn Policy> {
 fn answered(
     engine: &Engine,
     rope: &RopeTable,
-    policy: &mut dyn Policy,
     outcome: PrefillOutcome,
     answer: &[u32],
 ) -> Vec<f32> {
-    let (rows, cache) = (outcome.rows, outcome.cache);
-    let mut decoder = Decoder::new(engine.model(), rope, policy, rows, cache);
+    let mut decoder = Decoder::new(engine.model(), rope, outcome.evictor, outcome.cache);
     let mut logits = decoder.logits_of(&outcome.hidden).to_vec();
     for &token in answer {
         logits.extend_from_slice(decoder.step(token, None));
@@ -70,23 +70,17 @@ fn a_shared_prefill_equals_separate_prefills() {
         let (prompt, answer) = ids.split_at(PROMPT);
         let rope = RopeTable::new(model.config(), ids.len());
         let (runs, stop) = (runs(), Stop::new());
-        let mut policies: Vec<_> = runs
-            .iter()
-            .map(|(name, set, _)| policy(name, set))
-            .collect();
-        let cut = |(policy, run): (_, &(&str, &str, usize))| {
-            let policy: &mut Box<dyn Policy> = policy;
-            Cut {
-                policy: &mut **policy,
-                budget: run.2,
-                cache: CacheType::F32,
-            }
-        };
-        let mut cuts: Vec<Cut<'_>> = policies.iter_mut().zip(&runs).map(cut).collect();
+        let methods: Vec<_> = runs.iter().map(|(name, set, _)| built(name, set)).collect();
+        let cuts = methods.iter().zip(&runs).map(|(method, run)| Cut {
+            method: &**method,
+            budget: run.2,
+            cache: CacheType::F32,
+        });
+        let mut cuts: Vec<Cut<'_>> = cuts.collect();
         // A method that refuses does not stop the others.
-        let mut refusing = policy("snapkv", "w=30");
+        let refusing = built("snapkv", "w=30");
         let refused = Cut {
-            policy: &mut *refusing,
+            method: &*refusing,
             budget: 20,
             cache: CacheType::F32,
         };
@@ -101,20 +95,18 @@ fn a_shared_prefill_equals_separate_prefills() {
         };
         let mut outcomes = shared.run(cuts, &mut |_| (), &stop).expect("a reading");
         assert!(outcomes.remove(3).is_err(), "20 rows are no window of 30");
-        for ((outcome, mut shared), (name, set, budget)) in
-            outcomes.into_iter().zip(policies).zip(runs)
+        for ((outcome, method), (name, set, budget)) in outcomes.into_iter().zip(&methods).zip(runs)
         {
             let what = format!("{stem} {name} {set} at {budget}");
             let outcome = outcome.unwrap_or_else(|e| panic!("{what}: {e}"));
-            let mut own = policy(name, set);
-            let alone = Prefill::new(model, prompt, &mut *own, budget, MAX_NEW_TOKENS, &rope)
+            let alone = Prefill::new(model, prompt, &**method, budget, MAX_NEW_TOKENS, &rope)
                 .run(&mut |_| (), &stop)
                 .expect("a reading");
             assert_eq!(outcome.map, alone.map, "{what}");
-            assert_eq!(outcome.rows, alone.rows, "{what}");
+            assert_eq!(outcome.plan, alone.plan, "{what}");
             assert_eq!(outcome.cache.kv_bytes(), alone.cache.kv_bytes(), "{what}");
-            let found = answered(&engine, &rope, &mut *shared, outcome, answer);
-            let expected = answered(&engine, &rope, &mut *own, alone, answer);
+            let found = answered(&engine, &rope, outcome, answer);
+            let expected = answered(&engine, &rope, alone, answer);
             assert!(found == expected, "{what}: other logits");
         }
     }
@@ -128,7 +120,7 @@ fn answers_on_a_shared_prefill_equal_separate_answers() {
     let document = Document::open(&sample).expect("the sample");
     let question = "What is the locker code of Ann Quorvin?";
     let run = |name: &str, budget: usize| {
-        let method = Method {
+        let method = MethodSpec {
             name: name.to_owned(),
             parameters: Vec::new(),
         };

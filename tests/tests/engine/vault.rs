@@ -7,13 +7,13 @@ use kept_engine::{LayerRetention, Prompt};
 use kept_tests::engine::open;
 use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::{self, Unpacked};
-use kept_tests::method_spec::{MethodSpec, spec};
+use kept_tests::method_spec::{TestMethod, spec};
 use kept_tests::vaults::{Case, Place, tokens};
 
 /// Methods by measurement: observation windows shorter and longer than a question, sums over all tokens, keys and
 /// values, keys before RoPE, expected queries, a reconstruction; budgets shared by layer and by head; merged rows and
 /// re-assigned positions.
-const METHODS: &[MethodSpec] = &[
+const METHODS: &[TestMethod] = &[
     spec("full", "", 400),
     spec("streaming_llm", "", 40),
     spec("streaming_llm", "positions=reassigned", 40),
@@ -166,7 +166,7 @@ mod drawn {
 fn missing_measurements_are_added_to_the_vault_once() {
     let model = open(&golden::model("group2-llama3-tied"));
     let place = Place::default();
-    let ask = |method: MethodSpec, salt: u32| {
+    let ask = |method: TestMethod, salt: u32| {
         let case = Case::under(&model, method, 150, salt);
         let fresh = Place::default();
         let (expected, ..) = case

@@ -5,7 +5,7 @@ use std::path::Path;
 use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::vault::{VaultFolder, Vaults};
-use kept_engine::{Answer, Ask, Costing, DocumentLength, Engine, Limits, Method, Sampling};
+use kept_engine::{Answer, Ask, Costing, DocumentLength, Engine, Limits, MethodSpec, Sampling};
 use kept_tests::golden::repository;
 use kept_tests::vaults::files_of;
 
@@ -26,8 +26,8 @@ fn sample(behind: &str) -> Document {
     Document::open(&path).expect("a text")
 }
 
-fn method(name: &str) -> Method {
-    Method {
+fn method(name: &str) -> MethodSpec {
+    MethodSpec {
         name: name.to_owned(),
         parameters: Vec::new(),
     }
@@ -40,7 +40,12 @@ fn vaults(folder: &VaultFolder) -> Vaults<'_> {
     }
 }
 
-fn asked(engine: &Engine, document: &Document, method: &Method, folder: &VaultFolder) -> Answer {
+fn asked(
+    engine: &Engine,
+    document: &Document,
+    method: &MethodSpec,
+    folder: &VaultFolder,
+) -> Answer {
     let ask = Ask {
         document,
         question: QUESTION,

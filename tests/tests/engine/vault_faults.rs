@@ -165,7 +165,7 @@ fn a_stop_leaves_no_partial_vault() {
             ..Case::under(&model, method, 150, 1)
         };
         let ids: Vec<u32> = case.prefix.iter().chain(&case.rest).copied().collect();
-        let (stop, mut policy) = (Stop::new(), case.method.policy());
+        let (stop, built) = (Stop::new(), case.method.method());
         let mut heard = 0;
         let prefill = Prefill {
             chunk: case.chunk,
@@ -178,7 +178,7 @@ fn a_stop_leaves_no_partial_vault() {
                 document: "a document",
                 rebuild: false,
             }),
-            ..Prefill::new(&model, &ids, &mut *policy, case.method.budget, 6, &rope)
+            ..Prefill::new(&model, &ids, &*built, case.method.budget, 6, &rope)
                 .with_document(case.document())
         };
         struct Heard<'a>(&'a mut usize, usize, &'a Stop);

@@ -9,7 +9,7 @@ use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
 use kept_engine::protocol::{Failure, Reply, Request};
 use kept_engine::{
-    Answer, Ask, CompactLayer, Engine, EngineError, Finish, Limits, Method, Prompt, Reading,
+    Answer, Ask, CompactLayer, Engine, EngineError, Finish, Limits, MethodSpec, Prompt, Reading,
     Sampling, Streaming, Watch,
 };
 use kept_models::testing::TinyLlama;
@@ -43,7 +43,7 @@ fn asked(
     let ask = Ask {
         document: &document,
         question: "Who?",
-        method: &Method {
+        method: &MethodSpec {
             name: method.to_owned(),
             parameters: Vec::new(),
         },

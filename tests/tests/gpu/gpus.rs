@@ -3,13 +3,15 @@
 use std::path::PathBuf;
 
 use kept_cuda::emulated;
+use std::sync::Arc;
+
 use kept_engine::kernels::{CacheType, Stop, argmax};
 use kept_engine::models::{Model, RopeTable};
-use kept_engine::policies::{Parameters, Policy, build};
+use kept_engine::policies::{Method, Parameters, build};
 use kept_engine::{Cut, Decoder, Prefill, PrefillOutcome, RetentionMap, SharedPrefill};
 use kept_models::testing::TinyLlama;
 use kept_tests::compare::apart;
-use kept_tests::method_spec::MethodSpec;
+use kept_tests::method_spec::TestMethod;
 
 /// Relative to the largest logit of a row: the error of f16 instead of f32.
 pub const BOUND: f32 = 1e-2;
@@ -107,7 +109,7 @@ pub fn open(path: &std::path::Path) -> Model {
     Model::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
-pub fn policy(name: &str, set: &str) -> Box<dyn Policy> {
+pub fn built(name: &str, set: &str) -> Arc<dyn Method> {
     let set = Parameters::parse_assignments(set).expect("parameters");
     build(name, &set).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
@@ -140,27 +142,20 @@ pub struct Run {
 pub fn run(
     model: &Model,
     cache: CacheType,
-    method: MethodSpec,
+    method: TestMethod,
     ids: &[u32],
     decode: Decode<'_>,
 ) -> Run {
-    let mut policy = method.policy();
+    let built = method.method();
     let rope = RopeTable::new(model.config(), ids.len() + decode.steps());
-    let outcome = Prefill::new(
-        model,
-        ids,
-        &mut *policy,
-        method.budget,
-        decode.steps(),
-        &rope,
-    )
-    .with_document(3..ids.len() - 12)
-    .with_tail(2)
-    .with_chunk(48)
-    .with_cache(cache)
-    .run(&mut |_| (), &Stop::new())
-    .unwrap_or_else(|e| panic!("{method:?}: {e}"));
-    decoded(model, &rope, &mut *policy, outcome, decode)
+    let outcome = Prefill::new(model, ids, &*built, method.budget, decode.steps(), &rope)
+        .with_document(3..ids.len() - 12)
+        .with_tail(2)
+        .with_chunk(48)
+        .with_cache(cache)
+        .run(&mut |_| (), &Stop::new())
+        .unwrap_or_else(|e| panic!("{method:?}: {e}"));
+    decoded(model, &rope, outcome, decode)
 }
 
 /// [`run`] for several methods on one prefill in a single chunk. `kept_rows` and `measurements` check that a shared
@@ -168,12 +163,12 @@ pub fn run(
 pub fn run_shared(
     model: &Model,
     cache: CacheType,
-    methods: &[MethodSpec],
+    methods: &[TestMethod],
     ids: &[u32],
     decode: Decode<'_>,
 ) -> Vec<Run> {
     let rope = RopeTable::new(model.config(), ids.len() + decode.steps());
-    let mut policies: Vec<_> = methods.iter().map(MethodSpec::policy).collect();
+    let built: Vec<_> = methods.iter().map(TestMethod::method).collect();
     let shared = SharedPrefill {
         model,
         ids,
@@ -182,30 +177,23 @@ pub fn run_shared(
         max_new_tokens: decode.steps(),
         rope: &rope,
     };
-    let cuts = policies.iter_mut().zip(methods);
-    let cuts = cuts.map(|(policy, method)| Cut {
-        policy: &mut **policy,
+    let cuts = built.iter().zip(methods);
+    let cuts = cuts.map(|(built, method)| Cut {
+        method: &**built,
         budget: method.budget,
         cache,
     });
     let outcomes = shared.run(cuts.collect(), &mut |_| (), &Stop::new());
-    let outcomes = outcomes.expect("a prefill").into_iter().zip(methods);
-    let runs = outcomes.zip(&mut policies);
-    runs.map(|((outcome, method), policy)| {
+    let runs = outcomes.expect("a prefill").into_iter().zip(methods);
+    runs.map(|(outcome, method)| {
         let outcome = outcome.unwrap_or_else(|e| panic!("{method:?}: {e}"));
-        decoded(model, &rope, &mut **policy, outcome, decode)
+        decoded(model, &rope, outcome, decode)
     })
     .collect()
 }
 
-fn decoded(
-    model: &Model,
-    rope: &RopeTable,
-    policy: &mut dyn Policy,
-    read: PrefillOutcome,
-    decode: Decode<'_>,
-) -> Run {
-    let mut decoder = Decoder::new(model, rope, policy, read.rows, read.cache);
+fn decoded(model: &Model, rope: &RopeTable, read: PrefillOutcome, decode: Decode<'_>) -> Run {
+    let mut decoder = Decoder::new(model, rope, read.evictor, read.cache);
     let first = decoder.try_logits_of(&read.hidden).expect("logits");
     let mut logits = vec![first.to_vec()];
     let mut tokens = Vec::new();

@@ -10,7 +10,7 @@ use kept_engine::models::{Model, RopeTable};
 use kept_engine::{Decoder, Prefill, Sampler, Sampling, Votes};
 use kept_models::testing::TinyLlama;
 use kept_tests::compare::apart;
-use kept_tests::method_spec::{MethodSpec, spec};
+use kept_tests::method_spec::{TestMethod, spec};
 
 /// Tokens of a prompt: more than the rows that methods keep of it.
 const PROMPT: usize = 29;
@@ -21,19 +21,19 @@ const STEPS: usize = 6;
 fn decoding<T>(
     model: &Model,
     cache: CacheType,
-    method: MethodSpec,
+    method: TestMethod,
     decode: impl FnOnce(Decoder<'_>) -> T,
 ) -> T {
     let ids = ids(PROMPT, model.config().vocab);
     let rope = RopeTable::new(model.config(), PROMPT + STEPS);
-    let mut policy = method.policy();
-    let outcome = Prefill::new(model, &ids, &mut *policy, method.budget, STEPS, &rope)
+    let built = method.method();
+    let outcome = Prefill::new(model, &ids, &*built, method.budget, STEPS, &rope)
         .with_document(DOCUMENT)
         .with_tail(2)
         .with_cache(cache)
         .run(&mut |_| (), &Stop::new())
         .expect("a prefill");
-    let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
+    let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache);
     decoder.try_logits_of(&outcome.hidden).expect("logits");
     decode(decoder)
 }
@@ -72,7 +72,7 @@ impl Operations {
 }
 
 /// GPU operations per token of a greedy answer, after the first token.
-fn of_a_token(model: &TinyLlama, method: MethodSpec) -> Operations {
+fn of_a_token(model: &TinyLlama, method: TestMethod) -> Operations {
     let file = tiny(model);
     let (gpu, meter) = emulated::fault_injecting(86, 1 << 30);
     let there = on_gpu(open(&file.path), &gpu);
@@ -149,7 +149,7 @@ fn methods_with_host_steps_are_not_captured() {
     }
 }
 
-fn of_a_token_with_host(method: MethodSpec) -> Operations {
+fn of_a_token_with_host(method: TestMethod) -> Operations {
     let file = tiny(&quick("llama", 2));
     let (gpu, meter) = emulated::fault_injecting(86, 1 << 30);
     let there = on_gpu(open(&file.path), &gpu);

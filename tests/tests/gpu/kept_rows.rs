@@ -7,13 +7,13 @@ use crate::gpus::*;
 use kept_cuda::{Device, Meter, emulated};
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
-use kept_engine::policies::{Budget, Policy, PromptShape};
+use kept_engine::policies::{Budget, Method, PromptShape};
 use kept_engine::{
-    Cut, Decoder, Engine, MemoryLedger, Method, Prefill, PrefillOutcome, RetentionMap,
+    Cut, Decoder, Engine, MemoryLedger, MethodSpec, Prefill, PrefillOutcome, RetentionMap,
     SharedPrefill, Votes,
 };
 use kept_models::testing::TinyLlama;
-use kept_tests::method_spec::{MethodSpec, spec};
+use kept_tests::method_spec::{TestMethod, spec};
 
 /// Decode steps: the first runs the kernels one by one, the second as a CUDA graph.
 const STEPS: usize = 2;
@@ -56,12 +56,12 @@ impl<'a> LongPrompt<'a> {
     }
 
     /// A prefill under one method, with at most `memory` bytes of the GPU: its rows stay on the GPU if they fit.
-    fn read(&self, policy: &mut dyn Policy, budget: usize, memory: Option<u64>) -> PrefillOutcome {
+    fn read(&self, method: &dyn Method, budget: usize, memory: Option<u64>) -> PrefillOutcome {
         let max_new_tokens = self.max_new_tokens;
         Prefill::new(
             self.model,
             &self.ids,
-            policy,
+            method,
             budget,
             max_new_tokens,
             &self.rope,
@@ -75,11 +75,8 @@ impl<'a> LongPrompt<'a> {
     }
 
     /// A prefill under several methods: the rows of each are on the host until it answers.
-    fn read_shared(
-        &self,
-        methods: &[MethodSpec],
-        policies: &mut [Box<dyn Policy>],
-    ) -> Vec<PrefillOutcome> {
+    fn read_shared(&self, methods: &[TestMethod]) -> Vec<PrefillOutcome> {
+        let built: Vec<_> = methods.iter().map(TestMethod::method).collect();
         let shared = SharedPrefill {
             model: self.model,
             ids: &self.ids,
@@ -88,9 +85,9 @@ impl<'a> LongPrompt<'a> {
             max_new_tokens: self.max_new_tokens,
             rope: &self.rope,
         };
-        let cuts = policies.iter_mut().zip(methods);
-        let cuts = cuts.map(|(policy, method)| Cut {
-            policy: &mut **policy,
+        let cuts = built.iter().zip(methods);
+        let cuts = cuts.map(|(built, method)| Cut {
+            method: &**built,
             budget: method.budget,
             cache: self.cache,
         });
@@ -99,9 +96,9 @@ impl<'a> LongPrompt<'a> {
         outcomes.map(|read| read.expect("a budget")).collect()
     }
 
-    fn answer(&self, policy: &mut dyn Policy, read: PrefillOutcome) -> (Answered, MemoryLedger) {
+    fn answer(&self, read: PrefillOutcome) -> (Answered, MemoryLedger) {
         let (kv_bytes, ledger) = (read.cache.kv_bytes(), read.ledger);
-        let mut decoder = Decoder::new(self.model, &self.rope, policy, read.rows, read.cache);
+        let mut decoder = Decoder::new(self.model, &self.rope, read.evictor, read.cache);
         let mut votes = Votes::new(DOCUMENT);
         let first = decoder.try_logits_of(&read.hidden).expect("logits");
         let mut logits = vec![first.to_vec()];
@@ -120,19 +117,16 @@ impl<'a> LongPrompt<'a> {
     }
 
     /// [`LongPrompt::read`] and the answer.
-    fn alone(&self, method: MethodSpec, memory: Option<u64>) -> (Answered, MemoryLedger) {
-        let mut policy = method.policy();
-        let read = self.read(&mut *policy, method.budget, memory);
-        self.answer(&mut *policy, read)
+    fn alone(&self, method: TestMethod, memory: Option<u64>) -> (Answered, MemoryLedger) {
+        let built = method.method();
+        let read = self.read(&*built, method.budget, memory);
+        self.answer(read)
     }
 
     /// [`LongPrompt::read_shared`] and the answer of each method.
-    fn shared(&self, methods: &[MethodSpec]) -> Vec<(Answered, MemoryLedger)> {
-        let mut policies: Vec<_> = methods.iter().map(MethodSpec::policy).collect();
-        let outcomes = self.read_shared(methods, &mut policies);
-        let answers = outcomes.into_iter().zip(&mut policies);
-        let answers = answers.map(|(read, policy)| self.answer(&mut **policy, read));
-        answers.collect()
+    fn shared(&self, methods: &[TestMethod]) -> Vec<(Answered, MemoryLedger)> {
+        let outcomes = self.read_shared(methods).into_iter();
+        outcomes.map(|read| self.answer(read)).collect()
     }
 }
 
@@ -146,7 +140,7 @@ fn long(arch: &'static str) -> TinyLlama {
 
 /// Methods that only copy rows, by measurement: none, the question's attention, keys and values, all rows,
 /// reconstruction; with equal rows per layer and head, and with unequal ones.
-const COPYING: [MethodSpec; 7] = [
+const COPYING: [TestMethod; 7] = [
     spec("full", "", 400),
     spec("snapkv", "w=8", 90),
     spec("pyramidkv", "w=8", 84),
@@ -157,14 +151,14 @@ const COPYING: [MethodSpec; 7] = [
 ];
 
 /// Methods by the shape of their kept rows: all, equally many per head, unequally many.
-const SHAPES: [MethodSpec; 3] = [
+const SHAPES: [TestMethod; 3] = [
     spec("full", "", 400),
     spec("snapkv", "w=8", 90),
     spec("adakv", "w=8", 84),
 ];
 
 /// Asserts that rows that stay on the GPU equal, bit for bit and slot for slot, those that the host would upload.
-fn assert_hosts_rows(arch: &'static str, cache: CacheType, methods: &[MethodSpec]) {
+fn assert_hosts_rows(arch: &'static str, cache: CacheType, methods: &[TestMethod]) {
     let file = tiny(&TinyLlama {
         q_heads: 4,
         kv_heads: 2,
@@ -227,18 +221,15 @@ fn kept_rows_are_not_transferred() {
         let there = on_gpu(open(&file.path), &gpu);
         let prompt = LongPrompt::new(&there, CacheType::F16, STEPS);
         let transfers = |shared: bool| {
-            let mut policy = [method.policy()];
             let before = Transfers::of(&meter);
             let read = if shared {
-                prompt.read_shared(&[method], &mut policy).remove(0)
+                prompt.read_shared(&[method]).remove(0)
             } else {
-                prompt.read(&mut *policy[0], method.budget, None)
+                prompt.read(&*method.method(), method.budget, None)
             };
             let of_prefill = Transfers::of(&meter).since(before);
             let (rows, before) = (read.cache.kv_bytes(), Transfers::of(&meter));
-            let [policy] = &mut policy;
-            let mut decoder =
-                Decoder::new(&there, &prompt.rope, &mut **policy, read.rows, read.cache);
+            let mut decoder = Decoder::new(&there, &prompt.rope, read.evictor, read.cache);
             decoder.try_logits_of(&read.hidden).expect("logits");
             (of_prefill, Transfers::of(&meter).since(before), rows)
         };
@@ -288,7 +279,7 @@ fn rows_that_the_host_modifies_are_on_the_host() {
         spec("streaming_llm", "positions=reassigned", 40),
         spec("snapkv", "w=8,decode_cap=42", 40),
     ] {
-        let read = prompt.read(&mut *method.policy(), method.budget, None);
+        let read = prompt.read(&*method.method(), method.budget, None);
         assert_eq!(read.ledger.kept_on_gpu, 0, "{method:?}");
     }
 }
@@ -316,7 +307,7 @@ fn assert_allocated_once(file: &Tiny, cache: CacheType, gpu: Device, meter: &Met
     let weights = model.gpu().expect("a GPU").bytes();
     // Of a large GPU, the multiprocessors and the products reserve 26 MB; the rows of an answer this long take 31 MB.
     let (max_new_tokens, budget) = (60_000, 90);
-    let method = Method {
+    let method = MethodSpec {
         name: "snapkv".to_owned(),
         parameters: Vec::new(),
     };
@@ -327,15 +318,15 @@ fn assert_allocated_once(file: &Tiny, cache: CacheType, gpu: Device, meter: &Met
     assert!(expected.kept_on_gpu > (expected.gpu - weights) / 3);
 
     let rope = RopeTable::new(model.config(), LONG + max_new_tokens);
-    let mut policy = policy("snapkv", "");
+    let built = built("snapkv", "");
     let ids = ids(LONG, model.config().vocab);
-    let read = Prefill::new(model, &ids, &mut *policy, budget, max_new_tokens, &rope)
+    let read = Prefill::new(model, &ids, &*built, budget, max_new_tokens, &rope)
         .with_cache(cache)
         .run(&mut |_| (), &Stop::new())
         .expect("a prefill");
     assert_eq!(read.ledger.kept_on_gpu, expected.kept_on_gpu, "{cache}");
     assert_eq!(read.ledger.kept_rows, expected.kept_rows, "{cache}");
-    let mut decoder = Decoder::new(model, &rope, &mut *policy, read.rows, read.cache);
+    let mut decoder = Decoder::new(model, &rope, read.evictor, read.cache);
     decoder.try_logits_of(&read.hidden).expect("logits");
     decoder.try_step(7, None).expect("logits");
     let (took, said) = (meter.most() as f64, expected.gpu as f64);
@@ -381,11 +372,11 @@ fn a_cache_on_the_gpu_is_downloaded_after_its_answer() {
     for cache in [CacheType::F16, CacheType::Q4_0] {
         let prompt = LongPrompt::new(&there, cache, STEPS);
         let (whole, _) = prompt.alone(method, None);
-        let mut policy = method.policy();
-        let read = prompt.read(&mut *policy, method.budget, None);
-        let (rows, mut kept) = (read.rows, read.cache);
+        let built = method.method();
+        let read = prompt.read(&*built, method.budget, None);
+        let mut kept = read.cache;
         for step in 0..STEPS {
-            let mut decoder = Decoder::new(&there, &prompt.rope, &mut *policy, rows.clone(), kept);
+            let mut decoder = Decoder::new(&there, &prompt.rope, None, kept);
             let logits = decoder.try_step(10 + step as u32, None).expect("logits");
             assert!(*logits == whole.logits[step + 1], "{cache}: token {step}");
             kept = decoder.into_cache();
@@ -403,9 +394,9 @@ fn rows_of_an_answer_that_failed_to_start_are_lost() {
     let gpu = emulated::device(86, 1 << 30);
     let there = on_gpu(open(&file.path), &gpu);
     let prompt = LongPrompt::new(&there, CacheType::F16, STEPS);
-    let mut policy = policy("snapkv", "w=8");
-    let read = prompt.read(&mut *policy, 90, None);
-    let mut decoder = Decoder::new(&there, &prompt.rope, &mut *policy, read.rows, read.cache);
+    let built = built("snapkv", "w=8");
+    let read = prompt.read(&*built, 90, None);
+    let mut decoder = Decoder::new(&there, &prompt.rope, read.evictor, read.cache);
     let free = gpu.free_memory().expect("it answers");
     let held = gpu.alloc_uninit::<u8>(free as usize).expect("memory");
     let refused = decoder.try_logits_of(&read.hidden).expect_err("no memory");
@@ -430,8 +421,8 @@ fn a_budget_in_bytes_covers_rows_on_the_gpu() {
     let there = engine().on_gpu(emulated::device(86, 1 << 30));
     let there = there.expect("memory");
     let rows = |engine: &Engine| {
-        let (mut policy, budget) = (policy("snapkv", "w=8"), Some(Budget::Bytes(400_000)));
-        let rows = engine.rows_for(&mut *policy, budget, &PromptShape::of(3000), 100);
+        let (built, budget) = (built("snapkv", "w=8"), Some(Budget::Bytes(400_000)));
+        let rows = engine.rows_for(&*built, budget, &PromptShape::of(3000), 100);
         rows.expect("some fit")
     };
     assert!((100..1000).contains(&rows(&there)), "{}", rows(&there));

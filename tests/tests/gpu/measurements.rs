@@ -4,10 +4,9 @@
 use crate::gpus::*;
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
-use kept_engine::policies::Policy;
 use kept_engine::{Cut, Decoder, Prefill, PrefillOutcome, RetentionMap, SharedPrefill};
 use kept_tests::compare::apart;
-use kept_tests::method_spec::{MethodSpec, spec};
+use kept_tests::method_spec::{TestMethod, spec};
 
 const STEPS: usize = 3;
 const CACHE: CacheType = CacheType::F16;
@@ -15,14 +14,9 @@ const CACHE: CacheType = CacheType::F16;
 /// The retention map, and the logits of an answer from it.
 type Answered = (RetentionMap, Vec<Vec<f32>>);
 
-fn answer(
-    model: &Model,
-    rope: &RopeTable,
-    policy: &mut dyn Policy,
-    read: PrefillOutcome,
-) -> Answered {
+fn answer(model: &Model, rope: &RopeTable, read: PrefillOutcome) -> Answered {
     let map = read.map;
-    let mut decoder = Decoder::new(model, rope, policy, read.rows, read.cache);
+    let mut decoder = Decoder::new(model, rope, read.evictor, read.cache);
     let mut logits = vec![decoder.logits_of(&read.hidden).to_vec()];
     for token in 10..10 + STEPS as u32 {
         logits.push(decoder.step(token, None).to_vec());
@@ -30,14 +24,14 @@ fn answer(
     (map, logits)
 }
 
-fn alone(model: &Model, method: MethodSpec, ids: &[u32]) -> Answered {
+fn alone(model: &Model, method: TestMethod, ids: &[u32]) -> Answered {
     let rope = RopeTable::new(model.config(), ids.len() + STEPS);
-    let mut policy = method.policy();
-    let read = Prefill::new(model, ids, &mut *policy, method.budget, STEPS, &rope)
+    let built = method.method();
+    let read = Prefill::new(model, ids, &*built, method.budget, STEPS, &rope)
         .with_cache(CACHE)
         .run(&mut |_| (), &Stop::new())
         .unwrap_or_else(|e| panic!("{method:?}: {e}"));
-    answer(model, &rope, &mut *policy, read)
+    answer(model, &rope, read)
 }
 
 /// Bytes downloaded per layer, without the kept rows and the last row of the residual stream.
@@ -83,9 +77,9 @@ fn measurements_are_downloaded_and_not_the_rows() {
         ("expected_attention", "", &expected),
         ("cam", "base=snapkv,w=8", &left),
     ] {
-        let mut policy = policy(name, set);
+        let built = built(name, set);
         let (_, before) = meter.copied();
-        let read = Prefill::new(&there, &ids, &mut *policy, budget, STEPS, &rope)
+        let read = Prefill::new(&there, &ids, &*built, budget, STEPS, &rope)
             .with_cache(CACHE)
             .run(&mut |_| (), &Stop::new())
             .unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -122,7 +116,7 @@ fn methods_on_a_shared_prefill_keep_their_own_rows() {
         spec("cam", "base=snapkv,w=8", 40),
     ];
     let rope = RopeTable::new(there.config(), ids.len() + STEPS);
-    let mut policies: Vec<_> = methods.iter().map(MethodSpec::policy).collect();
+    let built: Vec<_> = methods.iter().map(TestMethod::method).collect();
     let shared = SharedPrefill {
         model: &there,
         ids: &ids,
@@ -131,18 +125,18 @@ fn methods_on_a_shared_prefill_keep_their_own_rows() {
         max_new_tokens: STEPS,
         rope: &rope,
     };
-    let cuts = policies.iter_mut().zip(methods);
-    let cuts = cuts.map(|(policy, method)| Cut {
-        policy: &mut **policy,
+    let cuts = built.iter().zip(methods);
+    let cuts = cuts.map(|(built, method)| Cut {
+        method: &**built,
         budget: method.budget,
         cache: CACHE,
     });
     let outcomes = shared
         .run(cuts.collect(), &mut |_| (), &Stop::new())
         .expect("a reading");
-    for ((outcome, policy), method) in outcomes.into_iter().zip(&mut policies).zip(methods) {
+    for (outcome, method) in outcomes.into_iter().zip(methods) {
         let read = outcome.unwrap_or_else(|e| panic!("{method:?}: {e}"));
-        let found = answer(&there, &rope, &mut **policy, read);
+        let found = answer(&there, &rope, read);
         assert!(found == alone(&there, method, &ids), "{method:?}");
     }
 }

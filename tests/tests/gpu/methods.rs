@@ -7,9 +7,9 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::Budget;
-use kept_engine::{Ask, Engine, Limits, Method, Prefill, Sampling};
+use kept_engine::{Ask, Engine, Limits, MethodSpec, Prefill, Sampling};
 use kept_models::testing::TinyLlama;
-use kept_tests::method_spec::{MethodSpec, spec};
+use kept_tests::method_spec::{TestMethod, spec};
 
 /// A small model on the CPU and on a GPU, and a prompt. Its weights are floating-point: products do not round their
 /// inputs to bytes, and rows have no near ties.
@@ -37,7 +37,7 @@ impl OnBoth {
     /// Asserts that the GPU keeps the CPU's rows, and that its logits after the prompt and after each of three given
     /// tokens are the CPU's. Several methods share the GPU's prefill.
     #[track_caller]
-    fn assert_same(&self, methods: &[MethodSpec]) {
+    fn assert_same(&self, methods: &[TestMethod]) {
         let given = Decode::Given(&self.ids[10..13]);
         let found = match methods {
             &[method] => vec![run(&self.gpu, CacheType::F16, method, &self.ids, given)],
@@ -78,7 +78,7 @@ fn every_architecture_computes_the_cpus_logits() {
 }
 
 /// Methods and variants, by measurement, positions, and behaviour during decode.
-const METHODS: &[MethodSpec] = &[
+const METHODS: &[TestMethod] = &[
     spec("full", "", 400),
     spec("snapkv", "w=8", 40),
     spec("snapkv", "w=20,decode_cap=42,decode_every=2,decode_w=2", 40),
@@ -103,7 +103,7 @@ const METHODS: &[MethodSpec] = &[
 ];
 
 /// Methods that need a prefill of their own: tokens dropped between layers, and a reconstruction.
-const OWN_PREFILL: [MethodSpec; 2] = [
+const OWN_PREFILL: [TestMethod; 2] = [
     spec("pyramidinfer", "variant=faithful", 90),
     spec("kvzip", "chunk=50", 40),
 ];
@@ -133,7 +133,7 @@ fn question(model: &Model) -> Vec<u32> {
 
 /// The built-in model's products round their inputs to bytes, so that one earlier rounding may cost a quantisation
 /// step. A row may be exchanged for a nearly tied one; the words of the answer are the same.
-fn assert_same_answers(methods: &[MethodSpec]) {
+fn assert_same_answers(methods: &[TestMethod]) {
     let path = kept_engine::model_path(kept_engine::MINI).expect("the built-in model");
     let here = open(&path);
     let ids = question(&here);
@@ -195,8 +195,8 @@ fn a_gpu_that_is_too_small_is_refused_at_every_stage() {
             Err(refusal) => refusal.to_string(),
             Ok(model) => {
                 let rope = RopeTable::new(model.config(), ids.len());
-                let mut policy = policy("full", "");
-                let read = Prefill::new(&model, &ids, &mut *policy, 100, 0, &rope)
+                let built = built("full", "");
+                let read = Prefill::new(&model, &ids, &*built, 100, 0, &rope)
                     .with_cache(CacheType::F16)
                     .run(&mut |_| (), &Stop::new());
                 read.err().expect("refused").to_string()
@@ -232,9 +232,9 @@ fn a_stopped_prefill_on_a_gpu_ends() {
     let model = on_gpu(open(&file.path), &gpus()[0]);
     let ids = ids(40, model.config().vocab);
     let rope = RopeTable::new(model.config(), ids.len());
-    let (mut policy, stop) = (policy("snapkv", "w=8"), Stop::new());
+    let (built, stop) = (built("snapkv", "w=8"), Stop::new());
     stop.request();
-    let read = Prefill::new(&model, &ids, &mut *policy, 20, 0, &rope)
+    let read = Prefill::new(&model, &ids, &*built, 20, 0, &rope)
         .with_cache(CacheType::F16)
         .run(&mut |_| (), &stop);
     assert!(matches!(read, Err(kept_engine::EngineError::Stopped)));
@@ -254,7 +254,7 @@ fn an_engine_stays_on_the_cpu_if_the_gpu_is_too_small() {
             b"The locker code of Ann Quorvin is 4711.".to_vec(),
         )
         .expect("a text");
-        let method = Method {
+        let method = MethodSpec {
             name: "snapkv".to_owned(),
             parameters: Vec::new(),
         };

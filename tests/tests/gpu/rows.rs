@@ -6,9 +6,9 @@ use kept_cuda::emulated;
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::RopeTable;
 use kept_engine::policies::{Budget, PromptShape};
-use kept_engine::{Engine, Method, Prefill};
+use kept_engine::{Engine, MethodSpec, Prefill};
 use kept_tests::compare::apart;
-use kept_tests::method_spec::{MethodSpec, spec};
+use kept_tests::method_spec::{TestMethod, spec};
 
 /// More than the exact rows, so that some are quantised.
 const PROMPT: usize = 100;
@@ -23,7 +23,7 @@ fn bound(cache: CacheType) -> f32 {
 }
 
 #[track_caller]
-fn assert_cpus_rows(cache: CacheType, methods: &[MethodSpec]) {
+fn assert_cpus_rows(cache: CacheType, methods: &[TestMethod]) {
     let gpu = gpus().remove(0);
     let file = tiny(&small("llama", 2));
     let here = open(&file.path);
@@ -89,8 +89,8 @@ fn f32_rows_are_refused_on_a_gpu() {
     let model = on_gpu(open(&file.path), &emulated::device(86, 1 << 30));
     let ids = ids(40, model.config().vocab);
     let rope = RopeTable::new(model.config(), ids.len());
-    let mut policy = policy("snapkv", "w=8");
-    let read = Prefill::new(&model, &ids, &mut *policy, 20, 0, &rope)
+    let built = built("snapkv", "w=8");
+    let read = Prefill::new(&model, &ids, &*built, 20, 0, &rope)
         .with_cache(CacheType::F32)
         .run(&mut |_| panic!("nothing is read"), &Stop::new());
     let refusal = read.err().expect("refused").to_string();
@@ -100,8 +100,8 @@ fn f32_rows_are_refused_on_a_gpu() {
     );
 }
 
-fn method(name: &str) -> Method {
-    Method {
+fn method(name: &str) -> MethodSpec {
+    MethodSpec {
         name: name.to_owned(),
         parameters: Vec::new(),
     }
@@ -132,15 +132,14 @@ fn estimated_gpu_memory_equals_the_measured_peak() {
             .expect("an estimate");
         assert_eq!(meter.most(), weights, "{name}: an estimate takes nothing");
 
-        let mut policy = policy(name, "");
+        let built = built(name, "");
         let rope = RopeTable::new(model.config(), ids.len() + 6);
         let rows = budget.map_or(100, |b| b.rows(ids.len(), 1).expect("rows"));
-        let outcome = Prefill::new(model, &ids, &mut *policy, rows, 6, &rope)
+        let outcome = Prefill::new(model, &ids, &*built, rows, 6, &rope)
             .with_cache(cache)
             .run(&mut |_| (), &Stop::new())
             .unwrap_or_else(|e| panic!("{name}: {e}"));
-        let mut decoder =
-            kept_engine::Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
+        let mut decoder = kept_engine::Decoder::new(model, &rope, outcome.evictor, outcome.cache);
         decoder.try_logits_of(&outcome.hidden).expect("logits");
         for token in 10..13 {
             decoder.try_step(token, None).expect("logits");

@@ -8,9 +8,9 @@ use kept_engine::kernels::{CacheType, PackedRows, Stop, format_bytes};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{Budget, PromptShape};
 use kept_engine::vault::Vaults;
-use kept_engine::{Ask, Engine, EngineError, Limits, Method, Prefill, Sampling, Streaming};
+use kept_engine::{Ask, Engine, EngineError, Limits, MethodSpec, Prefill, Sampling, Streaming};
 use kept_models::testing::{MetaValue, TinyLlama};
-use kept_tests::method_spec::{MethodSpec, spec};
+use kept_tests::method_spec::{TestMethod, spec};
 use kept_tests::vaults::Place;
 
 const ROOMY: u64 = 1 << 30;
@@ -36,8 +36,8 @@ fn bytes(model: &Model) -> (u64, u64) {
 }
 
 /// A method that decodes as a CUDA graph, and one that does not.
-const GRAPH: MethodSpec = spec("snapkv", "w=8", 24);
-const HOST_STEPPED: MethodSpec = spec("h2o", "", 24);
+const GRAPH: TestMethod = spec("snapkv", "w=8", 24);
+const HOST_STEPPED: TestMethod = spec("h2o", "", 24);
 
 /// Both kinds of decode, and an architecture with norms behind attention and feed-forward.
 #[test]
@@ -63,7 +63,7 @@ fn layers_beyond_the_memory_stay_on_the_host() {
 
 /// Asserts that a model with layers on the host answers like the whole one, bit for bit.
 #[track_caller]
-fn assert_same_answer(whole: &Model, parted: &Model, method: MethodSpec, steps: usize) {
+fn assert_same_answer(whole: &Model, parted: &Model, method: TestMethod, steps: usize) {
     let ids = ids(40, whole.config().vocab);
     let expected = run(whole, CacheType::F16, method, &ids, Decode::Greedy(steps));
     let found = run(parted, CacheType::F16, method, &ids, Decode::Greedy(steps));
@@ -86,7 +86,7 @@ fn layers_beyond_a_large_gpus_memory_stay_on_the_host() {
 /// On the part of a GPU that `limited` gives; answers of `steps` tokens.
 fn assert_layers_are_parted(
     limited: impl Fn(u64) -> (Device, Meter),
-    methods: &[MethodSpec],
+    methods: &[TestMethod],
     steps: usize,
 ) {
     let file = tiny(&TinyLlama {
@@ -114,11 +114,11 @@ fn assert_layers_are_parted(
 }
 
 /// Output of a prefill with at most `memory` bytes of the GPU, and the bytes that it takes.
-fn read(model: &Model, method: MethodSpec, memory: Option<u64>) -> (Vec<f32>, u64) {
+fn read(model: &Model, method: TestMethod, memory: Option<u64>) -> (Vec<f32>, u64) {
     let ids = ids(150, model.config().vocab);
     let rope = RopeTable::new(model.config(), ids.len());
-    let mut policy = method.policy();
-    let outcome = Prefill::new(model, &ids, &mut *policy, method.budget, 0, &rope)
+    let built = method.method();
+    let outcome = Prefill::new(model, &ids, &*built, method.budget, 0, &rope)
         .with_chunk(48)
         .with_cache(CacheType::F16)
         .with_gpu_memory(memory)
@@ -164,7 +164,7 @@ fn ask_with(
 ) -> Result<kept_engine::Answer, EngineError> {
     let text = "the word and ".repeat(times).into_bytes();
     let document = Document::from_bytes("note.txt", text).expect("a text");
-    let method = Method {
+    let method = MethodSpec {
         name: "snapkv".to_owned(),
         parameters: Vec::new(),
     };
@@ -327,7 +327,7 @@ fn an_8b_model_with_128k_tokens_fits_8_gib() {
         let there = engine.on_gpu(emulated::device(86, free).dry_run());
         let there = there.expect("as if");
         let (weights, away) = bytes(there.model());
-        let method = Method {
+        let method = MethodSpec {
             name: "snapkv".to_owned(),
             parameters: Vec::new(),
         };

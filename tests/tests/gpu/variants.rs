@@ -7,9 +7,9 @@ use kept_engine::kernels::{CacheType, PackedRows, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{PromptShape, STREAMING};
 use kept_engine::vault::VaultError;
-use kept_engine::{Decoder, Engine, EngineError, Method, Stream, StreamPlan};
+use kept_engine::{Decoder, Engine, EngineError, MethodSpec, Stream, StreamPlan};
 use kept_tests::compare::apart;
-use kept_tests::method_spec::{MethodSpec, spec};
+use kept_tests::method_spec::{TestMethod, spec};
 use kept_tests::vaults::{Case, Place};
 
 /// Rows from a vault are uploaded layer by layer: a later question's result equals a first reading bit for bit.
@@ -35,7 +35,7 @@ fn vault_answers_on_a_gpu_equal_a_first_prefill() {
     }
 }
 
-fn assert_later_question_equals_first(model: &Model, method: MethodSpec, what: &str) {
+fn assert_later_question_equals_first(model: &Model, method: TestMethod, what: &str) {
     let first = Case::under(model, method, 90, 0);
     let later = Case {
         rest: kept_tests::vaults::tokens(9, 101, model.config().vocab),
@@ -131,25 +131,23 @@ fn stream(
     ids: &[u32],
     given: &[u32],
 ) -> (Vec<Vec<f32>>, kept_engine::RetentionMap) {
-    let mut policy = policy(name, "");
+    let built = built(name, "");
     let shape = PromptShape::of(ids.len());
     // With a quantised type, more rows than the exact ones.
     let rows = (cache != CacheType::F16).then_some(84);
     let chunk = Some(32);
-    let plan = StreamPlan::new(model, &mut *policy, &shape, rows, given.len(), chunk)
-        .and_then(|plan| plan.with_cache(cache, &*policy))
+    let plan = StreamPlan::new(model, &*built, &shape, rows, given.len(), chunk)
+        .and_then(|plan| plan.with_cache(cache))
         .unwrap_or_else(|e| panic!("{name}: {e}"));
     let rope = RopeTable::new(model.config(), plan.positions);
-    let rows = plan.rows;
-    let mut stream = Stream::new(model, &mut *policy, plan, &rope);
+    let mut stream = Stream::new(model, &*built, plan, &rope);
     for part in ids.chunks(stream.stretch()) {
         stream
             .feed(part, &mut |_, _| (), &Stop::new())
             .unwrap_or_else(|e| panic!("{name}: {e}"));
     }
     let streamed = stream.into_streamed();
-    let rows = vec![rows; streamed.cache.cut_layers().count()];
-    let mut decoder = Decoder::new(model, &rope, &mut *policy, rows, streamed.cache);
+    let mut decoder = Decoder::new(model, &rope, streamed.evictor, streamed.cache);
     let last = decoder.try_logits_of(&streamed.hidden).expect("logits");
     let mut logits = vec![last.to_vec()];
     for &token in given {
@@ -223,7 +221,7 @@ fn logits_of_every_row_equal_the_cpus() {
     };
     let there = open().on_gpu(emulated::device(86, 1 << 30));
     let there = there.expect("memory");
-    let method = Method {
+    let method = MethodSpec {
         name: "snapkv".to_owned(),
         parameters: vec![("w".to_owned(), "8".to_owned())],
     };

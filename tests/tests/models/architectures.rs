@@ -8,7 +8,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::policies::{Budget, PromptShape, build};
 use kept_engine::{
-    Ask, CompactLayer, Engine, Limits, MemoryNow, Method, Progress, Sampling, Watch,
+    Ask, CompactLayer, Engine, Limits, MemoryNow, MethodSpec, Progress, Sampling, Watch,
 };
 use kept_tests::compare::{apart, assert_same};
 use kept_tests::engine::{Told, open, read_and_step};
@@ -70,9 +70,9 @@ fn decode_and_chunks_equal_one_prefill() {
         let (ids, rows) = (tensors.whole("ids"), tensors.whole("rows"));
         let reference = tensors.rows("logits");
         let run = |prompt: usize, chunk: usize| {
-            let mut policy = build("full", &[]).expect("full");
+            let built = build("full", &[]).expect("full");
             let (prompt, steps) = ids.split_at(prompt);
-            read_and_step(&model, &mut *policy, 512, chunk, prompt, steps).logits
+            read_and_step(&model, &*built, 512, chunk, prompt, steps).logits
         };
         // Shorter than the sliding windows, so that their rings fill during decode; and longer.
         for prompt in [20, 70] {
@@ -108,8 +108,8 @@ fn decode_after_eviction_equals_transformers() {
             .map(|layer| tensors.whole_rows(&format!("steps_kept_{layer}")))
             .collect();
         for chunk in [512, 17] {
-            let mut policy = Told(kept.clone());
-            let found = read_and_step(&model, &mut policy, 24, chunk, prompt, steps);
+            let built = Told(kept.clone());
+            let found = read_and_step(&model, &built, 24, chunk, prompt, steps);
             for (told, &layer) in kept.iter().zip(&full) {
                 assert_eq!(&found.kept[layer], told, "{stem}, layer {layer}");
             }
@@ -197,7 +197,7 @@ fn events_list_the_evicting_layers() {
     let text = "The nets are mended in the morning, and the tea is strong. ".repeat(4);
     std::fs::write(&path, text).expect("the document is written");
     let document = Document::open(&path).expect("a text");
-    let method = Method {
+    let method = MethodSpec {
         name: "streaming_llm".to_owned(),
         parameters: Vec::new(),
     };
@@ -252,7 +252,7 @@ fn memory_and_map_include_sliding_windows() {
         assert_eq!(all, full as u64 * n as u64 * a_row + engine.window_bytes(n));
         let ids: Vec<u32> = (0..n as u32).map(|i| 3 + i * 7 % 300).collect();
         for (name, budget) in [("full", 0), ("snapkv", 20), ("streaming_llm", 20)] {
-            let method = Method {
+            let method = MethodSpec {
                 name: name.to_owned(),
                 parameters: Vec::new(),
             };
@@ -270,12 +270,12 @@ fn memory_and_map_include_sliding_windows() {
             let expected = engine
                 .expected_ledger(&prompt, &method, budget, max_new_tokens)
                 .expect("known");
-            let mut policy = method.build().expect("a method");
+            let built = method.build().expect("a method");
             let rope = kept_engine::models::RopeTable::new(config, n + max_new_tokens);
             let outcome = kept_engine::Prefill::new(
                 engine.model(),
                 &ids,
-                &mut *policy,
+                &*built,
                 rows,
                 max_new_tokens,
                 &rope,

@@ -4,7 +4,7 @@
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::RopeTable;
 use kept_engine::policies::{Budget, Parameters, PromptShape, find, methods};
-use kept_engine::{Decoder, Engine, Method, Prefill};
+use kept_engine::{Decoder, Engine, MethodSpec, Prefill};
 use kept_models::testing::TinyLlama;
 
 const PROMPT: usize = 260;
@@ -20,8 +20,8 @@ fn engine() -> (tempfile::TempDir, Engine) {
     (folder, engine)
 }
 
-fn method(name: &str, set: &str) -> Method {
-    Method {
+fn method(name: &str, set: &str) -> MethodSpec {
+    MethodSpec {
         name: name.to_owned(),
         parameters: Parameters::parse_assignments(set).expect("parameters"),
     }
@@ -42,22 +42,22 @@ fn variants() -> Vec<(&'static str, &'static str)> {
 }
 
 /// Logits after the prompt and after each step, concatenated, and the cache's bytes; or the error.
-fn run(engine: &Engine, method: &Method) -> Result<(Vec<f32>, u64), String> {
+fn run(engine: &Engine, method: &MethodSpec) -> Result<(Vec<f32>, u64), String> {
     let (model, cache) = (engine.model(), engine.cache_type());
     let vocab = model.config().vocab as u32 - 3;
     let ids: Vec<u32> = (0..(PROMPT + STEPS) as u32)
         .map(|i| 3 + (i * i + i * 37 + 11) % vocab)
         .collect();
     let rope = RopeTable::new(model.config(), ids.len());
-    let mut policy = method.build().expect("a method");
+    let built = method.build().expect("a method");
     let (prompt, steps) = ids.split_at(PROMPT);
-    let outcome = Prefill::new(model, prompt, &mut *policy, BUDGET, STEPS, &rope)
+    let outcome = Prefill::new(model, prompt, &*built, BUDGET, STEPS, &rope)
         .with_cache(cache)
         .run(&mut |_| (), &Stop::new())
         .map_err(|error| error.to_string())?;
     let bytes = outcome.cache.kv_bytes();
     let kept_rows = outcome.ledger.kept_rows;
-    let mut decoder = Decoder::new(model, &rope, &mut *policy, outcome.rows, outcome.cache);
+    let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache);
     let mut logits = decoder.logits_of(&outcome.hidden).to_vec();
     for &id in steps {
         logits.extend_from_slice(decoder.step(id, None));

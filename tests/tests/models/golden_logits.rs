@@ -67,16 +67,9 @@ fn decode_steps_equal_prefill() {
         let (ids, rows) = (tensors.whole("ids"), tensors.whole("rows"));
         let reference = tensors.rows("logits");
         let prompt = 41;
-        let mut policy = build("full", &[]).expect("full");
-        let stepped = read_and_step(
-            &model,
-            &mut *policy,
-            512,
-            16,
-            &ids[..prompt],
-            &ids[prompt..],
-        )
-        .logits;
+        let built = build("full", &[]).expect("full");
+        let stepped =
+            read_and_step(&model, &*built, 512, 16, &ids[..prompt], &ids[prompt..]).logits;
         for (row, reference) in rows.iter().zip(&reference) {
             if let Some(step) = (*row as usize + 1).checked_sub(prompt) {
                 let what = format!("{stem} row {row}, step {step}");
@@ -93,8 +86,8 @@ fn logits_do_not_depend_on_the_chunk_size() {
     let model = open(&golden::model(stem));
     let ids = Tensors::golden(stem).whole("ids");
     let last = |chunk: usize| {
-        let mut policy = build("full", &[]).expect("full");
-        read_and_step(&model, &mut *policy, 512, chunk, &ids, &[])
+        let built = build("full", &[]).expect("full");
+        read_and_step(&model, &*built, 512, chunk, &ids, &[])
             .logits
             .remove(0)
     };

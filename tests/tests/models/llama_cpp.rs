@@ -28,8 +28,8 @@ fn assert_greedy(stem: &str, model: &Model, answers: &Value, never: &[u32]) {
     let (mut compared, mut all) = (0, 0);
     for (number, answer) in answers.as_array().expect("answers").iter().enumerate() {
         let (prompt, expected) = (ids(&answer["prompt"]), ids(&answer["ids"]));
-        let mut policy = build("full", &[]).expect("full");
-        let stepped = read_and_step(model, &mut *policy, 4096, 512, &prompt, &expected);
+        let built = build("full", &[]).expect("full");
+        let stepped = read_and_step(model, &*built, 4096, 512, &prompt, &expected);
         for (step, token) in expected.iter().enumerate() {
             let (row, gap) = (&stepped.logits[step], answer["gaps"][step].as_f64());
             all += 1;

@@ -228,9 +228,9 @@ fn keep(
     set: &[(&str, &str)],
 ) -> RetentionMap {
     let own = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
-    let mut policy = build(method, &set.iter().map(own).collect::<Vec<_>>()).expect(method);
+    let built = build(method, &set.iter().map(own).collect::<Vec<_>>()).expect(method);
     let rope = RopeTable::new(model.config(), prompt.len() + 1);
-    let prefill = Prefill::new(model, &prompt.ids, &mut *policy, 96, 1, &rope);
+    let prefill = Prefill::new(model, &prompt.ids, &*built, 96, 1, &rope);
     let outcome = prefill
         .with_tail(tail)
         .run(&mut |_| {}, &Default::default());

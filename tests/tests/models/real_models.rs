@@ -12,7 +12,7 @@ use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::Model;
 use kept_engine::policies::{build, methods};
 use kept_engine::vault::Vaults;
-use kept_engine::{AUTO, Answer, Ask, Engine, Limits, Method, Sampling};
+use kept_engine::{AUTO, Answer, Ask, Engine, Limits, MethodSpec, Sampling};
 use kept_tests::compare::{lead, likeliest};
 use kept_tests::engine::{open, read_and_step};
 use kept_tests::fetched::{self, fingerprint, skip};
@@ -123,9 +123,9 @@ fn assert_followed(name: &str, count: usize) {
     let run = run.expect("a run of that length");
     let expected = ids(&run["ids"]);
     assert_eq!(expected.len(), 64);
-    let mut policy = build("full", &[]).expect("full");
+    let built = build("full", &[]).expect("full");
     let steps = &expected[..expected.len() - 1];
-    let stepped = read_and_step(&model, &mut *policy, 8192, 512, &all[..count], steps);
+    let stepped = read_and_step(&model, &*built, 8192, 512, &all[..count], steps);
     let (mut close, mut flipped, mut most, mut sum, mut told) = (0, 0, 0.0f64, 0.0, 0);
     let mut others = Vec::new();
     for (step, (row, token)) in stepped.logits.iter().zip(&expected).enumerate() {
@@ -206,7 +206,7 @@ const ANSWER: usize = 24;
 
 fn asked(
     engine: &Engine,
-    method: &Method,
+    method: &MethodSpec,
     budget: Option<&str>,
     question: &str,
     vault: Option<&Place>,
@@ -230,8 +230,8 @@ fn asked(
     answer.unwrap_or_else(|e| panic!("{}: {e}", method.name))
 }
 
-fn method(name: &str) -> Method {
-    Method {
+fn method(name: &str) -> MethodSpec {
+    MethodSpec {
         name: name.to_owned(),
         parameters: Vec::new(),
     }

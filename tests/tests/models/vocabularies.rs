@@ -11,7 +11,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::models::Tokenizer;
 use kept_engine::models::gguf::Gguf;
-use kept_engine::{Ask, Engine, Limits, Method, Sampling};
+use kept_engine::{Ask, Engine, Limits, MethodSpec, Sampling};
 use kept_models::testing::{GgufWriter, MetaValue};
 use kept_tests::fetched::{self, fingerprint};
 use kept_tests::golden::{self, ids};
@@ -281,7 +281,7 @@ fn a_note_reports_dropped_bytes() {
         let ask = Ask {
             document: &document.expect("a document"),
             question: "What opened?",
-            method: &Method {
+            method: &MethodSpec {
                 name: "full".to_owned(),
                 parameters: Vec::new(),
             },

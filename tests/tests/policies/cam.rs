@@ -3,9 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use kept_policies::{
-    ModelShape, Observation, Pos, PromptShape, Retention, ValueMerge, build, merge_probability,
-};
+use kept_policies::{Pos, Retention, Selection, ValueMerge, merge_probability};
 use kept_tests::cases::{Case, Probabilities};
 use kept_tests::golden;
 use kept_tests::selecting::{Measured, Replay, cut, kept};
@@ -19,28 +17,11 @@ fn merges_are_as_probable_as_the_attention_says() {
     assert_eq!(merge_probability(0.0, 0.0), 0.0);
 }
 
-/// The selection of a policy and its value merges, requested as the engine does.
-fn value_merges(case: &Case) -> (Retention, Vec<ValueMerge>) {
-    let mut policy = build(&case.method, &case.set).expect("cam");
-    let model = ModelShape {
-        layers: 1,
-        q_heads: case.q_heads,
-        kv_heads: case.kv_heads,
-        head_dim: case.head_dim,
-    };
-    let prompt = PromptShape::of(case.n);
-    let rows = policy.rows(&model, &prompt, case.budget).expect("rows");
-    let window = case.observed(policy.needs(0).window.expect("a window"));
-    let observation = Observation {
-        tokens: case.n,
-        kv_heads: case.kv_heads,
-        group: case.q_heads / case.kv_heads,
-        window: Some(&window),
-        ..Observation::default()
-    };
-    let retention = policy.select(&observation, rows[0]);
-    let value_merges = policy.value_merges(&observation, &retention);
-    (retention, value_merges)
+/// The selection from the prompt of a case, with its value merges.
+fn selection(case: &Case) -> Selection {
+    let cut = cut(case, Measured::Slowly);
+    assert!(cut.plan.merges_values, "announced: {}", case.describe());
+    cut.selection
 }
 
 /// Per KV head, the values of the kept tokens after the merges.
@@ -84,6 +65,26 @@ fn samples(case: &Case) -> bool {
     case.set.iter().any(|(_, value)| value == "sample")
 }
 
+/// The same case with a seed whose random numbers, after those that the selection from the prompt draws, are the case's
+/// own: the oracle's answers draw from the first number on.
+fn rewound(case: &Case) -> Case {
+    // The generator's state is its seed, and grows by this with every number (splitmix64).
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+    let drawn = case.kept.iter().map(|kept| {
+        let last = kept.last().map_or(0, |last| *last as usize);
+        // One number per evicted token with a kept token after it.
+        last + 1 - kept.len()
+    });
+    let back = STEP.wrapping_mul(drawn.sum::<usize>() as u64);
+    let mut case = case.clone();
+    for (_, seed) in case.set.iter_mut().filter(|(name, _)| name == "seed") {
+        *seed = (seed.parse::<u64>().expect("a seed"))
+            .wrapping_sub(back)
+            .to_string();
+    }
+    case
+}
+
 /// CaM adds to kept values what the oracle adds, and does not change the selection.
 #[test]
 fn evicted_values_are_merged_as_the_oracle_merges_them() {
@@ -96,7 +97,7 @@ fn evicted_values_are_merged_as_the_oracle_merges_them() {
         for measured in [Measured::Slowly, Measured::ByKernel] {
             assert_eq!(kept(&case, measured), case.kept, "{}", case.describe());
         }
-        let (_, value_merges) = value_merges(&case);
+        let value_merges = selection(&case).value_merges;
         merged += value_merges.len();
         drawn += usize::from(samples(&case));
         groups[case.q_heads / case.kv_heads] += 1;
@@ -125,8 +126,13 @@ fn values_are_merged_while_answering_as_the_oracle_merges_them() {
     for golden in cases {
         let case = Case::from_json(golden);
         let steps = golden["answer"].as_u64().expect("steps") as usize;
-        let (policy, _) = cut(&case, Measured::Slowly);
-        let mut replay = Replay::new(policy, case.q_heads, &case.kept);
+        let cut = cut(&rewound(&case), Measured::Slowly);
+        let (plan, what) = (&cut.plan, case.describe());
+        assert!(
+            plan.merges_values_in_decode && plan.needs_probabilities,
+            "{what}"
+        );
+        let mut replay = Replay::new(cut.state, case.q_heads, &case.kept);
         let (n, dim) = (case.n, case.head_dim);
         let fresh = case.drawn_after(case.kv_heads * steps * dim);
         let mut values: Vec<BTreeMap<u32, Vec<f32>>> = (0..case.kv_heads)
@@ -196,8 +202,12 @@ fn the_worked_example_of_the_specification() {
     ];
     let case = golden::toy(&f["inputs"], "cam", &set, 12);
     let kept = golden::ids(&example["keep"]);
-    let (retention, value_merges) = value_merges(&case);
-    let Retention::Keep(heads) = retention else {
+    let Selection {
+        retention: Retention::Keep(heads),
+        value_merges,
+        ..
+    } = selection(&case)
+    else {
         panic!("12 of 24 rows are kept");
     };
     assert_eq!(heads[0].iter().map(|p| p.0).collect::<Vec<_>>(), kept);

@@ -5,13 +5,13 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{
     ClassScratch, HeadShape, Pairing, RankRotation, RowStore, Stop, rotate,
 };
-use kept_engine::policies::{ClassTable, Policy, Pos, Positions, Retention, build};
-use kept_engine::{Ask, CompactLayer, Engine, Limits, Method, Sampling};
+use kept_engine::policies::{ClassTable, Evict, Pos, Positions, Retention, build};
+use kept_engine::{Ask, CompactLayer, Engine, Limits, MethodSpec, Sampling};
 use kept_tests::cases::Case;
 use kept_tests::compare::assert_same;
 use kept_tests::engine::{Told, open, read_and_step};
 use kept_tests::golden::{self, repository};
-use kept_tests::selecting::{Measured, cut};
+use kept_tests::selecting::{Cut, Measured, cut};
 use kept_tests::terminal::kept;
 use serde_json::Value;
 
@@ -30,10 +30,10 @@ impl Angles {
     }
 }
 
-/// One layer after selection, and its policy for decode.
+/// One layer after selection, and its evictor for decode.
 struct Layer {
     layer: CompactLayer,
-    policy: Box<dyn Policy>,
+    evictor: Box<dyn Evict>,
     shape: HeadShape,
     scratch: ClassScratch,
     angles: Option<Angles>,
@@ -41,7 +41,11 @@ struct Layer {
 
 impl Layer {
     fn new(case: &Case, measured: Measured, steps: usize) -> Self {
-        let (policy, retention) = cut(case, measured);
+        let Cut {
+            plan,
+            state,
+            selection,
+        } = cut(case, measured);
         let (n, dim) = (case.n, case.head_dim);
         let full = |data: &[f32]| {
             let mut store = RowStore::uniform(case.kv_heads, n, dim);
@@ -53,9 +57,9 @@ impl Layer {
         };
         let (keys, values) = (full(&case.k), full(&case.v));
         let capacity = n.min(case.budget).max(case.budget) + 1;
-        let positions = policy.positions();
+        let (positions, retention) = (plan.positions, selection.retention);
         let capacities = vec![capacity; case.kv_heads];
-        let table = policy.table(0).expect("EMS has a table");
+        let table = plan.table.expect("EMS has a table");
         let table = ClassTable {
             entries: (n + steps).min(table.entries + 1),
             ..table
@@ -69,7 +73,7 @@ impl Layer {
         };
         Self {
             layer,
-            policy,
+            evictor: state.evictor().expect("EMS evicts during decode"),
             shape,
             scratch: ClassScratch::new(shape, capacity, table.entries),
             angles: (positions == Positions::Reassigned).then(|| Angles::new(n + steps, dim)),
@@ -116,7 +120,7 @@ impl Layer {
         let out = self.attend(query);
         let (probabilities, stride) = (self.scratch.probabilities(), self.scratch.stride());
         self.layer
-            .step_classes(0, &mut *self.policy, probabilities, stride);
+            .step_classes(0, &mut *self.evictor, probabilities, stride);
         out
     }
 
@@ -232,22 +236,20 @@ fn drawn_cases_are_kept_merged_and_dropped_as_the_oracle_does() {
     assert!(steps_run > 3000, "{steps_run} steps");
 }
 
-/// The specification's example: KV head 0 of the toy, then six decode steps.
-#[test]
-fn the_worked_example_of_the_specification() {
-    let f = golden::json("fixtures.json");
-    let flat = |tensor: &Value| -> Vec<f32> {
-        let rows = tensor.as_array().expect("rows").iter();
-        rows.flat_map(|row| row.as_array().expect("values"))
-            .map(|x| x.as_f64().expect("a number") as f32)
-            .collect()
-    };
-    let numbers = |list: &Value| -> Vec<f32> {
-        let list = list.as_array().expect("a list").iter();
-        list.map(|x| x.as_f64().expect("a number") as f32).collect()
-    };
-    let inputs = &f["inputs"];
-    let queries = [flat(&inputs["q"][0]), flat(&inputs["q"][1])];
+/// The numbers of a list.
+fn numbers(list: &Value) -> Vec<f32> {
+    let list = list.as_array().expect("a list").iter();
+    list.map(|x| x.as_f64().expect("a number") as f32).collect()
+}
+
+/// The numbers of a list of rows.
+fn flat(tensor: &Value) -> Vec<f32> {
+    let rows = tensor.as_array().expect("rows").iter();
+    rows.flat_map(numbers).collect()
+}
+
+/// KV head 0 of the toy in `inputs`.
+fn toy_head(inputs: &Value) -> Case {
     let set = [
         ("w", "4"),
         ("kernel", "3"),
@@ -256,24 +258,21 @@ fn the_worked_example_of_the_specification() {
         ("protect", "0"),
         ("sinks", "0"),
     ];
-    let case = Case {
-        method: "ems".to_owned(),
-        set: set.map(|(a, b)| (a.to_owned(), b.to_owned())).to_vec(),
-        budget: 8,
-        layer: 0,
-        layers: 1,
-        n: 24,
+    Case {
         q_heads: 2,
         kv_heads: 1,
-        head_dim: 8,
-        q: queries.concat(),
+        q: [flat(&inputs["q"][0]), flat(&inputs["q"][1])].concat(),
         k: flat(&inputs["k"][0]),
         v: flat(&inputs["v"][0]),
-        kept: Vec::new(),
-        seed: 0,
-        answered: None,
-        repetition: None,
-    };
+        ..golden::toy(inputs, "ems", &set, 8)
+    }
+}
+
+/// The specification's example: KV head 0 of the toy, then six decode steps.
+#[test]
+fn the_worked_example_of_the_specification() {
+    let f = golden::json("fixtures.json");
+    let case = toy_head(&f["inputs"]);
     let example = &f["ems_head0_B8_w4_g2_tau0.1_k3"];
     let mut layer = Layer::new(&case, Measured::ByKernel, 6);
     // The oracle numbers classes in order of creation: centres, local tokens, then the decoded tokens.
@@ -307,7 +306,8 @@ fn the_worked_example_of_the_specification() {
         let apart = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
         assert!(apart.fold(0.0, f32::max) < 1e-5, "{what}: {found:?}");
     };
-    let last: Vec<f32> = queries.iter().flat_map(|q| q[23 * 8..].to_vec()).collect();
+    let queries = case.q.chunks_exact(24 * 8);
+    let last: Vec<f32> = queries.flat_map(|q| q[23 * 8..].to_vec()).collect();
     close(&layer.attend(&last), &flat(&example["out"]), "out");
     let p = flat(&example["p"]);
     for (head, p) in p.chunks_exact(entries.len()).enumerate() {
@@ -347,7 +347,7 @@ fn without_merging_it_evicts_only_and_classes_are_rows() {
         for (name, value) in [("tau", "-1"), ("tau", "1.5"), ("gamma", "1")] {
             case.set.retain(|(n, _)| n != "tau" && n != "gamma");
             case.set.push((name.to_owned(), value.to_owned()));
-            merged.push(cut(&case, Measured::Slowly).1);
+            merged.push(cut(&case, Measured::Slowly).selection.retention);
         }
         if case.n <= case.budget {
             assert!(merged.iter().all(|m| *m == Retention::Everything));
@@ -377,8 +377,8 @@ fn a_budget_that_holds_everything_changes_nothing() {
     let ids: Vec<u32> = (0..70).map(|i| (i * 37 + 11) % vocab).collect();
     let (prompt, steps) = ids.split_at(50);
     let run = |method: &str, set: &str, budget: usize| {
-        let mut policy = build(method, &parameters(set)).expect(method);
-        read_and_step(&model, &mut *policy, budget, 17, prompt, steps)
+        let method = build(method, &parameters(set)).expect(method);
+        read_and_step(&model, &*method, budget, 17, prompt, steps)
     };
     let full = run("full", "", 50);
     assert_eq!(run("ems", "w=8", 70).logits, full.logits);
@@ -407,8 +407,8 @@ fn a_budget_that_holds_everything_changes_nothing() {
         // Without merging, the next token attends to exactly the kept rows.
         let alone = run("ems", &format!("{set},tau=2"), 20);
         if !set.contains("reassigned") {
-            let mut told = Told(alone.kept.clone());
-            let told = read_and_step(&model, &mut told, 20, 17, prompt, &steps[..1]);
+            let told = Told(alone.kept.clone());
+            let told = read_and_step(&model, &told, 20, 17, prompt, &steps[..1]);
             assert_same(&alone.logits[1], &told.logits[1], 1e-4, set);
         }
     }
@@ -418,7 +418,7 @@ fn a_budget_that_holds_everything_changes_nothing() {
 fn tables_are_counted_and_an_answer_allocates_nothing() {
     let engine = Engine::open(&repository().join("assets/mini.gguf")).expect("the built-in model");
     let document = Document::open(&repository().join("assets/sample.txt")).expect("the sample");
-    let method = Method {
+    let method = MethodSpec {
         name: "ems".to_owned(),
         parameters: parameters("w=8"),
     };

@@ -56,16 +56,9 @@ fn any_set_of_rows_in_every_layer_and_head() {
     for stem in MODELS {
         let (golden, model) = (golden(stem), open(&golden::model(stem)));
         let kept = golden.kept("random", model.config().layers);
-        let mut policy = Told(kept.clone());
+        let told = Told(kept.clone());
         for chunk in [512, 17] {
-            let found = read_and_step(
-                &model,
-                &mut policy,
-                24,
-                chunk,
-                &golden.prompt,
-                &golden.steps,
-            );
+            let found = read_and_step(&model, &told, 24, chunk, &golden.prompt, &golden.steps);
             assert_eq!(found.kept, kept, "{stem}: the cache holds what was told");
             golden.assert_steps(&found.logits, "random", stem);
         }
@@ -82,8 +75,8 @@ fn rows_that_snapkv_keeps() {
             ("pooling", "max"),
             ("sinks", "4"),
         ]);
-        let mut policy = build("snapkv", &parameters).expect("snapkv");
-        let found = read_and_step(&model, &mut *policy, 24, 512, &golden.prompt, &golden.steps);
+        let method = build("snapkv", &parameters).expect("snapkv");
+        let found = read_and_step(&model, &*method, 24, 512, &golden.prompt, &golden.steps);
         let kept = golden.kept("snapkv", model.config().layers);
         assert_eq!(found.kept, kept, "{stem}: the oracle keeps the same rows");
         golden.assert_steps(&found.logits, "snapkv", stem);
@@ -96,8 +89,8 @@ fn streaming_llm_with_and_without_new_positions() {
         let (golden, model) = (golden(stem), open(&golden::model(stem)));
         for positions in ["original", "reassigned"] {
             let parameters = set(&[("sinks", "4"), ("positions", positions)]);
-            let mut policy = build("streaming_llm", &parameters).expect("streaming_llm");
-            let found = read_and_step(&model, &mut *policy, 24, 512, &golden.prompt, &golden.steps);
+            let method = build("streaming_llm", &parameters).expect("streaming_llm");
+            let found = read_and_step(&model, &*method, 24, 512, &golden.prompt, &golden.steps);
             golden.assert_steps(&found.logits, &format!("streaming_{positions}"), stem);
         }
     }
@@ -110,16 +103,8 @@ fn a_budget_that_holds_everything_changes_nothing() {
     let (golden, model) = (golden(stem), open(&golden::model(stem)));
     let n = golden.prompt.len();
     let run = |method: &str, budget: usize| {
-        let mut policy = build(method, &[]).expect(method);
-        read_and_step(
-            &model,
-            &mut *policy,
-            budget,
-            512,
-            &golden.prompt,
-            &golden.steps,
-        )
-        .logits
+        let method = build(method, &[]).expect(method);
+        read_and_step(&model, &*method, budget, 512, &golden.prompt, &golden.steps).logits
     };
     let full = run("full", n);
     for budget in [n, n + 1, 10 * n] {
@@ -129,10 +114,10 @@ fn a_budget_that_holds_everything_changes_nothing() {
     }
     let room_for_all = n + golden.steps.len();
     let parameters = set(&[("positions", "original")]);
-    let mut policy = build("streaming_llm", &parameters).expect("streaming_llm");
+    let method = build("streaming_llm", &parameters).expect("streaming_llm");
     let streamed = read_and_step(
         &model,
-        &mut *policy,
+        &*method,
         room_for_all,
         512,
         &golden.prompt,
@@ -147,8 +132,8 @@ fn the_first_token_is_that_of_the_full_cache() {
     let stem = MODELS[1];
     let (golden, model) = (golden(stem), open(&golden::model(stem)));
     let first = |method: &str, parameters: &[(&str, &str)], budget: usize| {
-        let mut policy = build(method, &set(parameters)).expect(method);
-        read_and_step(&model, &mut *policy, budget, 512, &golden.prompt, &[]).logits
+        let method = build(method, &set(parameters)).expect(method);
+        read_and_step(&model, &*method, budget, 512, &golden.prompt, &[]).logits
     };
     let full = first("full", &[], golden.prompt.len());
     assert_eq!(first("snapkv", &[("w", "1")], 6), full);
@@ -168,15 +153,7 @@ fn one_wrong_row_shows() {
     let absent = (0..golden.prompt.len() as u32).find(|p| !head.contains(p));
     head[3] = absent.expect("a row that is not kept");
     head.sort_unstable();
-    let found = read_and_step(
-        &model,
-        &mut Told(kept),
-        24,
-        512,
-        &golden.prompt,
-        &golden.steps,
-    )
-    .logits;
+    let found = read_and_step(&model, &Told(kept), 24, 512, &golden.prompt, &golden.steps).logits;
     let reference = golden.tensors.rows("random_logits");
     let moved = (1..found.len()).filter(|&i| apart(&found[i], &reference[i]) > BOUND);
     assert!(moved.count() * 2 > found.len(), "most steps notice");

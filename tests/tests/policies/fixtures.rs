@@ -5,11 +5,12 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use kept_policies::{
-    HbwKv, ModelShape, PromptShape, Safeguard, Schedule, Softmax, Window, build, global_local,
+    HbwKv, ModelShape, Pos, PromptShape, RowRequest, Safeguard, Schedule, Serial, Softmax, Window,
+    build, global_local,
 };
-use kept_policies::{Policy, Pos};
 use kept_tests::cases::Case;
 use kept_tests::golden;
+use kept_tests::method_spec::{TestMethod, spec};
 use kept_tests::selecting::{Measured, Replay, kept};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -51,22 +52,15 @@ impl Fixtures {
         names
     }
 
-    /// Asserts that a method's selection from the toy equals fixture `name`, with the naive attention and with the
-    /// kernels'.
-    fn hold(
-        &self,
-        inputs: &str,
-        method: &str,
-        set: &str,
-        budget: usize,
-        at: (usize, usize),
-        name: &str,
-    ) {
+    /// Asserts that a method's selection from the toy in `inputs` equals fixture `name`, with the naive attention and
+    /// with the kernels'.
+    fn hold(&self, inputs: &str, method: TestMethod, layer: Layer, name: &str) {
+        let set = pairs(method.set);
         let case = Case {
             kept: self.get(name),
-            layer: at.0,
-            layers: at.1,
-            ..golden::toy(&self.all[inputs], method, &pairs(set), budget)
+            layer: layer.index,
+            layers: layer.of,
+            ..golden::toy(&self.all[inputs], method.name, &set, method.budget)
         };
         for measured in [Measured::Slowly, Measured::ByKernel] {
             let found = kept(&case, measured);
@@ -79,6 +73,15 @@ impl Fixtures {
         }
     }
 }
+
+/// A layer, and how many the model has.
+#[derive(Debug, Clone, Copy)]
+struct Layer {
+    index: usize,
+    of: usize,
+}
+
+const ONLY_LAYER: Layer = Layer { index: 0, of: 1 };
 
 /// `"a=1,b=2"` as pairs.
 fn pairs(text: &str) -> Vec<(&str, &str)> {
@@ -136,128 +139,103 @@ fn every_fixture_holds() {
     assert!(left.is_empty(), "fixtures that nobody asserts: {left:?}");
 }
 
+/// Selections of 12 rows from the toy, and their fixtures.
+const SELECTIONS: [(TestMethod, &str); 19] = [
+    (spec("streaming_llm", "sinks=4", 12), "streaming_B12_s4"),
+    (spec("h2o", "recent=6,sinks=0", 12), "h2o_B12_r6"),
+    (
+        spec("h2o", "recent=6,sinks=0,normalise=true", 12),
+        "h2o_norm_B12_r6",
+    ),
+    (spec("tova", "force_last=false,sinks=0", 12), "tova_B12"),
+    (
+        spec("snapkv", "w=4,kernel=3,sinks=0", 12),
+        "snapkv_B12_w4_max3",
+    ),
+    (
+        spec("snapkv", "w=4,kernel=3,sinks=0,pooling=avg", 12),
+        "snapkv_B12_w4_avg3",
+    ),
+    (
+        spec("snapkv", "w=4,kernel=3,sinks=0,group=max", 12),
+        "snapkv_B12_w4_max3_gqamax",
+    ),
+    (
+        spec("chunkkv", "w=4,chunk=5,sinks=0", 12),
+        "chunkkv_B12_w4_c5_clean_shared",
+    ),
+    (
+        spec("chunkkv", "w=4,chunk=5,sinks=0,heads=per_head", 12),
+        "chunkkv_B12_w4_c5_clean_perhead",
+    ),
+    (
+        spec("chunkkv", "w=4,chunk=5,variant=literal", 12),
+        "chunkkv_B12_w4_c5_literal_shared",
+    ),
+    (
+        spec("treekv", "block=3,sinks=2", 12),
+        "treekv_prefill_B12_b3_s2",
+    ),
+    (
+        spec("treekv", "block=3,sinks=2,rule=printed", 12),
+        "treekv_prefill_B12_b3_s2_printed",
+    ),
+    (
+        spec("hbw_kv", "w=4,block=2,rounds=1+2,sinks=0", 12),
+        "hbw_B12_w4_T2_M1_2",
+    ),
+    (
+        spec("hbw_kv", "w=4,block=2,rounds=1,shares=1,sinks=0", 12),
+        "hbw_B12_w4_T2_M1",
+    ),
+    (spec("h2o", "recent=6,sinks=2", 12), "sinks2/h2o_B12_r6"),
+    (spec("tova", "sinks=2", 12), "sinks2/tova_B12_forcelast"),
+    (
+        spec("snapkv", "w=4,kernel=3,sinks=2", 12),
+        "sinks2/snapkv_B12_w4_max3",
+    ),
+    (
+        spec("chunkkv", "w=4,chunk=5,sinks=2", 12),
+        "sinks2/chunkkv_B12_w4_c5_shared",
+    ),
+    (
+        spec("hbw_kv", "w=4,block=3,rounds=1+2,sinks=2", 12),
+        "sinks2/hbw_B12_w4_T3_M1_2",
+    ),
+];
+
 fn selections(f: &Fixtures) {
-    for (method, set, name) in [
-        ("streaming_llm", "sinks=4", "streaming_B12_s4"),
-        ("h2o", "recent=6,sinks=0", "h2o_B12_r6"),
-        ("h2o", "recent=6,sinks=0,normalise=true", "h2o_norm_B12_r6"),
-        ("tova", "force_last=false,sinks=0", "tova_B12"),
-        ("snapkv", "w=4,kernel=3,sinks=0", "snapkv_B12_w4_max3"),
+    for (method, name) in SELECTIONS {
+        f.hold("inputs", method, ONLY_LAYER, name);
+    }
+    let keydiff = spec("keydiff", "recent=0,sinks=0", 8);
+    f.hold("inputs", keydiff, ONLY_LAYER, "keydiff_top8");
+    for (set, layers) in [
+        ("w=4,kernel=3,sinks=0", "pyramid_B12_w4_layers4/layer"),
+        ("w=4,kernel=3,sinks=2", "sinks2/pyramid_B12_w4_L4_layer"),
+    ] {
+        for index in [0, 3] {
+            let layer = Layer { index, of: 4 };
+            f.hold(
+                "inputs",
+                spec("pyramidkv", set, 12),
+                layer,
+                &format!("{layers}{index}"),
+            );
+        }
+    }
+    for (set, name) in [
         (
-            "snapkv",
-            "w=4,kernel=3,sinks=0,pooling=avg",
-            "snapkv_B12_w4_avg3",
-        ),
-        (
-            "snapkv",
-            "w=4,kernel=3,sinks=0,group=max",
-            "snapkv_B12_w4_max3_gqamax",
-        ),
-        (
-            "chunkkv",
             "w=4,chunk=5,sinks=0",
-            "chunkkv_B12_w4_c5_clean_shared",
+            "chunkkv_seed0_B12_w4_c5_clean_shared",
         ),
         (
-            "chunkkv",
-            "w=4,chunk=5,sinks=0,heads=per_head",
-            "chunkkv_B12_w4_c5_clean_perhead",
-        ),
-        (
-            "chunkkv",
             "w=4,chunk=5,variant=literal",
-            "chunkkv_B12_w4_c5_literal_shared",
-        ),
-        ("treekv", "block=3,sinks=2", "treekv_prefill_B12_b3_s2"),
-        (
-            "treekv",
-            "block=3,sinks=2,rule=printed",
-            "treekv_prefill_B12_b3_s2_printed",
-        ),
-        (
-            "hbw_kv",
-            "w=4,block=2,rounds=1+2,sinks=0",
-            "hbw_B12_w4_T2_M1_2",
-        ),
-        (
-            "hbw_kv",
-            "w=4,block=2,rounds=1,shares=1,sinks=0",
-            "hbw_B12_w4_T2_M1",
-        ),
-        ("h2o", "recent=6,sinks=2", "sinks2/h2o_B12_r6"),
-        ("tova", "sinks=2", "sinks2/tova_B12_forcelast"),
-        (
-            "snapkv",
-            "w=4,kernel=3,sinks=2",
-            "sinks2/snapkv_B12_w4_max3",
-        ),
-        (
-            "chunkkv",
-            "w=4,chunk=5,sinks=2",
-            "sinks2/chunkkv_B12_w4_c5_shared",
-        ),
-        (
-            "hbw_kv",
-            "w=4,block=3,rounds=1+2,sinks=2",
-            "sinks2/hbw_B12_w4_T3_M1_2",
+            "chunkkv_seed0_B12_w4_c5_literal_shared",
         ),
     ] {
-        f.hold("inputs", method, set, 12, (0, 1), name);
+        f.hold("inputs_seed0", spec("chunkkv", set, 12), ONLY_LAYER, name);
     }
-    f.hold(
-        "inputs",
-        "keydiff",
-        "recent=0,sinks=0",
-        8,
-        (0, 1),
-        "keydiff_top8",
-    );
-    let pyramid = "w=4,kernel=3,sinks=0";
-    f.hold(
-        "inputs",
-        "pyramidkv",
-        pyramid,
-        12,
-        (0, 4),
-        "pyramid_B12_w4_layers4/layer0",
-    );
-    f.hold(
-        "inputs",
-        "pyramidkv",
-        pyramid,
-        12,
-        (3, 4),
-        "pyramid_B12_w4_layers4/layer3",
-    );
-    let pyramid = "w=4,kernel=3,sinks=2";
-    f.hold(
-        "inputs",
-        "pyramidkv",
-        pyramid,
-        12,
-        (0, 4),
-        "sinks2/pyramid_B12_w4_L4_layer0",
-    );
-    f.hold(
-        "inputs",
-        "pyramidkv",
-        pyramid,
-        12,
-        (3, 4),
-        "sinks2/pyramid_B12_w4_L4_layer3",
-    );
-    let other = "inputs_seed0";
-    let name = "chunkkv_seed0_B12_w4_c5_clean_shared";
-    f.hold(other, "chunkkv", "w=4,chunk=5,sinks=0", 12, (0, 1), name);
-    let name = "chunkkv_seed0_B12_w4_c5_literal_shared";
-    f.hold(
-        other,
-        "chunkkv",
-        "w=4,chunk=5,variant=literal",
-        12,
-        (0, 1),
-        name,
-    );
 
     // One eviction of PyramidInfer: 10 of 17 tokens remain in addition to the last 1 + 6, in every head.
     let name = "pyramidinfer_lengths/n24_cut_recent6_keep10";
@@ -302,7 +280,7 @@ fn scores(f: &Fixtures) {
     let scores: Vec<Vec<f32>> = f.get("adakv/scores");
     let scores: Vec<&[f32]> = scores.iter().map(Vec::as_slice).collect();
     let (per_head, floor) = (f.get("adakv/per_head"), f.get("adakv/floor"));
-    let split = Safeguard::Blend.split(&scores, per_head, floor);
+    let split = Safeguard::Blend.split(&Serial, &scores, per_head, floor);
     assert_eq!(split, f.get::<Vec<usize>>("adakv/budgets"));
 }
 
@@ -318,9 +296,13 @@ fn rows(method: &str, set: &str, tokens: usize, layers: usize, budget: usize) ->
         kv_heads: 2,
         head_dim: 8,
     };
-    let mut policy: Box<dyn Policy> = build(method, &set).expect("a method");
-    let prompt = PromptShape::of(tokens);
-    policy.rows(&model, &prompt, budget).expect("rows")
+    let request = RowRequest {
+        model,
+        prompt: PromptShape::of(tokens),
+        budget,
+    };
+    let method = build(method, &set).expect("a method");
+    method.plan(&request).expect("rows").rows
 }
 
 fn budgets(f: &Fixtures) {
@@ -344,9 +326,13 @@ fn budgets(f: &Fixtures) {
     let exact = prefix("exact", 8000, 32, 128, 8);
     assert_eq!([exact[0], exact[31]], ends[..]);
     let quota: Vec<usize> = f.get("hbw_quota_31_M1_8");
-    let mut hbw = HbwKv::default();
-    (hbw.rounds, hbw.shares) = (vec![1, 8], vec![0.5, 0.5]);
-    assert_eq!(hbw.quota(31), quota);
+    let halves = HbwKv {
+        rounds: vec![1, 8],
+        shares: Some(vec![0.5, 0.5]),
+        ..HbwKv::default()
+    };
+    assert_eq!(halves.quota(31), quota);
+    assert_eq!(HbwKv::default().quota(31), quota, "they are the defaults");
 }
 
 fn answers(f: &Fixtures) {

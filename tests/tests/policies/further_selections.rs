@@ -2,8 +2,8 @@
 //! five hundred synthetic cases each. CaM is in `cam.rs`. `golden/selections_further.py` generates the cases.
 
 use kept_policies::{
-    LowAttention, ModelShape, Observation, Parameters, Pos, PromptShape, Retention, Safeguard,
-    build, geometric_rows,
+    LowAttention, ModelShape, Observation, Parameters, Pos, PromptShape, Retention, RowRequest,
+    Safeguard, Serial, build, geometric_rows,
 };
 use kept_tests::cases::{Case, Probabilities, ranges};
 use kept_tests::golden;
@@ -66,8 +66,8 @@ fn a_floor_can_be_reserved() {
         &[9.0, 8.0, 7.0, 6.0, 1.0, 1.0],
         &[5.0, 1.0, 1.0, 1.0, 1.0, 1.0],
     ];
-    assert_eq!(Safeguard::Reserve.split(&scores, 3, 0.0), [5, 1]);
-    assert_eq!(Safeguard::Reserve.split(&scores, 3, 1.0), [3, 3]);
+    assert_eq!(Safeguard::Reserve.split(&Serial, &scores, 3, 0.0), [5, 1]);
+    assert_eq!(Safeguard::Reserve.split(&Serial, &scores, 3, 1.0), [3, 3]);
 }
 
 #[test]
@@ -103,17 +103,18 @@ fn answers_hold_what_they_should_after_every_step() {
     for case in cases {
         let number = |name: &str| case[name].as_u64().expect(name);
         let name = case["method"].as_str().expect("method");
-        let mut policy = build(name, &plain(&case["set"])).expect("a method");
-        let model = ModelShape {
-            layers: 1,
-            q_heads: 2,
-            kv_heads: 1,
-            head_dim: 8,
+        let method = build(name, &plain(&case["set"])).expect("a method");
+        let request = RowRequest {
+            model: ModelShape {
+                layers: 1,
+                q_heads: 2,
+                kv_heads: 1,
+                head_dim: 8,
+            },
+            prompt: PromptShape::of(1),
+            budget: number("budget") as usize,
         };
-        let budget = number("budget") as usize;
-        let rows = policy
-            .rows(&model, &PromptShape::of(1), budget)
-            .expect("rows");
+        let plan = method.plan(&request).expect("rows");
         let observation = Observation {
             tokens: 1,
             kv_heads: 1,
@@ -124,9 +125,10 @@ fn answers_hold_what_they_should_after_every_step() {
             }),
             ..Observation::default()
         };
-        let retention = policy.select(&observation, rows[0]);
-        assert_eq!(retention, Retention::Everything);
-        let mut replay = Replay::new(policy, 2, &[vec![0]]);
+        let mut state = method.start(&plan);
+        let selection = state.select(&plan, &observation);
+        assert_eq!(selection.retention, Retention::Everything);
+        let mut replay = Replay::new(state, 2, &[vec![0]]);
         let mut drawn = Probabilities::new(number("seed"), 16);
         let mut before = 1;
         for (step, held) in case["held"].as_array().expect("steps").iter().enumerate() {
@@ -182,14 +184,18 @@ fn wrappers_refuse_what_they_cannot_wrap() {
         assert!(error.contains(said), "{error}");
     }
     let set = Parameters::parse_assignments("decode_cap=64").expect("assignments");
-    let mut policy = build("snapkv", &set).expect("snapkv");
-    let model = ModelShape {
-        layers: 1,
-        q_heads: 1,
-        kv_heads: 1,
-        head_dim: 8,
+    let method = build("snapkv", &set).expect("snapkv");
+    let request = RowRequest {
+        model: ModelShape {
+            layers: 1,
+            q_heads: 1,
+            kv_heads: 1,
+            head_dim: 8,
+        },
+        prompt: PromptShape::of(500),
+        budget: 100,
     };
-    let error = policy.rows(&model, &PromptShape::of(500), 100);
+    let error = method.plan(&request);
     let error = error.expect_err("a cap below the budget").to_string();
     assert!(
         error.contains("decode_cap=64") && error.contains("100 rows"),

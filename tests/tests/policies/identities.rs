@@ -1,11 +1,11 @@
 //! Identities between methods and between parameters that hold for all inputs (specification, section 8).
 //!
-//! proptest generates the inputs and shrinks failing ones. Mostly policies without a model, on naive attention.
+//! proptest generates the inputs and shrinks failing ones. Mostly methods without a model, on naive attention.
 
 use kept_engine::kernels::{DecodeAttention, DecodeScratch, HeadShape, RowStore, decode_attention};
 use kept_policies::{
-    ModelShape, Observation, Pos, PromptShape, Retention, Row, Schedule, StepObservation, build,
-    methods, thinning_lengths,
+    ModelShape, Observation, Pos, PromptShape, Retention, Row, RowRequest, Schedule, Selection,
+    StepObservation, build, methods, thinning_lengths,
 };
 use kept_tests::cases::Case;
 use kept_tests::selecting::{Measured, Replay, kept};
@@ -131,11 +131,10 @@ proptest! {
     #[test]
     fn a_prompt_that_fits_is_untouched(d in drawn(), over in 0..9usize) {
         for method in methods() {
-            let (mut policy, model) = (build(method.name, &[]).expect("a method"), d.model(3));
-            let rows = policy.rows(&model, &PromptShape::of(d.n), d.n + over);
+            let plan = build(method.name, &[]).expect("a method").plan(&d.request(3, d.n + over));
             // TreeKV still needs a minimum budget for its parts.
-            if let Ok(rows) = rows {
-                prop_assert!(rows.iter().all(|&rows| rows >= d.n), "{}: {:?}", method.name, rows);
+            if let Ok(plan) = plan {
+                prop_assert!(plan.rows.iter().all(|&rows| rows >= d.n), "{}: {:?}", method.name, plan.rows);
             } else {
                 prop_assert!(method.name == "treekv", "{}", method.name);
             }
@@ -146,20 +145,21 @@ proptest! {
     /// by itself.
     #[test]
     fn followers_copy_their_leader(d in drawn(), reuse in 1..5usize, layers in 1..9usize) {
-        let mut policy = build("chunkkv", &[
+        let method = build("chunkkv", &[
             ("w".into(), d.w.to_string()), ("sinks".into(), d.sinks.to_string()), ("reuse".into(), reuse.to_string()),
         ]).expect("chunkkv");
-        let rows = policy.rows(&d.model(layers), &PromptShape::of(d.n), d.budget()).expect("rows");
+        let plan = method.plan(&d.request(layers, d.budget())).expect("rows");
+        let mut state = method.start(&plan);
         let mut leader: Vec<Vec<u32>> = Vec::new();
-        for (layer, &layer_rows) in rows.iter().enumerate() {
+        for layer in 0..layers {
             // Every layer has different attention.
             let other = Drawn { seed: d.seed + layer as u64, ..d.clone() };
-            let needs = policy.needs(layer);
+            let needs = plan.needs[layer];
             prop_assert_eq!(needs.window.is_some(), layer % reuse == 0);
             prop_assert!(!needs.column_sums && !needs.rows && !needs.uncut);
             let case = other.case("chunkkv", "", d.budget());
             let window = needs.window.map(|window| case.observed(window));
-            let retention = policy.select(&observation(&case, layer, window.as_deref()), layer_rows);
+            let retention = state.select(&plan, &observation(&case, layer, window.as_deref())).retention;
             let alone = other.kept("chunkkv", "w=?,sinks=?,reuse=1");
             let found: Vec<Vec<u32>> = match retention {
                 Retention::Everything => vec![(0..d.n as u32).collect(); d.kv_heads],
@@ -187,18 +187,19 @@ proptest! {
                 .filter_map(|pair| pair.split_once('='))
                 .map(|(a, b)| (a.to_owned(), b.to_owned()))
                 .collect();
-            let mut policy = build(method, &set).expect("a method");
+            let method = build(method, &set).expect("a method");
             let model = ModelShape { layers, q_heads: kv_heads * d.group, kv_heads, head_dim: 8 };
-            let mut rows = policy.rows(&model, &prompt, budget).expect("rows");
+            let mut plan = method.plan(&RowRequest { model, prompt, budget }).expect("rows");
+            let mut state = method.start(&plan);
             let scores: Vec<Vec<f32>> = (0..layers)
                 .map(|layer| seen[layer * kv_heads * d.n..][..kv_heads * d.n].iter().map(|&s| s as f32 / 64.0).collect())
                 .collect();
             let told = |layer: usize| Observation { layer, tokens: d.n, kv_heads, group: d.group, reconstruction: Some(&scores[layer]), ..Observation::default() };
-            if policy.has_score_pass() {
-                (0..layers).for_each(|layer| policy.score_pass(&told(layer)));
-                rows = policy.allocate_budget();
+            if plan.score_pass {
+                (0..layers).for_each(|layer| state.score_pass(&plan, &told(layer)));
+                plan = state.allocate_budget(&plan);
             }
-            (0..layers).map(|layer| match policy.select(&told(layer), rows[layer]) {
+            (0..layers).map(|layer| match state.select(&plan, &told(layer)).retention {
                 Retention::Everything => vec![(0..d.n as u32).collect(); kv_heads],
                 Retention::Keep(heads) => heads.into_iter().map(|head| head.into_iter().map(|p| p.0).collect()).collect(),
                 Retention::Merge(_) => unreachable!("KVzip merges nothing"),
@@ -242,9 +243,11 @@ proptest! {
         let model = ModelShape { layers, q_heads: 2, kv_heads: 1, head_dim: 8 };
         let budget = ((n as f64 * share) as usize).max(1);
         let total = |ratio: f64| thinning_lengths(n, layers, n / 5, 64, ratio).iter().sum::<usize>();
-        let mut policy = build("pyramidinfer", &[("variant".into(), "faithful".into())]).expect("a method");
-        match policy.rows(&model, &PromptShape::of(n), budget) {
-            Ok(rows) => {
+        let method = build("pyramidinfer", &[("variant".into(), "faithful".into())]).expect("a method");
+        let plan = |budget: usize| method.plan(&RowRequest { model, prompt: PromptShape::of(n), budget });
+        match plan(budget) {
+            Ok(plan) => {
+                let rows = plan.rows;
                 let found = rows.iter().sum::<usize>();
                 prop_assert_eq!(rows[0], n);
                 prop_assert!(rows.is_sorted_by(|a, b| a >= b), "{:?}", rows);
@@ -256,7 +259,7 @@ proptest! {
                 prop_assert!(tried.into_iter().map(total).all(|t| t > budget * layers), "{}", error);
                 let least: usize = error.to_string().split("at least ").nth(1).and_then(|t| t.split(' ').next()).expect("a figure").parse().expect("a number");
                 prop_assert!(least > budget);
-                prop_assert!(policy.rows(&model, &PromptShape::of(n), least).is_ok(), "what is said to be reachable is");
+                prop_assert!(plan(least).is_ok(), "what is said to be reachable is");
             }
         }
     }
@@ -291,13 +294,14 @@ proptest! {
     fn slots_carry_no_order(order in Just((0..9u32).collect::<Vec<_>>()).prop_shuffle(), weights in prop::collection::vec(1..1000u32, 9)) {
         for method in ["streaming_llm", "tova"] {
             let leaves = |slots: &[u32]| {
-                let mut policy = build(method, &[("sinks".into(), "2".into())]).expect("a method");
+                let method = build(method, &[("sinks".into(), "2".into())]).expect("a method");
                 let model = ModelShape { layers: 1, q_heads: 1, kv_heads: 1, head_dim: 8 };
-                policy.rows(&model, &PromptShape::of(8), 8).expect("rows");
+                let plan = method.plan(&RowRequest { model, prompt: PromptShape::of(8), budget: 8 }).expect("rows");
+                let mut evictor = method.start(&plan).evictor().expect("it evicts during decode");
                 let positions: Vec<Pos> = slots.iter().copied().map(Pos).collect();
                 let probabilities: Vec<f32> = slots.iter().map(|&p| weights[p as usize] as f32 / 1000.0).collect();
                 let mut evict = [None];
-                policy.step(&StepObservation {
+                evictor.step(&StepObservation {
                     layer: 0, rows: &[9], firsts: &[0], positions: &positions, group: 1, probabilities: &probabilities, stride: 9,
                 }, &mut evict);
                 evict[0].map(|Row(slot)| slots[slot as usize])
@@ -370,6 +374,14 @@ impl Drawn {
             head_dim: 8,
         }
     }
+
+    fn request(&self, layers: usize, budget: usize) -> RowRequest {
+        RowRequest {
+            model: self.model(layers),
+            prompt: PromptShape::of(self.n),
+            budget,
+        }
+    }
 }
 
 fn observation<'a>(case: &Case, layer: usize, window: Option<&'a [f32]>) -> Observation<'a> {
@@ -389,16 +401,19 @@ fn first_token(method: &str, set: &[(&str, &str)], budget: usize) -> Replay {
     let set: Vec<(String, String)> = (set.iter())
         .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
         .collect();
-    let mut policy = build(method, &set).expect("a method");
-    let model = ModelShape {
-        layers: 1,
-        q_heads: 1,
-        kv_heads: 1,
-        head_dim: 8,
+    let method = build(method, &set).expect("a method");
+    let request = RowRequest {
+        model: ModelShape {
+            layers: 1,
+            q_heads: 1,
+            kv_heads: 1,
+            head_dim: 8,
+        },
+        prompt: PromptShape::of(1),
+        budget,
     };
-    let rows = policy
-        .rows(&model, &PromptShape::of(1), budget)
-        .expect("rows");
+    let plan = method.plan(&request).expect("rows");
+    let mut state = method.start(&plan);
     let seen = [1.0f32];
     let observation = Observation {
         layer: 0,
@@ -409,6 +424,7 @@ fn first_token(method: &str, set: &[(&str, &str)], budget: usize) -> Replay {
         column_sums: Some(&seen),
         ..Observation::default()
     };
-    assert_eq!(policy.select(&observation, rows[0]), Retention::Everything);
-    Replay::new(policy, 1, &[vec![0]])
+    let selection = state.select(&plan, &observation);
+    assert_eq!(selection, Selection::from(Retention::Everything));
+    Replay::new(state, 1, &[vec![0]])
 }

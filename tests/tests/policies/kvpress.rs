@@ -25,10 +25,10 @@ fn hold(method: &str) {
         let logits = tensors.rows(&format!("{stem}.{name}"));
         let ids = tensors.whole(&format!("{stem}.ids"));
         let (prompt, steps) = ids.split_at(128);
-        let mut policy = build(method, &set).unwrap_or_else(|e| panic!("{e}"));
+        let method = build(method, &set).unwrap_or_else(|e| panic!("{e}"));
         let model = open(&golden::model(stem));
         let steps = &steps[..logits.len() - 1];
-        let found = read_and_step(&model, &mut *policy, budget, 512, prompt, steps);
+        let found = read_and_step(&model, &*method, budget, 512, prompt, steps);
         let layers = case["kept"].as_array().expect("layers").iter();
         let expected: Vec<Vec<Vec<u32>>> = layers
             .map(|layer| {

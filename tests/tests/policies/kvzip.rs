@@ -55,19 +55,13 @@ impl Ask<'_> {
     /// `[layer][kv head]` positions, and logits after the prompt and after each of `steps`.
     fn read(&self, ids: &[u32], document: std::ops::Range<usize>, steps: &[u32]) -> Read {
         let set = Parameters::parse_assignments(self.set).expect("parameters");
-        let mut policy = build("kvzip", &set).expect("kvzip");
+        let method = build("kvzip", &set).expect("kvzip");
         let prompt = TokenPrompt {
             ids,
             document: Some(document),
         };
-        let found = read_document_and_step(
-            self.model,
-            &mut *policy,
-            self.budget,
-            self.chunk,
-            prompt,
-            steps,
-        );
+        let found =
+            read_document_and_step(self.model, &*method, self.budget, self.chunk, prompt, steps);
         Read {
             kept: found.kept,
             logits: found.logits,
@@ -120,7 +114,7 @@ fn rows_and_logits_are_those_of_kvpress() {
 
 /// The reconstruction pass equals the model with each chunk's repetition placed directly after the document.
 #[test]
-fn the_repetition_is_the_model_that_reads_it_behind_the_document() {
+fn the_repetition_is_read_as_if_behind_the_document() {
     let tensors = Tensors::golden("kvpress_kvzip");
     let cases = golden::json("kvpress_kvzip.json");
     let before = cases[0]["before"].as_u64().expect("before") as usize;
@@ -137,10 +131,10 @@ fn the_repetition_is_the_model_that_reads_it_behind_the_document() {
         let expected = tensors.rows(&format!("{stem}.repeat_logits"));
         for (set, chunk) in [("chunk=40", 512), ("chunk=40,spread=model", 19)] {
             let set = Parameters::parse_assignments(set).expect("parameters");
-            let mut policy = build("kvzip", &set).expect("kvzip");
+            let method = build("kvzip", &set).expect("kvzip");
             let rope = RopeTable::new(model.config(), ids.len());
             let mut prefill =
-                Prefill::new(&model, &ids, &mut *policy, 48, 0, &rope).with_document(before..128);
+                Prefill::new(&model, &ids, &*method, 48, 0, &rope).with_document(before..128);
             prefill.every_row = true;
             prefill.chunk = chunk;
             let outcome = prefill.run(&mut |_| (), &Stop::new()).expect("it is read");
@@ -149,8 +143,7 @@ fn the_repetition_is_the_model_that_reads_it_behind_the_document() {
             assert_eq!(repeated.segments.len(), (128 - before).div_ceil(40));
             let width = model.config().width;
             assert_eq!(repeated.hidden.len(), repeated.ids.len() * width);
-            let mut decoder =
-                Decoder::new(&model, &rope, &mut *policy, outcome.rows, outcome.cache);
+            let mut decoder = Decoder::new(&model, &rope, outcome.evictor, outcome.cache);
             let rows = repeated.hidden.chunks_exact(width).step_by(7);
             assert_eq!(rows.len(), expected.len());
             for (row, (hidden, reference)) in rows.zip(&expected).enumerate() {
@@ -244,8 +237,8 @@ fn a_repetition_ends_where_the_model_does() {
     let rope = RopeTable::new(model.config(), ids.len());
     let run = |ids: &[u32], set: &str| {
         let set = Parameters::parse_assignments(set).expect("parameters");
-        let mut policy = build("kvzip", &set).expect("kvzip");
-        let mut prefill = Prefill::new(&model, ids, &mut *policy, 64, 0, &rope);
+        let method = build("kvzip", &set).expect("kvzip");
+        let mut prefill = Prefill::new(&model, ids, &*method, 64, 0, &rope);
         prefill.every_row = true;
         let outcome = prefill.run(&mut |_| (), &Stop::new());
         outcome.map(|outcome| {

@@ -1,5 +1,6 @@
 //! Selections, merges and evictions of every method, against fixtures, the oracle and kvpress.
 
+mod baselines;
 mod cam;
 mod conduct;
 mod ems;

@@ -4,7 +4,9 @@
 //! The test covers every method of the registry.
 
 use kept_engine::models::{Model, RopeTable};
-use kept_engine::policies::{Parameters, Positions, build, methods};
+use kept_engine::policies::{
+    ModelShape, Parameters, Positions, PromptShape, RowRequest, build, methods,
+};
 use kept_tests::compare::{apart, assert_same};
 use kept_tests::engine::{Stepped, open, read_and_step};
 use kept_tests::golden::{self, Tensors, Unpacked};
@@ -66,17 +68,24 @@ fn ids(model: &Model) -> Vec<u32> {
         .collect()
 }
 
-fn run(
-    model: &Model,
-    (name, set): (&str, &str),
-    budget: usize,
-    ids: &[u32],
-) -> (Stepped, Standing) {
+fn run(model: &Model, name: &str, set: &str, budget: usize, ids: &[u32]) -> (Stepped, Standing) {
     let set = Parameters::parse_assignments(set).expect("parameters");
-    let mut policy = build(name, &set).unwrap_or_else(|e| panic!("{e}"));
+    let method = build(name, &set).unwrap_or_else(|e| panic!("{e}"));
+    let config = model.config();
+    let request = RowRequest {
+        model: ModelShape {
+            layers: config.layers,
+            q_heads: config.q_heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+        },
+        prompt: PromptShape::of(PROMPT),
+        budget,
+    };
+    let plan = method.plan(&request).unwrap_or_else(|e| panic!("{e}"));
     let (prompt, steps) = ids.split_at(PROMPT);
-    let found = read_and_step(model, &mut *policy, budget, 19, prompt, steps);
-    let standing = match policy.positions() {
+    let found = read_and_step(model, &*method, budget, 19, prompt, steps);
+    let standing = match plan.positions {
         Positions::Original => Standing::Original,
         Positions::Reassigned => Standing::Ranks,
     };
@@ -94,7 +103,7 @@ fn read<'m>(model: &'m Model, rope: &'m RopeTable, ids: &[u32]) -> (Slow<'m>, Ve
 }
 
 #[test]
-fn logits_are_those_of_full_attention_with_the_evicted_keys_masked() {
+fn logits_are_those_of_full_attention_with_a_mask() {
     let llamas = [
         "group1-plain-tied",
         "group2-llama3-tied",
@@ -108,10 +117,10 @@ fn logits_are_those_of_full_attention_with_the_evicted_keys_masked() {
         let ids = ids(&model);
         let rope = RopeTable::new(model.config(), ids.len());
         let (slow, first) = read(&model, &rope, &ids);
-        let full = run(&model, ("full", ""), PROMPT, &ids).0.logits;
-        for variant in variants() {
-            let what = format!("{stem} {} {}", variant.0, variant.1);
-            let (found, standing) = run(&model, variant, BUDGET, &ids);
+        let full = run(&model, "full", "", PROMPT, &ids).0.logits;
+        for (name, set) in variants() {
+            let what = format!("{stem} {name} {set}");
+            let (found, standing) = run(&model, name, set, BUDGET, &ids);
             assert_same(
                 &found.logits[0],
                 &first,
@@ -134,7 +143,7 @@ fn logits_are_those_of_full_attention_with_the_evicted_keys_masked() {
             }
             // The test is meaningful: most steps differ from the full cache far beyond the bound.
             assert!(
-                variant.0 == "full" || 2 * moved > STEPS,
+                name == "full" || 2 * moved > STEPS,
                 "{what}: {moved} steps moved"
             );
         }
@@ -148,7 +157,7 @@ fn rows_leave_while_answering() {
     let model = open(&golden::model("group2-llama3-tied"));
     let ids = ids(&model);
     for name in ["streaming_llm", "h2o", "tova", "treekv"] {
-        let (found, _) = run(&model, (name, ""), BUDGET, &ids);
+        let (found, _) = run(&model, name, "", BUDGET, &ids);
         for heads in found.held.iter().flatten() {
             assert!(heads.iter().all(|head| head.len() <= BUDGET), "{name}");
         }
@@ -165,13 +174,13 @@ fn rows_leave_while_answering() {
 fn a_budget_that_holds_everything_changes_nothing() {
     let model = open(&golden::model("group2-llama3-tied"));
     let ids = ids(&model);
-    let full = run(&model, ("full", ""), PROMPT, &ids).0.logits;
+    let full = run(&model, "full", "", PROMPT, &ids).0.logits;
     // A decode cap below the budget is refused.
     let uncapped = |(_, set): &(&str, &str)| !set.contains("decode_cap");
-    for variant in variants().into_iter().filter(uncapped) {
+    for (name, set) in variants().into_iter().filter(uncapped) {
         for budget in [PROMPT + STEPS, 10 * PROMPT] {
-            let what = format!("{} {} at {budget}", variant.0, variant.1);
-            let (found, standing) = run(&model, variant, budget, &ids);
+            let what = format!("{name} {set} at {budget}");
+            let (found, standing) = run(&model, name, set, budget, &ids);
             if standing == Standing::Original {
                 assert_eq!(found.logits, full, "{what}");
             } else {
@@ -188,10 +197,10 @@ fn a_budget_that_holds_everything_changes_nothing() {
 fn the_first_token_is_that_of_the_full_cache() {
     let model = open(&golden::model("group4-linear-untied"));
     let ids = &ids(&model)[..];
-    let full = run(&model, ("full", ""), PROMPT, ids).0.logits;
-    for variant in variants() {
-        let found = run(&model, variant, BUDGET, ids).0.logits;
-        assert_eq!(found[0], full[0], "{} {}", variant.0, variant.1);
+    let full = run(&model, "full", "", PROMPT, ids).0.logits;
+    for (name, set) in variants() {
+        let found = run(&model, name, set, BUDGET, ids).0.logits;
+        assert_eq!(found[0], full[0], "{name} {set}");
     }
 }
 

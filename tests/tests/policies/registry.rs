@@ -1,9 +1,9 @@
-//! Every method selects what `oracle.py` selects: policies without a model, on naive attention.
+//! Every method selects what `oracle.py` selects: methods without a model, on naive attention.
 
-use kept_policies::Pos;
+use kept_policies::{Pos, build};
 use kept_tests::cases::Case;
 use kept_tests::golden;
-use kept_tests::selecting::{Measured, Replay, kept};
+use kept_tests::selecting::{Measured, Replay, cut_by, kept, positions};
 
 #[test]
 fn drawn_cases_are_kept_as_the_oracle_keeps_them() {
@@ -30,6 +30,33 @@ fn drawn_cases_are_kept_as_the_oracle_keeps_them() {
                 "ascending: {}",
                 case.describe()
             );
+        }
+    }
+}
+
+/// Nothing that a method learns from one prompt changes what it keeps of the next.
+#[test]
+fn a_method_starts_every_prompt_afresh() {
+    for file in [
+        "chunkkv",
+        "h2o",
+        "tova",
+        "scissorhands",
+        "treekv",
+        "pyramidinfer",
+        "kvzip",
+        "adakv",
+        "merged",
+    ] {
+        let cases = golden::packed(&format!("selections/{file}.json.gz"));
+        let cases = cases.as_array().expect("cases").iter().step_by(25);
+        for case in cases.map(Case::from_json) {
+            let method = build(&case.method, &case.set).expect("a method");
+            let first = cut_by(&*method, &case, Measured::Slowly).selection;
+            let second = cut_by(&*method, &case, Measured::Slowly).selection;
+            assert_eq!(second, first, "{}", case.describe());
+            let found = positions(&first.retention, &case);
+            assert_eq!(found, case.kept, "{}", case.describe());
         }
     }
 }

@@ -1,46 +1,57 @@
 //! ChunkKV's follower layers observe no attention: the engine's measurements per layer, and the rows that each layer
 //! keeps.
 
+use std::sync::{Arc, Mutex};
+
 use kept_engine::policies::{
-    ModelShape, Needs, Observation, Policy, PolicyError, PromptShape, Retention, build,
+    Method, Observation, PolicyError, RowPlan, RowRequest, Select, Selection, build,
 };
 use kept_tests::engine::{open, read_and_step};
 use kept_tests::golden;
 
-/// A policy that records, per layer, whether the engine passed attention to it.
+/// Per layer, whether the engine passed attention, keys or values of it.
+type Shown = Arc<Mutex<Vec<bool>>>;
+
+/// A method that records what the engine passes to it.
 struct Watched {
-    policy: Box<dyn Policy>,
-    shown: Vec<bool>,
+    method: Arc<dyn Method>,
+    shown: Shown,
 }
 
-impl Policy for Watched {
+impl Method for Watched {
     fn name(&self) -> &'static str {
-        self.policy.name()
+        self.method.name()
     }
 
-    fn needs(&self, layer: usize) -> Needs {
-        self.policy.needs(layer)
+    fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
+        self.method.plan(request)
     }
 
-    fn rows(
-        &mut self,
-        model: &ModelShape,
-        prompt: &PromptShape,
-        budget: usize,
-    ) -> Result<Vec<usize>, PolicyError> {
-        self.policy.rows(model, prompt, budget)
+    fn start(&self, plan: &RowPlan) -> Box<dyn Select> {
+        Box::new(WatchedSelect {
+            state: self.method.start(plan),
+            shown: self.shown.clone(),
+        })
     }
+}
 
-    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
-        assert_eq!(observation.layer, self.shown.len(), "layers come in order");
+struct WatchedSelect {
+    state: Box<dyn Select>,
+    shown: Shown,
+}
+
+impl Select for WatchedSelect {
+    fn select(&mut self, plan: &RowPlan, observation: &Observation<'_>) -> Selection {
+        let mut shown = self.shown.lock().expect("one thread selects");
+        assert_eq!(observation.layer, shown.len(), "layers come in order");
         let anything = observation.window.is_some() || observation.column_sums.is_some();
-        self.shown.push(anything || observation.keys.is_some());
-        self.policy.select(observation, rows)
+        shown.push(anything || observation.keys.is_some());
+        self.state.select(plan, observation)
     }
 }
 
 #[test]
-fn followers_are_shown_nothing_and_hold_what_their_leader_holds() {
+fn followers_are_shown_nothing_and_hold_their_leaders_rows() {
     let model = open(&golden::model("group2-llama3-tied"));
     let prompt: Vec<u32> = (0..90).map(|i| 3 + i * 41 % 300).collect();
     let mut alone = Vec::new();
@@ -51,12 +62,13 @@ fn followers_are_shown_nothing_and_hold_what_their_leader_holds() {
         ("100", [true, false, false]),
     ] {
         let set = [("reuse".to_owned(), reuse.to_owned())];
-        let mut watched = Watched {
-            policy: build("chunkkv", &set).expect("chunkkv"),
-            shown: Vec::new(),
+        let watched = Watched {
+            method: build("chunkkv", &set).expect("chunkkv"),
+            shown: Shown::default(),
         };
-        let kept = read_and_step(&model, &mut watched, 30, 512, &prompt, &[]).kept;
-        assert_eq!(watched.shown, shown, "reuse={reuse}");
+        let kept = read_and_step(&model, &watched, 30, 512, &prompt, &[]).kept;
+        let seen = watched.shown.lock().expect("it has been read").clone();
+        assert_eq!(seen, shown, "reuse={reuse}");
         for layer in 1..kept.len() {
             if !shown[layer] {
                 assert_eq!(kept[layer], kept[layer - 1], "reuse={reuse}, layer {layer}");

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use kept_tests::cases::Case;
 use kept_tests::golden::{self, ids};
+use kept_tests::selecting::{self, Measured};
 use kept_tests::terminal::{Run, kept};
 use safetensors::{Dtype, tensor::TensorView};
 use serde_json::Value;
@@ -112,6 +113,9 @@ fn cases_of(method: &str) -> String {
     }
 }
 
+/// Methods without cases of an oracle; `baselines.rs` has their definitions.
+const WITHOUT_CASES: [&str; 3] = ["full", "random", "knorm"];
+
 /// Every method through `kept select` from end to end, on every fiftieth of its cases.
 #[test]
 fn every_method_is_kept_as_the_oracle_keeps_it() {
@@ -119,7 +123,7 @@ fn every_method_is_kept_as_the_oracle_keeps_it() {
     let input = folder.path().join("case.safetensors");
     let methods = kept_policies::methods().iter().map(|method| method.name);
     for method in methods.chain(["pyramidinfer_faithful"]) {
-        if method == "full" {
+        if WITHOUT_CASES.contains(&method) {
             continue;
         }
         let cases = golden::packed(&cases_of(method));
@@ -130,6 +134,33 @@ fn every_method_is_kept_as_the_oracle_keeps_it() {
             write(&case, &input);
             let found = kept_of(&select(&case, &input).json());
             assert_eq!(found, case.kept, "{}", case.describe());
+        }
+    }
+}
+
+/// The methods without an oracle, through `kept select` as in the library.
+#[test]
+fn baselines_are_kept_as_in_the_library() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let input = folder.path().join("case.safetensors");
+    let cases = golden::packed("selections/keydiff.json.gz");
+    let cases = cases.as_array().expect("cases");
+    for (method, set) in [
+        ("random", &[("seed", "3"), ("sinks", "0")][..]),
+        ("knorm", &[("sinks", "0")]),
+        ("full", &[]),
+    ] {
+        for case in cases.iter().step_by(50) {
+            let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+            let case = Case {
+                method: method.to_owned(),
+                set: set.iter().map(own).collect(),
+                ..Case::from_json(case)
+            };
+            write(&case, &input);
+            let expected = selecting::kept(&case, Measured::ByKernel);
+            let found = kept_of(&select(&case, &input).json());
+            assert_eq!(found, expected, "{}", case.describe());
         }
     }
 }

@@ -5,14 +5,15 @@
 use kept_engine::kernels::Stop;
 use kept_engine::models::RopeTable;
 use kept_engine::policies::{
-    ModelShape, Observation, Parameters, Pos, PromptShape, Retention, build, thinning_lengths,
+    ModelShape, Observation, Parameters, Pos, PromptShape, Retention, RowRequest, build,
+    thinning_lengths,
 };
 use kept_engine::{EngineError, Prefill};
 use kept_tests::cases::{Case, Probabilities, ranges};
 use kept_tests::compare::{apart, assert_same};
 use kept_tests::engine::{open, read_and_step};
 use kept_tests::golden::{self, Tensors};
-use kept_tests::selecting::{Measured, Replay, kept};
+use kept_tests::selecting::{Measured, Replay, kept, request};
 
 fn set(text: &str) -> Vec<(String, String)> {
     Parameters::parse_assignments(text).expect("parameters")
@@ -26,17 +27,9 @@ fn drawn_cases_enter_their_layer_as_in_the_oracle() {
     let (mut thinned, mut ties, mut groups) = (0, 0, [0; 8]);
     for value in cases {
         let case = Case::from_json(value);
-        let mut policy = build(&case.method, &case.set).expect("a method");
-        let model = ModelShape {
-            layers: case.layers,
-            q_heads: case.q_heads,
-            kv_heads: case.kv_heads,
-            head_dim: case.head_dim,
-        };
-        let rows = policy
-            .rows(&model, &PromptShape::of(case.n), case.budget)
-            .expect("rows");
-        let lengths: Vec<u32> = rows.iter().map(|&rows| rows as u32).collect();
+        let method = build(&case.method, &case.set).expect("a method");
+        let plan = method.plan(&request(&case)).expect("rows");
+        let lengths: Vec<u32> = plan.rows.iter().map(|&rows| rows as u32).collect();
         assert_eq!(
             lengths,
             golden::ids(&value["lengths"]),
@@ -82,15 +75,20 @@ fn answers_are_thinned_as_numpy_thins_them() {
         let parameters: Vec<String> = (case["set"].as_object().expect("set").iter())
             .map(|(name, v)| format!("{name}={}", v.to_string().replace('"', "")))
             .collect();
-        let mut policy = build("pyramidinfer", &set(&parameters.join(","))).expect("a method");
-        let model = ModelShape {
-            layers,
-            q_heads: 2,
-            kv_heads: 1,
-            head_dim: 8,
+        let method = build("pyramidinfer", &set(&parameters.join(","))).expect("a method");
+        let request = RowRequest {
+            model: ModelShape {
+                layers,
+                q_heads: 2,
+                kv_heads: 1,
+                head_dim: 8,
+            },
+            prompt: PromptShape::of(n),
+            budget: n,
         };
-        let rows = policy.rows(&model, &PromptShape::of(n), n).expect("rows");
-        assert_eq!(rows[layer], n, "a ratio of 1 drops nothing of the prompt");
+        let plan = method.plan(&request).expect("rows");
+        let rows = plan.rows[layer];
+        assert_eq!(rows, n, "a ratio of 1 drops nothing of the prompt");
         let observation = Observation {
             layer,
             tokens: n,
@@ -98,10 +96,11 @@ fn answers_are_thinned_as_numpy_thins_them() {
             group: 2,
             ..Observation::default()
         };
-        let whole = policy.select(&observation, rows[layer]);
+        let mut state = method.start(&plan);
+        let whole = state.select(&plan, &observation).retention;
         assert_eq!(whole, Retention::Everything);
         let all: Vec<u32> = (0..n as u32).collect();
-        let mut replay = Replay::new(policy, 2, &[all]).at_layer(layer);
+        let mut replay = Replay::new(state, 2, &[all]).at_layer(layer);
         let mut drawn = Probabilities::new(number("seed") as u64, 16);
         let mut before = n;
         for (step, held) in case["held"].as_array().expect("steps").iter().enumerate() {
@@ -136,8 +135,8 @@ fn a_model_that_drops_rows_between_layers_is_the_one_in_torch() {
     let logits = tensors.rows("logits");
     for chunk in [512, 17] {
         let parameters = set("variant=faithful,ratio=0.5,min_context=8");
-        let mut policy = build("pyramidinfer", &parameters).expect("a method");
-        let found = read_and_step(&model, &mut *policy, 120, chunk, prompt, steps);
+        let method = build("pyramidinfer", &parameters).expect("a method");
+        let found = read_and_step(&model, &*method, 120, chunk, prompt, steps);
         for (layer, heads) in found.kept.iter().enumerate() {
             for head in heads {
                 assert_eq!(
@@ -160,8 +159,8 @@ fn a_model_that_drops_rows_between_layers_is_the_one_in_torch() {
         }
     }
     // The full cache gives other logits, so the test is meaningful.
-    let mut full = build("full", &[]).expect("full");
-    let full = read_and_step(&model, &mut *full, 120, 512, prompt, &[]);
+    let full = build("full", &[]).expect("full");
+    let full = read_and_step(&model, &*full, 120, 512, prompt, &[]);
     assert!(apart(&full.logits[0], &logits[0]) > 0.01);
 }
 
@@ -171,16 +170,16 @@ fn what_is_stored_is_what_entered() {
     let model = open(&golden::model(STEM));
     let ids: Vec<u32> = (0..200).map(|i| 3 + i * 11 % 300).collect();
     let rope = RopeTable::new(model.config(), ids.len() + 5);
-    let mut policy = build("pyramidinfer", &set("variant=faithful,min_context=8")).expect("it");
-    let outcome = Prefill::new(&model, &ids, &mut *policy, 150, 5, &rope)
+    let method = build("pyramidinfer", &set("variant=faithful,min_context=8")).expect("it");
+    let outcome = Prefill::new(&model, &ids, &*method, 150, 5, &rope)
         .run(&mut |_| (), &Stop::new())
         .expect("it is read");
-    let rows: usize = outcome.rows.iter().sum();
-    assert!(rows <= 150 * 6 && rows > 145 * 6, "{:?}", outcome.rows);
+    let rows: usize = outcome.plan.rows.iter().sum();
+    assert!(rows <= 150 * 6 && rows > 145 * 6, "{:?}", outcome.plan.rows);
     let config = model.config();
     let a_row = (2 * config.kv_heads * config.head_dim * size_of::<f32>()) as u64;
     assert_eq!(outcome.cache.kv_bytes(), rows as u64 * a_row);
-    assert_eq!(outcome.map.rows_per_layer(), outcome.rows);
+    assert_eq!(outcome.map.rows_per_layer(), outcome.plan.rows);
     assert!(
         outcome.notes[0].contains("of 200 tokens"),
         "{:?}",
@@ -229,9 +228,13 @@ fn what_cannot_be_is_refused_in_one_sentence() {
         head_dim: 8,
     };
     let refused = |method: &str, given: &str, budget: usize| {
-        let mut policy = build(method, &set(given)).expect("a method");
-        let error = policy.rows(&model, &PromptShape::of(2000), budget);
-        error.expect_err("refused").to_string()
+        let method = build(method, &set(given)).expect("a method");
+        let request = RowRequest {
+            model,
+            prompt: PromptShape::of(2000),
+            budget,
+        };
+        method.plan(&request).expect_err("refused").to_string()
     };
     let said = refused("pyramidinfer", "variant=faithful", 300);
     assert!(
@@ -252,8 +255,8 @@ fn what_cannot_be_is_refused_in_one_sentence() {
     let model = open(&golden::model(STEM));
     let ids: Vec<u32> = (3..203).collect();
     let rope = RopeTable::new(model.config(), ids.len());
-    let mut policy = build("pyramidinfer", &set("variant=faithful,ratio=0.5")).expect("it");
-    let mut prefill = Prefill::new(&model, &ids, &mut *policy, 200, 0, &rope);
+    let method = build("pyramidinfer", &set("variant=faithful,ratio=0.5")).expect("it");
+    let mut prefill = Prefill::new(&model, &ids, &*method, 200, 0, &rope);
     prefill.every_row = true;
     let error = prefill.run(&mut |_| (), &Stop::new()).err();
     assert!(matches!(error, Some(EngineError::NoLogits { .. })));

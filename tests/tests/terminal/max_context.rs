@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use kept_engine::policies::PromptShape;
-use kept_engine::{Engine, Method};
+use kept_engine::{Engine, MethodSpec};
 use kept_models::testing::TinyLlama;
 use kept_tests::golden;
 use kept_tests::terminal::{Run, kept};
@@ -58,7 +58,7 @@ fn ample_memory_fits_the_whole_context() {
 fn fewer_rows_fit_more_tokens_in_little_memory() {
     let engine = engine();
     // Enough for a part of the context length.
-    let full = Method {
+    let full = MethodSpec {
         name: "full".to_owned(),
         parameters: Vec::new(),
     };

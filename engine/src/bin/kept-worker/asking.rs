@@ -9,12 +9,10 @@ use std::time::Instant;
 use kept_engine::Note;
 use kept_engine::kernels::Stop;
 use kept_engine::models::Model;
-use kept_engine::protocol::{
-    AnswerFacts, Failure, Fault, FaultCode, MethodChoice, Reply, SourceInfo,
-};
+use kept_engine::protocol::{AnswerFacts, Failure, Fault, FaultCode, Reply, SourceInfo};
 use kept_engine::{
-    Answer, Ask, CompactLayer, Engine, EngineError, Limits, MapGrid, MemoryNow, Progress, Prompt,
-    Reading, Sampling, Source, Watch, ends16,
+    Answer, Ask, CompactLayer, Engine, EngineError, Limits, MapGrid, MemoryNow, MethodSpec,
+    Progress, Prompt, Reading, Sampling, Source, Watch, ends16,
 };
 
 use crate::comparing::{Comparison, compare};
@@ -49,7 +47,7 @@ pub fn engine_health(error: &EngineError) -> EngineHealth {
 /// The parameters of one question.
 pub struct Question {
     pub text: String,
-    pub method: MethodChoice,
+    pub method: MethodSpec,
     pub budget: Option<String>,
     pub max_tokens: usize,
     pub temperature: f32,

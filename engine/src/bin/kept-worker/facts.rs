@@ -9,7 +9,7 @@ use kept_engine::policies;
 use kept_engine::protocol::{
     DocumentInfo, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts, Reply,
 };
-use kept_engine::{AUTO, Engine, Method, available_memory, document_notes, total_memory};
+use kept_engine::{AUTO, Engine, MethodSpec, available_memory, document_notes, total_memory};
 
 use crate::opening::ModelName;
 
@@ -65,7 +65,7 @@ pub fn inspection(engine: &Engine) -> Inspection {
         kv_bytes_per_thousand: engine.bytes_per_row() * 1000,
         window_bytes: engine.window_bytes(config.context),
         can_think: can_think(engine),
-        fit: available_memory().map(|free| engine.fit(free, &Method::plain(USUAL_METHOD))),
+        fit: available_memory().map(|free| engine.fit(free, &MethodSpec::plain(USUAL_METHOD))),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use kept_cuda::{Angles, Asking, Compared, Comparing, Device, DeviceError, LayerRows};
 use kept_kernels::RowStore;
-use kept_policies::{MergedHead, Needs, PromptRows};
+use kept_policies::{BilinearForm, MergedHead, Needs, PromptRows};
 
 use super::GpuReading;
 use super::kept::{RowDestination, RowDownload};
@@ -109,33 +109,47 @@ impl PromptRows for GpuRows<'_> {
         });
     }
 
-    fn cosine_to_mean(&self, head: usize, document: usize, scores: &mut [f32]) {
+    fn cosine_to_mean(&self, head: usize, document: usize, cosines: &mut [f32]) {
         self.assert_rotated();
         self.run(|scratch| {
             let keys = self.keys.head(head);
-            (self.device).cosine_to_mean(keys, document, scores, &mut scratch.asking)
+            (self.device).cosine_to_mean(keys, document, cosines, &mut scratch.asking)
         });
+        // The kernel computes scores: the less similar, the higher.
+        cosines.iter_mut().for_each(|cosine| *cosine = -*cosine);
     }
 
     fn bilinear_forms(
         &self,
         head: usize,
         tokens: Range<usize>,
-        of: (&[f32], Option<&[f32]>),
+        form: BilinearForm<'_>,
         out: &mut [f32],
     ) {
         self.assert_rotated();
         self.run(|scratch| {
-            let ((linear, matrix), keys) = (of, self.keys.head(head));
-            let asking = &mut scratch.asking;
+            let BilinearForm { linear, matrix } = form;
+            let (keys, asking) = (self.keys.head(head), &mut scratch.asking);
             (self.device).bilinear_forms(keys, tokens, linear, matrix, out, asking)
         });
     }
 
-    fn value_lengths(&self, head: usize, tokens: Range<usize>, lengths: &mut [f32]) {
+    fn softmax(&self, logits: &mut [f32]) {
+        kept_kernels::softmax(logits);
+    }
+
+    fn key_norms(&self, head: usize, tokens: Range<usize>, norms: &mut [f32]) {
+        self.assert_rotated();
+        self.run(|scratch| {
+            let keys = self.keys.head(head);
+            (self.device).lengths(keys, tokens, norms, &mut scratch.asking)
+        });
+    }
+
+    fn value_norms(&self, head: usize, tokens: Range<usize>, norms: &mut [f32]) {
         self.run(|scratch| {
             let values = self.values.head(head);
-            (self.device).lengths(values, tokens, lengths, &mut scratch.asking)
+            (self.device).lengths(values, tokens, norms, &mut scratch.asking)
         });
     }
 }

@@ -68,11 +68,11 @@ impl RowDestination {
         sizes: &[Sizes],
     ) -> Result<Self, DeviceError> {
         let entries = sizes.iter().map(Sizes::max_entries).max().unwrap_or(0);
-        let value_merges = sizes.iter().any(|sizes| sizes.value_merges);
+        let value_merges = sizes.iter().any(|sizes| sizes.plan.merges_values);
         let members = entries.max(if value_merges { LEFT_AT_ONCE } else { 0 });
         let sizes = &sizes[0];
         if sizes.rows_on_gpu {
-            let rows = heads.kv_heads * sizes.tokens;
+            let rows = heads.kv_heads * sizes.tokens();
             return Ok(Self::ToCache(Box::new(ToCache {
                 cache: Some(GpuCache::without_rows(device, heads, sizes.keeps.len())?),
                 keeping: Keeping::new(device, COPIED_AT_ONCE.min(rows).max(1))?,

@@ -3,28 +3,19 @@
 use kept_kernels::{Normalise, RowStore, Stop, Stopped, WindowScores, window_scores};
 use kept_models::RopeTable;
 use kept_policies::{
-    HostRows, LowAttention, Needs, Observation, Policy, Pos, Positions, PromptRows, Retention,
-    Softmax, ValueMerge, Window,
+    LowAttention, Method, Needs, Observation, Pos, PromptRows, Retention, Select, Selection,
+    Softmax, Window,
 };
 
 use super::{GlobalLayer, Reader};
 use crate::compact::{CompactLayer, Gather, RingGather};
 use crate::decode::capacity_of;
-use crate::observe::{LastQueries, host_rows, ramp_weights};
+use crate::observe::{HostRows, LastQueries, Pool, host_rows, ramp_weights};
 use crate::prefill::check::check;
 use crate::prefill::gpu::GpuRows;
 use crate::shape::attention_scale;
 use crate::sizes::LayerKeeps;
 use crate::{EngineError, Watch};
-
-/// A method's selection in a layer.
-struct Selection {
-    retention: Retention,
-    /// Values of evicted tokens that are added to kept ones.
-    value_merges: Vec<ValueMerge>,
-    /// The rows that enter the next layer; `None` for all.
-    surviving: Option<Vec<u32>>,
-}
 
 impl Reader<'_> {
     /// Copies the rows `slots` of the current layer to the GPU cache, into the places of `slot_table`.
@@ -50,7 +41,7 @@ impl Reader<'_> {
     ) -> Result<CompactLayer, EngineError> {
         let all = self.sizes;
         let sizes = &all[which];
-        let n = sizes.tokens;
+        let n = sizes.tokens();
         if !sizes.rows_on_gpu {
             let last = n.saturating_sub(window) as u32..n as u32;
             let last = vec![last.map(Pos).collect(); self.heads.kv_heads];
@@ -62,7 +53,7 @@ impl Reader<'_> {
             values: &scratch.values,
             tokens: n,
             window,
-            max_new_tokens: sizes.max_new_tokens,
+            max_new_tokens: sizes.max_new_tokens(),
             cache: sizes.cache,
         };
         let ring = if sizes.rows_on_gpu {
@@ -83,24 +74,25 @@ impl Reader<'_> {
         &mut self,
         layer: GlobalLayer,
         which: usize,
-        policy: &mut dyn Policy,
+        method: &dyn Method,
+        select: &mut dyn Select,
         stop: &Stop,
     ) -> Result<(CompactLayer, Retention), EngineError> {
         let index = layer.in_policy;
-        let method = policy.name();
-        let _span = tracing::debug_span!("selecting", layer = index, method).entered();
+        let name = method.name();
+        let _span = tracing::debug_span!("selecting", layer = index, method = name).entered();
         let all = self.sizes;
         let sizes = &all[which];
         let needs = sizes.needs[index];
         if needs.copies {
-            self.download_all(sizes.layer_input_tokens[index])?;
+            self.download_all(sizes.layer_input_tokens(index))?;
         }
-        self.measure(layer, which, policy.among(), stop)?;
-        self.score_query_agnostic(layer, policy)?;
+        self.measure(layer, which, stop)?;
+        self.score_query_agnostic(layer, method)?;
         // On a GPU, computations on rows need no copies on the host.
         let looks = needs.copies || (needs.rows && self.gpu.is_none());
         // A method that reads keys and re-assigns positions sees keys as they will be stored: before RoPE.
-        let raw = looks && sizes.positions == Positions::Reassigned;
+        let raw = looks && sizes.reassigns_positions();
         if raw {
             let rope = self.of.rope.of_layer(layer.in_model);
             match all.len() {
@@ -112,10 +104,11 @@ impl Reader<'_> {
                 }
             }
         }
-        let selection = self.select(layer, which, raw, policy)?;
+        let selection = self.select(layer, which, raw, select)?;
         let compact = self.gather(layer, which, raw, &selection)?;
         let retention = (self.alive).at_positions(selection.retention, self.heads.kv_heads);
-        self.drop_tokens(index, which, selection.surviving)?;
+        self.drop_tokens(index, which, selection.surviving_tokens)?;
+        self.candidates[which] = selection.candidates;
         self.progress.add_layer(Some(index), &compact);
         Ok((compact, retention))
     }
@@ -126,15 +119,15 @@ impl Reader<'_> {
         layer: GlobalLayer,
         which: usize,
         raw: bool,
-        policy: &mut dyn Policy,
+        select: &mut dyn Select,
     ) -> Result<Selection, EngineError> {
         let (index, sizes) = (layer.in_policy, &self.sizes[which]);
         let (n, budget, needs) = (
-            sizes.layer_input_tokens[index],
-            sizes.rows[index],
+            sizes.layer_input_tokens(index),
+            sizes.plan.rows[index],
             sizes.needs[index],
         );
-        let before_rope = sizes.positions == Positions::Reassigned;
+        let before_rope = sizes.reassigns_positions();
         let raw_keys = self.raw_keys.as_ref().filter(|_| raw);
         let keys = raw_keys.unwrap_or(&self.scratch.keys);
         let on_gpu = self.rows_on_gpu(layer.in_model, before_rope, &needs);
@@ -144,16 +137,10 @@ impl Reader<'_> {
             computations: needs.rows.then_some(prompt_rows(&on_gpu, &on_host)),
         };
         let observation = self.observation(index, which, rows);
-        let retention = policy.select(&observation, budget);
-        let value_merges = policy.value_merges(&observation, &retention);
-        let surviving = policy.surviving_tokens(&observation);
+        let selection = select.select(&sizes.plan, &observation);
         on_gpu.map_or(Ok(()), GpuRows::check)?;
-        check(&retention, n, budget, sizes.tables[index]);
-        Ok(Selection {
-            retention,
-            value_merges,
-            surviving,
-        })
+        check(&selection.retention, n, budget, sizes.table);
+        Ok(selection)
     }
 
     /// Builds the compact layer of a selection: its rows stay on the GPU, or are gathered on the host, from keys
@@ -167,9 +154,9 @@ impl Reader<'_> {
     ) -> Result<CompactLayer, EngineError> {
         let (index, all) = (layer.in_policy, self.sizes);
         let sizes = &all[which];
-        let (n, table) = (sizes.layer_input_tokens[index], sizes.tables[index]);
+        let (n, table) = (sizes.layer_input_tokens(index), sizes.table);
         let (retention, value_merges) = (&selection.retention, &selection.value_merges);
-        let before_rope = sizes.positions == Positions::Reassigned;
+        let before_rope = sizes.reassigns_positions();
         let value_sums = match &mut self.gpu {
             Some(gpu) if !value_merges.is_empty() => Some(gpu.download_value_sums(value_merges)?),
             _ => None,
@@ -198,8 +185,8 @@ impl Reader<'_> {
             tokens: n,
             retention,
             capacities: &sizes.head_capacities(index, retention),
-            positions: sizes.positions,
-            stored: sizes.stored(index),
+            positions: sizes.plan.positions,
+            stored: sizes.stored(),
             places: self.alive.positions(),
             // Methods that re-assign positions store keys before RoPE.
             unrotate: rope.filter(|_| before_rope && !raw && merged.is_none()),
@@ -232,12 +219,12 @@ impl Reader<'_> {
         which: usize,
         surviving: Option<Vec<u32>>,
     ) -> Result<(), EngineError> {
-        let input_tokens = &self.sizes[which].layer_input_tokens;
-        let n = input_tokens[index];
+        let sizes = &self.sizes[which];
+        let n = sizes.layer_input_tokens(index);
         let left = surviving.as_ref().map_or(n, Vec::len);
-        let announced = input_tokens.get(index + 1);
+        let last = index + 1 == sizes.plan.rows.len();
         assert!(
-            announced.is_none_or(|&next| next == left),
+            last || sizes.layer_input_tokens(index + 1) == left,
             "as many tokens enter the next layer as the method announced"
         );
         let Some(surviving) = surviving else {
@@ -259,7 +246,7 @@ impl Reader<'_> {
     fn score_query_agnostic(
         &mut self,
         layer: GlobalLayer,
-        policy: &dyn Policy,
+        method: &dyn Method,
     ) -> Result<(), EngineError> {
         let index = layer.in_policy;
         let needs = self.sizes[0].needs[index];
@@ -269,19 +256,19 @@ impl Reader<'_> {
         if !self.prefix.awaits_scores(score_cache) {
             return Ok(());
         }
-        let scorer = policy
-            .cacheable_scorer()
-            .expect("a method with a score cache has a scorer for it");
+        let scorer = method
+            .scorer()
+            .expect("a method with a score cache has a scorer");
         let on_gpu = self.rows_on_gpu(layer.in_model, false, &needs);
         let on_host = host_rows(&self.scratch.keys, &self.scratch.values);
         let rows = Rows {
             copies: None,
             computations: Some(prompt_rows(&on_gpu, &on_host)),
         };
-        let scores = scorer.token_scores(&self.observation(index, 0, rows));
+        let scores = scorer.score(&self.sizes[0].plan, &self.observation(index, 0, rows));
         on_gpu.map_or(Ok(()), GpuRows::check)?;
         self.prefix.write_scores(&scores);
-        let n = self.sizes[0].layer_input_tokens[index];
+        let n = self.sizes[0].layer_input_tokens(index);
         for (known, head) in self.known_scores.chunks_exact_mut(n).zip(&scores) {
             known[..head.len()].copy_from_slice(head);
         }
@@ -298,7 +285,7 @@ impl Reader<'_> {
     /// Reads every layer and passes its measurements to the only method. Keeps no rows.
     pub(in crate::prefill) fn run_score_pass(
         &mut self,
-        policy: &mut dyn Policy,
+        select: &mut dyn Select,
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<(), EngineError> {
@@ -317,8 +304,11 @@ impl Reader<'_> {
                 in_model,
                 in_policy,
             };
-            self.measure(layer, 0, policy.among(), stop)?;
-            policy.score_pass(&self.observation(in_policy, 0, Rows::default()));
+            self.measure(layer, 0, stop)?;
+            select.score_pass(
+                &sizes.plan,
+                &self.observation(in_policy, 0, Rows::default()),
+            );
         }
         self.end();
         Ok(())
@@ -329,13 +319,13 @@ impl Reader<'_> {
         let (sizes, scratch) = (&self.sizes[which], &self.scratch);
         let (needs, measured) = (sizes.needs[layer], &scratch.measured);
         assert!(
-            rows.copies.is_none() || sizes.layer_rows() == sizes.tokens,
+            rows.copies.is_none() || sizes.layer_rows() == sizes.tokens(),
             "methods that read copies of keys and values do not use the reconstruction pass"
         );
         let reconstruction = self.reconstruction.as_ref();
         Observation {
             layer,
-            tokens: sizes.layer_input_tokens[layer],
+            tokens: sizes.layer_input_tokens(layer),
             kv_heads: self.heads.kv_heads,
             group: self.heads.group(),
             window: (needs.window).map(|_| scratch.window_scores.as_slice()),
@@ -358,16 +348,16 @@ impl Reader<'_> {
             keys: rows.copies.map(RowStore::as_slice),
             values: rows.copies.map(|_| scratch.values.as_slice()),
             rows: rows.computations,
+            threads: &Pool,
         }
     }
 
     /// Measures the attention of the last queries of `layer` for method number `which`. A weighted window is
-    /// restricted to the tokens `among`, if given.
+    /// restricted to the method's candidates, if it has named them.
     fn measure(
         &mut self,
         layer: GlobalLayer,
         which: usize,
-        among: Option<&[u32]>,
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let sizes = &self.sizes[which];
@@ -378,7 +368,7 @@ impl Reader<'_> {
             scale: attention_scale(self.of.model),
             queries: &scratch.window_queries,
             keys: &scratch.keys,
-            tokens: sizes.layer_input_tokens[layer.in_policy],
+            tokens: sizes.layer_input_tokens(layer.in_policy),
             log_sum_exp: &scratch.log_sum_exp[..self.heads.q_heads * self.attended],
         };
         let (measured, tokens) = (&mut scratch.measured, last.tokens);
@@ -391,6 +381,7 @@ impl Reader<'_> {
             && self.held.weighted_window != Some(weighted_window)
         {
             let out = &mut measured.weighted_window;
+            let among = self.candidates[which].as_deref();
             match (&mut self.gpu, among) {
                 (Some(gpu), _) => {
                     out.resize(floats, 0.0);

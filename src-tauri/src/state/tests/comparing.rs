@@ -1,9 +1,10 @@
 //! Comparisons: filled run by run, stopped, refused, dropped, exported.
 
+use kept_engine::MethodSpec;
 use kept_engine::fidelity::{
     Fidelity, HeadFigures, IndexFigures, MethodRun, ReferenceReport, RunReport,
 };
-use kept_engine::protocol::{Failure, MethodChoice};
+use kept_engine::protocol::Failure;
 use serde_json::Value;
 
 use super::*;
@@ -69,7 +70,7 @@ fn figures() -> MethodRun {
 }
 
 fn run(ticket: u64, run: usize, result: Result<MethodRun, String>) -> Reply {
-    let method = MethodChoice {
+    let method = MethodSpec {
         name: "snapkv".into(),
         parameters: vec![("w".into(), "8".into())],
     };

@@ -1,7 +1,7 @@
 //! Vaults on disk, documents beyond the model's context length, and the automatic choice.
 
 use kept_engine::protocol::{Estimate, Failure};
-use kept_engine::{AUTO, Chosen, Finish, Method, Note};
+use kept_engine::{AUTO, Chosen, Finish, MethodSpec, Note};
 
 use super::*;
 
@@ -195,7 +195,7 @@ fn left_to_itself_the_sample_is_kept_to_a_quarter_and_a_document_of_ones_own_is_
 
 fn chosen() -> Chosen {
     Chosen {
-        method: Method {
+        method: MethodSpec {
             name: "snapkv".into(),
             parameters: Vec::new(),
         },

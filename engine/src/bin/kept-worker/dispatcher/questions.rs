@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use kept_engine::kernels::{Stop, UnknownCacheType};
 use kept_engine::policies::Budget;
-use kept_engine::protocol::{Failure, Fault, MethodChoice, Reply, Request};
-use kept_engine::{Costing, Engine, Estimate};
+use kept_engine::protocol::{Failure, Fault, Reply, Request};
+use kept_engine::{Costing, Engine, Estimate, MethodSpec};
 
 use super::{Dispatcher, Running};
 use crate::asking::{EngineHealth, Job, Question, Work};
@@ -18,7 +18,7 @@ use crate::opening::{OpenDocument, OpenModel};
 
 /// The parameters of an estimate.
 struct Asked {
-    method: MethodChoice,
+    method: MethodSpec,
     budget: Option<String>,
     memory: Option<u64>,
     max_tokens: Option<usize>,

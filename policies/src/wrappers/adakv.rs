@@ -16,13 +16,17 @@
 //! its top `floor x rows` tokens; the remaining rows go to the top tokens over all heads. (kvpress counts the
 //! protected tokens among the rows and the reserved rows, so its `alpha` is larger for the same split.)
 
-use crate::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::heads::par_map;
-use crate::token_scores::{TokenScores, keep_best_of_each};
+use std::sync::Arc;
+
+use super::{Base, own_and_base};
+use crate::options::{Range, options, words};
+use crate::parallel::par_map;
 use crate::top_k::TopK;
+use crate::top_tokens::keep_best_of_each;
+use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{
-    MethodInfo, ModelShape, Needs, Observation, Parameter, Parameters, Policy, PolicyError,
-    Positions, PromptShape, Retention, top_positions,
+    Method, MethodInfo, Observation, Parallel, PolicyError, Retention, RowPlan, RowRequest, Score,
+    Select, Selection, top_positions,
 };
 
 /// Entry in the table of methods.
@@ -33,57 +37,40 @@ pub(crate) const INFO: MethodInfo = MethodInfo {
     keeps: "what its base method keeps, with more rows in the heads that need them",
     acts: "prefill",
     positions: "original",
-    parameters: &[
-        Parameter {
-            name: "base",
-            default: "snapkv",
-            range: BASES,
-            meaning: "the method that it is based on; its own parameters can be set too",
-        },
-        Parameter {
-            name: "floor",
-            default: "0.2",
-            range: "a number from 0 to 1",
-            meaning: "share of the even split that is safe for every head",
-        },
-        Parameter {
-            name: "safeguard",
-            default: "blend",
-            range: "blend or reserve",
-            meaning: "how the floor is kept: blend is the paper's, reserve is kvpress's",
-        },
-        DECODE_CAP,
-        DECODE_EVERY,
-        DECODE_W,
-    ],
-    build: |values| {
-        let own = |name: &str| INFO.parameters.iter().any(|p| p.name == name);
-        let (mine, others): (Vec<_>, Vec<_>) = values.iter().cloned().partition(|(n, _)| own(n));
-        let p = Parameters::new(INFO.name, INFO.parameters, &mine)?;
-        let name = p.given("base").unwrap_or("snapkv");
-        let base = match crate::find(name) {
-            Ok(info) if info.name != INFO.name => (info.build)(&others)?,
-            _ => return Err(p.not_allowed("base", name)),
-        };
-        if base.token_scorer().is_none() {
-            return Err(p.not_allowed("base", name));
-        }
-        Ok(Box::new(AdaKv {
-            base,
-            floor: p
-                .number("floor", |f| (0.0..=1.0).contains(&f))?
-                .unwrap_or(0.2),
-            safeguard: p.choice(
-                "safeguard",
-                &[("blend", Safeguard::Blend), ("reserve", Safeguard::Reserve)],
-                Safeguard::Blend,
-            )?,
-            kv_heads: 1,
-        }))
-    },
+    parameters: Options::OPTIONS,
+    build,
 };
 
-const BASES: &str = "a method that ranks tokens: snapkv, pyramidkv, h2o, tova, keydiff, expected_attention or kvzip";
+const BASES: &str = "a method that ranks tokens: snapkv, pyramidkv, h2o, tova, keydiff, expected_attention, kvzip, knorm or random";
+
+options! {
+    /// AdaKV's own options; the base's can be set too.
+    #[derive(Debug, Clone)]
+    pub struct Options {
+        /// the method that it is based on; its own parameters can be set too
+        base: Base => "base", "snapkv", Range::Word(BASES);
+        /// share of the even split that is safe for every head
+        floor: f64 => "floor", "0.2",
+            Range::Number("a number from 0 to 1", |floor| (0.0..=1.0).contains(&floor));
+        /// how the floor is kept: blend is the paper's, reserve is kvpress's
+        safeguard: Safeguard => "safeguard", "blend", Range::Word("blend or reserve");
+    }
+    + DECODE_CAP; + DECODE_EVERY; + DECODE_W;
+}
+
+fn build(values: &[(String, String)]) -> Result<Arc<dyn Method>, PolicyError> {
+    let (p, base) = own_and_base(&INFO, values)?;
+    let options = Options::read(&p)?;
+    let base = options.base.build(&base)?;
+    if base.scorer().is_none() {
+        return Err(p.not_allowed("base", base.name()));
+    }
+    Ok(Arc::new(AdaKv {
+        base,
+        floor: options.floor,
+        safeguard: options.safeguard,
+    }))
+}
 
 /// How AdaKV guarantees rows to every head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -95,21 +82,32 @@ pub enum Safeguard {
     Reserve,
 }
 
+words!(Safeguard {
+    "blend" => Safeguard::Blend,
+    "reserve" => Safeguard::Reserve,
+});
+
 /// Rows by need, on top of a method that ranks tokens.
+#[derive(Clone)]
 pub struct AdaKv {
     /// The method that ranks tokens.
-    pub base: Box<dyn Policy>,
+    pub base: Arc<dyn Method>,
     /// Share of the even split that is reserved for every head.
     pub floor: f64,
     /// How the floor is enforced.
     pub safeguard: Safeguard,
-    kv_heads: usize,
 }
 
 impl Safeguard {
     /// Splits `heads * per_head` rows. `scores` is `[heads][m]`, the scores of the competing tokens; the result is
     /// `[heads]`, the rows of each head, `per_head` on average.
-    pub fn split(self, scores: &[&[f32]], per_head: usize, floor: f64) -> Vec<usize> {
+    pub fn split(
+        self,
+        threads: &dyn Parallel,
+        scores: &[&[f32]],
+        per_head: usize,
+        floor: f64,
+    ) -> Vec<usize> {
         let heads = scores.len();
         let m = scores.first().map_or(0, |s| s.len());
         let rows = heads * per_head;
@@ -118,7 +116,7 @@ impl Safeguard {
         let mut all = TopK::new(rows, heads * m);
         match self {
             Safeguard::Reserve if even > 0 => {
-                let reserved = par_map(scores, m, |_, own| {
+                let reserved = par_map(threads, scores, m, |_, own| {
                     let mut own = own.to_vec();
                     for best in top_positions(&own, even) {
                         own[best as usize] = f32::INFINITY;
@@ -156,65 +154,55 @@ impl Safeguard {
     }
 }
 
-impl AdaKv {
-    fn token_scorer(&self) -> &dyn TokenScores {
-        self.base.token_scorer().expect("checked when it was built")
-    }
-}
-
-impl Policy for AdaKv {
+impl Method for AdaKv {
     fn name(&self) -> &'static str {
         INFO.name
     }
 
-    fn needs(&self, layer: usize) -> Needs {
-        Needs {
-            uncut: false,
-            ..self.base.needs(layer)
+    fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
+        let RowRequest { model, .. } = request;
+        let mut plan = self.base.plan(request)?;
+        let ends = plan.protected.rows();
+        for (most, rows) in plan.max_rows_per_head.iter_mut().zip(&plan.rows) {
+            let even = rows.saturating_sub(ends);
+            let safe = (even as f64 * self.floor) as usize;
+            *most = ends.min(*rows) + even * model.kv_heads - safe * (model.kv_heads - 1);
         }
+        for needs in &mut plan.needs {
+            needs.uncut = false;
+        }
+        // The base only ranks tokens: it keeps no state.
+        plan.decode_rows = None;
+        plan.score_pass = false;
+        plan.bytes = 0;
+        Ok(plan)
     }
 
-    fn positions(&self) -> Positions {
-        self.base.positions()
+    fn start(&self, _plan: &RowPlan) -> Box<dyn Select> {
+        Box::new(self.clone())
     }
 
-    fn rows(
-        &mut self,
-        model: &ModelShape,
-        prompt: &PromptShape,
-        budget: usize,
-    ) -> Result<Vec<usize>, PolicyError> {
-        self.kv_heads = model.kv_heads;
-        self.base.rows(model, prompt, budget)
+    fn scorer(&self) -> Option<&dyn Score> {
+        self.base.scorer()
     }
+}
 
-    fn cacheable_scorer(&self) -> Option<&dyn TokenScores> {
-        self.base.token_scorer()
-    }
-
-    fn bytes(&self) -> u64 {
-        0 // the base only ranks tokens; its `select` is never called, so it allocates nothing
-    }
-
-    fn max_rows_per_head(&self, _layer: usize, rows: usize) -> usize {
-        let protected = self.token_scorer().protected();
-        let ends = protected.sinks + protected.recent;
-        let even = rows.saturating_sub(ends);
-        let safe = (even as f64 * self.floor) as usize;
-        ends.min(rows) + even * self.kv_heads - safe * (self.kv_heads - 1)
-    }
-
-    fn select(&mut self, observation: &Observation<'_>, rows: usize) -> Retention {
-        let n = observation.tokens;
+impl Select for AdaKv {
+    fn select(&mut self, plan: &RowPlan, observation: &Observation<'_>) -> Selection {
+        let (n, rows) = (observation.tokens, plan.rows[observation.layer]);
         if n <= rows {
-            return Retention::Everything;
+            return Retention::Everything.into();
         }
-        let protected = self.token_scorer().protected();
-        let between = protected.between(n);
-        let scores = self.token_scorer().token_scores(observation);
+        let scorer = self.base.scorer().expect("checked when it was built");
+        let scores = scorer.score(plan, observation);
+        let between = plan.protected.between(n);
         let ends = n - between.len();
         let competing: Vec<&[f32]> = scores.iter().map(|head| &head[between.clone()]).collect();
-        let split = (self.safeguard).split(&competing, rows.saturating_sub(ends), self.floor);
-        keep_best_of_each(scores, n, protected, |head| ends + split[head])
+        let per_head = rows.saturating_sub(ends);
+        let split = (self.safeguard).split(observation.threads, &competing, per_head, self.floor);
+        keep_best_of_each(scores, observation, plan.protected, |head| {
+            ends + split[head]
+        })
+        .into()
     }
 }

@@ -1,12 +1,30 @@
-//! The number of threads does not change a method's decisions. Runs every method on synthetic measurements, with heads
-//! in parallel on several threads and in sequence on one. This test has its own program because the number of threads
-//! is global to the program.
+//! Threads do not change a method's decisions. Runs every method on synthetic measurements, with heads in parallel on
+//! several threads and in sequence on one.
 
-use kept_kernels::threads;
+use std::ops::Range;
+
 use kept_policies::{
-    FutureQueries, HostRows, LowAttention, ModelShape, Needs, Observation, Parameters, Policy, Pos,
-    PromptRows, PromptShape, Retention, Row, StepObservation, ValueMerge, build, methods,
+    BilinearForm, FutureQueries, LowAttention, ModelShape, Needs, Observation, Parallel,
+    Parameters, Pos, PromptRows, PromptShape, Retention, Row, RowPlan, RowRequest, Select,
+    Selection, Serial, StepObservation, build, methods,
 };
+
+/// The last item first, each on one of `THREADS` threads.
+#[derive(Debug)]
+struct Threads;
+
+impl Parallel for Threads {
+    fn for_each(&self, count: usize, work: &(dyn Fn(usize) + Sync)) {
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS.min(count) {
+                scope.spawn(move || {
+                    let items = (0..count).rev();
+                    items.filter(|item| item % THREADS == thread).for_each(work);
+                });
+            }
+        });
+    }
+}
 
 const THREADS: usize = 4;
 const LAYERS: usize = 3;
@@ -97,23 +115,23 @@ impl Drawn {
         }
     }
 
-    fn rows(&self, tokens: usize, shape: &ModelShape) -> HostRows<'_> {
-        let numbers = shape.kv_heads * tokens * DIM;
-        HostRows {
-            keys: &self.keys[..numbers],
-            values: &self.values[..numbers],
-            kv_heads: shape.kv_heads,
-            head_dim: DIM,
+    fn rows(&self, tokens: usize) -> Rows<'_> {
+        Rows {
+            keys: &self.keys,
+            values: &self.values,
+            tokens,
         }
     }
 
     fn observation<'a>(
         &'a self,
-        (layer, tokens): (usize, usize),
+        layer: usize,
         shape: &ModelShape,
         needs: &Needs,
-        rows: &'a HostRows<'a>,
+        rows: &'a Rows<'a>,
+        threads: &'a dyn Parallel,
     ) -> Observation<'a> {
+        let tokens = rows.tokens;
         let scores = &self.scores[..shape.q_heads * tokens];
         Observation {
             layer,
@@ -135,7 +153,101 @@ impl Drawn {
                 covariance: future.covariance.then_some(&self.covariance),
             }),
             rows: needs.rows.then_some(rows as &dyn PromptRows),
+            threads,
             ..Observation::default()
+        }
+    }
+}
+
+/// Keys and values of a prompt.
+#[derive(Debug)]
+struct Rows<'a> {
+    /// `[kv_heads, tokens, DIM]`
+    keys: &'a [f32],
+    values: &'a [f32],
+    tokens: usize,
+}
+
+impl Rows<'_> {
+    fn row<'r>(&self, rows: &'r [f32], head: usize, token: usize) -> &'r [f32] {
+        &rows[(head * self.tokens + token) * DIM..][..DIM]
+    }
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt().max(1e-9)
+}
+
+impl PromptRows for Rows<'_> {
+    fn nearest_by_cosine(
+        &self,
+        head: usize,
+        tokens: &[u32],
+        others: &[u32],
+        best: &mut [(u32, f32)],
+    ) {
+        // A sample of the others: the whole product takes minutes.
+        for (&token, best) in tokens.iter().zip(best) {
+            for (index, &other) in others.iter().enumerate().step_by(37) {
+                let alike = |rows| {
+                    let row = |token: u32| self.row(rows, head, token as usize);
+                    cosine(row(token), row(other))
+                };
+                let product = alike(self.keys) * alike(self.values);
+                if product > best.1 {
+                    *best = (index as u32, product);
+                }
+            }
+        }
+    }
+
+    fn cosine_to_mean(&self, head: usize, document: usize, cosines: &mut [f32]) {
+        let mut mean = [0.0; DIM];
+        for token in 0..document {
+            let key = self.row(self.keys, head, token);
+            mean.iter_mut().zip(key).for_each(|(m, x)| *m += x);
+        }
+        for (token, cosine_to_mean) in cosines.iter_mut().enumerate() {
+            *cosine_to_mean = cosine(self.row(self.keys, head, token), &mean);
+        }
+    }
+
+    fn bilinear_forms(
+        &self,
+        head: usize,
+        tokens: Range<usize>,
+        form: BilinearForm<'_>,
+        out: &mut [f32],
+    ) {
+        for (token, out) in tokens.zip(out) {
+            let key = self.row(self.keys, head, token);
+            let rows = form.matrix.into_iter().flat_map(|m| m.chunks_exact(DIM));
+            let quadratic: f32 = rows.zip(key).map(|(row, x)| dot(row, key) * x).sum();
+            *out = dot(form.linear, key) + quadratic;
+        }
+    }
+
+    fn softmax(&self, logits: &mut [f32]) {
+        logits.iter_mut().for_each(|x| *x = x.exp());
+        let sum: f32 = logits.iter().sum();
+        logits.iter_mut().for_each(|x| *x /= sum);
+    }
+
+    fn key_norms(&self, head: usize, tokens: Range<usize>, norms: &mut [f32]) {
+        for (token, norm) in tokens.zip(norms) {
+            let key = self.row(self.keys, head, token);
+            *norm = dot(key, key).sqrt();
+        }
+    }
+
+    fn value_norms(&self, head: usize, tokens: Range<usize>, norms: &mut [f32]) {
+        for (token, norm) in tokens.zip(norms) {
+            let value = self.row(self.values, head, token);
+            *norm = dot(value, value).sqrt();
         }
     }
 }
@@ -143,69 +255,70 @@ impl Drawn {
 /// All decisions of a method on one prompt.
 #[derive(Debug, PartialEq)]
 struct Decided {
-    kept: Vec<Retention>,
-    passed: Vec<Option<Vec<u32>>>,
-    value_merges: Vec<Vec<ValueMerge>>,
+    selections: Vec<Selection>,
     /// The slot that each head of the first layer evicts after a step.
     evicted: Vec<Option<Row>>,
 }
 
-fn decided((name, set): (&str, &str), shape: &ModelShape, drawn: &[Drawn]) -> Decided {
+fn decided(
+    name: &str,
+    set: &str,
+    shape: &ModelShape,
+    drawn: &[Drawn],
+    threads: &dyn Parallel,
+) -> Decided {
     let parameters = Parameters::parse_assignments(set).expect("parameters");
-    let mut policy = build(name, &parameters).expect("a method");
+    let method = build(name, &parameters).expect("a method");
     let prompt = PromptShape {
         before: 5,
         after: 40,
         tail: 3,
+        max_new_tokens: 20,
         ..PromptShape::of(TOKENS)
     };
-    let prompt = PromptShape {
-        max_new_tokens: 20,
-        ..prompt
+    let request = RowRequest {
+        model: *shape,
+        prompt,
+        budget: method.default_rows(shape, &prompt).unwrap_or(BUDGET),
     };
-    let budget = policy.default_rows(shape, &prompt).unwrap_or(BUDGET);
-    let mut rows = policy.rows(shape, &prompt, budget).expect("rows enough");
-    if policy.has_score_pass() {
+    let mut plan = method.plan(&request).expect("rows enough");
+    let mut state = method.start(&plan);
+    if plan.score_pass {
         for (layer, drawn) in drawn.iter().enumerate() {
-            let needs = policy.needs(layer);
-            let given = drawn.rows(TOKENS, shape);
-            policy.score_pass(&drawn.observation((layer, TOKENS), shape, &needs, &given));
+            let rows = drawn.rows(TOKENS);
+            let needs = &plan.needs[layer];
+            let observation = drawn.observation(layer, shape, needs, &rows, threads);
+            state.score_pass(&plan, &observation);
         }
-        rows = policy.allocate_budget();
+        plan = state.allocate_budget(&plan);
     }
-    let mut all = Decided {
-        kept: Vec::new(),
-        passed: Vec::new(),
-        value_merges: Vec::new(),
-        evicted: Vec::new(),
-    };
+    let mut selections = Vec::new();
     for (layer, drawn) in drawn.iter().enumerate() {
-        let tokens = policy.layer_input_tokens(layer).unwrap_or(TOKENS);
-        let needs = policy.needs(layer);
-        let given = drawn.rows(tokens, shape);
-        let observation = drawn.observation((layer, tokens), shape, &needs, &given);
-        let kept = policy.select(&observation, rows[layer]);
-        all.value_merges
-            .push(policy.value_merges(&observation, &kept));
-        all.passed.push(policy.surviving_tokens(&observation));
-        all.kept.push(kept);
+        let lengths = plan.layer_input_tokens.as_ref();
+        let rows = drawn.rows(lengths.map_or(TOKENS, |lengths| lengths[layer]));
+        let needs = &plan.needs[layer];
+        let observation = drawn.observation(layer, shape, needs, &rows, threads);
+        selections.push(state.select(&plan, &observation));
     }
-    all.evicted = after_a_step(&mut *policy, shape, &all.kept[0], &drawn[1].scores);
-    all
+    let evicted = after_a_step(state, &plan, &selections[0].retention, &drawn[1].scores);
+    Decided {
+        selections,
+        evicted,
+    }
 }
 
 /// The slots that the heads evict after one more token. The result depends on each slot having its own number.
 fn after_a_step(
-    policy: &mut dyn Policy,
-    shape: &ModelShape,
+    state: Box<dyn Select>,
+    plan: &RowPlan,
     kept: &Retention,
     probabilities: &[f32],
 ) -> Vec<Option<Row>> {
-    let mut evicted = vec![None; shape.kv_heads];
-    let (Retention::Keep(heads), Some(most)) = (kept, policy.decode_rows(0)) else {
+    let mut evicted = vec![None; plan.model.kv_heads];
+    let (Retention::Keep(heads), Some(most)) = (kept, &plan.decode_rows) else {
         return evicted;
     };
-    if heads[0].len() < most {
+    if heads[0].len() < most[0] {
         return evicted;
     }
     let newest = Pos(TOKENS as u32);
@@ -221,19 +334,18 @@ fn after_a_step(
         rows: &rows,
         firsts: &firsts,
         positions: &positions,
-        group: shape.group(),
+        group: plan.model.group(),
         probabilities,
         stride: TOKENS,
     };
-    policy.step(&step, &mut evicted);
+    let mut evictor = state.evictor().expect("it evicts during decode");
+    evictor.step(&step, &mut evicted);
     evicted
 }
 
 #[test]
-fn any_number_of_threads_chooses_the_same() {
-    threads::configure(Some(THREADS));
-    assert_eq!(threads::count(), THREADS);
-    let (mut ragged, mut given_up) = (0, 0);
+fn the_number_of_threads_changes_no_decision() {
+    let (mut ragged, mut evicted) = (0, 0);
     let many = 1 << 20;
     // One head, fewer heads than threads, and more heads than threads.
     for (kv_heads, group, levels) in [(1, 4, 12), (2, 1, many), (5, 2, many), (9, 1, 12)] {
@@ -247,31 +359,20 @@ fn any_number_of_threads_chooses_the_same() {
         let drawn: Vec<Drawn> = (0..LAYERS)
             .map(|_| Drawn::new(&mut state, levels, &shape))
             .collect();
-        for variant in variants() {
-            let several = decided(variant, &shape, &drawn);
-            // Parallel work inside parallel work runs on a single thread.
-            let score_cache = std::sync::Mutex::new(None);
-            threads::for_each(2, |item| {
-                if item == 0 {
-                    *score_cache.lock().expect("nobody failed") =
-                        Some(decided(variant, &shape, &drawn));
-                }
-            });
-            let score_cache = score_cache
-                .into_inner()
-                .expect("nobody failed")
-                .expect("one");
+        for (name, set) in variants() {
+            let parallel = decided(name, set, &shape, &drawn, &Threads);
+            let serial = decided(name, set, &shape, &drawn, &Serial);
             assert!(
-                several == score_cache,
-                "{variant:?}, {kv_heads} heads, {levels} levels"
+                parallel == serial,
+                "{name} {set}, {kv_heads} heads, {levels} levels"
             );
-            let Retention::Keep(heads) = &several.kept[0] else {
+            let Retention::Keep(heads) = &parallel.selections[0].retention else {
                 continue;
             };
             ragged += usize::from(heads.iter().any(|head| *head != heads[0]));
-            given_up += several.evicted.iter().flatten().count();
+            evicted += parallel.evicted.iter().flatten().count();
         }
     }
     assert!(ragged > 50, "{ragged} choices whose heads differ");
-    assert!(given_up > 25, "{given_up} rows given up");
+    assert!(evicted > 25, "{evicted} rows evicted");
 }

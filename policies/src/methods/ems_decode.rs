@@ -17,7 +17,7 @@
 //!                         else:            0  2    8 | 9 10     entries of 1 are evicted
 //! ```
 
-use crate::ems::global_local;
+use super::ems::global_local;
 use crate::snapshot::{self, Snapshot};
 use crate::{ClassChange, ClassHead, ClassStep, MergedHead, Pos, Row, Union};
 
@@ -36,6 +36,13 @@ pub(crate) struct Rules {
     pub(crate) protect: usize,
     /// Number of first tokens, which are never evicted.
     pub(crate) sinks: usize,
+}
+
+/// The most entries and rows that a head fills.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Capacity {
+    pub(crate) entries: usize,
+    pub(crate) rows: usize,
 }
 
 impl Rules {
@@ -120,13 +127,13 @@ impl Head {
     pub(crate) const ROW_BYTES: usize =
         size_of::<Option<Standing>>() + size_of::<Ranked>() + size_of::<u32>() + size_of::<f32>();
 
-    /// A head after prefill, with capacity for `(entries, rows)`. `glo` and `loc` are `[n]`.
+    /// A head after prefill. `glo` and `loc` are `[n]`.
     pub(crate) fn new(
         rules: Rules,
         kept: &MergedHead,
         glo: &[f32],
         loc: &[f32],
-        (most, rows): (usize, usize),
+        capacity: Capacity,
     ) -> Self {
         let of = |numbers: &[f32]| {
             let held = kept.entries.iter().map(|e| numbers[e.pos.0 as usize]);
@@ -141,14 +148,14 @@ impl Head {
         };
         // Allocate everything now, and only what this head can fill.
         for list in [&mut head.glo, &mut head.past, &mut head.cur] {
-            list.reserve_exact(most.saturating_sub(list.len()));
+            list.reserve_exact(capacity.entries.saturating_sub(list.len()));
         }
-        head.loc.reserve_exact(most);
-        head.scores.reserve_exact(most);
-        head.importance.reserve_exact(rows);
-        head.order.reserve_exact(rows);
-        head.open.reserve_exact(rows);
-        head.alike.reserve_exact(rows);
+        head.loc.reserve_exact(capacity.entries);
+        head.scores.reserve_exact(capacity.entries);
+        head.importance.reserve_exact(capacity.rows);
+        head.order.reserve_exact(capacity.rows);
+        head.open.reserve_exact(capacity.rows);
+        head.alike.reserve_exact(capacity.rows);
         head
     }
 

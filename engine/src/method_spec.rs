@@ -6,20 +6,22 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kept_policies::Policy;
+use std::sync::Arc;
+
+use kept_policies::Method;
 
 use crate::EngineError;
 
 /// A method by name, with the parameters that were set.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Method {
+pub struct MethodSpec {
     /// Name, as in `--method`.
     pub name: String,
     /// The parameters that are set, as name-value pairs.
     pub parameters: Vec<(String, String)>,
 }
 
-/// Why a text is not a method or a list of methods. Invalid parameter values are errors of [`Method::build`].
+/// Why a text is not a method or a list of methods. Invalid parameter values are errors of [`MethodSpec::build`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MethodTextError {
     /// An empty list, or an empty entry between two commas.
@@ -77,7 +79,7 @@ pub enum MethodTextError {
     },
 }
 
-impl Method {
+impl MethodSpec {
     /// The method named `name` without parameters.
     pub fn plain(name: &str) -> Self {
         Self {
@@ -89,7 +91,7 @@ impl Method {
     /// Parses a list of methods. Commas inside brackets separate parameters, all others separate methods.
     ///
     /// # Errors
-    /// Syntax errors. Names and values are checked by [`Method::build`].
+    /// Syntax errors. Names and values are checked by [`MethodSpec::build`].
     pub fn list(text: &str) -> Result<Vec<Self>, MethodTextError> {
         let mut depth = 0usize;
         let entries = text.split(|c| {
@@ -122,13 +124,13 @@ impl Method {
         }
     }
 
-    /// Builds the policy. [`crate::AUTO`] is an error: it must be resolved to a method first.
-    pub fn build(&self) -> Result<Box<dyn Policy>, EngineError> {
+    /// Builds the method. [`crate::AUTO`] is an error: it must be resolved to a method first.
+    pub fn build(&self) -> Result<Arc<dyn Method>, EngineError> {
         Ok(kept_policies::build(&self.name, &self.parameters)?)
     }
 }
 
-impl FromStr for Method {
+impl FromStr for MethodSpec {
     type Err = MethodTextError;
 
     /// Parses `name` or `name[parameter=value,...]`.
@@ -200,7 +202,7 @@ impl FromStr for Method {
 
 /// The canonical text form: parameters in the order of the method's table, then those of its base, and numbers in
 /// their shortest form.
-impl fmt::Display for Method {
+impl fmt::Display for MethodSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
         if self.parameters.is_empty() {
@@ -217,7 +219,7 @@ impl fmt::Display for Method {
     }
 }
 
-impl Method {
+impl MethodSpec {
     /// Index of a parameter in the method's table, followed by the base's.
     fn parameter_index(&self, parameter: &str) -> usize {
         let table = |name: &str| kept_policies::find(name).map_or(&[][..], |info| info.parameters);
@@ -249,15 +251,15 @@ mod tests {
 
     use super::*;
 
-    fn method(text: &str) -> Method {
+    fn method(text: &str) -> MethodSpec {
         text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
     }
 
     #[test]
     fn method_lists_split_outside_brackets() {
-        let list =
-            Method::list(" snapkv, snapkv[w=8,sinks=0] ,chunkkv [ chunk = 20 ]").expect("a list");
-        let labels: Vec<String> = list.iter().map(Method::to_string).collect();
+        let list = MethodSpec::list(" snapkv, snapkv[w=8,sinks=0] ,chunkkv [ chunk = 20 ]")
+            .expect("a list");
+        let labels: Vec<String> = list.iter().map(MethodSpec::to_string).collect();
         assert_eq!(
             labels,
             ["snapkv", "snapkv[w=8,sinks=0]", "chunkkv[chunk=20]"]
@@ -319,7 +321,7 @@ mod tests {
             ("snapkv[w=]", "'w=' in"),
             ("snapkv[w=8,w=9]", "sets w twice"),
         ] {
-            let error = Method::list(text).expect_err(text).to_string();
+            let error = MethodSpec::list(text).expect_err(text).to_string();
             assert!(error.contains(said), "{text}: {error}");
             assert!(!error.contains('\n') && !error.contains(". "), "{error}");
         }
@@ -333,24 +335,24 @@ mod tests {
             let told = |which: usize| {
                 let info = &infos[which % infos.len()];
                 let names = info.parameters.iter().map(|p| p.name.to_owned()).rev();
-                Method { name: info.name.to_owned(), parameters: names.zip(values.clone()).collect() }
+                MethodSpec { name: info.name.to_owned(), parameters: names.zip(values.clone()).collect() }
             };
             let (one, other) = (told(which), told(which + 1));
             let label = one.to_string();
             let back = method(&label);
             prop_assert_eq!(back.to_string(), label.clone());
             prop_assert_eq!(back.parameters.len(), one.parameters.len());
-            let list = Method::list(&format!("{label},{other}")).expect("a list");
+            let list = MethodSpec::list(&format!("{label},{other}")).expect("a list");
             prop_assert_eq!(list, [back, method(&other.to_string())]);
         }
 
         /// Parsing never panics, and every parsed list can be printed and parsed again.
         #[test]
         fn any_text_parses_or_is_refused(text in "[a-c\\[\\]=, é]{0,24}") {
-            if let Ok(list) = Method::list(&text) {
-                let labels: Vec<String> = list.iter().map(Method::to_string).collect();
-                let again = Method::list(&labels.join(",")).expect("labels");
-                let again: Vec<String> = again.iter().map(Method::to_string).collect();
+            if let Ok(list) = MethodSpec::list(&text) {
+                let labels: Vec<String> = list.iter().map(MethodSpec::to_string).collect();
+                let again = MethodSpec::list(&labels.join(",")).expect("labels");
+                let again: Vec<String> = again.iter().map(MethodSpec::to_string).collect();
                 prop_assert_eq!(again, labels);
             }
         }

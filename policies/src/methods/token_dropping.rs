@@ -33,10 +33,12 @@
 
 use std::f64::consts::PI;
 
+use super::pyramidinfer::INFO;
 use crate::score::sum_of_rows;
 use crate::{
-    Evictions, ModelShape, Needs, Observation, Policy, PolicyError, PromptShape, Retention,
-    StepObservation, WeightedWindow, top_positions,
+    Evict, Evictions, Method, ModelShape, Needs, Observation, PolicyError, PromptShape,
+    PyramidInfer, Retention, RowPlan, RowRequest, Select, Selection, StepObservation,
+    WeightedWindow, top_positions,
 };
 
 /// Number of tokens of an answer that are scored together.
@@ -65,14 +67,18 @@ pub struct TokenDropping {
     pub min_context: usize,
     /// Number of first tokens that always pass.
     pub sinks: usize,
-    default_rows: bool,
-    /// Number of scoring rows: the recent tokens and the last one.
-    judges: usize,
-    used_ratio: f64,
-    tokens: usize,
-    /// `[layers]`: tokens that enter each layer.
-    lengths: Vec<usize>,
-    layers: Vec<Answering>,
+}
+
+impl From<PyramidInfer> for TokenDropping {
+    fn from(options: PyramidInfer) -> Self {
+        Self {
+            recent: options.recent,
+            weight: options.weight,
+            ratio: options.ratio,
+            min_context: options.min_context.unwrap_or(64),
+            sinks: options.sinks,
+        }
+    }
 }
 
 /// The state of decode in one layer.
@@ -118,23 +124,6 @@ pub fn thinning_lengths(
 }
 
 impl TokenDropping {
-    /// The published settings with `ratio`.
-    pub fn new(ratio: Option<f64>) -> Self {
-        Self {
-            recent: None,
-            weight: 1.2,
-            ratio,
-            min_context: 64,
-            sinks: 4,
-            default_rows: false,
-            judges: 1,
-            used_ratio: 1.0,
-            tokens: 0,
-            lengths: Vec::new(),
-            layers: Vec::new(),
-        }
-    }
-
     fn recent_of(&self, tokens: usize) -> usize {
         let recent = self.recent.unwrap_or((0.2 * tokens as f64) as usize);
         recent.min(tokens.saturating_sub(1))
@@ -167,134 +156,158 @@ impl TokenDropping {
         let (mut low, mut high) = (step as f64, (step + 1).min(TRIED) as f64);
         for _ in 0..40 {
             let middle = (low + high) / 2.0;
-            let there = total(middle / TRIED as f64);
-            if there <= most && there >= found {
-                (low, found) = (middle, there);
+            let rows = total(middle / TRIED as f64);
+            if rows <= most && rows >= found {
+                (low, found) = (middle, rows);
             } else {
                 high = middle;
             }
         }
         Ok(low / TRIED as f64)
     }
-}
 
-impl Policy for TokenDropping {
-    fn name(&self) -> &'static str {
-        crate::pyramidinfer::INFO.name
-    }
-
-    fn needs(&self, layer: usize) -> Needs {
-        let cuts = self.lengths.get(layer + 1) < self.lengths.get(layer);
-        Needs {
-            weighted_window: (cuts && layer + 1 < self.lengths.len()).then_some(WeightedWindow {
-                rows: self.judges,
-                newest: self.weight as f32,
-            }),
-            uncut: true,
-            ..Needs::default()
-        }
-    }
-
-    fn default_rows(&mut self, model: &ModelShape, prompt: &PromptShape) -> Option<usize> {
-        self.default_rows = true;
-        let ratio = self.ratio.unwrap_or(PUBLISHED_RATIO);
-        Some(
-            self.total(prompt, model.layers, ratio)
-                .div_ceil(model.layers),
-        )
-    }
-
-    fn rows(
-        &mut self,
-        model: &ModelShape,
+    /// The ratio for `budget` rows per head and layer.
+    ///
+    /// # Errors
+    /// [`PolicyError::OutOfReach`] if no ratio, or not the one that is set, keeps so few rows.
+    fn ratio_for(
+        &self,
         prompt: &PromptShape,
+        layers: usize,
         budget: usize,
-    ) -> Result<Vec<usize>, PolicyError> {
-        let layers = model.layers;
-        let default_rows = std::mem::take(&mut self.default_rows);
+    ) -> Result<f64, PolicyError> {
         let most = budget.min(prompt.tokens).saturating_mul(layers);
         let out_of_reach = |setting: String, least: usize, instead| PolicyError::OutOfReach {
-            method: self.name(),
+            method: INFO.name,
             setting,
             rows: budget,
             least: least.div_ceil(layers),
             tokens: prompt.tokens,
             instead,
         };
-        let ratio = match self.ratio {
-            None if default_rows => PUBLISHED_RATIO,
-            None => self.solve(prompt, layers, most).map_err(|least| {
+        let Some(ratio) = self.ratio else {
+            let published = self.total(prompt, layers, PUBLISHED_RATIO);
+            if budget == published.div_ceil(layers) {
+                return Ok(PUBLISHED_RATIO);
+            }
+            return self.solve(prompt, layers, most).map_err(|least| {
                 out_of_reach("variant=faithful".to_owned(), least, "variant=budgeted")
-            })?,
-            Some(ratio) => {
-                let total = self.total(prompt, layers, ratio);
-                if total > most {
-                    let setting = format!("variant=faithful and ratio={ratio}");
-                    return Err(out_of_reach(
-                        setting,
-                        total,
-                        "no ratio: it follows the budget",
-                    ));
-                }
-                ratio
+            });
+        };
+        let total = self.total(prompt, layers, ratio);
+        if total > most {
+            let setting = format!("variant=faithful and ratio={ratio}");
+            let instead = "no ratio: it follows the budget";
+            return Err(out_of_reach(setting, total, instead));
+        }
+        Ok(ratio)
+    }
+}
+
+impl Method for TokenDropping {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    /// What the published ratio keeps.
+    fn default_rows(&self, model: &ModelShape, prompt: &PromptShape) -> Option<usize> {
+        let ratio = self.ratio.unwrap_or(PUBLISHED_RATIO);
+        let total = self.total(prompt, model.layers, ratio);
+        Some(total.div_ceil(model.layers))
+    }
+
+    fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
+        let &RowRequest {
+            ref model,
+            ref prompt,
+            budget,
+        } = request;
+        let layers = model.layers;
+        let ratio = self.ratio_for(prompt, layers, budget)?;
+        let recent = self.recent_of(prompt.tokens);
+        let lengths = thinning_lengths(prompt.tokens, layers, recent, self.min_context, ratio);
+        // Rows of the answer are thinned out, not bounded.
+        let mut plan = RowPlan::uniform(request)
+            .with_rows(lengths.clone())
+            .protecting(self.sinks, 1 + recent)
+            .evicting(true, usize::MAX);
+        for (layer, needs) in plan.needs.iter_mut().enumerate() {
+            let drops = lengths
+                .get(layer + 1)
+                .is_some_and(|next| *next < lengths[layer]);
+            *needs = Needs {
+                weighted_window: drops.then_some(WeightedWindow {
+                    rows: 1 + recent,
+                    newest: self.weight as f32,
+                }),
+                uncut: true,
+                ..Needs::default()
+            };
+        }
+        let mean = lengths.iter().sum::<usize>() as f64 / layers.max(1) as f64;
+        let share = 100.0 * mean / prompt.tokens.max(1) as f64;
+        plan.note = Some(format!(
+            "pyramidinfer drops tokens from the computation (ratio {ratio:.3}): the layers read and keep {mean:.0} of {} tokens on average ({share:.0} %), and the answer's first token is not the full cache's",
+            prompt.tokens
+        ));
+        plan.layer_input_tokens = Some(lengths);
+        Ok(plan)
+    }
+
+    fn start(&self, plan: &RowPlan) -> Box<dyn Select> {
+        let (layers, judges) = (plan.model.layers, plan.protected.recent);
+        let answering = |layer: usize| {
+            let share = along_cosine(layer, layers, ANSWER_DEEPEST);
+            Answering {
+                stay: ((JUDGED as f64 * ANSWER_SHARE * share) as usize).max(1),
+                pending: Vec::with_capacity(judges + JUDGED),
+                ..Answering::default()
             }
         };
-        let recent = self.recent_of(prompt.tokens);
-        self.judges = 1 + recent;
-        self.used_ratio = ratio;
-        self.tokens = prompt.tokens;
-        self.lengths = thinning_lengths(prompt.tokens, layers, recent, self.min_context, ratio);
-        self.layers = (0..layers)
-            .map(|layer| {
-                let share = along_cosine(layer, layers, ANSWER_DEEPEST);
-                Answering {
-                    stay: ((JUDGED as f64 * ANSWER_SHARE * share) as usize).max(1),
-                    pending: Vec::with_capacity(self.judges + JUDGED),
-                    ..Answering::default()
-                }
-            })
-            .collect();
-        Ok(self.lengths.clone())
+        Box::new(State {
+            judges,
+            weight: self.weight as f32,
+            layers: (0..layers).map(answering).collect(),
+        })
     }
+}
 
-    fn note(&self) -> Option<String> {
-        let rows: usize = self.lengths.iter().sum();
-        let mean = rows as f64 / self.lengths.len().max(1) as f64;
-        let share = 100.0 * mean / self.tokens.max(1) as f64;
-        Some(format!(
-            "pyramidinfer drops tokens from the computation (ratio {:.3}): the layers read and keep {mean:.0} of {} tokens on average ({share:.0} %), and the answer's first token is not the full cache's",
-            self.used_ratio, self.tokens
-        ))
-    }
+/// The state of one prompt and its answer.
+struct State {
+    /// Number of scoring rows: the recent tokens and the last one.
+    judges: usize,
+    weight: f32,
+    layers: Vec<Answering>,
+}
 
-    fn layer_input_tokens(&self, layer: usize) -> Option<usize> {
-        self.lengths.get(layer).copied()
-    }
-
-    fn select(&mut self, observation: &Observation<'_>, _rows: usize) -> Retention {
-        let answering = &mut self.layers[observation.layer];
-        answering.pending.clear();
-        (answering.written, answering.judged) = (0, 0);
-        Retention::Everything
-    }
-
-    fn surviving_tokens(&mut self, observation: &Observation<'_>) -> Option<Vec<u32>> {
+impl Select for State {
+    fn select(&mut self, plan: &RowPlan, observation: &Observation<'_>) -> Selection {
+        let everything = Selection::from(Retention::Everything);
+        let lengths = plan.layer_input_tokens.as_deref().unwrap_or_default();
+        let (Some(attention), Some(&passing)) = (
+            observation.weighted_window,
+            lengths.get(observation.layer + 1),
+        ) else {
+            return everything;
+        };
         let n = observation.tokens;
-        let weighted_window = observation.weighted_window?;
-        let passing = *self.lengths.get(observation.layer + 1)?;
         let context = n - self.judges;
-        let mut scores = sum_of_rows(weighted_window, n, context);
-        scores[..self.sinks.min(context)].fill(f32::INFINITY);
+        let mut scores = sum_of_rows(observation.threads, attention, n, context);
+        scores[..plan.protected.sinks.min(context)].fill(f32::INFINITY);
         let mut passed = top_positions(&scores, passing - self.judges);
         passed.extend(context as u32..n as u32);
-        Some(passed)
+        Selection {
+            surviving_tokens: Some(passed),
+            ..everything
+        }
     }
 
-    /// No limit: rows of the answer are thinned out, not bounded.
-    fn decode_rows(&self, _layer: usize) -> Option<usize> {
-        Some(usize::MAX)
+    fn evictor(self: Box<Self>) -> Option<Box<dyn Evict>> {
+        Some(self)
     }
+}
 
+impl Evict for State {
     fn step(&mut self, step: &StepObservation<'_>, _evict: &mut Evictions) {
         let layer = &mut self.layers[step.layer];
         let query = layer.written;
@@ -309,7 +322,7 @@ impl Policy for TokenDropping {
                 break;
             }
             let along = (query - first_judge) as f32 / (self.judges - 1).max(1) as f32;
-            let weight = (1.0 + (self.weight as f32 - 1.0) * along) / heads as f32;
+            let weight = (1.0 + (self.weight - 1.0) * along) / heads as f32;
             let first_slot = rows - pending + JUDGED * group;
             for head in 0..heads {
                 let seen = step.probabilities(head / step.group, head % step.group);

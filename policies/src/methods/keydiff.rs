@@ -1,0 +1,69 @@
+use crate::options::{PAPER_HAS_0, options};
+use crate::registry::read;
+use crate::top_tokens::{TopTokens, cached_or};
+use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
+use crate::{
+    Method, MethodInfo, Needs, Observation, PolicyError, RowPlan, RowRequest, Score, Select,
+};
+
+/// Entry in the table of methods.
+pub(crate) const INFO: MethodInfo = MethodInfo {
+    name: "keydiff",
+    title: "KeyDiff",
+    paper: "arXiv 2504.15364",
+    keeps: "the keys least like the mean key of their head, whatever the question",
+    acts: "prefill",
+    positions: "original",
+    parameters: KeyDiff::OPTIONS,
+    build: |values| read(&INFO, values, KeyDiff::read),
+};
+
+options! {
+    /// Eviction by cosine with the mean key.
+    #[derive(Debug, Clone)]
+    pub struct KeyDiff {
+        /// last tokens that are always kept
+        recent: usize => "recent", "0", PAPER_HAS_0;
+        /// first tokens that are always kept
+        sinks: usize => "sinks", "4", PAPER_HAS_0;
+    }
+    + DECODE_CAP; + DECODE_EVERY; + DECODE_W;
+}
+
+impl Method for KeyDiff {
+    fn name(&self) -> &'static str {
+        INFO.name
+    }
+
+    fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
+        let uniform = RowPlan::uniform(request);
+        let plan = uniform.around_document(INFO.name, self.sinks, self.recent)?;
+        let score_cache = plan.score_cache(INFO.name, format_args!(""));
+        Ok(plan.measuring(Needs {
+            rows: true,
+            score_cache,
+            ..Needs::default()
+        }))
+    }
+
+    fn start(&self, _plan: &RowPlan) -> Box<dyn Select> {
+        TopTokens::boxed(self.clone())
+    }
+
+    fn scorer(&self) -> Option<&dyn Score> {
+        Some(self)
+    }
+}
+
+impl Score for KeyDiff {
+    fn score(&self, plan: &RowPlan, observation: &Observation<'_>) -> Vec<Vec<f32>> {
+        // The mean includes the protected tokens, but not those of the question.
+        let document = observation.tokens - plan.prompt.after;
+        let numbers = observation.tokens * plan.model.head_dim;
+        cached_or(plan, observation, numbers, |head, scores| {
+            let rows = observation.rows.expect("KeyDiff requested the rows");
+            rows.cosine_to_mean(head, document, scores);
+            scores.iter_mut().for_each(|score| *score = -*score);
+        })
+    }
+}
