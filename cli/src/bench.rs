@@ -9,8 +9,8 @@ use kept_engine::kernels::{PackedRows, bandwidth, threads};
 use kept_engine::models::Model;
 use kept_engine::policies::PromptShape;
 use kept_engine::{
-    ComputeDevice, Costing, DeviceChoice, Engine, MethodSpec, gpu_rates, peak_resident_bytes,
-    resident_bytes,
+    ComputeDevice, DeviceChoice, Engine, Limits, MethodSpec, PlanRequest, Streaming, gpu_rates,
+    peak_resident_bytes, resident_bytes,
 };
 use serde::Serialize;
 
@@ -143,6 +143,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     let asked = Asked {
         engine: &engine,
         ids: &ids,
+        method: &method,
         budget,
         max_new_tokens: decode_tokens,
         vaults: vaults.as_ref(),
@@ -150,14 +151,13 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     };
     // The estimate is made before the prompt allocates GPU memory.
     let expected_gpu_bytes = if arguments.after.is_none() && !arguments.streaming {
-        engine.expected_gpu_bytes(&Costing {
-            prompt: &PromptShape::of(n),
-            method: &method,
-            budget,
-            max_new_tokens: decode_tokens,
-            memory: asked.gpu_memory,
-            text_bytes: 0,
+        engine.expected_gpu_bytes(&PlanRequest {
+            limits: Limits {
+                memory: asked.gpu_memory,
+                streaming: Streaming::Off,
+            },
             vault: asked.vaults.map(|_| PackedRows::Q8_0),
+            ..PlanRequest::new(&PromptShape::of(n), &method, budget, decode_tokens)
         })?
     } else {
         0

@@ -1,7 +1,7 @@
 //! Whether a model fits: what it can read with the free memory, computed from the file's header alone. Opening a
 //! model maps the file and reads no weights.
 //!
-//! The cost of one question is in `estimate.rs`; this file evaluates it for documents of growing length.
+//! The cost of one question is in `plan/estimate.rs`; this file evaluates it for documents of growing length.
 
 use kept_models::GpuModel;
 use kept_policies::{Budget, PromptShape};

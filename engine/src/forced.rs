@@ -5,7 +5,7 @@ use kept_kernels::Stop;
 use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape};
 
-use crate::{Decoder, Engine, EngineError, Event, MethodSpec, Prefill, RetentionMap};
+use crate::{Decoder, Engine, EngineError, Event, MethodSpec, PlanRequest, Prefill, RetentionMap};
 
 /// The model's output for given tokens.
 pub struct ForcedLogits {
@@ -37,7 +37,10 @@ impl Engine {
         }
         let (prompt, forced) = ids.split_at(shape.tokens);
         let built = method.build()?;
-        let budget = self.rows_for(&*built, budget, shape, forced.len())?;
+        let budget = self.rows_for(
+            &*built,
+            &PlanRequest::new(shape, method, budget, forced.len()),
+        )?;
         let rope = RopeTable::new(model.config(), ids.len());
         let mut prefill = Prefill::new(model, prompt, &*built, budget, forced.len(), &rope)
             .with_cache(self.cache_type())

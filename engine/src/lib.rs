@@ -18,7 +18,6 @@ mod compact;
 mod decode;
 mod device;
 mod error;
-mod estimate;
 mod event;
 pub mod fidelity;
 mod fit;
@@ -34,17 +33,16 @@ pub mod needle;
 mod note;
 pub mod observe;
 mod paint;
+mod plan;
 mod prefill;
 mod prompt;
 pub mod protocol;
 pub mod qa;
-mod reconstruction_plan;
 mod repetition;
 mod retention;
 mod sampler;
 mod session;
 mod shape;
-mod sizes;
 mod sources;
 mod staged;
 mod streaming;
@@ -53,7 +51,6 @@ mod system;
 mod together;
 pub mod vault;
 mod watch;
-mod within;
 mod writing;
 
 pub use auto::{AUTO, Chosen};
@@ -63,7 +60,6 @@ pub use device::{
     ComputeDevice, DeviceChoice, Gpu, GpuRates, UnknownDevice, fitting_gpu, gpu_rates, gpus,
 };
 pub use error::EngineError;
-pub use estimate::{Costing, Estimate};
 pub use event::{Event, Phase, Progress};
 pub use fit::{Fit, FitLine, TOKENS_PER_PAGE};
 pub use forced::ForcedLogits;
@@ -76,22 +72,20 @@ pub use model_path::{MINI, MiniMissing, model_path};
 pub use note::{Note, WithinMemory};
 pub use observe::{HostRows, Pool};
 pub use paint::{Run, runs};
+pub use plan::{Estimate, Plan, PlanRequest, Segment, StreamPlan};
 pub use prefill::{Cut, Prefill, PrefillOutcome, Reconstructed, SharedPrefill};
 pub use prompt::{DocumentLength, Part, Prompt, PromptToken};
-pub use reconstruction_plan::Segment;
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{REPEAT_PENALTY, Sampler, Sampling};
 pub use session::{Answer, Ask, Engine, Finish, Limits, document_notes};
 pub use sources::{Source, Within};
 pub use streaming::{
-    Perplexity, PerplexityAt, PerplexityPoint, PerplexityTask, Stream, StreamPlan, Streamed,
-    Streaming,
+    Perplexity, PerplexityAt, PerplexityPoint, PerplexityTask, Stream, Streamed, Streaming,
 };
 pub use synthetic::{SyntheticCache, synthetic_cache};
 pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};
 pub use together::Answers;
 pub use watch::{Reading, Watch};
-pub use within::Fitted;
 
 pub use kept_documents as documents;
 pub use kept_kernels as kernels;

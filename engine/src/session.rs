@@ -8,17 +8,16 @@ use std::sync::{Arc, OnceLock};
 use kept_documents::Document;
 use kept_kernels::CacheType;
 use kept_models::{Model, OpenOptions};
-use kept_policies::{Budget, Method, PromptShape};
+use kept_policies::{Budget, Method};
 
 use crate::compact::F16_ROWS;
 use crate::note::Note;
+use crate::plan::{full_cache_bytes, window_bytes};
 use crate::shape::shape_of;
-use crate::sizes::{full_cache_bytes, window_bytes};
 use crate::vault::{ModelPrint, VaultUse, Vaults};
-use crate::within::Prompted;
 use crate::{
-    Chosen, EngineError, MemoryLedger, MethodSpec, Prompt, RetentionMap, Sampling, Source,
-    Streaming,
+    Chosen, EngineError, MemoryLedger, MethodSpec, PlanRequest, Prompt, RetentionMap, Sampling,
+    Source, Streaming,
 };
 
 /// A question.
@@ -316,16 +315,14 @@ impl Engine {
         full_cache_bytes(self.model().config(), tokens, self.cache_type())
     }
 
-    /// Rows per KV head that `method` gets for `budget` on a `prompt`. Without a budget, a method's own default
-    /// applies if it has one. A budget in bytes includes rows, tables and buffers for an answer of `max_new_tokens`
-    /// tokens.
+    /// Rows per KV head that `method` gets in a regular prefill, without regard to a memory limit. Without a budget, a
+    /// method's own default applies if it has one. A budget in bytes includes rows, tables and buffers for the answer.
     pub fn rows_for(
         &self,
         method: &dyn Method,
-        budget: Option<Budget>,
-        prompt: &PromptShape,
-        max_new_tokens: usize,
+        request: &PlanRequest<'_>,
     ) -> Result<usize, EngineError> {
+        let &PlanRequest { prompt, budget, .. } = request;
         let own = match budget {
             Some(_) => None,
             None => method.default_rows(&shape_of(self.model()), prompt),
@@ -337,14 +334,8 @@ impl Engine {
         match budget {
             // A budget in bytes includes tables and the answer's buffers.
             Some(Budget::Bytes(bytes)) if method.name() != "full" => {
-                let prompted = Prompted {
-                    shape: prompt,
-                    max_new_tokens,
-                    streams: false,
-                    memory: None,
-                    vault: None,
-                };
-                self.rows_in_bytes(method, &prompted, bytes, rows.min(prompt.tokens).max(1))
+                let most = rows.min(prompt.tokens).max(1);
+                self.rows_in_bytes(method, request, bytes, most)
             }
             _ => Ok(rows),
         }

@@ -7,8 +7,8 @@ use kept_policies::{Evict, Method, Pos, PromptShape, Retention, RowPlan};
 
 use crate::EngineError;
 use crate::compact::{CompactCache, Gather, RingGather};
-use crate::prefill::{CHUNK, evictor};
-use crate::sizes::{LayerKeeps, Sizes};
+use crate::plan::{CHUNK, LayerKeeps, PrefillPlan};
+use crate::prefill::evictor;
 
 /// A cache that no prefill has filled.
 pub struct SyntheticCache {
@@ -34,13 +34,13 @@ pub fn synthetic_cache(
     cache: CacheType,
 ) -> Result<SyntheticCache, EngineError> {
     let shape = PromptShape::of(tokens);
-    let sizes =
-        Sizes::new(model, method, &shape, budget, max_new_tokens, CHUNK)?.with_cache(cache)?;
+    let sizes = PrefillPlan::new(model, method, &shape, budget, max_new_tokens, CHUNK)?
+        .with_cache(cache)?;
     let (kv_heads, head_dim) = (model.config().kv_heads, model.config().head_dim);
     let mut gathered = Vec::new();
     let layers = sizes.keeps.iter().enumerate().map(|(layer, keeps)| {
         let kept = match keeps {
-            LayerKeeps::Cut(own) => tokens.min(sizes.plan.rows[*own]),
+            LayerKeeps::Cut(own) => tokens.min(sizes.row_plan.rows[*own]),
             LayerKeeps::Window(window) => tokens.min(*window),
         };
         let keys = random_rows(kv_heads, kept, head_dim, 2 * layer as u64);
@@ -56,7 +56,7 @@ pub fn synthetic_cache(
                     tokens: kept,
                     retention: &everything,
                     capacities: &vec![sizes.capacities[*own]; kv_heads],
-                    positions: sizes.plan.positions,
+                    positions: sizes.row_plan.positions,
                     stored: sizes.stored(),
                     places: Some(&positions),
                     unrotate: None,
@@ -96,8 +96,8 @@ pub fn synthetic_cache(
     };
     Ok(SyntheticCache {
         cache,
-        evictor: evictor(method.start(&sizes.plan), &sizes.plan),
-        plan: sizes.plan,
+        evictor: evictor(method.start(&sizes.row_plan), &sizes.row_plan),
+        plan: sizes.row_plan,
     })
 }
 

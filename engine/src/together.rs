@@ -3,17 +3,14 @@
 //! `fidelity/` compares the methods; `session.rs` has the types of a single answer.
 
 use kept_documents::Document;
-use kept_kernels::{CacheType, Stop};
+use kept_kernels::Stop;
 use kept_models::{RopeTable, StreamDecoder};
-use std::sync::Arc;
-
-use kept_policies::{Budget, Method};
+use kept_policies::Budget;
 
 use crate::repetition::Repetition;
-use crate::within::Prompted;
 use crate::{
-    Cut, Decoder, Engine, EngineError, Event, Limits, MethodSpec, PrefillOutcome, Prompt,
-    SharedPrefill,
+    Cut, Decoder, Engine, EngineError, Event, MethodSpec, Plan, PlanRequest, PrefillOutcome,
+    Prompt, SharedPrefill,
 };
 
 /// Caches up to this size in total may always share a prefill, in bytes.
@@ -51,18 +48,9 @@ impl<'a> PromptContext<'a> {
     }
 }
 
-/// Plan of one run.
-pub(crate) struct Planned {
-    pub(crate) method: Arc<dyn Method>,
-    /// Rows per KV head and layer on average.
-    pub(crate) rows: usize,
-    /// The cache type.
-    pub(crate) cache: CacheType,
-}
-
 /// Callback that receives each run after its cut.
 type Then<'a, E> =
-    dyn FnMut(usize, Result<(Planned, PrefillOutcome), EngineError>) -> Result<(), E> + 'a;
+    dyn FnMut(usize, Result<(Plan, PrefillOutcome), EngineError>) -> Result<(), E> + 'a;
 
 impl Engine {
     /// Prefills `document` with `question`; each of `runs` cuts it and answers greedily in up to `max_tokens` tokens,
@@ -89,7 +77,7 @@ impl Engine {
             let (now, later) = left.split_at(self.runs_per_prefill(left, &context));
             left = later;
             readings += 1;
-            let mut answer = |_, cut: Result<(Planned, PrefillOutcome), EngineError>| {
+            let mut answer = |_, cut: Result<(Plan, PrefillOutcome), EngineError>| {
                 texts.push(match cut {
                     Ok((_, outcome)) => Ok(self.decode_greedily(&context, outcome, stop)?),
                     Err(refusal) => Err(refusal),
@@ -123,8 +111,8 @@ impl Engine {
         }
         let cuts = planned.iter().flatten().map(|planned| Cut {
             method: &*planned.method,
-            budget: planned.rows,
-            cache: planned.cache,
+            budget: planned.rows(),
+            cache: planned.cache(),
         });
         let prompt = context.prompt;
         let prefill = SharedPrefill {
@@ -146,29 +134,20 @@ impl Engine {
         Ok(())
     }
 
-    /// Rows and cache type of a run, as [`Engine::ask`] would choose them.
+    /// The plan of a run, as [`Engine::ask`] would make it.
     fn plan_run(
         &self,
-        spec: &MethodSpec,
+        method: &MethodSpec,
         budget: Budget,
         context: &PromptContext<'_>,
-    ) -> Result<Planned, EngineError> {
+    ) -> Result<Plan, EngineError> {
         let (shape, max_new_tokens) = (&context.prompt.shape(), context.max_new_tokens);
-        let prompted = Prompted {
+        self.plan(&PlanRequest::new(
             shape,
-            max_new_tokens,
-            streams: false,
-            memory: None,
-            vault: None,
-        };
-        let narrowed = self.for_bytes(spec, Some(budget), &prompted, &Limits::default(), 0)?;
-        let engine = narrowed.as_ref().map_or(self, |(engine, _)| engine);
-        let method = spec.build()?;
-        Ok(Planned {
-            rows: engine.rows_for(&*method, Some(budget), shape, max_new_tokens)?,
-            cache: engine.cache_type(),
             method,
-        })
+            Some(budget),
+            max_new_tokens,
+        ))
     }
 
     /// How many of the first `runs` share a prefill of the prompt; at least one.
@@ -177,12 +156,12 @@ impl Engine {
         runs: &[(MethodSpec, Budget)],
         context: &PromptContext<'_>,
     ) -> usize {
-        let (prompt, max_new_tokens) = (&context.prompt.shape(), context.max_new_tokens);
-        let full = (self.bytes_per_row() * prompt.tokens as u64).max(SMALL);
+        let full = (self.bytes_per_row() * context.prompt.len() as u64).max(SMALL);
         let mut held = 0;
         let fits = |(method, budget): &&(MethodSpec, Budget)| {
             // A method that refuses holds no memory.
-            let ledger = self.expected_ledger(prompt, method, Some(*budget), max_new_tokens);
+            let plan = self.plan_run(method, *budget, context);
+            let ledger = plan.and_then(|plan| plan.ledger());
             held += ledger.map_or(0, |ledger| ledger.kept());
             held <= full
         };

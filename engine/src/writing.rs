@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use kept_kernels::Stop;
 use kept_models::{Model, StreamDecoder};
 
+use crate::plan::full_cache_bytes;
 use crate::repetition::Repetition;
-use crate::sizes::full_cache_bytes;
 use crate::watch::ProgressMeter;
 use crate::{Decoder, EngineError, Finish, MemoryNow, Phase, Sampler, Votes, Watch};
 

@@ -8,7 +8,7 @@ use kept_engine::kernels::Stop;
 use kept_engine::policies::PromptShape;
 use kept_engine::{
     Answer, Ask, CompactLayer, DocumentLength, Engine, Limits, MapGrid, MemoryNow, MethodSpec,
-    Phase, Progress, Prompt, Reading, Sampling, Watch, ends16,
+    Phase, PlanRequest, Progress, Prompt, Reading, Sampling, Watch, ends16,
 };
 
 const MAX_TOKENS: usize = 24;
@@ -138,7 +138,10 @@ fn estimate_equals_the_ledger_of_the_answer() {
         let shape = answer.prompt.shape();
         let n = shape.tokens;
         let estimate = engine
-            .estimate(&shape, &method, parsed, MAX_TOKENS)
+            .estimate(&PlanRequest {
+                limits: Limits::default(),
+                ..PlanRequest::new(&shape, &method, parsed, MAX_TOKENS)
+            })
             .unwrap();
         let expected = engine
             .expected_ledger(&shape, &method, parsed, MAX_TOKENS)
@@ -166,7 +169,8 @@ fn estimate_refuses_invalid_budgets_and_methods() {
     let engine = mini();
     let refusal = |budget: &str, name: &str| {
         let parsed = Some(budget.parse().unwrap());
-        let result = engine.estimate(&PromptShape::of(1000), &method(name, &[]), parsed, 64);
+        let (prompt, method) = (PromptShape::of(1000), method(name, &[]));
+        let result = engine.estimate(&PlanRequest::new(&prompt, &method, parsed, 64));
         result.unwrap_err().to_string()
     };
     assert!(refusal("3", "streaming_llm").contains("3"));

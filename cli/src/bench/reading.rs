@@ -9,8 +9,8 @@ use kept_engine::models::RopeTable;
 use kept_engine::policies::{Budget, Evict, Method, PromptShape};
 use kept_engine::vault::{VaultAccess, Vaults};
 use kept_engine::{
-    CompactCache, Engine, MemoryLedger, Phase, Prefill, Progress, Stream, SyntheticCache,
-    synthetic_cache,
+    CompactCache, Engine, Limits, MemoryLedger, MethodSpec, Phase, PlanRequest, Prefill, Progress,
+    Stream, Streaming, SyntheticCache, synthetic_cache,
 };
 
 use crate::own_vaults::OwnVaults;
@@ -23,6 +23,7 @@ const QUESTION: usize = 24;
 pub struct Asked<'a> {
     pub engine: &'a Engine,
     pub ids: &'a [u32],
+    pub method: &'a MethodSpec,
     pub budget: Option<Budget>,
     pub max_new_tokens: usize,
     /// The vaults that store the document, if any: all tokens but the last few.
@@ -59,6 +60,10 @@ pub struct Reading {
 }
 
 impl Asked<'_> {
+    fn request<'p>(&'p self, prompt: &'p PromptShape) -> PlanRequest<'p> {
+        PlanRequest::new(prompt, self.method, self.budget, self.max_new_tokens)
+    }
+
     pub fn prefill(
         &self,
         method: &dyn Method,
@@ -67,9 +72,7 @@ impl Asked<'_> {
     ) -> anyhow::Result<(PromptState, Reading)> {
         let (model, n) = (self.engine.model(), self.ids.len());
         let shape = PromptShape::of(n);
-        let budget = self
-            .engine
-            .rows_for(method, self.budget, &shape, self.max_new_tokens)?;
+        let budget = self.engine.rows_for(method, &self.request(&shape))?;
         let positions = n + self.max_new_tokens;
         let rope = RopeTable::new(model.config(), positions);
         let started = Instant::now();
@@ -141,12 +144,7 @@ impl Asked<'_> {
     /// Skips prefill and fills the cache with synthetic rows.
     pub fn synthetic(&self, method: &dyn Method) -> anyhow::Result<(PromptState, Reading)> {
         let (model, n) = (self.engine.model(), self.ids.len());
-        let budget = self.engine.rows_for(
-            method,
-            self.budget,
-            &PromptShape::of(n),
-            self.max_new_tokens,
-        )?;
+        let budget = (self.engine).rows_for(method, &self.request(&PromptShape::of(n)))?;
         let SyntheticCache {
             cache,
             plan,
@@ -196,9 +194,14 @@ impl Asked<'_> {
     ) -> anyhow::Result<(PromptState, Reading)> {
         let model = self.engine.model();
         let shape = PromptShape::of(self.ids.len());
-        let plan = self
-            .engine
-            .stream_plan(method, self.budget, &shape, self.max_new_tokens)?;
+        let request = PlanRequest {
+            limits: Limits {
+                streaming: Streaming::On,
+                memory: None,
+            },
+            ..self.request(&shape)
+        };
+        let plan = self.engine.stream_plan(method, &request)?;
         let (budget, positions, ledger) = (plan.rows, plan.positions, plan.ledger(model));
         let chunk = plan.chunk;
         let rope = RopeTable::new(model.config(), positions);

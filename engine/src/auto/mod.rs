@@ -13,18 +13,18 @@
 //!    method is level, or if the prompt is longer than all measured prompts. With a budget: the best method at this
 //!    budget.
 //!
-//! Whether the choice fits in memory is computed in `within.rs`.
+//! Whether the choice fits in memory is computed in `plan/memory.rs`.
 
 mod table;
 
-use kept_kernels::{CacheType, Stop, format_bytes};
-use kept_policies::{Budget, PromptShape};
+use kept_kernels::{CacheType, format_bytes};
+use kept_policies::Budget;
 use serde::{Deserialize, Serialize};
 
-use crate::within::Prompted;
+use crate::plan::{CHUNK, PlanRequest};
 use table::{MeasuredModel, StreamedRun, measured};
 
-use crate::{Answer, Ask, Engine, EngineError, Limits, MethodSpec, Note, Prompt, Watch};
+use crate::{Engine, EngineError, MethodSpec};
 
 /// The method name that requests an automatic choice.
 pub const AUTO: &str = "auto";
@@ -122,44 +122,36 @@ pub(crate) fn streaming_in_words(method: &MethodSpec) -> String {
 
 /// A question on a document before the choice.
 struct Case<'a> {
-    shape: &'a PromptShape,
-    max_new_tokens: usize,
-    limits: &'a Limits,
-    text_bytes: u64,
-    budget: Option<Budget>,
+    request: PlanRequest<'a>,
     /// Bytes available to the question, weights included; on the CPU without program and text. `None` if unknown.
     free: Option<u64>,
 }
 
 impl Engine {
-    /// Chooses method and budget for a prompt of this shape, on a document of `text_bytes` bytes.
+    /// Chooses method and budget.
     ///
     /// # Errors
     /// If nothing fits: the error of the choice with the smallest memory.
-    pub fn choose(
-        &self,
-        shape: &PromptShape,
-        budget: Option<Budget>,
-        max_new_tokens: usize,
-        limits: &Limits,
-        text_bytes: u64,
-    ) -> Result<Chosen, EngineError> {
+    pub(crate) fn choose(&self, request: &PlanRequest<'_>) -> Result<Chosen, EngineError> {
+        let text_bytes = self.bytes_beside(request);
         let beside = self.bytes_beside_questions(text_bytes);
+        let limits = request.limits;
         let case = Case {
-            shape,
-            max_new_tokens,
-            limits,
-            text_bytes,
-            budget,
+            // The vault counts as text, so that every method is given the same bytes for it.
+            request: PlanRequest {
+                text_bytes,
+                vault: None,
+                ..*request
+            },
             free: match limits.memory {
                 Some(memory) => Some(memory.saturating_sub(beside)),
                 None => self.free_bytes()?,
             },
         };
-        if self.streams(limits.streaming, shape.tokens) {
+        if self.streams(limits.streaming, request.prompt.tokens) {
             return self.choose_streaming(&case);
         }
-        if budget.is_none()
+        if request.budget.is_none()
             && let Some(full) = self.choose_full(&case)?
         {
             return Ok(full);
@@ -169,9 +161,9 @@ impl Engine {
 
     /// The full cache, if it takes little memory and time.
     fn choose_full(&self, case: &Case<'_>) -> Result<Option<Chosen>, EngineError> {
-        let tokens = case.shape.tokens;
+        let tokens = case.request.prompt.tokens;
         let method = MethodSpec::plain("full");
-        let expected = self.expected_bytes(case, &method, tokens, false)?;
+        let expected = self.expected_bytes(case, &method, tokens)?;
         let cache = self.kv_bytes_full(tokens);
         let fits = case
             .free
@@ -195,9 +187,10 @@ impl Engine {
     }
 
     fn choose_cut(&self, case: &Case<'_>) -> Result<Chosen, EngineError> {
-        let tokens = case.shape.tokens;
+        let tokens = case.request.prompt.tokens;
         let table = self.measured();
         let given = case
+            .request
             .budget
             .map(|budget| self.budget_rows(Some(budget), tokens));
         let wanted = match given.transpose()? {
@@ -213,7 +206,7 @@ impl Engine {
         let fitting = |rows: usize| {
             let mut refusal = None;
             for run in table.ranked(share(rows + 1)) {
-                match self.rows_that_fit(case, &MethodSpec::plain(&run.method), wanted, false) {
+                match self.rows_that_fit(case, &MethodSpec::plain(&run.method), wanted) {
                     Ok((rows, cache)) => return Ok((run, rows, cache)),
                     // A method with a second pass over the prompt needs more memory.
                     Err(error @ EngineError::Memory { .. }) => refusal = refusal.or(Some(error)),
@@ -228,7 +221,7 @@ impl Engine {
         }
         let method = MethodSpec::plain(&run.method);
         let stored = self.clone().with_cache(cache);
-        let expected_bytes = stored.expected_bytes(case, &method, rows, false)?;
+        let expected_bytes = stored.expected_bytes(case, &method, rows)?;
         Ok(Chosen {
             reason: format!(
                 "{}, {rows} rows per head ({:.0} % of the prompt), {cache}: in our measurements with {} at {:.0} % it answers {:.0} % of the {} facts that the full cache answers, {:.3} nats from it, and {cache} costs {:.4}{}{}",
@@ -289,10 +282,10 @@ impl Engine {
         };
         let method = MethodSpec::plain(&taken.method);
         let built = method.build()?;
-        let plan = self.stream_plan(&*built, case.budget, case.shape, case.max_new_tokens)?;
-        let (rows, cache) = self.rows_that_fit(case, &method, plan.rows, true)?;
+        let plan = self.stream_plan(&*built, &case.request)?;
+        let (rows, cache) = self.rows_that_fit(case, &method, plan.rows)?;
         let stored = self.clone().with_cache(cache);
-        let expected_bytes = stored.expected_bytes(case, &method, rows, true)?;
+        let expected_bytes = stored.expected_bytes(case, &method, rows)?;
         Ok(Chosen {
             reason: format!(
                 "{}, {rows} rows per head, {cache}: {why}{}",
@@ -315,28 +308,21 @@ impl Engine {
         case: &Case<'_>,
         method: &MethodSpec,
         wanted: usize,
-        streams: bool,
     ) -> Result<(usize, CacheType), EngineError> {
-        let prompted = Prompted {
-            shape: case.shape,
-            max_new_tokens: case.max_new_tokens,
-            streams,
-            memory: case.limits.memory,
-            vault: None,
+        let request = PlanRequest {
+            method,
+            ..case.request
         };
-        let (stored, wanted) = match case.budget {
+        let (stored, wanted) = match request.budget {
             // The tables and buffers of the method must fit too.
             Some(Budget::Bytes(_)) => {
-                let (limits, bytes) = (case.limits, case.text_bytes);
-                let stored = self.for_bytes(method, case.budget, &prompted, limits, bytes)?;
-                let stored = stored.map_or_else(|| self.clone(), |(stored, _)| stored);
                 let built = method.build()?;
-                let rows = if streams {
-                    stored
-                        .stream_plan(&*built, case.budget, case.shape, case.max_new_tokens)?
-                        .rows
+                let stored = self.for_bytes(&*built, &request)?;
+                let stored = stored.map_or_else(|| self.clone(), |(stored, _)| stored);
+                let rows = if self.streaming(&request) {
+                    stored.stream_plan(&*built, &request)?.rows
                 } else {
-                    stored.rows_for(&*built, case.budget, case.shape, case.max_new_tokens)?
+                    stored.rows_for(&*built, &request)?
                 };
                 (stored, rows)
             }
@@ -346,12 +332,9 @@ impl Engine {
             return Ok((wanted, stored.cache_type()));
         };
         // A memory limit includes the program and the document; free memory excludes them.
-        let memory = case
-            .limits
-            .memory
-            .unwrap_or(free + self.bytes_beside_questions(case.text_bytes));
-        let fitted =
-            stored.best_within(method, &prompted, memory, Some(wanted), case.text_bytes)?;
+        let beside = self.bytes_beside_questions(request.text_bytes);
+        let memory = request.limits.memory.unwrap_or(free + beside);
+        let fitted = stored.best_within(&request, memory, Some(wanted))?;
         Ok((fitted.rows, fitted.cache))
     }
 
@@ -360,55 +343,15 @@ impl Engine {
         case: &Case<'_>,
         method: &MethodSpec,
         rows: usize,
-        streams: bool,
     ) -> Result<u64, EngineError> {
-        let prompted = Prompted {
-            shape: case.shape,
-            max_new_tokens: case.max_new_tokens,
-            streams,
-            memory: case.limits.memory,
-            vault: None,
-        };
-        let method = method.build()?;
-        let (ledger, _) = self.ledger_with(&*method, &prompted, rows, crate::prefill::CHUNK)?;
+        let built = method.build()?;
+        let (ledger, _) = self.ledger_with(&*built, &case.request, rows, CHUNK)?;
         Ok(ledger.worst())
-    }
-
-    /// [`Engine::ask_watched`] of `prompt` with the method that `auto` chooses.
-    pub(crate) fn ask_chosen(
-        &self,
-        ask: &Ask<'_>,
-        prompt: Prompt,
-        watch: &mut dyn Watch,
-        stop: &Stop,
-    ) -> Result<Answer, EngineError> {
-        let chosen = self.choose(
-            &prompt.shape(),
-            ask.budget,
-            ask.max_tokens,
-            &ask.limits,
-            self.bytes_beside(ask, prompt.len()),
-        )?;
-        let why = Note::AutoChose {
-            reason: chosen.reason.clone(),
-        };
-        watch.chosen(&why);
-        let everything = chosen.method.name == "full";
-        let ask = Ask {
-            method: &chosen.method,
-            budget: (!everything).then_some(Budget::Rows(chosen.rows)),
-            ..*ask
-        };
-        let stored = self.clone().with_cache(chosen.cache);
-        let mut answer = stored.ask_prompt(&ask, prompt, watch, stop)?;
-        answer.notes.insert(0, why);
-        answer.chosen = Some(chosen);
-        Ok(answer)
     }
 }
 
 fn free_in_words(case: &Case<'_>) -> String {
-    match (case.limits.memory, case.free) {
+    match (case.request.limits.memory, case.free) {
         (Some(memory), _) => format!("; fits {} of memory", format_bytes(memory)),
         (None, Some(free)) => format!("; fits {} free", format_bytes(free)),
         (None, None) => String::new(),

@@ -8,7 +8,7 @@ use super::graph_decoder::GraphDecoder;
 use super::host_stepped::HostSteppedDecoder;
 use crate::EngineError;
 use crate::compact::{CompactCache, CompactLayer};
-use crate::sizes::LayerKeeps;
+use crate::plan::LayerKeeps;
 
 /// Capacities of the GPU cache and of the decode loop's device buffers.
 pub(crate) struct GpuDecodePlan {

@@ -11,8 +11,8 @@ use super::divergence::{kl_divergence, same_top};
 use super::indices::IndexFigures;
 use super::recall::RecallSums;
 use super::reference::Reference;
-use crate::together::{Planned, PromptContext};
-use crate::{Decoder, Engine, EngineError, Event, MethodSpec, PrefillOutcome, RetentionMap};
+use crate::together::PromptContext;
+use crate::{Decoder, Engine, EngineError, Event, MethodSpec, Plan, PrefillOutcome, RetentionMap};
 
 /// Distance of the compact cache from the full cache, along the full cache's answer. Means are over the distributions
 /// after each token of the answer; `None` if the answer is empty.
@@ -116,29 +116,28 @@ impl Engine {
             let sharing = done..done + now.len();
             let mut on_event = |event| on_event(sharing.clone(), event);
             let mut others = Vec::new();
-            let mut measure =
-                |which: usize, cut: Result<(Planned, PrefillOutcome), EngineError>| {
-                    let (planned, outcome) = match cut {
-                        Ok(cut) => cut,
-                        Err(refusal) => return on_run(done + which, Err(refusal)),
-                    };
-                    let run = self.compare_run(reference, &context, planned, outcome, stop)?;
-                    // If every most likely token is the full cache's, so is the answer; otherwise the answer is
-                    // decoded in the second prefill.
-                    if run.same_answer {
-                        on_run(done + which, Ok(run))?
-                    } else {
-                        others.push((which, run))
-                    }
-                    Ok(())
+            let mut measure = |which: usize, cut: Result<(Plan, PrefillOutcome), EngineError>| {
+                let (planned, outcome) = match cut {
+                    Ok(cut) => cut,
+                    Err(refusal) => return on_run(done + which, Err(refusal)),
                 };
+                let run = self.compare_run(reference, &context, planned, outcome, stop)?;
+                // If every most likely token is the full cache's, so is the answer; otherwise the answer is
+                // decoded in the second prefill.
+                if run.same_answer {
+                    on_run(done + which, Ok(run))?
+                } else {
+                    others.push((which, run))
+                }
+                Ok(())
+            };
             self.cut_each(&context, now, &mut on_event, &mut measure, stop)?;
             let asked: Vec<_> = others
                 .iter()
                 .map(|(which, _)| now[*which].clone())
                 .collect();
             let mut others = others.into_iter();
-            let mut answer = |_, cut: Result<(Planned, PrefillOutcome), EngineError>| {
+            let mut answer = |_, cut: Result<(Plan, PrefillOutcome), EngineError>| {
                 let (which, mut run) = others.next().expect("one for each that was asked");
                 let (_, outcome) = cut?;
                 run.answer = self.decode_greedily(&context, outcome, stop)?;
@@ -159,7 +158,7 @@ impl Engine {
         &self,
         reference: &Reference,
         context: &PromptContext<'_>,
-        planned: Planned,
+        planned: Plan,
         outcome: PrefillOutcome,
         stop: &Stop,
     ) -> Result<MethodRun, EngineError> {
@@ -207,8 +206,8 @@ impl Engine {
             first_kl,
         };
         Ok(MethodRun {
-            budget_rows: planned.rows,
-            cache: planned.cache.name().to_owned(),
+            budget_rows: planned.rows(),
+            cache: planned.cache().name().to_owned(),
             rows_per_layer: outcome.map.rows_per_layer(),
             kv_bytes,
             kv_bytes_full: self.kv_bytes_full(reference.prompt.len()),

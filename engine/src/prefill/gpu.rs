@@ -30,8 +30,8 @@ use kept_policies::Future;
 
 use super::reconstruction::ReconstructionPass;
 use crate::EngineError;
+use crate::plan::PrefillPlan;
 use crate::shape::{attention_scale, head_shape};
-use crate::sizes::Sizes;
 use crate::vault::{LayerNumbers, Vault};
 use kept::RowDestination;
 use prefetch::LayerPrefetcher;
@@ -39,7 +39,7 @@ use residual::Residual;
 use transfer::{SENT_AT_ONCE, VaultWriteback};
 
 /// All device buffers of one prefill.
-pub(super) struct GpuReading<'a> {
+pub(crate) struct GpuReading<'a> {
     gpu: &'a GpuModel,
     rope: GpuRope,
     heads: HeadShape,
@@ -118,17 +118,17 @@ impl<'a> GpuReading<'a> {
         gpu: &'a GpuModel,
         model: &Model,
         rope: &RopeTable,
-        sizes: &[Sizes],
+        sizes: &[PrefillPlan],
     ) -> Result<Self, DeviceError> {
         Self::on(gpu.device(), gpu, model, rope, sizes)
     }
 
     /// Peak device memory of a prefill without the weights, including all kept rows if they stay on the
     /// device.
-    pub(super) fn bytes_for(
+    pub(crate) fn bytes_for(
         gpu: &'a GpuModel,
         model: &Model,
-        sizes: &Sizes,
+        sizes: &PrefillPlan,
     ) -> Result<u64, DeviceError> {
         // A RoPE table has the same size for every position.
         let a_position = RopeTable::new(model.config(), 1);
@@ -149,7 +149,7 @@ impl<'a> GpuReading<'a> {
             Some(plan) => ReconstructionPass::gpu_bytes(gpu, model, sizes, plan)?,
             None => 0,
         };
-        let taken = match sizes.plan.score_pass {
+        let taken = match sizes.row_plan.score_pass {
             // The first pass runs the reconstruction and keeps nothing; the second pass is the opposite.
             true => (with(&[])? + repeated).max(with(&gpu_plan)?),
             false => with(&gpu_plan)? + repeated,
@@ -164,13 +164,13 @@ impl<'a> GpuReading<'a> {
         gpu: &'a GpuModel,
         model: &Model,
         rope: &RopeTable,
-        sizes: &[Sizes],
+        sizes: &[PrefillPlan],
     ) -> Result<Self, DeviceError> {
         let heads = head_shape(model);
         let first = &sizes[0];
-        let most = |of: fn(&Sizes) -> usize| sizes.iter().map(of).max().unwrap_or(0);
+        let most = |of: fn(&PrefillPlan) -> usize| sizes.iter().map(of).max().unwrap_or(0);
         let q_width = heads.q_heads * heads.head_dim;
-        let window = most(Sizes::window_queries) / q_width;
+        let window = most(PrefillPlan::window_queries) / q_width;
         let needs = || sizes.iter().flat_map(|sizes| &sizes.needs);
         let looks = needs().any(|n| n.window.is_some() || n.weighted_window.is_some());
         let low_attention = needs().filter_map(|n| n.low_attention).max();
@@ -192,9 +192,9 @@ impl<'a> GpuReading<'a> {
             scores: ScoresScratch::new(device, heads, window)?,
             seen: device.alloc_uninit(if looks { heads.q_heads * n } else { 0 })?,
             readback: Readback::new(device, Readback::<f32>::PIECE.min(heads.q_heads * n))?,
-            column_sums: device.alloc_uninit(most(Sizes::column_sums))?,
+            column_sums: device.alloc_uninit(most(PrefillPlan::column_sums))?,
             columns: 0,
-            log_sum_exp: device.alloc_uninit(most(Sizes::log_sum_exp))?,
+            log_sum_exp: device.alloc_uninit(most(PrefillPlan::log_sum_exp))?,
             marks: device
                 .alloc_uninit(low_attention.map_or(0, |rows| heads.kv_heads * n * words(rows)))?,
             staging: (first.vault_rows())

@@ -16,7 +16,6 @@
 
 mod check;
 mod gpu;
-mod placing;
 mod prefix;
 mod progress;
 mod reader;
@@ -33,21 +32,16 @@ use kept_models::{Model, RopeTable};
 use kept_policies::{Evict, Method, Pos, PromptShape, RowPlan, Select};
 
 use crate::compact::{CompactCache, CompactLayer};
-use crate::sizes::{LayerKeeps, Sizes};
+use crate::plan::{CHUNK, LayerKeeps, PrefillPlan, place_on_gpu};
 use crate::vault::{VaultAccess, VaultUse};
 use crate::watch::EventSink;
 use crate::{EngineError, MemoryLedger, RetentionMap, Segment, Watch};
 
-pub(crate) use gpu::transfer_bytes;
-pub(crate) use placing::{gpu_bytes, place_on_gpu};
+pub(crate) use gpu::{GpuReading, transfer_bytes};
 use prefix::Prefix;
 use progress::ReadingProgress;
 use reader::{GlobalLayer, Read, Reader};
 pub(crate) use reconstruction::ReconstructionPass;
-
-/// Tokens that run through a layer together: enough for the matrix kernels, few enough for small scratch
-/// buffers.
-pub(crate) const CHUNK: usize = 512;
 
 /// The input of a prefill and the method that compacts its cache.
 pub struct Prefill<'a> {
@@ -208,8 +202,8 @@ impl<'a> Prefill<'a> {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<PrefillOutcome, EngineError> {
-        let prompt = self.shape();
-        let mut sizes = Sizes::new(
+        let prompt = shape(self.ids, self.document, self.tail, self.max_new_tokens);
+        let plan = PrefillPlan::new(
             self.model,
             self.method,
             &prompt,
@@ -218,42 +212,67 @@ impl<'a> Prefill<'a> {
             self.chunk,
         )?
         .with_cache(self.cache)?;
-        if self.every_row && sizes.drops_tokens() {
+        if self.every_row && plan.drops_tokens() {
             let method = self.method.name();
             return Err(EngineError::NoLogits { method });
         }
+        let planned = PlannedPrefill {
+            model: self.model,
+            ids: self.ids,
+            rope: self.rope,
+            every_row: self.every_row,
+            method: self.method,
+            plan,
+            vault: self.vault,
+            gpu_memory: self.gpu_memory,
+        };
+        planned.run(watch, stop)
+    }
+}
+
+/// A prefill whose plan is made.
+pub(crate) struct PlannedPrefill<'a> {
+    pub(crate) model: &'a Model,
+    /// `[n]`
+    pub(crate) ids: &'a [u32],
+    pub(crate) rope: &'a RopeTable,
+    pub(crate) every_row: bool,
+    pub(crate) method: &'a dyn Method,
+    pub(crate) plan: PrefillPlan,
+    pub(crate) vault: Option<VaultAccess<'a>>,
+    pub(crate) gpu_memory: Option<u64>,
+}
+
+impl PlannedPrefill<'_> {
+    /// As [`Prefill::run_watched`].
+    pub(crate) fn run(
+        self,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<PrefillOutcome, EngineError> {
         let read = Read {
             model: self.model,
             ids: self.ids,
             rope: self.rope,
             every_row: self.every_row,
         };
+        let prompt = self.plan.row_plan.prompt;
         // Logits of every row need every row to run through the model, so the vault is not used.
         let mut prefix = match &self.vault {
-            Some(access) if !self.every_row => Prefix::open(access, read, &sizes, &prompt),
+            Some(access) if !self.every_row => Prefix::open(access, read, &self.plan, &prompt),
             _ => Prefix::none(prompt.tokens),
         };
-        sizes = prefix.sizes(sizes);
-        place_on_gpu(self.model, &mut sizes, self.gpu_memory)?;
-        let tokens_read = sizes.tokens_read();
-        let (sizes, methods) = (vec![sizes], [self.method]);
-        let outcome = read_and_cut(read, sizes, &mut prefix, &methods, watch, stop)?.pop();
+        let mut plan = prefix.sizes(self.plan);
+        place_on_gpu(self.model, &mut plan, self.gpu_memory)?;
+        let tokens_read = plan.tokens_read();
+        let (plans, methods) = (vec![plan], [self.method]);
+        let outcome = read_and_cut(read, plans, &mut prefix, &methods, watch, stop)?.pop();
         let outcome = outcome.map(|mut outcome| {
             outcome.notes.extend_from_slice(prefix.notes());
             outcome.vault = prefix.into_use(tokens_read);
             outcome
         });
         Ok(outcome.expect("one method, one outcome"))
-    }
-
-    /// The prompt's shape for the method.
-    fn shape(&self) -> PromptShape {
-        shape(
-            self.ids,
-            self.document.clone(),
-            self.tail,
-            self.max_new_tokens,
-        )
     }
 }
 
@@ -322,7 +341,7 @@ impl SharedPrefill<'_> {
         let mut results: Vec<Option<Result<PrefillOutcome, EngineError>>> = Vec::new();
         let (mut taken, mut sizes, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for (place, cut) in cuts.into_iter().enumerate() {
-            let own = Sizes::new(
+            let own = PrefillPlan::new(
                 self.model,
                 cut.method,
                 &prompt,
@@ -390,26 +409,26 @@ struct KeptLayers {
 /// the only method, and its first prefill only measures.
 fn read_and_cut(
     read: Read<'_>,
-    mut sizes: Vec<Sizes>,
+    mut sizes: Vec<PrefillPlan>,
     prefix: &mut Prefix,
     methods: &[&dyn Method],
     watch: &mut dyn Watch,
     stop: &Stop,
 ) -> Result<Vec<PrefillOutcome>, EngineError> {
     let began = Instant::now();
-    let notes: Vec<Vec<String>> = sizes.iter().map(Sizes::notes).collect();
+    let notes: Vec<Vec<String>> = sizes.iter().map(PrefillPlan::notes).collect();
     let of_each = methods.iter().zip(&sizes);
-    let mut selects: Vec<_> = of_each.map(|(m, sizes)| m.start(&sizes.plan)).collect();
+    let mut selects: Vec<_> = of_each.map(|(m, sizes)| m.start(&sizes.row_plan)).collect();
     let mut progress = ReadingProgress::new(&sizes[0], read.model, read.rope);
     let mut scoring = Duration::ZERO;
     let (mut score_pass, mut repeated) = (None, None);
-    if sizes[0].plan.score_pass {
+    if sizes[0].row_plan.score_pass {
         let started = Instant::now();
         let mut reader = Reader::new(read, &sizes, prefix, &mut progress)?;
         reader.run_score_pass(&mut *selects[0], watch, stop)?;
         score_pass = Some(reader.ledger());
         repeated = reader.into_output()?.1;
-        let plan = selects[0].allocate_budget(&sizes[0].plan);
+        let plan = selects[0].allocate_budget(&sizes[0].row_plan);
         sizes[0].allocate_budget(plan);
         scoring = started.elapsed();
     }
@@ -447,14 +466,14 @@ fn read_and_cut(
             ledger: MemoryLedger {
                 kept_rows: cache.allocated_bytes() - cache.bytes_on_gpu(),
                 kept_on_gpu: cache.bytes_on_gpu(),
-                tables: cache.table_bytes() + sizes.plan.bytes,
+                tables: cache.table_bytes() + sizes.row_plan.bytes,
                 ..reading
             },
             cache,
             map: kept.map,
             hidden: hidden.next().expect("one for each"),
-            evictor: evictor(kept.select, &sizes.plan),
-            plan: sizes.plan,
+            evictor: evictor(kept.select, &sizes.row_plan),
+            plan: sizes.row_plan,
             selecting: kept.selecting,
             reading: alone + kept.selecting,
             notes,
@@ -481,7 +500,7 @@ fn cut_layers(
     stop: &Stop,
 ) -> Result<(Vec<KeptLayers>, Duration), EngineError> {
     let all = reader.sizes();
-    let nothing = |(sizes, select): (&Sizes, _)| KeptLayers {
+    let nothing = |(sizes, select): (&PrefillPlan, _)| KeptLayers {
         select,
         map: RetentionMap::new(sizes.tokens(), reader.kv_heads()),
         layers: Vec::with_capacity(sizes.keeps.len()),
@@ -530,7 +549,7 @@ fn cut_layers(
 /// The compact cache of the kept `layers` after the prompt. Its rows may be on the GPU.
 fn compact_cache(
     layers: Vec<CompactLayer>,
-    sizes: &Sizes,
+    sizes: &PrefillPlan,
     on_gpu: Option<GpuCache>,
 ) -> CompactCache {
     CompactCache {

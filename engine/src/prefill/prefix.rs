@@ -22,8 +22,8 @@ use kept_policies::{Future, PromptShape, ScoreCacheKey};
 use super::gpu::transfer_bytes;
 use super::reader::Read;
 use crate::observe::Measured;
+use crate::plan::PrefillPlan;
 use crate::shape::head_shape;
-use crate::sizes::Sizes;
 use crate::vault::{
     FEW_SHARED, LAST_QUERIES, LayerNumbers, Measurement, Numbers, Run, Vault, VaultAccess,
     VaultError, VaultKey, VaultRows, VaultShape, VaultUse, VaultWriter, shared,
@@ -99,7 +99,7 @@ impl Prefix {
     pub(super) fn open(
         access: &VaultAccess<'_>,
         read: Read<'_>,
-        sizes: &Sizes,
+        sizes: &PrefillPlan,
         prompt: &PromptShape,
     ) -> Self {
         let mut prefix = Self::none(prompt.tokens);
@@ -157,7 +157,7 @@ impl Prefix {
     }
 
     /// Adapts `sizes` to the rows from the vault.
-    pub(super) fn sizes(&self, mut sizes: Sizes) -> Sizes {
+    pub(super) fn sizes(&self, mut sizes: PrefillPlan) -> PrefillPlan {
         sizes.start_after_prefix(self.known, self.buffers, self.knows_reconstruction());
         let mut sizes = sizes.with_vault(self.kind);
         sizes.rearranges = self.rearranges(&sizes);
@@ -282,7 +282,7 @@ impl Prefix {
     }
 
     /// Whether a layer's weights are rearranged for many rows.
-    pub(super) fn rearranges(&self, sizes: &Sizes) -> bool {
+    pub(super) fn rearranges(&self, sizes: &PrefillPlan) -> bool {
         let rest = sizes.tokens() - self.tokens;
         self.known < self.tokens || sizes.reconstruction_plan.is_some() || rest > FEW_ROWS
     }
@@ -298,7 +298,12 @@ impl Prefix {
     }
 
     /// Bytes of all vault buffers, if a vault of shape `written` is written.
-    fn count_buffers(&self, model: &Model, sizes: &Sizes, written: Option<&VaultShape>) -> u64 {
+    fn count_buffers(
+        &self,
+        model: &Model,
+        sizes: &PrefillPlan,
+        written: Option<&VaultShape>,
+    ) -> u64 {
         let numbers = |shape: &VaultShape| {
             let queries = shape.queries * self.width * size_of::<f32>();
             let measured = shape.measurements.iter();

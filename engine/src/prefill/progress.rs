@@ -3,7 +3,7 @@
 use kept_models::{Model, RopeTable};
 
 use crate::compact::CompactLayer;
-use crate::sizes::{Sizes, full_cache_bytes};
+use crate::plan::{PrefillPlan, full_cache_bytes};
 use crate::watch::ProgressMeter;
 use crate::{MemoryNow, Phase, Watch};
 
@@ -19,10 +19,10 @@ pub(super) struct ReadingProgress {
 }
 
 impl ReadingProgress {
-    pub(super) fn new(sizes: &Sizes, model: &Model, rope: &RopeTable) -> Self {
+    pub(super) fn new(sizes: &PrefillPlan, model: &Model, rope: &RopeTable) -> Self {
         let ledger = sizes.ledger(model);
-        let layers = sizes.plan.rows.len() as u64;
-        let after = |layer: u64| sizes.plan.bytes * layer / layers;
+        let layers = sizes.row_plan.rows.len() as u64;
+        let after = |layer: u64| sizes.row_plan.bytes * layer / layers;
         Self {
             method: (0..layers).map(|l| after(l + 1) - after(l)).collect(),
             now: MemoryNow {

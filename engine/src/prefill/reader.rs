@@ -20,8 +20,8 @@ use super::reconstruction::{ReconstructionPass, RepeatedLayer};
 use super::scratch::Scratch;
 use super::token_dropping::SurvivingTokens;
 use crate::gathered_rope::GatheredRope;
+use crate::plan::PrefillPlan;
 use crate::shape::head_shape;
-use crate::sizes::Sizes;
 use crate::vault::HostRows;
 use crate::{EngineError, MemoryLedger, Watch};
 
@@ -39,7 +39,7 @@ pub(super) struct Read<'a> {
 pub(super) struct Reader<'a> {
     of: Read<'a>,
     /// One entry per method; exactly one if tokens are dropped or the document is reconstructed.
-    sizes: &'a [Sizes],
+    sizes: &'a [PrefillPlan],
     heads: HeadShape,
     /// `[layer_input_tokens, width]`: residual stream of the tokens that enter the layer.
     residual: Vec<f32>,
@@ -119,12 +119,12 @@ impl<'a> Reader<'a> {
     /// [`EngineError::Gpu`] if the GPU has too little memory.
     pub(super) fn new(
         of: Read<'a>,
-        sizes: &'a [Sizes],
+        sizes: &'a [PrefillPlan],
         prefix: &'a mut Prefix,
         progress: &'a mut ReadingProgress,
     ) -> Result<Self, EngineError> {
         assert!(
-            sizes.len() == 1 || !sizes.iter().any(Sizes::needs_own_reading),
+            sizes.len() == 1 || !sizes.iter().any(PrefillPlan::needs_own_reading),
             "a method that changes prefill cannot share it with other methods"
         );
         let Read {
@@ -183,7 +183,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The sizes of all methods.
-    pub(super) fn sizes(&self) -> &'a [Sizes] {
+    pub(super) fn sizes(&self) -> &'a [PrefillPlan] {
         self.sizes
     }
 

@@ -23,9 +23,9 @@ use kept_models::{GpuModel, LayerPass, Model, RopeTable};
 use super::scratch::Scratch;
 use crate::EngineError;
 use crate::gathered_rope::GatheredRope;
-use crate::reconstruction_plan::{ReconstructionPlan, Segment};
+use crate::plan::PrefillPlan;
+use crate::plan::{ReconstructionPlan, Segment};
 use crate::shape::{attention_scale, head_shape};
-use crate::sizes::Sizes;
 use crate::staged::StagedAttention;
 
 /// A layer of the pass and what it computes.
@@ -69,7 +69,7 @@ pub(crate) struct ReconstructionPass<'a> {
 }
 
 /// Attention for rows after the document.
-fn staged(sizes: &Sizes, plan: &ReconstructionPlan, heads: HeadShape) -> StagedAttention {
+fn staged(sizes: &PrefillPlan, plan: &ReconstructionPlan, heads: HeadShape) -> StagedAttention {
     let rows = sizes.chunk.min(plan.longest());
     StagedAttention::new(heads, rows, sizes.layer_rows())
 }
@@ -80,7 +80,7 @@ impl<'a> ReconstructionPass<'a> {
         model: &'a Model,
         ids: &[u32],
         rope: &'a RopeTable,
-        sizes: &Sizes,
+        sizes: &PrefillPlan,
         plan: &'a ReconstructionPlan,
         heads: HeadShape,
     ) -> Self {
@@ -111,7 +111,7 @@ impl<'a> ReconstructionPass<'a> {
     pub(super) fn gpu_bytes(
         gpu: &GpuModel,
         model: &Model,
-        sizes: &Sizes,
+        sizes: &PrefillPlan,
         plan: &ReconstructionPlan,
     ) -> Result<u64, DeviceError> {
         let passes = gpu.staged_bytes(sizes.chunk)?;

@@ -3,7 +3,7 @@
 use kept_kernels::{HeadShape, RowStore};
 
 use crate::observe::Measured;
-use crate::sizes::Sizes;
+use crate::plan::PrefillPlan;
 
 /// Scratch buffers for one layer, reused for all layers.
 pub(super) struct Scratch {
@@ -39,21 +39,21 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// Allocates the buffers for methods of these sizes on one prefill.
-    pub(super) fn new(sizes: &[Sizes], heads: HeadShape) -> Self {
+    pub(super) fn new(sizes: &[PrefillPlan], heads: HeadShape) -> Self {
         let rows = || RowStore::uniform(heads.kv_heads, sizes[0].layer_rows(), heads.head_dim);
-        let most = |of: fn(&Sizes) -> usize| sizes.iter().map(of).max().unwrap_or(0);
+        let most = |of: fn(&PrefillPlan) -> usize| sizes.iter().map(of).max().unwrap_or(0);
         Self {
             keys: rows(),
             values: rows(),
-            q: vec![0.0; most(Sizes::q)],
-            k: vec![0.0; most(Sizes::kv)],
-            v: vec![0.0; most(Sizes::kv)],
-            attention: vec![0.0; most(Sizes::q)],
-            window_queries: Vec::with_capacity(most(Sizes::window_queries)),
-            window_scores: Vec::with_capacity(most(Sizes::window_scores)),
-            column_sums: Vec::with_capacity(most(Sizes::column_sums)),
-            log_sum_exp: vec![0.0; most(Sizes::log_sum_exp)],
-            gathered: Vec::with_capacity(most(Sizes::gathered)),
+            q: vec![0.0; most(PrefillPlan::q)],
+            k: vec![0.0; most(PrefillPlan::kv)],
+            v: vec![0.0; most(PrefillPlan::kv)],
+            attention: vec![0.0; most(PrefillPlan::q)],
+            window_queries: Vec::with_capacity(most(PrefillPlan::window_queries)),
+            window_scores: Vec::with_capacity(most(PrefillPlan::window_scores)),
+            column_sums: Vec::with_capacity(most(PrefillPlan::column_sums)),
+            log_sum_exp: vec![0.0; most(PrefillPlan::log_sum_exp)],
+            gathered: Vec::with_capacity(most(PrefillPlan::gathered)),
             packed: Vec::new(),
             measured: Measured::default(),
             measured_floats: most(|sizes| sizes.measured() + sizes.other_scratch()),

@@ -1,4 +1,4 @@
-//! The messages between the app and the worker, as JSON. Sizes are bytes; offsets are bytes of the document's text,
+//! The messages between the app and the worker, as JSON. PrefillPlan are bytes; offsets are bytes of the document's text,
 //! or UTF-16 code units if the name ends in 16.
 //!
 //! Where the description of a message says that bytes follow, they are in the next frame.

@@ -4,23 +4,21 @@ use std::time::Instant;
 
 use kept_kernels::Stop;
 use kept_models::RopeTable;
-use kept_policies::{Budget, Method, PromptShape};
+use kept_policies::{Budget, Method};
 
-use super::{End, Stream, StreamPlan, Streamed, Streaming};
+use super::{End, Stream, Streamed, Streaming};
 use crate::answering::{Answering, PromptRead};
-use crate::auto;
-use crate::note::{Note, WithinMemory};
+use crate::asking::Asked;
+use crate::note::Note;
+use crate::plan::{PlanRequest, StreamPlan};
 use crate::vault::VaultUse;
 use crate::watch::ProgressMeter;
-use crate::within::Prompted;
 use crate::{
-    Answer, Ask, Engine, EngineError, MemoryLedger, MemoryNow, MethodSpec, Phase, Prompt, Sampler,
-    Watch,
+    Answer, Engine, EngineError, MemoryLedger, MemoryNow, MethodSpec, Phase, Sampler, Watch,
 };
 
-/// What is decided before a prompt is read in streaming mode.
+/// What a prefill in streaming mode needs besides its plan.
 struct StreamSetup<'a> {
-    plan: StreamPlan,
     rope: RopeTable,
     ledger: MemoryLedger,
     /// The saved state at the document's end; `None` without vaults, or if the document is short.
@@ -86,18 +84,17 @@ impl Engine {
         }
     }
 
-    /// The plan for reading `prompt` in streaming mode with `method` and `max_new_tokens`. A budget given as
-    /// a share is limited to the rows that fit the context length.
+    /// The plan of streaming mode, without regard to a memory limit. A budget given as a share is limited to the rows
+    /// that fit the context length.
     ///
     /// # Errors
     /// As [`StreamPlan::new`], and budgets of no rows.
     pub fn stream_plan(
         &self,
         method: &dyn Method,
-        budget: Option<Budget>,
-        prompt: &PromptShape,
-        max_new_tokens: usize,
+        request: &PlanRequest<'_>,
     ) -> Result<StreamPlan, EngineError> {
+        let &PlanRequest { prompt, budget, .. } = request;
         let rows = match budget {
             None => None,
             Some(budget) => {
@@ -106,113 +103,64 @@ impl Engine {
                 let rows = self.budget_rows(Some(budget), text)?;
                 Some(match budget {
                     Budget::Bytes(bytes) => {
-                        let prompted = Prompted {
-                            shape: prompt,
-                            max_new_tokens,
-                            streams: true,
-                            memory: None,
-                            vault: None,
-                        };
                         let most = rows.min(prompt.tokens).max(1);
-                        self.rows_in_bytes(method, &prompted, bytes, most)?
+                        self.rows_in_bytes(method, request, bytes, most)?
                     }
                     _ => rows,
                 })
             }
         };
-        let plan = StreamPlan::new(self.model(), method, prompt, rows, max_new_tokens, None);
-        let plan = match (plan, budget) {
+        let new = |rows| {
+            StreamPlan::new(
+                self.model(),
+                method,
+                prompt,
+                rows,
+                request.max_new_tokens,
+                None,
+            )
+        };
+        let plan = match (new(rows), budget) {
             (Err(EngineError::StreamBudget { rows, most, .. }), Some(Budget::Share(_))) => {
-                let mut plan = StreamPlan::new(
-                    self.model(),
-                    method,
-                    prompt,
-                    Some(most),
-                    max_new_tokens,
-                    None,
-                )?;
+                let mut plan = new(Some(most))?;
                 plan.wanted = Some(rows);
                 plan
             }
             (plan, _) => plan?,
         };
-        plan.with_cache(self.cache_type())
+        let plan = plan.with_cache(self.cache_type())?;
+        Ok(plan.with_vault(request.vault.is_some()))
     }
 
-    /// [`Engine::stream_plan`] within the memory limit of `prompted`, if any, for a text of `text_bytes`
-    /// bytes; and a note about what was chosen to fit.
-    ///
-    /// # Errors
-    /// As [`Engine::stream_plan`], and [`EngineError::Memory`].
-    pub(crate) fn stream_plan_within(
-        &self,
-        spec: &MethodSpec,
-        budget: Option<Budget>,
-        method: &dyn Method,
-        prompted: &Prompted<'_>,
-        text_bytes: u64,
-    ) -> Result<(StreamPlan, Option<Note>), EngineError> {
-        let (shape, max_new_tokens) = (prompted.shape, prompted.max_new_tokens);
-        let plan = self.stream_plan(method, budget, shape, max_new_tokens)?;
-        let Some(memory) = prompted.memory else {
-            return Ok((plan.with_vault(prompted.vault.is_some()), None));
-        };
-        let fitted = self.within(method, prompted, memory, Some(plan.rows), text_bytes)?;
-        let note = Note::WithinMemory(WithinMemory {
-            limit: memory,
-            rows: fitted.rows.min(shape.tokens),
-            tokens: shape.tokens,
-            chunk: fitted.chunk,
-            cache: fitted.cache.name().to_owned(),
-            bytes: fitted.bytes,
-            kl: None,
-            cost: auto::streaming_in_words(spec),
-        });
-        let (rows, chunk) = (Some(fitted.rows), Some(fitted.chunk));
-        let plan = StreamPlan::new(self.model(), method, shape, rows, max_new_tokens, chunk)?
-            .with_cache(self.cache_type())?;
-        Ok((plan.with_vault(prompted.vault.is_some()), Some(note)))
-    }
-
-    /// Plans a prefill of `prompt` in streaming mode and checks that its memory is available.
+    /// Checks that the memory of `plan` is available, and collects the notes on it.
     fn set_up_stream<'a>(
         &self,
-        ask: &Ask<'a>,
-        prompt: &Prompt,
-        method: &dyn Method,
-        max_new_tokens: usize,
+        asked: &Asked<'_, 'a>,
+        plan: &StreamPlan,
         watch: &mut dyn Watch,
     ) -> Result<StreamSetup<'a>, EngineError> {
+        let &Asked {
+            ask,
+            ref prompt,
+            fitted,
+            ..
+        } = asked;
         let model = self.model();
         let mut notes = self.notes_on(ask.document)?;
         notes.extend(self.gpu_note().map(Note::from));
-        let prompted = Prompted {
-            shape: &prompt.shape(),
-            max_new_tokens,
-            streams: true,
-            memory: ask.limits.memory,
-            vault: ask.vault.map(|vaults| vaults.kind),
-        };
-        let text = ask.document.text.len() as u64;
-        let (plan, chosen) =
-            self.stream_plan_within(ask.method, ask.budget, method, &prompted, text)?;
-        chosen.iter().for_each(|note| watch.chosen(note));
-        notes.extend(chosen);
-        let ledger = MemoryLedger {
-            gpu: plan.gpu_bytes(model)?,
-            ..plan.ledger(model)
-        };
+        fitted.iter().for_each(|note| watch.chosen(note));
+        notes.extend(fitted.cloned());
+        let ledger = self.ledger_of_stream(plan)?;
         let document = &prompt.ids[..prompt.document.end];
-        let end = self.end_of(ask.vault, document, ask.method, &plan);
+        let end = self.end_of(ask.vault, document, ask.method, plan);
         self.check_memory(&ledger)?;
-        let of_streaming = self.streaming_notes(ask.method, &plan, prompt.len())?;
+        let of_streaming = self.streaming_notes(ask.method, plan, prompt.len())?;
         of_streaming.iter().for_each(|note| watch.chosen(note));
         notes.extend(of_streaming);
         let template = model.chat_template()?;
         notes.extend(template.note().map(Note::from));
         Ok(StreamSetup {
             rope: RopeTable::new(model.config(), plan.positions),
-            plan,
             ledger,
             end,
             notes,
@@ -222,27 +170,24 @@ impl Engine {
     /// [`Engine::ask_watched`] for a prompt that is read in streaming mode.
     pub(crate) fn ask_streaming(
         &self,
-        ask: &Ask<'_>,
-        prompt: Prompt,
+        asked: Asked<'_, '_>,
+        plan: &StreamPlan,
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
-        let method = ask.method.build()?;
+        let ask = asked.ask;
         let sampler = Sampler::new(ask.sampling)?;
-        // No position grows with the text, so the answer's length is limited by the request only.
-        let max_new_tokens = ask.max_tokens.min(StreamPlan::MOST_NEW_TOKENS);
-        let mut setup = self.set_up_stream(ask, &prompt, &*method, max_new_tokens, watch)?;
+        let mut setup = self.set_up_stream(&asked, plan, watch)?;
 
-        watch.prompt(&prompt);
+        watch.prompt(&asked.prompt);
         let started = Instant::now();
-        let (streamed, vault) =
-            self.stream_prompt(ask, &prompt, &*method, &mut setup, watch, stop)?;
+        let (streamed, vault) = self.stream_prompt(&asked, plan, &mut setup, watch, stop)?;
         for (layer, kept) in streamed.cache.cut_layers().enumerate() {
             watch.layer(layer, kept);
         }
         let read = PromptRead {
             evictor: streamed.evictor,
-            method_bytes: setup.plan.row_plan.bytes,
+            method_bytes: plan.row_plan.bytes,
             cache: streamed.cache,
             map: streamed.map,
             hidden: streamed.hidden,
@@ -252,13 +197,14 @@ impl Engine {
             streamed: true,
             vault,
             notes: setup.notes,
-            prompt,
+            prompt: asked.prompt,
         };
         let answering = Answering {
             ask,
             sampler,
             rope: &setup.rope,
-            max_new_tokens,
+            // No position grows with the text, so the answer's length is limited by the request only.
+            max_new_tokens: plan.max_new_tokens,
             stop,
         };
         self.write_answer(read, answering, watch)
@@ -267,16 +213,20 @@ impl Engine {
     /// Reads `prompt`: continues from the saved state at the document's end if there is one, otherwise saves it.
     fn stream_prompt(
         &self,
-        ask: &Ask<'_>,
-        prompt: &Prompt,
-        method: &dyn Method,
+        asked: &Asked<'_, '_>,
+        plan: &StreamPlan,
         setup: &mut StreamSetup<'_>,
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<(Streamed, VaultUse), EngineError> {
+        let &Asked {
+            ask,
+            ref prompt,
+            method,
+            ..
+        } = asked;
         let (model, n) = (self.model(), prompt.len());
         let StreamSetup {
-            plan,
             rope,
             ledger,
             end,
@@ -311,14 +261,14 @@ impl Engine {
             ledger,
             kept_full: self.kv_bytes_full(n),
         };
-        let (method, rows) = (&ask.method.name, plan.rows);
-        let _span = tracing::info_span!("streaming", tokens = n, method, rows).entered();
+        let (name, rows) = (&ask.method.name, plan.rows);
+        let _span = tracing::info_span!("streaming", tokens = n, method = name, rows).entered();
         // A chunk begins after the document's end, so that the state at this point depends on the document
         // only.
         let (text, question) = prompt.ids.split_at(prompt.document.end);
         progress.feed(&mut stream, &text[seen..], watch, stop)?;
         if let Some(end) = end.as_ref().filter(|_| seen == 0) {
-            match end.save(&mut stream, &ask.document.name, method, stop) {
+            match end.save(&mut stream, &ask.document.name, name, stop) {
                 Ok(bytes) => (vault.bytes, vault.written) = (bytes, true),
                 Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
                 Err(error) => notes.push(error.unwritten(false).into()),

@@ -7,10 +7,10 @@ use kept_kernels::{HeadShape, LastRows, PrefillAttention, RowStore, Stop, row_pr
 use kept_models::{LayerPass, Model, RopeTable};
 use kept_policies::{Evict, Pos, Row, StepObservation};
 
-use super::plan::{StreamPlan, TILE};
 use super::ring::Ring;
 use crate::EngineError;
 use crate::compact::CompactLayer;
+use crate::plan::{StreamPlan, TILE};
 use crate::shape::attention_scale;
 use crate::staged::StagedAttention;
 

@@ -21,7 +21,6 @@
 mod ask;
 mod layer;
 mod perplexity;
-mod plan;
 mod ring;
 mod state;
 
@@ -31,15 +30,15 @@ use kept_policies::{Evict, Method, Pos};
 use serde::{Deserialize, Serialize};
 
 use crate::compact::{CompactCache, CompactLayer};
+use crate::plan::{LayerKeeps, StreamPlan};
 use crate::prefill::evictor;
-use crate::sizes::LayerKeeps;
 use crate::{EngineError, RetentionMap};
 
 use layer::ChunkScratch;
 use ring::Ring;
 
 pub use perplexity::{Perplexity, PerplexityAt, PerplexityPoint, PerplexityTask};
-pub use plan::StreamPlan;
+
 pub(crate) use state::End;
 
 /// When a document is read in streaming mode.
@@ -109,7 +108,7 @@ impl<'a> Stream<'a> {
         );
         let empty = |keeps: &LayerKeeps| match *keeps {
             LayerKeeps::Cut(own) => StreamLayer::Cut(own, Box::new(plan.empty_layer())),
-            LayerKeeps::Window(window) => StreamLayer::Ring(Box::new(plan.empty_ring(window))),
+            LayerKeeps::Window(window) => StreamLayer::Ring(Box::new(Ring::new(&plan, window))),
         };
         Self {
             layers: plan.keeps.iter().map(empty).collect(),

@@ -7,7 +7,8 @@ use kept_models::{Model, RopeTable, RowScratch};
 use kept_policies::PromptShape;
 use serde::Serialize;
 
-use super::{Stream, StreamPlan};
+use super::Stream;
+use crate::plan::StreamPlan;
 use crate::watch::ProgressMeter;
 use crate::{Engine, EngineError, Event, MemoryLedger, MethodSpec, Phase};
 

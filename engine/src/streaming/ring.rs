@@ -1,11 +1,12 @@
 //! The rows of a sliding-window layer in streaming mode: keys before RoPE, oldest first, so that ranks do not
 //! grow with the text.
 
-use kept_kernels::{CacheType, HeadShape, RowStore};
+use kept_kernels::RowStore;
 use kept_models::RopeTable;
 use kept_policies::Snapshot;
 
 use crate::compact::{CompactLayer, RingGather, snapshot_rows};
+use crate::plan::StreamPlan;
 
 /// The last rows of one layer.
 pub(super) struct Ring {
@@ -19,12 +20,13 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// An empty ring for a sliding window, with at most `rows` rows; f16 if the cache type is quantised.
-    pub(super) fn new(shape: &HeadShape, cache: CacheType, window: usize, rows: usize) -> Self {
-        let capacities = vec![rows; shape.kv_heads];
-        let narrow = vec![0; shape.kv_heads];
-        let kind = cache.wide();
-        let store = || RowStore::stored(kind, shape.head_dim, &capacities, &narrow, false);
+    /// An empty ring for a sliding window; f16 if the cache type is quantised.
+    pub(super) fn new(plan: &StreamPlan, window: usize) -> Self {
+        let heads = plan.heads;
+        let capacities = vec![window.min(plan.tokens); heads.kv_heads];
+        let narrow = vec![0; heads.kv_heads];
+        let kind = plan.cache.wide();
+        let store = || RowStore::stored(kind, heads.head_dim, &capacities, &narrow, false);
         Self {
             keys: store(),
             values: store(),

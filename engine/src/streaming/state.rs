@@ -8,7 +8,8 @@ use kept_kernels::Stop;
 use kept_models::RopeTable;
 use kept_policies::Snapshot;
 
-use super::{Stream, StreamLayer, StreamPlan};
+use super::{Stream, StreamLayer};
+use crate::plan::StreamPlan;
 use crate::vault::{EndOf, FEW_SHARED, VaultError, VaultFolder, VaultKey, Vaults};
 use crate::{Engine, MethodSpec};
 

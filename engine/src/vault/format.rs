@@ -174,7 +174,7 @@ impl Measurement {
     }
 }
 
-/// Sizes and content of a vault.
+/// PrefillPlan and content of a vault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VaultShape {
     /// Tokens of the document and of the template before it.

@@ -210,7 +210,7 @@ impl Vault {
         VaultKey::of_file(&self.path)
     }
 
-    /// Sizes and content of the vault.
+    /// PrefillPlan and content of the vault.
     pub fn shape(&self) -> &VaultShape {
         &self.shape
     }

@@ -56,7 +56,7 @@ impl VaultWriter {
         })
     }
 
-    /// Sizes and content of the vault.
+    /// PrefillPlan and content of the vault.
     pub fn shape(&self) -> &VaultShape {
         &self.shape
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::vault::{VaultFolder, Vaults};
-use kept_engine::{Answer, Ask, Costing, DocumentLength, Engine, Limits, MethodSpec, Sampling};
+use kept_engine::{Answer, Ask, DocumentLength, Engine, Limits, MethodSpec, PlanRequest, Sampling};
 use kept_tests::golden::repository;
 use kept_tests::vaults::files_of;
 
@@ -79,16 +79,14 @@ fn estimates_with_a_vault_equal_the_ledger() {
     let mut used = Vec::new();
     for name in asked_for {
         let method = method(name);
-        let costing = Costing {
-            prompt: &length.prompt,
-            method: &method,
-            budget: Some("256".parse().expect("rows")),
-            max_new_tokens: MAX_NEW_TOKENS,
-            memory: None,
+        let budget = Some("256".parse().expect("rows"));
+        let request = PlanRequest {
+            limits: Limits::default(),
             text_bytes: document.text.len() as u64,
             vault: Some(PackedRows::Q8_0),
+            ..PlanRequest::new(&length.prompt, &method, budget, MAX_NEW_TOKENS)
         };
-        let foreseen = engine.cost_with_vault(&costing, &length.begins, vaults(&folder));
+        let foreseen = engine.estimate_with_vault(&request, &length.begins, vaults(&folder));
         let foreseen = foreseen.expect("an estimate");
         let answer = asked(&engine, &document, &method, &folder);
         let ledger = answer.ledger;

@@ -9,8 +9,8 @@ use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{Budget, Method, PromptShape};
 use kept_engine::{
-    Cut, Decoder, Engine, MemoryLedger, MethodSpec, Prefill, PrefillOutcome, RetentionMap,
-    SharedPrefill, Votes,
+    Cut, Decoder, Engine, MemoryLedger, MethodSpec, PlanRequest, Prefill, PrefillOutcome,
+    RetentionMap, SharedPrefill, Votes,
 };
 use kept_models::testing::TinyLlama;
 use kept_tests::method_spec::{TestMethod, spec};
@@ -422,7 +422,8 @@ fn a_budget_in_bytes_covers_rows_on_the_gpu() {
     let there = there.expect("memory");
     let rows = |engine: &Engine| {
         let (built, budget) = (built("snapkv", "w=8"), Some(Budget::Bytes(400_000)));
-        let rows = engine.rows_for(&*built, budget, &PromptShape::of(3000), 100);
+        let (prompt, snapkv) = (PromptShape::of(3000), MethodSpec::plain("snapkv"));
+        let rows = engine.rows_for(&*built, &PlanRequest::new(&prompt, &snapkv, budget, 100));
         rows.expect("some fit")
     };
     assert!((100..1000).contains(&rows(&there)), "{}", rows(&there));

@@ -8,7 +8,8 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::policies::{Budget, PromptShape, build};
 use kept_engine::{
-    Ask, CompactLayer, Engine, Limits, MemoryNow, MethodSpec, Progress, Sampling, Watch,
+    Ask, CompactLayer, Engine, Limits, MemoryNow, MethodSpec, PlanRequest, Progress, Sampling,
+    Watch,
 };
 use kept_tests::compare::{apart, assert_same};
 use kept_tests::engine::{Told, open, read_and_step};
@@ -258,14 +259,14 @@ fn memory_and_map_include_sliding_windows() {
             };
             let bytes = engine.window_bytes(n) + budget * engine.bytes_per_row();
             // Bytes of the rows alone, sliding windows first; a budget in bytes also covers tables and the answer's
-            // buffers (`within.rs`).
+            // buffers (`engine/src/plan/memory.rs`).
             let alone = engine.budget_rows(Some(Budget::Bytes(bytes)), n);
             assert_eq!(alone.ok(), (budget > 0).then_some(20), "{stem} {name}");
             let budget = (budget > 0).then_some(Budget::Rows(20));
             let rows = engine.budget_rows(budget, n).expect("a budget");
             let prompt = PromptShape::of(n);
             let estimate = engine
-                .estimate(&prompt, &method, budget, max_new_tokens)
+                .estimate(&PlanRequest::new(&prompt, &method, budget, max_new_tokens))
                 .expect("known");
             let expected = engine
                 .expected_ledger(&prompt, &method, budget, max_new_tokens)

@@ -12,7 +12,7 @@ use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::Model;
 use kept_engine::policies::{build, methods};
 use kept_engine::vault::Vaults;
-use kept_engine::{AUTO, Answer, Ask, Engine, Limits, MethodSpec, Sampling};
+use kept_engine::{AUTO, Answer, Ask, Engine, Limits, MethodSpec, PlanRequest, Sampling};
 use kept_tests::compare::{lead, likeliest};
 use kept_tests::engine::{open, read_and_step};
 use kept_tests::fetched::{self, fingerprint, skip};
@@ -281,7 +281,7 @@ fn assert_methods(name: &str) {
             .expect("an estimate");
         assert_eq!(answer.ledger, expected, "{what}");
         let estimate = engine
-            .estimate(&shape, &method, budget, ANSWER)
+            .estimate(&PlanRequest::new(&shape, &method, budget, ANSWER))
             .expect("an estimate");
         assert_eq!(answer.kv_bytes, estimate.kv_bytes, "{what}");
         let full = answer.kv_bytes_full;

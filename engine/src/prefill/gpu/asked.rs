@@ -10,7 +10,7 @@ use kept_policies::{BilinearForm, MergedHead, Needs, PromptRows};
 
 use super::GpuReading;
 use super::kept::{RowDestination, RowDownload};
-use crate::sizes::Sizes;
+use crate::plan::PrefillPlan;
 
 /// Scratch buffers of the computations.
 pub(super) struct Scratch {
@@ -22,7 +22,7 @@ impl Scratch {
     /// Allocates scratch for prompts of `tokens` tokens, if a method needs it.
     pub(super) fn new(
         device: &Device,
-        sizes: &[Sizes],
+        sizes: &[PrefillPlan],
         tokens: usize,
         head_dim: usize,
     ) -> Result<Option<Mutex<Self>>, DeviceError> {

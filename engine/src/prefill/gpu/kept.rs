@@ -12,7 +12,7 @@ use kept_policies::{MergedHead, Pos, ValueMerge};
 
 use super::GpuReading;
 use crate::compact::group_merges;
-use crate::sizes::Sizes;
+use crate::plan::PrefillPlan;
 
 /// Kept rows per download.
 const AT_ONCE: usize = 1024;
@@ -65,10 +65,14 @@ impl RowDestination {
     pub(super) fn new(
         device: &Device,
         heads: HeadShape,
-        sizes: &[Sizes],
+        sizes: &[PrefillPlan],
     ) -> Result<Self, DeviceError> {
-        let entries = sizes.iter().map(Sizes::max_entries).max().unwrap_or(0);
-        let value_merges = sizes.iter().any(|sizes| sizes.plan.merges_values);
+        let entries = sizes
+            .iter()
+            .map(PrefillPlan::max_entries)
+            .max()
+            .unwrap_or(0);
+        let value_merges = sizes.iter().any(|sizes| sizes.row_plan.merges_values);
         let members = entries.max(if value_merges { LEFT_AT_ONCE } else { 0 });
         let sizes = &sizes[0];
         if sizes.rows_on_gpu {

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use kept_cuda::{Buffer, Device, DeviceError, MemorySpace, PendingCopy};
 
-use crate::sizes::Sizes;
+use crate::plan::PrefillPlan;
 
 /// `[layer_input_tokens, width]`
 pub(super) struct Residual {
@@ -33,7 +33,11 @@ struct Stage {
 }
 
 impl Residual {
-    pub(super) fn new(device: &Device, width: usize, sizes: &Sizes) -> Result<Self, DeviceError> {
+    pub(super) fn new(
+        device: &Device,
+        width: usize,
+        sizes: &PrefillPlan,
+    ) -> Result<Self, DeviceError> {
         let stage = || {
             Ok::<_, DeviceError>(Stage {
                 rows: device.alloc_uninit(sizes.chunk * width)?,

@@ -3,10 +3,10 @@
 use kept_models::RopeTable;
 
 use super::{MeasurementRequest, Prefix, fits_model};
-use crate::prefill::place_on_gpu;
+use crate::plan::{Plan, PlanRequest, Reading, place_on_gpu};
 use crate::streaming::End;
 use crate::vault::{FEW_SHARED, VaultKey, Vaults};
-use crate::{Costing, Engine, EngineError, MemoryLedger, Streaming};
+use crate::{EngineError, MemoryLedger};
 
 /// Tokens that a prefill would take from the vault, and its memory.
 pub(crate) struct PrefixEstimate {
@@ -16,57 +16,58 @@ pub(crate) struct PrefixEstimate {
     pub(crate) ledger: Option<MemoryLedger>,
 }
 
-impl Engine {
+impl Plan {
     /// Estimates the vault's part in a question; `None` if no vault would be used or written. `begins` are
     /// the tokens with which every prompt on the document begins ([`crate::DocumentLength::begins`]).
     ///
     /// # Errors
-    /// Invalid methods and budgets, as in [`Engine::cost`].
+    /// Invalid methods and budgets, as in [`crate::Engine::plan`].
     pub(crate) fn estimate_prefix_hit(
         &self,
         begins: &[u32],
-        costing: &Costing<'_>,
+        request: &PlanRequest<'_>,
         vaults: Vaults<'_>,
     ) -> Result<Option<PrefixEstimate>, EngineError> {
-        let Costing { prompt, method, .. } = *costing;
+        let (engine, prompt) = (&self.engine, request.prompt);
         let end = begins.len().min(prompt.tokens.saturating_sub(1));
         if end < FEW_SHARED {
             return Ok(None);
         }
-        if self.streams(Streaming::Auto, prompt.tokens) {
-            let (plan, _) = costing.plan_streaming(self)?;
-            let end = self.end_of(Some(vaults), begins, method, &plan);
-            let tokens = end.filter(End::is_known).map_or(0, |end| end.tokens());
-            return Ok(Some(PrefixEstimate {
-                tokens,
-                ledger: None,
-            }));
-        }
-        let sizes = costing.plan_prefill(self)?.sizes;
+        let sizes = match &self.reading {
+            Reading::Prefill(plan) => plan,
+            Reading::Stream(plan) => {
+                let end = engine.end_of(Some(vaults), begins, &self.spec, plan);
+                let tokens = end.filter(End::is_known).map_or(0, |end| end.tokens());
+                return Ok(Some(PrefixEstimate {
+                    tokens,
+                    ledger: None,
+                }));
+            }
+        };
         if sizes.drops_tokens() {
             return Ok(None);
         }
-        let (model, ids) = (self.model(), &begins[..end]);
-        let positions = prompt.tokens + self.max_new_tokens(prompt.tokens, costing.max_new_tokens);
+        let (model, ids) = (engine.model(), &begins[..end]);
+        let positions = prompt.tokens + sizes.max_new_tokens();
         let rope = RopeTable::frequencies_of(model.config(), positions);
-        let key = VaultKey::new(self.print(), &rope, ids, vaults.kind);
-        let request = MeasurementRequest::new(&sizes, prompt);
+        let key = VaultKey::new(engine.print(), &rope, ids, vaults.kind);
+        let measured = MeasurementRequest::new(sizes, prompt);
         let mut prefix = Prefix::none(prompt.tokens);
         prefix.enable(end, vaults.kind, model);
         match vaults.folder.find(&key, ids) {
             Ok(Some(vault)) if fits_model(&vault, model) => {
-                prefix.use_vault(vault, ids, &request, prompt);
+                prefix.use_vault(vault, ids, &measured, prompt);
             }
             Ok(_) => {}
             Err(error) => tracing::debug!(%error, "a vault could not be looked into"),
         }
-        let written = prefix.shape_to_write(model, &request);
-        prefix.buffers = prefix.count_buffers(model, &sizes, written.as_ref());
-        let mut sizes = prefix.sizes(sizes);
-        place_on_gpu(model, &mut sizes, costing.memory)?;
+        let written = prefix.shape_to_write(model, &measured);
+        prefix.buffers = prefix.count_buffers(model, sizes, written.as_ref());
+        let mut sizes = prefix.sizes((**sizes).clone());
+        place_on_gpu(model, &mut sizes, request.limits.memory)?;
         Ok(Some(PrefixEstimate {
             tokens: prefix.known,
-            ledger: Some(self.ledger_of(&sizes, costing.max_new_tokens)?),
+            ledger: Some(engine.ledger_of(&sizes)?),
         }))
     }
 }

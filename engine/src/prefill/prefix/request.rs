@@ -2,7 +2,7 @@
 
 use kept_policies::PromptShape;
 
-use crate::sizes::Sizes;
+use crate::plan::PrefillPlan;
 use crate::vault::Measurement;
 
 /// Measurements and queries that methods request and a vault may hold.
@@ -16,7 +16,7 @@ pub(super) struct MeasurementRequest {
 }
 
 impl MeasurementRequest {
-    pub(super) fn new(sizes: &Sizes, prompt: &PromptShape) -> Self {
+    pub(super) fn new(sizes: &PrefillPlan, prompt: &PromptShape) -> Self {
         let of_layer: Vec<Vec<Measurement>> = (sizes.needs.iter())
             .map(|needs| {
                 let sums = needs.column_sums.then_some(Measurement::ColumnSums);

@@ -11,10 +11,10 @@ use super::{GlobalLayer, Reader};
 use crate::compact::{CompactLayer, Gather, RingGather};
 use crate::decode::capacity_of;
 use crate::observe::{HostRows, LastQueries, Pool, host_rows, ramp_weights};
+use crate::plan::LayerKeeps;
 use crate::prefill::check::check;
 use crate::prefill::gpu::GpuRows;
 use crate::shape::attention_scale;
-use crate::sizes::LayerKeeps;
 use crate::{EngineError, Watch};
 
 impl Reader<'_> {
@@ -124,7 +124,7 @@ impl Reader<'_> {
         let (index, sizes) = (layer.in_policy, &self.sizes[which]);
         let (n, budget, needs) = (
             sizes.layer_input_tokens(index),
-            sizes.plan.rows[index],
+            sizes.row_plan.rows[index],
             sizes.needs[index],
         );
         let before_rope = sizes.reassigns_positions();
@@ -137,7 +137,7 @@ impl Reader<'_> {
             computations: needs.rows.then_some(prompt_rows(&on_gpu, &on_host)),
         };
         let observation = self.observation(index, which, rows);
-        let selection = select.select(&sizes.plan, &observation);
+        let selection = select.select(&sizes.row_plan, &observation);
         on_gpu.map_or(Ok(()), GpuRows::check)?;
         check(&selection.retention, n, budget, sizes.table);
         Ok(selection)
@@ -185,7 +185,7 @@ impl Reader<'_> {
             tokens: n,
             retention,
             capacities: &sizes.head_capacities(index, retention),
-            positions: sizes.plan.positions,
+            positions: sizes.row_plan.positions,
             stored: sizes.stored(),
             places: self.alive.positions(),
             // Methods that re-assign positions store keys before RoPE.
@@ -222,7 +222,7 @@ impl Reader<'_> {
         let sizes = &self.sizes[which];
         let n = sizes.layer_input_tokens(index);
         let left = surviving.as_ref().map_or(n, Vec::len);
-        let last = index + 1 == sizes.plan.rows.len();
+        let last = index + 1 == sizes.row_plan.rows.len();
         assert!(
             last || sizes.layer_input_tokens(index + 1) == left,
             "as many tokens enter the next layer as the method announced"
@@ -265,7 +265,7 @@ impl Reader<'_> {
             copies: None,
             computations: Some(prompt_rows(&on_gpu, &on_host)),
         };
-        let scores = scorer.score(&self.sizes[0].plan, &self.observation(index, 0, rows));
+        let scores = scorer.score(&self.sizes[0].row_plan, &self.observation(index, 0, rows));
         on_gpu.map_or(Ok(()), GpuRows::check)?;
         self.prefix.write_scores(&scores);
         let n = self.sizes[0].layer_input_tokens(index);
@@ -306,7 +306,7 @@ impl Reader<'_> {
             };
             self.measure(layer, 0, stop)?;
             select.score_pass(
-                &sizes.plan,
+                &sizes.row_plan,
                 &self.observation(in_policy, 0, Rows::default()),
             );
         }

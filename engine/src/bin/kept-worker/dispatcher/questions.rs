@@ -9,7 +9,7 @@ use std::sync::Arc;
 use kept_engine::kernels::{Stop, UnknownCacheType};
 use kept_engine::policies::Budget;
 use kept_engine::protocol::{Failure, Fault, Reply, Request};
-use kept_engine::{Costing, Engine, Estimate, MethodSpec};
+use kept_engine::{Engine, Estimate, Limits, MethodSpec, PlanRequest};
 
 use super::{Dispatcher, Running};
 use crate::asking::{EngineHealth, Job, Question, Work};
@@ -153,18 +153,21 @@ impl Dispatcher {
             return Err(refusal.into());
         }
         let vaults = self.keeping.vaults();
-        let costing = Costing {
+        let request = PlanRequest {
             prompt: &length.prompt,
             method: &asked.method,
             budget: parse_budget(asked.budget.as_deref())?,
             max_new_tokens: asked.max_tokens.unwrap_or(Engine::DEFAULT_MAX_TOKENS),
-            memory: asked.memory,
+            limits: Limits {
+                memory: asked.memory,
+                ..Limits::default()
+            },
             text_bytes: document.document.text.len() as u64,
             vault: vaults.map(|vaults| vaults.kind),
         };
         let estimate = match vaults {
-            Some(vaults) => engine.cost_with_vault(&costing, &length.begins, vaults),
-            None => engine.cost(&costing),
+            Some(vaults) => engine.estimate_with_vault(&request, &length.begins, vaults),
+            None => engine.estimate(&request),
         };
         Ok(estimate?)
     }

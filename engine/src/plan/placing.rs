@@ -2,12 +2,12 @@
 
 use kept_models::Model;
 
-use super::gpu::GpuReading;
+use super::PrefillPlan;
 use crate::EngineError;
-use crate::sizes::Sizes;
+use crate::prefill::GpuReading;
 
 /// Bytes of GPU memory that a prefill of these sizes takes, without the weights; 0 for a model on the CPU.
-pub(crate) fn gpu_bytes(model: &Model, sizes: &Sizes) -> Result<u64, EngineError> {
+pub(crate) fn gpu_bytes(model: &Model, sizes: &PrefillPlan) -> Result<u64, EngineError> {
     let gpu = model.gpu();
     let bytes = gpu.map(|gpu| GpuReading::bytes_for(gpu, model, sizes));
     Ok(bytes.transpose()?.unwrap_or(0))
@@ -48,7 +48,7 @@ impl Placement {
 /// weights and prefill. If none fits, sets the one that takes the least.
 pub(crate) fn place_on_gpu(
     model: &Model,
-    sizes: &mut Sizes,
+    sizes: &mut PrefillPlan,
     memory: Option<u64>,
 ) -> Result<(), EngineError> {
     let Some(gpu) = model.gpu() else {
@@ -59,7 +59,7 @@ pub(crate) fn place_on_gpu(
         None => gpu.device().free_memory()?,
     };
     let (may_stay, prefetch_bytes) = (sizes.may_stay(), sizes.prefetch);
-    let apply = |sizes: &mut Sizes, placement: Placement| {
+    let apply = |sizes: &mut PrefillPlan, placement: Placement| {
         sizes.rows_on_gpu = placement.rows_on_gpu;
         sizes.residual_on_host = placement.residual_on_host;
         sizes.prefetch = if placement.prefetch {

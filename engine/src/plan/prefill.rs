@@ -1,8 +1,7 @@
-//! The buffer sizes of one prefill, computed before allocation. Prefill allocates by these numbers and
-//! [`crate::Engine::estimate`] adds them up, so that estimate and allocation agree.
+//! The plan of one prefill: rows, measurements, capacities and the sizes of all buffers. Prefill allocates by these
+//! numbers and the estimate adds them up, so that both agree.
 
 mod buffers;
-mod kept;
 
 use kept_cuda::RowKind;
 use kept_kernels::{CacheType, PackedRows};
@@ -12,13 +11,15 @@ use kept_policies::{
     WeightedWindow, Window,
 };
 
+use super::ReconstructionPlan;
 use crate::EngineError;
 use crate::compact::{F16_ROWS, Stored};
 use crate::decode::{GpuDecodePlan, SelectedCapacity};
-use crate::reconstruction_plan::ReconstructionPlan;
 use crate::shape::shape_of;
 
-pub(crate) use kept::{full_cache_bytes, kept_bytes, places_bytes, window_bytes};
+/// Tokens that run through a layer together: enough for the matrix kernels, few enough for small scratch
+/// buffers.
+pub(crate) const CHUNK: usize = 512;
 
 /// What is kept of one layer of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,13 +74,14 @@ pub(crate) fn refuse_repeated_rounding(
     }
 }
 
-/// The sizes of one prefill. `[layers]` counts the method's layers, which are not all of the model's: see
+/// The plan of one prefill. `[layers]` counts the method's layers, which are not all of the model's: see
 /// [`LayerKeeps`].
-pub(crate) struct Sizes {
+#[derive(Clone)]
+pub(crate) struct PrefillPlan {
     /// Name of the method.
     method: &'static str,
     /// What the method does with the prompt; after a score pass, the plan that allocates the budget.
-    pub(crate) plan: RowPlan,
+    pub(crate) row_plan: RowPlan,
     /// Tokens that run through a layer together.
     pub(crate) chunk: usize,
     /// `[layers of the model]`
@@ -123,8 +125,8 @@ pub(crate) struct Sizes {
     pairs: usize,
 }
 
-impl Sizes {
-    /// The sizes for a `prompt` with `method`, `budget` and `max_new_tokens`.
+impl PrefillPlan {
+    /// The plan for a `prompt` with `method`, `budget` and `max_new_tokens`.
     ///
     /// # Errors
     /// As [`Method::plan`].
@@ -137,7 +139,7 @@ impl Sizes {
         chunk: usize,
     ) -> Result<Self, EngineError> {
         let tokens = prompt.tokens;
-        let plan = method.plan(&RowRequest {
+        let row_plan = method.plan(&RowRequest {
             model: shape_of(model),
             prompt: PromptShape {
                 max_new_tokens,
@@ -149,7 +151,7 @@ impl Sizes {
         let widest_ring = rings.map(|w| w.min(tokens + max_new_tokens)).max();
         let mut sizes = Self {
             method: method.name(),
-            table: plan.table.map(|table| ClassTable {
+            table: row_plan.table.map(|table| ClassTable {
                 entries: (tokens + max_new_tokens).min(table.entries.saturating_add(1)),
                 ..table
             }),
@@ -168,11 +170,11 @@ impl Sizes {
             residual_on_host: false,
             prefetch: 0,
             rows_on_gpu: false,
-            may_stay: model.gpu().is_some() && !plan.merges_values,
+            may_stay: model.gpu().is_some() && !row_plan.merges_values,
             settled: false,
             width: model.config().width,
             pairs: model.config().rope.dims / 2,
-            plan,
+            row_plan,
         };
         if sizes.drops_tokens() && model.config().windows().next().is_some() {
             return Err(EngineError::TokenDroppingWithSlidingWindows {
@@ -191,23 +193,23 @@ impl Sizes {
 
     /// Tokens of the prompt.
     pub(crate) fn tokens(&self) -> usize {
-        self.plan.prompt.tokens
+        self.row_plan.prompt.tokens
     }
 
     /// Tokens that may follow the prompt.
     pub(crate) fn max_new_tokens(&self) -> usize {
-        self.plan.prompt.max_new_tokens
+        self.row_plan.prompt.max_new_tokens
     }
 
     /// Tokens that enter `layer`; fewer than the prompt's for methods that drop tokens.
     pub(crate) fn layer_input_tokens(&self, layer: usize) -> usize {
-        let of_layers = self.plan.layer_input_tokens.as_ref();
+        let of_layers = self.row_plan.layer_input_tokens.as_ref();
         of_layers.map_or(self.tokens(), |of_layers| of_layers[layer])
     }
 
     /// Whether keys are stored before RoPE and rotated by their rank.
     pub(crate) fn reassigns_positions(&self) -> bool {
-        self.plan.positions == Positions::Reassigned
+        self.row_plan.positions == Positions::Reassigned
     }
 
     /// Takes the rows of the first `known` tokens from a vault with buffers of `bytes` bytes. With
@@ -263,14 +265,14 @@ impl Sizes {
     /// [`EngineError::CacheType`] for types that the method does not support, [`EngineError::GpuRows`].
     pub(crate) fn with_cache(mut self, cache: CacheType) -> Result<Self, EngineError> {
         refuse_on_gpu(cache, self.on_gpu)?;
-        refuse_repeated_rounding(cache, self.method, &self.plan)?;
+        refuse_repeated_rounding(cache, self.method, &self.row_plan)?;
         self.cache = cache;
         Ok(self)
     }
 
     /// After a score pass: the plan of the second pass, which allocates the budget.
-    pub(crate) fn allocate_budget(&mut self, plan: RowPlan) {
-        self.plan = plan;
+    pub(crate) fn allocate_budget(&mut self, row_plan: RowPlan) {
+        self.row_plan = row_plan;
         self.settled = true;
         self.reconstruction_plan = None;
         self.size_layers();
@@ -278,12 +280,12 @@ impl Sizes {
 
     /// Computes each layer's measurements and capacities.
     fn size_layers(&mut self) {
-        let layers = 0..self.plan.rows.len();
+        let layers = 0..self.row_plan.rows.len();
         self.needs = layers.clone().map(|layer| self.needs_of(layer)).collect();
         let (tokens, max_new_tokens) = (self.tokens(), self.max_new_tokens());
-        let decode_rows = self.plan.decode_rows.as_ref();
+        let decode_rows = self.row_plan.decode_rows.as_ref();
         let capacity = |layer: usize| {
-            let rows = tokens.min(self.plan.rows[layer]);
+            let rows = tokens.min(self.row_plan.rows[layer]);
             match decode_rows.map(|of_layers| of_layers[layer]) {
                 Some(most) => (rows + max_new_tokens).min(most.max(rows).saturating_add(1)),
                 None => rows + max_new_tokens,
@@ -291,8 +293,8 @@ impl Sizes {
         };
         let capacities: Vec<usize> = layers.clone().map(capacity).collect();
         let widest = layers.map(|layer| {
-            let rows = self.plan.rows[layer];
-            let more = self.plan.max_rows_per_head[layer].saturating_sub(rows);
+            let rows = self.row_plan.rows[layer];
+            let more = self.row_plan.max_rows_per_head[layer].saturating_sub(rows);
             capacities[layer] + more.min(tokens.saturating_sub(rows))
         });
         // The maximum announced before a score pass remains valid.
@@ -302,8 +304,8 @@ impl Sizes {
 
     /// The measurements that `layer` needs, limited to its tokens; none if nothing is evicted.
     fn needs_of(&self, layer: usize) -> Needs {
-        let (needs, tokens) = (self.plan.needs[layer], self.layer_input_tokens(layer));
-        if !needs.uncut && self.tokens() <= self.plan.rows[layer] && !self.settled {
+        let (needs, tokens) = (self.row_plan.needs[layer], self.layer_input_tokens(layer));
+        if !needs.uncut && self.tokens() <= self.row_plan.rows[layer] && !self.settled {
             return Needs::default();
         }
         Needs {
@@ -322,26 +324,31 @@ impl Sizes {
 
     /// Whether tokens are dropped between layers.
     pub(crate) fn drops_tokens(&self) -> bool {
-        let of_layers = self.plan.layer_input_tokens.iter().flatten();
+        let of_layers = self.row_plan.layer_input_tokens.iter().flatten();
         of_layers.into_iter().any(|&tokens| tokens < self.tokens())
     }
 
     /// Whether the method cannot share a prefill: it drops tokens, needs a reconstruction, or has a score
     /// pass.
     pub(crate) fn needs_own_reading(&self) -> bool {
-        self.drops_tokens() || self.reconstruction_plan.is_some() || self.plan.score_pass
+        self.drops_tokens() || self.reconstruction_plan.is_some() || self.row_plan.score_pass
     }
 
     /// Number of passes over the prompt.
     pub(crate) fn readings(&self) -> usize {
-        1 + usize::from(self.plan.score_pass)
+        1 + usize::from(self.row_plan.score_pass)
     }
 
     /// Messages for the user about this prefill, one sentence each.
     pub(crate) fn notes(&self) -> Vec<String> {
         let plan = self.reconstruction_plan.as_ref();
         let repeated = plan.map(|plan| plan.note(self.readings(), self.tokens(), self.known > 0));
-        self.plan.note.clone().into_iter().chain(repeated).collect()
+        self.row_plan
+            .note
+            .clone()
+            .into_iter()
+            .chain(repeated)
+            .collect()
     }
 
     /// Bytes of one layer's rearranged weights, if they are rearranged.
@@ -389,7 +396,7 @@ impl Sizes {
     /// unevenly get their rows plus equal slots for the answer; other heads get the layer's capacity.
     pub(crate) fn head_capacities(&self, layer: usize, retention: &Retention) -> Vec<usize> {
         let capacity = self.capacities[layer];
-        let rows = self.plan.rows[layer].min(self.tokens());
+        let rows = self.row_plan.rows[layer].min(self.tokens());
         match retention {
             Retention::Keep(heads)
                 if self.settled || heads.iter().any(|kept| kept.len() > rows) =>
@@ -400,7 +407,7 @@ impl Sizes {
                     .map(|kept| kept.len() + max_new_tokens)
                     .collect()
             }
-            _ => vec![capacity; self.plan.model.kv_heads],
+            _ => vec![capacity; self.row_plan.model.kv_heads],
         }
     }
 
@@ -408,13 +415,16 @@ impl Sizes {
     pub(crate) fn stored(&self) -> Stored {
         Stored {
             kind: self.cache,
-            replaced: self.plan.decode_rows.is_some(),
+            replaced: self.row_plan.decode_rows.is_some(),
         }
     }
 
     /// `[layers]`: rows per KV head that are kept of the prompt.
     pub(crate) fn kept(&self) -> impl Iterator<Item = usize> + '_ {
-        self.plan.rows.iter().map(|rows| self.tokens().min(*rows))
+        self.row_plan
+            .rows
+            .iter()
+            .map(|rows| self.tokens().min(*rows))
     }
 
     /// The requested measurements of a layer of the model.
@@ -442,14 +452,14 @@ impl Sizes {
             ranked: self.reassigns_positions(),
             entries: self.max_entries(),
         };
-        let (keeps, kv_heads) = (&self.keeps, self.plan.model.kv_heads);
+        let (keeps, kv_heads) = (&self.keeps, self.row_plan.model.kv_heads);
         let tokens = self.tokens() + self.max_new_tokens();
         let merges = self.max_entries() > 0;
         GpuDecodePlan {
             layers: GpuDecodePlan::layers(keeps, kv_heads, self.cache, tokens, &cut),
             max_rows: self.max_capacity,
             max_entries: self.max_entries(),
-            looks: merges || self.plan.decode_rows.is_some(),
+            looks: merges || self.row_plan.decode_rows.is_some(),
         }
     }
 }

@@ -4,15 +4,16 @@ use kept_kernels::CacheType;
 use kept_models::{LayerPass, Model};
 use kept_policies::{Needs, Positions, ValueMerge};
 
-use super::{Sizes, kept_bytes, places_bytes};
+use super::PrefillPlan;
 use crate::MemoryLedger;
 use crate::classes::Classes;
 use crate::gathered_rope::GatheredRope;
 use crate::observe::QueryMoments;
+use crate::plan::kept::{kept_bytes, places_bytes};
 use crate::prefill::ReconstructionPass;
 use crate::shape::heads_of;
 
-impl Sizes {
+impl PrefillPlan {
     /// Floats of `[rows, width]`: the residual stream of the reconstruction.
     pub(crate) fn repetition_residual(&self) -> usize {
         self.repeated() * self.width
@@ -22,17 +23,22 @@ impl Sizes {
     /// method's state after a score pass, and of the method's selection.
     pub(crate) fn other_scratch(&self) -> usize {
         let reconstruction = self.reconstruction_plan.as_ref().map_or(0, |plan| {
-            ReconstructionPass::floats(plan, heads_of(&self.plan.model), self.tokens(), self.pairs)
+            ReconstructionPass::floats(
+                plan,
+                heads_of(&self.row_plan.model),
+                self.tokens(),
+                self.pairs,
+            )
         });
         let rotations = if self.drops_tokens() {
             GatheredRope::floats(self.chunk, self.pairs)
         } else {
             0
         };
-        let heads = self.plan.model.kv_heads * self.tokens();
+        let heads = self.row_plan.model.kv_heads * self.tokens();
         // A score and a rank per token; a rank takes two floats.
-        let score_pass = if self.plan.score_pass {
-            3 * self.plan.model.layers * heads
+        let score_pass = if self.row_plan.score_pass {
+            3 * self.row_plan.model.layers * heads
         } else {
             0
         };
@@ -42,7 +48,7 @@ impl Sizes {
         let merges = self.table.is_some();
         let of_token = match self.needs.iter().any(|needs| *needs != Needs::default()) {
             true if merges => 8,
-            true if self.plan.merges_values => 4 + size_of::<ValueMerge>() / size_of::<f32>(),
+            true if self.row_plan.merges_values => 4 + size_of::<ValueMerge>() / size_of::<f32>(),
             true => 4,
             false => 0,
         };
@@ -51,12 +57,12 @@ impl Sizes {
 
     /// Floats of the value sums that a GPU computes for evicted tokens: one per gap between kept tokens.
     fn left_by_gpu(&self) -> usize {
-        let gaps = self.plan.rows.iter().map(|rows| {
+        let gaps = self.row_plan.rows.iter().map(|rows| {
             let kept = self.tokens().min(*rows);
             kept.min(self.tokens() - kept)
         });
-        if self.plan.merges_values && self.on_gpu {
-            gaps.max().unwrap_or(0) * self.plan.model.kv_heads * self.plan.model.head_dim
+        if self.row_plan.merges_values && self.on_gpu {
+            gaps.max().unwrap_or(0) * self.row_plan.model.kv_heads * self.row_plan.model.head_dim
         } else {
             0
         }
@@ -74,7 +80,7 @@ impl Sizes {
 
     /// Floats of `[chunk, kv_heads, head_dim]`: keys or values of a chunk.
     pub(crate) fn kv(&self) -> usize {
-        self.chunk * self.plan.model.kv_heads * self.plan.model.head_dim
+        self.chunk * self.row_plan.model.kv_heads * self.row_plan.model.head_dim
     }
 
     /// Floats of `[w, q_heads, head_dim]`: queries of the largest observation window.
@@ -85,7 +91,7 @@ impl Sizes {
 
     /// Floats (4 bytes) of [`Measured`](crate::observe::Measured).
     pub(crate) fn measured(&self) -> usize {
-        let (n, shape) = (self.tokens(), &self.plan.model);
+        let (n, shape) = (self.tokens(), &self.row_plan.model);
         let weighted_window = usize::from(
             self.needs
                 .iter()
@@ -110,7 +116,7 @@ impl Sizes {
     /// Floats of `[q_heads, n]`: attention of the observation window.
     pub(crate) fn window_scores(&self) -> usize {
         if self.needs.iter().any(|needs| needs.window.is_some()) {
-            self.plan.model.q_heads * self.tokens()
+            self.row_plan.model.q_heads * self.tokens()
         } else {
             0
         }
@@ -119,7 +125,7 @@ impl Sizes {
     /// Floats of `[q_heads, n]`: attention of all rows.
     pub(crate) fn column_sums(&self) -> usize {
         if self.needs.iter().any(|needs| needs.column_sums) {
-            self.plan.model.q_heads * self.tokens()
+            self.row_plan.model.q_heads * self.tokens()
         } else {
             0
         }
@@ -132,7 +138,7 @@ impl Sizes {
             needs.column_sums || needs.window.is_some() || needs.weighted_window.is_some()
         };
         if self.needs.iter().any(asked) {
-            self.plan.model.q_heads * self.chunk
+            self.row_plan.model.q_heads * self.chunk
         } else {
             0
         }
@@ -142,7 +148,7 @@ impl Sizes {
     pub(crate) fn gathered(&self) -> usize {
         match self.cache {
             CacheType::F32 => 0,
-            _ => self.max_capacity.min(self.tokens()) * self.plan.model.head_dim,
+            _ => self.max_capacity.min(self.tokens()) * self.row_plan.model.head_dim,
         }
     }
 
@@ -155,32 +161,32 @@ impl Sizes {
     /// budget.
     pub(crate) fn ledger(&self, model: &Model) -> MemoryLedger {
         let float = size_of::<f32>();
-        let row = self.plan.model.head_dim * 2 * float;
+        let row = self.row_plan.model.head_dim * 2 * float;
         // For each row its position, and its rank if positions are re-assigned.
-        let beside = match self.plan.positions {
+        let beside = match self.row_plan.positions {
             Positions::Original => size_of::<u32>(),
             Positions::Reassigned => 2 * size_of::<u32>(),
         };
-        let slots: usize = self.capacities.iter().sum::<usize>() * self.plan.model.kv_heads;
-        let (head_dim, cache) = (self.plan.model.head_dim, self.cache);
+        let slots: usize = self.capacities.iter().sum::<usize>() * self.row_plan.model.kv_heads;
+        let (head_dim, cache) = (self.row_plan.model.head_dim, self.cache);
         // For each key and value its place, if rows trade places.
         let layers = || self.kept().zip(&self.capacities);
-        let places: usize = if self.plan.decode_rows.is_some() {
+        let places: usize = if self.row_plan.decode_rows.is_some() {
             layers()
                 .map(|(kept, &capacity)| places_bytes(kept, capacity, cache))
                 .sum()
         } else {
             0
         };
-        let places = places * self.plan.model.kv_heads;
+        let places = places * self.row_plan.model.kv_heads;
         let kept = layers().map(|(kept, &capacity)| kept_bytes(kept, capacity, head_dim, cache));
-        let kept: usize = kept.sum::<usize>() * self.plan.model.kv_heads;
+        let kept: usize = kept.sum::<usize>() * self.row_plan.model.kv_heads;
         let rings = model.config().windows();
         let ring_slots: usize = rings
             .map(|w| w.min(self.tokens() + self.max_new_tokens()))
             .sum();
         let ring_row = kept_bytes(0, 1, head_dim, cache);
-        let ring_slots = ring_slots * self.plan.model.kv_heads;
+        let ring_slots = ring_slots * self.row_plan.model.kv_heads;
         let rows = (kept + ring_slots * ring_row) as u64;
         let slot_table = (slots * beside + places + ring_slots * size_of::<u32>()) as u64;
         let (on_host, on_gpu) = if self.rows_on_gpu {
@@ -199,7 +205,7 @@ impl Sizes {
             + self.other_scratch();
         let own = (self.reconstruction_plan.as_ref())
             .map_or(0, |plan| ReconstructionPass::rows(plan, self.tokens()));
-        let kv_heads = self.plan.model.kv_heads;
+        let kv_heads = self.row_plan.model.kv_heads;
         let tables = self.table.map_or(0, |table| {
             let of_layers = self.capacities.iter();
             of_layers
@@ -207,7 +213,7 @@ impl Sizes {
                 .sum()
         });
         MemoryLedger {
-            tables: tables + self.plan.bytes,
+            tables: tables + self.row_plan.bytes,
             weights: model.weights_in_memory(),
             vocabulary: model.vocabulary_bytes(),
             prompt: MemoryLedger::prompt_bytes(self.tokens()),
@@ -225,6 +231,6 @@ impl Sizes {
     }
 
     fn q_width(&self) -> usize {
-        self.plan.model.q_heads * self.plan.model.head_dim
+        self.row_plan.model.q_heads * self.row_plan.model.head_dim
     }
 }

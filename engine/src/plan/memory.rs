@@ -9,15 +9,12 @@
 //!                    with --device cuda:0 all its GPU memory
 //! ```
 
-use kept_kernels::{CacheType, PackedRows};
-use kept_policies::{Budget, Method, PolicyError, PromptShape};
+use kept_kernels::CacheType;
+use kept_policies::{Budget, Method, PolicyError};
 
-use crate::prefill::{CHUNK, place_on_gpu, transfer_bytes};
-use crate::shape::head_shape;
-use crate::sizes::Sizes;
-use crate::streaming::StreamPlan;
-use crate::vault::{LAST_QUERIES, Measurement, Vault, VaultWriter};
-use crate::{Engine, EngineError, Limits, MemoryLedger, MethodSpec, available_memory};
+use super::prefill::CHUNK;
+use super::{PlanRequest, StreamPlan};
+use crate::{Engine, EngineError, MemoryLedger, MethodSpec, available_memory};
 
 /// Smaller chunks need less scratch memory and more time; the result is the same, except that Expected Attention sums
 /// its queries in another order.
@@ -28,28 +25,15 @@ const TYPES: [CacheType; 3] = [Engine::DEFAULT_CACHE, CacheType::Q8_0, CacheType
 
 /// The choice for a memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fitted {
+pub(crate) struct Fitted {
     /// Rows per KV head and layer, on average.
-    pub rows: usize,
+    pub(crate) rows: usize,
     /// Tokens per chunk.
-    pub chunk: usize,
+    pub(crate) chunk: usize,
     /// The cache type.
-    pub cache: CacheType,
+    pub(crate) cache: CacheType,
     /// Peak bytes, of the kind that the limit refers to.
-    pub bytes: u64,
-}
-
-/// The question to fit into memory.
-pub(crate) struct Prompted<'a> {
-    pub(crate) shape: &'a PromptShape,
-    /// Longest answer, in tokens.
-    pub(crate) max_new_tokens: usize,
-    /// Whether the prompt is read in streaming mode.
-    pub(crate) streams: bool,
-    /// The memory limit, if any.
-    pub(crate) memory: Option<u64>,
-    /// Row format of the document's vault, if vaults are used.
-    pub(crate) vault: Option<PackedRows>,
+    pub(crate) bytes: u64,
 }
 
 impl Engine {
@@ -61,14 +45,14 @@ impl Engine {
     pub(crate) fn rows_in_bytes(
         &self,
         method: &dyn Method,
-        prompt: &Prompted<'_>,
+        request: &PlanRequest<'_>,
         bytes: u64,
         most: usize,
     ) -> Result<usize, EngineError> {
         let held = |ledger: MemoryLedger| ledger.kept() + ledger.decode;
-        let found = self.most_rows(method, prompt, bytes, CHUNK, most, &held)?;
+        let found = self.most_rows(method, request, bytes, CHUNK, most, &held)?;
         found.map(|fitted| fitted.rows).map_err(|needed| {
-            let windows = self.window_bytes(prompt.shape.tokens);
+            let windows = self.window_bytes(request.prompt.tokens);
             EngineError::BudgetBytes {
                 bytes,
                 missing: needed.saturating_sub(bytes),
@@ -85,23 +69,22 @@ impl Engine {
     pub(crate) fn within(
         &self,
         method: &dyn Method,
-        prompt: &Prompted<'_>,
+        request: &PlanRequest<'_>,
         memory: u64,
         wanted: Option<usize>,
-        text_bytes: u64,
     ) -> Result<Fitted, EngineError> {
-        let mut beside = self.bytes_beside_questions(text_bytes);
-        if prompt.streams {
+        let mut beside = self.bytes_beside_questions(self.bytes_beside(request));
+        if self.streaming(request) {
             // See `round_streaming_rows`: the program's memory varies slightly between runs.
             beside = beside.next_multiple_of(STEADY_BYTES);
         }
         let for_question = memory.saturating_sub(beside);
         let peak = |ledger: MemoryLedger| ledger.worst();
-        let wanted = wanted.unwrap_or(prompt.shape.tokens).max(1);
+        let wanted = wanted.unwrap_or(request.prompt.tokens).max(1);
         let mut best: Option<Fitted> = None;
         let mut least = u64::MAX;
         for chunk in CHUNKS {
-            match self.most_rows(method, prompt, for_question, chunk, wanted, &peak)? {
+            match self.most_rows(method, request, for_question, chunk, wanted, &peak)? {
                 Ok(fitted) if best.is_none_or(|best| fitted.rows > best.rows) => {
                     best = Some(fitted);
                 }
@@ -115,7 +98,7 @@ impl Engine {
         }
         match best {
             Some(fitted) => {
-                let fitted = self.round_streaming_rows(method, prompt, fitted, wanted)?;
+                let fitted = self.round_streaming_rows(method, request, fitted, wanted)?;
                 Ok(Fitted {
                     bytes: fitted.bytes + beside,
                     ..fitted
@@ -135,15 +118,15 @@ impl Engine {
     fn round_streaming_rows(
         &self,
         method: &dyn Method,
-        prompt: &Prompted<'_>,
+        request: &PlanRequest<'_>,
         fitted: Fitted,
         wanted: usize,
     ) -> Result<Fitted, EngineError> {
         let rows = round_rows(fitted.rows);
-        if !prompt.streams || fitted.rows >= wanted || rows == fitted.rows {
+        if !self.streaming(request) || fitted.rows >= wanted || rows == fitted.rows {
             return Ok(fitted);
         }
-        match self.ledger_with(method, prompt, rows, fitted.chunk) {
+        match self.ledger_with(method, request, rows, fitted.chunk) {
             Ok((ledger, chunk)) => Ok(Fitted {
                 rows,
                 chunk,
@@ -176,22 +159,20 @@ impl Engine {
     /// type if all wanted rows fit with it.
     pub(crate) fn best_within(
         &self,
-        spec: &MethodSpec,
-        prompt: &Prompted<'_>,
+        request: &PlanRequest<'_>,
         memory: u64,
         wanted: Option<usize>,
-        text_bytes: u64,
     ) -> Result<Fitted, EngineError> {
-        let tokens = prompt.shape.tokens;
+        let tokens = request.prompt.tokens;
         let most = wanted.unwrap_or(tokens).min(tokens);
-        let whole = if prompt.streams {
+        let whole = if self.streaming(request) {
             tokens.min(self.model().config().context)
         } else {
             tokens
         };
-        let method = spec.build()?;
-        self.cheapest(spec, whole, most, &|engine| {
-            let fitted = engine.within(&*method, prompt, memory, wanted, text_bytes)?;
+        let method = request.method.build()?;
+        self.cheapest(request.method, whole, most, &|engine| {
+            let fitted = engine.within(&*method, request, memory, wanted)?;
             Ok((fitted.rows, fitted))
         })
     }
@@ -200,39 +181,24 @@ impl Engine {
     /// `None` if a type is requested or neither limits bytes.
     pub(crate) fn for_bytes(
         &self,
-        spec: &MethodSpec,
-        budget: Option<Budget>,
-        prompt: &Prompted<'_>,
-        limits: &Limits,
-        text_bytes: u64,
+        method: &dyn Method,
+        request: &PlanRequest<'_>,
     ) -> Result<Option<(Engine, Option<String>)>, EngineError> {
+        let &PlanRequest { budget, limits, .. } = request;
+        let (spec, streams) = (request.method, self.streaming(request));
         let bytes = matches!(budget, Some(Budget::Bytes(_))) && spec.name != "full";
         if self.named_cache().is_some() || !(bytes || limits.memory.is_some()) {
             return Ok(None);
         }
-        let tokens = prompt.shape.tokens;
-        let method = spec.build()?;
+        let tokens = request.prompt.tokens;
         let held = |engine: &Engine| -> Held<(usize, CacheType)> {
-            let wanted = match (budget, prompt.streams) {
+            let wanted = match (budget, streams) {
                 (None, false) => None,
-                (_, true) => {
-                    let plan = engine.stream_plan(
-                        &*method,
-                        budget,
-                        prompt.shape,
-                        prompt.max_new_tokens,
-                    )?;
-                    Some(plan.rows)
-                }
-                (Some(_), false) => {
-                    Some(engine.rows_for(&*method, budget, prompt.shape, prompt.max_new_tokens)?)
-                }
+                (_, true) => Some(engine.stream_plan(method, request)?.rows),
+                (Some(_), false) => Some(engine.rows_for(method, request)?),
             };
             let rows = match limits.memory {
-                Some(memory) => {
-                    let fitted = engine.within(&*method, prompt, memory, wanted, text_bytes)?;
-                    fitted.rows
-                }
+                Some(memory) => engine.within(method, request, memory, wanted)?.rows,
                 None => wanted.unwrap_or(tokens),
             };
             Ok((rows, (rows, engine.cache_type())))
@@ -240,11 +206,11 @@ impl Engine {
         // The number of rows without a limit in bytes.
         let most = match (budget, bytes) {
             (Some(budget), false) => self.budget_rows(Some(budget), tokens)?.min(tokens),
-            _ if prompt.streams => StreamPlan::MOST_ROWS.min(tokens),
+            _ if streams => StreamPlan::MOST_ROWS.min(tokens),
             _ => tokens,
         };
         // Streaming mode holds at most the context length.
-        let whole = if prompt.streams {
+        let whole = if streams {
             tokens.min(self.model().config().context)
         } else {
             tokens
@@ -329,14 +295,14 @@ impl Engine {
     fn most_rows(
         &self,
         method: &dyn Method,
-        prompt: &Prompted<'_>,
+        request: &PlanRequest<'_>,
         bytes: u64,
         chunk: usize,
         most: usize,
         size: &dyn Fn(MemoryLedger) -> u64,
     ) -> Result<Result<Fitted, u64>, EngineError> {
         let sized = |rows: usize| -> Result<Sized, EngineError> {
-            match self.ledger_with(method, prompt, rows, chunk) {
+            match self.ledger_with(method, request, rows, chunk) {
                 Ok((ledger, chunk)) => Ok(Sized::Takes(size(ledger), chunk)),
                 Err(EngineError::Policy(PolicyError::BudgetTooSmall { needed, .. })) => {
                     Ok(Sized::TooFew(needed))
@@ -385,95 +351,8 @@ impl Engine {
             (None, Some(least)) => Ok(Err(least)),
             // Too few rows for the method, or none fit the context length: `ledger_with` returns the specific error.
             (None, None) => self
-                .ledger_with(method, prompt, most, chunk)
+                .ledger_with(method, request, most, chunk)
                 .map(|(ledger, _)| Err(size(ledger))),
-        }
-    }
-
-    /// The ledger of this question with `rows` rows and chunks of at most `chunk` tokens, and the actual chunk size.
-    pub(crate) fn ledger_with(
-        &self,
-        method: &dyn Method,
-        prompt: &Prompted<'_>,
-        rows: usize,
-        chunk: usize,
-    ) -> Result<(MemoryLedger, usize), EngineError> {
-        let (model, shape) = (self.model(), prompt.shape);
-        if prompt.streams {
-            let (rows, chunk) = (Some(rows), Some(chunk));
-            let plan = StreamPlan::new(model, method, shape, rows, prompt.max_new_tokens, chunk)?
-                .with_cache(self.cache_type())?
-                .with_vault(prompt.vault.is_some());
-            let gpu = plan.gpu_bytes(model)?;
-            let ledger = plan.ledger(model);
-            return Ok((MemoryLedger { gpu, ..ledger }, plan.chunk));
-        }
-        let sizes = self.sizes_with(method, prompt, rows, chunk)?;
-        let max_new_tokens = self.max_new_tokens(shape.tokens, prompt.max_new_tokens);
-        Ok((self.ledger_of(&sizes, max_new_tokens)?, sizes.chunk))
-    }
-
-    /// Buffer sizes of this question in a regular prefill, with `rows` rows and chunks of at most `chunk` tokens.
-    pub(crate) fn sizes_with(
-        &self,
-        method: &dyn Method,
-        prompt: &Prompted<'_>,
-        rows: usize,
-        chunk: usize,
-    ) -> Result<Sizes, EngineError> {
-        let max_new_tokens = self.max_new_tokens(prompt.shape.tokens, prompt.max_new_tokens);
-        let mut sizes = Sizes::new(
-            self.model(),
-            method,
-            prompt.shape,
-            rows,
-            max_new_tokens,
-            chunk,
-        )?
-        .with_cache(self.cache_type())?
-        .with_vault(prompt.vault);
-        place_on_gpu(self.model(), &mut sizes, prompt.memory)?;
-        Ok(sizes)
-    }
-
-    /// Upper bound of the memory for reading and writing vaults for a prompt of `tokens` tokens: a piece of each
-    /// file, the last queries of both, token ids, and a method's measurements on the whole document. Used for limits;
-    /// the ledger has the actual value.
-    pub(crate) fn vault_bytes(&self, tokens: usize, kind: PackedRows) -> u64 {
-        let heads = head_shape(self.model());
-        let queries = LAST_QUERIES.min(tokens) * heads.q_heads * heads.head_dim;
-        let measured = Measurement::most_bytes(heads.into(), tokens);
-        let numbers = (2 * queries + tokens) * size_of::<f32>() + measured;
-        let locked = transfer_bytes(self.model(), kind, CHUNK);
-        Vault::buffer_bytes() + VaultWriter::buffer_bytes() + numbers as u64 + locked
-    }
-
-    /// Allocates all memory of the question other than the mapped weights at once and frees it again, so that the
-    /// system's refusal becomes an error before prefill. On a GPU: compares with the free GPU memory.
-    ///
-    /// # Errors
-    /// [`EngineError::Refused`], [`EngineError::GpuMemory`].
-    pub(crate) fn check_memory(&self, ledger: &MemoryLedger) -> Result<(), EngineError> {
-        if let Some(gpu) = self.model().gpu() {
-            let needed = ledger.gpu.saturating_sub(gpu.bytes());
-            let free = gpu.device().free_memory()?;
-            if needed > free {
-                return Err(EngineError::GpuMemory {
-                    gpu: gpu.device().facts().name.clone(),
-                    needed,
-                    free,
-                });
-            }
-        }
-        let bytes = ledger.peak() - ledger.weights;
-        let mut asked = Vec::<u8>::new();
-        let granted = usize::try_from(bytes).is_ok_and(|bytes| {
-            kept_kernels::may_be_refused(|| asked.try_reserve_exact(bytes)).is_ok()
-        });
-        if granted {
-            Ok(())
-        } else {
-            Err(EngineError::Refused { bytes })
         }
     }
 }

@@ -5,13 +5,12 @@ use kept_kernels::{CacheType, HeadShape, RowStore};
 use kept_models::{LayerPass, Model, RopeTable};
 use kept_policies::{ClassTable, Method, PolicyError, PromptShape, Retention, RowPlan, RowRequest};
 
-use super::ring::Ring;
+use super::kept::{kept_bytes, places_bytes};
+use super::prefill::{CHUNK, LayerKeeps, refuse_on_gpu, refuse_repeated_rounding};
 use crate::classes::Classes;
 use crate::compact::{CompactLayer, F16_ROWS};
 use crate::decode::{GpuDecodePlan, SelectedCapacity};
-use crate::prefill::CHUNK;
 use crate::shape::{head_shape, shape_of};
-use crate::sizes::{LayerKeeps, kept_bytes, places_bytes, refuse_on_gpu, refuse_repeated_rounding};
 use crate::staged::StagedAttention;
 use crate::vault::Vault;
 use crate::{EngineError, MemoryLedger, decode};
@@ -20,7 +19,7 @@ use crate::{EngineError, MemoryLedger, decode};
 const CHUNKS: usize = 8;
 
 /// Tokens of a chunk whose probabilities are stored together.
-pub(super) const TILE: usize = 64;
+pub(crate) const TILE: usize = 64;
 
 /// Minimum chunk size that is efficient: a default budget leaves positions for it.
 const LEAST_CHUNK: usize = 64;
@@ -35,7 +34,7 @@ pub struct StreamPlan {
     /// Rows per KV head that every compacted layer may hold between two tokens.
     pub rows: usize,
     /// The rows of a budget given as a share, if the context length allows fewer.
-    pub(super) wanted: Option<usize>,
+    pub(crate) wanted: Option<usize>,
     /// Tokens that run through a layer together.
     pub chunk: usize,
     /// Tokens that run through a layer with the same rearranged weights.
@@ -43,18 +42,18 @@ pub struct StreamPlan {
     /// Number of RoPE positions needed: ranks, not positions of the text.
     pub positions: usize,
     /// `[layers of the model]`
-    pub(super) keeps: Vec<LayerKeeps>,
+    pub(crate) keeps: Vec<LayerKeeps>,
     /// What the method does while it reads.
-    pub(super) row_plan: RowPlan,
+    pub(crate) row_plan: RowPlan,
     /// Name of the method.
     method: &'static str,
     /// The class table of every layer with its capacity, if the method merges.
     table: Option<ClassTable>,
     /// Maximum number of rows or entries per KV head between two tokens.
-    pub(super) entries: usize,
-    pub(super) heads: HeadShape,
+    pub(crate) entries: usize,
+    pub(crate) heads: HeadShape,
     /// Type of the kept rows.
-    pub(super) cache: CacheType,
+    pub(crate) cache: CacheType,
     /// Whether the state at the document's end is saved in the vaults' folder.
     vault: bool,
     /// Whether the model is on a GPU.
@@ -166,7 +165,7 @@ impl StreamPlan {
 
     /// The parameters that the state at a document's end depends on: capacities, but neither the text's
     /// length, nor the answer's, nor the stretch.
-    pub(super) fn fingerprint(&self) -> String {
+    pub(crate) fn fingerprint(&self) -> String {
         let Self {
             rows,
             chunk,
@@ -196,7 +195,7 @@ impl StreamPlan {
     pub const MOST_ROWS: usize = 4096;
 
     /// Rows of the longest ring.
-    pub(super) fn longest_ring(&self) -> usize {
+    pub(crate) fn longest_ring(&self) -> usize {
         let rings = self.keeps.iter().filter_map(|keeps| match keeps {
             LayerKeeps::Window(window) => Some(*window),
             LayerKeeps::Cut(_) => None,
@@ -212,7 +211,7 @@ impl StreamPlan {
     }
 
     /// Slots of the largest head of any layer.
-    pub(super) fn widest(&self) -> usize {
+    pub(crate) fn widest(&self) -> usize {
         let ring = self.keeps.iter().filter_map(|keeps| match keeps {
             LayerKeeps::Window(window) => Some((*window).min(self.tokens + self.max_new_tokens)),
             LayerKeeps::Cut(_) => None,
@@ -221,7 +220,7 @@ impl StreamPlan {
     }
 
     /// Maximum number of rows in a chunk's attention in any layer.
-    pub(super) fn columns(&self) -> usize {
+    pub(crate) fn columns(&self) -> usize {
         self.entries.max(self.longest_ring()) + self.chunk
     }
 
@@ -231,11 +230,11 @@ impl StreamPlan {
     }
 
     /// Length of one step's probabilities per query head.
-    pub(super) fn stride(&self) -> usize {
+    pub(crate) fn stride(&self) -> usize {
         self.slots().max(self.max_entries())
     }
 
-    pub(super) fn empty_layer(&self) -> CompactLayer {
+    pub(crate) fn empty_layer(&self) -> CompactLayer {
         let HeadShape {
             kv_heads, head_dim, ..
         } = self.heads;
@@ -249,13 +248,8 @@ impl StreamPlan {
         }
     }
 
-    pub(super) fn empty_ring(&self, window: usize) -> Ring {
-        let rows = window.min(self.tokens);
-        Ring::new(&self.heads, self.cache, window, rows)
-    }
-
     /// Attention of a chunk for one KV head.
-    pub(super) fn staged(&self) -> StagedAttention {
+    pub(crate) fn staged(&self) -> StagedAttention {
         let one = HeadShape {
             q_heads: self.heads.group(),
             kv_heads: 1,
@@ -264,8 +258,8 @@ impl StreamPlan {
         StagedAttention::new(one, self.chunk, self.columns())
     }
 
-    /// Floats of the scratch of one chunk: see [`super::layer::ChunkScratch`].
-    pub(super) fn scratch(&self) -> usize {
+    /// Floats of the scratch of one chunk: see `ChunkScratch`.
+    pub(crate) fn scratch(&self) -> usize {
         let (chunk, heads) = (self.chunk, &self.heads);
         let (q, kv) = (
             chunk * heads.q_heads * heads.head_dim,

@@ -1,0 +1,188 @@
+//! The plan of a question, made before anything is read: method, rows per layer, cache type, chunk size, what lies on
+//! which device, bytes, and the reasons.
+//!
+//! ```text
+//! PlanRequest --auto: method and budget--> --cache type for the bytes--> --rows and chunk within the memory--> Plan
+//! ```
+//!
+//! The estimate, prefill, decode and streaming mode read the same [`Plan`]. Nothing changes it.
+
+mod estimate;
+mod kept;
+mod memory;
+mod placing;
+mod prefill;
+mod reading;
+mod reconstruction;
+mod stream;
+
+use std::sync::Arc;
+
+use kept_kernels::{CacheType, PackedRows};
+use kept_policies::{Budget, Method, PromptShape};
+
+pub use estimate::Estimate;
+pub(crate) use estimate::{agnostic_note, budget_note};
+pub(crate) use kept::{full_cache_bytes, window_bytes};
+pub(crate) use placing::place_on_gpu;
+pub(crate) use prefill::{CHUNK, LayerKeeps, PrefillPlan};
+pub(crate) use reconstruction::ReconstructionPlan;
+pub use reconstruction::Segment;
+pub use stream::StreamPlan;
+pub(crate) use stream::TILE;
+
+use crate::note::Note;
+use crate::{AUTO, Chosen, Engine, EngineError, Limits, MemoryLedger, MethodSpec, Streaming};
+
+/// What is asked, as far as memory and time depend on it.
+#[derive(Debug, Clone, Copy)]
+pub struct PlanRequest<'a> {
+    /// Shape of the prompt.
+    pub prompt: &'a PromptShape,
+    /// As in [`crate::Ask`].
+    pub method: &'a MethodSpec,
+    /// As in [`crate::Ask`].
+    pub budget: Option<Budget>,
+    /// Longest answer, in tokens; fewer where the context length ends sooner.
+    pub max_new_tokens: usize,
+    /// As in [`crate::Ask`].
+    pub limits: Limits,
+    /// Bytes of the document's text.
+    pub text_bytes: u64,
+    /// Row format of the document's vault, if vaults are used.
+    pub vault: Option<PackedRows>,
+}
+
+impl<'a> PlanRequest<'a> {
+    /// A question that is read in a regular prefill, without limits or vaults.
+    pub fn new(
+        prompt: &'a PromptShape,
+        method: &'a MethodSpec,
+        budget: Option<Budget>,
+        max_new_tokens: usize,
+    ) -> Self {
+        Self {
+            prompt,
+            method,
+            budget,
+            max_new_tokens,
+            limits: Limits {
+                streaming: Streaming::Off,
+                memory: None,
+            },
+            text_bytes: 0,
+            vault: None,
+        }
+    }
+}
+
+/// What is decided before a question is read.
+pub struct Plan {
+    /// The engine, with the cache type of the plan.
+    pub(crate) engine: Engine,
+    /// The method: the requested one, or the choice of `auto`.
+    pub(crate) spec: MethodSpec,
+    pub(crate) method: Arc<dyn Method>,
+    /// The requested budget, or that of `auto`.
+    pub(crate) budget: Option<Budget>,
+    /// The choice of `auto` and its reasons, if it was requested.
+    pub(crate) chosen: Option<Chosen>,
+    /// Why this method and this cache type, if the user did not name them.
+    pub(crate) reasons: Vec<Note>,
+    /// What the memory limit led to.
+    pub(crate) fitted: Option<Note>,
+    /// How the prompt is read.
+    pub(crate) reading: Reading,
+}
+
+/// How a prompt is read.
+pub(crate) enum Reading {
+    /// Layer by layer.
+    Prefill(Box<PrefillPlan>),
+    /// In streaming mode.
+    Stream(Box<StreamPlan>),
+}
+
+impl Plan {
+    /// Rows per KV head and layer, on average.
+    pub fn rows(&self) -> usize {
+        match &self.reading {
+            Reading::Prefill(plan) => plan.row_plan.budget,
+            Reading::Stream(plan) => plan.rows,
+        }
+    }
+
+    /// The cache type.
+    pub fn cache(&self) -> CacheType {
+        self.engine.cache_type()
+    }
+
+    /// The memory that [`Engine::ask`] will report.
+    ///
+    /// # Errors
+    /// [`EngineError::Gpu`].
+    pub fn ledger(&self) -> Result<MemoryLedger, EngineError> {
+        match &self.reading {
+            Reading::Prefill(plan) => self.engine.ledger_of(plan),
+            Reading::Stream(plan) => self.engine.ledger_of_stream(plan),
+        }
+    }
+}
+
+impl Engine {
+    /// Plans a question.
+    ///
+    /// # Errors
+    /// An invalid method or budget, and [`EngineError::Memory`] if the question does not fit its memory limit.
+    pub fn plan(&self, request: &PlanRequest<'_>) -> Result<Plan, EngineError> {
+        if request.method.name == AUTO {
+            let chosen = self.choose(request)?;
+            let everything = chosen.method.name == "full";
+            let engine = self.clone().with_cache(chosen.cache);
+            let mut plan = engine.plan(&PlanRequest {
+                method: &chosen.method,
+                budget: (!everything).then_some(Budget::Rows(chosen.rows)),
+                ..*request
+            })?;
+            let reason = chosen.reason.clone();
+            plan.reasons.insert(0, Note::AutoChose { reason });
+            plan.chosen = Some(chosen);
+            return Ok(plan);
+        }
+        let method = request.method.build()?;
+        let narrowed = self.for_bytes(&*method, request)?;
+        let (engine, why) = narrowed.unwrap_or_else(|| (self.clone(), None));
+        let (reading, fitted) = if self.streams(request.limits.streaming, request.prompt.tokens) {
+            let (plan, fitted) = engine.plan_stream(&*method, request)?;
+            (Reading::Stream(Box::new(plan)), fitted)
+        } else {
+            let (plan, fitted) = engine.plan_prefill(&*method, request)?;
+            (Reading::Prefill(Box::new(plan)), fitted)
+        };
+        Ok(Plan {
+            engine,
+            spec: request.method.clone(),
+            method,
+            budget: request.budget,
+            chosen: None,
+            reasons: why.map(Note::from).into_iter().collect(),
+            fitted,
+            reading,
+        })
+    }
+
+    /// The memory that [`Engine::ask`] will report for this question with a regular prefill.
+    ///
+    /// # Errors
+    /// As [`Engine::plan`].
+    pub fn expected_ledger(
+        &self,
+        prompt: &PromptShape,
+        method: &MethodSpec,
+        budget: Option<Budget>,
+        max_new_tokens: usize,
+    ) -> Result<MemoryLedger, EngineError> {
+        let request = PlanRequest::new(prompt, method, budget, max_new_tokens);
+        self.plan(&request)?.ledger()
+    }
+}

@@ -1,0 +1,181 @@
+//! How a prompt is read with given rows: the plans of prefill and of streaming mode, and whether their memory is there.
+
+use kept_kernels::PackedRows;
+use kept_policies::Method;
+
+use super::prefill::CHUNK;
+use super::{PlanRequest, PrefillPlan, StreamPlan, place_on_gpu};
+use crate::auto;
+use crate::note::{Note, WithinMemory};
+use crate::prefill::transfer_bytes;
+use crate::shape::head_shape;
+use crate::vault::{LAST_QUERIES, Measurement, Vault, VaultWriter};
+use crate::{Engine, EngineError, MemoryLedger};
+
+impl Engine {
+    /// The ledger of this question with `rows` rows and chunks of at most `chunk` tokens, and the actual chunk size.
+    pub(crate) fn ledger_with(
+        &self,
+        method: &dyn Method,
+        request: &PlanRequest<'_>,
+        rows: usize,
+        chunk: usize,
+    ) -> Result<(MemoryLedger, usize), EngineError> {
+        if self.streaming(request) {
+            let plan = self.stream_plan_with(method, request, rows, chunk)?;
+            return Ok((self.ledger_of_stream(&plan)?, plan.chunk));
+        }
+        let plan = self.prefill_plan_with(method, request, rows, chunk)?;
+        Ok((self.ledger_of(&plan)?, plan.chunk))
+    }
+
+    /// The plan of a regular prefill with `rows` rows and chunks of at most `chunk` tokens.
+    pub(crate) fn prefill_plan_with(
+        &self,
+        method: &dyn Method,
+        request: &PlanRequest<'_>,
+        rows: usize,
+        chunk: usize,
+    ) -> Result<PrefillPlan, EngineError> {
+        let (model, prompt) = (self.model(), request.prompt);
+        let max_new_tokens = self.max_new_tokens(prompt.tokens, request.max_new_tokens);
+        let mut plan = PrefillPlan::new(model, method, prompt, rows, max_new_tokens, chunk)?
+            .with_cache(self.cache_type())?
+            .with_vault(request.vault);
+        place_on_gpu(model, &mut plan, request.limits.memory)?;
+        Ok(plan)
+    }
+
+    /// The plan of streaming mode with `rows` rows and chunks of at most `chunk` tokens.
+    fn stream_plan_with(
+        &self,
+        method: &dyn Method,
+        request: &PlanRequest<'_>,
+        rows: usize,
+        chunk: usize,
+    ) -> Result<StreamPlan, EngineError> {
+        let (rows, chunk) = (Some(rows), Some(chunk));
+        let (prompt, most) = (request.prompt, request.max_new_tokens);
+        let plan = StreamPlan::new(self.model(), method, prompt, rows, most, chunk)?
+            .with_cache(self.cache_type())?;
+        Ok(plan.with_vault(request.vault.is_some()))
+    }
+
+    /// The plan of a regular prefill: rows and chunk size as requested, or the largest that fit in the memory limit;
+    /// and what the limit led to.
+    ///
+    /// # Errors
+    /// As [`Engine::plan`].
+    pub(crate) fn plan_prefill(
+        &self,
+        method: &dyn Method,
+        request: &PlanRequest<'_>,
+    ) -> Result<(PrefillPlan, Option<Note>), EngineError> {
+        let wanted = || self.rows_for(method, request);
+        let Some(memory) = request.limits.memory else {
+            let plan = self.prefill_plan_with(method, request, wanted()?, CHUNK)?;
+            return Ok((plan, None));
+        };
+        // Without a budget: as many rows as fit.
+        let wanted = request.budget.map(|_| wanted()).transpose()?;
+        let fitted = self.within(method, request, memory, wanted)?;
+        let tokens = request.prompt.tokens;
+        let rows = fitted.rows.min(tokens);
+        let share = rows as f64 / tokens.max(1) as f64;
+        let note = Note::WithinMemory(WithinMemory {
+            limit: memory,
+            rows,
+            tokens,
+            chunk: fitted.chunk,
+            cache: fitted.cache.name().to_owned(),
+            bytes: fitted.bytes,
+            kl: Some(self.costs(&request.method.name, share, fitted.cache)),
+            cost: self.costs_in_words(request.method, share, fitted.cache),
+        });
+        let plan = self.prefill_plan_with(method, request, fitted.rows, fitted.chunk)?;
+        Ok((plan, Some(note)))
+    }
+
+    /// The plan of streaming mode within the memory limit, if any; and what the limit led to.
+    ///
+    /// # Errors
+    /// As [`Engine::plan`].
+    pub(crate) fn plan_stream(
+        &self,
+        method: &dyn Method,
+        request: &PlanRequest<'_>,
+    ) -> Result<(StreamPlan, Option<Note>), EngineError> {
+        let plan = self.stream_plan(method, request)?;
+        let Some(memory) = request.limits.memory else {
+            return Ok((plan, None));
+        };
+        let fitted = self.within(method, request, memory, Some(plan.rows))?;
+        let tokens = request.prompt.tokens;
+        let note = Note::WithinMemory(WithinMemory {
+            limit: memory,
+            rows: fitted.rows.min(tokens),
+            tokens,
+            chunk: fitted.chunk,
+            cache: fitted.cache.name().to_owned(),
+            bytes: fitted.bytes,
+            kl: None,
+            cost: auto::streaming_in_words(request.method),
+        });
+        let plan = self.stream_plan_with(method, request, fitted.rows, fitted.chunk)?;
+        Ok((plan, Some(note)))
+    }
+
+    /// Whether the prompt of `request` is read in streaming mode.
+    pub(crate) fn streaming(&self, request: &PlanRequest<'_>) -> bool {
+        self.streams(request.limits.streaming, request.prompt.tokens)
+    }
+
+    /// Bytes that a question needs in addition to weights, cache and scratch buffers, whatever the method: the
+    /// document's text, and the mapped vault.
+    pub(crate) fn bytes_beside(&self, request: &PlanRequest<'_>) -> u64 {
+        let vault = request.vault.filter(|_| !self.streaming(request));
+        let vault = vault.map_or(0, |kind| self.vault_bytes(request.prompt.tokens, kind));
+        request.text_bytes + vault
+    }
+
+    /// Upper bound of the memory for reading and writing vaults for a prompt of `tokens` tokens: a piece of each
+    /// file, the last queries of both, token ids, and a method's measurements on the whole document. Used for limits;
+    /// the ledger has the actual value.
+    pub(crate) fn vault_bytes(&self, tokens: usize, kind: PackedRows) -> u64 {
+        let heads = head_shape(self.model());
+        let queries = LAST_QUERIES.min(tokens) * heads.q_heads * heads.head_dim;
+        let measured = Measurement::most_bytes(heads.into(), tokens);
+        let numbers = (2 * queries + tokens) * size_of::<f32>() + measured;
+        let locked = transfer_bytes(self.model(), kind, CHUNK);
+        Vault::buffer_bytes() + VaultWriter::buffer_bytes() + numbers as u64 + locked
+    }
+
+    /// Allocates all memory of the question other than the mapped weights at once and frees it again, so that the
+    /// system's refusal becomes an error before prefill. On a GPU: compares with the free GPU memory.
+    ///
+    /// # Errors
+    /// [`EngineError::Refused`], [`EngineError::GpuMemory`].
+    pub(crate) fn check_memory(&self, ledger: &MemoryLedger) -> Result<(), EngineError> {
+        if let Some(gpu) = self.model().gpu() {
+            let needed = ledger.gpu.saturating_sub(gpu.bytes());
+            let free = gpu.device().free_memory()?;
+            if needed > free {
+                return Err(EngineError::GpuMemory {
+                    gpu: gpu.device().facts().name.clone(),
+                    needed,
+                    free,
+                });
+            }
+        }
+        let bytes = ledger.peak() - ledger.weights;
+        let mut asked = Vec::<u8>::new();
+        let granted = usize::try_from(bytes).is_ok_and(|bytes| {
+            kept_kernels::may_be_refused(|| asked.try_reserve_exact(bytes)).is_ok()
+        });
+        if granted {
+            Ok(())
+        } else {
+            Err(EngineError::Refused { bytes })
+        }
+    }
+}
