@@ -54,7 +54,7 @@ page: setup
 
 # Speed, in one run: kernels, then prefill and decode with and without a full cache.
 bench: setup
-	$(CARGO) bench -p kept-kernels -p kept-policies
+	$(CARGO) bench -p kept-kernels -p kept-engine
 	$(CARGO) build --release -p kept
 	scripts/bench "$$(scripts/target-dir)/release/kept"
 

@@ -36,24 +36,11 @@ pub use merge::{
     ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Entry, MergedHead, Union,
 };
 pub use method::{Method, Retention, RowPlan, RowRequest, Score, Select, Selection, ValueMerge};
-pub use methods::chunkkv::ChunkKv;
-pub use methods::ems::{Ems, global_local};
-pub use methods::expected_attention::ExpectedAttention;
-pub use methods::full::Full;
-pub use methods::h2o::H2o;
+pub use methods::ems::global_local;
 pub use methods::hbw_kv::HbwKv;
-pub use methods::keydiff::KeyDiff;
-pub use methods::knorm::KNorm;
-pub use methods::kvzip::{HeadShares, KvZip};
-pub use methods::pyramidinfer::{PyramidInfer, geometric_rows};
-pub use methods::pyramidkv::{PyramidKv, Schedule};
-pub use methods::random::Random;
-pub use methods::scissorhands::Scissorhands;
-pub use methods::snapkv::SnapKv;
-pub use methods::streaming_llm::StreamingLlm;
-pub use methods::token_dropping::{TokenDropping, thinning_lengths};
-pub use methods::tova::Tova;
-pub use methods::treekv::{Rule, TreeKv};
+pub use methods::pyramidinfer::geometric_rows;
+pub use methods::pyramidkv::Schedule;
+pub use methods::token_dropping::thinning_lengths;
 pub use observation::{
     Future, FutureQueries, LowAttention, Needs, Observation, Reconstruction, ScoreCacheKey,
     Softmax, WeightedWindow, Window,
@@ -61,11 +48,14 @@ pub use observation::{
 pub use parallel::{Parallel, Serial};
 pub use parameters::{Parameter, Parameters};
 pub use prompt_rows::{BilinearForm, PromptRows};
-pub use registry::{Build, MethodInfo, QUESTION_AGNOSTIC, STREAMING, build, find, methods};
-pub use score::{GroupReduce, Pooling, group_reduce, pool};
+pub use registry::{MethodInfo, QUESTION_AGNOSTIC, STREAMING, build, find, methods};
 pub use shape::{ModelShape, Pos, Positions, PromptShape, Protected, Row};
 pub use snapshot::Snapshot;
-pub use top_k::top_positions;
-pub use wrappers::adakv::{AdaKv, Safeguard};
-pub use wrappers::cam::{Cam, merge_probability};
-pub use wrappers::decode_cap::DecodeCap;
+pub use wrappers::adakv::Safeguard;
+pub use wrappers::cam::merge_probability;
+
+pub(crate) use methods::pyramidinfer::PyramidInfer;
+pub(crate) use methods::snapkv::SnapKv;
+pub(crate) use methods::token_dropping::TokenDropping;
+pub(crate) use score::{GroupReduce, Pooling, group_reduce, pool};
+pub(crate) use top_k::top_positions;

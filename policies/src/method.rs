@@ -166,9 +166,9 @@ impl RowPlan {
         self
     }
 
-    /// The same measurements in every layer.
-    pub(crate) fn measuring(mut self, needs: Needs) -> Self {
-        self.needs.fill(needs);
+    /// Adds measurements in every layer.
+    pub(crate) fn measuring(mut self, ask: impl Fn(&mut Needs)) -> Self {
+        self.needs.iter_mut().for_each(ask);
         self
     }
 
@@ -206,12 +206,11 @@ impl RowPlan {
             };
             format!("a window w of {window}, {sinks} sinks and 1 selected token")
         };
-        let plan = self.protecting(sinks, window).measuring(Needs {
-            window: Some(Window {
+        let plan = self.protecting(sinks, window).measuring(|needs| {
+            needs.window = Some(Window {
                 rows: window,
                 softmax: Softmax::All,
-            }),
-            ..Needs::default()
+            });
         });
         plan.require_protected_and_one(method, why)
     }

@@ -33,7 +33,7 @@ pub struct MethodInfo {
     pub build: Build,
 }
 
-const METHODS: [MethodInfo; 19] = [
+const METHODS: &[MethodInfo] = &[
     full::INFO,
     random::INFO,
     streaming_llm::INFO,
@@ -75,7 +75,7 @@ pub const QUESTION_AGNOSTIC: [&str; 5] = [
 
 /// All methods, in the order of the table.
 pub fn methods() -> &'static [MethodInfo] {
-    &METHODS
+    METHODS
 }
 
 /// The method called `name`.
@@ -88,7 +88,11 @@ pub fn find(name: &str) -> Result<&'static MethodInfo, PolicyError> {
         .find(|m| m.name == name)
         .ok_or_else(|| PolicyError::UnknownMethod {
             name: name.to_owned(),
-            known: METHODS.map(|m| m.name).join(", "),
+            known: METHODS
+                .iter()
+                .map(|m| m.name)
+                .collect::<Vec<_>>()
+                .join(", "),
         })
 }
 

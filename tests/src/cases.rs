@@ -84,7 +84,7 @@ impl Probabilities {
 /// One case of `selections.json` or of a packed file, with its tensors.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// MethodSpec, as in `--method`.
+    /// Method, as in `--method`.
     pub method: String,
     /// Parameters, as in `--set`.
     pub set: Vec<(String, String)>,

@@ -27,9 +27,9 @@ use crate::parallel::par_map;
 use crate::registry::read;
 use crate::window::{W, observed_rows, usual_window};
 use crate::{
-    ClassHead, ClassTable, Entry, Evict, GroupReduce, MergedHead, Method, MethodInfo, Needs,
-    Observation, PolicyError, Pooling, Pos, Positions, PromptShape, Retention, RowPlan, RowRequest,
-    Select, Selection, Snapshot, group_reduce, pool, top_positions,
+    ClassHead, ClassTable, Entry, Evict, GroupReduce, MergedHead, Method, MethodInfo, Observation,
+    PolicyError, Pooling, Pos, Positions, PromptShape, Retention, RowPlan, RowRequest, Select,
+    Selection, Snapshot, group_reduce, pool, top_positions,
 };
 
 /// Entry in the table of methods.
@@ -106,16 +106,12 @@ impl Method for Ems {
             ..*request
         });
         let plan = plan.with_window(INFO.name, self.w, usual, self.sinks)?;
-        let mut plan = plan.evicting(true, budget);
+        let mut plan = plan.evicting(true, budget).measuring(|needs| {
+            needs.column_sums = true;
+            needs.rows = true;
+            needs.uncut = true;
+        });
         plan.prompt = *prompt;
-        for needs in &mut plan.needs {
-            *needs = Needs {
-                column_sums: true,
-                rows: true,
-                uncut: true,
-                ..*needs
-            };
-        }
         plan.positions = self.positions;
         plan.table = Some(ClassTable {
             entries: self.rules(&plan).entries,

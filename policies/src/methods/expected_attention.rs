@@ -22,8 +22,8 @@ use crate::registry::read;
 use crate::top_tokens::{TopTokens, cached_or};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{
-    BilinearForm, Future, FutureQueries, Method, MethodInfo, Needs, Observation, PolicyError,
-    RowPlan, RowRequest, Score, Select,
+    BilinearForm, Future, FutureQueries, Method, MethodInfo, Observation, PolicyError, RowPlan,
+    RowRequest, Score, Select,
 };
 
 /// Entry in the table of methods.
@@ -75,16 +75,15 @@ impl Method for ExpectedAttention {
         let settings = format_args!("{sinks} {future} {covariance} {vnorm} {epsilon}");
         let score_cache = plan.score_cache(INFO.name, settings);
         let until = prompt.tokens - plan.protected.recent;
-        Ok(plan.measuring(Needs {
-            rows: true,
-            future: Some(Future {
+        Ok(plan.measuring(|needs| {
+            needs.rows = true;
+            needs.future = Some(Future {
                 skip: sinks,
                 until,
                 positions: future,
                 covariance,
-            }),
-            score_cache,
-            ..Needs::default()
+            });
+            needs.score_cache = score_cache;
         }))
     }
 

@@ -17,9 +17,8 @@ use crate::registry::read;
 use crate::slots::{SlotNumbers, lowest};
 use crate::top_tokens::keep_best;
 use crate::{
-    Evict, Evictions, GroupReduce, Method, MethodInfo, Needs, Observation, PolicyError, Pos,
-    Retention, Row, RowPlan, RowRequest, Score, Select, Selection, Snapshot, StepObservation,
-    group_reduce,
+    Evict, Evictions, GroupReduce, Method, MethodInfo, Observation, PolicyError, Pos, Retention,
+    Row, RowPlan, RowRequest, Score, Select, Selection, Snapshot, StepObservation, group_reduce,
 };
 
 /// Entry in the table of methods.
@@ -64,10 +63,9 @@ impl Method for H2o {
         let mut plan = RowPlan::uniform(request)
             .protecting(self.sinks, recent)
             .evicting(self.decode, budget)
-            .measuring(Needs {
-                column_sums: true,
-                uncut: true,
-                ..Needs::default()
+            .measuring(|needs| {
+                needs.column_sums = true;
+                needs.uncut = true;
             })
             .require_protected_and_one(INFO.name, || {
                 let sinks = self.sinks;

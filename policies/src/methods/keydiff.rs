@@ -2,9 +2,7 @@ use crate::options::{PAPER_HAS_0, options};
 use crate::registry::read;
 use crate::top_tokens::{TopTokens, cached_or};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::{
-    Method, MethodInfo, Needs, Observation, PolicyError, RowPlan, RowRequest, Score, Select,
-};
+use crate::{Method, MethodInfo, Observation, PolicyError, RowPlan, RowRequest, Score, Select};
 
 /// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
@@ -39,10 +37,9 @@ impl Method for KeyDiff {
         let uniform = RowPlan::uniform(request);
         let plan = uniform.around_document(INFO.name, self.sinks, self.recent)?;
         let score_cache = plan.score_cache(INFO.name, format_args!(""));
-        Ok(plan.measuring(Needs {
-            rows: true,
-            score_cache,
-            ..Needs::default()
+        Ok(plan.measuring(|needs| {
+            needs.rows = true;
+            needs.score_cache = score_cache;
         }))
     }
 

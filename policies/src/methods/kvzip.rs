@@ -31,8 +31,8 @@ use crate::top_k::TopK;
 use crate::top_tokens::keep_best_of_each;
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{
-    Method, MethodInfo, Needs, Observation, PolicyError, Reconstruction, Retention, RowPlan,
-    RowRequest, Safeguard, Score, Select, Selection,
+    Method, MethodInfo, Observation, PolicyError, Reconstruction, Retention, RowPlan, RowRequest,
+    Safeguard, Score, Select, Selection,
 };
 
 /// Entry in the table of methods.
@@ -96,12 +96,11 @@ impl Method for KvZip {
         let ends = sinks + recent;
         let mut plan = RowPlan::uniform(request)
             .protecting(sinks, recent)
-            .measuring(Needs {
-                reconstruction: Some(Reconstruction {
+            .measuring(|needs| {
+                needs.reconstruction = Some(Reconstruction {
                     chunk: self.chunk,
                     sinks: self.sinks,
-                }),
-                ..Needs::default()
+                });
             })
             .require_protected_and_one(INFO.name, || {
                 format!("{ends} tokens that are sinks or not the document's, and 1 of the document")

@@ -3,7 +3,7 @@
 //!
 //! The score of a token is its attention from the recent tokens of the prompt, with the highest weight for the newest
 //! of them; the mean over all query heads decides for the whole layer. The published method (`variant=faithful`, in
-//! `pyramidinfer_token_dropping.rs`) also drops hidden states, and keeps about three quarters of the rows at its own
+//! `token_dropping.rs`) also drops hidden states, and keeps about three quarters of the rows at its own
 //! settings. The default (`variant=budgeted`) takes any budget: it evicts only keys and values, like all other methods.
 //! The number of rows falls geometrically from the first layer to the last, the mean is the budget, and each layer
 //! selects among the tokens that the layer before kept. If the last layers have fewer rows than there are sinks, they
@@ -22,8 +22,8 @@ use crate::score::sum_of_rows;
 use crate::window::observed_rows;
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{
-    Method, MethodInfo, Needs, Observation, Parameters, PolicyError, Pos, Protected, Retention,
-    RowPlan, RowRequest, Select, Selection, TokenDropping, WeightedWindow, top_positions,
+    Method, MethodInfo, Observation, Parameters, PolicyError, Pos, Protected, Retention, RowPlan,
+    RowRequest, Select, Selection, TokenDropping, WeightedWindow, top_positions,
 };
 
 /// Entry in the table of methods.
@@ -125,12 +125,12 @@ impl Method for PyramidInfer {
         let recent = observed_rows(self.recent, usual, prompt, budget, sinks);
         let plan = RowPlan::uniform(request);
         let mut plan = plan.with_window(INFO.name, self.recent, usual, sinks)?;
-        plan = plan.measuring(Needs {
-            weighted_window: Some(WeightedWindow {
+        plan = plan.measuring(|needs| {
+            needs.window = None;
+            needs.weighted_window = Some(WeightedWindow {
                 rows: recent,
                 newest: self.weight as f32,
-            }),
-            ..Needs::default()
+            });
         });
         if budget >= prompt.tokens {
             return Ok(plan);

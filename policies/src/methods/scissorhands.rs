@@ -19,8 +19,8 @@ use crate::options::{FROM_1, PAPER_HAS_0, options};
 use crate::parallel::par_map;
 use crate::registry::read;
 use crate::{
-    Evict, Evictions, LowAttention, Method, MethodInfo, Needs, Observation, PolicyError, Pos,
-    Protected, Retention, RowPlan, RowRequest, Select, Selection, StepObservation, top_positions,
+    Evict, Evictions, LowAttention, Method, MethodInfo, Observation, PolicyError, Pos, Protected,
+    Retention, RowPlan, RowRequest, Select, Selection, StepObservation, top_positions,
 };
 
 /// Entry in the table of methods.
@@ -70,10 +70,9 @@ impl Method for Scissorhands {
         let mut plan = RowPlan::uniform(request)
             .protecting(self.sinks, self.recent)
             .evicting(true, budget)
-            .measuring(Needs {
-                low_attention: Some(self.history),
-                uncut: true,
-                ..Needs::default()
+            .measuring(|needs| {
+                needs.low_attention = Some(self.history);
+                needs.uncut = true;
             })
             .require_protected_and_one(INFO.name, || {
                 format!(

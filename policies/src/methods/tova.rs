@@ -12,7 +12,7 @@ use crate::score::sum_of_rows;
 use crate::slots::lowest;
 use crate::top_tokens::keep_best;
 use crate::{
-    Evict, Evictions, Method, MethodInfo, Needs, Observation, PolicyError, Retention, Row, RowPlan,
+    Evict, Evictions, Method, MethodInfo, Observation, PolicyError, Retention, Row, RowPlan,
     RowRequest, Score, Select, Selection, Softmax, StepObservation, Window,
 };
 
@@ -72,9 +72,8 @@ impl Method for Tova {
         let mut plan = RowPlan::uniform(request)
             .protecting(self.sinks, recent)
             .evicting(self.decode, budget)
-            .measuring(Needs {
-                window: Some(window),
-                ..Needs::default()
+            .measuring(|needs| {
+                needs.window = Some(window);
             })
             .require_protected_and_one(INFO.name, || {
                 format!("{} sinks, {recent} last tokens and 1 other", self.sinks)

@@ -23,9 +23,9 @@ use crate::parallel::par_map;
 use crate::registry::read;
 use crate::snapshot::{self, Snapshot};
 use crate::{
-    Evict, Evictions, GroupReduce, Method, MethodInfo, Needs, Observation, PolicyError, Pos,
-    Positions, PromptShape, Retention, Row, RowPlan, RowRequest, Select, Selection, Softmax,
-    StepObservation, Window, group_reduce,
+    Evict, Evictions, GroupReduce, Method, MethodInfo, Observation, PolicyError, Pos, Positions,
+    PromptShape, Retention, Row, RowPlan, RowRequest, Select, Selection, Softmax, StepObservation,
+    Window, group_reduce,
 };
 
 /// Entry in the table of methods.
@@ -181,10 +181,9 @@ impl TreeKv {
         let mut plan = RowPlan::uniform(request)
             .protecting(self.sinks, sizes.window)
             .evicting(true, budget)
-            .measuring(Needs {
-                window: Some(window),
-                uncut: true,
-                ..Needs::default()
+            .measuring(|needs| {
+                needs.window = Some(window);
+                needs.uncut = true;
             });
         if sizes.tree == 0 {
             let half = (budget / 2).saturating_sub(self.sinks);

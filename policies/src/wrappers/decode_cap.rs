@@ -81,16 +81,23 @@ impl DecodeCap {
     fn extra(&self, plan: &RowPlan) -> usize {
         self.cap - plan.budget.min(plan.prompt.tokens)
     }
+}
 
-    /// Slots of the largest head immediately before a cut.
-    fn most_slots(&self, plan: &RowPlan) -> usize {
-        let tokens = plan.prompt.tokens;
-        let most = plan.max_rows_per_head.iter().zip(&plan.rows);
-        let most = most
-            .map(|(most, rows)| (*most).max(*rows).min(tokens))
-            .max();
-        most.unwrap_or(0) + self.extra(plan) + self.every
-    }
+/// Slots of the largest head immediately before a cut.
+fn most_slots(plan: &RowPlan, extra: usize, every: usize) -> usize {
+    let tokens = plan.prompt.tokens;
+    let most = plan.max_rows_per_head.iter().zip(&plan.rows);
+    let most = most.map(|(most, rows)| (*most).max(*rows).min(tokens));
+    most.max().unwrap_or(0) + extra + every
+}
+
+/// Bytes of the attention per slot, and of the order of one head's slots.
+fn state_bytes(plan: &RowPlan, extra: usize, every: usize) -> u64 {
+    let rows = plan.rows.iter().map(|rows| rows.min(&plan.prompt.tokens));
+    let slots = rows.map(|rows| rows + extra + every).sum::<usize>();
+    let seen = slots * plan.model.kv_heads * size_of::<f32>();
+    let order = most_slots(plan, extra, every) * size_of::<u32>();
+    (seen + order) as u64
 }
 
 /// `[layers]`: the most rows between two steps.
@@ -108,13 +115,8 @@ impl Method for DecodeCap {
     }
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
-        let &RowRequest {
-            ref model,
-            ref prompt,
-            budget,
-        } = request;
         let mut plan = self.base.plan(request)?;
-        let kept = budget.min(prompt.tokens);
+        let kept = request.budget.min(request.prompt.tokens);
         if self.cap < kept {
             return Err(PolicyError::CapTooSmall {
                 method: self.base.name(),
@@ -124,11 +126,7 @@ impl Method for DecodeCap {
         }
         let extra = self.extra(&plan);
         plan.decode_rows = decode_rows(&plan, extra, self.every);
-        let rows = plan.rows.iter().map(|rows| rows.min(&prompt.tokens));
-        let slots = rows.map(|rows| rows + extra + self.every).sum::<usize>();
-        let seen = slots * model.kv_heads * size_of::<f32>();
-        let order = self.most_slots(&plan) * size_of::<u32>();
-        plan.bytes += (seen + order) as u64;
+        plan.bytes += state_bytes(&plan, extra, self.every);
         Ok(plan)
     }
 
@@ -140,7 +138,7 @@ impl Method for DecodeCap {
             w: self.w,
             sinks: self.sinks,
             layers: vec![Vec::new(); plan.model.layers],
-            order: Vec::with_capacity(self.most_slots(plan)),
+            order: Vec::with_capacity(most_slots(plan, self.extra(plan), self.every)),
         })
     }
 
@@ -195,8 +193,10 @@ impl Select for Capped {
     }
 
     fn allocate_budget(&mut self, plan: &RowPlan) -> RowPlan {
+        let before = state_bytes(plan, self.extra, self.every);
         let mut plan = self.base.allocate_budget(plan);
         plan.decode_rows = decode_rows(&plan, self.extra, self.every);
+        plan.bytes = plan.bytes - before + state_bytes(&plan, self.extra, self.every);
         plan
     }
 

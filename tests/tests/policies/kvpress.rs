@@ -61,4 +61,4 @@ macro_rules! methods {
     };
 }
 
-methods!(snapkv pyramidkv chunkkv streaming_llm tova keydiff adakv expected_attention);
+methods!(snapkv pyramidkv chunkkv streaming_llm tova knorm keydiff adakv expected_attention);
