@@ -35,7 +35,6 @@ pub struct MethodInfo {
 
 const METHODS: &[MethodInfo] = &[
     full::INFO,
-    random::INFO,
     streaming_llm::INFO,
     h2o::INFO,
     tova::INFO,
@@ -53,6 +52,7 @@ const METHODS: &[MethodInfo] = &[
     kvzip::INFO,
     adakv::INFO,
     cam::INFO,
+    random::INFO,
 ];
 
 /// The methods that support streaming mode: those that evict token by token.

@@ -21,6 +21,7 @@ mod progress;
 mod reader;
 mod reconstruction;
 mod scratch;
+mod shared;
 mod token_dropping;
 
 use std::ops::Range;
@@ -42,6 +43,7 @@ use prefix::Prefix;
 use progress::ReadingProgress;
 use reader::{GlobalLayer, Read, Reader};
 pub(crate) use reconstruction::ReconstructionPass;
+pub use shared::{Cut, SharedPrefill};
 
 /// The input of a prefill and the method that compacts its cache.
 pub struct Prefill<'a> {
@@ -110,16 +112,6 @@ pub struct Reconstructed {
     pub ids: Vec<u32>,
     /// `[rows, width]`: the last layer's output, before the final norm.
     pub hidden: Vec<f32>,
-}
-
-/// One of several methods that share a prefill.
-pub struct Cut<'a> {
-    /// The method.
-    pub method: &'a dyn Method,
-    /// Rows per KV head and layer on average.
-    pub budget: usize,
-    /// Type of its kept rows.
-    pub cache: CacheType,
 }
 
 impl Prefill<'_> {
@@ -291,107 +283,6 @@ fn shape(
         after: tokens - document.end,
         tail,
         max_new_tokens,
-    }
-}
-
-/// One prefill for several methods. Every token runs through the model once, and each layer is compacted by
-/// every method after its attention. Each outcome is bit-identical to that of a separate [`Prefill`]. Methods
-/// that change the prefill itself (that drop tokens or need a reconstruction) get a separate one.
-pub struct SharedPrefill<'a> {
-    /// The model.
-    pub model: &'a Model,
-    /// `[n]`: the prompt.
-    pub ids: &'a [u32],
-    /// Positions of the document; `None` if unknown.
-    pub document: Option<Range<usize>>,
-    /// Tokens after the question ([`crate::Prompt::tail`]); 0 without a chat template.
-    pub tail: usize,
-    /// Tokens that may follow the prompt.
-    pub max_new_tokens: usize,
-    /// Rotation for every position of the prompt.
-    pub rope: &'a RopeTable,
-}
-
-impl SharedPrefill<'_> {
-    /// Reads the prompt. Returns, in the order of `cuts`, each method's outcome or its refusal of the budget
-    /// or row type ([`EngineError::is_refusal`]). Durations are those of each method alone: a measurement
-    /// that several methods share counts for each of them.
-    ///
-    /// # Errors
-    /// As [`Prefill::run`], except refusals.
-    pub fn run(
-        &self,
-        cuts: Vec<Cut<'_>>,
-        progress: &mut dyn FnMut(crate::Event),
-        stop: &Stop,
-    ) -> Result<Vec<Result<PrefillOutcome, EngineError>>, EngineError> {
-        let prompt = shape(
-            self.ids,
-            self.document.clone(),
-            self.tail,
-            self.max_new_tokens,
-        );
-        let read = Read {
-            model: self.model,
-            ids: self.ids,
-            rope: self.rope,
-            every_row: false,
-        };
-        let mut watch = EventSink(progress);
-        let mut results: Vec<Option<Result<PrefillOutcome, EngineError>>> = Vec::new();
-        let (mut taken, mut sizes, mut places) = (Vec::new(), Vec::new(), Vec::new());
-        for (place, cut) in cuts.into_iter().enumerate() {
-            let own = PrefillPlan::new(
-                self.model,
-                cut.method,
-                &prompt,
-                cut.budget,
-                self.max_new_tokens,
-                CHUNK,
-            )
-            .and_then(|own| own.with_cache(cut.cache))
-            .and_then(|own| {
-                let mut own = own.shared();
-                place_on_gpu(self.model, &mut own, None)?;
-                Ok(own)
-            });
-            results.push(match own {
-                Ok(own) if own.needs_own_reading() => {
-                    let outcome = read_and_cut(
-                        read,
-                        vec![own],
-                        &mut Prefix::none(self.ids.len()),
-                        &[cut.method],
-                        &mut watch,
-                        stop,
-                    )?;
-                    outcome.into_iter().next().map(Ok)
-                }
-                Ok(own) => {
-                    taken.push(cut.method);
-                    sizes.push(own);
-                    places.push(place);
-                    None
-                }
-                Err(refusal) if refusal.is_refusal() => Some(Err(refusal)),
-                Err(error) => return Err(error),
-            });
-        }
-        if !taken.is_empty() {
-            let outcomes = read_and_cut(
-                read,
-                sizes,
-                &mut Prefix::none(self.ids.len()),
-                &taken,
-                &mut watch,
-                stop,
-            )?;
-            for (place, outcome) in places.into_iter().zip(outcomes) {
-                results[place] = Some(Ok(outcome));
-            }
-        }
-        let all = |result: Option<_>| result.expect("every method was taken, alone or with others");
-        Ok(results.into_iter().map(all).collect())
     }
 }
 
