@@ -49,17 +49,24 @@ impl Dialog {
         });
     }
 
-    /// Opens the dialog, types `path` and confirms. The dialog gives no sign when it has loaded its files and accepts
-    /// keys, and may misinterpret earlier ones: then it is cancelled and opened again, with a longer wait.
-    pub fn choose(self, app: &App<'_>, path: &str) {
-        let mut patience = Duration::ZERO;
-        app.until("the dialog takes the path", |app| {
-            let taken = self.try_choose(app, path, patience);
-            if !taken {
-                self.dismiss(app);
-                patience += Duration::from_secs(1);
+    /// Opens the dialog, types `path`, confirms, and waits until `chosen` sees the choice on the page. The dialog gives
+    /// no sign when it has loaded its files and accepts keys; earlier ones may choose another file, or nothing. Then the
+    /// dialog is opened again, with a longer wait. `chosen` undoes a wrong choice.
+    pub fn choose(self, app: &App<'_>, path: &str, chosen: impl Fn(&App<'_>) -> bool) {
+        let mut patience = Duration::from_millis(500);
+        app.until("the path is chosen", |app| {
+            if self.try_choose(app, path, patience) {
+                let closed = Instant::now();
+                while closed.elapsed() < TAKES {
+                    if chosen(app) {
+                        return Some(());
+                    }
+                    std::thread::sleep(Duration::from_millis(100));
+                }
             }
-            taken.then_some(())
+            self.dismiss(app);
+            patience += Duration::from_secs(1);
+            None
         });
     }
 

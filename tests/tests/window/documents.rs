@@ -111,7 +111,11 @@ fn an_added_document_keeps_the_conversation() {
     app.is_answered();
     let before = app.snapshot()["turns"].clone();
     let handbook = home.file("handbook.txt", sample());
-    ADD.choose(&app, handbook.to_str().expect("a path"));
+    ADD.choose(&app, handbook.to_str().expect("a path"), |app| {
+        app.snapshot()["document"]["documents"]
+            .as_array()
+            .is_some_and(|open| open.len() == 2)
+    });
     are_open(&app, &["tide.txt", "handbook.txt"]);
     assert_eq!(app.snapshot()["turns"], before, "what was asked stays");
     // The first document's tokens need not be read again.

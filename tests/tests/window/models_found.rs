@@ -110,7 +110,16 @@ fn a_model_folder_is_added_and_removed_from_the_list() {
     put(&file, mini());
     let app = page_of_models(&Launch::plain(), &home);
     assert_eq!(row_text(&app, "found", "name", "one"), None);
-    DIALOG.choose(&app, folder.to_str().expect("a path"));
+    DIALOG.choose(&app, folder.to_str().expect("a path"), |app| {
+        let Some(shown) = app.text("model-folder") else {
+            return false;
+        };
+        let right = shown.contains("my models");
+        if !right {
+            app.click("forget-folder");
+        }
+        right
+    });
     app.until("its model is found", |app| {
         row_text(app, "found", "name", "one")
     });

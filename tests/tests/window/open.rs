@@ -59,7 +59,9 @@ fn a_file_is_chosen_in_the_system_dialog() {
     assert_eq!(app.text("document-name").as_deref(), Some("sample.txt"));
 
     let path = home.file("chosen by hand.txt", with_another_code());
-    DIALOG.choose(&app, path.to_str().expect("a path"));
+    DIALOG.choose(&app, path.to_str().expect("a path"), |app| {
+        app.text("document-name").as_deref() == Some("chosen by hand.txt")
+    });
     app.shows_document("chosen by hand.txt");
     app.close();
 }
