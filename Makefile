@@ -17,7 +17,7 @@ ONE_THREAD := CANDLE_NUM_THREADS=1 RAYON_NUM_THREADS=1
 # models are downloaded first if possible; the built-in model needs no download.
 run: setup page
 	@scripts/models || echo "Going on without them: the built-in model needs no download."
-	$(CARGO) build --release -p kept -p kept-engine -p kept-app --bins
+	$(CARGO) build --release -p kept -p kept-worker -p kept-app --bins
 	@scripts/run "$$(scripts/target-dir)" "$(QUESTION)"
 
 # The fast part: formatting, lints, types, unit tests.

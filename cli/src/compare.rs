@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use kept_engine::documents::Document;
-use kept_engine::fidelity::{Drawn, MethodRun, Reference, ReferenceReport, RunReport, pictures};
 use kept_engine::kernels::Stop;
 use kept_engine::policies::{self, Budget, Parameters};
 use kept_engine::{Engine, EngineError, Event, MethodSpec};
+use kept_eval::fidelity::{Drawn, MethodRun, Reference, ReferenceReport, RunReport, pictures};
 
 use crate::arguments::{CompareArguments, open};
 use crate::model::model_path;
@@ -87,7 +87,14 @@ fn reference(
         }
     };
     let question = &arguments.question.question;
-    let reference = engine.reference(document, question, arguments.max_tokens, &mut show, stop);
+    let reference = Reference::read(
+        engine,
+        document,
+        question,
+        arguments.max_tokens,
+        &mut show,
+        stop,
+    );
     bar.clear();
     Ok(reference?)
 }
@@ -128,7 +135,7 @@ fn measure(
         }
         Ok(())
     };
-    let done = engine.fidelity_each(reference, runs, &mut read, &mut found, stop);
+    let done = MethodRun::measure_each(engine, reference, runs, &mut read, &mut found, stop);
     bar.clear();
     done?;
     Ok(rows)

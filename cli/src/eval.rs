@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use anyhow::{Context, ensure};
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
-use kept_engine::needle::{Haystack, NeedleCell, NeedleGrid, needle_picture};
 use kept_engine::policies::Budget;
 use kept_engine::{Engine, MethodSpec};
+use kept_eval::needle::{Haystack, NeedleCell, NeedleGrid, needle_picture};
 use serde::Serialize;
 
 use crate::arguments::{NeedleArguments, open};

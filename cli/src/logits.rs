@@ -47,7 +47,8 @@ pub fn run(arguments: &LogitsArguments) -> anyhow::Result<()> {
         "{} tokens are more than the model's context of {context}; give fewer",
         ids.len()
     );
-    let forced = engine.forced_logits(
+    let forced = kept_eval::ForcedLogits::compute(
+        &engine,
         &ids,
         &PromptShape::of(prompt_tokens),
         &method,

@@ -6,14 +6,15 @@ use kept_kernels::Stop;
 use kept_models::RopeTable;
 use kept_policies::Evict;
 
+use crate::backend;
 use crate::note::Note;
 use crate::sources::sources;
-use crate::vault::VaultUse;
 use crate::writing::Writing;
 use crate::{
     Answer, Ask, CompactCache, Decoder, Engine, EngineError, Finish, MemoryLedger, MemoryNow,
     PrefillOutcome, Prompt, Reading, RetentionMap, Sampler, Votes, Watch, peak_resident_bytes,
 };
+use kept_vault::VaultUse;
 
 /// A prompt after prefill.
 pub(crate) struct PromptRead {
@@ -99,7 +100,7 @@ impl Engine {
 
         let (prompt, mut ledger, mut notes) = (read.prompt, read.ledger, read.notes);
         let mut votes = Votes::new(prompt.document.clone());
-        let mut decoder = Decoder::new(self.model(), answering.rope, read.evictor, read.cache);
+        let mut decoder = Decoder::new(self.model(), answering.rope, read.evictor, read.cache)?;
         ledger.decode = decoder.scratch_bytes();
         let started = Instant::now();
         let written = {
@@ -122,9 +123,8 @@ impl Engine {
             }
             .run(&read.hidden, watch)?
         };
-        if let Some(gpu) = self.model().gpu() {
-            ledger.gpu = ledger.gpu.max(gpu.bytes() + decoder.gpu_bytes());
-        }
+        let weights = backend::of(self.model()).weights_on_device();
+        ledger.gpu = ledger.gpu.max(weights + decoder.gpu_bytes());
         let decode_seconds = started.elapsed().as_secs_f64();
         if ask.max_tokens > 0 && written.text.trim().is_empty() && written.finish == Finish::End {
             notes.push("the model ended without an answer; ask in other words".into());

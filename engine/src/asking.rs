@@ -12,12 +12,12 @@ use crate::answering::{Answering, PromptRead};
 use crate::note::Note;
 use crate::plan::{PrefillPlan, Reading, agnostic_note, budget_note};
 use crate::prefill::PlannedPrefill;
-use crate::vault::VaultAccess;
 use crate::watch::EventSink;
 use crate::{
     AUTO, Answer, Ask, Engine, EngineError, Event, MemoryLedger, PlanRequest, Prompt, Sampler,
     Streaming, Watch,
 };
+use kept_vault::VaultAccess;
 
 /// A question whose plan is made.
 pub(crate) struct Asked<'a, 'q> {

@@ -115,6 +115,11 @@ impl CompactLayer {
         }
     }
 
+    /// The values, by slot.
+    pub fn values(&self) -> &RowStore {
+        &self.values
+    }
+
     /// Number of rows that hold a token, in one KV head.
     pub fn live_rows(&self, head: usize) -> usize {
         self.rows[head] - usize::from(self.hole[head].is_some())

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::backend::{self, GpuWatch};
 use crate::{Engine, EngineError};
 use kept_kernels::format_bytes;
 use kept_models::beside_weights;
@@ -241,8 +242,7 @@ impl Engine {
 
     /// Message for the user about a model that does not fit its GPU, as a sentence.
     pub(crate) fn gpu_note(&self) -> Option<String> {
-        let gpu = self.model().gpu()?;
-        let away = gpu.host_bytes();
+        let away = backend::of(self.model()).weights_on_host();
         (away > 0).then(|| {
             format!(
                 "{} of the model's weights do not fit {} together with a question and are read from the computer's memory for every token, which takes longer; a smaller quantisation may fit",
@@ -254,8 +254,20 @@ impl Engine {
 
     /// Name of the compute device for messages; for a GPU its product name.
     pub fn computes_on(&self) -> &str {
-        let gpu = self.model().gpu();
-        gpu.map_or("the CPU", |gpu| &gpu.device().facts().name)
+        backend::of(self.model()).name()
+    }
+
+    /// Whether the engine computes on a GPU.
+    pub fn uses_gpu(&self) -> bool {
+        backend::of(self.model()).has_own_memory()
+    }
+
+    /// Starts to watch the GPU of this engine; `None` for an engine on the CPU.
+    ///
+    /// # Errors
+    /// [`EngineError::Gpu`] if the driver returns an error.
+    pub fn watch_gpu(&self) -> Result<Option<GpuWatch>, EngineError> {
+        backend::of(self.model()).watch()
     }
 }
 

@@ -36,7 +36,7 @@ pub enum EngineError {
     },
     /// The document's vault could not be read completely; the partial result is discarded.
     #[error(transparent)]
-    Vault(#[from] crate::vault::VaultError),
+    Vault(#[from] kept_vault::VaultError),
     /// A budget in bytes that is too small for the smallest number of rows.
     #[error(
         "a budget of {} needs {} more: cache, tables and the answer's buffers have to fit it{}; give at least {}",
@@ -288,14 +288,5 @@ impl EngineError {
 impl From<kept_kernels::Stopped> for EngineError {
     fn from(_: kept_kernels::Stopped) -> Self {
         EngineError::Stopped
-    }
-}
-
-impl From<kept_models::PassError> for EngineError {
-    fn from(error: kept_models::PassError) -> Self {
-        match error {
-            kept_models::PassError::Stopped(_) => EngineError::Stopped,
-            kept_models::PassError::Gpu(error) => EngineError::Gpu(error),
-        }
     }
 }

@@ -3,10 +3,10 @@
 //!
 //! The cost of one question is in `plan/estimate.rs`; this file evaluates it for documents of growing length.
 
-use kept_models::GpuModel;
 use kept_policies::{Budget, PromptShape};
 use serde::{Deserialize, Serialize};
 
+use crate::backend;
 use crate::{Engine, MethodSpec, Prompt};
 
 /// Tokens on a page of a printed book: about 300 words.
@@ -94,8 +94,12 @@ impl Engine {
         let smaller = budgets.iter().filter(|&&rows| rows < longest);
         let lines = std::iter::once(None).chain(smaller.map(|&rows| Some(rows)));
         let model = self.model();
-        let on_gpu = model.gpu().map(GpuModel::bytes);
-        let weights_bytes = on_gpu.unwrap_or_else(|| model.weights_bytes());
+        let backend = backend::of(model);
+        let weights_bytes = if backend.has_own_memory() {
+            backend.weights_on_device()
+        } else {
+            model.weights_bytes()
+        };
         let a_page = peak(TOKENS_PER_PAGE.min(longest), &full, None);
         Fit {
             free_bytes: free,

@@ -61,10 +61,7 @@ impl MemoryLedger {
 
     /// Peak of the memory that limits a question: the GPU's if there is one, otherwise [`MemoryLedger::peak`].
     pub fn worst(&self) -> u64 {
-        match self.gpu {
-            0 => self.peak(),
-            gpu => gpu,
-        }
+        if self.gpu > 0 { self.gpu } else { self.peak() }
     }
 
     /// Bytes of a prompt of `tokens` tokens: for each an id (twice, because the tokenizer caches the document's), a

@@ -3,8 +3,7 @@
 //! The path of a question: [`Prompt`] (document and question as tokens, each token with its bytes) -> prefill, with
 //! layers in the outer loop and chunks in the inner loop, every layer cut right after its own attention ->
 //! [`CompactCache`] -> decode -> [`Answer`], with [`Event`]s on the way and a [`RetentionMap`] in the result.
-//! [`Engine::ask`] runs all of it; [`Engine::ask_watched`] reports more detail for an app window, and [`protocol`]
-//! carries these reports to another process. [`MapGrid`] is the retention map as displayed.
+//! [`Engine::ask`] runs all of it; [`Engine::ask_watched`] reports more detail for an app window. [`MapGrid`] is the retention map as displayed.
 //!
 //! This crate has no user interface. It reads no files but models and vaults: documents come as text, answers leave
 //! as text.
@@ -12,6 +11,7 @@
 mod answering;
 mod asking;
 mod auto;
+mod backend;
 mod cache_name;
 mod classes;
 mod compact;
@@ -19,41 +19,34 @@ mod decode;
 mod device;
 mod error;
 mod event;
-pub mod fidelity;
 mod fit;
-mod forced;
 mod gathered_rope;
-mod gpu_watch;
 mod grid;
 mod in_the_box;
 mod ledger;
 mod method_spec;
 mod model_path;
-pub mod needle;
 mod note;
 pub mod observe;
 mod paint;
 mod plan;
 mod prefill;
 mod prompt;
-pub mod protocol;
-pub mod qa;
 mod repetition;
 mod retention;
 mod sampler;
 mod session;
 mod shape;
 mod sources;
-mod staged;
 mod streaming;
 mod synthetic;
 mod system;
 mod together;
-pub mod vault;
 mod watch;
 mod writing;
 
 pub use auto::{AUTO, Chosen};
+pub use backend::GpuWatch;
 pub use compact::{CompactCache, CompactLayer};
 pub use decode::{Decoder, Votes};
 pub use device::{
@@ -62,8 +55,6 @@ pub use device::{
 pub use error::EngineError;
 pub use event::{Event, Phase, Progress};
 pub use fit::{Fit, FitLine, TOKENS_PER_PAGE};
-pub use forced::ForcedLogits;
-pub use gpu_watch::GpuWatch;
 pub use grid::{GridBytesError, GridError, MapGrid, TableRow, TokenSlots, ends16};
 pub use in_the_box::{SAMPLE, is_beyond_the_box, is_in_the_box};
 pub use ledger::{MemoryLedger, MemoryNow};
@@ -75,19 +66,19 @@ pub use paint::{Run, runs};
 pub use plan::{Estimate, Plan, PlanRequest, Segment, StreamPlan};
 pub use prefill::{Cut, Prefill, PrefillOutcome, Reconstructed, SharedPrefill};
 pub use prompt::{DocumentLength, Part, Prompt, PromptToken};
+pub use repetition::Repetition;
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{REPEAT_PENALTY, Sampler, Sampling};
 pub use session::{Answer, Ask, Engine, Finish, Limits, document_notes};
 pub use sources::{Source, Within};
-pub use streaming::{
-    Perplexity, PerplexityAt, PerplexityPoint, PerplexityTask, Stream, Streamed, Streaming,
-};
+pub use streaming::{Stream, Streamed, Streaming};
 pub use synthetic::{SyntheticCache, synthetic_cache};
 pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};
-pub use together::Answers;
-pub use watch::{Reading, Watch};
+pub use together::{Answers, PromptContext};
+pub use watch::{ProgressMeter, Reading, Watch};
 
 pub use kept_documents as documents;
 pub use kept_kernels as kernels;
 pub use kept_models as models;
 pub use kept_policies as policies;
+pub use kept_vault as vault;

@@ -11,7 +11,7 @@ const LEAST_TOKENS: usize = 32;
 
 /// Checks the tokens of one answer. A token takes [`LONGEST_BLOCK`] comparisons and no allocation.
 #[derive(Debug, Clone)]
-pub(crate) struct Repetition {
+pub struct Repetition {
     /// The last tokens; token `i` of the answer is at `i % LONGEST_BLOCK`.
     last: [u32; LONGEST_BLOCK],
     /// `[block length - 1]`: number of last tokens that each equal the token one block earlier, without a
@@ -21,17 +21,19 @@ pub(crate) struct Repetition {
     tokens: usize,
 }
 
-impl Repetition {
-    pub(crate) fn new() -> Self {
+impl Default for Repetition {
+    fn default() -> Self {
         Self {
             last: [0; LONGEST_BLOCK],
             equal: [0; LONGEST_BLOCK],
             tokens: 0,
         }
     }
+}
 
+impl Repetition {
     /// Adds the answer's next token; returns whether the answer now ends in a loop.
-    pub(crate) fn push(&mut self, token: u32) -> bool {
+    pub fn push(&mut self, token: u32) -> bool {
         let mut repeats = false;
         for block in 1..=LONGEST_BLOCK.min(self.tokens) {
             let before = self.last[(self.tokens - block) % LONGEST_BLOCK];
@@ -52,7 +54,7 @@ mod tests {
 
     /// Number of tokens until a loop is found.
     fn found(tokens: impl IntoIterator<Item = u32>) -> Option<usize> {
-        let mut repetition = Repetition::new();
+        let mut repetition = Repetition::default();
         tokens
             .into_iter()
             .position(|token| repetition.push(token))
@@ -107,7 +109,7 @@ mod tests {
         };
         let mut state = 1u64;
         for round in 0..200 {
-            let mut repetition = Repetition::new();
+            let mut repetition = Repetition::default();
             let mut tokens = Vec::new();
             let block = round % 70 + 1;
             for i in 0..400 {

@@ -14,11 +14,11 @@ use crate::compact::F16_ROWS;
 use crate::note::Note;
 use crate::plan::{full_cache_bytes, window_bytes};
 use crate::shape::shape_of;
-use crate::vault::{ModelPrint, VaultUse, Vaults};
 use crate::{
     Chosen, EngineError, MemoryLedger, MethodSpec, PlanRequest, Prompt, RetentionMap, Sampling,
     Source, Streaming,
 };
+use kept_vault::{ModelPrint, VaultUse, Vaults};
 
 /// A question.
 pub struct Ask<'a> {

@@ -35,7 +35,7 @@ pub fn synthetic_cache(
 ) -> Result<SyntheticCache, EngineError> {
     let shape = PromptShape::of(tokens);
     let sizes = PrefillPlan::new(model, method, &shape, budget, max_new_tokens, CHUNK)?
-        .with_cache(cache)?;
+        .with_cache(model, cache)?;
     let (kv_heads, head_dim) = (model.config().kv_heads, model.config().head_dim);
     let mut gathered = Vec::new();
     let layers = sizes.keeps.iter().enumerate().map(|(layer, keeps)| {

@@ -28,16 +28,18 @@ pub struct Answers {
 }
 
 /// A prompt with the RoPE table for it and its answer.
-pub(crate) struct PromptContext<'a> {
-    pub(crate) prompt: &'a Prompt,
-    pub(crate) rope: RopeTable,
+pub struct PromptContext<'a> {
+    /// The prompt.
+    pub prompt: &'a Prompt,
+    /// Rotation for every position of prompt and answer.
+    pub rope: RopeTable,
     /// Length limit of the answer, in tokens.
-    pub(crate) max_new_tokens: usize,
+    pub max_new_tokens: usize,
 }
 
 impl<'a> PromptContext<'a> {
     /// For answers of up to `max_tokens` tokens, fewer where the context length ends sooner.
-    pub(crate) fn new(engine: &Engine, prompt: &'a Prompt, max_tokens: usize) -> Self {
+    pub fn new(engine: &Engine, prompt: &'a Prompt, max_tokens: usize) -> Self {
         let max_new_tokens = engine.max_new_tokens(prompt.len(), max_tokens);
         let positions = prompt.len() + max_new_tokens;
         Self {
@@ -94,7 +96,7 @@ impl Engine {
     }
 
     /// Prefills the prompt once for all of `runs` and calls `then` with each run's index and its cut, or the refusal.
-    pub(crate) fn cut_each<E: From<EngineError>>(
+    pub fn cut_each<E: From<EngineError>>(
         &self,
         context: &PromptContext<'_>,
         runs: &[(MethodSpec, Budget)],
@@ -151,7 +153,7 @@ impl Engine {
     }
 
     /// How many of the first `runs` share a prefill of the prompt; at least one.
-    pub(crate) fn runs_per_prefill(
+    pub fn runs_per_prefill(
         &self,
         runs: &[(MethodSpec, Budget)],
         context: &PromptContext<'_>,
@@ -169,7 +171,7 @@ impl Engine {
     }
 
     /// Decodes a greedy answer over the rows that one method kept.
-    pub(crate) fn decode_greedily(
+    pub fn decode_greedily(
         &self,
         context: &PromptContext<'_>,
         outcome: PrefillOutcome,
@@ -177,10 +179,10 @@ impl Engine {
     ) -> Result<String, EngineError> {
         let tokenizer = self.model().tokenizer()?;
         let (evictor, cache) = (outcome.evictor, outcome.cache);
-        let mut decoder = Decoder::new(self.model(), &context.rope, evictor, cache);
+        let mut decoder = Decoder::new(self.model(), &context.rope, evictor, cache)?;
         let (mut stream, mut text) = (StreamDecoder::new(), String::new());
-        let mut repetition = Repetition::new();
-        let mut logits = decoder.try_logits_of(&outcome.hidden)?;
+        let mut repetition = Repetition::default();
+        let mut logits = decoder.logits_of(&outcome.hidden)?;
         for _ in 0..context.max_new_tokens {
             if stop.is_requested() {
                 return Err(EngineError::Stopped);
@@ -196,7 +198,7 @@ impl Engine {
             if repetition.push(token) {
                 break;
             }
-            logits = decoder.try_step(token, None)?;
+            logits = decoder.step(token, None)?;
         }
         stream.finish(&mut text);
         Ok(text)

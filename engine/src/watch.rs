@@ -81,7 +81,7 @@ impl Watch for EventSink<'_> {
 const BETWEEN: Duration = Duration::from_millis(50);
 
 /// Limits progress to about 20 messages a second and computes speed and remaining time.
-pub(crate) struct ProgressMeter {
+pub struct ProgressMeter {
     phase: Phase,
     started: Instant,
     last: Option<Instant>,
@@ -93,7 +93,7 @@ pub(crate) struct ProgressMeter {
 
 impl ProgressMeter {
     /// A meter over `steps_total` equal steps that process `tokens_total` tokens in total.
-    pub(crate) fn new(phase: Phase, tokens_total: usize, steps_total: usize) -> Self {
+    pub fn new(phase: Phase, tokens_total: usize, steps_total: usize) -> Self {
         let started = Instant::now();
         Self {
             phase,
@@ -107,7 +107,7 @@ impl ProgressMeter {
     }
 
     /// Sets the number of tokens that the vault provides.
-    pub(crate) fn with_vault_tokens(self, tokens: usize) -> Self {
+    pub fn with_vault_tokens(self, tokens: usize) -> Self {
         Self {
             from_vault: tokens,
             ..self
@@ -115,13 +115,13 @@ impl ProgressMeter {
     }
 
     /// The progress after `steps_done` steps; `None` if the last message is too recent, unless this is the end.
-    pub(crate) fn progress_if_due(&mut self, steps_done: usize) -> Option<Progress> {
+    pub fn progress_if_due(&mut self, steps_done: usize) -> Option<Progress> {
         let due = self.last.is_none_or(|last| last.elapsed() >= BETWEEN);
         (due || steps_done >= self.steps_total).then(|| self.progress(steps_done))
     }
 
     /// The progress after `steps_done` steps, regardless of the last message.
-    pub(crate) fn progress(&mut self, steps_done: usize) -> Progress {
+    pub fn progress(&mut self, steps_done: usize) -> Progress {
         let now = Instant::now();
         self.last = Some(now);
         let share = steps_done as f64 / self.steps_total.max(1) as f64;

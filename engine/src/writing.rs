@@ -49,9 +49,9 @@ impl Writing<'_, '_> {
         let mut stream = StreamDecoder::of_answer(tokenizer);
         let mut text = String::new();
         let mut tokens = 0;
-        let mut repetition = Repetition::new();
+        let mut repetition = Repetition::default();
         self.sampler.reserve(self.max_new_tokens);
-        let mut token = self.sampler.next(self.decoder.try_logits_of(hidden)?)?;
+        let mut token = self.sampler.next(self.decoder.logits_of(hidden)?)?;
         let finish = loop {
             if tokenizer.is_end(token) {
                 break Finish::End;
@@ -82,7 +82,7 @@ impl Writing<'_, '_> {
             if repetition.push(token) {
                 break Finish::Repetition;
             }
-            token = (self.decoder).try_next(token, self.sampler, Some(self.votes))?;
+            token = (self.decoder).next(token, self.sampler, Some(self.votes))?;
         };
         let said = text.len();
         stream.finish(&mut text);

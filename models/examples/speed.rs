@@ -62,9 +62,7 @@ fn prefill(model: &Model) {
         let mut best = Duration::MAX;
         for layer in 0..config.layers.min(4) {
             let started = Instant::now();
-            let mut pass = model
-                .layer_pass(layer, rows)
-                .unwrap_or_else(|e| panic!("{e}"));
+            let mut pass = model.layer_pass(layer, rows);
             pass.project(&residual, &mut q, &mut k, &mut v, &stop)
                 .expect("never stopped");
             pass.finish(&q, &mut residual, &stop)

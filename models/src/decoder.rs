@@ -20,11 +20,11 @@ use kept_kernels::{
     QuantisedRows, Stop, add_assign, gelu_mul, rms_norm, rms_norm_in_place, silu_mul, soft_cap,
 };
 
+use crate::Config;
 use crate::architecture::Activation;
 use crate::model::{Layer, Model};
 use crate::pass::LayerPass;
 use crate::weights::Floats;
-use crate::{Config, ModelError};
 
 /// Scratch buffers for decoding one token, allocated once per answer.
 pub struct RowScratch {
@@ -185,12 +185,15 @@ impl Model {
     ///
     /// # Panics
     /// If there is no such layer.
-    ///
-    /// # Errors
-    /// None at present; reserved for architectures that read layers lazily.
-    pub fn layer_pass(&self, layer: usize, max_rows: usize) -> Result<LayerPass<'_>, ModelError> {
+    pub fn layer_pass(&self, layer: usize, max_rows: usize) -> LayerPass<'_> {
         let copy = |matrix| Floats::new(matrix, max_rows);
-        Ok(LayerPass::new(self, layer, max_rows, copy))
+        LayerPass::new(self, layer, max_rows, copy)
+    }
+
+    /// Adds biases and applies head norms of `layer` to projected queries `q [rows, q_heads * head_dim]`, keys and
+    /// values `[rows, kv_heads * head_dim]`.
+    pub fn apply_bias_and_norms(&self, layer: usize, q: &mut [f32], k: &mut [f32], v: &mut [f32]) {
+        self.layers[layer].apply_bias_and_norms(&self.config, q, k, v);
     }
 
     /// Like [`Model::layer_pass`], but multiplies floating-point weights in place for any number of rows. For few rows

@@ -10,44 +10,31 @@
 //! candle's types appear in no public signature.
 
 mod architecture;
-mod byte_level;
+mod chat_template;
 mod config;
 mod decoder;
 mod error;
 pub mod gguf;
 mod gpu;
-mod gpu_step;
-mod gpu_weights;
 mod memory_size;
 mod model;
-mod nfc;
-mod parallel_bpe;
 mod pass;
-mod pretokenize;
 mod rope;
-mod sentencepiece;
-mod special_tokens;
-mod staged;
-mod template;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tokenizer;
-mod vocabulary;
 mod weights;
 
 pub use architecture::Activation;
+pub use chat_template::{ChatTemplate, Message};
 pub use config::{
     Config, LayerKind, LayerRotation, LongRope, OpenOptions, RopeChoice, RopeConfig, RopeScaling,
     Yarn,
 };
 pub use decoder::RowScratch;
 pub use error::ModelError;
-pub use gpu::{GpuModel, GpuPass, GpuRope, RopeContext};
-pub use gpu_step::GpuStep;
-pub use gpu_weights::beside_weights;
+pub use gpu::{GpuModel, GpuPass, GpuRope, GpuStep, RopeContext, beside_weights};
 pub use model::Model;
 pub use pass::LayerPass;
 pub use rope::RopeTable;
-pub use staged::PassError;
-pub use template::{ChatTemplate, Message};
 pub use tokenizer::{StreamDecoder, TokenizedText, Tokenizer};

@@ -6,7 +6,6 @@ use kept_kernels::{QuantisedRows, Stop, Stopped, rms_norm};
 use crate::Config;
 use crate::decoder::{activate, product, widest};
 use crate::model::{Layer, Model};
-use crate::staged::{PassError, Staged};
 use crate::weights::Floats;
 
 /// One layer prepared for many rows.
@@ -26,8 +25,6 @@ pub struct LayerPass<'a> {
     rounded: QuantisedRows,
     /// `[rows, ffn]`: quantised inputs of the down projection, if the feed-forward is done in slices.
     rounded_hidden: QuantisedRows,
-    /// Used if the layer's weights are on a GPU; the scratch buffers above are then empty.
-    staged: Option<Staged<'a>>,
 }
 
 /// The part of a layer that is computed at once.
@@ -135,12 +132,8 @@ impl<'a> LayerPass<'a> {
         max_rows: usize,
         copy: impl Fn(&'a MappedMatrix) -> Floats<'a>,
     ) -> LayerPass<'a> {
-        let staged = (model.gpu()).map(|gpu| Staged::new(gpu, layer, max_rows));
         let (config, layer) = (&model.config, &model.layers[layer]);
-        let mut block = Block::new(config, layer, max_rows);
-        if staged.is_some() {
-            block.rows = 0;
-        }
+        let block = Block::new(config, layer, max_rows);
         let (rows, [inputs, hidden]) = (block.rows, block.rounded(config));
         LayerPass {
             config,
@@ -160,16 +153,12 @@ impl<'a> LayerPass<'a> {
             up: vec![0.0; rows * block.columns],
             rounded: QuantisedRows::new(inputs),
             rounded_hidden: QuantisedRows::new(hidden),
-            staged,
         }
     }
 
     /// Scratch memory in bytes, without copies of weights.
     pub fn bytes(&self) -> u64 {
-        match self.staged {
-            Some(_) => 0,
-            None => self.block.bytes(self.config),
-        }
+        self.block.bytes(self.config)
     }
 
     /// The maximum over layers of [`LayerPass::bytes`] for `max_rows` rows, without creating a pass.
@@ -184,8 +173,7 @@ impl<'a> LayerPass<'a> {
     /// `[rows, kv_heads, head_dim]`, all before RoPE.
     ///
     /// # Errors
-    /// [`PassError::Stopped`], within 100 ms of the request; the outputs are then partly written. [`PassError::Gpu`] if
-    /// the model is on a GPU.
+    /// [`Stopped`], within 100 ms of the request; the outputs are then partly written.
     ///
     /// # Panics
     /// If a length is wrong.
@@ -196,7 +184,7 @@ impl<'a> LayerPass<'a> {
         k: &mut [f32],
         v: &mut [f32],
         stop: &Stop,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), Stopped> {
         let (width, q_width, kv_width) = (
             self.config.width,
             self.config.q_width(),
@@ -208,9 +196,6 @@ impl<'a> LayerPass<'a> {
         assert_eq!(k.len(), rows * kv_width, "k is [rows, kv_heads, head_dim]");
         assert_eq!(v.len(), rows * kv_width, "v is [rows, kv_heads, head_dim]");
         let layer = self.layer;
-        if let Some(staged) = &mut self.staged {
-            return staged.project(self.config, layer, residual, [q, k, v], stop);
-        }
         for first in (0..rows).step_by(self.block.rows) {
             let last = rows.min(first + self.block.rows);
             let residual = &residual[first * width..last * width];
@@ -244,8 +229,7 @@ impl<'a> LayerPass<'a> {
     /// then adds the feed-forward.
     ///
     /// # Errors
-    /// [`PassError::Stopped`], within 100 ms of the request; the residual is then partly written. [`PassError::Gpu`] if
-    /// the model is on a GPU.
+    /// [`Stopped`], within 100 ms of the request; the residual is then partly written.
     ///
     /// # Panics
     /// If a length is wrong.
@@ -254,7 +238,7 @@ impl<'a> LayerPass<'a> {
         attention: &[f32],
         residual: &mut [f32],
         stop: &Stop,
-    ) -> Result<(), PassError> {
+    ) -> Result<(), Stopped> {
         let (width, q_width) = (self.config.width, self.config.q_width());
         let rows = residual.len() / width;
         assert_eq!(residual.len(), rows * width, "residual is [rows, width]");
@@ -263,9 +247,6 @@ impl<'a> LayerPass<'a> {
             rows * q_width,
             "attention is [rows, q_heads, head_dim]"
         );
-        if let Some(staged) = &mut self.staged {
-            return staged.finish(self.config, attention, residual, stop);
-        }
         for first in (0..rows).step_by(self.block.rows) {
             let last = rows.min(first + self.block.rows);
             let attention = &attention[first * q_width..last * q_width];

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use kept_engine::protocol::{Gpus, Reply};
+use kept_worker::protocol::{Gpus, Reply};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, oneshot};
 

@@ -151,7 +151,7 @@ fn one_layer(map: &MapGrid, layer: Option<usize>) -> Cow<'_, MapGrid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kept_engine::protocol::DocumentInfo;
+    use kept_worker::protocol::DocumentInfo;
 
     fn map() -> MapGrid {
         let ends = (1..=20).map(|token| token * 5).collect();
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn of_several_documents_each_row_says_whose_it_is() {
-        use kept_engine::protocol::{PageInfo, PartInfo};
+        use kept_worker::protocol::{PageInfo, PartInfo};
         let (info, _) = crate::sample::document();
         let part = |name: &str, start, end| PartInfo {
             document: DocumentInfo {

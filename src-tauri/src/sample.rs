@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kept_engine::protocol::DocumentInfo;
+use kept_worker::protocol::DocumentInfo;
 use serde::Deserialize;
 
 const NAME: &str = "sample.txt";

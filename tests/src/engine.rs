@@ -117,12 +117,12 @@ pub fn read_document_and_step(
     .run(&mut |_| (), &Stop::default())
     .expect("the prompt is read");
     let kept = held(&outcome.cache);
-    let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache);
-    let mut logits = vec![decoder.logits_of(&outcome.hidden).to_vec()];
+    let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache).expect("memory");
+    let mut logits = vec![decoder.logits_of(&outcome.hidden).expect("logits").to_vec()];
     let mut before = Vec::with_capacity(steps.len());
     for &token in steps {
         before.push(held(decoder.cache()));
-        logits.push(decoder.step(token, None).to_vec());
+        logits.push(decoder.step(token, None).expect("logits").to_vec());
     }
     Stepped {
         logits,

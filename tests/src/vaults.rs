@@ -179,14 +179,15 @@ impl Case {
         };
         let outcome = prefill.run(&mut |_| (), &Stop::new())?;
         let (vault, notes, map) = (outcome.vault, outcome.notes, outcome.map);
-        let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache);
-        let mut logits = decoder.logits_of(&outcome.hidden).to_vec();
+        let mut decoder =
+            Decoder::new(model, &rope, outcome.evictor, outcome.cache).expect("memory");
+        let mut logits = decoder.logits_of(&outcome.hidden).expect("logits").to_vec();
         let mut answer = Vec::new();
         for step in 0..max_new_tokens {
             let last = &logits[logits.len() - model.config().vocab..];
             let token = given.map_or_else(|| argmax(last) as u32, |given| given[step]);
             answer.push(token);
-            logits.extend_from_slice(decoder.step(token, None));
+            logits.extend_from_slice(decoder.step(token, None).expect("logits"));
         }
         let found = Found { map, logits };
         Ok(Answered {

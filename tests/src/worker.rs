@@ -11,7 +11,9 @@ use std::time::{Duration, Instant};
 use crate::golden::repository;
 use crate::terminal;
 use kept_engine::MethodSpec;
-use kept_engine::protocol::{Frame, Kind, ProtocolError, Reply, Request, read_frame, write_frame};
+use kept_worker::protocol::{
+    AskRequest, Frame, Kind, ProtocolError, Reply, Request, read_frame, write_frame,
+};
 
 /// Longer than anything takes even on a busy machine; a longer wait is a hang.
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -241,16 +243,18 @@ pub fn method(name: &str) -> MethodSpec {
 pub fn ask(ticket: u64, question: &str, name: &str) -> Request {
     Request::Ask {
         ticket,
-        question: question.to_owned(),
-        method: method(name),
-        budget: None,
-        max_tokens: 48,
-        temperature: 0.0,
-        seed: 0,
-        repeat_penalty: None,
-        thinking: false,
-        cache: None,
-        memory: None,
+        ask: AskRequest {
+            question: question.to_owned(),
+            method: method(name),
+            budget: None,
+            max_tokens: 48,
+            temperature: 0.0,
+            seed: 0,
+            repeat_penalty: None,
+            thinking: false,
+            cache: None,
+            memory: None,
+        },
     }
 }
 

@@ -34,17 +34,17 @@ impl Asked<'_> {
     ) -> anyhow::Result<Decoded> {
         let model = self.engine.model();
         let rope = RopeTable::new(model.config(), prompt.positions);
-        let mut decoder = Decoder::new(model, &rope, prompt.evictor, prompt.cache);
+        let mut decoder = Decoder::new(model, &rope, prompt.evictor, prompt.cache)?;
         let scratch_bytes = decoder.scratch_bytes();
         let mut sampler = Sampler::new(&Sampling::default())?;
         let started = Instant::now();
-        sampler.next(decoder.try_logits_of(&prompt.hidden)?)?;
+        sampler.next(decoder.logits_of(&prompt.hidden)?)?;
         let first_token_seconds = started.elapsed().as_secs_f64();
         // The first step touches fresh memory and fills thread-local scratch buffers; a GPU captures the second step as
         // a graph.
         let warm = (self.max_new_tokens - 1).clamp(1, 2);
         for _ in 0..warm {
-            decoder.try_next(self.ids[0], &mut sampler, None)?;
+            decoder.next(self.ids[0], &mut sampler, None)?;
         }
         // All buffers of the answer are allocated, so the watching of GPU memory, which costs time, can stop.
         let gpu_peak = watched.map(|watched| watched.most()).transpose()?;
@@ -55,7 +55,7 @@ impl Asked<'_> {
             if stop.is_requested() {
                 return Err(EngineError::Stopped.into());
             }
-            std::hint::black_box(decoder.try_next(id, &mut sampler, None)?);
+            std::hint::black_box(decoder.next(id, &mut sampler, None)?);
             steps += 1;
         }
         let seconds = started.elapsed().as_secs_f64();

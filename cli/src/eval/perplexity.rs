@@ -3,7 +3,8 @@
 
 use anyhow::ensure;
 use kept_engine::policies::Budget;
-use kept_engine::{Engine, EngineError, Event, MethodSpec, Perplexity, PerplexityTask};
+use kept_engine::{Engine, EngineError, Event, MethodSpec};
+use kept_eval::{Perplexity, PerplexityTask};
 use serde::Serialize;
 
 use crate::arguments::{PerplexityArguments, open};
@@ -122,7 +123,7 @@ fn measure_all(
                     bar.show(&progress);
                 }
             };
-            let measured = engine.stream_perplexity(&task, &mut show, &stop);
+            let measured = Perplexity::measure(engine, &task, &mut show, &stop);
             bar.clear();
             let result = match measured {
                 Err(EngineError::Stopped) => return Err(EngineError::Stopped.into()),

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use anyhow::ensure;
 use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
-use kept_engine::needle::NeedleCell;
 use kept_engine::policies::Budget;
-use kept_engine::qa::{QaQuestion, QaScore};
 use kept_engine::vault::Vaults;
 use kept_engine::{Ask, Engine, EngineError, Limits, MethodSpec, Sampling};
+use kept_eval::needle::NeedleCell;
+use kept_eval::qa::{QaQuestion, QaScore};
 use serde::Serialize;
 
 use crate::arguments::{QaArguments, open};

@@ -1,10 +1,10 @@
 //! The kept rows of all layers.
 
-use kept_cuda::GpuCache;
 use kept_kernels::CacheType;
 use kept_policies::Pos;
 
 use super::CompactLayer;
+use crate::backend::DeviceRows;
 
 /// The kept rows of all layers, and the position of the next token.
 pub struct CompactCache {
@@ -22,7 +22,7 @@ pub struct CompactCache {
     pub(crate) kind: CacheType,
     /// The rows, if they are on a GPU only; the layers then hold places without data. The decoder takes the
     /// rows over.
-    pub(crate) on_gpu: Option<GpuCache>,
+    pub(crate) on_gpu: Option<DeviceRows>,
 }
 
 impl CompactCache {

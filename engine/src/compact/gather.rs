@@ -6,6 +6,7 @@ use kept_models::RopeTable;
 use kept_policies::{Pos, Positions, Retention, ValueMerge};
 
 use super::CompactLayer;
+use crate::plan::PrefillPlan;
 
 /// First tokens of a prompt, whose rows stay f16 in every quantised cache type: they are attention sinks.
 const EXACT_FIRST: usize = 4;
@@ -100,7 +101,24 @@ pub(crate) struct RingGather<'a> {
     pub(crate) cache: CacheType,
 }
 
-impl RingGather<'_> {
+impl<'a> RingGather<'a> {
+    /// From the rows of a prefill with this plan.
+    pub(crate) fn new(
+        keys: &'a RowStore,
+        values: &'a RowStore,
+        plan: &PrefillPlan,
+        window: usize,
+    ) -> Self {
+        Self {
+            keys,
+            values,
+            tokens: plan.tokens(),
+            window,
+            max_new_tokens: plan.max_new_tokens(),
+            cache: plan.cache,
+        }
+    }
+
     /// Builds the layer; `gathered` as in [`Gather::layer`].
     pub(crate) fn layer(&self, gathered: &mut Vec<f32>) -> CompactLayer {
         self.build(|gather| gather.layer(gathered))

@@ -27,12 +27,7 @@ impl Votes {
         &self.per_token
     }
 
-    pub(super) fn count(&mut self, positions: &[Pos], probabilities: &[f32]) {
-        let best = kept_kernels::argmax(probabilities);
-        self.count_one(positions[best], probabilities[best]);
-    }
-
-    pub(super) fn count_one(&mut self, position: Pos, probability: f32) {
+    pub(super) fn count(&mut self, position: Pos, probability: f32) {
         let position = position.0 as usize;
         if self.document.contains(&position) {
             self.per_token[position - self.document.start] += probability;

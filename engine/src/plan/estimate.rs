@@ -5,11 +5,10 @@ use kept_policies::QUESTION_AGNOSTIC;
 use serde::{Deserialize, Serialize};
 
 use super::kept::kept_bytes;
-use super::placing::gpu_bytes;
 use super::{CHUNK, Plan, PlanRequest, PrefillPlan, Reading, StreamPlan};
 use crate::note::Note;
-use crate::vault::Vaults;
-use crate::{Chosen, Engine, EngineError, MemoryLedger, MethodSpec, decode};
+use crate::{Chosen, Engine, EngineError, MemoryLedger, MethodSpec, backend, decode};
+use kept_vault::Vaults;
 
 /// The estimated cost of a question.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -139,15 +138,8 @@ impl Engine {
         // RoPE tables have the same size for every position.
         let a_position = RopeTable::new(model.config(), 1).bytes();
         let positions = plan.tokens() + plan.max_new_tokens();
-        let gpu = match model.gpu() {
-            Some(gpu) => {
-                let answering = plan.gpu_decode_plan().bytes(gpu, model, positions)?;
-                gpu.bytes() + gpu_bytes(model, plan)?.max(answering)
-            }
-            None => 0,
-        };
         Ok(MemoryLedger {
-            gpu,
+            gpu: backend::of(model).device_bytes(plan)?,
             rope: a_position * positions as u64,
             decode: decode::scratch_bytes(model, plan.max_capacity, plan.max_entries()),
             ..plan.ledger(model)
@@ -164,7 +156,7 @@ impl Engine {
     }
 
     /// Length limit of an answer of up to `max_tokens` after a prompt of `tokens` tokens.
-    pub(crate) fn max_new_tokens(&self, tokens: usize, max_tokens: usize) -> usize {
+    pub fn max_new_tokens(&self, tokens: usize, max_tokens: usize) -> usize {
         max_tokens.min(self.model().config().context.saturating_sub(tokens))
     }
 }

@@ -14,7 +14,7 @@ use kept_policies::{Budget, Method, PolicyError};
 
 use super::prefill::CHUNK;
 use super::{PlanRequest, StreamPlan};
-use crate::{Engine, EngineError, MemoryLedger, MethodSpec, available_memory};
+use crate::{Engine, EngineError, MemoryLedger, MethodSpec, backend};
 
 /// Smaller chunks need less scratch memory and more time; the result is the same, except that Expected Attention sums
 /// its queries in another order.
@@ -141,18 +141,16 @@ impl Engine {
     /// The part of a memory limit that is not available to a question: the program and a text of `text_bytes`; 0 on a
     /// GPU, where only GPU memory counts.
     pub(crate) fn bytes_beside_questions(&self, text_bytes: u64) -> u64 {
-        match self.model().gpu() {
-            Some(_) => 0,
-            None => self.program_bytes() + text_bytes,
+        if backend::of(self.model()).has_own_memory() {
+            0
+        } else {
+            self.program_bytes() + text_bytes
         }
     }
 
     /// Bytes available for weights and a question now; `None` if unknown.
     pub(crate) fn free_bytes(&self) -> Result<Option<u64>, EngineError> {
-        match self.model().gpu() {
-            Some(gpu) => Ok(Some(gpu.device().free_memory()? + gpu.bytes())),
-            None => Ok(available_memory()),
-        }
+        backend::of(self.model()).free_memory()
     }
 
     /// [`Engine::within`] with the cache type of the lowest measured divergence, if none is requested; the default

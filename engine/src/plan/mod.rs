@@ -10,7 +10,6 @@
 mod estimate;
 mod kept;
 mod memory;
-mod placing;
 mod prefill;
 mod reading;
 mod reconstruction;
@@ -24,7 +23,6 @@ use kept_policies::{Budget, Method, PromptShape};
 pub use estimate::Estimate;
 pub(crate) use estimate::{agnostic_note, budget_note};
 pub(crate) use kept::{full_cache_bytes, window_bytes};
-pub(crate) use placing::place_on_gpu;
 pub(crate) use prefill::{CHUNK, LayerKeeps, PrefillPlan};
 pub(crate) use reconstruction::ReconstructionPlan;
 pub use reconstruction::Segment;

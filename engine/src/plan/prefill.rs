@@ -3,7 +3,6 @@
 
 mod buffers;
 
-use kept_cuda::RowKind;
 use kept_kernels::{CacheType, PackedRows};
 use kept_models::Model;
 use kept_policies::{
@@ -12,10 +11,9 @@ use kept_policies::{
 };
 
 use super::ReconstructionPlan;
-use crate::EngineError;
-use crate::compact::{F16_ROWS, Stored};
-use crate::decode::{GpuDecodePlan, SelectedCapacity};
+use crate::compact::Stored;
 use crate::shape::shape_of;
+use crate::{EngineError, backend};
 
 /// Tokens that run through a layer together: enough for the matrix kernels, few enough for small scratch
 /// buffers.
@@ -39,16 +37,6 @@ impl LayerKeeps {
             None => Self::Cut(cut.next().unwrap_or_default()),
         });
         keeps.collect()
-    }
-}
-
-/// # Errors
-/// [`EngineError::GpuRows`] for rows on a GPU of a type that GPUs do not support.
-pub(crate) fn refuse_on_gpu(cache: CacheType, on_gpu: bool) -> Result<(), EngineError> {
-    if on_gpu && RowKind::of(cache).is_none() {
-        Err(EngineError::GpuRows { cache })
-    } else {
-        Ok(())
     }
 }
 
@@ -107,8 +95,8 @@ pub(crate) struct PrefillPlan {
     pub(crate) rearranges: bool,
     /// Type of the kept rows.
     pub(crate) cache: CacheType,
-    /// Whether the model is on a GPU.
-    on_gpu: bool,
+    /// Whether the device has memory of its own.
+    own_memory: bool,
     /// Whether the residual stream is on the host, because it does not fit on the GPU.
     pub(crate) residual_on_host: bool,
     /// Device bytes for prefetching a layer of the vault; 0 without prefetch.
@@ -147,6 +135,7 @@ impl PrefillPlan {
             },
             budget,
         })?;
+        let own_memory = backend::of(model).has_own_memory();
         let rings = model.config().windows();
         let widest_ring = rings.map(|w| w.min(tokens + max_new_tokens)).max();
         let mut sizes = Self {
@@ -166,11 +155,11 @@ impl PrefillPlan {
             vault_rows: None,
             rearranges: true,
             cache: CacheType::F32,
-            on_gpu: model.gpu().is_some(),
+            own_memory,
             residual_on_host: false,
             prefetch: 0,
             rows_on_gpu: false,
-            may_stay: model.gpu().is_some() && !row_plan.merges_values,
+            may_stay: own_memory && !row_plan.merges_values,
             settled: false,
             width: model.config().width,
             pairs: model.config().rope.dims / 2,
@@ -251,7 +240,12 @@ impl PrefillPlan {
 
     /// Whether kept rows may stay on the GPU: only a decoder without the host will read them.
     pub(crate) fn may_stay(&self) -> bool {
-        self.may_stay && self.gpu_decode_plan().graph_decoder()
+        self.may_stay && !self.changes_rows_in_decode() && !self.reassigns_positions()
+    }
+
+    /// Whether the method merges or evicts rows while it answers, and reads attention probabilities for it.
+    pub(crate) fn changes_rows_in_decode(&self) -> bool {
+        self.max_entries() > 0 || self.row_plan.decode_rows.is_some()
     }
 
     /// Type of the rows of the vault that is read or written.
@@ -263,8 +257,12 @@ impl PrefillPlan {
     ///
     /// # Errors
     /// [`EngineError::CacheType`] for types that the method does not support, [`EngineError::GpuRows`].
-    pub(crate) fn with_cache(mut self, cache: CacheType) -> Result<Self, EngineError> {
-        refuse_on_gpu(cache, self.on_gpu)?;
+    pub(crate) fn with_cache(
+        mut self,
+        model: &Model,
+        cache: CacheType,
+    ) -> Result<Self, EngineError> {
+        backend::of(model).check_cache(cache)?;
         refuse_repeated_rounding(cache, self.method, &self.row_plan)?;
         self.cache = cache;
         Ok(self)
@@ -440,26 +438,6 @@ impl PrefillPlan {
         match self.keeps[layer] {
             LayerKeeps::Cut(layer) => self.layer_input_tokens(layer),
             LayerKeeps::Window(_) => self.tokens(),
-        }
-    }
-
-    /// Device memory for kept rows and decoding.
-    pub(crate) fn gpu_decode_plan(&self) -> GpuDecodePlan {
-        let kept: Vec<usize> = self.kept().collect();
-        let cut = |own: usize| SelectedCapacity {
-            slots: self.capacities[own],
-            narrow: kept[own].saturating_sub(F16_ROWS),
-            ranked: self.reassigns_positions(),
-            entries: self.max_entries(),
-        };
-        let (keeps, kv_heads) = (&self.keeps, self.row_plan.model.kv_heads);
-        let tokens = self.tokens() + self.max_new_tokens();
-        let merges = self.max_entries() > 0;
-        GpuDecodePlan {
-            layers: GpuDecodePlan::layers(keeps, kv_heads, self.cache, tokens, &cut),
-            max_rows: self.max_capacity,
-            max_entries: self.max_entries(),
-            looks: merges || self.row_plan.decode_rows.is_some(),
         }
     }
 }

@@ -4,13 +4,12 @@ use kept_kernels::PackedRows;
 use kept_policies::Method;
 
 use super::prefill::CHUNK;
-use super::{PlanRequest, PrefillPlan, StreamPlan, place_on_gpu};
+use super::{PlanRequest, PrefillPlan, StreamPlan};
 use crate::auto;
 use crate::note::{Note, WithinMemory};
-use crate::prefill::transfer_bytes;
 use crate::shape::head_shape;
-use crate::vault::{LAST_QUERIES, Measurement, Vault, VaultWriter};
-use crate::{Engine, EngineError, MemoryLedger};
+use crate::{Engine, EngineError, MemoryLedger, backend};
+use kept_vault::{LAST_QUERIES, Measurement, Vault, VaultWriter};
 
 impl Engine {
     /// The ledger of this question with `rows` rows and chunks of at most `chunk` tokens, and the actual chunk size.
@@ -40,9 +39,9 @@ impl Engine {
         let (model, prompt) = (self.model(), request.prompt);
         let max_new_tokens = self.max_new_tokens(prompt.tokens, request.max_new_tokens);
         let mut plan = PrefillPlan::new(model, method, prompt, rows, max_new_tokens, chunk)?
-            .with_cache(self.cache_type())?
+            .with_cache(model, self.cache_type())?
             .with_vault(request.vault);
-        place_on_gpu(model, &mut plan, request.limits.memory)?;
+        backend::of(model).place(&mut plan, request.limits.memory)?;
         Ok(plan)
     }
 
@@ -57,7 +56,7 @@ impl Engine {
         let (rows, chunk) = (Some(rows), Some(chunk));
         let (prompt, most) = (request.prompt, request.max_new_tokens);
         let plan = StreamPlan::new(self.model(), method, prompt, rows, most, chunk)?
-            .with_cache(self.cache_type())?;
+            .with_cache(self.model(), self.cache_type())?;
         Ok(plan.with_vault(request.vault.is_some()))
     }
 
@@ -146,7 +145,7 @@ impl Engine {
         let queries = LAST_QUERIES.min(tokens) * heads.q_heads * heads.head_dim;
         let measured = Measurement::most_bytes(heads.into(), tokens);
         let numbers = (2 * queries + tokens) * size_of::<f32>() + measured;
-        let locked = transfer_bytes(self.model(), kind, CHUNK);
+        let locked = backend::of(self.model()).transfer_bytes(kind, CHUNK);
         Vault::buffer_bytes() + VaultWriter::buffer_bytes() + numbers as u64 + locked
     }
 
@@ -156,17 +155,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError::Refused`], [`EngineError::GpuMemory`].
     pub(crate) fn check_memory(&self, ledger: &MemoryLedger) -> Result<(), EngineError> {
-        if let Some(gpu) = self.model().gpu() {
-            let needed = ledger.gpu.saturating_sub(gpu.bytes());
-            let free = gpu.device().free_memory()?;
-            if needed > free {
-                return Err(EngineError::GpuMemory {
-                    gpu: gpu.device().facts().name.clone(),
-                    needed,
-                    free,
-                });
-            }
-        }
+        backend::of(self.model()).check_free(ledger)?;
         let bytes = ledger.peak() - ledger.weights;
         let mut asked = Vec::<u8>::new();
         let granted = usize::try_from(bytes).is_ok_and(|bytes| {

@@ -6,14 +6,12 @@ use kept_models::{LayerPass, Model, RopeTable};
 use kept_policies::{ClassTable, Method, PolicyError, PromptShape, Retention, RowPlan, RowRequest};
 
 use super::kept::{kept_bytes, places_bytes};
-use super::prefill::{CHUNK, LayerKeeps, refuse_on_gpu, refuse_repeated_rounding};
+use super::prefill::{CHUNK, LayerKeeps, refuse_repeated_rounding};
 use crate::classes::Classes;
-use crate::compact::{CompactLayer, F16_ROWS};
-use crate::decode::{GpuDecodePlan, SelectedCapacity};
+use crate::compact::CompactLayer;
 use crate::shape::{head_shape, shape_of};
-use crate::staged::StagedAttention;
-use crate::vault::Vault;
-use crate::{EngineError, MemoryLedger, decode};
+use crate::{EngineError, MemoryLedger, backend, decode};
+use kept_vault::Vault;
 
 /// Chunks that run through a layer with the same rearranged weights: a stretch.
 const CHUNKS: usize = 8;
@@ -56,8 +54,8 @@ pub struct StreamPlan {
     pub(crate) cache: CacheType,
     /// Whether the state at the document's end is saved in the vaults' folder.
     vault: bool,
-    /// Whether the model is on a GPU.
-    on_gpu: bool,
+    /// Whether the device has memory of its own.
+    own_memory: bool,
     width: usize,
 }
 
@@ -135,7 +133,7 @@ impl StreamPlan {
                 heads: head_shape(model),
                 cache: CacheType::F32,
                 vault: false,
-                on_gpu: model.gpu().is_some(),
+                own_memory: backend::of(model).has_own_memory(),
                 width: model.config().width,
             };
             let ranks = (entries + chunk).min(tokens).max(entries + 1);
@@ -152,8 +150,8 @@ impl StreamPlan {
     ///
     /// # Errors
     /// [`EngineError::CacheType`] for types that the method does not support, [`EngineError::GpuRows`].
-    pub fn with_cache(self, cache: CacheType) -> Result<Self, EngineError> {
-        refuse_on_gpu(cache, self.on_gpu)?;
+    pub fn with_cache(self, model: &Model, cache: CacheType) -> Result<Self, EngineError> {
+        backend::of(model).check_cache(cache)?;
         refuse_repeated_rounding(cache, self.method, &self.row_plan)?;
         Ok(Self { cache, ..self })
     }
@@ -174,7 +172,7 @@ impl StreamPlan {
             entries,
             heads,
             cache,
-            on_gpu,
+            own_memory,
             ..
         } = self;
         let (looks, slots, ring) = (
@@ -183,7 +181,7 @@ impl StreamPlan {
             self.longest_ring(),
         );
         format!(
-            "{rows} {chunk} {keeps:?} {table:?} {entries} {heads:?} {looks} {cache:?} {on_gpu} {slots} {ring}"
+            "{rows} {chunk} {keeps:?} {table:?} {entries} {heads:?} {looks} {cache:?} {own_memory} {slots} {ring}"
         )
     }
 
@@ -204,7 +202,7 @@ impl StreamPlan {
     }
 
     /// Slots per KV head of a compacted layer.
-    fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         self.rows
             .saturating_add(1)
             .min(self.tokens + self.max_new_tokens)
@@ -225,7 +223,7 @@ impl StreamPlan {
     }
 
     /// Capacity of the largest class table, in entries; 0 if nothing is merged.
-    fn max_entries(&self) -> usize {
+    pub(crate) fn max_entries(&self) -> usize {
         self.table.map_or(0, |table| table.entries)
     }
 
@@ -246,16 +244,6 @@ impl StreamPlan {
             }
             None => layer,
         }
-    }
-
-    /// Attention of a chunk for one KV head.
-    pub(crate) fn staged(&self) -> StagedAttention {
-        let one = HeadShape {
-            q_heads: self.heads.group(),
-            kv_heads: 1,
-            ..self.heads
-        };
-        StagedAttention::new(one, self.chunk, self.columns())
     }
 
     /// Floats of the scratch of one chunk: see `ChunkScratch`.
@@ -282,26 +270,7 @@ impl StreamPlan {
     /// # Errors
     /// [`EngineError::Gpu`].
     pub fn gpu_bytes(&self, model: &Model) -> Result<u64, EngineError> {
-        let Some(gpu) = model.gpu() else {
-            return Ok(0);
-        };
-        let cut = |_| SelectedCapacity {
-            slots: self.slots(),
-            narrow: self.slots().saturating_sub(F16_ROWS + 1),
-            ranked: true,
-            entries: self.max_entries(),
-        };
-        let (keeps, kv_heads) = (&self.keeps, self.heads.kv_heads);
-        let tokens = self.tokens + self.max_new_tokens;
-        let gpu_plan = GpuDecodePlan {
-            layers: GpuDecodePlan::layers(keeps, kv_heads, self.cache, tokens, &cut),
-            max_rows: self.widest(),
-            max_entries: self.max_entries(),
-            looks: true,
-        };
-        let reading = gpu.staged_bytes(self.chunk)? + self.staged().bytes(model)?;
-        let answering = gpu_plan.bytes(gpu, model, self.positions)?;
-        Ok(gpu.bytes() + reading.max(answering))
+        backend::of(model).device_bytes_of_stream(self)
     }
 
     /// The ledger during prefill; `decode` is that of decoding.

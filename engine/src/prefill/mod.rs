@@ -15,32 +15,32 @@
 //! ```
 
 mod check;
-mod gpu;
+mod measurements;
 mod prefix;
 mod progress;
 mod reader;
 mod reconstruction;
-mod scratch;
 mod shared;
 mod token_dropping;
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use kept_cuda::GpuCache;
 use kept_kernels::{CacheType, Stop};
 use kept_models::{Model, RopeTable};
 use kept_policies::{Evict, Method, Pos, PromptShape, RowPlan, Select};
 
+use crate::backend::{self, DeviceRows};
 use crate::compact::{CompactCache, CompactLayer};
-use crate::plan::{CHUNK, LayerKeeps, PrefillPlan, place_on_gpu};
-use crate::vault::{VaultAccess, VaultUse};
+use crate::plan::{CHUNK, LayerKeeps, PrefillPlan};
 use crate::watch::EventSink;
 use crate::{EngineError, MemoryLedger, RetentionMap, Segment, Watch};
+use kept_vault::{VaultAccess, VaultUse};
 
-pub(crate) use gpu::{GpuReading, transfer_bytes};
-use prefix::Prefix;
+pub(crate) use measurements::Measurements;
+pub(crate) use prefix::Prefix;
 use progress::ReadingProgress;
+pub(crate) use reader::LayerTask;
 use reader::{GlobalLayer, Read, Reader};
 pub(crate) use reconstruction::ReconstructionPass;
 pub use shared::{Cut, SharedPrefill};
@@ -203,7 +203,7 @@ impl<'a> Prefill<'a> {
             self.max_new_tokens,
             self.chunk,
         )?
-        .with_cache(self.cache)?;
+        .with_cache(self.model, self.cache)?;
         if self.every_row && plan.drops_tokens() {
             let method = self.method.name();
             return Err(EngineError::NoLogits { method });
@@ -255,7 +255,7 @@ impl PlannedPrefill<'_> {
             _ => Prefix::none(prompt.tokens),
         };
         let mut plan = prefix.sizes(self.plan);
-        place_on_gpu(self.model, &mut plan, self.gpu_memory)?;
+        backend::of(self.model).place(&mut plan, self.gpu_memory)?;
         let tokens_read = plan.tokens_read();
         let (plans, methods) = (vec![plan], [self.method]);
         let outcome = read_and_cut(read, plans, &mut prefix, &methods, watch, stop)?.pop();
@@ -441,7 +441,7 @@ fn cut_layers(
 fn compact_cache(
     layers: Vec<CompactLayer>,
     sizes: &PrefillPlan,
-    on_gpu: Option<GpuCache>,
+    on_gpu: Option<DeviceRows>,
 ) -> CompactCache {
     CompactCache {
         layers,

@@ -19,12 +19,12 @@ use kept_kernels::{PackedRows, Stop};
 use kept_models::Model;
 use kept_policies::{Future, PromptShape, ScoreCacheKey};
 
-use super::gpu::transfer_bytes;
 use super::reader::Read;
+use crate::backend;
 use crate::observe::Measured;
 use crate::plan::PrefillPlan;
 use crate::shape::head_shape;
-use crate::vault::{
+use kept_vault::{
     FEW_SHARED, LAST_QUERIES, LayerNumbers, Measurement, Numbers, Run, Vault, VaultAccess,
     VaultError, VaultKey, VaultRows, VaultShape, VaultUse, VaultWriter, shared,
 };
@@ -43,7 +43,7 @@ fn fits_model(vault: &Vault, model: &Model) -> bool {
 pub(super) const FEW_ROWS: usize = 64;
 
 /// The state of the vault in one prefill; see the module documentation.
-pub(super) struct Prefix {
+pub(crate) struct Prefix {
     /// Tokens up to the document's end; the whole prompt without vaults.
     tokens: usize,
     /// Tokens whose rows come from `vault`.
@@ -261,7 +261,7 @@ impl Prefix {
     }
 
     /// Tokens whose rows come from the vault.
-    pub(super) fn known(&self) -> usize {
+    pub(crate) fn known(&self) -> usize {
         self.known
     }
 
@@ -320,16 +320,17 @@ impl Prefix {
         let scores = usize::from(self.has_scores_with(written)) * head_shape(model).kv_heads;
         self.vault.as_ref().map_or(0, reading)
             + written.map_or(0, writing)
-            + (self.kind).map_or(0, |kind| transfer_bytes(model, kind, sizes.chunk))
+            + (self.kind).map_or(0, |kind| {
+                backend::of(model).transfer_bytes(kind, sizes.chunk)
+            })
             + (scores * sizes.tokens() * size_of::<f32>()) as u64
     }
 
-    /// Rounds `rows [rows, heads * head_dim]` of the tokens from `first` on to the stored type, so that the
-    /// first prefill computes with the same values as later ones.
-    pub(super) fn round(&self, first: usize, rows: &mut [f32], head_dim: usize) {
-        if first < self.tokens && self.kind == Some(PackedRows::F16) {
-            PackedRows::F16.round(rows, head_dim);
-        }
+    /// The type to which new rows of the tokens from `first` on are rounded, so that the first prefill computes with
+    /// the same values as later ones.
+    pub(super) fn rounds(&self, first: usize) -> Option<PackedRows> {
+        let kind = self.kind.filter(|_| first < self.tokens);
+        kind.filter(|kind| *kind == PackedRows::F16)
     }
 
     /// Begins a layer: passes the known tokens' rows to `rows` and to the vault that is written. After a
@@ -337,7 +338,7 @@ impl Prefix {
     ///
     /// # Errors
     /// [`VaultError`] if the vault cannot be read completely; the contents of `rows` are then undefined.
-    pub(super) fn begin_layer(
+    pub(crate) fn begin_layer(
         &mut self,
         layer: usize,
         rows: &mut dyn VaultRows,
@@ -383,12 +384,12 @@ impl Prefix {
     }
 
     /// Takes the vault for a prefetch, until [`Prefix::begin_prefetched_layer`].
-    pub(super) fn take_vault(&mut self) -> Option<Vault> {
+    pub(crate) fn take_vault(&mut self) -> Option<Vault> {
         self.vault.take()
     }
 
     /// Begins a layer with prefetched rows; `numbers` are the vault's other numbers for the layer.
-    pub(super) fn begin_prefetched_layer(&mut self, vault: Vault, numbers: LayerNumbers) {
+    pub(crate) fn begin_prefetched_layer(&mut self, vault: Vault, numbers: LayerNumbers) {
         self.queries.clear();
         self.vault = Some(vault);
         self.numbers = numbers;

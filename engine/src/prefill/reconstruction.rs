@@ -14,19 +14,16 @@
 
 use std::ops::Range;
 
-use kept_cuda::DeviceError;
 use kept_kernels::{
     HeadShape, Normalise, PrefillAttention, RowStore, Stop, WindowScores, window_maxima,
 };
-use kept_models::{GpuModel, LayerPass, Model, RopeTable};
+use kept_models::{Model, RopeTable};
 
-use super::scratch::Scratch;
 use crate::EngineError;
+use crate::backend::{HostBuffers, HostView};
 use crate::gathered_rope::GatheredRope;
-use crate::plan::PrefillPlan;
-use crate::plan::{ReconstructionPlan, Segment};
-use crate::shape::{attention_scale, head_shape};
-use crate::staged::StagedAttention;
+use crate::plan::{PrefillPlan, ReconstructionPlan, Segment};
+use crate::shape::attention_scale;
 
 /// A layer of the pass and what it computes.
 #[derive(Debug, Clone, Copy)]
@@ -62,16 +59,9 @@ pub(crate) struct ReconstructionPass<'a> {
     maxima: Vec<f32>,
     /// `[kv_heads, n]`: maximum probability over all rows and the GQA group.
     pub(super) scores: Vec<f32>,
-    attention: StagedAttention,
-    /// Whether `attention` has the document's rows of the current layer; the rows after the document change
+    /// Whether attention has seen the document's rows of the current layer; the rows after the document change
     /// with every chunk.
     begun: bool,
-}
-
-/// Attention for rows after the document.
-fn staged(sizes: &PrefillPlan, plan: &ReconstructionPlan, heads: HeadShape) -> StagedAttention {
-    let rows = sizes.chunk.min(plan.longest());
-    StagedAttention::new(heads, rows, sizes.layer_rows())
 }
 
 impl<'a> ReconstructionPass<'a> {
@@ -102,20 +92,8 @@ impl<'a> ReconstructionPass<'a> {
             seen: rows(plan.sinks + plan.largest_chunk() + longest),
             maxima: Vec::with_capacity(heads.q_heads * plan.largest_chunk()),
             scores: vec![0.0; heads.kv_heads * ids.len()],
-            attention: staged(sizes, plan, heads),
             begun: false,
         }
-    }
-
-    /// Device bytes of the pass.
-    pub(super) fn gpu_bytes(
-        gpu: &GpuModel,
-        model: &Model,
-        sizes: &PrefillPlan,
-        plan: &ReconstructionPlan,
-    ) -> Result<u64, DeviceError> {
-        let passes = gpu.staged_bytes(sizes.chunk)?;
-        Ok(passes + staged(sizes, plan, head_shape(model)).bytes(model)?)
     }
 
     /// Floats of everything except residual stream, keys and values.
@@ -151,13 +129,12 @@ impl<'a> ReconstructionPass<'a> {
         self.residual
     }
 
-    /// Runs every chunk's repetition through the layer whose keys and values of the prompt are in `scratch`,
+    /// Runs every chunk's repetition through the layer whose keys and values of the prompt are in `view`,
     /// and computes scores. `report` receives the number of rows after each step.
     pub(super) fn read(
         &mut self,
         layer: RepeatedLayer,
-        pass: &mut LayerPass<'_>,
-        scratch: &mut Scratch,
+        mut view: HostView<'_>,
         stop: &Stop,
         report: &mut dyn FnMut(usize),
     ) -> Result<(), EngineError> {
@@ -168,17 +145,17 @@ impl<'a> ReconstructionPass<'a> {
         }
         self.scores.fill(0.0);
         self.begun = false;
-        self.save_rows(scratch, end);
+        self.save_rows(view.buffers, end);
         for segment in self.plan.segments() {
-            self.copy_seen_keys(scratch, &segment);
+            self.copy_seen_keys(view.buffers, &segment);
             for first in (0..segment.rows.len()).step_by(self.chunk) {
                 let count = self.chunk.min(segment.rows.len() - first);
                 let rows = first..first + count;
-                self.read_rows(layer, pass, scratch, &segment, rows, stop)?;
+                self.read_rows(layer, &mut view, &segment, rows, stop)?;
                 report(count);
             }
         }
-        self.restore_rows(scratch, end);
+        self.restore_rows(view.buffers, end);
         Ok(())
     }
 
@@ -186,20 +163,22 @@ impl<'a> ReconstructionPass<'a> {
     fn read_rows(
         &mut self,
         layer: RepeatedLayer,
-        pass: &mut LayerPass<'_>,
-        scratch: &mut Scratch,
+        view: &mut HostView<'_>,
         segment: &Segment,
         rows: Range<usize>,
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let (heads, end, count) = (self.heads, self.plan.document().end, rows.len());
         let width = self.model.config().width;
+        let scratch = &mut *view.buffers;
         let q = &mut scratch.q[..count * heads.q_heads * heads.head_dim];
         let k = &mut scratch.k[..count * heads.kv_heads * heads.head_dim];
         let v = &mut scratch.v[..count * heads.kv_heads * heads.head_dim];
         let at = segment.rows.start + rows.start;
         let stream = at * width..(at + count) * width;
-        pass.project(&self.residual[stream.clone()], q, k, v, stop)?;
+        let rows_of_stream = &self.residual[stream.clone()];
+        view.layer
+            .project(rows_of_stream, [&mut *q, &mut *k, &mut *v], stop)?;
         if self.rope.of_layer(layer.layer).is_some() {
             self.gathered_rope.rotate(q, heads.q_heads, rows.clone());
             self.gathered_rope.rotate(k, heads.kv_heads, rows.clone());
@@ -225,9 +204,9 @@ impl<'a> ReconstructionPass<'a> {
             } else {
                 0
             };
-            self.attention
-                .attend(self.model, &task, from..end + rows.end, out, None, stop)?;
-            pass.finish(out, &mut self.residual[stream], stop)?;
+            view.attention
+                .attend(&task, from..end + rows.end, out, None, stop)?;
+            view.layer.finish(out, &mut self.residual[stream], stop)?;
         }
         Ok(())
     }
@@ -270,7 +249,7 @@ impl<'a> ReconstructionPass<'a> {
 
     /// Copies the keys that precede the repetition in a chunk's probabilities: the prompt's sinks and the
     /// chunk's own keys.
-    fn copy_seen_keys(&mut self, scratch: &Scratch, segment: &Segment) {
+    fn copy_seen_keys(&mut self, scratch: &HostBuffers, segment: &Segment) {
         let dim = self.heads.head_dim;
         let ahead = self.plan.sinks.min(segment.chunk.start);
         for head in 0..self.heads.kv_heads {
@@ -283,7 +262,7 @@ impl<'a> ReconstructionPass<'a> {
     }
 
     /// Saves the rows after the document, which ends at row `end`.
-    fn save_rows(&mut self, scratch: &Scratch, end: usize) {
+    fn save_rows(&mut self, scratch: &HostBuffers, end: usize) {
         let part = end * self.heads.head_dim..self.tokens * self.heads.head_dim;
         for head in 0..self.heads.kv_heads {
             let [keys, values] = &mut self.saved;
@@ -296,7 +275,7 @@ impl<'a> ReconstructionPass<'a> {
     }
 
     /// Restores the rows after the document.
-    fn restore_rows(&self, scratch: &mut Scratch, end: usize) {
+    fn restore_rows(&self, scratch: &mut HostBuffers, end: usize) {
         let part = end * self.heads.head_dim..self.tokens * self.heads.head_dim;
         for head in 0..self.heads.kv_heads {
             let [keys, values] = &self.saved;

@@ -10,7 +10,8 @@ use super::prefix::Prefix;
 use super::reader::Read;
 use super::{PrefillOutcome, read_and_cut, shape};
 use crate::EngineError;
-use crate::plan::{CHUNK, PrefillPlan, place_on_gpu};
+use crate::backend;
+use crate::plan::{CHUNK, PrefillPlan};
 use crate::watch::EventSink;
 
 /// One of several methods that share a prefill.
@@ -78,10 +79,10 @@ impl SharedPrefill<'_> {
                 self.max_new_tokens,
                 CHUNK,
             )
-            .and_then(|own| own.with_cache(cut.cache))
+            .and_then(|own| own.with_cache(self.model, cut.cache))
             .and_then(|own| {
                 let mut own = own.shared();
-                place_on_gpu(self.model, &mut own, None)?;
+                backend::of(self.model).place(&mut own, None)?;
                 Ok(own)
             });
             results.push(match own {

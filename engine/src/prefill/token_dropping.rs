@@ -1,4 +1,4 @@
-//! Removal of residual stream rows for methods that drop tokens from the computation of later layers.
+//! Positions of the residual stream's rows, for methods that drop tokens from the computation of later layers.
 //!
 //! ```text
 //! prompt      0 1 2 3 4 5        alive = [0, 2, 5]: row 1 of the stream, and of the next layer's keys, is token 2
@@ -20,17 +20,12 @@ impl SurvivingTokens {
         self.0.as_deref()
     }
 
-    /// Keeps only the rows `passed` (ascending), also in the residual stream `residual [rows, width]`.
-    pub(super) fn retain(&mut self, passed: &[u32], residual: &mut Vec<f32>, width: usize) {
+    /// Keeps only the rows `passed` (ascending).
+    pub(super) fn retain(&mut self, passed: &[u32]) {
         assert!(
             passed.is_sorted_by(|a, b| a < b),
             "rows that pass on ascend without repeats"
         );
-        for (to, &from) in passed.iter().enumerate() {
-            let from = from as usize * width;
-            residual.copy_within(from..from + width, to * width);
-        }
-        residual.truncate(passed.len() * width);
         self.0 = Some(match self.0.take() {
             None => passed.to_vec(),
             Some(alive) => passed.iter().map(|&row| alive[row as usize]).collect(),

@@ -11,11 +11,11 @@ use crate::answering::{Answering, PromptRead};
 use crate::asking::Asked;
 use crate::note::Note;
 use crate::plan::{PlanRequest, StreamPlan};
-use crate::vault::VaultUse;
 use crate::watch::ProgressMeter;
 use crate::{
     Answer, Engine, EngineError, MemoryLedger, MemoryNow, MethodSpec, Phase, Sampler, Watch,
 };
+use kept_vault::VaultUse;
 
 /// What a prefill in streaming mode needs besides its plan.
 struct StreamSetup<'a> {
@@ -128,7 +128,7 @@ impl Engine {
             }
             (plan, _) => plan?,
         };
-        let plan = plan.with_cache(self.cache_type())?;
+        let plan = plan.with_cache(self.model(), self.cache_type())?;
         Ok(plan.with_vault(request.vault.is_some()))
     }
 

@@ -4,15 +4,15 @@
 use std::ops::Range;
 
 use kept_kernels::{HeadShape, LastRows, PrefillAttention, RowStore, Stop, row_probabilities};
-use kept_models::{LayerPass, Model, RopeTable};
+use kept_models::{Model, RopeTable};
 use kept_policies::{Evict, Pos, Row, StepObservation};
 
 use super::ring::Ring;
 use crate::EngineError;
+use crate::backend::{Backend, HostAttention, HostLayer};
 use crate::compact::CompactLayer;
 use crate::plan::{StreamPlan, TILE};
 use crate::shape::attention_scale;
-use crate::staged::StagedAttention;
 
 /// Parameters of a chunk in a layer.
 pub(super) struct Chunk<'a> {
@@ -48,7 +48,7 @@ struct Head {
 }
 
 /// All buffers of one chunk in one layer, allocated once.
-pub(super) struct ChunkScratch {
+pub(super) struct ChunkScratch<'a> {
     shape: HeadShape,
     looks: bool,
     /// Tokens of this chunk.
@@ -72,11 +72,11 @@ pub(super) struct ChunkScratch {
     /// `[kv_heads]`
     evict: Vec<Option<Row>>,
     /// Attention of one head at a time.
-    staged: StagedAttention,
+    one_head: Box<dyn HostAttention + 'a>,
 }
 
-impl ChunkScratch {
-    pub(super) fn new(plan: &StreamPlan) -> Self {
+impl<'a> ChunkScratch<'a> {
+    pub(super) fn new(plan: &StreamPlan, backend: &dyn Backend<'a>) -> Self {
         let shape = plan.heads;
         let (group, dim) = (shape.group(), shape.head_dim);
         let looking = |floats: usize| {
@@ -111,14 +111,14 @@ impl ChunkScratch {
             step: vec![0.0; looking(shape.q_heads * plan.stride())],
             stride: plan.stride(),
             evict: vec![None; shape.kv_heads],
-            staged: plan.staged(),
+            one_head: backend.host_attention(plan),
         }
     }
 
     /// Computes q, k and v of a chunk's rows of the residual stream.
     pub(super) fn project(
         &mut self,
-        pass: &mut LayerPass<'_>,
+        pass: &mut dyn HostLayer,
         rows: &[f32],
         count: usize,
         stop: &Stop,
@@ -132,7 +132,7 @@ impl ChunkScratch {
         let q = &mut self.q[..self.count * q_heads * head_dim];
         let k = &mut self.k[..self.count * kv_heads * head_dim];
         let v = &mut self.v[..self.count * kv_heads * head_dim];
-        Ok(pass.project(rows, q, k, v, stop)?)
+        pass.project(rows, [q, k, v], stop)
     }
 
     /// Attention of the chunk over the rows of `kept` and itself.
@@ -229,8 +229,8 @@ impl ChunkScratch {
             // The outputs are stored head by head; [`ChunkScratch::finish`] reorders them.
             let out = &mut self.attention[head * needed.len() * width..][..needed.len() * width];
             let known = looks.then(|| &mut scratch.log_sum_exp[..group * self.count]);
-            self.staged
-                .attend(chunk.model, &task, 0..end, out, known, chunk.stop)?;
+            self.one_head
+                .attend(&task, 0..end, out, known, chunk.stop)?;
         }
         Ok(())
     }
@@ -239,7 +239,7 @@ impl ChunkScratch {
     pub(super) fn finish(
         &mut self,
         chunk: &Chunk<'_>,
-        pass: &mut LayerPass<'_>,
+        pass: &mut dyn HostLayer,
         rows: &mut [f32],
     ) -> Result<(), EngineError> {
         let needed = chunk.needed.clone();
@@ -266,7 +266,7 @@ impl ChunkScratch {
         }
         let width = rows.len() / self.count;
         let rows = &mut rows[needed.start * width..needed.end * width];
-        Ok(pass.finish(&self.q[..needed.len() * row], rows, chunk.stop)?)
+        pass.finish(&self.q[..needed.len() * row], rows, chunk.stop)
     }
 
     /// Appends the chunk's tokens one by one, running the method's decode step (which may evict a row) after

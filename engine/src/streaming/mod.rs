@@ -20,7 +20,6 @@
 
 mod ask;
 mod layer;
-mod perplexity;
 mod ring;
 mod state;
 
@@ -29,6 +28,7 @@ use kept_models::{Model, RopeTable};
 use kept_policies::{Evict, Method, Pos};
 use serde::{Deserialize, Serialize};
 
+use crate::backend::{self, Backend};
 use crate::compact::{CompactCache, CompactLayer};
 use crate::plan::{LayerKeeps, StreamPlan};
 use crate::prefill::evictor;
@@ -36,8 +36,6 @@ use crate::{EngineError, RetentionMap};
 
 use layer::ChunkScratch;
 use ring::Ring;
-
-pub use perplexity::{Perplexity, PerplexityAt, PerplexityPoint, PerplexityTask};
 
 pub(crate) use state::End;
 
@@ -69,7 +67,8 @@ pub struct Stream<'a> {
     rope: &'a RopeTable,
     plan: StreamPlan,
     layers: Vec<StreamLayer>,
-    scratch: ChunkScratch,
+    scratch: ChunkScratch<'a>,
+    backend: Box<dyn Backend<'a> + 'a>,
     /// `[stretch, width]`
     residual: Vec<f32>,
     /// Tokens read so far.
@@ -110,9 +109,11 @@ impl<'a> Stream<'a> {
             LayerKeeps::Cut(own) => StreamLayer::Cut(own, Box::new(plan.empty_layer())),
             LayerKeeps::Window(window) => StreamLayer::Ring(Box::new(Ring::new(&plan, window))),
         };
+        let backend = backend::of(model);
         Self {
             layers: plan.keeps.iter().map(empty).collect(),
-            scratch: ChunkScratch::new(&plan),
+            scratch: ChunkScratch::new(&plan, &*backend),
+            backend,
             residual: Vec::with_capacity(plan.stretch * model.config().width),
             seen: 0,
             every_row: false,
@@ -168,7 +169,7 @@ impl<'a> Stream<'a> {
         self.model.embed(ids, &mut residual);
         for layer in 0..self.layers.len() {
             let last = layer + 1 == self.layers.len();
-            let mut pass = self.model.layer_pass(layer, self.plan.chunk)?;
+            let mut pass = self.backend.host_layer(layer, self.plan.chunk);
             for first in (0..ids.len()).step_by(self.plan.chunk) {
                 let count = self.plan.chunk.min(ids.len() - first);
                 let rows = &mut residual[first * width..(first + count) * width];
@@ -186,17 +187,17 @@ impl<'a> Stream<'a> {
                     needed,
                     stop,
                 };
-                self.scratch.project(&mut pass, rows, count, stop)?;
+                self.scratch.project(&mut *pass, rows, count, stop)?;
                 match &mut self.layers[layer] {
                     StreamLayer::Cut(own, kept) => {
                         self.scratch.attend(&chunk, kept)?;
-                        self.scratch.finish(&chunk, &mut pass, rows)?;
+                        self.scratch.finish(&chunk, &mut *pass, rows)?;
                         let evictor = self.evictor.as_deref_mut();
                         (self.scratch).append_and_evict(&chunk, *own, kept, evictor)?;
                     }
                     StreamLayer::Ring(ring) => {
                         self.scratch.attend_ring(&chunk, ring)?;
-                        self.scratch.finish(&chunk, &mut pass, rows)?;
+                        self.scratch.finish(&chunk, &mut *pass, rows)?;
                         self.scratch.push_to_ring(ring);
                     }
                 }

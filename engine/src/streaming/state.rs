@@ -10,8 +10,8 @@ use kept_policies::Snapshot;
 
 use super::{Stream, StreamLayer};
 use crate::plan::StreamPlan;
-use crate::vault::{EndOf, FEW_SHARED, VaultError, VaultFolder, VaultKey, Vaults};
 use crate::{Engine, MethodSpec};
+use kept_vault::{EndOf, FEW_SHARED, VaultError, VaultFolder, VaultKey, Vaults};
 
 impl Stream<'_> {
     /// Passes the state of every layer and of the method to `through`.

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{GgufWriter, MetaValue};
 use crate::architecture::{self, Architecture, Part, Sliding};
 use crate::gguf::Gguf;
-use crate::vocabulary::symbol_of_byte;
+use crate::tokenizer::vocabulary::symbol_of_byte;
 
 /// A model with random weights, small and valid, by default a llama. A test changes the fields it needs.
 #[derive(Debug, Clone)]

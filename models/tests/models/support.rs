@@ -18,7 +18,7 @@ pub fn batched(model: &Model, ids: &[u32]) -> Vec<f32> {
     );
     let mut attended = q.clone();
     for layer in 0..config.layers {
-        let mut pass = model.layer_pass(layer, n).unwrap();
+        let mut pass = model.layer_pass(layer, n);
         pass.project(&residual, &mut q, &mut k, &mut v, &stop)
             .unwrap();
         if let Some(rope) = rope.of_layer(layer) {

@@ -1,7 +1,7 @@
 //! A comparison in the page's form. The result of each run is the engine's own report, a line of `kept compare --json`:
 //! the page shows exactly what is exported.
 
-use kept_engine::fidelity::{ReferenceReport, RunReport};
+use kept_eval::fidelity::{ReferenceReport, RunReport};
 use serde::Serialize;
 use ts_rs::TS;
 

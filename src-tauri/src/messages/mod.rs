@@ -8,8 +8,8 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use kept_engine::policies::PolicyError;
-use kept_engine::protocol::{Fault, FaultCode};
 use kept_engine::{Note, REPEAT_PENALTY};
+use kept_worker::protocol::{Fault, FaultCode};
 
 pub use self::hub::{NOT_SUPPORTED, model_in_use, removed};
 pub use self::reading::{

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use kept_engine::policies;
-use kept_engine::protocol::{AnswerFacts, Fault, Request};
 use kept_engine::{AUTO, MethodSpec};
+use kept_worker::protocol::{AnswerFacts, AskRequest, EstimateRequest, Fault, Request};
 use tokio::sync::oneshot;
 
 use super::facts::{finish, memory};
@@ -75,16 +75,18 @@ impl AppState {
         let ticket = self.ticket();
         let request = Request::Ask {
             ticket,
-            question: question.to_owned(),
-            method: method_of(&choice),
-            budget: self.budget_of(&choice),
-            max_tokens: self.settings.max_tokens,
-            temperature: 0.0,
-            seed: 0,
-            repeat_penalty: self.settings.repeat_penalty,
-            thinking,
-            cache: self.settings.cache.clone(),
-            memory,
+            ask: AskRequest {
+                question: question.to_owned(),
+                method: method_of(&choice),
+                budget: self.budget_of(&choice),
+                max_tokens: self.settings.max_tokens,
+                temperature: 0.0,
+                seed: 0,
+                repeat_penalty: self.settings.repeat_penalty,
+                thinking,
+                cache: self.settings.cache.clone(),
+                memory,
+            },
         };
         if self.running.is_some() {
             // The question of a deleted conversation is still ending.
@@ -170,11 +172,13 @@ impl AppState {
         self.send(
             Request::Estimate {
                 ticket,
-                method: method_of(&choice),
-                budget: self.budget_of(&choice),
-                cache: self.settings.cache.clone(),
-                memory,
-                max_tokens: Some(self.settings.max_tokens),
+                of: EstimateRequest {
+                    method: method_of(&choice),
+                    budget: self.budget_of(&choice),
+                    cache: self.settings.cache.clone(),
+                    memory,
+                    max_tokens: Some(self.settings.max_tokens),
+                },
             },
             None,
         );

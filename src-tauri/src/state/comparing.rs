@@ -5,8 +5,8 @@ use std::io;
 use std::path::Path;
 use std::time::Instant;
 
-use kept_engine::fidelity::{ReferenceReport, RunReport};
-use kept_engine::protocol::{CompareRun, Request};
+use kept_eval::fidelity::{ReferenceReport, RunReport};
+use kept_worker::protocol::{CompareRequest, CompareRun, Request};
 use serde_json::json;
 
 use super::asking::method_of;
@@ -54,15 +54,17 @@ impl AppState {
         // cache with its attention along the whole answer, of which nothing can be left out.
         let request = Request::Compare {
             ticket,
-            question: question.to_owned(),
-            max_tokens,
-            runs: (runs.iter())
-                .map(|choice| CompareRun {
-                    method: method_of(choice),
-                    budget: choice.budget.clone(),
-                })
-                .collect(),
-            cache: self.settings.cache.clone(),
+            compare: CompareRequest {
+                question: question.to_owned(),
+                max_tokens,
+                runs: (runs.iter())
+                    .map(|choice| CompareRun {
+                        method: method_of(choice),
+                        budget: choice.budget.clone(),
+                    })
+                    .collect(),
+                cache: self.settings.cache.clone(),
+            },
         };
         let comparison = Comparison {
             id: ticket,

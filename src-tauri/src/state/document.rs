@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kept_engine::protocol::DocumentInfo;
+use kept_worker::protocol::DocumentInfo;
 
 use crate::contract::{DocumentFacts, DocumentPart, PageRange};
 use crate::offsets::utf16_offsets;
@@ -125,7 +125,7 @@ impl OpenDocument {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kept_engine::protocol::PageInfo;
+    use kept_worker::protocol::PageInfo;
 
     #[test]
     fn pages_are_given_in_utf16_units() {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kept_engine::protocol::{DocumentInfo, Request};
+use kept_worker::protocol::{DocumentInfo, Request};
 
 use super::document::OpenDocument;
 use super::{AppState, Effect, Opening, Save};

@@ -1,7 +1,7 @@
 //! Converts the worker's facts about memory and answers to the page's types.
 
 use kept_engine::Note;
-use kept_engine::protocol::{AnswerFacts, MemoryNow};
+use kept_worker::protocol::{AnswerFacts, MemoryNow};
 
 use crate::contract::{self, Facts, Memory, Source, Turn};
 use crate::messages;

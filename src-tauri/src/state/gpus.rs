@@ -1,6 +1,7 @@
 //! The device of the engine: the detected GPUs, and the valid values of the setting.
 
-use kept_engine::{ComputeDevice, protocol};
+use kept_engine::ComputeDevice;
+use kept_worker::protocol;
 
 use super::AppState;
 use crate::contract::{AppEvent, Gpu, Gpus};

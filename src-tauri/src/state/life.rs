@@ -1,6 +1,6 @@
 //! Start, crash and restart of the worker, as the app state handles them. No typed or answered text is lost.
 
-use kept_engine::protocol::{self, Request};
+use kept_worker::protocol::{self, Request};
 
 use super::{AppState, Effect};
 use crate::contract::{

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use kept_engine::MapGrid;
-use kept_engine::protocol::Request;
+use kept_worker::protocol::Request;
 use tokio::sync::oneshot;
 
 use crate::contract::{

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use kept_engine::models::RopeChoice;
 use kept_engine::policies::{self, Budget};
-use kept_engine::protocol::{self, Request};
 use kept_engine::{AUTO, REPEAT_PENALTY};
+use kept_worker::protocol::{self, Request};
 use tokio::sync::oneshot;
 
 use super::gpus::check_device;

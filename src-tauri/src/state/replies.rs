@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kept_engine::protocol::{self, Failure, Fault, FaultCode, Reply};
 use kept_engine::{MapGrid, Note, Phase as EnginePhase};
+use kept_worker::protocol::{self, Failure, Fault, FaultCode, Reply};
 
 use super::AppState;
 use super::facts::{chosen_of, memory};

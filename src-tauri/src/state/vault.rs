@@ -1,7 +1,7 @@
 //! The vaults on disk: the setting for the worker, the worker's reports, and clearing.
 
 use kept_engine::policies::Budget;
-use kept_engine::protocol::Request;
+use kept_worker::protocol::Request;
 
 use super::AppState;
 use crate::contract::{AppEvent, NoticeKind, Place, Settings, Vault, WorkerStatus};

@@ -7,7 +7,7 @@ use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use kept_engine::MapGrid;
-use kept_engine::protocol::DocumentInfo;
+use kept_worker::protocol::DocumentInfo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use sqlx::Row;

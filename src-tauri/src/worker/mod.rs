@@ -11,7 +11,7 @@ mod stream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kept_engine::protocol::{Frame, Gpus, Kind, ProtocolError, Reply, Request, header};
+use kept_worker::protocol::{Frame, Gpus, Kind, ProtocolError, Reply, Request, header};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use kept_engine::protocol::Gpus;
+use kept_worker::protocol::Gpus;
 use tokio::process::Command;
 
 use super::process::cannot_start;

@@ -1,6 +1,6 @@
 //! Reads frames from the worker's stdout without blocking. `state` interprets them.
 
-use kept_engine::protocol::{Frame, HEADER_BYTES, Kind, ProtocolError, Reply, parse_header};
+use kept_worker::protocol::{Frame, HEADER_BYTES, Kind, ProtocolError, Reply, parse_header};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// A reply with the bytes that follow it (empty if none).

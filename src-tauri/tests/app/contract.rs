@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use kept_app::contract::*;
 use kept_engine::Finish;
-use kept_engine::fidelity::{
+use kept_eval::fidelity::{
     Fidelity, HeadFigures, IndexFigures, MethodRun, ReferenceReport, RunReport, WaveletFigures,
 };
 use serde_json::Value;

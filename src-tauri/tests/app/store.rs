@@ -8,7 +8,7 @@ use kept_app::library::BegunDownload;
 use kept_app::state::{self, AppState, Effect, ModelEntry, OpenDocument, Remembered, Save};
 use kept_app::store::{self, Opened};
 use kept_engine::MapGrid;
-use kept_engine::protocol::{DocumentInfo, PageInfo};
+use kept_worker::protocol::{DocumentInfo, PageInfo};
 use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
@@ -212,7 +212,7 @@ async fn all_saved_state_is_restored_after_a_restart() {
 async fn an_appended_document_keeps_the_conversation() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut grown = document(1);
-    grown.info.parts = vec![kept_engine::protocol::PartInfo {
+    grown.info.parts = vec![kept_worker::protocol::PartInfo {
         document: grown.info.clone(),
         start: 0,
         end: grown.text.len(),

@@ -47,15 +47,16 @@ pub fn decode_allocates_nothing_with_any_cache_type() {
                 Err(error) => panic!("{what}: {error}"),
             };
             let mut votes = Votes::new(4..PROMPT - 4);
-            let mut decoder = Decoder::new(&model, &rope, outcome.evictor, outcome.cache);
+            let mut decoder =
+                Decoder::new(&model, &rope, outcome.evictor, outcome.cache).expect("memory");
             // The first tokens fill thread-local scratch buffers.
             let (first, others) = answer.split_at(2);
             for &token in first {
-                decoder.step(token, Some(&mut votes));
+                decoder.step(token, Some(&mut votes)).expect("logits");
             }
             let before = settled_allocations();
             for &token in others {
-                decoder.step(token, Some(&mut votes));
+                decoder.step(token, Some(&mut votes)).expect("logits");
             }
             assert_eq!(allocations() - before, 0, "{what}: allocates to answer");
             assert!(votes.per_token().iter().any(|v| *v > 0.0), "{what}");

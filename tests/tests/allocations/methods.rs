@@ -167,15 +167,16 @@ impl Session {
             &self.rope,
             outcome.evictor,
             outcome.cache,
-        );
+        )
+        .expect("memory");
         // The first tokens fill thread-local scratch buffers.
         let (first, others) = self.ids[PROMPT..].split_at(2);
         for &token in first {
-            decoder.step(token, None);
+            decoder.step(token, None).expect("logits");
         }
         let allocated = settled_allocations();
         for &token in others {
-            decoder.step(token, None);
+            decoder.step(token, None).expect("logits");
         }
         assert_eq!(allocations() - allocated, 0, "{what}: allocates to answer");
         decoder.into_evictor()

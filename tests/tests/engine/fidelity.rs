@@ -2,10 +2,10 @@
 //! logits computed another way.
 
 use kept_engine::documents::Document;
-use kept_engine::fidelity::{MethodRun, Reference, kl_divergence, same_top};
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::policies::{Budget, methods};
 use kept_engine::{Ask, Engine, EngineError, Event, Limits, MethodSpec, Sampling};
+use kept_eval::fidelity::{MethodRun, Reference, kl_divergence, same_top};
 use kept_tests::golden;
 
 const TOKENS: usize = 12;
@@ -23,9 +23,15 @@ fn reference(engine: &Engine) -> Reference {
         .text
         .truncate(document.text.floor_char_boundary(1500));
     let question = "What is the locker code of Ann Quorvin?";
-    engine
-        .reference(&document, question, TOKENS, &mut |_| {}, &Stop::new())
-        .expect("an answer")
+    Reference::read(
+        engine,
+        &document,
+        question,
+        TOKENS,
+        &mut |_| {},
+        &Stop::new(),
+    )
+    .expect("an answer")
 }
 
 fn method(name: &str, parameters: &[(&str, &str)]) -> MethodSpec {
@@ -39,8 +45,7 @@ fn method(name: &str, parameters: &[(&str, &str)]) -> MethodSpec {
 }
 
 fn run(engine: &Engine, reference: &Reference, method: &MethodSpec, budget: Budget) -> MethodRun {
-    engine
-        .fidelity(reference, method, budget, &mut |_| {}, &Stop::new())
+    MethodRun::measure(engine, reference, method, budget, &mut |_| {}, &Stop::new())
         .unwrap_or_else(|e| panic!("{} at {budget}: {e}", method.name))
 }
 
@@ -96,9 +101,16 @@ fn divergence_equals_that_of_forced_logits() {
     let ids = [reference.prompt.ids.as_slice(), &reference.answer_ids].concat();
     let logits = |method: &MethodSpec| {
         let budget = Some(Budget::Rows(48));
-        let forced = engine
-            .forced_logits(&ids, &shape, method, budget, &mut |_| {}, &Stop::new())
-            .expect("logits");
+        let forced = kept_eval::ForcedLogits::compute(
+            &engine,
+            &ids,
+            &shape,
+            method,
+            budget,
+            &mut |_| {},
+            &Stop::new(),
+        )
+        .expect("logits");
         let vocab = forced.logits.len() / ids.len();
         forced.logits[n * vocab..]
             .chunks_exact(vocab)
@@ -147,7 +159,8 @@ fn more_rows_give_higher_attention_recall() {
 fn a_refused_budget_is_a_policy_error() {
     let engine = engine();
     let reference = reference(&engine);
-    let one = engine.fidelity(
+    let one = MethodRun::measure(
+        &engine,
         &reference,
         &method("snapkv", &[]),
         Budget::Rows(1),
@@ -172,30 +185,37 @@ fn runs_on_a_shared_prefill_equal_separate_runs() {
     .map(|(name, budget)| (method(name, &[]), budget));
     let mut found: Vec<_> = runs.iter().map(|_| None).collect();
     let mut readings = 0;
-    engine
-        .fidelity_each(
-            &reference,
-            &runs,
-            &mut |sharing, event| {
-                assert_eq!(sharing, 0..runs.len(), "a small model: all share");
-                if let Event::Progress(progress) = event {
-                    readings += usize::from(progress.tokens_done == 0);
-                }
-            },
-            &mut |which, run| {
-                assert!(found[which].replace(run).is_none(), "told once");
-                Ok::<(), EngineError>(())
-            },
-            &Stop::new(),
-        )
-        .expect("runs");
+    MethodRun::measure_each(
+        &engine,
+        &reference,
+        &runs,
+        &mut |sharing, event| {
+            assert_eq!(sharing, 0..runs.len(), "a small model: all share");
+            if let Event::Progress(progress) = event {
+                readings += usize::from(progress.tokens_done == 0);
+            }
+        },
+        &mut |which, run| {
+            assert!(found[which].replace(run).is_none(), "told once");
+            Ok::<(), EngineError>(())
+        },
+        &Stop::new(),
+    )
+    .expect("runs");
     assert!(
         readings <= 4,
         "two for all, two for KVzip alone: {readings}"
     );
     for ((method, budget), run) in runs.iter().zip(found) {
         let run = run.unwrap_or_else(|| panic!("{} at {budget} was not told", method.name));
-        let alone = engine.fidelity(&reference, method, *budget, &mut |_| {}, &Stop::new());
+        let alone = MethodRun::measure(
+            &engine,
+            &reference,
+            method,
+            *budget,
+            &mut |_| {},
+            &Stop::new(),
+        );
         let (run, alone) = match (run, alone) {
             (Ok(run), Ok(alone)) => (run, alone),
             (Err(run), Err(alone)) => {

@@ -75,15 +75,18 @@ fn stream(
         }
     }
     let streamed = stream.into_streamed();
-    let mut decoder = Decoder::new(model, &rope, streamed.evictor, streamed.cache);
-    let last = decoder.logits_of(&streamed.hidden).to_vec();
+    let mut decoder = Decoder::new(model, &rope, streamed.evictor, streamed.cache).expect("memory");
+    let last = decoder
+        .logits_of(&streamed.hidden)
+        .expect("logits")
+        .to_vec();
     assert_eq!(
         Some(&last),
         logits.last(),
         "the last row is the hidden state"
     );
     for &token in rest {
-        logits.push(decoder.step(token, None).to_vec());
+        logits.push(decoder.step(token, None).expect("logits").to_vec());
     }
     Read {
         logits,
@@ -334,10 +337,11 @@ fn ems_streams_like_its_decode_loop() {
         let outcome = Prefill::new(&model, &ids[..WINDOW], &*built, budget, steps, &rope)
             .run(&mut |_| (), &Stop::new())
             .expect("a window");
-        let mut decoder = Decoder::new(&model, &rope, outcome.evictor, outcome.cache);
-        let mut expected = vec![decoder.logits_of(&outcome.hidden).to_vec()];
+        let mut decoder =
+            Decoder::new(&model, &rope, outcome.evictor, outcome.cache).expect("memory");
+        let mut expected = vec![decoder.logits_of(&outcome.hidden).expect("logits").to_vec()];
         for &token in &ids[WINDOW..] {
-            expected.push(decoder.step(token, None).to_vec());
+            expected.push(decoder.step(token, None).expect("logits").to_vec());
         }
         let found = stream(&model, method, 1, &ids, 6, false);
         let rows = found.logits[WINDOW - 1..].iter().zip(&expected);
@@ -372,17 +376,18 @@ fn streaming_without_eviction_equals_prefill() {
             ..read
         };
         let outcome = read.run(&mut |_| (), &Stop::new()).expect("it reads");
-        let mut decoder = Decoder::new(&model, &rope, outcome.evictor, outcome.cache);
+        let mut decoder =
+            Decoder::new(&model, &rope, outcome.evictor, outcome.cache).expect("memory");
         let width = model.config().width;
         let mut expected: Vec<Vec<f32>> = outcome
             .hidden
             .chunks_exact(width)
-            .map(|hidden| decoder.logits_of(hidden).to_vec())
+            .map(|hidden| decoder.logits_of(hidden).expect("logits").to_vec())
             .collect();
         expected.extend(
             steps
                 .iter()
-                .map(|&token| decoder.step(token, None).to_vec()),
+                .map(|&token| decoder.step(token, None).expect("logits").to_vec()),
         );
         for method in STREAMING {
             for chunk in [1, 16, 512] {

@@ -50,10 +50,11 @@ fn answered(
     outcome: PrefillOutcome,
     answer: &[u32],
 ) -> Vec<f32> {
-    let mut decoder = Decoder::new(engine.model(), rope, outcome.evictor, outcome.cache);
-    let mut logits = decoder.logits_of(&outcome.hidden).to_vec();
+    let mut decoder =
+        Decoder::new(engine.model(), rope, outcome.evictor, outcome.cache).expect("memory");
+    let mut logits = decoder.logits_of(&outcome.hidden).expect("logits").to_vec();
     for &token in answer {
-        logits.extend_from_slice(decoder.step(token, None));
+        logits.extend_from_slice(decoder.step(token, None).expect("logits"));
     }
     logits
 }

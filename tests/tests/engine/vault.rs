@@ -1,9 +1,9 @@
 //! A document is read once: a later question's result from its vault equals a first reading bit for bit.
 
-use kept_engine::fidelity::{kl_divergence, same_top};
 use kept_engine::kernels::PackedRows;
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::{LayerRetention, Prompt};
+use kept_eval::fidelity::{kl_divergence, same_top};
 use kept_tests::engine::open;
 use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::{self, Unpacked};

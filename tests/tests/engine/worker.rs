@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
-use kept_engine::protocol::{AnswerFacts, Failure, Kind, Reply, Request};
 use kept_engine::vault::{VaultFolder, Vaults};
 use kept_engine::{AUTO, Answer, Ask, Engine, Finish, Limits, MapGrid, Phase, Sampling};
 use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::repository;
+use kept_worker::protocol::{
+    AnswerFacts, AskRequest, EstimateRequest, Failure, Kind, Reply, Request,
+};
 
 use kept_tests::worker::{Worker, ask, is_end, method, open_model, sample};
 
@@ -217,11 +219,13 @@ fn estimates_do_not_wait_for_a_question() {
     for (ticket, budget) in [(2, Some("10%")), (3, Some("ten")), (4, None)] {
         worker.say(&Request::Estimate {
             ticket,
-            method: method("snapkv"),
-            budget: budget.map(str::to_owned),
-            cache: None,
-            memory: None,
-            max_tokens: None,
+            of: EstimateRequest {
+                method: method("snapkv"),
+                budget: budget.map(str::to_owned),
+                cache: None,
+                memory: None,
+                max_tokens: None,
+            },
         });
     }
     let figures = |ticket: u64| move |reply: &Reply| matches!(reply, Reply::Estimate { ticket: t, .. } if *t == ticket);
@@ -260,17 +264,19 @@ fn a_stopped_answer_keeps_its_text() {
     let mut worker = ready();
     worker.say(&Request::Ask {
         ticket: 9,
-        question: QUESTION.to_owned(),
-        method: method("streaming_llm"),
-        budget: Some("64".to_owned()),
-        max_tokens: 2000,
-        // A temperature at which the answer never ends by itself.
-        temperature: 100.0,
-        seed: 3,
-        repeat_penalty: None,
-        thinking: false,
-        cache: None,
-        memory: None,
+        ask: AskRequest {
+            question: QUESTION.to_owned(),
+            method: method("streaming_llm"),
+            budget: Some("64".to_owned()),
+            max_tokens: 2000,
+            // A temperature at which the answer never ends by itself.
+            temperature: 100.0,
+            seed: 3,
+            repeat_penalty: None,
+            thinking: false,
+            cache: None,
+            memory: None,
+        },
     });
     let mut heard = worker.until(|reply| matches!(reply, Reply::Token { .. }));
     worker.say(&Request::Stop { ticket: 9 });

@@ -7,13 +7,13 @@ use kept_cuda::{Buffer, Device, DeviceError, emulated};
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
-use kept_engine::protocol::{Failure, Reply, Request};
 use kept_engine::{
     Answer, Ask, CompactLayer, Engine, EngineError, Finish, Limits, MethodSpec, Prompt, Reading,
     Sampling, Streaming, Watch,
 };
 use kept_models::testing::TinyLlama;
 use kept_tests::worker::{Worker, ask, is_end, open_model};
+use kept_worker::protocol::{AskRequest, Failure, Reply, Request};
 
 /// Memory of the emulated GPU, which a test fills.
 const LITTLE: u64 = 32 << 20;
@@ -314,17 +314,19 @@ fn a_worker_with_a_failed_gpu_exits_with_71() {
     };
     let endless = Request::Ask {
         ticket: 1,
-        question: question.to_owned(),
-        method: kept_tests::worker::method("h2o"),
-        budget: Some("64".to_owned()),
-        max_tokens: 3000,
-        // A temperature at which the answer never ends by itself.
-        temperature: 100.0,
-        seed: 3,
-        repeat_penalty: None,
-        thinking: false,
-        cache: None,
-        memory: None,
+        ask: AskRequest {
+            question: question.to_owned(),
+            method: kept_tests::worker::method("h2o"),
+            budget: Some("64".to_owned()),
+            max_tokens: 3000,
+            // A temperature at which the answer never ends by itself.
+            temperature: 100.0,
+            seed: 3,
+            repeat_penalty: None,
+            thinking: false,
+            cache: None,
+            memory: None,
+        },
     };
     for (launch, question, answers) in [
         ("20", &ask(1, question, "snapkv"), false),

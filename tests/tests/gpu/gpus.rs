@@ -193,8 +193,8 @@ pub fn run_shared(
 }
 
 fn decoded(model: &Model, rope: &RopeTable, read: PrefillOutcome, decode: Decode<'_>) -> Run {
-    let mut decoder = Decoder::new(model, rope, read.evictor, read.cache);
-    let first = decoder.try_logits_of(&read.hidden).expect("logits");
+    let mut decoder = Decoder::new(model, rope, read.evictor, read.cache).expect("memory");
+    let first = decoder.logits_of(&read.hidden).expect("logits");
     let mut logits = vec![first.to_vec()];
     let mut tokens = Vec::new();
     for step in 0..decode.steps() {
@@ -203,7 +203,7 @@ fn decoded(model: &Model, rope: &RopeTable, read: PrefillOutcome, decode: Decode
             Decode::Greedy(_) => argmax(&logits[step]) as u32,
         };
         tokens.push(token);
-        logits.push(decoder.try_step(token, None).expect("logits").to_vec());
+        logits.push(decoder.step(token, None).expect("logits").to_vec());
     }
     Run {
         logits,

@@ -33,8 +33,8 @@ fn decoding<T>(
         .with_cache(cache)
         .run(&mut |_| (), &Stop::new())
         .expect("a prefill");
-    let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache);
-    decoder.try_logits_of(&outcome.hidden).expect("logits");
+    let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache).expect("memory");
+    decoder.logits_of(&outcome.hidden).expect("logits");
     decode(decoder)
 }
 
@@ -84,7 +84,7 @@ fn of_a_token(model: &TinyLlama, method: TestMethod) -> Operations {
         for _ in 0..STEPS {
             let before = Operations::of(&meter);
             token = decoder
-                .try_next(token, &mut sampler, Some(&mut votes))
+                .next(token, &mut sampler, Some(&mut votes))
                 .expect("a token");
             operations.push(Operations::of(&meter).since(before));
         }
@@ -155,7 +155,7 @@ fn of_a_token_with_host(method: TestMethod) -> Operations {
     let there = on_gpu(open(&file.path), &gpu);
     decoding(&there, CacheType::F16, method, |mut decoder| {
         let before = Operations::of(&meter);
-        decoder.try_next(5, &mut greedy(), None).expect("a token");
+        decoder.next(5, &mut greedy(), None).expect("a token");
         Operations::of(&meter).since(before)
     })
 }
@@ -190,12 +190,12 @@ fn the_gpu_chooses_the_most_likely_token() {
         let there = on_gpu(open(&file.path), &gpus()[0]);
         let (chosen, votes) = answer(&there, cache, |decoder, token, votes| {
             decoder
-                .try_next(token, &mut sampler, Some(votes))
+                .next(token, &mut sampler, Some(votes))
                 .expect("a token")
         });
         let mut step = 0;
         let (of_logits, _) = answer(&there, cache, |decoder, token, votes| {
-            let logits = decoder.try_step(token, Some(votes)).expect("logits");
+            let logits = decoder.step(token, Some(votes)).expect("logits");
             step += 1;
             // The chosen tokens, given as input, lead to the same answer, token by token.
             assert_eq!(chosen[step], kept_engine::kernels::argmax(logits) as u32);
@@ -204,7 +204,7 @@ fn the_gpu_chooses_the_most_likely_token() {
         assert_eq!(of_logits, chosen, "{}", model.arch);
         let mut step = 0;
         let (_, expected) = answer(&here, cache, |decoder, token, votes| {
-            decoder.step(token, Some(votes));
+            decoder.step(token, Some(votes)).expect("logits");
             step += 1;
             chosen[step]
         });
@@ -225,7 +225,7 @@ fn sampling_uses_the_top_k_or_all_logits() {
     let there = on_gpu(open(&file.path), &gpus()[0]);
     let mut logits = Vec::new();
     answer(&there, CacheType::F16, |decoder, _, _| {
-        logits.push(decoder.try_step(5, None).expect("logits").to_vec());
+        logits.push(decoder.step(5, None).expect("logits").to_vec());
         5
     });
     let mut places = Vec::new();
@@ -238,7 +238,7 @@ fn sampling_uses_the_top_k_or_all_logits() {
             ..Sampling::default()
         };
         let mut sampler = Sampler::new(&sampling).expect("a sampler");
-        let drawn = decoder.try_next(5, &mut sampler, None).expect("a token");
+        let drawn = decoder.next(5, &mut sampler, None).expect("a token");
         let likelier = logits[step]
             .iter()
             .filter(|x| **x > logits[step][drawn as usize]);
@@ -254,7 +254,7 @@ fn sampling_uses_the_top_k_or_all_logits() {
             ..Sampling::default()
         };
         let sampler = || Sampler::new(&sampling).expect("a sampler");
-        let drawn = decoder.try_next(5, &mut sampler(), None).expect("a token");
+        let drawn = decoder.next(5, &mut sampler(), None).expect("a token");
         let expected = sampler().next(&mut logits[step]).expect("a token");
         assert_eq!(
             drawn, expected,

@@ -16,10 +16,10 @@ type Answered = (RetentionMap, Vec<Vec<f32>>);
 
 fn answer(model: &Model, rope: &RopeTable, read: PrefillOutcome) -> Answered {
     let map = read.map;
-    let mut decoder = Decoder::new(model, rope, read.evictor, read.cache);
-    let mut logits = vec![decoder.logits_of(&read.hidden).to_vec()];
+    let mut decoder = Decoder::new(model, rope, read.evictor, read.cache).expect("memory");
+    let mut logits = vec![decoder.logits_of(&read.hidden).expect("logits").to_vec()];
     for token in 10..10 + STEPS as u32 {
-        logits.push(decoder.step(token, None).to_vec());
+        logits.push(decoder.step(token, None).expect("logits").to_vec());
     }
     (map, logits)
 }

@@ -139,10 +139,11 @@ fn estimated_gpu_memory_equals_the_measured_peak() {
             .with_cache(cache)
             .run(&mut |_| (), &Stop::new())
             .unwrap_or_else(|e| panic!("{name}: {e}"));
-        let mut decoder = kept_engine::Decoder::new(model, &rope, outcome.evictor, outcome.cache);
-        decoder.try_logits_of(&outcome.hidden).expect("logits");
+        let mut decoder = kept_engine::Decoder::new(model, &rope, outcome.evictor, outcome.cache)
+            .expect("memory");
+        decoder.logits_of(&outcome.hidden).expect("logits");
         for token in 10..13 {
-            decoder.try_step(token, None).expect("logits");
+            decoder.step(token, None).expect("logits");
         }
         let (took, said) = (meter.most() as f64, expected.gpu as f64);
         assert!(

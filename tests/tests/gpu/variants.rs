@@ -137,7 +137,7 @@ fn stream(
     let rows = (cache != CacheType::F16).then_some(84);
     let chunk = Some(32);
     let plan = StreamPlan::new(model, &*built, &shape, rows, given.len(), chunk)
-        .and_then(|plan| plan.with_cache(cache))
+        .and_then(|plan| plan.with_cache(model, cache))
         .unwrap_or_else(|e| panic!("{name}: {e}"));
     let rope = RopeTable::new(model.config(), plan.positions);
     let mut stream = Stream::new(model, &*built, plan, &rope);
@@ -147,11 +147,11 @@ fn stream(
             .unwrap_or_else(|e| panic!("{name}: {e}"));
     }
     let streamed = stream.into_streamed();
-    let mut decoder = Decoder::new(model, &rope, streamed.evictor, streamed.cache);
-    let last = decoder.try_logits_of(&streamed.hidden).expect("logits");
+    let mut decoder = Decoder::new(model, &rope, streamed.evictor, streamed.cache).expect("memory");
+    let last = decoder.logits_of(&streamed.hidden).expect("logits");
     let mut logits = vec![last.to_vec()];
     for &token in given {
-        logits.push(decoder.try_step(token, None).expect("logits").to_vec());
+        logits.push(decoder.step(token, None).expect("logits").to_vec());
     }
     (logits, streamed.map)
 }
@@ -230,7 +230,15 @@ fn logits_of_every_row_equal_the_cpus() {
     let logits = |engine: &Engine| {
         let budget = Some(kept_engine::policies::Budget::Rows(30));
         let shape = PromptShape::of(54);
-        let forced = engine.forced_logits(&ids, &shape, &method, budget, &mut |_| (), &Stop::new());
+        let forced = kept_eval::ForcedLogits::compute(
+            engine,
+            &ids,
+            &shape,
+            &method,
+            budget,
+            &mut |_| (),
+            &Stop::new(),
+        );
         forced.expect("logits").logits
     };
     let (found, expected) = (logits(&there), logits(&open()));

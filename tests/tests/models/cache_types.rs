@@ -57,10 +57,10 @@ fn run(engine: &Engine, method: &MethodSpec) -> Result<(Vec<f32>, u64), String> 
         .map_err(|error| error.to_string())?;
     let bytes = outcome.cache.kv_bytes();
     let kept_rows = outcome.ledger.kept_rows;
-    let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache);
-    let mut logits = decoder.logits_of(&outcome.hidden).to_vec();
+    let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache).expect("memory");
+    let mut logits = decoder.logits_of(&outcome.hidden).expect("logits").to_vec();
     for &id in steps {
-        logits.extend_from_slice(decoder.step(id, None));
+        logits.extend_from_slice(decoder.step(id, None).expect("logits"));
     }
     let expected = engine
         .expected_ledger(

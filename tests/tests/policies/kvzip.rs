@@ -143,12 +143,18 @@ fn the_repetition_is_read_as_if_behind_the_document() {
             assert_eq!(repeated.segments.len(), (128 - before).div_ceil(40));
             let width = model.config().width;
             assert_eq!(repeated.hidden.len(), repeated.ids.len() * width);
-            let mut decoder = Decoder::new(&model, &rope, outcome.evictor, outcome.cache);
+            let mut decoder =
+                Decoder::new(&model, &rope, outcome.evictor, outcome.cache).expect("memory");
             let rows = repeated.hidden.chunks_exact(width).step_by(7);
             assert_eq!(rows.len(), expected.len());
             for (row, (hidden, reference)) in rows.zip(&expected).enumerate() {
                 let what = format!("{stem} row {}", 7 * row);
-                assert_same(decoder.logits_of(hidden), reference, BOUND, &what);
+                assert_same(
+                    decoder.logits_of(hidden).expect("logits"),
+                    reference,
+                    BOUND,
+                    &what,
+                );
             }
         }
     }

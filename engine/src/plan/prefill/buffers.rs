@@ -61,7 +61,7 @@ impl PrefillPlan {
             let kept = self.tokens().min(*rows);
             kept.min(self.tokens() - kept)
         });
-        if self.row_plan.merges_values && self.on_gpu {
+        if self.row_plan.merges_values && self.own_memory {
             gaps.max().unwrap_or(0) * self.row_plan.model.kv_heads * self.row_plan.model.head_dim
         } else {
             0

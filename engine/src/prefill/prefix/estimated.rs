@@ -3,10 +3,11 @@
 use kept_models::RopeTable;
 
 use super::{MeasurementRequest, Prefix, fits_model};
-use crate::plan::{Plan, PlanRequest, Reading, place_on_gpu};
+use crate::backend;
+use crate::plan::{Plan, PlanRequest, Reading};
 use crate::streaming::End;
-use crate::vault::{FEW_SHARED, VaultKey, Vaults};
 use crate::{EngineError, MemoryLedger};
+use kept_vault::{FEW_SHARED, VaultKey, Vaults};
 
 /// Tokens that a prefill would take from the vault, and its memory.
 pub(crate) struct PrefixEstimate {
@@ -64,7 +65,7 @@ impl Plan {
         let written = prefix.shape_to_write(model, &measured);
         prefix.buffers = prefix.count_buffers(model, sizes, written.as_ref());
         let mut sizes = prefix.sizes((**sizes).clone());
-        place_on_gpu(model, &mut sizes, request.limits.memory)?;
+        backend::of(model).place(&mut sizes, request.limits.memory)?;
         Ok(Some(PrefixEstimate {
             tokens: prefix.known,
             ledger: Some(engine.ledger_of(&sizes)?),

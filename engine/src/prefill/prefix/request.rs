@@ -3,7 +3,7 @@
 use kept_policies::PromptShape;
 
 use crate::plan::PrefillPlan;
-use crate::vault::Measurement;
+use kept_vault::Measurement;
 
 /// Measurements and queries that methods request and a vault may hold.
 pub(super) struct MeasurementRequest {

@@ -7,12 +7,10 @@ use kept_policies::ScoreCacheKey;
 
 use super::Prefix;
 use crate::observe::Measured;
-use crate::vault::{Measurement, Numbers, RowsOf, VaultError, VaultWriter};
+use kept_vault::{Measurement, Numbers, RowsOf, VaultError, VaultWriter};
 
 /// A layer's results that the vault may store.
 pub(in crate::prefill) struct Learned<'a> {
-    /// Keys and values, row == position; `None` if they were written chunk by chunk ([`Prefix::write_rows`]).
-    pub(in crate::prefill) rows: Option<(&'a RowStore, &'a RowStore)>,
     /// Tokens of the prompt.
     pub(in crate::prefill) tokens: usize,
     /// `[q_heads, tokens]`: column sums over the prefix's rows.
@@ -47,9 +45,19 @@ impl Prefix {
         })
     }
 
+    /// Writes the rows `which` of a layer, row == position. After an error, writing ends with a note.
+    pub(crate) fn write_rows(&mut self, keys: &RowStore, values: &RowStore, which: Range<usize>) {
+        let Some(writer) = &mut self.writer else {
+            return;
+        };
+        if let Err(error) = writer.rows(keys, values, which) {
+            self.give_up_writing(&error);
+        }
+    }
+
     /// Writes rows of the tokens from `first` on: keys, then values, `packed [2, kv_heads, count,
     /// row_bytes]`. After an error, writing ends with a note.
-    pub(in crate::prefill) fn write_rows(&mut self, first: usize, packed: &[u8]) {
+    pub(crate) fn write_packed(&mut self, first: usize, packed: &[u8]) {
         let Some(writer) = &mut self.writer else {
             return;
         };
@@ -77,8 +85,10 @@ impl Prefix {
         let Some(mut writer) = self.writer.take() else {
             return;
         };
-        match self.write_layer(&mut writer, layer, learned, stop) {
-            Ok(()) if stop.is_requested() => {}
+        if stop.is_requested() {
+            return;
+        }
+        match self.write_layer(&mut writer, layer, learned) {
             Ok(()) => self.writer = Some(writer),
             Err(error) => self.note_unwritten(&error),
         }
@@ -89,17 +99,7 @@ impl Prefix {
         writer: &mut VaultWriter,
         layer: usize,
         learned: &Learned<'_>,
-        stop: &Stop,
     ) -> Result<(), VaultError> {
-        if let Some((keys, values)) = learned.rows {
-            let at_once = writer.rows_at_once();
-            for first in (self.known..self.tokens).step_by(at_once) {
-                if stop.is_requested() {
-                    return Ok(());
-                }
-                writer.rows(keys, values, first..self.tokens.min(first + at_once))?;
-            }
-        }
         let shape = writer.shape().clone();
         if shape.windows[layer].is_none() {
             writer.numbers(&self.queries)?;

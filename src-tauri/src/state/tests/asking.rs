@@ -1,7 +1,7 @@
 //! A question from start to end.
 
 use kept_engine::Finish;
-use kept_engine::protocol::Failure;
+use kept_worker::protocol::Failure;
 
 use super::*;
 use crate::contract::{Phase, TurnState};
@@ -211,7 +211,7 @@ fn stopping_ends_as_the_worker_says() {
         ticket: Some(ticket),
         what: Failure::Ask,
         message: "stopped".into(),
-        code: kept_engine::protocol::FaultCode::Other,
+        code: kept_worker::protocol::FaultCode::Other,
         stopped: true,
     });
     let turn = story.turn();
@@ -238,7 +238,7 @@ fn a_failure_keeps_what_was_written() {
         ticket: Some(ticket),
         what: Failure::Ask,
         message: "raise the budget to 9 or set less".into(),
-        code: kept_engine::protocol::FaultCode::Other,
+        code: kept_worker::protocol::FaultCode::Other,
         stopped: false,
     });
     let turn = story.turn();
@@ -275,15 +275,10 @@ fn a_cleared_conversation_hears_nothing_of_what_still_ends() {
     let turn = story.turn();
     assert_eq!((turn.id, turn.answer.as_str()), (second, ""));
     let requests = story.requests();
-    let [
-        Request::Ask {
-            ticket, question, ..
-        },
-    ] = requests.as_slice()
-    else {
+    let [Request::Ask { ticket, ask }] = requests.as_slice() else {
         panic!("{requests:?}");
     };
-    assert_eq!(question, "Second?");
+    assert_eq!(ask.question, "Second?");
     story.hear(answered(*ticket, "yes", Finish::End));
     assert_eq!(story.turn().answer, "yes");
 }
@@ -327,7 +322,7 @@ fn an_estimate_goes_to_who_asked() {
         ticket: Some(*two),
         what: Failure::Estimate,
         message: "no".into(),
-        code: kept_engine::protocol::FaultCode::Other,
+        code: kept_worker::protocol::FaultCode::Other,
         stopped: false,
     });
     assert!(first.try_recv().is_err(), "not yet");

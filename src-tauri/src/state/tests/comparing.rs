@@ -1,10 +1,10 @@
 //! Comparisons: filled run by run, stopped, refused, dropped, exported.
 
 use kept_engine::MethodSpec;
-use kept_engine::fidelity::{
+use kept_eval::fidelity::{
     Fidelity, HeadFigures, IndexFigures, MethodRun, ReferenceReport, RunReport,
 };
-use kept_engine::protocol::Failure;
+use kept_worker::protocol::Failure;
 use serde_json::Value;
 
 use super::*;
@@ -100,19 +100,14 @@ fn runs_come_one_by_one_and_a_refused_one_stands_in_its_row() {
     let effects = story.look();
     let sent = effects.iter().find_map(|effect| match effect {
         Effect::Worker {
-            request:
-                Request::Compare {
-                    question,
-                    runs,
-                    max_tokens,
-                    ..
-                },
+            request: Request::Compare { compare, .. },
             ..
-        } => Some((question.clone(), runs.clone(), *max_tokens)),
+        } => Some(compare.clone()),
         _ => None,
     });
-    let (question, runs, max_tokens) = sent.expect("the worker is asked");
-    assert_eq!((question.as_str(), max_tokens), ("Why?", 64));
+    let sent = sent.expect("the worker is asked");
+    let runs = sent.runs;
+    assert_eq!((sent.question.as_str(), sent.max_tokens), ("Why?", 64));
     assert_eq!(runs[0].method.parameters, [("w".into(), "8".into())]);
     assert_eq!(runs[1].budget.as_deref(), Some("4"));
     story.hear(reference(id));
@@ -158,7 +153,7 @@ fn a_comparison_that_is_stopped_keeps_its_rows() {
         ticket: Some(id),
         what: Failure::Compare,
         message: "stopped".into(),
-        code: kept_engine::protocol::FaultCode::Other,
+        code: kept_worker::protocol::FaultCode::Other,
         stopped: true,
     });
     let comparison = story.state.snapshot().comparison.expect("a comparison");
@@ -220,7 +215,7 @@ fn a_comparison_goes_with_its_document_and_a_question_waits_for_its_end() {
         ticket: Some(id),
         what: Failure::Compare,
         message: "stopped".into(),
-        code: kept_engine::protocol::FaultCode::Other,
+        code: kept_worker::protocol::FaultCode::Other,
         stopped: true,
     });
     assert!(matches!(story.requests().as_slice(), [Request::Ask { .. }]));
@@ -252,9 +247,9 @@ fn a_method_is_compared_with_itself_under_other_parameters() {
     let id = story.state.compare("Why?", runs).expect("accepted");
     let sent = story.look().iter().find_map(|effect| match effect {
         Effect::Worker {
-            request: Request::Compare { runs, .. },
+            request: Request::Compare { compare, .. },
             ..
-        } => Some(runs.clone()),
+        } => Some(compare.runs.clone()),
         _ => None,
     });
     let sent = sent.expect("the worker is asked");

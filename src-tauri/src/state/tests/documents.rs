@@ -1,7 +1,7 @@
 //! Opening and closing documents.
 
 use kept_engine::Finish;
-use kept_engine::protocol::{Failure, PartInfo};
+use kept_worker::protocol::{Failure, PartInfo};
 
 use super::*;
 use crate::contract::Replacement;
@@ -127,7 +127,7 @@ fn the_sample_wins_over_a_file_that_is_being_opened() {
         ticket: None,
         what: Failure::Document,
         message: "stopped".into(),
-        code: kept_engine::protocol::FaultCode::Other,
+        code: kept_worker::protocol::FaultCode::Other,
         stopped: true,
     });
     assert_eq!(story.notices(), [] as [&str; 0]);

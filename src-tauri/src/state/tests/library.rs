@@ -1,7 +1,7 @@
 //! The models page and the app state: RoPE scaling, inspection, a removed model; the thinking mode; and sliding-window
 //! layers.
 
-use kept_engine::protocol::{Failure, Inspection};
+use kept_worker::protocol::{Failure, Inspection};
 
 use super::*;
 use crate::messages;
@@ -122,7 +122,7 @@ fn inspections_are_answered_refused_and_lost_with_the_engine() {
         ticket: Some(ticket),
         what: Failure::Inspect,
         message: "the file is cut off".into(),
-        code: kept_engine::protocol::FaultCode::Other,
+        code: kept_worker::protocol::FaultCode::Other,
         stopped: false,
     });
     assert_eq!(
@@ -184,7 +184,7 @@ fn thinking_goes_with_the_question_where_the_model_can_and_ends_with_the_convers
         .ask("Why?", Choice::plain("snapkv", None))
         .expect("accepted");
     let requests = story.requests();
-    assert!(matches!(requests[0], Request::Ask { thinking: true, .. }));
+    assert!(matches!(&requests[0], Request::Ask { ask, .. } if ask.thinking));
     assert!(story.turn().thinking);
     story.state.clear_conversation();
     assert!(!story.state.snapshot().thinking);

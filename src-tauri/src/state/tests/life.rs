@@ -51,10 +51,10 @@ fn a_gpu_that_fails_ends_in_one_sentence_and_a_new_engine() {
     story.hear(token(ticket, "Beca"));
     story.hear(Reply::Failed {
         ticket: Some(ticket),
-        what: kept_engine::protocol::Failure::Ask,
+        what: kept_worker::protocol::Failure::Ask,
         message: "the GPU NVIDIA X failed in attention: an illegal memory access; use the CPU"
             .into(),
-        code: kept_engine::protocol::FaultCode::Other,
+        code: kept_worker::protocol::FaultCode::Other,
         stopped: false,
     });
     let says = "The GPU failed, and the engine that used it was ended.";
@@ -119,7 +119,7 @@ fn the_page_is_told_which_gpus_there_are_or_why_none() {
         memory: 24 << 30,
         free: 22 << 30,
     };
-    story.state.gpus_found(kept_engine::protocol::Gpus {
+    story.state.gpus_found(kept_worker::protocol::Gpus {
         gpus: vec![gpu],
         why_none: None,
     });
@@ -130,7 +130,7 @@ fn the_page_is_told_which_gpus_there_are_or_why_none() {
     let gpus: Vec<_> = story.events().into_iter().filter_map(told).collect();
     assert_eq!(gpus[0].gpus[0].free, 22 << 30);
     assert_eq!(story.state.snapshot().gpus, gpus[0]);
-    story.state.gpus_found(kept_engine::protocol::Gpus {
+    story.state.gpus_found(kept_worker::protocol::Gpus {
         gpus: Vec::new(),
         why_none: Some("no NVIDIA driver was found (libcuda)".into()),
     });

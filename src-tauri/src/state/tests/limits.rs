@@ -1,8 +1,8 @@
 //! The memory limit: parsed as in the terminal program, sent to the engine with every question, and described in the
 //! app's words.
 
-use kept_engine::protocol::{Estimate, Failure, Fault};
 use kept_engine::{EngineError, Note, WithinMemory};
+use kept_worker::protocol::{Estimate, Failure, Fault};
 
 use super::*;
 use crate::contract::RefusalCode;
@@ -15,7 +15,8 @@ fn told(story: &mut Story) -> Vec<Option<u64>> {
     story.state.ask("Why?", choice()).expect("accepted");
     (story.requests().into_iter())
         .filter_map(|request| match request {
-            Request::Estimate { memory, .. } | Request::Ask { memory, .. } => Some(memory),
+            Request::Estimate { of, .. } => Some(of.memory),
+            Request::Ask { ask, .. } => Some(ask.memory),
             _ => None,
         })
         .collect()
@@ -67,10 +68,10 @@ fn an_estimate_is_of_the_longest_answer_that_is_set() {
         .estimate(Choice::plain("snapkv", None))
         .expect("accepted");
     let requests = story.requests();
-    let [Request::Estimate { max_tokens, .. }] = &requests[..] else {
+    let [Request::Estimate { of, .. }] = &requests[..] else {
         panic!("{requests:?}")
     };
-    assert_eq!(*max_tokens, Some(777));
+    assert_eq!(of.max_tokens, Some(777));
 }
 
 #[test]

@@ -11,7 +11,7 @@ mod vault;
 
 use std::time::{Duration, Instant};
 
-use kept_engine::protocol::{AnswerFacts, DocumentInfo, MemoryNow, Reply, Request, SourceInfo};
+use kept_worker::protocol::{AnswerFacts, DocumentInfo, MemoryNow, Reply, Request, SourceInfo};
 
 use super::*;
 use crate::contract::{Choice, DocumentFacts};
@@ -147,7 +147,7 @@ fn notice(event: AppEvent) -> Option<String> {
 
 fn model(choice: &str) -> Reply {
     Reply::Model {
-        model: kept_engine::protocol::ModelFacts {
+        model: kept_worker::protocol::ModelFacts {
             name: choice.into(),
             choice: choice.into(),
             file: format!("{choice}.gguf"),
@@ -169,12 +169,12 @@ fn model(choice: &str) -> Reply {
     }
 }
 
-fn failed(what: kept_engine::protocol::Failure, message: &str) -> Reply {
+fn failed(what: kept_worker::protocol::Failure, message: &str) -> Reply {
     Reply::Failed {
         ticket: None,
         what,
         message: message.into(),
-        code: kept_engine::protocol::FaultCode::Other,
+        code: kept_worker::protocol::FaultCode::Other,
         stopped: false,
     }
 }

@@ -1,6 +1,6 @@
 //! Models and settings.
 
-use kept_engine::protocol::Failure;
+use kept_worker::protocol::Failure;
 
 use super::*;
 use crate::messages;

@@ -1,7 +1,7 @@
 //! Vaults on disk, documents beyond the model's context length, and the automatic choice.
 
-use kept_engine::protocol::{Estimate, Failure};
 use kept_engine::{AUTO, Chosen, Finish, MethodSpec, Note};
+use kept_worker::protocol::{Estimate, Failure};
 
 use super::*;
 
@@ -150,8 +150,8 @@ fn a_document_beyond_the_context_is_read_by_the_methods_that_can_and_by_no_other
         .ask("Why?", Choice::plain(AUTO, None))
         .expect("Automatic finds one");
     match story.requests().as_slice() {
-        [Request::Ask { method, budget, .. }] => {
-            assert_eq!((method.name.as_str(), budget), (AUTO, &None));
+        [Request::Ask { ask, .. }] => {
+            assert_eq!((ask.method.name.as_str(), &ask.budget), (AUTO, &None));
         }
         other => panic!("{other:?}"),
     }
@@ -167,7 +167,7 @@ fn left_to_itself_the_sample_is_kept_to_a_quarter_and_a_document_of_ones_own_is_
         story.look();
         story.state.ask("Why?", choice).expect("accepted");
         let budget = match story.requests().as_slice() {
-            [Request::Ask { budget, .. }] => budget.clone(),
+            [Request::Ask { ask, .. }] => ask.budget.clone(),
             other => panic!("{other:?}"),
         };
         story.state.clear_conversation();
@@ -291,7 +291,8 @@ fn rows_are_stored_as_the_settings_say_in_every_request() {
         .expect("accepted");
     let told: Vec<Option<String>> = (story.requests().into_iter())
         .filter_map(|request| match request {
-            Request::Estimate { cache, .. } | Request::Ask { cache, .. } => Some(cache),
+            Request::Estimate { of, .. } => Some(of.cache),
+            Request::Ask { ask, .. } => Some(ask.cache),
             _ => None,
         })
         .collect();

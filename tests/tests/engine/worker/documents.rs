@@ -1,8 +1,10 @@
 //! Documents over the pipes: opened, refused, cancelled, too long, adopted after a restart.
 
 use kept_engine::documents::Document;
-use kept_engine::protocol::{DocumentInfo, Failure, Frame, Kind, Reply, Request, write_frame};
 use kept_tests::golden::repository;
+use kept_worker::protocol::{
+    DocumentInfo, EstimateRequest, Failure, Frame, Kind, Reply, Request, write_frame,
+};
 
 use super::{QUESTION, failure, ready};
 use kept_engine::Note;
@@ -88,11 +90,13 @@ fn a_document_beyond_the_context_length_is_announced() {
     worker.say(&ask(1, QUESTION, "snapkv"));
     worker.say(&Request::Estimate {
         ticket: 2,
-        method: method("treekv"),
-        budget: None,
-        cache: None,
-        memory: None,
-        max_tokens: None,
+        of: EstimateRequest {
+            method: method("treekv"),
+            budget: None,
+            cache: None,
+            memory: None,
+            max_tokens: None,
+        },
     });
     let (mut announced, mut refused, mut estimated, mut answered) = (false, false, false, false);
     while !(announced && refused && estimated && answered) {
@@ -213,7 +217,7 @@ fn arrived(worker: &Worker) -> (DocumentInfo, String) {
 
 /// Names and texts of the parts of a document.
 fn parts(document: &DocumentInfo, text: &str) -> Vec<(String, String)> {
-    let part = |part: &kept_engine::protocol::PartInfo| {
+    let part = |part: &kept_worker::protocol::PartInfo| {
         (
             part.document.name.clone(),
             text[part.start..part.end].to_owned(),

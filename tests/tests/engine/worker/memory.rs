@@ -1,8 +1,8 @@
 //! A memory limit over the pipes: an estimate under it holds for the question, and a limit that is too small is refused
 //! at once.
 
-use kept_engine::protocol::{Failure, FaultCode, Reply, Request};
 use kept_engine::{AUTO, Estimate};
+use kept_worker::protocol::{AskRequest, EstimateRequest, Failure, FaultCode, Reply, Request};
 use serde_json::json;
 
 use super::{QUESTION, failure, ready};
@@ -14,27 +14,31 @@ const MIB: u64 = 1 << 20;
 fn estimate(name: &str, budget: Option<&str>, memory: Option<u64>) -> Request {
     Request::Estimate {
         ticket: 1,
-        method: method(name),
-        budget: budget.map(str::to_owned),
-        cache: None,
-        memory,
-        max_tokens: Some(48),
+        of: EstimateRequest {
+            method: method(name),
+            budget: budget.map(str::to_owned),
+            cache: None,
+            memory,
+            max_tokens: Some(48),
+        },
     }
 }
 
 fn ask(name: &str, memory: Option<u64>) -> Request {
     Request::Ask {
         ticket: 2,
-        question: QUESTION.to_owned(),
-        method: method(name),
-        budget: None,
-        max_tokens: 48,
-        temperature: 0.0,
-        seed: 0,
-        repeat_penalty: None,
-        thinking: false,
-        cache: None,
-        memory,
+        ask: AskRequest {
+            question: QUESTION.to_owned(),
+            method: method(name),
+            budget: None,
+            max_tokens: 48,
+            temperature: 0.0,
+            seed: 0,
+            repeat_penalty: None,
+            thinking: false,
+            cache: None,
+            memory,
+        },
     }
 }
 
@@ -164,14 +168,10 @@ fn requests_without_a_memory_limit_are_unchanged() {
     let named = json!({"name": "snapkv", "parameters": []});
     let written = json!({"request": "estimate", "ticket": 1, "method": named, "budget": null});
     let read: Request = serde_json::from_value(written).expect("an estimate");
-    assert!(matches!(
-        read,
-        Request::Estimate {
-            memory: None,
-            max_tokens: None,
-            ..
-        }
-    ));
+    let Request::Estimate { of, .. } = read else {
+        panic!("{read:?}")
+    };
+    assert_eq!((of.memory, of.max_tokens), (None, None));
     let limited = ask("snapkv", Some(6 << 30));
     let written = serde_json::to_value(&limited).expect("JSON");
     let read: Request = serde_json::from_value(written).expect("a question");

@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use kept_engine::protocol::{Failure, Reply, Request};
 use kept_engine::vault::VaultUse;
 use kept_engine::{AUTO, Estimate, Phase};
 use kept_tests::worker::{Worker, ask, is_end, method, open_model, sample};
+use kept_worker::protocol::{EstimateRequest, Failure, Reply, Request};
 
 use super::{QUESTION, failure};
 
@@ -23,11 +23,13 @@ fn start(folder: &Path) -> Worker {
 fn estimate(worker: &mut Worker, name: &str) -> Estimate {
     worker.say(&Request::Estimate {
         ticket: 100,
-        method: method(name),
-        budget: None,
-        cache: None,
-        memory: None,
-        max_tokens: None,
+        of: EstimateRequest {
+            method: method(name),
+            budget: None,
+            cache: None,
+            memory: None,
+            max_tokens: None,
+        },
     });
     match worker.find(|reply| matches!(reply, Reply::Estimate { .. } | Reply::Failed { .. })) {
         (Reply::Estimate { estimate, .. }, _) => estimate,

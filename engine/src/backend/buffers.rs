@@ -1,0 +1,141 @@
+//! Host buffers of one prefill, allocated before it begins.
+
+use kept_kernels::{HeadShape, RowStore};
+use kept_models::RopeTable;
+
+use crate::plan::PrefillPlan;
+
+/// Host buffers for one layer, reused for all layers. A backend with its own memory uses them for rows that the host
+/// reads.
+pub(crate) struct HostBuffers {
+    /// `[n]` rows per KV head, or more if a reconstruction is appended to the document.
+    pub(crate) keys: RowStore,
+    /// As `keys`.
+    pub(crate) values: RowStore,
+    /// `[chunk, q_heads, head_dim]`
+    pub(crate) q: Vec<f32>,
+    /// `[chunk, kv_heads, head_dim]`
+    pub(crate) k: Vec<f32>,
+    /// `[chunk, kv_heads, head_dim]`
+    pub(crate) v: Vec<f32>,
+    /// `[chunk, q_heads, head_dim]`
+    pub(crate) attention: Vec<f32>,
+    /// `[q_heads, chunk]`: log-sum-exp of one chunk's rows, if a measurement needs it.
+    pub(super) log_sum_exp: Vec<f32>,
+    /// `[rows, head_dim]`: kept rows of one head before rounding.
+    pub(super) gathered: Vec<f32>,
+    /// Packed rows read from a vault; counted in the vault's memory.
+    pub(super) packed: Vec<u8>,
+    /// Keys before RoPE for the current method, if it needs them.
+    raw: RawKeys,
+    /// Copy of the keys before RoPE for one of several methods: the others need the rotated keys.
+    raw_copy: Option<RowStore>,
+}
+
+/// Where keys before RoPE are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RawKeys {
+    /// Nowhere.
+    None,
+    /// In `keys`.
+    InPlace,
+    /// In a copy.
+    Copied,
+}
+
+impl HostBuffers {
+    /// Allocates the buffers for methods of these plans on one prefill.
+    pub(super) fn new(plans: &[PrefillPlan], heads: HeadShape) -> Self {
+        let rows = || RowStore::uniform(heads.kv_heads, plans[0].layer_rows(), heads.head_dim);
+        let most = |of: fn(&PrefillPlan) -> usize| plans.iter().map(of).max().unwrap_or(0);
+        Self {
+            keys: rows(),
+            values: rows(),
+            q: vec![0.0; most(PrefillPlan::q)],
+            k: vec![0.0; most(PrefillPlan::kv)],
+            v: vec![0.0; most(PrefillPlan::kv)],
+            attention: vec![0.0; most(PrefillPlan::q)],
+            log_sum_exp: vec![0.0; most(PrefillPlan::log_sum_exp)],
+            gathered: Vec::with_capacity(most(PrefillPlan::gathered)),
+            packed: Vec::new(),
+            raw: RawKeys::None,
+            raw_copy: None,
+        }
+    }
+
+    /// No buffers, to measure the memory of a device.
+    pub(super) fn none() -> Self {
+        let rows = || RowStore::uniform(1, 0, 1);
+        Self {
+            keys: rows(),
+            values: rows(),
+            q: Vec::new(),
+            k: Vec::new(),
+            v: Vec::new(),
+            attention: Vec::new(),
+            log_sum_exp: Vec::new(),
+            gathered: Vec::new(),
+            packed: Vec::new(),
+            raw: RawKeys::None,
+            raw_copy: None,
+        }
+    }
+
+    /// The current method sees rotated keys.
+    pub(super) fn keep_rotated(&mut self) {
+        self.raw = RawKeys::None;
+    }
+
+    /// Whether the current method sees keys before RoPE.
+    pub(super) fn unrotated(&self) -> bool {
+        self.raw != RawKeys::None
+    }
+
+    /// Undoes RoPE on the keys: in place, or on a copy if the rotated keys are needed again (`shared`).
+    pub(super) fn unrotate(&mut self, rope: Option<&RopeTable>, shared: bool) {
+        let keys = if shared {
+            self.raw = RawKeys::Copied;
+            self.raw_copy.insert(self.keys.clone())
+        } else {
+            self.raw = RawKeys::InPlace;
+            &mut self.keys
+        };
+        let Some(rope) = rope else { return };
+        for head in 0..keys.kv_heads() {
+            for position in 0..keys.capacity(head) {
+                rope.unrotate_at(keys.row_mut(head, position), position);
+            }
+        }
+    }
+
+    /// The keys that the current method sees, the values, and the buffer for gathered rows.
+    pub(super) fn of_method(&mut self) -> (&RowStore, &RowStore, &mut Vec<f32>) {
+        let copy = self.raw_copy.as_ref();
+        let keys = copy.filter(|_| self.raw == RawKeys::Copied);
+        (keys.unwrap_or(&self.keys), &self.values, &mut self.gathered)
+    }
+
+    /// The keys that the current method sees.
+    pub(super) fn method_keys(&self) -> &RowStore {
+        let copy = self.raw_copy.as_ref();
+        copy.filter(|_| self.raw == RawKeys::Copied)
+            .unwrap_or(&self.keys)
+    }
+
+    /// Bytes of keys and values.
+    pub(super) fn row_bytes(&self) -> u64 {
+        let raw = self.raw_copy.as_ref().map_or(0, RowStore::bytes);
+        (self.keys.bytes() + self.values.bytes() + raw) as u64
+    }
+
+    /// Bytes of all buffers except keys and values.
+    pub(super) fn bytes(&self) -> u64 {
+        let floats = self.q.len()
+            + self.k.len()
+            + self.v.len()
+            + self.attention.len()
+            + self.log_sum_exp.len()
+            + self.gathered.capacity();
+        (floats * size_of::<f32>()) as u64
+    }
+}

@@ -1,0 +1,139 @@
+//! Decode on the CPU. All memory is allocated before the first token; a step allocates nothing.
+
+use kept_models::{Model, RopeTable, RowScratch};
+use kept_policies::Pos;
+
+use super::attention::AttentionScratch;
+use crate::EngineError;
+use crate::backend::{DecodeBackend, StepOutput};
+use crate::compact::CompactCache;
+use crate::decode::{AfterLayer, LayerAttention};
+
+/// The buffers of the decode loop, allocated once.
+pub(super) struct Buffers {
+    /// `[width]`
+    residual: Vec<f32>,
+    /// `[q_heads, head_dim]`
+    q: Vec<f32>,
+    /// `[kv_heads, head_dim]`
+    k: Vec<f32>,
+    /// `[kv_heads, head_dim]`
+    v: Vec<f32>,
+    /// `[q_heads, head_dim]`
+    attention: Vec<f32>,
+    /// `[vocab]`
+    logits: Vec<f32>,
+    /// Scratch inside the layer: norm, MLP.
+    row: RowScratch,
+    attend: AttentionScratch,
+}
+
+impl Buffers {
+    /// Buffers for up to `max_rows` rows per KV head, and class tables of up to `max_entries`.
+    pub(super) fn new(model: &Model, max_rows: usize, max_entries: usize) -> Self {
+        let config = model.config();
+        let (q_width, kv_width) = (config.q_width(), config.kv_width());
+        Self {
+            residual: vec![0.0; config.width],
+            q: vec![0.0; q_width],
+            k: vec![0.0; kv_width],
+            v: vec![0.0; kv_width],
+            attention: vec![0.0; q_width],
+            logits: vec![0.0; config.vocab],
+            row: RowScratch::new(config),
+            attend: AttentionScratch::new(model, max_rows, max_entries),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        let floats = self.residual.len()
+            + self.q.len()
+            + self.k.len()
+            + self.v.len()
+            + self.attention.len()
+            + self.logits.len();
+        (floats * size_of::<f32>() + self.attend.bytes()) as u64 + self.row.bytes()
+    }
+}
+
+/// A decode loop.
+pub(super) struct CpuDecoder<'m> {
+    model: &'m Model,
+    rope: &'m RopeTable,
+    buffers: Buffers,
+}
+
+impl<'m> CpuDecoder<'m> {
+    /// For rows and tables of the size of `cache`.
+    pub(super) fn new(model: &'m Model, rope: &'m RopeTable, cache: &CompactCache) -> Self {
+        Self {
+            model,
+            rope,
+            buffers: Buffers::new(model, cache.max_capacity(), cache.max_entries()),
+        }
+    }
+}
+
+impl DecodeBackend for CpuDecoder<'_> {
+    fn logits_of(&mut self, hidden: &[f32]) -> Result<&mut [f32], EngineError> {
+        let b = &mut self.buffers;
+        self.model.logits_row(hidden, &mut b.row, &mut b.logits);
+        Ok(&mut b.logits)
+    }
+
+    fn step(
+        &mut self,
+        token: u32,
+        cache: &mut CompactCache,
+        after: &mut AfterLayer<'_>,
+        _top_k: Option<usize>,
+    ) -> Result<StepOutput<'_>, EngineError> {
+        let (model, b) = (self.model, &mut self.buffers);
+        let config = model.config();
+        let (dim, group) = (config.head_dim, config.q_heads / config.kv_heads);
+        let Pos(position) = cache.next;
+        model.embed(&[token], &mut b.residual);
+        for (layer, cached) in cache.layers.iter_mut().enumerate() {
+            model.project_row(layer, &b.residual, &mut b.row, &mut b.q, &mut b.k, &mut b.v);
+            let rope = self.rope.of_layer(layer);
+            // Re-assigned positions: keys are rotated by their rank when attention reads them. Otherwise the
+            // new key is rotated by its position now. Some models have layers without RoPE.
+            let (ranked, placed) = if cache.reassigned && cached.window().is_none() {
+                (rope, None)
+            } else {
+                (None, rope)
+            };
+            if let Some(rope) = placed {
+                let turned = (position - cache.window_rope_origin.0) as usize;
+                rope.rotate_at(&mut b.k, turned);
+                rope.rotate_at(&mut b.q, turned);
+            }
+            cached.append(&b.k, &b.v, Pos(position));
+            if let Some(rope) = ranked {
+                for (head, q) in b.q.chunks_exact_mut(group * dim).enumerate() {
+                    rope.rotate_at(q, cached.last_rank(head));
+                }
+            }
+            let probabilities = b
+                .attend
+                .attend(model, cached, &b.q, ranked, &mut b.attention);
+            model.finish_row(layer, &b.attention, &mut b.residual, &mut b.row);
+            let most = |q_head: usize, rows: usize| {
+                let seen = &probabilities.values[q_head * probabilities.stride..][..rows];
+                let best = kept_kernels::argmax(seen);
+                (seen[best], best)
+            };
+            let attention = LayerAttention {
+                probabilities,
+                most: &most,
+            };
+            after.layer(cached, &attention, &mut |_| ());
+        }
+        model.logits_row(&b.residual, &mut b.row, &mut b.logits);
+        Ok(StepOutput::Logits(&mut b.logits))
+    }
+
+    fn host_bytes(&self) -> u64 {
+        self.buffers.bytes()
+    }
+}

@@ -1,0 +1,110 @@
+//! The CPU: weights are mapped from the file, everything else is in host memory.
+
+mod attention;
+mod decode;
+mod prefill;
+
+use std::ops::Range;
+
+use kept_kernels::{PrefillAttention, Stop, prefill_attention};
+use kept_models::{LayerPass, Model, RopeTable};
+
+use super::{Backend, DecodeBackend, HostAttention, HostLayer, PrefillBackend, PrefillInput};
+use crate::EngineError;
+use crate::compact::CompactCache;
+use crate::plan::StreamPlan;
+use crate::system::available_memory;
+use decode::{Buffers, CpuDecoder};
+use prefill::CpuPrefill;
+pub(super) use prefill::retain;
+
+/// The CPU with a model.
+pub(super) struct Cpu<'m> {
+    model: &'m Model,
+}
+
+impl<'m> Cpu<'m> {
+    pub(super) fn new(model: &'m Model) -> Self {
+        Self { model }
+    }
+}
+
+/// Bytes of the decode loop's buffers on the CPU for up to `max_rows` rows and `max_entries` table entries per KV head.
+/// The buffers are allocated to measure them; untouched zeroed memory is not committed.
+pub(crate) fn decode_bytes(model: &Model, max_rows: usize, max_entries: usize) -> u64 {
+    Buffers::new(model, max_rows, max_entries).bytes()
+}
+
+impl<'m> Backend<'m> for Cpu<'m> {
+    fn name(&self) -> &'m str {
+        "the CPU"
+    }
+
+    fn has_own_memory(&self) -> bool {
+        false
+    }
+
+    fn free_memory(&self) -> Result<Option<u64>, EngineError> {
+        Ok(available_memory())
+    }
+
+    fn prefill(
+        &self,
+        input: PrefillInput<'m>,
+    ) -> Result<Box<dyn PrefillBackend + 'm>, EngineError> {
+        Ok(Box::new(CpuPrefill::new(self.model, input)))
+    }
+
+    fn decode(
+        &self,
+        cache: &mut CompactCache,
+        rope: &'m RopeTable,
+        _observes: bool,
+    ) -> Result<Box<dyn DecodeBackend + 'm>, EngineError> {
+        Ok(Box::new(CpuDecoder::new(self.model, rope, cache)))
+    }
+
+    fn host_layer(&self, layer: usize, rows: usize) -> Box<dyn HostLayer + 'm> {
+        Box::new(self.model.layer_pass(layer, rows))
+    }
+
+    fn host_attention(&self, _plan: &StreamPlan) -> Box<dyn HostAttention + 'm> {
+        Box::new(CpuAttention)
+    }
+}
+
+impl HostLayer for LayerPass<'_> {
+    fn project(
+        &mut self,
+        residual: &[f32],
+        [q, k, v]: [&mut [f32]; 3],
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        Ok(LayerPass::project(self, residual, q, k, v, stop)?)
+    }
+
+    fn finish(
+        &mut self,
+        attention: &[f32],
+        residual: &mut [f32],
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        Ok(LayerPass::finish(self, attention, residual, stop)?)
+    }
+}
+
+/// Attention on the CPU.
+struct CpuAttention;
+
+impl HostAttention for CpuAttention {
+    fn attend(
+        &mut self,
+        task: &PrefillAttention<'_>,
+        _new: Range<usize>,
+        out: &mut [f32],
+        log_sum_exp: Option<&mut [f32]>,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        Ok(prefill_attention(task, out, log_sum_exp, stop)?)
+    }
+}

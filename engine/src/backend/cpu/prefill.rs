@@ -1,0 +1,445 @@
+//! Prefill on the CPU.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use kept_kernels::{
+    HeadShape, Normalise, PrefillAttention, Stop, WindowScores, prefill_attention, window_scores,
+};
+use kept_models::{LayerPass, Model, RopeTable};
+use kept_policies::{PromptRows, Softmax, WeightedWindow, Window};
+
+use super::CpuAttention;
+use crate::EngineError;
+use crate::backend::{
+    Chunk, DeviceRows, GatherSource, GatherTask, HostBuffers, HostView, LayerRowsAccess,
+    PrefillBackend, PrefillInput, PrefillMemory, RowAccess,
+};
+use crate::compact::{CompactLayer, RingGather};
+use crate::gathered_rope::GatheredRope;
+use crate::observe::{HostRows, LastQueries, LogSumExp, host_rows};
+use crate::plan::PrefillPlan;
+use crate::prefill::{LayerTask, Measurements, Prefix};
+use crate::shape::{attention_scale, head_shape};
+
+/// All buffers of one prefill.
+pub(super) struct CpuPrefill<'m> {
+    model: &'m Model,
+    rope: &'m RopeTable,
+    heads: HeadShape,
+    /// `[layer_input_tokens, width]`: residual stream of the tokens that enter the layer.
+    residual: Vec<f32>,
+    buffers: HostBuffers,
+    /// `[chunk]`: rotations, if row indices differ from positions.
+    gathered_rope: Option<GatheredRope>,
+    weights: LayerWeights<'m>,
+    attention: CpuAttention,
+    /// Number of last rows of the prompt whose log-sum-exp, computed by this layer's attention, is in the buffers.
+    attended: usize,
+    /// Largest size of a layer pass so far, in bytes.
+    largest_pass: u64,
+}
+
+/// The current layer's weights, rearranged on first use.
+struct LayerWeights<'m> {
+    layer: usize,
+    at_once: usize,
+    few: bool,
+    pass: Option<LayerPass<'m>>,
+}
+
+impl<'m> LayerWeights<'m> {
+    fn pass(&mut self, model: &'m Model, largest: &mut u64) -> &mut LayerPass<'m> {
+        self.pass.get_or_insert_with(|| {
+            let pass = if self.few {
+                model.layer_pass_mapped(self.layer, self.at_once)
+            } else {
+                model.layer_pass(self.layer, self.at_once)
+            };
+            *largest = (*largest).max(pass.bytes());
+            pass
+        })
+    }
+}
+
+impl<'m> CpuPrefill<'m> {
+    /// Allocates everything.
+    pub(super) fn new(model: &'m Model, input: PrefillInput<'m>) -> Self {
+        let PrefillInput {
+            rope,
+            plans,
+            residual,
+        } = input;
+        let (heads, first) = (head_shape(model), &plans[0]);
+        Self {
+            model,
+            rope,
+            heads,
+            residual,
+            buffers: HostBuffers::new(plans, heads),
+            gathered_rope: first
+                .drops_tokens()
+                .then(|| GatheredRope::new(rope, first.chunk)),
+            weights: LayerWeights {
+                layer: 0,
+                at_once: 0,
+                few: false,
+                pass: None,
+            },
+            attention: CpuAttention,
+            attended: 0,
+            largest_pass: 0,
+        }
+    }
+
+    /// The last queries of the prompt and the layer's keys.
+    fn last_queries<'q>(&'q self, queries: &'q [f32], tokens: usize) -> LastQueries<'q> {
+        LastQueries {
+            shape: self.heads,
+            scale: attention_scale(self.model),
+            queries,
+            keys: &self.buffers.keys,
+            tokens,
+            log_sum_exp: &self.buffers.log_sum_exp[..self.heads.q_heads * self.attended],
+        }
+    }
+
+    /// Attention of the chunk's needed rows over the layer, and the rest of the layer.
+    fn attend_needed(&mut self, chunk: &Chunk<'_>, stop: &Stop) -> Result<(), EngineError> {
+        let model = self.model;
+        let q_width = self.heads.q_heads * self.heads.head_dim;
+        let buffers = &mut self.buffers;
+        // The buffer is allocated only if a measurement uses it.
+        let floats = (self.heads.q_heads * chunk.count).min(buffers.log_sum_exp.len());
+        let known = chunk.needed == chunk.count && floats > 0;
+        self.attended = if known { chunk.count } else { 0 };
+        if chunk.needed == 0 {
+            return Ok(());
+        }
+        let skip = chunk.count - chunk.needed;
+        let out = &mut buffers.attention[..chunk.needed * q_width];
+        let task = PrefillAttention {
+            shape: self.heads,
+            scale: attention_scale(model),
+            window: chunk.window,
+            queries: &buffers.q[skip * q_width..chunk.count * q_width],
+            first: chunk.first + skip,
+            keys: &buffers.keys,
+            values: &buffers.values,
+        };
+        let log_sum_exp = known.then_some(&mut buffers.log_sum_exp[..floats]);
+        prefill_attention(&task, out, log_sum_exp, stop)?;
+        let width = model.config().width;
+        let at = (chunk.at + skip) * width..(chunk.at + chunk.count) * width;
+        let pass = self.weights.pass(model, &mut self.largest_pass);
+        Ok(pass.finish(out, &mut self.residual[at], stop)?)
+    }
+
+    /// Adds the attention of the chunk's rows to the column sums.
+    fn add_column_sums(
+        &mut self,
+        chunk: &Chunk<'_>,
+        sums: &mut [f32],
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let buffers = &mut self.buffers;
+        let floats = chunk.count * self.heads.q_heads;
+        let last = LastQueries {
+            shape: self.heads,
+            scale: attention_scale(self.model),
+            queries: &buffers.q[..floats * self.heads.head_dim],
+            keys: &buffers.keys,
+            tokens: chunk.first + chunk.count,
+            log_sum_exp: &[],
+        };
+        let log_sum_exp = &mut buffers.log_sum_exp[..floats];
+        let log_sum_exp = if self.attended > 0 {
+            LogSumExp::Known(log_sum_exp)
+        } else {
+            LogSumExp::Unknown(log_sum_exp)
+        };
+        Ok(last.add_column_sums(log_sum_exp, sums, stop)?)
+    }
+}
+
+impl PrefillBackend for CpuPrefill<'_> {
+    fn load_prefix(
+        &mut self,
+        layer: usize,
+        prefix: &mut Prefix,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let buffers = &mut self.buffers;
+        let mut rows = kept_vault::HostRows {
+            keys: &mut buffers.keys,
+            values: &mut buffers.values,
+            space: &mut buffers.packed,
+        };
+        Ok(prefix.begin_layer(layer, &mut rows, stop)?)
+    }
+
+    fn begin_layer(
+        &mut self,
+        _task: &LayerTask,
+        _measurements: &Measurements,
+        _prefix: &mut Prefix,
+    ) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn prepare(&mut self, layer: usize, at_once: usize, few: bool) {
+        self.weights = LayerWeights {
+            layer,
+            at_once,
+            few,
+            pass: None,
+        };
+    }
+
+    fn project(
+        &mut self,
+        chunk: &Chunk<'_>,
+        measurements: &mut Measurements,
+        stop: &Stop,
+    ) -> Result<Duration, EngineError> {
+        let HeadShape {
+            q_heads,
+            kv_heads,
+            head_dim: dim,
+        } = self.heads;
+        let (first, count) = (chunk.first, chunk.count);
+        let buffers = &mut self.buffers;
+        let q = &mut buffers.q[..count * q_heads * dim];
+        let k = &mut buffers.k[..count * kv_heads * dim];
+        let v = &mut buffers.v[..count * kv_heads * dim];
+        let width = self.model.config().width;
+        let rows = &self.residual[chunk.at * width..(chunk.at + count) * width];
+        let pass = self.weights.pass(self.model, &mut self.largest_pass);
+        pass.project(rows, q, k, v, stop)?;
+        let started = Instant::now();
+        measurements.measured.add(q, first);
+        let measuring = started.elapsed();
+        match (
+            self.rope.of_layer(chunk.layer),
+            chunk.positions,
+            &mut self.gathered_rope,
+        ) {
+            (None, ..) => {}
+            (Some(rope), Some(positions), Some(gathered_rope)) => {
+                gathered_rope.set_positions(rope, positions.iter().map(|&p| p as usize));
+                gathered_rope.rotate(q, q_heads, 0..count);
+                gathered_rope.rotate(k, kv_heads, 0..count);
+            }
+            (Some(rope), ..) => {
+                rope.rotate_rows(q, q_heads, first);
+                rope.rotate_rows(k, kv_heads, first);
+            }
+        }
+        if let Some(kind) = chunk.rounds {
+            kind.round(k, dim);
+            kind.round(v, dim);
+        }
+        buffers.keys.copy_in(first, k);
+        buffers.values.copy_in(first, v);
+        let skip = (count - chunk.observed) * q_heads * dim;
+        measurements.window_queries.extend_from_slice(&q[skip..]);
+        Ok(measuring)
+    }
+
+    fn queries(&mut self, count: usize) -> Result<&[f32], EngineError> {
+        Ok(&self.buffers.q[..count * self.heads.q_heads * self.heads.head_dim])
+    }
+
+    fn attend(
+        &mut self,
+        chunk: &Chunk<'_>,
+        measurements: &mut Measurements,
+        stop: &Stop,
+    ) -> Result<Duration, EngineError> {
+        self.attend_needed(chunk, stop)?;
+        if !chunk.column_sums {
+            return Ok(Duration::ZERO);
+        }
+        let started = Instant::now();
+        self.add_column_sums(chunk, &mut measurements.column_sums, stop)?;
+        Ok(started.elapsed())
+    }
+
+    fn complete(&mut self, chunk: &Chunk<'_>, prefix: &mut Prefix) -> Result<(), EngineError> {
+        if chunk.writes {
+            let (keys, values) = (&self.buffers.keys, &self.buffers.values);
+            prefix.write_rows(keys, values, chunk.first..chunk.first + chunk.count);
+        }
+        Ok(())
+    }
+
+    fn collect(
+        &mut self,
+        _rows: Range<usize>,
+        _column_sums: bool,
+        _measurements: &mut Measurements,
+    ) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn on_host(&mut self, _rows: usize) -> Result<HostView<'_>, EngineError> {
+        Ok(HostView {
+            layer: self.weights.pass(self.model, &mut self.largest_pass),
+            attention: &mut self.attention,
+            buffers: &mut self.buffers,
+        })
+    }
+
+    fn window(
+        &mut self,
+        window: Window,
+        tokens: usize,
+        measurements: &mut Measurements,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let Measurements {
+            window_queries,
+            window_scores: out,
+            ..
+        } = measurements;
+        out.resize(self.heads.q_heads * tokens, 0.0);
+        let last = self.last_queries(window_queries, tokens);
+        let task = WindowScores {
+            shape: last.shape,
+            scale: last.scale,
+            queries: last.last(window.rows),
+            keys: last.keys,
+            tokens,
+            normalise: match window.softmax {
+                Softmax::All => Normalise::All,
+                Softmax::Prefix => Normalise::Prefix,
+            },
+            row_weights: None,
+            log_sum_exp: last.log_sum_exp,
+        };
+        Ok(window_scores(&task, out, stop)?)
+    }
+
+    fn weighted_window(
+        &mut self,
+        window: WeightedWindow,
+        among: Option<&[u32]>,
+        tokens: usize,
+        measurements: &mut Measurements,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let out = &mut measurements.measured.weighted_window;
+        let last = self.last_queries(&measurements.window_queries, tokens);
+        match among {
+            Some(among) => last.ramp_among(window, among, out, stop)?,
+            None => last.weighted_window(window, out, stop)?,
+        }
+        Ok(())
+    }
+
+    fn low_attention(
+        &mut self,
+        rows: usize,
+        tokens: usize,
+        measurements: &mut Measurements,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let out = &mut measurements.measured.bits;
+        let last = self.last_queries(&measurements.window_queries, tokens);
+        Ok(last.low_attention(rows, out, stop)?)
+    }
+
+    fn prepare_rows(&mut self, access: RowAccess, rope: &RopeTable) -> Result<(), EngineError> {
+        self.buffers.keep_rotated();
+        if access.before_rope && (access.copies || access.computations) {
+            let rope = rope.of_layer(access.layer);
+            self.buffers.unrotate(rope, access.shared);
+        }
+        Ok(())
+    }
+
+    fn rows(&self, _layer: usize, before_rope: bool) -> Box<dyn LayerRowsAccess + '_> {
+        let buffers = &self.buffers;
+        let keys = if before_rope {
+            buffers.method_keys()
+        } else {
+            &buffers.keys
+        };
+        Box::new(host_rows(keys, &buffers.values))
+    }
+
+    fn copies(&self) -> [&[f32]; 2] {
+        let buffers = &self.buffers;
+        [buffers.method_keys().as_slice(), buffers.values.as_slice()]
+    }
+
+    fn gather(&mut self, task: &GatherTask<'_>) -> Result<CompactLayer, EngineError> {
+        let unrotated = self.buffers.unrotated();
+        let (keys, values, gathered) = self.buffers.of_method();
+        let source = GatherSource {
+            keys,
+            values,
+            unrotated,
+            value_sums: None,
+            merged: false,
+        };
+        let compact = task.gather(&source, |gather| gather.layer(gathered));
+        Ok(match task.plan.table {
+            Some(table) => compact.with_table(keys, &task.selection.retention, table),
+            None => compact,
+        })
+    }
+
+    fn gather_window(
+        &mut self,
+        plan: &PrefillPlan,
+        window: usize,
+    ) -> Result<CompactLayer, EngineError> {
+        let (keys, values) = (&self.buffers.keys, &self.buffers.values);
+        let gather = RingGather::new(keys, values, plan, window);
+        Ok(gather.layer(&mut self.buffers.gathered))
+    }
+
+    fn retain_rows(&mut self, surviving: &[u32], _rows: usize) -> Result<(), EngineError> {
+        retain(&mut self.residual, surviving, self.model.config().width);
+        Ok(())
+    }
+
+    fn memory(&self) -> PrefillMemory {
+        PrefillMemory {
+            layer_kv: self.buffers.row_bytes(),
+            activations: self.buffers.bytes() + self.largest_pass,
+            device: 0,
+        }
+    }
+
+    fn take_cache(&mut self) -> Option<DeviceRows> {
+        None
+    }
+
+    fn into_residual(mut self: Box<Self>, rows: Range<usize>) -> Result<Vec<f32>, EngineError> {
+        let width = self.model.config().width;
+        self.residual.truncate(rows.end * width);
+        self.residual.drain(..rows.start * width);
+        Ok(self.residual)
+    }
+}
+
+/// Removes all rows but `surviving`, ascending, from `residual [rows, width]`.
+pub(in crate::backend) fn retain(residual: &mut Vec<f32>, surviving: &[u32], width: usize) {
+    for (to, &from) in surviving.iter().enumerate() {
+        let from = from as usize * width;
+        residual.copy_within(from..from + width, to * width);
+    }
+    residual.truncate(surviving.len() * width);
+}
+
+impl LayerRowsAccess for HostRows<'_> {
+    fn rows(&self) -> &dyn PromptRows {
+        self
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        Ok(())
+    }
+}

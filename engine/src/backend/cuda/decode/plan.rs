@@ -1,0 +1,165 @@
+//! Capacities and memory of decoding on a GPU.
+
+use kept_cuda::{DeviceError, LayerCapacity, RowKind};
+use kept_kernels::CacheType;
+use kept_models::{GpuModel, Model, RopeTable};
+
+use super::graph_decoder::GraphDecoder;
+use super::host_stepped::HostSteppedDecoder;
+use crate::EngineError;
+use crate::compact::{CompactCache, CompactLayer, F16_ROWS};
+use crate::plan::{LayerKeeps, PrefillPlan, StreamPlan};
+
+/// Capacities of the GPU cache and of the decode loop's device buffers.
+pub(in crate::backend::cuda) struct DecodePlan {
+    /// `[layers of the model]`
+    pub(in crate::backend::cuda) layers: Vec<LayerCapacity>,
+    /// Rows of the largest head.
+    pub(super) max_rows: usize,
+    /// Entries of the largest class table; 0 if nothing is merged.
+    pub(super) max_entries: usize,
+    /// Whether the method reads attention probabilities.
+    pub(super) looks: bool,
+}
+
+/// Capacity per KV head in a layer that a method compacts.
+struct SelectedCapacity {
+    slots: usize,
+    /// Number of first places that hold quantised rows, for a quantised cache type.
+    narrow: usize,
+    /// Whether positions are re-assigned: keys are rotated by rank.
+    ranked: bool,
+    /// Entries of the layer's class table.
+    entries: usize,
+}
+
+/// The capacity of a layer, on host or device.
+///
+/// # Errors
+/// [`EngineError::GpuRows`] if GPUs do not support the row type.
+pub(in crate::backend::cuda) fn capacity_of(
+    layer: &CompactLayer,
+) -> Result<LayerCapacity, EngineError> {
+    let heads = 0..layer.kv_heads();
+    let cache = layer.keys.cache_type();
+    Ok(LayerCapacity {
+        capacities: heads.clone().map(|h| layer.keys.capacity(h)).collect(),
+        kind: RowKind::of(cache).ok_or(EngineError::GpuRows { cache })?,
+        narrow: heads.map(|h| layer.keys.narrow_places(h)).collect(),
+        ranked: !layer.ranks.is_empty(),
+        entries: layer.entry_capacity(),
+    })
+}
+
+impl DecodePlan {
+    /// The plan for an answer after a prefill.
+    pub(in crate::backend::cuda) fn after_prefill(plan: &PrefillPlan) -> Self {
+        let kept: Vec<usize> = plan.kept().collect();
+        let cut = |own: usize| SelectedCapacity {
+            slots: plan.capacities[own],
+            narrow: kept[own].saturating_sub(F16_ROWS),
+            ranked: plan.reassigns_positions(),
+            entries: plan.max_entries(),
+        };
+        let (keeps, kv_heads) = (&plan.keeps, plan.row_plan.model.kv_heads);
+        let tokens = plan.tokens() + plan.max_new_tokens();
+        Self {
+            layers: Self::layers(keeps, kv_heads, plan.cache, tokens, &cut),
+            max_rows: plan.max_capacity,
+            max_entries: plan.max_entries(),
+            looks: plan.changes_rows_in_decode(),
+        }
+    }
+
+    /// The plan for an answer after a text that was read in streaming mode.
+    pub(in crate::backend::cuda) fn after_stream(plan: &StreamPlan) -> Self {
+        let cut = |_| SelectedCapacity {
+            slots: plan.slots(),
+            narrow: plan.slots().saturating_sub(F16_ROWS + 1),
+            ranked: true,
+            entries: plan.max_entries(),
+        };
+        let (keeps, kv_heads) = (&plan.keeps, plan.heads.kv_heads);
+        let tokens = plan.tokens + plan.max_new_tokens;
+        Self {
+            layers: Self::layers(keeps, kv_heads, plan.cache, tokens, &cut),
+            max_rows: plan.widest(),
+            max_entries: plan.max_entries(),
+            looks: true,
+        }
+    }
+
+    /// Layers according to `keeps`: compacted layers have the capacity `cut`, sliding-window layers that of
+    /// their window, at most `tokens`.
+    fn layers(
+        keeps: &[LayerKeeps],
+        kv_heads: usize,
+        cache: CacheType,
+        tokens: usize,
+        cut: &dyn Fn(usize) -> SelectedCapacity,
+    ) -> Vec<LayerCapacity> {
+        let kind = |cache: CacheType| RowKind::of(cache).unwrap_or(RowKind::F16);
+        let layer = |keeps: &LayerKeeps| {
+            let (kind, capacity) = match *keeps {
+                LayerKeeps::Cut(own) => (kind(cache), cut(own)),
+                LayerKeeps::Window(window) => {
+                    let ring = SelectedCapacity {
+                        slots: window.min(tokens),
+                        narrow: 0,
+                        ranked: false,
+                        entries: 0,
+                    };
+                    (kind(cache.wide()), ring)
+                }
+            };
+            LayerCapacity {
+                capacities: vec![capacity.slots; kv_heads],
+                kind,
+                narrow: vec![capacity.narrow; kv_heads],
+                ranked: capacity.ranked,
+                entries: capacity.entries,
+            }
+        };
+        keeps.iter().map(layer).collect()
+    }
+
+    /// The plan for `cache` in its current state.
+    pub(in crate::backend::cuda) fn for_cache(
+        cache: &CompactCache,
+        looks: bool,
+    ) -> Result<Self, EngineError> {
+        Ok(Self {
+            layers: (cache.layers.iter())
+                .map(capacity_of)
+                .collect::<Result<_, EngineError>>()?,
+            max_rows: cache.max_capacity(),
+            max_entries: cache.max_entries(),
+            looks,
+        })
+    }
+
+    /// Whether the GPU can decode without the host: the method reads no probabilities and changes no rows,
+    /// and positions are original.
+    pub(in crate::backend::cuda) fn graph_decoder(&self) -> bool {
+        !self.looks && self.max_entries == 0 && self.layers.iter().all(|layer| !layer.ranked)
+    }
+
+    /// Device bytes for decoding, without the weights, with rotations of `positions` positions.
+    pub(in crate::backend::cuda) fn bytes(
+        &self,
+        gpu: &GpuModel,
+        model: &Model,
+        positions: usize,
+    ) -> Result<u64, DeviceError> {
+        // A RoPE table has the same size for every position.
+        let a_position = RopeTable::new(model.config(), 1);
+        let taken = gpu.device().measure_allocations(|device| {
+            if self.graph_decoder() {
+                GraphDecoder::allocate(device, model, &a_position, self, None).map(drop)
+            } else {
+                HostSteppedDecoder::allocate(device, gpu, model, &a_position, self).map(drop)
+            }
+        })?;
+        Ok(taken + (positions.max(1) as u64 - 1) * a_position.bytes())
+    }
+}

@@ -1,0 +1,655 @@
+//! Prefill on a GPU. The residual stream, one layer's keys and values and their measurements are in device
+//! memory. If the residual stream does not fit, it is on the host and each chunk is uploaded and written
+//! back. Measurements are downloaded and the host runs the method. Kept rows are downloaded too, or stay on
+//! the device if the GPU can decode without the host.
+
+mod asked;
+mod gathering;
+mod kept;
+mod observing;
+mod prefetch;
+mod residual;
+mod transfer;
+
+pub(super) use transfer::transfer_bytes;
+
+use std::ops::Range;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use kept_cuda::{
+    AttentionScratch, Buffer, Device, DeviceError, Indices, LayerCapacity, LayerRows,
+    PrefillAttention, QuerySums, Readback, RowPositions, Scores, ScoresScratch, UploadStaging,
+};
+use kept_kernels::{HeadShape, Normalise, Scale, Stop, words};
+use kept_models::{GpuModel, GpuPass, GpuRope, Model, RopeContext, RopeTable};
+use kept_policies::{Future, Softmax, WeightedWindow, Window};
+
+use super::decode::DecodePlan;
+use super::host_rows::{self, StagedAttention, StagedLayer};
+use crate::EngineError;
+use crate::backend::cpu::retain;
+use crate::backend::{
+    Chunk, DeviceRows, GatherTask, HostBuffers, HostView, LayerRowsAccess, PrefillBackend,
+    PrefillInput, PrefillMemory, RowAccess,
+};
+use crate::compact::CompactLayer;
+use crate::observe::ramp_weights;
+use crate::plan::PrefillPlan;
+use crate::prefill::{LayerTask, Measurements, Prefix};
+use crate::shape::{attention_scale, head_shape};
+use kept::RowDestination;
+use kept_vault::{LayerNumbers, Vault};
+use prefetch::LayerPrefetcher;
+use residual::Residual;
+use transfer::{SENT_AT_ONCE, VaultWriteback};
+
+/// All buffers of one prefill.
+pub(super) struct CudaPrefill<'a> {
+    gpu: &'a GpuModel,
+    model: &'a Model,
+    rope: GpuRope,
+    /// Rows and results on the host.
+    buffers: HostBuffers,
+    /// Whether all rows of the current layer are on the host.
+    whole: bool,
+    /// The current layer for rows in host memory, and attention over them, if a method needs a reconstruction.
+    on_host: Option<OnHost<'a>>,
+    heads: HeadShape,
+    scale: Scale,
+    pass: GpuPass,
+    residual: Residual,
+    /// `[kv_heads, n, head_dim]`
+    keys: LayerRows,
+    /// As `keys`.
+    values: LayerRows,
+    /// `[chunk, q_heads, head_dim]`
+    queries: Buffer<f16>,
+    /// `[chunk, q_heads, head_dim]`
+    attention: Buffer<f32>,
+    parts: AttentionScratch,
+    /// `[w, q_heads, head_dim]`: the rotated queries of the observation window.
+    window_queries: Buffer<f16>,
+    /// Rows in `window_queries`.
+    window_rows: usize,
+    scores: ScoresScratch,
+    /// `[q_heads, n]`: attention of the last rows.
+    seen: Buffer<f32>,
+    /// Downloads attention and column sums.
+    readback: Readback<f32>,
+    /// `[q_heads, layer_input_tokens]`, at most `[q_heads, n]`: attention of all rows, if a method needs it.
+    column_sums: Buffer<f32>,
+    /// Length of the column sums in this layer.
+    columns: usize,
+    /// `[q_heads, chunk]`
+    log_sum_exp: Buffer<f32>,
+    /// `[kv_heads, n, words]`
+    marks: Buffer<u64>,
+    /// Uploads rows of a vault, if one may be used.
+    staging: Option<UploadStaging>,
+    /// Prefetches the next layer's rows of the vault, if the GPU has the memory.
+    prefetch: Option<LayerPrefetcher>,
+    /// Downloads rows for a vault that is written.
+    writeback: Option<VaultWriteback>,
+    /// Kept rows.
+    kept: RowDestination,
+    /// Sums over queries before RoPE, one for each distinct request.
+    query_sums: Vec<(Future, QuerySums)>,
+    /// Scratch for computations on rows, if a method needs them.
+    asked: Option<Mutex<asked::Scratch>>,
+    /// Downloads all rows of a layer: for a reconstruction, a method that reads copies, or one that keeps
+    /// everything.
+    row_readback: Readback<f16>,
+    /// Staging buffer for downloads, on the host.
+    halves: Vec<f16>,
+}
+
+impl<'a> CudaPrefill<'a> {
+    /// Allocates everything except the kept rows.
+    pub(super) fn new(
+        gpu: &'a GpuModel,
+        model: &'a Model,
+        input: PrefillInput<'a>,
+    ) -> Result<Self, DeviceError> {
+        let PrefillInput {
+            rope,
+            plans,
+            residual,
+        } = input;
+        let buffers = HostBuffers::new(plans, head_shape(model));
+        let mut prefill = Self::on(gpu.device(), gpu, model, rope, plans, buffers)?;
+        prefill.residual.write(&residual)?;
+        prefill.on_host = OnHost::new(gpu, model, &plans[0])?;
+        Ok(prefill)
+    }
+
+    /// Peak device memory of a prefill without the weights, including all kept rows if they stay on the
+    /// device.
+    pub(super) fn bytes_for(
+        gpu: &'a GpuModel,
+        model: &'a Model,
+        sizes: &PrefillPlan,
+    ) -> Result<u64, DeviceError> {
+        // A RoPE table has the same size for every position.
+        let a_position = RopeTable::new(model.config(), 1);
+        let only = std::slice::from_ref(sizes);
+        let with = |gpu_plan: &[LayerCapacity]| {
+            gpu.device().measure_allocations(|device| {
+                let mut reading =
+                    Self::on(device, gpu, model, &a_position, only, HostBuffers::none())?;
+                reading.add_layers(gpu_plan)?;
+                Ok(reading)
+            })
+        };
+        let gpu_plan = if sizes.rows_on_gpu {
+            DecodePlan::after_prefill(sizes).layers
+        } else {
+            Vec::new()
+        };
+        let repeated = OnHost::bytes(gpu, model, sizes)?;
+        let taken = match sizes.row_plan.score_pass {
+            // The first pass runs the reconstruction and keeps nothing; the second pass is the opposite.
+            true => (with(&[])? + repeated).max(with(&gpu_plan)?),
+            false => with(&gpu_plan)? + repeated,
+        };
+        let positions = (sizes.tokens() + sizes.max_new_tokens()).max(1) as u64;
+        Ok(taken + (positions - 1) * a_position.bytes())
+    }
+
+    /// Allocates everything except the kept rows on `device`, which is the GPU or a dry run of it. The residual
+    /// stream is uninitialised.
+    fn on(
+        device: &Device,
+        gpu: &'a GpuModel,
+        model: &'a Model,
+        rope: &RopeTable,
+        sizes: &[PrefillPlan],
+        buffers: HostBuffers,
+    ) -> Result<Self, DeviceError> {
+        let heads = head_shape(model);
+        let first = &sizes[0];
+        let most = |of: fn(&PrefillPlan) -> usize| sizes.iter().map(of).max().unwrap_or(0);
+        let q_width = heads.q_heads * heads.head_dim;
+        let window = most(PrefillPlan::window_queries) / q_width;
+        let needs = || sizes.iter().flat_map(|sizes| &sizes.needs);
+        let looks = needs().any(|n| n.window.is_some() || n.weighted_window.is_some());
+        let low_attention = needs().filter_map(|n| n.low_attention).max();
+        let n = first.tokens();
+        let rows = || LayerRows::new(device, heads.kv_heads, n, heads.head_dim);
+        Ok(Self {
+            rope: GpuRope::new(device, rope)?,
+            heads,
+            scale: attention_scale(model),
+            pass: GpuPass::new(device, gpu, first.chunk)?,
+            residual: Residual::new(device, model.config().width, first)?,
+            keys: rows()?,
+            values: rows()?,
+            queries: device.alloc_uninit(first.chunk * q_width)?,
+            attention: device.alloc_uninit(first.chunk * q_width)?,
+            parts: AttentionScratch::new(device, heads)?,
+            window_queries: device.alloc_uninit(window * q_width)?,
+            window_rows: 0,
+            scores: ScoresScratch::new(device, heads, window)?,
+            seen: device.alloc_uninit(if looks { heads.q_heads * n } else { 0 })?,
+            readback: Readback::new(device, Readback::<f32>::PIECE.min(heads.q_heads * n))?,
+            column_sums: device.alloc_uninit(most(PrefillPlan::column_sums))?,
+            columns: 0,
+            log_sum_exp: device.alloc_uninit(most(PrefillPlan::log_sum_exp))?,
+            marks: device
+                .alloc_uninit(low_attention.map_or(0, |rows| heads.kv_heads * n * words(rows)))?,
+            staging: (first.vault_rows())
+                .map(|_| UploadStaging::new(device, SENT_AT_ONCE))
+                .transpose()?,
+            prefetch: (first.prefetch > 0)
+                .then(|| LayerPrefetcher::new(device, first.prefetch))
+                .transpose()?,
+            writeback: (first.vault_rows())
+                .map(|kind| VaultWriteback::new(device, kind, heads, first.chunk))
+                .transpose()?,
+            kept: RowDestination::new(device, heads, sizes)?,
+            query_sums: observing::query_sums(device, heads, needs().filter_map(|n| n.future))?,
+            asked: asked::Scratch::new(device, sizes, n, heads.head_dim)?,
+            row_readback: Readback::new(device, Readback::<f16>::PIECE.min(n * heads.head_dim))?,
+            halves: Vec::new(),
+            buffers,
+            whole: false,
+            on_host: None,
+            model,
+            gpu,
+        })
+    }
+
+    fn device(&self) -> &'a Device {
+        self.gpu.device()
+    }
+
+    fn q_width(&self) -> usize {
+        self.heads.q_heads * self.heads.head_dim
+    }
+
+    /// Device bytes without the weights.
+    fn bytes(&self) -> u64 {
+        let floats = [
+            &self.attention,
+            &self.seen,
+            &self.column_sums,
+            &self.log_sum_exp,
+        ];
+        floats.iter().map(|b| b.bytes()).sum::<u64>()
+            + self.residual.bytes()
+            + self.queries.bytes()
+            + self.window_queries.bytes()
+            + self.marks.bytes()
+            + self.staging.as_ref().map_or(0, UploadStaging::bytes)
+            + self.prefetch.as_ref().map_or(0, LayerPrefetcher::bytes)
+            + self.writeback.as_ref().map_or(0, VaultWriteback::bytes)
+            + self.kept.bytes()
+            + self.query_sums.iter().map(|(_, s)| s.bytes()).sum::<u64>()
+            + asked::Scratch::bytes(&self.asked)
+            + self.rope.bytes()
+            + self.pass.bytes()
+            + self.keys.bytes()
+            + self.values.bytes()
+            + self.parts.bytes()
+            + self.scores.bytes()
+    }
+
+    /// Starts to prefetch the rows of the first `tokens` tokens of `layer` from the vault.
+    fn start_prefetch(
+        &mut self,
+        vault: Vault,
+        layer: usize,
+        tokens: usize,
+    ) -> Result<(), EngineError> {
+        let staging = self.staging.take().expect("a reading with a vault");
+        let prefetch = self.prefetch.as_mut().expect("prefetch is enabled");
+        prefetch.start(vault, layer, tokens, staging)
+    }
+
+    /// Finishes a prefetch: the rows are then in `keys` and `values`. Returns the vault and its other numbers
+    /// for the layer; `None` if no prefetch was started.
+    fn finish_prefetch(&mut self) -> Result<Option<(Vault, LayerNumbers)>, EngineError> {
+        let device = self.device();
+        let Some(prefetch) = &mut self.prefetch else {
+            return Ok(None);
+        };
+        let prefetched = prefetch.finish(device, &mut self.keys, &mut self.values)?;
+        Ok(prefetched.map(|(vault, numbers, staging)| {
+            self.staging = Some(staging);
+            (vault, numbers)
+        }))
+    }
+
+    /// Adds the queries before RoPE of a chunk that was just projected to the sums `wanted`.
+    fn sum_queries(
+        &mut self,
+        chunk: &Chunk<'_>,
+        wanted: impl Iterator<Item = Future>,
+    ) -> Result<(), DeviceError> {
+        let mut wanted = wanted.peekable();
+        if wanted.peek().is_some() {
+            let (gpu, pass, queries) = (self.gpu, &self.pass, &mut self.queries);
+            gpu.ready_queries(chunk.layer, chunk.count, RopeContext::RAW, pass, queries)?;
+        }
+        let rows = chunk.first..chunk.first + chunk.count;
+        wanted.try_for_each(|future| self.add_queries(future, rows.clone()))
+    }
+
+    /// Applies RoPE, stores keys and values, and copies the observed queries to `window_queries`.
+    fn store(&mut self, chunk: &Chunk<'_>) -> Result<(), DeviceError> {
+        let &Chunk {
+            layer,
+            first,
+            count,
+            ..
+        } = chunk;
+        let positions = (chunk.positions)
+            .map(|positions| Indices::new(self.gpu.device(), positions))
+            .transpose()?;
+        let context = RopeContext {
+            angles: self.rope.of_layer(layer),
+            places: positions
+                .as_ref()
+                .map_or(RowPositions::From(first), RowPositions::At),
+        };
+        let (gpu, pass) = (self.gpu, &self.pass);
+        gpu.ready_queries(layer, count, context, pass, &mut self.queries)?;
+        let rows = first..first + count;
+        gpu.ready_keys(layer, rows.clone(), context, pass, &mut self.keys)?;
+        gpu.ready_values(layer, rows, pass, &mut self.values)?;
+        if chunk.observed > 0 {
+            let width = self.heads.q_heads * self.heads.head_dim;
+            let last = (count - chunk.observed) * width..count * width;
+            self.window_queries
+                .copy_from(self.window_rows * width, &self.queries, last)?;
+            self.window_rows += chunk.observed;
+        }
+        Ok(())
+    }
+
+    /// Attention, the rest of the layer for the needed rows, and column sums. Asynchronous.
+    fn attend_chunk(&mut self, chunk: &Chunk<'_>) -> Result<(), DeviceError> {
+        let &Chunk {
+            layer,
+            first,
+            count,
+            needed,
+            ..
+        } = chunk;
+        let (device, q_width) = (self.device(), self.q_width());
+        let whole = needed == count;
+        if needed > 0 {
+            let skip = count - needed;
+            let queries = self.queries.share(skip * q_width..count * q_width);
+            let task = PrefillAttention {
+                shape: self.heads,
+                scale: self.scale,
+                window: chunk.window,
+                queries: &queries,
+                rows: needed,
+                first: first + skip,
+                keys: &self.keys,
+                values: &self.values,
+            };
+            let known = (chunk.column_sums && whole).then_some(&mut self.log_sum_exp);
+            device.prefill_attention(&task, &mut self.parts, &mut self.attention, known)?;
+            let mut stream = self.residual.rows(chunk.at, skip..count);
+            self.gpu
+                .finish(layer, &self.attention, &mut stream, needed, &mut self.pass)?;
+            self.residual
+                .write_back(chunk.at + skip..chunk.at + count)?;
+        }
+        if chunk.column_sums {
+            let task = Scores {
+                shape: self.heads,
+                scale: self.scale,
+                queries: &self.queries,
+                rows: count,
+                keys: &self.keys,
+                tokens: first + count,
+                normalise: Normalise::All,
+            };
+            if !whole {
+                device.log_sum_exp(&task, &mut self.parts, &mut self.log_sum_exp)?;
+            }
+            let mut sums = self.column_sums.share(0..self.columns);
+            device.add_column_sums(&task, &self.log_sum_exp, &mut sums)?;
+        }
+        Ok(())
+    }
+
+    /// Downloads all `rows` rows of the layer, unless they are on the host.
+    fn download_all(&mut self, rows: usize) -> Result<(), DeviceError> {
+        if !std::mem::replace(&mut self.whole, true) {
+            self.download_rows(rows)?;
+        }
+        Ok(())
+    }
+}
+
+/// A layer for rows in host memory.
+struct OnHost<'a> {
+    gpu: &'a GpuModel,
+    model: &'a Model,
+    layer: StagedLayer<'a>,
+    attention: StagedAttention<'a>,
+    bytes: u64,
+}
+
+impl<'a> OnHost<'a> {
+    /// For the reconstruction of `plan`, if there is one.
+    fn new(
+        gpu: &'a GpuModel,
+        model: &'a Model,
+        plan: &PrefillPlan,
+    ) -> Result<Option<Self>, DeviceError> {
+        let Some(attention) = Self::attention(gpu, model, plan) else {
+            return Ok(None);
+        };
+        Ok(Some(Self {
+            gpu,
+            model,
+            layer: StagedLayer::new(gpu, model, 0, 0),
+            attention,
+            bytes: Self::bytes(gpu, model, plan)?,
+        }))
+    }
+
+    /// Attention for the rows of a reconstruction, after the document.
+    fn attention(
+        gpu: &'a GpuModel,
+        model: &Model,
+        plan: &PrefillPlan,
+    ) -> Option<StagedAttention<'a>> {
+        let longest = plan.reconstruction_plan.as_ref()?.longest();
+        let (rows, columns) = (plan.chunk.min(longest), plan.layer_rows());
+        Some(StagedAttention::new(gpu, head_shape(model), rows, columns))
+    }
+
+    /// Device bytes; 0 without a reconstruction.
+    fn bytes(gpu: &GpuModel, model: &Model, plan: &PrefillPlan) -> Result<u64, DeviceError> {
+        OnHost::attention(gpu, model, plan).map_or(Ok(0), |attention| {
+            Ok(host_rows::layer_bytes(gpu, plan.chunk)? + attention.bytes()?)
+        })
+    }
+}
+
+impl PrefillBackend for CudaPrefill<'_> {
+    fn load_prefix(
+        &mut self,
+        layer: usize,
+        prefix: &mut Prefix,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        self.whole = false;
+        match self.finish_prefetch()? {
+            Some((vault, numbers)) => prefix.begin_prefetched_layer(vault, numbers),
+            None => {
+                let mut rows = self.known_rows();
+                prefix.begin_layer(layer, &mut rows, stop)?;
+                rows.outcome?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_layer(
+        &mut self,
+        task: &LayerTask,
+        measurements: &Measurements,
+        prefix: &mut Prefix,
+    ) -> Result<(), EngineError> {
+        let sums: &[f32] = if task.column_sums {
+            &measurements.column_sums
+        } else {
+            &[]
+        };
+        self.column_sums.write(0, sums)?;
+        self.columns = sums.len();
+        let queries = measurements.window_queries.iter();
+        let halves: Vec<f16> = queries.map(|x| f16::from_f32(*x)).collect();
+        self.window_queries.write(0, &halves)?;
+        self.window_rows = halves.len() / self.q_width();
+        if self.prefetch.is_some()
+            && !task.last_layer
+            && let Some(vault) = prefix.take_vault()
+        {
+            self.start_prefetch(vault, task.layer + 1, prefix.known())?;
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, layer: usize, at_once: usize, _few: bool) {
+        if let Some(on_host) = &mut self.on_host {
+            on_host.layer = StagedLayer::new(on_host.gpu, on_host.model, layer, at_once);
+        }
+    }
+
+    fn project(
+        &mut self,
+        chunk: &Chunk<'_>,
+        measurements: &mut Measurements,
+        _stop: &Stop,
+    ) -> Result<Duration, EngineError> {
+        let (at, count) = (chunk.at, chunk.count);
+        let stream = (self.residual).load_chunk(at..at + count, &chunk.next)?;
+        self.gpu
+            .project(chunk.layer, &stream, count, &mut self.pass)?;
+        self.sum_queries(chunk, measurements.measured.futures())?;
+        self.store(chunk)?;
+        if chunk.writes {
+            self.pack(chunk)?;
+        }
+        Ok(Duration::ZERO)
+    }
+
+    fn queries(&mut self, count: usize) -> Result<&[f32], EngineError> {
+        self.halves.resize(count * self.q_width(), f16::ZERO);
+        self.queries.read(0, &mut self.halves)?;
+        let out = &mut self.buffers.q[..self.halves.len()];
+        self.halves.as_slice().convert_to_f32_slice(out);
+        Ok(out)
+    }
+
+    fn attend(
+        &mut self,
+        chunk: &Chunk<'_>,
+        _measurements: &mut Measurements,
+        _stop: &Stop,
+    ) -> Result<Duration, EngineError> {
+        self.attend_chunk(chunk)?;
+        Ok(Duration::ZERO)
+    }
+
+    /// Written to the vault while the GPU computes: the previous chunk, and at the prefix's end this chunk too.
+    fn complete(&mut self, chunk: &Chunk<'_>, prefix: &mut Prefix) -> Result<(), EngineError> {
+        let later = usize::from(chunk.writes && !chunk.ends_prefix);
+        while let Some((first, packed)) = self.packed(later)? {
+            prefix.write_packed(first, packed);
+        }
+        // Per chunk, so that a stop takes effect quickly.
+        Ok(self.device().wait()?)
+    }
+
+    fn collect(
+        &mut self,
+        rows: Range<usize>,
+        column_sums: bool,
+        measurements: &mut Measurements,
+    ) -> Result<(), EngineError> {
+        self.download_query_sums(&rows, &mut measurements.measured)?;
+        if column_sums {
+            self.readback
+                .read(&self.column_sums, 0, &mut measurements.column_sums)?;
+        }
+        Ok(())
+    }
+
+    fn on_host(&mut self, rows: usize) -> Result<HostView<'_>, EngineError> {
+        self.download_rows(rows)?;
+        let on_host = self.on_host.as_mut().expect("a reconstruction");
+        Ok(HostView {
+            layer: &mut on_host.layer,
+            attention: &mut on_host.attention,
+            buffers: &mut self.buffers,
+        })
+    }
+
+    fn window(
+        &mut self,
+        window: Window,
+        tokens: usize,
+        measurements: &mut Measurements,
+        _stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let normalise = match window.softmax {
+            Softmax::All => Normalise::All,
+            Softmax::Prefix => Normalise::Prefix,
+        };
+        let out = &mut measurements.window_scores;
+        out.resize(self.heads.q_heads * tokens, 0.0);
+        Ok(self.window_scores(window.rows, normalise, tokens, None, out)?)
+    }
+
+    fn weighted_window(
+        &mut self,
+        window: WeightedWindow,
+        _among: Option<&[u32]>,
+        tokens: usize,
+        measurements: &mut Measurements,
+        _stop: &Stop,
+    ) -> Result<(), EngineError> {
+        let weights = ramp_weights(window);
+        let out = &mut measurements.measured.weighted_window;
+        out.resize(self.heads.q_heads * tokens, 0.0);
+        Ok(self.window_scores(window.rows, Normalise::All, tokens, Some(&weights), out)?)
+    }
+
+    fn low_attention(
+        &mut self,
+        rows: usize,
+        tokens: usize,
+        measurements: &mut Measurements,
+        _stop: &Stop,
+    ) -> Result<(), EngineError> {
+        Ok(self.mark_low_attention(rows, tokens, &mut measurements.measured.bits)?)
+    }
+
+    fn prepare_rows(&mut self, access: RowAccess, rope: &RopeTable) -> Result<(), EngineError> {
+        self.buffers.keep_rotated();
+        if access.copies {
+            self.download_all(access.tokens)?;
+            if access.before_rope {
+                let rope = rope.of_layer(access.layer);
+                self.buffers.unrotate(rope, access.shared);
+            }
+        }
+        Ok(())
+    }
+
+    fn rows(&self, layer: usize, before_rope: bool) -> Box<dyn LayerRowsAccess + '_> {
+        Box::new(self.method_rows(layer, before_rope))
+    }
+
+    fn copies(&self) -> [&[f32]; 2] {
+        let (keys, values) = (self.buffers.method_keys(), &self.buffers.values);
+        [keys.as_slice(), values.as_slice()]
+    }
+
+    fn gather(&mut self, task: &GatherTask<'_>) -> Result<CompactLayer, EngineError> {
+        self.gather_selection(task)
+    }
+
+    fn gather_window(
+        &mut self,
+        plan: &PrefillPlan,
+        window: usize,
+    ) -> Result<CompactLayer, EngineError> {
+        self.gather_ring(plan, window)
+    }
+
+    fn retain_rows(&mut self, surviving: &[u32], rows: usize) -> Result<(), EngineError> {
+        let mut residual = self.residual.read(0..rows)?;
+        retain(&mut residual, surviving, self.model.config().width);
+        Ok(self.residual.write(&residual)?)
+    }
+
+    fn memory(&self) -> PrefillMemory {
+        let on_host = self.on_host.as_ref().map_or(0, |on_host| on_host.bytes);
+        PrefillMemory {
+            layer_kv: self.buffers.row_bytes(),
+            activations: self.buffers.bytes(),
+            device: self.gpu.bytes() + self.bytes() + on_host,
+        }
+    }
+
+    fn take_cache(&mut self) -> Option<DeviceRows> {
+        self.kept.take_cache()
+    }
+
+    fn into_residual(mut self: Box<Self>, rows: Range<usize>) -> Result<Vec<f32>, EngineError> {
+        Ok(self.residual.read(rows)?)
+    }
+}

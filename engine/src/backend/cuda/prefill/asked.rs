@@ -1,0 +1,175 @@
+//! Methods' computations on a layer's rows, run on the GPU. Rows of merging methods are merged on the device;
+//! only per-token numbers and the rows of classes are downloaded.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use kept_cuda::{Angles, Asking, Compared, Comparing, Device, DeviceError, LayerRows};
+use kept_policies::{BilinearForm, Needs, PromptRows};
+
+use super::CudaPrefill;
+use crate::EngineError;
+use crate::backend::LayerRowsAccess;
+use crate::plan::PrefillPlan;
+
+/// Scratch buffers of the computations.
+pub(super) struct Scratch {
+    comparing: Comparing,
+    asking: Asking,
+}
+
+impl Scratch {
+    /// Allocates scratch for prompts of `tokens` tokens, if a method needs it.
+    pub(super) fn new(
+        device: &Device,
+        sizes: &[PrefillPlan],
+        tokens: usize,
+        head_dim: usize,
+    ) -> Result<Option<Mutex<Self>>, DeviceError> {
+        let mut needs = sizes.iter().flat_map(|sizes| &sizes.needs);
+        if !needs.any(|needs: &Needs| needs.rows) {
+            return Ok(None);
+        }
+        Ok(Some(Mutex::new(Self {
+            comparing: Comparing::new(device, tokens, head_dim)?,
+            asking: Asking::new(device, tokens, head_dim)?,
+        })))
+    }
+
+    /// Bytes on the GPU.
+    pub(super) fn bytes(scratch: &Option<Mutex<Self>>) -> u64 {
+        scratch.as_ref().map_or(0, |scratch| {
+            let scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
+            scratch.comparing.bytes() + scratch.asking.bytes()
+        })
+    }
+}
+
+/// The current layer's rows on the GPU, as [`PromptRows`] for methods.
+pub(super) struct GpuRows<'r> {
+    device: &'r Device,
+    keys: &'r LayerRows,
+    values: &'r LayerRows,
+    scratch: &'r Mutex<Scratch>,
+    unrotated: Option<Angles<'r>>,
+    /// The first error.
+    failed: Mutex<Option<DeviceError>>,
+}
+
+impl std::fmt::Debug for GpuRows<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GpuRows").finish_non_exhaustive()
+    }
+}
+
+impl GpuRows<'_> {
+    /// Runs a computation, unless an earlier one failed.
+    fn run(&self, computation: impl FnOnce(&mut Scratch) -> Result<(), DeviceError>) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if failed.is_none() {
+            let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+            *failed = computation(&mut scratch).err();
+        }
+    }
+
+    /// Only [`PromptRows::nearest_by_cosine`] supports keys before RoPE.
+    fn assert_rotated(&self) {
+        assert!(
+            self.unrotated.is_none(),
+            "only cosines of keys before RoPE are supported"
+        );
+    }
+}
+
+impl LayerRowsAccess for GpuRows<'_> {
+    fn rows(&self) -> &dyn PromptRows {
+        self
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.take().map_or(Ok(()), |error| Err(error.into()))
+    }
+}
+
+impl PromptRows for GpuRows<'_> {
+    fn nearest_by_cosine(
+        &self,
+        head: usize,
+        tokens: &[u32],
+        others: &[u32],
+        best: &mut [(u32, f32)],
+    ) {
+        best.fill((0, f32::NEG_INFINITY));
+        let of = Compared {
+            keys: self.keys,
+            values: self.values,
+            head,
+            unrotated: self.unrotated,
+        };
+        self.run(|scratch| {
+            (self.device).nearest_by_cosine(&of, tokens, others, best, &mut scratch.comparing)
+        });
+    }
+
+    fn cosine_to_mean(&self, head: usize, document: usize, cosines: &mut [f32]) {
+        self.assert_rotated();
+        self.run(|scratch| {
+            let keys = self.keys.head(head);
+            (self.device).cosine_to_mean(keys, document, cosines, &mut scratch.asking)
+        });
+        // The kernel computes scores: the less similar, the higher.
+        cosines.iter_mut().for_each(|cosine| *cosine = -*cosine);
+    }
+
+    fn bilinear_forms(
+        &self,
+        head: usize,
+        tokens: Range<usize>,
+        form: BilinearForm<'_>,
+        out: &mut [f32],
+    ) {
+        self.assert_rotated();
+        self.run(|scratch| {
+            let BilinearForm { linear, matrix } = form;
+            let (keys, asking) = (self.keys.head(head), &mut scratch.asking);
+            (self.device).bilinear_forms(keys, tokens, linear, matrix, out, asking)
+        });
+    }
+
+    fn softmax(&self, logits: &mut [f32]) {
+        kept_kernels::softmax(logits);
+    }
+
+    fn key_norms(&self, head: usize, tokens: Range<usize>, norms: &mut [f32]) {
+        self.assert_rotated();
+        self.run(|scratch| {
+            let keys = self.keys.head(head);
+            (self.device).lengths(keys, tokens, norms, &mut scratch.asking)
+        });
+    }
+
+    fn value_norms(&self, head: usize, tokens: Range<usize>, norms: &mut [f32]) {
+        self.run(|scratch| {
+            let values = self.values.head(head);
+            (self.device).lengths(values, tokens, norms, &mut scratch.asking)
+        });
+    }
+}
+
+impl CudaPrefill<'_> {
+    /// The current layer's rows. With `raw`, keys are used as before RoPE, if `layer` has RoPE.
+    ///
+    /// # Panics
+    /// If no method computes on rows.
+    pub(super) fn method_rows(&self, layer: usize, raw: bool) -> GpuRows<'_> {
+        GpuRows {
+            device: self.device(),
+            keys: &self.keys,
+            values: &self.values,
+            scratch: self.asked.as_ref().expect("a method that asks"),
+            unrotated: self.rope.of_layer(layer).filter(|_| raw),
+            failed: Mutex::new(None),
+        }
+    }
+}

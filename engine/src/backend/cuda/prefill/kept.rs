@@ -1,0 +1,371 @@
+//! Destination of a layer's kept rows: the host, if it does more than copy them, or directly the slots of the
+//! GPU cache for decoding. In the second case the host holds only the slot tables.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use kept_cuda::{
+    Angles, Buffer, Device, DeviceError, GpuCache, Indices, Keeping, Kept, KeptRows, LayerCapacity,
+    LayerRows, Mean, Merging, Readback, RowKind,
+};
+use kept_kernels::{HeadShape, RowStore};
+use kept_policies::{MergedHead, Pos, ValueMerge};
+
+use super::CudaPrefill;
+use crate::compact::group_merges;
+use crate::plan::PrefillPlan;
+
+/// Kept rows per download.
+const AT_ONCE: usize = 1024;
+
+/// Values of evicted tokens per launch of the weighted sums.
+const LEFT_AT_ONCE: usize = 1 << 16;
+
+/// Values per warp of a weighted sum.
+const LEFT_TOGETHER: usize = 256;
+
+/// Kept rows per copy launch on the GPU; only their target slots are uploaded.
+const COPIED_AT_ONCE: usize = 1 << 15;
+
+/// Destination of kept rows.
+pub(super) enum RowDestination {
+    ToHost(Box<ToHost>),
+    ToCache(Box<ToCache>),
+}
+
+/// A layer's keys or values on the GPU, and where kept rows go on the host.
+pub(super) struct RowDownload<'a> {
+    pub(super) from: &'a LayerRows,
+    pub(super) to: &'a mut RowStore,
+}
+
+/// Gathers rows piece by piece in a buffer and downloads it.
+pub(super) struct ToHost {
+    /// `[AT_ONCE, head_dim]`
+    rows: KeptRows,
+    /// `[AT_ONCE]`: row indices.
+    at: Indices,
+    /// `[AT_ONCE]`: KV heads of the rows.
+    heads: Indices,
+    /// Scratch for tokens that share a row or merge their values into kept ones, if the method does that.
+    merging: Option<Merging>,
+    /// `[AT_ONCE, head_dim]`: weighted sums of the merged values.
+    sums: Option<Buffer<f32>>,
+    readback: Readback<u8>,
+}
+
+/// Copies rows into the GPU cache. Its layers are allocated one by one, because each head's row count is
+/// known only after selection.
+pub(super) struct ToCache {
+    /// `None` after [`RowDestination::take_cache`].
+    cache: Option<GpuCache>,
+    keeping: Keeping,
+}
+
+impl RowDestination {
+    pub(super) fn new(
+        device: &Device,
+        heads: HeadShape,
+        sizes: &[PrefillPlan],
+    ) -> Result<Self, DeviceError> {
+        let entries = sizes
+            .iter()
+            .map(PrefillPlan::max_entries)
+            .max()
+            .unwrap_or(0);
+        let value_merges = sizes.iter().any(|sizes| sizes.row_plan.merges_values);
+        let members = entries.max(if value_merges { LEFT_AT_ONCE } else { 0 });
+        let sizes = &sizes[0];
+        if sizes.rows_on_gpu {
+            let rows = heads.kv_heads * sizes.tokens();
+            return Ok(Self::ToCache(Box::new(ToCache {
+                cache: Some(GpuCache::without_rows(device, heads, sizes.keeps.len())?),
+                keeping: Keeping::new(device, COPIED_AT_ONCE.min(rows).max(1))?,
+            })));
+        }
+        let dim = heads.head_dim;
+        Ok(Self::ToHost(Box::new(ToHost {
+            rows: KeptRows::new(device, RowKind::F16, AT_ONCE, dim)?,
+            at: Indices::zeros(device, AT_ONCE)?,
+            heads: Indices::zeros(device, AT_ONCE)?,
+            merging: (members > 0)
+                .then(|| Merging::new(device, AT_ONCE, members))
+                .transpose()?,
+            sums: value_merges
+                .then(|| device.alloc_uninit(AT_ONCE * dim))
+                .transpose()?,
+            readback: Readback::new(device, AT_ONCE * dim * size_of::<f16>())?,
+        })))
+    }
+
+    /// Bytes on the GPU.
+    pub(super) fn bytes(&self) -> u64 {
+        match self {
+            Self::ToHost(way) => {
+                way.rows.bytes()
+                    + way.at.bytes()
+                    + way.heads.bytes()
+                    + way.merging.as_ref().map_or(0, Merging::bytes)
+                    + way.sums.as_ref().map_or(0, Buffer::bytes)
+            }
+            Self::ToCache(way) => {
+                way.keeping.bytes() + way.cache.as_ref().map_or(0, GpuCache::bytes)
+            }
+        }
+    }
+
+    /// Takes the GPU cache with the kept rows of all layers, if they stayed on the device.
+    pub(super) fn take_cache(&mut self) -> Option<GpuCache> {
+        match self {
+            Self::ToHost(_) => None,
+            Self::ToCache(way) => way.cache.take(),
+        }
+    }
+
+    /// The GPU cache, if rows are copied into it.
+    fn cache(&mut self) -> Option<(&mut GpuCache, &mut Keeping)> {
+        match self {
+            Self::ToHost(_) => None,
+            Self::ToCache(way) => Some((way.cache.as_mut()?, &mut way.keeping)),
+        }
+    }
+}
+
+impl ToHost {
+    /// Downloads the rows `kept` of every head, each to the same row index on the host.
+    fn download(
+        &mut self,
+        device: &Device,
+        kept: &[Vec<Pos>],
+        keys: RowDownload<'_>,
+        values: RowDownload<'_>,
+    ) -> Result<(), DeviceError> {
+        let heads = kept.iter().enumerate();
+        let which: Vec<(usize, Pos)> = heads
+            .flat_map(|(head, kept)| kept.iter().map(move |&pos| (head, pos)))
+            .collect();
+        let mut both = [keys, values];
+        for some in which.chunks(AT_ONCE) {
+            let heads: Vec<u32> = some.iter().map(|&(head, _)| head as u32).collect();
+            let rows: Vec<u32> = some.iter().map(|(_, pos)| pos.0).collect();
+            self.heads.write(0, &heads)?;
+            self.at.write(0, &rows)?;
+            let kept = Kept {
+                positions: &self.at,
+                heads: &self.heads,
+                targets: None,
+                slots: some.len(),
+            };
+            for RowDownload { from, to } in &mut both {
+                device.keep(from, &kept, None, &mut self.rows)?;
+                download_rows(&self.rows, &mut self.readback, some, to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Merges the rows of every head and downloads the classes' rows, each to its centre's row index. Returns
+    /// the key lengths of the entries, by head. `unrotated` gives the angles of RoPE to undo before merging
+    /// keys.
+    pub(super) fn download_merged(
+        &mut self,
+        device: &Device,
+        heads: &[MergedHead],
+        unrotated: Option<Angles<'_>>,
+        keys: RowDownload<'_>,
+        values: RowDownload<'_>,
+    ) -> Result<Vec<Vec<f32>>, DeviceError> {
+        let merging = self.merging.as_mut().expect("a method that merges");
+        let (rows, readback) = (&mut self.rows, &mut self.readback);
+        let mut lengths: Vec<Vec<f32>> = Vec::new();
+        for (head, kept) in heads.iter().enumerate() {
+            // Entry indices of each class.
+            let mut members = vec![Vec::new(); kept.centres.len()];
+            for (number, entry) in kept.entries.iter().enumerate() {
+                members[entry.class as usize].push(number);
+            }
+            let mut of_head = vec![0.0; kept.entries.len()];
+            let pieces = members.chunks(merging.classes());
+            for (members, centres) in pieces.zip(kept.centres.chunks(merging.classes())) {
+                let entry = |number: &usize| {
+                    let entry = &kept.entries[*number];
+                    (entry.pos.0, entry.weight)
+                };
+                merging.set(members.iter().map(|numbers| numbers.iter().map(entry)))?;
+                let which: Vec<(usize, Pos)> = centres.iter().map(|&pos| (head, pos)).collect();
+                device.merge(
+                    keys.from.head(head),
+                    merging,
+                    &Mean::OfKeys(unrotated),
+                    rows,
+                )?;
+                download_rows(rows, readback, &which, keys.to)?;
+                let numbers = members.iter().flatten();
+                let mut found = vec![0.0; numbers.clone().count()];
+                merging.lengths(&mut found)?;
+                numbers
+                    .zip(found)
+                    .for_each(|(&i, length)| of_head[i] = length);
+                device.merge(values.from.head(head), merging, &Mean::OfValues, rows)?;
+                download_rows(rows, readback, &which, values.to)?;
+            }
+            lengths.push(of_head);
+        }
+        Ok(lengths)
+    }
+}
+
+impl ToHost {
+    /// Weighted sum of each group's values in `value_merges`, `[groups, head_dim]`.
+    fn download_value_sums(
+        &mut self,
+        device: &Device,
+        values: &LayerRows,
+        value_merges: &[ValueMerge],
+        dim: usize,
+    ) -> Result<Vec<f32>, DeviceError> {
+        let merging = self.merging.as_mut().expect("a method that spreads values");
+        let sums = self.sums.as_mut().expect("a method that spreads values");
+        let groups: Vec<&[ValueMerge]> = group_merges(value_merges).collect();
+        let mut left = vec![0.0; groups.len() * dim];
+        let mut found = vec![0.0; AT_ONCE * dim];
+        // Long groups are split into pieces, one warp each.
+        let groups = groups.into_iter().enumerate();
+        let pieces = groups.flat_map(|(group, value_merges)| {
+            let pieces = value_merges.chunks(LEFT_TOGETHER);
+            pieces.map(move |piece| (group, piece))
+        });
+        let pieces: Vec<(usize, &[ValueMerge])> = pieces.collect();
+        let mut rest = pieces.as_slice();
+        while let Some((_, [first, ..])) = rest.first() {
+            let (head, mut members) = (first.head, 0);
+            let fits = |(_, piece): &&(usize, &[ValueMerge])| {
+                members += piece.len();
+                piece[0].head == head && members <= merging.members()
+            };
+            let fitting = rest.iter().take(merging.classes()).take_while(fits).count();
+            let (some, others) = rest.split_at(fitting);
+            rest = others;
+            let given = |spread: &ValueMerge| (spread.from.0, spread.weight);
+            merging.set(some.iter().map(|(_, piece)| piece.iter().map(given)))?;
+            device.add_up(values.head(head), merging, sums)?;
+            let found = &mut found[..some.len() * dim];
+            sums.read(0, found)?;
+            for ((group, _), sum) in some.iter().zip(found.chunks_exact(dim)) {
+                let pairs = left[group * dim..][..dim].iter_mut().zip(sum);
+                pairs.for_each(|(left, x)| *left += x);
+            }
+        }
+        Ok(left)
+    }
+}
+
+/// Downloads the gathered `rows` to the rows `which` on the host.
+fn download_rows(
+    rows: &KeptRows,
+    readback: &mut Readback<u8>,
+    which: &[(usize, Pos)],
+    host: &mut RowStore,
+) -> Result<(), DeviceError> {
+    let dim = host.head_dim();
+    let row_bytes = dim * size_of::<f16>();
+    let mut bytes = vec![0; which.len() * row_bytes];
+    readback.read(rows.numbers(), 0, &mut bytes)?;
+    let mut row = vec![f16::ZERO; dim];
+    for (&(head, pos), found) in which.iter().zip(bytes.chunks_exact(row_bytes)) {
+        for (half, bytes) in row.iter_mut().zip(found.as_chunks::<2>().0) {
+            *half = f16::from_le_bytes(*bytes);
+        }
+        row.convert_to_f32_slice(host.row_mut(head, pos.0 as usize));
+    }
+    Ok(())
+}
+
+impl CudaPrefill<'_> {
+    /// Downloads the rows `kept` of every head, each to the same row index on the host.
+    ///
+    /// # Panics
+    /// If kept rows stay on the GPU.
+    pub(super) fn download_kept(&mut self, kept: &[Vec<Pos>]) -> Result<(), DeviceError> {
+        let device = self.device();
+        let RowDestination::ToHost(way) = &mut self.kept else {
+            panic!("kept rows stay on the GPU");
+        };
+        let keys = RowDownload {
+            from: &self.keys,
+            to: &mut self.buffers.keys,
+        };
+        let values = RowDownload {
+            from: &self.values,
+            to: &mut self.buffers.values,
+        };
+        way.download(device, kept, keys, values)
+    }
+
+    /// Merges the classes' rows and downloads each to its centre's row. Returns the key lengths of all
+    /// entries, by head. With `raw`, keys are merged as before RoPE, if `layer` has RoPE.
+    ///
+    /// # Panics
+    /// If kept rows stay on the GPU, or no method merges.
+    pub(super) fn download_merged(
+        &mut self,
+        heads: &[MergedHead],
+        layer: usize,
+        raw: bool,
+    ) -> Result<Vec<Vec<f32>>, DeviceError> {
+        let device = self.device();
+        let unrotated = self.rope.of_layer(layer).filter(|_| raw);
+        let RowDestination::ToHost(way) = &mut self.kept else {
+            panic!("kept rows stay on the GPU");
+        };
+        let keys = RowDownload {
+            from: &self.keys,
+            to: &mut self.buffers.keys,
+        };
+        let values = RowDownload {
+            from: &self.values,
+            to: &mut self.buffers.values,
+        };
+        way.download_merged(device, heads, unrotated, keys, values)
+    }
+
+    /// Weighted sum of each group's values in `value_merges`, `[groups, head_dim]`.
+    ///
+    /// # Panics
+    /// If kept rows stay on the GPU, or the method does not merge values.
+    pub(super) fn download_value_sums(
+        &mut self,
+        value_merges: &[ValueMerge],
+    ) -> Result<Vec<f32>, DeviceError> {
+        let (device, dim) = (self.device(), self.heads.head_dim);
+        let RowDestination::ToHost(way) = &mut self.kept else {
+            panic!("kept rows stay on the GPU");
+        };
+        way.download_value_sums(device, &self.values, value_merges, dim)
+    }
+
+    /// Copies rows of the layer into the cache's next layer, allocated with `capacity`: slot i of head h
+    /// takes row `slots[h][i]`, stored at the place that `store` has for it.
+    ///
+    /// # Panics
+    /// If kept rows are downloaded to the host.
+    pub(super) fn copy_to_cache(
+        &mut self,
+        capacity: &LayerCapacity,
+        store: &RowStore,
+        slots: &[Vec<u32>],
+    ) -> Result<(), DeviceError> {
+        let (cache, keeping) = self.kept.cache().expect("rows that stay on the GPU");
+        let layer = cache.add_layer(capacity)?;
+        cache.keep(layer, &self.keys, &self.values, store, slots, keeping)
+    }
+
+    /// Allocates the kept rows of all layers, if they stay on the device: the state at the end of a prefill.
+    pub(super) fn add_layers(&mut self, gpu_plan: &[LayerCapacity]) -> Result<(), DeviceError> {
+        if let Some((cache, _)) = self.kept.cache() {
+            for capacity in gpu_plan {
+                cache.add_layer(capacity)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,196 @@
+//! The run with the full cache: the answer that every method is compared with, and figures of the full cache itself.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use kept_documents::Document;
+use kept_kernels::Stop;
+use kept_models::{RopeTable, StreamDecoder, Tokenizer};
+
+use super::heads::HeadFigures;
+use super::observer::{Observer, Recorded};
+use super::wavelet::{WaveletFigures, WaveletSums};
+use kept_engine::{
+    CompactCache, Decoder, Engine, EngineError, Event, Finish, Prefill, Prompt, Repetition,
+};
+
+/// A prompt read with the full cache, and its greedy answer.
+pub struct Reference {
+    /// The prompt.
+    pub prompt: Prompt,
+    /// Limit of the answer length, in tokens.
+    pub(crate) max_tokens: usize,
+    /// The answer.
+    pub answer: String,
+    /// Token ids of the answer, without the end-of-sequence token.
+    pub answer_ids: Vec<u32>,
+    /// Why the answer ended.
+    pub finish: Finish,
+    /// `[answer tokens + 1, vocab]`: logits before each token of the answer and after the last.
+    pub(crate) logits: Vec<f32>,
+    /// `[recorded tokens][layers]`: `[kv_heads, tokens so far]`.
+    pub(crate) attention: Vec<Vec<Vec<f32>>>,
+    /// `[layers][kv_heads]`: sparsity and redundancy.
+    pub heads: Vec<Vec<HeadFigures>>,
+    /// Wavelet figures of the last recorded token's query; `None` without an answer or with a very short prompt.
+    pub wavelet: Option<WaveletFigures>,
+    /// Bytes of the full cache after prefill.
+    pub kv_bytes: u64,
+    /// Seconds until the first token, without the time of measurements.
+    pub first_token_seconds: f64,
+    /// Tokens of the answer per second, without measuring time; 0 without an answer.
+    pub decode_tokens_per_second: f64,
+}
+
+impl Reference {
+    /// Logits `[vocab]` after `tokens` tokens of the answer.
+    pub(crate) fn logits_after(&self, tokens: usize) -> &[f32] {
+        let vocab = self.logits.len() / (self.answer_ids.len() + 1);
+        &self.logits[tokens * vocab..][..vocab]
+    }
+
+    /// Reads `document` with the full cache and answers `question` greedily in up to `max_tokens` tokens, and records
+    /// what [`MethodRun::measure`](super::MethodRun::measure) needs.
+    ///
+    /// # Errors
+    /// As [`Engine::ask`]; a stop during decode is an error too, because a partial answer cannot serve as a
+    /// reference.
+    pub fn read(
+        engine: &Engine,
+        document: &Document,
+        question: &str,
+        max_tokens: usize,
+        on_event: &mut dyn FnMut(Event),
+        stop: &Stop,
+    ) -> Result<Reference, EngineError> {
+        let model = engine.model();
+        let tokenizer = model.tokenizer()?;
+        let prompt = Prompt::new(model, &document.text, question)?;
+        let n = prompt.len();
+        let max_new_tokens = engine.max_new_tokens(n, max_tokens);
+        let rope = Arc::new(RopeTable::new(model.config(), n + max_new_tokens));
+        let observer = Observer::new(rope.clone(), model);
+
+        let started = Instant::now();
+        let outcome = Prefill::new(model, &prompt.ids, &observer, n, max_new_tokens, &rope)
+            .run(on_event, stop)?;
+        let reading = started.elapsed().saturating_sub(outcome.selecting);
+        let kv_bytes = outcome.cache.kv_bytes();
+        let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache)?;
+        let first = Instant::now();
+        let logits = decoder.logits_of(&outcome.hidden)?.to_vec();
+        let first_token_seconds = (reading + first.elapsed()).as_secs_f64();
+
+        let decoding = Instant::now();
+        let greedy = GreedyAnswer::decode(
+            &mut decoder,
+            tokenizer,
+            logits,
+            max_tokens,
+            max_new_tokens,
+            stop,
+        )?;
+        let decoding = decoding.elapsed();
+        let cache = decoder.into_cache();
+        let recorded = observer.take_recorded();
+        let decode_seconds = decoding.saturating_sub(recorded.watching).as_secs_f64();
+        Ok(Self {
+            prompt,
+            max_tokens,
+            decode_tokens_per_second: if greedy.ids.is_empty() {
+                0.0
+            } else {
+                greedy.ids.len() as f64 / decode_seconds.max(f64::MIN_POSITIVE)
+            },
+            answer: greedy.text,
+            answer_ids: greedy.ids,
+            finish: greedy.finish,
+            logits: greedy.logits,
+            wavelet: wavelet(&recorded, &cache),
+            attention: recorded.attention,
+            heads: recorded.heads,
+            kv_bytes,
+            first_token_seconds,
+        })
+    }
+}
+
+/// A greedy answer with its logits.
+struct GreedyAnswer {
+    text: String,
+    /// Without the end-of-sequence token.
+    ids: Vec<u32>,
+    finish: Finish,
+    /// `[tokens + 1, vocab]`: logits before each token and after the last.
+    logits: Vec<f32>,
+}
+
+impl GreedyAnswer {
+    /// Decodes the answer whose first token has the logits `logits [vocab]`. `max_new_tokens` is the part of the
+    /// requested `max_tokens` for which the context length suffices.
+    ///
+    /// # Errors
+    /// [`EngineError::Stopped`], [`EngineError::NotANumber`], and those of [`Decoder::step`].
+    fn decode(
+        decoder: &mut Decoder<'_>,
+        tokenizer: &Tokenizer,
+        mut logits: Vec<f32>,
+        max_tokens: usize,
+        max_new_tokens: usize,
+        stop: &Stop,
+    ) -> Result<Self, EngineError> {
+        let (mut text, mut ids) = (String::new(), Vec::new());
+        let mut stream = StreamDecoder::of_answer(tokenizer);
+        let mut repetition = Repetition::default();
+        let vocab = logits.len();
+        let finish = loop {
+            let latest = &logits[ids.len() * vocab..];
+            if latest.iter().any(|logit| logit.is_nan()) {
+                return Err(EngineError::NotANumber);
+            }
+            let token = kept_kernels::argmax(latest) as u32;
+            if tokenizer.is_end(token) {
+                break Finish::End;
+            }
+            if ids.len() == max_new_tokens {
+                break if max_new_tokens < max_tokens {
+                    Finish::Context
+                } else {
+                    Finish::Length
+                };
+            }
+            if stop.is_requested() {
+                return Err(EngineError::Stopped);
+            }
+            ids.push(token);
+            stream.push(tokenizer, token, &mut text);
+            logits.extend_from_slice(decoder.step(token, None)?);
+            if repetition.push(token) {
+                break Finish::Repetition;
+            }
+        };
+        stream.finish(&mut text);
+        Ok(Self {
+            text,
+            ids,
+            finish,
+            logits,
+        })
+    }
+}
+
+/// The wavelet figures of the last recorded query, over all layers and query heads.
+fn wavelet(recorded: &Recorded, cache: &CompactCache) -> Option<WaveletFigures> {
+    let tokens = recorded.attention.last()?.first()?.len() / cache.cut_layers().next()?.kv_heads();
+    let mut sums = WaveletSums::new(tokens);
+    for (layer, attention) in cache.cut_layers().zip(&recorded.last) {
+        let group = attention.len() / tokens / layer.kv_heads();
+        let values = layer.values();
+        let dim = values.head_dim();
+        for (q_head, attention) in attention.chunks_exact(tokens).enumerate() {
+            // Nothing was evicted, so slot j holds position j.
+            sums.add(attention, values.head(q_head / group), dim);
+        }
+    }
+    sums.figures()
+}

@@ -1,0 +1,15 @@
+//! Measurements of methods on real documents. They run the engine as any other program does.
+//!
+//! - `fidelity/`: a method's compact cache against the full cache, on one document and question.
+//! - `needle/`: one planted fact, at many lengths and depths.
+//! - `qa.rs`: questions with known answers. `perplexity.rs`: perplexity of a text in streaming mode.
+//! - `forced.rs`: logits of given tokens, to compare the engine with other implementations.
+
+pub mod fidelity;
+mod forced;
+pub mod needle;
+mod perplexity;
+pub mod qa;
+
+pub use forced::ForcedLogits;
+pub use perplexity::{Perplexity, PerplexityAt, PerplexityPoint, PerplexityTask};

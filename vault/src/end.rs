@@ -1,0 +1,305 @@
+//! End states: the state of all layers and of the method at the end of a document that was read in streaming mode. A
+//! later question continues from this state, with the same answer as after a new prefill: no layer depends on the
+//! text after the document.
+//!
+//! ```text
+//! the state's numbers, as its walk shows them | footer (JSON) | footer length u64 | footer CRC-32 u32 | "KEPTVLT2"
+//! ```
+//!
+//! `streaming/state.rs` defines the state.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek};
+use std::path::Path;
+
+use kept_kernels::Stop;
+use kept_policies::Snapshot;
+use serde::{Deserialize, Serialize};
+
+use super::footer::footer;
+use super::format::{PIECE, TAIL};
+use super::making::{Locked, UnfinishedFile, wait_for};
+use super::{VaultError, VaultKey};
+
+/// A function that passes all numbers of a state to a [`Snapshot`], in a fixed order.
+pub type Walk<'a> = &'a mut dyn FnMut(&mut dyn Snapshot);
+
+/// Description of an end state.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct EndOf {
+    /// Name of the document, for lists.
+    pub document: String,
+    /// Name of the model, for lists.
+    pub model: String,
+    /// Tokens up to the end of the document.
+    pub tokens: usize,
+    /// The settings of streaming mode, in words, for lists.
+    pub how: String,
+}
+
+/// The footer of the file.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct EndFooter {
+    /// Key of the vault; must equal the file name.
+    key: String,
+    pub(super) of: EndOf,
+    /// CRC-32 of the numbers.
+    checksum: u32,
+    /// Hash of the kinds and counts of the numbers: [`Layout`].
+    layout: u32,
+}
+
+/// Hash of the kinds and counts of the numbers in a walk. It detects files of other versions, whose numbers would be
+/// misinterpreted.
+#[derive(Default)]
+struct Layout(crc32fast::Hasher);
+
+impl Layout {
+    fn add(&mut self, kind: u8, numbers: usize) {
+        self.0.update(&[kind]);
+        self.0.update(&(numbers as u64).to_le_bytes());
+    }
+}
+
+/// Bytes of the numbers of a state.
+pub(super) fn bytes_of(walk: Walk<'_>) -> u64 {
+    let mut counted = Counted(0);
+    walk(&mut counted);
+    counted.0
+}
+
+/// Writes a state to the file `making` under `key`; returns the file's size.
+///
+/// # Errors
+/// [`VaultError::Io`].
+pub(super) fn write(
+    making: UnfinishedFile,
+    key: &VaultKey,
+    of: EndOf,
+    walk: Walk<'_>,
+    stop: &Stop,
+) -> Result<u64, VaultError> {
+    let mut written = Written {
+        making,
+        at: 0,
+        piece: Vec::with_capacity(PIECE),
+        checksum: crc32fast::Hasher::new(),
+        layout: Layout::default(),
+        outcome: Ok(()),
+        stop,
+    };
+    walk(&mut written);
+    written.checksum.update(&written.piece);
+    written.outcome?;
+    let footer = EndFooter {
+        key: key.to_string(),
+        of,
+        checksum: written.checksum.finalize(),
+        layout: written.layout.0.finalize(),
+    };
+    written.making.finish(written.at, written.piece, &footer)
+}
+
+/// Reads the file at `path`, which must have `key`, into a state that was constructed in the same way as the saved
+/// one. Returns the file's size.
+///
+/// # Errors
+/// [`VaultError::Io`]; [`VaultError::Damaged`]. The state is then unspecified.
+pub(super) fn read(
+    path: &Path,
+    key: &VaultKey,
+    walk: Walk<'_>,
+    stop: &Stop,
+) -> Result<u64, VaultError> {
+    let damaged = |what: &str| VaultError::Damaged {
+        path: path.to_owned(),
+        what: what.to_owned(),
+    };
+    let file = File::open(path).map_err(VaultError::io(path))?;
+    // A shared lock prevents removal while the file is read.
+    wait_for(&file, path, File::try_lock_shared)?;
+    let mut file = Locked(file);
+    let bytes = file.0.metadata().map_err(VaultError::io(path))?.len();
+    let end = footer::<EndFooter>(&mut file.0, bytes).map_err(VaultError::io(path))?;
+    let (footer, length) = end.map_err(damaged)?;
+    if footer.key != key.to_string() {
+        return Err(damaged("it belongs to another document, model or setting"));
+    }
+    file.0.rewind().map_err(VaultError::io(path))?;
+    let mut taken = Taken {
+        from: BufReader::new(&file.0).take(bytes - length - TAIL as u64),
+        piece: Vec::new(),
+        checksum: crc32fast::Hasher::new(),
+        layout: Layout::default(),
+        outcome: Ok(()),
+        plausible: true,
+        stop,
+    };
+    walk(&mut taken);
+    let left = taken.from.limit();
+    match taken.outcome {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Err(damaged("it has become shorter"))
+        }
+        Err(error) => Err(VaultError::io(path)(error)),
+        Ok(()) if left > 0 || !taken.plausible => Err(damaged("it is not as long as it says")),
+        Ok(()) if taken.checksum.finalize() != footer.checksum => {
+            Err(damaged("its numbers have changed"))
+        }
+        Ok(()) if taken.layout.0.finalize() != footer.layout => {
+            Err(damaged("another version of the program left it"))
+        }
+        Ok(()) => Ok(bytes),
+    }
+}
+
+/// A [`Snapshot`] that counts bytes.
+struct Counted(u64);
+
+impl Snapshot for Counted {
+    fn floats(&mut self, numbers: &mut [f32]) {
+        self.0 += size_of_val(numbers) as u64;
+    }
+
+    fn words(&mut self, numbers: &mut [u32]) {
+        self.0 += size_of_val(numbers) as u64;
+    }
+
+    fn bytes(&mut self, numbers: &mut [u8]) {
+        self.0 += numbers.len() as u64;
+    }
+
+    fn count(&mut self, _number: &mut usize, _most: usize) {
+        self.0 += size_of::<u64>() as u64;
+    }
+}
+
+/// The I/O error of a stopped operation.
+fn stopped() -> io::Error {
+    io::Error::other("it was stopped")
+}
+
+/// A [`Snapshot`] that writes to a file.
+struct Written<'a> {
+    making: UnfinishedFile,
+    /// File offset of `piece`.
+    at: u64,
+    /// At most [`PIECE`] bytes that are not written yet.
+    piece: Vec<u8>,
+    /// CRC-32 of the bytes already written.
+    checksum: crc32fast::Hasher,
+    layout: Layout,
+    outcome: Result<(), VaultError>,
+    stop: &'a Stop,
+}
+
+impl Written<'_> {
+    fn add<T: Copy, const BYTES: usize>(&mut self, numbers: &[T], bytes: fn(T) -> [u8; BYTES]) {
+        for numbers in numbers.chunks(PIECE / BYTES) {
+            if self.piece.len() + numbers.len() * BYTES > PIECE && self.outcome.is_ok() {
+                self.outcome = if self.stop.is_requested() {
+                    Err(self.making.failed(stopped()))
+                } else {
+                    self.making.write_at(self.at, &self.piece)
+                };
+                self.checksum.update(&self.piece);
+                self.at += self.piece.len() as u64;
+                self.piece.clear();
+            }
+            // After an error the rest is skipped.
+            if self.outcome.is_err() {
+                return;
+            }
+            let before = self.piece.len();
+            self.piece.resize(before + numbers.len() * BYTES, 0);
+            let places = self.piece[before..].as_chunks_mut::<BYTES>().0;
+            for (place, &number) in places.iter_mut().zip(numbers) {
+                *place = bytes(number);
+            }
+        }
+    }
+}
+
+impl Snapshot for Written<'_> {
+    fn floats(&mut self, numbers: &mut [f32]) {
+        self.layout.add(b'f', numbers.len());
+        self.add(numbers, f32::to_le_bytes);
+    }
+
+    fn words(&mut self, numbers: &mut [u32]) {
+        self.layout.add(b'w', numbers.len());
+        self.add(numbers, u32::to_le_bytes);
+    }
+
+    fn bytes(&mut self, numbers: &mut [u8]) {
+        self.layout.add(b'b', numbers.len());
+        self.add(numbers, |byte| [byte]);
+    }
+
+    fn count(&mut self, number: &mut usize, _most: usize) {
+        self.layout.add(b'c', 1);
+        self.add(&[*number as u64], u64::to_le_bytes);
+    }
+}
+
+/// A [`Snapshot`] that reads from a file.
+struct Taken<'a> {
+    from: io::Take<BufReader<&'a File>>,
+    /// At most [`PIECE`] bytes.
+    piece: Vec<u8>,
+    checksum: crc32fast::Hasher,
+    layout: Layout,
+    outcome: io::Result<()>,
+    /// Whether every count was within the capacity of the state.
+    plausible: bool,
+    stop: &'a Stop,
+}
+
+impl Taken<'_> {
+    fn fill<T, const BYTES: usize>(&mut self, numbers: &mut [T], number: fn([u8; BYTES]) -> T) {
+        for numbers in numbers.chunks_mut(PIECE / BYTES) {
+            self.piece.resize(numbers.len() * BYTES, 0);
+            if self.outcome.is_ok() {
+                self.outcome = if self.stop.is_requested() {
+                    Err(stopped())
+                } else {
+                    self.from.read_exact(&mut self.piece)
+                };
+            }
+            if self.outcome.is_err() {
+                return;
+            }
+            self.checksum.update(&self.piece);
+            let pieces = self.piece.as_chunks::<BYTES>().0;
+            for (place, &bytes) in numbers.iter_mut().zip(pieces) {
+                *place = number(bytes);
+            }
+        }
+    }
+}
+
+impl Snapshot for Taken<'_> {
+    fn floats(&mut self, numbers: &mut [f32]) {
+        self.layout.add(b'f', numbers.len());
+        self.fill(numbers, f32::from_le_bytes);
+    }
+
+    fn words(&mut self, numbers: &mut [u32]) {
+        self.layout.add(b'w', numbers.len());
+        self.fill(numbers, u32::from_le_bytes);
+    }
+
+    fn bytes(&mut self, numbers: &mut [u8]) {
+        self.layout.add(b'b', numbers.len());
+        self.fill(numbers, |[byte]| byte);
+    }
+
+    fn count(&mut self, number: &mut usize, most: usize) {
+        self.layout.add(b'c', 1);
+        let mut read = [0];
+        self.fill(&mut read, u64::from_le_bytes);
+        let fits = usize::try_from(read[0]).ok().filter(|read| *read <= most);
+        self.plausible &= fits.is_some();
+        *number = fits.unwrap_or(0);
+    }
+}

@@ -1,0 +1,313 @@
+//! The layout of a vault's file.
+//!
+//! ```text
+//! layer 0 | ... | token ids u32 [tokens] | footer (JSON) | footer length u64 | footer CRC-32 u32 | "KEPTVLT2"
+//!
+//! layer   keys [kv_heads, rows] packed | values the same | queries [queries, q_heads, head_dim] f32 | measurements
+//! ```
+//!
+//! `rows` are all rows of the document in global layers. Sliding-window layers store only the last rows
+//! (`VaultShape::rows`), and no queries or measurements, because no method cuts these layers. The footer is written
+//! last, so a truncated file has no footer and is detected. All numbers are little-endian.
+
+use std::ops::Range;
+
+use kept_kernels::{HeadShape, PackedRows};
+use kept_policies::{Future, Reconstruction, ScoreCacheKey};
+use serde::{Deserialize, Serialize};
+
+/// The last bytes of a complete vault.
+pub(super) const MAGIC: &[u8; 8] = b"KEPTVLT2";
+/// Bytes after the footer's JSON.
+pub(super) const TAIL: usize = 8 + 4 + MAGIC.len();
+/// The largest accepted footer, in bytes.
+pub(super) const MAX_FOOTER: u64 = 16 << 20;
+/// Number of last queries of the document stored in each layer. For a method with a larger observation window, these
+/// tokens are prefilled again.
+pub const LAST_QUERIES: usize = 512;
+/// Extra rows before the window in a sliding-window layer: when text is appended to a document, its last tokens may
+/// merge into longer ones.
+const BEFORE_WINDOW: usize = 64;
+/// Bytes that are packed, checked and transferred at a time.
+pub(super) const PIECE: usize = 1 << 20;
+
+/// Heads of one layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayerShape {
+    /// Query heads.
+    pub q_heads: usize,
+    /// KV heads.
+    pub kv_heads: usize,
+    /// Head dimension.
+    pub head_dim: usize,
+}
+
+impl From<HeadShape> for LayerShape {
+    fn from(heads: HeadShape) -> Self {
+        Self {
+            q_heads: heads.q_heads,
+            kv_heads: heads.kv_heads,
+            head_dim: heads.head_dim,
+        }
+    }
+}
+
+/// Data measured on a document at the request of a method and stored with its rows, so that a later question skips
+/// the measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Measurement {
+    /// `[q_heads, tokens]` f32: attention probability of each key, summed over all query rows of the document.
+    ColumnSums,
+    /// f64: sums of the queries before RoPE, `[q_heads, head_dim]`, and of their outer products, as lower triangles
+    /// of `[q_heads, head_dim, head_dim]`.
+    QuerySums {
+        /// Number of first tokens that are left out.
+        skip: usize,
+        /// Whether outer products are included.
+        products: bool,
+    },
+    /// `[kv_heads, tokens]` f32: attention received during reconstruction.
+    Repetition {
+        /// First position of the document, which ends with the last row.
+        from: usize,
+        /// As in [`Reconstruction`].
+        chunk: Option<usize>,
+        /// As in [`Reconstruction`].
+        sinks: usize,
+    },
+    /// `[kv_heads, tokens]` f32: query-agnostic scores of a method.
+    Scores {
+        /// Key of the scores: [`ScoreCacheKey::number`].
+        of: u64,
+    },
+}
+
+impl Measurement {
+    /// The most measurements of a vault.
+    pub const MOST: usize = 15;
+
+    /// The measurement for `future`.
+    pub fn of_future(future: Future) -> Self {
+        Measurement::QuerySums {
+            skip: future.skip,
+            products: future.covariance,
+        }
+    }
+
+    /// The measurement for `reconstruction` of a document that begins at `from`.
+    pub fn of_repetition(reconstruction: Reconstruction, from: usize) -> Self {
+        Measurement::Repetition {
+            from,
+            chunk: reconstruction.chunk,
+            sinks: reconstruction.sinks,
+        }
+    }
+
+    /// The measurement for `score_cache`.
+    pub fn of_scores(score_cache: ScoreCacheKey) -> Self {
+        Measurement::Scores {
+            of: score_cache.number(),
+        }
+    }
+
+    /// Whether it is the measurement of a reconstruction.
+    pub fn is_repetition(&self) -> bool {
+        matches!(self, Measurement::Repetition { .. })
+    }
+
+    /// Whether it consists of scores, which can also be recomputed from the rows.
+    pub fn is_scores(&self) -> bool {
+        matches!(self, Measurement::Scores { .. })
+    }
+
+    /// Whether it is valid for one document only, not for others with the same first tokens.
+    pub fn is_of_one_document(&self) -> bool {
+        self.is_repetition() || self.is_scores()
+    }
+
+    /// Order in which prefill computes the measurements of a layer.
+    pub fn order(&self) -> usize {
+        usize::from(self.is_repetition()) + 2 * usize::from(self.is_scores())
+    }
+
+    /// Bytes in one layer.
+    pub fn bytes(self, heads: LayerShape, tokens: usize) -> usize {
+        let dim = heads.head_dim;
+        match self {
+            Measurement::ColumnSums => heads.q_heads * tokens * size_of::<f32>(),
+            Measurement::QuerySums { products, .. } => {
+                let triangle = usize::from(products) * dim * (dim + 1) / 2;
+                heads.q_heads * (dim + triangle) * size_of::<f64>()
+            }
+            Measurement::Repetition { .. } | Measurement::Scores { .. } => {
+                heads.kv_heads * tokens * size_of::<f32>()
+            }
+        }
+    }
+
+    /// Upper bound of all measurements in one layer: the largest one over query heads, and the maximum number of
+    /// others.
+    pub fn most_bytes(heads: LayerShape, tokens: usize) -> usize {
+        let largest = [
+            Measurement::QuerySums {
+                skip: 0,
+                products: true,
+            },
+            Measurement::Scores { of: 0 },
+        ];
+        let largest = largest.map(|other| other.bytes(heads, tokens));
+        let others = (Self::MOST - 1) * largest.into_iter().max().unwrap_or(0);
+        Measurement::ColumnSums.bytes(heads, tokens) + others
+    }
+
+    /// A short description.
+    pub fn name(self) -> &'static str {
+        match self {
+            Measurement::ColumnSums => "the attention of every token",
+            Measurement::QuerySums { .. } => "the mean of its queries",
+            Measurement::Repetition { .. } => {
+                "what the model looks at while it repeats the document"
+            }
+            Measurement::Scores { .. } => "its scores",
+        }
+    }
+}
+
+/// PrefillPlan and content of a vault.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VaultShape {
+    /// Tokens of the document and of the template before it.
+    pub tokens: usize,
+    /// Heads of every layer.
+    pub heads: LayerShape,
+    /// Row format of keys and values.
+    pub kind: PackedRows,
+    /// Number of last queries that each global layer stores.
+    pub queries: usize,
+    /// `[layers]`: window of a sliding-window layer; `None` for global layers.
+    pub windows: Vec<Option<usize>>,
+    /// The measurements that each global layer stores, in this order.
+    pub measurements: Vec<Measurement>,
+}
+
+impl VaultShape {
+    /// The tokens whose rows a layer stores.
+    pub fn rows(&self, layer: usize) -> Range<usize> {
+        Self::kept(self.windows[layer], self.tokens)
+    }
+
+    /// The tokens, of `tokens` in total, whose rows are stored in a global layer, or in a layer with `window`.
+    pub fn kept(window: Option<usize>, tokens: usize) -> Range<usize> {
+        let kept = window.map_or(tokens, |window| window + BEFORE_WINDOW);
+        tokens.saturating_sub(kept)..tokens
+    }
+
+    /// Bytes of one head's keys (or values) in one layer.
+    pub fn head_bytes(&self, layer: usize) -> usize {
+        self.rows(layer).len() * self.kind.row_bytes(self.heads.head_dim)
+    }
+
+    /// Number of floats in the queries of one token.
+    pub(super) fn query_width(&self) -> usize {
+        self.heads.q_heads * self.heads.head_dim
+    }
+
+    /// Bytes of one layer. Must not overflow: see `plausible`.
+    pub(super) fn layer_bytes(&self, layer: usize) -> u64 {
+        let rows = 2 * self.heads.kv_heads * self.head_bytes(layer);
+        let beside = match self.windows[layer] {
+            Some(_) => 0,
+            None => {
+                let measured = self.measurements.iter();
+                let measured = measured.map(|m| m.bytes(self.heads, self.tokens));
+                self.queries * self.query_width() * size_of::<f32>() + measured.sum::<usize>()
+            }
+        };
+        (rows + beside) as u64
+    }
+
+    /// Bytes of all layers and the token ids.
+    pub(super) fn body_bytes(&self) -> u64 {
+        let layers = 0..self.windows.len();
+        let layers: u64 = layers.map(|layer| self.layer_bytes(layer)).sum();
+        layers + (self.tokens * size_of::<u32>()) as u64
+    }
+
+    /// Bytes of the file, accurate to some hundreds.
+    pub fn bytes(&self) -> u64 {
+        self.body_bytes() + 1024
+    }
+
+    /// Whether the sizes are plausible: neither their products nor the bytes of all layers overflow.
+    fn plausible(&self) -> bool {
+        const MOST: usize = 1 << 28;
+        let heads = self.heads;
+        let numbers = [self.tokens, heads.q_heads, heads.kv_heads, heads.head_dim];
+        let few = |numbers: &[usize]| {
+            let product = numbers.iter().try_fold(1usize, |p, n| p.checked_mul(*n));
+            product.is_some_and(|product| product < 1 << 40)
+        };
+        numbers.iter().all(|n| (1..MOST).contains(n))
+            && self.queries <= self.tokens
+            && self.windows.len() < 1 << 12
+            && self.measurements.len() <= Measurement::MOST
+            && self.windows.iter().flatten().all(|window| *window < MOST)
+            && few(&[self.tokens, heads.q_heads, heads.head_dim, 16])
+            && few(&[heads.q_heads, heads.head_dim, heads.head_dim, 16])
+            && few(&[self.tokens, heads.kv_heads, heads.head_dim, 16])
+    }
+}
+
+/// The footer of the file.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Footer {
+    /// Key of the vault; must equal the file name.
+    pub(super) key: String,
+    /// Name of the document, for lists.
+    pub(super) document: String,
+    /// Name of the model, for lists.
+    pub(super) model: String,
+    tokens: usize,
+    heads: LayerShape,
+    /// `f16` or `q8_0`.
+    rows: String,
+    queries: usize,
+    windows: Vec<Option<usize>>,
+    measurements: Vec<Measurement>,
+    /// `[layers]`: CRC-32 of each layer's bytes.
+    pub(super) checksums: Vec<u32>,
+    /// CRC-32 of the token ids.
+    pub(super) ids_checksum: u32,
+}
+
+impl Footer {
+    pub(super) fn new(key: String, document: &str, model: &str, shape: &VaultShape) -> Self {
+        Self {
+            key,
+            document: document.to_owned(),
+            model: model.to_owned(),
+            tokens: shape.tokens,
+            heads: shape.heads,
+            rows: shape.kind.name().to_owned(),
+            queries: shape.queries,
+            windows: shape.windows.clone(),
+            measurements: shape.measurements.clone(),
+            checksums: Vec::with_capacity(shape.windows.len()),
+            ids_checksum: 0,
+        }
+    }
+
+    /// The shape that the footer describes; `None` if it is invalid.
+    pub(super) fn shape(&self) -> Option<VaultShape> {
+        let shape = VaultShape {
+            tokens: self.tokens,
+            heads: self.heads,
+            kind: PackedRows::named(&self.rows)?,
+            queries: self.queries,
+            windows: self.windows.clone(),
+            measurements: self.measurements.clone(),
+        };
+        (shape.plausible() && self.checksums.len() == shape.windows.len()).then_some(shape)
+    }
+}

@@ -1,0 +1,114 @@
+//! Vault keys: hashes over all inputs that the stored numbers depend on.
+//!
+//! ```text
+//! 3f09..e1 (model, rotation, kind of rows)  a77c..02 (the tokens)     the name of a vault: 64 hexadecimal digits
+//! ```
+//!
+//! Vaults with the same first half are interchangeable for documents that share their first tokens.
+
+use std::fmt;
+use std::path::Path;
+
+use kept_kernels::PackedRows;
+use kept_models::{Model, RopeTable};
+use sha2::{Digest, Sha256};
+
+/// Incremented when the same document and model would give different bytes.
+const VERSION: u32 = 2;
+/// Incremented when the same document in streaming mode would leave different numbers in its end state, or in another
+/// order.
+const END_VERSION: u32 = 2;
+/// Number of pieces of the model's tensors that are hashed, and bytes of each.
+const PIECES: usize = 64;
+const PIECE_BYTES: usize = 16 << 10;
+/// Hexadecimal digits of each half of a key.
+const HALF: usize = 32;
+
+/// Fingerprint of a model: its metadata, its size and pieces of its tensors, not its path. A file that was moved
+/// keeps its vaults; a file that was replaced loses them.
+#[derive(Debug, Clone)]
+pub struct ModelPrint([u8; 32]);
+
+impl ModelPrint {
+    /// Computes the fingerprint; reads about a megabyte of the model's file.
+    pub fn of(model: &Model) -> Self {
+        let mut hash = Sha256::new();
+        // The configuration from the metadata, with options of the user (RoPE scaling).
+        hash.update(format!("{:?}", model.config()).as_bytes());
+        for part in model.gguf().files() {
+            let bytes = part.bytes();
+            hash.update((bytes.len() as u64).to_le_bytes());
+            let step = (bytes.len() / PIECES).max(1);
+            for piece in bytes.chunks(step) {
+                hash.update(&piece[..piece.len().min(PIECE_BYTES)]);
+            }
+        }
+        Self(hash.finalize().into())
+    }
+}
+
+/// The name of a vault: 64 hexadecimal digits.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VaultKey(String);
+
+impl VaultKey {
+    /// The key for the tokens `prefix`, with which every prompt on the document begins, under a model with the RoPE
+    /// table `rope`, in rows of `kind`.
+    pub fn new(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], kind: PackedRows) -> Self {
+        Self::hashed(model, rope, prefix, kind.name())
+    }
+
+    /// The key of the end state of a document, the tokens `prefix`, in streaming mode; `how` contains every setting
+    /// that the numbers depend on. The end state serves no other text.
+    pub fn of_end(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], how: &str) -> Self {
+        Self::hashed(model, rope, prefix, &format!("end {END_VERSION} {how}"))
+    }
+
+    fn hashed(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], rows: &str) -> Self {
+        let mut family = Sha256::new();
+        family.update(VERSION.to_le_bytes());
+        family.update(rows.as_bytes());
+        family.update(model.0);
+        // Some models use a different RoPE in long texts than in short ones.
+        for table in std::iter::successors(Some(rope), |table| table.of_windows()) {
+            family.update((table.frequencies().len() as u64).to_le_bytes());
+            for number in table.frequencies().iter().chain([&table.magnitude()]) {
+                family.update(number.to_le_bytes());
+            }
+        }
+        let mut tokens = Sha256::new();
+        for id in prefix {
+            tokens.update(id.to_le_bytes());
+        }
+        Self([family.finalize(), tokens.finalize()].iter().fold(
+            String::with_capacity(2 * HALF),
+            |name, hash| {
+                let half = hash.iter().take(HALF / 2);
+                name + &half.map(|byte| format!("{byte:02x}")).collect::<String>()
+            },
+        ))
+    }
+
+    /// Whether `other` differs in its tokens only, if at all.
+    pub(super) fn is_akin(&self, other: &VaultKey) -> bool {
+        self.0[..HALF] == other.0[..HALF]
+    }
+
+    /// The key in a file's name; `None` if the name is not a key.
+    pub(super) fn of_file(path: &Path) -> Option<Self> {
+        Self::parse(path.file_stem()?.to_str()?)
+    }
+
+    /// Parses a key; `None` if `name` is not a key.
+    pub fn parse(name: &str) -> Option<Self> {
+        let digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        let is_key = name.len() == 2 * HALF && name.bytes().all(digit);
+        is_key.then(|| Self(name.to_owned()))
+    }
+}
+
+impl fmt::Display for VaultKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

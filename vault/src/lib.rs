@@ -1,0 +1,41 @@
+//! The vault: a prefix cache on disk. It stores the full keys and values of a document, so that the next question on
+//! it skips prefill of the document.
+//!
+//! Prefill writes each layer's full keys and values once, as soon as the layer is complete. A later question on the
+//! same document reads them back layer by layer: its own rows are added, and the method observes and cuts as after a
+//! complete prefill.
+//!
+//! - `key.rs`: the document, model and settings that a vault belongs to.
+//! - `format.rs`: the layout of the file. `write.rs`, `read.rs`: writing and reading a vault.
+//! - `end.rs`: the end state of a document that was read in streaming mode. `making.rs`: creation of both kinds of
+//!   files.
+//! - `folder.rs`: all vaults of this user. `eviction.rs`: the budget of disk space.
+//! - `kept.rs`: types for the use of vaults by a question. `prefill/prefix.rs` decides what prefill reads from and
+//!   writes to a vault.
+//!
+//! A vault contains no questions and answers.
+
+mod end;
+mod error;
+mod eviction;
+mod folder;
+mod footer;
+mod format;
+mod kept;
+mod key;
+mod making;
+mod read;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use end::EndOf;
+pub use error::VaultError;
+pub use folder::shared;
+pub use folder::{FEW_SHARED, Holds, VaultEntry, VaultFolder};
+pub use format::LAST_QUERIES;
+pub use format::{LayerShape, Measurement, VaultShape};
+pub use kept::{VaultAccess, VaultUse, Vaults};
+pub use key::{ModelPrint, VaultKey};
+pub use read::{HostRows, LayerNumbers, Numbers, RowsOf, Run, Vault, VaultRows};
+pub use write::VaultWriter;

@@ -1,0 +1,214 @@
+//! Writing a vault: layer by layer, as prefill completes each.
+
+use std::ops::Range;
+use std::path::Path;
+
+use kept_kernels::RowStore;
+
+use super::format::{Footer, PIECE, VaultShape};
+use super::making::UnfinishedFile;
+use super::{RowsOf, VaultError, VaultKey};
+
+/// An unfinished vault, under a temporary name until [`VaultWriter::finish`]. If dropped earlier, its file is
+/// removed.
+#[derive(Debug)]
+pub struct VaultWriter {
+    making: UnfinishedFile,
+    shape: VaultShape,
+    footer: Footer,
+    /// Buffer of at most [`PIECE`] bytes, allocated once.
+    piece: Vec<u8>,
+    /// Offset of the current layer.
+    start: u64,
+    /// `[2 * kv_heads]`: every head's keys, then every head's values, of the current layer.
+    heads: Vec<Part>,
+    /// The numbers after the rows.
+    behind: Part,
+}
+
+/// A contiguous byte range of the file, as far as it is written.
+#[derive(Debug, Default, Clone)]
+struct Part {
+    bytes: u64,
+    checksum: crc32fast::Hasher,
+}
+
+impl VaultWriter {
+    /// Begins to write a vault at `target`.
+    ///
+    /// # Errors
+    /// [`VaultError::Busy`] if another process writes the same vault; [`VaultError::Io`].
+    pub(super) fn begin(
+        target: &Path,
+        key: &VaultKey,
+        document: &str,
+        model: &str,
+        shape: VaultShape,
+    ) -> Result<Self, VaultError> {
+        Ok(Self {
+            making: UnfinishedFile::begin(target, shape.body_bytes())?,
+            footer: Footer::new(key.to_string(), document, model, &shape),
+            heads: vec![Part::default(); 2 * shape.heads.kv_heads],
+            shape,
+            piece: vec![0; PIECE],
+            start: 0,
+            behind: Part::default(),
+        })
+    }
+
+    /// PrefillPlan and content of the vault.
+    pub fn shape(&self) -> &VaultShape {
+        &self.shape
+    }
+
+    /// Bytes of the buffers for writing.
+    pub fn buffer_bytes() -> u64 {
+        PIECE as u64
+    }
+
+    fn rows_of_a_piece(&self) -> usize {
+        (PIECE / self.shape.kind.row_bytes(self.shape.heads.head_dim)).max(1)
+    }
+
+    fn layer(&self) -> usize {
+        self.footer.checksums.len()
+    }
+
+    /// Adds packed rows of one head to the layer: `packed` is `[rows, row_bytes]`, for the tokens from `first` on;
+    /// rows that the layer does not store are skipped. Heads may come in any order, the tokens of each head in
+    /// ascending order.
+    ///
+    /// # Errors
+    /// [`VaultError::Io`], for example on a full disk.
+    ///
+    /// # Panics
+    /// If rows before these are missing.
+    pub fn packed(
+        &mut self,
+        of: RowsOf,
+        head: usize,
+        first: usize,
+        packed: &[u8],
+    ) -> Result<(), VaultError> {
+        let kept = self.shape.rows(self.layer());
+        let row_bytes = self.shape.kind.row_bytes(self.shape.heads.head_dim);
+        let end = (first + packed.len() / row_bytes).min(kept.end);
+        let from = first.max(kept.start);
+        if from >= end {
+            return Ok(());
+        }
+        let packed = &packed[(from - first) * row_bytes..(end - first) * row_bytes];
+        let which = of as usize * self.shape.heads.kv_heads + head;
+        let before = ((from - kept.start) * row_bytes) as u64;
+        assert_eq!(self.heads[which].bytes, before, "rows before token {from}");
+        let head_bytes = self.shape.head_bytes(self.layer()) as u64;
+        let at = self.start + which as u64 * head_bytes + before;
+        let part = &mut self.heads[which];
+        part.checksum.update(packed);
+        part.bytes += packed.len() as u64;
+        self.making.write_at(at, packed)
+    }
+
+    /// Packs and adds the keys and values of the tokens `which`; row == token.
+    ///
+    /// # Errors
+    /// As [`VaultWriter::packed`].
+    ///
+    /// # Panics
+    /// As [`VaultWriter::packed`].
+    pub fn rows(
+        &mut self,
+        keys: &RowStore,
+        values: &RowStore,
+        which: Range<usize>,
+    ) -> Result<(), VaultError> {
+        let (kind, dim) = (self.shape.kind, self.shape.heads.head_dim);
+        let kept = self.shape.rows(self.layer());
+        let which = which.start.max(kept.start)..which.end;
+        let at_once = self.rows_of_a_piece();
+        let mut piece = std::mem::take(&mut self.piece);
+        for (of, store) in RowsOf::BOTH.into_iter().zip([keys, values]) {
+            for head in 0..self.shape.heads.kv_heads {
+                for first in which.clone().step_by(at_once) {
+                    let end = which.end.min(first + at_once);
+                    piece.resize((end - first) * kind.row_bytes(dim), 0);
+                    kind.pack(&store.head(head)[first * dim..end * dim], dim, &mut piece);
+                    self.packed(of, head, first, &piece)?;
+                }
+            }
+        }
+        self.piece = piece;
+        Ok(())
+    }
+
+    /// Adds the numbers after the rows: queries, then each measurement in order.
+    ///
+    /// # Errors
+    /// As [`VaultWriter::packed`].
+    pub fn numbers(&mut self, numbers: &[f32]) -> Result<(), VaultError> {
+        self.write_numbers(numbers, |number| number.to_le_bytes())
+    }
+
+    /// [`VaultWriter::numbers`] for f64 numbers.
+    ///
+    /// # Errors
+    /// As [`VaultWriter::packed`].
+    pub fn sums(&mut self, numbers: &[f64]) -> Result<(), VaultError> {
+        self.write_numbers(numbers, |number| number.to_le_bytes())
+    }
+
+    fn write_numbers<T: Copy, const BYTES: usize>(
+        &mut self,
+        numbers: &[T],
+        bytes: fn(T) -> [u8; BYTES],
+    ) -> Result<(), VaultError> {
+        let rows = self.heads.len() * self.shape.head_bytes(self.layer());
+        let mut piece = std::mem::take(&mut self.piece);
+        for numbers in numbers.chunks(PIECE / BYTES) {
+            piece.clear();
+            piece.extend(numbers.iter().flat_map(|&number| bytes(number)));
+            let at = self.start + rows as u64 + self.behind.bytes;
+            self.behind.checksum.update(&piece);
+            self.behind.bytes += piece.len() as u64;
+            self.making.write_at(at, &piece)?;
+        }
+        self.piece = piece;
+        Ok(())
+    }
+
+    /// Ends a layer.
+    ///
+    /// # Panics
+    /// If its size differs from the shape's.
+    pub fn end_layer(&mut self) {
+        let layer = self.layer();
+        let mut checksum = crc32fast::Hasher::new();
+        let mut bytes = 0;
+        for part in self.heads.iter_mut().chain([&mut self.behind]) {
+            let part = std::mem::take(part);
+            checksum.combine(&part.checksum);
+            bytes += part.bytes;
+        }
+        let expected = self.shape.layer_bytes(layer);
+        assert_eq!(bytes, expected, "bytes of layer {layer}");
+        self.footer.checksums.push(checksum.finalize());
+        self.start += expected;
+    }
+
+    /// Writes the token ids and the footer, and renames the file, which completes the vault. Returns its size in
+    /// bytes.
+    ///
+    /// # Errors
+    /// [`VaultError::Io`].
+    ///
+    /// # Panics
+    /// If layers or tokens are missing.
+    pub fn finish(mut self, ids: &[u32]) -> Result<u64, VaultError> {
+        let layers = self.shape.windows.len();
+        assert_eq!(self.footer.checksums.len(), layers, "layers");
+        assert_eq!(ids.len(), self.shape.tokens, "tokens");
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        self.footer.ids_checksum = crc32fast::hash(&bytes);
+        self.making.finish(self.start, bytes, &self.footer)
+    }
+}

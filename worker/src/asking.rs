@@ -1,0 +1,388 @@
+//! The thread that runs questions and comparisons, one after another, and reports the progress of each.
+
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Instant;
+
+use kept_engine::Note;
+use kept_engine::kernels::Stop;
+use kept_engine::models::Model;
+use kept_engine::{
+    Answer, Ask, CompactLayer, Engine, EngineError, Limits, MapGrid, MemoryNow, Progress, Prompt,
+    Reading, Sampling, Source, Watch, ends16,
+};
+use kept_worker::protocol::{
+    AnswerFacts, AskRequest, CompareRequest, Failure, Fault, FaultCode, Reply, SourceInfo,
+};
+
+use crate::comparing::compare;
+use crate::dispatcher::{Input, parse_budget, with_cache_type};
+use crate::keeping::Keeping;
+use crate::opening::{OpenDocument, OpenModel};
+use crate::output::Output;
+
+/// State of the engine after a question or comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineHealth {
+    /// Usable.
+    Sound,
+    /// A bug (panic) may have left inconsistent state.
+    Broken,
+    /// The GPU failed or is out of memory.
+    GpuLost,
+}
+
+/// The final reply to a request, and the state of the engine after it.
+pub type Ending = (Reply, EngineHealth);
+
+/// The state of the engine after `error`.
+pub fn engine_health(error: &EngineError) -> EngineHealth {
+    if error.loses_gpu() {
+        EngineHealth::GpuLost
+    } else {
+        EngineHealth::Sound
+    }
+}
+
+/// The two kinds of work of this thread.
+pub enum Work {
+    Ask(AskRequest, Keeping),
+    Compare(CompareRequest),
+}
+
+impl Work {
+    /// The kind of failure to report.
+    fn failure(&self) -> Failure {
+        match self {
+            Work::Ask(..) => Failure::Ask,
+            Work::Compare(_) => Failure::Compare,
+        }
+    }
+}
+
+/// One unit of work with its model, document and stop flag.
+pub struct Job {
+    pub ticket: u64,
+    pub model: Arc<OpenModel>,
+    pub document: Arc<OpenDocument>,
+    pub stop: Stop,
+    pub work: Work,
+}
+
+/// Starts the thread. Progress goes directly to `output`; the final reply of each job goes to the dispatcher through
+/// `inbox`.
+pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
+    let (jobs, queue) = channel::<Job>();
+    let named = std::thread::Builder::new().name("questions".to_owned());
+    let started = named.spawn(move || {
+        for job in queue {
+            let (ticket, what) = (job.ticket, job.work.failure());
+            let (reply, engine_health) = run_caught(ticket, what, || match &job.work {
+                Work::Ask(ask, keeping) => answer(&job, ask, keeping, &output),
+                Work::Compare(comparison) => compare(&job, comparison, &output),
+            });
+            if inbox
+                .send(Input::Ended {
+                    reply,
+                    engine_health,
+                })
+                .is_err()
+            {
+                return;
+            }
+        }
+    });
+    if let Err(error) = started {
+        eprintln!("kept-worker: no thread could be started ({error})");
+        std::process::exit(crate::BROKEN);
+    }
+    jobs
+}
+
+/// Runs `work` and returns its final reply; a panic becomes [`Reply::Failed`] with [`EngineHealth::Broken`].
+fn run_caught(ticket: u64, what: Failure, work: impl FnOnce() -> Ending) -> Ending {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(ending) => ending,
+        Err(_) => {
+            let reply = Reply::Failed {
+                ticket: Some(ticket),
+                what,
+                message: "the engine stopped over an internal error; ask again, and if it happens again, choose another method or model".to_owned(),
+                code: FaultCode::Other,
+                stopped: false,
+            };
+            (reply, EngineHealth::Broken)
+        }
+    }
+}
+
+/// Answers one question; returns the final reply.
+fn answer(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> Ending {
+    let ticket = job.ticket;
+    let failed = |fault: Fault, stopped: bool, engine_health: EngineHealth| {
+        let reply = Reply::Failed {
+            ticket: Some(ticket),
+            what: Failure::Ask,
+            message: fault.message,
+            code: fault.code,
+            stopped,
+        };
+        (reply, engine_health)
+    };
+    let refused = |fault: Fault| failed(fault, false, EngineHealth::Sound);
+    if asked.max_tokens == 0 {
+        return refused("an answer of at most 0 tokens is no answer; allow at least 1".into());
+    }
+    let budget = match parse_budget(asked.budget.as_deref()) {
+        Ok(budget) => budget,
+        Err(why) => return refused(why),
+    };
+    let sampling = Sampling {
+        temperature: f64::from(asked.temperature),
+        seed: asked.seed,
+        repeat_penalty: asked.repeat_penalty,
+        ..Sampling::default()
+    };
+    let ask = Ask {
+        document: &job.document.document,
+        question: &asked.question,
+        method: &asked.method,
+        budget,
+        sampling: &sampling,
+        max_tokens: asked.max_tokens,
+        thinking: asked.thinking,
+        limits: Limits {
+            memory: asked.memory,
+            ..Limits::default()
+        },
+        vault: keeping.vaults(),
+    };
+    let engine = match with_cache_type(&job.model.engine, asked.cache.as_deref()) {
+        Ok(engine) => engine,
+        Err(why) => return refused(why),
+    };
+    let mut watching = Watching::new(ticket, job, &engine, output);
+    match engine.ask_watched(&ask, &mut watching, &job.stop) {
+        Ok(answer) => {
+            let answer = watching.facts(answer);
+            (Reply::Answered { ticket, answer }, EngineHealth::Sound)
+        }
+        Err(error) => {
+            let stopped = matches!(error, EngineError::Stopped);
+            failed((&error).into(), stopped, engine_health(&error))
+        }
+    }
+}
+
+/// Reports the progress of one question, and fills its retention map.
+struct Watching<'a> {
+    ticket: u64,
+    model: &'a OpenModel,
+    /// With the cache type of this question.
+    engine: &'a Engine,
+    document: &'a OpenDocument,
+    output: &'a Output,
+    started: Instant,
+    first_token: Option<f64>,
+    /// Positions of the document's tokens in the prompt.
+    positions: Range<usize>,
+    grid: MapGrid,
+    memory: MemoryNow,
+    /// The start of the answer that the prompt already contains: the tag of a thought, or an empty string.
+    opened: &'static str,
+}
+
+impl<'a> Watching<'a> {
+    fn new(ticket: u64, job: &'a Job, engine: &'a Engine, output: &'a Output) -> Self {
+        Self {
+            ticket,
+            model: &job.model,
+            engine,
+            document: &job.document,
+            output,
+            started: Instant::now(),
+            first_token: None,
+            positions: 0..0,
+            grid: MapGrid::new(0, 0, Vec::new()),
+            memory: MemoryNow::default(),
+            opened: "",
+        }
+    }
+
+    fn facts(self, answer: Answer) -> AnswerFacts {
+        let prompt_tokens = answer.prompt.len();
+        let text = format!("{}{}", self.opened, answer.text);
+        let decode_tokens_per_second = answer.decode_tokens_per_second();
+        // The notes of an adopted document are in its facts only, not in the answer.
+        let of_document = self.document.info.notes.iter().cloned().map(Note::from);
+        let mut notes: Vec<Note> = of_document.collect();
+        for note in answer.notes {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        AnswerFacts {
+            sources: answer.sources.into_iter().map(|s| self.source(s)).collect(),
+            text,
+            finish: answer.finish,
+            method: answer.method,
+            cache: answer.cache.name().to_owned(),
+            chosen: answer.chosen.map(Box::new),
+            streamed: answer.streamed,
+            model: self.model.facts.name.clone(),
+            prompt_tokens,
+            answer_tokens: answer.answer_tokens,
+            rows_per_layer: answer.map.cut_rows(),
+            kv_bytes: answer.kv_bytes,
+            kv_bytes_full: answer.kv_bytes_full,
+            peak_bytes: answer.peak_bytes,
+            prefill_seconds: answer.prefill_seconds,
+            select_seconds: answer.select_seconds,
+            decode_seconds: answer.decode_seconds,
+            decode_tokens_per_second,
+            first_token_seconds: self
+                .first_token
+                .unwrap_or_else(|| self.started.elapsed().as_secs_f64()),
+            notes,
+            memory: self.memory,
+            vault: Box::new(answer.vault),
+        }
+    }
+
+    fn source(&self, source: Source) -> SourceInfo {
+        let text = &self.document.document.text;
+        let units = |range: &str| range.encode_utf16().count();
+        let start16 = units(&text[..source.start]);
+        let end16 = start16 + units(&text[source.start..source.end]);
+        let part = self.document.document.part_of(source.start);
+        SourceInfo {
+            document: part.map(|part| part.document.name.clone()),
+            start: source.start,
+            end: source.end,
+            start16,
+            end16,
+            page: source.page,
+            text: source.text,
+            weight: source.weight,
+            kept: self.grid.share_of(start16 as u32..end16 as u32).0,
+        }
+    }
+}
+
+impl Watch for Watching<'_> {
+    fn prompt(&mut self, prompt: &Prompt) {
+        let facts = &self.model.facts;
+        // The map covers global layers only: the method cuts these. Sliding-window layers keep their window.
+        let model = self.model.engine.model();
+        let layers = model.config().full_layers().count();
+        self.opened = opened_thought(model, prompt);
+        let ends = ends16(&self.document.document.text, prompt.spans());
+        self.positions = prompt.document.clone();
+        self.grid = MapGrid::bounded(layers, facts.kv_heads, ends);
+        let ends = self.grid.ends16().iter();
+        let bytes: Vec<u8> = ends.flat_map(|end| end.to_le_bytes()).collect();
+        self.output.send_with_bytes(
+            &Reply::Prompt {
+                ticket: self.ticket,
+                prompt_tokens: prompt.len(),
+                document_tokens: prompt.document.len(),
+                tokens_per_cell: self.grid.tokens_per_cell(),
+                layers,
+                windows: model.config().kinds.iter().map(|k| k.window).collect(),
+                kv_heads: facts.kv_heads,
+                kv_bytes_full: self.engine.kv_bytes_full(prompt.len()),
+            },
+            &bytes,
+        );
+    }
+
+    fn layer(&mut self, layer: usize, kept: &CompactLayer) {
+        let counts = self.grid.in_cells(kept.counts(self.positions.clone()));
+        if self.grid.layer(layer) == Some(counts.as_slice()) {
+            return; // Already reported.
+        }
+        if let Err(error) = self.grid.set_layer(layer, &counts) {
+            tracing::error!(%error, "a layer does not fit the map");
+        }
+        let reply = Reply::Layer {
+            ticket: self.ticket,
+            layer,
+        };
+        self.output.send_with_bytes(&reply, &counts);
+    }
+
+    fn progress(&mut self, progress: &Progress, memory: &MemoryNow) {
+        self.memory = memory.with_system();
+        self.output.send(&Reply::Progress {
+            ticket: self.ticket,
+            progress: *progress,
+            memory: self.memory,
+        });
+    }
+
+    fn read(&mut self, read: &Reading) {
+        self.output.send(&Reply::Read {
+            ticket: self.ticket,
+            prompt_tokens: read.prompt_tokens,
+            kv_bytes: read.kv_bytes,
+            kv_bytes_full: read.kv_bytes_full,
+            seconds: read.seconds,
+            tokens_from_vault: read.tokens_from_vault,
+        });
+    }
+
+    fn token(&mut self, text: &str) {
+        // A reader of the answer must see where the thought began.
+        let opened = match self.first_token {
+            None => self.opened,
+            Some(_) => "",
+        };
+        self.first_token
+            .get_or_insert_with(|| self.started.elapsed().as_secs_f64());
+        self.output.send(&Reply::Token {
+            ticket: self.ticket,
+            text: format!("{opened}{text}"),
+        });
+    }
+}
+
+/// `<think>` if the prompt ends inside a thought: some chat templates open the thought themselves.
+fn opened_thought(model: &Model, prompt: &Prompt) -> &'static str {
+    const TAG: &str = "<think>";
+    let Ok(tokenizer) = model.tokenizer() else {
+        return "";
+    };
+    let mut end = String::new();
+    for &id in &prompt.ids[prompt.question.end..] {
+        if tokenizer.is_control(id) {
+            end.push_str(tokenizer.token_text(id))
+        } else {
+            end.push_str(&String::from_utf8_lossy(tokenizer.decode_bytes(id)))
+        }
+    }
+    match (end.rfind(TAG), end.rfind("</think>")) {
+        (Some(opens), closes) if closes.is_none_or(|closes| closes < opens) => TAG,
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn panic_in_a_question_becomes_a_failed_reply() {
+        let (reply, engine_health) = run_caught(5, Failure::Ask, || panic!("a bug, on purpose"));
+        assert_eq!(engine_health, EngineHealth::Broken);
+        let Reply::Failed {
+            ticket, message, ..
+        } = reply
+        else {
+            panic!("{reply:?}")
+        };
+        assert_eq!(ticket, Some(5));
+        assert!(message.contains("internal error"), "{message}");
+    }
+}

@@ -1,0 +1,141 @@
+//! Comparisons: a run with the full cache, then the runs of the methods. Each run is reported as soon as it is
+//! complete.
+
+use std::time::Instant;
+
+use kept_engine::policies::Budget;
+use kept_engine::{Engine, EngineError, Event};
+use kept_eval::fidelity::{MethodRun, Reference, ReferenceReport, RunReport};
+use kept_worker::protocol::{CompareRequest, CompareRun, Failure, Fault, Reply};
+
+use crate::asking::{Ending, EngineHealth, Job, engine_health};
+use crate::dispatcher::{parse_budget, with_cache_type};
+use crate::output::Output;
+
+/// Limit of the answer length, in tokens: the full cache's attention and logits along its answer are held in memory.
+const MOST_TOKENS: usize = 1024;
+
+/// Runs one comparison; returns the final reply. An error of a single run is reported for this run; the others
+/// continue.
+pub fn compare(job: &Job, comparison: &CompareRequest, output: &Output) -> Ending {
+    let failed = |error: &EngineError| {
+        let reply = Reply::Failed {
+            ticket: Some(job.ticket),
+            what: Failure::Compare,
+            message: error.to_string(),
+            code: Fault::from(error).code,
+            stopped: matches!(error, EngineError::Stopped),
+        };
+        (reply, engine_health(error))
+    };
+    let engine = match with_cache_type(&job.model.engine, comparison.cache.as_deref()) {
+        Ok(engine) => engine,
+        Err(fault) => {
+            let reply = Reply::Failed {
+                ticket: Some(job.ticket),
+                what: Failure::Compare,
+                message: fault.message,
+                code: fault.code,
+                stopped: false,
+            };
+            return (reply, EngineHealth::Sound);
+        }
+    };
+    let engine = &engine;
+    let started = Instant::now();
+    let reference = Reference::read(
+        engine,
+        &job.document.document,
+        &comparison.question,
+        comparison.max_tokens.clamp(1, MOST_TOKENS),
+        &mut |event| report_progress(job, None, 1, &event, output),
+        &job.stop,
+    );
+    let reference = match reference {
+        Ok(reference) => reference,
+        Err(error) => return failed(&error),
+    };
+    output.send(&Reply::Reference {
+        ticket: job.ticket,
+        seconds: started.elapsed().as_secs_f64(),
+        report: Box::new(ReferenceReport::new(engine.model().name(), &reference)),
+    });
+    match run_all(job, engine, &reference, &comparison.runs, output) {
+        Ok(()) => (Reply::Compared { ticket: job.ticket }, EngineHealth::Sound),
+        Err(error) => failed(&error),
+    }
+}
+
+/// Compares every run with the full cache and reports each as soon as it is complete. Runs share a prefill of the
+/// document.
+fn run_all(
+    job: &Job,
+    engine: &Engine,
+    reference: &Reference,
+    runs: &[CompareRun],
+    output: &Output,
+) -> Result<(), EngineError> {
+    let tokens = reference.prompt.len();
+    let mut reported = Instant::now();
+    let mut report_run = |index: usize, budget: &str, result| {
+        output.send(&Reply::Run {
+            ticket: job.ticket,
+            run: index,
+            seconds: reported.elapsed().as_secs_f64(),
+            report: Box::new(RunReport::new(&runs[index].method, budget, tokens, result)),
+        });
+        reported = Instant::now();
+    };
+    let budgets: Vec<_> = runs.iter().map(|run| budget(engine, run, tokens)).collect();
+    let mut planned: Vec<usize> = Vec::new();
+    let mut pairs = Vec::new();
+    for (index, (run, budget)) in runs.iter().zip(&budgets).enumerate() {
+        match budget {
+            Ok(budget) => {
+                planned.push(index);
+                pairs.push((run.method.clone(), *budget));
+            }
+            Err(why) => {
+                let written = run.budget.as_deref().unwrap_or_default();
+                report_run(index, written, Err(why.message.clone()));
+            }
+        }
+    }
+    MethodRun::measure_each(
+        engine,
+        reference,
+        &pairs,
+        &mut |sharing, event| {
+            let first = planned[sharing.start];
+            report_progress(job, Some(first), sharing.len(), &event, output)
+        },
+        &mut |which, run| {
+            let budget = pairs[which].1.to_string();
+            let refused = |error: EngineError| error.to_string();
+            report_run(planned[which], &budget, run.map_err(refused));
+            Ok::<(), EngineError>(())
+        },
+        &job.stop,
+    )
+}
+
+/// Parses the budget of `run`; without one, the default budget of a question with `tokens` prompt tokens.
+fn budget(engine: &Engine, run: &CompareRun, tokens: usize) -> Result<Budget, Fault> {
+    if let Some(budget) = parse_budget(run.budget.as_deref())? {
+        return Ok(budget);
+    }
+    let rows = engine.budget_rows(None, tokens);
+    Ok(Budget::Rows(rows?))
+}
+
+/// Reports the progress of `sharing` runs from `run` on; without `run` that of the reference.
+fn report_progress(job: &Job, run: Option<usize>, sharing: usize, event: &Event, output: &Output) {
+    if let Event::Progress(progress) = event {
+        output.send(&Reply::Comparing {
+            ticket: job.ticket,
+            run,
+            sharing,
+            progress: *progress,
+        });
+    }
+}

@@ -1,0 +1,101 @@
+//! Compute devices: the command line, the list of GPUs, and the placement of a model on a device.
+
+use std::process::ExitCode;
+use std::sync::OnceLock;
+
+use kept_engine::{DeviceChoice, Engine, gpus};
+use kept_worker::protocol::Gpus;
+
+/// The mode that the command line selects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    /// Serve the app.
+    Serve,
+    /// `--gpus`: print the GPUs as one line of JSON ([`Gpus`]) and exit.
+    PrintGpus,
+}
+
+static CHOSEN: OnceLock<DeviceChoice> = OnceLock::new();
+
+/// Parses the command line: `--device auto|cpu|cuda:N`, or `--gpus` alone.
+///
+/// # Errors
+/// An unknown argument or value, in one sentence.
+pub fn read_arguments(mut arguments: impl Iterator<Item = String>) -> Result<Task, String> {
+    while let Some(argument) = arguments.next() {
+        match (argument.as_str(), arguments.next()) {
+            ("--gpus", None) if CHOSEN.get().is_none() => return Ok(Task::PrintGpus),
+            ("--device", Some(device)) => {
+                if CHOSEN.set(parse_device(&device)?).is_err() {
+                    return Err("--device is given once".to_owned());
+                }
+            }
+            _ => {
+                return Err(format!(
+                    "{argument} is not known; it takes --device auto|cpu|cuda:N, or --gpus alone"
+                ));
+            }
+        }
+    }
+    Ok(Task::Serve)
+}
+
+fn parse_device(device: &str) -> Result<DeviceChoice, String> {
+    device.parse().map_err(|error| format!("{error}"))
+}
+
+/// Prints the GPUs on standard output.
+pub fn print_gpus() -> ExitCode {
+    let (gpus, why_none) = match gpus() {
+        Ok(gpus) => (gpus, None),
+        Err(why) => (Vec::new(), Some(why)),
+    };
+    match serde_json::to_string(&Gpus { gpus, why_none }) {
+        Ok(line) => {
+            println!("{line}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("kept-worker: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The engine on the chosen device; and, where no GPU could be used, the reason for the CPU.
+///
+/// # Errors
+/// Why the engine cannot use the named device, in one sentence.
+pub fn on_chosen_device(engine: Engine) -> Result<(Engine, Option<String>), String> {
+    match CHOSEN.get() {
+        None => Ok((engine, None)),
+        Some(&choice) => engine.placed(choice).map_err(|error| error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kept_engine::ComputeDevice;
+
+    #[test]
+    fn device_arguments_are_parsed_or_refused() {
+        assert_eq!(parse_device("auto"), Ok(DeviceChoice::Auto));
+        assert_eq!(
+            parse_device("cpu"),
+            Ok(DeviceChoice::Named(ComputeDevice::Cpu))
+        );
+        assert_eq!(
+            parse_device("cuda:1"),
+            Ok(DeviceChoice::Named(ComputeDevice::Cuda(1)))
+        );
+        assert!(parse_device("gpu").is_err_and(|why| why.contains("cuda:0")));
+        let read = |words: &[&str]| read_arguments(words.iter().map(|w| (*w).to_owned()));
+        assert_eq!(read(&[]), Ok(Task::Serve));
+        assert_eq!(read(&["--gpus"]), Ok(Task::PrintGpus));
+        for words in [&["--gpus", "now"][..], &["--device"], &["--fast", "x"]] {
+            let refusal = read(words).expect_err("nonsense");
+            assert!(refusal.contains("--device auto|cpu|cuda:N"), "{refusal}");
+        }
+    }
+}

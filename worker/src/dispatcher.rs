@@ -1,0 +1,369 @@
+//! State of the worker: open models and documents, and those being opened. One thread makes every decision, one input
+//! at a time. Questions, comparisons and estimates: `dispatcher/questions.rs`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use kept_engine::DocumentLength;
+use kept_engine::kernels::Stop;
+use kept_worker::protocol::{Failure, Fault, FaultCode, Reply, Request};
+
+use crate::asking::{self, EngineHealth, Job};
+use crate::facts;
+use crate::joining;
+use crate::keeping::Keeping;
+use crate::opening::{self, ModelName, OpenDocument, OpenModel, Opened, Outcome};
+use crate::output::Output;
+
+mod questions;
+
+pub use questions::{parse_budget, with_cache_type};
+
+/// An input of the dispatcher.
+pub enum Input {
+    /// A request of the app, with its bytes.
+    Request(Request, Vec<u8>),
+    /// End of standard input: the app exited, or needs this process no longer.
+    NothingMore,
+    /// A message that is JSON but not a valid request; with the reason as a sentence.
+    NotUnderstood(String),
+    /// A model was opened, or failed to open; with the number of the operation.
+    ModelOpened(u64, Opened),
+    /// A document was opened, or failed to open.
+    DocumentOpened(u64, Outcome<Arc<OpenDocument>>),
+    /// The document's tokens were counted, or counting failed.
+    Counted(u64, Outcome<DocumentLength>),
+    /// A question or comparison ended: its final reply, and the state of the engine after it.
+    Ended {
+        reply: Reply,
+        engine_health: EngineHealth,
+    },
+}
+
+/// The question or comparison in progress.
+struct Running {
+    ticket: u64,
+    stop: Stop,
+}
+
+/// A model that is being opened.
+struct Opening {
+    number: u64,
+    /// Whether the app requested the model, and so gets a reply.
+    asked: bool,
+    /// Whether a bug may have left inconsistent state in the previous model, which is then not used again.
+    spoiled: bool,
+}
+
+/// Holds the open model and document, starts work and routes results.
+pub struct Dispatcher {
+    output: Output,
+    inbox: Sender<Input>,
+    jobs: Sender<Job>,
+    model: Option<Arc<OpenModel>>,
+    /// Whether the open model must be freed before another one is opened, because memory does not hold both.
+    free_before_opening: fn(&OpenModel) -> bool,
+    document: Option<Arc<OpenDocument>>,
+    /// Length of the open document in tokens of the open model, once it is counted.
+    length: Option<Outcome<DocumentLength>>,
+    /// Numbers of the operations in progress. A result with another number is outdated and ignored.
+    opening_model: Option<Opening>,
+    opening_document: Option<u64>,
+    /// Whether the document being opened is added to the open one.
+    adding: bool,
+    counting: Option<u64>,
+    /// The last operation number.
+    number: u64,
+    running: Option<Running>,
+    /// Questions, comparisons and estimates that wait until a model or document is open and counted.
+    waiting: Vec<Request>,
+    /// How documents are stored in vaults for later questions.
+    keeping: Keeping,
+}
+
+impl Dispatcher {
+    /// A dispatcher without a model or document. All threads that it starts report to `inbox`.
+    pub fn new(output: Output, inbox: Sender<Input>) -> Self {
+        Self {
+            jobs: asking::start(output.clone(), inbox.clone()),
+            output,
+            inbox,
+            model: None,
+            free_before_opening: |open| open.engine.uses_gpu(),
+            document: None,
+            length: None,
+            opening_model: None,
+            opening_document: None,
+            adding: false,
+            counting: None,
+            number: 0,
+            running: None,
+            waiting: Vec::new(),
+            keeping: Keeping::default(),
+        }
+    }
+
+    /// Handles inputs until standard input has ended and no work is running.
+    pub fn run(mut self, inputs: Receiver<Input>) {
+        let mut leaving = false;
+        for input in inputs {
+            match input {
+                Input::NothingMore => leaving = true,
+                Input::Request(request, bytes) => self.handle_request(request, bytes),
+                Input::NotUnderstood(why) => self.fail(
+                    None,
+                    Failure::Request,
+                    format!("the engine was asked for something it does not know ({why}); install window and engine of the same version"),
+                ),
+                Input::ModelOpened(number, opened) => self.model_opened(number, opened),
+                Input::DocumentOpened(number, outcome) => self.document_opened(number, outcome),
+                Input::Counted(number, outcome) if self.counting == Some(number) => {
+                    self.counting = None;
+                    self.report_length(&outcome);
+                    self.length = Some(outcome);
+                    self.retry_waiting();
+                }
+                Input::Counted(..) => {}
+                // The app is gone; the reply has no reader.
+                Input::Ended { .. } if leaving => return,
+                Input::Ended { reply, engine_health } => self.finish_job(&reply, engine_health),
+            }
+            if leaving {
+                self.waiting.clear();
+                match &self.running {
+                    Some(running) => running.stop.request(),
+                    None => return,
+                }
+            }
+        }
+    }
+
+    fn handle_request(&mut self, request: Request, bytes: Vec<u8>) {
+        match request {
+            Request::OpenModel { model, stretch } => {
+                self.open_model(ModelName { model, stretch }, false);
+            }
+            Request::InspectModel {
+                ticket,
+                model,
+                stretch,
+            } => opening::inspect(ticket, ModelName { model, stretch }, self.output.clone()),
+            Request::OpenDocument { path } => self.open_document(path, false),
+            Request::AddDocument { path } => self.open_document(path, true),
+            Request::RemoveDocument { part } => self.remove_document(part),
+            Request::AdoptDocument { document } => {
+                self.cancel_document();
+                let adopted = String::from_utf8(bytes)
+                    .map_err(|_| {
+                        format!(
+                            "the text of {} is not UTF-8; open the file again",
+                            document.name
+                        )
+                    })
+                    .and_then(|text| facts::restore(&document, text));
+                match adopted {
+                    Ok(text) => self.set_document(Arc::new(OpenDocument {
+                        info: document,
+                        document: text,
+                    })),
+                    Err(why) => self.fail(None, Failure::Request, why),
+                }
+            }
+            Request::Estimate { .. } | Request::Ask { .. } | Request::Compare { .. } => {
+                self.dispatch(request)
+            }
+            Request::KeepDocuments {
+                ticket,
+                kind,
+                budget,
+            } => match Keeping::parse(&kind, budget) {
+                Ok(keeping) => {
+                    self.keeping = keeping;
+                    // The new limit may be smaller than the previous one.
+                    self.keeping.trim();
+                    self.report_vaults(ticket);
+                }
+                Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
+            },
+            Request::Vaults { ticket } => self.report_vaults(ticket),
+            Request::ClearVaults { ticket } => match self.keeping.clear() {
+                Ok(()) => self.report_vaults(ticket),
+                Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
+            },
+            Request::Stop { ticket: 0 } => self.cancel_document(),
+            Request::Stop { ticket } => self.stop(ticket),
+        }
+    }
+
+    fn report_vaults(&self, ticket: u64) {
+        match self.keeping.refreshed().report(ticket) {
+            Ok(reply) => self.output.send(&reply),
+            Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
+        }
+    }
+
+    /// Opens the model that `name` names: by request of the app, or again because the previous one is `spoiled`.
+    fn open_model(&mut self, name: ModelName, spoiled: bool) {
+        let (number, asked) = (self.next_number(), !spoiled);
+        let opening = Opening {
+            number,
+            asked,
+            spoiled,
+        };
+        let before = self.opening_model.replace(opening);
+        if before.is_some_and(|before| before.asked) {
+            self.report_stopped(None, Failure::Model);
+        }
+        let before = self.model.take_if(|open| (self.free_before_opening)(open));
+        opening::model(number, name, before, self.inbox.clone());
+    }
+
+    fn model_opened(&mut self, number: u64, opened: Opened) {
+        let Some(opening) = self.opening_model.take_if(|o| o.number == number) else {
+            return;
+        };
+        match opened.outcome {
+            Ok(model) => {
+                if opening.asked {
+                    self.output.send(&Reply::Model {
+                        model: model.facts.clone(),
+                    });
+                }
+                self.model = Some(model);
+                self.count_tokens();
+            }
+            Err(why) => {
+                self.fail(None, Failure::Model, why);
+                // The previous model stays open unless it was freed to make memory available; then the app opens it
+                // again.
+                if let Some(before) = opened.before.filter(|_| !opening.spoiled) {
+                    self.model = Some(before);
+                    self.count_tokens();
+                }
+            }
+        }
+        self.retry_waiting();
+    }
+
+    fn open_document(&mut self, path: PathBuf, adding: bool) {
+        self.cancel_document();
+        self.adding = adding;
+        self.opening_document = Some(self.next_number());
+        opening::document(self.number, path, self.inbox.clone());
+    }
+
+    fn document_opened(&mut self, number: u64, outcome: Outcome<Arc<OpenDocument>>) {
+        if self.opening_document != Some(number) {
+            return;
+        }
+        self.opening_document = None;
+        let outcome = outcome.and_then(|document| match &self.document {
+            Some(open) if self.adding => joining::add(open, &document).map(Arc::new),
+            _ => Ok(document),
+        });
+        self.accept_document(outcome);
+    }
+
+    /// Removes part number `part` of the joined documents.
+    fn remove_document(&mut self, part: usize) {
+        self.cancel_document();
+        let outcome = match &self.document {
+            Some(open) => joining::remove(open, part).map(Arc::new),
+            None => Err("no document is open; open one first".into()),
+        };
+        self.accept_document(outcome);
+    }
+
+    fn accept_document(&mut self, outcome: Outcome<Arc<OpenDocument>>) {
+        match outcome {
+            Ok(document) => {
+                let reply = Reply::Document {
+                    document: document.info.clone(),
+                };
+                let text = document.document.text.as_bytes();
+                self.output.send_with_bytes(&reply, text);
+                self.set_document(document);
+            }
+            // The previous document stays open.
+            Err(why) => self.fail(None, Failure::Document, why),
+        }
+        self.retry_waiting();
+    }
+
+    /// Cancels the document that is being opened. Its thread runs to the end; the result is ignored.
+    fn cancel_document(&mut self) {
+        if self.opening_document.take().is_some() {
+            self.report_stopped(None, Failure::Document);
+            self.retry_waiting();
+        }
+    }
+
+    fn set_document(&mut self, document: Arc<OpenDocument>) {
+        self.document = Some(document);
+        self.count_tokens();
+        self.retry_waiting();
+    }
+
+    /// Counts the document's tokens for the model, if both are open.
+    fn count_tokens(&mut self) {
+        (self.length, self.counting) = (None, None);
+        if let (Some(model), Some(document)) = (self.model.clone(), self.document.clone()) {
+            self.counting = Some(self.next_number());
+            opening::count(self.number, model, document, self.inbox.clone());
+        }
+    }
+
+    fn report_length(&self, counted: &Outcome<DocumentLength>) {
+        let Some(model) = &self.model else { return };
+        let (tokens, at_least, refusal, streaming) = match counted {
+            Ok(length) => {
+                let refusal = length.too_long.as_ref().map(ToString::to_string);
+                (
+                    length.tokens,
+                    length.at_least,
+                    refusal,
+                    length.streaming.clone(),
+                )
+            }
+            Err(why) => (0, false, Some(why.message.clone()), None),
+        };
+        self.output.send(&Reply::Tokens {
+            tokens,
+            at_least,
+            context: model.facts.context,
+            fits: refusal.is_none(),
+            streams: refusal.is_none() && streaming.is_some(),
+            message: refusal.or(streaming),
+        });
+    }
+
+    fn fail(&self, ticket: Option<u64>, what: Failure, fault: impl Into<Fault>) {
+        let Fault { code, message } = fault.into();
+        self.output.send(&Reply::Failed {
+            ticket,
+            what,
+            message,
+            code,
+            stopped: false,
+        });
+    }
+
+    fn report_stopped(&self, ticket: Option<u64>, what: Failure) {
+        self.output.send(&Reply::Failed {
+            ticket,
+            what,
+            message: "stopped".to_owned(),
+            code: FaultCode::Other,
+            stopped: true,
+        });
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests;

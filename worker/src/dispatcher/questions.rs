@@ -1,0 +1,209 @@
+//! Questions, comparisons and estimates: accepts, defers or refuses requests, and handles the state of the engine
+//! after each.
+//!
+//! A request that needs a model or document still being opened waits for it; a request whose model or document is
+//! neither open nor being opened is refused.
+
+use std::sync::Arc;
+
+use kept_engine::kernels::{Stop, UnknownCacheType};
+use kept_engine::policies::Budget;
+use kept_engine::{Engine, Estimate, Limits, PlanRequest};
+use kept_worker::protocol::{EstimateRequest, Failure, Fault, Reply, Request};
+
+use super::{Dispatcher, Running};
+use crate::asking::{EngineHealth, Job, Work};
+use crate::opening::{OpenDocument, OpenModel};
+
+impl Dispatcher {
+    /// Dispatches all deferred requests again after a change.
+    pub(super) fn retry_waiting(&mut self) {
+        for request in std::mem::take(&mut self.waiting) {
+            self.dispatch(request);
+        }
+    }
+
+    /// Answers, refuses or defers a question, a comparison or an estimate.
+    pub(super) fn dispatch(&mut self, request: Request) {
+        let (ticket, what) = match &request {
+            Request::Ask { ticket, .. } => (*ticket, Failure::Ask),
+            Request::Compare { ticket, .. } => (*ticket, Failure::Compare),
+            Request::Estimate { ticket, .. } => (*ticket, Failure::Estimate),
+            _ => return,
+        };
+        if occupies_engine(&request)
+            && (self.running.is_some() || self.waiting.iter().any(occupies_engine))
+        {
+            let why = "another question is being answered; wait for it or stop it, then ask again";
+            return self.fail(Some(ticket), what, why);
+        }
+        match (self.model.clone(), self.document.clone()) {
+            (Some(model), Some(document)) => self.run_request(ticket, request, model, document),
+            (None, _) if self.opening_model.is_none() => {
+                let why = "no model is open; choose a model first";
+                self.fail(Some(ticket), what, why);
+            }
+            (_, None) if self.opening_document.is_none() => {
+                let why = "no document is open; open one first";
+                self.fail(Some(ticket), what, why);
+            }
+            _ => self.waiting.push(request),
+        }
+    }
+
+    /// Answers an estimate, once the document's tokens are counted, or starts a question or comparison.
+    fn run_request(
+        &mut self,
+        ticket: u64,
+        request: Request,
+        model: Arc<OpenModel>,
+        document: Arc<OpenDocument>,
+    ) {
+        match request {
+            Request::Estimate { .. } if self.length.is_none() => self.waiting.push(request),
+            Request::Estimate { of, .. } => {
+                let estimate = with_cache_type(&model.engine, of.cache.as_deref())
+                    .and_then(|engine| self.estimate(&engine, &document, &of));
+                match estimate {
+                    Ok(estimate) => self.output.send(&Reply::Estimate { ticket, estimate }),
+                    Err(why) => self.fail(Some(ticket), Failure::Estimate, why),
+                }
+            }
+            Request::Ask { ask, .. } => {
+                let keeping = self.keeping.refreshed();
+                self.start(ticket, model, document, Work::Ask(ask, keeping));
+            }
+            Request::Compare { compare, .. } => {
+                self.start(ticket, model, document, Work::Compare(compare));
+            }
+            _ => {}
+        }
+    }
+
+    /// The cost of a question of ordinary length, or why the question cannot be asked.
+    fn estimate(
+        &self,
+        engine: &Engine,
+        document: &OpenDocument,
+        asked: &EstimateRequest,
+    ) -> Result<Estimate, Fault> {
+        let length = match &self.length {
+            Some(length) => length.as_ref().map_err(Clone::clone)?,
+            None => return Err("the document is not counted yet".into()),
+        };
+        if let Some(refusal) = &length.too_long {
+            return Err(refusal.into());
+        }
+        let vaults = self.keeping.vaults();
+        let request = PlanRequest {
+            prompt: &length.prompt,
+            method: &asked.method,
+            budget: parse_budget(asked.budget.as_deref())?,
+            max_new_tokens: asked.max_tokens.unwrap_or(Engine::DEFAULT_MAX_TOKENS),
+            limits: Limits {
+                memory: asked.memory,
+                ..Limits::default()
+            },
+            text_bytes: document.document.text.len() as u64,
+            vault: vaults.map(|vaults| vaults.kind),
+        };
+        let estimate = match vaults {
+            Some(vaults) => engine.estimate_with_vault(&request, &length.begins, vaults),
+            None => engine.estimate(&request),
+        };
+        Ok(estimate?)
+    }
+
+    fn start(
+        &mut self,
+        ticket: u64,
+        model: Arc<OpenModel>,
+        document: Arc<OpenDocument>,
+        work: Work,
+    ) {
+        let stop = Stop::new();
+        let job = Job {
+            ticket,
+            model,
+            document,
+            stop: stop.clone(),
+            work,
+        };
+        match self.jobs.send(job) {
+            Ok(()) => self.running = Some(Running { ticket, stop }),
+            // The worker thread ends only after a bug.
+            Err(_) => std::process::exit(crate::BROKEN),
+        }
+    }
+
+    pub(super) fn finish_job(&mut self, reply: &Reply, engine_health: EngineHealth) {
+        self.running = None;
+        self.output.send(reply);
+        match engine_health {
+            EngineHealth::Sound => {}
+            // State that the bug may have corrupted is not used again.
+            EngineHealth::Broken => self.reopen_model(),
+            // After a GPU failure every later call in this process fails too: the app starts a new process.
+            EngineHealth::GpuLost => std::process::exit(crate::GPU_LOST),
+        }
+    }
+
+    fn reopen_model(&mut self) {
+        match (&mut self.opening_model, &self.model) {
+            (Some(opening), _) => {
+                opening.spoiled = true;
+                self.model = None;
+            }
+            (None, Some(model)) => {
+                let name = model.name();
+                self.open_model(name, true);
+                // Unless the old model must be freed first, [`Dispatcher::open_model`] left it in place.
+                self.model = None;
+            }
+            (None, None) => {}
+        }
+    }
+
+    pub(super) fn stop(&mut self, ticket: u64) {
+        if let Some(running) = self.running.as_ref().filter(|r| r.ticket == ticket) {
+            running.stop.request();
+            return;
+        }
+        let of_ticket = |request: &Request| match request {
+            Request::Ask { ticket: t, .. } if *t == ticket => Some(Failure::Ask),
+            Request::Compare { ticket: t, .. } if *t == ticket => Some(Failure::Compare),
+            _ => None,
+        };
+        let what = self.waiting.iter().find_map(of_ticket);
+        if let Some(what) = what {
+            self.waiting.retain(|request| of_ticket(request).is_none());
+            self.report_stopped(Some(ticket), what);
+        }
+    }
+}
+
+/// Whether a request occupies the engine: one such request runs at a time.
+fn occupies_engine(request: &Request) -> bool {
+    matches!(request, Request::Ask { .. } | Request::Compare { .. })
+}
+
+/// The engine with the cache type named `cache`, or unchanged without a name.
+pub fn with_cache_type(engine: &Engine, cache: Option<&str>) -> Result<Engine, Fault> {
+    match cache {
+        Some(name) => match name.parse() {
+            Ok(cache) => Ok(engine.clone().with_cache(cache)),
+            Err(error) => Err(UnknownCacheType::to_string(&error).into()),
+        },
+        None => Ok(engine.clone()),
+    }
+}
+
+/// Parses the budget that the user entered.
+pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, Fault> {
+    budget
+        .map(|text| {
+            text.parse::<Budget>()
+                .map_err(|error| error.to_string().into())
+        })
+        .transpose()
+}

@@ -1,0 +1,108 @@
+//! The dispatcher without an app: behaviour after a bug, and models that do not fit in memory together.
+
+use std::fs::File;
+use std::io::{PipeReader, pipe};
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::channel;
+
+use kept_engine::documents::Document;
+use kept_worker::protocol::read_frame;
+
+use super::*;
+
+fn next(replies: &mut PipeReader) -> Reply {
+    let frame = read_frame(replies).unwrap().expect("a reply");
+    frame.message().unwrap()
+}
+
+/// A running dispatcher: the pipe of its replies, and a function that sends it inputs.
+fn at_work(free_before_opening: fn(&OpenModel) -> bool) -> (PipeReader, impl Fn(Input)) {
+    let (replies, write) = pipe().unwrap();
+    let output = Output::new(File::from(OwnedFd::from(write)));
+    let (inbox, inputs) = channel();
+    let dispatcher = Dispatcher {
+        free_before_opening,
+        ..Dispatcher::new(output, inbox.clone())
+    };
+    std::thread::spawn(move || dispatcher.run(inputs));
+    let say = move |input| assert!(inbox.send(input).is_ok(), "the dispatcher runs");
+    (replies, say)
+}
+
+fn open(model: &str) -> Input {
+    let model = Request::OpenModel {
+        model: model.to_owned(),
+        stretch: None,
+    };
+    Input::Request(model, Vec::new())
+}
+
+fn adopt(text: &str) -> Input {
+    let document = Document::from_bytes("note.txt", text.as_bytes().to_vec()).unwrap();
+    let adopt = Request::AdoptDocument {
+        document: facts::document(&document),
+    };
+    Input::Request(adopt, document.text.into_bytes())
+}
+
+/// Memory of the GPU holds only one of the models.
+#[test]
+fn previous_model_returns_if_the_next_fails_to_open() {
+    let (mut replies, say) = at_work(|_| true);
+    let choice = |reply: Reply| match reply {
+        Reply::Model { model } => model.choice,
+        other => panic!("{other:?}"),
+    };
+    say(open("mini"));
+    assert_eq!(choice(next(&mut replies)), "mini");
+    say(open("/no/such/model.gguf"));
+    let reply = next(&mut replies);
+    assert!(
+        matches!(&reply, Reply::Failed { what: Failure::Model, message, .. } if message.contains("there is no such file")),
+        "{reply:?}"
+    );
+    say(adopt("The tide was low."));
+    let counted = next(&mut replies);
+    assert!(matches!(counted, Reply::Tokens { fits: true, .. }));
+    // The model that is opened again counts the document again.
+    say(open("/no/such/model.gguf"));
+    let failed = next(&mut replies);
+    assert!(matches!(failed, Reply::Failed { .. }), "{failed:?}");
+    let counted = next(&mut replies);
+    assert!(matches!(counted, Reply::Tokens { fits: true, .. }));
+    let other = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../tests/golden/group2-llama3-tied.gguf"
+    );
+    say(open(other));
+    assert_eq!(choice(next(&mut replies)), other);
+    let counted = next(&mut replies);
+    assert!(matches!(counted, Reply::Tokens { fits: true, .. }));
+}
+
+/// After a bug the model is opened again and serves the next question.
+#[test]
+fn model_is_reopened_after_a_panic() {
+    let (mut replies, say) = at_work(|_| false);
+    say(open("mini"));
+    assert!(matches!(next(&mut replies), Reply::Model { .. }));
+    let reply = Reply::Failed {
+        ticket: Some(1),
+        what: Failure::Ask,
+        message: "a bug".to_owned(),
+        code: kept_worker::protocol::FaultCode::Other,
+        stopped: false,
+    };
+    say(Input::Ended {
+        reply: reply.clone(),
+        engine_health: EngineHealth::Broken,
+    });
+    assert_eq!(next(&mut replies), reply);
+    // The app did not request the model, so it gets no reply; but document tokens are counted with the new model.
+    say(adopt("The tide was low."));
+    let reply = next(&mut replies);
+    assert!(
+        matches!(reply, Reply::Tokens { fits: true, .. }),
+        "{reply:?}"
+    );
+}

@@ -1,0 +1,214 @@
+//! Conversion between the engine's types and those of the protocol.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use kept_engine::documents::{Document, Kind, Page, Part};
+use kept_engine::kernels::{CacheType, simd_level, threads};
+use kept_engine::policies;
+use kept_engine::{AUTO, Engine, MethodSpec, available_memory, document_notes, total_memory};
+use kept_worker::protocol::{
+    DocumentInfo, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts, Reply,
+};
+
+use crate::opening::ModelName;
+
+/// The method for estimates of the number of readable pages: a common one, at a common cost.
+const USUAL_METHOD: &str = "snapkv";
+
+/// The first message.
+pub fn hello() -> Reply {
+    Reply::Hello {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        simd: format!("{:?}", simd_level()).to_lowercase(),
+        threads: threads::count(),
+        total_memory: total_memory(),
+        methods: policies::methods().iter().map(method).collect(),
+        default_method: AUTO.to_owned(),
+        default_max_tokens: Engine::DEFAULT_MAX_TOKENS,
+        caches: CacheType::ALL.map(|kind| kind.name().to_owned()).into(),
+        default_cache: Engine::DEFAULT_CACHE.name().to_owned(),
+    }
+}
+
+fn method(info: &policies::MethodInfo) -> MethodFacts {
+    let parameter = |p: &policies::Parameter| ParameterFacts {
+        name: p.name.to_owned(),
+        default: p.default.to_owned(),
+        range: p.range.to_owned(),
+        meaning: p.meaning.to_owned(),
+    };
+    MethodFacts {
+        name: info.name.to_owned(),
+        title: info.title.to_owned(),
+        paper: info.paper.to_owned(),
+        keeps: info.keeps.to_owned(),
+        acts: info.acts.to_owned(),
+        positions: info.positions.to_owned(),
+        parameters: info.parameters.iter().map(parameter).collect(),
+        streams: policies::STREAMING.contains(&info.name),
+    }
+}
+
+/// What a model can read with the memory that is free now.
+pub fn inspection(engine: &Engine) -> Inspection {
+    let model = engine.model();
+    let config = model.config();
+    Inspection {
+        name: model.name().to_owned(),
+        layers: config.layers,
+        sliding_layers: config.windows().count(),
+        window: config.windows().next(),
+        context: config.context,
+        weights_bytes: model.weights_bytes(),
+        kv_bytes_per_thousand: engine.bytes_per_row() * 1000,
+        window_bytes: engine.window_bytes(config.context),
+        can_think: can_think(engine),
+        fit: available_memory().map(|free| engine.fit(free, &MethodSpec::plain(USUAL_METHOD))),
+    }
+}
+
+/// False for an invalid chat template: opening the model reports it.
+fn can_think(engine: &Engine) -> bool {
+    let template = engine.model().chat_template();
+    template.is_ok_and(|template| template.can_think())
+}
+
+/// Facts of an open model. `name` is the request, `path` the file; `why_processor` as in [`ModelFacts`].
+pub fn model(
+    engine: &Engine,
+    name: &ModelName,
+    path: &Path,
+    why_processor: Option<String>,
+) -> ModelFacts {
+    let model = engine.model();
+    let config = model.config();
+    let architecture = model.gguf().text("general.architecture").ok().flatten();
+    let (mut parameters, mut bytes) = (0u64, BTreeMap::new());
+    for tensor in model.gguf().tensors() {
+        parameters += tensor.shape.iter().map(|&n| n as u64).product::<u64>();
+        *bytes.entry(tensor.kind.name()).or_insert(0) += tensor.bytes;
+    }
+    let most = bytes.into_iter().max_by_key(|(_, bytes)| *bytes);
+    ModelFacts {
+        name: model.name().to_owned(),
+        choice: name.model.clone(),
+        file: path
+            .file_name()
+            .map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+        quantisation: most.map_or_else(String::new, |(kind, _)| kind.to_string()),
+        architecture: architecture.unwrap_or("unknown").to_owned(),
+        layers: config.layers,
+        q_heads: config.q_heads,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+        context: config.context,
+        parameters,
+        weights_bytes: model.weights_bytes(),
+        bytes_per_row: engine.bytes_per_row(),
+        stretch: name.stretch.clone(),
+        can_think: can_think(engine),
+        computes_on: engine.computes_on().to_owned(),
+        why_processor,
+    }
+}
+
+/// Facts of a document for the app.
+pub fn document(document: &Document) -> DocumentInfo {
+    let kind = match document.kind {
+        Kind::Markdown => "markdown",
+        Kind::SourceCode { .. } => "code",
+        Kind::Pdf => "pdf",
+        _ => "text",
+    };
+    DocumentInfo {
+        name: document.name.clone(),
+        kind: kind.to_owned(),
+        encoding: document.encoding.to_owned(),
+        source_bytes: document.source_bytes,
+        skipped_bytes: document.skipped_bytes,
+        malformed: document.malformed,
+        unread_pages: document.unread_pages.clone(),
+        pages: (document.pages.iter())
+            .map(|page| PageInfo {
+                number: page.number,
+                start: page.range.start,
+                end: page.range.end,
+            })
+            .collect(),
+        notes: document_notes(document),
+        // `joining.rs` fills in the parts: it has the facts of each document.
+        parts: Vec::new(),
+    }
+}
+
+/// Restores a document from the facts and text that the app stored. Fields that only serve to derive notes are not
+/// restored: `info` has the notes.
+///
+/// # Errors
+/// Pages that do not tile the text, or parts outside it, in one sentence.
+pub fn restore(info: &DocumentInfo, text: String) -> Result<Document, String> {
+    let mut end = 0;
+    for page in info.pages.iter().filter(|_| info.parts.is_empty()) {
+        if page.start != end || page.end < page.start || !text.is_char_boundary(page.end) {
+            return Err(format!(
+                "page {} of {} does not lie in its text; open the file again",
+                page.number, info.name
+            ));
+        }
+        end = page.end;
+    }
+    if !info.pages.is_empty() && info.parts.is_empty() && end != text.len() {
+        return Err(format!(
+            "the pages of {} do not cover its text; open the file again",
+            info.name
+        ));
+    }
+    let mut before = 0;
+    for part in &info.parts {
+        let within = part.start >= before && part.end >= part.start;
+        let own = text.get(part.start..part.end).filter(|_| within);
+        let Some(own) = own else {
+            return Err(format!(
+                "{} does not lie in the text of all documents; open the files again",
+                part.document.name
+            ));
+        };
+        restore(&part.document, own.to_owned())?;
+        before = part.end;
+    }
+    let mut document = without_parts(info, text);
+    document.parts = (info.parts.iter())
+        .map(|part| Part {
+            document: without_parts(&part.document, String::new()),
+            range: part.start..part.end,
+        })
+        .collect();
+    Ok(document)
+}
+
+fn without_parts(info: &DocumentInfo, text: String) -> Document {
+    Document {
+        name: info.name.clone(),
+        kind: match info.kind.as_str() {
+            "markdown" => Kind::Markdown,
+            "code" => Kind::SourceCode { language: "code" },
+            "pdf" => Kind::Pdf,
+            _ => Kind::PlainText,
+        },
+        text,
+        pages: (info.pages.iter())
+            .map(|page| Page {
+                number: page.number,
+                range: page.start..page.end,
+            })
+            .collect(),
+        encoding: "UTF-8",
+        source_bytes: info.source_bytes,
+        skipped_bytes: info.skipped_bytes,
+        malformed: 0,
+        unread_pages: Vec::new(),
+        parts: Vec::new(),
+    }
+}

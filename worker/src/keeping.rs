@@ -1,0 +1,95 @@
+//! The vault settings: whether documents are stored for later questions, in which format and where.
+
+use kept_engine::kernels::PackedRows;
+use kept_engine::vault::{VaultError, VaultFolder, Vaults};
+use kept_worker::protocol::Reply;
+
+/// Vault settings of the worker.
+#[derive(Debug, Clone)]
+pub struct Keeping {
+    /// `None`: off.
+    kind: Option<PackedRows>,
+    budget: Option<u64>,
+    /// `None` where no vault folder is available.
+    folder: Option<VaultFolder>,
+}
+
+impl Default for Keeping {
+    fn default() -> Self {
+        Self::new(Some(PackedRows::Q8_0), None)
+    }
+}
+
+impl Keeping {
+    fn new(kind: Option<PackedRows>, budget: Option<u64>) -> Self {
+        let folder = VaultFolder::standard(budget);
+        if let Err(error) = &folder {
+            tracing::warn!(%error, "documents are not kept");
+        }
+        Self {
+            kind,
+            budget,
+            folder: folder.ok(),
+        }
+    }
+
+    /// Parses the user's choice: `q8_0`, `f16` or `off`.
+    pub fn parse(kind: &str, budget: Option<u64>) -> Result<Self, String> {
+        match (kind, PackedRows::named(kind)) {
+            ("off", _) => Ok(Self::new(None, budget)),
+            (_, Some(kind)) => Ok(Self::new(Some(kind), budget)),
+            _ => Err(format!(
+                "documents can be kept as q8_0 or f16, or not (off); {kind:?} is none of these"
+            )),
+        }
+    }
+
+    /// Settings with an up-to-date default budget: the free disk space changes.
+    pub fn refreshed(&self) -> Self {
+        match self.budget {
+            Some(_) => self.clone(),
+            None => Self::new(self.kind, None),
+        }
+    }
+
+    /// The vaults that a question may read and extend.
+    pub fn vaults(&self) -> Option<Vaults<'_>> {
+        let folder = self.folder.as_ref()?;
+        self.kind.map(|kind| Vaults { folder, kind })
+    }
+
+    /// Removes all vaults that are not in use.
+    pub fn clear(&self) -> Result<(), String> {
+        let folder = self.folder()?;
+        folder.clear().map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
+    /// Evicts vaults down to the user's limit, the least recently used first, except those in use. A vault that
+    /// cannot be removed now is evicted when the next document is stored.
+    pub fn trim(&self) {
+        if let (Some(folder), Some(_)) = (&self.folder, self.budget)
+            && let Err(error) = folder.trim()
+        {
+            tracing::warn!(%error, "vaults exceed the disk limit and could not be evicted");
+        }
+    }
+
+    /// The list of vaults as a reply to the app.
+    pub fn report(&self, ticket: u64) -> Result<Reply, String> {
+        let folder = self.folder()?;
+        let documents = folder.list().map_err(|error| error.to_string())?;
+        Ok(Reply::Vaults {
+            ticket,
+            kind: self.kind.map_or("off", PackedRows::name).to_owned(),
+            folder: folder.path().display().to_string(),
+            documents: documents.len(),
+            bytes: documents.iter().map(|entry| entry.bytes).sum(),
+            budget: folder.budget(),
+        })
+    }
+
+    fn folder(&self) -> Result<&VaultFolder, String> {
+        (self.folder.as_ref()).ok_or_else(|| VaultError::NoHome.to_string())
+    }
+}

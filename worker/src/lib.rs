@@ -1,0 +1,3 @@
+//! The protocol between the app and kept-worker, the engine in a process of its own.
+
+pub mod protocol;

@@ -1,0 +1,242 @@
+//! Data of the messages: facts about methods, models, documents and answers.
+
+use serde::{Deserialize, Serialize};
+
+use kept_engine::vault::VaultUse;
+use kept_engine::{Chosen, Finish, Fit, Gpu, MemoryNow, Note};
+
+/// A method as displayed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MethodFacts {
+    /// Name in [`super::MethodSpec`].
+    pub name: String,
+    /// Name in the papers.
+    pub title: String,
+    /// Where it was published; empty for the full cache.
+    pub paper: String,
+    /// Which rows it keeps, in a few words.
+    pub keeps: String,
+    /// When it evicts.
+    pub acts: String,
+    /// Which positions the kept rows use.
+    pub positions: String,
+    /// Its parameters.
+    pub parameters: Vec<ParameterFacts>,
+    /// Whether it supports streaming mode.
+    #[serde(default)]
+    pub streams: bool,
+}
+
+/// A parameter of a method.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParameterFacts {
+    /// Its name.
+    pub name: String,
+    /// The default value.
+    pub default: String,
+    /// The allowed values, in words.
+    pub range: String,
+    /// Its meaning.
+    pub meaning: String,
+}
+
+/// An open model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelFacts {
+    /// The name in the file.
+    pub name: String,
+    /// The model as requested: a path, or `mini`.
+    pub choice: String,
+    /// The file's name without its folder.
+    pub file: String,
+    /// The block type of most bytes, for example `Q8_0`.
+    pub quantisation: String,
+    /// The architecture in the file.
+    pub architecture: String,
+    /// Layers.
+    pub layers: usize,
+    /// Query heads.
+    pub q_heads: usize,
+    /// KV heads.
+    pub kv_heads: usize,
+    /// Head dimension.
+    pub head_dim: usize,
+    /// Context length, in tokens.
+    pub context: usize,
+    /// Number of weights.
+    pub parameters: u64,
+    /// Bytes of all weights.
+    pub weights_bytes: u64,
+    /// Bytes of one row in every head of every layer.
+    pub bytes_per_row: u64,
+    /// The requested RoPE scaling that extends the context length.
+    #[serde(default)]
+    pub stretch: Option<String>,
+    /// Whether the chat template has a switch for thinking before the answer.
+    #[serde(default)]
+    pub can_think: bool,
+    /// The compute device, in words: `the CPU`, or a GPU's name.
+    #[serde(default)]
+    pub computes_on: String,
+    /// Why the model runs on the CPU although a GPU was requested: one sentence.
+    #[serde(default)]
+    pub why_processor: Option<String>,
+}
+
+/// The GPUs of a computer, as printed by `kept-worker --gpus` in one line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpus {
+    /// The usable GPUs.
+    pub gpus: Vec<Gpu>,
+    /// Why there is no usable GPU: one sentence.
+    pub why_none: Option<String>,
+}
+
+/// What a model can read, computed from its header alone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inspection {
+    /// The name in the file.
+    pub name: String,
+    /// Layers.
+    pub layers: usize,
+    /// Sliding-window layers: they keep their window, whatever the method.
+    pub sliding_layers: usize,
+    /// Window of the first sliding-window layer, in positions.
+    pub window: Option<usize>,
+    /// Context length in tokens, with the requested RoPE scaling.
+    pub context: usize,
+    /// Bytes of all weights.
+    pub weights_bytes: u64,
+    /// Bytes of 1,000 tokens in the full cache.
+    pub kv_bytes_per_thousand: u64,
+    /// Bytes of the sliding-window layers in a long text.
+    pub window_bytes: u64,
+    /// Whether the chat template has a switch for thinking before the answer.
+    pub can_think: bool,
+    /// What can be read with the memory that is free now; `None` where the system does not report free memory.
+    pub fit: Option<Fit>,
+}
+
+/// An open document, without its text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DocumentInfo {
+    /// The file's name without its folder.
+    pub name: String,
+    /// `text`, `markdown`, `code` or `pdf`.
+    pub kind: String,
+    /// Encoding of the file; `PDF` for a PDF.
+    pub encoding: String,
+    /// Bytes of the file.
+    pub source_bytes: u64,
+    /// Bytes of the byte-order mark, which is not part of the text.
+    pub skipped_bytes: usize,
+    /// Number of invalid byte sequences in the encoding.
+    pub malformed: usize,
+    /// Damaged pages, which are empty in the text.
+    pub unread_pages: Vec<u32>,
+    /// The pages in order, tiling the text; empty if the format has no pages.
+    pub pages: Vec<PageInfo>,
+    /// Notes for the user on reading the file, one sentence each.
+    pub notes: Vec<String>,
+    /// The documents that this one was joined from, in order; empty for a single document.
+    #[serde(default)]
+    pub parts: Vec<PartInfo>,
+}
+
+/// One of several joined documents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartInfo {
+    /// The document by itself: its pages are byte ranges of its own text.
+    pub document: DocumentInfo,
+    /// Its first byte in the joined text.
+    pub start: usize,
+    /// One past its last byte in the joined text.
+    pub end: usize,
+}
+
+/// A page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageInfo {
+    /// From 1, in the order of the file.
+    pub number: u32,
+    /// First byte.
+    pub start: usize,
+    /// One past the last byte.
+    pub end: usize,
+}
+
+/// An answer and what it cost.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AnswerFacts {
+    /// The answer.
+    pub text: String,
+    /// Why it ended.
+    pub finish: Finish,
+    /// Name of the method.
+    pub method: String,
+    /// Name of the cache type.
+    #[serde(default)]
+    pub cache: String,
+    /// The choice of `auto` and its reasons, if `auto` was requested.
+    #[serde(default)]
+    pub chosen: Option<Box<Chosen>>,
+    /// Whether the document was read in streaming mode, which is approximate.
+    #[serde(default)]
+    pub streamed: bool,
+    /// Name of the model.
+    pub model: String,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of the answer.
+    pub answer_tokens: usize,
+    /// Rows per KV head kept of the prompt, in the layers that the method cuts.
+    pub rows_per_layer: Vec<usize>,
+    /// Bytes of the kept keys and values after prefill.
+    pub kv_bytes: u64,
+    /// Bytes of the full cache of the prompt.
+    pub kv_bytes_full: u64,
+    /// Peak resident memory of the process, in bytes.
+    pub peak_bytes: Option<u64>,
+    /// Seconds of prefill.
+    pub prefill_seconds: f64,
+    /// Seconds of prefill spent observing and selecting.
+    pub select_seconds: f64,
+    /// Seconds of decode.
+    pub decode_seconds: f64,
+    /// Tokens of the answer per second.
+    pub decode_tokens_per_second: f64,
+    /// Seconds from the question to the first piece of the answer; to the end if the answer is empty.
+    pub first_token_seconds: f64,
+    /// Source passages of the answer, the most attended first.
+    pub sources: Vec<SourceInfo>,
+    /// Further notes for the user.
+    pub notes: Vec<Note>,
+    /// Memory in use at the end.
+    pub memory: MemoryNow,
+    /// What the question read from and wrote to the document's vault.
+    pub vault: Box<VaultUse>,
+}
+
+/// A source passage of an answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SourceInfo {
+    /// First byte.
+    pub start: usize,
+    /// One past the last byte.
+    pub end: usize,
+    /// First UTF-16 code unit.
+    pub start16: usize,
+    /// One past the last UTF-16 code unit.
+    pub end16: usize,
+    /// Page, if the document has pages.
+    pub page: Option<u32>,
+    /// Name of the document that contains the passage, if several were joined.
+    #[serde(default)]
+    pub document: Option<String>,
+    /// The text of the passage.
+    pub text: String,
+    /// Share of the answer's attention votes, 0 to 1.
+    pub weight: f32,
+    /// Mean share of the layer-head slots that keep the passage, 0 to 1.
+    pub kept: f32,
+}

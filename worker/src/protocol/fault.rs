@@ -1,0 +1,99 @@
+//! Why something was not done, as data.
+
+use serde::{Deserialize, Serialize};
+
+use kept_engine::EngineError;
+
+/// Why something was not done: a kind that a program can decide on, and a sentence for a user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// The kind.
+    pub code: FaultCode,
+    /// One sentence that names the value and the way out; no full stop, no option of a program.
+    pub message: String,
+}
+
+/// Kinds of faults. Those that no program decides on are [`FaultCode::Other`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum FaultCode {
+    /// The memory limit is below what the question needs.
+    MemoryLimit {
+        /// The limit, in bytes.
+        limit: u64,
+        /// Bytes that are missing.
+        missing: u64,
+        /// Bytes of the model's weights.
+        weights: u64,
+    },
+    /// The method does not work with this cache type.
+    CacheType {
+        /// Name of the cache type.
+        cache: String,
+        /// Name of the method.
+        method: String,
+        /// What the method does that excludes the type, for example "merges rows while it answers".
+        why: String,
+    },
+    /// A parameter of the method is not allowed.
+    Parameter {
+        /// Its name.
+        name: String,
+    },
+    /// Anything else.
+    #[default]
+    Other,
+}
+
+impl From<&EngineError> for Fault {
+    fn from(error: &EngineError) -> Self {
+        let code = match error {
+            EngineError::Memory {
+                memory,
+                missing,
+                weights,
+            } => FaultCode::MemoryLimit {
+                limit: *memory,
+                missing: *missing,
+                weights: *weights,
+            },
+            EngineError::CacheType { cache, method, why } => FaultCode::CacheType {
+                cache: cache.name().to_owned(),
+                method: (*method).to_owned(),
+                why: (*why).to_owned(),
+            },
+            EngineError::Policy(error) => match error.parameter() {
+                Some(name) => FaultCode::Parameter {
+                    name: name.to_owned(),
+                },
+                None => FaultCode::Other,
+            },
+            _ => FaultCode::Other,
+        };
+        Fault {
+            code,
+            message: error.to_string(),
+        }
+    }
+}
+
+impl From<EngineError> for Fault {
+    fn from(error: EngineError) -> Self {
+        (&error).into()
+    }
+}
+
+impl From<String> for Fault {
+    fn from(message: String) -> Self {
+        Fault {
+            code: FaultCode::Other,
+            message,
+        }
+    }
+}
+
+impl From<&str> for Fault {
+    fn from(message: &str) -> Self {
+        message.to_owned().into()
+    }
+}
