@@ -269,7 +269,6 @@ pub(crate) trait PrefillBackend {
         &mut self,
         task: &LayerTask,
         measurements: &Measurements,
-        prefix: &mut Prefix,
     ) -> Result<(), EngineError>;
 
     /// Prepares `layer` for chunks of up to `at_once` rows. With `few`, the weights are read as they are in the file:

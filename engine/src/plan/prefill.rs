@@ -99,8 +99,6 @@ pub(crate) struct PrefillPlan {
     own_memory: bool,
     /// Whether the residual stream is on the host, because it does not fit on the GPU.
     pub(crate) residual_on_host: bool,
-    /// Device bytes for prefetching a layer of the vault; 0 without prefetch.
-    pub(crate) prefetch: usize,
     /// Whether kept rows stay on the GPU for decoding. The host then holds only the slot tables.
     pub(crate) rows_on_gpu: bool,
     /// Whether kept rows are plain copies and belong to a single method, so that they may stay on the GPU.
@@ -157,7 +155,6 @@ impl PrefillPlan {
             cache: CacheType::F32,
             own_memory,
             residual_on_host: false,
-            prefetch: 0,
             rows_on_gpu: false,
             may_stay: own_memory && !row_plan.merges_values,
             settled: false,
@@ -223,13 +220,6 @@ impl PrefillPlan {
     pub(crate) fn with_vault(mut self, kind: Option<PackedRows>) -> Self {
         self.vault_rows = kind;
         self
-    }
-
-    /// Allows prefetching layers of the vault of up to `bytes` bytes, if that is no more than the known
-    /// tokens' residual stream would take.
-    pub(crate) fn may_prefetch(&mut self, bytes: usize) {
-        let saved = self.known * self.width * size_of::<f32>();
-        self.prefetch = if bytes <= saved { bytes } else { 0 };
     }
 
     /// For a prefill shared by several methods: kept rows are on the host.

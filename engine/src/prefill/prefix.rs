@@ -50,7 +50,7 @@ pub(crate) struct Prefix {
     known: usize,
     /// Type of the stored rows; `None` without vaults.
     kind: Option<PackedRows>,
-    /// `None` while a prefetch owns the vault.
+    /// The vault that is read, if any.
     vault: Option<Vault>,
     /// Shape of `vault`.
     shape: Option<VaultShape>,
@@ -161,7 +161,6 @@ impl Prefix {
         sizes.start_after_prefix(self.known, self.buffers, self.knows_reconstruction());
         let mut sizes = sizes.with_vault(self.kind);
         sizes.rearranges = self.rearranges(&sizes);
-        sizes.may_prefetch(self.prefetch_bytes());
         sizes
     }
 
@@ -369,30 +368,6 @@ impl Prefix {
             self.queries = queries;
         }
         Ok(())
-    }
-
-    /// Bytes of the largest layer's packed rows, if the vault is only read. Its layers can then be prefetched
-    /// with the vault from [`Prefix::take_vault`]. Otherwise 0.
-    pub(super) fn prefetch_bytes(&self) -> usize {
-        let only_reads = self.known > 0 && self.writer.is_none();
-        let shape = self.shape.as_ref().filter(|_| only_reads);
-        shape.map_or(0, |shape| {
-            let layers = 0..shape.windows.len();
-            let rows = layers.map(|layer| 2 * shape.heads.kv_heads * shape.head_bytes(layer));
-            rows.max().unwrap_or(0)
-        })
-    }
-
-    /// Takes the vault for a prefetch, until [`Prefix::begin_prefetched_layer`].
-    pub(crate) fn take_vault(&mut self) -> Option<Vault> {
-        self.vault.take()
-    }
-
-    /// Begins a layer with prefetched rows; `numbers` are the vault's other numbers for the layer.
-    pub(crate) fn begin_prefetched_layer(&mut self, vault: Vault, numbers: LayerNumbers) {
-        self.queries.clear();
-        self.vault = Some(vault);
-        self.numbers = numbers;
     }
 
     /// Appends the stored rotated queries of the known tokens from `from` on, if the layer has some.

@@ -220,7 +220,7 @@ impl<'a> Reader<'a> {
         if let Some(score_cache) = self.sizes[0].needs_in(layer).score_cache {
             self.scored = prefix.fill_scores(score_cache, &mut self.known_scores, task.n);
         }
-        self.backend.begin_layer(task, measurements, prefix)
+        self.backend.begin_layer(task, measurements)
     }
 
     /// Runs the prefix's tokens without known rows through the layer, then the reconstruction pass, if any.

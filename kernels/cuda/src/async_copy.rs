@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::device::Memory;
-use crate::driver::{Address, Copying, Driver};
+use crate::driver::Copying;
 use crate::{Buffer, Device, DeviceError, MemorySpace, Number};
 
 /// An asynchronous copy. Dropping it waits for it.
@@ -54,34 +54,6 @@ impl<T: Number> Buffer<T> {
         from: &Buffer<T>,
         range: Range<usize>,
     ) -> Result<PendingCopy, DeviceError> {
-        self.submit_copy(first, from, range, |driver, to, from, bytes| {
-            // SAFETY: `submit_copy` guarantees it.
-            unsafe { driver.copy_async(to, from, bytes) }
-        })
-    }
-
-    /// As [`Buffer::copy_async`], but the copy does not wait for work submitted since
-    /// [`UploadStaging::order_prefetches`].
-    fn prefetch_copy(
-        &mut self,
-        first: usize,
-        from: &Buffer<T>,
-        range: Range<usize>,
-    ) -> Result<PendingCopy, DeviceError> {
-        self.submit_copy(first, from, range, |driver, to, from, bytes| {
-            // SAFETY: `submit_copy` guarantees it.
-            unsafe { driver.prefetch_copy(to, from, bytes) }
-        })
-    }
-
-    /// Checks the ranges, submits `copy`, and keeps both allocations alive until it has ended.
-    fn submit_copy(
-        &mut self,
-        first: usize,
-        from: &Buffer<T>,
-        range: Range<usize>,
-        copy: impl FnOnce(&dyn Driver, Address, Address, usize) -> Result<Box<dyn Copying>, DeviceError>,
-    ) -> Result<PendingCopy, DeviceError> {
         let memory = [self.memory(), from.memory()];
         assert!(
             !Arc::ptr_eq(&memory[0], &memory[1]),
@@ -89,7 +61,8 @@ impl<T: Number> Buffer<T> {
         );
         let to = self.part(&(first..first + range.len()));
         let bytes = range.len() * size_of::<T>();
-        let copying = copy(self.driver(), to, from.part(&range), bytes)?;
+        // SAFETY: both ranges lie in allocations that are kept alive until the copy has ended.
+        let copying = unsafe { self.driver().copy_async(to, from.part(&range), bytes) }?;
         Ok(PendingCopy {
             copying,
             _memory: memory,
@@ -161,35 +134,6 @@ impl UploadStaging {
         upload.before_the_rest()?;
         *pending = Some(upload);
         Ok(device.share(0..bytes))
-    }
-
-    /// Later uploads of [`UploadStaging::send_to`] wait for all work submitted so far, and for no later work. Submit
-    /// work that reads the target's present contents before this call.
-    pub fn order_prefetches(&self) -> Result<(), DeviceError> {
-        self.halves[0].device.driver().order_prefetches()
-    }
-
-    /// Uploads the first `bytes` bytes of the filled half to `first..` of `to`, without waiting for work submitted
-    /// since [`UploadStaging::order_prefetches`]. Work must not read them before [`UploadStaging::before_the_rest`].
-    ///
-    /// # Panics
-    /// When the half has fewer bytes, or `to` is too small.
-    pub fn send_to(
-        &mut self,
-        to: &mut Buffer<u8>,
-        first: usize,
-        bytes: usize,
-    ) -> Result<(), DeviceError> {
-        let Half { host, pending, .. } = &mut self.halves[self.filling];
-        self.filling = 1 - self.filling;
-        *pending = Some(to.prefetch_copy(first, host, 0..bytes)?);
-        Ok(())
-    }
-
-    /// Later work on the device begins after all uploads so far.
-    pub fn before_the_rest(&self) -> Result<(), DeviceError> {
-        let mut pending = self.halves.iter().filter_map(|half| half.pending.as_ref());
-        pending.try_for_each(PendingCopy::before_the_rest)
     }
 }
 

@@ -46,8 +46,7 @@ impl Geometry {
 /// Address of device memory or of pinned host memory.
 pub type Address = u64;
 
-/// A device. Operations take effect in call order, except copies of [`Driver::copy_async`] and
-/// [`Driver::prefetch_copy`].
+/// A device. Operations take effect in call order, except copies of [`Driver::copy_async`].
 pub trait Driver: Send + Sync {
     /// Name, compute capability and limits of the device.
     fn facts(&self) -> &Facts;
@@ -97,21 +96,6 @@ pub trait Driver: Send + Sync {
     /// # Safety
     /// As [`Driver::copy`]; neither allocation is freed before the copy has ended.
     unsafe fn copy_async(
-        &self,
-        to: Address,
-        from: Address,
-        bytes: usize,
-    ) -> Result<Box<dyn Copying>, DeviceError>;
-
-    /// Later copies of [`Driver::prefetch_copy`] begin after all work submitted so far.
-    fn order_prefetches(&self) -> Result<(), DeviceError>;
-
-    /// Copies as [`Driver::copy_async`] does, on a separate stream: after earlier prefetch copies and after the work
-    /// before the last [`Driver::order_prefetches`], but not after work submitted since.
-    ///
-    /// # Safety
-    /// As [`Driver::copy_async`].
-    unsafe fn prefetch_copy(
         &self,
         to: Address,
         from: Address,

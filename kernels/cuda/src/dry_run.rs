@@ -103,19 +103,6 @@ impl Driver for DryRun {
         Err(self.unsupported("asynchronous copies"))
     }
 
-    fn order_prefetches(&self) -> Result<(), DeviceError> {
-        Err(self.unsupported("copying ahead of its work"))
-    }
-
-    unsafe fn prefetch_copy(
-        &self,
-        _to: Address,
-        _from: Address,
-        _bytes: usize,
-    ) -> Result<Box<dyn Copying>, DeviceError> {
-        Err(self.unsupported("copying ahead of its work"))
-    }
-
     fn reach(&self, _address: Address) -> Result<*mut u8, DeviceError> {
         Err(self.unsupported("reaching memory"))
     }

@@ -50,8 +50,6 @@ struct Emulated {
     /// Launches of the capture in progress.
     recording: Mutex<Option<Vec<Launch>>>,
     async_copy: Arc<AsyncCopies>,
-    /// Prefetch copies, which have an order of their own.
-    prefetches: Arc<AsyncCopies>,
     /// Whether products report the scratch memory of candle's kernels on a GPU.
     takes_as_candle: bool,
 }
@@ -131,7 +129,6 @@ pub fn fault_injecting(capability: u32, memory: u64) -> (Device, Meter) {
 pub fn hasty(capability: u32, memory: u64) -> Device {
     let emulated = emulated(capability);
     emulated.async_copy.run_at_once();
-    emulated.prefetches.run_at_once();
     meter(&Device::new(emulated), memory).0
 }
 
@@ -171,7 +168,6 @@ fn emulated_with(capability: u32, multiprocessors: u32, takes_as_candle: bool) -
         memory: Mutex::default(),
         recording: Mutex::default(),
         async_copy: Arc::default(),
-        prefetches: Arc::default(),
         takes_as_candle,
     })
 }
@@ -218,7 +214,7 @@ impl Emulated {
         let Held { words, .. } = held.expect("it was allocated");
         let memory = address..address + bytes as u64;
         assert!(
-            !self.async_copy.touches(&memory) && !self.prefetches.touches(&memory),
+            !self.async_copy.touches(&memory),
             "memory of a copy that is under way was given back"
         );
         // SAFETY: the whole allocation, as bytes.
@@ -306,22 +302,6 @@ impl Driver for Emulated {
         self.check_not_capturing("asynchronous copies")?;
         // SAFETY: the caller's promise.
         Ok(Box::new(unsafe { self.async_copy.copy(to, from, bytes) }))
-    }
-
-    fn order_prefetches(&self) -> Result<(), DeviceError> {
-        // The emulator has finished all submitted work.
-        self.check_not_capturing("copying ahead of its work")
-    }
-
-    unsafe fn prefetch_copy(
-        &self,
-        to: Address,
-        from: Address,
-        bytes: usize,
-    ) -> Result<Box<dyn Copying>, DeviceError> {
-        self.check_not_capturing("copying ahead of its work")?;
-        // SAFETY: the caller's promise.
-        Ok(Box::new(unsafe { self.prefetches.copy(to, from, bytes) }))
     }
 
     fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {

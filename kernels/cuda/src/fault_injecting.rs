@@ -256,23 +256,6 @@ impl Driver for FaultInjecting {
         unsafe { self.of.copy_async(to, from, bytes) }
     }
 
-    fn order_prefetches(&self) -> Result<(), DeviceError> {
-        self.check_sticky_error("copying ahead of its work")?;
-        self.of.order_prefetches()
-    }
-
-    unsafe fn prefetch_copy(
-        &self,
-        to: Address,
-        from: Address,
-        bytes: usize,
-    ) -> Result<Box<dyn Copying>, DeviceError> {
-        self.check_sticky_error("copying ahead of its work")?;
-        self.count_copied(to, from, bytes);
-        // SAFETY: the caller's promise.
-        unsafe { self.of.prefetch_copy(to, from, bytes) }
-    }
-
     fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {
         self.of.reach(address)
     }

@@ -2,8 +2,7 @@
 //! an error.
 //!
 //! Each file of `device/` is one fat binary: machine code for Ampere, Ada and Hopper, and PTX of Turing, which the
-//! driver compiles for other GPUs. Kernels run on one stream, asynchronous copies on a second and prefetch copies on a
-//! third.
+//! driver compiles for other GPUs. Kernels run on one stream, asynchronous copies on a second.
 
 mod fault;
 mod found;
@@ -42,16 +41,13 @@ pub fn open(ordinal: usize) -> Result<Device, NoGpu> {
         let context = result::primary_ctx::retain(device).map_err(unusable)?;
         result::ctx::set_current(context).map_err(unusable)?;
         let stream = || result::stream::create(result::stream::StreamKind::NonBlocking);
-        let [stream, copy_stream, prefetch_stream] = [stream(), stream(), stream()];
-        let (stream, copy_stream) = (stream.map_err(unusable)?, copy_stream.map_err(unusable)?);
-        let prefetch_stream = prefetch_stream.map_err(unusable)?;
+        let (stream, copy_stream) = (stream().map_err(unusable)?, stream().map_err(unusable)?);
         let mut nvidia = Nvidia {
             products: Launchers::new(&facts, stream.cast()),
             facts,
             context,
             stream,
             copy_stream,
-            prefetch_stream,
             modules: Vec::new(),
             functions: Mutex::default(),
             on_host: Mutex::default(),
@@ -76,8 +72,6 @@ struct Nvidia {
     stream: sys::CUstream,
     /// Stream of asynchronous copies.
     copy_stream: sys::CUstream,
-    /// Stream of prefetch copies.
-    prefetch_stream: sys::CUstream,
     modules: Vec<sys::CUmodule>,
     functions: Mutex<HashMap<String, usize>>,
     /// Addresses of pinned host allocations, and their bytes.
@@ -313,20 +307,6 @@ impl Driver for Nvidia {
         unsafe { self.copy_on_stream(self.copy_stream, to, from, bytes) }
     }
 
-    fn order_prefetches(&self) -> Result<(), DeviceError> {
-        self.wait_for_main_stream(self.prefetch_stream)
-    }
-
-    unsafe fn prefetch_copy(
-        &self,
-        to: Address,
-        from: Address,
-        bytes: usize,
-    ) -> Result<Box<dyn Copying>, DeviceError> {
-        // SAFETY: the caller's promise.
-        unsafe { self.copy_on_stream(self.prefetch_stream, to, from, bytes) }
-    }
-
     fn reach(&self, address: Address) -> Result<*mut u8, DeviceError> {
         assert!(self.is_on_host(address), "memory of the host's");
         // With unified addressing the host's address is the device's.
@@ -425,7 +405,6 @@ impl Drop for Nvidia {
             }
             let _ = result::stream::destroy(self.stream);
             let _ = result::stream::destroy(self.copy_stream);
-            let _ = result::stream::destroy(self.prefetch_stream);
         }
     }
 }

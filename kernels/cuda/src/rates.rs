@@ -118,16 +118,13 @@ impl Device {
 
     fn upload_seconds(&self, bytes: usize) -> Result<f64, DeviceError> {
         let mut staging = UploadStaging::new(self, bytes)?;
-        let mut to: Buffer<u8> = self.zeros(bytes)?;
-        staging.order_prefetches()?;
         for half in 1..=2 {
             staging.space()?.fill(half);
-            staging.send_to(&mut to, 0, bytes)?;
+            staging.send(bytes)?;
         }
         self.median(|| {
             staging.space()?;
-            staging.send_to(&mut to, 0, bytes)?;
-            staging.before_the_rest()
+            staging.send(bytes).map(drop)
         })
     }
 

@@ -90,10 +90,9 @@ fn vaults_are_shared_between_cpu_and_gpu() {
     }
 }
 
-/// A layer found damaged during its prefetch ends the prefill, as one found in its turn does, and leaves nothing that
-/// affects the next question.
+/// A damaged layer of the vault ends the prefill and leaves nothing that affects the next question.
 #[test]
-fn damage_is_detected_in_prefetched_layers() {
+fn damage_is_detected_in_every_layer() {
     let file = tiny(&quick("llama", 3));
     let there = on_gpu(open(&file.path), &gpus()[0]);
     let case = Case::under(&there, spec("snapkv", "w=8", 40), 90, 0);

@@ -182,7 +182,6 @@ impl PrefillBackend for CpuPrefill<'_> {
         &mut self,
         _task: &LayerTask,
         _measurements: &Measurements,
-        _prefix: &mut Prefix,
     ) -> Result<(), EngineError> {
         Ok(())
     }

@@ -9,29 +9,28 @@ use crate::plan::PrefillPlan;
 struct Placement {
     rows_on_gpu: bool,
     residual_on_host: bool,
-    /// Whether the next layer's vault rows are prefetched while a layer is computed.
-    prefetch: bool,
 }
 
-/// In order of preference: without prefetch, the bus idles while the host selects; a residual stream on the
-/// host is copied while the GPU computes; kept rows on the host are downloaded layer by layer and uploaded
-/// again for decoding.
-const PLACEMENTS: [Placement; 6] = [
-    Placement::new(true, false, true),
-    Placement::new(false, false, true),
-    Placement::new(true, false, false),
-    Placement::new(true, true, false),
-    Placement::new(false, false, false),
-    Placement::new(false, true, false),
+/// In order of preference: a residual stream on the host is copied while the GPU computes; kept rows on the host are
+/// downloaded layer by layer and uploaded again for decoding.
+const PLACEMENTS: [Placement; 4] = [
+    Placement::new(true, false),
+    Placement::new(true, true),
+    Placement::new(false, false),
+    Placement::new(false, true),
 ];
 
 impl Placement {
-    const fn new(rows_on_gpu: bool, residual_on_host: bool, prefetch: bool) -> Self {
+    const fn new(rows_on_gpu: bool, residual_on_host: bool) -> Self {
         Self {
             rows_on_gpu,
             residual_on_host,
-            prefetch,
         }
+    }
+
+    fn apply(self, plan: &mut PrefillPlan) {
+        plan.rows_on_gpu = self.rows_on_gpu;
+        plan.residual_on_host = self.residual_on_host;
     }
 }
 
@@ -42,22 +41,13 @@ pub(super) fn place(
     free: u64,
     bytes: impl Fn(&PrefillPlan) -> Result<u64, DeviceError>,
 ) -> Result<(), DeviceError> {
-    let (may_stay, prefetch_bytes) = (plan.may_stay(), plan.prefetch);
-    let apply = |plan: &mut PrefillPlan, placement: Placement| {
-        plan.rows_on_gpu = placement.rows_on_gpu;
-        plan.residual_on_host = placement.residual_on_host;
-        plan.prefetch = if placement.prefetch {
-            prefetch_bytes
-        } else {
-            0
-        };
-    };
+    let may_stay = plan.may_stay();
     let mut least: Option<(u64, Placement)> = None;
     for placement in PLACEMENTS {
-        if (placement.rows_on_gpu && !may_stay) || (placement.prefetch && prefetch_bytes == 0) {
+        if placement.rows_on_gpu && !may_stay {
             continue;
         }
-        apply(plan, placement);
+        placement.apply(plan);
         let bytes = bytes(plan)?;
         if bytes <= free {
             return Ok(());
@@ -67,7 +57,7 @@ pub(super) fn place(
         }
     }
     if let Some((_, placement)) = least {
-        apply(plan, placement);
+        placement.apply(plan);
     }
     Ok(())
 }

@@ -7,7 +7,6 @@ mod asked;
 mod gathering;
 mod kept;
 mod observing;
-mod prefetch;
 mod residual;
 mod transfer;
 
@@ -41,8 +40,6 @@ use crate::plan::PrefillPlan;
 use crate::prefill::{LayerTask, Measurements, Prefix};
 use crate::shape::{attention_scale, head_shape};
 use kept::RowDestination;
-use kept_vault::{LayerNumbers, Vault};
-use prefetch::LayerPrefetcher;
 use residual::Residual;
 use transfer::{SENT_AT_ONCE, VaultWriteback};
 
@@ -89,8 +86,6 @@ pub(super) struct CudaPrefill<'a> {
     marks: Buffer<u64>,
     /// Uploads rows of a vault, if one may be used.
     staging: Option<UploadStaging>,
-    /// Prefetches the next layer's rows of the vault, if the GPU has the memory.
-    prefetch: Option<LayerPrefetcher>,
     /// Downloads rows for a vault that is written.
     writeback: Option<VaultWriteback>,
     /// Kept rows.
@@ -202,9 +197,6 @@ impl<'a> CudaPrefill<'a> {
             staging: (first.vault_rows())
                 .map(|_| UploadStaging::new(device, SENT_AT_ONCE))
                 .transpose()?,
-            prefetch: (first.prefetch > 0)
-                .then(|| LayerPrefetcher::new(device, first.prefetch))
-                .transpose()?,
             writeback: (first.vault_rows())
                 .map(|kind| VaultWriteback::new(device, kind, heads, first.chunk))
                 .transpose()?,
@@ -243,7 +235,6 @@ impl<'a> CudaPrefill<'a> {
             + self.window_queries.bytes()
             + self.marks.bytes()
             + self.staging.as_ref().map_or(0, UploadStaging::bytes)
-            + self.prefetch.as_ref().map_or(0, LayerPrefetcher::bytes)
             + self.writeback.as_ref().map_or(0, VaultWriteback::bytes)
             + self.kept.bytes()
             + self.query_sums.iter().map(|(_, s)| s.bytes()).sum::<u64>()
@@ -254,32 +245,6 @@ impl<'a> CudaPrefill<'a> {
             + self.values.bytes()
             + self.parts.bytes()
             + self.scores.bytes()
-    }
-
-    /// Starts to prefetch the rows of the first `tokens` tokens of `layer` from the vault.
-    fn start_prefetch(
-        &mut self,
-        vault: Vault,
-        layer: usize,
-        tokens: usize,
-    ) -> Result<(), EngineError> {
-        let staging = self.staging.take().expect("a reading with a vault");
-        let prefetch = self.prefetch.as_mut().expect("prefetch is enabled");
-        prefetch.start(vault, layer, tokens, staging)
-    }
-
-    /// Finishes a prefetch: the rows are then in `keys` and `values`. Returns the vault and its other numbers
-    /// for the layer; `None` if no prefetch was started.
-    fn finish_prefetch(&mut self) -> Result<Option<(Vault, LayerNumbers)>, EngineError> {
-        let device = self.device();
-        let Some(prefetch) = &mut self.prefetch else {
-            return Ok(None);
-        };
-        let prefetched = prefetch.finish(device, &mut self.keys, &mut self.values)?;
-        Ok(prefetched.map(|(vault, numbers, staging)| {
-            self.staging = Some(staging);
-            (vault, numbers)
-        }))
     }
 
     /// Adds the queries before RoPE of a chunk that was just projected to the sums `wanted`.
@@ -444,22 +409,15 @@ impl PrefillBackend for CudaPrefill<'_> {
         stop: &Stop,
     ) -> Result<(), EngineError> {
         self.whole = false;
-        match self.finish_prefetch()? {
-            Some((vault, numbers)) => prefix.begin_prefetched_layer(vault, numbers),
-            None => {
-                let mut rows = self.known_rows();
-                prefix.begin_layer(layer, &mut rows, stop)?;
-                rows.outcome?;
-            }
-        }
-        Ok(())
+        let mut rows = self.known_rows();
+        prefix.begin_layer(layer, &mut rows, stop)?;
+        Ok(rows.outcome?)
     }
 
     fn begin_layer(
         &mut self,
         task: &LayerTask,
         measurements: &Measurements,
-        prefix: &mut Prefix,
     ) -> Result<(), EngineError> {
         let sums: &[f32] = if task.column_sums {
             &measurements.column_sums
@@ -472,12 +430,6 @@ impl PrefillBackend for CudaPrefill<'_> {
         let halves: Vec<f16> = queries.map(|x| f16::from_f32(*x)).collect();
         self.window_queries.write(0, &halves)?;
         self.window_rows = halves.len() / self.q_width();
-        if self.prefetch.is_some()
-            && !task.last_layer
-            && let Some(vault) = prefix.take_vault()
-        {
-            self.start_prefetch(vault, task.layer + 1, prefix.known())?;
-        }
         Ok(())
     }
 

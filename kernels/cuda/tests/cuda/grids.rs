@@ -67,19 +67,6 @@ impl Driver for Endless {
         unreachable!("no test here copies beside its work")
     }
 
-    fn order_prefetches(&self) -> Result<(), DeviceError> {
-        Ok(())
-    }
-
-    unsafe fn prefetch_copy(
-        &self,
-        _: Address,
-        _: Address,
-        _: usize,
-    ) -> Result<Box<dyn Copying>, DeviceError> {
-        unreachable!("no test here copies ahead of its work")
-    }
-
     fn reach(&self, _: Address) -> Result<*mut u8, DeviceError> {
         unreachable!("there is no memory")
     }
