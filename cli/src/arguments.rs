@@ -15,7 +15,7 @@ use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
 use kept_engine::{AUTO, DeviceChoice, Engine, MINI, MethodSpec};
 
-pub use self::asking::{AskArguments, Color, MapArguments};
+pub use self::asking::{AskArguments, ChatArguments, Color, MapArguments};
 pub use self::measuring::{
     BenchArguments, CompareArguments, EvalCommand, NeedleArguments, PerplexityArguments,
     QaArguments,
@@ -39,6 +39,8 @@ pub struct Arguments {
 pub enum Command {
     /// Ask a document a question.
     Ask(AskArguments),
+    /// Hold a conversation, about a document or without one.
+    Chat(ChatArguments),
     /// Show which tokens of a document a method keeps for a question.
     Map(MapArguments),
     /// Compare methods and budgets with the full cache, on one document and question.

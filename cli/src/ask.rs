@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::vault::{VaultUse, Vaults};
-use kept_engine::{Answer, Ask, Chosen, Engine, Event, Finish, Note, Source};
+use kept_engine::{Answer, Ask, Chosen, Engine, Event, Finish, Note, PromptText, Source};
 use serde::Serialize;
 
 use crate::arguments::AskArguments;
@@ -19,6 +19,8 @@ use crate::{map, paint};
 #[derive(Serialize)]
 struct AskJson<'a> {
     question: &'a str,
+    /// Earlier turns of the conversation that the model saw.
+    turns: usize,
     answer: &'a str,
     finish: Finish,
     model: &'a str,
@@ -50,22 +52,22 @@ struct AskJson<'a> {
     sources: &'a [Source],
     vault: &'a VaultUse,
     notes: Vec<String>,
+    /// The prompt in the model's chat template, with `--show-prompt`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<String>,
 }
 
 pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
     let method = arguments.engine.method_or_auto()?;
     let budget = arguments.engine.budget()?;
     let limits = arguments.limits.limits()?;
-    anyhow::ensure!(
-        arguments.max_tokens > 0,
-        "--max-tokens 0 leaves no room for an answer; give at least 1"
-    );
+    arguments.answer.check()?;
     anyhow::ensure!(
         arguments.question.len() == 1 || (arguments.map.is_none() && !arguments.paint),
         "--map and --paint show what was kept for one question, and {} were given; ask one",
         arguments.question.len()
     );
-    let sampling = arguments.sampling();
+    let sampling = arguments.answer.sampling();
     let (folder, trouble) = arguments.vault.open()?;
     let model = Answering::resolve(arguments.engine.model.as_deref())?;
     let documents = arguments.document.iter().map(PathBuf::as_path);
@@ -74,43 +76,68 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
         output::check_target(path, &inputs)?;
     }
     let engine = arguments.engine.open(&model.path)?;
-    let documents = arguments.document.iter().map(|path| Document::open(path));
-    let document = Document::join(documents.collect::<Result<_, _>>()?);
+    let document = open_documents(&arguments.document)?;
     let vaults = folder.as_ref();
     let vaults = vaults.map(|&(ref folder, kind)| Vaults { folder, kind });
-    let mut asking = Asking {
-        before: engine.program_bytes() + document.text.len() as u64,
-        arguments: &arguments,
-        engine: &engine,
-        document: &document,
-        stop: stop_on_ctrl_c(),
-        expected: 0,
-        trouble,
-        notes: model.notes(&document),
-    };
+    let mut asker = Asker::new(&engine, &document, trouble, model.notes(&document))
+        .with_output(arguments.json, arguments.answer.show_prompt);
+    let stop = stop_on_ctrl_c();
     for question in &arguments.question {
         let ask = Ask {
             document: &document,
+            turns: &[],
             question,
             method: &method,
             budget,
             sampling: &sampling,
-            max_tokens: arguments.max_tokens,
-            thinking: arguments.thinking,
+            max_tokens: arguments.answer.max_tokens,
+            thinking: arguments.answer.thinking,
             limits,
             vault: vaults,
         };
-        asking.ask_one(&ask)?;
+        let several = arguments.question.len() > 1 && !arguments.json;
+        if several {
+            output::print_text(&output::printable(&format!("> {question}\n")))?;
+        }
+        let answered = asker.ask(&ask, &stop)?;
+        // A failure to print the answer does not prevent writing the map, and vice versa.
+        let written = match &arguments.map {
+            Some(path) => map::write_json(path, &document, &engine, &answered.answer),
+            None => Ok(()),
+        };
+        asker.report(&ask, &answered)?;
+        written?;
+        if let Some(error) = answered.unprinted {
+            return Err(error);
+        }
+        if arguments.paint {
+            let colored = paint::use_color(arguments.color, std::io::stdout().is_terminal());
+            output::print_text("\n")?;
+            map::print(&document, &answered.answer, colored)?;
+        }
+        if several {
+            output::print_text("\n")?;
+        }
     }
     Ok(())
 }
 
-/// Asks several questions about one document, in order.
-struct Asking<'a> {
-    arguments: &'a AskArguments,
+/// Opens documents and joins them into one text.
+pub fn open_documents(paths: &[PathBuf]) -> anyhow::Result<Document> {
+    if paths.is_empty() {
+        return Ok(Document::empty());
+    }
+    let documents = paths.iter().map(|path| Document::open(path));
+    Ok(Document::join(documents.collect::<Result<_, _>>()?))
+}
+
+/// Asks questions about one document and prints the answers.
+pub struct Asker<'a> {
     engine: &'a Engine,
-    document: &'a Document,
-    stop: Stop,
+    /// Print the prompt too.
+    show_prompt: bool,
+    /// Print one JSON object per answer.
+    json: bool,
     /// Bytes of the program and the document.
     before: u64,
     /// Highest expected peak of all questions so far.
@@ -121,20 +148,52 @@ struct Asking<'a> {
     notes: String,
 }
 
-impl Asking<'_> {
-    fn ask_one(&mut self, ask: &Ask<'_>) -> anyhow::Result<()> {
-        let (arguments, engine) = (self.arguments, self.engine);
-        let several = arguments.question.len() > 1;
-        let live = !arguments.json;
-        let to_terminal = std::io::stdout().is_terminal();
-        if live && several {
-            output::print_text(&output::printable(&format!("> {}\n", ask.question)))?;
+/// An answer that was printed as it was written.
+pub struct Answered {
+    pub answer: Answer,
+    /// Why it could not be printed.
+    pub unprinted: Option<anyhow::Error>,
+    /// Notes that were printed before it.
+    said: Vec<Note>,
+    prompt: Option<String>,
+}
+
+impl<'a> Asker<'a> {
+    pub fn new(
+        engine: &'a Engine,
+        document: &Document,
+        trouble: Option<String>,
+        notes: String,
+    ) -> Self {
+        Self {
+            engine,
+            show_prompt: false,
+            json: false,
+            before: engine.program_bytes() + document.text.len() as u64,
+            expected: 0,
+            trouble,
+            notes,
         }
+    }
+
+    /// Prints one JSON object per answer, and the prompt too.
+    pub fn with_output(self, json: bool, show_prompt: bool) -> Self {
+        Self {
+            json,
+            show_prompt,
+            ..self
+        }
+    }
+
+    /// Asks one question; without `json`, prints the answer while it is written.
+    pub fn ask(&mut self, ask: &Ask<'_>, stop: &Stop) -> anyhow::Result<Answered> {
+        let live = !self.json;
+        let to_terminal = std::io::stdout().is_terminal();
         let bar = ReadingBar::new();
         let mut printed: anyhow::Result<()> = Ok(());
         let mut said = Vec::new();
-        let (stop, notes) = (&self.stop, &mut self.notes);
-        let answer = engine.ask(
+        let notes = &mut self.notes;
+        let answer = self.engine.ask(
             ask,
             &mut |event| {
                 if !notes.is_empty() {
@@ -170,40 +229,48 @@ impl Asking<'_> {
         let mut answer = answer?;
         answer.notes.extend(self.trouble.take().map(Note::from));
         self.expected = self.expected.max(self.before + answer.ledger.peak());
-        // A failure to print the answer does not prevent writing the map, and vice versa.
-        let written = match &arguments.map {
-            Some(path) => map::write_json(path, self.document, engine, &answer),
-            None => Ok(()),
+        let prompt = if self.show_prompt {
+            Some(answer.prompt.render(self.engine.model(), &text_of(ask))?)
+        } else {
+            None
         };
-        if arguments.json {
-            self.print_json(ask, &answer)?;
-            return written;
+        Ok(Answered {
+            answer,
+            unprinted: printed.err(),
+            said,
+            prompt,
+        })
+    }
+
+    /// Prints what the answer cost, or all of it as one JSON object.
+    pub fn report(&self, ask: &Ask<'_>, answered: &Answered) -> anyhow::Result<()> {
+        let answer = &answered.answer;
+        if self.json {
+            return self.print_json(ask, answered);
         }
-        printed?;
+        if answered.unprinted.is_some() {
+            return Ok(());
+        }
         output::print_text("\n")?;
+        if let Some(prompt) = &answered.prompt {
+            output::say(&output::printable(&format!("\nprompt: {prompt}\n")));
+        }
         let summary = summary(
-            &answer,
-            &label(ask, &answer),
-            &said,
-            gpu_name(engine),
+            answer,
+            &label(ask, answer),
+            &answered.said,
+            gpu_name(self.engine),
             self.expected,
         );
         output::say(&format!("\n{summary}"));
-        written?;
-        if arguments.paint {
-            let colored = paint::use_color(arguments.color, std::io::stdout().is_terminal());
-            output::print_text("\n")?;
-            map::print(self.document, &answer, colored)?;
-        }
-        if several {
-            output::print_text("\n")?;
-        }
         Ok(())
     }
 
-    fn print_json(&self, ask: &Ask<'_>, answer: &Answer) -> anyhow::Result<()> {
+    fn print_json(&self, ask: &Ask<'_>, answered: &Answered) -> anyhow::Result<()> {
+        let answer = &answered.answer;
         output::print_json(&AskJson {
             question: ask.question,
+            turns: answer.prompt.turns.len(),
             answer: &answer.text,
             finish: answer.finish,
             model: self.engine.model().name(),
@@ -229,7 +296,18 @@ impl Asking<'_> {
             sources: &answer.sources,
             vault: &answer.vault,
             notes: answer.notes.iter().map(Note::to_string).collect(),
+            prompt: answered.prompt.clone(),
         })
+    }
+}
+
+/// The texts of a question's prompt.
+fn text_of<'a>(ask: &Ask<'a>) -> PromptText<'a> {
+    PromptText {
+        document: &ask.document.text,
+        turns: ask.turns,
+        question: ask.question,
+        thinking: ask.thinking,
     }
 }
 
@@ -269,6 +347,11 @@ fn summary(
     );
     if answer.ledger.tables > 0 {
         text += &format!("in addition tables of {}\n", bytes(answer.ledger.tables));
+    }
+    match answer.prompt.turns.len() {
+        0 => {}
+        1 => text += "the model saw 1 earlier question and its answer\n",
+        turns => text += &format!("the model saw {turns} earlier questions and their answers\n"),
     }
     if answer.vault.used {
         text += &format!(

@@ -6,6 +6,7 @@
 mod arguments;
 mod ask;
 mod bench;
+mod chat;
 mod compare;
 mod doctor;
 mod eval;
@@ -131,6 +132,7 @@ fn is_stopped(error: &anyhow::Error) -> bool {
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Ask(arguments) => ask::run(arguments),
+        Command::Chat(arguments) => chat::run(&arguments),
         Command::Map(arguments) => map::run(arguments),
         Command::Compare(arguments) => compare::run(&arguments),
         Command::Eval(EvalCommand::Qa(arguments)) => eval::qa(&arguments),

@@ -33,6 +33,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
     let bar = ReadingBar::new();
     let read = engine.ask(
         &Ask {
+            turns: &[],
             document: &document,
             question: &arguments.question.question,
             method: &method,

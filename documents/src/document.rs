@@ -72,6 +72,22 @@ pub struct Document {
 }
 
 impl Document {
+    /// An empty document, for a conversation without one.
+    pub fn empty() -> Self {
+        Self {
+            name: String::new(),
+            kind: Kind::PlainText,
+            text: String::new(),
+            pages: Vec::new(),
+            encoding: "UTF-8",
+            source_bytes: 0,
+            skipped_bytes: 0,
+            malformed: 0,
+            unread_pages: Vec::new(),
+            parts: Vec::new(),
+        }
+    }
+
     /// Reads the file at `path`.
     ///
     /// # Errors

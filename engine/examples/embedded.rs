@@ -17,6 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let engine = Engine::open(Path::new(model))?;
     let document = Document::open(Path::new(document))?;
     let ask = Ask {
+        turns: &[],
         document: &document,
         question,
         method: &MethodSpec {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use kept_kernels::Stop;
 use kept_models::RopeTable;
-use kept_policies::Method;
+use kept_policies::{Method, PromptShape};
 
 use crate::answering::{Answering, PromptRead};
 use crate::note::Note;
@@ -14,8 +14,8 @@ use crate::plan::{PrefillPlan, Reading, agnostic_note, budget_note};
 use crate::prefill::PlannedPrefill;
 use crate::watch::EventSink;
 use crate::{
-    AUTO, Answer, Ask, Engine, EngineError, Event, MemoryLedger, PlanRequest, Prompt, Sampler,
-    Streaming, Watch,
+    AUTO, Answer, Ask, Engine, EngineError, Event, MemoryLedger, Plan, PlanRequest, Prompt,
+    PromptText, Sampler, Streaming, Watch,
 };
 use kept_vault::VaultAccess;
 
@@ -50,15 +50,7 @@ impl Engine {
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
         let prompt = self.prompt_of(ask, stop)?;
-        let plan = self.plan(&PlanRequest {
-            prompt: &prompt.shape(),
-            method: ask.method,
-            budget: ask.budget,
-            max_new_tokens: ask.max_tokens,
-            limits: ask.limits,
-            text_bytes: ask.document.text.len() as u64,
-            vault: ask.vault.map(|vaults| vaults.kind),
-        })?;
+        let plan = self.plan_for(ask, &prompt)?;
         plan.reasons.iter().for_each(|reason| watch.chosen(reason));
         let asked = Asked {
             ask: &Ask {
@@ -76,15 +68,52 @@ impl Engine {
             Reading::Stream(stream) => engine.ask_streaming(asked, &stream, watch, stop)?,
         };
         answer.notes.splice(0..0, plan.reasons);
+        if answer.prompt.turns_left_out > 0 {
+            answer.notes.push(Note::TurnsLeftOut {
+                turns: answer.prompt.turns_left_out,
+                context: self.model().config().context,
+            });
+        }
         answer.chosen = plan.chosen;
         Ok(answer)
     }
 
+    /// The plan of a question. The newest turns of its conversation are kept whole, as many as fit into
+    /// [`Engine::TURN_SHARE`] of the budget; older ones compete with the document.
+    fn plan_for(&self, ask: &Ask<'_>, prompt: &Prompt) -> Result<Plan, EngineError> {
+        let plan = |kept_last: usize| {
+            self.plan(&PlanRequest {
+                prompt: &PromptShape {
+                    kept_last,
+                    ..prompt.shape()
+                },
+                method: ask.method,
+                budget: ask.budget,
+                max_new_tokens: ask.max_tokens,
+                limits: ask.limits,
+                text_bytes: ask.document.text.len() as u64,
+                vault: ask.vault.map(|vaults| vaults.kind),
+            })
+        };
+        let first = plan(0)?;
+        if prompt.turns.is_empty() || first.rows() >= prompt.len() {
+            return Ok(first);
+        }
+        let share = (first.rows() as f64 * Self::TURN_SHARE) as usize;
+        plan(prompt.newest(share))
+    }
+
     /// The prompt of a question, of any length that its method can read.
     fn prompt_of(&self, ask: &Ask<'_>, stop: &Stop) -> Result<Prompt, EngineError> {
-        let (text, streaming) = (&ask.document.text, ask.limits.streaming);
-        let within = || Prompt::thinking(self.model(), text, ask.question, ask.thinking, stop);
-        let long = || Prompt::of_any_length(self.model(), text, ask.question, ask.thinking, stop);
+        let streaming = ask.limits.streaming;
+        let text = PromptText {
+            document: &ask.document.text,
+            turns: ask.turns,
+            question: ask.question,
+            thinking: ask.thinking,
+        };
+        let within = || Prompt::of(self.model(), &text, stop);
+        let long = || Prompt::of_any_length(self.model(), &text, stop);
         if ask.method.name == AUTO {
             return match streaming {
                 Streaming::Off => within(),

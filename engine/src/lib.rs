@@ -65,7 +65,7 @@ pub use observe::{HostRows, Pool};
 pub use paint::{Run, runs};
 pub use plan::{Estimate, Plan, PlanRequest, Segment, StreamPlan};
 pub use prefill::{Cut, Prefill, PrefillOutcome, Reconstructed, SharedPrefill};
-pub use prompt::{DocumentLength, Part, Prompt, PromptToken};
+pub use prompt::{DocumentLength, Part, Prompt, PromptText, PromptToken, Turn};
 pub use repetition::Repetition;
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{REPEAT_PENALTY, Sampler, Sampling};

@@ -42,6 +42,13 @@ pub enum Note {
         /// The context length, in tokens.
         context: usize,
     },
+    /// The oldest turns of the conversation exceed the context length and were left out.
+    TurnsLeftOut {
+        /// How many turns.
+        turns: usize,
+        /// The context length, in tokens.
+        context: usize,
+    },
     /// Anything else.
     Other {
         /// One sentence.
@@ -104,6 +111,10 @@ impl fmt::Display for Note {
             Note::StreamingPositions { method, context } => write!(
                 f,
                 "in streaming mode {method} rotates keys by their rank in the cache instead of their position in the text, so that no position exceeds the context of {context} tokens"
+            ),
+            Note::TurnsLeftOut { turns, context } => write!(
+                f,
+                "the conversation exceeds the context of {context} tokens: the model does not see its oldest {turns} question(s) and answer(s)"
             ),
             Note::Other { sentence } => f.write_str(sentence),
         }

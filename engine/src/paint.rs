@@ -90,6 +90,8 @@ mod tests {
             ids: vec![0; n],
             document: 1..n - 1,
             question: n - 1..n,
+            turns: Vec::new(),
+            turns_left_out: 0,
             text: Arc::new(TokenizedText {
                 ids: vec![0; n - 2],
                 spans,

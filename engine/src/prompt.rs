@@ -1,6 +1,6 @@
-//! The prompt as tokens: template, document and question, each token of the document with its byte range.
+//! The prompt as tokens: template, document, earlier turns and question, each token of the document with its byte range.
 //!
-//! Template, document and question are encoded separately, so that a document can never inject a control token and
+//! Template, document, turns and question are encoded separately, so that a document can never inject a control token and
 //! every document token has an exact byte range:
 //!
 //! ```text
@@ -10,6 +10,14 @@
 //!
 //! The tail, the template's tokens after the question, does not depend on the question; methods with an observation
 //! window receive its length (`policies/src/window.rs`).
+//!
+//! In a conversation the earlier turns stand between document and question, in the model's own template. The document
+//! stays the beginning of every prompt, so its rows come from the vault:
+//!
+//! ```text
+//! user DOCUMENT Question: QUESTION 0   assistant ANSWER 0   user QUESTION 1   assistant ANSWER 1   user QUESTION   tail
+//!                         | turn 0                      | turn 1                               |
+//! ```
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,8 +36,46 @@ pub enum Part {
     Template,
     /// The document.
     Document,
+    /// An earlier question or answer of the conversation, with the template around them.
+    Turn,
     /// The question.
     Question,
+}
+
+/// An earlier question of a conversation and its answer.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Turn {
+    /// The question.
+    pub question: String,
+    /// The answer, without thoughts.
+    pub answer: String,
+}
+
+/// End of a model's thoughts in its answer.
+const THOUGHTS_END: &str = "</think>";
+
+impl Turn {
+    /// A turn with `answer` as the model wrote it: its thoughts, which later turns do not see, are removed.
+    pub fn new(question: &str, answer: &str) -> Self {
+        let (_, said) = answer.rsplit_once(THOUGHTS_END).unwrap_or(("", answer));
+        Self {
+            question: question.trim().to_owned(),
+            answer: said.trim().to_owned(),
+        }
+    }
+}
+
+/// The texts of a prompt.
+#[derive(Debug, Clone, Copy)]
+pub struct PromptText<'a> {
+    /// The document; empty in a conversation without one.
+    pub document: &'a str,
+    /// Earlier turns, oldest first.
+    pub turns: &'a [Turn],
+    /// The question.
+    pub question: &'a str,
+    /// Whether a model that can think before answering does so.
+    pub thinking: bool,
 }
 
 /// One token of the prompt.
@@ -52,16 +98,23 @@ pub struct Prompt {
     pub document: Range<usize>,
     /// Positions of the question's tokens.
     pub question: Range<usize>,
+    /// Positions of each earlier turn, oldest first: from the end of the document, or of the turn before.
+    pub turns: Vec<Range<usize>>,
+    /// Earlier turns that were left out, because they exceed the context length.
+    pub turns_left_out: usize,
     /// The document's tokens with their byte ranges, shared with the tokenizer's cache.
     pub(crate) text: Arc<TokenizedText>,
 }
 
-/// Placeholders for document and question while the template is rendered. Private-use characters: no template changes
+/// Delimiters of the placeholders for texts while the template is rendered. Private-use characters: no template changes
 /// them.
-const DOCUMENT_MARK: &str = "\u{F0000}document\u{F0001}";
-const QUESTION_MARK: &str = "\u{F0000}question\u{F0001}";
 const MARK_OPENS: char = '\u{F0000}';
 const MARK_CLOSES: char = '\u{F0001}';
+
+/// The placeholder of text number `index`.
+fn mark(index: usize) -> String {
+    format!("{MARK_OPENS}{index}{MARK_CLOSES}")
+}
 
 /// Tokens reserved for a short answer: the minimum of the context length after the prompt.
 pub(crate) const SMALLEST_ANSWER: usize = 16;
@@ -76,73 +129,103 @@ impl Prompt {
     /// Encodes `document` and `question` for `model`, which answers without thinking first.
     ///
     /// # Errors
-    /// If the question is empty, or the prompt exceeds the context length.
+    /// As [`Prompt::of`].
     pub fn new(model: &Model, document: &str, question: &str) -> Result<Self, EngineError> {
-        Self::thinking(model, document, question, false, &Stop::new())
+        let text = PromptText {
+            document,
+            turns: &[],
+            question,
+            thinking: false,
+        };
+        Self::of(model, &text, &Stop::new())
     }
 
-    /// [`Prompt::new`] with a choice: a model that can think before answering does so iff `thinking`. `stop` cancels
+    /// Encodes `text` for `model`. If it exceeds the context length, the oldest turns are left out. `stop` cancels
     /// encoding within a tenth of a second.
-    pub fn thinking(
-        model: &Model,
-        document: &str,
-        question: &str,
-        thinking: bool,
-        stop: &Stop,
-    ) -> Result<Self, EngineError> {
-        let question = question.trim();
-        if question.is_empty() {
+    ///
+    /// # Errors
+    /// If the question is empty, or the prompt exceeds the context length without turns.
+    pub fn of(model: &Model, text: &PromptText<'_>, stop: &Stop) -> Result<Self, EngineError> {
+        if text.question.trim().is_empty() {
             return Err(EngineError::EmptyQuestion);
         }
-        if let Some(at_least) = surely_too_long(model, document)? {
+        if let Some(at_least) = surely_too_long(model, text.document)? {
             let have = format!("more than {at_least} tokens");
-            return Err(too_long(model, document, have, 0)?);
+            return Err(too_long(model, text.document, have, 0)?);
         }
-        let prompt = Self::encode(model, document, question, thinking, stop)?;
-        match prompt.too_long(model, document)? {
+        let prompt = Self::within_context(model, text, stop)?;
+        match prompt.too_long(model, text.document)? {
             Some(refusal) => Err(refusal),
             None => Ok(prompt),
         }
     }
 
-    /// [`Prompt::thinking`] with a document of any length: a document longer than the context length is read in
-    /// streaming mode.
+    /// [`Prompt::of`] with a document of any length: a document longer than the context length is read in streaming
+    /// mode.
     ///
     /// # Errors
     /// If the question is empty, or too long by itself.
     pub fn of_any_length(
         model: &Model,
-        document: &str,
-        question: &str,
-        thinking: bool,
+        text: &PromptText<'_>,
         stop: &Stop,
     ) -> Result<Self, EngineError> {
-        let question = question.trim();
-        if question.is_empty() {
+        if text.question.trim().is_empty() {
             return Err(EngineError::EmptyQuestion);
         }
-        let prompt = Self::encode(model, document, question, thinking, stop)?;
-        match prompt.too_long(model, document)? {
+        let prompt = Self::within_context(model, text, stop)?;
+        match prompt.too_long(model, text.document)? {
             Some(refusal @ EngineError::QuestionTooLong { .. }) => Err(refusal),
             _ => Ok(prompt),
         }
     }
 
-    /// Encodes a prompt of any length.
-    fn encode(
+    /// Encodes `text` without as many of the oldest turns as it takes to fit the context length. Without turns, or
+    /// where the document alone exceeds it, the prompt has any length.
+    fn within_context(
         model: &Model,
-        document: &str,
-        question: &str,
-        thinking: bool,
+        text: &PromptText<'_>,
         stop: &Stop,
     ) -> Result<Self, EngineError> {
+        let context = model.config().context;
+        let mut left_out = 0;
+        loop {
+            let shorter = PromptText {
+                turns: &text.turns[left_out..],
+                ..*text
+            };
+            let prompt = Self::encode(model, &shorter, stop)?;
+            let around = prompt.len() - prompt.document.len();
+            // A document beyond the context length is streamed, and turns do not have to fit beside it.
+            let streamed = prompt.document.len() + SMALLEST_ANSWER > context;
+            let needed = if streamed { around } else { prompt.len() };
+            if prompt.turns.is_empty() || needed + SMALLEST_ANSWER <= context {
+                return Ok(Self {
+                    turns_left_out: left_out,
+                    ..prompt
+                });
+            }
+            let excess = needed + SMALLEST_ANSWER - context;
+            let mut dropped = 0;
+            for turn in &prompt.turns {
+                if dropped >= excess {
+                    break;
+                }
+                dropped += turn.len();
+                left_out += 1;
+            }
+        }
+    }
+
+    /// Encodes a prompt of any length.
+    fn encode(model: &Model, text: &PromptText<'_>, stop: &Stop) -> Result<Self, EngineError> {
         let tokenizer = model.tokenizer()?;
-        let frame = Frame::new(model.chat_template()?, thinking)?
-            .ok_or_else(|| EngineError::Template(model.name().to_owned()))?;
+        let refused = || EngineError::Template(model.name().to_owned());
+        let frame = Frame::new(model.chat_template()?, text)?.ok_or_else(refused)?;
 
         let mut ids = Vec::new();
-        let (before, space) = tokenizer.before(&frame.before, false);
-        let opening = tokenizer.encode_template(before, false);
+        let (opening, mut space) = tokenizer.before(&frame.pieces[0], false);
+        let opening = tokenizer.encode_template(opening, false);
         if tokenizer.add_bos()
             && let Some(bos) = tokenizer.bos()
             && opening.first() != Some(&bos)
@@ -150,21 +233,57 @@ impl Prompt {
             ids.push(bos);
         }
         ids.extend(opening);
-        let text = tokenizer.encode_document(document, space, stop)?;
-        let document_range = ids.len()..ids.len() + text.ids.len();
-        ids.extend_from_slice(&text.ids);
-        let (between, space) = tokenizer.before(&frame.between, true);
-        ids.extend(tokenizer.encode_template(between, true));
-        let question_ids = tokenizer.encode_after(question, space).ids;
-        let question_range = ids.len()..ids.len() + question_ids.len();
-        ids.extend(question_ids);
-        ids.extend(tokenizer.encode_template(&frame.after, true));
+        let document = tokenizer.encode_document(text.document, space, stop)?;
+        let document_range = ids.len()..ids.len() + document.ids.len();
+        ids.extend_from_slice(&document.ids);
+        let (mut turns, mut question) = (Vec::new(), 0..0);
+        let mut begins = ids.len();
+        let last = frame.texts.len() - 1;
+        for (index, (text, piece)) in frame.texts.iter().zip(&frame.pieces[1..]).enumerate() {
+            // Without a document the first text follows the first piece directly.
+            if index > 0 || !frame.first_follows {
+                let (piece, of_text) = tokenizer.before(piece, true);
+                ids.extend(tokenizer.encode_template(piece, true));
+                space = of_text;
+            }
+            let from = ids.len();
+            ids.extend(tokenizer.encode_after(text, space).ids);
+            if index == last {
+                question = from..ids.len();
+            } else if index % 2 == 1 {
+                turns.push(begins..ids.len());
+                begins = ids.len();
+            }
+        }
+        let tail = frame.pieces.last().map_or("", String::as_str);
+        ids.extend(tokenizer.encode_template(tail, true));
         Ok(Self {
             ids,
             document: document_range,
-            question: question_range,
-            text,
+            question,
+            turns,
+            turns_left_out: 0,
+            text: document,
         })
+    }
+
+    /// The text of a prompt in the model's template, control tokens included, without turns that are left out.
+    ///
+    /// # Errors
+    /// An invalid chat template.
+    pub fn render(&self, model: &Model, text: &PromptText<'_>) -> Result<String, EngineError> {
+        let shorter = PromptText {
+            turns: &text.turns[self.turns_left_out..],
+            ..*text
+        };
+        let refused = || EngineError::Template(model.name().to_owned());
+        let frame = Frame::new(model.chat_template()?, &shorter)?.ok_or_else(refused)?;
+        let document = std::iter::once(text.document);
+        let texts = document.chain(frame.texts.iter().copied()).chain([""]);
+        let pieces = frame.pieces.iter().zip(texts);
+        Ok(pieces
+            .flat_map(|(piece, text)| [piece.as_str(), text])
+            .collect())
     }
 
     /// Number of template tokens after the question; the same for every question.
@@ -178,9 +297,16 @@ impl Prompt {
     /// An invalid tokenizer or chat template.
     pub(crate) fn tail_of(model: &Model) -> Result<usize, EngineError> {
         let tokenizer: &Tokenizer = model.tokenizer()?;
-        let frame = Frame::new(model.chat_template()?, false)?
+        let text = PromptText {
+            document: "",
+            turns: &[],
+            question: ORDINARY_QUESTION,
+            thinking: false,
+        };
+        let frame = Frame::new(model.chat_template()?, &text)?
             .ok_or_else(|| EngineError::Template(model.name().to_owned()))?;
-        Ok(tokenizer.encode_template(&frame.after, true).len())
+        let tail = frame.pieces.last().map_or("", String::as_str);
+        Ok(tokenizer.encode_template(tail, true).len())
     }
 
     /// The error if prompt and a short answer exceed the context length.
@@ -211,6 +337,15 @@ impl Prompt {
         self.ids.len()
     }
 
+    /// The number of last tokens that hold the question and as many of the newest turns as fit into `rows` rows.
+    pub(crate) fn newest(&self, rows: usize) -> usize {
+        let n = self.len();
+        let begins = self.turns.iter().rev().map(|turn| turn.start);
+        let question = self.turns.last().map_or(self.document.end, |turn| turn.end);
+        let fitting = begins.take_while(|begin| question - begin <= rows);
+        n - fitting.last().unwrap_or(question)
+    }
+
     /// The prompt's shape, as methods receive it.
     pub fn shape(&self) -> PromptShape {
         PromptShape {
@@ -232,6 +367,8 @@ impl Prompt {
             Part::Document
         } else if self.question.contains(&position) {
             Part::Question
+        } else if self.turns.iter().any(|turn| turn.contains(&position)) {
+            Part::Turn
         } else {
             Part::Template
         };
@@ -251,14 +388,18 @@ impl Prompt {
     }
 }
 
-/// The text of the rendered template around document and question.
-struct Frame {
-    before: String,
-    between: String,
-    after: String,
+/// The rendered template around the texts of a prompt.
+struct Frame<'a> {
+    /// The template's text before the document, then before each of `texts`, then after the last: one more than the
+    /// texts with the document.
+    pieces: Vec<String>,
+    /// Questions and answers in turn; the last one is the question.
+    texts: Vec<&'a str>,
+    /// Whether the first text follows the first piece directly: there is no document.
+    first_follows: bool,
 }
 
-impl Frame {
+impl<'a> Frame<'a> {
     /// The instruction contains nothing but the question. Right answers to the 105 questions of `tests/qa` that the
     /// documents answer, by SmolLM2-135M with its full cache, and how often it declines (`kept eval qa --data
     /// tests/qa --model smollm2 --methods full --max-tokens 48`, 95 % confidence: plus or minus 8 questions):
@@ -276,23 +417,48 @@ impl Frame {
     /// The first four do not differ significantly; an invitation to decline makes a small model decline nearly
     /// everything.
     ///
-    /// `None` if the template does not reproduce document and question exactly once and in order.
-    fn new(template: &ChatTemplate, thinking: bool) -> Result<Option<Self>, EngineError> {
-        let message = Message {
-            role: "user".to_owned(),
-            content: format!("{DOCUMENT_MARK}\n\nQuestion: {QUESTION_MARK}"),
+    /// `None` if the template does not reproduce every text exactly once and in order.
+    fn new(template: &ChatTemplate, text: &PromptText<'a>) -> Result<Option<Self>, EngineError> {
+        let turns = text.turns.iter();
+        let mut texts: Vec<&str> = turns
+            .flat_map(|turn| [turn.question.trim(), turn.answer.trim()])
+            .collect();
+        texts.push(text.question.trim());
+        let first_follows = text.document.is_empty();
+        // Text number 0 is the document.
+        let message = |(index, _): (usize, &&str)| Message {
+            role: if index % 2 == 0 { "user" } else { "assistant" }.to_owned(),
+            content: if index == 0 && !first_follows {
+                format!("{}\n\nQuestion: {}", mark(0), mark(1))
+            } else {
+                mark(index + 1)
+            },
         };
-        let rendered = template.render(&[message], true, thinking)?;
-        let parts = rendered
-            .split_once(DOCUMENT_MARK)
-            .and_then(|(before, rest)| Some((before, rest.split_once(QUESTION_MARK)?)));
-        Ok(parts
-            .map(|(before, (between, after))| Self {
-                before: before.to_owned(),
-                between: between.to_owned(),
-                after: after.to_owned(),
-            })
-            .filter(|frame| !frame.after.contains([MARK_OPENS, MARK_CLOSES])))
+        let messages: Vec<Message> = texts.iter().enumerate().map(message).collect();
+        let rendered = template.render(&messages, true, text.thinking)?;
+        let mut pieces = Vec::with_capacity(texts.len() + 2);
+        let mut rest = rendered.as_str();
+        for index in usize::from(first_follows)..=texts.len() {
+            let Some((before, after)) = rest.split_once(&mark(index)) else {
+                return Ok(None);
+            };
+            pieces.push(before.to_owned());
+            rest = after;
+        }
+        pieces.push(rest.to_owned());
+        if first_follows {
+            // An empty piece stands between the missing document and the first text.
+            pieces.insert(1, String::new());
+        }
+        let mut all = pieces.iter();
+        if all.any(|piece| piece.contains([MARK_OPENS, MARK_CLOSES])) {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            pieces,
+            texts,
+            first_follows,
+        }))
     }
 }
 
@@ -341,7 +507,13 @@ impl DocumentLength {
                 )),
             });
         }
-        let prompt = Prompt::encode(model, document, ORDINARY_QUESTION, false, &Stop::new())?;
+        let text = PromptText {
+            document,
+            turns: &[],
+            question: ORDINARY_QUESTION,
+            thinking: false,
+        };
+        let prompt = Prompt::encode(model, &text, &Stop::new())?;
         let refusal = prompt.too_long(model, document)?;
         let beyond = matches!(refusal, Some(EngineError::TooLong { .. }));
         Ok(Self {

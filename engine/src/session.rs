@@ -16,7 +16,7 @@ use crate::plan::{full_cache_bytes, window_bytes};
 use crate::shape::shape_of;
 use crate::{
     Chosen, EngineError, MemoryLedger, MethodSpec, PlanRequest, Prompt, RetentionMap, Sampling,
-    Source, Streaming,
+    Source, Streaming, Turn,
 };
 use kept_vault::{ModelPrint, VaultUse, Vaults};
 
@@ -24,6 +24,8 @@ use kept_vault::{ModelPrint, VaultUse, Vaults};
 pub struct Ask<'a> {
     /// The document; join several documents first ([`Document::join`]).
     pub document: &'a Document,
+    /// Earlier turns of the conversation, oldest first; empty for a question that stands alone.
+    pub turns: &'a [Turn],
     /// The question.
     pub question: &'a str,
     /// The method that selects rows.
@@ -205,6 +207,8 @@ struct Opened {
 }
 
 impl Engine {
+    /// Share of the budget in which the newest turns of a conversation are kept whole.
+    pub const TURN_SHARE: f64 = 0.25;
     /// Minimum of the default budget, in rows; above it, the default is a quarter of the prompt.
     pub const SMALLEST_DEFAULT_BUDGET: usize = 256;
     /// The default length limit of an answer, in tokens.

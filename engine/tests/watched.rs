@@ -80,6 +80,7 @@ impl Watch for Heard {
 fn watched(engine: &Engine, method: &MethodSpec, budget: Option<&str>) -> (Answer, Heard) {
     let document = Document::open(&assets("sample.txt")).expect("the sample opens");
     let ask = Ask {
+        turns: &[],
         document: &document,
         question: "What is the locker code of Ann Quorvin?",
         method,

@@ -206,7 +206,8 @@ impl RowPlan {
             };
             format!("a window w of {window}, {sinks} sinks and 1 selected token")
         };
-        let plan = self.protecting(sinks, window).measuring(|needs| {
+        let recent = window.max(self.prompt.kept_last);
+        let plan = self.protecting(sinks, recent).measuring(|needs| {
             needs.window = Some(Window {
                 rows: window,
                 softmax: Softmax::All,

@@ -57,6 +57,9 @@ pub struct PromptShape {
     /// covers the last `w` tokens of the question and these tokens. 0 without a template; the window is then that of
     /// the papers.
     pub tail: usize,
+    /// Last tokens that are kept whatever their scores: the newest turns of a conversation and the question. 0: each
+    /// method keeps what it keeps. Methods that evict during decode may evict them then.
+    pub kept_last: usize,
     /// The most tokens of the answer.
     pub max_new_tokens: usize,
 }

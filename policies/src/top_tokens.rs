@@ -70,7 +70,8 @@ impl RowPlan {
         recent: usize,
     ) -> Result<Self, PolicyError> {
         let prompt = self.prompt;
-        let recent = recent.max(prompt.after).min(prompt.tokens);
+        let recent = recent.max(prompt.after).max(prompt.kept_last);
+        let recent = recent.min(prompt.tokens);
         let behind = match prompt.after {
             0 => "last tokens",
             after if after < recent => "last tokens, the question among them",

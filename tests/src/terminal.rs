@@ -1,7 +1,7 @@
 //! Runs `kept` as a user or a script does: arguments in; standard output, standard error and an exit code out.
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -104,10 +104,29 @@ where
     run(command)
 }
 
-/// Runs a command to completion, without a terminal.
-pub fn run(mut command: Command) -> Run {
+/// [`kept_in`] with `input` on its standard input.
+pub fn kept_with_input<I, S>(vaults: &Path, arguments: I, input: &str) -> Run
+where
+    I: IntoIterator<Item = S>,
+    S: AsRef<OsStr>,
+{
+    let mut file = tempfile::tempfile().expect("a temporary file");
+    file.write_all(input.as_bytes()).expect("written");
+    file.rewind().expect("rewound");
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let mut command = crate::hub::at_home(home.path());
+    command.args(arguments).env("KEPT_VAULTS", vaults);
+    run_reading(command, file.into())
+}
+
+/// Runs a command to completion, without a terminal and with an empty input.
+pub fn run(command: Command) -> Run {
+    run_reading(command, Stdio::null())
+}
+
+fn run_reading(mut command: Command, input: Stdio) -> Run {
     command
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let arguments = (command.get_args())

@@ -244,6 +244,7 @@ pub fn ask(ticket: u64, question: &str, name: &str) -> Request {
     Request::Ask {
         ticket,
         ask: AskRequest {
+            turns: Vec::new(),
             question: question.to_owned(),
             method: method(name),
             budget: None,

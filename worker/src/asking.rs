@@ -146,6 +146,7 @@ fn answer(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> 
         ..Sampling::default()
     };
     let ask = Ask {
+        turns: &asked.turns,
         document: &job.document.document,
         question: &asked.question,
         method: &asked.method,

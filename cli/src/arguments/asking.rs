@@ -88,6 +88,52 @@ pub struct AskArguments {
     pub limits: LimitArguments,
     #[command(flatten)]
     pub vault: VaultArguments,
+    #[command(flatten)]
+    pub answer: AnswerArguments,
+    /// Also write the retention map to this file, in the format of `kept map --json`.
+    #[arg(long, value_name = "FILE")]
+    pub map: Option<PathBuf>,
+    /// Print the document after the answer, painted by the kept tokens.
+    #[arg(long, conflicts_with = "json")]
+    pub paint: bool,
+    /// When to use colour.
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub color: Color,
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every question sees the earlier ones. Lines that begin with a slash are commands; /help lists them. Ctrl-C stops an answer,
+Ctrl-D ends the conversation. With --json every line of the input is one question, as text or as an object:
+  {\"question\": \"Who is the captain?\", \"method\": \"snapkv\", \"budget\": \"25%\", \"alone\": true}
+and every line of the output is its answer, with the fields of kept ask --json, or {\"error\": ...}.")]
+pub struct ChatArguments {
+    /// The document: text, Markdown, source code or PDF; several are read as one text. Without one, the model answers
+    /// from what it knows.
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
+    pub document: Vec<PathBuf>,
+    #[command(flatten)]
+    pub engine: EngineArguments,
+    #[command(flatten)]
+    pub limits: LimitArguments,
+    #[command(flatten)]
+    pub vault: VaultArguments,
+    #[command(flatten)]
+    pub answer: AnswerArguments,
+    /// When to use colour.
+    #[arg(long, value_enum, default_value_t = Color::Auto)]
+    pub color: Color,
+    /// Read one question and print one JSON object per line.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How an answer is written.
+#[derive(Debug, Args)]
+pub struct AnswerArguments {
     /// Longest answer, in tokens.
     #[arg(long, default_value_t = Engine::DEFAULT_MAX_TOKENS, value_name = "N", allow_negative_numbers = true)]
     pub max_tokens: usize,
@@ -113,21 +159,22 @@ pub struct AskArguments {
     /// Let a model with a thinking mode think before it answers.
     #[arg(long)]
     pub thinking: bool,
-    /// Also write the retention map to this file, in the format of `kept map --json`.
-    #[arg(long, value_name = "FILE")]
-    pub map: Option<PathBuf>,
-    /// Print the document after the answer, painted by the kept tokens.
-    #[arg(long, conflicts_with = "json")]
-    pub paint: bool,
-    /// When to use colour.
-    #[arg(long, value_enum, default_value_t = Color::Auto)]
-    pub color: Color,
-    /// Print one JSON object instead of text.
+    /// Print the prompt as the model sees it, in its chat template.
     #[arg(long)]
-    pub json: bool,
+    pub show_prompt: bool,
 }
 
-impl AskArguments {
+impl AnswerArguments {
+    /// # Errors
+    /// If no answer is allowed.
+    pub fn check(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.max_tokens > 0,
+            "--max-tokens 0 leaves no room for an answer; give at least 1"
+        );
+        Ok(())
+    }
+
     pub fn sampling(&self) -> Sampling {
         Sampling {
             temperature: self.temperature,

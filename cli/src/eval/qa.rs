@@ -235,6 +235,7 @@ fn ask(
 ) -> anyhow::Result<Result<String, String>> {
     let asked = engine.ask(
         &Ask {
+            turns: &[],
             document,
             question: &question.question,
             method: &run.method,

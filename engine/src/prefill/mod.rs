@@ -282,6 +282,7 @@ fn shape(
         before: document.start,
         after: tokens - document.end,
         tail,
+        kept_last: 0,
         max_new_tokens,
     }
 }

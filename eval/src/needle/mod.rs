@@ -11,7 +11,7 @@ use kept_kernels::Stop;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use kept_engine::{Engine, EngineError, Prompt};
+use kept_engine::{Engine, EngineError, Prompt, PromptText};
 
 pub use picture::{NeedleCell, NeedleGrid, needle_picture};
 
@@ -132,9 +132,13 @@ impl Haystack {
             let Some(needle) = self.plant(goal, depth, seed) else {
                 return Ok(None);
             };
-            let (document, question) = (&needle.document, &needle.question);
-            let prompt =
-                Prompt::of_any_length(engine.model(), document, question, false, &Stop::new())?;
+            let text = PromptText {
+                document: &needle.document,
+                turns: &[],
+                question: &needle.question,
+                thinking: false,
+            };
+            let prompt = Prompt::of_any_length(engine.model(), &text, &Stop::new())?;
             let over = prompt.len().saturating_sub(most);
             // A document that is requested longer than the context length is not shortened.
             if over == 0 || length + answer_tokens > context || goal < over {

@@ -60,6 +60,7 @@ impl Method for H2o {
             budget,
         } = request;
         let recent = self.recent.unwrap_or((budget / 2).max(1));
+        let recent = recent.max(prompt.kept_last);
         let mut plan = RowPlan::uniform(request)
             .protecting(self.sinks, recent)
             .evicting(self.decode, budget)

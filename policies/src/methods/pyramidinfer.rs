@@ -135,6 +135,7 @@ impl Method for PyramidInfer {
         if budget >= prompt.tokens {
             return Ok(plan);
         }
+        let recent = plan.protected.recent;
         let falling = geometric_rows(budget - recent, model.layers, self.ratio.unwrap_or(39.0));
         // A first layer with more rows than the prompt has does not pass the rest on to others, because the sets are
         // nested.

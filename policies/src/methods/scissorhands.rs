@@ -67,18 +67,16 @@ impl Method for Scissorhands {
             ref prompt,
             budget,
         } = request;
+        let recent = self.recent.max(prompt.kept_last);
         let mut plan = RowPlan::uniform(request)
-            .protecting(self.sinks, self.recent)
+            .protecting(self.sinks, recent)
             .evicting(true, budget)
             .measuring(|needs| {
                 needs.low_attention = Some(self.history);
                 needs.uncut = true;
             })
             .require_protected_and_one(INFO.name, || {
-                format!(
-                    "{} recent tokens, {} sinks and 1 other",
-                    self.recent, self.sinks
-                )
+                format!("{recent} recent tokens, {} sinks and 1 other", self.sinks)
             })?;
         let marks = model.layers * model.kv_heads * self.words() * size_of::<u64>();
         let scratch = size_of::<f32>() + size_of::<u32>();

@@ -69,6 +69,7 @@ impl Method for Tova {
             rows: 1 + prompt.tail,
             softmax: Softmax::All,
         };
+        let recent = recent.max(prompt.kept_last);
         let mut plan = RowPlan::uniform(request)
             .protecting(self.sinks, recent)
             .evicting(self.decode, budget)

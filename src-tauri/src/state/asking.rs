@@ -76,6 +76,7 @@ impl AppState {
         let request = Request::Ask {
             ticket,
             ask: AskRequest {
+                turns: Vec::new(),
                 question: question.to_owned(),
                 method: method_of(&choice),
                 budget: self.budget_of(&choice),

@@ -249,6 +249,7 @@ fn a_byte_budget_gives_the_rows_of_a_question() {
     for bytes in [40_000, 90_000, 400_000] {
         let budget = Budget::Bytes(bytes);
         let ask = Ask {
+            turns: &[],
             document: &document,
             question: "What is the locker code of Ann Quorvin?",
             method: &method,

@@ -43,6 +43,7 @@ fn ask(
         parameters: Vec::new(),
     };
     let ask = Ask {
+        turns: &[],
         document,
         question,
         method: &method,

@@ -508,6 +508,7 @@ fn a_document_beyond_the_context_length_is_streamed() {
     };
     let ask = |method: &MethodSpec, streaming: Streaming| {
         let ask = Ask {
+            turns: &[],
             document: &document,
             question: "What is the locker code of Ada Quimby?",
             method,

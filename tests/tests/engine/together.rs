@@ -144,6 +144,7 @@ fn answers_on_a_shared_prefill_equal_separate_answers() {
     assert_eq!(answers.readings, 1, "the built-in model is small");
     for ((method, budget), found) in runs.iter().zip(&answers.texts) {
         let ask = Ask {
+            turns: &[],
             document: &document,
             question,
             method,

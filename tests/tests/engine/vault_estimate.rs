@@ -47,6 +47,7 @@ fn asked(
     folder: &VaultFolder,
 ) -> Answer {
     let ask = Ask {
+        turns: &[],
         document,
         question: QUESTION,
         method,

@@ -104,6 +104,7 @@ fn answered_in_process(document: &Document) -> Answer {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = VaultFolder::new(folder.path(), 1 << 30);
     let ask = Ask {
+        turns: &[],
         document,
         question: QUESTION,
         method: &method("snapkv"),
@@ -265,6 +266,7 @@ fn a_stopped_answer_keeps_its_text() {
     worker.say(&Request::Ask {
         ticket: 9,
         ask: AskRequest {
+            turns: Vec::new(),
             question: QUESTION.to_owned(),
             method: method("streaming_llm"),
             budget: Some("64".to_owned()),

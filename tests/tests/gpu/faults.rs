@@ -41,6 +41,7 @@ fn asked(
     let text = "the word and ".repeat(times).into_bytes();
     let document = Document::from_bytes("note.txt", text).expect("a text");
     let ask = Ask {
+        turns: &[],
         document: &document,
         question: "Who?",
         method: &MethodSpec {
@@ -315,6 +316,7 @@ fn a_worker_with_a_failed_gpu_exits_with_71() {
     let endless = Request::Ask {
         ticket: 1,
         ask: AskRequest {
+            turns: Vec::new(),
             question: question.to_owned(),
             method: kept_tests::worker::method("h2o"),
             budget: Some("64".to_owned()),

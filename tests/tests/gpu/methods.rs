@@ -259,6 +259,7 @@ fn an_engine_stays_on_the_cpu_if_the_gpu_is_too_small() {
             parameters: Vec::new(),
         };
         let ask = Ask {
+            turns: &[],
             document: &document,
             question: "Who?",
             method: &method,

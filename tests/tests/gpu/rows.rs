@@ -175,6 +175,7 @@ fn a_question_that_does_not_fit_a_gpu_is_refused() {
     let full = method("full");
     let ask = |engine: &Engine, memory: Option<u64>| {
         let ask = kept_engine::Ask {
+            turns: &[],
             document: &document,
             question: "Who?",
             method: &full,

@@ -169,6 +169,7 @@ fn ask_with(
         parameters: Vec::new(),
     };
     let ask = Ask {
+        turns: &[],
         document: &document,
         question: "Who?",
         method: &method,

@@ -203,6 +203,7 @@ fn events_list_the_evicting_layers() {
         parameters: Vec::new(),
     };
     let ask = Ask {
+        turns: &[],
         document: &document,
         question: "When?",
         method: &method,

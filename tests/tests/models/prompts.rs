@@ -7,7 +7,7 @@ use std::path::Path;
 use kept_engine::kernels::Stop;
 use kept_engine::models::{Message, Model, RopeTable};
 use kept_engine::policies::build;
-use kept_engine::{LayerRetention, Prefill, Prompt, RetentionMap};
+use kept_engine::{LayerRetention, Prefill, Prompt, PromptText, RetentionMap};
 use kept_models::gguf::Gguf;
 use kept_models::testing::{MetaValue, TinyLlama};
 use kept_tests::golden;
@@ -118,11 +118,18 @@ fn document_and_question_cannot_write_control_tokens() {
         let tokenizer = model.tokenizer().expect("a tokenizer");
         let source = model.chat_template().expect("a template").source();
         for thinking in [false, true] {
-            let plain = Prompt::thinking(&model, DOCUMENT, QUESTION, thinking, &Stop::new())
-                .expect("a prompt");
+            let prompt = |document: &str, question: &str| {
+                let text = PromptText {
+                    document,
+                    turns: &[],
+                    question,
+                    thinking,
+                };
+                Prompt::of(&model, &text, &Stop::new()).expect("a prompt")
+            };
+            let plain = prompt(DOCUMENT, QUESTION);
             let hostile = hostile(&model);
-            let attacked = Prompt::thinking(&model, &hostile, &hostile, thinking, &Stop::new())
-                .expect("a prompt");
+            let attacked = prompt(&hostile, &hostile);
             assert_eq!(around(&plain), around(&attacked), "{template} {family}");
             let inside = [attacked.document.clone(), attacked.question.clone()];
             for &id in inside.into_iter().flat_map(|part| &attacked.ids[part]) {

@@ -9,10 +9,10 @@ use std::process::Command;
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
-use kept_engine::models::Model;
+use kept_engine::models::{Model, StreamDecoder};
 use kept_engine::policies::{build, methods};
 use kept_engine::vault::Vaults;
-use kept_engine::{AUTO, Answer, Ask, Engine, Limits, MethodSpec, PlanRequest, Sampling};
+use kept_engine::{AUTO, Answer, Ask, Engine, Limits, MethodSpec, PlanRequest, Sampling, Turn};
 use kept_tests::compare::{lead, likeliest};
 use kept_tests::engine::{open, read_and_step};
 use kept_tests::fetched::{self, fingerprint, skip};
@@ -213,6 +213,7 @@ fn asked(
 ) -> Answer {
     let document = Document::open(&document("letter.txt")).expect("the letter");
     let ask = Ask {
+        turns: &[],
         document: &document,
         question,
         method,
@@ -228,6 +229,91 @@ fn asked(
     };
     let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
     answer.unwrap_or_else(|e| panic!("{}: {e}", method.name))
+}
+
+/// Margin of llama.cpp's choice, in nats, above which Kept must choose the same token in an answer. llama.cpp has the
+/// weights as f32; products with quantised weights, in either program, flip smaller margins.
+const CLEAR: f64 = 0.3;
+
+/// llama.cpp's answer up to the first token that another engine may choose differently.
+fn clear_part(model: &Model, turn: &Value) -> String {
+    let gaps = turn["gaps"].as_array().expect("gaps");
+    let clear = gaps.iter().take_while(|gap| gap.as_f64() > Some(CLEAR));
+    let tokenizer = model.tokenizer().expect("a tokenizer");
+    let (mut stream, mut text) = (StreamDecoder::of_answer(tokenizer), String::new());
+    for id in &ids(&turn["ids"])[..clear.count()] {
+        stream.push(tokenizer, *id, &mut text);
+    }
+    text.trim().to_owned()
+}
+
+/// Every question of a conversation has llama.cpp's prompt tokens and, with the full cache, its answer.
+fn assert_conversations(name: &str) {
+    let golden = golden::json("conversations.json")[name].take();
+    let file = golden["file"].as_str().expect("a name");
+    let Some(path) = fetched::file(file, "models") else {
+        return;
+    };
+    let engine = Engine::open(&path).expect("the model opens");
+    let model = engine.model();
+    let mut compared = 0;
+    for conversation in golden["conversations"].as_array().expect("conversations") {
+        let document = match conversation["document"].as_str() {
+            Some(name) => {
+                let bytes = text(name).trim_end().as_bytes().to_vec();
+                Document::from_bytes(name, bytes).expect("a document")
+            }
+            None => Document::empty(),
+        };
+        let place = Place::default();
+        let mut turns = Vec::new();
+        for turn in conversation["turns"].as_array().expect("turns") {
+            let string = |field: &str| turn[field].as_str().expect(field);
+            let ask = Ask {
+                document: &document,
+                turns: &turns,
+                question: string("question"),
+                method: &method("full"),
+                budget: None,
+                sampling: &Sampling::default(),
+                max_tokens: ANSWER,
+                thinking: false,
+                limits: Limits::default(),
+                vault: Some(Vaults {
+                    folder: &place.vaults,
+                    kind: PackedRows::F16,
+                }),
+            };
+            let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
+            let answer = answer.expect("an answer");
+            let what = format!("{name}: {}", string("question"));
+            assert_eq!(answer.prompt.len() as u64, turn["tokens"], "{what}");
+            let found = fingerprint(&answer.prompt.ids);
+            assert_eq!(found, string("fingerprint"), "{what}: the prompt's tokens");
+            assert_eq!(answer.prompt.turns.len(), turns.len());
+            let clear = clear_part(model, turn);
+            let said = answer.text.trim();
+            assert!(said.starts_with(&clear), "{what}: {said:?}, {clear:?}");
+            compared += clear.len();
+            // A follow-up reads what follows the document.
+            let read = answer.prompt.len() - answer.prompt.document.end;
+            if !turns.is_empty() && !document.text.is_empty() {
+                assert_eq!(answer.vault.tokens_read, read, "{what}");
+            }
+            turns.push(Turn::new(string("question"), string("answer")));
+        }
+    }
+    assert!(compared > 100, "{name}: {compared} bytes compared");
+}
+
+#[test]
+fn smollm2_converses_like_llama_cpp() {
+    assert_conversations(SMOLLM2);
+}
+
+#[test]
+fn gemma_converses_like_llama_cpp() {
+    assert_conversations(GEMMA);
 }
 
 fn method(name: &str) -> MethodSpec {
@@ -312,6 +398,7 @@ fn assert_sample(engine: &Engine) {
     for asked in [&questions].into_iter().chain(more) {
         let text = |name: &str| asked[name].as_str().expect(name);
         let ask = Ask {
+            turns: &[],
             document: &document,
             question: text("question"),
             method: &method(AUTO),

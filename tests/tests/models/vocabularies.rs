@@ -279,6 +279,7 @@ fn a_note_reports_dropped_bytes() {
     let notes = |text: &str| -> Vec<String> {
         let document = Document::from_bytes("log.txt", text.as_bytes().to_vec());
         let ask = Ask {
+            turns: &[],
             document: &document.expect("a document"),
             question: "What opened?",
             method: &MethodSpec {

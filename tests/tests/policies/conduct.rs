@@ -26,6 +26,7 @@ fn method(name: &str) -> MethodSpec {
 
 fn ask<'a>(document: &'a Document, method: &'a MethodSpec, sampling: &'a Sampling) -> Ask<'a> {
     Ask {
+        turns: &[],
         document,
         question: "What is the locker code of Ann Quorvin?",
         method,

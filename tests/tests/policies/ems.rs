@@ -424,6 +424,7 @@ fn tables_are_counted_and_an_answer_allocates_nothing() {
     };
     let budget = Some("96".parse().expect("a budget"));
     let question = Ask {
+        turns: &[],
         document: &document,
         question: "What is the locker code of Ann Quorvin?",
         method: &method,

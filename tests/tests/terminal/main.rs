@@ -1,5 +1,6 @@
 //! The program `kept`, as a user runs it.
 
+mod chat;
 mod commands;
 mod compare;
 mod eval;

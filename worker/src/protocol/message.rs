@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::facts::{AnswerFacts, DocumentInfo, Inspection, MethodFacts, ModelFacts};
 use super::fault::FaultCode;
-use kept_engine::{Estimate, MemoryNow, MethodSpec, Progress};
+use kept_engine::{Estimate, MemoryNow, MethodSpec, Progress, Turn};
 use kept_eval::fidelity::{ReferenceReport, RunReport};
 
 /// A request of the app to the worker.
@@ -148,6 +148,9 @@ pub struct EstimateRequest {
 /// A question about the open document.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AskRequest {
+    /// Earlier turns of the conversation that the model sees, oldest first.
+    #[serde(default)]
+    pub turns: Vec<Turn>,
     /// The question.
     pub question: String,
     /// The method.

@@ -28,6 +28,7 @@ fn ask(name: &str, memory: Option<u64>) -> Request {
     Request::Ask {
         ticket: 2,
         ask: AskRequest {
+            turns: Vec::new(),
             question: QUESTION.to_owned(),
             method: method(name),
             budget: None,
