@@ -1,14 +1,16 @@
 //! `kept chat`: a conversation. Each question sees the earlier ones; the document comes from the vault.
 
-use std::io::{BufRead, IsTerminal};
-use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io::{BufRead, ErrorKind, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
 use kept_engine::vault::Vaults;
-use kept_engine::{Answer, Ask, Engine, EngineError, Limits, MethodSpec, Sampling, Turn};
+use kept_engine::{
+    AUTO, Answer, Ask, Engine, EngineError, Limits, MethodSpec, Sampler, Sampling, Turn,
+};
 use rustyline::DefaultEditor;
 use rustyline::error::ReadlineError;
 use serde::{Deserialize, Serialize};
@@ -56,11 +58,12 @@ struct ErrorJson {
 struct Interrupt(Arc<Mutex<Option<Stop>>>);
 
 impl Interrupt {
-    /// From now on Ctrl-C stops an answer, and ends the program if none is being written or it was pressed before.
-    fn install(&self) {
+    /// From now on Ctrl-C stops an answer. While none is written it ends the program, unless `interactive`.
+    fn install(&self, interactive: bool) {
         let running = self.clone();
-        let installed = ctrlc::set_handler(move || match running.take() {
+        let installed = ctrlc::set_handler(move || match &*running.lock() {
             Some(stop) => stop.request(),
+            None if interactive => {}
             None => std::process::exit(i32::from(crate::STOPPED)),
         });
         if let Err(error) = installed {
@@ -68,21 +71,35 @@ impl Interrupt {
         }
     }
 
-    fn take(&self) -> Option<Stop> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn lock(&self) -> MutexGuard<'_, Option<Stop>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A flag that the next Ctrl-C requests.
-    fn begin(&self) -> Stop {
+    /// Runs `answer` with a flag that Ctrl-C requests.
+    fn while_answering<T>(&self, answer: impl FnOnce(&Stop) -> T) -> T {
         let stop = Stop::new();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(stop.clone());
-        stop
+        *self.lock() = Some(stop.clone());
+        let answered = answer(&stop);
+        *self.lock() = None;
+        answered
     }
+}
+
+/// The last question that was answered.
+struct Last {
+    question: String,
+    answer: Answer,
+    /// The model saw no earlier turns.
+    alone: bool,
+    /// It is the last of the conversation's turns: an answer of thoughts alone is none.
+    is_turn: bool,
 }
 
 /// A conversation.
 struct Chat<'a> {
     arguments: &'a ChatArguments,
+    /// The model's file.
+    model: PathBuf,
     document: &'a Document,
     asker: Asker<'a>,
     vaults: Option<Vaults<'a>>,
@@ -91,8 +108,7 @@ struct Chat<'a> {
     sampling: Sampling,
     limits: Limits,
     turns: Vec<Turn>,
-    /// The last answer, and whether the model saw no earlier turns.
-    last: Option<(Answer, bool)>,
+    last: Option<Last>,
     interrupt: Interrupt,
 }
 
@@ -102,69 +118,109 @@ pub fn run(arguments: &ChatArguments) -> anyhow::Result<()> {
     let method = arguments.engine.method_or_auto()?;
     let budget = arguments.engine.budget()?;
     let limits = arguments.limits.limits()?;
+    let sampling = arguments.answer.sampling();
+    Sampler::new(&sampling)?;
     let model = Answering::resolve(arguments.engine.model.as_deref())?;
     let engine: Engine = arguments.engine.open(&model.path)?;
     let document = open_documents(&arguments.document)?;
     let vaults = folder.as_ref();
+    let interactive = !arguments.json && std::io::stdin().is_terminal();
     let interrupt = Interrupt::default();
-    interrupt.install();
+    interrupt.install(interactive);
     let mut chat = Chat {
         arguments,
         document: &document,
         asker: Asker::new(&engine, &document, trouble, model.notes(&document))
             .with_output(arguments.json, arguments.answer.show_prompt),
-        vaults: vaults.map(|&(ref folder, kind)| Vaults { folder, kind }),
+        model: model.path,
+        // Without a document there is nothing to read again.
+        vaults: (vaults.filter(|_| !document.text.is_empty()))
+            .map(|&(ref folder, kind)| Vaults { folder, kind }),
         method,
         budget,
-        sampling: arguments.answer.sampling(),
+        sampling,
         limits,
         turns: Vec::new(),
         last: None,
         interrupt,
     };
-    if arguments.json || !std::io::stdin().is_terminal() {
-        chat.read_lines()
-    } else {
+    if interactive {
         chat.converse()
+    } else {
+        chat.read_lines()
     }
 }
 
 impl Chat<'_> {
-    /// Asks every line of the standard input.
+    /// Asks every line of the standard input. A refused line does not end the conversation.
+    ///
+    /// # Errors
+    /// If the input cannot be read, or a line was refused; with `--json` the output says so in its place.
     fn read_lines(&mut self) -> anyhow::Result<()> {
-        for line in std::io::stdin().lock().lines() {
+        let mut refused = 0;
+        for line in std::io::stdin().lock().split(b'\n') {
             let line = line?;
-            let line = line.trim();
-            if line.is_empty() {
-                continue;
-            }
-            if !self.arguments.json {
-                if self.command_or_question(line)? {
-                    continue;
+            match self.read_line(&line) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if self.arguments.json => {
+                    let error = format!("{error:#}");
+                    output::print_json(&ErrorJson { error })?;
                 }
-                return Ok(());
-            }
-            if let Err(error) = self.ask_json(line) {
-                let error = format!("{error:#}");
-                output::print_json(&ErrorJson { error })?;
+                Err(error) => {
+                    refused += 1;
+                    say_error(&error);
+                }
             }
         }
+        anyhow::ensure!(refused == 0, "{refused} lines of the input were refused");
         Ok(())
     }
 
-    fn ask_json(&mut self, line: &str) -> anyhow::Result<()> {
-        if !line.starts_with('{') {
-            return self.ask(line, false);
+    /// Answers one line of the standard input; false ends the conversation.
+    fn read_line(&mut self, line: &[u8]) -> anyhow::Result<bool> {
+        let line = std::str::from_utf8(line)
+            .map_err(|error| anyhow::anyhow!("this line is not UTF-8 text: {error}"))?;
+        let line = line.trim_start_matches('\u{FEFF}').trim();
+        if line.is_empty() {
+            return Ok(true);
         }
-        let request: Request = serde_json::from_str(line)
-            .map_err(|error| anyhow::anyhow!("this line is no question: {error}"))?;
+        if !self.arguments.json {
+            return self.command_or_question(line);
+        }
+        if line.starts_with('{') {
+            self.ask_json(line)?;
+        } else {
+            self.ask(line, false)?;
+        }
+        Ok(true)
+    }
+
+    /// Asks a question with its settings; if it is refused, the earlier settings remain.
+    fn ask_json(&mut self, line: &str) -> anyhow::Result<()> {
+        let request: Request = serde_json::from_str(line).map_err(|error| {
+            anyhow::anyhow!(
+                "this line is no question: {error}; write text, or an object such as {{\"question\": \"Why?\", \"budget\": \"25%\"}}"
+            )
+        })?;
+        let settings = (self.method.clone(), self.budget);
+        let asked = self
+            .apply(&request)
+            .and_then(|()| self.ask(&request.question, request.alone));
+        if asked.is_err() {
+            (self.method, self.budget) = settings;
+        }
+        asked
+    }
+
+    fn apply(&mut self, request: &Request) -> anyhow::Result<()> {
         if let Some(method) = &request.method {
             self.set_method(method)?;
         }
         if let Some(budget) = &request.budget {
             self.budget = Some(budget.parse()?);
         }
-        self.ask(&request.question, request.alone)
+        Ok(())
     }
 
     /// Reads questions from the terminal, with line editing and history.
@@ -185,6 +241,10 @@ impl Chat<'_> {
                     continue;
                 }
                 Err(ReadlineError::Eof) => return Ok(()),
+                Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                    output::say("error: this line is not UTF-8 text\n");
+                    continue;
+                }
                 Err(error) => return Err(error.into()),
             };
             let line = line.trim();
@@ -196,7 +256,7 @@ impl Chat<'_> {
             match self.command_or_question(line) {
                 Ok(true) => {}
                 Ok(false) => return Ok(()),
-                Err(error) => output::say(&output::printable(&format!("error: {error:#}\n"))),
+                Err(error) => say_error(&error),
             }
         }
     }
@@ -207,16 +267,21 @@ impl Chat<'_> {
             self.ask(line, false)?;
             return Ok(true);
         };
-        let (name, value) = command.split_once(' ').unwrap_or((command, ""));
+        let words = command.split_once(char::is_whitespace);
+        let (name, value) = words.unwrap_or((command, ""));
         match (name, value.trim()) {
-            ("quit", "") => return Ok(false),
+            ("quit", _) => return Ok(false),
             ("help", _) => output::say(HELP),
+            ("method", "") => {
+                anyhow::bail!("/method needs the name of a method, for example snapkv")
+            }
             ("method", value) => self.set_method(value)?,
             ("budget", "") => self.budget = None,
             ("budget", value) => self.budget = Some(value.parse()?),
+            ("alone", "") => anyhow::bail!("/alone needs a question"),
             ("alone", value) => self.ask(value, true)?,
-            ("regenerate", "") => self.regenerate()?,
-            ("map", "") => self.print_map()?,
+            ("regenerate", _) => self.regenerate()?,
+            ("map", _) => self.print_map()?,
             ("save", "") => anyhow::bail!("/save needs the name of a file"),
             ("save", value) => self.save(Path::new(value))?,
             _ => anyhow::bail!("there is no command /{command}; /help lists the commands"),
@@ -226,7 +291,9 @@ impl Chat<'_> {
 
     fn set_method(&mut self, name: &str) -> anyhow::Result<()> {
         let method: MethodSpec = name.parse()?;
-        if method.name != kept_engine::AUTO {
+        if method.name == AUTO {
+            anyhow::ensure!(method.parameters.is_empty(), "auto has no parameters");
+        } else {
             method.build()?;
         }
         self.method = method;
@@ -235,7 +302,6 @@ impl Chat<'_> {
 
     /// Asks a question; `alone`: the model does not see the earlier turns. An answer that was stopped counts as it is.
     fn ask(&mut self, question: &str, alone: bool) -> anyhow::Result<()> {
-        let stop = self.interrupt.begin();
         let ask = Ask {
             document: self.document,
             turns: if alone { &[] } else { &self.turns },
@@ -248,7 +314,8 @@ impl Chat<'_> {
             limits: self.limits,
             vault: self.vaults,
         };
-        let answered = match self.asker.ask(&ask, &stop) {
+        let asker = &mut self.asker;
+        let answered = match self.interrupt.while_answering(|stop| asker.ask(&ask, stop)) {
             Err(error) if is_stopped(&error) && !self.arguments.json => {
                 output::say("stopped before the answer began\n");
                 return Ok(());
@@ -256,31 +323,38 @@ impl Chat<'_> {
             answered => answered?,
         };
         self.asker.report(&ask, &answered)?;
-        self.interrupt.take();
         if let Some(error) = answered.unprinted {
             return Err(error);
         }
-        self.turns.push(Turn::new(question, &answered.answer.text));
-        self.last = Some((answered.answer, alone));
+        let turn = Turn::new(question, &answered.answer.text);
+        self.last = Some(Last {
+            question: question.to_owned(),
+            answer: answered.answer,
+            alone,
+            is_turn: turn.is_some(),
+        });
+        self.turns.extend(turn);
         Ok(())
     }
 
+    /// Asks the last answered question again. At a temperature above 0 another seed gives another answer.
     fn regenerate(&mut self) -> anyhow::Result<()> {
-        let Some(turn) = self.turns.pop() else {
+        let Some(last) = self.last.take() else {
             anyhow::bail!("there is no answer yet");
         };
-        let alone = self.last.as_ref().is_some_and(|(_, alone)| *alone);
-        let count = self.turns.len();
-        let asked = self.ask(&turn.question, alone);
-        if self.turns.len() == count {
+        let turn = self.turns.pop_if(|_| last.is_turn);
+        self.sampling.seed = self.sampling.seed.wrapping_add(1);
+        let asked = self.ask(&last.question, last.alone);
+        if self.last.is_none() {
             // Not answered: the earlier answer stands.
-            self.turns.push(turn);
+            self.turns.extend(turn);
+            self.last = Some(last);
         }
         asked
     }
 
     fn print_map(&self) -> anyhow::Result<()> {
-        let Some((answer, _)) = &self.last else {
+        let Some(Last { answer, .. }) = &self.last else {
             anyhow::bail!("there is no answer yet");
         };
         anyhow::ensure!(
@@ -293,12 +367,9 @@ impl Chat<'_> {
 
     /// Writes the conversation as Markdown.
     fn save(&self, path: &Path) -> anyhow::Result<()> {
-        let inputs: Vec<&Path> = self
-            .arguments
-            .document
-            .iter()
-            .map(|p| p.as_path())
-            .collect();
+        let documents = self.arguments.document.iter();
+        let inputs = documents.chain([&self.model]).map(PathBuf::as_path);
+        let inputs: Vec<&Path> = inputs.collect();
         output::check_target(path, &inputs)?;
         let mut text = match self.document.name.as_str() {
             "" => "# Conversation\n".to_owned(),
@@ -314,6 +385,10 @@ impl Chat<'_> {
         )));
         Ok(())
     }
+}
+
+fn say_error(error: &anyhow::Error) {
+    output::say(&output::printable(&format!("error: {error:#}\n")));
 }
 
 fn is_stopped(error: &anyhow::Error) -> bool {

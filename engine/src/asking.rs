@@ -2,6 +2,7 @@
 //!
 //! Streaming mode is in `streaming/ask.rs`, the choice of `auto` in `auto/`.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use kept_kernels::Stop;
@@ -49,8 +50,7 @@ impl Engine {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
-        let prompt = self.prompt_of(ask, stop)?;
-        let plan = self.plan_for(ask, &prompt)?;
+        let (prompt, plan, left_out) = self.conversation(ask, stop)?;
         plan.reasons.iter().for_each(|reason| watch.chosen(reason));
         let asked = Asked {
             ask: &Ask {
@@ -68,19 +68,46 @@ impl Engine {
             Reading::Stream(stream) => engine.ask_streaming(asked, &stream, watch, stop)?,
         };
         answer.notes.splice(0..0, plan.reasons);
-        if answer.prompt.turns_left_out > 0 {
-            answer.notes.push(Note::TurnsLeftOut {
-                turns: answer.prompt.turns_left_out,
-                context: self.model().config().context,
-            });
-        }
+        answer.notes.extend(left_out);
         answer.chosen = plan.chosen;
         Ok(answer)
     }
 
-    /// The plan of a question. The newest turns of its conversation are kept whole, as many as fit into
-    /// [`Engine::TURN_SHARE`] of the budget; older ones compete with the document.
-    fn plan_for(&self, ask: &Ask<'_>, prompt: &Prompt) -> Result<Plan, EngineError> {
+    /// The prompt of a question with its plan, and a note if the model does not see all turns: the oldest are left out
+    /// if they exceed the context length or, under methods that cannot forget them, [`Engine::TURN_SHARE`] of the
+    /// budget.
+    fn conversation(
+        &self,
+        ask: &Ask<'_>,
+        stop: &Stop,
+    ) -> Result<(Prompt, Plan, Option<Note>), EngineError> {
+        let mut context = Some(self.model().config().context);
+        let mut turns = ask.turns;
+        let (mut prompt, plan) = loop {
+            let asked = Ask { turns, ..*ask };
+            let prompt = self.prompt_of(&asked, stop)?;
+            let seen = &turns[prompt.turns_left_out..];
+            let fitting = match self.plan_for(&asked, &prompt) {
+                Ok((plan, fitting)) if fitting == seen.len() => break (prompt, plan),
+                Ok((_, fitting)) => fitting,
+                Err(refusal) if !seen.is_empty() && refusal.concerns_length() => seen.len() - 1,
+                Err(error) => return Err(error),
+            };
+            turns = &seen[seen.len() - fitting..];
+            context = None;
+        };
+        prompt.turns_left_out = ask.turns.len() - prompt.turns.len();
+        let note = (prompt.turns_left_out > 0).then_some(Note::TurnsLeftOut {
+            turns: prompt.turns_left_out,
+            context,
+        });
+        Ok((prompt, plan, note))
+    }
+
+    /// The plan of a question, and how many of its turns the model can see. The newest turns are kept whole, as many as
+    /// fit into [`Engine::TURN_SHARE`] of the budget; older ones compete with the document, or cannot be seen if the
+    /// method keeps everything behind the document.
+    fn plan_for(&self, ask: &Ask<'_>, prompt: &Prompt) -> Result<(Plan, usize), EngineError> {
         let plan = |kept_last: usize| {
             self.plan(&PlanRequest {
                 prompt: &PromptShape {
@@ -96,11 +123,24 @@ impl Engine {
             })
         };
         let first = plan(0)?;
-        if prompt.turns.is_empty() || first.rows() >= prompt.len() {
-            return Ok(first);
-        }
+        let turns = prompt.turns.len();
+        let cut = match &first.reading {
+            Reading::Prefill(plan) if turns > 0 && first.rows() < prompt.len() => &plan.row_plan,
+            // There are no turns, or the full cache keeps them all, or streaming mode keeps what its method keeps.
+            _ => return Ok((first, turns)),
+        };
         let share = (first.rows() as f64 * Self::TURN_SHARE) as usize;
-        plan(prompt.newest(share))
+        let length = |turn: &Range<usize>| prompt.len() - turn.start;
+        let fitting = prompt.turns.iter().filter(|turn| length(turn) <= share);
+        let fitting: Vec<usize> = fitting.map(length).collect();
+        // The document would be left with what the turns do not take.
+        if !prompt.document.is_empty() && cut.protected.recent == prompt.shape().after {
+            return Ok((first, fitting.len()));
+        }
+        match fitting.first() {
+            None => Ok((first, turns)),
+            Some(&kept_last) => Ok((plan(kept_last)?, turns)),
+        }
     }
 
     /// The prompt of a question, of any length that its method can read.

@@ -3,7 +3,7 @@
 //!
 //! Entries are ordered by position, so an entry's index is its rank; removing one moves the later ones up. As
 //! long as nothing was merged or dropped, entry i is row i and attention ignores the table, bit-identical to
-//! the full cache. The decisions are in `policies/src/ems_decode.rs`, the attention is in
+//! the full cache. The decisions are in `policies/src/methods/ems_decode.rs`, the attention is in
 //! `kernels/src/classes.rs`.
 //!
 //! ```text

@@ -272,6 +272,17 @@ impl EngineError {
         )
     }
 
+    /// Whether a shorter prompt may be accepted.
+    pub(crate) fn concerns_length(&self) -> bool {
+        matches!(
+            self,
+            Self::Policy(PolicyError::BudgetTooSmall { .. })
+                | Self::BudgetBytes { .. }
+                | Self::Memory { .. }
+                | Self::TooLongToRepeat { .. }
+        )
+    }
+
     /// Turns [`EngineError::TooLong`] into [`EngineError::TooLongFor`] for `method`, which does not support streaming
     /// mode.
     pub(crate) fn under_method(self, method: &'static str) -> Self {

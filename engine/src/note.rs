@@ -42,12 +42,12 @@ pub enum Note {
         /// The context length, in tokens.
         context: usize,
     },
-    /// The oldest turns of the conversation exceed the context length and were left out.
+    /// The oldest turns of the conversation were left out.
     TurnsLeftOut {
         /// How many turns.
         turns: usize,
-        /// The context length, in tokens.
-        context: usize,
+        /// The context length in tokens, if they exceed it; otherwise the budget is too small for them.
+        context: Option<usize>,
     },
     /// Anything else.
     Other {
@@ -112,10 +112,19 @@ impl fmt::Display for Note {
                 f,
                 "in streaming mode {method} rotates keys by their rank in the cache instead of their position in the text, so that no position exceeds the context of {context} tokens"
             ),
-            Note::TurnsLeftOut { turns, context } => write!(
-                f,
-                "the conversation exceeds the context of {context} tokens: the model does not see its oldest {turns} question(s) and answer(s)"
-            ),
+            Note::TurnsLeftOut { turns, context } => {
+                match context {
+                    Some(context) => write!(
+                        f,
+                        "the conversation exceeds the context of {context} tokens"
+                    )?,
+                    None => f.write_str("the budget is too small for the whole conversation")?,
+                }
+                write!(
+                    f,
+                    ": the model does not see its oldest {turns} question(s) and answer(s)"
+                )
+            }
             Note::Other { sentence } => f.write_str(sentence),
         }
     }

@@ -51,17 +51,20 @@ pub struct Turn {
     pub answer: String,
 }
 
-/// End of a model's thoughts in its answer.
-const THOUGHTS_END: &str = "</think>";
+/// Begin and end of a model's thoughts in its answer.
+const THOUGHTS: (&str, &str) = ("<think>", "</think>");
 
 impl Turn {
-    /// A turn with `answer` as the model wrote it: its thoughts, which later turns do not see, are removed.
-    pub fn new(question: &str, answer: &str) -> Self {
-        let (_, said) = answer.rsplit_once(THOUGHTS_END).unwrap_or(("", answer));
-        Self {
+    /// A turn with `answer` as the model wrote it: its thoughts, which later turns do not see, are removed. `None` if
+    /// nothing else was said.
+    pub fn new(question: &str, answer: &str) -> Option<Self> {
+        let (begin, end) = THOUGHTS;
+        let (_, said) = answer.rsplit_once(end).unwrap_or(("", answer));
+        let said = said.trim();
+        (!said.is_empty() && !said.starts_with(begin)).then(|| Self {
             question: question.trim().to_owned(),
-            answer: said.trim().to_owned(),
-        }
+            answer: said.to_owned(),
+        })
     }
 }
 
@@ -118,6 +121,10 @@ fn mark(index: usize) -> String {
 
 /// Tokens reserved for a short answer: the minimum of the context length after the prompt.
 pub(crate) const SMALLEST_ANSWER: usize = 16;
+
+/// Part of the context length that a conversation leaves for the answer, as 1 / `ANSWER_PART`: the oldest turns give
+/// way to it.
+const ANSWER_PART: usize = 8;
 
 /// Longer texts are not tokenised if a lower bound shows that they are too long: tokenising would take many seconds.
 const COUNTED_BYTES: usize = 8 << 20;
@@ -188,6 +195,7 @@ impl Prompt {
         stop: &Stop,
     ) -> Result<Self, EngineError> {
         let context = model.config().context;
+        let answer = SMALLEST_ANSWER.max(context / ANSWER_PART);
         let mut left_out = 0;
         loop {
             let shorter = PromptText {
@@ -196,16 +204,18 @@ impl Prompt {
             };
             let prompt = Self::encode(model, &shorter, stop)?;
             let around = prompt.len() - prompt.document.len();
-            // A document beyond the context length is streamed, and turns do not have to fit beside it.
-            let streamed = prompt.document.len() + SMALLEST_ANSWER > context;
+            let of_turns: usize = prompt.turns.iter().map(Range::len).sum();
+            // A prompt that exceeds the context length without turns is streamed, and turns do not have to fit beside
+            // the document.
+            let streamed = prompt.len() - of_turns + SMALLEST_ANSWER > context;
             let needed = if streamed { around } else { prompt.len() };
-            if prompt.turns.is_empty() || needed + SMALLEST_ANSWER <= context {
+            if prompt.turns.is_empty() || needed + answer <= context {
                 return Ok(Self {
                     turns_left_out: left_out,
                     ..prompt
                 });
             }
-            let excess = needed + SMALLEST_ANSWER - context;
+            let excess = needed + answer - context;
             let mut dropped = 0;
             for turn in &prompt.turns {
                 if dropped >= excess {
@@ -337,20 +347,16 @@ impl Prompt {
         self.ids.len()
     }
 
-    /// The number of last tokens that hold the question and as many of the newest turns as fit into `rows` rows.
-    pub(crate) fn newest(&self, rows: usize) -> usize {
-        let n = self.len();
-        let begins = self.turns.iter().rev().map(|turn| turn.start);
-        let question = self.turns.last().map_or(self.document.end, |turn| turn.end);
-        let fitting = begins.take_while(|begin| question - begin <= rows);
-        n - fitting.last().unwrap_or(question)
-    }
-
-    /// The prompt's shape, as methods receive it.
+    /// The prompt's shape, as methods receive it. Without a document the turns and the question take its place.
     pub fn shape(&self) -> PromptShape {
+        let end = if self.document.is_empty() {
+            self.question.end
+        } else {
+            self.document.end
+        };
         PromptShape {
             before: self.document.start,
-            after: self.len() - self.document.end,
+            after: self.len() - end,
             tail: self.tail(),
             ..PromptShape::of(self.len())
         }

@@ -51,14 +51,15 @@ pub struct PromptShape {
     pub tokens: usize,
     /// Tokens before the document, from the chat template.
     pub before: usize,
-    /// Tokens after the document: the question and the rest of the template.
+    /// Tokens after the document: the turns of a conversation, the question and the rest of the template. Without a
+    /// document turns and question compete in its place, and these are the rest of the template.
     pub after: usize,
     /// Tokens after the question: the end of the template, the same for every question. An observation window of `w`
     /// covers the last `w` tokens of the question and these tokens. 0 without a template; the window is then that of
     /// the papers.
     pub tail: usize,
-    /// Last tokens that are kept whatever their scores: the newest turns of a conversation and the question. 0: each
-    /// method keeps what it keeps. Methods that evict during decode may evict them then.
+    /// Last tokens that methods with scores keep whatever the scores: the newest turns of a conversation and the
+    /// question. 0: each method keeps what it keeps. Methods that evict during decode may evict them then.
     pub kept_last: usize,
     /// The most tokens of the answer.
     pub max_new_tokens: usize,

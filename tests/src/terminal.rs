@@ -105,13 +105,13 @@ where
 }
 
 /// [`kept_in`] with `input` on its standard input.
-pub fn kept_with_input<I, S>(vaults: &Path, arguments: I, input: &str) -> Run
+pub fn kept_with_input<I, S>(vaults: &Path, arguments: I, input: impl AsRef<[u8]>) -> Run
 where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
     let mut file = tempfile::tempfile().expect("a temporary file");
-    file.write_all(input.as_bytes()).expect("written");
+    file.write_all(input.as_ref()).expect("written");
     file.rewind().expect("rewound");
     let home = tempfile::tempdir().expect("a temporary folder");
     let mut command = crate::hub::at_home(home.path());

@@ -221,6 +221,7 @@ const facts = {
   notes: [],
   chosen: null,
   tokensFromVault: 0,
+  turnsSeen: 0,
   streamed: false,
   cache: 'f16',
 }

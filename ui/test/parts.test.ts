@@ -86,7 +86,7 @@ describe('the composer', () => {
     expect(press(area, { key: 'Enter' }).defaultPrevented).toBe(true)
     await settle()
     expect(named('ask').map((c) => c.args)).toEqual([
-      { question: 'Who pays?', method: 'full', parameters: {}, budget: '10%' },
+      { question: 'Who pays?', method: 'full', parameters: {}, budget: '10%', alone: false },
     ])
     expect(area.value).toBe('')
     expect(named('save_draft').at(-1)?.args).toEqual({ text: '' })
@@ -284,7 +284,7 @@ describe('a turn', () => {
       sources: [{ start: 40, end: 80, page: 4, document: null, text: 'the lessor shall bear the cost', weight: 0.5, kept: 0.94 }],
       facts: {
         finish: 'length', promptTokens: 1250, answerTokens: 9, rows: 312, keptBytes: 1, fullBytes: 2, firstTokenSeconds: 1.42,
-        prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 61.2, notes: [], chosen: null, tokensFromVault: 0, streamed: false, cache: 'f16',
+        prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 61.2, notes: [], chosen: null, tokensFromVault: 0, turnsSeen: 2, streamed: false, cache: 'f16',
       },
     }) // prettier-ignore
     kept.app.apply({ event: 'turn', turn: done })
@@ -295,13 +295,19 @@ describe('a turn', () => {
     await settle()
     expect(kept.reader.passage).toEqual({ start: 40, end: 80 })
     expect(kept.reader.target?.offset).toBe(40)
-    expect(find('facts')?.textContent).toBe('1.4 s to first word · 61 tokens/s · Remembers 25 % of the text · SnapKV')
+    expect(find('facts')?.textContent).toBe(
+      '1.4 s to first word · 61 tokens/s · Remembers 25 % of the text · Saw 2 earlier questions · SnapKV',
+    )
     expect(find('facts')?.title).toBe('312 of 1,250 rows per head, 16-bit')
     expect(document.body.textContent).toContain('maximum length')
     expect(find('ask-again')?.textContent).toBe('Try again with Full cache')
     find('ask-again')!.click()
     await settle()
-    expect(named('ask')[0]?.args).toEqual({ question: 'Who pays?', method: 'full', parameters: {}, budget: null })
+    const asked = { question: 'Who pays?', method: 'full', parameters: {}, budget: null }
+    expect(named('ask')[0]?.args).toEqual({ ...asked, alone: false })
+    find('ask-alone')!.click()
+    await settle()
+    expect(named('ask')[1]?.args).toEqual({ ...asked, alone: true })
   })
 
   it('folds a long question', () => {

@@ -185,7 +185,7 @@ describe('while it is read, and after', () => {
     const kept = given()
     const facts: Facts = {
       finish: 'end', promptTokens: 1000, answerTokens: 9, rows: 250, keptBytes: 1, fullBytes: 4, firstTokenSeconds: 1,
-      prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 60, notes: [], streamed: false, tokensFromVault: 960, cache: 'f16',
+      prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 60, notes: [], streamed: false, tokensFromVault: 960, turnsSeen: 0, cache: 'f16',
       chosen: { method: 'snapkv', rows: 250, reason: '25 % of the text is remembered.' },
     } // prettier-ignore
     kept.app.apply({ event: 'turn', turn: turn({ method: AUTO, facts, answer: 'Yes.' }) })

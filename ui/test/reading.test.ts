@@ -242,6 +242,7 @@ describe('parameters', () => {
       method: 'snapkv',
       parameters: { kernel: '5', pooling: 'avg' },
       budget: null,
+      alone: false,
     })
     await set('parameter-pooling', '')
     expect(saved().at(-1)?.parameters).toEqual({ snapkv: { kernel: '5' } })

@@ -6,7 +6,7 @@
 //! the state's numbers, as its walk shows them | footer (JSON) | footer length u64 | footer CRC-32 u32 | "KEPTVLT2"
 //! ```
 //!
-//! `streaming/state.rs` defines the state.
+//! `engine/src/streaming/state.rs` defines the state.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek};

@@ -56,7 +56,7 @@ impl VaultWriter {
         })
     }
 
-    /// PrefillPlan and content of the vault.
+    /// Dimensions and content of the vault.
     pub fn shape(&self) -> &VaultShape {
         &self.shape
     }

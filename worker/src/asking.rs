@@ -234,6 +234,7 @@ impl<'a> Watching<'a> {
             streamed: answer.streamed,
             model: self.model.facts.name.clone(),
             prompt_tokens,
+            turns_seen: answer.prompt.turns.len(),
             answer_tokens: answer.answer_tokens,
             rows_per_layer: answer.map.cut_rows(),
             kv_bytes: answer.kv_bytes,

@@ -208,8 +208,9 @@ impl Engine {
             for run in table.ranked(share(rows + 1)) {
                 match self.rows_that_fit(case, &MethodSpec::plain(&run.method), wanted) {
                     Ok((rows, cache)) => return Ok((run, rows, cache)),
-                    // A method with a second pass over the prompt needs more memory.
-                    Err(error @ EngineError::Memory { .. }) => refusal = refusal.or(Some(error)),
+                    // A method with a second pass over the prompt needs more memory, and some keep more whatever
+                    // the budget.
+                    Err(error) if error.concerns_length() => refusal = refusal.or(Some(error)),
                     Err(error) => return Err(error),
                 }
             }

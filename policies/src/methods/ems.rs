@@ -69,10 +69,13 @@ options! {
 impl Ems {
     /// The rules for one plan.
     fn rules(&self, plan: &RowPlan) -> Rules {
-        let window = plan.protected.recent;
+        let recent = plan.protected.recent;
+        let window = plan.needs[0].window.as_ref();
+        let window = window.map_or(recent, |window| window.rows);
         let centres = plan.budget.saturating_sub(window);
         Rules {
             window,
+            recent,
             centres,
             entries: (self.gamma * plan.budget as f64).min(f64::from(u32::MAX)) as usize,
             tau: self.tau as f32,
@@ -263,6 +266,7 @@ impl Parts {
     fn of(rules: &Rules, kernel: usize, glo: &[f32], loc: &[f32]) -> Self {
         let &Rules {
             window,
+            recent,
             centres,
             entries,
             protect,
@@ -270,7 +274,9 @@ impl Parts {
             ..
         } = rules;
         let n = glo.len();
-        let prefix = n - window;
+        let prefix = n - recent;
+        // The recent tokens before the window are centres too.
+        let centres = (centres + window).saturating_sub(recent);
         let mut scores = vec![0.0; n];
         global_local(glo, loc, &mut scores);
         let mut scores = pool(&scores[..prefix], kernel, Pooling::Avg);
@@ -281,7 +287,7 @@ impl Parts {
             let score = |token: &u32| scores[*token as usize];
             score(b).total_cmp(&score(a)).then(a.cmp(b))
         };
-        let mut order = top_positions(&scores, entries - window);
+        let mut order = top_positions(&scores, entries - recent);
         order.sort_unstable_by(before);
         let (important, merged) = order.split_at(centres);
         let (guarded, open) = important.split_at(protect.max(sinks).min(centres));

@@ -26,6 +26,8 @@ use crate::{ClassChange, ClassHead, ClassStep, MergedHead, Pos, Row, Union};
 pub(crate) struct Rules {
     /// Number of local entries, w.
     pub(crate) window: usize,
+    /// Number of last tokens of the prompt that are centres: the window, or more.
+    pub(crate) recent: usize,
     /// The most classes that are not local.
     pub(crate) centres: usize,
     /// The most entries.

@@ -92,7 +92,8 @@ impl Method for KvZip {
             budget,
         } = request;
         let sinks = prompt.before.max(self.sinks.min(prompt.tokens));
-        let recent = prompt.after.min(prompt.tokens - sinks);
+        let recent = prompt.after.max(prompt.kept_last);
+        let recent = recent.min(prompt.tokens - sinks);
         let ends = sinks + recent;
         let mut plan = RowPlan::uniform(request)
             .protecting(sinks, recent)

@@ -152,7 +152,7 @@ pub async fn estimate(
     Ok(estimate)
 }
 
-/// Asks a question and returns the turn's id.
+/// Asks a question and returns the turn's id. `alone`: the model does not see the earlier turns.
 #[tauri::command]
 pub async fn ask(
     effects: Desktop<'_>,
@@ -160,13 +160,20 @@ pub async fn ask(
     method: String,
     parameters: Parameters,
     budget: Option<String>,
+    alone: bool,
 ) -> Result<u64, String> {
     let choice = Choice {
         method,
         parameters,
         budget,
     };
-    effects.with(|state| state.ask(&question, choice))
+    effects.with(|state| {
+        if alone {
+            state.ask_alone(&question, choice)
+        } else {
+            state.ask(&question, choice)
+        }
+    })
 }
 
 /// Checks the parameters of a method; an error gives the reason.

@@ -206,6 +206,9 @@ pub struct Facts {
     /// Tokens of the prompt that came from the vault and needed no prefill.
     #[serde(default)]
     pub tokens_from_vault: usize,
+    /// Earlier turns of the conversation that the model saw.
+    #[serde(default)]
+    pub turns_seen: usize,
     /// The document was read in streaming mode, which is approximate.
     #[serde(default)]
     pub streamed: bool,

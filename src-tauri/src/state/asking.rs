@@ -28,8 +28,42 @@ impl AppState {
         self.is_running() || self.comparing.is_some()
     }
 
-    /// Asks a question and returns the turn's id, or the reason for a refusal in one sentence.
+    /// Asks a question and returns the turn's id, or the reason for a refusal in one sentence. The model sees the
+    /// earlier turns of the conversation.
     pub fn ask(&mut self, question: &str, choice: Choice) -> Result<u64, String> {
+        let turns = self.earlier_turns(question.trim());
+        self.ask_after(turns, question, choice)
+    }
+
+    /// [`AppState::ask`] without the earlier turns.
+    pub fn ask_alone(&mut self, question: &str, choice: Choice) -> Result<u64, String> {
+        self.ask_after(Vec::new(), question, choice)
+    }
+
+    /// The earlier turns that a model sees with `question`: of several attempts at one question the last, and no
+    /// attempt at `question` itself. The built-in model answers single questions only, so it sees none.
+    fn earlier_turns(&self, question: &str) -> Vec<kept_engine::Turn> {
+        if self.settings.model == kept_engine::MINI {
+            return Vec::new();
+        }
+        let mut turns: Vec<kept_engine::Turn> = Vec::new();
+        let answered = |turn: &&Turn| matches!(turn.state, TurnState::Done | TurnState::Stopped);
+        for turn in self.turns.iter().filter(answered) {
+            if let Some(turn) = kept_engine::Turn::new(&turn.question, &turn.answer) {
+                turns.retain(|earlier| earlier.question != turn.question);
+                turns.push(turn);
+            }
+        }
+        turns.retain(|turn| turn.question != question);
+        turns
+    }
+
+    fn ask_after(
+        &mut self,
+        turns: Vec<kept_engine::Turn>,
+        question: &str,
+        choice: Choice,
+    ) -> Result<u64, String> {
         let question = question.trim();
         if question.is_empty() {
             return Err(messages::EMPTY_QUESTION.to_owned());
@@ -76,7 +110,7 @@ impl AppState {
         let request = Request::Ask {
             ticket,
             ask: AskRequest {
-                turns: Vec::new(),
+                turns,
                 question: question.to_owned(),
                 method: method_of(&choice),
                 budget: self.budget_of(&choice),

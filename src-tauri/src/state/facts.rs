@@ -73,6 +73,7 @@ pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool) {
         chosen: (answer.chosen.as_deref())
             .map(|chosen| chosen_of(chosen, answer.prompt_tokens, sample)),
         tokens_from_vault: answer.vault.tokens_from_vault,
+        turns_seen: answer.turns_seen,
         streamed: answer.streamed,
         cache: answer.cache,
     }));

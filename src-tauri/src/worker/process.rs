@@ -9,7 +9,7 @@ use tokio::process::{Child, Command};
 
 use super::programs::Start;
 
-/// The exit code of the worker after a GPU error (`kept-worker/main.rs`).
+/// The exit code of the worker after a GPU error (`worker/src/main.rs`).
 const GPU_LOST: i32 = 71;
 
 /// Starts the worker. It ends when its stdin is closed, and at the latest when the handle is dropped.

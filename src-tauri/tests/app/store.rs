@@ -55,6 +55,7 @@ fn turn(id: u64, state: TurnState) -> Turn {
             kept: 0.5,
         }],
         facts: Some(Box::new(Facts {
+            turns_seen: 0,
             finish: "end".into(),
             prompt_tokens: 10,
             answer_tokens: 2,

@@ -1,5 +1,6 @@
 //! Prefill, decode, streaming, the vault and the worker process.
 
+mod conversations;
 mod fidelity;
 mod stream_checkpoints;
 mod streamed;

@@ -300,7 +300,7 @@ fn assert_conversations(name: &str) {
             if !turns.is_empty() && !document.text.is_empty() {
                 assert_eq!(answer.vault.tokens_read, read, "{what}");
             }
-            turns.push(Turn::new(string("question"), string("answer")));
+            turns.extend(Turn::new(string("question"), string("answer")));
         }
     }
     assert!(compared > 100, "{name}: {compared} bytes compared");

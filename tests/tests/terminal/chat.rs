@@ -1,5 +1,7 @@
 //! `kept chat`: follow-up questions see earlier turns, the document comes from the vault, and a broken line loses nothing.
 
+use std::path::Path;
+
 use kept_tests::golden;
 use kept_tests::terminal::{Run, kept_with_input};
 use serde_json::{Value, json};
@@ -17,7 +19,7 @@ impl Place {
         }
     }
 
-    fn chat(&self, further: &[&str], input: &str) -> Run {
+    fn chat(&self, further: &[&str], input: impl AsRef<[u8]>) -> Run {
         let sample = golden::repository().join("assets/sample.txt");
         let sample = sample.to_str().expect("a path");
         let first = [
@@ -71,22 +73,29 @@ fn follow_ups_see_earlier_turns_and_read_only_what_is_new() {
 #[test]
 fn broken_lines_and_refusals_do_not_end_a_conversation() {
     let place = Place::new();
-    let input = format!(
-        "{{\"question\": 1}}\n\n{}\n{}\n{}\n{QUESTION}\n",
-        json!({"question": QUESTION, "colour": "red"}),
-        json!({"question": QUESTION, "method": "nosuch"}),
-        json!({"question": QUESTION, "budget": "lots"}),
-    );
-    let run = place.chat(&["--json"], &input);
+    let lines_before = [
+        "{\"question\": 1}".to_owned(),
+        String::new(),
+        json!({"question": QUESTION, "colour": "red"}).to_string(),
+        json!({"question": QUESTION, "method": "nosuch"}).to_string(),
+        json!({"question": QUESTION, "method": "snapkv", "budget": "lots"}).to_string(),
+        json!({"question": " ", "method": "snapkv"}).to_string(),
+    ];
+    let mut input = lines_before.join("\n").into_bytes();
+    input.extend_from_slice(b"\n\xff\xfe\n\xef\xbb\xbf");
+    input.extend_from_slice(QUESTION.as_bytes());
+    let run = place.chat(&["--json", "--method", "full"], &input);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     let answers = lines(&run);
-    assert_eq!(answers.len(), 5);
-    for refused in &answers[..4] {
+    assert_eq!(answers.len(), 7);
+    for refused in &answers[..6] {
         let said = refused["error"].as_str().expect("a sentence");
         assert!(!said.is_empty() && !said.contains('\n'), "{said}");
     }
-    assert_eq!(answers[4]["turns"], 0, "nothing was answered before");
-    assert!(answers[4]["answer"].is_string());
+    assert_eq!(answers[6]["turns"], 0, "nothing was answered before");
+    assert_eq!(answers[6]["question"], QUESTION, "without the mark");
+    // A refused line changes no setting.
+    assert_eq!(answers[6]["method"], "full");
 }
 
 #[test]
@@ -94,18 +103,64 @@ fn commands_work_on_piped_lines_and_a_wrong_one_is_named() {
     let place = Place::new();
     let saved = place.folder.path().join("conversation.md");
     let input = format!(
-        "{QUESTION}\n/method snapkv[w=8]\n/budget 20%\n/regenerate\n/map\n/save {}\n/alone Who is it?\n/quit\nnever read\n",
+        "{QUESTION}\n/method\tsnapkv[w=8]\n/budget 20%\n/regenerate\n/map\n/save {}\n/alone Who is it?\n/quit\nnever read\n",
         saved.display()
     );
-    let run = place.chat(&["--method", "full", "--color", "never"], &input);
+    let run = place.chat(&["--method", "full", "--color", "never"], input.as_bytes());
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     assert!(run.stderr.contains("snapkv[w=8]: kept"), "{}", run.stderr);
     assert!(!run.stderr.contains("the model saw"), "{}", run.stderr);
     let text = std::fs::read_to_string(&saved).expect("saved");
     assert_eq!(text.matches(QUESTION).count(), 1, "answered again: {text}");
-    let run = place.chat(&[], "/nosuch\n");
+    let wrong = "/nosuch\n/method\n/method auto[x=1]\n/alone\n/regenerate\n/budget 0\nWho?\n";
+    let run = place.chat(&[], wrong.as_bytes());
     assert_eq!(run.code, Some(1));
+    assert_eq!(run.stderr.matches("error: ").count(), 7, "{}", run.stderr);
     assert!(run.stderr.contains("/nosuch; /help"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("6 lines of the input"),
+        "{}",
+        run.stderr
+    );
+    assert!(!run.stdout.is_empty(), "the last line was answered");
+}
+
+#[test]
+fn a_conversation_is_never_saved_over_its_model_or_document() {
+    let place = Place::new();
+    let folder = place.folder.path();
+    let (model, document) = (folder.join("copy.gguf"), folder.join("copy.txt"));
+    let copy =
+        |from: &str, to: &Path| std::fs::copy(golden::repository().join(from), to).expect("a copy");
+    let sizes = [
+        copy("assets/mini.gguf", &model),
+        copy("assets/sample.txt", &document),
+    ];
+    let arguments = [
+        "chat".as_ref(),
+        "--model".as_ref(),
+        model.as_os_str(),
+        "--document".as_ref(),
+        document.as_os_str(),
+        "--max-tokens".as_ref(),
+        "2".as_ref(),
+    ];
+    let input = format!(
+        "Who?\n/save {}\n/save {}\n",
+        model.display(),
+        document.display()
+    );
+    let run = kept_with_input(folder, arguments, input);
+    assert_eq!(run.code, Some(1));
+    assert_eq!(
+        run.stderr.matches("would be lost").count(),
+        2,
+        "{}",
+        run.stderr
+    );
+    let size = |path: &Path| std::fs::metadata(path).expect("still there").len();
+    let after = [size(&model), size(&document)];
+    assert_eq!(sizes, after);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A new user's first steps: the sample document, a question, the answer. The map, files, the worker's death, restarts
 //! and long documents are tested in the other files of this folder.
-use kept_tests::window::{ANSWER, Home, OFFERED, QUESTION, answered, first_start, turn};
+use kept_tests::window::{ANSWER, Home, Launch, OFFERED, QUESTION, answered, first_start, turn};
 use serde_json::{Value, json};
 
 #[test]
@@ -160,6 +160,52 @@ fn a_question_is_asked_again_with_another_method() {
         second["facts"]["keptBytes"].as_u64() < first["facts"]["keptBytes"].as_u64(),
         "{second}"
     );
+    app.close();
+}
+
+/// With a model of the user's own, here a copy of the built-in one.
+#[test]
+fn a_follow_up_sees_earlier_questions_until_asked_without() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let assets = kept_tests::golden::repository().join("assets");
+    let bytes = |name: &str| std::fs::read(assets.join(name)).expect(name);
+    let app = Launch::plain()
+        .argument(home.file("handbook.txt", bytes("sample.txt")))
+        .argument("--model")
+        .argument(home.file("talks.gguf", bytes("mini.gguf")))
+        .open(&home);
+    app.shows_document("handbook.txt");
+    app.is_ready();
+    app.ask(QUESTION);
+    app.is_answered();
+    assert_eq!(app.count("ask-alone"), 0, "there is nothing to leave out");
+    let second = "What is the gate code of Edgar Tollen?";
+    app.ask(second);
+    app.is_answered();
+    let facts = || app.texts("facts").pop().expect("facts");
+    assert!(facts().contains("Saw 1 earlier question"), "{}", facts());
+    assert!(app.answer().contains("2906"), "{}", app.answer());
+    app.picture("follow-up");
+    app.click("ask-alone");
+    app.until("it is asked again", |app| {
+        (app.count("turn") == 3).then_some(())
+    });
+    app.is_answered();
+    assert_eq!(app.texts("question").pop().as_deref(), Some(second));
+    assert!(!facts().contains("earlier"), "{}", facts());
+    let seen = &app.snapshot()["turns"][1]["facts"]["turnsSeen"];
+    assert_eq!(seen, 1);
+    app.close();
+
+    // After a restart the conversation goes on where it ended.
+    let app = Launch::plain().open(&home);
+    app.shows_document("handbook.txt");
+    app.is_ready();
+    app.ask("What is the market day of Saltmarrow?");
+    app.is_answered();
+    let facts = app.texts("facts").pop().expect("facts");
+    assert!(facts.contains("Saw 2 earlier questions"), "{facts}");
     app.close();
 }
 

@@ -283,7 +283,7 @@ fn a_stopped_comparison_keeps_its_finished_rows() {
     });
     let refusal = app.invoke(
         "ask",
-        &json!({"question": "And now?", "method": "snapkv", "parameters": {}, "budget": null}),
+        &json!({"question": "And now?", "method": "snapkv", "parameters": {}, "budget": null, "alone": false}),
     );
     let refusal = refusal.expect_err("the engine is busy").to_string();
     assert!(refusal.contains("compared"), "{refusal}");

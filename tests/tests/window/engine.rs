@@ -125,7 +125,7 @@ fn a_second_question_is_refused_and_not_lost() {
     app.until("it reads", |app| (app.state()? == "reading").then_some(()));
     let refusal = app.invoke(
         "ask",
-        &json!({"question": "And now?", "method": "snapkv", "parameters": {}, "budget": null}),
+        &json!({"question": "And now?", "method": "snapkv", "parameters": {}, "budget": null, "alone": false}),
     );
     let refusal = refusal.expect_err("one question at a time").to_string();
     assert!(refusal.contains(' '), "a sentence: {refusal}");

@@ -73,14 +73,17 @@ export class Actions {
     this.#saveDraftNow()
   }
 
-  /** Asks `question` with the current method and budget; the turn's id if accepted. */
-  ask = async (question: string): Promise<number | null> => {
+  /**
+   * Asks `question` with the current method and budget; the turn's id if accepted. `alone`: the model does not see the
+   * earlier turns.
+   */
+  ask = async (question: string, alone = false): Promise<number | null> => {
     if (this.#asking) return null
     const app = this.#app
     this.#asking = true
     app.dismissAll('conversation')
     try {
-      return await calls.ask(question, app.choice)
+      return await calls.ask(question, app.choice, alone)
     } catch (refusal) {
       app.notify('conversation', calls.sentence(refusal))
       return null

@@ -45,7 +45,8 @@ export const chooseModel = () => call<null>('choose_model')
 export const saveSettings = (settings: Settings) => call<Settings>('save_settings', { settings })
 export const saveDraft = (text: string) => call<null>('save_draft', { text })
 export const estimate = (choice: Choice) => call<Estimate>('estimate', { ...choice })
-export const ask = (question: string, choice: Choice) => call<number>('ask', { question, ...choice })
+export const ask = (question: string, choice: Choice, alone: boolean) =>
+  call<number>('ask', { question, ...choice, alone })
 export const stop = () => call<null>('stop')
 export const checkMethod = (method: string, parameters: Parameters) =>
   call<null>('check_method', { method, parameters })

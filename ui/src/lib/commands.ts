@@ -11,7 +11,7 @@
  * save_settings({ settings })                   -> Settings      as accepted; opens the model if it changed
  * save_draft({ text })                          -> null
  * estimate({ method, parameters, budget })      -> Estimate
- * ask({ question, method, parameters, budget }) -> number        the turn's id; everything else is sent as events
+ * ask({ question, method, parameters, budget, alone }) -> number        the turn's id; everything else is sent as events
  * stop()                                        -> null          the question, or the opening of a document
  * check_method({ method, parameters })          -> null          refuses parameters that are not allowed
  * compare({ question, runs: Choice[] })         -> number        the comparison's id; the rest is sent as events

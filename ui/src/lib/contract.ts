@@ -953,6 +953,10 @@ chosen: Chosen | null,
  */
 tokensFromVault: number, 
 /**
+ * Earlier turns of the conversation that the model saw.
+ */
+turnsSeen: number, 
+/**
  * The document was read in streaming mode, which is approximate.
  */
 streamed: boolean, 

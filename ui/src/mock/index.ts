@@ -237,6 +237,7 @@ export function start(): void {
         notes: [],
         chosen: null,
         tokensFromVault: 0,
+        turnsSeen: 0,
         streamed: false,
         cache: snapshot.settings.cache ?? 'f16',
       }

@@ -187,6 +187,9 @@ pub struct AnswerFacts {
     pub model: String,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Earlier turns of the conversation that the model saw.
+    #[serde(default)]
+    pub turns_seen: usize,
     /// Tokens of the answer.
     pub answer_tokens: usize,
     /// Rows per KV head kept of the prompt, in the layers that the method cuts.

@@ -420,6 +420,7 @@ impl PrefillBackend for CpuPrefill<'_> {
         let width = self.model.config().width;
         self.residual.truncate(rows.end * width);
         self.residual.drain(..rows.start * width);
+        self.residual.shrink_to_fit();
         Ok(self.residual)
     }
 }

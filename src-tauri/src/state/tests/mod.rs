@@ -218,6 +218,7 @@ fn answered(ticket: u64, text: &str, finish: kept_engine::Finish) -> Reply {
             streamed: false,
             model: "mini".into(),
             prompt_tokens: 5,
+            turns_seen: 0,
             answer_tokens: 2,
             rows_per_layer: vec![2, 3],
             kv_bytes: 20,
