@@ -3,6 +3,7 @@
 //! Offsets are UTF-16 code units of the document's text. Sizes are bytes. The module contains data types only.
 
 mod comparison;
+mod conversations;
 mod gpus;
 mod library;
 mod turns;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
 pub use comparison::{Comparison, ComparisonRun, ComparisonState, ReferenceResult, RunResult};
+pub use conversations::{ConversationEntry, FoundPassage, FoundPiece};
 pub use gpus::{Gpu, Gpus};
 pub use library::{
     CatalogueModel, Download, DownloadState, FitLine, FoundModel, HubOffer, Inspection, Library,
@@ -103,6 +105,9 @@ pub struct Settings {
     /// Device: `cpu` or `cuda:0`; `None` is a GPU if the model fits on one.
     #[serde(default)]
     pub device: Option<String>,
+    /// Whether the list of conversations is shown; `None` until the user shows or hides it.
+    #[serde(default)]
+    pub sidebar: Option<bool>,
 }
 
 /// The default of [`Settings::keep`], as in the terminal program.
@@ -242,7 +247,7 @@ pub struct DocumentFacts {
     pub suggestions: Vec<String>,
 }
 
-/// The user's decision about a file that would replace a conversation.
+/// The user's decision about a file whose opening stops running work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, TS)]
 #[serde(rename_all = "lowercase")]
 pub enum Replacement {
@@ -250,8 +255,6 @@ pub enum Replacement {
     Keep,
     /// Open the file in place of the document.
     Replace,
-    /// Add the file: questions cover both documents.
-    Add,
 }
 
 /// The state of the engine's process.
@@ -291,6 +294,8 @@ pub struct Snapshot {
     pub document: Option<DocumentFacts>,
     pub opening: Option<String>,
     pub turns: Vec<Turn>,
+    pub conversations: Vec<ConversationEntry>,
+    pub conversation: Option<u64>,
     pub comparison: Option<Comparison>,
     pub draft: String,
     pub thinking: bool,
@@ -359,6 +364,10 @@ pub enum AppEvent {
     Document {
         document: Option<DocumentFacts>,
         turns: Vec<Turn>,
+    },
+    Conversations {
+        conversations: Vec<ConversationEntry>,
+        current: Option<u64>,
     },
     Turn {
         turn: Turn,

@@ -11,9 +11,9 @@ use kept_worker::protocol::{Gpus, Reply};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, oneshot};
 
-use crate::contract::{AppEvent, Theme};
+use crate::contract::{AppEvent, FoundPassage, Theme};
 use crate::messages;
-use crate::state::{AppState, Effect, MapPlace, Save, SharedMap, lock};
+use crate::state::{AppState, Effect, Loaded, MapPlace, Save, SharedMap, lock};
 use crate::store::Writer;
 use crate::worker::{Order, WorkerEvents};
 
@@ -153,6 +153,26 @@ impl Effects {
                 }
             },
         }
+    }
+
+    /// A conversation as it is stored.
+    pub async fn conversation(&self, id: u64) -> Result<Loaded, String> {
+        match self.writer.conversation(id).await {
+            Ok(Some(conversation)) => Ok(conversation),
+            Ok(None) => Err(messages::NO_CONVERSATION.to_owned()),
+            Err(error) => {
+                tracing::error!(%error, id, "a conversation cannot be read");
+                Err(messages::CONVERSATION_UNREADABLE.to_owned())
+            }
+        }
+    }
+
+    /// Passages of all conversations and their documents with the words of `query`.
+    pub async fn search(&self, query: String) -> Result<Vec<FoundPassage>, String> {
+        self.writer.search(query).await.map_err(|error| {
+            tracing::error!(%error, "the search failed");
+            messages::SEARCH_FAILED.to_owned()
+        })
     }
 
     /// As [`Effects::map`], for a view of one layer: refused if the map has no such layer.

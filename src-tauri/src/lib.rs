@@ -14,6 +14,7 @@ pub mod commands;
 pub mod contract;
 pub mod drop;
 pub mod effects;
+mod exported;
 pub mod library;
 mod map_views;
 pub mod messages;

@@ -15,7 +15,6 @@ import Conversation from '../src/parts/Conversation.svelte'
 import Block from '../src/parts/Block.svelte'
 import Footer from '../src/parts/Footer.svelte'
 import Documents from '../src/parts/Documents.svelte'
-import Replace from '../src/parts/Replace.svelte'
 import Frame from './Frame.svelte'
 import { documentFacts, snapshot, turn } from './given'
 
@@ -142,7 +141,7 @@ describe('a map from before a document was added', () => {
 })
 
 describe('the list of documents', () => {
-  it('goes to where one begins, adds one, and takes one away, at the second click if something was asked', async () => {
+  it('goes to where one begins, adds one, and takes one away at one click', async () => {
     show(Documents)
     all('documents-button')[0]!.click()
     flushSync()
@@ -157,10 +156,6 @@ describe('the list of documents', () => {
     flushSync()
     kept.app.apply({ event: 'turn', turn: turn() })
     flushSync()
-    all('part-remove')[1]!.click()
-    flushSync()
-    expect(named('remove_document')).toEqual([])
-    expect(all('part-remove')[1]!.textContent).toContain('delete the conversation')
     all('part-remove')[1]!.click()
     await settle()
     expect(named('remove_document')).toEqual([{ index: 1 }])
@@ -209,14 +204,5 @@ describe('the list of documents', () => {
     show(Conversation)
     const said = all('source').map((s) => s.textContent?.replace(/\s+/g, ' ').trim())
     expect(said).toEqual(['b.pdf, p. 1 · three · 100 % remembered', 'a.txt · one · 100 % remembered'])
-  })
-
-  it('is one of three ways for a file that would take the place of a conversation', async () => {
-    kept.app.apply({ event: 'turn', turn: turn() })
-    kept.app.apply({ event: 'replacing', name: 'c.txt' })
-    show(Replace)
-    for (const id of ['replace-no', 'replace-yes', 'replace-add']) all(id)[0]!.click()
-    await settle()
-    expect(named('replace_document').map((args) => args['how'])).toEqual(['keep', 'replace', 'add'])
   })
 })

@@ -1,5 +1,5 @@
 /** Default values for the tests, with overrides. */
-import type { DocumentFacts, Memory, Snapshot, Turn } from '../src/lib/contract'
+import type { ConversationEntry, DocumentFacts, Memory, Snapshot, Turn } from '../src/lib/contract'
 
 export function turn(some: Partial<Turn> = {}): Turn {
   return {
@@ -45,13 +45,17 @@ export function documentFacts(some: Partial<DocumentFacts> = {}): DocumentFacts 
   }
 }
 
+export function entry(some: Partial<ConversationEntry> = {}): ConversationEntry {
+  return { id: 1, title: 'Who pays?', document: 'sample.txt', questions: 1, updated: 0, pinned: false, ...some }
+}
+
 export function memory(some: Partial<Memory> = {}): Memory {
   return { weights: 400, kept: 10, keptFull: 100, tables: 0, scratch: 50, available: 10_000, total: 20_000, ...some }
 }
 
 export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
   return {
-    settings: { theme: 'light', model: 'mini', method: 'snapkv', parameters: {}, budget: null, maxTokens: 256, repeatPenalty: null, zoom: 100, keep: 'q8_0', keepBudget: null, cache: null, memory: null, device: null },
+    settings: { theme: 'light', model: 'mini', method: 'snapkv', parameters: {}, budget: null, maxTokens: 256, repeatPenalty: null, zoom: 100, keep: 'q8_0', keepBudget: null, cache: null, memory: null, device: null, sidebar: null },
     models: [{ id: 'mini', label: 'mini', inBox: true, stretch: null }],
     model: {
       name: 'Kept mini', file: 'mini.gguf', quantisation: 'Q8_0', architecture: 'llama', layers: 6, qHeads: 4, kvHeads: 2,
@@ -66,6 +70,8 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     document: documentFacts(),
     opening: null,
     turns: [],
+    conversations: [],
+    conversation: null,
     comparison: null,
     draft: '',
     thinking: false,

@@ -88,6 +88,7 @@ describe('keys', () => {
     expect(commandOf(key({ key: 'o', ctrlKey: true }), true)).toBe('open')
     expect(commandOf(key({ key: ',', ctrlKey: true }), true)).toBe('settings')
     expect(commandOf(key({ key: 'l', ctrlKey: true }), false)).toBe('composer')
+    expect(commandOf(key({ key: 'b', ctrlKey: true }), true)).toBe('sidebar')
     expect(commandOf(key({ key: 'c', ctrlKey: true }), false)).toBeNull()
     expect(commandOf(key({ key: 'F1' }), true)).toBe('shortcuts')
     expect(commandOf(key({ key: 'Escape' }), true)).toBe('stop')

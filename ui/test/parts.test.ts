@@ -528,18 +528,15 @@ describe('the settings', () => {
     expect(find('notice')).toBeNull()
   })
 
-  it('forget a conversation at the second click', async () => {
+  it('close the document, and say that its conversation stays', async () => {
     const kept = given()
     kept.app.apply({ event: 'turn', turn: turn() })
+    kept.app.conversation = 1
     show(Settings, kept, { close: () => {} })
-    find('clear-conversation')!.click()
-    flushSync()
-    expect([named('clear_conversation').length, find('clear-conversation')?.textContent]).toEqual([
-      0,
-      'Delete for good',
-    ])
-    find('clear-conversation')!.click()
+    expect(document.body.textContent).toContain('Its conversation stays in the list.')
+    find('close-document')!.click()
     await settle()
-    expect(named('clear_conversation')).toHaveLength(1)
+    expect(named('close_document')).toHaveLength(1)
+    expect([kept.app.document, kept.app.conversation]).toEqual([null, null])
   })
 })

@@ -310,8 +310,9 @@ describe('smaller things', () => {
     kept.app.apply({ event: 'replacing', name: 'other.pdf' })
     expect(kept.app.replacing).toBe('other.pdf')
     show(Replace)
-    // A question in progress cannot be extended to more documents.
+    // Documents are added with the button in the header.
     expect(one('replace-add')).toBeNull()
+    expect(one('replace')?.textContent).toContain('An answer is being written. Opening other.pdf stops it.')
     expect(one('replace')?.textContent).toContain('Open other.pdf?')
     expect(document.activeElement).toBe(one('replace-no'))
     one('replace-yes')!.click()

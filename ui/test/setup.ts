@@ -9,6 +9,7 @@ globalThis.matchMedia ??= (query: string) =>
   ({ matches: false, media: query, addEventListener() {}, removeEventListener() {} }) as unknown as MediaQueryList
 HTMLCanvasElement.prototype.getContext = () => null
 HTMLElement.prototype.scrollIntoView ??= () => {}
+HTMLElement.prototype.scrollTo ??= () => {}
 HTMLDialogElement.prototype.showModal ??= function (this: HTMLDialogElement) {
   this.open = true
 }

@@ -4,6 +4,7 @@
 //! The page cannot pass paths. An error is one sentence for the user. Bytes are sent as raw responses, which arrive as
 //! `ArrayBuffer`.
 
+pub mod conversations;
 pub mod models;
 
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use tauri::{AppHandle, Manager, Runtime, State};
 use tauri_plugin_dialog::{DialogExt, FilePath};
 
 use crate::contract::{
-    AppEvent, Choice, Estimate, LayerRow, Parameters, Refusal, Replacement, Settings, Snapshot,
-    TableRow, TokenSlots,
+    AppEvent, Choice, Estimate, LayerRow, Parameters, Place, Refusal, Replacement, Settings,
+    Snapshot, TableRow, TokenSlots,
 };
 use crate::drop::absolute;
 use crate::effects::Effects;
@@ -221,17 +222,20 @@ pub async fn save_comparison<R: Runtime>(
         if let Some(Ok(path)) = picked.map(FilePath::into_path) {
             tauri::async_runtime::spawn(async move {
                 let written = tokio::fs::write(&path, json).await;
-                effects.with(|state| state.comparison_written(&path, written.err()));
+                effects.with(|state| {
+                    state.exported(Place::Comparison, "comparison", &path, written.err());
+                });
             });
         }
     });
     Ok(())
 }
 
-/// Applies the user's decision about the file that would replace a conversation.
+/// Applies the user's decision about a file whose opening stops running work.
 #[tauri::command]
 pub async fn replace_document(effects: Desktop<'_>, how: Replacement) -> Result<(), String> {
-    effects.with(|state| state.replace_document(how))
+    effects.with(|state| state.replace_document(how));
+    Ok(())
 }
 
 /// Opens the system's dialog for a document to add to the open one.
@@ -241,7 +245,7 @@ pub async fn add_document<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
     Ok(())
 }
 
-/// Removes one of several documents, and the conversation about them.
+/// Removes one of several documents; a new conversation begins about the others.
 #[tauri::command]
 pub async fn remove_document(effects: Desktop<'_>, index: usize) -> Result<(), String> {
     effects.with(|state| state.remove_document(index))
@@ -251,13 +255,6 @@ pub async fn remove_document(effects: Desktop<'_>, index: usize) -> Result<(), S
 #[tauri::command]
 pub async fn stop(effects: Desktop<'_>) -> Result<(), String> {
     effects.with(AppState::stop);
-    Ok(())
-}
-
-/// Deletes the conversation.
-#[tauri::command]
-pub async fn clear_conversation(effects: Desktop<'_>) -> Result<(), String> {
-    effects.with(AppState::clear_conversation);
     Ok(())
 }
 

@@ -218,7 +218,7 @@ pub struct Facts {
 }
 
 /// A question with its answer.
-#[derive(Debug, Clone, PartialEq, Serialize, TS)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Turn {
     /// Unique.

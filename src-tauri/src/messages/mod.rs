@@ -92,10 +92,22 @@ pub fn not_saved(folder: &Path) -> String {
     )
 }
 
+/// A file cannot be read.
+pub fn not_read(name: &str, error: &std::io::Error) -> String {
+    format!("{name} cannot be read: {error}.")
+}
+
 /// The question is empty.
 pub const EMPTY_QUESTION: &str = "Type a question first.";
 /// No document is open.
 pub const NO_DOCUMENT: &str = "Open a document first, or the sample.";
+/// The conversation was deleted.
+pub const NO_CONVERSATION: &str = "There is no such conversation: it was deleted.";
+/// The conversation cannot be read from the store.
+pub const CONVERSATION_UNREADABLE: &str =
+    "This conversation cannot be read from the disk: the log of Kept says why.";
+/// The store cannot be searched.
+pub const SEARCH_FAILED: &str = "The search failed: the log of Kept says why.";
 /// A question is already running.
 pub const BUSY: &str = "A question is still being answered: stop it or wait until it is done.";
 /// The model cannot be changed during a question.
@@ -180,12 +192,12 @@ pub fn too_many_runs(runs: usize, most: usize) -> String {
     format!("{runs} runs are too many for one comparison: choose at most {most}.")
 }
 
-/// The comparison was saved in a file.
-pub fn exported(name: &str) -> String {
-    format!("The comparison is saved as {name}.")
+/// The comparison or a conversation was saved in a file.
+pub fn exported(what: &str, name: &str) -> String {
+    format!("The {what} is saved as {name}.")
 }
 
-/// The comparison could not be saved.
+/// A file could not be saved.
 pub fn not_exported(name: &str) -> String {
     format!("{name} could not be saved: choose another folder, or free some space.")
 }

@@ -68,7 +68,7 @@ impl AppState {
         if question.is_empty() {
             return Err(messages::EMPTY_QUESTION.to_owned());
         }
-        let document = self.ready_for_questions()?;
+        self.ready_for_questions()?;
         if self.is_running() {
             return Err(messages::BUSY.to_owned());
         }
@@ -100,11 +100,9 @@ impl AppState {
             thinking,
             windows: Vec::new(),
         };
+        self.add_question(question);
         self.turns.push(turn.clone());
-        self.save(Save::Turn {
-            document,
-            turn: Box::new(turn.clone()),
-        });
+        self.save_turn(id);
         self.emit(AppEvent::Turn { turn });
         let ticket = self.ticket();
         let request = Request::Ask {
@@ -143,7 +141,7 @@ impl AppState {
     }
 
     /// The document's id, if a question can be asked about it now.
-    pub(super) fn ready_for_questions(&self) -> Result<u64, String> {
+    pub(super) fn ready_for_questions(&self) -> Result<(), String> {
         let Some(document) = &self.document else {
             return Err(messages::NO_DOCUMENT.to_owned());
         };
@@ -161,7 +159,7 @@ impl AppState {
         }
         match &document.too_long {
             Some(sentence) => Err(sentence.clone()),
-            None => Ok(document.id),
+            None => Ok(()),
         }
     }
 
@@ -238,16 +236,7 @@ impl AppState {
         }
     }
 
-    /// Deletes the conversation; the document stays open.
-    pub fn clear_conversation(&mut self) {
-        self.leave_conversation();
-        if let Some(document) = self.document.as_ref().map(|d| d.id) {
-            self.save(Save::NoTurns { document });
-        }
-        self.emit_document();
-    }
-
-    /// Ends the conversation: stops its question and ignores the replies that still arrive.
+    /// Leaves the conversation, which remains in the list: stops its question and ignores the replies that still arrive.
     pub(super) fn leave_conversation(&mut self) {
         self.held = None;
         self.leave_comparison();
@@ -258,6 +247,7 @@ impl AppState {
             self.send(Request::Stop { ticket }, None);
         }
         self.throttle.forget();
+        self.conversation = None;
         self.turns.clear();
         self.set_thinking(false);
         self.forget_maps();
@@ -281,10 +271,9 @@ impl AppState {
     }
 
     pub(super) fn save_turn(&mut self, id: u64) {
-        let document = self.document.as_ref().map(|d| d.id);
         let turn = self.turn_mut(id).map(|turn| Box::new(turn.clone()));
-        if let (Some(document), Some(turn)) = (document, turn) {
-            self.save(Save::Turn { document, turn });
+        if let (Some(conversation), Some(turn)) = (self.conversation, turn) {
+            self.save(Save::Turn { conversation, turn });
         }
     }
 

@@ -252,22 +252,14 @@ impl AppState {
             })
     }
 
-    /// Reports the result of saving the comparison at `path`.
-    pub fn comparison_written(&mut self, path: &Path, error: Option<io::Error>) {
+    /// Reports the result of saving the comparison or a conversation (`what`) at `path`.
+    pub fn exported(&mut self, place: Place, what: &str, path: &Path, error: Option<io::Error>) {
         let name = file_name(path);
         match error {
-            None => self.notice(
-                NoticeKind::Info,
-                Place::Comparison,
-                messages::exported(&name),
-            ),
+            None => self.notice(NoticeKind::Info, place, messages::exported(what, &name)),
             Some(error) => {
-                tracing::warn!(%error, path = %path.display(), "a comparison was not saved");
-                self.notice(
-                    NoticeKind::Error,
-                    Place::Comparison,
-                    messages::not_exported(&name),
-                );
+                tracing::warn!(%error, path = %path.display(), what, "not saved");
+                self.notice(NoticeKind::Error, place, messages::not_exported(&name));
             }
         }
     }

@@ -66,9 +66,8 @@ impl AppState {
             self.notice(NoticeKind::Error, Place::Document, message);
             return self.open_next(false);
         }
-        // A file dropped by mistake must not delete a conversation. A conversation about the sample is no loss.
-        let of_sample = self.document.as_ref().is_some_and(|d| d.sample);
-        if self.is_busy() || (!self.turns.is_empty() && !of_sample) {
+        // A file dropped by mistake must not stop an answer.
+        if self.is_busy() {
             let name = Some(file_name(&path));
             self.replacement = Some(path);
             return self.emit(AppEvent::Replacing { name });
@@ -81,37 +80,29 @@ impl AppState {
         if is_model(&path) {
             return self.choose_model_file(path);
         }
-        if let Err(message) = self.add_file(path) {
-            self.notice(NoticeKind::Error, Place::Document, message);
-        }
+        let refusal = if path.to_str().is_none() {
+            messages::not_utf8(&path)
+        } else if self.is_busy() {
+            messages::BUSY_DOCUMENTS.to_owned()
+        } else {
+            let alone = self.document.is_none();
+            return self.begin_opening(path, !alone);
+        };
+        self.notice(NoticeKind::Error, Place::Document, refusal);
     }
 
-    fn add_file(&mut self, path: PathBuf) -> Result<(), String> {
-        if path.to_str().is_none() {
-            return Err(messages::not_utf8(&path));
-        }
-        if self.is_busy() {
-            return Err(messages::BUSY_DOCUMENTS.to_owned());
-        }
-        let alone = self.document.is_none();
-        self.begin_opening(path, !alone);
-        Ok(())
-    }
-
-    /// Applies the user's decision about the file that would replace a conversation.
-    pub fn replace_document(&mut self, how: Replacement) -> Result<(), String> {
+    /// Applies the user's decision about a file whose opening stops running work.
+    pub fn replace_document(&mut self, how: Replacement) {
         let waiting = self.replacement.take();
         self.emit(AppEvent::Replacing { name: None });
         match (waiting, how) {
             (Some(path), Replacement::Replace) => self.begin_opening(path, false),
-            (Some(path), Replacement::Add) => return self.add_file(path),
             _ => self.to_add.clear(),
         }
-        Ok(())
     }
 
-    /// Removes one of several documents, together with the conversation about them. Returns the reason for a refusal in
-    /// one sentence.
+    /// Removes one of several documents; a new conversation begins about the others. Returns the reason for a refusal
+    /// in one sentence.
     pub fn remove_document(&mut self, index: usize) -> Result<(), String> {
         if self.is_busy() || self.opening.is_some() || self.removing.is_some() {
             return Err(messages::BUSY_DOCUMENTS.to_owned());
@@ -204,7 +195,15 @@ impl AppState {
         self.end_opening();
         let open = self.document.as_ref().map(|d| d.id).filter(|_| adds);
         match open {
-            Some(id) => self.grow(OpenDocument::new(id, info, text, false)),
+            Some(id) => {
+                // Another conversation is about the document as it was.
+                let id = if self.is_shared(id) {
+                    self.new_document_id()
+                } else {
+                    id
+                };
+                self.grow(OpenDocument::new(id, info, text, false));
+            }
             None => {
                 let id = self.new_document_id();
                 self.set_document(OpenDocument::new(id, info, text, false));
@@ -257,13 +256,14 @@ impl AppState {
         self.send_document();
     }
 
-    /// Closes the document and deletes its conversation.
+    /// Closes the document; its conversation remains in the list.
     pub fn close_document(&mut self) {
         self.stop_opening();
         self.leave_conversation();
         self.document = None;
-        self.save(Save::NoDocument);
+        self.save_open();
         self.emit_document();
+        self.emit_conversations();
         self.title();
     }
 
@@ -280,7 +280,7 @@ impl AppState {
         }
     }
 
-    /// Sets the open document, in place of the previous one and its conversation.
+    /// Sets the open document and begins a new conversation about it.
     fn set_document(&mut self, document: OpenDocument) {
         if self.replacement.take().is_some() {
             self.emit(AppEvent::Replacing { name: None });
@@ -289,7 +289,9 @@ impl AppState {
         let document = Arc::new(document);
         self.document = Some(document.clone());
         self.save(Save::Document(document));
+        self.save_open();
         self.emit_document();
+        self.emit_conversations();
         self.title();
     }
 
@@ -299,7 +301,9 @@ impl AppState {
         self.leave_comparison();
         let document = Arc::new(document);
         self.document = Some(document.clone());
-        self.save(Save::Grown(document));
+        self.save(Save::Document(document));
+        self.conversation_grew();
+        self.save_open();
         self.emit_document();
         self.title();
     }
@@ -371,7 +375,7 @@ impl AppState {
         self.effects.push(Effect::Title(title));
     }
 
-    fn new_document_id(&mut self) -> u64 {
+    pub(super) fn new_document_id(&mut self) -> u64 {
         let id = self.next_document;
         self.next_document += 1;
         id

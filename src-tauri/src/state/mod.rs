@@ -6,6 +6,7 @@
 
 mod asking;
 mod comparing;
+mod conversations;
 mod document;
 mod documents;
 mod facts;
@@ -33,6 +34,8 @@ use crate::contract::{
     ordinary_zoom, usual_keeping,
 };
 use crate::library::BegunDownload;
+use crate::store::Open;
+pub use conversations::{Conversation, Loaded};
 pub use document::OpenDocument;
 pub use documents::file_name;
 pub use maps::{MapPlace, lock};
@@ -74,23 +77,22 @@ pub enum Save {
     Settings(Box<Settings>),
     /// A model file that was chosen and could be opened.
     Model(ModelEntry),
-    /// A new document, in place of the previous one and its conversation.
+    /// A document, new or extended.
     Document(Arc<OpenDocument>),
-    /// The document after another one was appended; its conversation is kept.
-    Grown(Arc<OpenDocument>),
-    /// The document was closed.
-    NoDocument,
-    /// A turn of this document, new or changed.
+    /// What is open.
+    Open(Open),
+    /// A conversation, new or changed.
+    Conversation(Box<Conversation>),
+    /// A deleted conversation, which can still be restored.
+    HideConversation(u64),
+    /// Deleted conversations can no longer be restored.
+    RemoveHidden,
+    /// A turn of a conversation, new or changed.
     Turn {
-        /// The document.
-        document: u64,
+        /// The conversation.
+        conversation: u64,
         /// The current turn.
         turn: Box<Turn>,
-    },
-    /// The conversation was deleted.
-    NoTurns {
-        /// The document.
-        document: u64,
     },
     /// A turn's map.
     Map {
@@ -166,10 +168,14 @@ pub struct Remembered {
     pub settings: Option<Settings>,
     /// Model files chosen before.
     pub models: Vec<ModelEntry>,
-    /// The last document.
+    /// The open document.
     pub document: Option<OpenDocument>,
-    /// Its conversation; maps remain in the store.
+    /// The open conversation.
+    pub conversation: Option<u64>,
+    /// Its turns; maps remain in the store.
     pub turns: Vec<Turn>,
+    /// All conversations.
+    pub conversations: Vec<Conversation>,
     /// The draft question.
     pub draft: String,
     /// Whether models with a thinking mode think before they answer, in this conversation.
@@ -180,6 +186,8 @@ pub struct Remembered {
     pub last_document: u64,
     /// The highest turn id ever assigned.
     pub last_turn: u64,
+    /// The highest conversation id ever assigned.
+    pub last_conversation: u64,
     /// Whether Kept was started before.
     pub started_before: bool,
 }
@@ -269,13 +277,19 @@ pub struct AppState {
     to_add: VecDeque<PathBuf>,
     /// Id of the document of which the worker is removing a part; the reply has the remaining parts.
     removing: Option<u64>,
+    /// The open conversation; `None` before its first question.
+    conversation: Option<u64>,
     turns: Vec<Turn>,
+    /// All conversations, the open one among them.
+    conversations: Vec<Conversation>,
+    /// The conversation that was deleted last.
+    deleted: Option<Conversation>,
     running: Option<Running>,
     /// The comparison, with its results so far.
     comparison: Option<Comparison>,
     /// Ticket of the comparison while it runs.
     comparing: Option<u64>,
-    /// A file that waits for the user's decision, because it would replace a conversation or running work.
+    /// A file that waits for the user's decision, because opening it stops running work.
     replacement: Option<PathBuf>,
     /// A request that waits because the question of a deleted conversation is still ending.
     held: Option<Request>,
@@ -303,6 +317,7 @@ pub struct AppState {
     saves: bool,
     next_document: u64,
     next_turn: u64,
+    next_conversation: u64,
     next_ticket: u64,
     throttle: Throttle,
     effects: Vec<Effect>,
@@ -322,12 +337,8 @@ impl AppState {
             .parameters
             .retain(|method, values| models::check_method(method, values).is_ok());
         let mut turns = remembered.turns;
-        let mut interrupted = Vec::new();
-        for turn in turns.iter_mut().filter(|turn| turn.state.is_running()) {
-            turn.state = crate::contract::TurnState::Failed;
-            turn.error = Some(CLOSED_BEFORE_END.to_owned());
-            interrupted.push(turn.clone());
-        }
+        let interrupted = conversations::interrupt(&mut turns);
+        let highest = remembered.conversations.iter().map(|known| known.id).max();
         let mut state = Self {
             settings,
             models,
@@ -341,7 +352,10 @@ impl AppState {
             document_in_flight: None,
             to_add: VecDeque::new(),
             removing: None,
+            conversation: remembered.conversation,
             turns,
+            conversations: remembered.conversations,
+            deleted: None,
             running: None,
             comparison: None,
             comparing: None,
@@ -366,18 +380,14 @@ impl AppState {
             saves,
             next_document: remembered.last_document + 1,
             next_turn: remembered.last_turn + 1,
+            next_conversation: remembered.last_conversation.max(highest.unwrap_or(0)) + 1,
             next_ticket: 1,
             throttle: Throttle::default(),
             effects: Vec::new(),
         };
         state.save(Save::Settings(Box::new(state.settings.clone())));
-        if let Some(document) = state.document.as_ref().map(|d| d.id) {
-            for turn in interrupted {
-                state.save(Save::Turn {
-                    document,
-                    turn: Box::new(turn),
-                });
-            }
+        for turn in interrupted {
+            state.save_turn(turn.id);
         }
         if !remembered.started_before && state.document.is_none() {
             state.open_sample();
@@ -402,6 +412,8 @@ impl AppState {
             document: self.document.as_ref().map(|d| d.facts()),
             opening: self.opening.as_ref().map(|o| o.name.clone()),
             turns: self.turns.clone(),
+            conversations: self.entries(),
+            conversation: self.conversation,
             comparison: self.comparison.clone(),
             draft: self.draft.clone(),
             thinking: self.thinking,
@@ -506,6 +518,7 @@ pub fn default_settings() -> Settings {
         cache: None,
         memory: None,
         device: None,
+        sidebar: None,
     }
 }
 

@@ -1,8 +1,9 @@
-//! The stored state: settings, chosen models, the last document with its text, its conversation, the maps, the draft.
+//! The stored state: settings, chosen models, documents with their texts, conversations, maps, the draft.
 //!
 //! One SQLite file, written by one task in the order of the events ([`Writer`]). A file that is damaged or comes from a
 //! newer Kept is moved aside, never deleted. The app state decides what is written; this module decides nothing.
 
+mod conversations;
 mod lock;
 mod open;
 mod rows;
@@ -10,7 +11,7 @@ mod writer;
 
 pub use lock::{Lock, lock};
 pub use open::{Opened, open, open_in_memory};
-pub use rows::Store;
+pub use rows::{Open, Store};
 pub use writer::{Writer, start_writing};
 
 /// Why the store cannot be used.

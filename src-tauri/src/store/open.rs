@@ -137,6 +137,8 @@ async fn prepare(pool: SqlitePool) -> Result<(Store, Remembered), StoreError> {
     }
     MIGRATIONS.run(&pool).await?;
     let store = Store::new(pool);
+    store.remove_hidden().await?;
+    store.index_texts().await?;
     let remembered = store.remembered().await?;
     Ok((store, remembered))
 }

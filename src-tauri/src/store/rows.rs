@@ -8,19 +8,28 @@ use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use kept_engine::MapGrid;
 use kept_worker::protocol::DocumentInfo;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use sqlx::Row;
-use sqlx::sqlite::{SqlitePool, SqliteRow};
+use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
 
 use super::StoreError;
 use crate::contract::{ModelChoice, Settings, Turn, TurnState};
-use crate::state::{ModelEntry, OpenDocument, Remembered};
+use crate::state::{Loaded, ModelEntry, OpenDocument, Remembered};
 
 /// The open database.
 #[derive(Debug, Clone)]
 pub struct Store {
-    pool: SqlitePool,
+    pub(super) pool: SqlitePool,
+}
+
+/// What is open.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Open {
+    /// The document.
+    pub document: Option<u64>,
+    /// Its conversation; `None` before the first question.
+    pub conversation: Option<u64>,
 }
 
 /// Maximum size of an inflated text or map: far above any document.
@@ -43,6 +52,25 @@ fn inflate(bytes: &[u8]) -> Result<Vec<u8>, StoreError> {
     Ok(inflated)
 }
 
+fn text_of(bytes: &[u8]) -> Result<String, StoreError> {
+    String::from_utf8(inflate(bytes)?)
+        .map_err(|_| StoreError::Value("a text that is not UTF-8".to_owned()))
+}
+
+/// Makes a document's text searchable.
+async fn index_text(
+    connection: &mut SqliteConnection,
+    document: i64,
+    text: &str,
+) -> Result<(), StoreError> {
+    sqlx::query("INSERT OR REPLACE INTO search (rowid, body) VALUES (4 * ? + 3, ?)")
+        .bind(document)
+        .bind(text)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
 fn to_json(value: &impl Serialize) -> Result<String, StoreError> {
     serde_json::to_string(value).map_err(|error| StoreError::Value(error.to_string()))
 }
@@ -51,11 +79,11 @@ fn of_json<T: DeserializeOwned>(text: &str) -> Result<T, StoreError> {
     serde_json::from_str(text).map_err(|error| StoreError::Value(error.to_string()))
 }
 
-fn id_of_row(id: i64) -> Result<u64, StoreError> {
+pub(super) fn id_of_row(id: i64) -> Result<u64, StoreError> {
     u64::try_from(id).map_err(|_| StoreError::Value(format!("the id {id}")))
 }
 
-fn row_of_id(id: u64) -> Result<i64, StoreError> {
+pub(super) fn row_of_id(id: u64) -> Result<i64, StoreError> {
     i64::try_from(id).map_err(|_| StoreError::Value(format!("the id {id}")))
 }
 
@@ -69,18 +97,42 @@ impl Store {
         self.pool.close().await;
     }
 
+    /// A conversation with its document.
+    pub async fn conversation(&self, id: u64) -> Result<Option<Loaded>, StoreError> {
+        let row =
+            sqlx::query_scalar("SELECT document FROM conversation WHERE id = ? AND deleted = 0");
+        let document: Option<i64> = row.bind(row_of_id(id)?).fetch_optional(&self.pool).await?;
+        let Some(document) = document else {
+            return Ok(None);
+        };
+        let document = self.document(id_of_row(document)?).await?;
+        let document = document
+            .ok_or_else(|| StoreError::Value("a conversation without its document".to_owned()))?;
+        Ok(Some(Loaded {
+            conversation: id,
+            document,
+            turns: self.turns(id).await?,
+        }))
+    }
+
     /// Loads the state of an earlier start.
     pub async fn remembered(&self) -> Result<Remembered, StoreError> {
         let settings: Option<Settings> = self.setting("settings").await?;
-        let document = self.document().await?;
-        let turns = match &document {
-            Some(document) => self.turns(document.id).await?,
+        let open: Open = self.setting("open").await?.unwrap_or_default();
+        let document = match open.document {
+            Some(id) => self.document(id).await?,
+            None => None,
+        };
+        let turns = match open.conversation {
+            Some(id) => self.turns(id).await?,
             None => Vec::new(),
         };
         Ok(Remembered {
             started_before: settings.is_some(),
             settings,
             models: self.models().await?,
+            conversation: open.conversation.filter(|_| document.is_some()),
+            conversations: self.conversations().await?,
             document,
             turns,
             draft: self.setting("draft").await?.unwrap_or_default(),
@@ -88,6 +140,7 @@ impl Store {
             downloads: self.setting("downloads").await?.unwrap_or_default(),
             last_document: self.setting("last_document").await?.unwrap_or(0),
             last_turn: self.setting("last_turn").await?.unwrap_or(0),
+            last_conversation: self.setting("last_conversation").await?.unwrap_or(0),
         })
     }
 
@@ -106,6 +159,19 @@ impl Store {
         )
         .bind(name)
         .bind(to_json(value)?)
+        .execute(&self.pool)
+        .await?;
+        Ok(())
+    }
+
+    /// Raises a setting, the highest id ever assigned, to `id`.
+    pub(super) async fn set_highest(&self, name: &str, id: u64) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT INTO setting (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value \
+             WHERE CAST(excluded.value AS INTEGER) > CAST(setting.value AS INTEGER)",
+        )
+        .bind(name)
+        .bind(to_json(&id)?)
         .execute(&self.pool)
         .await?;
         Ok(())
@@ -152,16 +218,14 @@ impl Store {
         Ok(())
     }
 
-    async fn document(&self) -> Result<Option<OpenDocument>, StoreError> {
-        let row =
-            sqlx::query("SELECT id, info, sample, text FROM document ORDER BY id DESC LIMIT 1")
-                .fetch_optional(&self.pool)
-                .await?;
+    async fn document(&self, id: u64) -> Result<Option<OpenDocument>, StoreError> {
+        let row = sqlx::query("SELECT info, sample, text FROM document WHERE id = ?")
+            .bind(row_of_id(id)?)
+            .fetch_optional(&self.pool)
+            .await?;
         let Some(row) = row else { return Ok(None) };
         let info: DocumentInfo = of_json(row.try_get("info")?)?;
-        let text = String::from_utf8(inflate(row.try_get("text")?)?)
-            .map_err(|_| StoreError::Value("a text that is not UTF-8".to_owned()))?;
-        let id = id_of_row(row.try_get("id")?)?;
+        let text = text_of(row.try_get("text")?)?;
         Ok(Some(OpenDocument::new(
             id,
             info,
@@ -170,60 +234,66 @@ impl Store {
         )))
     }
 
-    /// Replaces the document, or removes it, together with its conversation.
-    pub async fn replace_document(
-        &self,
-        document: Option<&OpenDocument>,
-    ) -> Result<(), StoreError> {
+    /// Writes a document, new or extended.
+    pub async fn set_document(&self, document: &OpenDocument) -> Result<(), StoreError> {
         let mut transaction = self.pool.begin().await?;
-        sqlx::query("DELETE FROM document")
-            .execute(&mut *transaction)
-            .await?;
-        if let Some(document) = document {
-            sqlx::query("INSERT INTO document (id, info, sample, text) VALUES (?, ?, ?, ?)")
-                .bind(row_of_id(document.id)?)
-                .bind(to_json(&document.info)?)
-                .bind(document.sample)
-                .bind(deflate(document.text.as_bytes())?)
-                .execute(&mut *transaction)
-                .await?;
-        }
+        sqlx::query(
+            "INSERT INTO document (id, info, sample, text) VALUES (?, ?, ?, ?) \
+             ON CONFLICT (id) DO UPDATE SET info = excluded.info, sample = excluded.sample, text = excluded.text",
+        )
+        .bind(row_of_id(document.id)?)
+        .bind(to_json(&document.info)?)
+        .bind(document.sample)
+        .bind(deflate(document.text.as_bytes())?)
+        .execute(&mut *transaction)
+        .await?;
+        index_text(&mut transaction, row_of_id(document.id)?, &document.text).await?;
         transaction.commit().await?;
-        if let Some(document) = document {
-            self.set("last_document", &document.id).await?;
-        }
-        Ok(())
+        self.set_highest("last_document", document.id).await
     }
 
-    /// Writes a document that was extended; its conversation is kept.
-    pub async fn grow_document(&self, document: &OpenDocument) -> Result<(), StoreError> {
-        sqlx::query("UPDATE document SET info = ?, sample = ?, text = ? WHERE id = ?")
-            .bind(to_json(&document.info)?)
-            .bind(document.sample)
-            .bind(deflate(document.text.as_bytes())?)
-            .bind(row_of_id(document.id)?)
+    /// Notes what is open, and deletes documents that are neither open nor part of a conversation.
+    pub async fn set_open(&self, open: Open) -> Result<(), StoreError> {
+        self.set("open", &open).await?;
+        sqlx::query("DELETE FROM document WHERE id IS NOT ? AND id NOT IN (SELECT document FROM conversation)")
+            .bind(open.document.map(row_of_id).transpose()?)
             .execute(&self.pool)
             .await?;
         Ok(())
     }
 
-    async fn turns(&self, document: u64) -> Result<Vec<Turn>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT turn.*, map.turn IS NOT NULL AS has_map FROM turn LEFT JOIN map ON map.turn = turn.id WHERE document = ? ORDER BY id",
+    /// Adds the texts that are missing in the search, of a store that an earlier version wrote.
+    pub(super) async fn index_texts(&self) -> Result<(), StoreError> {
+        let missing = sqlx::query(
+            "SELECT id, text FROM document WHERE 4 * id + 3 NOT IN (SELECT rowid FROM search)",
         )
-        .bind(row_of_id(document)?)
+        .fetch_all(&self.pool)
+        .await?;
+        for row in missing {
+            let mut transaction = self.pool.begin().await?;
+            let text = text_of(row.try_get("text")?)?;
+            index_text(&mut transaction, row.try_get("id")?, &text).await?;
+            transaction.commit().await?;
+        }
+        Ok(())
+    }
+
+    async fn turns(&self, conversation: u64) -> Result<Vec<Turn>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT turn.*, map.turn IS NOT NULL AS has_map FROM turn LEFT JOIN map ON map.turn = turn.id WHERE conversation = ? ORDER BY id",
+        )
+        .bind(row_of_id(conversation)?)
         .fetch_all(&self.pool)
         .await?;
         rows.iter().map(turn_of_row).collect()
     }
 
-    /// Writes a turn.
-    pub async fn set_turn(&self, document: u64, turn: &Turn) -> Result<(), StoreError> {
+    /// Writes a turn, if its conversation still exists.
+    pub async fn set_turn(&self, conversation: u64, turn: &Turn) -> Result<(), StoreError> {
         let facts = turn.facts.as_ref().map(to_json).transpose()?;
-        // The document may have been closed before this write.
         sqlx::query(
-            "INSERT INTO turn (id, document, question, answer, state, error, method, parameters, budget, cache, memory, model, sources, facts, thinking, windows) \
-             SELECT ?, id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM document WHERE id = ? \
+            "INSERT INTO turn (id, document, conversation, question, answer, state, error, method, parameters, budget, cache, memory, model, sources, facts, thinking, windows) \
+             SELECT ?, document, id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM conversation WHERE id = ? \
              ON CONFLICT (id) DO UPDATE SET answer = excluded.answer, state = excluded.state, error = excluded.error, \
              sources = excluded.sources, facts = excluded.facts, windows = excluded.windows",
         )
@@ -242,19 +312,10 @@ impl Store {
         .bind(facts)
         .bind(turn.thinking)
         .bind(to_json(&turn.windows)?)
-        .bind(row_of_id(document)?)
+        .bind(row_of_id(conversation)?)
         .execute(&self.pool)
         .await?;
-        self.set("last_turn", &turn.id).await
-    }
-
-    /// Deletes a conversation.
-    pub async fn clear_turns(&self, document: u64) -> Result<(), StoreError> {
-        sqlx::query("DELETE FROM turn WHERE document = ?")
-            .bind(row_of_id(document)?)
-            .execute(&self.pool)
-            .await?;
-        Ok(())
+        self.set_highest("last_turn", turn.id).await
     }
 
     /// Writes a turn's map, if the turn still exists.

@@ -7,11 +7,17 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::{Store, StoreError};
+use crate::contract::FoundPassage;
 use crate::messages;
-use crate::state::{Save, lock};
+use crate::state::{Loaded, Save, lock};
 
 enum Task {
     Save(Save),
+    LoadConversation(u64, oneshot::Sender<Result<Option<Loaded>, StoreError>>),
+    Search(
+        String,
+        oneshot::Sender<Result<Vec<FoundPassage>, StoreError>>,
+    ),
     LoadMap(u64, oneshot::Sender<Result<Option<MapGrid>, StoreError>>),
     Close(oneshot::Sender<()>),
 }
@@ -43,11 +49,26 @@ impl Writer {
 
     /// Loads a turn's map after all earlier writes.
     pub async fn map(&self, turn: u64) -> Result<Option<MapGrid>, StoreError> {
+        self.load(|answer| Task::LoadMap(turn, answer)).await
+    }
+
+    /// Loads a conversation with its document after all earlier writes.
+    pub async fn conversation(&self, id: u64) -> Result<Option<Loaded>, StoreError> {
+        self.load(|answer| Task::LoadConversation(id, answer)).await
+    }
+
+    /// [`Store::search`] after all earlier writes.
+    pub async fn search(&self, query: String) -> Result<Vec<FoundPassage>, StoreError> {
+        self.load(|answer| Task::Search(query, answer)).await
+    }
+
+    async fn load<T>(
+        &self,
+        task: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Task,
+    ) -> Result<T, StoreError> {
         let (answer, answered) = oneshot::channel();
         let closed = || StoreError::Value("the store is closed".to_owned());
-        self.tasks
-            .send(Task::LoadMap(turn, answer))
-            .map_err(|_| closed())?;
+        self.tasks.send(task(answer)).map_err(|_| closed())?;
         answered.await.map_err(|_| closed())?
     }
 
@@ -75,11 +96,20 @@ async fn write(store: Store, mut due: UnboundedReceiver<Task>, on_error: impl Fn
                     failing = true;
                 }
             },
+            // A receiver may be dropped.
             Task::LoadMap(turn, answer) => {
-                // The receiver may be dropped.
                 let _ = answer.send(store.map(turn).await);
             }
+            Task::LoadConversation(id, answer) => {
+                let _ = answer.send(store.conversation(id).await);
+            }
+            Task::Search(query, answer) => {
+                let _ = answer.send(store.search(&query).await);
+            }
             Task::Close(done) => {
+                if let Err(error) = store.remove_hidden().await {
+                    tracing::error!(%error, "deleted conversations are removed at the next start");
+                }
                 store.close().await;
                 let _ = done.send(());
                 return;
@@ -93,11 +123,12 @@ async fn apply(store: &Store, save: Save) -> Result<(), StoreError> {
     match save {
         Save::Settings(settings) => store.set("settings", &*settings).await,
         Save::Model(model) => store.add_model(&model).await,
-        Save::Document(document) => store.replace_document(Some(&document)).await,
-        Save::Grown(document) => store.grow_document(&document).await,
-        Save::NoDocument => store.replace_document(None).await,
-        Save::Turn { document, turn } => store.set_turn(document, &turn).await,
-        Save::NoTurns { document } => store.clear_turns(document).await,
+        Save::Document(document) => store.set_document(&document).await,
+        Save::Open(open) => store.set_open(open).await,
+        Save::Conversation(conversation) => store.set_conversation(&conversation).await,
+        Save::HideConversation(id) => store.hide_conversation(id).await,
+        Save::RemoveHidden => store.remove_hidden().await,
+        Save::Turn { conversation, turn } => store.set_turn(conversation, &turn).await,
         Save::Map { turn, map } => {
             let bytes = lock(&map).to_bytes();
             store.set_map(turn, &bytes).await

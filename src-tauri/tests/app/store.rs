@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use kept_app::contract::{Facts, Parameters, Settings, Source, Theme, Turn, TurnState};
 use kept_app::library::BegunDownload;
-use kept_app::state::{self, AppState, Effect, ModelEntry, OpenDocument, Remembered, Save};
-use kept_app::store::{self, Opened};
+use kept_app::state::{
+    self, AppState, Conversation, Effect, ModelEntry, OpenDocument, Remembered, Save,
+};
+use kept_app::store::{self, Open, Opened};
 use kept_engine::MapGrid;
 use kept_worker::protocol::{DocumentInfo, PageInfo};
 use sqlx::Connection;
@@ -105,11 +107,52 @@ fn shared(map: MapGrid) -> state::SharedMap {
     Arc::new(Mutex::new(map))
 }
 
-fn save_turn(document: u64, turn: &Turn) -> Save {
+fn save_turn(conversation: u64, turn: &Turn) -> Save {
     Save::Turn {
-        document,
+        conversation,
         turn: Box::new(turn.clone()),
     }
+}
+
+fn conversation(id: u64, document: u64) -> Conversation {
+    Conversation {
+        id,
+        document,
+        name: "a é.pdf".into(),
+        title: None,
+        first: turn(id, TurnState::Done).question,
+        questions: 1,
+        updated: 1000 + id,
+        pinned: false,
+    }
+}
+
+fn save_conversation(conversation: Conversation) -> Save {
+    Save::Conversation(Box::new(conversation))
+}
+
+/// The writes of an open document with this id and a conversation with the same id.
+fn begin(document: OpenDocument) -> Vec<Save> {
+    let id = document.id;
+    vec![
+        Save::Document(Arc::new(document)),
+        save_conversation(conversation(id, id)),
+        Save::Open(Open {
+            document: Some(id),
+            conversation: Some(id),
+        }),
+    ]
+}
+
+/// [`begin`], then the turn of the same id with its map.
+fn begun(id: u64) -> Vec<Save> {
+    let mut saves = begin(document(id));
+    saves.push(save_turn(id, &turn(id, TurnState::Done)));
+    saves.push(Save::Map {
+        turn: id,
+        map: shared(map()),
+    });
+    saves
 }
 
 /// Settings of which several differ from the defaults.
@@ -160,24 +203,23 @@ async fn all_saved_state_is_restored_after_a_restart() {
     let (settings, model, begun) = (dark_settings(), stretched_model(), begun_downloads());
     let asked = turn(5, TurnState::Asked);
     let done = turn(5, TurnState::Done);
-    write(
-        folder.path(),
-        vec![
-            Save::Settings(Box::new(settings.clone())),
-            Save::Model(model.clone()),
-            Save::Document(Arc::new(document(3))),
-            save_turn(3, &asked),
-            Save::Map {
-                turn: 5,
-                map: shared(map()),
-            },
-            save_turn(3, &done),
-            Save::Thinking(true),
-            Save::Downloads(begun.clone()),
-            Save::Draft("and wh\u{e9}re?".into()),
-        ],
-    )
-    .await;
+    let mut saves = vec![
+        Save::Settings(Box::new(settings.clone())),
+        Save::Model(model.clone()),
+    ];
+    saves.extend(begin(document(3)));
+    saves.extend([
+        save_turn(3, &asked),
+        Save::Map {
+            turn: 5,
+            map: shared(map()),
+        },
+        save_turn(3, &done),
+        Save::Thinking(true),
+        Save::Downloads(begun.clone()),
+        Save::Draft("and wh\u{e9}re?".into()),
+    ]);
+    write(folder.path(), saves).await;
 
     let Opened {
         store,
@@ -189,14 +231,19 @@ async fn all_saved_state_is_restored_after_a_restart() {
         settings: kept,
         models,
         document: opened,
+        conversation: current,
         turns,
+        conversations,
         draft,
         thinking,
         downloads,
         last_document,
         last_turn,
+        last_conversation,
         started_before,
     } = remembered;
+    assert_eq!((current, last_conversation), (Some(3), 3));
+    assert_eq!(conversations, [conversation(3, 3)]);
     assert!(thinking);
     assert_eq!(downloads, begun);
     assert_eq!(kept, Some(settings));
@@ -219,17 +266,9 @@ async fn an_appended_document_keeps_the_conversation() {
         end: grown.text.len(),
     }];
     let grown = OpenDocument::new(1, grown.info, grown.text, false);
-    write(
-        folder.path(),
-        vec![
-            Save::Document(Arc::new(document(1))),
-            save_turn(1, &turn(1, TurnState::Done)),
-            Save::Grown(Arc::new(grown.clone())),
-            // A document that was closed in the meantime is not restored.
-            Save::Grown(Arc::new(document(9))),
-        ],
-    )
-    .await;
+    let mut saves = begun(1);
+    saves.push(Save::Document(Arc::new(grown.clone())));
+    write(folder.path(), saves).await;
     let remembered = store::open(folder.path()).await.expect("opens").remembered;
     assert_eq!(remembered.document, Some(grown));
     let turns: Vec<u64> = remembered.turns.iter().map(|turn| turn.id).collect();
@@ -237,65 +276,110 @@ async fn an_appended_document_keeps_the_conversation() {
 }
 
 #[tokio::test]
-async fn replacing_or_closing_a_document_deletes_its_turns_and_maps() {
+async fn every_conversation_is_kept_with_its_document() {
     let folder = tempfile::tempdir().expect("a folder");
-    write(
-        folder.path(),
-        vec![
-            Save::Document(Arc::new(document(1))),
-            save_turn(1, &turn(1, TurnState::Done)),
-            Save::Map {
-                turn: 1,
-                map: shared(map()),
-            },
-            Save::Document(Arc::new(document(2))),
-            // Late writes of the old conversation.
-            save_turn(1, &turn(1, TurnState::Done)),
-            Save::Map {
-                turn: 1,
-                map: shared(map()),
-            },
-        ],
-    )
-    .await;
+    let mut saves = begun(1);
+    saves.extend(begun(2));
+    // A second conversation about the first document, with a title; then the document alone is open.
+    let named = Conversation {
+        title: Some("Rent".into()),
+        pinned: true,
+        ..conversation(3, 1)
+    };
+    saves.push(save_conversation(named.clone()));
+    saves.push(save_turn(3, &turn(3, TurnState::Done)));
+    saves.push(Save::Document(Arc::new(document(4))));
+    saves.push(Save::Open(Open {
+        document: Some(4),
+        conversation: None,
+    }));
+    write(folder.path(), saves).await;
     let opened = store::open(folder.path()).await.expect("opens");
-    assert_eq!(opened.remembered.document.map(|d| d.id), Some(2));
-    assert_eq!(opened.remembered.turns, []);
-    assert_eq!(opened.store.map(1).await.expect("read"), None);
-    opened.store.close().await;
+    let remembered = opened.remembered;
+    assert_eq!(remembered.document.map(|d| d.id), Some(4));
+    assert_eq!((remembered.conversation, remembered.turns), (None, vec![]));
+    let mut known = remembered.conversations;
+    known.sort_by_key(|known| known.id);
+    assert_eq!(known, [conversation(1, 1), conversation(2, 2), named]);
+    let loaded = opened.store.conversation(2).await.expect("read");
+    let loaded = loaded.expect("there");
+    assert_eq!((loaded.conversation, loaded.document), (2, document(2)));
+    assert_eq!(loaded.turns, [turn(2, TurnState::Done)]);
+    assert_eq!(opened.store.map(2).await.expect("read"), Some(map()));
+    assert!(opened.store.conversation(9).await.expect("read").is_none());
+}
 
-    write(
-        folder.path(),
-        vec![
-            save_turn(2, &turn(2, TurnState::Done)),
-            Save::NoTurns { document: 2 },
-        ],
-    )
-    .await;
-    let opened = store::open(folder.path()).await.expect("opens");
-    assert_eq!(opened.remembered.turns, []);
-    assert_eq!(opened.remembered.last_turn, 2, "no id is used twice");
-    opened.store.close().await;
-
-    write(folder.path(), vec![Save::NoDocument]).await;
+#[tokio::test]
+async fn a_document_without_questions_is_forgotten_when_it_is_left() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let open = |document| {
+        Save::Open(Open {
+            document,
+            conversation: None,
+        })
+    };
+    let saves = vec![
+        Save::Document(Arc::new(document(1))),
+        open(Some(1)),
+        Save::Document(Arc::new(document(2))),
+        open(Some(2)),
+    ];
+    write(folder.path(), saves).await;
+    let mut connection = connect(folder.path()).await;
+    let ids: Vec<i64> = sqlx::query_scalar("SELECT id FROM document")
+        .fetch_all(&mut connection)
+        .await
+        .expect("read");
+    assert_eq!(ids, [2]);
+    connection.close().await.expect("closed");
+    write(folder.path(), vec![open(None)]).await;
     let opened = store::open(folder.path()).await.expect("opens");
     assert_eq!(opened.remembered.document, None);
 }
 
 #[tokio::test]
-async fn a_closed_document_leaves_no_bytes_in_the_file() {
+async fn a_deleted_conversation_can_be_restored_until_it_is_removed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let opened = store::open(folder.path()).await.expect("opens");
+    let (writer, task) = store::start_writing(opened.store, |sentence| panic!("{sentence}"));
+    let mut saves = begun(1);
+    saves.extend(begun(2));
+    saves.push(Save::HideConversation(1));
+    saves.into_iter().for_each(|save| writer.save(save));
+    assert!(writer.conversation(1).await.expect("read").is_none());
+    assert_eq!(
+        writer.search("because".into()).await.expect("read").len(),
+        1
+    );
+    writer.save(save_conversation(conversation(1, 1)));
+    let restored = writer.conversation(1).await.expect("read");
+    assert_eq!(restored.expect("restored").turns.len(), 1);
+    assert_eq!(
+        writer.search("because".into()).await.expect("read").len(),
+        2
+    );
+    writer.save(Save::HideConversation(1));
+    writer.save(Save::RemoveHidden);
+    writer.save(save_turn(1, &turn(1, TurnState::Done)));
+    assert_eq!(writer.map(1).await.expect("read"), None);
+    writer.close().await;
+    task.await.expect("ends");
+    let opened = store::open(folder.path()).await.expect("opens");
+    assert_eq!(opened.remembered.conversations, [conversation(2, 2)]);
+    assert_eq!(opened.remembered.last_turn, 2, "no id is used twice");
+}
+
+#[tokio::test]
+async fn a_deleted_conversation_leaves_no_bytes_in_the_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut secret = turn(1, TurnState::Done);
     secret.answer = "the locker code is 4711-secret-word".into();
-    write(
-        folder.path(),
-        vec![
-            Save::Document(Arc::new(document(1))),
-            save_turn(1, &secret),
-            Save::NoDocument,
-        ],
-    )
-    .await;
+    let text = Arc::from("The other secret-word is in the document.");
+    let mut saves = begin(OpenDocument::new(1, document(1).info, text, false));
+    saves.push(save_turn(1, &secret));
+    saves.push(Save::HideConversation(1));
+    saves.push(Save::Open(Open::default()));
+    write(folder.path(), saves).await;
     for file in std::fs::read_dir(folder.path()).expect("lists") {
         let path = file.expect("an entry").path();
         let bytes = std::fs::read(&path).expect("reads");
@@ -305,18 +389,106 @@ async fn a_closed_document_leaves_no_bytes_in_the_file() {
 }
 
 #[tokio::test]
+async fn questions_answers_and_documents_are_searched() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let opened = store::open(folder.path()).await.expect("opens");
+    let (writer, _task) = store::start_writing(opened.store, |sentence| panic!("{sentence}"));
+    let text = "The rent is due on the first.\n\nThe Mü\u{df}ig quay is closed.\n".repeat(200);
+    let text = text + "The ferry leaves at noon.";
+    let lease = OpenDocument::new(1, document(1).info, text.into(), false);
+    begin(lease).into_iter().for_each(|save| writer.save(save));
+    let mut asked = turn(1, TurnState::Asked);
+    asked.question = "When is the rent due?".into();
+    asked.answer = String::new();
+    writer.save(save_turn(1, &asked));
+    asked.answer = "On the first of the month, says the lease.".into();
+    writer.save(save_turn(1, &asked));
+    let search = async |query: &str| writer.search(query.to_owned()).await.expect(query);
+    let places = async |query: &str| {
+        let found = search(query).await;
+        let mut places: Vec<_> = found.iter().map(|f| (f.conversation, f.turn)).collect();
+        places.sort_unstable();
+        places
+    };
+    assert_eq!(places("rent").await, [(1, None), (1, Some(1))]);
+    assert_eq!(places("RENT du").await, [(1, None), (1, Some(1))]);
+    assert_eq!(
+        places("month").await,
+        [(1, Some(1))],
+        "the answer as it is now"
+    );
+    assert_eq!(places("musig").await, [], "\u{df} is not s");
+    assert_eq!(
+        places("mu\u{df}ig").await,
+        [(1, None)],
+        "accents do not matter"
+    );
+    for nothing in ["", " \t", "\"", "*", "absent", "rent absent"] {
+        assert_eq!(places(nothing).await, [], "{nothing:?}");
+    }
+    let ferry = search("ferr leaves \"noon").await;
+    assert_eq!(ferry, [], "only the last word may be incomplete");
+    let ferry = &search("leaves \"ferry no").await[0];
+    let hits: Vec<&str> = (ferry.pieces.iter().filter(|piece| piece.hit))
+        .map(|piece| piece.text.as_str())
+        .collect();
+    assert_eq!(hits, ["ferry", "leaves", "noon"]);
+}
+
+/// A store of the version before conversations: one document with its turns.
+#[tokio::test]
+async fn the_conversation_of_an_earlier_version_is_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), begun(7)).await;
+    let mut connection = connect(folder.path()).await;
+    for sentence in [
+        "DROP TRIGGER turn_added",
+        "DROP TRIGGER turn_changed",
+        "DROP TRIGGER turn_removed",
+        "DROP TRIGGER document_removed",
+        "DROP TABLE search",
+        "DROP INDEX turn_of_conversation",
+        "UPDATE turn SET conversation = NULL",
+        "ALTER TABLE turn DROP COLUMN conversation",
+        "DROP TABLE conversation",
+        "DELETE FROM setting WHERE name IN ('open', 'last_conversation')",
+        "DELETE FROM _sqlx_migrations WHERE version = 6",
+    ] {
+        let done = sqlx::query(sentence).execute(&mut connection).await;
+        done.expect(sentence);
+    }
+    connection.close().await.expect("closed");
+    let opened = store::open(folder.path()).await.expect("opens");
+    assert_eq!(opened.notice, None);
+    let remembered = opened.remembered;
+    assert_eq!(remembered.document, Some(document(7)));
+    assert_eq!(remembered.conversation, Some(7));
+    assert_eq!(remembered.turns, [turn(7, TurnState::Done)]);
+    assert_eq!(remembered.conversations.len(), 1);
+    let found = opened.store.search("because").await.expect("read");
+    assert_eq!(found.len(), 1);
+    let found = opened.store.search("\u{e9}").await.expect("read");
+    assert_eq!(found[0].turn, None, "the text is searched too");
+    assert_eq!(opened.store.map(7).await.expect("read"), Some(map()));
+}
+
+#[tokio::test]
 async fn after_a_kill_the_partial_answer_is_restored_as_failed() {
     let folder = tempfile::tempdir().expect("a folder");
     let opened = store::open(folder.path()).await.expect("opens");
     let mut running = turn(1, TurnState::Answering);
     running.facts = None;
     running.has_map = false;
-    opened
-        .store
-        .replace_document(Some(&document(1)))
-        .await
-        .expect("written");
-    opened.store.set_turn(1, &running).await.expect("written");
+    let store = &opened.store;
+    store.set_document(&document(1)).await.expect("written");
+    let begun = store.set_conversation(&conversation(1, 1)).await;
+    begun.expect("written");
+    let open = Open {
+        document: Some(1),
+        conversation: Some(1),
+    };
+    store.set_open(open).await.expect("written");
+    store.set_turn(1, &running).await.expect("written");
     opened
         .store
         .set("settings", &state::default_settings())
@@ -376,11 +548,9 @@ async fn a_damaged_database_is_moved_aside() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut long = turn(1, TurnState::Done);
     long.answer = "word ".repeat(20_000);
-    write(
-        folder.path(),
-        vec![Save::Document(Arc::new(document(1))), save_turn(1, &long)],
-    )
-    .await;
+    let mut saves = begin(document(1));
+    saves.push(save_turn(1, &long));
+    write(folder.path(), saves).await;
     let path = folder.path().join("kept.db");
     let mut bytes = std::fs::read(&path).expect("reads");
     let from = bytes.len() / 4;
@@ -427,14 +597,7 @@ async fn invalid_values_count_as_a_damaged_database() {
         "INSERT INTO setting VALUES ('settings', '[]')",
     ] {
         let folder = tempfile::tempdir().expect("a folder");
-        write(
-            folder.path(),
-            vec![
-                Save::Document(Arc::new(document(1))),
-                save_turn(1, &turn(1, TurnState::Done)),
-            ],
-        )
-        .await;
+        write(folder.path(), begun(1)).await;
         let mut connection = connect(folder.path()).await;
         sqlx::query(sentence)
             .execute(&mut connection)
@@ -449,18 +612,7 @@ async fn invalid_values_count_as_a_damaged_database() {
 #[tokio::test]
 async fn a_damaged_map_is_an_error_and_the_rest_is_read() {
     let folder = tempfile::tempdir().expect("a folder");
-    write(
-        folder.path(),
-        vec![
-            Save::Document(Arc::new(document(1))),
-            save_turn(1, &turn(1, TurnState::Done)),
-            Save::Map {
-                turn: 1,
-                map: shared(map()),
-            },
-        ],
-    )
-    .await;
+    write(folder.path(), begun(1)).await;
     let mut connection = connect(folder.path()).await;
     sqlx::query("UPDATE map SET bytes = x'00ff'")
         .execute(&mut connection)
@@ -477,12 +629,7 @@ async fn a_damaged_map_is_an_error_and_the_rest_is_read() {
 async fn a_map_still_being_written_can_be_read() {
     let opened = store::open_in_memory().await.expect("opens");
     let (writer, _task) = store::start_writing(opened.store, |sentence| panic!("{sentence}"));
-    writer.save(Save::Document(Arc::new(document(1))));
-    writer.save(save_turn(1, &turn(1, TurnState::Done)));
-    writer.save(Save::Map {
-        turn: 1,
-        map: shared(map()),
-    });
+    begun(1).into_iter().for_each(|save| writer.save(save));
     assert_eq!(writer.map(1).await.expect("read"), Some(map()));
 }
 

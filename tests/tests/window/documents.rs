@@ -78,20 +78,20 @@ fn files_dropped_together_share_a_conversation() {
         app.text("how-read").filter(|t| t.contains("Already read"))
     });
 
-    // Removing one takes a second click: the conversation covers both.
+    // Without one of them, a new conversation begins.
     app.click("documents-button");
     app.picture("list");
-    app.click("part-remove");
-    assert_eq!(app.count("turn"), 1, "one click forgets nothing");
     app.click("part-remove");
     app.until("the other is left, alone", |app| {
         let now = app.snapshot();
         let alone = now["document"]["documents"] == Value::Array(Vec::new());
         (alone && now["document"]["name"] == "handbook.txt").then_some(())
     });
-    app.until("its conversation is gone", |app| {
+    app.until("a new conversation", |app| {
         (app.count("turn") == 0).then_some(())
     });
+    let listed = app.snapshot()["conversations"].clone();
+    assert_eq!(listed[0]["document"], "tide.txt + handbook.txt");
     app.ask(QUESTION);
     app.is_answered();
     assert!(app.answer().contains(ANSWER), "{}", app.answer());
@@ -160,20 +160,9 @@ fn an_added_document_keeps_the_conversation() {
         (share.contains("of this document") && app.count("added-later") == 0).then_some(())
     });
 
-    // A file dropped now does not replace all documents without a confirmation.
+    // A dropped file begins a conversation of its own.
     let third = home.file("third.txt", "The tide was low. The quay was dry.");
     app.drop_files(&[&third]);
-    app.until("it asks", |app| app.is_shown("replace").then_some(()));
-    app.picture("asked");
-    app.click("replace-no");
-    app.until("it is gone", |app| (!app.is_shown("replace")).then_some(()));
-    are_open(&app, &["tide.txt", "handbook.txt"]);
-    app.drop_files(&[&third]);
-    app.click("replace-add");
-    are_open(&app, &["tide.txt", "handbook.txt", "third.txt"]);
-    assert_eq!(app.count("turn"), 2);
-    app.drop_files(&[&third]);
-    app.click("replace-yes");
     app.until("it is alone", |app| {
         (app.text("document-name").as_deref() == Some("third.txt")).then_some(())
     });

@@ -6,6 +6,7 @@ mod answer;
 mod cache;
 mod command_line;
 mod compare;
+mod conversations;
 mod device;
 mod documents;
 mod engine;

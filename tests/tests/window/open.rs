@@ -25,6 +25,13 @@ fn a_file_named_on_the_command_line_is_opened() {
     app.is_answered();
     assert!(app.answer().contains("6382"), "{}", app.answer());
     app.close();
+    // A file named later is opened too; the conversation stays in the list.
+    let later = home.file("later.txt", "The tide was low. The quay was dry.");
+    let app = Launch::plain().argument(later).open(&home);
+    app.shows_document("later.txt");
+    let listed = app.snapshot()["conversations"].clone();
+    assert_eq!(listed[0]["document"], "né à Brest.txt");
+    app.close();
 }
 
 #[test]

@@ -80,8 +80,6 @@ fn thoughts_are_shown_apart_from_the_answer() {
     app.is_ready();
     assert_eq!(app.snapshot()["thinking"], true);
     app.drop_files(&[&home.file("other.txt", "Another note. ".repeat(20))]);
-    // It would replace a conversation: the user decides.
-    app.click("replace-yes");
     app.shows_document("other.txt");
     assert_eq!(app.snapshot()["thinking"], false);
     app.close();

@@ -3,7 +3,7 @@
  * by the program's events (`app.svelte.ts`).
  */
 import * as calls from './calls'
-import type { AppEvent, Choice, Parameters, Refusal, Replacement, Settings } from './contract'
+import type { AppEvent, Choice, FoundPassage, Parameters, Refusal, Replacement, Settings } from './contract'
 import type { AppState, Place } from './app.svelte'
 
 const DRAFT_MS = 400
@@ -44,7 +44,43 @@ export class Actions {
   openSample = () => this.#try('document', calls.openSample())
   chooseModel = () => this.#try('model', calls.chooseModel())
   restartWorker = () => this.#try('conversation', calls.restartWorker())
-  clearConversation = () => this.#try('conversation', calls.clearConversation())
+
+  /** A fresh conversation about the open document; whether it was accepted. */
+  newConversation = () => this.#opens(calls.newConversation)
+
+  /** Opens a conversation; whether it was accepted. */
+  openConversation = (id: number) => this.#opens(() => calls.openConversation(id))
+
+  async #opens(open: () => Promise<null>): Promise<boolean> {
+    this.#app.goal = null
+    this.#app.dismissAll('conversation')
+    return (await this.#try('conversation', open())) !== undefined
+  }
+
+  /** Shows a found passage; opens its conversation first, unless it is open. */
+  goTo = async (passage: FoundPassage): Promise<boolean> => {
+    const { conversation } = passage
+    if (conversation !== this.#app.conversation && !(await this.openConversation(conversation))) return false
+    this.#app.goal = passage
+    return true
+  }
+
+  renameConversation = (id: number, title: string) =>
+    this.#try('conversation', calls.renameConversation(id, title.trim()))
+  pinConversation = (id: number, pinned: boolean) => this.#try('conversation', calls.pinConversation(id, pinned))
+  /** Deletes a conversation; whether it was accepted. */
+  deleteConversation = async (id: number) =>
+    (await this.#try('conversation', calls.deleteConversation(id))) !== undefined
+  restoreConversation = (id: number) => this.#try('conversation', calls.restoreConversation(id))
+  searchConversations = (query: string) => this.#try('conversation', calls.searchConversations(query))
+  exportConversation = (id: number) => this.#try('conversation', calls.exportConversation(id))
+  importConversation = () => this.#try('conversation', calls.importConversation())
+
+  /** Shows or hides the list of conversations. */
+  toggleSidebar = () => {
+    const sidebar = (this.#app.sidebar = !this.#app.sidebar)
+    void this.change({ sidebar })
+  }
 
   closeDocument = async () => {
     try {

@@ -7,9 +7,11 @@ import type {
   Gpus,
   Choice,
   Comparison,
+  ConversationEntry,
   DocumentFacts,
   Download,
   Estimate,
+  FoundPassage,
   Library,
   Memory,
   MethodFacts,
@@ -66,6 +68,7 @@ export class AppState {
     cache: null,
     memory: null,
     device: null,
+    sidebar: null,
   })
   models = $state.raw<ModelChoice[]>([])
   model = $state.raw<ModelFacts | null>(null)
@@ -74,13 +77,17 @@ export class AppState {
   document = $state.raw<DocumentFacts | null>(null)
   opening = $state<string | null>(null)
   turns = $state<Turn[]>([])
+  /** All conversations with a question, in the order of the list. */
+  conversations = $state.raw<ConversationEntry[]>([])
+  /** The open conversation's id; null until it has a question. */
+  conversation = $state<number | null>(null)
   comparison = $state.raw<Comparison | null>(null)
   /** Installed and recommended models; null before the first search. */
   library = $state.raw<Library | null>(null)
   downloads = $state.raw<Download[]>([])
   /** Whether models that can think do so before they answer, in this conversation. */
   thinking = $state(false)
-  /** A file that waits for confirmation, because it would replace a conversation or stop a running question. */
+  /** A file that waits for confirmation, because opening it stops a running question or comparison. */
   replacing = $state<string | null>(null)
   worker = $state.raw<WorkerState>({ state: 'starting', message: null })
   /** The vaults on disk. */
@@ -96,6 +103,10 @@ export class AppState {
   selected = $state<number | null>(null)
   /** Progress of a turn's map: the number of layers received. */
   mapped = $state.raw<{ turn: number; layersDone: number; layers: number } | null>(null)
+  /** The list of conversations is shown. */
+  sidebar = $state(false)
+  /** A found passage to show, once its conversation is open. */
+  goal = $state.raw<FoundPassage | null>(null)
   /** Text for screen readers, updated in steps. */
   announcement = $state('')
 
@@ -151,6 +162,9 @@ export class AppState {
     this.document = snapshot.document
     this.opening = snapshot.opening
     this.turns = snapshot.turns
+    this.conversations = snapshot.conversations
+    this.conversation = snapshot.conversation
+    this.sidebar = snapshot.settings.sidebar ?? snapshot.conversations.length > 1
     this.comparison = snapshot.comparison
     this.draft = snapshot.draft
     this.thinking = snapshot.thinking
@@ -199,6 +213,10 @@ export class AppState {
         return
       case 'document':
         return this.#takeDocument(event.document, event.turns)
+      case 'conversations':
+        this.conversations = event.conversations
+        this.conversation = event.current
+        return
       case 'turn':
         return this.#takeTurn(event.turn)
       case 'token':
@@ -278,6 +296,7 @@ export class AppState {
     this.#leave()
     this.document = null
     this.turns = []
+    this.conversation = null
     this.#pieces.clear()
     this.selected = null
     this.live = null

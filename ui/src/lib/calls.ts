@@ -4,6 +4,7 @@ import type {
   AppEvent,
   Choice,
   Estimate,
+  FoundPassage,
   HubOffer,
   Inspection,
   LayerRow,
@@ -56,7 +57,15 @@ export const saveComparison = () => call<null>('save_comparison')
 export const replaceDocument = (how: Replacement) => call<null>('replace_document', { how })
 export const addDocument = () => call<null>('add_document')
 export const removeDocument = (index: number) => call<null>('remove_document', { index })
-export const clearConversation = () => call<null>('clear_conversation')
+export const newConversation = () => call<null>('new_conversation')
+export const openConversation = (id: number) => call<null>('open_conversation', { id })
+export const renameConversation = (id: number, title: string) => call<null>('rename_conversation', { id, title })
+export const pinConversation = (id: number, pinned: boolean) => call<null>('pin_conversation', { id, pinned })
+export const deleteConversation = (id: number) => call<null>('delete_conversation', { id })
+export const restoreConversation = (id: number) => call<null>('restore_conversation', { id })
+export const searchConversations = (query: string) => call<FoundPassage[]>('search_conversations', { query })
+export const exportConversation = (id: number) => call<null>('export_conversation', { id })
+export const importConversation = () => call<null>('import_conversation')
 export const restartWorker = () => call<null>('restart_worker')
 export const mapEnds = (turn: number) => raw('map_ends', { turn })
 export const mapCounts = (turn: number, layer: number | null) => raw('map_counts', { turn, layer })

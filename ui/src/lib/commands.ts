@@ -6,7 +6,7 @@
  * document_text({ id })                         -> ArrayBuffer   UTF-8
  * choose_document()                             -> null          system's dialog; the outcome is sent as events
  * open_sample()                                 -> null
- * close_document()                              -> null          returns to the empty state; deletes the conversation
+ * close_document()                              -> null          returns to the empty state; the conversation stays listed
  * choose_model()                                -> null          system's dialog; outcome as 'models' and 'model'
  * save_settings({ settings })                   -> Settings      as accepted; opens the model if it changed
  * save_draft({ text })                          -> null
@@ -19,8 +19,23 @@
  * save_comparison()                             -> null          system's dialog; outcome as a 'notice'
  * replace_document({ how: Replacement })        -> null          the user's decision on the waiting file
  * add_document()                                -> null          system's dialog: one more document to read
- * remove_document({ index })                    -> null          one of `documents`; also deletes the conversation
- * clear_conversation()                          -> null          events: 'document' with no turns
+ * remove_document({ index })                    -> null          one of `documents`; begins a fresh conversation
+ * new_conversation()                            -> null          the same document, no turns; events: 'document' and
+ *                                                                'conversations'
+ * open_conversation({ id })                     -> null          likewise, its document and turns; refused while a
+ *                                                                question or comparison runs
+ * rename_conversation({ id, title })            -> null          an empty title restores the first question; event:
+ *                                                                'conversations'
+ * pin_conversation({ id, pinned })              -> null          event: 'conversations'
+ * delete_conversation({ id })                   -> null          likewise; the document of the open one stays open,
+ *                                                                without turns
+ * restore_conversation({ id })                  -> null          undoes a deletion, until the next one or the end of
+ *                                                                the program
+ * search_conversations({ query })               -> FoundPassage[]   best first, at most 50
+ * export_conversation({ id })                   -> null          system's dialog (.md, .json or .html); outcome as a
+ *                                                                'notice'
+ * import_conversation()                         -> null          system's dialog for an exported .json; outcome as
+ *                                                                events, or a 'notice'
  * restart_worker()                              -> null
  * map_ends({ turn })                            -> ArrayBuffer   Uint32 little endian [tokens]: end of each document
  *                                                                token (of groups of tokens in very long documents)
@@ -64,7 +79,15 @@ export type CommandName =
   | 'stop_comparison'
   | 'save_comparison'
   | 'replace_document'
-  | 'clear_conversation'
+  | 'new_conversation'
+  | 'open_conversation'
+  | 'rename_conversation'
+  | 'pin_conversation'
+  | 'delete_conversation'
+  | 'restore_conversation'
+  | 'search_conversations'
+  | 'export_conversation'
+  | 'import_conversation'
   | 'restart_worker'
   | 'map_ends'
   | 'map_counts'

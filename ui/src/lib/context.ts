@@ -14,8 +14,8 @@ export interface Kept {
   map: MapView
   reader: Reader
   find: Find
-  /** Opens a dialog. */
-  open: (dialog: 'settings' | 'table' | 'shortcuts' | 'compare' | 'models') => void
+  /** Opens a dialog or view; shows or hides the list of conversations. */
+  open: (dialog: 'settings' | 'table' | 'shortcuts' | 'compare' | 'models' | 'sidebar') => void
   /** Focuses the composer. */
   compose: () => void
 }

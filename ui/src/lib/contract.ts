@@ -83,7 +83,11 @@ memory: string | null,
 /**
  * Device: `cpu` or `cuda:0`; `None` is a GPU if the model fits on one.
  */
-device: string | null, };
+device: string | null, 
+/**
+ * Whether the list of conversations is shown; `None` until the user shows or hides it.
+ */
+sidebar: boolean | null, };
 
 /**
  * A model that the user can choose.
@@ -229,9 +233,9 @@ beyondBox: boolean,
 suggestions: Array<string>, };
 
 /**
- * The user's decision about a file that would replace a conversation.
+ * The user's decision about a file whose opening stops running work.
  */
-export type Replacement = "keep" | "replace" | "add";
+export type Replacement = "keep" | "replace";
 
 /**
  * The state of the engine's process.
@@ -254,7 +258,66 @@ message: string | null, };
 /**
  * The whole state, for a page that has just loaded.
  */
-export type Snapshot = { settings: Settings, models: Array<ModelChoice>, model: ModelFacts | null, modelError: string | null, methods: Array<MethodFacts>, document: DocumentFacts | null, opening: string | null, turns: Array<Turn>, comparison: Comparison | null, draft: string, thinking: boolean, worker: WorkerState, vault: Vault | null, gpus: Gpus, saves: boolean, version: string, };
+export type Snapshot = { settings: Settings, models: Array<ModelChoice>, model: ModelFacts | null, modelError: string | null, methods: Array<MethodFacts>, document: DocumentFacts | null, opening: string | null, turns: Array<Turn>, conversations: Array<ConversationEntry>, conversation: number | null, comparison: Comparison | null, draft: string, thinking: boolean, worker: WorkerState, vault: Vault | null, gpus: Gpus, saves: boolean, version: string, };
+
+/**
+ * A conversation in the list: questions about one document, or about several read together.
+ */
+export type ConversationEntry = { 
+/**
+ * Unique for every conversation.
+ */
+id: number, 
+/**
+ * The title: the user's, else the first question.
+ */
+title: string, 
+/**
+ * The name of its document.
+ */
+document: string, 
+/**
+ * Number of questions.
+ */
+questions: number, 
+/**
+ * Time of the last question, in seconds since 1970.
+ */
+updated: number, 
+/**
+ * Whether it stands above the others.
+ */
+pinned: boolean, };
+
+/**
+ * A passage that a search found: of a question or an answer, or of the document.
+ */
+export type FoundPassage = { 
+/**
+ * The conversation.
+ */
+conversation: number, 
+/**
+ * The turn; `None` for the document's text.
+ */
+turn: number | null, 
+/**
+ * The passage, in pieces.
+ */
+pieces: Array<FoundPiece>, };
+
+/**
+ * A piece of a found passage.
+ */
+export type FoundPiece = { 
+/**
+ * Its text.
+ */
+text: string, 
+/**
+ * Whether it is a searched word.
+ */
+hit: boolean, };
 
 /**
  * Where the page shows a notice.
@@ -269,7 +332,7 @@ export type NoticeKind = "error" | "info";
 /**
  * An event from the program to the page.
  */
-export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "methods", methods: Array<MethodFacts>, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "turn", turn: Turn, } | { "event": "token", turn: number, text: string, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
+export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "methods", methods: Array<MethodFacts>, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "token", turn: number, text: string, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
 
 /**
  * The state of a comparison.

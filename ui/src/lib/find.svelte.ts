@@ -3,6 +3,8 @@
  * matches any other, so that a match may span a line break. Offsets are those of the text; the text is not in reactive
  * state.
  */
+import type { FoundPiece } from './contract'
+
 export interface Found {
   start: number
   end: number
@@ -61,6 +63,14 @@ export class Find {
     this.#places = placesOf(text, query)
     const at = firstFrom(this.#places.starts, from)
     this.index = this.count === 0 ? -1 : at % this.count
+  }
+
+  /** Searches for the first hit of a found passage; the current match is the one in the passage. */
+  searchPassage(text: string, pieces: readonly FoundPiece[]): void {
+    const passage = pieces.map((piece) => piece.text).join('')
+    // It was cut out of the text: an ellipsis at an end is not part of it.
+    const from = placesOf(text, passage.replace(/^…|…$/g, ''), 1).starts[0] ?? 0
+    this.search(text, pieces.find((piece) => piece.hit)?.text ?? '', from)
   }
 
   /** Moves by `step` matches, with wrap-around. */

@@ -12,6 +12,7 @@ export type Command =
   | 'find'
   | 'compare'
   | 'models'
+  | 'sidebar'
   | 'larger'
   | 'smaller'
   | 'ordinary'
@@ -38,6 +39,8 @@ export function commandOf(event: KeyboardEvent, typing: boolean): Command | null
         return 'composer'
       case 'f':
         return 'find'
+      case 'b':
+        return 'sidebar'
       case '0':
         return 'ordinary'
       default:
@@ -86,6 +89,7 @@ export const SHORTCUTS: readonly [string, string][] = [
   ['Ctrl + O', 'Open a document'],
   ['Ctrl + L  or  /', 'Write a question'],
   ['Ctrl + F', 'Find in the document'],
+  ['Ctrl + B', 'Show or hide the conversations'],
   ['Ctrl + ,', 'Settings'],
   ['Ctrl + plus, minus, 0', 'Larger, smaller, normal text'],
   ['n, p  or  Alt + ↓, ↑', 'Next and previous highlight'],

@@ -18,6 +18,7 @@ import type {
   Turn,
 } from '../lib/contract'
 import { begun, referenceOf, runOf } from './comparison'
+import { mockConversations, type Which } from './conversations'
 import { longText, pagesOf } from './long'
 import { Mind } from './mind'
 import { mockModels } from './models'
@@ -43,10 +44,11 @@ export function start(): void {
   const bytesPerRow = layers * kvHeads * 64 * 2 * 2
   let channel = 0
   let index = 0
-  let turnId = 0
+  let turnId = 1000
   let documentId = 0
   let text = ''
   let stopped = false
+  let answering = false
   const minds = new Map<number, Mind>()
 
   const emit = (event: AppEvent) => window.__TAURI_INTERNALS__.runCallback(channel, { message: event, index: index++ })
@@ -68,11 +70,16 @@ export function start(): void {
     cache: null,
     memory: null,
     device: null,
+    sidebar: null,
+  }
+
+  function textOf(which: Which): string {
+    return which === 'long' ? longText() : ((window as unknown as { mockText?: string }).mockText ?? sample)
   }
 
   function open(which: string | null): DocumentFacts | null {
     if (which === 'none') return null
-    text = which === 'long' ? longText() : ((window as unknown as { mockText?: string }).mockText ?? sample)
+    text = textOf(which === 'long' ? 'long' : 'sample')
     const pages = which === 'long' ? pagesOf(text) : []
     return {
       id: ++documentId,
@@ -141,6 +148,8 @@ export function start(): void {
     document: open(query.get('document')),
     opening: null,
     turns: [],
+    conversations: [],
+    conversation: null,
     comparison: null,
     draft: '',
     thinking: false,
@@ -179,6 +188,7 @@ export function start(): void {
     const full = tokens * bytesPerRow
     const kept = rowsOf(turn.budget, tokens) * bytesPerRow
     stopped = false
+    answering = true
     const failed = () => stopped
     await wait(150 * slow)
     turn.state = 'reading'
@@ -220,6 +230,7 @@ export function start(): void {
         await wait(25 * slow)
       }
     }
+    answering = false
     turn.state = failed() ? 'stopped' : 'done'
     if (!failed()) {
       turn.sources = mind.sources(snapshot.document?.pages ?? [])
@@ -247,6 +258,17 @@ export function start(): void {
   }
 
   const models = mockModels(emit)
+  const which = (): Which => (snapshot.document?.sample ? 'sample' : 'long')
+  const conversations = mockConversations(
+    emit,
+    textOf,
+    (turns, wanted) => {
+      if (wanted && wanted !== which()) snapshot.document = open(wanted)
+      emit({ event: 'document', document: snapshot.document, turns: structuredClone(turns) })
+    },
+    () => (answering || comparing > 0 ? 'A question is still being answered: stop it first.' : null),
+  )
+  snapshot.conversations = conversations.list()
   let comparing = 0
   async function compare(question: string, runs: Choice[]): Promise<void> {
     const id = (comparing = Math.abs(comparing) + 1)
@@ -287,6 +309,9 @@ export function start(): void {
       stretch: string | null
       name: string
       reference: string
+      title: string
+      pinned: boolean
+      query: string
     }
     calls.push({ name, args })
     if (refuse[name]) throw refuse[name]
@@ -354,6 +379,7 @@ export function start(): void {
           windows: [],
         }
         emit({ event: 'turn', turn: { ...turn } })
+        conversations.add(turn, which())
         void run(turn)
         return turn.id
       }
@@ -364,13 +390,12 @@ export function start(): void {
       case 'choose_document':
         snapshot.document = open(name === 'open_sample' ? 'sample' : 'long')
         if (snapshot.document) emit({ event: 'document', document: snapshot.document, turns: [] })
+        conversations.leave()
         return null
       case 'close_document':
         snapshot.document = null
         emit({ event: 'document', document: null, turns: [] })
-        return null
-      case 'clear_conversation':
-        if (snapshot.document) emit({ event: 'document', document: snapshot.document, turns: [] })
+        conversations.leave()
         return null
       case 'map_ends':
         return mind().ends.slice().buffer
@@ -392,7 +417,7 @@ export function start(): void {
         console.error('reported', args)
         return null
       default:
-        return models(name, args)
+        return /_conversations?$/.test(name) ? conversations.answer(name, args) : models(name, args)
     }
   })
 }

@@ -253,10 +253,10 @@ fn a_failure_keeps_what_was_written() {
 }
 
 #[test]
-fn a_cleared_conversation_hears_nothing_of_what_still_ends() {
+fn a_deleted_conversation_hears_nothing_of_what_still_ends() {
     let mut story = Story::ready();
     let (_, first) = story.ask("First?");
-    story.state.clear_conversation();
+    story.delete();
     assert_eq!(story.requests(), [Request::Stop { ticket: first }]);
     let second = story
         .state
@@ -287,7 +287,7 @@ fn a_cleared_conversation_hears_nothing_of_what_still_ends() {
 fn a_held_question_can_be_stopped() {
     let mut story = Story::ready();
     let (_, first) = story.ask("First?");
-    story.state.clear_conversation();
+    story.delete();
     story
         .state
         .ask("Second?", Choice::plain("snapkv", None))

@@ -229,8 +229,7 @@ fn a_file_dropped_while_methods_are_compared_waits_for_a_word() {
     assert_eq!(story.requests(), []);
     story
         .state
-        .replace_document(crate::contract::Replacement::Replace)
-        .expect("taken");
+        .replace_document(crate::contract::Replacement::Replace);
     assert!(matches!(
         story.requests().as_slice(),
         [Request::OpenDocument { .. }]
@@ -310,9 +309,12 @@ fn what_is_exported_is_what_the_terminal_prints() {
     assert_eq!(json["runs"][0]["parameters"][0], "w=8");
     story.look();
     let folder = std::path::Path::new("/home/ann/out.json");
-    story.state.comparison_written(folder, None);
+    let place = Place::Comparison;
+    story.state.exported(place, "comparison", folder, None);
     let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
-    story.state.comparison_written(folder, Some(full));
+    story
+        .state
+        .exported(place, "comparison", folder, Some(full));
     let told: Vec<(Place, String)> = story
         .events()
         .into_iter()
@@ -326,7 +328,10 @@ fn what_is_exported_is_what_the_terminal_prints() {
     assert_eq!(
         told,
         [
-            (Place::Comparison, messages::exported("out.json")),
+            (
+                Place::Comparison,
+                messages::exported("comparison", "out.json")
+            ),
             (Place::Comparison, messages::not_exported("out.json")),
         ]
     );

@@ -6,6 +6,7 @@ use kept_worker::protocol::{Failure, PartInfo};
 use super::*;
 use crate::contract::Replacement;
 use crate::messages;
+use crate::store::Open;
 
 fn document(name: &str) -> Reply {
     Reply::Document {
@@ -35,7 +36,7 @@ fn a_first_start_shows_the_sample_and_gives_it_to_the_worker() {
 }
 
 #[test]
-fn a_file_replaces_the_document_and_its_conversation() {
+fn a_file_opened_while_an_answer_is_written_waits_for_a_decision() {
     let mut story = Story::ready();
     let (_, ticket) = story.ask("Why?");
     story.state.open_path("/home/ann/a b.pdf".into());
@@ -47,10 +48,7 @@ fn a_file_replaces_the_document_and_its_conversation() {
         }],
         "something still runs: a person decides"
     );
-    story
-        .state
-        .replace_document(Replacement::Replace)
-        .expect("taken");
+    story.state.replace_document(Replacement::Replace);
     assert_eq!(story.state.snapshot().opening.as_deref(), Some("a b.pdf"));
     assert!(
         story.document().is_some_and(|d| d.sample),
@@ -144,7 +142,7 @@ fn closing_a_document_empties_the_state() {
     assert!(
         effects
             .iter()
-            .any(|e| matches!(e, Effect::Save(Save::NoDocument)))
+            .any(|e| matches!(e, Effect::Save(Save::Open(open)) if *open == Open::default()))
     );
     assert!(
         effects
@@ -195,15 +193,14 @@ fn a_file_that_slipped_does_not_cost_the_answer_that_is_being_written() {
     let mut story = Story::ready();
     let (_, ticket) = story.ask("Why?");
     story.state.open_path("/slipped.pdf".into());
-    let how = story.state.replace_document(Replacement::Keep);
-    assert_eq!(how, Ok(()));
+    story.state.replace_document(Replacement::Keep);
     assert_eq!(story.requests(), [], "nothing is stopped, nothing opened");
     story.hear(answered(ticket, "Because", Finish::End));
     assert_eq!(story.turn().answer, "Because");
     // No file waits any more.
     story.look();
-    let how = story.state.replace_document(Replacement::Replace);
-    assert_eq!((how, story.requests()), (Ok(()), Vec::new()));
+    story.state.replace_document(Replacement::Replace);
+    assert_eq!(story.requests(), []);
 }
 
 #[test]
@@ -269,7 +266,7 @@ fn a_document_is_added_and_the_conversation_stays() {
     assert!(
         saved
             .iter()
-            .any(|e| matches!(e, Effect::Save(Save::Grown(d)) if d.id == id))
+            .any(|e| matches!(e, Effect::Save(Save::Document(d)) if d.id == id))
     );
     let snapshot = story.state.snapshot();
     assert_eq!((snapshot.opening, snapshot.turns.len()), (None, 1));
@@ -304,29 +301,16 @@ fn a_document_is_added_and_the_conversation_stays() {
 }
 
 #[test]
-fn a_file_does_not_take_the_place_of_a_conversation_without_a_word() {
+fn another_file_begins_a_new_conversation() {
     let mut story = answered_about_one();
+    let before = story.state.snapshot();
     story.state.open_path("/b.txt".into());
-    assert_eq!(
-        story.events(),
-        [AppEvent::Replacing {
-            name: Some("b.txt".into())
-        }]
-    );
-    story
-        .state
-        .replace_document(Replacement::Add)
-        .expect("taken");
-    assert!(matches!(
-        story.requests().as_slice(),
-        [Request::AddDocument { .. }]
-    ));
-    // The sample's conversation is no loss.
-    let mut story = Story::ready();
-    let (_, ticket) = story.ask("Why?");
-    story.hear(answered(ticket, "Because", Finish::End));
-    story.state.open_path("/b.txt".into());
-    assert_eq!(story.state.snapshot().opening.as_deref(), Some("b.txt"));
+    story.hear_bytes(document("b.txt"), b"two");
+    let snapshot = story.state.snapshot();
+    assert_eq!(snapshot.document.map(|d| d.name).as_deref(), Some("b.txt"));
+    assert_eq!((snapshot.conversation, snapshot.turns), (None, vec![]));
+    assert_eq!(snapshot.conversations, before.conversations);
+    assert_eq!(snapshot.conversations.len(), 1);
 }
 
 #[test]

@@ -186,7 +186,7 @@ fn thinking_goes_with_the_question_where_the_model_can_and_ends_with_the_convers
     let requests = story.requests();
     assert!(matches!(&requests[0], Request::Ask { ask, .. } if ask.thinking));
     assert!(story.turn().thinking);
-    story.state.clear_conversation();
+    story.delete();
     assert!(!story.state.snapshot().thinking);
 }
 

@@ -237,7 +237,7 @@ fn without_a_worker_everything_but_asking_works() {
 fn what_was_held_for_a_dead_worker_fails_with_it() {
     let mut story = Story::ready();
     story.ask("First?");
-    story.state.clear_conversation();
+    story.delete();
     story
         .state
         .ask("Second?", Choice::plain("snapkv", None))
@@ -258,6 +258,7 @@ fn a_turn_that_was_running_when_kept_was_closed_has_failed() {
     let document = story.state.document().map(|d| OpenDocument::clone(d));
     let mut later = Story::after(Remembered {
         document,
+        conversation: Some(1),
         turns,
         last_turn: 1,
         last_document: 1,

@@ -2,6 +2,7 @@
 
 mod asking;
 mod comparing;
+mod conversations;
 mod documents;
 mod library;
 mod life;
@@ -95,6 +96,13 @@ impl Story {
 
     fn document(&mut self) -> Option<DocumentFacts> {
         self.state.snapshot().document
+    }
+
+    /// Deletes the open conversation.
+    fn delete(&mut self) {
+        let open = self.state.snapshot().conversation;
+        let deleted = self.state.delete_conversation(open.expect("one is open"));
+        deleted.expect("deleted");
     }
 
     fn turn(&mut self) -> Turn {

@@ -156,7 +156,7 @@ fn a_document_beyond_the_context_is_read_by_the_methods_that_can_and_by_no_other
         other => panic!("{other:?}"),
     }
     // The document may fit with another model.
-    story.state.clear_conversation();
+    story.delete();
     story.state.choose_model_file("/other.gguf".into());
     assert_eq!(story.document().and_then(|d| d.streaming), None);
 }
@@ -170,7 +170,7 @@ fn left_to_itself_the_sample_is_kept_to_a_quarter_and_a_document_of_ones_own_is_
             [Request::Ask { ask, .. }] => ask.budget.clone(),
             other => panic!("{other:?}"),
         };
-        story.state.clear_conversation();
+        story.delete();
         story.look();
         budget
     };

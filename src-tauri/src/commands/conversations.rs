@@ -1,0 +1,145 @@
+//! The commands of the list of conversations.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tauri::{AppHandle, Manager, Runtime};
+use tauri_plugin_dialog::{DialogExt, FilePath};
+
+use super::{Desktop, DialogOpen};
+use crate::contract::{FoundPassage, NoticeKind, Place};
+use crate::effects::Effects;
+use crate::exported;
+use crate::messages;
+use crate::state::{AppState, file_name};
+
+/// Begins a new conversation about the open document.
+#[tauri::command]
+pub async fn new_conversation(effects: Desktop<'_>) -> Result<(), String> {
+    effects.with(AppState::new_conversation)
+}
+
+/// Opens a conversation of the list.
+#[tauri::command]
+pub async fn open_conversation(effects: Desktop<'_>, id: u64) -> Result<(), String> {
+    effects.with(|state| state.can_open_conversation(id))?;
+    let loaded = effects.conversation(id).await?;
+    effects.with(|state| state.show_conversation(loaded))
+}
+
+/// Sets a conversation's title; an empty one is the first question again.
+#[tauri::command]
+pub async fn rename_conversation(
+    effects: Desktop<'_>,
+    id: u64,
+    title: String,
+) -> Result<(), String> {
+    effects.with(|state| state.rename_conversation(id, &title))
+}
+
+/// Puts a conversation above the others, or back.
+#[tauri::command]
+pub async fn pin_conversation(effects: Desktop<'_>, id: u64, pinned: bool) -> Result<(), String> {
+    effects.with(|state| state.pin_conversation(id, pinned))
+}
+
+/// Deletes a conversation; it can be restored until the next deletion.
+#[tauri::command]
+pub async fn delete_conversation(effects: Desktop<'_>, id: u64) -> Result<(), String> {
+    effects.with(|state| state.delete_conversation(id))
+}
+
+/// Restores the conversation that was deleted last.
+#[tauri::command]
+pub async fn restore_conversation(effects: Desktop<'_>, id: u64) -> Result<(), String> {
+    effects.with(|state| state.restore_conversation(id))
+}
+
+/// Passages of questions, answers and documents with the words of `query`, best first.
+#[tauri::command]
+pub async fn search_conversations(
+    effects: Desktop<'_>,
+    query: String,
+) -> Result<Vec<FoundPassage>, String> {
+    effects.search(query).await
+}
+
+/// Opens the system's dialog to save a conversation as Markdown, JSON or HTML.
+#[tauri::command]
+pub async fn export_conversation<R: Runtime>(
+    app: AppHandle<R>,
+    effects: Desktop<'_>,
+    id: u64,
+) -> Result<(), String> {
+    let title = effects.with(|state| state.title_of_conversation(id))?;
+    let conversation = effects.conversation(id).await?;
+    if app.state::<DialogOpen>().0.swap(true, Ordering::SeqCst) {
+        return Ok(());
+    }
+    let name = PathBuf::from(&conversation.document.info.name).with_extension("md");
+    let mut dialog = app.dialog().file();
+    dialog = dialog.set_title("Export the conversation");
+    dialog = dialog.set_file_name(name.to_string_lossy());
+    dialog = dialog.add_filter("Markdown, HTML, JSON", &["md", "html", "json"]);
+    if let Some(window) = app.get_webview_window("main") {
+        dialog = dialog.set_parent(&window);
+    }
+    let effects = effects.inner().clone();
+    dialog.save_file(move |picked: Option<FilePath>| {
+        app.state::<DialogOpen>().0.store(false, Ordering::SeqCst);
+        if let Some(Ok(path)) = picked.map(FilePath::into_path) {
+            tauri::async_runtime::spawn(async move {
+                let text = exported::export(&path, &title, &conversation);
+                let written = tokio::fs::write(&path, text).await;
+                effects.with(|state| {
+                    state.exported(Place::Conversation, "conversation", &path, written.err());
+                });
+            });
+        }
+    });
+    Ok(())
+}
+
+/// Opens the system's dialog for a conversation that was exported as JSON.
+#[tauri::command]
+pub async fn import_conversation<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
+    if app.state::<DialogOpen>().0.swap(true, Ordering::SeqCst) {
+        return Ok(());
+    }
+    let mut dialog = app.dialog().file();
+    dialog = dialog.set_title("Import a conversation");
+    dialog = dialog.add_filter("Exported conversations (JSON)", &["json"]);
+    if let Some(window) = app.get_webview_window("main") {
+        dialog = dialog.set_parent(&window);
+    }
+    let chosen = app.clone();
+    dialog.pick_file(move |picked: Option<FilePath>| {
+        chosen
+            .state::<DialogOpen>()
+            .0
+            .store(false, Ordering::SeqCst);
+        if let Some(Ok(path)) = picked.map(FilePath::into_path) {
+            let effects = chosen.state::<Arc<Effects>>().inner().clone();
+            tauri::async_runtime::spawn(async move { import(&effects, path).await });
+        }
+    });
+    Ok(())
+}
+
+/// Imports a file, or says why not.
+async fn import(effects: &Effects, path: PathBuf) {
+    let name = file_name(&path);
+    let imported = match tokio::fs::read(&path).await {
+        Ok(bytes) => exported::import(&name, &bytes).map_err(|error| error.to_string()),
+        Err(error) => Err(messages::not_read(&name, &error)),
+    };
+    effects.with(|state| {
+        let done = imported.and_then(|(title, document, turns)| {
+            state.import_conversation(&title, document, turns)
+        });
+        if let Err(message) = done {
+            state.notice(NoticeKind::Error, Place::Conversation, message);
+        }
+    });
+}

@@ -1,0 +1,44 @@
+//! Conversations in the page's form. Data types only, like the rest of `contract`.
+
+use serde::Serialize;
+use ts_rs::TS;
+
+/// A conversation in the list: questions about one document, or about several read together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct ConversationEntry {
+    /// Unique for every conversation.
+    pub id: u64,
+    /// The title: the user's, else the first question.
+    pub title: String,
+    /// The name of its document.
+    pub document: String,
+    /// Number of questions.
+    pub questions: usize,
+    /// Time of the last question, in seconds since 1970.
+    pub updated: u64,
+    /// Whether it stands above the others.
+    pub pinned: bool,
+}
+
+/// A passage that a search found: of a question or an answer, or of the document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct FoundPassage {
+    /// The conversation.
+    pub conversation: u64,
+    /// The turn; `None` for the document's text.
+    pub turn: Option<u64>,
+    /// The passage, in pieces.
+    pub pieces: Vec<FoundPiece>,
+}
+
+/// A piece of a found passage.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct FoundPiece {
+    /// Its text.
+    pub text: String,
+    /// Whether it is a searched word.
+    pub hit: bool,
+}

@@ -1,0 +1,220 @@
+//! Conversations as files: Markdown and HTML to read, JSON to import again.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use kept_worker::protocol::DocumentInfo;
+use serde::{Deserialize, Serialize};
+
+use crate::contract::{Turn, TurnState};
+use crate::state::{Loaded, OpenDocument};
+
+/// The version of the JSON format.
+const VERSION: u32 = 1;
+
+/// A conversation as JSON. Maps are not exported.
+#[derive(Serialize, Deserialize)]
+struct Exported {
+    /// [`VERSION`].
+    kept_conversation: u32,
+    title: String,
+    document: DocumentInfo,
+    sample: bool,
+    text: String,
+    turns: Vec<Turn>,
+}
+
+/// Why a file cannot be imported. One sentence each.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// Not the JSON of an exported conversation.
+    #[error(
+        "{name} is no exported conversation ({error}): choose a .json file that Kept exported."
+    )]
+    Format {
+        /// The file's name.
+        name: String,
+        /// The error, with line and column.
+        error: serde_json::Error,
+    },
+    /// The format of a newer Kept.
+    #[error("{name} was exported by a newer Kept (format {version}): update this one.")]
+    Newer {
+        /// The file's name.
+        name: String,
+        /// The format's version.
+        version: u32,
+    },
+    /// A conversation without a question.
+    #[error("{name} has no question: there is nothing to import.")]
+    Empty {
+        /// The file's name.
+        name: String,
+    },
+}
+
+/// A conversation read from JSON: its title, document and turns.
+pub type Imported = (String, OpenDocument, Vec<Turn>);
+
+/// The file's contents; its name determines the format: `.json`, `.html`, otherwise Markdown.
+pub fn export(path: &Path, title: &str, conversation: &Loaded) -> String {
+    let extension = path.extension().map(|e| e.to_ascii_lowercase());
+    match extension.as_ref().and_then(|e| e.to_str()) {
+        Some("json") => json(title, conversation),
+        Some("html" | "htm") => html(title, conversation),
+        _ => markdown(title, conversation),
+    }
+}
+
+/// Reads a conversation exported as JSON. `name` is the file's name.
+///
+/// # Errors
+/// [`ImportError`].
+pub fn import(name: &str, bytes: &[u8]) -> Result<Imported, ImportError> {
+    #[derive(Deserialize)]
+    struct Version {
+        kept_conversation: u32,
+    }
+    let name = || name.to_owned();
+    let format = |error| ImportError::Format {
+        name: name(),
+        error,
+    };
+    let Version { kept_conversation } = serde_json::from_slice(bytes).map_err(format)?;
+    if kept_conversation > VERSION {
+        return Err(ImportError::Newer {
+            name: name(),
+            version: kept_conversation,
+        });
+    }
+    let read: Exported = serde_json::from_slice(bytes).map_err(format)?;
+    if read.turns.is_empty() {
+        return Err(ImportError::Empty { name: name() });
+    }
+    let document = OpenDocument::new(0, read.document, read.text.into(), read.sample);
+    let mut turns = read.turns;
+    for turn in &mut turns {
+        // The page goes to these places.
+        turn.sources
+            .retain(|source| source.start <= source.end && source.end <= document.length);
+    }
+    Ok((read.title, document, turns))
+}
+
+fn json(title: &str, conversation: &Loaded) -> String {
+    let exported = Exported {
+        kept_conversation: VERSION,
+        title: title.to_owned(),
+        document: conversation.document.info.clone(),
+        sample: conversation.document.sample,
+        text: conversation.document.text.to_string(),
+        turns: conversation.turns.clone(),
+    };
+    let text = serde_json::to_string_pretty(&exported);
+    text.expect("texts, numbers and lists") + "\n"
+}
+
+/// How an answer was made: model, method, budget.
+fn made(turn: &Turn) -> String {
+    let budget = turn.budget.as_ref().map(|budget| format!(", {budget}"));
+    format!(
+        "{}, {}{}",
+        turn.model,
+        turn.method,
+        budget.unwrap_or_default()
+    )
+}
+
+/// Why a turn has no complete answer.
+fn missing(turn: &Turn) -> Option<&str> {
+    match turn.state {
+        TurnState::Done => None,
+        TurnState::Stopped => Some("Stopped."),
+        _ => Some(turn.error.as_deref().unwrap_or("Not answered.")),
+    }
+}
+
+fn place(page: Option<u32>, document: Option<&str>) -> String {
+    let page = page.map(|page| format!("page {page}"));
+    let places: Vec<String> = document
+        .map(str::to_owned)
+        .into_iter()
+        .chain(page)
+        .collect();
+    places.join(", ")
+}
+
+fn markdown(title: &str, conversation: &Loaded) -> String {
+    let name = &conversation.document.info.name;
+    let mut text = format!("# {title}\n\nAbout {name}\n");
+    for turn in &conversation.turns {
+        let answer = turn.answer.trim();
+        // Writing to a string cannot fail.
+        let _ = write!(text, "\n## {}\n\n", turn.question);
+        if !answer.is_empty() {
+            let _ = write!(text, "{answer}\n\n");
+        }
+        if let Some(missing) = missing(turn) {
+            let _ = write!(text, "*{missing}*\n\n");
+        }
+        for source in &turn.sources {
+            let quoted = source.text.trim().replace('\n', "\n> ");
+            let place = place(source.page, source.document.as_deref());
+            let remembered = source.kept * 100.0;
+            let separator = if place.is_empty() { "" } else { ", " };
+            let _ = write!(
+                text,
+                "> {quoted}\n>\n> *{place}{separator}{remembered:.0} % remembered*\n\n"
+            );
+        }
+        let _ = writeln!(text, "*{}*", made(turn));
+    }
+    text
+}
+
+fn html(title: &str, conversation: &Loaded) -> String {
+    let name = escaped(&conversation.document.info.name);
+    let mut text = format!(
+        "<!doctype html>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n<h1>{title}</h1>\n<p>About {name}</p>\n",
+        title = escaped(title)
+    );
+    for turn in &conversation.turns {
+        let _ = writeln!(text, "<h2>{}</h2>", escaped(&turn.question));
+        let answer = turn.answer.trim();
+        if !answer.is_empty() {
+            let _ = writeln!(text, "<p class=\"answer\">{}</p>", escaped(answer));
+        }
+        if let Some(missing) = missing(turn) {
+            let _ = writeln!(text, "<p><em>{}</em></p>", escaped(missing));
+        }
+        for source in &turn.sources {
+            let place = place(source.page, source.document.as_deref());
+            let _ = writeln!(
+                text,
+                "<blockquote><mark style=\"--kept:{:.2}\">{}</mark><br><small>{} {:.0} % remembered</small></blockquote>",
+                source.kept,
+                escaped(source.text.trim()),
+                escaped(&place),
+                source.kept * 100.0
+            );
+        }
+        let _ = writeln!(text, "<p><small>{}</small></p>", escaped(&made(turn)));
+    }
+    text
+}
+
+/// A passage is the more yellow, the more of it was remembered.
+const STYLE: &str = "\
+body { max-width: 42em; margin: 2em auto; padding: 0 1em; font: 16px/1.5 system-ui, sans-serif; }
+.answer { white-space: pre-wrap; }
+blockquote { margin: 1em 0; padding-left: 1em; border-left: 3px solid #ccc; white-space: pre-wrap; }
+mark { background: rgb(255 214 64 / var(--kept)); color: inherit; }
+small { color: #666; }
+";
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}

@@ -1,0 +1,346 @@
+//! The list of conversations: a new one, opening another one, renaming, pinning, deleting and restoring.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::document::OpenDocument;
+use super::{AppState, CLOSED_BEFORE_END, Save};
+use crate::contract::{AppEvent, ConversationEntry, Turn, TurnState};
+use crate::messages;
+use crate::store::Open;
+
+/// Maximum length of a title, in characters.
+const LONGEST_TITLE: usize = 200;
+
+/// A conversation in the list: it has at least one question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conversation {
+    /// Unique for every conversation.
+    pub id: u64,
+    /// Id of its document.
+    pub document: u64,
+    /// The document's name.
+    pub name: String,
+    /// The user's title, if there is one.
+    pub title: Option<String>,
+    /// The first question.
+    pub first: String,
+    /// Number of questions.
+    pub questions: usize,
+    /// Time of the last question, in seconds since 1970.
+    pub updated: u64,
+    /// Whether it stands above the others.
+    pub pinned: bool,
+}
+
+impl Conversation {
+    fn entry(&self) -> ConversationEntry {
+        ConversationEntry {
+            id: self.id,
+            title: self.title.as_ref().unwrap_or(&self.first).clone(),
+            document: self.name.clone(),
+            questions: self.questions,
+            updated: self.updated,
+            pinned: self.pinned,
+        }
+    }
+}
+
+/// A conversation as it is stored, with its document.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// Its id.
+    pub conversation: u64,
+    /// The document.
+    pub document: OpenDocument,
+    /// The turns, oldest first.
+    pub turns: Vec<Turn>,
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// Marks the turns that were running when Kept was closed as failed, and returns them.
+pub(super) fn interrupt(turns: &mut [Turn]) -> Vec<Turn> {
+    let running = turns.iter_mut().filter(|turn| turn.state.is_running());
+    let interrupted = running.map(|turn| {
+        turn.state = TurnState::Failed;
+        turn.error = Some(CLOSED_BEFORE_END.to_owned());
+        turn.clone()
+    });
+    interrupted.collect()
+}
+
+impl AppState {
+    /// The list, pinned conversations first, then the newest.
+    pub(super) fn entries(&self) -> Vec<ConversationEntry> {
+        let mut entries: Vec<_> = self.conversations.iter().map(Conversation::entry).collect();
+        entries.sort_by_key(|entry| (!entry.pinned, u64::MAX - entry.updated, u64::MAX - entry.id));
+        entries
+    }
+
+    pub(super) fn emit_conversations(&mut self) {
+        let conversations = self.entries();
+        let current = self.conversation;
+        self.emit(AppEvent::Conversations {
+            conversations,
+            current,
+        });
+    }
+
+    /// Stores which document and conversation are open.
+    pub(super) fn save_open(&mut self) {
+        self.save(Save::Open(Open {
+            document: self.document.as_ref().map(|d| d.id),
+            conversation: self.conversation,
+        }));
+    }
+
+    fn conversation_mut(&mut self, id: u64) -> Result<&mut Conversation, String> {
+        let mut all = self.conversations.iter_mut();
+        all.find(|conversation| conversation.id == id)
+            .ok_or_else(|| messages::NO_CONVERSATION.to_owned())
+    }
+
+    fn save_conversation(&mut self, id: u64) {
+        let known = self.conversations.iter().find(|known| known.id == id);
+        if let Some(conversation) = known.cloned() {
+            self.save(Save::Conversation(Box::new(conversation)));
+        }
+    }
+
+    /// Adds a question to the open conversation. The first one begins it.
+    pub(super) fn add_question(&mut self, question: &str) {
+        let Some(document) = &self.document else {
+            return;
+        };
+        let id = self.conversation.unwrap_or(self.next_conversation);
+        if self.conversation.is_none() {
+            self.next_conversation += 1;
+            self.conversations.push(Conversation {
+                id,
+                document: document.id,
+                name: document.info.name.clone(),
+                title: None,
+                first: question.to_owned(),
+                questions: 0,
+                updated: 0,
+                pinned: false,
+            });
+        }
+        if let Ok(conversation) = self.conversation_mut(id) {
+            conversation.questions += 1;
+            conversation.updated = now();
+        }
+        self.save_conversation(id);
+        if self.conversation.replace(id).is_none() {
+            self.save_open();
+        }
+        self.emit_conversations();
+    }
+
+    /// The document of the open conversation was extended.
+    pub(super) fn conversation_grew(&mut self) {
+        let document = self.document.as_ref().map(|d| (d.id, d.info.name.clone()));
+        if let (Some(id), Some((document, name))) = (self.conversation, document)
+            && let Ok(conversation) = self.conversation_mut(id)
+        {
+            conversation.document = document;
+            conversation.name = name;
+            self.save_conversation(id);
+            self.emit_conversations();
+        }
+    }
+
+    /// Whether another conversation is about the document `id` too.
+    pub(super) fn is_shared(&self, document: u64) -> bool {
+        let mut all = self.conversations.iter().chain(&self.deleted);
+        all.any(|other| other.document == document && Some(other.id) != self.conversation)
+    }
+
+    /// Begins a new conversation about the open document.
+    ///
+    /// # Errors
+    /// One sentence, if a question or a comparison is running.
+    pub fn new_conversation(&mut self) -> Result<(), String> {
+        self.not_busy()?;
+        self.leave_conversation();
+        self.save_open();
+        self.emit_document();
+        self.emit_conversations();
+        Ok(())
+    }
+
+    /// Whether the conversation `id` can be opened now.
+    ///
+    /// # Errors
+    /// One sentence, if there is none or a question or a comparison is running.
+    pub fn can_open_conversation(&mut self, id: u64) -> Result<(), String> {
+        self.not_busy()?;
+        self.conversation_mut(id).map(|_| ())
+    }
+
+    fn not_busy(&self) -> Result<(), String> {
+        if self.comparing.is_some() {
+            return Err(messages::BUSY_COMPARING.to_owned());
+        }
+        if self.is_running() {
+            return Err(messages::BUSY.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Opens a conversation in place of the open one.
+    ///
+    /// # Errors
+    /// As [`AppState::can_open_conversation`].
+    pub fn show_conversation(&mut self, loaded: Loaded) -> Result<(), String> {
+        let Loaded {
+            conversation,
+            document,
+            mut turns,
+        } = loaded;
+        self.can_open_conversation(conversation)?;
+        self.stop_opening();
+        self.leave_conversation();
+        let interrupted = interrupt(&mut turns);
+        self.conversation = Some(conversation);
+        self.set_thinking(turns.last().is_some_and(|turn| turn.thinking));
+        self.turns = turns;
+        for turn in interrupted {
+            self.save_turn(turn.id);
+        }
+        if self.document.as_ref().is_none_or(|d| d.id != document.id) {
+            self.document = Some(Arc::new(document));
+            self.send_document();
+            self.title();
+        }
+        self.save_open();
+        self.emit_document();
+        self.emit_conversations();
+        Ok(())
+    }
+
+    /// Adds a conversation that was exported earlier, and opens it. Its turns have no maps.
+    ///
+    /// # Errors
+    /// One sentence, if a question or a comparison is running.
+    pub fn import_conversation(
+        &mut self,
+        title: &str,
+        document: OpenDocument,
+        turns: Vec<Turn>,
+    ) -> Result<(), String> {
+        self.not_busy()?;
+        let id = self.next_conversation;
+        self.next_conversation += 1;
+        let document = OpenDocument {
+            id: self.new_document_id(),
+            ..document
+        };
+        let first = turns.first().map(|turn| turn.question.clone());
+        let first = first.unwrap_or_default();
+        let conversation = Conversation {
+            id,
+            document: document.id,
+            name: document.info.name.clone(),
+            title: (title != first).then(|| title.to_owned()),
+            first,
+            questions: turns.len(),
+            updated: now(),
+            pinned: false,
+        };
+        self.save(Save::Document(Arc::new(document.clone())));
+        self.save(Save::Conversation(Box::new(conversation.clone())));
+        self.conversations.push(conversation);
+        let mut numbered = Vec::with_capacity(turns.len());
+        for turn in turns {
+            let turn = Turn {
+                id: self.next_turn,
+                has_map: false,
+                ..turn
+            };
+            self.next_turn += 1;
+            self.save(Save::Turn {
+                conversation: id,
+                turn: Box::new(turn.clone()),
+            });
+            numbered.push(turn);
+        }
+        self.show_conversation(Loaded {
+            conversation: id,
+            document,
+            turns: numbered,
+        })
+    }
+
+    /// The title of a conversation.
+    ///
+    /// # Errors
+    /// One sentence, if there is no such conversation.
+    pub fn title_of_conversation(&mut self, id: u64) -> Result<String, String> {
+        Ok(self.conversation_mut(id)?.entry().title)
+    }
+
+    /// Sets the title of a conversation; an empty one is the first question again.
+    ///
+    /// # Errors
+    /// One sentence, if there is no such conversation.
+    pub fn rename_conversation(&mut self, id: u64, title: &str) -> Result<(), String> {
+        let title: String = title.trim().chars().take(LONGEST_TITLE).collect();
+        let conversation = self.conversation_mut(id)?;
+        let named = !title.is_empty() && title != conversation.first;
+        conversation.title = named.then_some(title);
+        self.save_conversation(id);
+        self.emit_conversations();
+        Ok(())
+    }
+
+    /// Puts a conversation above the others, or back.
+    ///
+    /// # Errors
+    /// One sentence, if there is no such conversation.
+    pub fn pin_conversation(&mut self, id: u64, pinned: bool) -> Result<(), String> {
+        self.conversation_mut(id)?.pinned = pinned;
+        self.save_conversation(id);
+        self.emit_conversations();
+        Ok(())
+    }
+
+    /// Deletes a conversation; the one deleted before it can no longer be restored. The document of the open one stays
+    /// open.
+    ///
+    /// # Errors
+    /// One sentence, if there is no such conversation.
+    pub fn delete_conversation(&mut self, id: u64) -> Result<(), String> {
+        let conversation = self.conversation_mut(id)?.clone();
+        if self.deleted.replace(conversation).is_some() {
+            self.save(Save::RemoveHidden);
+        }
+        self.conversations.retain(|known| known.id != id);
+        self.save(Save::HideConversation(id));
+        if self.conversation == Some(id) {
+            self.leave_conversation();
+            self.save_open();
+            self.emit_document();
+        }
+        self.emit_conversations();
+        Ok(())
+    }
+
+    /// Restores the conversation that was deleted last.
+    ///
+    /// # Errors
+    /// One sentence, if it is not that one.
+    pub fn restore_conversation(&mut self, id: u64) -> Result<(), String> {
+        let deleted = self.deleted.take_if(|deleted| deleted.id == id);
+        let conversation = deleted.ok_or_else(|| messages::NO_CONVERSATION.to_owned())?;
+        self.conversations.push(conversation);
+        self.save_conversation(id);
+        self.emit_conversations();
+        Ok(())
+    }
+}

@@ -1,0 +1,278 @@
+//! The list of conversations.
+
+use kept_engine::Finish;
+
+use super::*;
+use crate::contract::{ConversationEntry, TurnState};
+use crate::messages;
+use crate::state::{Conversation, Loaded};
+use crate::store::Open;
+
+/// Asks and answers a question.
+fn converse(story: &mut Story, question: &str) {
+    let (_, ticket) = story.ask(question);
+    story.hear(answered(ticket, "Because", Finish::End));
+    story.look();
+}
+
+fn list(story: &mut Story) -> Vec<ConversationEntry> {
+    story.state.snapshot().conversations
+}
+
+fn titles(story: &mut Story) -> Vec<String> {
+    list(story).into_iter().map(|entry| entry.title).collect()
+}
+
+fn current(story: &mut Story) -> u64 {
+    story.state.snapshot().conversation.expect("one is open")
+}
+
+/// What the store would load of the open conversation.
+fn loaded(story: &mut Story) -> Loaded {
+    let conversation = current(story);
+    Loaded {
+        conversation,
+        document: (**story.state.document().expect("open")).clone(),
+        turns: story.state.snapshot().turns,
+    }
+}
+
+/// The writes since the last look, other than settings and turns.
+fn saved(story: &mut Story) -> Vec<String> {
+    let name = |effect: &Effect| match effect {
+        Effect::Save(Save::Conversation(conversation)) => {
+            Some(format!("conversation {}", conversation.id))
+        }
+        Effect::Save(Save::Open(Open { conversation, .. })) => {
+            Some(format!("open {conversation:?}"))
+        }
+        Effect::Save(Save::HideConversation(id)) => Some(format!("hide {id}")),
+        Effect::Save(Save::RemoveHidden) => Some("remove hidden".to_owned()),
+        _ => None,
+    };
+    story.look().iter().filter_map(name).collect()
+}
+
+#[test]
+fn the_first_question_begins_a_conversation_and_its_title() {
+    let mut story = Story::ready();
+    assert_eq!(list(&mut story), []);
+    let choice = Choice::plain("snapkv", None);
+    story.state.ask("  Why?  ", choice).expect("accepted");
+    assert_eq!(saved(&mut story), ["conversation 1", "open Some(1)"]);
+    let [entry] = list(&mut story).try_into().expect("one");
+    assert_eq!(
+        (entry.title.as_str(), entry.document.as_str()),
+        ("Why?", "sample.txt")
+    );
+    assert!(entry.updated > 1_700_000_000 && entry.questions == 1 && !entry.pinned);
+    // The conversation is written before its turn.
+    let mut story = Story::ready();
+    story.ask("Why?");
+    let of = |effect: &Effect| match effect {
+        Effect::Save(Save::Conversation(_)) => Some('c'),
+        Effect::Save(Save::Turn { .. }) => Some('t'),
+        _ => None,
+    };
+    let order: String = story.seen.iter().filter_map(of).collect();
+    assert_eq!(order, "ct");
+}
+
+#[test]
+fn a_new_conversation_has_the_same_document_and_sees_no_earlier_turn() {
+    let mut story = Story::ready();
+    converse(&mut story, "One?");
+    let document = story.document();
+    story.state.new_conversation().expect("begun");
+    assert_eq!(saved(&mut story), ["open None"]);
+    let snapshot = story.state.snapshot();
+    assert_eq!(snapshot.document, document);
+    assert_eq!((snapshot.turns, snapshot.conversation), (vec![], None));
+    converse(&mut story, "Two?");
+    assert_eq!(list(&mut story).len(), 2);
+    story.ask("Three?");
+    assert_eq!(
+        story.state.new_conversation(),
+        Err(messages::BUSY.to_owned())
+    );
+}
+
+#[test]
+fn a_conversation_is_opened_with_its_document_and_turns() {
+    let mut story = Story::ready();
+    converse(&mut story, "One?");
+    let first = loaded(&mut story);
+    story.state.open_path("/a.txt".into());
+    let reply = Reply::Document {
+        document: info("a.txt"),
+    };
+    story.hear_bytes(reply, b"a");
+    converse(&mut story, "Two?");
+    story.look();
+    story.state.show_conversation(first.clone()).expect("shown");
+    let requests = story.requests();
+    assert!(
+        matches!(requests.as_slice(), [Request::AdoptDocument { document }] if document.name == "sample.txt"),
+        "{requests:?}"
+    );
+    let snapshot = story.state.snapshot();
+    assert_eq!(snapshot.turns, first.turns);
+    assert_eq!(snapshot.conversation, Some(first.conversation));
+    // The same document again needs no transfer.
+    story.state.show_conversation(first.clone()).expect("shown");
+    assert_eq!(story.requests(), []);
+    // Neither during a question nor after a deletion.
+    story.ask("Three?");
+    let refused = story.state.show_conversation(first.clone());
+    assert_eq!(refused, Err(messages::BUSY.to_owned()));
+    story.delete();
+    let refused = story.state.show_conversation(first);
+    assert_eq!(refused, Err(messages::NO_CONVERSATION.to_owned()));
+}
+
+#[test]
+fn a_turn_that_a_kill_interrupted_is_failed_when_its_conversation_is_opened() {
+    let mut story = Story::ready();
+    story.ask("One?");
+    let mut killed = loaded(&mut story);
+    killed.turns[0].state = TurnState::Answering;
+    story.state.worker_died("It ended.");
+    story.look();
+    story.state.show_conversation(killed).expect("shown");
+    assert_eq!(story.turn().error.as_deref(), Some(CLOSED_BEFORE_END));
+    let failed = |e: &Effect| matches!(e, Effect::Save(Save::Turn { turn, .. }) if turn.state == TurnState::Failed);
+    assert!(story.look().iter().any(failed));
+}
+
+#[test]
+fn titles_and_pins_are_kept_and_sorted() {
+    let known = |id: u64, updated: u64| Conversation {
+        id,
+        document: 1,
+        name: "a.txt".into(),
+        title: None,
+        first: format!("Question {id}"),
+        questions: 1,
+        updated,
+        pinned: false,
+    };
+    let mut story = Story::after(Remembered {
+        conversations: vec![known(1, 30), known(2, 10), known(3, 20)],
+        started_before: true,
+        ..Remembered::default()
+    });
+    assert_eq!(
+        titles(&mut story),
+        ["Question 1", "Question 3", "Question 2"]
+    );
+    story.look();
+    story.state.pin_conversation(2, true).expect("pinned");
+    story
+        .state
+        .rename_conversation(3, "  Rent ")
+        .expect("renamed");
+    assert_eq!(saved(&mut story), ["conversation 2", "conversation 3"]);
+    assert_eq!(titles(&mut story), ["Question 2", "Question 1", "Rent"]);
+    story.state.rename_conversation(3, " ").expect("renamed");
+    story.state.pin_conversation(2, false).expect("unpinned");
+    assert_eq!(
+        titles(&mut story),
+        ["Question 1", "Question 3", "Question 2"]
+    );
+    let long = "x".repeat(5000);
+    story.state.rename_conversation(1, &long).expect("renamed");
+    assert_eq!(titles(&mut story)[0].len(), 200);
+    let missing = Err(messages::NO_CONVERSATION.to_owned());
+    assert_eq!(story.state.rename_conversation(9, "x"), missing);
+    assert_eq!(story.state.pin_conversation(9, true), missing);
+    assert_eq!(story.state.delete_conversation(9), missing);
+    assert_eq!(story.state.restore_conversation(1), missing);
+}
+
+#[test]
+fn a_deleted_conversation_is_restored_unless_another_was_deleted() {
+    let mut story = Story::ready();
+    converse(&mut story, "One?");
+    story.state.new_conversation().expect("begun");
+    converse(&mut story, "Two?");
+    story.look();
+    story.delete();
+    assert_eq!(saved(&mut story), ["hide 2", "open None"]);
+    let snapshot = story.state.snapshot();
+    assert!(snapshot.document.is_some_and(|d| d.sample), "stays open");
+    assert_eq!(snapshot.turns, []);
+    assert_eq!(titles(&mut story), ["One?"]);
+    story.state.restore_conversation(2).expect("restored");
+    assert_eq!(titles(&mut story).len(), 2);
+    story.look();
+    story.state.delete_conversation(1).expect("deleted");
+    story.state.delete_conversation(2).expect("deleted");
+    assert_eq!(saved(&mut story), ["hide 1", "remove hidden", "hide 2"]);
+    assert!(story.state.restore_conversation(1).is_err());
+    // Ids are not used again.
+    converse(&mut story, "Three?");
+    assert_eq!(current(&mut story), 3);
+}
+
+/// An added document does not change what another conversation is about.
+#[test]
+fn a_shared_document_is_not_extended() {
+    let mut story = Story::ready();
+    converse(&mut story, "One?");
+    let first = story.document().expect("open").id;
+    story.state.new_conversation().expect("begun");
+    converse(&mut story, "Two?");
+    story.state.add_path("/b.txt".into());
+    let reply = Reply::Document {
+        document: info("both"),
+    };
+    story.hear_bytes(reply, b"both");
+    let grown = story.document().expect("open");
+    assert!(grown.id > first && story.state.snapshot().turns.len() == 1);
+    let documents: Vec<String> = list(&mut story).into_iter().map(|c| c.document).collect();
+    assert_eq!(documents, ["both", "sample.txt"]);
+}
+
+#[test]
+fn an_exported_conversation_is_imported_as_another_one() {
+    let mut story = Story::ready();
+    converse(&mut story, "One?");
+    let open = loaded(&mut story);
+    let path = |name: &str| std::path::PathBuf::from(format!("/x/{name}"));
+    let json = crate::exported::export(&path("a.JSON"), "Rent", &open);
+    let (title, document, turns) =
+        crate::exported::import("a.json", json.as_bytes()).expect("read");
+    story
+        .state
+        .import_conversation(&title, document, turns)
+        .expect("imported");
+    assert_eq!(titles(&mut story), ["Rent", "One?"]);
+    let snapshot = story.state.snapshot();
+    assert_eq!(snapshot.turns[0].answer, "Because");
+    assert_ne!(snapshot.turns[0].id, open.turns[0].id);
+    assert_ne!(snapshot.document.map(|d| d.id), Some(open.document.id));
+    // Texts to read.
+    let mut answered = open.clone();
+    answered.turns[0].question = "Is 1 < 2 & <b>?".into();
+    let html = crate::exported::export(&path("a.html"), "T", &answered);
+    assert!(
+        html.contains("<h2>Is 1 &lt; 2 &amp; &lt;b&gt;?</h2>"),
+        "{html}"
+    );
+    let text = crate::exported::export(&path("a"), "Rent", &answered);
+    assert!(
+        text.starts_with("# Rent\n\nAbout sample.txt\n\n## Is 1 < 2"),
+        "{text}"
+    );
+    assert!(text.contains("\nBecause\n"));
+    // What is no export is refused with the place of the error.
+    let refused = |text: &str| match crate::exported::import("a.json", text.as_bytes()) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("{text} was read"),
+    };
+    assert!(refused("{").contains("a.json is no exported conversation"));
+    assert!(refused(&json.replacen("\"turns\": [", "\"turns\": [7,", 1)).contains("line "));
+    assert!(refused("{\"kept_conversation\": 2}").contains("newer Kept"));
+    let empty = json.split("\"turns\"").next().expect("text").to_owned() + "\"turns\": []}";
+    assert!(refused(&empty).contains("no question"));
+}

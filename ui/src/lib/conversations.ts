@@ -1,0 +1,38 @@
+/** The list of conversations: its groups, and the time of an entry. */
+import type { ConversationEntry } from './contract'
+
+export interface Group {
+  name: string
+  entries: ConversationEntry[]
+}
+
+/** Calendar days from a time in seconds to `now` in milliseconds, both since 1970. */
+function daysAgo(updated: number, now: number): number {
+  const midnight = (time: number) => new Date(time).setHours(0, 0, 0, 0)
+  // Rounded: a day of a clock change has 23 or 25 hours.
+  return Math.round((midnight(now) - midnight(updated * 1000)) / 86_400_000)
+}
+
+/** `today`, `yesterday`, `12 Mar`, `12 Mar 2024`. */
+export function when(updated: number, now: number): string {
+  const days = daysAgo(updated, now)
+  if (days <= 0) return 'today'
+  if (days === 1) return 'yesterday'
+  const date = new Date(updated * 1000)
+  const day = date.toLocaleDateString('en-GB', { day: 'numeric', month: 'short' })
+  return date.getFullYear() === new Date(now).getFullYear() ? day : `${day} ${date.getFullYear()}`
+}
+
+/** The pinned conversations, then the others by age; the order within a group is the given one. */
+export function grouped(entries: readonly ConversationEntry[], now: number): Group[] {
+  const groups: Group[] = ['Pinned', 'Today', 'Yesterday', 'Last 7 days', 'Older'].map((name) => ({
+    name,
+    entries: [],
+  }))
+  for (const entry of entries) {
+    const days = daysAgo(entry.updated, now)
+    const group = entry.pinned ? 0 : days <= 0 ? 1 : days === 1 ? 2 : days <= 7 ? 3 : 4
+    groups[group]!.entries.push(entry)
+  }
+  return groups.filter((group) => group.entries.length > 0)
+}
