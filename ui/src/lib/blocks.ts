@@ -1,5 +1,6 @@
 /**
- * Splits a document's text into blocks that are rendered one by one: paragraphs, at most about 2,000 characters each.
+ * Splits a document's text into blocks that are rendered one by one: paragraphs, at most about 2,000 characters each, or
+ * twice that where a block would otherwise end at a soft line break (`reflow.ts`).
  * Independent of tokens and pixels. Every offset is a UTF-16 index into the text; blocks ascend and never overlap.
  */
 import type { DocumentPart, PageRange } from './contract'
@@ -18,12 +19,16 @@ export interface Block {
 
 const MAXIMUM = 2000
 
-/** The blocks of `text`. Characters between blocks are white space only. */
+/**
+ * The blocks of `text`. Characters between blocks are white space only. `isSoft` tells whether the break before the line
+ * at an offset is soft.
+ */
 export function blocksOf(
   text: string,
   pages: readonly PageRange[],
   documents: readonly DocumentPart[] = [],
   maximum = MAXIMUM,
+  isSoft: (line: number) => boolean = () => false,
 ): Block[] {
   const blocks: Block[] = []
   // A block begins at the start of every page and document, and ends with its document; text between documents is in no
@@ -50,7 +55,7 @@ export function blocksOf(
   edges.forEach(({ start, page, document }, i) => {
     const end = edges[i + 1]?.start ?? text.length
     const before = blocks.length
-    cut(text, start, Math.max(start, end), page, maximum, blocks)
+    cut(text, start, Math.max(start, end), page, maximum, isSoft, blocks)
     const first = blocks[before]
     if (first) first.document = document
   })
@@ -109,7 +114,15 @@ export function pageOf(
   return pageAt(pages, offset)
 }
 
-function cut(text: string, from: number, to: number, page: number | null, maximum: number, blocks: Block[]) {
+function cut(
+  text: string,
+  from: number,
+  to: number,
+  page: number | null,
+  maximum: number,
+  isSoft: (line: number) => boolean,
+  blocks: Block[],
+) {
   const before = blocks.length
   let heading = page
   let gap = false
@@ -144,7 +157,8 @@ function cut(text: string, from: number, to: number, page: number | null, maximu
       start = piece
       end = stop
     } else {
-      if (start >= 0 && stop - start > maximum) close()
+      const long = start >= 0 && stop - start > maximum
+      if (long && (stop - start > 2 * maximum || !isSoft(line))) close()
       if (start < 0) start = line
       end = stop
     }

@@ -4,6 +4,7 @@
  */
 import { blocksOf, type Block } from './blocks'
 import type { DocumentFacts } from './contract'
+import { isProse, isSoftAt, wrapsOf, type Wrap } from './reflow'
 
 export interface Text {
   id: number
@@ -11,6 +12,8 @@ export interface Text {
   key: string
   text: string
   blocks: Block[]
+  /** Where it is wrapped prose. */
+  wraps: Wrap[]
 }
 
 export class TextStore {
@@ -44,8 +47,10 @@ export class TextStore {
       // A byte order mark inside the text is an ordinary character: offsets count it. A lone carriage return becomes a
       // line feed of the same length: offsets are unchanged.
       const text = new TextDecoder('utf-8', { ignoreBOM: true }).decode(answer).replace(/\r(?!\n)/g, '\n')
-      const blocks = blocksOf(text, document.pages, document.documents)
-      this.current = { id: document.id, key, text, blocks }
+      const wraps = isProse(document.kind) ? wrapsOf(text, document.documents) : []
+      const isSoft = (line: number) => isSoftAt(text, wraps, line)
+      const blocks = blocksOf(text, document.pages, document.documents, undefined, isSoft)
+      this.current = { id: document.id, key, text, blocks, wraps }
     } catch (refusal) {
       if (this.#wanted !== key) return
       this.#wanted = null
