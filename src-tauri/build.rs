@@ -51,6 +51,8 @@ fn main() {
         "cancel_download",
         "set_thinking",
         "clear_vault",
+        "stop_reading",
+        "resume_reading",
         "add_document",
         "remove_document",
         "report",

@@ -24,7 +24,9 @@ pub use self::models::{
     FolderArguments, ListArguments, ModelsCommand, PullArguments, RemoveModelArguments,
     UseArguments,
 };
-pub use self::vaults::{RemoveArguments, VaultArguments, VaultsArguments, VaultsCommand};
+pub use self::vaults::{
+    ReadArguments, RemoveArguments, VaultArguments, VaultsArguments, VaultsCommand,
+};
 use crate::model::model_path;
 
 /// Ask questions about long documents on your own computer, and see which tokens the model kept.
@@ -61,7 +63,7 @@ pub enum Command {
     /// List, download, remove and inspect models.
     #[command(subcommand)]
     Models(ModelsCommand),
-    /// List or remove vaults: documents kept on disk, so that they need not be read again.
+    /// Fill, list or remove vaults: documents kept on disk, so that they need not be read again.
     #[command(subcommand)]
     Vaults(VaultsCommand),
     /// Report what this computer supports and what is missing.
@@ -205,7 +207,7 @@ impl EngineArguments {
 }
 
 /// Parses a size in bytes.
-fn memory(text: &str) -> anyhow::Result<u64> {
+pub fn memory(text: &str) -> anyhow::Result<u64> {
     kept_engine::Limits::memory_of(text).with_context(|| {
         format!("--memory takes a size such as 8GiB or 900MiB, and {text:?} is none")
     })

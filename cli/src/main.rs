@@ -151,6 +151,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Models(ModelsCommand::Remove(arguments)) => remove::run(&arguments),
         Command::Models(ModelsCommand::Inspect(arguments)) => inspect::run(&arguments),
         Command::Vaults(VaultsCommand::List(arguments)) => vaults::list(&arguments),
+        Command::Vaults(VaultsCommand::Read(arguments)) => vaults::read(&arguments),
         Command::Vaults(VaultsCommand::Remove(arguments)) => vaults::remove(&arguments),
         Command::Vaults(VaultsCommand::Clear(arguments)) => vaults::clear(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),

@@ -1,10 +1,14 @@
-//! `kept vaults`: lists and removes the documents stored on disk.
+//! `kept vaults`: fills, lists and removes the documents stored on disk.
 
-use kept_engine::vault::{Holds, VaultEntry, VaultFolder};
+use kept_engine::vault::{Holds, VaultEntry, VaultFolder, Vaults};
+use kept_engine::{AUTO, MethodSpec, Note, Progress, ReadRequest};
 use serde_json::{Value, json};
 
-use crate::arguments::{RemoveArguments, VaultsArguments};
+use crate::arguments::{ReadArguments, RemoveArguments, VaultsArguments, memory, open};
+use crate::ask::open_documents;
+use crate::model::Answering;
 use crate::output::{self, bytes, count};
+use crate::progress::{ReadingBar, stop_on_ctrl_c};
 
 /// Digits of a key in a list: enough to distinguish vaults.
 const SHOWN_DIGITS: usize = 12;
@@ -33,6 +37,58 @@ fn as_json(entry: &VaultEntry) -> Value {
         "bytes": entry.bytes,
         "used": used.map_or(0, |since| since.as_secs()),
     })
+}
+
+pub fn read(arguments: &ReadArguments) -> anyhow::Result<()> {
+    let limits = arguments.memory.as_deref().map(memory).transpose()?;
+    let (folder, trouble) = arguments.vault.open()?;
+    let Some((folder, kind)) = &folder else {
+        let why = trouble.unwrap_or_else(|| "--vault off keeps nothing".to_owned());
+        anyhow::bail!("there is no vault to read into: {why}");
+    };
+    let model = Answering::resolve(arguments.model.as_deref())?;
+    let engine = open(
+        &model.path,
+        arguments.threads,
+        &arguments.stretch,
+        &arguments.device,
+        None,
+    )?;
+    let document = open_documents(&arguments.document)?;
+    let request = ReadRequest {
+        document: &document,
+        method: &MethodSpec::plain(AUTO),
+        vaults: Vaults {
+            folder,
+            kind: *kind,
+        },
+        memory: limits,
+    };
+    let bar = ReadingBar::new();
+    let mut show = |progress: &Progress| bar.show(progress);
+    let read = engine.read_document(&request, &mut show, &stop_on_ctrl_c());
+    bar.clear();
+    let read = read?;
+    let notes: Vec<String> = read.notes.iter().map(Note::to_string).collect();
+    anyhow::ensure!(read.stored == read.tokens, "{}", notes.join("; "));
+    if arguments.json {
+        output::print_json(&json!({
+            "document": document.name,
+            "tokens": read.tokens,
+            "tokens_from_vault": read.from_vault,
+            "tokens_in_vault": read.stored,
+            "notes": notes,
+        }))?;
+    } else {
+        output::print_text(&output::printable(&format!(
+            "{}: {} of {} tokens are in the vault, {} of them were before\n",
+            document.name,
+            count(read.stored),
+            count(read.tokens),
+            count(read.from_vault)
+        )))?;
+    }
+    Ok(())
 }
 
 pub fn list(arguments: &VaultsArguments) -> anyhow::Result<()> {

@@ -489,7 +489,7 @@ pub struct DocumentLength {
 }
 
 /// A question of ordinary length, as a placeholder: about 16 tokens.
-const ORDINARY_QUESTION: &str = "What does the document say about the harbour?";
+pub(crate) const ORDINARY_QUESTION: &str = "What does the document say about the harbour?";
 
 impl DocumentLength {
     /// Counts the tokens of `document` for `model`: about a second for a book.

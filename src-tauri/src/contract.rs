@@ -25,7 +25,7 @@ pub use turns::{
     Chosen, Estimate, Facts, LayerRow, Memory, Phase, Progress, Refusal, RefusalCode, Source,
     TableRow, TokenSlots, Turn, TurnState,
 };
-pub use vault::Vault;
+pub use vault::{ReadAhead, Vault};
 
 /// The colour theme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
@@ -301,6 +301,7 @@ pub struct Snapshot {
     pub thinking: bool,
     pub worker: WorkerState,
     pub vault: Option<Vault>,
+    pub reading: Option<ReadAhead>,
     pub gpus: Gpus,
     pub saves: bool,
     pub version: String,
@@ -414,6 +415,9 @@ pub enum AppEvent {
     },
     Vault {
         vault: Option<Vault>,
+    },
+    ReadAhead {
+        reading: Option<ReadAhead>,
     },
     Gpus {
         gpus: Gpus,

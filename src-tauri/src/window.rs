@@ -81,6 +81,8 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::compare,
             commands::stop_comparison,
             commands::clear_vault,
+            commands::stop_reading,
+            commands::resume_reading,
             commands::add_document,
             commands::remove_document,
             commands::save_comparison,

@@ -77,6 +77,7 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     thinking: false,
     worker: { state: 'ready', message: null },
     vault: null,
+    reading: null,
     gpus: { gpus: [], whyNone: 'No NVIDIA driver was found.' },
     saves: true,
     version: '0.1.0',

@@ -145,6 +145,28 @@ describe('the composer', () => {
     expect(area.value).toBe('And who?')
   })
 
+  it('says how far the document is read in the background', async () => {
+    const kept = given()
+    show(Composer, kept)
+    const say = (running: boolean, share: number, secondsLeft: number | null) => {
+      kept.app.apply({ event: 'readAhead', reading: { running, share, secondsLeft } })
+      flushSync()
+      return find('reading')?.textContent?.replace(/\s+/g, ' ').trim()
+    }
+    expect(find('reading')).toBeNull()
+    expect(say(true, 0, null)).toBe('Reading in the background: 0 % Stop')
+    expect(say(true, 0.34, 130)).toBe('Reading in the background: 34 %, 2 min left Stop')
+    expect(find('how-read')).toBeNull()
+    find('reading-stop')!.click()
+    expect(say(false, 0.34, null)).toBe('34 % of the document is read. Read on')
+    find('reading-resume')!.click()
+    await settle()
+    expect([named('stop_reading').length, named('resume_reading').length]).toEqual([1, 1])
+    kept.app.apply({ event: 'readAhead', reading: null })
+    flushSync()
+    expect([find('reading'), find('how-read') !== null]).toEqual([null, true])
+  })
+
   it('lets the engine that failed speak alone', () => {
     const kept = given()
     show(Composer, kept)

@@ -1,4 +1,4 @@
-//! The thread that runs questions and comparisons, one after another, and reports the progress of each.
+//! The thread that runs questions, comparisons and readings, one after another, and reports the progress of each.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,8 +10,8 @@ use kept_engine::Note;
 use kept_engine::kernels::Stop;
 use kept_engine::models::Model;
 use kept_engine::{
-    Answer, Ask, CompactLayer, Engine, EngineError, Limits, MapGrid, MemoryNow, Progress, Prompt,
-    Reading, Sampling, Source, Watch, ends16,
+    Answer, Ask, CompactLayer, Engine, EngineError, Limits, MapGrid, MemoryNow, MethodSpec,
+    Progress, Prompt, ReadRequest, Reading, Sampling, Source, Watch, ends16,
 };
 use kept_worker::protocol::{
     AnswerFacts, AskRequest, CompareRequest, Failure, Fault, FaultCode, Reply, SourceInfo,
@@ -46,10 +46,12 @@ pub fn engine_health(error: &EngineError) -> EngineHealth {
     }
 }
 
-/// The two kinds of work of this thread.
+/// The kinds of work of this thread.
 pub enum Work {
     Ask(AskRequest, Keeping),
     Compare(CompareRequest),
+    /// Reads the document for questions with this method, within a limit of all memory, in bytes.
+    Read(MethodSpec, Option<u64>, Keeping),
 }
 
 impl Work {
@@ -58,6 +60,7 @@ impl Work {
         match self {
             Work::Ask(..) => Failure::Ask,
             Work::Compare(_) => Failure::Compare,
+            Work::Read(..) => Failure::Read,
         }
     }
 }
@@ -82,6 +85,9 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
             let (reply, engine_health) = run_caught(ticket, what, || match &job.work {
                 Work::Ask(ask, keeping) => answer(&job, ask, keeping, &output),
                 Work::Compare(comparison) => compare(&job, comparison, &output),
+                Work::Read(method, memory, keeping) => {
+                    read(&job, method, *memory, keeping, &output)
+                }
             });
             if inbox
                 .send(Input::Ended {
@@ -114,6 +120,59 @@ fn run_caught(ticket: u64, what: Failure, work: impl FnOnce() -> Ending) -> Endi
                 stopped: false,
             };
             (reply, EngineHealth::Broken)
+        }
+    }
+}
+
+/// Reads the document into its vault; returns the final reply.
+fn read(
+    job: &Job,
+    method: &MethodSpec,
+    memory: Option<u64>,
+    keeping: &Keeping,
+    output: &Output,
+) -> Ending {
+    let ticket = job.ticket;
+    let Some(vaults) = keeping.vaults() else {
+        let reply = Reply::DocumentRead {
+            ticket,
+            tokens: 0,
+            stored: 0,
+            notes: Vec::new(),
+        };
+        return (reply, EngineHealth::Sound);
+    };
+    let engine = &job.model.engine;
+    let request = ReadRequest {
+        document: &job.document.document,
+        method,
+        vaults,
+        memory,
+    };
+    let mut progress = |progress: &Progress| {
+        let progress = *progress;
+        output.send(&Reply::ReadAhead { ticket, progress });
+    };
+    match engine.read_document(&request, &mut progress, &job.stop) {
+        Ok(read) => {
+            let reply = Reply::DocumentRead {
+                ticket,
+                tokens: read.tokens,
+                stored: read.stored,
+                notes: read.notes,
+            };
+            (reply, EngineHealth::Sound)
+        }
+        Err(error) => {
+            let fault = Fault::from(&error);
+            let reply = Reply::Failed {
+                ticket: Some(ticket),
+                what: Failure::Read,
+                message: fault.message,
+                code: fault.code,
+                stopped: matches!(error, EngineError::Stopped),
+            };
+            (reply, engine_health(&error))
         }
     }
 }

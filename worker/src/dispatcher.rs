@@ -41,10 +41,12 @@ pub enum Input {
     },
 }
 
-/// The question or comparison in progress.
+/// The question, comparison or reading in progress.
 struct Running {
     ticket: u64,
     stop: Stop,
+    /// A question or comparison does not wait for it.
+    is_reading: bool,
 }
 
 /// A model that is being opened.
@@ -170,9 +172,10 @@ impl Dispatcher {
                     Err(why) => self.fail(None, Failure::Request, why),
                 }
             }
-            Request::Estimate { .. } | Request::Ask { .. } | Request::Compare { .. } => {
-                self.dispatch(request)
-            }
+            Request::Estimate { .. }
+            | Request::Ask { .. }
+            | Request::Compare { .. }
+            | Request::ReadDocument { .. } => self.dispatch(request),
             Request::KeepDocuments {
                 ticket,
                 kind,

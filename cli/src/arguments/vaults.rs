@@ -1,9 +1,13 @@
 //! Arguments for vaults.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use kept_engine::kernels::PackedRows;
 use kept_engine::policies::Budget;
 use kept_engine::vault::VaultFolder;
+
+use super::{DeviceArguments, StretchArguments};
 
 /// Storage of documents in vaults.
 #[derive(Debug, Args)]
@@ -64,6 +68,9 @@ impl VaultArguments {
 pub enum VaultsCommand {
     /// List the vaults, most recently used first.
     List(VaultsArguments),
+    /// Read a document into its vault, so that the first question starts at once. After Ctrl-C the next reading, or the
+    /// first question, goes on where it stopped.
+    Read(ReadArguments),
     /// Remove the vault of a document.
     Remove(RemoveArguments),
     /// Remove all vaults that are not in use.
@@ -72,6 +79,31 @@ pub enum VaultsCommand {
 
 #[derive(Debug, Args)]
 pub struct VaultsArguments {
+    /// Print one JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ReadArguments {
+    /// The document: text, Markdown, source code or PDF; several are read as one text.
+    #[arg(long, required = true, value_name = "FILE", allow_hyphen_values = true)]
+    pub document: Vec<PathBuf>,
+    /// As in `kept ask`.
+    #[arg(long, value_name = "FILE|NAME|mini")]
+    pub model: Option<String>,
+    /// Limit of all memory, such as 6GiB.
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// CPU threads [default: all].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub threads: Option<usize>,
+    #[command(flatten)]
+    pub vault: VaultArguments,
+    #[command(flatten)]
+    pub stretch: StretchArguments,
+    #[command(flatten)]
+    pub device: DeviceArguments,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,

@@ -258,6 +258,20 @@ pub async fn stop(effects: Desktop<'_>) -> Result<(), String> {
     Ok(())
 }
 
+/// Stops reading the document in the background.
+#[tauri::command]
+pub async fn stop_reading(effects: Desktop<'_>) -> Result<(), String> {
+    effects.with(AppState::stop_reading);
+    Ok(())
+}
+
+/// Goes on reading the document in the background after a stop.
+#[tauri::command]
+pub async fn resume_reading(effects: Desktop<'_>) -> Result<(), String> {
+    effects.with(AppState::resume_reading);
+    Ok(())
+}
+
 /// Removes all vaults that are not in use; the outcome is sent as events.
 #[tauri::command]
 pub async fn clear_vault(effects: Desktop<'_>) -> Result<(), String> {

@@ -3,6 +3,18 @@
 use serde::Serialize;
 use ts_rs::TS;
 
+/// The document is read in the background, or this was stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct ReadAhead {
+    /// It runs; otherwise the user can let it go on.
+    pub running: bool,
+    /// Share of the document that is read, 0 to 1.
+    pub share: f64,
+    /// Estimated rest, in seconds; `None` until it is known.
+    pub seconds_left: Option<f64>,
+}
+
 /// The vault folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]

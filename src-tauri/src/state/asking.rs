@@ -220,6 +220,7 @@ impl AppState {
 
     /// Stops the current question, or else the file that is being opened.
     pub fn stop(&mut self) {
+        self.hold_reading();
         if matches!(self.held, Some(Request::Ask { .. })) {
             self.held = None;
             if let Some(turn) = self.turns.last().map(|turn| turn.id) {

@@ -215,6 +215,7 @@ impl AppState {
         }
         if self.document.as_ref().is_none_or(|d| d.id != document.id) {
             self.document = Some(Arc::new(document));
+            self.reset_reading();
             self.send_document();
             self.title();
         }

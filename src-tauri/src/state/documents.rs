@@ -261,6 +261,7 @@ impl AppState {
         self.stop_opening();
         self.leave_conversation();
         self.document = None;
+        self.reset_reading();
         self.save_open();
         self.emit_document();
         self.emit_conversations();
@@ -288,6 +289,7 @@ impl AppState {
         self.leave_conversation();
         let document = Arc::new(document);
         self.document = Some(document.clone());
+        self.reset_reading();
         self.save(Save::Document(document));
         self.save_open();
         self.emit_document();
@@ -301,6 +303,7 @@ impl AppState {
         self.leave_comparison();
         let document = Arc::new(document);
         self.document = Some(document.clone());
+        self.reset_reading();
         self.save(Save::Document(document));
         self.conversation_grew();
         self.save_open();

@@ -88,6 +88,8 @@ impl AppState {
     /// for a comparison.
     fn end_running_work(&mut self, reason: &str, compared: &str) {
         self.generation = 0;
+        // Reading may have been the cause: it does not begin again by itself.
+        self.reading_failed(None, reason, false);
         self.model_in_flight = None;
         self.document_in_flight = None;
         self.removing = None;

@@ -15,6 +15,7 @@ mod life;
 mod limits;
 mod maps;
 mod models;
+mod reading_ahead;
 mod replies;
 mod throttle;
 mod vault;
@@ -40,6 +41,7 @@ pub use document::OpenDocument;
 pub use documents::file_name;
 pub use maps::{MapPlace, lock};
 pub use models::{MOST_TOKENS, check_method};
+use reading_ahead::BackgroundReading;
 pub use throttle::Throttle;
 
 /// A map that is being filled or was loaded; shared with the code that counts over it.
@@ -307,6 +309,7 @@ pub struct AppState {
     vault: Option<Vault>,
     /// The detected GPUs, or why there is none.
     gpus: Gpus,
+    reading: BackgroundReading,
     /// Ticket of the request to clear the vaults, until it is answered.
     clearing: Option<u64>,
     worker: WorkerState,
@@ -370,6 +373,7 @@ impl AppState {
             drag: None,
             vault: None,
             gpus: Gpus::default(),
+            reading: BackgroundReading::default(),
             clearing: None,
             worker: WorkerState {
                 state: WorkerStatus::Starting,
@@ -419,6 +423,7 @@ impl AppState {
             thinking: self.thinking,
             worker: self.worker.clone(),
             vault: self.vault.clone(),
+            reading: self.reading_shown(),
             gpus: self.gpus.clone(),
             saves: self.saves,
             version: env!("CARGO_PKG_VERSION").to_owned(),

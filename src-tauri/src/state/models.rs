@@ -300,6 +300,7 @@ impl AppState {
     pub(super) fn open_model(&mut self) {
         self.set_model(None, None);
         self.forget_tokens();
+        self.reset_reading();
         match self.worker.state {
             // The engine may have crashed on the previous model: a new choice justifies a restart.
             WorkerStatus::Failed => self.restart_worker(),

@@ -88,6 +88,13 @@ impl AppState {
                 seconds,
                 report,
             } => self.run_arrived(ticket, run, seconds, *report)?,
+            Reply::ReadAhead { ticket, progress } => self.reading_progressed(ticket, progress),
+            Reply::DocumentRead { ticket, notes, .. } => {
+                for note in notes {
+                    tracing::info!(%note, "the document is not read in the background");
+                }
+                self.document_read(ticket);
+            }
             Reply::Compared { ticket } => self.compared(ticket, ComparisonState::Done, None),
             Reply::Failed {
                 ticket,
@@ -97,6 +104,7 @@ impl AppState {
                 stopped,
             } => self.failed(ticket, what, &Fault { code, message }, stopped),
         }
+        self.read_ahead();
         Ok(())
     }
 
@@ -154,6 +162,7 @@ impl AppState {
                 self.compared(ticket, state, error);
             }
             (Failure::Ask, Some(ticket)) => self.ask_failed(ticket, fault, stopped),
+            (Failure::Read, ticket) => self.reading_failed(ticket, message, stopped),
             (Failure::Vaults, _) => self.vault_failed(message),
             _ => {
                 tracing::warn!(?what, message, "the engine refused a request");

@@ -105,6 +105,7 @@ fn contract_ts_matches_the_rust_types() {
         LayerRow,
         TableRow,
         Vault,
+        ReadAhead,
         Finish,
         ReferenceReport,
         HeadFigures,

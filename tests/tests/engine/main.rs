@@ -2,6 +2,7 @@
 
 mod conversations;
 mod fidelity;
+mod reading;
 mod stream_checkpoints;
 mod streamed;
 mod streaming;

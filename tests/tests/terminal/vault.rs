@@ -83,6 +83,39 @@ fn later_questions_use_the_vault() {
 }
 
 #[test]
+fn a_document_is_read_before_its_first_question() {
+    let (_place, vaults) = folder();
+    let read = |extra: &[&str]| {
+        let mut words: Vec<OsString> = ["vaults", "read", "--document"].map(Into::into).into();
+        words.push(sample().into_os_string());
+        words.extend(extra.iter().map(Into::into));
+        kept_in(&vaults, words)
+    };
+    read(&["--vault", "off"]).refused(&["--vault off"]);
+    let first = read(&["--json"]).json();
+    let tokens = first["tokens"].as_u64().expect("tokens");
+    assert!(tokens > 1000);
+    assert_eq!(first["tokens_in_vault"].as_u64(), Some(tokens));
+    assert_eq!(first["tokens_from_vault"], 0);
+    assert_eq!(files_of(&vaults).len(), 1, "one vault");
+    let again = read(&[]);
+    let says = &again.succeeded().stdout;
+    assert!(says.starts_with("sample.txt: 1,"), "{says}");
+    let answer = ask(&vaults, QUESTION, &[]);
+    assert_eq!(whole(&answer, "tokens_from_vault"), tokens);
+    assert!(whole(&answer, "tokens_read") < 40);
+    // A vault that cannot be written is an error here.
+    let (_place, other) = folder();
+    let mut words: Vec<OsString> = ["vaults", "read", "--vault-budget", "4KiB"]
+        .map(Into::into)
+        .into();
+    words.extend(["--document".into(), sample().into_os_string()]);
+    let full = kept_in(&other, words);
+    full.refused(&["vault"]);
+    assert!(files_of(&other).is_empty());
+}
+
+#[test]
 fn later_questions_use_the_streaming_checkpoint() {
     let (_place, vaults) = folder();
     let extra = ["--streaming", "on", "--method", "treekv", "--budget", "200"];

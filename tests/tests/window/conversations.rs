@@ -1,7 +1,6 @@
 //! The list of conversations: opening, searching, naming, deleting with undo, exporting and importing, over a restart.
 use std::fs;
 
-use kept_tests::golden;
 use kept_tests::window::{ANSWER, App, Dialog, Home, Launch, QUESTION, first_start, turn};
 use serde_json::Value;
 

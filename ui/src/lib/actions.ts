@@ -185,6 +185,8 @@ export class Actions {
     if (await this.useModel(model, null)) await this.cancelDownload(download)
   }
 
+  stopReading = () => this.#try('conversation', calls.stopReading())
+  resumeReading = () => this.#try('conversation', calls.resumeReading())
   clearVault = () => this.#try('settings', calls.clearVault())
   stopComparison = () => this.#try('comparison', calls.stopComparison())
   saveComparison = () => this.#try('comparison', calls.saveComparison())

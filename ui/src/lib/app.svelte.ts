@@ -20,6 +20,7 @@ import type {
   NoticePlace,
   Parameters,
   Progress,
+  ReadAhead,
   Refusal,
   Settings,
   Snapshot,
@@ -92,6 +93,8 @@ export class AppState {
   worker = $state.raw<WorkerState>({ state: 'starting', message: null })
   /** The vaults on disk. */
   vault = $state.raw<Vault | null>(null)
+  /** Reading the document in the background, while it runs or is stopped before its end. */
+  reading = $state.raw<ReadAhead | null>(null)
   gpus = $state.raw<Gpus>({ gpus: [], whyNone: null })
   saves = $state(true)
   version = $state('')
@@ -170,6 +173,7 @@ export class AppState {
     this.thinking = snapshot.thinking
     this.worker = snapshot.worker
     this.vault = snapshot.vault
+    this.reading = snapshot.reading
     this.gpus = snapshot.gpus
     this.saves = snapshot.saves
     this.version = snapshot.version
@@ -241,6 +245,9 @@ export class AppState {
         return
       case 'vault':
         this.vault = event.vault
+        return
+      case 'readAhead':
+        this.reading = event.reading
         return
       case 'gpus':
         this.gpus = event.gpus

@@ -74,6 +74,8 @@ export const mapToken = (turn: number, token: number) => call<TokenSlots>('map_t
 export const mapTable = (turn: number, layer: number | null) => call<TableRow[]>('map_table', { turn, layer })
 export const mapLayers = (turn: number) => call<LayerRow[]>('map_layers', { turn })
 export const setThinking = (thinking: boolean) => call<null>('set_thinking', { thinking })
+export const stopReading = () => call<null>('stop_reading')
+export const resumeReading = () => call<null>('resume_reading')
 export const clearVault = () => call<null>('clear_vault')
 export const lookForModels = () => call<null>('look_for_models')
 export const addModelFolder = () => call<null>('add_model_folder')

@@ -45,6 +45,8 @@
  * map_table({ turn, layer })                    -> TableRow[]
  * map_layers({ turn })                          -> LayerRow[]
  * set_thinking({ thinking })                    -> null          event: 'thinking'
+ * stop_reading()                                -> null          reading in the background; event: 'readAhead'
+ * resume_reading()                              -> null          goes on after a stop
  * clear_vault()                                 -> null          except vaults in use; events: 'vault' and a 'notice'
  * look_for_models()                             -> null          events: 'library' and 'downloads'
  * add_model_folder()                            -> null          system's dialog; outcome as 'library'
@@ -109,6 +111,8 @@ export type CommandName =
   | 'pause_download'
   | 'cancel_download'
   | 'set_thinking'
+  | 'stop_reading'
+  | 'resume_reading'
   | 'clear_vault'
   | 'add_document'
   | 'remove_document'

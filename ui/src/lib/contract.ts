@@ -258,7 +258,7 @@ message: string | null, };
 /**
  * The whole state, for a page that has just loaded.
  */
-export type Snapshot = { settings: Settings, models: Array<ModelChoice>, model: ModelFacts | null, modelError: string | null, methods: Array<MethodFacts>, document: DocumentFacts | null, opening: string | null, turns: Array<Turn>, conversations: Array<ConversationEntry>, conversation: number | null, comparison: Comparison | null, draft: string, thinking: boolean, worker: WorkerState, vault: Vault | null, gpus: Gpus, saves: boolean, version: string, };
+export type Snapshot = { settings: Settings, models: Array<ModelChoice>, model: ModelFacts | null, modelError: string | null, methods: Array<MethodFacts>, document: DocumentFacts | null, opening: string | null, turns: Array<Turn>, conversations: Array<ConversationEntry>, conversation: number | null, comparison: Comparison | null, draft: string, thinking: boolean, worker: WorkerState, vault: Vault | null, reading: ReadAhead | null, gpus: Gpus, saves: boolean, version: string, };
 
 /**
  * A conversation in the list: questions about one document, or about several read together.
@@ -332,7 +332,7 @@ export type NoticeKind = "error" | "info";
 /**
  * An event from the program to the page.
  */
-export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "methods", methods: Array<MethodFacts>, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "token", turn: number, text: string, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
+export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "methods", methods: Array<MethodFacts>, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "token", turn: number, text: string, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, } | { "event": "readAhead", reading: ReadAhead | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
 
 /**
  * The state of a comparison.
@@ -1235,6 +1235,23 @@ bytes: number,
  * Maximum bytes on disk.
  */
 budget: number, };
+
+/**
+ * The document is read in the background, or this was stopped.
+ */
+export type ReadAhead = { 
+/**
+ * It runs; otherwise the user can let it go on.
+ */
+running: boolean, 
+/**
+ * Share of the document that is read, 0 to 1.
+ */
+share: number, 
+/**
+ * Estimated rest, in seconds; `None` until it is known.
+ */
+secondsLeft: number | null, };
 
 /**
  * Why an answer ended.

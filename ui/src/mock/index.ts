@@ -155,6 +155,7 @@ export function start(): void {
     thinking: false,
     worker: { state: 'ready', message: null },
     vault: { folder: '/home/ann/.cache/kept/vaults', documents: 3, bytes: 8.6e9, budget: 20 * 2 ** 30 },
+    reading: null,
     gpus: { gpus: [], whyNone: 'No NVIDIA driver was found (libcuda); without one Kept answers on the processor.' },
     saves: true,
     version: '0.1.0',

@@ -29,11 +29,20 @@ impl Dispatcher {
             Request::Ask { ticket, .. } => (*ticket, Failure::Ask),
             Request::Compare { ticket, .. } => (*ticket, Failure::Compare),
             Request::Estimate { ticket, .. } => (*ticket, Failure::Estimate),
+            Request::ReadDocument { ticket, .. } => (*ticket, Failure::Read),
             _ => return,
         };
-        if occupies_engine(&request)
-            && (self.running.is_some() || self.waiting.iter().any(occupies_engine))
+        let waits = self.waiting.iter().any(occupies_engine);
+        if let Some(reading) = self.running.as_ref().filter(|running| running.is_reading)
+            && occupies_engine(&request)
+            && what != Failure::Read
+            && !waits
         {
+            // It goes on after the last section that was read.
+            reading.stop.request();
+            return self.waiting.push(request);
+        }
+        if occupies_engine(&request) && (self.running.is_some() || waits) {
             let why = "another question is being answered; wait for it or stop it, then ask again";
             return self.fail(Some(ticket), what, why);
         }
@@ -75,6 +84,10 @@ impl Dispatcher {
             }
             Request::Compare { compare, .. } => {
                 self.start(ticket, model, document, Work::Compare(compare));
+            }
+            Request::ReadDocument { method, memory, .. } => {
+                let keeping = self.keeping.refreshed();
+                self.start(ticket, model, document, Work::Read(method, memory, keeping));
             }
             _ => {}
         }
@@ -122,6 +135,7 @@ impl Dispatcher {
         work: Work,
     ) {
         let stop = Stop::new();
+        let is_reading = matches!(work, Work::Read(..));
         let job = Job {
             ticket,
             model,
@@ -130,7 +144,13 @@ impl Dispatcher {
             work,
         };
         match self.jobs.send(job) {
-            Ok(()) => self.running = Some(Running { ticket, stop }),
+            Ok(()) => {
+                self.running = Some(Running {
+                    ticket,
+                    stop,
+                    is_reading,
+                });
+            }
             // The worker thread ends only after a bug.
             Err(_) => std::process::exit(crate::BROKEN),
         }
@@ -146,6 +166,7 @@ impl Dispatcher {
             // After a GPU failure every later call in this process fails too: the app starts a new process.
             EngineHealth::GpuLost => std::process::exit(crate::GPU_LOST),
         }
+        self.retry_waiting();
     }
 
     fn reopen_model(&mut self) {
@@ -172,6 +193,7 @@ impl Dispatcher {
         let of_ticket = |request: &Request| match request {
             Request::Ask { ticket: t, .. } if *t == ticket => Some(Failure::Ask),
             Request::Compare { ticket: t, .. } if *t == ticket => Some(Failure::Compare),
+            Request::ReadDocument { ticket: t, .. } if *t == ticket => Some(Failure::Read),
             _ => None,
         };
         let what = self.waiting.iter().find_map(of_ticket);
@@ -184,7 +206,10 @@ impl Dispatcher {
 
 /// Whether a request occupies the engine: one such request runs at a time.
 fn occupies_engine(request: &Request) -> bool {
-    matches!(request, Request::Ask { .. } | Request::Compare { .. })
+    matches!(
+        request,
+        Request::Ask { .. } | Request::Compare { .. } | Request::ReadDocument { .. }
+    )
 }
 
 /// The engine with the cache type named `cache`, or unchanged without a name.

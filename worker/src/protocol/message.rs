@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::facts::{AnswerFacts, DocumentInfo, Inspection, MethodFacts, ModelFacts};
 use super::fault::FaultCode;
-use kept_engine::{Estimate, MemoryNow, MethodSpec, Progress, Turn};
+use kept_engine::{Estimate, MemoryNow, MethodSpec, Note, Progress, Turn};
 use kept_eval::fidelity::{ReferenceReport, RunReport};
 
 /// A request of the app to the worker.
@@ -86,6 +86,17 @@ pub enum Request {
         #[serde(flatten)]
         compare: CompareRequest,
     },
+    /// Reads the open document into its vault, before a question is asked. Occupies the worker, but a question or
+    /// comparison stops it. Replies: [`Reply::ReadAhead`] and [`Reply::DocumentRead`], or [`Reply::Failed`].
+    ReadDocument {
+        /// Identifies the request in its replies.
+        ticket: u64,
+        /// The method of the questions to come.
+        method: MethodSpec,
+        /// As in [`EstimateRequest`].
+        #[serde(default)]
+        memory: Option<u64>,
+    },
     /// Sets how documents are stored in vaults from now on: `q8_0` (the initial setting), `f16` or `off`. Reply:
     /// [`Reply::Vaults`] or [`Reply::Failed`].
     KeepDocuments {
@@ -106,10 +117,10 @@ pub enum Request {
         /// Identifies the request in its reply.
         ticket: u64,
     },
-    /// Stops the question or comparison with this ticket; 0 cancels the document that is being opened. The stopped
+    /// Stops the question, comparison or reading with this ticket; 0 cancels the document that is being opened. The stopped
     /// request still gets its final reply.
     Stop {
-        /// The ticket of the question or comparison.
+        /// The ticket of the request.
         ticket: u64,
     },
 }
@@ -326,6 +337,24 @@ pub enum Reply {
         #[serde(default)]
         tokens_from_vault: usize,
     },
+    /// Progress of reading a document before a question. At most about 20 per second.
+    ReadAhead {
+        /// Ticket of the request.
+        ticket: u64,
+        /// The progress over the whole document.
+        progress: Progress,
+    },
+    /// A document was read before a question.
+    DocumentRead {
+        /// Ticket of the request.
+        ticket: u64,
+        /// Tokens with which every prompt on the document begins.
+        tokens: usize,
+        /// How many of them are in the vault.
+        stored: usize,
+        /// Notes for the user.
+        notes: Vec<Note>,
+    },
     /// The vault settings and the stored vaults.
     Vaults {
         /// Ticket of the request.
@@ -433,6 +462,8 @@ pub enum Failure {
     Ask,
     /// A comparison.
     Compare,
+    /// Reading a document before a question.
+    Read,
     /// A request about vaults.
     Vaults,
     /// An invalid message.

@@ -8,6 +8,7 @@ mod library;
 mod life;
 mod limits;
 mod models;
+mod reading_ahead;
 mod vault;
 
 use std::time::{Duration, Instant};

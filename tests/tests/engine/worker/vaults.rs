@@ -172,3 +172,71 @@ fn kind_and_budget_of_vaults_take_effect_at_once() {
     assert_eq!((ticket, what), (Some(5), Failure::Vaults));
     assert!(message.contains("q2"), "{message}");
 }
+
+/// A question does not wait for the reading before it, and loses nothing that was read.
+#[test]
+fn a_question_interrupts_a_reading_that_goes_on_later() {
+    let place = tempfile::tempdir().expect("a folder");
+    let mut worker = super::busy(place.path());
+    let read = |ticket| Request::ReadDocument {
+        ticket,
+        method: method(AUTO),
+        memory: None,
+    };
+    worker.say(&read(5));
+    worker.find(|reply| {
+        matches!(reply, Reply::ReadAhead { ticket: 5, progress } if progress.tokens_done > 3 * 1024)
+    });
+    worker.say(&read(6));
+    let (refused, _) = worker.find(|reply| matches!(reply, Reply::Failed { .. }));
+    let (ticket, what, _, stopped) = failure(refused);
+    assert_eq!((ticket, what, stopped), (Some(6), Failure::Read, false));
+    worker.say(&ask(7, QUESTION, "snapkv"));
+    let (interrupted, _) = worker.find(|reply| matches!(reply, Reply::Failed { .. }));
+    let (ticket, what, _, stopped) = failure(interrupted);
+    assert_eq!((ticket, what, stopped), (Some(5), Failure::Read, true));
+    let (first, _) = worker.find(super::is_reading);
+    let Reply::Progress { progress, .. } = first else {
+        unreachable!()
+    };
+    let known = progress.tokens_from_vault;
+    assert!(known >= 3 * 1024, "{known}");
+    worker.say(&Request::Stop { ticket: 7 });
+    let (stopped, _) = worker.find(|reply| matches!(reply, Reply::Failed { .. }));
+    assert_eq!(failure(stopped).0, Some(7));
+    worker.say(&read(8));
+    let (first, _) = worker.find(|reply| matches!(reply, Reply::ReadAhead { ticket: 8, .. }));
+    let Reply::ReadAhead { progress, .. } = first else {
+        unreachable!()
+    };
+    assert_eq!(progress.tokens_from_vault, known);
+    assert!(progress.tokens_done >= known && progress.tokens_total > 50_000);
+    worker.say(&Request::Stop { ticket: 8 });
+    let (stopped, _) = worker.find(|reply| matches!(reply, Reply::Failed { .. }));
+    assert_eq!(failure(stopped).0, Some(8));
+}
+
+#[test]
+fn a_document_is_read_before_its_first_question() {
+    let place = tempfile::tempdir().expect("a folder");
+    let mut worker = start(place.path());
+    worker.say(&Request::ReadDocument {
+        ticket: 5,
+        method: method("snapkv"),
+        memory: None,
+    });
+    let is_read = |reply: &Reply| matches!(reply, Reply::DocumentRead { .. });
+    let (read, _) = worker.find(is_read);
+    let Reply::DocumentRead {
+        ticket: 5,
+        tokens,
+        stored,
+        notes,
+    } = read
+    else {
+        panic!("{read:?}")
+    };
+    assert!(tokens > 1000 && stored == tokens && notes.is_empty());
+    let used = asked(&mut worker, 6);
+    assert_eq!((used.tokens_from_vault, used.written), (tokens, false));
+}

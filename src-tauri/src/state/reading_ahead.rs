@@ -1,0 +1,164 @@
+//! Reading the document in the background, before a question: begins when document and model are open and nothing else
+//! runs. A question or comparison interrupts it in the worker; it goes on afterwards, unless the user stopped it.
+
+use kept_engine::{MethodSpec, Progress};
+use kept_worker::protocol::Request;
+
+use super::AppState;
+use crate::contract::{AppEvent, ReadAhead, WorkerStatus};
+
+/// Shorter documents, in tokens, are read with the first question.
+const LEAST_TOKENS: usize = 2048;
+
+/// Reading the open document in the background with the open model.
+#[derive(Debug, Default)]
+pub(super) struct BackgroundReading {
+    step: Step,
+    /// The last progress for this document and model.
+    progress: Option<Progress>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Step {
+    /// Not begun, or interrupted: it begins as soon as nothing else runs.
+    #[default]
+    Due,
+    /// The worker reads; with the ticket of the request.
+    Running(u64),
+    /// The user stopped it, or it failed: it goes on when the user asks for it.
+    Stopped,
+    /// Complete, or as far as the vault could be written.
+    Done,
+}
+
+impl AppState {
+    /// Begins to read the document if it is due and nothing else runs.
+    pub(super) fn read_ahead(&mut self) {
+        if self.reading.step != Step::Due || self.settings.keep == "off" {
+            return;
+        }
+        let long = self.document.as_ref().is_some_and(|document| {
+            let tokens = document.tokens.filter(|_| !document.more_tokens);
+            let read_whole = document.too_long.is_none() && document.streaming.is_none();
+            read_whole && tokens.is_some_and(|tokens| tokens >= LEAST_TOKENS)
+        });
+        let idle = !self.is_busy() && self.running.is_none() && self.opening.is_none();
+        let ready = self.worker.state == WorkerStatus::Ready && self.model.is_some();
+        let Ok(memory) = self.memory_limit() else {
+            return;
+        };
+        if long && idle && ready {
+            let ticket = self.ticket();
+            let method = MethodSpec::plain(&self.settings.method);
+            let request = Request::ReadDocument {
+                ticket,
+                method,
+                memory,
+            };
+            self.send(request, None);
+            self.set_step(Step::Running(ticket));
+        }
+    }
+
+    /// Another document or model is open: its reading has not begun.
+    pub(super) fn reset_reading(&mut self) {
+        self.stop_worker_reading();
+        self.reading.progress = None;
+        self.set_step(Step::Due);
+    }
+
+    /// Stops reading until [`AppState::resume_reading`].
+    pub fn stop_reading(&mut self) {
+        if self.stop_worker_reading() {
+            self.set_step(Step::Stopped);
+        }
+    }
+
+    /// Goes on reading after a stop.
+    pub fn resume_reading(&mut self) {
+        if self.reading.step == Step::Stopped {
+            self.set_step(Step::Due);
+            self.read_ahead();
+        }
+    }
+
+    /// The user stopped what ran: reading does not begin by itself.
+    pub(super) fn hold_reading(&mut self) {
+        if self.reading.step == Step::Due {
+            self.set_step(Step::Stopped);
+        }
+    }
+
+    /// Stops the worker's reading, if it was running.
+    fn stop_worker_reading(&mut self) -> bool {
+        let Step::Running(ticket) = self.reading.step else {
+            return false;
+        };
+        self.send(Request::Stop { ticket }, None);
+        true
+    }
+
+    pub(super) fn reading_progressed(&mut self, ticket: u64, now: Progress) {
+        if self.reading.step != Step::Running(ticket) {
+            return;
+        }
+        let percent =
+            |progress: Progress| 100 * progress.tokens_done / progress.tokens_total.max(1);
+        let before = self.reading.progress.replace(now);
+        if before.map(percent) != Some(percent(now)) {
+            self.emit_reading();
+        }
+    }
+
+    /// The worker has read the document, as far as the vault could be written.
+    pub(super) fn document_read(&mut self, ticket: u64) {
+        if self.reading.step == Step::Running(ticket) {
+            self.set_step(Step::Done);
+            // The estimate follows what is in the vault.
+            self.request_vaults();
+        }
+    }
+
+    /// The worker stopped reading: for a question (`stopped`), or over an error. Without a ticket whatever it read.
+    pub(super) fn reading_failed(&mut self, of: Option<u64>, message: &str, stopped: bool) {
+        let Step::Running(ticket) = self.reading.step else {
+            return;
+        };
+        if of.is_some_and(|of| of != ticket) {
+            return;
+        }
+        if stopped {
+            self.set_step(Step::Due);
+        } else {
+            // A question will say why.
+            tracing::warn!(message, "the document is not read in the background");
+            self.set_step(Step::Stopped);
+        }
+    }
+
+    fn set_step(&mut self, step: Step) {
+        if self.reading.step != step {
+            self.reading.step = step;
+            self.emit_reading();
+        }
+    }
+
+    fn emit_reading(&mut self) {
+        let reading = self.reading_shown();
+        self.emit(AppEvent::ReadAhead { reading });
+    }
+
+    /// Reading in the page's form, while it runs or is stopped before its end.
+    pub(super) fn reading_shown(&self) -> Option<ReadAhead> {
+        let progress = self.reading.progress;
+        let running = matches!(self.reading.step, Step::Running(_));
+        let stopped = self.reading.step == Step::Stopped && progress.is_some();
+        (running || stopped).then(|| ReadAhead {
+            running,
+            share: progress.map_or(0.0, |now| {
+                now.tokens_done as f64 / now.tokens_total.max(1) as f64
+            }),
+            seconds_left: progress.filter(|_| running).map(|now| now.seconds_left),
+        })
+    }
+}

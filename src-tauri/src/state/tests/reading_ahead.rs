@@ -1,0 +1,204 @@
+//! Reading the document in the background.
+
+use kept_engine::{Finish, Phase, Progress};
+use kept_worker::protocol::{Failure, FaultCode};
+
+use super::*;
+use crate::contract::ReadAhead;
+
+fn tokens(tokens: usize) -> Reply {
+    Reply::Tokens {
+        tokens,
+        at_least: false,
+        context: 32_768,
+        fits: true,
+        message: None,
+        streams: false,
+    }
+}
+
+/// The ticket of the only request since the last look, which begins to read.
+fn begun(story: &mut Story) -> u64 {
+    match story.requests().as_slice() {
+        [
+            Request::ReadDocument {
+                ticket,
+                memory: None,
+                ..
+            },
+        ] => *ticket,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn progress(ticket: u64, tokens_done: usize) -> Reply {
+    Reply::ReadAhead {
+        ticket,
+        progress: Progress {
+            phase: Phase::Reading,
+            tokens_done,
+            tokens_total: 10_000,
+            tokens_from_vault: 0,
+            tokens_per_second: 100.0,
+            seconds_left: 9.0,
+        },
+    }
+}
+
+fn interrupted(ticket: u64, stopped: bool) -> Reply {
+    Reply::Failed {
+        ticket: Some(ticket),
+        what: Failure::Read,
+        message: "stopped".into(),
+        code: FaultCode::Other,
+        stopped,
+    }
+}
+
+fn shown(story: &mut Story) -> Option<ReadAhead> {
+    story.state.snapshot().reading
+}
+
+#[test]
+fn a_long_document_is_read_as_soon_as_it_is_counted() {
+    let mut story = Story::ready();
+    story.hear(tokens(500));
+    assert_eq!(story.requests(), [], "a short one is not");
+    story.hear(tokens(10_000));
+    let ticket = begun(&mut story);
+    assert_eq!(
+        shown(&mut story).map(|r| (r.running, r.share)),
+        Some((true, 0.0))
+    );
+    story.look();
+    story.hear(progress(ticket, 1_000));
+    story.hear(progress(ticket, 1_001));
+    story.hear(progress(ticket + 1, 9_000));
+    let told = story.events();
+    let expected = ReadAhead {
+        running: true,
+        share: 0.1,
+        seconds_left: Some(9.0),
+    };
+    assert_eq!(
+        told,
+        [AppEvent::ReadAhead {
+            reading: Some(expected)
+        }],
+        "once a percent"
+    );
+    story.hear(Reply::DocumentRead {
+        ticket,
+        tokens: 10_000,
+        stored: 10_000,
+        notes: Vec::new(),
+    });
+    assert_eq!(shown(&mut story), None);
+    assert!(matches!(
+        story.requests().as_slice(),
+        [Request::Vaults { .. }]
+    ));
+    story.hear(tokens(10_000));
+    assert_eq!(story.requests(), [], "it is read once");
+    // With another model it has to be read again.
+    story.state.choose_model_file("/other.gguf".into());
+    story.hear(model("/other.gguf"));
+    story.look();
+    story.hear(tokens(10_000));
+    begun(&mut story);
+}
+
+#[test]
+fn reading_stops_and_goes_on_when_the_user_says_so() {
+    let mut story = Story::ready();
+    story.hear(tokens(10_000));
+    let ticket = begun(&mut story);
+    story.hear(progress(ticket, 3_400));
+    story.look();
+    story.state.stop_reading();
+    assert_eq!(story.requests(), [Request::Stop { ticket }]);
+    story.hear(interrupted(ticket, true));
+    assert_eq!(story.requests(), [], "it stays stopped");
+    let now = shown(&mut story).expect("shown");
+    assert_eq!(
+        (now.running, now.share, now.seconds_left),
+        (false, 0.34, None)
+    );
+    // Neither a question nor anything else begins it again.
+    let (_, asked) = story.ask("Why?");
+    story.hear(answered(asked, "Because", Finish::End));
+    assert_eq!(story.requests(), []);
+    story.state.resume_reading();
+    begun(&mut story);
+    story.state.resume_reading();
+    assert_eq!(story.requests(), [], "once");
+}
+
+#[test]
+fn a_question_interrupts_reading_and_it_goes_on_afterwards() {
+    let mut story = Story::ready();
+    story.hear(tokens(10_000));
+    let ticket = begun(&mut story);
+    // The worker stops reading by itself.
+    let (_, asked) = story.ask("Why?");
+    story.hear(interrupted(ticket, true));
+    assert_eq!(shown(&mut story), None);
+    assert_eq!(story.requests(), []);
+    story.hear(answered(asked, "Because", Finish::End));
+    begun(&mut story);
+    // A question that the user stops leaves the computer quiet.
+    let mut story = Story::ready();
+    story.hear(tokens(10_000));
+    let ticket = begun(&mut story);
+    let (_, asked) = story.ask("And?");
+    story.hear(interrupted(ticket, true));
+    story.state.stop();
+    story.look();
+    story.hear(answered(asked, "", Finish::Stopped));
+    assert_eq!(story.requests(), []);
+}
+
+#[test]
+fn another_document_stops_reading_and_a_failure_is_not_repeated() {
+    let mut story = Story::ready();
+    story.hear(tokens(10_000));
+    let ticket = begun(&mut story);
+    story.state.open_path("/a.txt".into());
+    story.look();
+    let reply = Reply::Document {
+        document: info("a.txt"),
+    };
+    story.hear_bytes(reply, b"a");
+    assert_eq!(story.requests(), [Request::Stop { ticket }]);
+    story.hear(interrupted(ticket, true));
+    assert_eq!(story.requests(), [], "not counted yet");
+    story.hear(tokens(20_000));
+    let ticket = begun(&mut story);
+    story.hear(interrupted(ticket, false));
+    assert_eq!(story.notices(), [] as [&str; 0], "a question will say why");
+    story.hear(tokens(20_000));
+    assert_eq!(story.requests(), []);
+    // Reading that ended the worker does not end the next one too.
+    let mut story = Story::ready();
+    story.hear(tokens(10_000));
+    begun(&mut story);
+    story.state.worker_died("It ended.");
+    story.hello();
+    story.hear(model("mini"));
+    story.look();
+    story.hear(tokens(10_000));
+    assert_eq!(story.requests(), []);
+}
+
+#[test]
+fn without_vaults_nothing_is_read_ahead() {
+    let mut story = Story::ready();
+    let off = Settings {
+        keep: "off".into(),
+        ..story.state.settings().clone()
+    };
+    story.state.save_settings(off).expect("accepted");
+    story.look();
+    story.hear(tokens(10_000));
+    assert_eq!(story.requests(), []);
+}

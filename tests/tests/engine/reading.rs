@@ -1,0 +1,181 @@
+//! Reading a document before a question: section by section into its vault, with a stop and a second reading.
+
+use kept_engine::documents::Document;
+use kept_engine::kernels::{PackedRows, Stop};
+use kept_engine::policies::Budget;
+use kept_engine::vault::{VaultFolder, Vaults};
+use kept_engine::{
+    Answer, Ask, Engine, EngineError, Limits, MethodSpec, Progress, ReadRequest, SAMPLE, Sampling,
+};
+use kept_tests::golden;
+
+/// About 3,500 tokens, which the model reads in three sections.
+fn document() -> Document {
+    let text = format!("{SAMPLE}\n\n{SAMPLE}");
+    Document::from_bytes("twice.txt", text.into_bytes()).expect("a document")
+}
+
+fn engine() -> Engine {
+    let model = golden::repository().join("assets/mini.gguf");
+    Engine::open(&model).expect("the built-in model")
+}
+
+fn ask(engine: &Engine, document: &Document, vaults: Option<Vaults<'_>>) -> Answer {
+    let ask = Ask {
+        document,
+        turns: &[],
+        question: "What is the locker code of Ann Quorvin?",
+        method: &MethodSpec::plain("snapkv"),
+        budget: Some(Budget::Share(0.25)),
+        sampling: &Sampling::default(),
+        max_tokens: 16,
+        thinking: false,
+        limits: Limits::default(),
+        vault: vaults,
+    };
+    let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
+    answer.expect("an answer")
+}
+
+fn auto() -> MethodSpec {
+    MethodSpec::plain("auto")
+}
+
+fn of<'a>(document: &'a Document, vaults: Vaults<'a>, method: &'a MethodSpec) -> ReadRequest<'a> {
+    ReadRequest {
+        document,
+        method,
+        vaults,
+        memory: None,
+    }
+}
+
+#[test]
+fn a_stopped_reading_goes_on_after_its_last_section() {
+    let (engine, document, auto) = (engine(), document(), auto());
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = VaultFolder::new(place.path(), 1 << 30);
+    let vaults = Vaults {
+        folder: &folder,
+        kind: PackedRows::F16,
+    };
+    let listed = || {
+        let list = folder.list().expect("a list");
+        list.iter().map(|vault| vault.tokens).collect::<Vec<_>>()
+    };
+    // Stopped within the second section.
+    let stop = Stop::new();
+    let mut last: Option<Progress> = None;
+    let mut watch = |now: &Progress| {
+        let before = last.replace(*now);
+        assert!(before.is_none_or(|before| before.tokens_done <= now.tokens_done));
+        if now.tokens_done > 1024 {
+            stop.request();
+        }
+    };
+    let stopped = engine.read_document(&of(&document, vaults, &auto), &mut watch, &stop);
+    assert!(matches!(stopped, Err(EngineError::Stopped)), "{stopped:?}");
+    assert_eq!(listed(), [1024]);
+    let last = last.expect("progress");
+    assert!(last.tokens_total > 3000 && last.tokens_done < 2 * 1024);
+
+    // A question uses what was read, and its answer is that of a single reading.
+    let other = tempfile::tempdir().expect("a folder");
+    let alone = VaultFolder::new(other.path(), 1 << 30);
+    let whole = ask(
+        &engine,
+        &document,
+        Some(Vaults {
+            folder: &alone,
+            kind: PackedRows::F16,
+        }),
+    );
+    assert_eq!(whole.vault.tokens_from_vault, 0);
+
+    // The second reading goes on, and leaves one vault.
+    let mut first = None;
+    let mut watch = |now: &Progress| {
+        first.get_or_insert(*now);
+    };
+    let read = engine.read_document(&of(&document, vaults, &auto), &mut watch, &Stop::new());
+    let read = read.expect("read");
+    assert_eq!((read.from_vault, read.stored), (1024, read.tokens));
+    let first = first.expect("progress");
+    assert!(first.tokens_done >= 1024 && first.tokens_from_vault == 1024);
+    assert_eq!(listed(), [read.tokens], "one vault of the document");
+    let answer = ask(&engine, &document, Some(vaults));
+    assert_eq!(answer.vault.tokens_from_vault, read.tokens);
+    assert!(!answer.vault.written);
+    assert_eq!((answer.text, answer.map), (whole.text, whole.map));
+
+    // A third one finds everything.
+    let again = engine.read_document(&of(&document, vaults, &auto), &mut |_| (), &Stop::new());
+    let again = again.expect("read");
+    assert_eq!((again.from_vault, again.stored), (read.tokens, read.tokens));
+}
+
+#[test]
+fn a_question_uses_the_sections_that_were_read() {
+    let (engine, document, auto) = (engine(), document(), auto());
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = VaultFolder::new(place.path(), 1 << 30);
+    let vaults = Vaults {
+        folder: &folder,
+        kind: PackedRows::F16,
+    };
+    let stop = Stop::new();
+    let mut watch = |now: &Progress| {
+        if now.tokens_done > 2 * 1024 {
+            stop.request();
+        }
+    };
+    let stopped = engine.read_document(&of(&document, vaults, &auto), &mut watch, &stop);
+    assert!(matches!(stopped, Err(EngineError::Stopped)), "{stopped:?}");
+    let answer = ask(&engine, &document, Some(vaults));
+    assert_eq!(answer.vault.tokens_from_vault, 2 * 1024);
+    assert!(answer.vault.written);
+    let plain = ask(&engine, &document, Some(vaults));
+    assert_eq!((answer.text, answer.map), (plain.text, plain.map));
+}
+
+#[test]
+fn a_vault_without_space_and_a_document_too_long_are_told() {
+    let (engine, document, auto) = (engine(), document(), auto());
+    let place = tempfile::tempdir().expect("a folder");
+    let small = VaultFolder::new(place.path(), 10_000);
+    let vaults = Vaults {
+        folder: &small,
+        kind: PackedRows::Q8_0,
+    };
+    let read = engine.read_document(&of(&document, vaults, &auto), &mut |_| (), &Stop::new());
+    let read = read.expect("not an error");
+    assert_eq!(read.stored, 0);
+    assert_eq!(read.notes.len(), 1, "{:?}", read.notes);
+    let long = SAMPLE.repeat(4);
+    let long = Document::from_bytes("long.txt", long.into_bytes()).expect("a document");
+    let refused = engine.read_document(&of(&long, vaults, &auto), &mut |_| (), &Stop::new());
+    assert!(
+        matches!(refused, Err(EngineError::TooLong { .. })),
+        "{refused:?}"
+    );
+}
+
+/// Their first question would read the document again.
+#[test]
+fn methods_that_measure_while_reading_are_left_to_their_question() {
+    let (engine, document) = (engine(), document());
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = VaultFolder::new(place.path(), 1 << 30);
+    let vaults = Vaults {
+        folder: &folder,
+        kind: PackedRows::Q8_0,
+    };
+    for name in ["h2o", "ems", "expected_attention"] {
+        let method = MethodSpec::plain(name);
+        let request = of(&document, vaults, &method);
+        let read = engine.read_document(&request, &mut |_| (), &Stop::new());
+        let read = read.expect("not an error");
+        assert_eq!((read.stored, read.notes.len()), (0, 1), "{name}");
+    }
+    assert!(folder.list().expect("a list").is_empty());
+}

@@ -1,0 +1,42 @@
+//! A document is read in the background: it begins by itself, is stopped, goes on, and is not lost.
+
+use crate::slow_models::slow_model;
+use kept_tests::window::{App, Home, Launch, turn};
+
+/// The line below the question, once it contains `words`.
+fn says(app: &App<'_>, id: &str, words: &str) -> String {
+    app.until(&format!("{id} says {words}"), |app| {
+        app.text(id).filter(|text| text.contains(words))
+    })
+}
+
+#[test]
+fn a_document_is_read_in_the_background_and_a_stop_loses_nothing() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = Launch::plain()
+        .argument("--model")
+        .argument(slow_model(&home))
+        .open(&home);
+    says(&app, "reading", "Reading in the background");
+    app.until("a part is read", |app| {
+        let share = app.snapshot()["reading"]["share"].as_f64()?;
+        (share > 0.3).then_some(())
+    });
+    app.picture("reading");
+    app.click("reading-stop");
+    says(&app, "reading", "of the document is read");
+    assert_eq!(app.snapshot()["reading"]["running"], false);
+    app.picture("stopped");
+    // What was read is there after a restart, and reading goes on by itself.
+    app.close();
+    let app = Launch::plain().open(&home);
+    let line = says(&app, "reading", "%");
+    let share = app.snapshot()["reading"]["share"].as_f64();
+    assert!(share.is_none_or(|share| share > 0.1), "{line} {share:?}");
+    says(&app, "how-read", "Already read");
+    app.close();
+    let app = Launch::plain().open(&home);
+    says(&app, "how-read", "Already read");
+    app.close();
+}
