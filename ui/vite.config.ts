@@ -5,7 +5,8 @@ import { defineConfig } from 'vitest/config'
 export default defineConfig(({ mode }) => ({
   plugins: [svelte()],
   clearScreen: false,
-  server: { port: 5173, strictPort: true },
+  // The stand-in for the program reads the sample in `assets`.
+  server: { port: 5173, strictPort: true, fs: { allow: ['..'] } },
   // Components are mounted in tests: take Svelte's browser build, not the one for servers.
   resolve: mode === 'test' ? { conditions: ['browser'] } : {},
   build: {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::vault::{VaultUse, Vaults};
-use kept_engine::{Answer, Ask, Chosen, Engine, Event, Finish, Note, PromptText, Source};
+use kept_engine::{Answer, Ask, Chosen, Citation, Engine, Event, Finish, Note, PromptText, Source};
 use serde::Serialize;
 
 use crate::arguments::AskArguments;
@@ -50,6 +50,7 @@ struct AskJson<'a> {
     /// The document was read in streaming mode, which is approximate.
     streamed: bool,
     sources: &'a [Source],
+    citations: &'a [Citation],
     vault: &'a VaultUse,
     notes: Vec<String>,
     /// The prompt in the model's chat template, with `--show-prompt`.
@@ -294,6 +295,7 @@ impl<'a> Asker<'a> {
             device: gpu_name(self.engine).unwrap_or("processor"),
             streamed: answer.streamed,
             sources: &answer.sources,
+            citations: &answer.citations,
             vault: &answer.vault,
             notes: answer.notes.iter().map(Note::to_string).collect(),
             prompt: answered.prompt.clone(),

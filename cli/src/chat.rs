@@ -133,9 +133,7 @@ pub fn run(arguments: &ChatArguments) -> anyhow::Result<()> {
         asker: Asker::new(&engine, &document, trouble, model.notes(&document))
             .with_output(arguments.json, arguments.answer.show_prompt),
         model: model.path,
-        // Without a document there is nothing to read again.
-        vaults: (vaults.filter(|_| !document.text.is_empty()))
-            .map(|&(ref folder, kind)| Vaults { folder, kind }),
+        vaults: vaults.map(|&(ref folder, kind)| Vaults { folder, kind }),
         method,
         budget,
         sampling,

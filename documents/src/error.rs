@@ -69,7 +69,7 @@ pub enum DocumentError {
     },
 
     /// The file is empty or contains only white space.
-    #[error("{name} is empty: check that it was saved")]
+    #[error("{name} is empty")]
     Empty {
         /// The path as given.
         name: String,

@@ -54,6 +54,22 @@ pub(crate) fn at(text: &str, kind: &Kind, bounds: Range<usize>, byte: usize) -> 
     start + found.start..start + found.end
 }
 
+/// The sentences, headings and list items of a Markdown text, in bytes, in order and without the white space between
+/// them.
+pub fn sentences(text: &str) -> Vec<Range<usize>> {
+    let ends = |i: &usize| text.is_char_boundary(*i) && ends_markdown_passage(text, *i);
+    let mut found = Vec::new();
+    let mut start = 0;
+    for end in (1..text.len()).filter(ends).chain([text.len()]) {
+        let sentence = trim(text, start..end);
+        if !sentence.is_empty() {
+            found.push(sentence);
+        }
+        start = end;
+    }
+    found
+}
+
 /// The character boundary at or before `byte`; the end of the text if `byte` lies beyond it.
 pub(crate) fn char_floor(text: &str, byte: usize) -> usize {
     let mut at = byte.min(text.len());

@@ -138,8 +138,10 @@ impl Engine {
             streamed = read.streamed,
             "answered"
         );
+        let (sources, citations) = sources(ask.document, &prompt, &votes, &written.text);
         Ok(Answer {
-            sources: sources(ask.document, &prompt, &votes),
+            sources,
+            citations,
             text: written.text,
             finish: written.finish,
             prompt,

@@ -50,6 +50,11 @@ impl Engine {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
+        // Without a document there is nothing to store.
+        let ask = &Ask {
+            vault: ask.vault.filter(|_| !ask.document.text.is_empty()),
+            ..*ask
+        };
         let (prompt, plan, left_out) = self.conversation(ask, stop)?;
         plan.reasons.iter().for_each(|reason| watch.chosen(reason));
         let asked = Asked {

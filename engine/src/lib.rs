@@ -49,7 +49,7 @@ mod writing;
 pub use auto::{AUTO, Chosen};
 pub use backend::GpuWatch;
 pub use compact::{CompactCache, CompactLayer};
-pub use decode::{Decoder, Votes};
+pub use decode::{Decoder, TokenVotes, Votes};
 pub use device::{
     ComputeDevice, DeviceChoice, Gpu, GpuRates, UnknownDevice, fitting_gpu, gpu_rates, gpus,
 };
@@ -72,7 +72,7 @@ pub use repetition::Repetition;
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{REPEAT_PENALTY, Sampler, Sampling};
 pub use session::{Answer, Ask, Engine, Finish, Limits, document_notes};
-pub use sources::{Source, Within};
+pub use sources::{Citation, Source, Within};
 pub use streaming::{Stream, Streamed, Streaming};
 pub use synthetic::{SyntheticCache, synthetic_cache};
 pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};

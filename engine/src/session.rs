@@ -15,8 +15,8 @@ use crate::note::Note;
 use crate::plan::{full_cache_bytes, window_bytes};
 use crate::shape::shape_of;
 use crate::{
-    Chosen, EngineError, MemoryLedger, MethodSpec, PlanRequest, Prompt, RetentionMap, Sampling,
-    Source, Streaming, Turn,
+    Chosen, Citation, EngineError, MemoryLedger, MethodSpec, PlanRequest, Prompt, RetentionMap,
+    Sampling, Source, Streaming, Turn,
 };
 use kept_vault::{ModelPrint, VaultUse, Vaults};
 
@@ -109,6 +109,8 @@ pub struct Answer {
     pub decode_seconds: f64,
     /// Source passages of the answer.
     pub sources: Vec<Source>,
+    /// For each sentence of the answer its passage, where that is clear.
+    pub citations: Vec<Citation>,
     /// Which tokens were kept.
     pub map: RetentionMap,
     /// Whether the document was read in streaming mode, which is approximate.

@@ -4,6 +4,7 @@
 
 mod comparison;
 mod conversations;
+mod document;
 mod gpus;
 mod library;
 mod turns;
@@ -16,16 +17,17 @@ use ts_rs::TS;
 
 pub use comparison::{Comparison, ComparisonRun, ComparisonState, ReferenceResult, RunResult};
 pub use conversations::{ConversationEntry, FoundPassage, FoundPiece};
+pub use document::{DocumentFacts, DocumentPart, OutlineEntry, PageRange};
 pub use gpus::{Gpu, Gpus};
 pub use library::{
     CatalogueModel, Download, DownloadState, FitLine, FoundModel, HubOffer, Inspection, Library,
     ModelFolder, Suits, UnfinishedModel,
 };
 pub use turns::{
-    Chosen, Estimate, Facts, LayerRow, Memory, Phase, Progress, Refusal, RefusalCode, Source,
-    TableRow, TokenSlots, Turn, TurnState,
+    Chosen, Citation, Estimate, Facts, LayerRow, Memory, Phase, Progress, Refusal, RefusalCode,
+    Relation, Source, TableRow, TokenSlots, Turn, TurnState,
 };
-pub use vault::{ReadAhead, Vault};
+pub use vault::{ReadAhead, StoredDocument, Vault};
 
 /// The colour theme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
@@ -183,70 +185,6 @@ pub struct MethodFacts {
     pub streams: bool,
 }
 
-/// A page and the text on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
-#[serde(rename_all = "camelCase")]
-pub struct PageRange {
-    /// Page number in the file, from 1.
-    pub number: u32,
-    /// First UTF-16 unit.
-    pub start: usize,
-    /// One past the last UTF-16 unit.
-    pub end: usize,
-}
-
-/// One of several documents in one conversation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
-#[serde(rename_all = "camelCase")]
-pub struct DocumentPart {
-    /// The file's name.
-    pub name: String,
-    /// First UTF-16 unit in the joined text.
-    pub start: usize,
-    /// One past its last UTF-16 unit.
-    pub end: usize,
-    /// Its pages.
-    pub pages: usize,
-}
-
-/// The open document, without its text.
-#[derive(Debug, Clone, PartialEq, Serialize, TS)]
-#[serde(rename_all = "camelCase")]
-pub struct DocumentFacts {
-    /// Unique for every document.
-    pub id: u64,
-    /// The file's name.
-    pub name: String,
-    /// `text`, `pdf`, ...
-    pub kind: String,
-    /// Encoding of the file's bytes.
-    pub encoding: String,
-    /// Bytes of the file.
-    pub source_bytes: u64,
-    /// UTF-16 units of the text.
-    pub length: usize,
-    /// Its pages, if it has any.
-    pub pages: Vec<PageRange>,
-    /// The documents that it consists of, in order; empty for a single document.
-    pub documents: Vec<DocumentPart>,
-    /// Notes for the user about how the file was read, one sentence each.
-    pub notes: Vec<String>,
-    /// Tokens for the open model; `None` until counted.
-    pub tokens: Option<usize>,
-    /// It has more tokens than `tokens`: the count was stopped because the document is far too long.
-    pub more_tokens: bool,
-    /// A sentence if the open model cannot read the document at all.
-    pub too_long: Option<String>,
-    /// A sentence if the document exceeds the open model's context length and is read in streaming mode.
-    pub streaming: Option<String>,
-    /// The built-in sample.
-    pub sample: bool,
-    /// Beyond the purpose of the built-in model: any text but the sample's, whatever the file's name.
-    pub beyond_box: bool,
-    /// Questions to offer.
-    pub suggestions: Vec<String>,
-}
-
 /// The user's decision about a file whose opening stops running work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, TS)]
 #[serde(rename_all = "lowercase")]
@@ -372,6 +310,9 @@ pub enum AppEvent {
     },
     Turn {
         turn: Turn,
+    },
+    TurnRemoved {
+        turn: u64,
     },
     Token {
         turn: u64,

@@ -114,6 +114,13 @@ fn json(title: &str, conversation: &Loaded) -> String {
     text.expect("texts, numbers and lists") + "\n"
 }
 
+/// The turns with the versions of a question next to each other.
+fn ordered(turns: &[Turn]) -> Vec<&Turn> {
+    let mut turns: Vec<_> = turns.iter().collect();
+    turns.sort_by_key(|turn| (turn.first_version(), turn.id));
+    turns
+}
+
 /// How an answer was made: model, method, budget.
 fn made(turn: &Turn) -> String {
     let budget = turn.budget.as_ref().map(|budget| format!(", {budget}"));
@@ -144,12 +151,19 @@ fn place(page: Option<u32>, document: Option<&str>) -> String {
     places.join(", ")
 }
 
+/// The document's name, if there is a document.
+fn about(conversation: &Loaded) -> Option<&str> {
+    Some(conversation.document.info.name.as_str()).filter(|name| !name.is_empty())
+}
+
 fn markdown(title: &str, conversation: &Loaded) -> String {
-    let name = &conversation.document.info.name;
-    let mut text = format!("# {title}\n\nAbout {name}\n");
-    for turn in &conversation.turns {
-        let answer = turn.answer.trim();
+    let mut text = format!("# {title}\n");
+    if let Some(name) = about(conversation) {
         // Writing to a string cannot fail.
+        let _ = write!(text, "\nAbout {name}\n");
+    }
+    for turn in ordered(&conversation.turns) {
+        let answer = turn.answer.trim();
         let _ = write!(text, "\n## {}\n\n", turn.question);
         if !answer.is_empty() {
             let _ = write!(text, "{answer}\n\n");
@@ -173,12 +187,14 @@ fn markdown(title: &str, conversation: &Loaded) -> String {
 }
 
 fn html(title: &str, conversation: &Loaded) -> String {
-    let name = escaped(&conversation.document.info.name);
     let mut text = format!(
-        "<!doctype html>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n<h1>{title}</h1>\n<p>About {name}</p>\n",
+        "<!doctype html>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n<h1>{title}</h1>\n",
         title = escaped(title)
     );
-    for turn in &conversation.turns {
+    if let Some(name) = about(conversation) {
+        let _ = writeln!(text, "<p>About {}</p>", escaped(name));
+    }
+    for turn in ordered(&conversation.turns) {
         let _ = writeln!(text, "<h2>{}</h2>", escaped(&turn.question));
         let answer = turn.answer.trim();
         if !answer.is_empty() {

@@ -7,7 +7,7 @@
 //! - [`effects`]: passes messages between them
 //! - [`commands`], [`drop`], [`window`]: the thin layer towards Tauri
 //!
-//! This crate computes nothing about models, methods or document formats.
+//! This crate computes nothing about models, methods or document formats. From a document's text it takes the outline.
 
 pub mod arguments;
 pub mod commands;

@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn of_several_documents_each_row_says_whose_it_is() {
         use kept_worker::protocol::{PageInfo, PartInfo};
-        let (info, _) = crate::sample::document();
+        let info = crate::state::plain_text(String::new(), "");
         let part = |name: &str, start, end| PartInfo {
             document: DocumentInfo {
                 name: name.to_owned(),

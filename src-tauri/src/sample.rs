@@ -1,12 +1,11 @@
 //! The built-in sample document and its suggested questions.
 
-use std::sync::Arc;
-
-use kept_worker::protocol::DocumentInfo;
 use serde::Deserialize;
 
-const NAME: &str = "sample.txt";
-const TEXT: &str = kept_engine::SAMPLE;
+/// The sample's name.
+pub const NAME: &str = "sample.txt";
+/// Its text.
+pub const TEXT: &str = kept_engine::SAMPLE;
 const QUESTIONS: &str = include_str!("../../assets/sample.json");
 /// The default budget for the sample.
 pub const BUDGET: &str = "25%";
@@ -22,23 +21,6 @@ struct Questions {
 #[derive(Deserialize)]
 struct More {
     question: String,
-}
-
-/// The sample, in the form of an opened document.
-pub fn document() -> (DocumentInfo, Arc<str>) {
-    let info = DocumentInfo {
-        name: NAME.to_owned(),
-        kind: "text".to_owned(),
-        encoding: "UTF-8".to_owned(),
-        source_bytes: TEXT.len() as u64,
-        skipped_bytes: 0,
-        malformed: 0,
-        unread_pages: Vec::new(),
-        pages: Vec::new(),
-        notes: Vec::new(),
-        parts: Vec::new(),
-    };
-    (info, TEXT.into())
 }
 
 /// Suggested questions; empty if the built-in list cannot be parsed (a test checks that it can).

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tauri::window::Color;
 use tauri::{
     App, AppHandle, Builder, Manager, RunEvent, Runtime, WebviewWindow, WebviewWindowBuilder,
     WindowEvent,
@@ -21,6 +22,11 @@ use crate::{drop, messages, worker};
 
 /// How long the last writes of the conversation may delay the end of the process after the app window is closed.
 const CLOSING: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Background of the page in the light theme: `--bg` in `ui/src/tokens.css`.
+const LIGHT: Color = Color(0xf6, 0xf5, 0xf2, 0xff);
+/// The same in the dark theme.
+const DARK: Color = Color(0x15, 0x17, 0x1a, 0xff);
 
 /// Why the app window cannot be opened. One sentence each.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +75,8 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::snapshot,
             commands::document_text,
             commands::choose_document,
+            commands::chat,
+            commands::open_text,
             commands::open_sample,
             commands::close_document,
             commands::choose_model,
@@ -76,6 +84,7 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::save_draft,
             commands::estimate,
             commands::ask,
+            commands::remove_waiting,
             commands::stop,
             commands::check_method,
             commands::compare,
@@ -88,6 +97,7 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::save_comparison,
             commands::replace_document,
             commands::conversations::new_conversation,
+            commands::conversations::branch_conversation,
             commands::conversations::open_conversation,
             commands::conversations::rename_conversation,
             commands::conversations::pin_conversation,
@@ -141,7 +151,8 @@ pub fn run(arguments: Arguments) -> Result<(), WindowError> {
     app.manage(effects.clone());
     app.manage(library);
     open_arguments(&effects, arguments);
-    effects.set_frame(Box::new(MainWindow(show(&app)?)));
+    let theme = effects.with(|state| state.settings().theme);
+    effects.set_frame(Box::new(MainWindow(show(&app, theme)?)));
     app.run(move |_, event| {
         if let RunEvent::Exit = event {
             let closed = tauri::async_runtime::block_on(async {
@@ -155,8 +166,9 @@ pub fn run(arguments: Arguments) -> Result<(), WindowError> {
     Ok(())
 }
 
-/// Creates the window of `tauri.conf.json`. If WebKit has no data folder of its own, it keeps everything in memory.
-fn show<R: Runtime>(app: &App<R>) -> Result<WebviewWindow<R>, WindowError> {
+/// Creates the window of `tauri.conf.json`, in the page's colour until the page is there. If WebKit has no data folder
+/// of its own, it keeps everything in memory.
+fn show<R: Runtime>(app: &App<R>, theme: Theme) -> Result<WebviewWindow<R>, WindowError> {
     let config = app.config().app.windows.first().cloned();
     let config = config.unwrap_or_default();
     let mut builder = WebviewWindowBuilder::from_config(app, &config)?;
@@ -166,7 +178,16 @@ fn show<R: Runtime>(app: &App<R>) -> Result<WebviewWindow<R>, WindowError> {
         // Tauri requires an existing folder; an incognito page does not write to it.
         builder = builder.incognito(true).data_directory(std::env::temp_dir());
     }
-    Ok(builder.build()?)
+    let window = builder.build()?;
+    let dark = match theme {
+        Theme::Light => false,
+        Theme::Dark => true,
+        Theme::System => matches!(window.theme(), Ok(tauri::Theme::Dark)),
+    };
+    if let Err(error) = window.set_background_color(Some(if dark { DARK } else { LIGHT })) {
+        tracing::warn!(%error, "no background colour");
+    }
+    Ok(window)
 }
 
 /// Creates the app state from the data of an earlier start, with its store and its worker.

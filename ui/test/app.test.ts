@@ -222,6 +222,8 @@ const facts = {
   chosen: null,
   tokensFromVault: 0,
   turnsSeen: 0,
+  turnsKept: null,
+  citations: [],
   streamed: false,
   cache: 'f16',
 }

@@ -133,7 +133,7 @@ describe('how rows are stored', () => {
     const kept = given('q4_0')
     const facts: Facts = {
       finish: 'end', promptTokens: 100, answerTokens: 9, rows: 25, keptBytes: 1, fullBytes: 4, firstTokenSeconds: 1, prefillSeconds: 1,
-      decodeSeconds: 1, tokensPerSecond: 60, notes: [], chosen: null, tokensFromVault: 0, turnsSeen: 0, streamed: false, cache: 'q8_0',
+      decodeSeconds: 1, tokensPerSecond: 60, notes: [], chosen: null, tokensFromVault: 0, turnsSeen: 0, turnsKept: null, citations: [], streamed: false, cache: 'q8_0',
     } // prettier-ignore
     kept.app.apply({ event: 'turn', turn: turn({ facts, cache: 'q8_0', answer: 'Yes.' }) })
     show(Conversation, kept)

@@ -488,6 +488,17 @@ describe('the view', () => {
     expect(document.querySelectorAll('[data-testid=compare-full] svg')).toHaveLength(2)
   })
 
+  it('shows the full cache’s memory in the precision of the methods, and says so', () => {
+    const exact = { ...referenceOf(100, 4, 2, 8000), kv_bytes: 8000 }
+    kept.app.apply({ event: 'comparison', comparison: comparison({ reference: { seconds: 2, report: exact } }) })
+    show()
+    expect(find('compare-reference')?.textContent).toContain('3.9 KiB')
+    expect(find('compare-precision')?.textContent).toContain('exact 32-bit rows (7.8 KiB)')
+    kept.app.apply({ event: 'comparison', comparison: comparison() })
+    flushSync()
+    expect(find('compare-precision')).toBeNull()
+  })
+
   it('goes with its document', () => {
     kept.app.apply({ event: 'comparison', comparison: comparison() })
     kept.app.apply({ event: 'comparison', comparison: null })

@@ -7,7 +7,7 @@ import { Actions } from '../src/lib/actions'
 import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { AppEvent, ConversationEntry, FoundPassage, Snapshot } from '../src/lib/contract'
-import { grouped, when } from '../src/lib/conversations'
+import { byDocument, grouped, when } from '../src/lib/conversations'
 import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
 import { MapView } from '../src/lib/map.svelte'
@@ -123,6 +123,23 @@ describe('times', () => {
       ['Older', [6]],
     ])
     expect(grouped([], now)).toEqual([])
+  })
+
+  it('are grouped by document, with what is known about it', () => {
+    const now = new Date(2026, 10, 25, 12).getTime()
+    const entries = [
+      entry({ id: 1, document: 'lease.pdf', documentId: 7, pages: 12 }),
+      entry({ id: 2, document: '', documentId: 8, pages: 0 }),
+      entry({ id: 3, document: 'lease.pdf', documentId: 7, pages: 12 }),
+      entry({ id: 4, document: '', documentId: 9, pages: 0 }),
+    ]
+    const stored = [{ name: 'lease.pdf', tokens: 5114, bytes: 2 ** 20, used: now / 1000 }]
+    expect(
+      byDocument(entries, stored, now).map(({ name, facts, entries }) => [name, facts, entries.map(({ id }) => id)]),
+    ).toEqual([
+      ['lease.pdf', '12 pages · 5,114 tokens · 1.0 MiB in the vault · read today', [1, 3]],
+      ['Without a document', '', [2, 4]],
+    ])
   })
 })
 

@@ -1,5 +1,5 @@
 /** Default values for the tests, with overrides. */
-import type { ConversationEntry, DocumentFacts, Memory, Snapshot, Turn } from '../src/lib/contract'
+import type { ConversationEntry, DocumentFacts, Facts, Memory, Snapshot, Turn } from '../src/lib/contract'
 
 export function turn(some: Partial<Turn> = {}): Turn {
   return {
@@ -19,6 +19,31 @@ export function turn(some: Partial<Turn> = {}): Turn {
     hasMap: false,
     thinking: false,
     windows: [],
+    versionOf: null,
+    ...some,
+  }
+}
+
+export function answerFacts(some: Partial<Facts> = {}): Facts {
+  return {
+    finish: 'end',
+    promptTokens: 100,
+    answerTokens: 9,
+    rows: 25,
+    keptBytes: 1,
+    fullBytes: 4,
+    firstTokenSeconds: 1,
+    prefillSeconds: 1,
+    decodeSeconds: 1,
+    tokensPerSecond: 60,
+    notes: [],
+    chosen: null,
+    tokensFromVault: 0,
+    turnsSeen: 0,
+    turnsKept: null,
+    citations: [],
+    streamed: false,
+    cache: 'f16',
     ...some,
   }
 }
@@ -33,6 +58,7 @@ export function documentFacts(some: Partial<DocumentFacts> = {}): DocumentFacts 
     length: 10,
     pages: [],
     documents: [],
+    outline: [],
     notes: [],
     tokens: 100,
     moreTokens: false,
@@ -46,7 +72,17 @@ export function documentFacts(some: Partial<DocumentFacts> = {}): DocumentFacts 
 }
 
 export function entry(some: Partial<ConversationEntry> = {}): ConversationEntry {
-  return { id: 1, title: 'Who pays?', document: 'sample.txt', questions: 1, updated: 0, pinned: false, ...some }
+  return {
+    id: 1,
+    title: 'Who pays?',
+    document: 'sample.txt',
+    documentId: 1,
+    pages: 0,
+    questions: 1,
+    updated: 0,
+    pinned: false,
+    ...some,
+  }
 }
 
 export function memory(some: Partial<Memory> = {}): Memory {

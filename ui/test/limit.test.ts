@@ -99,7 +99,7 @@ async function type(value: string) {
 }
 const FACTS: Facts = {
   finish: 'end', promptTokens: 100, answerTokens: 9, rows: 25, keptBytes: 1, fullBytes: 4, firstTokenSeconds: 1, prefillSeconds: 1,
-  decodeSeconds: 1, tokensPerSecond: 60, notes: [], chosen: null, tokensFromVault: 0, turnsSeen: 0, streamed: false, cache: 'f16',
+  decodeSeconds: 1, tokensPerSecond: 60, notes: [], chosen: null, tokensFromVault: 0, turnsSeen: 0, turnsKept: null, citations: [], streamed: false, cache: 'f16',
 } // prettier-ignore
 
 describe('the memory limit', () => {

@@ -242,6 +242,29 @@ describe('painting', () => {
     expect([words.childNodes.length, words.textContent]).toEqual([1, text])
   })
 
+  it('has no seam where runs of one word meet', () => {
+    const all = sheet()
+    const halves = [
+      { start: 0, end: 4, step: 0 },
+      { start: 4, end: 6, step: 20 },
+      { start: 6, end: 8, step: 5 },
+      { start: 8, end: text.length, step: 0 },
+    ]
+    // Letters between pixels.
+    const { getClientRects } = Range.prototype
+    Range.prototype.getClientRects = function (this: Range) {
+      const rects = [...getClientRects.call(this)].map((r) => new DOMRect(r.x + 0.3, r.y, r.width, r.height))
+      return rects as unknown as DOMRectList
+    }
+    all.paint.show({ text, start: 0, end: text.length, runs: halves, passage: null })
+    paintAll()
+    const runs = [...all.layer.children].map((c) => [...place(c).slice(0, 3), (c as HTMLElement).style.borderRadius])
+    expect(runs).toEqual([
+      [40, -2, 20, '2px 0 0 2px'],
+      [60, -2, 20, '0 2px 2px 0'],
+    ])
+  })
+
   it('never touches the text, and the paint only when it changed', () => {
     const { words, layer, paint } = painted()
     const [node, first] = [words.firstChild, layer.firstChild]

@@ -75,12 +75,32 @@ describe('hostile Markdown', () => {
 
 describe('a growing answer', () => {
   it('knows where finished blocks end', () => {
-    expect(finished('one')).toBe(0)
-    expect(finished('one\n')).toBe(0)
-    expect(finished('one\n\ntwo')).toBe(5)
-    expect(finished('```\na\n\nb')).toBe(0)
-    expect(finished('```\na\n\nb\n```\n\nc')).toBe(14)
-    expect(finished('~~~\n```\n\n~~~\n\nc')).toBe(14)
+    const at = (end: number, closed = end) => ({ closed, end })
+    expect(finished('one')).toEqual(at(0))
+    expect(finished('one\n')).toEqual(at(0))
+    expect(finished('one\n\ntwo')).toEqual(at(5))
+    expect(finished('```\na\n\nb')).toEqual(at(0))
+    expect(finished('```\na\n\nb\n```\n\nc')).toEqual(at(14))
+    expect(finished('~~~\n```\n\n~~~\n\nc')).toEqual(at(14))
+    // A list is closed by a line that is neither an item nor part of one.
+    expect(finished('1. a\n\n')).toEqual(at(6, 0))
+    for (const next of ['2. b', '2', '-', '  more', '']) expect(finished(`1. a\n\n${next}`)).toEqual(at(6, 0))
+    for (const next of ['last', '**b**', '2 of']) expect(finished(`1. a\n\n${next}`)).toEqual(at(6))
+    expect(finished('1. a\n\nlast\n\n2. b\n\n')).toEqual(at(18, 12))
+  })
+
+  it('numbers a list with empty lines while it grows', () => {
+    const items = Array.from({ length: 12 }, (_, i) => `${i + 1}. item **${i + 1}**`)
+    const box = document.createElement('div')
+    const flow = new AnswerFlow(box)
+    const text = `First:\n\n${items.join('\n\n')}\n\nLast.\n\n1. one\n\n`
+    for (let at = 0; at <= text.length; at++) {
+      flow.update(text.slice(0, at), false)
+      const lists = [...box.children].filter((element) => element.tagName === 'OL')
+      expect(lists.length).toBeLessThanOrEqual(text.slice(0, at).includes('1. one') ? 2 : 1)
+    }
+    expect([...box.querySelectorAll('ol')].map((list) => list.children.length)).toEqual([12, 1])
+    expect(box.textContent?.match(/First:/g)).toHaveLength(1)
   })
 
   it('never touches what is drawn, whatever the pieces, and ends as if drawn at once', () => {

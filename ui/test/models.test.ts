@@ -7,9 +7,19 @@ import type { Kept } from '../src/lib/context'
 import type { Download, FoundModel, Inspection, Library } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
-import { layersOf, numberOf, spans, windowsOf } from '../src/lib/layers'
+import { alwaysHeld, layersOf, numberOf, spans, windowsOf } from '../src/lib/layers'
 import { MapView } from '../src/lib/map.svelte'
-import { doing, figures, kind, lineWords, parameters, shortName, stretchWords, verdict } from '../src/lib/models'
+import {
+  distinct,
+  doing,
+  figures,
+  kind,
+  lineWords,
+  parameters,
+  shortName,
+  stretchWords,
+  verdict,
+} from '../src/lib/models'
 import { Reader } from '../src/lib/reader.svelte'
 import { TextStore } from '../src/lib/text.svelte'
 import { parted } from '../src/lib/thoughts'
@@ -72,6 +82,11 @@ describe('layers', () => {
     ])
     expect([numberOf(windows, 0), numberOf(windows, 1)]).toEqual([3, 5])
     expect(windowsOf(windows)).toEqual([512])
+    expect([alwaysHeld([]), alwaysHeld(windows), alwaysHeld([null, 1024])]).toEqual([
+      null,
+      '3 layers that always hold their last 512 tokens',
+      '1 layer that always holds its last 1,024 tokens',
+    ])
     expect(layersOf([], 3).map((l) => l.layer)).toEqual([0, 1, 2])
     expect(numberOf([], 2)).toBe(3)
     expect([[4], [2, 3, 4, 5], [1, 2, 4], [1, 3, 5, 7, 9]].map(spans)).toEqual([
@@ -106,6 +121,20 @@ describe('words about models', () => {
     expect(verdict(inspection)).toBe('It fits, with its whole context of 8,192 tokens.')
     expect(verdict({ ...inspection, missingBytes: 3 * 2 ** 30 })).toContain('3.0 GiB more memory')
     expect(verdict({ ...inspection, freeBytes: null })).toContain('does not say')
+    const line = (rows: number | null, tokens: number, peakBytes: number) => ({
+      ...inspection.lines[0]!,
+      rows,
+      tokens,
+      peakBytes,
+    })
+    const lines = [
+      line(null, 5000, 100),
+      line(4096, 8000, 100),
+      line(2048, 8000, 95),
+      line(1024, 8000, 80),
+      line(512, 8000, 79),
+    ]
+    expect(distinct(lines).map(({ rows }) => rows)).toEqual([null, 4096, 1024])
     expect(lineWords({ rows: 512, tokens: 300, pages: 0, peakBytes: 1, wholeContext: false })).toEqual({
       keeps: '512 tokens',
       reads: '300 tokens',

@@ -86,7 +86,11 @@ describe('the composer', () => {
     expect(press(area, { key: 'Enter' }).defaultPrevented).toBe(true)
     await settle()
     expect(named('ask').map((c) => c.args)).toEqual([
-      { question: 'Who pays?', method: 'full', parameters: {}, budget: '10%', alone: false },
+      {
+        question: 'Who pays?',
+        choice: { method: 'full', parameters: {}, budget: '10%' },
+        relation: { alone: false, again: null, edits: null },
+      },
     ])
     expect(area.value).toBe('')
     expect(named('save_draft').at(-1)?.args).toEqual({ text: '' })
@@ -306,12 +310,12 @@ describe('a turn', () => {
       sources: [{ start: 40, end: 80, page: 4, document: null, text: 'the lessor shall bear the cost', weight: 0.5, kept: 0.94 }],
       facts: {
         finish: 'length', promptTokens: 1250, answerTokens: 9, rows: 312, keptBytes: 1, fullBytes: 2, firstTokenSeconds: 1.42,
-        prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 61.2, notes: [], chosen: null, tokensFromVault: 0, turnsSeen: 2, streamed: false, cache: 'f16',
+        prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 61.2, notes: [], chosen: null, tokensFromVault: 0, turnsSeen: 2, turnsKept: null, citations: [], streamed: false, cache: 'f16',
       },
     }) // prettier-ignore
     kept.app.apply({ event: 'turn', turn: done })
     kept.app.settings = { ...kept.app.settings, method: 'full' }
-    show(Turn, kept, { turn: kept.app.turns[0] })
+    show(Turn, kept, { versions: kept.app.turns })
     expect(find('source')?.textContent).toMatch(/p\. 4 ·\s*the lessor shall bear the cost\s+·\s94\s%\sremembered/)
     find('source')!.click()
     await settle()
@@ -325,11 +329,11 @@ describe('a turn', () => {
     expect(find('ask-again')?.textContent).toBe('Try again with Full cache')
     find('ask-again')!.click()
     await settle()
-    const asked = { question: 'Who pays?', method: 'full', parameters: {}, budget: null }
-    expect(named('ask')[0]?.args).toEqual({ ...asked, alone: false })
+    const asked = { question: 'Who pays?', choice: { method: 'full', parameters: {}, budget: null } }
+    expect(named('ask')[0]?.args).toEqual({ ...asked, relation: { alone: false, again: 5, edits: null } })
     find('ask-alone')!.click()
     await settle()
-    expect(named('ask')[1]?.args).toEqual({ ...asked, alone: true })
+    expect(named('ask')[1]?.args).toEqual({ ...asked, relation: { alone: true, again: 5, edits: null } })
   })
 
   it('folds a long question', () => {

@@ -185,7 +185,7 @@ describe('while it is read, and after', () => {
     const kept = given()
     const facts: Facts = {
       finish: 'end', promptTokens: 1000, answerTokens: 9, rows: 250, keptBytes: 1, fullBytes: 4, firstTokenSeconds: 1,
-      prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 60, notes: [], streamed: false, tokensFromVault: 960, turnsSeen: 0, cache: 'f16',
+      prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 60, notes: [], streamed: false, tokensFromVault: 960, turnsSeen: 0, turnsKept: null, citations: [], cache: 'f16',
       chosen: { method: 'snapkv', rows: 250, reason: '25 % of the text is remembered.' },
     } // prettier-ignore
     kept.app.apply({ event: 'turn', turn: turn({ method: AUTO, facts, answer: 'Yes.' }) })
@@ -203,7 +203,13 @@ describe('while it is read, and after', () => {
 })
 
 describe('the vault in the settings', () => {
-  const vault = { folder: '/home/ann/.cache/kept/vaults', documents: 2, bytes: 3 << 20, budget: 20 * 2 ** 30 }
+  const vault = {
+    folder: '/home/ann/.cache/kept/vaults',
+    documents: 2,
+    bytes: 3 << 20,
+    budget: 20 * 2 ** 30,
+    stored: [],
+  }
 
   it('shows what is kept, takes the way of keeping, and forgets all at the second click', async () => {
     const kept = given()

@@ -239,10 +239,8 @@ describe('parameters', () => {
     await kept.actions.ask('Why?')
     expect(asked.at(-1)?.args).toEqual({
       question: 'Why?',
-      method: 'snapkv',
-      parameters: { kernel: '5', pooling: 'avg' },
-      budget: null,
-      alone: false,
+      choice: { method: 'snapkv', parameters: { kernel: '5', pooling: 'avg' }, budget: null },
+      relation: { alone: false, again: null, edits: null },
     })
     await set('parameter-pooling', '')
     expect(saved().at(-1)?.parameters).toEqual({ snapkv: { kernel: '5' } })

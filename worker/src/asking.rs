@@ -10,8 +10,8 @@ use kept_engine::Note;
 use kept_engine::kernels::Stop;
 use kept_engine::models::Model;
 use kept_engine::{
-    Answer, Ask, CompactLayer, Engine, EngineError, Limits, MapGrid, MemoryNow, MethodSpec,
-    Progress, Prompt, ReadRequest, Reading, Sampling, Source, Watch, ends16,
+    Answer, Ask, Citation, CompactLayer, Engine, EngineError, Limits, MapGrid, MemoryNow,
+    MethodSpec, Progress, Prompt, ReadRequest, Reading, Sampling, Source, Watch, ends16,
 };
 use kept_worker::protocol::{
     AnswerFacts, AskRequest, CompareRequest, Failure, Fault, FaultCode, Reply, SourceInfo,
@@ -236,6 +236,19 @@ fn answer(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> 
     }
 }
 
+/// UTF-16 units of a text.
+fn units(text: &str) -> usize {
+    text.encode_utf16().count()
+}
+
+/// Mean share of layer-head slots that keep the tokens of the earlier turns.
+fn turns_kept(answer: &Answer) -> Option<f32> {
+    let (first, last) = (answer.prompt.turns.first()?, answer.prompt.turns.last()?);
+    let shares = answer.map.shares();
+    let turns = &shares[first.start..last.end];
+    Some(turns.iter().sum::<f32>() / turns.len() as f32)
+}
+
 /// Reports the progress of one question, and fills its retention map.
 struct Watching<'a> {
     ticket: u64,
@@ -275,6 +288,7 @@ impl<'a> Watching<'a> {
         let prompt_tokens = answer.prompt.len();
         let text = format!("{}{}", self.opened, answer.text);
         let decode_tokens_per_second = answer.decode_tokens_per_second();
+        let turns_kept = turns_kept(&answer);
         // The notes of an adopted document are in its facts only, not in the answer.
         let of_document = self.document.info.notes.iter().cloned().map(Note::from);
         let mut notes: Vec<Note> = of_document.collect();
@@ -283,7 +297,12 @@ impl<'a> Watching<'a> {
                 notes.push(note);
             }
         }
+        let citations = answer.citations.iter().map(|citation| Citation {
+            end: units(self.opened) + units(&answer.text[..citation.end]),
+            ..*citation
+        });
         AnswerFacts {
+            citations: citations.collect(),
             sources: answer.sources.into_iter().map(|s| self.source(s)).collect(),
             text,
             finish: answer.finish,
@@ -294,6 +313,7 @@ impl<'a> Watching<'a> {
             model: self.model.facts.name.clone(),
             prompt_tokens,
             turns_seen: answer.prompt.turns.len(),
+            turns_kept,
             answer_tokens: answer.answer_tokens,
             rows_per_layer: answer.map.cut_rows(),
             kv_bytes: answer.kv_bytes,
@@ -314,7 +334,6 @@ impl<'a> Watching<'a> {
 
     fn source(&self, source: Source) -> SourceInfo {
         let text = &self.document.document.text;
-        let units = |range: &str| range.encode_utf16().count();
         let start16 = units(&text[..source.start]);
         let end16 = start16 + units(&text[source.start..source.end]);
         let part = self.document.document.part_of(source.start);

@@ -1,8 +1,10 @@
 //! The vault settings: whether documents are stored for later questions, in which format and where.
 
+use std::time::UNIX_EPOCH;
+
 use kept_engine::kernels::PackedRows;
-use kept_engine::vault::{VaultError, VaultFolder, Vaults};
-use kept_worker::protocol::Reply;
+use kept_engine::vault::{VaultEntry, VaultError, VaultFolder, Vaults};
+use kept_worker::protocol::{Reply, StoredDocument};
 
 /// Vault settings of the worker.
 #[derive(Debug, Clone)]
@@ -86,10 +88,37 @@ impl Keeping {
             documents: documents.len(),
             bytes: documents.iter().map(|entry| entry.bytes).sum(),
             budget: folder.budget(),
+            stored: stored(&documents),
         })
     }
 
     fn folder(&self) -> Result<&VaultFolder, String> {
         (self.folder.as_ref()).ok_or_else(|| VaultError::NoHome.to_string())
     }
+}
+
+/// The documents in a list of vaults, in the list's order; damaged vaults have none.
+fn stored(entries: &[VaultEntry]) -> Vec<StoredDocument> {
+    let mut all: Vec<StoredDocument> = Vec::new();
+    for entry in entries {
+        let Some(name) = &entry.document else {
+            continue;
+        };
+        let used = entry.used.duration_since(UNIX_EPOCH);
+        let used = used.map_or(0, |since| since.as_secs());
+        match all.iter_mut().find(|known| known.name == *name) {
+            Some(known) => {
+                known.tokens = known.tokens.max(entry.tokens);
+                known.bytes += entry.bytes;
+                known.used = known.used.max(used);
+            }
+            None => all.push(StoredDocument {
+                name: name.clone(),
+                tokens: entry.tokens,
+                bytes: entry.bytes,
+                used,
+            }),
+        }
+    }
+    all
 }

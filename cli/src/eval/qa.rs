@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::ensure;
-use kept_engine::documents::Document;
+use kept_engine::documents::{Document, sentences};
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::policies::Budget;
 use kept_engine::vault::Vaults;
-use kept_engine::{Ask, Engine, EngineError, Limits, MethodSpec, Sampling};
+use kept_engine::{Answer, Ask, Engine, EngineError, Limits, MethodSpec, Sampling};
 use kept_eval::needle::NeedleCell;
 use kept_eval::qa::{QaQuestion, QaScore};
 use serde::Serialize;
@@ -35,6 +35,14 @@ struct CaseJson<'a> {
     right: bool,
     #[serde(flatten)]
     score: Option<QaScore>,
+    /// Whether the passage that the accepted answer stands on holds an accepted answer; `None` if none is clear.
+    passage_right: Option<bool>,
+}
+
+/// An answer.
+struct Answered {
+    text: String,
+    passage_right: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -67,6 +75,9 @@ struct SummaryRow {
     /// Number of questions that the documents do not answer, and of answers that report this.
     unanswerable: u32,
     rightly_declined: u32,
+    /// Accepted answers that stand on a clear passage, and those whose passage holds an accepted answer.
+    cited: u32,
+    rightly_cited: u32,
     /// Questions without an answer: the document is too long for the model, or the budget too small for the method.
     refused: u32,
 }
@@ -78,11 +89,16 @@ struct Tally {
     f1: f64,
     wrongly_declined: u32,
     unanswerable: NeedleCell,
+    cited: NeedleCell,
     refused: u32,
 }
 
 impl Tally {
-    fn add(&mut self, question: &QaQuestion, score: Option<QaScore>) {
+    fn add(&mut self, question: &QaQuestion, score: Option<QaScore>, passage_right: Option<bool>) {
+        if let Some(right) = passage_right {
+            self.cited.asked += 1;
+            self.cited.right += u32::from(right);
+        }
         let right = score.is_some_and(|score| question.is_right(&score));
         let cell = if question.answers.is_empty() {
             &mut self.unanswerable
@@ -112,6 +128,8 @@ impl Tally {
             wrongly_declined: self.wrongly_declined,
             unanswerable: self.unanswerable.asked,
             rightly_declined: self.unanswerable.right,
+            cited: self.cited.asked,
+            rightly_cited: self.cited.right,
             refused: self.refused,
         }
     }
@@ -199,8 +217,12 @@ fn ask_all(
         };
         for (run, tally) in runs.iter().zip(&mut tallies) {
             let answer = ask(engine, arguments, document, question, run, &vaults, &stop)?;
-            let score = answer.as_ref().ok().map(|answer| question.score(answer));
-            tally.add(question, score);
+            let score = answer
+                .as_ref()
+                .ok()
+                .map(|answer| question.score(&answer.text));
+            let passage_right = answer.as_ref().ok().and_then(|answer| answer.passage_right);
+            tally.add(question, score, passage_right);
             if arguments.json {
                 output::print_json(&CaseJson {
                     method: &run.label,
@@ -210,10 +232,11 @@ fn ask_all(
                         question: &question.question,
                         answers: &question.answers,
                     },
-                    answer: answer.as_deref().ok(),
+                    answer: answer.as_ref().ok().map(|answer| &*answer.text),
                     refused: answer.as_ref().err().map(String::as_str),
                     right: score.is_some_and(|score| question.is_right(&score)),
                     score,
+                    passage_right,
                 })?;
             }
         }
@@ -232,7 +255,7 @@ fn ask(
     run: &Run,
     vaults: &OwnVaults,
     stop: &Stop,
-) -> anyhow::Result<Result<String, String>> {
+) -> anyhow::Result<Result<Answered, String>> {
     let asked = engine.ask(
         &Ask {
             turns: &[],
@@ -257,7 +280,10 @@ fn ask(
             if stop.is_requested() {
                 return Err(EngineError::Stopped.into());
             }
-            Ok(Ok(answer.text.trim().to_owned()))
+            Ok(Ok(Answered {
+                text: answer.text.trim().to_owned(),
+                passage_right: passage_right(question, &answer),
+            }))
         }
         Err(
             error @ (EngineError::TooLong { .. }
@@ -269,13 +295,27 @@ fn ask(
     }
 }
 
+/// Whether the passage that the first sentence with an accepted answer stands on holds an accepted answer, too.
+fn passage_right(question: &QaQuestion, answer: &Answer) -> Option<bool> {
+    let sentences = sentences(&answer.text);
+    let mut accepted = sentences.into_iter().filter(|sentence| {
+        let said = &answer.text[sentence.clone()];
+        question.score(said).included
+    });
+    let sentence = accepted.next()?;
+    let mut citations = answer.citations.iter();
+    let citation = citations.find(|citation| citation.end == sentence.end)?;
+    let passage = &answer.sources[citation.source].text;
+    Some(question.score(passage).included)
+}
+
 /// The summary as a Markdown table.
 fn table(rows: &[SummaryRow]) -> String {
-    let mut text = "| method | budget | right | F1 | wrongly declined | rightly declined | not answered |\n| --- | --- | --- | --- | --- | --- | --- |\n".to_owned();
+    let mut text = "| method | budget | right | F1 | wrongly declined | rightly declined | right passage | not answered |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n".to_owned();
     let percent = |share: Option<f64>| 100.0 * share.unwrap_or_default();
     for row in rows {
         text += &format!(
-            "| `{}` | {} | {:.0} % ({:.0} to {:.0}) | {:.2} | {} of {} | {} of {} | {} |\n",
+            "| `{}` | {} | {:.0} % ({:.0} to {:.0}) | {:.2} | {} of {} | {} of {} | {} of {} | {} |\n",
             row.method,
             row.budget,
             percent(row.included),
@@ -286,9 +326,11 @@ fn table(rows: &[SummaryRow]) -> String {
             row.answerable,
             row.rightly_declined,
             row.unanswerable,
+            row.rightly_cited,
+            row.cited,
             row.refused,
         );
     }
-    text += "\nRight: share of the answerable questions whose answer includes an accepted one; in brackets where it lies with 95 % confidence.\n";
+    text += "\nRight: share of the answerable questions whose answer includes an accepted one; in brackets where it lies with 95 % confidence. Right passage: of the accepted answers that stand on a clear passage, those whose passage holds an accepted answer.\n";
     text
 }

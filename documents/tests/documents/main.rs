@@ -1,5 +1,6 @@
-//! Files of every kind: their text, pages and passages.
+//! Files of every kind: their text, pages, headings and passages.
 
+mod outline;
 mod passages;
 mod pdf;
 mod text;

@@ -20,6 +20,12 @@ pub async fn new_conversation(effects: Desktop<'_>) -> Result<(), String> {
     effects.with(AppState::new_conversation)
 }
 
+/// Begins a conversation with the turns up to `turn`.
+#[tauri::command]
+pub async fn branch_conversation(effects: Desktop<'_>, turn: u64) -> Result<(), String> {
+    effects.with(|state| state.branch_conversation(turn))
+}
+
 /// Opens a conversation of the list.
 #[tauri::command]
 pub async fn open_conversation(effects: Desktop<'_>, id: u64) -> Result<(), String> {

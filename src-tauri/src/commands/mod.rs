@@ -15,8 +15,8 @@ use tauri::{AppHandle, Manager, Runtime, State};
 use tauri_plugin_dialog::{DialogExt, FilePath};
 
 use crate::contract::{
-    AppEvent, Choice, Estimate, LayerRow, Parameters, Place, Refusal, Replacement, Settings,
-    Snapshot, TableRow, TokenSlots,
+    AppEvent, Choice, Estimate, LayerRow, Parameters, Place, Refusal, Relation, Replacement,
+    Settings, Snapshot, TableRow, TokenSlots,
 };
 use crate::drop::absolute;
 use crate::effects::Effects;
@@ -96,6 +96,18 @@ pub async fn choose_document<R: Runtime>(app: AppHandle<R>) -> Result<(), String
     Ok(())
 }
 
+/// Begins a conversation without a document.
+#[tauri::command]
+pub async fn chat(effects: Desktop<'_>) -> Result<(), String> {
+    effects.with(AppState::chat)
+}
+
+/// Opens a pasted text as the document.
+#[tauri::command]
+pub async fn open_text(effects: Desktop<'_>, text: String) -> Result<(), String> {
+    effects.with(|state| state.open_text(text))
+}
+
 /// Opens the sample.
 #[tauri::command]
 pub async fn open_sample(effects: Desktop<'_>) -> Result<(), String> {
@@ -153,28 +165,21 @@ pub async fn estimate(
     Ok(estimate)
 }
 
-/// Asks a question and returns the turn's id. `alone`: the model does not see the earlier turns.
+/// Asks a question and returns the turn's id.
 #[tauri::command]
 pub async fn ask(
     effects: Desktop<'_>,
     question: String,
-    method: String,
-    parameters: Parameters,
-    budget: Option<String>,
-    alone: bool,
+    choice: Choice,
+    relation: Relation,
 ) -> Result<u64, String> {
-    let choice = Choice {
-        method,
-        parameters,
-        budget,
-    };
-    effects.with(|state| {
-        if alone {
-            state.ask_alone(&question, choice)
-        } else {
-            state.ask(&question, choice)
-        }
-    })
+    effects.with(|state| state.ask(&question, choice, relation))
+}
+
+/// Removes a question that waits.
+#[tauri::command]
+pub async fn remove_waiting(effects: Desktop<'_>, turn: u64) -> Result<(), String> {
+    effects.with(|state| state.remove_waiting(turn))
 }
 
 /// Checks the parameters of a method; an error gives the reason.

@@ -11,8 +11,12 @@ pub struct ConversationEntry {
     pub id: u64,
     /// The title: the user's, else the first question.
     pub title: String,
-    /// The name of its document.
+    /// The name of its document; empty without one.
     pub document: String,
+    /// The document's id.
+    pub document_id: u64,
+    /// The document's pages, if it has any.
+    pub pages: usize,
     /// Number of questions.
     pub questions: usize,
     /// Time of the last question, in seconds since 1970.

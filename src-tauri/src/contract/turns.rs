@@ -120,10 +120,22 @@ pub struct Source {
     pub kept: f32,
 }
 
+/// The passage that a sentence of the answer stands on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct Citation {
+    /// End of the sentence, in UTF-16 units of the answer.
+    pub end: usize,
+    /// Index of the passage in [`Turn::sources`].
+    pub source: usize,
+}
+
 /// The state of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "lowercase")]
 pub enum TurnState {
+    /// It waits until the engine has started and earlier questions have ended.
+    Waiting,
     /// Sent, without a reply so far.
     Asked,
     /// The document is being read.
@@ -142,6 +154,7 @@ impl TurnState {
     /// Its name in the store, the same as on the page.
     pub fn word(self) -> &'static str {
         match self {
+            TurnState::Waiting => "waiting",
             TurnState::Asked => "asked",
             TurnState::Reading => "reading",
             TurnState::Answering => "answering",
@@ -154,6 +167,7 @@ impl TurnState {
     /// The state with the name `word`.
     pub fn of_word(word: &str) -> Option<Self> {
         [
+            TurnState::Waiting,
             TurnState::Asked,
             TurnState::Reading,
             TurnState::Answering,
@@ -165,11 +179,11 @@ impl TurnState {
         .find(|state| state.word() == word)
     }
 
-    /// Whether the turn is still in progress.
-    pub fn is_running(self) -> bool {
+    /// Whether the turn has not ended yet.
+    pub fn is_open(self) -> bool {
         matches!(
             self,
-            TurnState::Asked | TurnState::Reading | TurnState::Answering
+            TurnState::Waiting | TurnState::Asked | TurnState::Reading | TurnState::Answering
         )
     }
 }
@@ -209,6 +223,12 @@ pub struct Facts {
     /// Earlier turns of the conversation that the model saw.
     #[serde(default)]
     pub turns_seen: usize,
+    /// Mean share of layer-head slots that keep their tokens, 0 to 1; `None` without any.
+    #[serde(default)]
+    pub turns_kept: Option<f32>,
+    /// For each sentence of the answer its passage, where that is clear.
+    #[serde(default)]
+    pub citations: Vec<Citation>,
     /// The document was read in streaming mode, which is approximate.
     #[serde(default)]
     pub streamed: bool,
@@ -255,6 +275,28 @@ pub struct Turn {
     /// `[layers of the model]`: the number of last tokens that a sliding-window layer holds, whatever the method;
     /// `None` for layers that the method compresses. Empty if all layers are compressed, and until prefill has started.
     pub windows: Vec<Option<usize>>,
+    /// The id of the first version of this question, if this is another attempt at it.
+    #[serde(default)]
+    pub version_of: Option<u64>,
+}
+
+impl Turn {
+    /// The id of the first version of this question.
+    pub fn first_version(&self) -> u64 {
+        self.version_of.unwrap_or(self.id)
+    }
+}
+
+/// How a new question relates to the turns of the conversation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct Relation {
+    /// The model does not see the earlier turns.
+    pub alone: bool,
+    /// Another version of this turn.
+    pub again: Option<u64>,
+    /// It takes the place of this turn, in a branch of the conversation.
+    pub edits: Option<u64>,
 }
 
 /// The phase of a [`Progress`].

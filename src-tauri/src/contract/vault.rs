@@ -27,4 +27,20 @@ pub struct Vault {
     pub bytes: u64,
     /// Maximum bytes on disk.
     pub budget: u64,
+    /// The stored documents, most recently used first.
+    pub stored: Vec<StoredDocument>,
+}
+
+/// A document in the vaults.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredDocument {
+    /// Its name.
+    pub name: String,
+    /// Its tokens.
+    pub tokens: usize,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// When it was last read, in seconds since 1970.
+    pub used: u64,
 }

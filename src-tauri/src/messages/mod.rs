@@ -101,6 +101,16 @@ pub fn not_read(name: &str, error: &std::io::Error) -> String {
 pub const EMPTY_QUESTION: &str = "Type a question first.";
 /// No document is open.
 pub const NO_DOCUMENT: &str = "Open a document first, or the sample.";
+/// The question of a command.
+pub const NO_TURN: &str = "There is no such question in this conversation.";
+/// Only a question that waits can be removed.
+pub const NOT_WAITING: &str = "This question no longer waits: it was asked.";
+
+/// The title of a branch of the conversation `title`.
+pub fn branch_of(title: &str) -> String {
+    format!("{title} (branch)")
+}
+
 /// The conversation was deleted.
 pub const NO_CONVERSATION: &str = "There is no such conversation: it was deleted.";
 /// The conversation cannot be read from the store.
@@ -108,6 +118,8 @@ pub const CONVERSATION_UNREADABLE: &str =
     "This conversation cannot be read from the disk: the log of Kept says why.";
 /// The store cannot be searched.
 pub const SEARCH_FAILED: &str = "The search failed: the log of Kept says why.";
+/// A pasted text has only white space.
+pub const EMPTY_TEXT: &str = "There is no text to open.";
 /// A question is already running.
 pub const BUSY: &str = "A question is still being answered: stop it or wait until it is done.";
 /// The model cannot be changed during a question.

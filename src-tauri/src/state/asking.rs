@@ -4,23 +4,23 @@ use std::time::Instant;
 
 use kept_engine::policies;
 use kept_engine::{AUTO, MethodSpec};
-use kept_worker::protocol::{AnswerFacts, AskRequest, EstimateRequest, Fault, Request};
+use kept_worker::protocol::{AnswerFacts, EstimateRequest, Fault, Request};
 use tokio::sync::oneshot;
 
 use super::facts::{finish, memory};
 use super::models::{assigned, check_choice};
-use super::{AppState, Running, Save};
+use super::queue::{Queued, Unready};
+use super::{AppState, Save};
 use crate::contract::{
-    AppEvent, Choice, Estimate, Memory, Progress, Refusal, Turn, TurnState, WorkerStatus,
+    AppEvent, Choice, Estimate, Memory, Progress, Refusal, Relation, Turn, TurnState, WorkerStatus,
 };
 use crate::messages;
 use crate::sample;
 
 impl AppState {
-    /// Whether a question of this conversation runs.
+    /// Whether a question of this conversation runs or waits.
     pub fn is_running(&self) -> bool {
-        let held = matches!(self.held, Some(Request::Ask { .. }));
-        held || self.running.as_ref().is_some_and(|r| r.turn.is_some())
+        !self.queue.is_empty() || self.running.as_ref().is_some_and(|r| r.turn.is_some())
     }
 
     /// Whether a question or a comparison about the open document runs.
@@ -28,65 +28,38 @@ impl AppState {
         self.is_running() || self.comparing.is_some()
     }
 
-    /// Asks a question and returns the turn's id, or the reason for a refusal in one sentence. The model sees the
-    /// earlier turns of the conversation.
-    pub fn ask(&mut self, question: &str, choice: Choice) -> Result<u64, String> {
-        let turns = self.earlier_turns(question.trim());
-        self.ask_after(turns, question, choice)
-    }
-
-    /// [`AppState::ask`] without the earlier turns.
-    pub fn ask_alone(&mut self, question: &str, choice: Choice) -> Result<u64, String> {
-        self.ask_after(Vec::new(), question, choice)
-    }
-
-    /// The earlier turns that a model sees with `question`: of several attempts at one question the last, and no
-    /// attempt at `question` itself. The built-in model answers single questions only, so it sees none.
-    fn earlier_turns(&self, question: &str) -> Vec<kept_engine::Turn> {
-        if self.settings.model == kept_engine::MINI {
-            return Vec::new();
-        }
-        let mut turns: Vec<kept_engine::Turn> = Vec::new();
-        let answered = |turn: &&Turn| matches!(turn.state, TurnState::Done | TurnState::Stopped);
-        for turn in self.turns.iter().filter(answered) {
-            if let Some(turn) = kept_engine::Turn::new(&turn.question, &turn.answer) {
-                turns.retain(|earlier| earlier.question != turn.question);
-                turns.push(turn);
-            }
-        }
-        turns.retain(|turn| turn.question != question);
-        turns
-    }
-
-    fn ask_after(
+    /// Asks a question and returns the turn's id, or the reason for a refusal in one sentence. It waits while another
+    /// one runs, and until the engine has started and the model is open.
+    pub fn ask(
         &mut self,
-        turns: Vec<kept_engine::Turn>,
         question: &str,
         choice: Choice,
+        relation: Relation,
     ) -> Result<u64, String> {
         let question = question.trim();
         if question.is_empty() {
             return Err(messages::EMPTY_QUESTION.to_owned());
         }
-        self.ready_for_questions()?;
-        if self.is_running() {
-            return Err(messages::BUSY.to_owned());
-        }
-        if self.comparing.is_some() {
-            return Err(messages::BUSY_COMPARING.to_owned());
+        if let Err(Unready::Never(why)) = self.ready_for_questions() {
+            return Err(why);
         }
         check_choice(&choice)?;
         self.can_read(&choice)?;
-        let memory = self.memory_limit()?;
-        let can_think = self.model.as_ref().is_some_and(|model| model.can_think);
-        let thinking = self.thinking && can_think;
+        self.memory_limit()?;
+        let version_of = match relation.again {
+            Some(turn) => Some(self.known_turn(turn)?.first_version()),
+            None => None,
+        };
+        if let Some(turn) = relation.edits {
+            self.branch_before(turn, question)?;
+        }
         let id = self.next_turn;
         self.next_turn += 1;
-        let turn = Turn {
+        self.turns.push(Turn {
             id,
             question: question.to_owned(),
             answer: String::new(),
-            state: TurnState::Asked,
+            state: TurnState::Waiting,
             error: None,
             method: choice.method.clone(),
             parameters: choice.parameters.clone(),
@@ -97,70 +70,52 @@ impl AppState {
             sources: Vec::new(),
             facts: None,
             has_map: false,
-            thinking,
+            thinking: false,
             windows: Vec::new(),
-        };
-        self.add_question(question);
-        self.turns.push(turn.clone());
-        self.save_turn(id);
-        self.emit(AppEvent::Turn { turn });
-        let ticket = self.ticket();
-        let request = Request::Ask {
-            ticket,
-            ask: AskRequest {
-                turns,
-                question: question.to_owned(),
-                method: method_of(&choice),
-                budget: self.budget_of(&choice),
-                max_tokens: self.settings.max_tokens,
-                temperature: 0.0,
-                seed: 0,
-                repeat_penalty: self.settings.repeat_penalty,
-                thinking,
-                cache: self.settings.cache.clone(),
-                memory,
-            },
-        };
-        if self.running.is_some() {
-            // The question of a deleted conversation is still ending.
-            self.held = Some(request);
-        } else {
-            self.start(request, ticket, id);
+            version_of,
+        });
+        self.add_question(question, version_of.is_some());
+        self.queue.push_back(Queued {
+            turn: id,
+            choice,
+            alone: relation.alone,
+        });
+        self.ask_next();
+        if self.queue.iter().any(|queued| queued.turn == id) {
+            self.save_turn(id);
+            self.emit_turn(id);
         }
         Ok(id)
     }
 
-    fn start(&mut self, request: Request, ticket: u64, turn: u64) {
-        self.running = Some(Running {
-            ticket,
-            turn: Some(turn),
-            progress: None,
-            newest: None,
-        });
-        self.send(request, None);
-    }
-
-    /// The document's id, if a question can be asked about it now.
-    pub(super) fn ready_for_questions(&self) -> Result<(), String> {
+    /// Whether a question about the document can be asked now.
+    pub(super) fn ready_for_questions(&self) -> Result<(), Unready> {
+        let never = |why: &str| Err(Unready::Never(why.to_owned()));
         let Some(document) = &self.document else {
-            return Err(messages::NO_DOCUMENT.to_owned());
+            return never(messages::NO_DOCUMENT);
         };
         match self.worker.state {
             WorkerStatus::Ready => {}
-            WorkerStatus::Failed => return Err(messages::ENGINE_FAILED.to_owned()),
+            WorkerStatus::Failed => return never(messages::ENGINE_FAILED),
             WorkerStatus::Starting | WorkerStatus::Restarting => {
-                return Err(messages::ENGINE_STARTING.to_owned());
+                return Err(Unready::NotYet(messages::ENGINE_STARTING));
             }
         }
         match (&self.model, &self.model_error) {
             (Some(_), _) => {}
-            (None, Some(error)) => return Err(error.clone()),
-            (None, None) => return Err(messages::MODEL_OPENING.to_owned()),
+            (None, Some(error)) => return never(error),
+            (None, None) => return Err(Unready::NotYet(messages::MODEL_OPENING)),
         }
         match &document.too_long {
-            Some(sentence) => Err(sentence.clone()),
+            Some(sentence) => never(sentence),
             None => Ok(()),
         }
+    }
+
+    /// A turn of this conversation.
+    pub(super) fn known_turn(&self, id: u64) -> Result<&Turn, String> {
+        let known = self.turns.iter().find(|turn| turn.id == id);
+        known.ok_or_else(|| messages::NO_TURN.to_owned())
     }
 
     /// Whether the method can read the document: only a few methods can read a document beyond the context length.
@@ -174,7 +129,7 @@ impl AppState {
 
     /// The budget for the engine. The sample is short enough to be kept completely, which would not demonstrate Kept:
     /// for the sample, `auto` without a budget gets a quarter, and its reason mentions this.
-    fn budget_of(&self, choice: &Choice) -> Option<String> {
+    pub(super) fn budget_of(&self, choice: &Choice) -> Option<String> {
         let (streams, sample) = self.how_it_is_read();
         let left_to_itself = choice.method == AUTO && choice.budget.is_none();
         if left_to_itself && sample && !streams {
@@ -218,28 +173,26 @@ impl AppState {
         Ok(receive)
     }
 
-    /// Stops the current question, or else the file that is being opened.
+    /// Stops the current question; if none runs, the first that waits, or else the file that is being opened.
     pub fn stop(&mut self) {
         self.hold_reading();
-        if matches!(self.held, Some(Request::Ask { .. })) {
-            self.held = None;
-            if let Some(turn) = self.turns.last().map(|turn| turn.id) {
-                self.end_turn(turn, TurnState::Stopped, |_| {});
-            }
-            return;
-        }
         match &self.running {
             Some(running) if running.turn.is_some() => {
                 let ticket = running.ticket;
                 self.send(Request::Stop { ticket }, None);
             }
-            _ => self.stop_opening(),
+            _ => match self.queue.pop_front() {
+                Some(queued) => self.end_turn(queued.turn, TurnState::Stopped, |_| {}),
+                None => self.stop_opening(),
+            },
         }
     }
 
-    /// Leaves the conversation, which remains in the list: stops its question and ignores the replies that still arrive.
+    /// Leaves the conversation, which remains in the list: stops its questions and ignores the replies that still
+    /// arrive.
     pub(super) fn leave_conversation(&mut self) {
         self.held = None;
+        self.queue.clear();
         self.leave_comparison();
         if let Some(running) = &mut self.running
             && running.turn.take().is_some()
@@ -248,6 +201,14 @@ impl AppState {
             self.send(Request::Stop { ticket }, None);
         }
         self.throttle.forget();
+        let open = self.turns.iter_mut().filter(|turn| turn.state.is_open());
+        let stopped = open.map(|turn| {
+            turn.state = TurnState::Stopped;
+            turn.id
+        });
+        for turn in stopped.collect::<Vec<_>>() {
+            self.save_turn(turn);
+        }
         self.conversation = None;
         self.turns.clear();
         self.set_thinking(false);
@@ -410,17 +371,14 @@ impl AppState {
         }
     }
 
-    /// The worker is free: sends the request that was held back.
+    /// The worker is free: sends the comparison that was held back. A question follows with [`AppState::ask_next`].
     pub(super) fn running_ended(&mut self) {
         self.flush_text();
         self.running = None;
-        let turn = self.turns.last().map(|turn| turn.id);
-        if let Some(request) = self.held.take() {
-            match (&request, turn) {
-                (&Request::Ask { ticket, .. }, Some(turn)) => self.start(request, ticket, turn),
-                (&Request::Compare { ticket, .. }, _) => self.start_comparing(request, ticket),
-                _ => {}
-            }
+        if let Some(request) = self.held.take()
+            && let Request::Compare { ticket, .. } = request
+        {
+            self.start_comparing(request, ticket);
         }
     }
 

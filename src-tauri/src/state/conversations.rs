@@ -1,5 +1,6 @@
 //! The list of conversations: a new one, opening another one, renaming, pinning, deleting and restoring.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -21,6 +22,8 @@ pub struct Conversation {
     pub document: u64,
     /// The document's name.
     pub name: String,
+    /// The document's pages, if it has any.
+    pub pages: usize,
     /// The user's title, if there is one.
     pub title: Option<String>,
     /// The first question.
@@ -39,6 +42,8 @@ impl Conversation {
             id: self.id,
             title: self.title.as_ref().unwrap_or(&self.first).clone(),
             document: self.name.clone(),
+            document_id: self.document,
+            pages: self.pages,
             questions: self.questions,
             updated: self.updated,
             pinned: self.pinned,
@@ -65,7 +70,7 @@ fn now() -> u64 {
 
 /// Marks the turns that were running when Kept was closed as failed, and returns them.
 pub(super) fn interrupt(turns: &mut [Turn]) -> Vec<Turn> {
-    let running = turns.iter_mut().filter(|turn| turn.state.is_running());
+    let running = turns.iter_mut().filter(|turn| turn.state.is_open());
     let interrupted = running.map(|turn| {
         turn.state = TurnState::Failed;
         turn.error = Some(CLOSED_BEFORE_END.to_owned());
@@ -112,8 +117,8 @@ impl AppState {
         }
     }
 
-    /// Adds a question to the open conversation. The first one begins it.
-    pub(super) fn add_question(&mut self, question: &str) {
+    /// Adds a question to the open conversation, or another version of one. The first question begins it.
+    pub(super) fn add_question(&mut self, question: &str, is_version: bool) {
         let Some(document) = &self.document else {
             return;
         };
@@ -124,6 +129,7 @@ impl AppState {
                 id,
                 document: document.id,
                 name: document.info.name.clone(),
+                pages: document.pages.len(),
                 title: None,
                 first: question.to_owned(),
                 questions: 0,
@@ -132,7 +138,7 @@ impl AppState {
             });
         }
         if let Ok(conversation) = self.conversation_mut(id) {
-            conversation.questions += 1;
+            conversation.questions += usize::from(!is_version);
             conversation.updated = now();
         }
         self.save_conversation(id);
@@ -142,14 +148,33 @@ impl AppState {
         self.emit_conversations();
     }
 
+    /// A question of the open conversation, or another version of one, was removed. A conversation without any leaves
+    /// the list.
+    pub(super) fn question_removed(&mut self, is_version: bool) {
+        let Some(id) = self.conversation else {
+            return;
+        };
+        if self.turns.is_empty() {
+            self.conversations.retain(|known| known.id != id);
+            self.conversation = None;
+            self.save(Save::HideConversation(id));
+            self.save_open();
+        } else if let Ok(conversation) = self.conversation_mut(id) {
+            conversation.questions -= usize::from(!is_version);
+        }
+        self.emit_conversations();
+    }
+
     /// The document of the open conversation was extended.
     pub(super) fn conversation_grew(&mut self) {
-        let document = self.document.as_ref().map(|d| (d.id, d.info.name.clone()));
-        if let (Some(id), Some((document, name))) = (self.conversation, document)
+        let document = self.document.as_ref();
+        let document = document.map(|d| (d.id, d.info.name.clone(), d.pages.len()));
+        if let (Some(id), Some((document, name, pages))) = (self.conversation, document)
             && let Ok(conversation) = self.conversation_mut(id)
         {
             conversation.document = document;
             conversation.name = name;
+            conversation.pages = pages;
             self.save_conversation(id);
             self.emit_conversations();
         }
@@ -183,7 +208,7 @@ impl AppState {
         self.conversation_mut(id).map(|_| ())
     }
 
-    fn not_busy(&self) -> Result<(), String> {
+    pub(super) fn not_busy(&self) -> Result<(), String> {
         if self.comparing.is_some() {
             return Err(messages::BUSY_COMPARING.to_owned());
         }
@@ -242,39 +267,120 @@ impl AppState {
             id: self.new_document_id(),
             ..document
         };
+        self.save(Save::Document(Arc::new(document.clone())));
+        let turns = turns.into_iter().map(|turn| Turn {
+            has_map: false,
+            ..turn
+        });
+        let turns = self.copy_turns(id, &document, title, turns.collect());
+        self.show_conversation(Loaded {
+            conversation: id,
+            document,
+            turns,
+        })
+    }
+
+    /// Adds the conversation `id` with copies of `turns` to the list, and returns the copies.
+    fn copy_turns(
+        &mut self,
+        id: u64,
+        document: &OpenDocument,
+        title: &str,
+        turns: Vec<Turn>,
+    ) -> Vec<Turn> {
         let first = turns.first().map(|turn| turn.question.clone());
         let first = first.unwrap_or_default();
         let conversation = Conversation {
             id,
             document: document.id,
             name: document.info.name.clone(),
+            pages: document.pages.len(),
             title: (title != first).then(|| title.to_owned()),
             first,
-            questions: turns.len(),
+            questions: turns.iter().filter(|t| t.version_of.is_none()).count(),
             updated: now(),
             pinned: false,
         };
-        self.save(Save::Document(Arc::new(document.clone())));
         self.save(Save::Conversation(Box::new(conversation.clone())));
         self.conversations.push(conversation);
-        let mut numbered = Vec::with_capacity(turns.len());
+        let mut copies: Vec<Turn> = Vec::with_capacity(turns.len());
+        let mut copied = HashMap::new();
         for turn in turns {
+            let (from, to) = (turn.id, self.next_turn);
+            self.next_turn += 1;
+            copied.insert(from, to);
             let turn = Turn {
-                id: self.next_turn,
-                has_map: false,
+                id: to,
+                version_of: turn.version_of.and_then(|of| copied.get(&of).copied()),
                 ..turn
             };
-            self.next_turn += 1;
             self.save(Save::Turn {
                 conversation: id,
                 turn: Box::new(turn.clone()),
             });
-            numbered.push(turn);
+            if turn.has_map {
+                self.save(Save::CopyMap { from, to });
+            }
+            copies.push(turn);
         }
+        copies
+    }
+
+    /// Begins a conversation with the turns up to `turn`; the open one remains in the list.
+    ///
+    /// # Errors
+    /// One sentence, if there is no such turn, or a question or a comparison is running.
+    pub fn branch_conversation(&mut self, turn: u64) -> Result<(), String> {
+        self.not_busy()?;
+        let known = self.known_turn(turn)?;
+        let first = known.first_version();
+        let mut kept = self.turns_until(first);
+        // Of several versions the branch has this one.
+        kept.push(Turn {
+            version_of: None,
+            ..known.clone()
+        });
+        let title = match self.conversation {
+            Some(id) => self.title_of_conversation(id)?,
+            None => String::new(),
+        };
+        self.open_branch(&messages::branch_of(&title), kept)
+    }
+
+    /// Begins a conversation with the turns before `turn`, titled `question`; the open one remains in the list.
+    ///
+    /// # Errors
+    /// As [`AppState::branch_conversation`].
+    pub(super) fn branch_before(&mut self, turn: u64, question: &str) -> Result<(), String> {
+        self.not_busy()?;
+        let kept = self.turns_until(self.known_turn(turn)?.first_version());
+        let thinking = self.thinking;
+        if kept.is_empty() {
+            self.new_conversation()?;
+        } else {
+            self.open_branch(question, kept)?;
+        }
+        self.set_thinking(thinking);
+        Ok(())
+    }
+
+    /// The turns before the question whose first version is `first`.
+    fn turns_until(&self, first: u64) -> Vec<Turn> {
+        let before = |turn: &&Turn| turn.first_version() < first;
+        self.turns.iter().filter(before).cloned().collect()
+    }
+
+    fn open_branch(&mut self, title: &str, turns: Vec<Turn>) -> Result<(), String> {
+        let Some(document) = self.document.clone() else {
+            return Err(messages::NO_DOCUMENT.to_owned());
+        };
+        let id = self.next_conversation;
+        self.next_conversation += 1;
+        let turns = self.copy_turns(id, &document, title, turns);
         self.show_conversation(Loaded {
             conversation: id,
-            document,
-            turns: numbered,
+            document: OpenDocument::clone(&document),
+            turns,
         })
     }
 

@@ -1,10 +1,12 @@
 //! An open document, with its facts in the page's units.
 
+mod outline;
+
 use std::sync::Arc;
 
 use kept_worker::protocol::DocumentInfo;
 
-use crate::contract::{DocumentFacts, DocumentPart, PageRange};
+use crate::contract::{DocumentFacts, DocumentPart, OutlineEntry, PageRange};
 use crate::offsets::utf16_offsets;
 use crate::sample;
 
@@ -23,6 +25,10 @@ pub struct OpenDocument {
     pub pages: Vec<PageRange>,
     /// The documents that it consists of, in UTF-16 units; empty for a single document.
     pub parts: Vec<DocumentPart>,
+    /// Its headings, in UTF-16 units.
+    pub outline: Vec<OutlineEntry>,
+    /// Questions to offer.
+    pub suggestions: Vec<String>,
     /// The built-in sample.
     pub sample: bool,
     /// Tokens for the open model.
@@ -33,6 +39,22 @@ pub struct OpenDocument {
     pub too_long: Option<String>,
     /// A sentence about streaming mode, if the document exceeds the open model's context length.
     pub streaming: Option<String>,
+}
+
+/// The facts of a plain text without a file.
+pub fn plain_text(name: String, text: &str) -> DocumentInfo {
+    DocumentInfo {
+        name,
+        kind: "text".to_owned(),
+        encoding: "UTF-8".to_owned(),
+        source_bytes: text.len() as u64,
+        skipped_bytes: 0,
+        malformed: 0,
+        unread_pages: Vec::new(),
+        pages: Vec::new(),
+        notes: Vec::new(),
+        parts: Vec::new(),
+    }
 }
 
 impl OpenDocument {
@@ -47,7 +69,7 @@ impl OpenDocument {
         let parts = info.parts.iter().flat_map(|part| [part.start, part.end]);
         let edges: Vec<usize> = parts.chain([text.len()]).collect();
         let units = utf16_offsets(&text, &bytes);
-        let pages = info
+        let pages: Vec<PageRange> = info
             .pages
             .iter()
             .zip(units.chunks_exact(2))
@@ -67,6 +89,22 @@ impl OpenDocument {
             })
             .collect();
         let length = edges.last().copied().unwrap_or(0);
+        let headings = outline::headings(&info, &text);
+        let starts: Vec<usize> = headings.iter().map(|heading| heading.start).collect();
+        let outline: Vec<OutlineEntry> = (headings.iter())
+            .zip(utf16_offsets(&text, &starts))
+            .map(|(heading, start)| OutlineEntry {
+                level: heading.level,
+                title: heading.title.clone(),
+                start,
+                page: page_at(&pages, start),
+            })
+            .collect();
+        let suggestions = if sample {
+            sample::suggestions()
+        } else {
+            outline::questions(&headings, &outline, length)
+        };
         Self {
             id,
             info,
@@ -74,6 +112,8 @@ impl OpenDocument {
             length,
             pages,
             parts,
+            outline,
+            suggestions,
             sample,
             tokens: None,
             more_tokens: false,
@@ -93,6 +133,7 @@ impl OpenDocument {
             length: self.length,
             pages: self.pages.clone(),
             documents: self.parts.clone(),
+            outline: self.outline.clone(),
             notes: self.info.notes.clone(),
             tokens: self.tokens,
             more_tokens: self.more_tokens,
@@ -100,11 +141,7 @@ impl OpenDocument {
             streaming: self.streaming.clone(),
             sample: self.sample,
             beyond_box: *self.text != *kept_engine::SAMPLE,
-            suggestions: if self.sample {
-                sample::suggestions()
-            } else {
-                Vec::new()
-            },
+            suggestions: self.suggestions.clone(),
         }
     }
 
@@ -116,10 +153,14 @@ impl OpenDocument {
 
     /// The page that contains the UTF-16 unit `at`.
     pub fn page_at(&self, at: usize) -> Option<u32> {
-        let after = self.pages.partition_point(|page| page.start <= at);
-        let page = self.pages.get(after.checked_sub(1)?)?;
-        (at < page.end).then_some(page.number)
+        page_at(&self.pages, at)
     }
+}
+
+fn page_at(pages: &[PageRange], at: usize) -> Option<u32> {
+    let after = pages.partition_point(|page| page.start <= at);
+    let page = pages.get(after.checked_sub(1)?)?;
+    (at < page.end).then_some(page.number)
 }
 
 #[cfg(test)]
@@ -143,7 +184,7 @@ mod tests {
                     end: 8,
                 },
             ],
-            ..sample::document().0
+            ..plain_text(String::new(), "")
         };
         let document = OpenDocument::new(1, info, text, false);
         assert_eq!(document.length, 5);

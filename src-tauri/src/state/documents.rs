@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kept_worker::protocol::{DocumentInfo, Request};
 
-use super::document::OpenDocument;
+use super::document::{OpenDocument, plain_text};
 use super::{AppState, Effect, Opening, Save};
 use crate::contract::{AppEvent, NoticeKind, Place, Replacement, WorkerStatus};
 use crate::messages::{self, as_sentence};
@@ -16,6 +16,9 @@ fn is_model(path: &Path) -> bool {
     path.extension()
         .is_some_and(|e| e.eq_ignore_ascii_case("gguf"))
 }
+
+/// Maximum length of the name of a pasted text, in characters.
+const LONGEST_NAME: usize = 60;
 
 /// The ticket of the document that is being opened: tickets of questions start at 1.
 const STOP_DOCUMENT: u64 = 0;
@@ -251,8 +254,41 @@ impl AppState {
     pub fn open_sample(&mut self) {
         self.stop_opening();
         let id = self.new_document_id();
-        let (info, text) = sample::document();
-        self.set_document(OpenDocument::new(id, info, text, true));
+        let info = plain_text(sample::NAME.to_owned(), sample::TEXT);
+        self.set_document(OpenDocument::new(id, info, sample::TEXT.into(), true));
+        self.send_document();
+    }
+
+    /// Begins a conversation without a document.
+    ///
+    /// # Errors
+    /// One sentence, if a question or a comparison runs.
+    pub fn chat(&mut self) -> Result<(), String> {
+        self.not_busy()?;
+        self.open_plain(String::new(), "".into());
+        Ok(())
+    }
+
+    /// Opens a text that the user pasted.
+    ///
+    /// # Errors
+    /// One sentence, if a question or a comparison runs, or the text is empty.
+    pub fn open_text(&mut self, text: String) -> Result<(), String> {
+        if self.is_busy() {
+            return Err(messages::BUSY_DOCUMENTS.to_owned());
+        }
+        let first = text.lines().map(str::trim).find(|line| !line.is_empty());
+        let first = first.ok_or_else(|| messages::EMPTY_TEXT.to_owned())?;
+        let name = first.chars().take(LONGEST_NAME).collect();
+        self.open_plain(name, text.into());
+        Ok(())
+    }
+
+    fn open_plain(&mut self, name: String, text: Arc<str>) {
+        self.stop_opening();
+        let id = self.new_document_id();
+        let info = plain_text(name, &text);
+        self.set_document(OpenDocument::new(id, info, text, false));
         self.send_document();
     }
 
@@ -372,8 +408,10 @@ impl AppState {
 
     pub(super) fn title(&mut self) {
         let title = match &self.document {
-            Some(document) => format!("{} - Kept", document.info.name),
-            None => "Kept".to_owned(),
+            Some(document) if !document.text.is_empty() => {
+                format!("{} - Kept", document.info.name)
+            }
+            _ => "Kept".to_owned(),
         };
         self.effects.push(Effect::Title(title));
     }

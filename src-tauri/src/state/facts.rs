@@ -3,7 +3,7 @@
 use kept_engine::Note;
 use kept_worker::protocol::{AnswerFacts, MemoryNow};
 
-use crate::contract::{self, Facts, Memory, Source, Turn};
+use crate::contract::{self, Citation, Facts, Memory, Source, Turn};
 use crate::messages;
 
 /// Memory in the page's form.
@@ -74,6 +74,10 @@ pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool) {
             .map(|chosen| chosen_of(chosen, answer.prompt_tokens, sample)),
         tokens_from_vault: answer.vault.tokens_from_vault,
         turns_seen: answer.turns_seen,
+        turns_kept: answer.turns_kept,
+        citations: (answer.citations.iter())
+            .map(|&kept_engine::Citation { end, source }| Citation { end, source })
+            .collect(),
         streamed: answer.streamed,
         cache: answer.cache,
     }));

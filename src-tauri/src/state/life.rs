@@ -1,6 +1,6 @@
 //! Start, crash and restart of the worker, as the app state handles them. No typed or answered text is lost.
 
-use kept_worker::protocol::{self, Request};
+use kept_worker::protocol;
 
 use super::{AppState, Effect};
 use crate::contract::{
@@ -33,7 +33,7 @@ impl AppState {
 
     /// The worker has ended and is about to be restarted. `what` is a sentence: how it ended.
     pub fn worker_died(&mut self, what: &str) {
-        let was_asked = self.is_running();
+        let was_asked = self.running.as_ref().is_some_and(|r| r.turn.is_some());
         let opened = self.document_in_flight.is_some();
         let opening = self.opening.as_ref().filter(|_| opened);
         self.after_restart = match opening {
@@ -74,6 +74,7 @@ impl AppState {
         }
         self.end_running_work(message, message);
         self.set_worker(WorkerStatus::Failed, Some(message.to_owned()));
+        self.ask_next();
     }
 
     /// Restarts the worker.
@@ -101,14 +102,12 @@ impl AppState {
         for (_, (_, waiting)) in self.inspections.drain() {
             let _ = waiting.send(Err(reason.to_owned()));
         }
-        let held = matches!(self.held.take(), Some(Request::Ask { .. }));
+        self.held = None;
         if let Some(ticket) = self.comparing {
             let reason = Some(messages::compared_so_far(compared));
             self.end_comparison(ticket, ComparisonState::Failed, reason);
         }
-        let running = self.running.take().and_then(|running| running.turn);
-        let held = self.turns.last().filter(|_| held).map(|turn| turn.id);
-        if let Some(turn) = held.or(running) {
+        if let Some(turn) = self.running.take().and_then(|running| running.turn) {
             self.end_turn(turn, TurnState::Failed, |turn| {
                 turn.error = Some(reason.to_owned());
             });

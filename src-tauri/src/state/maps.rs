@@ -68,11 +68,14 @@ impl AppState {
         self.map_order.clear();
     }
 
-    /// The prompt is tokenized: `map` has no layer yet.
+    /// The prompt is tokenized: `map` has no layer yet. Without a document there is nothing to paint.
     pub(super) fn map_begins(&mut self, turn: u64, map: MapGrid, windows: Vec<Option<usize>>) {
-        self.remember_map(turn, Arc::new(Mutex::new(map)));
+        let has_map = map.cells() > 0;
+        if has_map {
+            self.remember_map(turn, Arc::new(Mutex::new(map)));
+        }
         if let Some(turn) = self.turn_mut(turn) {
-            turn.has_map = true;
+            turn.has_map = has_map;
             let slides = windows.iter().any(Option::is_some);
             turn.windows = if slides { windows } else { Vec::new() };
             turn.state = TurnState::Reading;

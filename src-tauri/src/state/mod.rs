@@ -15,6 +15,7 @@ mod life;
 mod limits;
 mod maps;
 mod models;
+mod queue;
 mod reading_ahead;
 mod replies;
 mod throttle;
@@ -37,10 +38,11 @@ use crate::contract::{
 use crate::library::BegunDownload;
 use crate::store::Open;
 pub use conversations::{Conversation, Loaded};
-pub use document::OpenDocument;
+pub use document::{OpenDocument, plain_text};
 pub use documents::file_name;
 pub use maps::{MapPlace, lock};
 pub use models::{MOST_TOKENS, check_method};
+use queue::Queued;
 use reading_ahead::BackgroundReading;
 pub use throttle::Throttle;
 
@@ -95,6 +97,15 @@ pub enum Save {
         conversation: u64,
         /// The current turn.
         turn: Box<Turn>,
+    },
+    /// A question that was removed before it was asked.
+    RemoveTurn(u64),
+    /// A turn's map, also for a copy of the turn.
+    CopyMap {
+        /// The turn.
+        from: u64,
+        /// Its copy.
+        to: u64,
     },
     /// A turn's map.
     Map {
@@ -293,8 +304,10 @@ pub struct AppState {
     comparing: Option<u64>,
     /// A file that waits for the user's decision, because opening it stops running work.
     replacement: Option<PathBuf>,
-    /// A request that waits because the question of a deleted conversation is still ending.
+    /// A comparison that waits because the question of a deleted conversation is still ending.
     held: Option<Request>,
+    /// Questions that wait.
+    queue: VecDeque<Queued>,
     estimates: HashMap<u64, oneshot::Sender<Result<Estimate, Refusal>>>,
     /// Models that are being inspected, with their paths.
     inspections: HashMap<u64, (PathBuf, oneshot::Sender<Result<Inspection, String>>)>,
@@ -364,6 +377,7 @@ impl AppState {
             comparing: None,
             replacement: None,
             held: None,
+            queue: VecDeque::new(),
             estimates: HashMap::new(),
             inspections: HashMap::new(),
             maps: HashMap::new(),

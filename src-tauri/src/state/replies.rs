@@ -10,7 +10,7 @@ use super::AppState;
 use super::facts::{chosen_of, memory};
 use crate::contract::{
     self, ComparisonState, Estimate, Memory, NoticeKind, Phase, Place, Refusal, RefusalCode,
-    TurnState, Vault,
+    StoredDocument, TurnState, Vault,
 };
 use crate::messages::{self, as_sentence};
 
@@ -51,13 +51,21 @@ impl AppState {
                 documents,
                 bytes,
                 budget,
+                stored,
                 ..
             } => {
+                let stored = stored.into_iter().map(|document| StoredDocument {
+                    name: document.name,
+                    tokens: document.tokens,
+                    bytes: document.bytes,
+                    used: document.used,
+                });
                 let vault = Vault {
                     folder,
                     documents,
                     bytes,
                     budget,
+                    stored: stored.collect(),
                 };
                 self.vault_told(ticket, vault);
             }
@@ -104,6 +112,7 @@ impl AppState {
                 stopped,
             } => self.failed(ticket, what, &Fault { code, message }, stopped),
         }
+        self.ask_next();
         self.read_ahead();
         Ok(())
     }

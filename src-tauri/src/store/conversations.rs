@@ -19,8 +19,8 @@ impl Store {
     /// All conversations with a question, in no particular order.
     pub async fn conversations(&self) -> Result<Vec<Conversation>, StoreError> {
         let rows = sqlx::query(
-            "SELECT conversation.id, conversation.document, json_extract(document.info, '$.name') AS name, title, pinned, updated, \
-             (SELECT count(*) FROM turn WHERE turn.conversation = conversation.id) AS questions, \
+            "SELECT conversation.id, conversation.document, json_extract(document.info, '$.name') AS name, coalesce(json_array_length(document.info, '$.pages'), 0) AS pages, title, pinned, updated, \
+             (SELECT count(*) FROM turn WHERE turn.conversation = conversation.id AND version_of IS NULL) AS questions, \
              (SELECT question FROM turn WHERE turn.conversation = conversation.id ORDER BY id LIMIT 1) AS first \
              FROM conversation JOIN document ON document.id = conversation.document WHERE deleted = 0",
         )
@@ -113,6 +113,7 @@ fn conversation_of_row(row: &SqliteRow) -> Result<Conversation, StoreError> {
         id: id_of_row(row.try_get("id")?)?,
         document: id_of_row(row.try_get("document")?)?,
         name: row.try_get("name")?,
+        pages: usize::try_from(row.try_get::<i64, _>("pages")?).unwrap_or_default(),
         title: row.try_get("title")?,
         first: row
             .try_get::<Option<String>, _>("first")?

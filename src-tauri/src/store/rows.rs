@@ -292,9 +292,10 @@ impl Store {
     pub async fn set_turn(&self, conversation: u64, turn: &Turn) -> Result<(), StoreError> {
         let facts = turn.facts.as_ref().map(to_json).transpose()?;
         sqlx::query(
-            "INSERT INTO turn (id, document, conversation, question, answer, state, error, method, parameters, budget, cache, memory, model, sources, facts, thinking, windows) \
-             SELECT ?, document, id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM conversation WHERE id = ? \
+            "INSERT INTO turn (id, document, conversation, question, answer, state, error, method, parameters, budget, cache, memory, model, sources, facts, thinking, windows, version_of) \
+             SELECT ?, document, id, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? FROM conversation WHERE id = ? \
              ON CONFLICT (id) DO UPDATE SET answer = excluded.answer, state = excluded.state, error = excluded.error, \
+             cache = excluded.cache, memory = excluded.memory, model = excluded.model, thinking = excluded.thinking, \
              sources = excluded.sources, facts = excluded.facts, windows = excluded.windows",
         )
         .bind(row_of_id(turn.id)?)
@@ -312,10 +313,32 @@ impl Store {
         .bind(facts)
         .bind(turn.thinking)
         .bind(to_json(&turn.windows)?)
+        .bind(turn.version_of.map(row_of_id).transpose()?)
         .bind(row_of_id(conversation)?)
         .execute(&self.pool)
         .await?;
         self.set_highest("last_turn", turn.id).await
+    }
+
+    /// Deletes a turn.
+    pub async fn remove_turn(&self, id: u64) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM turn WHERE id = ?")
+            .bind(row_of_id(id)?)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
+    /// Gives the turn `to` the map of `from`.
+    pub async fn copy_map(&self, from: u64, to: u64) -> Result<(), StoreError> {
+        sqlx::query(
+            "INSERT OR REPLACE INTO map (turn, bytes) SELECT ?, bytes FROM map WHERE turn = ?",
+        )
+        .bind(row_of_id(to)?)
+        .bind(row_of_id(from)?)
+        .execute(&self.pool)
+        .await?;
+        Ok(())
     }
 
     /// Writes a turn's map, if the turn still exists.
@@ -346,6 +369,7 @@ impl Store {
 fn turn_of_row(row: &SqliteRow) -> Result<Turn, StoreError> {
     let state: &str = row.try_get("state")?;
     let facts: Option<&str> = row.try_get("facts")?;
+    let version_of: Option<i64> = row.try_get("version_of")?;
     Ok(Turn {
         id: id_of_row(row.try_get("id")?)?,
         question: row.try_get("question")?,
@@ -364,5 +388,6 @@ fn turn_of_row(row: &SqliteRow) -> Result<Turn, StoreError> {
         has_map: row.try_get("has_map")?,
         thinking: row.try_get("thinking")?,
         windows: of_json(row.try_get("windows")?)?,
+        version_of: version_of.map(id_of_row).transpose()?,
     })
 }

@@ -129,6 +129,8 @@ async fn apply(store: &Store, save: Save) -> Result<(), StoreError> {
         Save::HideConversation(id) => store.hide_conversation(id).await,
         Save::RemoveHidden => store.remove_hidden().await,
         Save::Turn { conversation, turn } => store.set_turn(conversation, &turn).await,
+        Save::RemoveTurn(turn) => store.remove_turn(turn).await,
+        Save::CopyMap { from, to } => store.copy_map(from, to).await,
         Save::Map { turn, map } => {
             let bytes = lock(&map).to_bytes();
             store.set_map(turn, &bytes).await

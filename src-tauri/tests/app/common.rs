@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use kept_app::contract::{AppEvent, Choice, Snapshot, WorkerStatus};
+use kept_app::contract::{AppEvent, Choice, Relation, Snapshot, WorkerStatus};
 use kept_app::effects::Effects;
 use kept_app::store;
 use kept_engine::models::testing::TinyLlama;
@@ -105,7 +105,7 @@ impl Window {
 
     pub fn ask(&self, question: &str) -> u64 {
         self.effects
-            .with(|state| state.ask(question, Choice::plain("snapkv", None)))
+            .with(|state| state.ask(question, Choice::plain("snapkv", None), Relation::default()))
             .expect("accepted")
     }
 

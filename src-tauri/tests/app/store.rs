@@ -58,6 +58,8 @@ fn turn(id: u64, state: TurnState) -> Turn {
         }],
         facts: Some(Box::new(Facts {
             turns_seen: 0,
+            turns_kept: None,
+            citations: Vec::new(),
             finish: "end".into(),
             prompt_tokens: 10,
             answer_tokens: 2,
@@ -77,6 +79,7 @@ fn turn(id: u64, state: TurnState) -> Turn {
         has_map: true,
         thinking: true,
         windows: vec![Some(512), None],
+        version_of: None,
     }
 }
 
@@ -114,11 +117,12 @@ fn save_turn(conversation: u64, turn: &Turn) -> Save {
     }
 }
 
-fn conversation(id: u64, document: u64) -> Conversation {
+fn conversation(id: u64, document_id: u64) -> Conversation {
     Conversation {
         id,
-        document,
+        document: document_id,
         name: "a é.pdf".into(),
+        pages: document(document_id).pages.len(),
         title: None,
         first: turn(id, TurnState::Done).question,
         questions: 1,
@@ -273,6 +277,45 @@ async fn an_appended_document_keeps_the_conversation() {
     assert_eq!(remembered.document, Some(grown));
     let turns: Vec<u64> = remembered.turns.iter().map(|turn| turn.id).collect();
     assert_eq!(turns, [1]);
+}
+
+#[tokio::test]
+async fn versions_and_copies_of_maps_are_kept_and_a_removed_question_is_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut saves = begun(1);
+    let version = Turn {
+        version_of: Some(1),
+        ..turn(2, TurnState::Done)
+    };
+    saves.push(save_turn(1, &version));
+    saves.push(Save::CopyMap { from: 1, to: 2 });
+    let waiting = Turn {
+        has_map: false,
+        model: "mini".into(),
+        thinking: false,
+        ..turn(3, TurnState::Waiting)
+    };
+    let asked = Turn {
+        state: TurnState::Asked,
+        model: "other".into(),
+        thinking: true,
+        ..waiting.clone()
+    };
+    saves.push(save_turn(1, &waiting));
+    saves.push(save_turn(1, &asked));
+    saves.push(save_turn(1, &turn(4, TurnState::Waiting)));
+    saves.push(Save::RemoveTurn(4));
+    write(folder.path(), saves).await;
+    let opened = store::open(folder.path()).await.expect("opens");
+    let remembered = opened.remembered;
+    assert_eq!(
+        remembered.turns,
+        [turn(1, TurnState::Done), version, asked],
+        "with the model that was asked"
+    );
+    assert_eq!(remembered.conversations[0].questions, 2);
+    assert_eq!(remembered.last_turn, 4, "ids are not used again");
+    assert_eq!(opened.store.map(2).await.expect("read"), Some(map()));
 }
 
 #[tokio::test]
@@ -439,9 +482,12 @@ async fn questions_answers_and_documents_are_searched() {
 #[tokio::test]
 async fn the_conversation_of_an_earlier_version_is_kept() {
     let folder = tempfile::tempdir().expect("a folder");
-    write(folder.path(), begun(7)).await;
+    let mut saves = begun(7);
+    saves.push(save_turn(7, &turn(8, TurnState::Stopped)));
+    write(folder.path(), saves).await;
     let mut connection = connect(folder.path()).await;
     for sentence in [
+        "ALTER TABLE turn DROP COLUMN version_of",
         "DROP TRIGGER turn_added",
         "DROP TRIGGER turn_changed",
         "DROP TRIGGER turn_removed",
@@ -452,7 +498,7 @@ async fn the_conversation_of_an_earlier_version_is_kept() {
         "ALTER TABLE turn DROP COLUMN conversation",
         "DROP TABLE conversation",
         "DELETE FROM setting WHERE name IN ('open', 'last_conversation')",
-        "DELETE FROM _sqlx_migrations WHERE version = 6",
+        "DELETE FROM _sqlx_migrations WHERE version >= 6",
     ] {
         let done = sqlx::query(sentence).execute(&mut connection).await;
         done.expect(sentence);
@@ -463,10 +509,15 @@ async fn the_conversation_of_an_earlier_version_is_kept() {
     let remembered = opened.remembered;
     assert_eq!(remembered.document, Some(document(7)));
     assert_eq!(remembered.conversation, Some(7));
-    assert_eq!(remembered.turns, [turn(7, TurnState::Done)]);
+    let attempt = Turn {
+        has_map: false,
+        version_of: Some(7),
+        ..turn(8, TurnState::Stopped)
+    };
+    assert_eq!(remembered.turns, [turn(7, TurnState::Done), attempt]);
     assert_eq!(remembered.conversations.len(), 1);
     let found = opened.store.search("because").await.expect("read");
-    assert_eq!(found.len(), 1);
+    assert_eq!(found.len(), 2);
     let found = opened.store.search("\u{e9}").await.expect("read");
     assert_eq!(found[0].turn, None, "the text is searched too");
     assert_eq!(opened.store.map(7).await.expect("read"), Some(map()));

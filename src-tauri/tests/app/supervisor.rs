@@ -105,7 +105,7 @@ async fn a_worker_killed_while_idle_is_replaced() {
     assert_eq!(workers.len(), 2, "{workers:?}");
     window.ask("What is the locker code of Ann Quorvin?");
     let done = window
-        .until("the answer", |s| !s.turns[0].state.is_running())
+        .until("the answer", |s| !s.turns[0].state.is_open())
         .await;
     assert!(done.turns[0].answer.contains("4711"));
 }

@@ -154,6 +154,9 @@ fn assert_same_answer(answer: &AnswerFacts, expected: &Answer, document: &Docume
     assert_eq!(answer.finish, Finish::End);
     assert_eq!(answer.rows_per_layer, expected.rows_per_layer);
     assert_eq!(answer.kv_bytes, expected.kv_bytes);
+    assert_eq!(answer.citations, expected.citations, "the text is ASCII");
+    let cited = answer.citations.first().expect("a clear passage");
+    assert!(answer.sources[cited.source].text.contains("4711"));
     assert_eq!(answer.sources.len(), expected.sources.len());
     let units: Vec<u16> = document.text.encode_utf16().collect();
     for (source, expected) in answer.sources.iter().zip(&expected.sources) {

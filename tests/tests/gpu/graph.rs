@@ -171,8 +171,13 @@ fn answer(
         let mut tokens = vec![5];
         for step in 0..STEPS {
             tokens.push(next(&mut decoder, tokens[step], &mut votes));
+            votes.end_step(0, tokens[step]);
         }
-        (tokens, votes.per_token().to_vec())
+        let mut summed = vec![0.0; DOCUMENT.len()];
+        for &(token, vote) in votes.steps().iter().flat_map(|step| &step.votes) {
+            summed[token as usize] += vote;
+        }
+        (tokens, summed)
     })
 }
 

@@ -10,7 +10,7 @@ use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{Budget, Method, PromptShape};
 use kept_engine::{
     Cut, Decoder, Engine, MemoryLedger, MethodSpec, PlanRequest, Prefill, PrefillOutcome,
-    RetentionMap, SharedPrefill, Votes,
+    RetentionMap, SharedPrefill, TokenVotes, Votes,
 };
 use kept_models::testing::TinyLlama;
 use kept_tests::method_spec::{TestMethod, spec};
@@ -36,7 +36,7 @@ struct LongPrompt<'a> {
 #[derive(PartialEq)]
 struct Answered {
     logits: Vec<Vec<f32>>,
-    votes: Vec<f32>,
+    votes: Vec<TokenVotes>,
     map: RetentionMap,
     /// Bytes of the kept rows of the prompt.
     kv_bytes: u64,
@@ -105,11 +105,12 @@ impl<'a> LongPrompt<'a> {
         let mut logits = vec![first.to_vec()];
         for token in 10..10 + STEPS as u32 {
             let next = decoder.step(token, Some(&mut votes));
+            votes.end_step(0, token);
             logits.push(next.expect("logits").to_vec());
         }
         let found = Answered {
             logits,
-            votes: votes.per_token().to_vec(),
+            votes: votes.steps().to_vec(),
             map: read.map,
             kv_bytes,
             after: decoder.cache().kv_bytes(),

@@ -281,12 +281,23 @@ fn a_stopped_comparison_keeps_its_finished_rows() {
         let open = |s: &String| s == "waiting" || s == "running";
         (done >= 2 && states.iter().any(open)).then_some(())
     });
-    let refusal = app.invoke(
+    app.invoke(
         "ask",
-        &json!({"question": "And now?", "method": "snapkv", "parameters": {}, "budget": null, "alone": false}),
+        &json!({
+            "question": "And now?",
+            "choice": {"method": "snapkv", "parameters": {}, "budget": null},
+            "relation": {"alone": false, "again": null, "edits": null},
+        }),
+    )
+    .expect("it is accepted");
+    let asked = app.snapshot()["turns"]
+        .as_array()
+        .and_then(|turns| turns.last().cloned());
+    assert_eq!(
+        asked.expect("a turn")["state"],
+        "waiting",
+        "for the comparison's end"
     );
-    let refusal = refusal.expect_err("the engine is busy").to_string();
-    assert!(refusal.contains("compared"), "{refusal}");
     app.click("compare-stop");
     ends(&app, "stopped");
     app.picture("stopped");

@@ -55,7 +55,7 @@ fn files_dropped_together_share_a_conversation() {
     assert!(
         sources
             .iter()
-            .any(|s| s.starts_with("handbook.txt") && s.contains(ANSWER)),
+            .any(|s| s.contains("handbook.txt") && s.contains(ANSWER)),
         "a passage says whose it is: {sources:?}"
     );
     app.click("source");

@@ -19,6 +19,7 @@ mod memory;
 mod models_download;
 mod models_found;
 mod open;
+mod queue;
 mod reading;
 mod restart;
 mod slow_models;

@@ -3,7 +3,17 @@
  * by the program's events (`app.svelte.ts`).
  */
 import * as calls from './calls'
-import type { AppEvent, Choice, FoundPassage, Parameters, Refusal, Replacement, Settings } from './contract'
+import type {
+  AppEvent,
+  Choice,
+  FoundPassage,
+  Parameters,
+  Refusal,
+  Relation,
+  Replacement,
+  Settings,
+  Turn,
+} from './contract'
 import type { AppState, Place } from './app.svelte'
 
 const DRAFT_MS = 400
@@ -51,6 +61,9 @@ export class Actions {
   /** Opens a conversation; whether it was accepted. */
   openConversation = (id: number) => this.#opens(() => calls.openConversation(id))
 
+  /** A new conversation with the turns up to this one; whether it was accepted. */
+  branch = (turn: number) => this.#opens(() => calls.branchConversation(turn))
+
   async #opens(open: () => Promise<null>): Promise<boolean> {
     this.#app.goal = null
     this.#app.dismissAll('conversation')
@@ -91,41 +104,64 @@ export class Actions {
     }
   }
 
-  /** Stops the running question or the opening of a document; nothing if neither. */
+  /** Stops the running question, the first that waits, or the opening of a document; nothing without any of these. */
   stop = () => {
-    if (this.#app.running || this.#app.opening) void this.#try('conversation', calls.stop())
+    if (this.#app.running || this.#app.waiting || this.#app.opening) void this.#try('conversation', calls.stop())
   }
 
   /** Asks the question in the composer. If refused, its text remains. */
   send = async () => {
-    const question = this.#app.draft.trim()
-    if (question === '' || this.#asking || this.#app.running) return
-    const before = this.#app.draft
-    const id = await this.ask(question)
+    const app = this.#app
+    const question = app.draft.trim()
+    if (question === '' || this.#asking) return
+    const { draft: before, editing } = app
+    const id = await this.ask(question, { edits: editing?.turn ?? null })
     if (id === null) return
     // Keep text typed while the question was sent, and the text of a question that was refused meanwhile.
-    const refused = this.#app.turns.some((turn) => turn.id === id && turn.state === 'failed')
-    if (this.#app.draft === before && !refused) this.#app.draft = ''
+    const refused = app.turns.some((turn) => turn.id === id && turn.state === 'failed')
+    if (editing !== null) app.stopEditing()
+    else if (app.draft === before && !refused) app.draft = ''
     this.#saveDraftNow()
   }
 
-  /**
-   * Asks `question` with the current method and budget; the turn's id if accepted. `alone`: the model does not see the
-   * earlier turns.
-   */
-  ask = async (question: string, alone = false): Promise<number | null> => {
+  /** Asks `question` with the current method and budget; the turn's id if accepted. */
+  ask = async (question: string, relation: Partial<Relation> = {}): Promise<number | null> => {
     if (this.#asking) return null
     const app = this.#app
     this.#asking = true
     app.dismissAll('conversation')
     try {
-      return await calls.ask(question, app.choice, alone)
+      return await calls.ask(question, app.choice, { alone: false, again: null, edits: null, ...relation })
     } catch (refusal) {
       app.notify('conversation', calls.sentence(refusal))
       return null
     } finally {
       this.#asking = false
     }
+  }
+
+  removeWaiting = (turn: number) => this.#try('conversation', calls.removeWaiting(turn))
+
+  /** Puts a turn's question into the composer, to be edited. */
+  edit = (turn: Turn) => {
+    this.#app.edit(turn)
+    this.saveDraftSoon()
+  }
+
+  cancelEdit = () => {
+    this.#app.stopEditing()
+    this.saveDraftSoon()
+  }
+
+  /** Begins a conversation without a document. */
+  chat = () => this.#try('conversation', calls.chat())
+
+  /** Opens a pasted text as a document; whether it was accepted. */
+  openText = async (text: string): Promise<boolean> => {
+    this.#app.dismissAll('conversation')
+    if ((await this.#try('conversation', calls.openText(text))) === undefined) return false
+    this.#app.announcement = 'The pasted text is opened as a document'
+    return true
   }
 
   /** Applies an event of the program. A question that it returned is saved as a draft, like a typed one. */

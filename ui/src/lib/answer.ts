@@ -1,7 +1,7 @@
 /**
- * Renders a growing answer into an element: finished blocks as Markdown, once each; the rest as plain text in one text
- * node that only grows. The complete answer is rendered as Markdown once more, since a later line may belong to an
- * earlier block.
+ * Renders a growing answer into an element: finished blocks as Markdown, once each, or again where a list
+ * goes on; the rest as plain text in one text node that only grows. The complete answer is rendered as Markdown once
+ * more, since a later line may belong to an earlier block.
  */
 import { finished, render } from './markdown'
 
@@ -11,6 +11,9 @@ export class AnswerFlow {
   #last = document.createElement('span')
   /** Text already rendered as Markdown. */
   #drawn = ''
+  /** Length of its part that is rendered for good; the nodes of the rest. */
+  #closed = 0
+  #open: ChildNode[] = []
   #whole: string | null = null
 
   constructor(element: HTMLElement) {
@@ -20,27 +23,41 @@ export class AnswerFlow {
     element.replaceChildren(this.#last)
   }
 
-  update(text: string, whole: boolean): void {
+  /** `finish` changes the complete answer before it is shown. */
+  update(text: string, whole: boolean, finish: (answer: DocumentFragment) => void = () => {}): void {
     if (whole) {
       if (this.#whole === text) return
       this.#whole = text
-      this.#drawn = ''
-      this.#element.replaceChildren(render(text))
+      this.#forget()
+      const answer = render(text)
+      finish(answer)
+      this.#element.replaceChildren(answer)
       return
     }
     if (this.#whole !== null || !text.startsWith(this.#drawn)) {
       this.#whole = null
-      this.#drawn = ''
+      this.#forget()
       this.#tail.data = ''
       this.#element.replaceChildren(this.#last)
     }
-    const end = finished(text, this.#drawn.length)
-    if (end > this.#drawn.length) {
-      this.#last.before(render(text.slice(this.#drawn.length, end)))
+    const { closed, end } = finished(text, this.#closed)
+    if (end > this.#drawn.length || closed > this.#closed) {
+      for (const node of this.#open) node.remove()
+      this.#last.before(render(text.slice(this.#closed, closed)))
+      const open = render(text.slice(closed, end))
+      this.#open = [...open.childNodes]
+      this.#last.before(open)
       this.#drawn = text.slice(0, end)
+      this.#closed = closed
     }
     const rest = text.slice(end)
     if (rest.startsWith(this.#tail.data)) this.#tail.appendData(rest.slice(this.#tail.length))
     else this.#tail.data = rest
+  }
+
+  #forget(): void {
+    this.#drawn = ''
+    this.#closed = 0
+    this.#open = []
   }
 }

@@ -32,6 +32,7 @@ import type {
 import { percent } from './format'
 import { AUTO, AUTOMATIC } from './methods'
 import { parted } from './thoughts'
+import { newestOf } from './versions'
 
 export type Place = NoticePlace | 'budget'
 
@@ -115,6 +116,8 @@ export class AppState {
 
   /** The composer's text. */
   draft = $state('')
+  /** The turn whose question is being edited in the composer, and the draft from before. */
+  editing = $state.raw<{ turn: number; draft: string } | null>(null)
   /** The budget while the slider moves; undefined at rest. */
   budgetPreview = $state<string | null | undefined>(undefined)
   estimate = $state.raw<Estimate | null>(null)
@@ -134,10 +137,14 @@ export class AppState {
 
   /** The running question. At most one. */
   running = $derived(this.turns.find((turn) => RUNNING.includes(turn.state)) ?? null)
+  /** Whether questions wait for their turn. */
+  waiting = $derived(this.turns.some((turn) => turn.state === 'waiting'))
   shown = $derived(this.turns.find((turn) => turn.id === this.selected) ?? null)
   /** All choices: Automatic, then the engine's methods. */
   offered = $derived<MethodFacts[]>([AUTOMATIC, ...this.methods])
   method = $derived(this.offered.find((method) => method.name === this.settings.method) ?? null)
+  /** The conversation has no document: the open one is empty. */
+  chatting = $derived(this.document?.length === 0)
   /** The document exceeds the model's context length, and the current method does not support streaming mode. */
   stuck = $derived(!!this.document?.streaming && this.method !== null && !this.method.streams)
   modelChoice = $derived(this.models.find((model) => model.id === this.settings.model) ?? null)
@@ -153,6 +160,8 @@ export class AppState {
   /** The choice for the next question. */
   choice = $derived<Choice>({ method: this.settings.method, parameters: this.parameters, budget: this.budget })
   comparing = $derived(this.comparison?.state === 'running')
+  /** Whether a question or a comparison runs or waits. */
+  busy = $derived(this.running !== null || this.waiting || this.comparing)
 
   /** Loads the whole state, at the start. */
   load(snapshot: Snapshot): void {
@@ -177,7 +186,7 @@ export class AppState {
     this.gpus = snapshot.gpus
     this.saves = snapshot.saves
     this.version = snapshot.version
-    this.selected = snapshot.turns.at(-1)?.id ?? null
+    this.selected = newestOf(snapshot.turns)?.id ?? null
     this.readySince = this.heard = Date.now()
     this.loaded = true
   }
@@ -223,6 +232,8 @@ export class AppState {
         return
       case 'turn':
         return this.#takeTurn(event.turn)
+      case 'turnRemoved':
+        return this.#removeTurn(event.turn)
       case 'token':
         this.#pieces.set(event.turn, (this.#pieces.get(event.turn) ?? '') + event.text)
         return
@@ -298,11 +309,24 @@ export class AppState {
     if (this.notices.some((n) => n.where === where)) this.notices = this.notices.filter((n) => n.where !== where)
   }
 
+  /** Puts a turn's question into the composer, to be edited. */
+  edit({ id, question }: Turn): void {
+    this.editing = { turn: id, draft: this.editing?.draft ?? this.draft }
+    this.draft = question
+  }
+
+  /** The draft from before returns to the composer. */
+  stopEditing(): void {
+    if (this.editing === null) return
+    this.draft = this.editing.draft
+    this.editing = null
+  }
+
   /** The document was closed: returns to the empty state. */
   close(): void {
     this.#leave()
     this.document = null
-    this.turns = []
+    this.#setTurns([])
     this.conversation = null
     this.#pieces.clear()
     this.selected = null
@@ -320,24 +344,29 @@ export class AppState {
     this.dismissAll('conversation')
   }
 
+  #setTurns(turns: Turn[]): void {
+    this.turns = turns
+    if (!turns.some((turn) => turn.id === this.editing?.turn)) this.stopEditing()
+  }
+
   #takeDocument(document: DocumentFacts | null, turns: Turn[]): void {
     if (document === null) return this.close()
     const other = document.id !== this.document?.id
     if (other) this.#leave()
     this.document = document
     this.#pieces.clear()
-    this.turns = turns
+    this.#setTurns(turns)
     if (!other) {
-      if (!turns.some((turn) => turn.id === this.selected)) this.selected = turns.at(-1)?.id ?? null
+      if (!turns.some((turn) => turn.id === this.selected)) this.selected = newestOf(turns)?.id ?? null
       return
     }
     this.opening = null
-    this.selected = turns.at(-1)?.id ?? null
+    this.selected = newestOf(turns)?.id ?? null
     this.live = null
     this.mapped = null
     this.estimate = null
     this.estimateError = null
-    this.announcement = `${document.name} is open`
+    this.announcement = this.chatting ? 'A conversation without a document' : `${document.name} is open`
   }
 
   #takeTurn(turn: Turn): void {
@@ -346,14 +375,20 @@ export class AppState {
     const known = this.turns.find((t) => t.id === turn.id)
     const before = known?.state
     if (known) Object.assign(known, turn)
-    else {
-      this.turns.push(turn)
+    else this.turns.push(turn)
+    if (before === turn.state) return
+    // While a question waits, the map of the running one stays on the page.
+    const begins =
+      before === undefined ? turn.state !== 'waiting' : before === 'waiting' && this.running?.id === turn.id
+    if (begins || this.selected === null) {
       this.selected = turn.id
       this.#announced = 0
       this.mapped = null
     }
-    if (before === turn.state) return
     switch (turn.state) {
+      case 'waiting':
+        this.announcement = 'The question waits'
+        break
       case 'reading':
         this.announcement = 'Reading the document'
         break
@@ -368,7 +403,7 @@ export class AppState {
         break
       case 'failed':
         this.announcement = turn.error ?? 'The question failed'
-        if (before === 'asked') this.#giveBack(turn)
+        if (before === 'asked' || before === 'waiting') this.#giveBack(turn)
         break
       case 'asked':
         break
@@ -377,7 +412,22 @@ export class AppState {
 
   /** A question that was refused before prefill returns to the composer, where it can be edited. */
   #giveBack(turn: Turn): void {
-    if (turn.answer === '' && this.draft.trim() === '' && this.worker.state === 'ready') this.draft = turn.question
+    if (turn.answer === '' && this.worker.state === 'ready') this.#offer(turn.question)
+  }
+
+  /** Puts a question into the composer if that is empty. */
+  #offer(question: string): void {
+    if (this.editing === null && this.draft.trim() === '') this.draft = question
+  }
+
+  #removeTurn(id: number): void {
+    const index = this.turns.findIndex((turn) => turn.id === id)
+    const [removed] = index < 0 ? [] : this.turns.splice(index, 1)
+    if (!removed) return
+    if (this.selected === id) this.selected = newestOf(this.turns, removed)?.id ?? null
+    // The question of a version still stands in its card.
+    if (removed.versionOf === null) this.#offer(removed.question)
+    this.announcement = 'The question is removed'
   }
 
   #takeComparison(event: Extract<AppEvent, { comparison: number }>): void {

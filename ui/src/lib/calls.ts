@@ -10,6 +10,7 @@ import type {
   LayerRow,
   Parameters,
   Refusal,
+  Relation,
   Replacement,
   Settings,
   Snapshot,
@@ -41,13 +42,16 @@ export const snapshot = () => call<Snapshot>('snapshot')
 export const documentText = (id: number) => raw('document_text', { id })
 export const chooseDocument = () => call<null>('choose_document')
 export const openSample = () => call<null>('open_sample')
+export const chat = () => call<null>('chat')
+export const openText = (text: string) => call<null>('open_text', { text })
 export const closeDocument = () => call<null>('close_document')
 export const chooseModel = () => call<null>('choose_model')
 export const saveSettings = (settings: Settings) => call<Settings>('save_settings', { settings })
 export const saveDraft = (text: string) => call<null>('save_draft', { text })
 export const estimate = (choice: Choice) => call<Estimate>('estimate', { ...choice })
-export const ask = (question: string, choice: Choice, alone: boolean) =>
-  call<number>('ask', { question, ...choice, alone })
+export const ask = (question: string, choice: Choice, relation: Relation) =>
+  call<number>('ask', { question, choice, relation })
+export const removeWaiting = (turn: number) => call<null>('remove_waiting', { turn })
 export const stop = () => call<null>('stop')
 export const checkMethod = (method: string, parameters: Parameters) =>
   call<null>('check_method', { method, parameters })
@@ -58,6 +62,7 @@ export const replaceDocument = (how: Replacement) => call<null>('replace_documen
 export const addDocument = () => call<null>('add_document')
 export const removeDocument = (index: number) => call<null>('remove_document', { index })
 export const newConversation = () => call<null>('new_conversation')
+export const branchConversation = (turn: number) => call<null>('branch_conversation', { turn })
 export const openConversation = (id: number) => call<null>('open_conversation', { id })
 export const renameConversation = (id: number, title: string) => call<null>('rename_conversation', { id, title })
 export const pinConversation = (id: number, pinned: boolean) => call<null>('pin_conversation', { id, pinned })

@@ -6,12 +6,16 @@
  * document_text({ id })                         -> ArrayBuffer   UTF-8
  * choose_document()                             -> null          system's dialog; the outcome is sent as events
  * open_sample()                                 -> null
+ * chat()                                        -> null          a conversation without a document: the open one is empty
+ * open_text({ text })                           -> null          pasted text as a document; outcome as events
  * close_document()                              -> null          returns to the empty state; the conversation stays listed
  * choose_model()                                -> null          system's dialog; outcome as 'models' and 'model'
  * save_settings({ settings })                   -> Settings      as accepted; opens the model if it changed
  * save_draft({ text })                          -> null
  * estimate({ method, parameters, budget })      -> Estimate
- * ask({ question, method, parameters, budget, alone }) -> number        the turn's id; everything else is sent as events
+ * ask({ question, choice, relation: Relation }) -> number        the turn's id; everything else is sent as events. It
+ *                                                                waits while another question runs
+ * remove_waiting({ turn })                      -> null          event: 'turnRemoved'; refused once it is asked
  * stop()                                        -> null          the question, or the opening of a document
  * check_method({ method, parameters })          -> null          refuses parameters that are not allowed
  * compare({ question, runs: Choice[] })         -> number        the comparison's id; the rest is sent as events
@@ -22,6 +26,8 @@
  * remove_document({ index })                    -> null          one of `documents`; begins a fresh conversation
  * new_conversation()                            -> null          the same document, no turns; events: 'document' and
  *                                                                'conversations'
+ * branch_conversation({ turn })                 -> null          likewise, with the turns up to this one; refused while
+ *                                                                a question or comparison runs
  * open_conversation({ id })                     -> null          likewise, its document and turns; refused while a
  *                                                                question or comparison runs
  * rename_conversation({ id, title })            -> null          an empty title restores the first question; event:
@@ -69,12 +75,15 @@ export type CommandName =
   | 'document_text'
   | 'choose_document'
   | 'open_sample'
+  | 'chat'
+  | 'open_text'
   | 'close_document'
   | 'choose_model'
   | 'save_settings'
   | 'save_draft'
   | 'estimate'
   | 'ask'
+  | 'remove_waiting'
   | 'stop'
   | 'check_method'
   | 'compare'
@@ -82,6 +91,7 @@ export type CommandName =
   | 'save_comparison'
   | 'replace_document'
   | 'new_conversation'
+  | 'branch_conversation'
   | 'open_conversation'
   | 'rename_conversation'
   | 'pin_conversation'

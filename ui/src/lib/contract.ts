@@ -164,6 +164,27 @@ end: number,
 pages: number, };
 
 /**
+ * A heading of the document, or the name of one of several documents.
+ */
+export type OutlineEntry = { 
+/**
+ * Depth, from 1; 0 for the name of a document.
+ */
+level: number, 
+/**
+ * The heading with its number, in one line.
+ */
+title: string, 
+/**
+ * First UTF-16 unit of the heading.
+ */
+start: number, 
+/**
+ * Its page.
+ */
+page: number | null, };
+
+/**
  * The open document, without its text.
  */
 export type DocumentFacts = { 
@@ -199,6 +220,10 @@ pages: Array<PageRange>,
  * The documents that it consists of, in order; empty for a single document.
  */
 documents: Array<DocumentPart>, 
+/**
+ * Its headings in order, at most 500.
+ */
+outline: Array<OutlineEntry>, 
 /**
  * Notes for the user about how the file was read, one sentence each.
  */
@@ -273,9 +298,17 @@ id: number,
  */
 title: string, 
 /**
- * The name of its document.
+ * The name of its document; empty without one.
  */
 document: string, 
+/**
+ * The document's id.
+ */
+documentId: number, 
+/**
+ * The document's pages, if it has any.
+ */
+pages: number, 
 /**
  * Number of questions.
  */
@@ -332,7 +365,7 @@ export type NoticeKind = "error" | "info";
 /**
  * An event from the program to the page.
  */
-export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "methods", methods: Array<MethodFacts>, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "token", turn: number, text: string, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, } | { "event": "readAhead", reading: ReadAhead | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
+export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "methods", methods: Array<MethodFacts>, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "turnRemoved", turn: number, } | { "event": "token", turn: number, text: string, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, } | { "event": "readAhead", reading: ReadAhead | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
 
 /**
  * The state of a comparison.
@@ -955,9 +988,22 @@ weight: number,
 kept: number, };
 
 /**
+ * The passage that a sentence of the answer stands on.
+ */
+export type Citation = { 
+/**
+ * End of the sentence, in UTF-16 units of the answer.
+ */
+end: number, 
+/**
+ * Index of the passage in [`Turn::sources`].
+ */
+source: number, };
+
+/**
  * The state of a question.
  */
-export type TurnState = "asked" | "reading" | "answering" | "done" | "stopped" | "failed";
+export type TurnState = "waiting" | "asked" | "reading" | "answering" | "done" | "stopped" | "failed";
 
 /**
  * The cost of an answer and how it ended.
@@ -1019,6 +1065,14 @@ tokensFromVault: number,
  * Earlier turns of the conversation that the model saw.
  */
 turnsSeen: number, 
+/**
+ * Mean share of layer-head slots that keep their tokens, 0 to 1; `None` without any.
+ */
+turnsKept: number | null, 
+/**
+ * For each sentence of the answer its passage, where that is clear.
+ */
+citations: Array<Citation>, 
 /**
  * The document was read in streaming mode, which is approximate.
  */
@@ -1096,7 +1150,28 @@ thinking: boolean,
  * `[layers of the model]`: the number of last tokens that a sliding-window layer holds, whatever the method;
  * `None` for layers that the method compresses. Empty if all layers are compressed, and until prefill has started.
  */
-windows: Array<number | null>, };
+windows: Array<number | null>, 
+/**
+ * The id of the first version of this question, if this is another attempt at it.
+ */
+versionOf: number | null, };
+
+/**
+ * How a new question relates to the turns of the conversation.
+ */
+export type Relation = { 
+/**
+ * The model does not see the earlier turns.
+ */
+alone: boolean, 
+/**
+ * Another version of this turn.
+ */
+again: number | null, 
+/**
+ * It takes the place of this turn, in a branch of the conversation.
+ */
+edits: number | null, };
 
 /**
  * The phase of a [`Progress`].
@@ -1234,7 +1309,32 @@ bytes: number,
 /**
  * Maximum bytes on disk.
  */
-budget: number, };
+budget: number, 
+/**
+ * The stored documents, most recently used first.
+ */
+stored: Array<StoredDocument>, };
+
+/**
+ * A document in the vaults.
+ */
+export type StoredDocument = { 
+/**
+ * Its name.
+ */
+name: string, 
+/**
+ * Its tokens.
+ */
+tokens: number, 
+/**
+ * Bytes on disk.
+ */
+bytes: number, 
+/**
+ * When it was last read, in seconds since 1970.
+ */
+used: number, };
 
 /**
  * The document is read in the background, or this was stopped.

@@ -1,8 +1,11 @@
 /** The list of conversations: its groups, and the time of an entry. */
-import type { ConversationEntry } from './contract'
+import type { ConversationEntry, StoredDocument } from './contract'
+import { bytes, count, plural } from './format'
 
 export interface Group {
   name: string
+  /** About a document: pages, tokens, size in the vault, when it was last read. */
+  facts: string
   entries: ConversationEntry[]
 }
 
@@ -27,6 +30,7 @@ export function when(updated: number, now: number): string {
 export function grouped(entries: readonly ConversationEntry[], now: number): Group[] {
   const groups: Group[] = ['Pinned', 'Today', 'Yesterday', 'Last 7 days', 'Older'].map((name) => ({
     name,
+    facts: '',
     entries: [],
   }))
   for (const entry of entries) {
@@ -35,4 +39,32 @@ export function grouped(entries: readonly ConversationEntry[], now: number): Gro
     groups[group]!.entries.push(entry)
   }
   return groups.filter((group) => group.entries.length > 0)
+}
+
+/** The conversations by document; the order is that of the entries. */
+export function byDocument(
+  entries: readonly ConversationEntry[],
+  stored: readonly StoredDocument[],
+  now: number,
+): Group[] {
+  const groups = new Map<number, Group>()
+  for (const entry of entries) {
+    const { documentId, document, pages } = entry
+    // All conversations without a document are one group.
+    const id = document === '' ? -1 : documentId
+    const known = groups.get(id)
+    if (known) {
+      known.entries.push(entry)
+      continue
+    }
+    const vault = stored.find(({ name }) => name === document)
+    const facts = [
+      ...(pages > 0 ? [plural(pages, 'page')] : []),
+      ...(vault
+        ? [`${count(vault.tokens)} tokens`, `${bytes(vault.bytes)} in the vault`, `read ${when(vault.used, now)}`]
+        : []),
+    ]
+    groups.set(id, { name: document || 'Without a document', facts: facts.join(' · '), entries: [entry] })
+  }
+  return [...groups.values()]
 }

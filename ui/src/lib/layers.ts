@@ -2,6 +2,8 @@
  * The layers of a model in its map: those from which the method evicts, in the map's order, and the sliding-window
  * layers. `windows` is `Turn.windows`: empty if the model has no sliding-window layers.
  */
+import { count } from './format'
+
 export interface Layer {
   /** From 1, in the order of the model. */
   number: number
@@ -34,6 +36,16 @@ export function spans(numbers: readonly number[]): string {
   if (ranges.length > 4) return `${numbers.length} layers`
   const words = ranges.map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`))
   return `${numbers.length === 1 ? 'Layer' : 'Layers'} ${words.join(', ')}`
+}
+
+/** `15 layers that always hold their last 512 tokens`; null without sliding-window layers. */
+export function alwaysHeld(windows: readonly (number | null)[]): string | null {
+  const layers = windows.filter((window) => window !== null).length
+  if (layers === 0) return null
+  const tokens = windowsOf(windows).map(count).join(' or ')
+  return layers === 1
+    ? `1 layer that always holds its last ${tokens} tokens`
+    : `${layers} layers that always hold their last ${tokens} tokens`
 }
 
 /** The distinct windows, ascending. */

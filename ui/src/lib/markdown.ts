@@ -52,26 +52,45 @@ export function render(text: string): DocumentFragment {
   })
 }
 
-/**
- * End of the finished blocks of a growing answer: after the last empty line outside a code fence. Later text does not
- * change how the part before is parsed (except for a list that continues, which the complete rendering at the end
- * joins).
- */
-export function finished(text: string, from = 0): number {
+/** The first line of a list item. */
+const ITEM = /^ {0,3}(?:\d{1,9}[.)]|[*+-])(?:\s|$)/
+/** A line, or the beginning of one, that may belong to the list before it. */
+const OF_LIST = /^(?:\s|\d{0,9}$|(?:\d{1,9}[.)]|[*+-])(?:\s|$))/
+
+/** Ends of the finished blocks of a growing answer. */
+export interface Finished {
+  /** Later text does not change how the part before is parsed. */
+  closed: number
+  /** After the last empty line outside a code fence; the part from `closed` has a list that later items continue. */
+  end: number
+}
+
+/** The finished blocks of `text` after `from`, where a block begins. */
+export function finished(text: string, from = 0): Finished {
+  let closed = from
   let end = from
   let fence: string | null = null
+  let list = false
   let at = from
   while (at < text.length) {
     const found = text.indexOf('\n', at)
+    const line = text.slice(at, found < 0 ? text.length : found)
+    if (list && end === at && !OF_LIST.test(line)) {
+      list = false
+      closed = end
+    }
     if (found < 0) break
-    const line = text.slice(at, found)
     const mark = /^ {0,3}(`{3,}|~{3,})/.exec(line)?.[1]
     if (mark) {
       if (fence === null) fence = mark
       else if (mark[0] === fence[0] && mark.length >= fence.length) fence = null
     }
-    if (fence === null && line.trim() === '') end = found + 1
+    list ||= fence === null && ITEM.test(line)
+    if (fence === null && line.trim() === '') {
+      end = found + 1
+      if (!list) closed = end
+    }
     at = found + 1
   }
-  return end
+  return { closed, end }
 }

@@ -117,6 +117,19 @@ export function stretchWords(stretch: string): string {
   return `${how === 'yarn' ? 'YaRN' : 'Linear'}, ${factor} times as long`
 }
 
+/** Another line is shown if it needs at most this share of the memory of the line before it. */
+const LESS = 0.9
+
+/** The lines that differ: each reads more than the one shown before it, or needs clearly less memory. */
+export function distinct(lines: readonly FitLine[]): FitLine[] {
+  const shown: FitLine[] = []
+  for (const line of lines) {
+    const last = shown.at(-1)
+    if (!last || line.tokens > last.tokens || line.peakBytes <= last.peakBytes * LESS) shown.push(line)
+  }
+  return shown
+}
+
 /** The result of one budget, in the words of a table. */
 export function lineWords(line: FitLine): { keeps: string; reads: string; pages: string; ends: string } {
   return {

@@ -38,6 +38,8 @@ interface Box {
   top: number
   width: number
   height: number
+  /** The sides at which another run of the same word continues: without corners, so that no seam is seen. */
+  joined?: 'left' | 'right' | 'both'
 }
 
 /** Steps of passages and matches, with their classes. */
@@ -49,6 +51,8 @@ const CLASSES = new Map([
   [FOUND, 'found'],
   [CURRENT, 'found current'],
 ])
+
+const CORNERS = { left: '0 2px 2px 0', right: '2px 0 0 2px', both: '0' }
 
 /** Above and below the letters, in pixels. */
 const OVER = 2
@@ -94,20 +98,43 @@ export class Paint {
     const origin = this.layer.getBoundingClientRect()
     const { left, right } = this.text.getBoundingClientRect()
     const range = document.createRange()
-    return this.pieces.map((piece) => {
+    const measured = this.pieces.map((piece) => {
       range.setStart(node, Math.min(node.length, piece.start - this.start))
       range.setEnd(node, Math.min(node.length, piece.end - this.start))
       const boxes: Box[] = []
       for (const rect of range.getClientRects()) {
         // White space at the end of a line overflows the edge; its paint does not.
         const from = Math.max(left, rect.left)
-        const width = Math.min(right, rect.right) - from
-        if (width < LEAST) continue
+        const to = Math.min(right, rect.right)
+        if (to - from < LEAST) continue
         const top = rect.top - origin.top - OVER
-        boxes.push({ left: from - origin.left, top, width, height: rect.height + 2 * OVER })
+        // Whole pixels: neighbours neither overlap nor leave a gap.
+        const start = Math.round(from - origin.left)
+        const width = Math.max(1, Math.round(to - origin.left) - start)
+        boxes.push({ left: start, top, width, height: rect.height + 2 * OVER })
       }
       return boxes
     })
+    this.#join(measured)
+    return measured
+  }
+
+  /** Marks the sides at which the boxes of neighbouring runs meet. */
+  #join(measured: readonly Box[][]): void {
+    for (let i = 1; i < measured.length; i++) {
+      const [piece, next] = [this.pieces[i - 1]!, this.pieces[i]!]
+      if (piece.step <= 0 || next.step <= 0 || piece.end !== next.start) continue
+      const [a, b] = [measured[i - 1]!.at(-1), measured[i]![0]]
+      if (!a || !b || a.top !== b.top) continue
+      if (a.left + a.width === b.left) {
+        a.joined = a.joined === 'left' ? 'both' : 'right'
+        b.joined = 'left'
+      } else if (b.left + b.width === a.left) {
+        // From right to left.
+        a.joined = a.joined === 'right' ? 'both' : 'left'
+        b.joined = 'right'
+      }
+    }
   }
 
   /** Draws the measured boxes. Only writes to the DOM. */
@@ -135,6 +162,7 @@ export class Paint {
 function boxed(box: Box, left: number, top: number): HTMLElement {
   const element = document.createElement('i')
   element.style.cssText = `left:${box.left - left}px;top:${box.top - top}px;width:${box.width}px;height:${box.height}px`
+  if (box.joined) element.style.borderRadius = CORNERS[box.joined]
   return element
 }
 

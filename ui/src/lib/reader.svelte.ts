@@ -17,6 +17,8 @@ export class Reader {
   target = $state.raw<Target | null>(null)
   /** The underlined passage. */
   passage = $state.raw<Passage | null>(null)
+  /** Whether the outline is shown. */
+  contents = $state(false)
 
   goTo(offset: number, place = 0, focus = false): void {
     this.target = { offset, place, focus }

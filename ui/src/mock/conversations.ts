@@ -1,7 +1,8 @@
 /** Mock conversations; see `index.ts`. */
 import type { AppEvent, ConversationEntry, FoundPassage, FoundPiece, Turn } from '../lib/contract'
 
-export type Which = 'sample' | 'long'
+/** The sample, the long document, or a pasted text itself. */
+export type Which = 'sample' | 'long' | (string & {})
 
 interface Held {
   entry: ConversationEntry
@@ -11,12 +12,25 @@ interface Held {
 
 interface Arguments {
   id: string | number
+  turn: number
   title: string
   pinned: boolean
   query: string
 }
 
-const NAMES: Record<Which, string> = { sample: 'sample.txt', long: 'Harbour lease, 2019 renewal.pdf' }
+/** The document of a conversation, as the list has it. */
+function listed(which: Which): Pick<ConversationEntry, 'document' | 'documentId' | 'pages'> {
+  const documentId = which === 'sample' ? 1 : which === 'long' ? 2 : 3
+  return { document: nameOf(which), documentId, pages: which === 'long' ? 312 : 0 }
+}
+
+/** A document's name; a pasted text has that of its first line. */
+export function nameOf(which: Which): string {
+  if (which === 'sample') return 'sample.txt'
+  if (which === 'long') return 'Harbour lease, 2019 renewal.pdf'
+  return which.trim().split('\n', 1)[0]!.slice(0, 60)
+}
+
 /** Characters around the first hit of a passage. */
 const AROUND = 50
 
@@ -31,7 +45,7 @@ const SEEDS: [Which, number, boolean, [string, string][]][] = [
 function told(id: number, question: string, answer: string): Turn {
   return {
     id, question, answer, state: 'done', error: null, method: 'snapkv', parameters: {}, budget: null, cache: null, memory: null,
-    model: 'mini', sources: [], facts: null, hasMap: false, thinking: false, windows: [],
+    model: 'mini', sources: [], facts: null, hasMap: false, thinking: false, windows: [], versionOf: null,
   } // prettier-ignore
 }
 
@@ -46,11 +60,15 @@ function passageOf(text: string, words: string[]): FoundPiece[] | null {
   return cut.split(pattern).flatMap((piece, i) => (piece === '' ? [] : [{ text: piece, hit: i % 2 === 1 }]))
 }
 
-/** `show` opens a document, or keeps the open one, with turns; `refuses` is why no other conversation can be opened now, or null. */
+/**
+ * `show` opens a document, or keeps the open one, with turns; `copy` is a turn for a branch; `refuses` is why no other
+ * conversation can be opened now, or null.
+ */
 export function mockConversations(
   emit: (event: AppEvent) => void,
   textOf: (which: Which) => string,
   show: (turns: Turn[], which?: Which) => void,
+  copy: (turn: Turn) => Turn,
   refuses: () => string | null,
 ) {
   let id = 0
@@ -58,7 +76,7 @@ export function mockConversations(
     entry: {
       id: ++id,
       title: asked[0]![0],
-      document: NAMES[which],
+      ...listed(which),
       questions: asked.length,
       updated: Math.floor(Date.now() / 1000) - days * 86_400 - i,
       pinned,
@@ -80,12 +98,52 @@ export function mockConversations(
   /** A question about the open document. */
   function add(turn: Turn, which: Which): void {
     if (!current) {
-      const entry = { id: ++id, title: turn.question, document: NAMES[which], questions: 0, updated: 0, pinned: false }
+      const entry = { id: ++id, title: turn.question, ...listed(which), questions: 0, updated: 0, pinned: false }
       held.push((current = { entry, which, turns: [] }))
     }
     current.turns.push(turn)
-    Object.assign(current.entry, { questions: current.turns.length, updated: Math.floor(Date.now() / 1000) })
+    changed(current)
+  }
+
+  function changed({ entry, turns }: Held): void {
+    const questions = turns.filter(({ versionOf }) => versionOf === null).length
+    Object.assign(entry, { questions, updated: Math.floor(Date.now() / 1000) })
     tell()
+  }
+
+  /** A question that waited is removed, and a conversation without any other. */
+  function remove(turn: number): void {
+    if (!current) return
+    current.turns = current.turns.filter(({ id }) => id !== turn)
+    if (current.turns.length > 0) return changed(current)
+    held = held.filter((one) => one !== current)
+    leave()
+  }
+
+  /** A conversation with the turns before the question of `turn`, and with `turn` itself unless an `edited` question follows. */
+  function branch(turn: number, edited?: string): void {
+    const refusal = refuses()
+    if (refusal) throw refusal
+    const from = current
+    const known = from?.turns.find(({ id }) => id === turn)
+    if (!from || !known) throw 'This question is gone.'
+    const first = known.versionOf ?? known.id
+    const kept = from.turns.filter((other) => (other.versionOf ?? other.id) < first)
+    if (edited === undefined) kept.push({ ...known, versionOf: null })
+    if (kept.length === 0) {
+      show([])
+      return leave()
+    }
+    const ids = new Map<number, number>()
+    const turns = kept.map((old) => {
+      const turn = copy(old)
+      ids.set(old.id, turn.id)
+      return { ...turn, versionOf: old.versionOf === null ? null : ids.get(old.versionOf)! }
+    })
+    const entry = { ...from.entry, id: ++id, title: edited ?? `${from.entry.title} (branch)`, pinned: false }
+    held.push((current = { entry, which: from.which, turns }))
+    show(turns)
+    changed(current)
   }
 
   function search(query: string): FoundPassage[] {
@@ -115,7 +173,8 @@ export function mockConversations(
       if (refusal) throw refusal
       show([])
       leave()
-    } else if (!one) throw 'This conversation is gone.'
+    } else if (name === 'branch_conversation') branch(args.turn)
+    else if (!one) throw 'This conversation is gone.'
     else if (name === 'open_conversation') {
       if (refusal) throw refusal
       current = one
@@ -136,5 +195,5 @@ export function mockConversations(
     return null
   }
 
-  return { list, leave, add, answer }
+  return { list, leave, add, remove, branch, answer, turns: () => current?.turns ?? [] }
 }

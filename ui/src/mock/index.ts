@@ -5,23 +5,25 @@
  */
 import { mockIPC, mockWindows } from '@tauri-apps/api/mocks'
 import sample from '../../../assets/sample.txt?raw'
-import questions from '../../../assets/sample.json'
+import suggested from '../../../assets/sample.json'
 import type {
   AppEvent,
   Choice,
   DocumentFacts,
   Memory,
   Parameters,
+  Relation,
   Settings,
   Snapshot,
   Theme,
   Turn,
 } from '../lib/contract'
 import { begun, referenceOf, runOf } from './comparison'
-import { mockConversations, type Which } from './conversations'
-import { longText, pagesOf } from './long'
+import { mockConversations, nameOf, type Which } from './conversations'
+import { longText, outlineOf, pagesOf } from './long'
 import { Mind } from './mind'
 import { mockModels } from './models'
+import { mockQuestions, type Asked } from './questions'
 
 declare global {
   interface Window {
@@ -47,8 +49,7 @@ export function start(): void {
   let turnId = 1000
   let documentId = 0
   let text = ''
-  let stopped = false
-  let answering = false
+  let which: Which = 'sample'
   const minds = new Map<number, Mind>()
 
   const emit = (event: AppEvent) => window.__TAURI_INTERNALS__.runCallback(channel, { message: event, index: index++ })
@@ -74,30 +75,33 @@ export function start(): void {
   }
 
   function textOf(which: Which): string {
-    return which === 'long' ? longText() : ((window as unknown as { mockText?: string }).mockText ?? sample)
+    if (which === 'long') return longText()
+    return which === 'sample' ? ((window as unknown as { mockText?: string }).mockText ?? sample) : which
   }
 
-  function open(which: string | null): DocumentFacts | null {
-    if (which === 'none') return null
-    text = textOf(which === 'long' ? 'long' : 'sample')
+  function open(wanted: Which): DocumentFacts | null {
+    if (wanted === 'none') return null
+    which = wanted
+    text = textOf(which)
     const pages = which === 'long' ? pagesOf(text) : []
     return {
       id: ++documentId,
-      name: which === 'long' ? 'Harbour lease, 2019 renewal.pdf' : 'sample.txt',
+      name: nameOf(which),
       kind: which === 'long' ? 'pdf' : 'text',
       encoding: 'UTF-8',
       sourceBytes: text.length,
       length: text.length,
       pages,
       documents: [],
+      outline: outlineOf(text, pages),
       notes: which === 'long' ? ['Page 12 has no text: it may be a picture.'] : [],
       tokens: new Mind(text, '', layers, kvHeads).ends.length,
       moreTokens: false,
       tooLong: null,
       streaming: query.has('streaming') ? STREAMING : null,
-      sample: which !== 'long',
-      beyondBox: which === 'long',
-      suggestions: which === 'long' ? [] : [questions.question, ...questions.more.slice(0, 4).map((m) => m.question)],
+      sample: which === 'sample',
+      beyondBox: which !== 'sample',
+      suggestions: which === 'sample' ? [suggested.question, ...suggested.more.slice(0, 4).map((m) => m.question)] : [],
     }
   }
 
@@ -145,7 +149,7 @@ export function start(): void {
         { name: 'decode_cap', default: 'off', range: 'a whole number from the budget on', meaning: 'rows per head that the cache is cut back to while answering (not in the paper)' },
       ], streams: ['streaming_llm', 'h2o', 'tova', 'treekv', 'ems'].includes(name!) })),
     ], // prettier-ignore
-    document: open(query.get('document')),
+    document: open(query.get('document') ?? 'sample'),
     opening: null,
     turns: [],
     conversations: [],
@@ -154,7 +158,7 @@ export function start(): void {
     draft: '',
     thinking: false,
     worker: { state: 'ready', message: null },
-    vault: { folder: '/home/ann/.cache/kept/vaults', documents: 3, bytes: 8.6e9, budget: 20 * 2 ** 30 },
+    vault: { folder: '/home/ann/.cache/kept/vaults', documents: 3, bytes: 8.6e9, budget: 20 * 2 ** 30, stored: [] },
     reading: null,
     gpus: { gpus: [], whyNone: 'No NVIDIA driver was found (libcuda); without one Kept answers on the processor.' },
     saves: true,
@@ -182,27 +186,36 @@ export function start(): void {
     }
   }
 
-  async function run(turn: Turn): Promise<void> {
+  /** Questions whose answers the model sees. */
+  function seen({ turn, alone }: Asked): number {
+    if (alone || !long) return 0
+    const first = (other: Turn) => other.versionOf ?? other.id
+    const before = conversations.turns().filter((other) => other.state === 'done' && first(other) < first(turn))
+    return new Set(before.map(first)).size
+  }
+
+  async function run(asked: Asked, tell: (event: AppEvent) => void): Promise<void> {
+    const { turn } = asked
     const mind = new Mind(text, turn.question, layers, kvHeads, rowsOf(turn.budget, snapshot.document?.tokens ?? 1))
     minds.set(turn.id, mind)
     const tokens = mind.ends.length
     const full = tokens * bytesPerRow
     const kept = rowsOf(turn.budget, tokens) * bytesPerRow
-    stopped = false
-    answering = true
-    const failed = () => stopped
+    const failed = () => asked.stopped
     await wait(150 * slow)
-    turn.state = 'reading'
-    emit({ event: 'turn', turn: { ...turn } })
+    if (!failed()) {
+      turn.state = 'reading'
+      tell({ event: 'turn', turn: { ...turn } })
+    }
     const steps = 40
     for (let step = 1; step <= steps && !failed(); step++) {
       await wait(40 * slow)
       const layer = Math.floor((step / steps) * layers)
       if (layer > mind.layersDone) {
         mind.layersDone = layer
-        emit({ event: 'map', turn: turn.id, layersDone: layer, layers })
+        tell({ event: 'map', turn: turn.id, layersDone: layer, layers })
       }
-      emit({
+      tell({
         event: 'progress',
         turn: turn.id,
         progress: {
@@ -223,15 +236,14 @@ export function start(): void {
         : 'The lessor pays for **structural repairs** to the quay wall, including storm damage, unless the tenant moored vessels above the agreed draught.\n\nIn that case:\n\n- the costs are shared *equally*;\n- a written warning, at least ten days before, moves the share back to `4711`.\n'
     if (!failed()) {
       turn.state = 'answering'
-      emit({ event: 'turn', turn: { ...turn } })
+      tell({ event: 'turn', turn: { ...turn } })
       for (const piece of answer.match(/\s*\S+/g) ?? []) {
         if (failed()) break
         turn.answer += piece
-        emit({ event: 'token', turn: turn.id, text: piece })
+        tell({ event: 'token', turn: turn.id, text: piece })
         await wait(25 * slow)
       }
     }
-    answering = false
     turn.state = failed() ? 'stopped' : 'done'
     if (!failed()) {
       turn.sources = mind.sources(snapshot.document?.pages ?? [])
@@ -249,25 +261,34 @@ export function start(): void {
         notes: [],
         chosen: null,
         tokensFromVault: 0,
-        turnsSeen: 0,
+        turnsSeen: seen(asked),
+        turnsKept: null,
+        citations: [],
         streamed: false,
         cache: snapshot.settings.cache ?? 'f16',
       }
     }
-    emit({ event: 'map', turn: turn.id, layersDone: mind.layersDone, layers })
-    emit({ event: 'turn', turn: { ...turn } })
+    tell({ event: 'map', turn: turn.id, layersDone: mind.layersDone, layers })
+    tell({ event: 'turn', turn: { ...turn } })
   }
 
   const models = mockModels(emit)
-  const which = (): Which => (snapshot.document?.sample ? 'sample' : 'long')
+  const questions = mockQuestions(emit, run, () => comparing > 0)
   const conversations = mockConversations(
     emit,
     textOf,
     (turns, wanted) => {
-      if (wanted && wanted !== which()) snapshot.document = open(wanted)
+      questions.leave()
+      if (wanted && (wanted !== which || !snapshot.document)) snapshot.document = open(wanted)
       emit({ event: 'document', document: snapshot.document, turns: structuredClone(turns) })
     },
-    () => (answering || comparing > 0 ? 'A question is still being answered: stop it first.' : null),
+    (turn) => {
+      const id = ++turnId
+      const mind = minds.get(turn.id)
+      if (mind) minds.set(id, mind)
+      return { ...turn, id }
+    },
+    () => (questions.busy() || comparing > 0 ? 'A question is still being answered: stop it first.' : null),
   )
   snapshot.conversations = conversations.list()
   let comparing = 0
@@ -281,7 +302,10 @@ export function start(): void {
         const progress = { phase: 'reading' as const, tokensDone: (tokens * step) / 12, tokensTotal: tokens, tokensPerSecond: 812, secondsLeft: 1, tokensFromVault: 0 }
         emit({ event: 'comparisonProgress', comparison: id, run: run < 0 ? null : run, sharing: 1, progress })
       }
-      if (comparing !== id) return emit({ event: 'comparisonEnded', comparison: id, state: 'stopped', error: null })
+      if (comparing !== id) {
+        emit({ event: 'comparisonEnded', comparison: id, state: 'stopped', error: null })
+        return questions.next()
+      }
       if (run < 0)
         emit({ event: 'comparisonReference', comparison: id, result: { seconds: 1.6, report: referenceOf(tokens, layers, kvHeads, tokens * bytesPerRow) } })
       else
@@ -289,7 +313,16 @@ export function start(): void {
     }
     comparing = -comparing
     emit({ event: 'comparisonEnded', comparison: id, state: 'done', error: null })
+    return questions.next()
   } // prettier-ignore
+
+  function show(wanted: Which): null {
+    questions.leave()
+    snapshot.document = open(wanted)
+    emit({ event: 'document', document: snapshot.document, turns: [] })
+    conversations.leave()
+    return null
+  }
 
   mockWindows('main')
   mockIPC(async (name, payload) => {
@@ -301,6 +334,9 @@ export function start(): void {
       budget: string | null
       runs: Choice[]
       question: string
+      choice: Choice
+      relation: Relation
+      text: string
       turn: number
       layer: number | null
       rows: number
@@ -361,39 +397,47 @@ export function start(): void {
         }
       }
       case 'ask': {
+        const { again, edits, alone } = args.relation
+        const original = conversations.turns().find((turn) => turn.id === again)
+        if (edits !== null) conversations.branch(edits, args.question)
         const turn: Turn = {
           id: ++turnId,
           question: args.question,
           answer: '',
-          state: 'asked',
+          state: 'waiting',
           error: null,
-          method: args.method,
-          parameters: args.parameters,
-          budget: args.budget,
+          ...args.choice,
           cache: snapshot.settings.cache,
           memory: snapshot.settings.memory,
-          model: 'mini',
+          model: snapshot.models.find(({ id }) => id === snapshot.settings.model)?.label ?? 'mini',
           sources: [],
           facts: null,
           hasMap: false,
           thinking: snapshot.thinking,
           windows: [],
+          versionOf: original ? (original.versionOf ?? original.id) : null,
         }
-        emit({ event: 'turn', turn: { ...turn } })
-        conversations.add(turn, which())
-        void run(turn)
+        conversations.add(turn, which)
+        questions.ask(turn, alone)
         return turn.id
       }
+      case 'remove_waiting':
+        questions.remove(args.turn)
+        conversations.remove(args.turn)
+        return null
       case 'stop':
-        stopped = true
+        questions.stop()
         return null
+      case 'open_text':
+        if (questions.busy()) throw 'Kept is still working on the open document: stop it or wait until it is done.'
+        if (args.text.trim() === '') throw 'There is no text to open.'
+        return show(args.text)
       case 'open_sample':
+        return show('sample')
       case 'choose_document':
-        snapshot.document = open(name === 'open_sample' ? 'sample' : 'long')
-        if (snapshot.document) emit({ event: 'document', document: snapshot.document, turns: [] })
-        conversations.leave()
-        return null
+        return show('long')
       case 'close_document':
+        questions.leave()
         snapshot.document = null
         emit({ event: 'document', document: null, turns: [] })
         conversations.leave()

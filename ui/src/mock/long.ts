@@ -1,5 +1,6 @@
 /** A long document of the mock: a lease, repeated, on numbered pages. */
-import type { PageRange } from '../lib/contract'
+import { pageAt } from '../lib/blocks'
+import type { OutlineEntry, PageRange } from '../lib/contract'
 
 const PARAGRAPHS = [
   'Save where the damage arises from want of ordinary care, the lessor shall bear the cost of structural repairs to the quay wall, the mooring posts and the slipway, whether occasioned by age, by the action of the sea or by storm. The tenant shall keep the decking, ladders and fenders in good order at its own expense and shall report any movement of the wall within three days of its discovery.',
@@ -28,4 +29,14 @@ export function pagesOf(text: string): PageRange[] {
     start += page.length + 1
   }
   return pages
+}
+
+export function outlineOf(text: string, pages: PageRange[]): OutlineEntry[] {
+  const headings = [...text.matchAll(/^(\d+)\.(\d*) .{1,60}$/gm)]
+  return headings.map(({ 0: title, 2: part, index }) => ({
+    level: part === '' ? 1 : 2,
+    title,
+    start: index,
+    page: pages.length > 0 ? pageAt(pages, index) : null,
+  }))
 }

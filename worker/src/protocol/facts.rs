@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use kept_engine::vault::VaultUse;
-use kept_engine::{Chosen, Finish, Fit, Gpu, MemoryNow, Note};
+use kept_engine::{Chosen, Citation, Finish, Fit, Gpu, MemoryNow, Note};
 
 /// A method as displayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,6 +165,19 @@ pub struct PageInfo {
     pub end: usize,
 }
 
+/// A document in the vaults.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredDocument {
+    /// Its name.
+    pub name: String,
+    /// Its tokens, with those of the template before it; the most, if several models have read it.
+    pub tokens: usize,
+    /// Bytes of its vaults on disk.
+    pub bytes: u64,
+    /// When one of them was last used, in seconds since 1970.
+    pub used: u64,
+}
+
 /// An answer and what it cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AnswerFacts {
@@ -190,6 +203,9 @@ pub struct AnswerFacts {
     /// Earlier turns of the conversation that the model saw.
     #[serde(default)]
     pub turns_seen: usize,
+    /// Mean share of layer-head slots that keep their tokens, 0 to 1; `None` without any.
+    #[serde(default)]
+    pub turns_kept: Option<f32>,
     /// Tokens of the answer.
     pub answer_tokens: usize,
     /// Rows per KV head kept of the prompt, in the layers that the method cuts.
@@ -212,6 +228,9 @@ pub struct AnswerFacts {
     pub first_token_seconds: f64,
     /// Source passages of the answer, the most attended first.
     pub sources: Vec<SourceInfo>,
+    /// For each sentence of the answer its passage, where that is clear; ends are UTF-16 units of `text`.
+    #[serde(default)]
+    pub citations: Vec<Citation>,
     /// Further notes for the user.
     pub notes: Vec<Note>,
     /// Memory in use at the end.

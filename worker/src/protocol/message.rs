@@ -7,7 +7,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{AnswerFacts, DocumentInfo, Inspection, MethodFacts, ModelFacts};
+use super::facts::{
+    AnswerFacts, DocumentInfo, Inspection, MethodFacts, ModelFacts, StoredDocument,
+};
 use super::fault::FaultCode;
 use kept_engine::{Estimate, MemoryNow, MethodSpec, Note, Progress, Turn};
 use kept_eval::fidelity::{ReferenceReport, RunReport};
@@ -369,6 +371,9 @@ pub enum Reply {
         bytes: u64,
         /// Bytes that all vaults may take on disk.
         budget: u64,
+        /// The stored documents, most recently used first.
+        #[serde(default)]
+        stored: Vec<StoredDocument>,
     },
     /// The next piece of the answer.
     Token {

@@ -12,7 +12,7 @@ mod path;
 
 pub use facts::{
     AnswerFacts, DocumentInfo, Gpus, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts,
-    PartInfo, SourceInfo,
+    PartInfo, SourceInfo, StoredDocument,
 };
 pub use fault::{Fault, FaultCode};
 pub use frame::{

@@ -153,22 +153,14 @@ fn what_cannot_be_asked_is_refused_with_a_sentence() {
     let ask = |story: &mut Story, question: &str, method: &str, budget: Option<&str>| {
         story
             .state
-            .ask(question, Choice::plain(method, budget))
+            .ask(question, Choice::plain(method, budget), Relation::default())
             .expect_err("refused")
     };
     assert_eq!(
         ask(&mut story, " \n", "snapkv", None),
         messages::EMPTY_QUESTION
     );
-    assert_eq!(
-        ask(&mut story, "Why?", "snapkv", None),
-        messages::ENGINE_STARTING
-    );
     story.hello();
-    assert_eq!(
-        ask(&mut story, "Why?", "snapkv", None),
-        messages::MODEL_OPENING
-    );
     story.hear(failed(Failure::Model, "it is damaged"));
     assert_eq!(
         ask(&mut story, "Why?", "snapkv", None),
@@ -191,8 +183,6 @@ fn what_cannot_be_asked_is_refused_with_a_sentence() {
     );
     assert!(story.state.snapshot().turns.is_empty());
     let mut story = Story::ready();
-    story.ask("Why?");
-    assert_eq!(ask(&mut story, "Why?", "snapkv", None), messages::BUSY);
     story.state.close_document();
     assert_eq!(
         ask(&mut story, "Why?", "snapkv", None),
@@ -260,16 +250,13 @@ fn a_deleted_conversation_hears_nothing_of_what_still_ends() {
     assert_eq!(story.requests(), [Request::Stop { ticket: first }]);
     let second = story
         .state
-        .ask("Second?", Choice::plain("snapkv", None))
+        .ask(
+            "Second?",
+            Choice::plain("snapkv", None),
+            Relation::default(),
+        )
         .expect("accepted");
     assert_eq!(story.requests(), [], "the worker takes one at a time");
-    assert_eq!(
-        story
-            .state
-            .ask("Third?", Choice::plain("snapkv", None))
-            .expect_err("refused"),
-        messages::BUSY
-    );
     story.hear(token(first, "late"));
     story.hear(answered(first, "late", Finish::Stopped));
     let turn = story.turn();
@@ -290,7 +277,11 @@ fn a_held_question_can_be_stopped() {
     story.delete();
     story
         .state
-        .ask("Second?", Choice::plain("snapkv", None))
+        .ask(
+            "Second?",
+            Choice::plain("snapkv", None),
+            Relation::default(),
+        )
         .expect("accepted");
     story.look();
     story.state.stop();
@@ -352,57 +343,4 @@ fn senseless_replies_are_errors() {
         document: info("a.txt"),
     };
     assert!(story.state.worker_reply(now, document, vec![0xff]).is_err());
-}
-
-/// The ticket of the last request and the turns that it passes on, as (question, answer).
-fn sent(story: &mut Story) -> (u64, Vec<(String, String)>) {
-    match story.requests().as_slice() {
-        [Request::Ask { ticket, ask }] => {
-            let turns = ask.turns.iter();
-            let turns = turns.map(|turn| (turn.question.clone(), turn.answer.clone()));
-            (*ticket, turns.collect())
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-/// Asks and answers `question`; returns the turns that the model saw.
-fn converse(story: &mut Story, question: &str, answer: &str) -> Vec<(String, String)> {
-    story.look();
-    let choice = Choice::plain("snapkv", None);
-    story.state.ask(question, choice).expect("accepted");
-    let (ticket, seen) = sent(story);
-    story.hear(answered(ticket, answer, Finish::End));
-    seen
-}
-
-fn pairs(turns: &[(&str, &str)]) -> Vec<(String, String)> {
-    let owned = |(question, answer): &(&str, &str)| ((*question).to_owned(), (*answer).to_owned());
-    turns.iter().map(owned).collect()
-}
-
-#[test]
-fn a_question_sees_earlier_turns_without_thoughts_or_attempts_at_itself() {
-    let mut story = Story::ready();
-    story.state.choose_model_file("/other.gguf".into());
-    story.hear(model("/other.gguf"));
-    assert_eq!(converse(&mut story, "One?", "<think>hm</think> A"), []);
-    assert_eq!(converse(&mut story, "Two?", "B"), pairs(&[("One?", "A")]));
-    // Asked again: the model does not see its earlier attempt, and later questions see the last one.
-    assert_eq!(converse(&mut story, "One?", "C"), pairs(&[("Two?", "B")]));
-    let both = pairs(&[("Two?", "B"), ("One?", "C")]);
-    assert_eq!(converse(&mut story, "Three?", ""), both);
-    // An empty answer is no turn.
-    assert_eq!(converse(&mut story, "Four?", "D"), both);
-    story.look();
-    let choice = Choice::plain("snapkv", None);
-    story.state.ask_alone("Five?", choice).expect("accepted");
-    assert_eq!(sent(&mut story).1, []);
-}
-
-#[test]
-fn the_built_in_model_sees_single_questions() {
-    let mut story = Story::ready();
-    assert_eq!(converse(&mut story, "One?", "A"), []);
-    assert_eq!(converse(&mut story, "Two?", "B"), []);
 }

@@ -58,7 +58,10 @@ fn the_first_question_begins_a_conversation_and_its_title() {
     let mut story = Story::ready();
     assert_eq!(list(&mut story), []);
     let choice = Choice::plain("snapkv", None);
-    story.state.ask("  Why?  ", choice).expect("accepted");
+    story
+        .state
+        .ask("  Why?  ", choice, Relation::default())
+        .expect("accepted");
     assert_eq!(saved(&mut story), ["conversation 1", "open Some(1)"]);
     let [entry] = list(&mut story).try_into().expect("one");
     assert_eq!(
@@ -150,6 +153,7 @@ fn titles_and_pins_are_kept_and_sorted() {
         id,
         document: 1,
         name: "a.txt".into(),
+        pages: 0,
         title: None,
         first: format!("Question {id}"),
         questions: 1,

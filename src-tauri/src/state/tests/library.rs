@@ -181,7 +181,7 @@ fn thinking_goes_with_the_question_where_the_model_can_and_ends_with_the_convers
     story.look();
     story
         .state
-        .ask("Why?", Choice::plain("snapkv", None))
+        .ask("Why?", Choice::plain("snapkv", None), Relation::default())
         .expect("accepted");
     let requests = story.requests();
     assert!(matches!(&requests[0], Request::Ask { ask, .. } if ask.thinking));

@@ -216,7 +216,9 @@ fn without_a_worker_everything_but_asking_works() {
     assert_eq!(state.state, WorkerStatus::Failed);
     assert_eq!(state.message.as_deref(), Some("There is no engine."));
     assert_eq!(
-        story.state.ask("Why?", Choice::plain("snapkv", None)),
+        story
+            .state
+            .ask("Why?", Choice::plain("snapkv", None), Relation::default()),
         Err(messages::ENGINE_FAILED.to_owned())
     );
     story.look();
@@ -234,20 +236,27 @@ fn without_a_worker_everything_but_asking_works() {
 }
 
 #[test]
-fn what_was_held_for_a_dead_worker_fails_with_it() {
+fn a_waiting_question_outlives_the_worker() {
     let mut story = Story::ready();
     story.ask("First?");
     story.delete();
     story
         .state
-        .ask("Second?", Choice::plain("snapkv", None))
+        .ask(
+            "Second?",
+            Choice::plain("snapkv", None),
+            Relation::default(),
+        )
         .expect("accepted");
     story.state.worker_died(KILLED);
-    assert_eq!(story.turn().state, TurnState::Failed);
+    assert_eq!(story.turn().state, TurnState::Waiting);
     story.look();
     story.hello();
     story.hear(model("mini"));
-    story.ask("Third?");
+    assert_eq!(story.turn().state, TurnState::Asked);
+    assert!(
+        matches!(story.requests().last(), Some(Request::Ask { ask, .. }) if ask.question == "Second?")
+    );
 }
 
 #[test]

@@ -12,7 +12,10 @@ fn told(story: &mut Story) -> Vec<Option<u64>> {
     story.look();
     let choice = || Choice::plain("snapkv", None);
     story.state.estimate(choice()).expect("accepted");
-    story.state.ask("Why?", choice()).expect("accepted");
+    story
+        .state
+        .ask("Why?", choice(), Relation::default())
+        .expect("accepted");
     (story.requests().into_iter())
         .filter_map(|request| match request {
             Request::Estimate { of, .. } => Some(of.memory),
@@ -87,7 +90,10 @@ fn settings_that_a_version_without_a_limit_saved_have_none() {
     let choice = || Choice::plain("snapkv", None);
     let refused = [
         story.state.estimate(choice()).expect_err("no amount"),
-        story.state.ask("Why?", choice()).expect_err("no amount"),
+        story
+            .state
+            .ask("Why?", choice(), Relation::default())
+            .expect_err("no amount"),
     ];
     for refused in refused {
         assert!(

@@ -8,6 +8,7 @@ mod library;
 mod life;
 mod limits;
 mod models;
+mod queue;
 mod reading_ahead;
 mod vault;
 
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use kept_worker::protocol::{AnswerFacts, DocumentInfo, MemoryNow, Reply, Request, SourceInfo};
 
 use super::*;
-use crate::contract::{Choice, DocumentFacts};
+use crate::contract::{Choice, DocumentFacts, Relation};
 
 /// An app state, the clock, and the effects since the last look.
 struct Story {
@@ -116,7 +117,7 @@ impl Story {
         self.look();
         let turn = self
             .state
-            .ask(question, Choice::plain("snapkv", None))
+            .ask(question, Choice::plain("snapkv", None), Relation::default())
             .expect("accepted");
         let asked = self.requests();
         match asked.as_slice() {
@@ -191,7 +192,7 @@ fn failed(what: kept_worker::protocol::Failure, message: &str) -> Reply {
 fn info(name: &str) -> DocumentInfo {
     DocumentInfo {
         name: name.into(),
-        ..crate::sample::document().0
+        ..plain_text(String::new(), "")
     }
 }
 
@@ -228,6 +229,8 @@ fn answered(ticket: u64, text: &str, finish: kept_engine::Finish) -> Reply {
             model: "mini".into(),
             prompt_tokens: 5,
             turns_seen: 0,
+            turns_kept: None,
+            citations: vec![kept_engine::Citation { end: 2, source: 0 }],
             answer_tokens: 2,
             rows_per_layer: vec![2, 3],
             kv_bytes: 20,

@@ -1,7 +1,7 @@
 //! Vaults on disk, documents beyond the model's context length, and the automatic choice.
 
 use kept_engine::{AUTO, Chosen, Finish, MethodSpec, Note};
-use kept_worker::protocol::{Estimate, Failure};
+use kept_worker::protocol::{Estimate, Failure, StoredDocument};
 
 use super::*;
 
@@ -13,6 +13,12 @@ fn told(ticket: u64, documents: usize) -> Reply {
         documents,
         bytes: 512,
         budget: 1 << 30,
+        stored: vec![StoredDocument {
+            name: "a.txt".into(),
+            tokens: 100,
+            bytes: 512,
+            used: 1000,
+        }],
     }
 }
 
@@ -140,14 +146,16 @@ fn a_document_beyond_the_context_is_read_by_the_methods_that_can_and_by_no_other
         let compared = story.state.compare("Why?", vec![choice]);
         assert!(compared.expect_err("refused").contains("too long"));
     }
-    let refused = story.state.ask("Why?", Choice::plain("snapkv", None));
+    let refused = story
+        .state
+        .ask("Why?", Choice::plain("snapkv", None), Relation::default());
     let refused = refused.expect_err("it cannot");
     assert!(refused.starts_with("SnapKV cannot read"), "{refused}");
     assert!(story.state.snapshot().turns.is_empty());
     story.look();
     story
         .state
-        .ask("Why?", Choice::plain(AUTO, None))
+        .ask("Why?", Choice::plain(AUTO, None), Relation::default())
         .expect("Automatic finds one");
     match story.requests().as_slice() {
         [Request::Ask { ask, .. }] => {
@@ -165,7 +173,10 @@ fn a_document_beyond_the_context_is_read_by_the_methods_that_can_and_by_no_other
 fn left_to_itself_the_sample_is_kept_to_a_quarter_and_a_document_of_ones_own_is_not() {
     let budget = |story: &mut Story, choice: Choice| {
         story.look();
-        story.state.ask("Why?", choice).expect("accepted");
+        story
+            .state
+            .ask("Why?", choice, Relation::default())
+            .expect("accepted");
         let budget = match story.requests().as_slice() {
             [Request::Ask { ask, .. }] => ask.budget.clone(),
             other => panic!("{other:?}"),
@@ -287,7 +298,7 @@ fn rows_are_stored_as_the_settings_say_in_every_request() {
         .expect("accepted");
     story
         .state
-        .ask("Why?", Choice::plain("snapkv", None))
+        .ask("Why?", Choice::plain("snapkv", None), Relation::default())
         .expect("accepted");
     let told: Vec<Option<String>> = (story.requests().into_iter())
         .filter_map(|request| match request {

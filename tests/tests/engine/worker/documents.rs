@@ -167,6 +167,36 @@ fn an_adopted_document_is_answered_like_an_opened_one() {
     assert_eq!(answer.notes, [Note::from("page 3 is damaged")]);
 }
 
+/// An empty document is none: nothing is painted, stored or cited.
+#[test]
+fn a_conversation_needs_no_document() {
+    let mut worker = Worker::start();
+    worker.say(&open_model("mini"));
+    worker.say(&Request::OpenDocument { path: sample() });
+    let (Reply::Document { mut document }, _) = worker.find(arrives) else {
+        panic!("no document");
+    };
+    document.name = String::new();
+    worker.say(&Request::AdoptDocument { document });
+    worker.say_frame(Kind::Bytes, b"");
+    for (ticket, name) in [(1, "snapkv"), (2, "kvzip"), (3, "auto")] {
+        worker.say(&ask(ticket, QUESTION, name));
+        let heard = worker.until(is_end);
+        let said = heard.iter().find_map(|(reply, _)| match reply {
+            Reply::Prompt {
+                document_tokens, ..
+            } => Some(*document_tokens),
+            _ => None,
+        });
+        assert_eq!(said, Some(0), "{name}");
+        let Some((Reply::Answered { answer, .. }, _)) = heard.last() else {
+            panic!("{name}: {:?}", heard.last());
+        };
+        assert!(answer.sources.is_empty() && answer.citations.is_empty());
+        assert!(!answer.vault.written, "{name}");
+    }
+}
+
 /// Cancelling a document is confirmed at once, and the document never arrives.
 #[test]
 fn a_cancelled_document_never_arrives() {

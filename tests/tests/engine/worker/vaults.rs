@@ -80,10 +80,13 @@ fn stored(worker: &mut Worker, expected_folder: &Path, request: &Request) -> Sto
                 documents,
                 bytes,
                 folder,
+                stored,
                 ..
             },
             _,
         ) => {
+            assert!(stored.iter().map(|document| document.bytes).sum::<u64>() <= bytes);
+            assert_eq!(stored.is_empty(), documents == 0);
             assert_eq!(folder, expected_folder.display().to_string());
             Stored {
                 kind,

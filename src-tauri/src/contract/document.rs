@@ -1,0 +1,84 @@
+//! The open document.
+
+use serde::Serialize;
+use ts_rs::TS;
+
+/// A page and the text on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct PageRange {
+    /// Page number in the file, from 1.
+    pub number: u32,
+    /// First UTF-16 unit.
+    pub start: usize,
+    /// One past the last UTF-16 unit.
+    pub end: usize,
+}
+
+/// One of several documents in one conversation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct DocumentPart {
+    /// The file's name.
+    pub name: String,
+    /// First UTF-16 unit in the joined text.
+    pub start: usize,
+    /// One past its last UTF-16 unit.
+    pub end: usize,
+    /// Its pages.
+    pub pages: usize,
+}
+
+/// A heading of the document, or the name of one of several documents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct OutlineEntry {
+    /// Depth, from 1; 0 for the name of a document.
+    pub level: u8,
+    /// The heading with its number, in one line.
+    pub title: String,
+    /// First UTF-16 unit of the heading.
+    pub start: usize,
+    /// Its page.
+    pub page: Option<u32>,
+}
+
+/// The open document, without its text.
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct DocumentFacts {
+    /// Unique for every document.
+    pub id: u64,
+    /// The file's name.
+    pub name: String,
+    /// `text`, `pdf`, ...
+    pub kind: String,
+    /// Encoding of the file's bytes.
+    pub encoding: String,
+    /// Bytes of the file.
+    pub source_bytes: u64,
+    /// UTF-16 units of the text.
+    pub length: usize,
+    /// Its pages, if it has any.
+    pub pages: Vec<PageRange>,
+    /// The documents that it consists of, in order; empty for a single document.
+    pub documents: Vec<DocumentPart>,
+    /// Its headings in order, at most 500.
+    pub outline: Vec<OutlineEntry>,
+    /// Notes for the user about how the file was read, one sentence each.
+    pub notes: Vec<String>,
+    /// Tokens for the open model; `None` until counted.
+    pub tokens: Option<usize>,
+    /// It has more tokens than `tokens`: the count was stopped because the document is far too long.
+    pub more_tokens: bool,
+    /// A sentence if the open model cannot read the document at all.
+    pub too_long: Option<String>,
+    /// A sentence if the document exceeds the open model's context length and is read in streaming mode.
+    pub streaming: Option<String>,
+    /// The built-in sample.
+    pub sample: bool,
+    /// Beyond the purpose of the built-in model: any text but the sample's, whatever the file's name.
+    pub beyond_box: bool,
+    /// Questions to offer.
+    pub suggestions: Vec<String>,
+}

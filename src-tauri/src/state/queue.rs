@@ -1,0 +1,147 @@
+//! Questions that wait: for an earlier question, for a comparison, for the start of the engine.
+
+use std::collections::BTreeMap;
+
+use kept_worker::protocol::{AskRequest, Request};
+
+use super::asking::method_of;
+use super::{AppState, Running, Save};
+use crate::contract::{AppEvent, Choice, Turn, TurnState};
+use crate::messages;
+
+/// A question that waits. Its turn is the last one, or followed by other waiting ones.
+#[derive(Debug)]
+pub(super) struct Queued {
+    /// Its turn.
+    pub turn: u64,
+    /// Method and budget.
+    pub choice: Choice,
+    /// The model does not see the earlier turns.
+    pub alone: bool,
+}
+
+/// Why a question cannot be asked now. One sentence each.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unready {
+    /// Something has to start or open first.
+    NotYet(&'static str),
+    /// The user has to change something.
+    Never(String),
+}
+
+impl From<Unready> for String {
+    fn from(unready: Unready) -> Self {
+        match unready {
+            Unready::NotYet(why) => why.to_owned(),
+            Unready::Never(why) => why,
+        }
+    }
+}
+
+impl AppState {
+    /// Asks the first question that waits, if nothing else runs. Questions that can no longer be asked fail.
+    pub(super) fn ask_next(&mut self) {
+        while self.running.is_none() && self.comparing.is_none() && !self.queue.is_empty() {
+            let ready = match self.ready_for_questions() {
+                Err(Unready::NotYet(_)) => return,
+                Err(Unready::Never(why)) => Err(why),
+                Ok(()) => self.memory_limit(),
+            };
+            let Some(queued) = self.queue.pop_front() else {
+                return;
+            };
+            match ready {
+                Ok(memory) => self.start(queued, memory),
+                Err(why) => self.end_turn(queued.turn, TurnState::Failed, |turn| {
+                    turn.error = Some(why);
+                }),
+            }
+        }
+    }
+
+    /// Sends a question to the worker, with the settings of this moment.
+    fn start(&mut self, queued: Queued, memory: Option<u64>) {
+        let Queued {
+            turn: id,
+            choice,
+            alone,
+        } = queued;
+        let can_think = self.model.as_ref().is_some_and(|model| model.can_think);
+        let thinking = self.thinking && can_think;
+        let (model, settings) = (self.model_label(), self.settings.clone());
+        let Some(turn) = self.turn_mut(id) else {
+            return;
+        };
+        turn.state = TurnState::Asked;
+        turn.model = model;
+        turn.cache = settings.cache.clone();
+        turn.memory = settings.memory;
+        turn.thinking = thinking;
+        let question = turn.question.clone();
+        let first_version = turn.first_version();
+        self.save_turn(id);
+        self.emit_turn(id);
+        let ticket = self.ticket();
+        let turns = if alone {
+            Vec::new()
+        } else {
+            self.turns_before(first_version)
+        };
+        let ask = AskRequest {
+            turns,
+            question,
+            method: method_of(&choice),
+            budget: self.budget_of(&choice),
+            max_tokens: settings.max_tokens,
+            temperature: 0.0,
+            seed: 0,
+            repeat_penalty: settings.repeat_penalty,
+            thinking,
+            cache: settings.cache,
+            memory,
+        };
+        self.running = Some(Running {
+            ticket,
+            turn: Some(id),
+            progress: None,
+            newest: None,
+        });
+        self.send(Request::Ask { ticket, ask }, None);
+    }
+
+    /// The turns that a model sees with the question whose first version is `first`: the earlier questions, each with
+    /// its newest answer. The built-in model answers single questions only, so it sees none.
+    fn turns_before(&self, first: u64) -> Vec<kept_engine::Turn> {
+        if self.settings.model == kept_engine::MINI {
+            return Vec::new();
+        }
+        let answered = |turn: &&Turn| matches!(turn.state, TurnState::Done | TurnState::Stopped);
+        let mut turns = BTreeMap::new();
+        for turn in self.turns.iter().filter(answered) {
+            let version = turn.first_version();
+            if let Some(turn) = kept_engine::Turn::new(&turn.question, &turn.answer)
+                && version < first
+            {
+                turns.insert(version, turn);
+            }
+        }
+        turns.into_values().collect()
+    }
+
+    /// Removes a question that waits.
+    ///
+    /// # Errors
+    /// One sentence, if it does not wait.
+    pub fn remove_waiting(&mut self, turn: u64) -> Result<(), String> {
+        let at = self.queue.iter().position(|queued| queued.turn == turn);
+        let at = at.ok_or_else(|| messages::NOT_WAITING.to_owned())?;
+        self.queue.remove(at);
+        let versions = self.turns.iter().filter(|t| t.id == turn);
+        let is_version = versions.into_iter().any(|turn| turn.version_of.is_some());
+        self.turns.retain(|known| known.id != turn);
+        self.save(Save::RemoveTurn(turn));
+        self.emit(AppEvent::TurnRemoved { turn });
+        self.question_removed(is_version);
+        Ok(())
+    }
+}

@@ -1,0 +1,58 @@
+import { describe, expect, it, vi } from 'vitest'
+import { cited, marked, withButtons, withSources } from '../src/lib/citations'
+import { render } from '../src/lib/markdown'
+import { answerFacts, turn } from './given'
+
+const source = (text: string, page: number | null = null) => ({
+  start: 0,
+  end: 5,
+  page,
+  document: null,
+  text,
+  weight: 0.5,
+  kept: 1,
+})
+
+describe('citations', () => {
+  const answer = '<think>hm.</think>\n\nThe code is **4711**. It is old.'
+  const of = (citations: { end: number; source: number }[]) =>
+    turn({ answer, sources: [source('The  code\nis 4711.', 3), source('Old.')], facts: answerFacts({ citations }) })
+
+  it('are offsets in the answer without thoughts', () => {
+    const at = answer.indexOf(' It')
+    const found = cited(
+      of([
+        { end: 10, source: 1 },
+        { end: at, source: 0 },
+        { end: answer.length, source: 1 },
+      ]),
+    )
+    expect(found.answer).toBe('The code is **4711**. It is old.')
+    expect(found.citations).toEqual([
+      { end: 21, source: 0 },
+      { end: 32, source: 1 },
+    ])
+  })
+
+  it('are buttons behind their sentences', () => {
+    const { answer: said, citations } = cited(
+      of([
+        { end: answer.indexOf(' It'), source: 0 },
+        { end: answer.length, source: 7 },
+      ]),
+    )
+    const root = render(marked(`${said}\uE001`, citations))
+    const show = vi.fn()
+    withButtons(root, [source('a')], show)
+    expect(root.textContent.trim()).toBe('The code is 4711.1 It is old.\uFFFD')
+    const button = root.querySelector('button')!
+    expect(button.getAttribute('aria-label')).toBe('Passage 1')
+    button.click()
+    expect(show).toHaveBeenCalledExactlyOnceWith(0)
+  })
+
+  it('are copied with their passages', () => {
+    const text = withSources(of([{ end: answer.indexOf(' It'), source: 0 }]))
+    expect(text).toBe('The code is **4711**. [1] It is old.\n\n[1] page 3: The code is 4711.\n[2] Old.\n')
+  })
+})

@@ -1,0 +1,165 @@
+/** The map in words: the line below the page, the table, and the field of the budget that it depends on. */
+import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
+import { flushSync, mount, unmount, type Component } from 'svelte'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { Actions } from '../src/lib/actions'
+import * as calls from '../src/lib/calls'
+import type { Kept } from '../src/lib/context'
+import { AppState } from '../src/lib/app.svelte'
+import { Find } from '../src/lib/find.svelte'
+import { MapView } from '../src/lib/map.svelte'
+import { Reader } from '../src/lib/reader.svelte'
+import { TextStore } from '../src/lib/text.svelte'
+import Budget from '../src/parts/Budget.svelte'
+import Footer from '../src/parts/Footer.svelte'
+import Table from '../src/parts/Table.svelte'
+import Frame from './Frame.svelte'
+import { documentFacts, snapshot, turn } from './given'
+
+const TEXT = 'The quay wall was built in 1884.\nThe lessor pays for it, and for nothing else.'
+
+let answers: Record<string, (args: Record<string, unknown>) => unknown>
+let shown: Record<string, unknown> | null = null
+let kept: Kept
+
+beforeEach(() => {
+  answers = { document_text: () => new TextEncoder().encode(TEXT).buffer, save_settings: (args) => args['settings'] }
+  mockIPC((name, args) => answers[name]?.((args ?? {}) as Record<string, unknown>) ?? null)
+  const app = new AppState()
+  app.load(snapshot({ document: documentFacts({ length: TEXT.length }) }))
+  kept = {
+    app,
+    actions: new Actions(app),
+    text: new TextStore(calls.documentText),
+    map: new MapView(calls, (problem) => expect.fail(String(problem))),
+    reader: new Reader(),
+    find: new Find(),
+    open: () => {},
+    compose: () => {},
+  }
+})
+afterEach(async () => {
+  if (shown) await unmount(shown)
+  shown = null
+  clearMocks()
+  document.body.replaceChildren()
+})
+function show(part: unknown, props: Record<string, unknown> = {}) {
+  shown = mount(Frame, { target: document.body, props: { given: kept, part: part as Component<never>, props } })
+  flushSync()
+}
+const all = (id: string) => [...document.querySelectorAll<HTMLElement>(`[data-testid=${id}]`)]
+const words = (id: string) => {
+  flushSync()
+  return all(id)[0]?.textContent?.replace(/\s+/g, ' ').trim()
+}
+async function settle() {
+  await new Promise((resolve) => setTimeout(resolve, 0))
+  flushSync()
+}
+
+describe('the footer', () => {
+  /** A map of three layers, of which `read` have been read. */
+  const painted = (read: number) => ({
+    turn: 1, layer: null, layers: 3, kvHeads: 2, mean: 0.5, slots: read * 2, ends: new Uint32Array([9]), counts: new Uint16Array(1),
+  }) // prettier-ignore
+  const windows = [512, null, 512, null, 512, null]
+
+  it('says whose map it is once another method or budget is chosen', () => {
+    kept.app.apply({ event: 'turn', turn: turn({ hasMap: true }) })
+    kept.map.painted = painted(3)
+    show(Footer)
+    expect(words('compressed-for')).toBe('Map for the question: Who pays?')
+    kept.app.settings = { ...kept.app.settings, method: 'full' }
+    expect(words('compressed-for')).toBe('Map of SnapKV, for the question: Who pays?')
+    kept.app.settings = { ...kept.app.settings, method: 'snapkv' }
+    kept.app.budgetPreview = '10%'
+    expect(words('compressed-for')).toContain('Map of SnapKV')
+  })
+
+  it('counts layers as the model does, and names those outside the map', () => {
+    kept.app.apply({ event: 'turn', turn: turn({ hasMap: true, state: 'reading', windows }) })
+    kept.app.apply({ event: 'map', turn: 1, layersDone: 2, layers: 3 })
+    kept.map.painted = painted(2)
+    show(Footer)
+    expect(words('compressed-for')).toBe('Reading, layer 4 of 6. Map for the question: Who pays?')
+    expect(words('kept-share')).toBe('The layers read so far remember 50 % of this document')
+    kept.map.painted = painted(3)
+    expect(words('kept-share')).toBe('3 of 6 layers remember 50 % of this document')
+    expect(all('kept-share')[0]!.title).toContain('3 layers that always hold their last 512 tokens')
+  })
+
+  it('does not call the map of an interrupted reading the document', () => {
+    kept.app.apply({ event: 'turn', turn: turn({ hasMap: true, state: 'failed', windows }) })
+    kept.map.painted = painted(1)
+    show(Footer)
+    expect(words('compressed-for')).toBe('Reading ended at layer 2 of 6. Map for the question: Who pays?')
+    expect(words('kept-share')).toContain('The layers read so far')
+  })
+
+  it('promises no layer by layer where a document is read in pieces', () => {
+    kept.app.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
+    show(Footer)
+    expect(words('kept-share')).toContain('layer by layer')
+    kept.app.document = documentFacts({ streaming: 'It is read in pieces.' })
+    expect(words('kept-share')).toBe('Reading in pieces: what is remembered appears at the end.')
+  })
+})
+
+describe('the table', () => {
+  it('has the first words of every part, and goes there from anywhere in the row', async () => {
+    const row = (name: string, start: number) => ({ name, start, mean: 0.25, max: 0.5 })
+    answers['map_table'] = () => [row('0-10 %', 0), row('10-20 %', 6), row('page 2', 33)]
+    answers['map_layers'] = () => []
+    await kept.text.show(kept.app.document)
+    kept.map.show(1)
+    let closed = 0
+    show(Table, { close: () => closed++ })
+    await settle()
+    expect(all('table-row').map((r) => r.querySelector('th')?.textContent?.replace(/\s+/g, ' ').trim())).toEqual([
+      '0 – 10 % The quay wall was built in 1884. The lessor pays for it, and for …',
+      '10 – 20 % wall was built in 1884. The lessor pays for it, and for nothing …',
+      'Page 2 The lessor pays for it, and for nothing else.',
+    ])
+    all('table-row')[1]!.querySelector('td')!.click()
+    expect([closed, kept.reader.target?.offset]).toEqual([1, 6])
+    all('table-row')[2]!.querySelector('button')!.click()
+    expect([closed, kept.reader.target?.offset]).toEqual([2, 33])
+    kept.map.show(null)
+  })
+})
+
+describe('the budget', () => {
+  it('leaves a refused text in its field, until it is corrected or dropped', async () => {
+    let asked = 0
+    answers['save_settings'] = (args) => {
+      asked++
+      const settings = args['settings'] as { budget: string | null }
+      if (settings.budget === 'ten') throw '“ten” is not a budget.'
+      return settings
+    }
+    show(Budget)
+    const field = all('budget-field')[0] as HTMLInputElement
+    const type = async (text: string) => {
+      field.value = text
+      field.dispatchEvent(new InputEvent('input', { bubbles: true }))
+      field.dispatchEvent(new Event('change', { bubbles: true }))
+      await settle()
+    }
+    await type('ten')
+    field.dispatchEvent(new FocusEvent('blur'))
+    await settle()
+    expect([field.value, field.getAttribute('aria-invalid'), asked]).toEqual(['ten', 'true', 1])
+    field.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true }))
+    flushSync()
+    expect(field.value).toBe('Automatic')
+    await type('ten')
+    expect([field.value, asked]).toEqual(['ten', 2])
+    await type('10 %')
+    expect([field.value, field.getAttribute('aria-invalid'), kept.app.settings.budget]).toEqual([
+      '10 %',
+      'false',
+      '10 %',
+    ])
+  })
+})
