@@ -11,11 +11,13 @@
 //! Positions and tokens outside the document are not part of this map: [`crate::RetentionMap`] is the exact record.
 
 mod cells;
+mod lift;
 mod packed;
 mod sums;
 
 use std::ops::Range;
 
+pub use lift::NEUTRAL_QUESTIONS;
 pub use packed::GridBytesError;
 pub use sums::TableRow;
 

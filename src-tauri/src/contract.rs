@@ -183,6 +183,7 @@ pub struct MethodFacts {
     pub positions: String,
     pub parameters: Vec<ParameterFacts>,
     pub streams: bool,
+    pub sees_question: bool,
 }
 
 /// The user's decision about a file whose opening stops running work.

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use kept_engine::MapGrid;
 use kept_worker::protocol::{Gpus, Reply};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Notify, oneshot};
@@ -187,6 +188,32 @@ impl Effects {
             None => Ok(map),
             Some(layer) => Err(messages::no_such_layer(layer, layers)),
         }
+    }
+
+    /// As [`Effects::map_with_layer`]; with `lift` without what is kept whatever is asked.
+    pub async fn map_view(
+        &self,
+        turn: u64,
+        layer: Option<usize>,
+        lift: bool,
+    ) -> Result<MapGrid, String> {
+        let map = self.map_with_layer(turn, layer).await?;
+        if !lift {
+            return Ok(lock(&map).clone());
+        }
+        let neutral = match self.with(|state| state.neutral_map(turn))? {
+            MapPlace::Here(map) => map,
+            MapPlace::InStore => match self.writer.neutral(turn).await {
+                Ok(Some(map)) => self.with(|state| state.keep_neutral(turn, map)),
+                Ok(None) => return Err(messages::NO_LIFT.to_owned()),
+                Err(error) => {
+                    tracing::error!(%error, turn, "a map cannot be read");
+                    return Err(messages::MAP_UNREADABLE.to_owned());
+                }
+            },
+        };
+        let lift = lock(&map).lift(&lock(&neutral));
+        lift.ok_or_else(|| messages::NO_LIFT.to_owned())
     }
 
     /// Completes all writes to the store and ends the engine.

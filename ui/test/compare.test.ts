@@ -44,6 +44,7 @@ const METHODS: MethodFacts[] = ['full', 'snapkv', 'h2o', 'novel'].map((name) => 
   positions: '',
   parameters: [],
   streams: false,
+  seesQuestion: true,
 }))
 const entry = (method: string, parameters = {}) => ({ method, parameters })
 const choice = (method: string, budget: string, parameters = {}) => ({ method, parameters, budget })

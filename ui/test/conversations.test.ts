@@ -272,6 +272,26 @@ describe('the list', () => {
     expect(one('deleted')).toBeNull()
   })
 
+  it('still offers to undo it when the list is hidden and shown again', async () => {
+    vi.useFakeTimers()
+    show(Sidebar)
+    choose(1, 'delete')
+    await vi.advanceTimersByTimeAsync(4000)
+    await unmount(shown.pop()!)
+    await vi.advanceTimersByTimeAsync(5000)
+    show(Sidebar)
+    expect(words(one('deleted'))).toBe('Deleted “Who pays?” Undo')
+    one('undo-delete')!.click()
+    flushSync()
+    expect([named('restore_conversation'), one('deleted')]).toEqual([[{ id: 1 }], null])
+    choose(2, 'delete')
+    await vi.advanceTimersByTimeAsync(0)
+    await unmount(shown.pop()!)
+    await vi.advanceTimersByTimeAsync(10_001)
+    show(Sidebar)
+    expect(one('deleted')).toBeNull()
+  })
+
   it('does not say that it deleted what it could not', async () => {
     answers['delete_conversation'] = () => {
       throw 'A question is still being answered: stop it first.'

@@ -20,6 +20,7 @@ export function turn(some: Partial<Turn> = {}): Turn {
     thinking: false,
     windows: [],
     versionOf: null,
+    hasLift: false,
     ...some,
   }
 }
@@ -100,8 +101,8 @@ export function snapshot(some: Partial<Snapshot> = {}): Snapshot {
     },
     modelError: null,
     methods: [
-      { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: '', positions: '', parameters: [], streams: false },
-      { name: 'snapkv', title: 'SnapKV', paper: '', keeps: 'a part', acts: '', positions: '', parameters: [], streams: false },
+      { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: '', positions: '', parameters: [], streams: false, seesQuestion: true },
+      { name: 'snapkv', title: 'SnapKV', paper: '', keeps: 'a part', acts: '', positions: '', parameters: [], streams: false, seesQuestion: true },
     ],
     document: documentFacts(),
     opening: null,

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { label, slider, written } from '../src/lib/budget'
 import { cividis, cividisWords, luminance } from '../src/lib/colours'
-import { bytes, duration, left, percent, plural, rate, shorten } from '../src/lib/format'
+import { bytes, coarse, duration, left, percent, plural, rate, shorten } from '../src/lib/format'
 import { commandOf } from '../src/lib/keys'
 
 describe('cividis', () => {
@@ -49,6 +49,7 @@ describe('numbers', () => {
       '2 min left',
       '2.5 h left',
     ])
+    expect([coarse(40), coarse(Number.NaN), left(Infinity)]).toEqual(['40 s', '', ''])
     expect([0, 6.42, 812.3].map(rate)).toEqual(['0', '6.4', '812'])
     expect([plural(1, 'page'), plural(128440, 'token')]).toEqual(['1 page', '128,440 tokens'])
   })
@@ -56,6 +57,16 @@ describe('numbers', () => {
     expect(shorten('  who pays\nfor the wall ', 40)).toBe('who pays for the wall')
     expect(shorten('who pays for the quay wall', 16)).toBe('who pays for the …')
     expect(shorten('😀'.repeat(20), 7)).toBe('😀😀😀 …')
+  })
+})
+
+describe('the text size', () => {
+  it('is followed by all text of a question and its answer', () => {
+    const parts = import.meta.glob<string>('../src/parts/{Answer,Thoughts,Turn,TurnFoot,Versions}.svelte', {
+      query: '?raw', import: 'default', eager: true,
+    }) // prettier-ignore
+    const fixed = Object.values(parts).flatMap((text) => text.match(/(?:font-size|line-height): [\d.]+px/g) ?? [])
+    expect([Object.keys(parts).length, fixed]).toEqual([5, []])
   })
 })
 

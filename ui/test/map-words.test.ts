@@ -97,6 +97,27 @@ describe('the footer', () => {
     expect(words('kept-share')).toContain('The layers read so far')
   })
 
+  it('says why nothing is highlighted where everything is remembered', () => {
+    kept.app.apply({ event: 'turn', turn: turn({ hasMap: true, method: 'full' }) })
+    kept.app.settings = { ...kept.app.settings, method: 'full' }
+    kept.map.painted = { ...painted(3), mean: 1 }
+    show(Footer)
+    expect(words('kept-share')).toBe('The model remembers 100 % of this document')
+    expect(words('compressed-for')).toBe('Nothing is forgotten, so nothing is highlighted.')
+    expect(kept.map.regions()).toEqual([])
+    kept.app.settings = { ...kept.app.settings, method: 'snapkv' }
+    expect(words('compressed-for')).toBe('With Full cache, nothing is forgotten, so nothing is highlighted.')
+  })
+
+  it('has nothing about maps in a chat without a document', () => {
+    kept.app.document = documentFacts({ length: 0 })
+    kept.app.apply({ event: 'turn', turn: turn({ answer: 'Good morning.' }) })
+    show(Footer)
+    expect(words('kept-share')).toBeUndefined()
+    expect(['layer-filter', 'legend', 'table-button', 'compare-button'].flatMap(all)).toEqual([])
+    expect(document.body.textContent).toContain('Nothing leaves this computer.')
+  })
+
   it('promises no layer by layer where a document is read in pieces', () => {
     kept.app.apply({ event: 'turn', turn: turn({ state: 'reading' }) })
     show(Footer)

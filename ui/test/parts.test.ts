@@ -17,7 +17,7 @@ import MemoryBar from '../src/parts/MemoryBar.svelte'
 import Settings from '../src/parts/Settings.svelte'
 import Turn from '../src/parts/Turn.svelte'
 import Frame from './Frame.svelte'
-import { memory, snapshot, turn } from './given'
+import { answerFacts, memory, snapshot, turn } from './given'
 
 let asked: { name: string; args: Record<string, unknown> }[]
 let answers: Record<string, (args: Record<string, unknown>) => unknown>
@@ -169,6 +169,29 @@ describe('the composer', () => {
     kept.app.apply({ event: 'readAhead', reading: null })
     flushSync()
     expect([find('reading'), find('how-read') !== null]).toEqual([null, true])
+  })
+
+  it('says how long reading takes, once an answer has shown how fast the model reads', () => {
+    const kept = given()
+    show(Composer, kept)
+    const how = () => {
+      flushSync()
+      return find('how-read')?.textContent?.trim()
+    }
+    const answered = (some: Parameters<typeof answerFacts>[0], model = 'mini') =>
+      kept.app.apply({ event: 'turn', turn: turn({ id: kept.app.turns.length + 1, model, facts: answerFacts(some) }) })
+    const plain = 'The first question reads the document. Later ones start at once.'
+    expect(how()).toBe(plain)
+    // Too few tokens, and another model.
+    answered({ promptTokens: 2000, tokensFromVault: 1900, prefillSeconds: 1 })
+    answered({ promptTokens: 2000, prefillSeconds: 1 }, 'other')
+    expect(how()).toBe(plain)
+    answered({ promptTokens: 2000, tokensFromVault: 1000, prefillSeconds: 4 })
+    // The next document.
+    kept.app.apply({ event: 'document', document: { ...kept.app.document!, id: 2, tokens: 10_000 }, turns: [] })
+    expect(how()).toBe('The first question reads the document (about 40 s). Later ones start at once.')
+    kept.app.settings = { ...kept.app.settings, keep: 'off' }
+    expect(how()).toBe('Every question reads the document again (about 40 s): the vault is off.')
   })
 
   it('lets the engine that failed speak alone', () => {
@@ -334,6 +357,38 @@ describe('a turn', () => {
     find('ask-alone')!.click()
     await settle()
     expect(named('ask')[1]?.args).toEqual({ ...asked, relation: { alone: true, again: 5, edits: null } })
+  })
+
+  it('does not repeat the notes of the answer above', () => {
+    const kept = given()
+    const notes = () => {
+      flushSync()
+      return [...document.querySelectorAll('[data-testid=turn]')].map((card) =>
+        [...card.querySelectorAll('.ended')].map((note) => note.textContent?.trim()),
+      )
+    }
+    const tell = (id: number, notes: string[], some = {}) =>
+      kept.app.apply({ event: 'turn', turn: turn({ id, answer: 'Yes.', facts: answerFacts({ notes }), ...some }) })
+    show(Conversation, kept)
+    tell(1, ['A.', 'B.'])
+    tell(2, ['A.', 'C.'])
+    tell(3, ['A.', 'B.'], { answer: '' })
+    tell(4, ['A.'])
+    expect(notes()).toEqual([['A.', 'B.'], ['C.'], ['A.', 'B.'], []])
+    // Another version of the first question: that one is shown.
+    tell(5, ['C.'], { versionOf: 1 })
+    expect(notes().slice(0, 2)).toEqual([['C.'], ['A.']])
+    kept.app.selected = 1
+    expect(notes().slice(0, 2)).toEqual([['A.', 'B.'], ['C.']])
+  })
+
+  it('has nothing about a text in a chat without a document', () => {
+    const kept = given()
+    kept.app.document = { ...kept.app.document!, length: 0 }
+    kept.app.apply({ event: 'turn', turn: turn({ answer: 'Good morning.', facts: answerFacts() }) })
+    show(Conversation, kept)
+    expect(find('facts')?.textContent).toBe('1.0 s to first word · 60 tokens/s · SnapKV')
+    expect([find('compare'), find('copy') !== null]).toEqual([null, true])
   })
 
   it('folds a long question', () => {

@@ -25,6 +25,7 @@ import { documentFacts, snapshot, turn } from './given'
 const SNAPKV: MethodFacts = {
   name: 'snapkv',
   streams: false,
+  seesQuestion: true,
   title: 'SnapKV',
   paper: '',
   keeps: 'a part',

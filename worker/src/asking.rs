@@ -11,7 +11,8 @@ use kept_engine::kernels::Stop;
 use kept_engine::models::Model;
 use kept_engine::{
     Answer, Ask, Citation, CompactLayer, Engine, EngineError, Limits, MapGrid, MemoryNow,
-    MethodSpec, Progress, Prompt, ReadRequest, Reading, Sampling, Source, Watch, ends16,
+    MethodSpec, NEUTRAL_QUESTIONS, Progress, Prompt, ReadRequest, Reading, Sampling, Source, Watch,
+    ends16,
 };
 use kept_worker::protocol::{
     AnswerFacts, AskRequest, CompareRequest, Failure, Fault, FaultCode, Reply, SourceInfo,
@@ -52,6 +53,8 @@ pub enum Work {
     Compare(CompareRequest),
     /// Reads the document for questions with this method, within a limit of all memory, in bytes.
     Read(MethodSpec, Option<u64>, Keeping),
+    /// Computes what is kept whatever is asked.
+    Neutral(AskRequest, Keeping),
 }
 
 impl Work {
@@ -61,6 +64,7 @@ impl Work {
             Work::Ask(..) => Failure::Ask,
             Work::Compare(_) => Failure::Compare,
             Work::Read(..) => Failure::Read,
+            Work::Neutral(..) => Failure::Neutral,
         }
     }
 }
@@ -88,6 +92,7 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
                 Work::Read(method, memory, keeping) => {
                     read(&job, method, *memory, keeping, &output)
                 }
+                Work::Neutral(ask, keeping) => neutral(&job, ask, keeping, &output),
             });
             if inbox
                 .send(Input::Ended {
@@ -177,6 +182,57 @@ fn read(
     }
 }
 
+/// Computes what is kept whatever is asked; returns the final reply. The document comes from its vault.
+fn neutral(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> Ending {
+    let ticket = job.ticket;
+    let failed = |fault: Fault, stopped: bool, health: EngineHealth| {
+        let reply = Reply::Failed {
+            ticket: Some(ticket),
+            what: Failure::Neutral,
+            message: fault.message,
+            code: fault.code,
+            stopped,
+        };
+        (reply, health)
+    };
+    let budget = match parse_budget(asked.budget.as_deref()) {
+        Ok(budget) => budget,
+        Err(why) => return failed(why, false, EngineHealth::Sound),
+    };
+    let engine = match with_cache_type(&job.model.engine, asked.cache.as_deref()) {
+        Ok(engine) => engine,
+        Err(why) => return failed(why, false, EngineHealth::Sound),
+    };
+    let mut maps = Vec::new();
+    for question in NEUTRAL_QUESTIONS {
+        let ask = Ask {
+            turns: &[],
+            document: &job.document.document,
+            question,
+            method: &asked.method,
+            budget,
+            sampling: &Sampling::default(),
+            max_tokens: 0,
+            thinking: asked.thinking,
+            limits: Limits {
+                memory: asked.memory,
+                ..Limits::default()
+            },
+            vault: keeping.vaults(),
+        };
+        let mut filling = Filling::new(&job.model, &job.document);
+        if let Err(error) = engine.ask_watched(&ask, &mut filling, &job.stop) {
+            let stopped = matches!(error, EngineError::Stopped);
+            return failed((&error).into(), stopped, engine_health(&error));
+        }
+        maps.push(filling.grid);
+    }
+    if let Some(mean) = MapGrid::mean_of(&maps) {
+        output.send_with_bytes(&Reply::NeutralMap { ticket }, &mean.to_bytes());
+    }
+    (Reply::NeutralDone { ticket }, EngineHealth::Sound)
+}
+
 /// Answers one question; returns the final reply.
 fn answer(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> Ending {
     let ticket = job.ticket;
@@ -249,7 +305,44 @@ fn turns_kept(answer: &Answer) -> Option<f32> {
     Some(turns.iter().sum::<f32>() / turns.len() as f32)
 }
 
-/// Reports the progress of one question, and fills its retention map.
+/// Fills the retention map of one question.
+struct Filling<'a> {
+    model: &'a OpenModel,
+    document: &'a OpenDocument,
+    /// Positions of the document's tokens in the prompt.
+    positions: Range<usize>,
+    grid: MapGrid,
+}
+
+impl<'a> Filling<'a> {
+    fn new(model: &'a OpenModel, document: &'a OpenDocument) -> Self {
+        Self {
+            model,
+            document,
+            positions: 0..0,
+            grid: MapGrid::new(0, 0, Vec::new()),
+        }
+    }
+}
+
+impl Watch for Filling<'_> {
+    fn prompt(&mut self, prompt: &Prompt) {
+        // The map covers global layers only: the method cuts these. Sliding-window layers keep their window.
+        let layers = self.model.engine.model().config().full_layers().count();
+        let ends = ends16(&self.document.document.text, prompt.spans());
+        self.positions = prompt.document.clone();
+        self.grid = MapGrid::bounded(layers, self.model.facts.kv_heads, ends);
+    }
+
+    fn layer(&mut self, layer: usize, kept: &CompactLayer) {
+        let counts = self.grid.in_cells(kept.counts(self.positions.clone()));
+        if let Err(error) = self.grid.set_layer(layer, &counts) {
+            tracing::error!(%error, "a layer does not fit the map");
+        }
+    }
+}
+
+/// Reports the progress of one question and its retention map.
 struct Watching<'a> {
     ticket: u64,
     model: &'a OpenModel,
@@ -259,9 +352,7 @@ struct Watching<'a> {
     output: &'a Output,
     started: Instant,
     first_token: Option<f64>,
-    /// Positions of the document's tokens in the prompt.
-    positions: Range<usize>,
-    grid: MapGrid,
+    filling: Filling<'a>,
     memory: MemoryNow,
     /// The start of the answer that the prompt already contains: the tag of a thought, or an empty string.
     opened: &'static str,
@@ -277,8 +368,7 @@ impl<'a> Watching<'a> {
             output,
             started: Instant::now(),
             first_token: None,
-            positions: 0..0,
-            grid: MapGrid::new(0, 0, Vec::new()),
+            filling: Filling::new(&job.model, &job.document),
             memory: MemoryNow::default(),
             opened: "",
         }
@@ -346,7 +436,7 @@ impl<'a> Watching<'a> {
             page: source.page,
             text: source.text,
             weight: source.weight,
-            kept: self.grid.share_of(start16 as u32..end16 as u32).0,
+            kept: self.filling.grid.share_of(start16 as u32..end16 as u32).0,
         }
     }
 }
@@ -354,22 +444,19 @@ impl<'a> Watching<'a> {
 impl Watch for Watching<'_> {
     fn prompt(&mut self, prompt: &Prompt) {
         let facts = &self.model.facts;
-        // The map covers global layers only: the method cuts these. Sliding-window layers keep their window.
         let model = self.model.engine.model();
-        let layers = model.config().full_layers().count();
         self.opened = opened_thought(model, prompt);
-        let ends = ends16(&self.document.document.text, prompt.spans());
-        self.positions = prompt.document.clone();
-        self.grid = MapGrid::bounded(layers, facts.kv_heads, ends);
-        let ends = self.grid.ends16().iter();
+        self.filling.prompt(prompt);
+        let grid = &self.filling.grid;
+        let ends = grid.ends16().iter();
         let bytes: Vec<u8> = ends.flat_map(|end| end.to_le_bytes()).collect();
         self.output.send_with_bytes(
             &Reply::Prompt {
                 ticket: self.ticket,
                 prompt_tokens: prompt.len(),
                 document_tokens: prompt.document.len(),
-                tokens_per_cell: self.grid.tokens_per_cell(),
-                layers,
+                tokens_per_cell: grid.tokens_per_cell(),
+                layers: grid.layers(),
                 windows: model.config().kinds.iter().map(|k| k.window).collect(),
                 kv_heads: facts.kv_heads,
                 kv_bytes_full: self.engine.kv_bytes_full(prompt.len()),
@@ -379,18 +466,17 @@ impl Watch for Watching<'_> {
     }
 
     fn layer(&mut self, layer: usize, kept: &CompactLayer) {
-        let counts = self.grid.in_cells(kept.counts(self.positions.clone()));
-        if self.grid.layer(layer) == Some(counts.as_slice()) {
+        let before = self.filling.grid.layer(layer).map(<[u8]>::to_vec);
+        self.filling.layer(layer, kept);
+        let counts = self.filling.grid.layer(layer).unwrap_or_default();
+        if before.as_deref() == Some(counts) {
             return; // Already reported.
-        }
-        if let Err(error) = self.grid.set_layer(layer, &counts) {
-            tracing::error!(%error, "a layer does not fit the map");
         }
         let reply = Reply::Layer {
             ticket: self.ticket,
             layer,
         };
-        self.output.send_with_bytes(&reply, &counts);
+        self.output.send_with_bytes(&reply, counts);
     }
 
     fn progress(&mut self, progress: &Progress, memory: &MemoryNow) {

@@ -46,7 +46,7 @@ struct Running {
     ticket: u64,
     stop: Stop,
     /// A question or comparison does not wait for it.
-    is_reading: bool,
+    is_background: bool,
 }
 
 /// A model that is being opened.
@@ -175,7 +175,8 @@ impl Dispatcher {
             Request::Estimate { .. }
             | Request::Ask { .. }
             | Request::Compare { .. }
-            | Request::ReadDocument { .. } => self.dispatch(request),
+            | Request::ReadDocument { .. }
+            | Request::Neutral { .. } => self.dispatch(request),
             Request::KeepDocuments {
                 ticket,
                 kind,

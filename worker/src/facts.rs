@@ -48,6 +48,8 @@ fn method(info: &policies::MethodInfo) -> MethodFacts {
         positions: info.positions.to_owned(),
         parameters: info.parameters.iter().map(parameter).collect(),
         streams: policies::STREAMING.contains(&info.name),
+        sees_question: !(policies::QUESTION_AGNOSTIC.contains(&info.name)
+            || matches!(info.name, "full" | "streaming_llm")),
     }
 }
 

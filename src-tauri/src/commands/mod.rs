@@ -302,15 +302,16 @@ pub async fn map_ends(effects: Desktop<'_>, turn: u64) -> Result<Response, Strin
     Ok(Response::new(ends))
 }
 
-/// Number of slots that keep each token: `[tokens]` u16, little endian.
+/// Number of slots that keep each token: `[tokens]` u16, little endian. `lift`: without those that keep it whatever is
+/// asked.
 #[tauri::command]
 pub async fn map_counts(
     effects: Desktop<'_>,
     turn: u64,
     layer: Option<usize>,
+    lift: bool,
 ) -> Result<Response, String> {
-    let map = effects.map_with_layer(turn, layer).await?;
-    let counts = state::lock(&map).counts(layer);
+    let counts = effects.map_view(turn, layer, lift).await?.counts(layer);
     let bytes = counts.iter().flat_map(|count| count.to_le_bytes());
     Ok(Response::new(bytes.collect::<Vec<u8>>()))
 }
@@ -322,10 +323,12 @@ pub async fn map_strip(
     turn: u64,
     rows: usize,
     layer: Option<usize>,
+    lift: bool,
 ) -> Result<Response, String> {
-    let map = effects.map_with_layer(turn, layer).await?;
-    let strip = state::lock(&map).strip(rows.clamp(1, MOST_STRIP_ROWS), layer);
-    Ok(Response::new(strip))
+    let map = effects.map_view(turn, layer, lift).await?;
+    Ok(Response::new(
+        map.strip(rows.clamp(1, MOST_STRIP_ROWS), layer),
+    ))
 }
 
 /// One token of a map.

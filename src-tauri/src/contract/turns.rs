@@ -278,6 +278,9 @@ pub struct Turn {
     /// The id of the first version of this question, if this is another attempt at it.
     #[serde(default)]
     pub version_of: Option<u64>,
+    /// The map can be shown without what is kept whatever is asked.
+    #[serde(default)]
+    pub has_lift: bool,
 }
 
 impl Turn {

@@ -103,6 +103,8 @@ pub const EMPTY_QUESTION: &str = "Type a question first.";
 pub const NO_DOCUMENT: &str = "Open a document first, or the sample.";
 /// The question of a command.
 pub const NO_TURN: &str = "There is no such question in this conversation.";
+/// The map without what is kept whatever is asked.
+pub const NO_LIFT: &str = "What was kept because of this question is not known.";
 /// Only a question that waits can be removed.
 pub const NOT_WAITING: &str = "This question no longer waits: it was asked.";
 

@@ -73,6 +73,7 @@ impl AppState {
             thinking: false,
             windows: Vec::new(),
             version_of,
+            has_lift: false,
         });
         self.add_question(question, version_of.is_some());
         self.queue.push_back(Queued {
@@ -213,6 +214,7 @@ impl AppState {
         self.turns.clear();
         self.set_thinking(false);
         self.forget_maps();
+        self.forget_neutral();
     }
 
     /// The turn that `ticket` answers, unless its conversation was deleted.
@@ -341,6 +343,7 @@ impl AppState {
             let (_, sample) = self.how_it_is_read();
             let kept = answer.vault.written;
             self.end_turn(turn, state, |turn| finish(turn, answer, sample));
+            self.want_neutral(turn);
             if kept {
                 self.request_vaults();
             }

@@ -270,6 +270,7 @@ impl AppState {
         self.save(Save::Document(Arc::new(document.clone())));
         let turns = turns.into_iter().map(|turn| Turn {
             has_map: false,
+            has_lift: false,
             ..turn
         });
         let turns = self.copy_turns(id, &document, title, turns.collect());

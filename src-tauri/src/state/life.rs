@@ -91,6 +91,7 @@ impl AppState {
         self.generation = 0;
         // Reading may have been the cause: it does not begin again by itself.
         self.reading_failed(None, reason, false);
+        self.neutral_ended(None, false);
         self.model_in_flight = None;
         self.document_in_flight = None;
         self.removing = None;
@@ -138,6 +139,7 @@ fn method_facts(method: protocol::MethodFacts) -> MethodFacts {
         acts: method.acts,
         positions: method.positions,
         streams: method.streams,
+        sees_question: method.sees_question,
         parameters: method
             .parameters
             .into_iter()

@@ -15,6 +15,7 @@ mod life;
 mod limits;
 mod maps;
 mod models;
+mod neutral;
 mod queue;
 mod reading_ahead;
 mod replies;
@@ -42,6 +43,7 @@ pub use document::{OpenDocument, plain_text};
 pub use documents::file_name;
 pub use maps::{MapPlace, lock};
 pub use models::{MOST_TOKENS, check_method};
+use neutral::NeutralMaps;
 use queue::Queued;
 use reading_ahead::BackgroundReading;
 pub use throttle::Throttle;
@@ -112,6 +114,13 @@ pub enum Save {
         /// The turn.
         turn: u64,
         /// The map; its contents are read when it is written.
+        map: SharedMap,
+    },
+    /// What the method of a turn keeps whatever is asked.
+    Neutral {
+        /// The turn.
+        turn: u64,
+        /// The map.
         map: SharedMap,
     },
     /// The draft question.
@@ -323,6 +332,7 @@ pub struct AppState {
     /// The detected GPUs, or why there is none.
     gpus: Gpus,
     reading: BackgroundReading,
+    neutral: NeutralMaps,
     /// Ticket of the request to clear the vaults, until it is answered.
     clearing: Option<u64>,
     worker: WorkerState,
@@ -388,6 +398,7 @@ impl AppState {
             vault: None,
             gpus: Gpus::default(),
             reading: BackgroundReading::default(),
+            neutral: NeutralMaps::default(),
             clearing: None,
             worker: WorkerState {
                 state: WorkerStatus::Starting,

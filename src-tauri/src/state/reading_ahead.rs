@@ -18,6 +18,12 @@ pub(super) struct BackgroundReading {
     progress: Option<Progress>,
 }
 
+impl BackgroundReading {
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.step, Step::Running(_))
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Step {
     /// Not begun, or interrupted: it begins as soon as nothing else runs.
@@ -47,7 +53,7 @@ impl AppState {
         let Ok(memory) = self.memory_limit() else {
             return;
         };
-        if long && idle && ready {
+        if long && idle && ready && !self.neutral.is_running() {
             let ticket = self.ticket();
             let method = MethodSpec::plain(&self.settings.method);
             let request = Request::ReadDocument {
@@ -151,7 +157,7 @@ impl AppState {
     /// Reading in the page's form, while it runs or is stopped before its end.
     pub(super) fn reading_shown(&self) -> Option<ReadAhead> {
         let progress = self.reading.progress;
-        let running = matches!(self.reading.step, Step::Running(_));
+        let running = self.reading.is_running();
         let stopped = self.reading.step == Step::Stopped && progress.is_some();
         (running || stopped).then(|| ReadAhead {
             running,

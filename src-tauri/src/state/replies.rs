@@ -103,6 +103,8 @@ impl AppState {
                 }
                 self.document_read(ticket);
             }
+            Reply::NeutralMap { ticket } => self.neutral_arrived(ticket, &bytes)?,
+            Reply::NeutralDone { ticket } => self.neutral_ended(Some(ticket), false),
             Reply::Compared { ticket } => self.compared(ticket, ComparisonState::Done, None),
             Reply::Failed {
                 ticket,
@@ -113,6 +115,7 @@ impl AppState {
             } => self.failed(ticket, what, &Fault { code, message }, stopped),
         }
         self.ask_next();
+        self.ask_neutral();
         self.read_ahead();
         Ok(())
     }
@@ -172,6 +175,12 @@ impl AppState {
             }
             (Failure::Ask, Some(ticket)) => self.ask_failed(ticket, fault, stopped),
             (Failure::Read, ticket) => self.reading_failed(ticket, message, stopped),
+            (Failure::Neutral, ticket) => {
+                if !stopped {
+                    tracing::info!(message, "there is no map of what is kept whatever is asked");
+                }
+                self.neutral_ended(ticket, stopped);
+            }
             (Failure::Vaults, _) => self.vault_failed(message),
             _ => {
                 tracing::warn!(?what, message, "the engine refused a request");

@@ -280,7 +280,7 @@ impl Store {
 
     async fn turns(&self, conversation: u64) -> Result<Vec<Turn>, StoreError> {
         let rows = sqlx::query(
-            "SELECT turn.*, map.turn IS NOT NULL AS has_map FROM turn LEFT JOIN map ON map.turn = turn.id WHERE conversation = ? ORDER BY id",
+            "SELECT turn.*, map.turn IS NOT NULL AS has_map, map.neutral IS NOT NULL AS has_lift FROM turn LEFT JOIN map ON map.turn = turn.id WHERE conversation = ? ORDER BY id",
         )
         .bind(row_of_id(conversation)?)
         .fetch_all(&self.pool)
@@ -332,7 +332,7 @@ impl Store {
     /// Gives the turn `to` the map of `from`.
     pub async fn copy_map(&self, from: u64, to: u64) -> Result<(), StoreError> {
         sqlx::query(
-            "INSERT OR REPLACE INTO map (turn, bytes) SELECT ?, bytes FROM map WHERE turn = ?",
+            "INSERT OR REPLACE INTO map (turn, bytes, neutral) SELECT ?, bytes, neutral FROM map WHERE turn = ?",
         )
         .bind(row_of_id(to)?)
         .bind(row_of_id(from)?)
@@ -351,13 +351,39 @@ impl Store {
         Ok(())
     }
 
+    /// Writes what the method of a turn keeps whatever is asked, if the turn has a map.
+    pub async fn set_neutral(&self, turn: u64, map: &[u8]) -> Result<(), StoreError> {
+        sqlx::query("UPDATE map SET neutral = ? WHERE turn = ?")
+            .bind(deflate(map)?)
+            .bind(row_of_id(turn)?)
+            .execute(&self.pool)
+            .await?;
+        Ok(())
+    }
+
     /// Loads a turn's map.
     pub async fn map(&self, turn: u64) -> Result<Option<MapGrid>, StoreError> {
-        let bytes: Option<Vec<u8>> = sqlx::query_scalar("SELECT bytes FROM map WHERE turn = ?")
+        self.read_map("SELECT bytes FROM map WHERE turn = ?", turn)
+            .await
+    }
+
+    /// Loads what the method of a turn keeps whatever is asked.
+    pub async fn neutral(&self, turn: u64) -> Result<Option<MapGrid>, StoreError> {
+        self.read_map("SELECT neutral FROM map WHERE turn = ?", turn)
+            .await
+    }
+
+    async fn read_map(
+        &self,
+        query: &'static str,
+        turn: u64,
+    ) -> Result<Option<MapGrid>, StoreError> {
+        let bytes: Option<Option<Vec<u8>>> = sqlx::query_scalar(query)
             .bind(row_of_id(turn)?)
             .fetch_optional(&self.pool)
             .await?;
         bytes
+            .flatten()
             .map(|bytes| {
                 MapGrid::from_bytes(&inflate(&bytes)?)
                     .map_err(|error| StoreError::Value(format!("a map ({error})")))
@@ -389,5 +415,6 @@ fn turn_of_row(row: &SqliteRow) -> Result<Turn, StoreError> {
         thinking: row.try_get("thinking")?,
         windows: of_json(row.try_get("windows")?)?,
         version_of: version_of.map(id_of_row).transpose()?,
+        has_lift: row.try_get("has_lift")?,
     })
 }

@@ -19,6 +19,7 @@ enum Task {
         oneshot::Sender<Result<Vec<FoundPassage>, StoreError>>,
     ),
     LoadMap(u64, oneshot::Sender<Result<Option<MapGrid>, StoreError>>),
+    LoadNeutral(u64, oneshot::Sender<Result<Option<MapGrid>, StoreError>>),
     Close(oneshot::Sender<()>),
 }
 
@@ -50,6 +51,11 @@ impl Writer {
     /// Loads a turn's map after all earlier writes.
     pub async fn map(&self, turn: u64) -> Result<Option<MapGrid>, StoreError> {
         self.load(|answer| Task::LoadMap(turn, answer)).await
+    }
+
+    /// Loads what the method of a turn keeps whatever is asked, after all earlier writes.
+    pub async fn neutral(&self, turn: u64) -> Result<Option<MapGrid>, StoreError> {
+        self.load(|answer| Task::LoadNeutral(turn, answer)).await
     }
 
     /// Loads a conversation with its document after all earlier writes.
@@ -100,6 +106,9 @@ async fn write(store: Store, mut due: UnboundedReceiver<Task>, on_error: impl Fn
             Task::LoadMap(turn, answer) => {
                 let _ = answer.send(store.map(turn).await);
             }
+            Task::LoadNeutral(turn, answer) => {
+                let _ = answer.send(store.neutral(turn).await);
+            }
             Task::LoadConversation(id, answer) => {
                 let _ = answer.send(store.conversation(id).await);
             }
@@ -134,6 +143,10 @@ async fn apply(store: &Store, save: Save) -> Result<(), StoreError> {
         Save::Map { turn, map } => {
             let bytes = lock(&map).to_bytes();
             store.set_map(turn, &bytes).await
+        }
+        Save::Neutral { turn, map } => {
+            let bytes = lock(&map).to_bytes();
+            store.set_neutral(turn, &bytes).await
         }
         Save::Draft(draft) => store.set("draft", &draft).await,
         Save::Thinking(thinking) => store.set("thinking", &thinking).await,

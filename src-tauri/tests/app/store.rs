@@ -80,6 +80,7 @@ fn turn(id: u64, state: TurnState) -> Turn {
         thinking: true,
         windows: vec![Some(512), None],
         version_of: None,
+        has_lift: false,
     }
 }
 
@@ -288,6 +289,14 @@ async fn versions_and_copies_of_maps_are_kept_and_a_removed_question_is_not() {
         ..turn(2, TurnState::Done)
     };
     saves.push(save_turn(1, &version));
+    let version = Turn {
+        has_lift: true,
+        ..version
+    };
+    saves.push(Save::Neutral {
+        turn: 1,
+        map: shared(map()),
+    });
     saves.push(Save::CopyMap { from: 1, to: 2 });
     let waiting = Turn {
         has_map: false,
@@ -310,12 +319,20 @@ async fn versions_and_copies_of_maps_are_kept_and_a_removed_question_is_not() {
     let remembered = opened.remembered;
     assert_eq!(
         remembered.turns,
-        [turn(1, TurnState::Done), version, asked],
+        [
+            Turn {
+                has_lift: true,
+                ..turn(1, TurnState::Done)
+            },
+            version,
+            asked
+        ],
         "with the model that was asked"
     );
     assert_eq!(remembered.conversations[0].questions, 2);
     assert_eq!(remembered.last_turn, 4, "ids are not used again");
     assert_eq!(opened.store.map(2).await.expect("read"), Some(map()));
+    assert_eq!(opened.store.neutral(2).await.expect("read"), Some(map()));
 }
 
 #[tokio::test]
@@ -487,6 +504,7 @@ async fn the_conversation_of_an_earlier_version_is_kept() {
     write(folder.path(), saves).await;
     let mut connection = connect(folder.path()).await;
     for sentence in [
+        "ALTER TABLE map DROP COLUMN neutral",
         "ALTER TABLE turn DROP COLUMN version_of",
         "DROP TRIGGER turn_added",
         "DROP TRIGGER turn_changed",

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::vault::{VaultFolder, Vaults};
-use kept_engine::{AUTO, Answer, Ask, Engine, Finish, Limits, MapGrid, Phase, Sampling};
+use kept_engine::{
+    AUTO, Answer, Ask, Engine, Finish, Limits, MapGrid, NEUTRAL_QUESTIONS, Phase, Sampling,
+};
 use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::repository;
 use kept_worker::protocol::{
@@ -166,6 +168,37 @@ fn assert_same_answer(answer: &AnswerFacts, expected: &Answer, document: &Docume
         assert!((0.0..=1.0).contains(&source.kept));
     }
     assert!(answer.first_token_seconds >= answer.prefill_seconds);
+}
+
+/// What is kept whatever is asked: the mean of the maps of neutral questions, with the document from the vault.
+#[test]
+fn a_neutral_map_is_that_of_neutral_questions() {
+    let mut worker = ready();
+    worker.say(&ask(1, QUESTION, "snapkv"));
+    worker.until(is_end);
+    let Request::Ask { ask: of, .. } = ask(2, "", "snapkv") else {
+        panic!("a question")
+    };
+    worker.say(&Request::Neutral { ticket: 2, ask: of });
+    let (reply, bytes) =
+        worker.find(|reply| matches!(reply, Reply::NeutralMap { .. } | Reply::Failed { .. }));
+    assert_eq!(reply, Reply::NeutralMap { ticket: 2 });
+    let mean = MapGrid::from_bytes(&bytes).expect("a map");
+    worker.find(|reply| matches!(reply, Reply::NeutralDone { ticket: 2 }));
+    let document = Document::open(&sample()).expect("the sample");
+    let mut maps = Vec::new();
+    for question in NEUTRAL_QUESTIONS {
+        worker.say(&ask(3, question, "snapkv"));
+        let heard = worker.until(is_end);
+        let mut map = announced_map(&heard[0].0, &heard[0].1, &document);
+        for (reply, bytes) in &heard {
+            if let Reply::Layer { layer, .. } = reply {
+                map.set_layer(*layer, bytes).expect("a layer that fits");
+            }
+        }
+        maps.push(map);
+    }
+    assert_eq!(Some(mean), MapGrid::mean_of(&maps));
 }
 
 /// All replies of one question, against the same question in this process.

@@ -1,6 +1,6 @@
 //! The retention map on the page: behind the words, in the tooltip of a token, by layer, on the strip and in the table;
 //! all of the same answer, and all consistent.
-use kept_tests::window::{App, Home, answered, turn};
+use kept_tests::window::{App, Home, Launch, QUESTION, answered, first_start, turn};
 use serde_json::{Value, json};
 
 /// `n` and `m` of `Remembered by n of m`.
@@ -191,5 +191,49 @@ fn a_click_on_a_source_shows_its_passage() {
             return seen.join(' ').replace(/\\s+/g, ' ')";
         app.script(script, Value::Null).as_str()?.contains(&passage).then_some(())
     });
+    app.close();
+}
+
+/// What was kept because of the question is a view of its own, once it is computed; a method that does not see the
+/// question has none.
+#[test]
+fn the_page_shows_what_is_remembered_because_of_the_question() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    app.choose_method("kvzip");
+    app.ask(QUESTION);
+    app.is_answered();
+    app.until("it is the same for every question", |app| {
+        app.is_shown("blind").then_some(())
+    });
+    app.choose_method("snapkv");
+    app.click("ask-again");
+    app.until("the view is offered", |app| {
+        app.is_shown("view-question").then_some(())
+    });
+    app.until("it is shown", |app| {
+        let words = app.text("kept-share")?;
+        words.contains("because of this question").then_some(())
+    });
+    let because = app.runs();
+    app.picture("because-of-the-question");
+    app.click("view-all");
+    app.until("all of memory is shown", |app| {
+        (app.runs() != because).then_some(())
+    });
+    app.picture("all-of-memory");
+    assert!(
+        app.text("kept-share")
+            .is_some_and(|words| words.contains('%'))
+    );
+    app.click("view-question");
+    app.until("the view is back", |app| {
+        (app.runs() == because).then_some(())
+    });
+    // The view survives a restart.
+    app.close();
+    let app = Launch::plain().open(&home);
+    app.until("it is stored", |app| (app.runs() == because).then_some(()));
     app.close();
 }

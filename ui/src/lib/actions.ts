@@ -6,6 +6,7 @@ import * as calls from './calls'
 import type {
   AppEvent,
   Choice,
+  ConversationEntry,
   FoundPassage,
   Parameters,
   Refusal,
@@ -22,6 +23,8 @@ const ESTIMATE_AGAIN_MS = 500
 const ESTIMATE_TRIES = 4
 /** Time after the worker became ready in which it may not have its document yet. */
 const SETTLING_MS = 5000
+/** How long undoing a deletion is offered. */
+const UNDO_MS = 10_000
 
 const ZOOMS = [50, 60, 70, 80, 90, 100, 110, 120, 130, 150, 175, 200, 250, 300]
 
@@ -35,6 +38,7 @@ export class Actions {
   #draftTimer: ReturnType<typeof setTimeout> | null = null
   #estimateTimer: ReturnType<typeof setTimeout> | null = null
   #estimateRun = 0
+  #undoTimer: ReturnType<typeof setTimeout> | undefined
   #asking = false
 
   constructor(app: AppState) {
@@ -81,10 +85,21 @@ export class Actions {
   renameConversation = (id: number, title: string) =>
     this.#try('conversation', calls.renameConversation(id, title.trim()))
   pinConversation = (id: number, pinned: boolean) => this.#try('conversation', calls.pinConversation(id, pinned))
-  /** Deletes a conversation; whether it was accepted. */
-  deleteConversation = async (id: number) =>
-    (await this.#try('conversation', calls.deleteConversation(id))) !== undefined
-  restoreConversation = (id: number) => this.#try('conversation', calls.restoreConversation(id))
+  /** Deletes a conversation, and offers to undo that for a while. */
+  deleteConversation = async (entry: ConversationEntry) => {
+    if ((await this.#try('conversation', calls.deleteConversation(entry.id))) === undefined) return
+    clearTimeout(this.#undoTimer)
+    this.#app.deleted = entry
+    this.#undoTimer = setTimeout(() => (this.#app.deleted = null), UNDO_MS)
+  }
+
+  /** Restores the conversation that was deleted last. */
+  restoreConversation = () => {
+    const { deleted } = this.#app
+    this.#app.deleted = null
+    if (deleted) void this.#try('conversation', calls.restoreConversation(deleted.id))
+  }
+
   searchConversations = (query: string) => this.#try('conversation', calls.searchConversations(query))
   exportConversation = (id: number) => this.#try('conversation', calls.exportConversation(id))
   importConversation = () => this.#try('conversation', calls.importConversation())

@@ -31,6 +31,7 @@ import type {
 } from './contract'
 import { percent } from './format'
 import { AUTO, AUTOMATIC } from './methods'
+import { speedsOf, type Speeds } from './speed'
 import { parted } from './thoughts'
 import { newestOf } from './versions'
 
@@ -81,6 +82,8 @@ export class AppState {
   turns = $state<Turn[]>([])
   /** All conversations with a question, in the order of the list. */
   conversations = $state.raw<ConversationEntry[]>([])
+  /** The conversation that was just deleted, while undoing that is offered. */
+  deleted = $state.raw<ConversationEntry | null>(null)
   /** The open conversation's id; null until it has a question. */
   conversation = $state<number | null>(null)
   comparison = $state.raw<Comparison | null>(null)
@@ -120,6 +123,8 @@ export class AppState {
   editing = $state.raw<{ turn: number; draft: string } | null>(null)
   /** The budget while the slider moves; undefined at rest. */
   budgetPreview = $state<string | null | undefined>(undefined)
+  /** Tokens read per second by each model, as measured last. */
+  speeds = $state.raw<Speeds>({})
   estimate = $state.raw<Estimate | null>(null)
   estimateError = $state.raw<Refusal | null>(null)
 
@@ -173,7 +178,7 @@ export class AppState {
     this.methods = snapshot.methods
     this.document = snapshot.document
     this.opening = snapshot.opening
-    this.turns = snapshot.turns
+    this.#setTurns(snapshot.turns)
     this.conversations = snapshot.conversations
     this.conversation = snapshot.conversation
     this.sidebar = snapshot.settings.sidebar ?? snapshot.conversations.length > 1
@@ -346,6 +351,8 @@ export class AppState {
 
   #setTurns(turns: Turn[]): void {
     this.turns = turns
+    // Those of this session are worth more than those of earlier answers.
+    this.speeds = { ...speedsOf(turns), ...this.speeds }
     if (!turns.some((turn) => turn.id === this.editing?.turn)) this.stopEditing()
   }
 
@@ -377,6 +384,7 @@ export class AppState {
     if (known) Object.assign(known, turn)
     else this.turns.push(turn)
     if (before === turn.state) return
+    this.speeds = { ...this.speeds, ...speedsOf([turn]) }
     // While a question waits, the map of the running one stays on the page.
     const begins =
       before === undefined ? turn.state !== 'waiting' : before === 'waiting' && this.running?.id === turn.id

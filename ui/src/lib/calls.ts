@@ -73,8 +73,9 @@ export const exportConversation = (id: number) => call<null>('export_conversatio
 export const importConversation = () => call<null>('import_conversation')
 export const restartWorker = () => call<null>('restart_worker')
 export const mapEnds = (turn: number) => raw('map_ends', { turn })
-export const mapCounts = (turn: number, layer: number | null) => raw('map_counts', { turn, layer })
-export const mapStrip = (turn: number, rows: number, layer: number | null) => raw('map_strip', { turn, rows, layer })
+export const mapCounts = (turn: number, layer: number | null, lift: boolean) => raw('map_counts', { turn, layer, lift })
+export const mapStrip = (turn: number, rows: number, layer: number | null, lift: boolean) =>
+  raw('map_strip', { turn, rows, layer, lift })
 export const mapToken = (turn: number, token: number) => call<TokenSlots>('map_token', { turn, token })
 export const mapTable = (turn: number, layer: number | null) => call<TableRow[]>('map_table', { turn, layer })
 export const mapLayers = (turn: number) => call<LayerRow[]>('map_layers', { turn })

@@ -45,8 +45,9 @@
  * restart_worker()                              -> null
  * map_ends({ turn })                            -> ArrayBuffer   Uint32 little endian [tokens]: end of each document
  *                                                                token (of groups of tokens in very long documents)
- * map_counts({ turn, layer: number | null })    -> ArrayBuffer   Uint16 little endian [tokens]: slots that hold it
- * map_strip({ turn, rows, layer })              -> ArrayBuffer   Uint8 [rows * 2]: mean, max; 255 is 100 %
+ * map_counts({ turn, layer: number | null, lift })   -> ArrayBuffer   Uint16 little endian [tokens]: slots that hold it;
+ *                                                                `lift`: without those that hold it whatever is asked
+ * map_strip({ turn, rows, layer, lift })        -> ArrayBuffer   Uint8 [rows * 2]: mean, max; 255 is 100 %
  * map_token({ turn, token })                    -> TokenSlots
  * map_table({ turn, layer })                    -> TableRow[]
  * map_layers({ turn })                          -> LayerRow[]

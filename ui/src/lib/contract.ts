@@ -123,7 +123,7 @@ export type ParameterFacts = { name: string, default: string, range: string, mea
 /**
  * A method, for tables and menus.
  */
-export type MethodFacts = { name: string, title: string, paper: string, keeps: string, acts: string, positions: string, parameters: Array<ParameterFacts>, streams: boolean, };
+export type MethodFacts = { name: string, title: string, paper: string, keeps: string, acts: string, positions: string, parameters: Array<ParameterFacts>, streams: boolean, seesQuestion: boolean, };
 
 /**
  * A page and the text on it.
@@ -1154,7 +1154,11 @@ windows: Array<number | null>,
 /**
  * The id of the first version of this question, if this is another attempt at it.
  */
-versionOf: number | null, };
+versionOf: number | null, 
+/**
+ * The map can be shown without what is kept whatever is asked.
+ */
+hasLift: boolean, };
 
 /**
  * How a new question relates to the turns of the conversation.

@@ -47,13 +47,19 @@ export function duration(seconds: number): string {
   return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, '0')} min`
 }
 
-/** Time left, in coarse steps that do not flicker: `3 s left`, `40 s left`, `2 min left`. */
-export function left(seconds: number): string {
+/** An expected time, in coarse steps that do not flicker: `3 s`, `40 s`, `2 min`, `2.5 h`. */
+export function coarse(seconds: number): string {
   if (!Number.isFinite(seconds) || seconds < 0) return ''
-  if (seconds < 10) return `${Math.max(1, Math.ceil(seconds))} s left`
-  if (seconds < 90) return `${Math.ceil(seconds / 5) * 5} s left`
-  if (seconds < 5400) return `${Math.round(seconds / 60)} min left`
-  return `${(seconds / 3600).toFixed(1)} h left`
+  if (seconds < 10) return `${Math.max(1, Math.ceil(seconds))} s`
+  if (seconds < 90) return `${Math.ceil(seconds / 5) * 5} s`
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`
+  return `${(seconds / 3600).toFixed(1)} h`
+}
+
+/** `40 s left`. */
+export function left(seconds: number): string {
+  const time = coarse(seconds)
+  return time === '' ? '' : `${time} left`
 }
 
 /** Tokens per second: `812`, `6.4`. */

@@ -82,6 +82,19 @@ export function isTyping(target: EventTarget | null): boolean {
   return target.matches('textarea, select, input:not([type=range])') || target.isContentEditable
 }
 
+/** Around selected text, in pixels: its boxes leave gaps between lines. */
+const NEAR = 4
+
+/** Whether the browser's context menu is of use: in a text field, and on selected text. */
+export function hasMenu({ target, clientX: x, clientY: y }: MouseEvent): boolean {
+  if (target instanceof Element && target.closest('textarea, input:not([type=range], [type=checkbox])')) return true
+  const selection = getSelection()
+  if (!selection || selection.isCollapsed) return false
+  return [...selection.getRangeAt(0).getClientRects()].some(
+    (box) => x >= box.left - NEAR && x <= box.right + NEAR && y >= box.top - NEAR && y <= box.bottom + NEAR,
+  )
+}
+
 export const SHORTCUTS: readonly [string, string][] = [
   ['Enter', 'Ask'],
   ['Shift + Enter', 'New line in the question'],

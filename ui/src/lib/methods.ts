@@ -13,6 +13,7 @@ export const AUTOMATIC: MethodFacts = {
   positions: '',
   parameters: [],
   streams: true,
+  seesQuestion: true,
 }
 
 /** Shown at a method that cannot read the open document. */

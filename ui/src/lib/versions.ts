@@ -23,6 +23,11 @@ export function cardsOf(turns: readonly Turn[]): Card[] {
   return [...cards.values()]
 }
 
+/** The version with this id, else the newest. */
+export function shownOf(versions: readonly Turn[], id: number | undefined): Turn {
+  return versions.find((turn) => turn.id === id) ?? versions.at(-1)!
+}
+
 /** The newest version of the same question as `turn`, else the newest turn; of those that do not wait if possible. */
 export function newestOf(turns: readonly Turn[], turn?: Turn): Turn | null {
   const same = turn ? turns.filter((other) => firstOf(other) === firstOf(turn)) : []

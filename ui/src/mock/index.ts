@@ -131,7 +131,7 @@ export function start(): void {
     },
     modelError: null,
     methods: [
-      { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: 'never', positions: 'original', parameters: [], streams: false },
+      { name: 'full', title: 'Full cache', paper: '', keeps: 'everything', acts: 'never', positions: 'original', parameters: [], streams: false, seesQuestion: true },
       ...[
         ['streaming_llm', 'StreamingLLM', 'arXiv 2309.17453', 'the first tokens and the most recent ones'],
         ['h2o', 'H2O', 'arXiv 2306.14048', 'what all queries so far attended to most, and the most recent tokens'],
@@ -147,7 +147,7 @@ export function start(): void {
         { name: 'pooling', default: 'max', range: 'max or avg', meaning: 'how a score is pooled' },
         { name: 'sinks', default: '4', range: 'a whole number from 0 (0 is the paper\'s)', meaning: 'first tokens that are always kept' },
         { name: 'decode_cap', default: 'off', range: 'a whole number from the budget on', meaning: 'rows per head that the cache is cut back to while answering (not in the paper)' },
-      ], streams: ['streaming_llm', 'h2o', 'tova', 'treekv', 'ems'].includes(name!) })),
+      ], streams: ['streaming_llm', 'h2o', 'tova', 'treekv', 'ems'].includes(name!), seesQuestion: true })),
     ], // prettier-ignore
     document: open(query.get('document') ?? 'sample'),
     opening: null,
@@ -415,6 +415,7 @@ export function start(): void {
           hasMap: false,
           thinking: snapshot.thinking,
           windows: [],
+          hasLift: false,
           versionOf: original ? (original.versionOf ?? original.id) : null,
         }
         conversations.add(turn, which)

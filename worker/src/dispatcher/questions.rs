@@ -30,16 +30,19 @@ impl Dispatcher {
             Request::Compare { ticket, .. } => (*ticket, Failure::Compare),
             Request::Estimate { ticket, .. } => (*ticket, Failure::Estimate),
             Request::ReadDocument { ticket, .. } => (*ticket, Failure::Read),
+            Request::Neutral { ticket, .. } => (*ticket, Failure::Neutral),
             _ => return,
         };
         let waits = self.waiting.iter().any(occupies_engine);
-        if let Some(reading) = self.running.as_ref().filter(|running| running.is_reading)
-            && occupies_engine(&request)
-            && what != Failure::Read
+        if let Some(running) = self
+            .running
+            .as_ref()
+            .filter(|running| running.is_background)
+            && matches!(what, Failure::Ask | Failure::Compare)
             && !waits
         {
-            // It goes on after the last section that was read.
-            reading.stop.request();
+            // The app asks for it again. A reading goes on after the last section that was read.
+            running.stop.request();
             return self.waiting.push(request);
         }
         if occupies_engine(&request) && (self.running.is_some() || waits) {
@@ -81,6 +84,10 @@ impl Dispatcher {
             Request::Ask { ask, .. } => {
                 let keeping = self.keeping.refreshed();
                 self.start(ticket, model, document, Work::Ask(ask, keeping));
+            }
+            Request::Neutral { ask, .. } => {
+                let keeping = self.keeping.refreshed();
+                self.start(ticket, model, document, Work::Neutral(ask, keeping));
             }
             Request::Compare { compare, .. } => {
                 self.start(ticket, model, document, Work::Compare(compare));
@@ -135,7 +142,7 @@ impl Dispatcher {
         work: Work,
     ) {
         let stop = Stop::new();
-        let is_reading = matches!(work, Work::Read(..));
+        let is_background = matches!(work, Work::Read(..) | Work::Neutral(..));
         let job = Job {
             ticket,
             model,
@@ -148,7 +155,7 @@ impl Dispatcher {
                 self.running = Some(Running {
                     ticket,
                     stop,
-                    is_reading,
+                    is_background,
                 });
             }
             // The worker thread ends only after a bug.
@@ -194,6 +201,7 @@ impl Dispatcher {
             Request::Ask { ticket: t, .. } if *t == ticket => Some(Failure::Ask),
             Request::Compare { ticket: t, .. } if *t == ticket => Some(Failure::Compare),
             Request::ReadDocument { ticket: t, .. } if *t == ticket => Some(Failure::Read),
+            Request::Neutral { ticket: t, .. } if *t == ticket => Some(Failure::Neutral),
             _ => None,
         };
         let what = self.waiting.iter().find_map(of_ticket);
@@ -208,7 +216,10 @@ impl Dispatcher {
 fn occupies_engine(request: &Request) -> bool {
     matches!(
         request,
-        Request::Ask { .. } | Request::Compare { .. } | Request::ReadDocument { .. }
+        Request::Ask { .. }
+            | Request::Compare { .. }
+            | Request::ReadDocument { .. }
+            | Request::Neutral { .. }
     )
 }
 

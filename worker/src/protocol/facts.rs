@@ -25,6 +25,9 @@ pub struct MethodFacts {
     /// Whether it supports streaming mode.
     #[serde(default)]
     pub streams: bool,
+    /// Whether its ranking depends on the question.
+    #[serde(default)]
+    pub sees_question: bool,
 }
 
 /// A parameter of a method.

@@ -99,6 +99,16 @@ pub enum Request {
         #[serde(default)]
         memory: Option<u64>,
     },
+    /// Computes what a question's method and budget keep of the open document whatever is asked. `ask` is the question,
+    /// whose text and turns are not used. Occupies the worker, but a question or comparison stops it. Replies:
+    /// [`Reply::NeutralMap`] and [`Reply::NeutralDone`], or [`Reply::Failed`].
+    Neutral {
+        /// Identifies the request in its reply.
+        ticket: u64,
+        /// The question.
+        #[serde(flatten)]
+        ask: AskRequest,
+    },
     /// Sets how documents are stored in vaults from now on: `q8_0` (the initial setting), `f16` or `off`. Reply:
     /// [`Reply::Vaults`] or [`Reply::Failed`].
     KeepDocuments {
@@ -357,6 +367,16 @@ pub enum Reply {
         /// Notes for the user.
         notes: Vec<Note>,
     },
+    /// What is kept whatever is asked. Bytes follow: [`kept_engine::MapGrid::to_bytes`].
+    NeutralMap {
+        /// Ticket of the request.
+        ticket: u64,
+    },
+    /// A [`Request::Neutral`] has ended; without a [`Reply::NeutralMap`] if there is no such map.
+    NeutralDone {
+        /// Ticket of the request.
+        ticket: u64,
+    },
     /// The vault settings and the stored vaults.
     Vaults {
         /// Ticket of the request.
@@ -446,7 +466,10 @@ impl Reply {
     pub fn has_bytes(&self) -> bool {
         matches!(
             self,
-            Reply::Document { .. } | Reply::Prompt { .. } | Reply::Layer { .. }
+            Reply::Document { .. }
+                | Reply::Prompt { .. }
+                | Reply::Layer { .. }
+                | Reply::NeutralMap { .. }
         )
     }
 }
@@ -469,6 +492,8 @@ pub enum Failure {
     Compare,
     /// Reading a document before a question.
     Read,
+    /// What is kept whatever is asked.
+    Neutral,
     /// A request about vaults.
     Vaults,
     /// An invalid message.

@@ -8,6 +8,7 @@ mod library;
 mod life;
 mod limits;
 mod models;
+mod neutral;
 mod queue;
 mod reading_ahead;
 mod vault;

@@ -1,0 +1,184 @@
+//! What a method keeps of the document whatever is asked. It is computed in the background after an answer, from the
+//! document's vault; the page then shows what was kept because of the question.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use kept_engine::MapGrid;
+use kept_engine::MethodSpec;
+use kept_worker::protocol::{AskRequest, Request};
+
+use super::asking::method_of;
+use super::{AppState, MapPlace, Save, SharedMap};
+use crate::contract::{Choice, Turn, WorkerStatus};
+use crate::messages;
+
+/// The neutral maps of the open conversation.
+#[derive(Default)]
+pub(super) struct NeutralMaps {
+    /// The answered turn whose neutral map is computed next.
+    due: Option<u64>,
+    /// The request that runs: its ticket and turn.
+    running: Option<(u64, u64)>,
+    /// By turn.
+    known: HashMap<u64, SharedMap>,
+}
+
+impl NeutralMaps {
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+}
+
+/// The method and budget that a turn was answered with; `None` in streaming mode, whose map is not exact.
+fn how(turn: &Turn) -> Option<(MethodSpec, Option<String>)> {
+    let facts = turn.facts.as_ref().filter(|facts| !facts.streamed)?;
+    let (method, budget) = match &facts.chosen {
+        Some(chosen) => (
+            MethodSpec::plain(&chosen.method),
+            Some(chosen.rows.to_string()),
+        ),
+        None => {
+            let choice = Choice {
+                method: turn.method.clone(),
+                parameters: turn.parameters.clone(),
+                budget: turn.budget.clone(),
+            };
+            (method_of(&choice), turn.budget.clone())
+        }
+    };
+    Some((method, budget))
+}
+
+impl AppState {
+    /// A turn was answered: its neutral map is that of an earlier turn with the same method, or will be computed.
+    pub(super) fn want_neutral(&mut self, id: u64) {
+        let Some(turn) = self.turns.iter().find(|turn| turn.id == id && turn.has_map) else {
+            return;
+        };
+        let Some(how_made) = how(turn) else {
+            return;
+        };
+        // The others keep the same for every question.
+        let mut methods = self.methods.iter();
+        if !methods.any(|method| method.name == how_made.0.name && method.sees_question) {
+            return;
+        }
+        let same = |other: &&Turn| {
+            other.model == turn.model
+                && other.cache == turn.cache
+                && self.neutral.known.contains_key(&other.id)
+                && how(other).as_ref() == Some(&how_made)
+        };
+        let known = self.turns.iter().find(same);
+        match known.and_then(|other| self.neutral.known.get(&other.id).cloned()) {
+            Some(map) => self.set_neutral(id, map),
+            None => self.neutral.due = Some(id),
+        }
+    }
+
+    /// Computes the neutral map that is due, if nothing else runs.
+    pub(super) fn ask_neutral(&mut self) {
+        let idle = !self.is_busy() && self.running.is_none() && self.opening.is_none();
+        let ready = self.worker.state == WorkerStatus::Ready && self.model.is_some();
+        let free = !self.neutral.is_running() && !self.reading.is_running();
+        if !idle || !ready || !free || self.settings.keep == "off" {
+            return;
+        }
+        let Some(id) = self.neutral.due.take() else {
+            return;
+        };
+        let turn = self.turns.iter().find(|turn| turn.id == id);
+        let Some((turn, (method, budget))) = turn.and_then(|turn| Some((turn, how(turn)?))) else {
+            return;
+        };
+        // Another model is open since.
+        if turn.model != self.model_label() {
+            return;
+        }
+        let (cache, thinking) = (turn.cache.clone(), turn.thinking);
+        let Ok(memory) = self.memory_limit() else {
+            return;
+        };
+        let ticket = self.ticket();
+        let ask = AskRequest {
+            turns: Vec::new(),
+            question: String::new(),
+            method,
+            budget,
+            max_tokens: 0,
+            temperature: 0.0,
+            seed: 0,
+            repeat_penalty: None,
+            thinking,
+            cache,
+            memory,
+        };
+        self.neutral.running = Some((ticket, id));
+        self.send(Request::Neutral { ticket, ask }, None);
+    }
+
+    /// The neutral map of a request has arrived.
+    ///
+    /// # Errors
+    /// If the bytes are no map.
+    pub(super) fn neutral_arrived(&mut self, ticket: u64, bytes: &[u8]) -> Result<(), String> {
+        let map = MapGrid::from_bytes(bytes).map_err(|error| error.to_string())?;
+        if let Some((_, turn)) = self.neutral.running.filter(|running| running.0 == ticket) {
+            self.set_neutral(turn, Arc::new(Mutex::new(map)));
+        }
+        Ok(())
+    }
+
+    fn set_neutral(&mut self, id: u64, map: SharedMap) {
+        self.neutral.known.insert(id, map.clone());
+        let Some(turn) = self.turn_mut(id) else {
+            return;
+        };
+        turn.has_lift = true;
+        self.save(Save::Neutral { turn: id, map });
+        self.emit_turn(id);
+    }
+
+    /// A request has ended. `stopped`: for a question, after which it is due again.
+    pub(super) fn neutral_ended(&mut self, ticket: Option<u64>, stopped: bool) {
+        let running = self.neutral.running;
+        let of_ticket = |(running, _): &(u64, u64)| ticket.is_none_or(|ticket| ticket == *running);
+        if let Some((_, turn)) = running.filter(of_ticket) {
+            self.neutral.running = None;
+            if stopped {
+                self.neutral.due.get_or_insert(turn);
+            }
+        }
+    }
+
+    pub(super) fn forget_neutral(&mut self) {
+        if let Some((ticket, _)) = self.neutral.running {
+            self.send(Request::Stop { ticket }, None);
+        }
+        self.neutral.due = None;
+        self.neutral.known.clear();
+    }
+
+    /// The location of the neutral map of `turn`.
+    ///
+    /// # Errors
+    /// One sentence, if there is none.
+    pub fn neutral_map(&self, turn: u64) -> Result<MapPlace, String> {
+        let known = self.turns.iter().find(|t| t.id == turn);
+        if !known.is_some_and(|turn| turn.has_lift) {
+            return Err(messages::NO_LIFT.to_owned());
+        }
+        Ok(match self.neutral.known.get(&turn) {
+            Some(map) => MapPlace::Here(map.clone()),
+            None => MapPlace::InStore,
+        })
+    }
+
+    /// Caches a loaded neutral map.
+    pub fn keep_neutral(&mut self, turn: u64, map: MapGrid) -> SharedMap {
+        let map = Arc::new(Mutex::new(map));
+        self.neutral.known.insert(turn, map.clone());
+        map
+    }
+}

@@ -1,0 +1,140 @@
+//! What is kept whatever is asked: computed after an answer, interrupted by a question, shared by equal methods.
+
+use kept_engine::{Finish, MapGrid};
+use kept_worker::protocol::{Failure, MethodFacts};
+
+use super::*;
+use crate::contract::{Relation, TurnState};
+
+fn facts(name: &str, sees_question: bool) -> MethodFacts {
+    MethodFacts {
+        name: name.into(),
+        title: name.into(),
+        paper: String::new(),
+        keeps: String::new(),
+        acts: String::new(),
+        positions: String::new(),
+        parameters: Vec::new(),
+        streams: false,
+        sees_question,
+    }
+}
+
+/// A story whose worker has two methods.
+fn methodical() -> Story {
+    let mut story = Story::first_start();
+    story.generation += 1;
+    let methods = vec![facts("snapkv", true), facts("keydiff", false)];
+    story.state.worker_hello(story.generation, methods);
+    story.hear(model("mini"));
+    story.look();
+    story
+}
+
+/// Asks and answers a question with a map; returns its turn.
+fn answer(story: &mut Story, method: &str, budget: Option<&str>) -> u64 {
+    story.look();
+    let choice = Choice::plain(method, budget);
+    let turn = story.state.ask("Why?", choice, Relation::default());
+    let ticket = ticket(&story.requests());
+    story.read(ticket, 2);
+    story.hear(answered(ticket, "yes", Finish::End));
+    turn.expect("accepted")
+}
+
+fn ticket(requests: &[Request]) -> u64 {
+    match requests.last() {
+        Some(Request::Ask { ticket, .. }) => *ticket,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The neutral request that was sent, if any: ticket, method, budget.
+fn neutral(story: &mut Story) -> Option<(u64, String, Option<String>)> {
+    story
+        .requests()
+        .into_iter()
+        .find_map(|request| match request {
+            Request::Neutral { ticket, ask } => Some((ticket, ask.method.name, ask.budget)),
+            _ => None,
+        })
+}
+
+fn arrives(story: &mut Story, ticket: u64) {
+    let map = MapGrid::new(2, 1, vec![1, 2, 3]);
+    story.hear_bytes(Reply::NeutralMap { ticket }, &map.to_bytes());
+    story.hear(Reply::NeutralDone { ticket });
+}
+
+#[test]
+fn it_is_computed_once_for_equal_methods_and_not_for_blind_ones() {
+    let mut story = methodical();
+    answer(&mut story, "keydiff", None);
+    assert_eq!(neutral(&mut story), None);
+    let turn = answer(&mut story, "snapkv", Some("25%"));
+    let (ticket, method, budget) = neutral(&mut story).expect("sent");
+    assert_eq!(
+        (method.as_str(), budget.as_deref()),
+        ("snapkv", Some("25%"))
+    );
+    assert!(!story.turn().has_lift && story.state.neutral_map(turn).is_err());
+    arrives(&mut story, ticket);
+    assert!(story.turn().has_lift);
+    let saved = |effect: &Effect| matches!(effect, Effect::Save(Save::Neutral { turn: saved, .. }) if *saved == turn);
+    assert!(story.look().iter().any(saved));
+    // Another question with the same method shares it; another budget does not.
+    answer(&mut story, "snapkv", Some("25%"));
+    assert!(story.turn().has_lift);
+    assert_eq!(neutral(&mut story), None);
+    answer(&mut story, "snapkv", Some("10%"));
+    assert!(!story.turn().has_lift);
+    assert!(neutral(&mut story).is_some());
+}
+
+#[test]
+fn a_question_comes_first_and_it_is_computed_afterwards() {
+    let mut story = methodical();
+    let turn = answer(&mut story, "snapkv", None);
+    let (first, ..) = neutral(&mut story).expect("sent");
+    // The worker stops it for the question.
+    let choice = Choice::plain("keydiff", None);
+    let asked = story.state.ask("And?", choice, Relation::default());
+    assert!(asked.is_ok());
+    let question = ticket(&story.requests());
+    story.hear(Reply::Failed {
+        ticket: Some(first),
+        what: Failure::Neutral,
+        message: "stopped".into(),
+        code: kept_worker::protocol::FaultCode::Other,
+        stopped: true,
+    });
+    assert_eq!(neutral(&mut story), None, "the question runs");
+    story.hear(answered(question, "yes", Finish::End));
+    let (second, ..) = neutral(&mut story).expect("again");
+    arrives(&mut story, second);
+    let turns = story.state.snapshot().turns;
+    let lifted: Vec<_> = turns.iter().filter(|turn| turn.has_lift).collect();
+    assert_eq!((lifted.len(), lifted[0].id), (1, turn));
+    assert_eq!(story.turn().state, TurnState::Done);
+}
+
+#[test]
+fn a_failure_is_not_repeated_and_a_damaged_map_is_refused() {
+    let mut story = methodical();
+    answer(&mut story, "snapkv", None);
+    let (ticket, ..) = neutral(&mut story).expect("sent");
+    let now = story.now;
+    let damaged = story
+        .state
+        .worker_reply(now, Reply::NeutralMap { ticket }, vec![1, 2]);
+    assert!(damaged.is_err());
+    story.hear(Reply::Failed {
+        ticket: Some(ticket),
+        what: Failure::Neutral,
+        message: "too little memory".into(),
+        code: kept_worker::protocol::FaultCode::Other,
+        stopped: false,
+    });
+    assert_eq!(neutral(&mut story), None);
+    assert!(!story.turn().has_lift && story.notices().is_empty());
+}

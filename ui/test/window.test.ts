@@ -1,0 +1,99 @@
+/** The keys and the mouse in the whole window: highlights, the context menu. */
+import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
+import { flushSync, mount, unmount } from 'svelte'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import App from '../src/App.svelte'
+import { documentFacts, snapshot, turn } from './given'
+
+/** Sixty tokens of five characters in four slots. */
+const TEXT = Array.from({ length: 60 }, (_, i) => `w${String(i).padStart(3, '0')} `).join('')
+const ENDS = Uint32Array.from({ length: 60 }, (_, i) => (i + 1) * 5)
+
+let shown: Record<string, unknown> | null = null
+let counts: Uint16Array
+
+beforeEach(() => {
+  counts = new Uint16Array(60)
+  for (const token of [0, 20, 40]) counts[token] = 3
+})
+afterEach(async () => {
+  if (shown) await unmount(shown)
+  shown = null
+  clearMocks()
+  document.body.replaceChildren()
+})
+const one = (id: string) => document.querySelector<HTMLElement>(`[data-testid=${id}]`)
+
+async function start() {
+  const answers: Record<string, (args: Record<string, unknown>) => unknown> = {
+    snapshot: () => snapshot({ document: documentFacts({ length: TEXT.length }), turns: [turn({ hasMap: true })] }),
+    document_text: () => new TextEncoder().encode(TEXT).buffer,
+    map_ends: () => ENDS.buffer,
+    map_counts: () => counts.buffer,
+    map_strip: ({ rows }) => new Uint8Array(Number(rows) * 2).buffer,
+    map_token: () => ({
+      start: 0, end: 5, kept: 3, slots: 4, perLayer: [2, 1], kvHeads: 2, tokens: 1, page: null, document: null,
+    }), // prettier-ignore
+  }
+  mockIPC((name, args) => answers[name]?.((args ?? {}) as Record<string, unknown>) ?? null)
+  const report = (kind: string, problem: unknown) => expect.fail(`${kind}: ${String(problem)}`)
+  shown = mount(App, { target: document.body, props: { report } })
+  for (let i = 0; i < 100 && !one('compressed-for'); i++) {
+    await new Promise((resolve) => setTimeout(resolve, 10))
+    flushSync()
+  }
+}
+
+describe('n and p', () => {
+  const press = (key: string) => {
+    document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true }))
+    flushSync()
+    return one('highlight')?.textContent
+  }
+
+  it('go round the highlights both ways, and say which one it is', async () => {
+    await start()
+    expect(one('highlight')).toBeNull()
+    expect(['n', 'n', 'n', 'n', 'p', 'p'].map(press)).toEqual([
+      'Highlight 1 of 3',
+      'Highlight 2 of 3',
+      'Highlight 3 of 3',
+      'Highlight 1 of 3',
+      'Highlight 3 of 3',
+      'Highlight 2 of 3',
+    ])
+    expect(one('announcement')?.textContent).toBe('Highlight 2 of 3: “w020”, up to 75 % remembered')
+  })
+
+  it('say that nothing is highlighted where everything is remembered', async () => {
+    counts.fill(4)
+    await start()
+    expect([press('n'), one('announcement')?.textContent]).toEqual([
+      undefined,
+      'Everything is remembered: nothing is highlighted',
+    ])
+  })
+})
+
+describe('the browser’s context menu', () => {
+  const prevented = (target: Element, at: [number, number] = [5, 5]) => {
+    const event = new MouseEvent('contextmenu', { bubbles: true, cancelable: true, clientX: at[0], clientY: at[1] })
+    target.dispatchEvent(event)
+    return event.defaultPrevented
+  }
+
+  it('is for text fields and selected text only', async () => {
+    await start()
+    expect([one('document')!, one('settings-button')!, one('budget')!].map((e) => prevented(e))).toEqual([
+      true,
+      true,
+      true,
+    ])
+    expect([one('composer')!, one('budget-field')!].map((e) => prevented(e))).toEqual([false, false])
+    Range.prototype.getClientRects = () => [new DOMRect(0, 0, 50, 20)] as unknown as DOMRectList
+    getSelection()!.selectAllChildren(one('document')!)
+    expect([prevented(one('document')!), prevented(one('document')!, [80, 5])]).toEqual([false, true])
+    getSelection()!.removeAllRanges()
+    expect(prevented(one('document')!)).toBe(true)
+  })
+})
