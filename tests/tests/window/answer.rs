@@ -275,13 +275,16 @@ fn the_page_gets_raw_bytes_and_has_no_other_access() {
     assert_eq!(json!(raw("document_text", json!({"id": document}))), length);
     let tokens = raw("map_ends", json!({"turn": turn})) / 4;
     assert_eq!(
-        raw("map_counts", json!({"turn": turn, "layer": null})),
+        raw(
+            "map_counts",
+            json!({"turn": turn, "layer": null, "lift": false})
+        ),
         tokens * 2
     );
     assert_eq!(
         raw(
             "map_strip",
-            json!({"turn": turn, "rows": 700, "layer": null})
+            json!({"turn": turn, "rows": 700, "layer": null, "lift": false})
         ),
         1400
     );
@@ -315,9 +318,15 @@ fn the_page_gets_raw_bytes_and_has_no_other_access() {
         ("plugin:shell|execute", json!({"program": "true"})),
         ("open_path", json!({"path": "/etc/passwd"})),
         ("document_text", json!({"id": 987_654})),
-        ("map_counts", json!({"turn": 987_654, "layer": null})),
+        (
+            "map_counts",
+            json!({"turn": 987_654, "layer": null, "lift": false}),
+        ),
         ("map_token", json!({"turn": turn, "token": 987_654_321u64})),
-        ("map_counts", json!({"turn": turn, "layer": 4_000})),
+        (
+            "map_counts",
+            json!({"turn": turn, "layer": 4_000, "lift": false}),
+        ),
     ] {
         assert!(
             app.invoke(command, &arguments).is_err(),
