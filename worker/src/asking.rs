@@ -129,6 +129,28 @@ fn run_caught(ticket: u64, what: Failure, work: impl FnOnce() -> Ending) -> Endi
     }
 }
 
+fn failed(
+    ticket: u64,
+    what: Failure,
+    fault: Fault,
+    stopped: bool,
+    engine_health: EngineHealth,
+) -> Ending {
+    let reply = Reply::Failed {
+        ticket: Some(ticket),
+        what,
+        message: fault.message,
+        code: fault.code,
+        stopped,
+    };
+    (reply, engine_health)
+}
+
+fn failed_with(ticket: u64, what: Failure, error: &EngineError) -> Ending {
+    let stopped = matches!(error, EngineError::Stopped);
+    failed(ticket, what, error.into(), stopped, engine_health(error))
+}
+
 /// Reads the document into its vault; returns the final reply.
 fn read(
     job: &Job,
@@ -168,40 +190,22 @@ fn read(
             };
             (reply, EngineHealth::Sound)
         }
-        Err(error) => {
-            let fault = Fault::from(&error);
-            let reply = Reply::Failed {
-                ticket: Some(ticket),
-                what: Failure::Read,
-                message: fault.message,
-                code: fault.code,
-                stopped: matches!(error, EngineError::Stopped),
-            };
-            (reply, engine_health(&error))
-        }
+        Err(error) => failed_with(ticket, Failure::Read, &error),
     }
 }
 
 /// Computes what is kept whatever is asked; returns the final reply. The document comes from its vault.
 fn neutral(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> Ending {
     let ticket = job.ticket;
-    let failed = |fault: Fault, stopped: bool, health: EngineHealth| {
-        let reply = Reply::Failed {
-            ticket: Some(ticket),
-            what: Failure::Neutral,
-            message: fault.message,
-            code: fault.code,
-            stopped,
-        };
-        (reply, health)
-    };
+    let refused =
+        |fault: Fault| failed(ticket, Failure::Neutral, fault, false, EngineHealth::Sound);
     let budget = match parse_budget(asked.budget.as_deref()) {
         Ok(budget) => budget,
-        Err(why) => return failed(why, false, EngineHealth::Sound),
+        Err(why) => return refused(why),
     };
     let engine = match with_cache_type(&job.model.engine, asked.cache.as_deref()) {
         Ok(engine) => engine,
-        Err(why) => return failed(why, false, EngineHealth::Sound),
+        Err(why) => return refused(why),
     };
     let mut maps = Vec::new();
     for question in NEUTRAL_QUESTIONS {
@@ -222,8 +226,7 @@ fn neutral(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) ->
         };
         let mut filling = Filling::new(&job.model, &job.document);
         if let Err(error) = engine.ask_watched(&ask, &mut filling, &job.stop) {
-            let stopped = matches!(error, EngineError::Stopped);
-            return failed((&error).into(), stopped, engine_health(&error));
+            return failed_with(ticket, Failure::Neutral, &error);
         }
         maps.push(filling.grid);
     }
@@ -236,17 +239,7 @@ fn neutral(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) ->
 /// Answers one question; returns the final reply.
 fn answer(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> Ending {
     let ticket = job.ticket;
-    let failed = |fault: Fault, stopped: bool, engine_health: EngineHealth| {
-        let reply = Reply::Failed {
-            ticket: Some(ticket),
-            what: Failure::Ask,
-            message: fault.message,
-            code: fault.code,
-            stopped,
-        };
-        (reply, engine_health)
-    };
-    let refused = |fault: Fault| failed(fault, false, EngineHealth::Sound);
+    let refused = |fault: Fault| failed(ticket, Failure::Ask, fault, false, EngineHealth::Sound);
     if asked.max_tokens == 0 {
         return refused("an answer of at most 0 tokens is no answer; allow at least 1".into());
     }
@@ -285,10 +278,7 @@ fn answer(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> 
             let answer = watching.facts(answer);
             (Reply::Answered { ticket, answer }, EngineHealth::Sound)
         }
-        Err(error) => {
-            let stopped = matches!(error, EngineError::Stopped);
-            failed((&error).into(), stopped, engine_health(&error))
-        }
+        Err(error) => failed_with(ticket, Failure::Ask, &error),
     }
 }
 
