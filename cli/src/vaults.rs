@@ -27,9 +27,10 @@ fn as_json(entry: &VaultEntry) -> Value {
         "model": entry.model,
         "tokens": entry.tokens,
         "kind": entry.holds.as_ref().map(|holds| match holds {
-            Holds::Rows(kind) => kind.name(),
+            Holds::Rows(kind) | Holds::Turns(kind) => kind.name(),
             Holds::End(_) => "end",
         }),
+        "conversation": matches!(entry.holds, Some(Holds::Turns(_))),
         "streamed": match &entry.holds {
             Some(Holds::End(how)) => Some(how),
             _ => None,
@@ -117,6 +118,7 @@ pub fn list(arguments: &VaultsArguments) -> anyhow::Result<()> {
                 bytes(entry.bytes),
                 match &entry.holds {
                     Some(Holds::Rows(kind)) => kind.name().to_owned(),
+                    Some(Holds::Turns(kind)) => format!("a conversation, {}", kind.name()),
                     Some(Holds::End(how)) => format!("its end, {how}"),
                     None => String::new(),
                 },

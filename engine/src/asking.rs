@@ -50,9 +50,10 @@ impl Engine {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
-        // Without a document there is nothing to store.
+        // Without a document and turns there is nothing to store.
+        let is_empty = ask.document.text.is_empty() && ask.turns.is_empty();
         let ask = &Ask {
-            vault: ask.vault.filter(|_| !ask.document.text.is_empty()),
+            vault: ask.vault.filter(|_| !is_empty),
             ..*ask
         };
         let (prompt, plan, left_out) = self.conversation(ask, stop)?;
@@ -204,6 +205,7 @@ impl Engine {
         fitted.iter().for_each(|note| watch.chosen(note));
         watch.prompt(&prompt);
         let started = Instant::now();
+        let turns: Vec<usize> = prompt.turns.iter().map(|turn| turn.end).collect();
         let read = |watch: &mut dyn Watch, rebuild: bool| {
             let name = &ask.method.name;
             let _span = tracing::info_span!("reading", tokens = n, method = name, budget).entered();
@@ -218,6 +220,7 @@ impl Engine {
                     vaults,
                     model: self.print(),
                     document: &ask.document.name,
+                    turns: &turns,
                     rebuild,
                 }),
                 gpu_memory: ask.limits.memory,

@@ -162,6 +162,7 @@ impl Engine {
                     vaults,
                     model: self.print(),
                     document: &document.name,
+                    turns: &[],
                     rebuild: false,
                 }),
                 gpu_memory: memory,

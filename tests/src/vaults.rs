@@ -62,6 +62,8 @@ pub struct Case {
     pub before: usize,
     /// Tokens after the document.
     pub rest: Vec<u32>,
+    /// Tokens of each earlier turn at the beginning of `rest`.
+    pub turns: Vec<usize>,
     /// The method.
     pub method: TestMethod,
     /// Prefill chunk size in tokens.
@@ -95,6 +97,7 @@ impl Case {
             prefix: tokens(document, 5, vocab),
             before: 5,
             rest: tokens(rest, 100 + salt, vocab),
+            turns: Vec::new(),
             method: spec("full", "", 0),
             chunk: 64,
         }
@@ -108,9 +111,32 @@ impl Case {
         }
     }
 
+    /// A question of `rest` tokens after earlier turns of `turns` tokens each.
+    pub fn after_turns(self, model: &Model, turns: &[usize], rest: usize) -> Self {
+        let vocab = model.config().vocab;
+        let turn = |(i, &count): (usize, &usize)| tokens(count, 200 + i as u32, vocab);
+        let said = turns.iter().enumerate().flat_map(turn);
+        let question = tokens(rest, 300 + turns.len() as u32, vocab);
+        Self {
+            rest: said.chain(question).collect(),
+            turns: turns.to_vec(),
+            ..self
+        }
+    }
+
     /// Positions of the document.
     pub fn document(&self) -> Range<usize> {
         self.before..self.prefix.len()
+    }
+
+    /// Ends of the turns in the prompt.
+    fn turn_ends(&self) -> Vec<usize> {
+        let mut end = self.prefix.len();
+        let ends = self.turns.iter().map(|turn| {
+            end += turn;
+            end
+        });
+        ends.collect()
     }
 
     /// Runs prefill with the vaults of `place`, and decodes some tokens.
@@ -150,6 +176,7 @@ impl Case {
         let rope = RopeTable::new(model.config(), ids.len() + max_new_tokens);
         let print = ModelPrint::of(model);
         let built = self.method.method();
+        let turns = self.turn_ends();
         let prefill = Prefill {
             chunk: self.chunk,
             // The most exact cache type, which on a GPU is f16.
@@ -164,6 +191,7 @@ impl Case {
                 },
                 model: &print,
                 document: "a document",
+                turns: &turns,
                 rebuild: false,
             }),
             ..Prefill::new(

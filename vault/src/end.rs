@@ -31,10 +31,19 @@ pub struct EndOf {
     pub document: String,
     /// Name of the model, for lists.
     pub model: String,
-    /// Tokens up to the end of the document.
+    /// Tokens that the state has seen: up to the end of the document, or fewer if its reading is not finished.
     pub tokens: usize,
     /// The settings of streaming mode, in words, for lists.
     pub how: String,
+}
+
+/// An end state that was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoadedEnd {
+    /// Tokens that the state has seen ([`EndOf::tokens`]).
+    pub tokens: usize,
+    /// Bytes of the file.
+    pub bytes: u64,
 }
 
 /// The footer of the file.
@@ -101,7 +110,7 @@ pub(super) fn write(
 }
 
 /// Reads the file at `path`, which must have `key`, into a state that was constructed in the same way as the saved
-/// one. Returns the file's size.
+/// one.
 ///
 /// # Errors
 /// [`VaultError::Io`]; [`VaultError::Damaged`]. The state is then unspecified.
@@ -110,7 +119,7 @@ pub(super) fn read(
     key: &VaultKey,
     walk: Walk<'_>,
     stop: &Stop,
-) -> Result<u64, VaultError> {
+) -> Result<LoadedEnd, VaultError> {
     let damaged = |what: &str| VaultError::Damaged {
         path: path.to_owned(),
         what: what.to_owned(),
@@ -149,7 +158,10 @@ pub(super) fn read(
         Ok(()) if taken.layout.0.finalize() != footer.layout => {
             Err(damaged("another version of the program left it"))
         }
-        Ok(()) => Ok(bytes),
+        Ok(()) => Ok(LoadedEnd {
+            tokens: footer.of.tokens,
+            bytes,
+        }),
     }
 }
 

@@ -66,6 +66,15 @@ impl VaultError {
         }
     }
 
+    /// The note for the user if the turns of a conversation could not be stored.
+    pub fn turns_unwritten(&self) -> Option<String> {
+        tracing::warn!(error = %self, "the vault of a conversation could not be written");
+        let is_busy = matches!(self, VaultError::Busy);
+        (!is_busy).then(|| {
+            format!("this conversation could not be stored in a vault, so the next question reads its turns again: {self}")
+        })
+    }
+
     /// The note for the user if an existing vault could not be used.
     pub fn unread(&self) -> String {
         tracing::warn!(error = %self, "a vault could not be read");

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use kept_kernels::{PackedRows, Stop};
 
-use super::end::{self, EndOf, Walk};
+use super::end::{self, EndOf, LoadedEnd, Walk};
 use super::footer::describe;
 use super::format::VaultShape;
 use super::making::{PART, UnfinishedFile};
@@ -47,6 +47,8 @@ pub struct VaultEntry {
 pub enum Holds {
     /// Keys and values of all tokens, in this row format.
     Rows(PackedRows),
+    /// Keys and values of the turns of a conversation, in this row format.
+    Turns(PackedRows),
     /// The end state of streaming mode; with the settings of streaming mode, in words.
     End(String),
 }
@@ -198,8 +200,8 @@ impl VaultFolder {
         end::write(making, key, of, walk, stop)
     }
 
-    /// Reads an end state into a state that was constructed in the same way; returns its size in bytes, or `None` if
-    /// none is stored. A damaged one is removed.
+    /// Reads an end state into a state that was constructed in the same way; `None` if none is stored. A damaged one is
+    /// removed.
     ///
     /// # Errors
     /// [`VaultError::Io`], [`VaultError::Damaged`]: the state is then unspecified.
@@ -208,12 +210,12 @@ impl VaultFolder {
         key: &VaultKey,
         walk: Walk<'_>,
         stop: &Stop,
-    ) -> Result<Option<u64>, VaultError> {
+    ) -> Result<Option<LoadedEnd>, VaultError> {
         let path = self.file(key);
         match end::read(&path, key, walk, stop) {
-            Ok(bytes) => {
+            Ok(loaded) => {
                 self.touch(&path);
-                Ok(Some(bytes))
+                Ok(Some(loaded))
             }
             Err(VaultError::Io { error, .. }) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => {

@@ -77,7 +77,10 @@ pub(super) fn describe(path: &Path) -> std::io::Result<Option<Described>> {
             document: footer.document,
             model: footer.model,
             tokens: shape.tokens,
-            holds: Holds::Rows(shape.kind),
+            holds: match shape.from {
+                Some(_) => Holds::Turns(shape.kind),
+                None => Holds::Rows(shape.kind),
+            },
         }),
         Either::End(EndFooter { of, .. }) => Some(Described {
             document: of.document,

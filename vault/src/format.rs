@@ -7,8 +7,9 @@
 //! ```
 //!
 //! `rows` are all rows of the document in global layers. Sliding-window layers store only the last rows
-//! (`VaultShape::rows`), and no queries or measurements, because no method cuts these layers. The footer is written
-//! last, so a truncated file has no footer and is detected. All numbers are little-endian.
+//! (`VaultShape::rows`), and no queries or measurements, because no method cuts these layers. The vault of a
+//! conversation has the rows of its turns in every layer, and nothing else. The footer is written last, so a truncated
+//! file has no footer and is detected. All numbers are little-endian.
 
 use std::ops::Range;
 
@@ -177,8 +178,10 @@ impl Measurement {
 /// PrefillPlan and content of a vault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VaultShape {
-    /// Tokens of the document and of the template before it.
+    /// Tokens of the document and of the template before it; in the vault of a conversation, of its turns too.
     pub tokens: usize,
+    /// In the vault of a conversation, the first token whose rows it stores; `None` in the vault of a document.
+    pub from: Option<usize>,
     /// Heads of every layer.
     pub heads: LayerShape,
     /// Row format of keys and values.
@@ -194,7 +197,10 @@ pub struct VaultShape {
 impl VaultShape {
     /// The tokens whose rows a layer stores.
     pub fn rows(&self, layer: usize) -> Range<usize> {
-        Self::kept(self.windows[layer], self.tokens)
+        match self.from {
+            Some(from) => from..self.tokens,
+            None => Self::kept(self.windows[layer], self.tokens),
+        }
     }
 
     /// The tokens, of `tokens` in total, whose rows are stored in a global layer, or in a layer with `window`.
@@ -250,6 +256,7 @@ impl VaultShape {
         };
         numbers.iter().all(|n| (1..MOST).contains(n))
             && self.queries <= self.tokens
+            && self.from.is_none_or(|from| from < self.tokens)
             && self.windows.len() < 1 << 12
             && self.measurements.len() <= Measurement::MOST
             && self.windows.iter().flatten().all(|window| *window < MOST)
@@ -269,6 +276,8 @@ pub(super) struct Footer {
     /// Name of the model, for lists.
     pub(super) model: String,
     tokens: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    from: Option<usize>,
     heads: LayerShape,
     /// `f16` or `q8_0`.
     rows: String,
@@ -288,6 +297,7 @@ impl Footer {
             document: document.to_owned(),
             model: model.to_owned(),
             tokens: shape.tokens,
+            from: shape.from,
             heads: shape.heads,
             rows: shape.kind.name().to_owned(),
             queries: shape.queries,
@@ -302,6 +312,7 @@ impl Footer {
     pub(super) fn shape(&self) -> Option<VaultShape> {
         let shape = VaultShape {
             tokens: self.tokens,
+            from: self.from,
             heads: self.heads,
             kind: PackedRows::named(&self.rows)?,
             queries: self.queries,

@@ -24,6 +24,8 @@ pub struct VaultAccess<'a> {
     pub model: &'a ModelPrint,
     /// Name of the document, for lists.
     pub document: &'a str,
+    /// Ends of the prompt's earlier turns, oldest first, in tokens.
+    pub turns: &'a [usize],
     /// Whether an existing vault must be ignored, because it was found to be damaged.
     pub rebuild: bool,
 }
@@ -33,7 +35,7 @@ pub struct VaultAccess<'a> {
 pub struct VaultUse {
     /// Whether rows came from a vault.
     pub used: bool,
-    /// Tokens whose rows came from the vault.
+    /// Tokens whose rows came from a vault: of the document and of earlier turns.
     pub tokens_from_vault: usize,
     /// Tokens that ran through the model, counted once per pass.
     pub tokens_read: usize,

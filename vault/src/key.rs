@@ -58,6 +58,16 @@ impl VaultKey {
         Self::hashed(model, rope, prefix, kind.name())
     }
 
+    /// The key for the turns of a conversation: `prefix` are all tokens up to the end of its last turn.
+    pub fn of_turns(
+        model: &ModelPrint,
+        rope: &RopeTable,
+        prefix: &[u32],
+        kind: PackedRows,
+    ) -> Self {
+        Self::hashed(model, rope, prefix, &format!("turns {}", kind.name()))
+    }
+
     /// The key of the end state of a document, the tokens `prefix`, in streaming mode; `how` contains every setting
     /// that the numbers depend on. The end state serves no other text.
     pub fn of_end(model: &ModelPrint, rope: &RopeTable, prefix: &[u32], how: &str) -> Self {

@@ -13,7 +13,7 @@
 //! - `kept.rs`: types for the use of vaults by a question. `prefill/prefix.rs` decides what prefill reads from and
 //!   writes to a vault.
 //!
-//! A vault contains no questions and answers.
+//! The vault of a document contains no questions and answers. The turns of a conversation have a vault of their own.
 
 mod end;
 mod error;
@@ -29,7 +29,7 @@ mod read;
 mod tests;
 mod write;
 
-pub use end::EndOf;
+pub use end::{EndOf, LoadedEnd};
 pub use error::VaultError;
 pub use folder::shared;
 pub use folder::{FEW_SHARED, Holds, VaultEntry, VaultFolder};

@@ -32,6 +32,7 @@ const SUMS: [Measurement; 3] = [
 fn shape(kind: PackedRows) -> VaultShape {
     VaultShape {
         tokens: 90,
+        from: None,
         heads: HEADS,
         kind,
         queries: 7,
@@ -418,7 +419,8 @@ fn end_states_are_listed_evicted_and_checked_like_vaults() {
     let mut load =
         |digit, most| folder.load_end(&key(digit), &mut shown(&mut read, most), &Stop::new());
     assert!(matches!(load('a', most), Ok(None)));
-    assert_eq!(load('b', most).expect("it is read"), Some(bytes));
+    let loaded = LoadedEnd { tokens: 9, bytes };
+    assert_eq!(load('b', most).expect("it is read"), Some(loaded));
     // A count above the capacity is rejected, and the file is removed.
     let error = load('b', most - 1).expect_err("no room");
     assert!(matches!(error, VaultError::Damaged { .. }), "{error}");

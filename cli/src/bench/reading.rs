@@ -83,6 +83,7 @@ impl Asked<'_> {
             },
             model: self.engine.print(),
             document: "drawn",
+            turns: &[],
             rebuild: false,
         });
         let mut prefill = Prefill::new(model, self.ids, method, budget, self.max_new_tokens, &rope)

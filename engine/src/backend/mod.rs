@@ -168,7 +168,7 @@ pub(crate) struct Chunk<'c> {
     pub(crate) rounds: Option<PackedRows>,
     /// Whether the rows are written to a vault.
     pub(crate) writes: bool,
-    /// Whether this is the last chunk that is written.
+    /// Whether this is the last chunk that is written to a vault.
     pub(crate) ends_prefix: bool,
 }
 

@@ -146,7 +146,9 @@ impl Engine {
         let measured = Measurement::most_bytes(heads.into(), tokens);
         let numbers = (2 * queries + tokens) * size_of::<f32>() + measured;
         let locked = backend::of(self.model()).transfer_bytes(kind, CHUNK);
-        Vault::buffer_bytes() + VaultWriter::buffer_bytes() + numbers as u64 + locked
+        // Those of the document and of the conversation.
+        let files = 2 * (Vault::buffer_bytes() + VaultWriter::buffer_bytes());
+        files + (tokens * size_of::<u32>() + numbers) as u64 + locked
     }
 
     /// Allocates all memory of the question other than the mapped weights at once and frees it again, so that the

@@ -13,6 +13,7 @@
 
 mod estimated;
 mod request;
+mod turns;
 mod writing;
 
 use kept_kernels::{PackedRows, Stop};
@@ -30,6 +31,7 @@ use kept_vault::{
 };
 
 use request::MeasurementRequest;
+use turns::TurnRows;
 pub(super) use writing::Learned;
 
 /// Whether `vault` was written by a model of the shape of `model`.
@@ -61,6 +63,8 @@ pub(crate) struct Prefix {
     /// Measurements taken from the vault.
     taken: Vec<Measurement>,
     writer: Option<VaultWriter>,
+    /// The earlier turns of the conversation, if their rows may come from a vault.
+    turns: Option<TurnRows>,
     /// `[.., q_heads, head_dim]`: rotated queries of the last tokens before `tokens`, for `writer`.
     queries: Vec<f32>,
     width: usize,
@@ -85,6 +89,7 @@ impl Prefix {
             numbers: LayerNumbers::default(),
             taken: Vec::new(),
             writer: None,
+            turns: None,
             queries: Vec::new(),
             width: 0,
             notes: Vec::new(),
@@ -103,8 +108,20 @@ impl Prefix {
         prompt: &PromptShape,
     ) -> Self {
         let mut prefix = Self::none(prompt.tokens);
-        let end = prompt.document().end.min(prompt.tokens - 1);
+        let request = MeasurementRequest::new(sizes, prompt);
+        // Without a document, turns and question take its place.
+        let document = prompt.document();
+        let has_document = access.turns.first().is_none_or(|&turn| turn > document.end);
+        let end = if has_document {
+            document.end.min(prompt.tokens - 1)
+        } else {
+            0
+        };
         if end < FEW_SHARED {
+            if request.measurements.is_empty() && !sizes.drops_tokens() {
+                prefix.open_turns(access, read, 0, read.ids.len() - request.query_rows);
+                prefix.buffers = prefix.count_buffers(read.model, sizes, None);
+            }
             return prefix;
         }
         if sizes.drops_tokens() {
@@ -118,7 +135,6 @@ impl Prefix {
         let ids = &read.ids[..end];
         let key = VaultKey::new(access.model, read.rope, ids, kind);
         prefix.enable(end, kind, read.model);
-        let request = MeasurementRequest::new(sizes, prompt);
         if !access.rebuild {
             match access.vaults.folder.find(&key, ids) {
                 Ok(Some(vault)) if !fits_model(&vault, read.model) => {
@@ -144,9 +160,33 @@ impl Prefix {
                 Err(error) => prefix.note_unwritten(&error),
             }
         }
+        let has_sums = request.measurements.iter().any(|m| !m.is_of_one_document());
+        // Sums over all queries exist only while the turns are read.
+        if !has_sums && (prefix.same || prefix.writer.is_some()) {
+            // Without all rows of the document, those of the turns are of no use; a reconstruction overwrites them. A
+            // new file begins with the first turn.
+            let repeats = sizes.reconstruction_plan.is_some() && !prefix.knows_reconstruction();
+            let latest = if prefix.known < end || repeats {
+                0
+            } else {
+                read.ids.len() - request.query_rows
+            };
+            prefix.open_turns(access, read, end, latest);
+        }
         let written = prefix.writer.as_ref().map(|writer| writer.shape().clone());
         prefix.buffers = prefix.count_buffers(read.model, sizes, written.as_ref());
         prefix
+    }
+
+    /// Finds the rows of the earlier turns, which begin at `from`; those of the tokens up to `latest` can be used.
+    fn open_turns(&mut self, access: &VaultAccess<'_>, read: Read<'_>, from: usize, latest: usize) {
+        if access.turns.is_empty() {
+            return;
+        }
+        if from == 0 {
+            self.enable(0, access.vaults.kind, read.model);
+        }
+        self.turns = TurnRows::open(access, read, from, latest, &mut self.notes);
     }
 
     /// Enables vaults: prefix of `tokens` tokens, rows stored as `kind`.
@@ -158,7 +198,7 @@ impl Prefix {
 
     /// Adapts `sizes` to the rows from the vault.
     pub(super) fn sizes(&self, mut sizes: PrefillPlan) -> PrefillPlan {
-        sizes.start_after_prefix(self.known, self.buffers, self.knows_reconstruction());
+        sizes.start_after_prefix(self.known(), self.buffers, self.knows_reconstruction());
         let mut sizes = sizes.with_vault(self.kind);
         sizes.rearranges = self.rearranges(&sizes);
         sizes
@@ -244,6 +284,7 @@ impl Prefix {
         }
         Some(VaultShape {
             tokens: self.tokens,
+            from: None,
             heads: head_shape(model).into(),
             kind: self.kind?,
             queries: self.tokens - first_query,
@@ -259,9 +300,27 @@ impl Prefix {
         self.tokens
     }
 
-    /// Tokens whose rows come from the vault.
+    /// Tokens whose rows come from a vault, those of earlier turns included.
     pub(crate) fn known(&self) -> usize {
-        self.known
+        let turns = self.turns.as_ref().map_or(0, TurnRows::known);
+        self.known.max(turns)
+    }
+
+    /// End of what is read by itself from token `first` on, in a prompt of `n` tokens: the prefix, a turn, or the
+    /// rest.
+    pub(super) fn section_end(&self, first: usize, n: usize) -> usize {
+        let turns = self.turns.iter().flat_map(TurnRows::ends);
+        let mut ends = std::iter::once(&self.tokens).chain(turns);
+        ends.find(|&&end| end > first).map_or(n, |&end| end.min(n))
+    }
+
+    /// Whether rows from token `first` on are written to a vault.
+    pub(super) fn writes(&self, first: usize) -> bool {
+        if first < self.tokens {
+            self.writer.is_some()
+        } else {
+            (self.turns.as_ref()).is_some_and(|turns| turns.writes() && first < turns.end())
+        }
     }
 
     /// Whether the reconstruction's scores come from the vault.
@@ -282,8 +341,13 @@ impl Prefix {
 
     /// Whether a layer's weights are rearranged for many rows.
     pub(super) fn rearranges(&self, sizes: &PrefillPlan) -> bool {
-        let rest = sizes.tokens() - self.tokens;
-        self.known < self.tokens || sizes.reconstruction_plan.is_some() || rest > FEW_ROWS
+        if self.known < self.tokens || sizes.reconstruction_plan.is_some() {
+            return true;
+        }
+        let n = sizes.tokens();
+        let next = |&first: &usize| Some(self.section_end(first, n)).filter(|&end| end < n);
+        let mut sections = std::iter::successors(Some(self.known()), next);
+        sections.any(|first| self.section_end(first, n) - first > FEW_ROWS)
     }
 
     /// Messages for the user.
@@ -319,6 +383,7 @@ impl Prefix {
         let scores = usize::from(self.has_scores_with(written)) * head_shape(model).kv_heads;
         self.vault.as_ref().map_or(0, reading)
             + written.map_or(0, writing)
+            + self.turns.as_ref().map_or(0, TurnRows::buffer_bytes)
             + (self.kind).map_or(0, |kind| {
                 backend::of(model).transfer_bytes(kind, sizes.chunk)
             })
@@ -328,7 +393,8 @@ impl Prefix {
     /// The type to which new rows of the tokens from `first` on are rounded, so that the first prefill computes with
     /// the same values as later ones.
     pub(super) fn rounds(&self, first: usize) -> Option<PackedRows> {
-        let kind = self.kind.filter(|_| first < self.tokens);
+        let end = self.turns.as_ref().map_or(self.tokens, TurnRows::end);
+        let kind = self.kind.filter(|_| first < end);
         kind.filter(|kind| *kind == PackedRows::F16)
     }
 
@@ -345,6 +411,22 @@ impl Prefix {
     ) -> Result<(), VaultError> {
         self.queries.clear();
         self.numbers = LayerNumbers::default();
+        self.begin_document(layer, rows, stop)?;
+        if let Some(turns) = &mut self.turns
+            && let Some(error) = turns.begin_layer(layer, rows, stop)?
+        {
+            self.notes.extend(error.turns_unwritten());
+        }
+        Ok(())
+    }
+
+    /// As [`Prefix::begin_layer`], the document's part.
+    fn begin_document(
+        &mut self,
+        layer: usize,
+        rows: &mut dyn VaultRows,
+        stop: &Stop,
+    ) -> Result<(), VaultError> {
         let Some(vault) = &mut self.vault else {
             return Ok(());
         };
@@ -437,8 +519,8 @@ impl Prefix {
     /// Summary for the user; `read` tokens ran through the model. `None` without vaults.
     pub(super) fn into_use(self, read: usize) -> Option<VaultUse> {
         Some(VaultUse {
-            used: self.known > 0,
-            tokens_from_vault: self.known,
+            used: self.known() > 0,
+            tokens_from_vault: self.known(),
             tokens_read: read,
             bytes: self.bytes,
             kind: self.kind?.name().to_owned(),

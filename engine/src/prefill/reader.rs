@@ -240,7 +240,7 @@ impl<'a> Reader<'a> {
         let at_once = self.sizes[0].chunk.min(rows);
         self.backend.prepare(task.layer, at_once, false);
         let mut measuring = self.read_rows(task, known..prefix, watch, stop)?;
-        let column_sums = repeats || self.prefix.writes();
+        let column_sums = repeats || self.prefix.writes_document();
         let read = known.min(prefix)..prefix;
         self.backend
             .collect(read, column_sums, &mut self.measurements)?;
@@ -259,24 +259,33 @@ impl<'a> Reader<'a> {
         Ok(measuring)
     }
 
-    /// Runs the tokens after the prefix through the layer.
+    /// Runs the tokens after the prefix through the layer: each turn by itself, then the rest.
     fn read_rest(
         &mut self,
         task: &LayerTask,
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
-        let rest = task.prefix..task.n;
-        // The choice depends only on the number of rows, so an answer does not depend on whether the prefix was just
-        // read.
-        let few = rest.len() <= FEW_ROWS;
-        let at_once = if few {
-            rest.len()
-        } else {
-            self.sizes[0].chunk.min(rest.len())
-        };
-        self.backend.prepare(task.layer, at_once, few);
-        let measuring = self.read_rows(task, rest.clone(), watch, stop)?;
+        let rest = task.prefix.max(self.prefix.known())..task.n;
+        let mut measuring = Duration::ZERO;
+        let mut prepared = None;
+        let mut first = rest.start;
+        while first < rest.end {
+            let section = first..self.prefix.section_end(first, task.n);
+            first = section.end;
+            // The choice depends only on the number of rows, so an answer does not depend on what was just read.
+            let few = section.len() <= FEW_ROWS;
+            if prepared != Some(few) {
+                let most = if few { FEW_ROWS } else { self.sizes[0].chunk };
+                let at_once = most.min(task.n - section.start);
+                self.backend.prepare(task.layer, at_once, few);
+                prepared = Some(few);
+            }
+            if first == task.n {
+                self.prefix.end_turns(stop);
+            }
+            measuring += self.read_rows(task, section, watch, stop)?;
+        }
         self.backend.collect(rest, true, &mut self.measurements)?;
         Ok(measuring)
     }
@@ -308,20 +317,17 @@ impl<'a> Reader<'a> {
     ) -> Result<Duration, EngineError> {
         stop.check()?;
         let (first, count) = (rows.start, rows.len());
-        // A chunk ends at the prefix's end.
+        // A chunk ends at the end of the prefix or turn.
         let (known, prefix) = (self.prefix.known(), self.prefix.tokens());
-        let next = if rows.end < prefix {
-            prefix.min(rows.end + self.sizes[0].chunk)
-        } else {
-            rows.end + self.sizes[0].chunk
-        };
+        let section = self.prefix.section_end(rows.end, task.n);
+        let next = section.min(rows.end + self.sizes[0].chunk);
         let alive = self.alive.positions();
         let chunk = Chunk {
             layer: task.layer,
             first,
             at: first - known,
             count,
-            next: rows.end - known..task.n.min(next) - known,
+            next: rows.end - known..next.max(rows.end) - known,
             positions: alive.map(|positions| &positions[rows.clone()]),
             window: self.of.model.config().kinds[task.layer].window,
             // Only the last row of the last layer's output is needed.
@@ -333,8 +339,8 @@ impl<'a> Reader<'a> {
             observed: rows.end - task.window_from.clamp(first, rows.end),
             column_sums: task.column_sums,
             rounds: self.prefix.rounds(first),
-            writes: self.prefix.writes() && first < prefix,
-            ends_prefix: rows.end >= prefix,
+            writes: self.prefix.writes(first),
+            ends_prefix: rows.end == prefix || !self.prefix.writes(rows.end),
         };
         let (backend, measurements) = (&mut self.backend, &mut self.measurements);
         let mut measuring = backend.project(&chunk, measurements, stop)?;

@@ -27,6 +27,11 @@ struct StreamSetup<'a> {
     notes: Vec<Note>,
 }
 
+/// While a document is read, its state is saved after at least so many tokens.
+const SAVED: usize = 4096;
+/// It is saved after at least 1 / `PART` of what was read before.
+const PART: usize = 8;
+
 /// Progress and memory in use during a prefill in streaming mode.
 struct StreamProgress<'a> {
     meter: ProgressMeter,
@@ -38,17 +43,19 @@ struct StreamProgress<'a> {
 }
 
 impl StreamProgress<'_> {
-    /// Reads `ids` into `stream`.
+    /// Reads `ids` into `stream`. `read` is called after every chunk.
     fn feed(
         &mut self,
         stream: &mut Stream<'_>,
         ids: &[u32],
+        mut read: impl FnMut(&mut Stream<'_>),
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let mut passed = |rows: usize, stream: &Stream<'_>| self.passed(rows, stream, watch);
         for ids in ids.chunks(stream.stretch()) {
             stream.feed(ids, &mut passed, stop)?;
+            read(stream);
         }
         Ok(())
     }
@@ -243,7 +250,7 @@ impl Engine {
             .map_or(Ok(None), |end| end.restore(&mut stream, stop));
         match restored {
             Ok(None) => {}
-            Ok(Some(bytes)) => vault.bytes = bytes,
+            Ok(Some(loaded)) => vault.bytes = loaded.bytes,
             Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
             Err(error) => {
                 notes.push(error.unread().into());
@@ -266,15 +273,28 @@ impl Engine {
         // A chunk begins after the document's end, so that the state at this point depends on the document
         // only.
         let (text, question) = prompt.ids.split_at(prompt.document.end);
-        progress.feed(&mut stream, &text[seen..], watch, stop)?;
-        if let Some(end) = end.as_ref().filter(|_| seen == 0) {
+        let mut saved = seen;
+        let mut save = |stream: &mut Stream<'_>| {
+            let now = stream.seen();
+            if now < text.len()
+                && now - saved >= SAVED.max(saved / PART)
+                && let Some(end) = end
+            {
+                saved = now;
+                if let Err(error) = end.save(stream, &ask.document.name, name, stop) {
+                    tracing::warn!(%error, "the state of an unfinished reading could not be saved");
+                }
+            }
+        };
+        progress.feed(&mut stream, &text[seen..], &mut save, watch, stop)?;
+        if let Some(end) = end.as_ref().filter(|_| seen < text.len()) {
             match end.save(&mut stream, &ask.document.name, name, stop) {
                 Ok(bytes) => (vault.bytes, vault.written) = (bytes, true),
                 Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
                 Err(error) => notes.push(error.unwritten(false).into()),
             }
         }
-        progress.feed(&mut stream, question, watch, stop)?;
+        progress.feed(&mut stream, question, |_| (), watch, stop)?;
         Ok((stream.into_streamed(), vault))
     }
 

@@ -1,5 +1,6 @@
 //! The state of a prefill in streaming mode at a document's end, before any question. It is saved in the
-//! vaults' folder, so that the next question continues from it.
+//! vaults' folder, so that the next question continues from it. While a long document is read, the state is saved now
+//! and then, so that an interrupted reading goes on.
 //!
 //! A layer's state depends on nothing after the document, and a new chunk always begins there, so an answer
 //! from a restored state is bit-identical to one from a new prefill.
@@ -11,7 +12,7 @@ use kept_policies::Snapshot;
 use super::{Stream, StreamLayer};
 use crate::plan::StreamPlan;
 use crate::{Engine, MethodSpec};
-use kept_vault::{EndOf, FEW_SHARED, VaultError, VaultFolder, VaultKey, Vaults};
+use kept_vault::{EndOf, FEW_SHARED, LoadedEnd, VaultError, VaultFolder, VaultKey, Vaults};
 
 impl Stream<'_> {
     /// Passes the state of every layer and of the method to `through`.
@@ -32,6 +33,8 @@ impl Stream<'_> {
 pub(crate) struct End<'a> {
     folder: &'a VaultFolder,
     key: VaultKey,
+    /// The key of the state of an unfinished reading.
+    unfinished: VaultKey,
     /// Number of tokens up to the document's end.
     tokens: usize,
 }
@@ -51,9 +54,11 @@ impl Engine {
         let mut parameters: Vec<_> = method.parameters.iter().collect();
         parameters.sort();
         let how = format!("{} {parameters:?} {}", method.name, plan.fingerprint());
+        let key = |how: &str| VaultKey::of_end(self.print(), &rope, ids, how);
         Some(End {
             folder: vaults.folder,
-            key: VaultKey::of_end(self.print(), &rope, ids, &how),
+            key: key(&how),
+            unfinished: key(&format!("unfinished {how}")),
             tokens: ids.len(),
         })
     }
@@ -70,8 +75,8 @@ impl End<'_> {
         self.tokens
     }
 
-    /// Restores the saved state into `stream`, which has read nothing; returns the bytes of its file, if it
-    /// exists.
+    /// Restores the saved state into `stream`, which has read nothing: of the document's end, or else of an unfinished
+    /// reading.
     ///
     /// # Errors
     /// If the file is invalid or `stop` was requested; the state of `stream` is then undefined.
@@ -79,16 +84,19 @@ impl End<'_> {
         &self,
         stream: &mut Stream<'_>,
         stop: &Stop,
-    ) -> Result<Option<u64>, VaultError> {
+    ) -> Result<Option<LoadedEnd>, VaultError> {
         let walk = &mut |through: &mut dyn Snapshot| stream.snapshot(through);
-        let found = self.folder.load_end(&self.key, walk, stop)?;
-        if found.is_some() {
-            stream.seen = self.tokens;
+        let found = match self.folder.load_end(&self.key, walk, stop)? {
+            None => self.folder.load_end(&self.unfinished, walk, stop)?,
+            found => found,
+        };
+        if let Some(found) = found {
+            stream.seen = found.tokens;
         }
         Ok(found)
     }
 
-    /// Saves the state of `stream`, which has read the document; returns the bytes of its file.
+    /// Saves the state of `stream`, between two chunks of the document or at its end; returns the bytes of its file.
     ///
     /// # Errors
     /// For example a full disk, or if `stop` was requested.
@@ -99,13 +107,22 @@ impl End<'_> {
         method: &str,
         stop: &Stop,
     ) -> Result<u64, VaultError> {
+        let (key, unfinished) = if stream.seen < self.tokens {
+            (&self.unfinished, ", unfinished")
+        } else {
+            (&self.key, "")
+        };
         let of = EndOf {
             document: document.to_owned(),
             model: stream.model.name().to_owned(),
-            tokens: self.tokens,
-            how: format!("{} rows a head by {method}", stream.plan.rows),
+            tokens: stream.seen,
+            how: format!("{} rows a head by {method}{unfinished}", stream.plan.rows),
         };
         let walk = &mut |through: &mut dyn Snapshot| stream.snapshot(through);
-        self.folder.save_end(&self.key, of, walk, stop)
+        let bytes = self.folder.save_end(key, of, walk, stop)?;
+        if key == &self.key {
+            self.folder.remove_or_warn(&self.unfinished);
+        }
+        Ok(bytes)
     }
 }

@@ -7,7 +7,9 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, PackedRows, Stop};
 use kept_engine::policies::{Budget, STREAMING};
 use kept_engine::vault::Vaults;
-use kept_engine::{Answer, Ask, Engine, EngineError, Limits, MethodSpec, Sampling, Streaming};
+use kept_engine::{
+    Answer, Ask, Engine, EngineError, Event, Limits, MethodSpec, Sampling, Streaming,
+};
 use kept_tests::golden::{Unpacked, repository};
 use kept_tests::method_spec::{TestMethod, spec};
 use kept_tests::vaults::Place;
@@ -227,4 +229,57 @@ fn a_stopped_question_keeps_an_existing_checkpoint() {
     assert!(ask(&engine, &document, Some(&place), how, SECOND, &stopped).is_err());
     let again = answered(&engine, &document, Some(&place), how, SECOND);
     assert!(again.vault.used);
+}
+
+/// A stop, or the end of the program, loses at most some thousand tokens.
+#[test]
+fn an_interrupted_reading_goes_on_with_the_same_answer() {
+    let engine = engine();
+    let text = sample().text.repeat(4);
+    let document = Document::from_bytes("long.txt", text.into_bytes()).expect("a document");
+    let (place, method) = (Place::default(), spec("streaming_llm", "", 128));
+    let fresh = answered(&engine, &document, None, method, FIRST);
+    let stop = Stop::new();
+    let stopped = {
+        let spec = MethodSpec::plain(method.name);
+        let ask = Ask {
+            turns: &[],
+            document: &document,
+            question: FIRST,
+            method: &spec,
+            budget: Some(Budget::Rows(method.budget)),
+            sampling: &Sampling::default(),
+            max_tokens: 12,
+            thinking: false,
+            limits: Limits {
+                streaming: Streaming::On,
+                ..Limits::default()
+            },
+            vault: Some(Vaults {
+                folder: &place.vaults,
+                kind: PackedRows::Q8_0,
+            }),
+        };
+        let mut on_event = |event| {
+            if let Event::Progress(now) = event
+                && now.tokens_done > 6000
+            {
+                stop.request();
+            }
+        };
+        engine.ask(&ask, &mut on_event, &stop)
+    };
+    assert!(matches!(stopped, Err(EngineError::Stopped)));
+    let [unfinished] = &place.vaults.list().expect("a list")[..] else {
+        panic!("one state");
+    };
+    let seen = unfinished.tokens;
+    assert!((4096..=6600).contains(&seen), "{seen}");
+    let again = answered(&engine, &document, Some(&place), method, FIRST);
+    assert_eq!(again.vault.tokens_from_vault, seen);
+    assert_eq!((again.text, again.map), (fresh.text, fresh.map));
+    let [end] = &place.vaults.list().expect("a list")[..] else {
+        panic!("one state");
+    };
+    assert_eq!(end.tokens, again.prompt.document.end);
 }

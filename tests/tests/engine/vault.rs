@@ -479,6 +479,7 @@ fn q8_0_vault_answers_have_a_small_divergence() {
             let case = Case {
                 prefix: prefix.to_vec(),
                 before: prompt.document.start,
+                turns: Vec::new(),
                 rest: rest.to_vec(),
                 method: spec(method, "", 400),
                 chunk: 512,

@@ -83,6 +83,7 @@ fn a_busy_or_full_vault_folder_costs_no_answer() {
     };
     let shape = VaultShape {
         tokens: 150,
+        from: None,
         heads,
         kind: PackedRows::F16,
         queries: 0,
@@ -123,6 +124,7 @@ fn a_vault_of_another_model_is_replaced() {
     let key = VaultKey::new(&print, &rope, &case.prefix, PackedRows::F16);
     let shape = VaultShape {
         tokens: case.prefix.len(),
+        from: None,
         heads: LayerShape {
             q_heads: 4,
             kv_heads: 2,
@@ -176,6 +178,7 @@ fn a_stop_leaves_no_partial_vault() {
                 },
                 model: &print,
                 document: "a document",
+                turns: &[],
                 rebuild: false,
             }),
             ..Prefill::new(&model, &ids, &*built, case.method.budget, 6, &rope)

@@ -59,6 +59,30 @@ fn assert_later_question_equals_first(model: &Model, method: TestMethod, what: &
     assert!(found.logits == expected.logits, "{what}: other logits");
 }
 
+/// The turns of a conversation are uploaded like the document.
+#[test]
+fn a_follow_up_on_a_gpu_takes_the_turns_from_the_vault() {
+    for arch in ["llama", "gemma2"] {
+        let file = tiny(&quick(arch, 2));
+        let there = on_gpu(open(&file.path), &gpus()[0]);
+        let place = Place::default();
+        for (turns, from_vault) in [(0, 0), (1, 90), (2, 90 + 20), (3, 90 + 90)] {
+            let case = Case::under(&there, spec("snapkv", "w=8", 40), 90, 0);
+            let case = case.after_turns(&there, &[20, 70, 5][..turns], 9);
+            let read = |place: &Place| {
+                let read = case.read(&there, Some(place), PackedRows::F16);
+                read.unwrap_or_else(|e| panic!("{arch}: {e}"))
+            };
+            let (found, used, notes) = read(&place);
+            let used = used.expect("vaults are allowed");
+            assert_eq!(used.tokens_from_vault, from_vault, "{arch}: {notes:?}");
+            let (expected, ..) = read(&Place::default());
+            assert_eq!(found.map, expected.map, "{arch}: other rows");
+            assert!(found.logits == expected.logits, "{arch}: other logits");
+        }
+    }
+}
+
 /// A vault written on the CPU serves the GPU, and vice versa: its rows are f16.
 #[test]
 fn vaults_are_shared_between_cpu_and_gpu() {

@@ -295,9 +295,11 @@ fn assert_conversations(name: &str) {
             let said = answer.text.trim();
             assert!(said.starts_with(&clear), "{what}: {said:?}, {clear:?}");
             compared += clear.len();
-            // A follow-up reads what follows the document.
-            let read = answer.prompt.len() - answer.prompt.document.end;
+            // A follow-up reads the last turn and itself.
+            let mut ends = answer.prompt.turns.iter().map(|turn| turn.end);
+            let before_last = ends.nth_back(1).unwrap_or(answer.prompt.document.end);
             if !turns.is_empty() && !document.text.is_empty() {
+                let read = answer.prompt.len() - before_last;
                 assert_eq!(answer.vault.tokens_read, read, "{what}");
             }
             turns.extend(Turn::new(string("question"), string("answer")));

@@ -21,8 +21,8 @@ pub(in crate::prefill) struct Learned<'a> {
 }
 
 impl Prefix {
-    /// Whether a vault is being written.
-    pub(in crate::prefill) fn writes(&self) -> bool {
+    /// Whether the document's vault is being written.
+    pub(in crate::prefill) fn writes_document(&self) -> bool {
         self.writer.is_some()
     }
 
@@ -47,6 +47,10 @@ impl Prefix {
 
     /// Writes the rows `which` of a layer, row == position. After an error, writing ends with a note.
     pub(crate) fn write_rows(&mut self, keys: &RowStore, values: &RowStore, which: Range<usize>) {
+        if let Some(turns) = self.turns.as_mut().filter(|_| which.start >= self.tokens) {
+            let written = turns.write_rows(keys, values, which);
+            return self.note_turns(written);
+        }
         let Some(writer) = &mut self.writer else {
             return;
         };
@@ -58,18 +62,29 @@ impl Prefix {
     /// Writes rows of the tokens from `first` on: keys, then values, `packed [2, kv_heads, count,
     /// row_bytes]`. After an error, writing ends with a note.
     pub(crate) fn write_packed(&mut self, first: usize, packed: &[u8]) {
+        if let Some(turns) = self.turns.as_mut().filter(|_| first >= self.tokens) {
+            let written = turns.write_packed(first, packed);
+            return self.note_turns(written);
+        }
         let Some(writer) = &mut self.writer else {
             return;
         };
-        let heads = writer.shape().heads.kv_heads;
-        let head_bytes = (packed.len() / (2 * heads)).max(1);
-        let parts = RowsOf::BOTH.into_iter();
-        let parts = parts.flat_map(|of| (0..heads).map(move |head| (of, head)));
-        let written = parts
-            .zip(packed.chunks_exact(head_bytes))
-            .try_for_each(|((of, head), packed)| writer.packed(of, head, first, packed));
-        if let Err(error) = written {
+        if let Err(error) = self::packed(writer, first, packed) {
             self.give_up_writing(&error);
+        }
+    }
+
+    /// Ends a layer after the earlier turns. After a stop, their vault is discarded.
+    pub(in crate::prefill) fn end_turns(&mut self, stop: &Stop) {
+        if let Some(turns) = &mut self.turns {
+            turns.end_layer(stop);
+        }
+    }
+
+    /// Adds a note if the turns could not be written.
+    fn note_turns(&mut self, written: Result<(), VaultError>) {
+        if let Err(error) = written {
+            self.notes.extend(error.turns_unwritten());
         }
     }
 
@@ -154,16 +169,19 @@ impl Prefix {
 
     /// Ends the prefill of `ids`: the written file becomes the document's vault.
     pub(in crate::prefill) fn end(&mut self, ids: &[u32]) {
-        let Some(writer) = self.writer.take() else {
-            return;
-        };
-        match writer.finish(&ids[..self.tokens]) {
-            Ok(bytes) => {
+        match self.writer.take().map(|w| w.finish(&ids[..self.tokens])) {
+            Some(Ok(bytes)) => {
                 self.bytes = bytes;
                 self.written = true;
             }
-            Err(error) => self.note_unwritten(&error),
+            Some(Err(error)) => self.note_unwritten(&error),
+            None => {}
         }
+        let written = self
+            .turns
+            .as_mut()
+            .map_or(Ok(()), |turns| turns.finish(ids));
+        self.note_turns(written);
     }
 
     /// Discards the vault that is being written.
@@ -175,4 +193,18 @@ impl Prefix {
     pub(super) fn note_unwritten(&mut self, error: &VaultError) {
         self.notes.push(error.unwritten(self.same));
     }
+}
+
+/// Writes rows of the tokens from `first` on: keys, then values, `packed [2, kv_heads, count, row_bytes]`.
+pub(super) fn packed(
+    writer: &mut VaultWriter,
+    first: usize,
+    packed: &[u8],
+) -> Result<(), VaultError> {
+    let heads = writer.shape().heads.kv_heads;
+    let head_bytes = (packed.len() / (2 * heads)).max(1);
+    let parts = RowsOf::BOTH.into_iter();
+    let parts = parts.flat_map(|of| (0..heads).map(move |head| (of, head)));
+    (parts.zip(packed.chunks_exact(head_bytes)))
+        .try_for_each(|((of, head), packed)| writer.packed(of, head, first, packed))
 }
