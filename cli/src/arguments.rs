@@ -4,6 +4,7 @@
 mod asking;
 mod measuring;
 mod models;
+mod serving;
 mod vaults;
 
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ pub use self::models::{
     FolderArguments, ListArguments, ModelsCommand, PullArguments, RemoveModelArguments,
     UseArguments,
 };
+pub use self::serving::{CompletionsArguments, ManualArguments, ServeArguments};
 pub use self::vaults::{
     ReadArguments, RemoveArguments, VaultArguments, VaultsArguments, VaultsCommand,
 };
@@ -66,8 +68,15 @@ pub enum Command {
     /// Fill, list or remove vaults: documents kept on disk, so that they need not be read again.
     #[command(subcommand)]
     Vaults(VaultsCommand),
+    /// Answer programs over HTTP, as OpenAI's API does: on this computer only.
+    Serve(ServeArguments),
     /// Report what this computer supports and what is missing.
     Doctor(DoctorArguments),
+    /// Print a script that completes this program's commands and options in a shell.
+    Completions(CompletionsArguments),
+    /// Write the manual pages into a folder.
+    #[command(hide = true)]
+    Manual(ManualArguments),
 }
 
 /// More threads than any supported computer has cores.

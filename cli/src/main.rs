@@ -24,8 +24,10 @@ mod own_vaults;
 mod paint;
 mod progress;
 mod pull;
+mod reference;
 mod remove;
 mod select;
+mod serve;
 mod tokenize;
 mod use_model;
 mod vaults;
@@ -154,7 +156,10 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Vaults(VaultsCommand::Read(arguments)) => vaults::read(&arguments),
         Command::Vaults(VaultsCommand::Remove(arguments)) => vaults::remove(&arguments),
         Command::Vaults(VaultsCommand::Clear(arguments)) => vaults::clear(&arguments),
+        Command::Serve(arguments) => serve::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Completions(arguments) => reference::completions(&arguments),
+        Command::Manual(arguments) => reference::manual(&arguments),
     }
 }
 

@@ -10,5 +10,6 @@ mod memory_limit;
 mod pull;
 mod pull_faults;
 mod removal;
+mod serve;
 mod streaming;
 mod vault;

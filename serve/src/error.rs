@@ -1,0 +1,122 @@
+//! Errors as clients of OpenAI's API expect them: `{"error": {"message", "type", "param", "code"}}`.
+
+use axum::Json;
+use axum::extract::multipart::MultipartError;
+use axum::extract::rejection::JsonRejection;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use kept_documents::DocumentError;
+use kept_engine::EngineError;
+use kept_engine::kernels::format_bytes;
+use serde_json::{Value, json};
+
+/// Why a request was refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiError {
+    #[error(
+        "this request has no valid token: send it as \"Authorization: Bearer TOKEN\"; kept serve printed it when it started"
+    )]
+    Token,
+    #[error("the host {0:?} is not this computer: address the server by localhost or 127.0.0.1")]
+    Host(String),
+    #[error("pages of {0} may not ask: start kept serve with --allow-origin {0}")]
+    Origin(String),
+    #[error("there is no {0} {1}: kept serve has /v1/chat/completions, /v1/models and /v1/files")]
+    Path(Method, String),
+    #[error("the model {named:?} is not open here: ask for {open:?}")]
+    NoModel {
+        /// As requested.
+        named: String,
+        /// The model of this server.
+        open: String,
+    },
+    #[error("{0}")]
+    Body(#[from] JsonRejection),
+    #[error("{what}")]
+    Invalid {
+        /// The field of the request.
+        param: &'static str,
+        /// What is wrong and what is possible.
+        what: String,
+    },
+    #[error(
+        "there is no file {0:?}: upload it to /v1/files first; files do not outlive the server"
+    )]
+    NoFile(String),
+    #[error("the upload is broken off or no form: {0}")]
+    Upload(#[from] MultipartError),
+    #[error("the upload has no part named \"file\" with a file name")]
+    NoUpload,
+    #[error(
+        "the files here take {} at most: delete some with DELETE /v1/files/ID", format_bytes(*.0)
+    )]
+    TooLarge(u64),
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    #[error("{0} questions wait already: ask again later")]
+    Busy(usize),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error("kept has a bug; please report it: {0}")]
+    Bug(String),
+}
+
+impl ApiError {
+    /// The HTTP status, and the code for programs.
+    fn kind(&self) -> (StatusCode, &'static str) {
+        match self {
+            Self::Token => (StatusCode::UNAUTHORIZED, "invalid_api_key"),
+            Self::Host(_) => (StatusCode::FORBIDDEN, "host_not_allowed"),
+            Self::Origin(_) => (StatusCode::FORBIDDEN, "origin_not_allowed"),
+            Self::Path(..) => (StatusCode::NOT_FOUND, "unknown_url"),
+            Self::NoModel { .. } => (StatusCode::NOT_FOUND, "model_not_found"),
+            Self::Body(rejection) => (rejection.status(), "invalid_json"),
+            Self::Invalid { .. } => (StatusCode::BAD_REQUEST, "invalid_value"),
+            Self::NoFile(_) => (StatusCode::NOT_FOUND, "file_not_found"),
+            Self::Upload(error) => (error.status(), "invalid_upload"),
+            Self::NoUpload => (StatusCode::BAD_REQUEST, "invalid_upload"),
+            Self::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "file_too_large"),
+            Self::Document(_) => (StatusCode::BAD_REQUEST, "unreadable_document"),
+            Self::Busy(_) => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
+            Self::Engine(
+                EngineError::TooLong { .. }
+                | EngineError::TooLongFor { .. }
+                | EngineError::QuestionTooLong { .. },
+            ) => (StatusCode::BAD_REQUEST, "context_length_exceeded"),
+            Self::Engine(_) => (StatusCode::BAD_REQUEST, "refused"),
+            Self::Bug(_) => (StatusCode::INTERNAL_SERVER_ERROR, "bug"),
+        }
+    }
+
+    /// The error as an object of the API.
+    pub(crate) fn body(&self) -> Value {
+        let (status, code) = self.kind();
+        let kind = match status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::INTERNAL_SERVER_ERROR => "server_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            _ => "invalid_request_error",
+        };
+        let param = match self {
+            Self::Invalid { param, .. } => Some(*param),
+            _ => None,
+        };
+        json!({"error": {
+            "message": self.to_string(),
+            "type": kind,
+            "param": param,
+            "code": code,
+        }})
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.kind().0, Json(self.body())).into_response()
+    }
+}
+
+/// The answer to any other path or method.
+pub(crate) async fn no_such_path(method: Method, uri: Uri) -> ApiError {
+    ApiError::Path(method, uri.path().to_owned())
+}

@@ -1,0 +1,175 @@
+//! Documents that clients upload, in memory: `/v1/files`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::Json;
+use axum::extract::{Multipart, Path, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use kept_documents::{Document, MAX_SOURCE_BYTES};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use crate::error::ApiError;
+use crate::{Server, response};
+
+/// Bytes of all files together.
+const MOST_BYTES: u64 = 2 * MAX_SOURCE_BYTES;
+
+/// An uploaded document.
+struct File {
+    document: Arc<Document>,
+    /// Seconds since 1970.
+    created: u64,
+    purpose: String,
+    /// Order of upload.
+    number: u64,
+}
+
+impl File {
+    fn object(&self, id: &str) -> Value {
+        json!({
+            "id": id,
+            "object": "file",
+            "bytes": self.document.source_bytes,
+            "created_at": self.created,
+            "filename": self.document.name,
+            "purpose": self.purpose,
+            "status": "processed",
+            "characters": self.document.text.chars().count(),
+            "pages": self.document.pages.len(),
+        })
+    }
+}
+
+/// All uploaded documents by id.
+#[derive(Default)]
+pub(crate) struct Files(Mutex<BTreeMap<String, File>>);
+
+impl Files {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, File>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The document `ids` as one text; empty without ids.
+    ///
+    /// # Errors
+    /// [`ApiError::NoFile`].
+    pub(crate) fn documents(&self, ids: &[String]) -> Result<Document, ApiError> {
+        let files = self.lock();
+        let document = |id: &String| {
+            let file = files.get(id).ok_or_else(|| ApiError::NoFile(id.clone()))?;
+            Ok(Document::clone(&file.document))
+        };
+        let found: Vec<Document> = ids.iter().map(document).collect::<Result<_, ApiError>>()?;
+        Ok(if found.is_empty() {
+            Document::empty()
+        } else {
+            Document::join(found)
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        let files = self.lock();
+        files.values().map(|file| file.document.source_bytes).sum()
+    }
+
+    /// Adds a document; the same one twice is one file.
+    fn add(&self, id: &str, document: Document, purpose: String) -> Value {
+        let mut files = self.lock();
+        let number = files
+            .values()
+            .map(|file| file.number + 1)
+            .max()
+            .unwrap_or(0);
+        let file = File {
+            document: Arc::new(document),
+            created: response::now(),
+            purpose,
+            number,
+        };
+        let object = file.object(id);
+        files.insert(id.to_owned(), file);
+        object
+    }
+}
+
+/// `POST /v1/files`: a form with the parts `file` and `purpose`.
+pub(crate) async fn upload(
+    State(server): State<Arc<Server>>,
+    mut form: Multipart,
+) -> Result<Json<Value>, ApiError> {
+    let (mut file, mut purpose) = (None, "user_data".to_owned());
+    while let Some(mut part) = form.next_field().await? {
+        match (part.name(), part.file_name().map(ToOwned::to_owned)) {
+            (Some("file"), Some(name)) => {
+                let left = MOST_BYTES.saturating_sub(server.files.bytes());
+                let mut bytes = Vec::new();
+                while let Some(piece) = part.chunk().await? {
+                    if (bytes.len() + piece.len()) as u64 > left.min(MAX_SOURCE_BYTES) {
+                        return Err(ApiError::TooLarge(left.min(MAX_SOURCE_BYTES)));
+                    }
+                    bytes.extend_from_slice(&piece);
+                }
+                file = Some((name, bytes));
+            }
+            (Some("purpose"), None) => purpose = part.text().await?,
+            _ => {}
+        }
+    }
+    let (name, bytes) = file.ok_or(ApiError::NoUpload)?;
+    // A name with folders is of no use to anybody.
+    let name = name.rsplit(['/', '\\']).next().unwrap_or("").to_owned();
+    let hash = Sha256::new()
+        .chain_update(&name)
+        .chain_update(&bytes)
+        .finalize();
+    let digits = hash.iter().take(12).map(|byte| format!("{byte:02x}"));
+    let id = format!("file-{}", digits.collect::<String>());
+    let decoded = tokio::task::spawn_blocking(move || Document::from_bytes(name, bytes));
+    let document = decoded
+        .await
+        .map_err(|error| ApiError::Bug(error.to_string()))??;
+    Ok(Json(server.files.add(&id, document, purpose)))
+}
+
+/// `GET /v1/files`: the newest first.
+pub(crate) async fn list(State(server): State<Arc<Server>>) -> Json<Value> {
+    let files = server.files.lock();
+    let mut all: Vec<(&String, &File)> = files.iter().collect();
+    all.sort_by_key(|(_, file)| std::cmp::Reverse(file.number));
+    let data: Vec<Value> = all.into_iter().map(|(id, file)| file.object(id)).collect();
+    Json(json!({"object": "list", "data": data, "has_more": false}))
+}
+
+/// `GET /v1/files/{id}`
+pub(crate) async fn show(
+    State(server): State<Arc<Server>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let files = server.files.lock();
+    let file = files.get(&id).ok_or_else(|| ApiError::NoFile(id.clone()))?;
+    Ok(Json(file.object(&id)))
+}
+
+/// `GET /v1/files/{id}/content`: the text that the model reads; all offsets of answers are bytes in it.
+pub(crate) async fn content(
+    State(server): State<Arc<Server>>,
+    Path(id): Path<String>,
+) -> Result<impl IntoResponse, ApiError> {
+    let document = server.files.documents(&[id])?;
+    Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], document.text))
+}
+
+/// `DELETE /v1/files/{id}`
+pub(crate) async fn remove(
+    State(server): State<Arc<Server>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let removed = server.files.lock().remove(&id);
+    match removed {
+        Some(_) => Ok(Json(json!({"id": id, "object": "file", "deleted": true}))),
+        None => Err(ApiError::NoFile(id)),
+    }
+}

@@ -1,0 +1,120 @@
+//! The objects of the API that answer a chat request.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kept_engine::{Answer, Finish};
+use serde_json::{Value, json};
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// An answer and what it cost.
+pub(crate) struct Ended {
+    pub(crate) text: String,
+    pub(crate) finish: &'static str,
+    pub(crate) usage: Value,
+    /// What OpenAI's API has no field for.
+    pub(crate) kept: Value,
+}
+
+/// `cut`: the answer ended at a text of `stop`. `map`: the retention map, if it was requested.
+pub(crate) fn ended(text: String, answer: &Answer, cut: bool, map: Option<Value>) -> Ended {
+    let finish = match answer.finish {
+        _ if cut => "stop",
+        Finish::Length | Finish::Context => "length",
+        Finish::End | Finish::Stopped | Finish::Repetition => "stop",
+    };
+    let (prompt, written) = (answer.prompt.len(), answer.answer_tokens);
+    let notes: Vec<String> = answer.notes.iter().map(ToString::to_string).collect();
+    Ended {
+        finish,
+        usage: json!({
+            "prompt_tokens": prompt,
+            "completion_tokens": written,
+            "total_tokens": prompt + written,
+            "prompt_tokens_details": {"cached_tokens": answer.vault.tokens_from_vault},
+        }),
+        kept: json!({
+            "method": answer.method,
+            "finish": answer.finish,
+            "cache": answer.cache.name(),
+            "rows_per_layer": answer.rows_per_layer,
+            "kv_bytes": answer.kv_bytes,
+            "kv_bytes_full": answer.kv_bytes_full,
+            "peak_bytes": answer.peak_bytes,
+            "prefill_seconds": answer.prefill_seconds,
+            "decode_seconds": answer.decode_seconds,
+            "streamed": answer.streamed,
+            "turns": answer.prompt.turns.len(),
+            "sources": answer.sources,
+            "citations": answer.citations,
+            "vault": answer.vault,
+            "notes": notes,
+            "map": map,
+        }),
+        text,
+    }
+}
+
+/// What all objects of one answer share.
+#[derive(Clone)]
+pub(crate) struct Head {
+    id: String,
+    created: u64,
+    model: String,
+}
+
+impl Head {
+    pub(crate) fn new(model: &str) -> Self {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        static ANSWERS: AtomicU64 = AtomicU64::new(0);
+        let (created, number) = (now(), ANSWERS.fetch_add(1, Ordering::Relaxed));
+        Self {
+            id: format!("chatcmpl-{created}-{number}"),
+            created,
+            model: model.to_owned(),
+        }
+    }
+
+    fn object(&self, object: &str, choices: Value) -> Value {
+        json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        })
+    }
+
+    /// A whole answer.
+    pub(crate) fn completion(&self, ended: Ended) -> Value {
+        let choice = json!([{
+            "index": 0,
+            "message": {"role": "assistant", "content": ended.text, "refusal": null},
+            "logprobs": null,
+            "finish_reason": ended.finish,
+        }]);
+        let mut whole = self.object("chat.completion", choice);
+        whole["usage"] = ended.usage;
+        whole["kept"] = ended.kept;
+        whole
+    }
+
+    /// A piece of a streamed answer: `delta` and, at the end, why it ended.
+    pub(crate) fn chunk(&self, delta: Value, finish: Option<&str>) -> Value {
+        let choice = json!([{
+            "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish,
+        }]);
+        self.object("chat.completion.chunk", choice)
+    }
+
+    /// The last piece of a streamed answer, if the client asked for its cost.
+    pub(crate) fn usage_chunk(&self, usage: Value) -> Value {
+        let mut chunk = self.object("chat.completion.chunk", json!([]));
+        chunk["usage"] = usage;
+        chunk
+    }
+}
