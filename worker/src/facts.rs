@@ -1,6 +1,5 @@
 //! Conversion between the engine's types and those of the protocol.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use kept_engine::documents::{Document, Kind, Page, Part};
@@ -87,26 +86,22 @@ pub fn model(
     let model = engine.model();
     let config = model.config();
     let architecture = model.gguf().text("general.architecture").ok().flatten();
-    let (mut parameters, mut bytes) = (0u64, BTreeMap::new());
-    for tensor in model.gguf().tensors() {
-        parameters += tensor.shape.iter().map(|&n| n as u64).product::<u64>();
-        *bytes.entry(tensor.kind.name()).or_insert(0) += tensor.bytes;
-    }
-    let most = bytes.into_iter().max_by_key(|(_, bytes)| *bytes);
+    let tensors = model.gguf().tensors();
+    let numbers = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
     ModelFacts {
         name: model.name().to_owned(),
         choice: name.model.clone(),
         file: path
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
-        quantisation: most.map_or_else(String::new, |(kind, _)| kind.to_string()),
+        quantisation: model.gguf().quantisation().unwrap_or_default(),
         architecture: architecture.unwrap_or("unknown").to_owned(),
         layers: config.layers,
         q_heads: config.q_heads,
         kv_heads: config.kv_heads,
         head_dim: config.head_dim,
         context: config.context,
-        parameters,
+        parameters: tensors.map(|tensor| numbers(&tensor.shape)).sum(),
         weights_bytes: model.weights_bytes(),
         bytes_per_row: engine.bytes_per_row(),
         stretch: name.stretch.clone(),

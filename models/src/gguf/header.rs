@@ -151,9 +151,7 @@ fn describe(gguf: &Gguf, tensors: usize, supported: Result<(), ModelError>) -> H
     Header {
         name: text("general.name"),
         kind: text("general.type"),
-        quantisation: whole("general.file_type")
-            .and_then(file_type)
-            .or_else(|| most_common_type(gguf)),
+        quantisation: gguf.quantisation(),
         parameters: None,
         context: architecture
             .as_deref()
@@ -163,6 +161,14 @@ fn describe(gguf: &Gguf, tensors: usize, supported: Result<(), ModelError>) -> H
         tensors,
         split: split.map(|parts| (whole("split.no").unwrap_or(0).saturating_add(1), parts)),
         supported,
+    }
+}
+
+impl Gguf {
+    /// ggml's name of the quantisation, such as `Q4_K_M`: as the file says, or the type of most weights.
+    pub fn quantisation(&self) -> Option<String> {
+        let said = self.whole("general.file_type").ok().flatten();
+        said.and_then(file_type).or_else(|| most_common_type(self))
     }
 }
 
