@@ -174,10 +174,18 @@ pub(crate) fn agnostic_note(method: &MethodSpec) -> Option<String> {
     })
 }
 
+/// With fewer rows per head, a sentence of warning: models begin to repeat themselves.
+const FEW_ROWS: usize = 64;
+
 /// A note for the user on a budget that amounts to `rows` rows of a prompt of `tokens` tokens.
 pub(crate) fn budget_note(method: &MethodSpec, rows: usize, tokens: usize) -> Option<String> {
     if method.name == "full" {
         return Some("full keeps everything; the budget is not used".to_owned());
     }
-    (rows >= tokens).then(|| "the budget is large enough: everything is kept".to_owned())
+    if rows >= tokens {
+        return Some("the budget is large enough: everything is kept".to_owned());
+    }
+    (rows < FEW_ROWS).then(|| {
+        format!("{rows} rows are few: the answer may miss what was read, or repeat itself; a model needs some hundred")
+    })
 }
