@@ -37,6 +37,8 @@ fn main() {
         "map_ends",
         "map_counts",
         "map_strip",
+        "map_levels",
+        "show_less_memory",
         "map_token",
         "map_table",
         "map_layers",

@@ -17,7 +17,7 @@ mod sums;
 
 use std::ops::Range;
 
-pub use lift::NEUTRAL_QUESTIONS;
+pub use lift::{LEVELS, NEUTRAL_QUESTIONS};
 pub use packed::GridBytesError;
 pub use sums::TableRow;
 

@@ -57,7 +57,7 @@ pub use error::EngineError;
 pub use event::{Event, Phase, Progress};
 pub use fit::{Fit, FitLine, TOKENS_PER_PAGE};
 pub use grid::{
-    GridBytesError, GridError, MapGrid, NEUTRAL_QUESTIONS, TableRow, TokenSlots, ends16,
+    GridBytesError, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, TableRow, TokenSlots, ends16,
 };
 pub use in_the_box::{SAMPLE, is_beyond_the_box, is_in_the_box};
 pub use ledger::{MemoryLedger, MemoryNow};

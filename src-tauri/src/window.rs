@@ -110,6 +110,8 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::map_ends,
             commands::map_counts,
             commands::map_strip,
+            commands::map_levels,
+            commands::show_less_memory,
             commands::map_token,
             commands::map_table,
             commands::map_layers,

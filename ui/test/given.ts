@@ -21,6 +21,8 @@ export function turn(some: Partial<Turn> = {}): Turn {
     windows: [],
     versionOf: null,
     hasLift: false,
+    levels: 0,
+    levelsDone: false,
     ...some,
   }
 }

@@ -9,8 +9,9 @@ use std::time::Instant;
 use kept_engine::Note;
 use kept_engine::kernels::Stop;
 use kept_engine::models::Model;
+use kept_engine::policies::Budget;
 use kept_engine::{
-    Answer, Ask, Citation, CompactLayer, Engine, EngineError, Limits, MapGrid, MemoryNow,
+    Answer, Ask, Citation, CompactLayer, Engine, EngineError, LEVELS, Limits, MapGrid, MemoryNow,
     MethodSpec, NEUTRAL_QUESTIONS, Progress, Prompt, ReadRequest, Reading, Sampling, Source, Watch,
     ends16,
 };
@@ -55,6 +56,8 @@ pub enum Work {
     Read(MethodSpec, Option<u64>, Keeping),
     /// Computes what is kept whatever is asked.
     Neutral(AskRequest, Keeping),
+    /// Computes what is kept with other budgets.
+    Levels(AskRequest, Keeping),
 }
 
 impl Work {
@@ -65,6 +68,7 @@ impl Work {
             Work::Compare(_) => Failure::Compare,
             Work::Read(..) => Failure::Read,
             Work::Neutral(..) => Failure::Neutral,
+            Work::Levels(..) => Failure::Levels,
         }
     }
 }
@@ -93,6 +97,7 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
                     read(&job, method, *memory, keeping, &output)
                 }
                 Work::Neutral(ask, keeping) => neutral(&job, ask, keeping, &output),
+                Work::Levels(ask, keeping) => levels(&job, ask, keeping, &output),
             });
             if inbox
                 .send(Input::Ended {
@@ -197,43 +202,75 @@ fn read(
 /// Computes what is kept whatever is asked; returns the final reply. The document comes from its vault.
 fn neutral(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> Ending {
     let ticket = job.ticket;
-    let refused =
-        |fault: Fault| failed(ticket, Failure::Neutral, fault, false, EngineHealth::Sound);
     let budget = match parse_budget(asked.budget.as_deref()) {
         Ok(budget) => budget,
-        Err(why) => return refused(why),
+        Err(why) => return failed(ticket, Failure::Neutral, why, false, EngineHealth::Sound),
     };
     let engine = match with_cache_type(&job.model.engine, asked.cache.as_deref()) {
         Ok(engine) => engine,
-        Err(why) => return refused(why),
+        Err(why) => return failed(ticket, Failure::Neutral, why, false, EngineHealth::Sound),
     };
     let mut maps = Vec::new();
     for question in NEUTRAL_QUESTIONS {
-        let ask = Ask {
-            turns: &[],
-            document: &job.document.document,
-            question,
-            method: &asked.method,
-            budget,
-            sampling: &Sampling::default(),
-            max_tokens: 0,
-            thinking: asked.thinking,
-            limits: Limits {
-                memory: asked.memory,
-                ..Limits::default()
-            },
-            vault: keeping.vaults(),
-        };
-        let mut filling = Filling::new(&job.model, &job.document);
-        if let Err(error) = engine.ask_watched(&ask, &mut filling, &job.stop) {
-            return failed_with(ticket, Failure::Neutral, &error);
+        match map_of(job, &engine, asked, question, budget, keeping) {
+            Ok(map) => maps.push(map),
+            Err(error) => return failed_with(ticket, Failure::Neutral, &error),
         }
-        maps.push(filling.grid);
     }
     if let Some(mean) = MapGrid::mean_of(&maps) {
         output.send_with_bytes(&Reply::NeutralMap { ticket }, &mean.to_bytes());
     }
     (Reply::NeutralDone { ticket }, EngineHealth::Sound)
+}
+
+/// Computes what a question keeps with each of [`LEVELS`]; returns the final reply.
+fn levels(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> Ending {
+    let ticket = job.ticket;
+    let engine = match with_cache_type(&job.model.engine, asked.cache.as_deref()) {
+        Ok(engine) => engine,
+        Err(why) => return failed(ticket, Failure::Levels, why, false, EngineHealth::Sound),
+    };
+    for percent in LEVELS {
+        let budget = Some(Budget::Share(f64::from(percent) / 100.0));
+        match map_of(job, &engine, asked, &asked.question, budget, keeping) {
+            Ok(map) => {
+                output.send_with_bytes(&Reply::Level { ticket, percent }, &map.shares());
+            }
+            // The method needs more rows.
+            Err(error) if error.is_refusal() => {}
+            Err(error) => return failed_with(ticket, Failure::Levels, &error),
+        }
+    }
+    (Reply::LevelsDone { ticket }, EngineHealth::Sound)
+}
+
+/// What `question` keeps with `budget`, without an answer. The document comes from its vault.
+fn map_of(
+    job: &Job,
+    engine: &Engine,
+    asked: &AskRequest,
+    question: &str,
+    budget: Option<Budget>,
+    keeping: &Keeping,
+) -> Result<MapGrid, EngineError> {
+    let ask = Ask {
+        turns: &[],
+        document: &job.document.document,
+        question,
+        method: &asked.method,
+        budget,
+        sampling: &Sampling::default(),
+        max_tokens: 0,
+        thinking: asked.thinking,
+        limits: Limits {
+            memory: asked.memory,
+            ..Limits::default()
+        },
+        vault: keeping.vaults(),
+    };
+    let mut filling = Filling::new(&job.model, &job.document);
+    engine.ask_watched(&ask, &mut filling, &job.stop)?;
+    Ok(filling.grid)
 }
 
 /// Answers one question; returns the final reply.

@@ -176,7 +176,8 @@ impl Dispatcher {
             | Request::Ask { .. }
             | Request::Compare { .. }
             | Request::ReadDocument { .. }
-            | Request::Neutral { .. } => self.dispatch(request),
+            | Request::Neutral { .. }
+            | Request::Levels { .. } => self.dispatch(request),
             Request::KeepDocuments {
                 ticket,
                 kind,

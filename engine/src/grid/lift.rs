@@ -9,7 +9,20 @@ pub const NEUTRAL_QUESTIONS: [&str; 3] = [
     "How does the text end?",
 ];
 
+/// Budgets for which a document is shown with less memory, in percent of the prompt.
+pub const LEVELS: [u8; 13] = [2, 4, 6, 8, 10, 15, 20, 25, 30, 40, 50, 60, 75];
+
 impl MapGrid {
+    /// `[cells]`: share of the slots that keep each cell, 0 to 255 for 0 to 100 %. A nonzero share is at least 1.
+    pub fn shares(&self) -> Vec<u8> {
+        let slots = self.slots(None);
+        let share = |&count: &u16| match (u32::from(count), slots) {
+            (0, _) | (_, 0) => 0,
+            (count, slots) => ((count * 255 + slots / 2) / slots).clamp(1, 255) as u8,
+        };
+        self.totals.iter().map(share).collect()
+    }
+
     fn has_shape_of(&self, other: &Self) -> bool {
         self.layers() == other.layers()
             && self.kv_heads() == other.kv_heads()

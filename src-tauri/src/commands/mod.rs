@@ -331,6 +331,19 @@ pub async fn map_strip(
     ))
 }
 
+/// Begins to compute what a turn would keep with less memory; each budget that becomes known is an event of the turn.
+#[tauri::command]
+pub async fn show_less_memory(effects: Desktop<'_>, turn: u64) -> Result<(), String> {
+    effects.with(|state| state.show_less_memory(turn))
+}
+
+/// What a turn keeps with each smaller budget that is known: their number, their budgets in percent of the prompt, and
+/// `[budgets][tokens]` shares, all u8; 255 is 100 %.
+#[tauri::command]
+pub async fn map_levels(effects: Desktop<'_>, turn: u64) -> Result<Response, String> {
+    Ok(Response::new(effects.with(|state| state.levels_of(turn))))
+}
+
 /// One token of a map.
 #[tauri::command]
 pub async fn map_token(

@@ -281,6 +281,12 @@ pub struct Turn {
     /// The map can be shown without what is kept whatever is asked.
     #[serde(default)]
     pub has_lift: bool,
+    /// Number of smaller budgets for which it is known what is kept (`map_levels`).
+    #[serde(default)]
+    pub levels: usize,
+    /// No further budget will become known.
+    #[serde(default)]
+    pub levels_done: bool,
 }
 
 impl Turn {

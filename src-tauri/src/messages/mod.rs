@@ -105,6 +105,8 @@ pub const NO_DOCUMENT: &str = "Open a document first, or the sample.";
 pub const NO_TURN: &str = "There is no such question in this conversation.";
 /// The map without what is kept whatever is asked.
 pub const NO_LIFT: &str = "What was kept because of this question is not known.";
+/// Maps of smaller budgets come from the vault and the model of the answer.
+pub const NO_LEVELS: &str = "Less memory can be shown for answers of the open model, while documents are kept on disk (Settings).";
 /// Only a question that waits can be removed.
 pub const NOT_WAITING: &str = "This question no longer waits: it was asked.";
 

@@ -74,6 +74,8 @@ impl AppState {
             windows: Vec::new(),
             version_of,
             has_lift: false,
+            levels: 0,
+            levels_done: false,
         });
         self.add_question(question, version_of.is_some());
         self.queue.push_back(Queued {
@@ -215,6 +217,7 @@ impl AppState {
         self.set_thinking(false);
         self.forget_maps();
         self.forget_neutral();
+        self.forget_levels();
     }
 
     /// The turn that `ticket` answers, unless its conversation was deleted.

@@ -271,6 +271,8 @@ impl AppState {
         let turns = turns.into_iter().map(|turn| Turn {
             has_map: false,
             has_lift: false,
+            levels: 0,
+            levels_done: false,
             ..turn
         });
         let turns = self.copy_turns(id, &document, title, turns.collect());

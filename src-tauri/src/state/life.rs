@@ -92,6 +92,7 @@ impl AppState {
         // Reading may have been the cause: it does not begin again by itself.
         self.reading_failed(None, reason, false);
         self.neutral_ended(None, false);
+        self.levels_ended(None, false);
         self.model_in_flight = None;
         self.document_in_flight = None;
         self.removing = None;

@@ -11,6 +11,7 @@ mod document;
 mod documents;
 mod facts;
 mod gpus;
+mod levels;
 mod life;
 mod limits;
 mod maps;
@@ -41,6 +42,7 @@ use crate::store::Open;
 pub use conversations::{Conversation, Loaded};
 pub use document::{OpenDocument, plain_text};
 pub use documents::file_name;
+use levels::Levels;
 pub use maps::{MapPlace, lock};
 pub use models::{MOST_TOKENS, check_method};
 use neutral::NeutralMaps;
@@ -333,6 +335,7 @@ pub struct AppState {
     gpus: Gpus,
     reading: BackgroundReading,
     neutral: NeutralMaps,
+    levels: Levels,
     /// Ticket of the request to clear the vaults, until it is answered.
     clearing: Option<u64>,
     worker: WorkerState,
@@ -399,6 +402,7 @@ impl AppState {
             gpus: Gpus::default(),
             reading: BackgroundReading::default(),
             neutral: NeutralMaps::default(),
+            levels: Levels::default(),
             clearing: None,
             worker: WorkerState {
                 state: WorkerStatus::Starting,

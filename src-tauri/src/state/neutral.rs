@@ -31,7 +31,7 @@ impl NeutralMaps {
 }
 
 /// The method and budget that a turn was answered with; `None` in streaming mode, whose map is not exact.
-fn how(turn: &Turn) -> Option<(MethodSpec, Option<String>)> {
+pub(super) fn how(turn: &Turn) -> Option<(MethodSpec, Option<String>)> {
     let facts = turn.facts.as_ref().filter(|facts| !facts.streamed)?;
     let (method, budget) = match &facts.chosen {
         Some(chosen) => (
@@ -79,43 +79,48 @@ impl AppState {
 
     /// Computes the neutral map that is due, if nothing else runs.
     pub(super) fn ask_neutral(&mut self) {
-        let idle = !self.is_busy() && self.running.is_none() && self.opening.is_none();
-        let ready = self.worker.state == WorkerStatus::Ready && self.model.is_some();
-        let free = !self.neutral.is_running() && !self.reading.is_running();
-        if !idle || !ready || !free || self.settings.keep == "off" {
+        if !self.can_work_in_background() {
             return;
         }
         let Some(id) = self.neutral.due.take() else {
             return;
         };
-        let turn = self.turns.iter().find(|turn| turn.id == id);
-        let Some((turn, (method, budget))) = turn.and_then(|turn| Some((turn, how(turn)?))) else {
-            return;
-        };
-        // Another model is open since.
-        if turn.model != self.model_label() {
-            return;
+        if let Some(ask) = self.background_question(id) {
+            let ticket = self.ticket();
+            self.neutral.running = Some((ticket, id));
+            self.send(Request::Neutral { ticket, ask }, None);
         }
-        let (cache, thinking) = (turn.cache.clone(), turn.thinking);
-        let Ok(memory) = self.memory_limit() else {
-            return;
-        };
-        let ticket = self.ticket();
-        let ask = AskRequest {
+    }
+
+    /// The question of a turn again, for its maps only; `None` if another model is open since, or the turn has no exact
+    /// map.
+    pub(super) fn background_question(&self, id: u64) -> Option<AskRequest> {
+        let turn = self.turns.iter().find(|turn| turn.id == id)?;
+        let (method, budget) = how(turn)?;
+        if turn.model != self.model_label() {
+            return None;
+        }
+        Some(AskRequest {
             turns: Vec::new(),
-            question: String::new(),
+            question: turn.question.clone(),
             method,
             budget,
             max_tokens: 0,
             temperature: 0.0,
             seed: 0,
             repeat_penalty: None,
-            thinking,
-            cache,
-            memory,
-        };
-        self.neutral.running = Some((ticket, id));
-        self.send(Request::Neutral { ticket, ask }, None);
+            thinking: turn.thinking,
+            cache: turn.cache.clone(),
+            memory: self.memory_limit().ok()?,
+        })
+    }
+
+    /// Whether the worker can compute maps in the background: it is ready, and nothing else runs.
+    pub(super) fn can_work_in_background(&self) -> bool {
+        let idle = !self.is_busy() && self.running.is_none() && self.opening.is_none();
+        let ready = self.worker.state == WorkerStatus::Ready && self.model.is_some();
+        let free = !self.neutral.is_running() && !self.levels.is_running();
+        idle && ready && free && !self.reading.is_running() && self.settings.keep != "off"
     }
 
     /// The neutral map of a request has arrived.

@@ -53,7 +53,7 @@ impl AppState {
         let Ok(memory) = self.memory_limit() else {
             return;
         };
-        if long && idle && ready && !self.neutral.is_running() {
+        if long && idle && ready && !self.neutral.is_running() && !self.levels.is_running() {
             let ticket = self.ticket();
             let method = MethodSpec::plain(&self.settings.method);
             let request = Request::ReadDocument {

@@ -105,6 +105,8 @@ impl AppState {
             }
             Reply::NeutralMap { ticket } => self.neutral_arrived(ticket, &bytes)?,
             Reply::NeutralDone { ticket } => self.neutral_ended(Some(ticket), false),
+            Reply::Level { ticket, percent } => self.level_arrived(ticket, percent, bytes),
+            Reply::LevelsDone { ticket } => self.levels_ended(Some(ticket), false),
             Reply::Compared { ticket } => self.compared(ticket, ComparisonState::Done, None),
             Reply::Failed {
                 ticket,
@@ -115,6 +117,7 @@ impl AppState {
             } => self.failed(ticket, what, &Fault { code, message }, stopped),
         }
         self.ask_next();
+        self.ask_levels();
         self.ask_neutral();
         self.read_ahead();
         Ok(())
@@ -180,6 +183,12 @@ impl AppState {
                     tracing::info!(message, "there is no map of what is kept whatever is asked");
                 }
                 self.neutral_ended(ticket, stopped);
+            }
+            (Failure::Levels, ticket) => {
+                if !stopped {
+                    tracing::info!(message, "less memory cannot be shown");
+                }
+                self.levels_ended(ticket, stopped);
             }
             (Failure::Vaults, _) => self.vault_failed(message),
             _ => {

@@ -416,5 +416,7 @@ fn turn_of_row(row: &SqliteRow) -> Result<Turn, StoreError> {
         windows: of_json(row.try_get("windows")?)?,
         version_of: version_of.map(id_of_row).transpose()?,
         has_lift: row.try_get("has_lift")?,
+        levels: 0,
+        levels_done: false,
     })
 }

@@ -81,6 +81,8 @@ fn turn(id: u64, state: TurnState) -> Turn {
         windows: vec![Some(512), None],
         version_of: None,
         has_lift: false,
+        levels: 0,
+        levels_done: false,
     }
 }
 
@@ -291,6 +293,8 @@ async fn versions_and_copies_of_maps_are_kept_and_a_removed_question_is_not() {
     saves.push(save_turn(1, &version));
     let version = Turn {
         has_lift: true,
+        levels: 0,
+        levels_done: false,
         ..version
     };
     saves.push(Save::Neutral {
@@ -322,6 +326,8 @@ async fn versions_and_copies_of_maps_are_kept_and_a_removed_question_is_not() {
         [
             Turn {
                 has_lift: true,
+                levels: 0,
+                levels_done: false,
                 ..turn(1, TurnState::Done)
             },
             version,

@@ -10,7 +10,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::vault::{VaultFolder, Vaults};
 use kept_engine::{
-    AUTO, Answer, Ask, Engine, Finish, Limits, MapGrid, NEUTRAL_QUESTIONS, Phase, Sampling,
+    AUTO, Answer, Ask, Engine, Finish, LEVELS, Limits, MapGrid, NEUTRAL_QUESTIONS, Phase, Sampling,
 };
 use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::repository;
@@ -189,16 +189,58 @@ fn a_neutral_map_is_that_of_neutral_questions() {
     let mut maps = Vec::new();
     for question in NEUTRAL_QUESTIONS {
         worker.say(&ask(3, question, "snapkv"));
-        let heard = worker.until(is_end);
-        let mut map = announced_map(&heard[0].0, &heard[0].1, &document);
-        for (reply, bytes) in &heard {
-            if let Reply::Layer { layer, .. } = reply {
-                map.set_layer(*layer, bytes).expect("a layer that fits");
-            }
-        }
-        maps.push(map);
+        maps.push(map_of(&worker.until(is_end), &document));
     }
     assert_eq!(Some(mean), MapGrid::mean_of(&maps));
+}
+
+/// The whole map of a question, from its replies.
+fn map_of(heard: &[(Reply, Vec<u8>)], document: &Document) -> MapGrid {
+    let mut map = announced_map(&heard[0].0, &heard[0].1, document);
+    for (reply, bytes) in heard {
+        if let Reply::Layer { layer, .. } = reply {
+            map.set_layer(*layer, bytes).expect("a layer that fits");
+        }
+    }
+    map
+}
+
+/// What is kept with less memory is what the same question keeps with these budgets.
+#[test]
+fn levels_are_the_maps_of_smaller_budgets() {
+    let mut worker = ready();
+    worker.say(&ask(1, QUESTION, "snapkv"));
+    worker.until(is_end);
+    let with_budget = |ticket: u64, percent: u8| {
+        let Request::Ask { mut ask, .. } = ask(ticket, QUESTION, "snapkv") else {
+            panic!("a question")
+        };
+        ask.budget = Some(format!("{percent}%"));
+        ask
+    };
+    let of = with_budget(2, 25);
+    worker.say(&Request::Levels { ticket: 2, ask: of });
+    let heard = worker.until(|reply| matches!(reply, Reply::LevelsDone { ticket: 2 }));
+    let levels: Vec<(u8, &Vec<u8>)> = heard
+        .iter()
+        .filter_map(|(reply, bytes)| match reply {
+            Reply::Level { ticket: 2, percent } => Some((*percent, bytes)),
+            _ => None,
+        })
+        .collect();
+    let percents: Vec<u8> = levels.iter().map(|(percent, _)| *percent).collect();
+    // The observation window alone is more than 2 % of the sample.
+    assert!(LEVELS.ends_with(&percents) && percents.len() + 3 > LEVELS.len());
+    let document = Document::open(&sample()).expect("the sample");
+    for (percent, shares) in levels {
+        let request = Request::Ask {
+            ticket: 3,
+            ask: with_budget(3, percent),
+        };
+        worker.say(&request);
+        let map = map_of(&worker.until(is_end), &document);
+        assert_eq!(*shares, map.shares(), "{percent} %");
+    }
 }
 
 /// All replies of one question, against the same question in this process.

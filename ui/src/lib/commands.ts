@@ -48,6 +48,10 @@
  * map_counts({ turn, layer: number | null, lift })   -> ArrayBuffer   Uint16 little endian [tokens]: slots that hold it;
  *                                                                `lift`: without those that hold it whatever is asked
  * map_strip({ turn, rows, layer, lift })        -> ArrayBuffer   Uint8 [rows * 2]: mean, max; 255 is 100 %
+ * show_less_memory({ turn })                    -> null          computes what it would keep with less memory; event:
+ *                                                                'turn' with the number of budgets that are known
+ * map_levels({ turn })                          -> ArrayBuffer   Uint8: number of budgets, each in percent, then for
+ *                                                                each [tokens] shares; 255 is 100 %
  * map_token({ turn, token })                    -> TokenSlots
  * map_table({ turn, layer })                    -> TableRow[]
  * map_layers({ turn })                          -> LayerRow[]
@@ -105,6 +109,8 @@ export type CommandName =
   | 'map_ends'
   | 'map_counts'
   | 'map_strip'
+  | 'map_levels'
+  | 'show_less_memory'
   | 'map_token'
   | 'map_table'
   | 'map_layers'

@@ -1158,7 +1158,15 @@ versionOf: number | null,
 /**
  * The map can be shown without what is kept whatever is asked.
  */
-hasLift: boolean, };
+hasLift: boolean, 
+/**
+ * Number of smaller budgets for which it is known what is kept (`map_levels`).
+ */
+levels: number, 
+/**
+ * No further budget will become known.
+ */
+levelsDone: boolean, };
 
 /**
  * How a new question relates to the turns of the conversation.

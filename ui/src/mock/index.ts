@@ -416,6 +416,8 @@ export function start(): void {
           thinking: snapshot.thinking,
           windows: [],
           hasLift: false,
+          levels: 0,
+          levelsDone: false,
           versionOf: original ? (original.versionOf ?? original.id) : null,
         }
         conversations.add(turn, which)

@@ -31,6 +31,7 @@ impl Dispatcher {
             Request::Estimate { ticket, .. } => (*ticket, Failure::Estimate),
             Request::ReadDocument { ticket, .. } => (*ticket, Failure::Read),
             Request::Neutral { ticket, .. } => (*ticket, Failure::Neutral),
+            Request::Levels { ticket, .. } => (*ticket, Failure::Levels),
             _ => return,
         };
         let waits = self.waiting.iter().any(occupies_engine);
@@ -89,6 +90,10 @@ impl Dispatcher {
                 let keeping = self.keeping.refreshed();
                 self.start(ticket, model, document, Work::Neutral(ask, keeping));
             }
+            Request::Levels { ask, .. } => {
+                let keeping = self.keeping.refreshed();
+                self.start(ticket, model, document, Work::Levels(ask, keeping));
+            }
             Request::Compare { compare, .. } => {
                 self.start(ticket, model, document, Work::Compare(compare));
             }
@@ -142,7 +147,7 @@ impl Dispatcher {
         work: Work,
     ) {
         let stop = Stop::new();
-        let is_background = matches!(work, Work::Read(..) | Work::Neutral(..));
+        let is_background = matches!(work, Work::Read(..) | Work::Neutral(..) | Work::Levels(..));
         let job = Job {
             ticket,
             model,
@@ -202,6 +207,7 @@ impl Dispatcher {
             Request::Compare { ticket: t, .. } if *t == ticket => Some(Failure::Compare),
             Request::ReadDocument { ticket: t, .. } if *t == ticket => Some(Failure::Read),
             Request::Neutral { ticket: t, .. } if *t == ticket => Some(Failure::Neutral),
+            Request::Levels { ticket: t, .. } if *t == ticket => Some(Failure::Levels),
             _ => None,
         };
         let what = self.waiting.iter().find_map(of_ticket);
@@ -220,6 +226,7 @@ fn occupies_engine(request: &Request) -> bool {
             | Request::Compare { .. }
             | Request::ReadDocument { .. }
             | Request::Neutral { .. }
+            | Request::Levels { .. }
     )
 }
 

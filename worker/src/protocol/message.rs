@@ -109,6 +109,16 @@ pub enum Request {
         #[serde(flatten)]
         ask: AskRequest,
     },
+    /// Computes what a question keeps with each budget of [`kept_engine::LEVELS`]; the budget of `ask` and its turns are
+    /// not used. Occupies the worker as [`Request::Neutral`] does. Replies: [`Reply::Level`] for each budget that the
+    /// method allows, the smallest first, and [`Reply::LevelsDone`], or [`Reply::Failed`].
+    Levels {
+        /// Identifies the request in its reply.
+        ticket: u64,
+        /// The question.
+        #[serde(flatten)]
+        ask: AskRequest,
+    },
     /// Sets how documents are stored in vaults from now on: `q8_0` (the initial setting), `f16` or `off`. Reply:
     /// [`Reply::Vaults`] or [`Reply::Failed`].
     KeepDocuments {
@@ -377,6 +387,18 @@ pub enum Reply {
         /// Ticket of the request.
         ticket: u64,
     },
+    /// What a question keeps with one budget. Bytes follow: [`kept_engine::MapGrid::shares`].
+    Level {
+        /// Ticket of the request.
+        ticket: u64,
+        /// The budget, in percent of the prompt.
+        percent: u8,
+    },
+    /// A [`Request::Levels`] has ended.
+    LevelsDone {
+        /// Ticket of the request.
+        ticket: u64,
+    },
     /// The vault settings and the stored vaults.
     Vaults {
         /// Ticket of the request.
@@ -470,6 +492,7 @@ impl Reply {
                 | Reply::Prompt { .. }
                 | Reply::Layer { .. }
                 | Reply::NeutralMap { .. }
+                | Reply::Level { .. }
         )
     }
 }
@@ -494,6 +517,8 @@ pub enum Failure {
     Read,
     /// What is kept whatever is asked.
     Neutral,
+    /// What is kept with other budgets.
+    Levels,
     /// A request about vaults.
     Vaults,
     /// An invalid message.

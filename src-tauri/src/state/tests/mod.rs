@@ -4,6 +4,7 @@ mod asking;
 mod comparing;
 mod conversations;
 mod documents;
+mod levels;
 mod library;
 mod life;
 mod limits;

@@ -21,7 +21,7 @@ fn facts(name: &str, sees_question: bool) -> MethodFacts {
 }
 
 /// A story whose worker has two methods.
-fn methodical() -> Story {
+pub(super) fn methodical() -> Story {
     let mut story = Story::first_start();
     story.generation += 1;
     let methods = vec![facts("snapkv", true), facts("keydiff", false)];
@@ -32,7 +32,7 @@ fn methodical() -> Story {
 }
 
 /// Asks and answers a question with a map; returns its turn.
-fn answer(story: &mut Story, method: &str, budget: Option<&str>) -> u64 {
+pub(super) fn answer(story: &mut Story, method: &str, budget: Option<&str>) -> u64 {
     story.look();
     let choice = Choice::plain(method, budget);
     let turn = story.state.ask("Why?", choice, Relation::default());
@@ -42,7 +42,7 @@ fn answer(story: &mut Story, method: &str, budget: Option<&str>) -> u64 {
     turn.expect("accepted")
 }
 
-fn ticket(requests: &[Request]) -> u64 {
+pub(super) fn ticket(requests: &[Request]) -> u64 {
     match requests.last() {
         Some(Request::Ask { ticket, .. }) => *ticket,
         other => panic!("{other:?}"),

@@ -1,0 +1,130 @@
+//! What an answered question would keep with less memory: computed on request, from the document's vault, one budget
+//! after the other. The page then shows the document under any budget at once.
+
+use std::collections::HashMap;
+
+use kept_worker::protocol::Request;
+
+use super::AppState;
+use super::neutral::how;
+use crate::messages;
+
+/// The shares of one budget.
+struct Level {
+    /// The budget, in percent of the prompt.
+    percent: u8,
+    /// `[cells]`: share of the slots that keep each cell, 255 is 100 %.
+    shares: Vec<u8>,
+}
+
+/// The levels of the open conversation.
+#[derive(Default)]
+pub(super) struct Levels {
+    /// The turn whose levels are computed next.
+    due: Option<u64>,
+    /// The request that runs: its ticket and turn.
+    running: Option<(u64, u64)>,
+    /// By turn, the smallest budget first.
+    known: HashMap<u64, Vec<Level>>,
+}
+
+impl Levels {
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+}
+
+impl AppState {
+    /// Begins to compute what a turn keeps with less memory, once the worker is free. Each level is an event of the
+    /// turn.
+    ///
+    /// # Errors
+    /// One sentence, if it cannot be computed.
+    pub fn show_less_memory(&mut self, turn: u64) -> Result<(), String> {
+        let known = self.known_turn(turn)?;
+        if known.levels_done {
+            return Ok(());
+        }
+        let asked = known.has_map && how(known).is_some();
+        if !asked || self.settings.keep == "off" || self.background_question(turn).is_none() {
+            return Err(messages::NO_LEVELS.to_owned());
+        }
+        if self
+            .levels
+            .running
+            .is_none_or(|(_, running)| running != turn)
+        {
+            self.levels.due = Some(turn);
+        }
+        self.ask_levels();
+        Ok(())
+    }
+
+    /// Computes the levels that are due, if nothing else runs.
+    pub(super) fn ask_levels(&mut self) {
+        if self.levels.due.is_none() || !self.can_work_in_background() {
+            return;
+        }
+        let due = self.levels.due.take();
+        if let Some(id) = due
+            && let Some(ask) = self.background_question(id)
+        {
+            let ticket = self.ticket();
+            self.levels.running = Some((ticket, id));
+            self.levels.known.remove(&id);
+            self.send(Request::Levels { ticket, ask }, None);
+        }
+    }
+
+    /// A level has arrived.
+    pub(super) fn level_arrived(&mut self, ticket: u64, percent: u8, shares: Vec<u8>) {
+        let Some((_, id)) = self.levels.running.filter(|running| running.0 == ticket) else {
+            return;
+        };
+        let levels = self.levels.known.entry(id).or_default();
+        levels.push(Level { percent, shares });
+        let count = levels.len();
+        self.set_levels(id, count, false);
+    }
+
+    fn set_levels(&mut self, id: u64, count: usize, done: bool) {
+        if let Some(turn) = self.turn_mut(id) {
+            turn.levels = count;
+            turn.levels_done = done;
+            self.emit_turn(id);
+        }
+    }
+
+    /// A request has ended. `stopped`: for a question, after which it is due again.
+    pub(super) fn levels_ended(&mut self, ticket: Option<u64>, stopped: bool) {
+        let of_ticket = |(running, _): &(u64, u64)| ticket.is_none_or(|ticket| ticket == *running);
+        if let Some((_, id)) = self.levels.running.filter(of_ticket) {
+            self.levels.running = None;
+            if stopped {
+                self.levels.due.get_or_insert(id);
+            } else {
+                let count = self.levels.known.get(&id).map_or(0, Vec::len);
+                self.set_levels(id, count, true);
+            }
+        }
+    }
+
+    pub(super) fn forget_levels(&mut self) {
+        if let Some((ticket, _)) = self.levels.running.take() {
+            self.send(Request::Stop { ticket }, None);
+        }
+        self.levels = Levels::default();
+    }
+
+    /// The levels of a turn that are known: their number, their budgets in percent, `[levels][cells]` shares.
+    pub fn levels_of(&self, turn: u64) -> Vec<u8> {
+        let levels = self.levels.known.get(&turn).map_or(&[][..], Vec::as_slice);
+        let count = u8::try_from(levels.len()).expect("few budgets");
+        let budgets = levels.iter().map(|level| level.percent);
+        let mut bytes: Vec<u8> = std::iter::once(count).chain(budgets).collect();
+        for level in levels {
+            bytes.extend_from_slice(&level.shares);
+        }
+        bytes
+    }
+}

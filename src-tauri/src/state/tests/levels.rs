@@ -1,0 +1,98 @@
+//! What an answer would keep with less memory: computed on request, interrupted by a question.
+
+use kept_engine::Finish;
+use kept_worker::protocol::{Failure, FaultCode};
+
+use super::neutral::{answer, methodical, ticket};
+use super::*;
+use crate::contract::Relation;
+
+/// The request for levels that was sent, if any: ticket and question.
+fn levels(story: &mut Story) -> Option<(u64, String)> {
+    let requests = story.requests();
+    requests.into_iter().find_map(|request| match request {
+        Request::Levels { ticket, ask } => Some((ticket, ask.question)),
+        _ => None,
+    })
+}
+
+#[test]
+fn levels_arrive_one_by_one_and_are_computed_once() {
+    let mut story = methodical();
+    let turn = answer(&mut story, "keydiff", Some("25%"));
+    assert_eq!(levels(&mut story), None, "only on request");
+    story.state.show_less_memory(turn).expect("a map");
+    let (ticket, question) = levels(&mut story).expect("sent");
+    assert_eq!(question, "Why?");
+    story.hear_bytes(
+        Reply::Level {
+            ticket,
+            percent: 10,
+        },
+        &[0, 1, 255],
+    );
+    assert_eq!((story.turn().levels, story.turn().levels_done), (1, false));
+    story.hear_bytes(
+        Reply::Level {
+            ticket,
+            percent: 50,
+        },
+        &[9, 9, 255],
+    );
+    story.hear(Reply::LevelsDone { ticket });
+    assert_eq!((story.turn().levels, story.turn().levels_done), (2, true));
+    let bytes = story.state.levels_of(turn);
+    assert_eq!(bytes, [2, 10, 50, 0, 1, 255, 9, 9, 255]);
+    story.state.show_less_memory(turn).expect("known");
+    assert_eq!(levels(&mut story), None);
+    assert_eq!(story.state.levels_of(turn + 1), [0]);
+}
+
+#[test]
+fn a_question_comes_first_and_levels_begin_anew() {
+    let mut story = methodical();
+    let turn = answer(&mut story, "keydiff", None);
+    story.state.show_less_memory(turn).expect("a map");
+    let (first, _) = levels(&mut story).expect("sent");
+    story.hear_bytes(
+        Reply::Level {
+            ticket: first,
+            percent: 2,
+        },
+        &[1, 1, 1],
+    );
+    let choice = Choice::plain("keydiff", None);
+    story
+        .state
+        .ask("And?", choice, Relation::default())
+        .expect("accepted");
+    let question = ticket(&story.requests());
+    story.hear(Reply::Failed {
+        ticket: Some(first),
+        what: Failure::Levels,
+        message: "stopped".into(),
+        code: FaultCode::Other,
+        stopped: true,
+    });
+    assert_eq!(levels(&mut story), None, "the question runs");
+    story.hear(answered(question, "yes", Finish::End));
+    let (second, _) = levels(&mut story).expect("again");
+    story.hear_bytes(
+        Reply::Level {
+            ticket: second,
+            percent: 2,
+        },
+        &[1, 1, 1],
+    );
+    assert_eq!(story.state.levels_of(turn), [1, 2, 1, 1, 1]);
+}
+
+#[test]
+fn without_a_map_or_a_vault_the_refusal_says_why() {
+    let mut story = methodical();
+    assert!(story.state.show_less_memory(77).is_err());
+    let turn = answer(&mut story, "keydiff", None);
+    story.state.settings.keep = "off".to_owned();
+    let refused = story.state.show_less_memory(turn).expect_err("refused");
+    assert!(refused.contains("Settings"), "{refused}");
+}
