@@ -15,6 +15,7 @@ import {
   figures,
   kind,
   lineWords,
+  notChosen,
   parameters,
   shortName,
   stretchWords,
@@ -110,6 +111,19 @@ describe('words about models', () => {
     ])
     expect(stretchWords('yarn:4')).toBe('YaRN, 4 times as long')
   })
+  it('offer what is on this computer, the largest that fits first', () => {
+    const found = [
+      mini,
+      model({ id: 'chosen', choice: 'm1' }),
+      model({ id: 'refused', reason: 'It is of an unknown kind.' }),
+      model({ id: 'huge', bytes: 90e9 }),
+      model({ id: 'small', bytes: 1e9 }),
+      model({ id: 'large', bytes: 6e9 }),
+    ]
+    expect(notChosen(library({ found })).map(({ id }) => id)).toEqual(['large', 'small', 'huge'])
+    expect(notChosen(null)).toEqual([])
+  })
+
   it('say how far a download is', () => {
     expect(doing(download())).toBe('Downloading, 50 %')
     expect(figures(download())).toBe('512 MiB of 1.0 GiB · 10.0 MiB/s · 55 s left')

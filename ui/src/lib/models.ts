@@ -1,5 +1,5 @@
 /** The models page in words and figures: texts of a model, a download, a budget. No calls and no DOM. */
-import type { Download, DownloadState, FitLine, FoundModel, Inspection, Suits } from './contract'
+import type { Download, DownloadState, FitLine, FoundModel, Inspection, Library, Suits } from './contract'
 import { bytes, count, left, percent, plural } from './format'
 
 /** The file's name, without owner and repository of a model in the hub's cache. */
@@ -11,6 +11,16 @@ export function shortName(model: FoundModel): string {
       .slice(colon + 1)
       .split('/')
       .at(-1) ?? model.name
+  )
+}
+
+/** Models on this computer that can be opened and were not chosen yet, the largest that fits the free memory first. */
+export function notChosen(library: Library | null): FoundModel[] {
+  const free = library?.freeMemory ?? Infinity
+  const fits = (model: FoundModel) => model.bytes < free
+  const found = library?.found.filter((model) => !model.inBox && model.reason === null && model.choice === null) ?? []
+  return found.toSorted(
+    (a, b) => Number(fits(b)) - Number(fits(a)) || (fits(a) ? b.bytes - a.bytes : a.bytes - b.bytes),
   )
 }
 
