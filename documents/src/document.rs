@@ -1,19 +1,22 @@
 //! One opened file: its text, its pages and its origin.
 //!
-//! This module reads the file and selects the decoder. `sniff` detects the format; `text` and `pdf` decode.
+//! This module reads the file and selects the decoder. `sniff` detects the format; `text`, `pdf` and `extract` decode.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::Path;
 
-use crate::{DocumentError, Part, passage, pdf, sniff, text};
+use crate::{DocumentError, Format, PageKind, Part, extract, passage, pdf, sniff, text};
 
 /// The largest file that Kept opens, in bytes: 512 MiB.
 ///
 /// At about four bytes per token that is over a hundred million tokens, far more than any context length. The limit
 /// prevents a file opened by mistake from filling the memory.
 pub const MAX_SOURCE_BYTES: u64 = 512 << 20;
+
+/// How far from its start a page is searched for its title, in bytes.
+const TITLE_BYTES: usize = 1000;
 
 /// The kind of a document. It decides only how passages are cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,12 +33,28 @@ pub enum Kind {
     },
     /// Text extracted from a PDF.
     Pdf,
+    /// Text extracted from markup. A line is a paragraph, an item or a table row, and headings are those of Markdown.
+    Extracted {
+        /// The format of the file.
+        format: Format,
+    },
 }
 
-/// A page of a document that has pages.
+impl Kind {
+    /// What the pages of such a document are called.
+    pub fn page_kind(&self) -> PageKind {
+        match self {
+            Kind::Extracted { format } => format.page_kind(),
+            _ => PageKind::Page,
+        }
+    }
+}
+
+/// A page of a document that has pages, or a slide, a sheet or a chapter: see [`Document::page_kind_at`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// Index of the page in the file, from 1. Not the number printed on the page.
+    /// Index of the page in the file, from 1. Not the number printed on the page. Sheets and chapters without text do
+    /// not count.
     pub number: u32,
     /// Byte range in [`Document::text`]. Pages are contiguous: a page includes the blank line at its end.
     pub range: Range<usize>,
@@ -57,7 +76,8 @@ pub struct Document {
     pub text: String,
     /// The pages in order, without gaps in `text`; empty if the format has no pages.
     pub pages: Vec<Page>,
-    /// The encoding of the file ("UTF-8", "UTF-16LE", "windows-1252", ...); "PDF" for a PDF.
+    /// The encoding of the file ("UTF-8", "UTF-16LE", "windows-1252", ...); "PDF" for a PDF, and "UTF-8" for an archive or
+    /// an e-mail, whose parts declare their own.
     pub encoding: &'static str,
     /// Size of the file in bytes.
     pub source_bytes: u64,
@@ -91,7 +111,7 @@ impl Document {
     /// Reads the file at `path`.
     ///
     /// # Errors
-    /// A [`DocumentError`] if the file cannot be read, is too large, or is not text or PDF.
+    /// A [`DocumentError`] if the file cannot be read, is too large, or is in no format that Kept reads.
     pub fn open(path: &Path) -> Result<Self, DocumentError> {
         Self::open_named(path, &path.display().to_string())
     }
@@ -112,7 +132,7 @@ impl Document {
     /// Decodes a document from memory. The extension of `name` is a hint for the format.
     ///
     /// # Errors
-    /// A [`DocumentError`] if the bytes are too many, or are not text or PDF.
+    /// A [`DocumentError`] if the bytes are too many, or are in no format that Kept reads.
     pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Result<Self, DocumentError> {
         let name = name.into();
         let size = bytes.len() as u64;
@@ -141,6 +161,21 @@ impl Document {
                 parts: Vec::new(),
             });
         }
+        if let Kind::Extracted { format } = kind {
+            let found = extract::read(&shown, format, bytes)?;
+            return Ok(Self {
+                name,
+                kind,
+                text: found.text,
+                pages: found.pages,
+                encoding: found.encoding,
+                source_bytes,
+                skipped_bytes: found.skipped_bytes,
+                malformed: found.malformed,
+                unread_pages: Vec::new(),
+                parts: Vec::new(),
+            });
+        }
         let decoded = text::decode(&shown, bytes)?;
         Ok(Self {
             name,
@@ -165,6 +200,37 @@ impl Document {
             .map(|p| p.number)
     }
 
+    /// What the page that contains byte `byte` is called: a page, a slide, a sheet or a chapter.
+    pub fn page_kind_at(&self, byte: usize) -> PageKind {
+        self.kind_at(byte).page_kind()
+    }
+
+    /// The title of the slide, sheet or chapter that contains byte `byte`: its first heading, without the number of a
+    /// slide. `None` for pages of paper, and if there is no heading near the start.
+    pub fn page_title(&self, byte: usize) -> Option<&str> {
+        let kind = self.page_kind_at(byte);
+        let after = self.pages.partition_point(|p| p.range.end <= byte);
+        let page = self.pages.get(after).filter(|p| p.range.contains(&byte))?;
+        if kind == PageKind::Page {
+            return None;
+        }
+        let near = page.range.start..page.range.end.min(page.range.start + TITLE_BYTES);
+        let mut lines = self.excerpt(near).lines();
+        let heading = lines.find_map(|line| line.strip_prefix('#'))?;
+        let title = heading.trim_start_matches('#').trim();
+        match (kind, title.split_once(": ")) {
+            (PageKind::Slide, Some((_, title))) => Some(title),
+            (PageKind::Slide, None) => None,
+            _ => Some(title),
+        }
+    }
+
+    /// The kind of the document, or of the joined document, that contains byte `byte`.
+    fn kind_at(&self, byte: usize) -> &Kind {
+        self.part_of(byte)
+            .map_or(&self.kind, |part| &part.document.kind)
+    }
+
     /// The text of `range` (bytes), extended to whole characters and clipped to the end of the text. Never panics.
     pub fn excerpt(&self, range: Range<usize>) -> &str {
         let start = passage::char_floor(&self.text, range.start);
@@ -178,8 +244,7 @@ impl Document {
     /// White space between two passages belongs to the second, because a token often begins with the space before its
     /// word. `byte` may have any value. The range is empty only if all text near `byte` is white space.
     pub fn passage_at(&self, byte: usize) -> Range<usize> {
-        let kind = self.part_of(byte).map_or(&self.kind, |p| &p.document.kind);
-        passage::at(&self.text, kind, self.page_bounds(byte), byte)
+        passage::at(&self.text, self.kind_at(byte), self.page_bounds(byte), byte)
     }
 
     /// The passages that overlap `range` (bytes), in order and without overlap, each as returned by

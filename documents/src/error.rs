@@ -79,7 +79,8 @@ pub enum DocumentError {
 
     /// The file is binary.
     #[error(
-        "{name} is not text but {looks_like}: Kept reads plain text, Markdown, source code and PDF"
+        "{name} is not text but {looks_like}: Kept reads text, Markdown, source code, PDF, Office and OpenDocument \
+         files, EPUB, HTML, e-mails and subtitles"
     )]
     Binary {
         /// The path as given.
@@ -154,11 +155,56 @@ pub enum DocumentError {
         seconds: u64,
     },
 
-    /// A PDF with more text than the limit; it is damaged or malicious.
+    /// A document that requires a password, in a format other than PDF.
+    #[error(
+        "{name} is protected by a password: open it in the program that made it, save a copy without one, and open the \
+         copy"
+    )]
+    Locked {
+        /// The path as given.
+        name: String,
+    },
+
+    /// A book that is encrypted for the reading program of a shop.
+    #[error(
+        "{name} has copy protection (DRM), so that only the reading program of its shop can open it: use a copy without it"
+    )]
+    Protected {
+        /// The path as given.
+        name: String,
+    },
+
+    /// A document that is damaged, in a format other than PDF.
+    #[error(
+        "{name} is a damaged {format} ({reason}): fetch it again, or open it in the program that made it, save a new \
+         copy, and open that"
+    )]
+    Damaged {
+        /// The path as given.
+        name: String,
+        /// The format: "Word document".
+        format: &'static str,
+        /// The defect, in a few words.
+        reason: &'static str,
+    },
+
+    /// A document without text, in a format other than PDF.
+    #[error(
+        "{name} is a {format} without any text, perhaps only with images: save it as PDF, recognise the text, for \
+         example with `ocrmypdf in.pdf out.pdf`, and open the result"
+    )]
+    WithoutText {
+        /// The path as given.
+        name: String,
+        /// The format: "Word document".
+        format: &'static str,
+    },
+
+    /// A document with more text than the limit, or with parts that unpack to more; it is damaged or malicious.
     #[error(
         "{name} unfolds to more than {limit} bytes, so it is probably damaged: split it and open the parts"
     )]
-    PdfTooMuchText {
+    TooMuchText {
         /// The path as given.
         name: String,
         /// The limit in bytes.

@@ -1,7 +1,8 @@
 //! Files to text, with exact byte offsets and pages.
 //!
-//! [`Document::open`] reads a text file in any encoding, Markdown, source code or a PDF, and returns one `String` and
-//! the byte range of every page. All offsets of this crate, and of the crates that use it, are bytes in
+//! [`Document::open`] reads a text file in any encoding, Markdown, source code, a PDF, or a document of one of the
+//! [`Format`]s (Office and OpenDocument files, EPUB, HTML, e-mail, subtitles), and returns one `String` and the byte
+//! range of every page, slide, sheet or chapter. All offsets of this crate, and of the crates that use it, are bytes in
 //! [`Document::text`]. [`Document::passage_at`] finds the sentence or line around a byte, to show a source.
 //!
 //! [`outline()`] finds the headings.
@@ -9,10 +10,14 @@
 //! [`Document::join`] joins several documents into one, each unchanged and named.
 //!
 //! This crate has no models, tokens, chunks or summaries, on purpose. It does not re-wrap or normalise text: the model
-//! reads the text of the file, and every offset can be traced back to the file.
+//! reads the text of the file, and every offset can be traced back to the file. Formats whose text is inside of markup
+//! become plain text with the marks of Markdown for headings and lists.
 
 mod document;
 mod error;
+mod extract;
+mod format;
+mod guarded;
 mod joined;
 mod outline;
 mod passage;
@@ -24,6 +29,7 @@ mod text;
 
 pub use document::{Document, Kind, MAX_SOURCE_BYTES, Page};
 pub use error::DocumentError;
+pub use format::{Format, PageKind};
 pub use joined::Part;
 pub use outline::{Heading, outline, shorten};
 pub use passage::sentences;

@@ -1,6 +1,6 @@
 //! The outline of a document: its headings, found by their form. No model is asked.
 //!
-//! Markdown marks its headings (`markdown`). In prose and in the text of a PDF a heading is a line that looks like one
+//! Markdown marks its headings (`markdown`), and so does the text of office files, books and web pages. In prose and in the text of a PDF a heading is a line that looks like one
 //! (`marks`: "Chapter 4", "3.2 Notice period", "PREFACE") in the right surroundings (`prose`), and that agrees with
 //! the other headings (`select`): entries of a contents page, list items and running headers are none. A line that is
 //! missed costs a click, a wrong one costs trust in all others, so doubtful lines are left out.
@@ -18,7 +18,7 @@ mod prose;
 mod rows;
 mod select;
 
-use crate::Kind;
+use crate::{Format, Kind};
 
 /// The most headings of an outline.
 const MOST: usize = 500;
@@ -48,11 +48,21 @@ pub fn outline(text: &str, kind: &Kind) -> Vec<Heading> {
     let of_prose = |is_pdf| select::headings(prose::candidates(text, is_pdf));
     let mut found = match kind {
         Kind::SourceCode { .. } => Vec::new(),
-        Kind::Markdown => markdown::headings(text),
+        Kind::Markdown | Kind::Extracted { .. } => markdown::headings(text),
         Kind::PlainText => of_prose(false),
         Kind::Pdf => of_prose(true),
     };
-    if *kind == Kind::Markdown && found.is_empty() {
+    let can_be_prose = match kind {
+        Kind::Markdown => true,
+        Kind::Extracted { format } => {
+            matches!(
+                format,
+                Format::Docx | Format::Odt | Format::Epub | Format::Html
+            )
+        }
+        _ => false,
+    };
+    if can_be_prose && found.is_empty() {
         found = of_prose(false);
     }
     shorten(found)

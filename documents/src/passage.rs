@@ -43,6 +43,7 @@ pub(crate) fn at(text: &str, kind: &Kind, bounds: Range<usize>, byte: usize) -> 
     let is_break: fn(&str, usize) -> bool = match kind {
         Kind::SourceCode { .. } => ends_line,
         Kind::Markdown => ends_markdown_passage,
+        Kind::Extracted { .. } => ends_extracted_passage,
         Kind::PlainText | Kind::Pdf => ends_sentence,
     };
     let breaks_after = |i: usize| window.is_char_boundary(i) && is_break(window, i);
@@ -125,6 +126,19 @@ fn ends_markdown_passage(window: &str, i: usize) -> bool {
         }
     }
     ends_sentence(window, i)
+}
+
+/// As [`ends_sentence`] in extracted text, where a paragraph, an item and a table row is a line.
+fn ends_extracted_passage(window: &str, i: usize) -> bool {
+    if ends_line(window, i) {
+        return true;
+    }
+    let line = || {
+        let start = window[..i].rfind('\n').map_or(0, |at| at + 1);
+        let end = window[i..].find('\n').map_or(window.len(), |at| i + at);
+        &window[start..end]
+    };
+    ends_sentence(window, i) && !line().contains(" | ")
 }
 
 /// Whether the line begins with `12. ` or `3) `.

@@ -7,15 +7,13 @@
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread;
 use std::time::Duration;
 
 use pdf_extract::{Dictionary, Document as Pdf, Error as PdfError, Object, ObjectId, OutputError};
 
-use crate::{DocumentError, Page, pdf_content, pdf_layout};
+use crate::{DocumentError, Page, guarded, pdf_content, pdf_layout};
 
 /// Timeout for loading the file, and for each page. A page takes milliseconds; the margin is for slow machines.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -23,7 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MAX_TEXT_BYTES: usize = 256 << 20;
 /// Stack size of the thread, in bytes. Parsers recurse once per nested object.
 const STACK_BYTES: usize = 64 << 20;
-const THREAD: &str = "kept-pdf";
 /// Separator between pages; it belongs to the page before it.
 const BETWEEN_PAGES: &str = "\n\n";
 
@@ -50,13 +47,10 @@ enum Failure {
 
 /// Extracts the text and the pages of a PDF.
 pub(crate) fn read(name: &str, bytes: Vec<u8>) -> Result<PdfText, DocumentError> {
-    silence_panics_of_the_thread();
     let stop = Arc::new(AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();
     let stop_reading = stop.clone();
-    thread::Builder::new()
-        .name(THREAD.to_owned())
-        .stack_size(STACK_BYTES)
+    guarded::thread(STACK_BYTES)
         .spawn(move || extract(&bytes, &sender, &stop_reading))
         .map_err(|source| DocumentError::Read {
             name: name.to_owned(),
@@ -78,7 +72,7 @@ fn receive(name: &str, receiver: &Receiver<Progress>) -> Result<Received, Docume
             Ok(Progress::Page(page)) => {
                 received.add(page);
                 if received.found.text.len() > MAX_TEXT_BYTES {
-                    return Err(DocumentError::PdfTooMuchText {
+                    return Err(DocumentError::TooMuchText {
                         name: name.to_owned(),
                         limit: MAX_TEXT_BYTES as u64,
                     });
@@ -248,18 +242,4 @@ fn read_page(
     pdf.objects.remove(&content);
     drawn.ok()?;
     Some(layout.finish())
-}
-
-/// Suppresses the panic messages of the thread: a panic is expected for a damaged file, but its message on the terminal
-/// looks like a crash.
-fn silence_panics_of_the_thread() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let usual = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if thread::current().name() != Some(THREAD) {
-                usual(info);
-            }
-        }));
-    });
 }

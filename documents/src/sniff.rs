@@ -5,13 +5,15 @@
 
 use std::path::Path;
 
-use crate::{DocumentError, Kind};
+use crate::extract::{self, Content};
+use crate::{DocumentError, Format, Kind};
 
 const SAVE_AS: &str = "save it as PDF or plain text and open that";
 const UNPACK: &str = "unpack it and open one file inside";
-/// The tags, scripts and styles of a web page are several times longer than its text and would fill the context length.
-const PRINT_PAGE: &str =
-    "print it to PDF from a browser and open that, or name it .txt to read its tags as text";
+const FETCH_AGAIN: &str =
+    "it is probably a failed download, so fetch the PDF again, or name it .html to read the page";
+/// The first bytes of a compound file, the container of old Office documents.
+const COMPOUND: &[u8] = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1";
 
 /// Binary formats by their first bytes. The list has only signatures that a text file cannot plausibly begin with: "BM"
 /// is a bitmap, but also the start of a sentence about a car. `text` detects other binary files by their control
@@ -48,11 +50,6 @@ const NOT_YET: &[(&[u8], &str, &str)] = &[
         b"%!PS",
         "a PostScript document",
         "turn it into PDF with `ps2pdf` and open that",
-    ),
-    (
-        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1",
-        "an old Office document",
-        SAVE_AS,
     ),
     (
         b"AT&TFORM",
@@ -93,8 +90,10 @@ pub(crate) fn kind(name: &str, bytes: &[u8]) -> Result<Kind, DocumentError> {
         });
     }
     if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"PK\x05\x06") {
-        let (format, remedy) = zipped(bytes, &extension);
-        return unsupported(format, remedy);
+        return zipped(name, bytes, &extension);
+    }
+    if bytes.starts_with(COMPOUND) {
+        return Err(compound(name, bytes));
     }
     if let Some((_, format, remedy)) = NOT_YET
         .iter()
@@ -105,10 +104,11 @@ pub(crate) fn kind(name: &str, bytes: &[u8]) -> Result<Kind, DocumentError> {
     if bytes.get(60..68) == Some(b"BOOKMOBI") {
         return unsupported("a Kindle (MOBI) book", SAVE_AS);
     }
-    let is_html = matches!(extension.as_str(), "html" | "htm" | "xhtml");
-    // A ".pdf" file that is a web page is usually a failed download.
-    if is_html || (matches!(extension.as_str(), "" | "pdf") && opens_like_html(bytes)) {
-        return unsupported("a web page", PRINT_PAGE);
+    if extension == "pdf" && opens_like_html(bytes) {
+        return unsupported("a web page", FETCH_AGAIN);
+    }
+    if let Some(format) = in_text(bytes, &extension) {
+        return Ok(Kind::Extracted { format });
     }
     if extension == "pdf" && !bytes.trim_ascii().is_empty() {
         return Err(DocumentError::PdfBroken {
@@ -127,25 +127,109 @@ fn is_pdf(bytes: &[u8], extension: &str) -> bool {
         || (extension == "pdf" && head.windows(5).any(|w| w == b"%PDF-"))
 }
 
-/// Office documents and books are ZIP archives; their first entries identify the format.
-fn zipped(bytes: &[u8], extension: &str) -> (&'static str, &'static str) {
-    let head = &bytes[..bytes.len().min(4096)];
-    let has = |needle: &[u8]| head.windows(needle.len()).any(|w| w == needle);
+/// Office documents and books are ZIP archives; their parts identify the format, and the extension that of a damaged one.
+fn zipped(name: &str, bytes: &[u8], extension: &str) -> Result<Kind, DocumentError> {
+    let (format, remedy) = match extract::content(bytes) {
+        Ok(Content::Document(format)) => return Ok(Kind::Extracted { format }),
+        Ok(Content::Other(format, remedy)) => (format, remedy),
+        Ok(Content::Files) => ("a ZIP archive", UNPACK),
+        Err(failure) => match named(extension) {
+            Some(format) => return Err(failure.of(name, format)),
+            None => ("a ZIP archive", UNPACK),
+        },
+    };
+    Err(DocumentError::Unsupported {
+        name: name.to_owned(),
+        format,
+        remedy,
+    })
+}
+
+/// The format of an archive by its extension.
+fn named(extension: &str) -> Option<Format> {
+    Some(match extension {
+        "docx" | "docm" | "dotx" | "dotm" => Format::Docx,
+        "pptx" | "pptm" | "ppsx" | "ppsm" | "potx" => Format::Pptx,
+        "xlsx" | "xlsm" | "xltx" | "xltm" => Format::Xlsx,
+        "odt" | "ott" => Format::Odt,
+        "odp" | "otp" => Format::Odp,
+        "ods" | "ots" => Format::Ods,
+        "epub" => Format::Epub,
+        _ => return None,
+    })
+}
+
+/// Compound files: old Office documents, and new ones with a password. The names of their streams tell which.
+fn compound(name: &str, bytes: &[u8]) -> DocumentError {
+    let has = |stream: &str| {
+        let stream: Vec<u8> = stream.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        // Each stream has an entry of 128 bytes that begins with its name.
+        let mut entries = bytes.chunks(128);
+        entries.any(|entry| entry.starts_with(&stream))
+    };
+    let name = name.to_owned();
+    if has("EncryptedPackage") {
+        return DocumentError::Locked { name };
+    }
+    let (format, remedy) = if has("WordDocument") {
+        (
+            "an old Word document (DOC)",
+            "save it as DOCX and open that",
+        )
+    } else if has("Workbook") || has("Book") {
+        (
+            "an old Excel workbook (XLS)",
+            "save it as XLSX and open that",
+        )
+    } else if has("PowerPoint Document") {
+        (
+            "an old PowerPoint presentation (PPT)",
+            "save it as PPTX and open that",
+        )
+    } else if has("__properties_version1.0") {
+        (
+            "an Outlook message (MSG)",
+            "save it as EML or text and open that",
+        )
+    } else {
+        (
+            "an old Office document",
+            "save it as DOCX, XLSX or PPTX and open that",
+        )
+    };
+    DocumentError::Unsupported {
+        name,
+        format,
+        remedy,
+    }
+}
+
+/// Whether the first lines are those of an e-mail.
+fn opens_like_email(bytes: &[u8]) -> bool {
+    let head = String::from_utf8_lossy(&bytes[..bytes.len().min(8192)]).to_ascii_lowercase();
+    let names: Vec<&str> = (head.lines())
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| Some(line.split_once(':')?.0))
+        .collect();
+    let sure = ["received", "return-path", "message-id", "mime-version"];
+    names.contains(&"from") && names.iter().filter(|name| sure.contains(name)).count() >= 2
+}
+
+/// Formats that are text with markup. A page or an e-mail named .txt is read with its markup.
+fn in_text(bytes: &[u8], extension: &str) -> Option<Format> {
     match extension {
-        "docx" | "docm" => ("a Word document", SAVE_AS),
-        "xlsx" | "xlsm" => ("an Excel workbook", "save each sheet as CSV and open that"),
-        "pptx" => ("a PowerPoint presentation", SAVE_AS),
-        "odt" => ("an OpenDocument text", SAVE_AS),
-        "epub" => ("an EPUB book", SAVE_AS),
-        _ if has(b"application/epub+zip") => ("an EPUB book", SAVE_AS),
-        _ if has(b"application/vnd.oasis.opendocument") => ("an OpenDocument file", SAVE_AS),
-        _ if has(b"word/") => ("a Word document", SAVE_AS),
-        _ if has(b"[Content_Types].xml") => ("an Office document", SAVE_AS),
-        _ => ("a ZIP archive", UNPACK),
+        "html" | "htm" | "xhtml" | "xht" => Some(Format::Html),
+        "eml" | "mht" | "mhtml" => Some(Format::Email),
+        "srt" | "vtt" => Some(Format::Subtitles),
+        // Programs also save pages under the names of old Office documents.
+        "" | "doc" | "xls" if opens_like_html(bytes) => Some(Format::Html),
+        "" if opens_like_email(bytes) => Some(Format::Email),
+        _ => None,
     }
 }
 
 fn opens_like_html(bytes: &[u8]) -> bool {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let head = bytes[..bytes.len().min(64)]
         .trim_ascii_start()
         .to_ascii_lowercase();
@@ -204,7 +288,6 @@ fn by_extension(name: &str, extension: &str) -> Kind {
         "log" => "log",
         "diff" | "patch" => "diff",
         "proto" => "Protocol Buffers",
-        "srt" | "vtt" => "subtitles",
         "cmake" => "CMake",
         "nix" => "Nix",
         "tf" => "Terraform",

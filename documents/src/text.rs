@@ -42,6 +42,12 @@ pub(crate) fn decode(name: &str, bytes: Vec<u8>) -> Result<Decoded, DocumentErro
     Ok(decoded)
 }
 
+/// Decodes a text whose encoding is known.
+pub(crate) fn decode_as(encoding: &'static Encoding, bytes: &[u8]) -> Decoded {
+    let text = encoding.decode_without_bom_handling(bytes).0.into_owned();
+    named(text, encoding, 0)
+}
+
 /// What a file that is not text resembles.
 type NotText = &'static str;
 const BINARY: NotText = "a binary file";

@@ -1,5 +1,7 @@
 //! Files of every kind: their text, pages, headings and passages.
 
+mod hostile;
+mod office;
 mod outline;
 mod passages;
 mod pdf;

@@ -1,0 +1,93 @@
+//! EPUB books: the chapters in the order of reading.
+
+use std::collections::HashMap;
+
+use super::archive::{Archive, CONTAINER};
+use super::builder::Builder;
+use super::writer::Writer;
+use super::xml::Xml;
+use super::{Failure, Read, html, opc};
+
+/// Methods that only change the first bytes of embedded fonts. All others encrypt the text.
+const FONT_METHODS: [&str; 2] = [
+    "http://www.idpf.org/2008/embedding",
+    "http://ns.adobe.com/pdf/enc#RC",
+];
+
+/// Extracts the chapters; each is a page.
+pub(super) fn read(archive: &mut Archive) -> Read<Writer> {
+    if is_protected(archive)? {
+        return Err(Failure::Protected);
+    }
+    let mut builder = Builder::new();
+    for chapter in chapters(archive)? {
+        let Some(text) = archive.text(&chapter)? else {
+            continue;
+        };
+        builder.out.begin_page();
+        html::read_into(&mut builder, &text, true)?;
+    }
+    builder.finish()
+}
+
+fn is_protected(archive: &mut Archive) -> Read<bool> {
+    let Some(text) = archive.text("META-INF/encryption.xml")? else {
+        return Ok(false);
+    };
+    let mut is_protected = false;
+    Xml::new(&text).for_each("EncryptionMethod", |tag| {
+        let method = tag.get("Algorithm").unwrap_or_default();
+        is_protected |= !FONT_METHODS.contains(&method.as_str());
+    })?;
+    Ok(is_protected)
+}
+
+/// The names of the chapters in the order of reading, without the contents page that reading programs show elsewhere.
+fn chapters(archive: &mut Archive) -> Read<Vec<String>> {
+    let container = archive.required(CONTAINER)?;
+    let package = (Xml::new(&container).find("rootfile")?)
+        .and_then(|tag| tag.get("full-path"))
+        .ok_or(Failure::Damaged("it does not name its contents"))?;
+    let text = archive.required(&package)?;
+    let folder = package.rsplit_once('/').map_or("", |(folder, _)| folder);
+
+    let mut files: HashMap<String, String> = HashMap::new();
+    Xml::new(&text).for_each("item", |tag| {
+        let kind = tag.get("media-type").unwrap_or_default();
+        let is_contents = tag
+            .get("properties")
+            .is_some_and(|p| p.split(' ').any(|p| p == "nav"));
+        let is_text = kind.contains("html") || kind.contains("dtbook");
+        if let (Some(id), Some(file)) = (tag.get("id"), tag.get("href"))
+            && is_text
+            && !is_contents
+        {
+            files.insert(id, opc::resolve(folder, &unescaped(&file)));
+        }
+    })?;
+    let mut chapters = Vec::new();
+    Xml::new(&text).for_each("itemref", |tag| {
+        // A chapter that is listed twice is read once.
+        let id = tag.get("idref").unwrap_or_default();
+        chapters.extend(files.remove(&id));
+    })?;
+    Ok(chapters)
+}
+
+/// A reference with `%20` and the like replaced.
+fn unescaped(reference: &str) -> String {
+    let mut bytes = Vec::with_capacity(reference.len());
+    let mut rest = reference.split('#').next().unwrap_or_default().as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let digits = after.get(..2).and_then(|d| std::str::from_utf8(d).ok());
+        let byte = digits.and_then(|d| u8::from_str_radix(d, 16).ok());
+        if let (b'%', Some(byte)) = (first, byte) {
+            bytes.push(byte);
+            rest = &after[2..];
+        } else {
+            bytes.push(first);
+            rest = after;
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

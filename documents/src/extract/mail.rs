@@ -1,0 +1,72 @@
+//! E-mails: who, when and about what, the text, and the names of the attachments.
+
+use mail_parser::{Address, HeaderName, Message, MessageParser, MimeHeaders, PartType};
+
+use super::builder::Builder;
+use super::writer::{Block, Writer, one_line};
+use super::{Failure, Read, html};
+
+/// Extracts the text of an e-mail. Plain text is preferred; attachments are named, not opened.
+pub(super) fn read(bytes: &[u8]) -> Read<Writer> {
+    let message = MessageParser::default()
+        .parse(bytes)
+        .ok_or(Failure::Damaged("it has no header lines"))?;
+    let mut builder = Builder::new();
+    let head = head(&message);
+    builder.block(Block::Paragraph(head))?;
+    for part in message.text_bodies() {
+        match &part.body {
+            PartType::Html(text) => {
+                html::read_into(&mut builder, text, false)?;
+            }
+            PartType::Text(text) => {
+                let text = text.replace("\r\n", "\n");
+                // A signature begins with "-- "; the blank is no text.
+                let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+                builder.block(Block::Paragraph(lines.join("\n")))?;
+            }
+            _ => {}
+        }
+    }
+    let attached: Vec<String> = message.attachments().map(named).collect();
+    if !attached.is_empty() {
+        builder.block(Block::Paragraph(attached.join("\n")))?;
+    }
+    builder.finish()
+}
+
+/// The header lines that a reader wants, one per line.
+fn head(message: &Message) -> String {
+    let date = message.header_raw(HeaderName::Date).map(one_line);
+    let lines = [
+        ("From", message.from().map(addresses)),
+        ("To", message.to().map(addresses)),
+        ("Cc", message.cc().map(addresses)),
+        ("Date", date),
+        ("Subject", message.subject().map(one_line)),
+    ];
+    let lines: Vec<String> = (lines.into_iter())
+        .filter_map(|(name, value)| Some(format!("{name}: {}", value?)))
+        .collect();
+    lines.join("\n")
+}
+
+fn addresses(address: &Address) -> String {
+    let all: Vec<String> = address
+        .iter()
+        .map(|one| match (one.name(), one.address()) {
+            (Some(name), Some(address)) => format!("{} <{address}>", one_line(name)),
+            (name, address) => name.or(address).map_or_else(String::new, one_line),
+        })
+        .collect();
+    all.join(", ")
+}
+
+fn named(part: &mail_parser::MessagePart) -> String {
+    let of_message = part.message().and_then(|message| message.subject());
+    let name = part.attachment_name().or(of_message).map(one_line);
+    match name {
+        Some(name) => format!("Attachment: {name}"),
+        None => "Attachment without a name".to_owned(),
+    }
+}
