@@ -176,13 +176,13 @@ pub enum DocumentError {
 
     /// A document that is damaged, in a format other than PDF.
     #[error(
-        "{name} is a damaged {format} ({reason}): fetch it again, or open it in the program that made it, save a new \
+        "{name} is {format}, but damaged ({reason}): fetch it again, or open it in the program that made it, save a new \
          copy, and open that"
     )]
     Damaged {
         /// The path as given.
         name: String,
-        /// The format: "Word document".
+        /// The format, with an article: "a Word document".
         format: &'static str,
         /// The defect, in a few words.
         reason: &'static str,
@@ -190,13 +190,13 @@ pub enum DocumentError {
 
     /// A document without text, in a format other than PDF.
     #[error(
-        "{name} is a {format} without any text, perhaps only with images: save it as PDF, recognise the text, for \
+        "{name} is {format} without any text, perhaps only with images: save it as PDF, recognise the text, for \
          example with `ocrmypdf in.pdf out.pdf`, and open the result"
     )]
     WithoutText {
         /// The path as given.
         name: String,
-        /// The format: "Word document".
+        /// The format, with an article: "a Word document".
         format: &'static str,
     },
 

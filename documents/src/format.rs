@@ -77,19 +77,19 @@ impl Format {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// The format for a sentence, without an article.
+    /// The format for a sentence, with its article.
     pub(crate) fn described(self) -> &'static str {
         match self {
-            Format::Docx => "Word document",
-            Format::Odt => "OpenDocument text",
-            Format::Pptx => "PowerPoint presentation",
-            Format::Odp => "OpenDocument presentation",
-            Format::Xlsx => "Excel workbook",
-            Format::Ods => "OpenDocument spreadsheet",
-            Format::Epub => "EPUB book",
-            Format::Html => "web page",
-            Format::Email => "e-mail",
-            Format::Subtitles => "subtitle file",
+            Format::Docx => "a Word document",
+            Format::Odt => "an OpenDocument text",
+            Format::Pptx => "a PowerPoint presentation",
+            Format::Odp => "an OpenDocument presentation",
+            Format::Xlsx => "an Excel workbook",
+            Format::Ods => "an OpenDocument spreadsheet",
+            Format::Epub => "an EPUB book",
+            Format::Html => "a web page",
+            Format::Email => "an e-mail",
+            Format::Subtitles => "a subtitle file",
         }
     }
 

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use crate::Kind;
+use crate::{Format, Kind};
 
 /// The longest passage in bytes. About five lines: long enough to understand, short enough for a list entry.
 const MOST: usize = 400;
@@ -42,7 +42,11 @@ pub(crate) fn at(text: &str, kind: &Kind, bounds: Range<usize>, byte: usize) -> 
     };
     let is_break: fn(&str, usize) -> bool = match kind {
         Kind::SourceCode { .. } => ends_line,
-        Kind::Markdown => ends_markdown_passage,
+        // The lines of an e-mail are wrapped.
+        Kind::Markdown
+        | Kind::Extracted {
+            format: Format::Email,
+        } => ends_markdown_passage,
         Kind::Extracted { .. } => ends_extracted_passage,
         Kind::PlainText | Kind::Pdf => ends_sentence,
     };

@@ -38,6 +38,9 @@ def repack(name, saved):
     """Packs what a library has saved, with fixed times and without the contents of pictures and themes."""
     with zipfile.ZipFile(io.BytesIO(saved)) as archive:
         parts = {i.filename: archive.read(i) for i in archive.infolist()}
+    now = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+    for part in [part for part in parts if part.endswith(("core.xml", "opf"))]:
+        parts[part] = now.sub(b"2024-01-01T00:00:00Z", parts[part])
     unused = re.compile(r"\.jpeg$|\.bin$|/theme/|WithEffects")
     pack(name, {part: b"" if unused.search(part) else content for part, content in parts.items()})
 
@@ -159,6 +162,7 @@ def contract_docx():
         p(t("Notice"), "berschrift2"),
         p(t("The landlord says so")) + p(t("in writing"), more=item(0)) + p(t("to the tenant"), more=item(1)) + p(t("to the bank"), more=item(1)) + p(t("in time"), more=item(0)),
         p(t("A list that begins again"), more=item(0, 3)),
+        p("<m:oMath><m:sSup><m:e><m:r><m:t>x</m:t></m:r></m:e><m:sup><m:r><m:t>2</m:t></m:r></m:sup></m:sSup><m:r><m:t>=1</m:t></m:r></m:oMath>"),
         p(t("This sentence is "), more="<w:rPr><w:del/></w:rPr>") + p(t("in one piece.")),
         p('<w:r><w:fldChar w:fldCharType="begin"/></w:r><w:r><w:instrText>PAGEREF x</w:instrText></w:r><w:r><w:fldChar w:fldCharType="separate"/></w:r>' + t("See ") + '<w:hyperlink r:id="r9">' + t("the rules") + "</w:hyperlink>" + "<w:r><w:tab/></w:r>" + t("page&#160;4")),
         table((p(t("Key")), p(t("Door")) + p(t("and floor"))), (p(t("A")), p(t("cellar")))),
@@ -181,6 +185,7 @@ def contract_docx():
     footnotes = f'<w:footnote w:id="-1" w:type="separator">{p(t("line"))}</w:footnote><w:footnote w:id="7">{p(t("Without heating."))}{p(t("In cash."))}</w:footnote>'
     endnotes = f'<w:endnote w:id="3">{p(t("At noon."))}</w:endnote>'
     mc = 'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+    mc += ' xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
     parts = {
         "word/document.xml": f'<?xml version="1.0"?><w:document {W} {R} {mc}><w:body>{"".join(body)}</w:body></w:document>',
         "word/styles2.xml": f"<w:styles {W}>{styles}</w:styles>",
@@ -216,6 +221,8 @@ a) in writing
   - to the bank
 b) in time
 a) A list that begins again
+
+x^2=1
 
 This sentence is in one piece.
 

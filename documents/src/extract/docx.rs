@@ -156,6 +156,15 @@ impl Docx {
                     xml.skip()?;
                 }
                 "txbxContent" => self.text_box(xml, boxes)?,
+                // Formulas.
+                "den" | "sup" | "sub" => {
+                    paragraph.text.push(match tag.name() {
+                        "den" => '/',
+                        "sup" => '^',
+                        _ => '_',
+                    });
+                    self.inline(xml, paragraph, boxes)?;
+                }
                 "rPr" => self.run_properties(xml)?,
                 "del" | "moveFrom" | "Fallback" | "instrText" | "delText" | "delInstrText"
                 | "rt" | "sdtPr" | "docPr" => xml.skip()?,

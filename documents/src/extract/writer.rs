@@ -5,6 +5,7 @@ use crate::Page;
 
 /// The most text of one document, in bytes.
 pub(super) const MAX_TEXT_BYTES: usize = 256 << 20;
+const SOFT_HYPHEN: char = '\u{ad}';
 /// The deepest heading of Markdown.
 const DEEPEST_HEADING: u8 = 6;
 /// The deepest indentation of a list.
@@ -124,7 +125,10 @@ impl Writer {
         if std::mem::take(&mut self.is_new_page) {
             self.turn_page();
         }
-        self.text.extend(pieces.iter().copied());
+        for piece in pieces {
+            // Where a word may be broken means nothing in text.
+            self.text.extend(piece.split(SOFT_HYPHEN));
+        }
         self.last = kind;
         Ok(())
     }

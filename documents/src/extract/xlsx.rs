@@ -65,7 +65,8 @@ fn string(xml: &mut Xml) -> Read<String> {
     let mut text = String::new();
     while let Some(tag) = xml.child()? {
         match tag.name() {
-            "t" => text.push_str(&xml.text()?),
+            // Excel writes carriage returns so.
+            "t" => text.push_str(&xml.text()?.replace("_x000D_", "")),
             "rPh" | "phoneticPr" | "rPr" => xml.skip()?,
             _ => text.push_str(&string(xml)?),
         }

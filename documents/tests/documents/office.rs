@@ -1,5 +1,6 @@
 //! Office files, books, web pages, e-mails and subtitles: the text that a reader sees.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use kept_documents::{Document, DocumentError, Format, Kind, PageKind, outline};
@@ -138,11 +139,27 @@ fn a_format_is_known_by_its_content() {
     assert!(said(from("a.docx", &read("archive.zip"))).contains("a ZIP archive"));
 }
 
+fn locked_odt() -> Vec<u8> {
+    let mut archive = zip::write::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    for (name, content) in [
+        ("mimetype", "application/vnd.oasis.opendocument.text"),
+        ("META-INF/manifest.xml", "<manifest:encryption-data/>"),
+        ("content.xml", "nothing that can be read"),
+    ] {
+        let options = zip::write::SimpleFileOptions::default();
+        archive.start_file(name, options).expect("a part");
+        archive.write_all(content.as_bytes()).expect("bytes");
+    }
+    archive.finish().expect("an archive").into_inner()
+}
+
 #[test]
 fn documents_that_cannot_be_read_say_what_to_do() {
     let drm = said(Document::open(&fixture("drm.epub")));
     assert!(drm.contains("copy protection"), "{drm}");
     assert!(Document::open(&fixture("fonts.epub")).is_ok());
+    let locked = said(from("a.odt", &locked_odt()));
+    assert!(locked.contains("protected by a password"), "{locked}");
     let mut old = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1".to_vec();
     old.resize(1024, 0);
     let with = |stream: &str| {
@@ -159,7 +176,7 @@ fn documents_that_cannot_be_read_say_what_to_do() {
     let docx = std::fs::read(fixture("report.docx")).expect("a fixture");
     let cut = said(from("a.docx", &docx[..docx.len() / 2]));
     assert!(
-        cut.contains("a.docx is a damaged Word document (its end is missing)"),
+        cut.contains("a.docx is a Word document, but damaged (its end is missing)"),
         "{cut}"
     );
     let empty = said(from(
@@ -191,6 +208,9 @@ fn headings_are_the_outline_and_lines_the_passages() {
     assert_eq!(passage("floor"), "Key | Door and floor");
     assert_eq!(passage("bank"), "- to the bank");
     assert_eq!(passage("landlord"), "The landlord says so");
+    let mail = Document::open(&fixture("plain.eml")).expect("an e-mail");
+    let byte = mail.text.find("offen").expect("words");
+    assert!(mail.text[mail.passage_at(byte)].ends_with("schliefen."));
     let rows = from(
         "a.html",
         b"<table><tr><td>Mr. A. Left. He did.<td>No. Yes.</table>",
@@ -244,6 +264,7 @@ fn pages_may_be_malformed() {
         of_html("<p>&amp;lt; &#0; &nosuch; &#x1F600; 1 < 2"),
         "&lt; \u{fffd} &nosuch; 😀 1 < 2\n"
     );
+    assert_eq!(of_html("<p>ex&shy;tra"), "extra\n");
     assert_eq!(of_html("<title>T</title><p>a<h2>b"), "# T\n\na\n\n## b\n");
     assert_eq!(of_html("<title>T</title><h1>H</h1><p>a"), "# H\n\na\n");
     let xhtml = "<?xml version='1.0'?><html><head><title/><script/></head><body><p/><p>a<br/>b</p><![CDATA[c]]></body></html>";
