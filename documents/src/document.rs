@@ -18,7 +18,7 @@ pub const MAX_SOURCE_BYTES: u64 = 512 << 20;
 /// How far from its start a page is searched for its title, in bytes.
 const TITLE_BYTES: usize = 1000;
 
-/// The kind of a document. It decides only how passages are cut.
+/// The kind of a document. It decides only how passages are cut, how headings are found and what pages are called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {

@@ -39,6 +39,8 @@ pub(super) fn read(archive: &mut Archive) -> Read<Writer> {
         reader.blocks(&mut xml)?;
     }
     reader.builder.end_tables()?;
+    let rest = std::mem::take(&mut reader.carried);
+    reader.builder.block(Block::Paragraph(rest))?;
     let footnotes = part(archive, &parts, "footnotes")?;
     let endnotes = part(archive, &parts, "endnotes")?;
     reader.write_notes(footnotes.as_deref(), endnotes.as_deref())?;

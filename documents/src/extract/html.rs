@@ -46,7 +46,9 @@ pub(super) fn declared_encoding(bytes: &[u8]) -> Option<&'static Encoding> {
 /// The text of a whole page. Its title is the first heading if it has no heading of the first level.
 pub(super) fn document(text: &str) -> Read<Writer> {
     let mut builder = Builder::new();
-    let title = read_into(&mut builder, text, text.trim_start().starts_with("<?xml"))?;
+    let head = &text[..text.floor_char_boundary(DECLARATION_BYTES)];
+    let is_xhtml = head.contains("http://www.w3.org/1999/xhtml");
+    let title = read_into(&mut builder, text, is_xhtml)?;
     let has_heading = builder.top_headings > 0;
     let mut out = builder.finish()?;
     if !has_heading && !out.is_empty() {
@@ -173,7 +175,7 @@ impl Page {
                     self.end(name);
                 }
             }
-            return if self.is_xhtml {
+            return if is_closed {
                 TokenSinkResult::Continue
             } else {
                 contents(name)

@@ -1,6 +1,8 @@
 //! E-mails: who, when and about what, the text, and the names of the attachments.
 
-use mail_parser::{Address, HeaderName, Message, MessageParser, MimeHeaders, PartType};
+use mail_parser::{
+    Address, HeaderName, Message, MessageParser, MessagePart, MimeHeaders, PartType,
+};
 
 use super::builder::Builder;
 use super::writer::{Block, Writer, one_line};
@@ -14,25 +16,34 @@ pub(super) fn read(bytes: &[u8]) -> Read<Writer> {
     let mut builder = Builder::new();
     let head = head(&message);
     builder.block(Block::Paragraph(head))?;
-    for part in message.text_bodies() {
-        match &part.body {
-            PartType::Html(text) => {
-                html::read_into(&mut builder, text, false)?;
-            }
-            PartType::Text(text) => {
-                let text = text.replace("\r\n", "\n");
-                // A signature begins with "-- "; the blank is no text.
-                let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-                builder.block(Block::Paragraph(lines.join("\n")))?;
-            }
-            _ => {}
-        }
+    let is_blank = |part: &MessagePart| part.text_contents().is_none_or(|t| t.trim().is_empty());
+    // Some programs send an empty plain text with the page.
+    if message.text_bodies().all(is_blank) {
+        message
+            .html_bodies()
+            .try_for_each(|part| body(part, &mut builder))?;
+    } else {
+        message
+            .text_bodies()
+            .try_for_each(|part| body(part, &mut builder))?;
     }
     let attached: Vec<String> = message.attachments().map(named).collect();
     if !attached.is_empty() {
         builder.block(Block::Paragraph(attached.join("\n")))?;
     }
     builder.finish()
+}
+
+fn body(part: &MessagePart, builder: &mut Builder) -> Read<()> {
+    match &part.body {
+        PartType::Html(text) => html::read_into(builder, text, false).map(drop),
+        PartType::Text(text) => {
+            // `lines` also ends lines at CR LF.
+            let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
+            builder.block(Block::Paragraph(lines.join("\n")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The header lines that a reader wants, one per line.
@@ -62,7 +73,7 @@ fn addresses(address: &Address) -> String {
     all.join(", ")
 }
 
-fn named(part: &mail_parser::MessagePart) -> String {
+fn named(part: &MessagePart) -> String {
     let of_message = part.message().and_then(|message| message.subject());
     let name = part.attachment_name().or(of_message).map(one_line);
     match name {

@@ -208,6 +208,10 @@ fn headings_are_the_outline_and_lines_the_passages() {
     assert_eq!(passage("floor"), "Key | Door and floor");
     assert_eq!(passage("bank"), "- to the bank");
     assert_eq!(passage("landlord"), "The landlord says so");
+    let blank = "From: a@b.c\r\nContent-Type: multipart/alternative; boundary=x\r\n\r\n--x\r\n\r\n \r\n\
+        --x\r\nContent-Type: text/html\r\n\r\n<p>words\r\n--x--\r\n";
+    let blank = from("a.eml", blank.as_bytes()).expect("an e-mail");
+    assert_eq!(blank.text, "From: a@b.c\n\nwords\n");
     let mail = Document::open(&fixture("plain.eml")).expect("an e-mail");
     let byte = mail.text.find("offen").expect("words");
     assert!(mail.text[mail.passage_at(byte)].ends_with("schliefen."));
@@ -267,7 +271,8 @@ fn pages_may_be_malformed() {
     assert_eq!(of_html("<p>ex&shy;tra"), "extra\n");
     assert_eq!(of_html("<title>T</title><p>a<h2>b"), "# T\n\na\n\n## b\n");
     assert_eq!(of_html("<title>T</title><h1>H</h1><p>a"), "# H\n\na\n");
-    let xhtml = "<?xml version='1.0'?><html><head><title/><script/></head><body><p/><p>a<br/>b</p><![CDATA[c]]></body></html>";
+    let xhtml = "<?xml version='1.0'?><html xmlns='http://www.w3.org/1999/xhtml'><head><title/><script/>\
+        <script>//<![CDATA[\nif (a < b) '<script>'\n//]]></script></head><body><p/><p>a<br/>b</p><![CDATA[c]]></body></html>";
     assert_eq!(of_html(xhtml), "a\nb\n\nc\n");
     let nested = "<table><tr><td>".repeat(2000) + "deep" + &"<div>".repeat(100_000) + "deeper";
     assert_eq!(of_html(&nested), "deep deeper\n");
