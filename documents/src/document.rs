@@ -76,8 +76,8 @@ pub struct Document {
     pub text: String,
     /// The pages in order, without gaps in `text`; empty if the format has no pages.
     pub pages: Vec<Page>,
-    /// The encoding of the file ("UTF-8", "UTF-16LE", "windows-1252", ...); "PDF" for a PDF, and "UTF-8" for an archive or
-    /// an e-mail, whose parts declare their own.
+    /// The encoding of the file ("UTF-8", "UTF-16LE", "windows-1252", ...); "PDF" for a PDF, and "UTF-8" for an archive
+    /// or an e-mail, whose parts declare their own.
     pub encoding: &'static str,
     /// Size of the file in bytes.
     pub source_bytes: u64,

@@ -167,7 +167,8 @@ pub enum DocumentError {
 
     /// A book that is encrypted for the reading program of a shop.
     #[error(
-        "{name} has copy protection (DRM), so that only the reading program of its shop can open it: use a copy without it"
+        "{name} has copy protection (DRM), so that only the reading program of its shop can open it: use a copy \
+         without it"
     )]
     Protected {
         /// The path as given.

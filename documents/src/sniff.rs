@@ -127,7 +127,7 @@ fn is_pdf(bytes: &[u8], extension: &str) -> bool {
         || (extension == "pdf" && head.windows(5).any(|w| w == b"%PDF-"))
 }
 
-/// Office documents and books are ZIP archives; their parts identify the format, and the extension that of a damaged one.
+/// Office documents and books are ZIP archives. Their parts identify the format; if they are damaged, the extension.
 fn zipped(name: &str, bytes: &[u8], extension: &str) -> Result<Kind, DocumentError> {
     let (format, remedy) = match extract::content(bytes) {
         Ok(Content::Document(format)) => return Ok(Kind::Extracted { format }),
