@@ -112,7 +112,7 @@ pub fn print(document: &Document, answer: &Answer, colored: bool) -> anyhow::Res
 
 /// One line of the table: a page, or a tenth of a document without pages.
 pub struct TableRow {
-    /// `page 3`, or the part's share of the document, `20-30 %`.
+    /// `page 3`, `slide 3`, or the part's share of the document, `20-30 %`.
     pub name: String,
     /// Mean share over the part's bytes, 0 to 1.
     pub mean: f32,
@@ -124,9 +124,12 @@ pub struct TableRow {
 pub fn table_rows(document: &Document, runs: &[Run]) -> Vec<TableRow> {
     const PARTS: usize = 10;
     let length = document.text.len();
-    let of_page = |page: &Page| match document.part_of(page.range.start) {
-        Some(part) => format!("{}, page {}", part.document.name, page.number),
-        None => format!("page {}", page.number),
+    let of_page = |page: &Page| {
+        let noun = document.page_kind_at(page.range.start).noun();
+        match document.part_of(page.range.start) {
+            Some(part) => format!("{}, {noun} {}", part.document.name, page.number),
+            None => format!("{noun} {}", page.number),
+        }
     };
     let pages = document.pages.iter();
     let mut pages: Vec<_> = pages.map(|p| (of_page(p), p.range.clone())).collect();

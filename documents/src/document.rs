@@ -41,6 +41,29 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// A word for programs; [`Kind::from_code`] gives the kind again, without the language of source code.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Kind::PlainText => "text",
+            Kind::Markdown => "markdown",
+            Kind::SourceCode { .. } => "code",
+            Kind::Pdf => "pdf",
+            Kind::Extracted { format } => format.name(),
+        }
+    }
+
+    /// The kind of a [`Kind::code`]; plain text for any other word.
+    pub fn from_code(code: &str) -> Self {
+        match code {
+            "markdown" => Kind::Markdown,
+            "code" => Kind::SourceCode { language: "code" },
+            "pdf" => Kind::Pdf,
+            name => {
+                Format::from_name(name).map_or(Kind::PlainText, |format| Kind::Extracted { format })
+            }
+        }
+    }
+
     /// What the pages of such a document are called.
     pub fn page_kind(&self) -> PageKind {
         match self {

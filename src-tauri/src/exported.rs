@@ -6,7 +6,7 @@ use std::path::Path;
 use kept_worker::protocol::DocumentInfo;
 use serde::{Deserialize, Serialize};
 
-use crate::contract::{Turn, TurnState};
+use crate::contract::{Source, Turn, TurnState};
 use crate::state::{Loaded, OpenDocument};
 
 /// The version of the JSON format.
@@ -141,9 +141,9 @@ fn missing(turn: &Turn) -> Option<&str> {
     }
 }
 
-fn place(page: Option<u32>, document: Option<&str>) -> String {
-    let page = page.map(|page| format!("page {page}"));
-    let places: Vec<String> = document
+fn place(source: &Source, noun: &str) -> String {
+    let page = source.page.map(|page| format!("{noun} {page}"));
+    let places: Vec<String> = (source.document.as_deref())
         .map(str::to_owned)
         .into_iter()
         .chain(page)
@@ -173,7 +173,7 @@ fn markdown(title: &str, conversation: &Loaded) -> String {
         }
         for source in &turn.sources {
             let quoted = source.text.trim().replace('\n', "\n> ");
-            let place = place(source.page, source.document.as_deref());
+            let place = place(source, conversation.document.page_noun());
             let remembered = source.kept * 100.0;
             let separator = if place.is_empty() { "" } else { ", " };
             let _ = write!(
@@ -204,7 +204,7 @@ fn html(title: &str, conversation: &Loaded) -> String {
             let _ = writeln!(text, "<p><em>{}</em></p>", escaped(missing));
         }
         for source in &turn.sources {
-            let place = place(source.page, source.document.as_deref());
+            let place = place(source, conversation.document.page_noun());
             let _ = writeln!(
                 text,
                 "<blockquote><mark style=\"--kept:{:.2}\">{}</mark><br><small>{} {:.0} % remembered</small></blockquote>",

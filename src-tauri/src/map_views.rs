@@ -54,10 +54,11 @@ fn parts(map: &MapGrid, document: Option<&OpenDocument>) -> Vec<(String, Range<u
     // The map of an earlier question does not cover a document that was added later.
     let length = map.ends16().last().copied().unwrap_or(0);
     let unit = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+    let noun = document.map_or("page", OpenDocument::page_noun);
     let pages = document.map_or(&[][..], |document| &document.pages);
     let parts = document.map_or(&[][..], |document| &document.parts);
     if parts.is_empty() {
-        return pages_or_tenths(pages, 0..length, "");
+        return pages_or_tenths(pages, 0..length, "", noun);
     }
     parts
         .iter()
@@ -69,22 +70,24 @@ fn parts(map: &MapGrid, document: Option<&OpenDocument>) -> Vec<(String, Range<u
                 .copied()
                 .collect();
             let whole = unit(part.start)..unit(part.end).min(length);
-            pages_or_tenths(&own, whole, &format!("{}, ", part.name))
+            pages_or_tenths(&own, whole, &format!("{}, ", part.name), noun)
         })
         .collect()
 }
 
-/// The pages, or tenths of `whole` if there are none; each name is prefixed with `before`.
+/// The pages, or tenths of `whole` if there are none; each name is prefixed with `before`. `noun`: what pages are
+/// called.
 fn pages_or_tenths(
     pages: &[PageRange],
     whole: Range<u32>,
     before: &str,
+    noun: &str,
 ) -> Vec<(String, Range<u32>)> {
     let unit = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
     if !pages.is_empty() {
         let page = |page: &PageRange| {
             let range = unit(page.start)..unit(page.end);
-            (format!("{before}page {}", page.number), range)
+            (format!("{before}{noun} {}", page.number), range)
         };
         return pages.iter().map(page).collect();
     }

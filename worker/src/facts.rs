@@ -113,15 +113,9 @@ pub fn model(
 
 /// Facts of a document for the app.
 pub fn document(document: &Document) -> DocumentInfo {
-    let kind = match document.kind {
-        Kind::Markdown => "markdown",
-        Kind::SourceCode { .. } => "code",
-        Kind::Pdf => "pdf",
-        _ => "text",
-    };
     DocumentInfo {
         name: document.name.clone(),
-        kind: kind.to_owned(),
+        kind: document.kind.code().to_owned(),
         encoding: document.encoding.to_owned(),
         source_bytes: document.source_bytes,
         skipped_bytes: document.skipped_bytes,
@@ -188,12 +182,7 @@ pub fn restore(info: &DocumentInfo, text: String) -> Result<Document, String> {
 fn without_parts(info: &DocumentInfo, text: String) -> Document {
     Document {
         name: info.name.clone(),
-        kind: match info.kind.as_str() {
-            "markdown" => Kind::Markdown,
-            "code" => Kind::SourceCode { language: "code" },
-            "pdf" => Kind::Pdf,
-            _ => Kind::PlainText,
-        },
+        kind: Kind::from_code(&info.kind),
         text,
         pages: (info.pages.iter())
             .map(|page| Page {

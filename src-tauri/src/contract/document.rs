@@ -61,6 +61,8 @@ pub struct DocumentFacts {
     pub length: usize,
     /// Its pages, if it has any.
     pub pages: Vec<PageRange>,
+    /// What its pages are called: `page`, `slide`, `sheet` or `chapter`.
+    pub page_noun: String,
     /// The documents that it consists of, in order; empty for a single document.
     pub documents: Vec<DocumentPart>,
     /// Its headings in order, at most 500.

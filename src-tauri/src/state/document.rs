@@ -4,7 +4,8 @@ mod outline;
 
 use std::sync::Arc;
 
-use kept_worker::protocol::DocumentInfo;
+use kept_engine::documents::Kind;
+use kept_worker::protocol::{DocumentInfo, PartInfo};
 
 use crate::contract::{DocumentFacts, DocumentPart, OutlineEntry, PageRange};
 use crate::offsets::utf16_offsets;
@@ -122,11 +123,26 @@ impl OpenDocument {
         }
     }
 
+    /// What its pages are called; of several documents with different pages, `page`.
+    pub fn page_noun(&self) -> &'static str {
+        let noun = |code: &str| Kind::from_code(code).page_kind().noun();
+        let paged = |part: &&PartInfo| !part.document.pages.is_empty();
+        let mut nouns = self.info.parts.iter().filter(paged);
+        match nouns.next() {
+            None if self.info.parts.is_empty() => noun(&self.info.kind),
+            Some(first) if nouns.all(|p| noun(&p.document.kind) == noun(&first.document.kind)) => {
+                noun(&first.document.kind)
+            }
+            _ => noun(""),
+        }
+    }
+
     /// The facts for the page.
     pub fn facts(&self) -> DocumentFacts {
         DocumentFacts {
             id: self.id,
             name: self.info.name.clone(),
+            page_noun: self.page_noun().to_owned(),
             kind: self.info.kind.clone(),
             encoding: self.info.encoding.clone(),
             source_bytes: self.info.source_bytes,

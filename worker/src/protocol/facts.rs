@@ -125,7 +125,7 @@ pub struct Inspection {
 pub struct DocumentInfo {
     /// The file's name without its folder.
     pub name: String,
-    /// `text`, `markdown`, `code` or `pdf`.
+    /// [`kept_engine::documents::Kind::code`].
     pub kind: String,
     /// Encoding of the file; `PDF` for a PDF.
     pub encoding: String,

@@ -34,7 +34,7 @@ const DULL: [&str; 12] = [
 /// The headings of a document with this `text`. The headings of several documents follow the name of each.
 pub(super) fn headings(info: &DocumentInfo, text: &str) -> Vec<Heading> {
     if info.parts.is_empty() {
-        return documents::outline(text, &kind(info));
+        return documents::outline(text, &Kind::from_code(&info.kind));
     }
     let mut all = Vec::new();
     for part in &info.parts {
@@ -44,22 +44,13 @@ pub(super) fn headings(info: &DocumentInfo, text: &str) -> Vec<Heading> {
             start: part.start,
         });
         let own = text.get(part.start..part.end).unwrap_or("");
-        let found = documents::outline(own, &kind(&part.document));
+        let found = documents::outline(own, &Kind::from_code(&part.document.kind));
         all.extend(found.into_iter().map(|heading| Heading {
             start: part.start + heading.start,
             ..heading
         }));
     }
     documents::shorten(all)
-}
-
-fn kind(info: &DocumentInfo) -> Kind {
-    match info.kind.as_str() {
-        "markdown" => Kind::Markdown,
-        "code" => Kind::SourceCode { language: "code" },
-        "pdf" => Kind::Pdf,
-        _ => Kind::PlainText,
-    }
 }
 
 /// Questions about sections spread over the document, which ends at the UTF-16 unit `length`. `headings` are those of
