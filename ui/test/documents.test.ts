@@ -16,7 +16,7 @@ import Block from '../src/parts/Block.svelte'
 import Footer from '../src/parts/Footer.svelte'
 import Documents from '../src/parts/Documents.svelte'
 import Frame from './Frame.svelte'
-import { documentFacts, snapshot, turn } from './given'
+import { documentFacts, painted, snapshot, turn } from './given'
 
 const TEXT = 'one\ntwo\n\n(Here ends the document "a.txt".)\n\nthree four\n\n(Here ends the document "b.pdf".)'
 const three = TEXT.indexOf('three')
@@ -106,9 +106,11 @@ describe('the text of several documents', () => {
 })
 
 describe('a map from before a document was added', () => {
-  const painted = (...ends: number[]) => ({
-    turn: 1, layer: null, layers: 1, kvHeads: 1, mean: 0.5, slots: 1, ends: new Uint32Array(ends), counts: new Uint16Array(ends.length),
-  }) // prettier-ignore
+  const mapped = (...ends: number[]) =>
+    painted(
+      ends,
+      ends.map(() => 0),
+    )
 
   it('is known by its end', () => {
     const names = (ends: number[] | null) =>
@@ -120,21 +122,21 @@ describe('a map from before a document was added', () => {
   it('is said where that document begins, and where it is said how much is in memory', () => {
     const block = blocksOf(TEXT, PAGES, DOCUMENTS)[2]!
     kept.app.apply({ event: 'turn', turn: turn({ hasMap: true }) })
-    kept.map.painted = painted(3, 7)
+    kept.map.painted = mapped(3, 7)
     show(Block, { block, index: 2, text: TEXT, mono: false })
     expect(all('added-later')).toHaveLength(1)
-    kept.map.painted = painted(3, three + 10)
+    kept.map.painted = mapped(3, three + 10)
     flushSync()
     expect(all('added-later')).toHaveLength(0)
   })
 
   it('and the footer does not call it this document', () => {
     kept.app.apply({ event: 'turn', turn: turn({ hasMap: true }) })
-    kept.map.painted = painted(3, 7)
+    kept.map.painted = mapped(3, 7)
     show(Footer)
     const share = () => all('kept-share')[0]!.textContent?.replace(/\s+/g, ' ').trim()
     expect(share()).toBe('The model remembers 50 % of what was open then')
-    kept.map.painted = painted(3, three + 10)
+    kept.map.painted = mapped(3, three + 10)
     flushSync()
     expect(share()).toBe('The model remembers 50 % of this document')
   })

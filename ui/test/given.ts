@@ -1,5 +1,6 @@
 /** Default values for the tests, with overrides. */
 import type { ConversationEntry, DocumentFacts, Facts, Memory, Snapshot, Turn } from '../src/lib/contract'
+import type { Painted } from '../src/lib/map.svelte'
 
 export function turn(some: Partial<Turn> = {}): Turn {
   return {
@@ -25,6 +26,12 @@ export function turn(some: Partial<Turn> = {}): Turn {
     levelsDone: false,
     ...some,
   }
+}
+
+/** A map of one layer with these counts; all that is remembered is drawn. */
+export function painted(ends: number[], counts: number[], some: Partial<Painted> = {}): Painted {
+  const all = { slots: 1, ends: new Uint32Array(ends), counts: new Uint16Array(counts) }
+  return { turn: 1, layer: null, layers: 1, kvHeads: 1, mean: 0.5, ...all, all, ...some }
 }
 
 export function answerFacts(some: Partial<Facts> = {}): Facts {

@@ -60,9 +60,10 @@ async function settle() {
 
 describe('the footer', () => {
   /** A map of three layers, of which `read` have been read. */
-  const painted = (read: number) => ({
-    turn: 1, layer: null, layers: 3, kvHeads: 2, mean: 0.5, slots: read * 2, ends: new Uint32Array([9]), counts: new Uint16Array(1),
-  }) // prettier-ignore
+  const painted = (read: number) => {
+    const all = { slots: read * 2, ends: new Uint32Array([9]), counts: new Uint16Array(1) }
+    return { turn: 1, layer: null, layers: 3, kvHeads: 2, mean: 0.5, ...all, all }
+  }
   const windows = [512, null, 512, null, 512, null]
 
   it('says whose map it is once another method or budget is chosen', () => {
@@ -104,7 +105,7 @@ describe('the footer', () => {
     show(Footer)
     expect(words('kept-share')).toBe('The model remembers 100 % of this document')
     expect(words('compressed-for')).toBe('Nothing is forgotten, so nothing is highlighted.')
-    expect(kept.map.regions()).toEqual([])
+    expect(kept.map.regions(TEXT)).toEqual([])
     kept.app.settings = { ...kept.app.settings, method: 'snapkv' }
     expect(words('compressed-for')).toBe('With Full cache, nothing is forgotten, so nothing is highlighted.')
   })
@@ -136,6 +137,7 @@ describe('the table', () => {
     kept.map.show(1)
     let closed = 0
     show(Table, { close: () => closed++ })
+    all('table-parts')[0]!.click()
     await settle()
     expect(all('table-row').map((r) => r.querySelector('th')?.textContent?.replace(/\s+/g, ' ').trim())).toEqual([
       '0 – 10 % The quay wall was built in 1884. The lessor pays for it, and for …',

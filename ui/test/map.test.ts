@@ -3,7 +3,8 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { bytes } from '../src/lib/calls'
 import type { TokenSlots } from '../src/lib/contract'
 import { MapView, type MapCalls } from '../src/lib/map.svelte'
-import { Paint, paintAll, piecesOf, type Passage } from '../src/lib/paint'
+import { Paint, paintAll } from '../src/lib/paint'
+import { fadedOf, piecesOf, type Passage, type Wish } from '../src/lib/pieces'
 import { offsetIn, rangeIn } from '../src/lib/places'
 import type { Run } from '../src/lib/runs'
 import { TextStore } from '../src/lib/text.svelte'
@@ -26,14 +27,11 @@ class Program implements MapCalls {
     this.asked.push(`ends ${turn}`)
     return new Uint32Array([3, 5, 9]).buffer
   }
-  async mapCounts(turn: number, layer: number | null) {
+  async mapCounts(turn: number, layer: number | null, lift: boolean) {
     this.asked.push(`counts ${turn} ${layer}`)
     await this.hold
+    if (lift && this.lift) return this.lift.slice().buffer
     return new Uint16Array(layer === null ? [this.layers * 2, turn, 0] : [2, 1, 0]).buffer
-  }
-  async mapStrip(turn: number, rows: number, layer: number | null) {
-    this.asked.push(`strip ${turn} ${rows} ${layer}`)
-    return new Uint8Array(rows * 2).fill(turn).buffer
   }
   async mapToken(_turn: number, token: number): Promise<TokenSlots> {
     return {
@@ -54,6 +52,7 @@ class Program implements MapCalls {
   async mapLayers() {
     return []
   }
+  lift: Uint16Array | null = null
   count = (what: string) => this.asked.filter((a) => a.startsWith(what)).length
 }
 
@@ -65,38 +64,61 @@ function view() {
 describe('the map', () => {
   it('paints a turn, one layer of it, and nothing', async () => {
     const { map } = view()
-    map.resize(10)
     map.show(1)
     await later()
     expect(map.painted).toMatchObject({ turn: 1, layer: null, slots: 4, layers: 2, kvHeads: 2 })
     expect([...map.painted!.counts]).toEqual([4, 1, 0])
     expect(map.painted!.mean).toBeCloseTo(5 / 12)
-    expect(map.strip?.rows).toHaveLength(20)
     map.choose(1)
     await later()
     expect(map.painted).toMatchObject({ layer: 1, slots: 2 })
     map.show(null)
-    expect([map.painted, map.strip]).toEqual([null, null])
+    expect(map.painted).toBeNull()
   })
 
   it('is no map before the first layer, nor of a layer that is not read yet', async () => {
     const { map, program } = view()
-    map.resize(10)
     program.layers = 0
     map.show(1)
     await later()
-    expect([map.painted, map.strip]).toEqual([null, null])
+    expect(map.painted).toBeNull()
     program.layers = 1
     map.refresh()
     await later()
     expect(map.painted?.slots).toBe(2)
     map.choose(1)
     await later()
-    expect([map.painted, map.strip]).toEqual([null, null])
+    expect(map.painted).toBeNull()
     program.layers = 2
     map.refresh()
     await later()
     expect(map.painted).toMatchObject({ layer: 1, slots: 2 })
+  })
+
+  it('knows all that is remembered beside what is because of the question', async () => {
+    const { map, program } = view()
+    const text = 'the wall.'
+    program.lift = new Uint16Array([0, 1, 2])
+    map.show(1, true)
+    await later()
+    expect(map.painted).toMatchObject({ mean: null, slots: 1, all: { slots: 4 } })
+    expect([...map.marks(text)!.counts]).toEqual([0, 2, 2])
+    expect([...map.memory(text)!.counts]).toEqual([4, 1, 1])
+    expect(map.bands()).toEqual({ first: null, last: null })
+    map.view(false)
+    await later()
+    expect(map.memory(text)).toBe(map.marks(text))
+  })
+
+  it('draws nothing below the threshold, the same share in both views', async () => {
+    const { map } = view()
+    expect([map.threshold, map.leastOf({ ends: new Uint32Array(), counts: new Uint16Array(), slots: 10 })]).toEqual([
+      0.25, 3,
+    ])
+    map.threshold = 0
+    expect(map.leastOf({ ends: new Uint32Array(), counts: new Uint16Array(), slots: 10 })).toBe(1)
+    map.threshold = 0.95
+    expect(map.leastOf({ ends: new Uint32Array(), counts: new Uint16Array(), slots: 20 })).toBe(19)
   })
 
   it('asks at most about ten times a second while layers come, and the ends once', async () => {
@@ -287,6 +309,71 @@ describe('painting', () => {
     }
     paintAll()
     expect(order).toEqual(['measure', 'measure', 'draw', 'draw'])
+  })
+
+  it('underlines what the answer stands on, and once where the user went', () => {
+    const steps = (wish: Partial<Wish>) =>
+      piecesOf({ text, start: 0, end: text.length, runs: null, passage: null, ...wish }).map((p) => [
+        p.start,
+        p.end,
+        p.step,
+      ])
+    const used = [
+      { start: 3, end: 8 },
+      { start: 14, end: 18 },
+      { start: 90, end: 99 },
+    ]
+    expect(steps({ used })).toEqual([
+      [4, 8, -3],
+      [15, 18, -3],
+    ])
+    expect(steps({ used, passage: { start: 3, end: 8 } })).toEqual([
+      [15, 18, -3],
+      [4, 8, 0],
+    ])
+    const { layer } = painted()
+    expect(layer.querySelector('.used')).toBeNull()
+    const all = sheet()
+    all.paint.show({ text, start: 0, end: text.length, runs: null, passage: null, used })
+    paintAll()
+    expect([...all.layer.querySelectorAll('[data-testid=used]')].map(place)).toEqual([
+      [40, -2, 40, 24],
+      [30, 18, 30, 24],
+    ])
+  })
+
+  it('labels a line in the margin', () => {
+    const all = sheet()
+    all.paint.show({
+      text,
+      start: 0,
+      end: text.length,
+      runs: null,
+      passage: null,
+      notes: [{ at: 8, label: 'always kept' }],
+    })
+    paintAll()
+    const note = all.layer.querySelector<HTMLElement>('.note')!
+    expect([note.textContent, note.style.top]).toEqual(['always kept', '0px'])
+  })
+
+  it('fades what is forgotten: not what is remembered, found, or beyond the map', () => {
+    const faded = (wish: Partial<Wish>) => {
+      const full = { text, start: 0, end: text.length, runs, passage: null, ...wish }
+      return fadedOf(full, piecesOf(full)).map(({ start, end }) => text.slice(start, end))
+    }
+    expect(faded({})).toEqual([])
+    expect(faded({ memory: runs })).toEqual(['the', ', and more'])
+    // Painted because of the question, and remembered whatever is asked.
+    const memory = [
+      { start: 0, end: 13, step: 0 },
+      { start: 13, end: text.length, step: 9 },
+    ]
+    expect(faded({ memory })).toEqual(['the'])
+    expect(faded({ memory: runs, mapped: 18 })).toEqual(['the', ', and'])
+    expect(faded({ memory: runs, found: [{ start: 14, end: 18, current: false }] })).toEqual(['the', ',', 'more'])
+    // A clicked or used passage that is forgotten is seen as both.
+    expect(faded({ memory: runs, used: [{ start: 14, end: 18 }] })).toEqual(['the', ', and more'])
   })
 
   it('underlines a passage across runs, without the space around it', () => {

@@ -30,7 +30,6 @@ async function start() {
     document_text: () => new TextEncoder().encode(TEXT).buffer,
     map_ends: () => ENDS.buffer,
     map_counts: () => counts.buffer,
-    map_strip: ({ rows }) => new Uint8Array(Number(rows) * 2).buffer,
     map_token: () => ({
       start: 0, end: 5, kept: 3, slots: 4, perLayer: [2, 1], kvHeads: 2, tokens: 1, page: null, document: null,
     }), // prettier-ignore

@@ -24,6 +24,7 @@ import type {
   Refusal,
   Settings,
   Snapshot,
+  Source,
   Turn,
   TurnState,
   Vault,
@@ -145,6 +146,8 @@ export class AppState {
   /** Whether questions wait for their turn. */
   waiting = $derived(this.turns.some((turn) => turn.state === 'waiting'))
   shown = $derived(this.turns.find((turn) => turn.id === this.selected) ?? null)
+  /** The passages that the shown answer stands on. */
+  used = $derived<readonly Source[]>(this.shown?.sources ?? [])
   /** All choices: Automatic, then the engine's methods. */
   offered = $derived<MethodFacts[]>([AUTOMATIC, ...this.methods])
   method = $derived(this.offered.find((method) => method.name === this.settings.method) ?? null)

@@ -74,8 +74,6 @@ export const importConversation = () => call<null>('import_conversation')
 export const restartWorker = () => call<null>('restart_worker')
 export const mapEnds = (turn: number) => raw('map_ends', { turn })
 export const mapCounts = (turn: number, layer: number | null, lift: boolean) => raw('map_counts', { turn, layer, lift })
-export const mapStrip = (turn: number, rows: number, layer: number | null, lift: boolean) =>
-  raw('map_strip', { turn, rows, layer, lift })
 export const mapLevels = (turn: number) => raw('map_levels', { turn })
 export const showLessMemory = (turn: number) => call<null>('show_less_memory', { turn })
 export const mapToken = (turn: number, token: number) => call<TokenSlots>('map_token', { turn, token })

@@ -3,13 +3,13 @@
  * Arrays are replaced, never changed, behind raw references.
  */
 import type { LayerRow, TableRow, TokenSlots } from './contract'
-import { meanShare, regionsOf, type Region, type Tokens } from './runs'
+import { bandsOf, leastCount, meanShare, regionsOf, type Band, type Region, type Tokens } from './runs'
+import { snapped } from './words'
 
 /** The calls of a map (`calls.ts`; replaced in tests). */
 export interface MapCalls {
   mapEnds(turn: number): Promise<ArrayBuffer>
   mapCounts(turn: number, layer: number | null, lift: boolean): Promise<ArrayBuffer>
-  mapStrip(turn: number, rows: number, layer: number | null, lift: boolean): Promise<ArrayBuffer>
   mapToken(turn: number, token: number): Promise<TokenSlots>
   mapTable(turn: number, layer: number | null): Promise<TableRow[]>
   mapLayers(turn: number): Promise<LayerRow[]>
@@ -20,53 +20,50 @@ export interface Painted extends Tokens {
   layer: number | null
   layers: number
   kvHeads: number
+  /** All that is remembered: the same counts, or more than those that are kept because of the question. */
+  all: Tokens
   /** Mean share kept over the document, 0 to 1; null for what is kept because of the question. */
   mean: number | null
-}
-
-export interface Strip {
-  turn: number
-  /** Two bytes per row: mean and max, 255 is 100 %. */
-  rows: Uint8Array
 }
 
 /** Minimum time between fetches while the map is incomplete. */
 const EVERY_MS = 110
 
-/** Share of the tokens below the full colour of what is kept because of the question, and least share of it painted. */
+/** Share of the tokens below the full colour of what is kept because of the question. */
 const FULL_AT = 0.995
-const LEAST = 0.25
 
 /**
- * Counts of what is kept because of the question are small and noisy: the strongest have the full colour, the weakest
- * none. Returns the count of the full colour.
+ * The count of the full colour of what is kept because of the question: these counts are small, so that the strongest
+ * tokens have it. The threshold cuts off the noise.
  */
-export function strengthen(counts: Uint16Array): number {
+export function fullOf(counts: Uint16Array): number {
   const sorted = counts.slice().sort()
-  const full = Math.max(1, sorted[Math.floor(FULL_AT * (sorted.length - 1))] ?? 0, (sorted.at(-1) ?? 0) / 2)
-  counts.forEach((count, i) => (counts[i] = count < LEAST * full ? 0 : count))
-  return Math.ceil(full)
+  return Math.ceil(Math.max(1, sorted[Math.floor(FULL_AT * (sorted.length - 1))] ?? 0, (sorted.at(-1) ?? 0) / 2))
 }
+
+/** The least share that is painted, and its largest value. */
+export const THRESHOLD = 0.25
+export const MOST_THRESHOLD = 0.95
 
 export class MapView {
   painted = $state.raw<Painted | null>(null)
-  strip = $state.raw<Strip | null>(null)
   layer = $state<number | null>(null)
   /** Show what is kept because of the question, where that is known. */
   lift = $state(true)
+  /** Less than this share counts as forgotten. One for both views, as long as the window is open. */
+  threshold = $state(THRESHOLD)
   #calls: MapCalls
   #report: (problem: unknown) => void
   #turn: number | null = null
   #hasLift = false
   #ends: { turn: number; ends: Uint32Array } | null = null
-  #rows = 0
   #timer: ReturnType<typeof setTimeout> | null = null
   #last = 0
   #fetching = false
   /** The map changed during a fetch. */
   #again = false
   #tokens = new Map<string, TokenSlots>()
-  #regions: { of: Painted; regions: Region[] } | null = null
+  #regions: { of: Tokens; regions: Region[] } | null = null
 
   constructor(calls: MapCalls, report: (problem: unknown) => void) {
     this.#calls = calls
@@ -85,7 +82,6 @@ export class MapView {
     if (turn !== null) return this.refresh()
     // The map of one turn remains until the next one arrives; without one, the text is unpainted at once.
     this.painted = null
-    this.strip = null
     if (this.#timer !== null) clearTimeout(this.#timer)
     this.#timer = null
   }
@@ -103,13 +99,6 @@ export class MapView {
     this.lift = lift
     this.#last = 0
     this.refresh()
-  }
-
-  /** Sets the strip's height in device pixels. */
-  resize(rows: number): void {
-    if (rows === this.#rows) return
-    this.#rows = rows
-    if (this.#turn !== null) this.refresh()
   }
 
   /** Fetches again after a delay; several requests within it are one. */
@@ -152,10 +141,33 @@ export class MapView {
     return this.painted?.mean === 1
   }
 
+  /** What is drawn of the map of `text`, by words; null draws none. */
+  marks(text: string): Tokens | null {
+    return this.painted === null || this.whole ? null : snapped(text, this.painted)
+  }
+
+  /** All that is remembered of `text`, by words; the same as `marks` where that is drawn. */
+  memory(text: string): Tokens | null {
+    const { painted } = this
+    if (painted === null || this.whole) return null
+    return snapped(text, painted.mean === null ? painted.all : painted)
+  }
+
+  /** What is kept for its place alone: not a finding about the question. */
+  bands(): { first: Band | null; last: Band | null } {
+    return this.painted === null || this.painted.mean === null ? { first: null, last: null } : bandsOf(this.painted)
+  }
+
+  /** The least count that is drawn, or not forgotten. */
+  leastOf({ slots }: Tokens): number {
+    return leastCount(slots, this.threshold)
+  }
+
   /** Strongly kept regions of the painted map; none if nothing stands out. */
-  regions(): Region[] {
-    if (this.painted === null || this.whole) return []
-    if (this.#regions?.of !== this.painted) this.#regions = { of: this.painted, regions: regionsOf(this.painted) }
+  regions(text: string): Region[] {
+    const marks = this.marks(text)
+    if (marks === null) return []
+    if (this.#regions?.of !== marks) this.#regions = { of: marks, regions: regionsOf(marks) }
     return this.#regions.regions
   }
 
@@ -167,10 +179,10 @@ export class MapView {
     this.#fetching = true
     this.#again = false
     try {
-      const [ends, counts, strip] = await Promise.all([
+      const [ends, counts, known] = await Promise.all([
         this.#ends?.turn === turn ? this.#ends.ends : this.#calls.mapEnds(turn).then((b) => new Uint32Array(b)),
         this.#calls.mapCounts(turn, layer, lift).then((b) => new Uint16Array(b)),
-        this.#rows > 0 ? this.#calls.mapStrip(turn, this.#rows, layer, lift).then((b) => new Uint8Array(b)) : null,
+        lift ? this.#calls.mapCounts(turn, layer, false).then((b) => new Uint16Array(b)) : null,
       ])
       // After the counts, so that the slots are never fewer than those counted.
       const first = ends.length > 0 ? await this.#calls.mapToken(turn, 0) : null
@@ -182,16 +194,13 @@ export class MapView {
       const read = first && kvHeads > 0 ? Math.floor(first.slots / kvHeads) : 0
       if (first && (layer === null ? read === 0 : layer >= read)) {
         this.painted = null
-        this.strip = null
         return
       }
-      const all = layer === null ? (first?.slots ?? 0) : kvHeads
+      const slots = layer === null ? (first?.slots ?? 0) : kvHeads
       const layers = first?.perLayer.length ?? 0
-      const slots = lift ? strengthen(counts) : all
-      if (lift) strip?.forEach((share, i) => (strip[i] = Math.min(255, Math.round((share * all) / slots))))
-      const mean = lift ? null : meanShare({ ends, counts, slots })
-      this.painted = { turn, layer, layers, kvHeads, ends, counts, slots, mean }
-      if (strip) this.strip = { turn, rows: strip }
+      const all = { ends, counts: known ?? counts, slots }
+      const drawn = lift ? { ends, counts, slots: fullOf(counts) } : all
+      this.painted = { turn, layer, layers, kvHeads, ...drawn, all, mean: lift ? null : meanShare(all) }
     } catch (problem) {
       if (turn === this.#turn) this.#report(problem)
     } finally {

@@ -4,34 +4,9 @@
  * since the document must never be in its state; all blocks are measured before any is drawn, so that a frame has one
  * layout pass.
  */
-import { isSpace } from './blocks'
-import type { Found } from './find.svelte'
-import { STEPS, type Run } from './runs'
-
-export interface Passage {
-  start: number
-  end: number
-}
-
-/** The paint of a block, in offsets of the document's text. */
-export interface Wish {
-  text: string
-  start: number
-  end: number
-  /** Runs that cover the block; null paints none. */
-  runs: readonly Run[] | null
-  /** Underlined. */
-  passage: Passage | null
-  /** Matches of the search. */
-  found?: readonly Found[]
-}
-
-/** One element to draw; passages and matches have a step of 0 or less. */
-interface Piece {
-  start: number
-  end: number
-  step: number
-}
+import { Fade } from './fade'
+import { CURRENT, FOUND, NOTE, PASSAGE, USED, fadedOf, piecesOf, type Passage, type Piece, type Wish } from './pieces'
+import { STEPS } from './runs'
 
 interface Box {
   left: number
@@ -42,12 +17,11 @@ interface Box {
   joined?: 'left' | 'right' | 'both'
 }
 
-/** Steps of passages and matches, with their classes. */
-const PASSAGE = 0
-const FOUND = -1
-const CURRENT = -2
+/** Classes of what is not a run. */
 const CLASSES = new Map([
   [PASSAGE, 'passage'],
+  [USED, 'used'],
+  [NOTE, 'note'],
   [FOUND, 'found'],
   [CURRENT, 'found current'],
 ])
@@ -68,6 +42,8 @@ export class Paint {
   readonly layer: HTMLElement
   pieces: Piece[] = []
   start = 0
+  #faded: Passage[] = []
+  #fade = new Fade()
   #state = ''
 
   constructor(text: HTMLElement, layer: HTMLElement) {
@@ -79,16 +55,20 @@ export class Paint {
   /** Paints before the next frame; does nothing if nothing changed. */
   show(wish: Wish): void {
     const pieces = piecesOf(wish)
-    const state = `${wish.start};` + pieces.map((p) => `${p.start}-${p.end}:${p.step}`).join(' ')
+    const faded = fadedOf(wish, pieces)
+    const parts = [...pieces, ...faded.map((part) => ({ ...part, step: '' }))]
+    const state = `${wish.start};` + parts.map((p) => `${p.start}-${p.end}:${p.step}`).join(' ')
     if (state === this.#state) return
     this.#state = state
     this.start = wish.start
     this.pieces = pieces
+    this.#faded = faded
     soon(this)
   }
 
   close(): void {
     forget(this)
+    this.#fade.clear()
   }
 
   /** Boxes of the pieces' letters, relative to the layer. Only reads the layout. */
@@ -142,10 +122,16 @@ export class Paint {
     const elements: HTMLElement[] = []
     measured.forEach((boxes, i) => {
       const first = boxes[0]
-      const { step } = this.pieces[i]!
+      const { step, label } = this.pieces[i]!
       if (!first) return
       const element = boxed(first, 0, 0)
       element.className = CLASSES.get(step) ?? 'run'
+      if (label !== undefined) {
+        // In the margin, beside its line.
+        element.style.cssText = `top:${first.top + OVER}px`
+        element.textContent = label
+      }
+      if (step === USED) element.dataset['testid'] = 'used'
       if (step > 0) {
         element.dataset['testid'] = 'run'
         element.dataset['share'] = String((step * 100) / STEPS)
@@ -156,6 +142,8 @@ export class Paint {
       elements.push(element)
     })
     this.layer.replaceChildren(...elements)
+    const node = this.text.firstChild
+    if (node instanceof Text) this.#fade.show(node, this.#faded, this.start)
   }
 }
 
@@ -210,76 +198,4 @@ function forget(paint: Paint): void {
   sizes?.unobserve(paint.text)
   alive.delete(paint.text)
   waiting.delete(paint)
-}
-
-/** The painted runs, and the parts of the passage and the matches inside the block. */
-export function piecesOf({ text, start, end, runs, passage, found }: Wish): Piece[] {
-  const pieces: Piece[] = words(text, whole(text, start, end, runs ?? [])).filter((run) => run.step > 0)
-  if (passage && passage.start < end && passage.end > start) {
-    const marked = trimmed(text, Math.max(start, passage.start), Math.min(end, passage.end))
-    if (marked.end > marked.start) pieces.push({ ...marked, step: PASSAGE })
-  }
-  for (const place of found ?? []) {
-    const from = Math.max(start, place.start)
-    pieces.push({ start: from, end: Math.min(end, place.end), step: place.current ? CURRENT : FOUND })
-  }
-  return pieces
-}
-
-let segmenter: Intl.Segmenter | null = null
-
-/**
- * The runs without a border inside a visible character (a letter with its accents, joined emoji): such a character gets
- * the strongest step of its parts.
- */
-function whole(text: string, start: number, end: number, runs: readonly Run[]): readonly Run[] {
-  const plain = (at: number) => text.charCodeAt(at) < 0x300 && text.charCodeAt(at - 1) < 0x300
-  if (runs.every((run) => run.end >= end || plain(run.end))) return runs
-  segmenter ??= new Intl.Segmenter(undefined, { granularity: 'grapheme' })
-  const characters = segmenter.segment(text.slice(start, end))
-  const found: Run[] = []
-  let at = start
-  runs.forEach((run, i) => {
-    if (run.end <= at) return
-    const character = run.end < end && !plain(run.end) ? characters.containing(run.end - start) : undefined
-    const from = character ? start + character.index : run.end
-    if (!character || from >= run.end) {
-      found.push({ start: at, end: run.end, step: run.step })
-      at = run.end
-      return
-    }
-    const to = from + character.segment.length
-    let step = run.step
-    for (let j = i + 1; j < runs.length && runs[j]!.start < to; j++) step = Math.max(step, runs[j]!.step)
-    found.push({ start: at, end: Math.max(at, from), step: run.step }, { start: Math.max(at, from), end: to, step })
-    at = to
-  })
-  return found
-}
-
-/**
- * The runs without white space at their ends, which is not painted: tokens begin with their space. White space between
- * runs of one colour is painted.
- */
-function words(text: string, runs: readonly Run[]): Run[] {
-  const found: Run[] = []
-  const push = (start: number, end: number, step: number) => {
-    if (end <= start) return
-    const last = found[found.length - 1]
-    if (last && last.step === step) last.end = end
-    else found.push({ start, end, step })
-  }
-  for (const run of runs) {
-    const { start, end } = run.step > 0 ? trimmed(text, run.start, run.end) : run
-    push(run.start, start, 0)
-    push(start, end, run.step)
-    push(end, run.end, 0)
-  }
-  return found
-}
-
-function trimmed(text: string, start: number, end: number): Passage {
-  while (start < end && isSpace(text.charCodeAt(start))) start++
-  while (end > start && isSpace(text.charCodeAt(end - 1))) end--
-  return { start, end }
 }

@@ -2,7 +2,8 @@
  * The reader's position in the document and its target, in offsets of the text. The document view follows `target` and
  * sets `visible`; strip, table, sources and keys use only this object.
  */
-import type { Passage } from './paint'
+import type { Turn } from './contract'
+import type { Passage } from './pieces'
 
 export interface Target {
   offset: number
@@ -19,15 +20,32 @@ export class Reader {
   passage = $state.raw<Passage | null>(null)
   /** Whether the outline is shown. */
   contents = $state(false)
+  /** Whether the user has moved through the document since the running question began. */
+  moved = false
 
+  /** A movement by the user. */
   goTo(offset: number, place = 0, focus = false): void {
+    this.moved = true
     this.target = { offset, place, focus }
   }
 
+  /** The text has another layout: what is at its top stays there. */
+  stay(): void {
+    if (this.visible.start > 0) this.target = { offset: this.visible.start, place: 0, focus: false }
+  }
+
+  /** An answer has ended: moves to the first passage that it cites, unless the user is elsewhere or sees it. */
+  follow(turn: Turn): void {
+    const cited = turn.sources[turn.facts?.citations[0]?.source ?? -1]
+    const { start, end } = this.visible
+    if (!cited || this.moved || (cited.start >= start && cited.end <= end)) return
+    this.target = { offset: cited.start, place: 0.33, focus: false }
+  }
+
   /** Moves to a passage and underlines it. */
-  show(start: number, end: number): void {
+  show(start: number, end: number, focus = false): void {
     this.passage = { start, end }
-    this.goTo(start, 0.33)
+    this.goTo(start, 0.33, focus)
   }
 
   /** Resets for another document. */
@@ -35,5 +53,6 @@ export class Reader {
     this.visible = { start: 0, end: 0 }
     this.target = null
     this.passage = null
+    this.moved = false
   }
 }

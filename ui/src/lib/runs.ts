@@ -39,6 +39,12 @@ export function tokenAt(ends: Uint32Array, offset: number): number {
   return low
 }
 
+/** The least count that is painted, for a least share of 0 to 1: what no slot holds never is. */
+export function leastCount(slots: number, share: number): number {
+  // Rounding errors must not hide a count that is exactly at the share.
+  return Math.max(1, Math.ceil(share * slots - 1e-9))
+}
+
 /** Anything kept is at least step 1, and only full counts reach the last step. */
 export function stepOf(count: number, slots: number): number {
   if (count <= 0 || slots <= 0) return 0
@@ -46,8 +52,11 @@ export function stepOf(count: number, slots: number): number {
   return Math.min(STEPS - 1, Math.max(1, Math.round((count / slots) * STEPS)))
 }
 
-/** The runs that cover exactly `from..to`, none empty, neighbours of different steps. */
-export function runsIn({ ends, counts, slots }: Tokens, from: number, to: number): Run[] {
+/**
+ * The runs that cover exactly `from..to`, none empty, neighbours of different steps. Tokens in fewer than `least` slots
+ * count as forgotten.
+ */
+export function runsIn({ ends, counts, slots }: Tokens, from: number, to: number, least = 1): Run[] {
   const runs: Run[] = []
   const push = (start: number, end: number, step: number) => {
     if (end <= start) return
@@ -68,12 +77,39 @@ export function runsIn({ ends, counts, slots }: Tokens, from: number, to: number
       if (end > start) most = 0
       continue
     }
-    push(at, Math.min(end, to), stepOf(most, slots))
+    push(at, Math.min(end, to), most < least ? 0 : stepOf(most, slots))
     at = Math.min(end, to)
     most = 0
   }
   push(at, to, 0)
   return runs
+}
+
+export interface Band {
+  start: number
+  end: number
+}
+
+/** Tokens of a band are in at least this share of the slots, and a band has at least that many tokens. */
+const BAND_SHARE = 0.9
+const BAND_TOKENS = 4
+
+/**
+ * What a method keeps for its place alone: the first tokens and the last ones, if they are almost fully remembered.
+ * None if everything is.
+ */
+export function bandsOf({ ends, counts, slots }: Tokens): { first: Band | null; last: Band | null } {
+  const least = leastCount(slots, BAND_SHARE)
+  const many = counts.length
+  let head = 0
+  while (head < many && counts[head]! >= least) head++
+  if (slots === 0 || head === many) return { first: null, last: null }
+  let tail = many
+  while (counts[tail - 1]! >= least) tail--
+  return {
+    first: head < BAND_TOKENS ? null : { start: 0, end: ends[head - 1]! },
+    last: many - tail < BAND_TOKENS ? null : { start: ends[tail - 1]!, end: ends[many - 1]! },
+  }
 }
 
 /** Mean share of slots that hold a token, over all tokens: 0 to 1. */

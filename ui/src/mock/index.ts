@@ -1,6 +1,7 @@
 /**
  * Answers the page's commands without the program, for developing the page (`vite build --mode mock`, `vite --mode
- * mock`). Never in the production build. Options: `?document=none|sample|long`, `?theme=`, `?slow=`;
+ * mock`). Never in the production build. Options: `?document=none|sample|long`, `?theme=`, `?slow=`,
+ * `?lift`, `?doubt=unseen|forgotten`;
  * `window.mock.emit(event)` sends any event.
  */
 import { mockIPC, mockWindows } from '@tauri-apps/api/mocks'
@@ -246,7 +247,9 @@ export function start(): void {
     }
     turn.state = failed() ? 'stopped' : 'done'
     if (!failed()) {
-      turn.sources = mind.sources(snapshot.document?.pages ?? [])
+      turn.sources = mind.sources(snapshot.document?.pages ?? [], query.get('doubt') === 'unseen' ? 0.1 : 0.3)
+      if (query.get('doubt') === 'forgotten') for (const source of turn.sources) source.kept = 0.04
+      turn.hasLift = query.has('lift')
       turn.facts = {
         finish: 'end',
         promptTokens: tokens,
@@ -263,7 +266,7 @@ export function start(): void {
         tokensFromVault: 0,
         turnsSeen: seen(asked),
         turnsKept: null,
-        citations: [],
+        citations: query.has('doubt') ? [] : [{ end: answer.indexOf('.') + 1, source: 0 }],
         streamed: false,
         cache: snapshot.settings.cache ?? 'f16',
       }
@@ -339,7 +342,7 @@ export function start(): void {
       text: string
       turn: number
       layer: number | null
-      rows: number
+      lift: boolean
       token: number
       thinking: boolean
       id: string | number
@@ -448,9 +451,7 @@ export function start(): void {
       case 'map_ends':
         return mind().ends.slice().buffer
       case 'map_counts':
-        return mind().counts(args.layer).buffer
-      case 'map_strip':
-        return mind().strip(args.rows, args.layer).buffer
+        return mind().counts(args.layer, args.lift).buffer
       case 'map_token':
         return mind().token(args.token, snapshot.document?.pages ?? [])
       case 'map_table':

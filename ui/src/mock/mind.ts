@@ -7,6 +7,8 @@ export class Mind {
   ends: Uint32Array
   layersDone = 0
   #slots: Uint8Array[]
+  /** Counts because of the question: its words and what follows them, and a little noise. */
+  #lift: Uint16Array
   #text: string
 
   constructor(
@@ -22,8 +24,9 @@ export class Mind {
     this.ends = new Uint32Array(ends)
     let seed = 7
     const random = () => (seed = (seed * 16807) % 2147483647) / 2147483647
-    const wanted = new Set((question.toLowerCase().match(/\p{L}{3,}/gu) ?? []).map((w) => w.slice(0, 6)))
+    const wanted = new Set((question.toLowerCase().match(/\p{L}{4,}/gu) ?? []).map((w) => w.slice(0, 6)))
     const heat = new Float32Array(ends.length)
+    this.#lift = new Uint16Array(ends.length)
     const base = Math.min(0.25, rows / Math.max(1, ends.length)) * 0.5
     let hot = 0
     ends.forEach((end, i) => {
@@ -32,12 +35,14 @@ export class Mind {
         .trim()
         .toLowerCase()
       if ([...wanted].some((w) => word.includes(w))) hot = 1
-      heat[i] = Math.max(i < 4 ? 1 : 0, hot > 0.3 ? hot : 0, random() < 0.12 ? random() * base * 3 : 0)
+      this.#lift[i] = Math.round(hot * 0.4 * layers * kvHeads + (random() < 0.1 ? 1 : 0))
+      const kept = i < 4 || (ends.length > 200 && i >= ends.length - 8)
+      heat[i] = Math.max(kept ? 2 : 0, hot > 0.3 ? hot : 0, random() < 0.12 ? random() * base * 3 : 0)
       hot *= 0.72
     })
     this.#slots = Array.from({ length: layers }, (_, layer) =>
       Uint8Array.from(heat, (h) => {
-        const p = Math.min(1, h * (0.75 + 0.5 * Math.sin(layer)))
+        const p = h > 1 ? 1 : Math.min(1, h * (0.75 + 0.5 * Math.sin(layer)))
         let n = 0
         for (let head = 0; head < kvHeads; head++) if (random() < p) n++
         return n
@@ -45,7 +50,8 @@ export class Mind {
     )
   }
 
-  counts(layer: number | null): Uint16Array {
+  counts(layer: number | null, lift = false): Uint16Array {
+    if (lift) return this.#lift.slice()
     const counts = new Uint16Array(this.ends.length)
     this.#slots.forEach((slots, l) => {
       if (l >= this.layersDone || (layer !== null && layer !== l)) return
@@ -65,18 +71,6 @@ export class Mind {
       max = Math.max(max, counts[i]!)
     }
     return n ? { mean: sum / n / slots, max: max / slots } : { mean: 0, max: 0 }
-  }
-
-  strip(rows: number, layer: number | null): Uint8Array {
-    const counts = this.counts(layer)
-    const bytes = new Uint8Array(rows * 2)
-    const length = this.#text.length
-    for (let row = 0; row < rows; row++) {
-      const { mean, max } = this.#share(counts, (row * length) / rows, ((row + 1) * length) / rows, layer)
-      bytes[row * 2] = Math.round(mean * 255)
-      bytes[row * 2 + 1] = Math.round(max * 255)
-    }
-    return bytes
   }
 
   token(token: number, pages: PageRange[]): TokenSlots {
@@ -122,7 +116,7 @@ export class Mind {
     }))
   }
 
-  sources(pages: PageRange[]): Source[] {
+  sources(pages: PageRange[], weight: number): Source[] {
     const counts = this.counts(null)
     const sentences = [...this.#text.matchAll(/[^.\n\f]+\./g)].map((m) => ({
       start: m.index,
@@ -138,7 +132,7 @@ export class Mind {
         document: null,
         page: pageAt(pages, s.start),
         text: this.#text.slice(s.start, s.end).trim(),
-        weight: 0.3,
+        weight,
       }))
   }
 }
