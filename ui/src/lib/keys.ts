@@ -107,7 +107,7 @@ export const SHORTCUTS: readonly [string, string][] = [
   ['Ctrl + plus, minus, 0', 'Larger, smaller, normal text'],
   ['n, p  or  Alt + ↓, ↑', 'Next and previous highlight'],
   ['Home, End, Page Up, Page Down', 'Move through the document'],
-  ['t', 'Table of what is remembered'],
+  ['t', 'List of what is remembered and forgotten'],
   ['c', 'Compare methods'],
   ['m', 'Models'],
   ['F1  or  ?', 'This list'],
