@@ -139,14 +139,14 @@ export class Actions {
     this.#saveDraftNow()
   }
 
-  /** Asks `question` with the current method and budget; the turn's id if accepted. */
-  ask = async (question: string, relation: Partial<Relation> = {}): Promise<number | null> => {
+  /** Asks `question`, with the current method and budget unless `choice` has others; the turn's id if accepted. */
+  ask = async (question: string, relation: Partial<Relation> = {}, choice?: Choice): Promise<number | null> => {
     if (this.#asking) return null
     const app = this.#app
     this.#asking = true
     app.dismissAll('conversation')
     try {
-      return await calls.ask(question, app.choice, { alone: false, again: null, edits: null, ...relation })
+      return await calls.ask(question, choice ?? app.choice, { alone: false, again: null, edits: null, ...relation })
     } catch (refusal) {
       app.notify('conversation', calls.sentence(refusal))
       return null

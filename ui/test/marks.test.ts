@@ -1,0 +1,313 @@
+/** What the marks say: the threshold, the small picture of the document, the list of sentences, doubts, following an answer. */
+import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
+import { flushSync, mount, unmount, type Component } from 'svelte'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { Actions } from '../src/lib/actions'
+import { AppState } from '../src/lib/app.svelte'
+import { blocksOf } from '../src/lib/blocks'
+import * as calls from '../src/lib/calls'
+import type { Kept } from '../src/lib/context'
+import type { Source } from '../src/lib/contract'
+import { doubtOf, withMore } from '../src/lib/doubt'
+import { Find } from '../src/lib/find.svelte'
+import { MapView } from '../src/lib/map.svelte'
+import { Reader } from '../src/lib/reader.svelte'
+import { best, csvOf, forgotten, sentencesOf, sharesOf } from '../src/lib/sentences'
+import { TextStore, type Text } from '../src/lib/text.svelte'
+import Doubt from '../src/parts/Doubt.svelte'
+import Legend from '../src/parts/Legend.svelte'
+import Strip from '../src/parts/Strip.svelte'
+import Table from '../src/parts/Table.svelte'
+import Frame from './Frame.svelte'
+import { answerFacts, documentFacts, painted, snapshot, turn } from './given'
+
+const TEXT = 'The quay wall was built in 1884. It fell down twice.\n\nThe lessor pays for it, and for nothing else.'
+const FIRST = TEXT.indexOf('It fell')
+const SECOND = TEXT.indexOf('The lessor')
+
+let kept: Kept
+let shown: Record<string, unknown> | null = null
+let asked: Record<string, unknown>[] = []
+
+beforeEach(() => {
+  asked = []
+  mockIPC((name, args) => {
+    if (name === 'ask') asked.push(args as Record<string, unknown>)
+    if (name === 'document_text') return new TextEncoder().encode(TEXT).buffer
+    return name === 'ask' ? 7 : name.startsWith('map_') ? [] : null
+  })
+  const app = new AppState()
+  app.load(snapshot({ document: documentFacts({ length: TEXT.length }) }))
+  kept = {
+    app,
+    actions: new Actions(app),
+    text: new TextStore(calls.documentText),
+    map: new MapView(calls, () => {}),
+    reader: new Reader(),
+    find: new Find(),
+    open: () => {},
+    compose: () => {},
+  }
+})
+afterEach(async () => {
+  if (shown) await unmount(shown)
+  shown = null
+  clearMocks()
+  vi.restoreAllMocks()
+  document.body.replaceChildren()
+})
+function show(part: unknown, props: Record<string, unknown> = {}) {
+  shown = mount(Frame, { target: document.body, props: { given: kept, part: part as Component<never>, props } })
+  flushSync()
+}
+const all = (id: string) => [...document.querySelectorAll<HTMLElement>(`[data-testid=${id}]`)]
+const words = (element: Element | undefined) => element?.textContent?.replace(/\s+/g, ' ').trim()
+async function settle() {
+  await new Promise((resolve) => setTimeout(resolve, 5))
+  flushSync()
+}
+const textOf = (text: string): Text => ({ id: 1, key: '1', text, blocks: blocksOf(text, []), wraps: [] })
+/** A map with one token per sentence of the text. */
+const mapped = (counts: [number, number, number], some = {}) =>
+  painted([FIRST, SECOND, TEXT.length], counts, { slots: 10, all: { slots: 10, ends: new Uint32Array([FIRST, SECOND, TEXT.length]), counts: new Uint16Array(counts) }, ...some }) // prettier-ignore
+
+describe('the legend', () => {
+  const press = (key: string) => {
+    const event = new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true })
+    all('threshold')[0]!.dispatchEvent(event)
+    flushSync()
+    return event.defaultPrevented
+  }
+  const value = () => Number(all('threshold')[0]!.getAttribute('aria-valuenow'))
+
+  it('sets the threshold by keys, within its ends, and says it', () => {
+    show(Legend)
+    const slider = all('threshold')[0]!
+    expect([slider.getAttribute('role'), slider.tabIndex, value()]).toEqual(['slider', 0, 25])
+    expect(slider.getAttribute('aria-valuetext')).toBe('Yellow from 25 % on')
+    expect(['ArrowRight', 'ArrowUp', 'ArrowLeft', 'PageUp'].map((key) => [press(key), value()])).toEqual([
+      [true, 30], [true, 35], [true, 30], [true, 50],
+    ]) // prettier-ignore
+    expect(['End', 'ArrowRight', 'Home', 'ArrowDown'].map((key) => (press(key), value()))).toEqual([95, 95, 0, 0])
+    expect(slider.getAttribute('aria-valuetext')).toBe('Yellow from the first trace')
+    expect(press('a')).toBe(false)
+    expect(kept.map.threshold).toBe(0)
+  })
+
+  it('follows the pointer, and returns by a double click', () => {
+    show(Legend)
+    const ramp = all('threshold')[0]!.parentElement!
+    ramp.getBoundingClientRect = () => new DOMRect(100, 0, 100, 24)
+    const pointer = (type: string, clientX: number) => {
+      ramp.dispatchEvent(new MouseEvent(type, { clientX, button: 0, bubbles: true, cancelable: true }))
+      flushSync()
+      return value()
+    }
+    expect([pointer('pointermove', 180), pointer('pointerdown', 140), pointer('pointermove', 163)]).toEqual([
+      25, 40, 63,
+    ])
+    expect([pointer('pointermove', 999), pointer('pointerup', 999), pointer('pointermove', 120)]).toEqual([95, 95, 95])
+    expect(document.activeElement).toBe(all('threshold')[0])
+    expect(pointer('dblclick', 195)).toBe(25)
+  })
+})
+
+describe('the small picture of the document', () => {
+  async function strip() {
+    vi.spyOn(HTMLElement.prototype, 'clientHeight', 'get').mockReturnValue(400)
+    vi.spyOn(HTMLElement.prototype, 'clientWidth', 'get').mockReturnValue(74)
+    show(Strip, { text: textOf(TEXT) })
+    await settle()
+    const lane = all('strip')[0]!.parentElement!
+    return (y: number) => {
+      lane.dispatchEvent(new MouseEvent('pointermove', { clientY: y, bubbles: true }))
+      flushSync()
+      return [...(all('strip-hint')[0]?.children ?? [])].map(words)
+    }
+  }
+
+  it('says the place, and what is remembered there', async () => {
+    kept.map.painted = mapped([10, 0, 0])
+    const hint = await strip()
+    expect(hint(1)).toEqual(['At 10 % of the document', '50 % remembered here'])
+    expect(hint(12)[1]).toBe('Forgotten here')
+    kept.map.painted = mapped([10, 0, 0], { mean: null })
+    expect(hint(1)[1]).toBe('Remembered because of this question')
+    expect(hint(12)).toHaveLength(1)
+  })
+
+  it('has a tick for each passage of the answer, and names the bands', async () => {
+    const source: Source = { start: SECOND, end: TEXT.length, page: null, document: null, text: '', weight: 1, kept: 1 }
+    kept.app.apply({ event: 'turn', turn: turn({ sources: [source] }) })
+    const ends = Array.from({ length: TEXT.length }, (_, i) => i + 1)
+    kept.map.painted = painted(ends, ends.map((end) => (end < 9 || end > TEXT.length - 9 ? 1 : 0))) // prettier-ignore
+    const hint = await strip()
+    expect([all('strip-used').length, all('strip-band').length]).toEqual([1, 2])
+    expect(hint(1)).toContain('First words: always kept')
+    expect(hint(10)).toContain('Used for the answer')
+    // Not in the view without what is kept whatever is asked.
+    kept.map.painted = { ...kept.map.painted, mean: null }
+    flushSync()
+    expect(all('strip-band')).toHaveLength(0)
+  })
+})
+
+describe('sentences', () => {
+  it('end where they end, not at a soft line break, and are no numbers', async () => {
+    const found = await sentencesOf(textOf(`1.\n\n${TEXT}\n\nHeading`))
+    const whole = `1.\n\n${TEXT}\n\nHeading`
+    expect(found.map(({ start, end }) => whole.slice(start, end))).toEqual([
+      'The quay wall was built in 1884.',
+      'It fell down twice.',
+      'The lessor pays for it, and for nothing else.',
+    ])
+    const wrapped = { ...textOf('The quay wall\nwas built in 1884.'), wraps: [{ start: 0, end: 32, width: 14 }] }
+    expect(await sentencesOf(wrapped)).toEqual([{ start: 0, end: 32 }])
+    expect(await sentencesOf(wrapped)).toBe(await sentencesOf(wrapped))
+  })
+
+  it('are ordered by what is drawn, and forgotten by all memory', async () => {
+    const found = await sentencesOf(textOf(TEXT))
+    const { all: memory } = mapped([9, 0, 5])
+    const lift = { ...memory, counts: new Uint16Array([0, 1, 4]) }
+    const ranked = sharesOf(found, memory, lift)
+    expect(best(ranked).map(({ start, share }) => [start, share])).toEqual([
+      [SECOND, 0.5],
+      [FIRST, 0],
+    ])
+    expect(forgotten(ranked, 0.6).map(({ start }) => start)).toEqual([FIRST, SECOND])
+    expect(forgotten(ranked, 0).map(({ start }) => start)).toEqual([FIRST])
+    // A document that was added later is not in the map.
+    expect(sharesOf(found, { ...memory, ends: memory.ends.slice(0, 1) }, memory)).toHaveLength(1)
+  })
+
+  it('are copied with their figures, never as a formula', () => {
+    const text = '=SUM(A1) "quoted"\nand more. Plain words here.'
+    const rows = sharesOf([{ start: 0, end: 27 }, { start: 28, end: 45 }], { ends: new Uint32Array([28, 45]), counts: new Uint16Array([1, 2]), slots: 4 }, { ends: new Uint32Array([28, 45]), counts: new Uint16Array([0, 1]), slots: 1 }) // prettier-ignore
+    expect(csvOf(text, null, rows, true).split('\r\n')).toEqual([
+      'sentence,page,start,end,remembered,because_of_question',
+      `"'=SUM(A1) ""quoted"" and more.",,0,27,0.2500,0.0000`,
+      '"Plain words here.",,28,45,0.5000,1.0000',
+      '',
+    ])
+  })
+
+  it('are the list, and a click goes to one', async () => {
+    await kept.text.show(kept.app.document)
+    kept.map.painted = mapped([9, 1, 5])
+    let closed = 0
+    show(Table, { close: () => closed++ })
+    await settle()
+    expect(all('sentence').map((row) => words(row))).toEqual([
+      'The quay wall was built in 1884. At 0 % 90 % remembered',
+      `The lessor pays for it, and for nothing else. At ${Math.round((SECOND / TEXT.length) * 100)} % 50 % remembered`,
+      `It fell down twice. At ${Math.round((FIRST / TEXT.length) * 100)} % 10 % remembered`,
+    ])
+    all('table-forgotten')[0]!.click()
+    await settle()
+    expect(words(all('sentences-summary')[0])).toContain(
+      '1 of 3 sentences are forgotten: less than 25 % of it is remembered',
+    )
+    expect(all('sentence')).toHaveLength(1)
+    all('sentence')[0]!.click()
+    expect([closed, kept.reader.passage, kept.reader.target?.focus]).toEqual([
+      1,
+      { start: FIRST, end: SECOND - 2 },
+      true,
+    ])
+  })
+})
+
+describe('doubt', () => {
+  const source = (weight: number, keep: number): Source => ({
+    start: 0, end: 9, page: null, document: null, text: 'The quay.', weight, kept: keep,
+  }) // prettier-ignore
+  const answered = (sources: Source[], facts = {}) =>
+    turn({ answer: 'In 1884.', sources, facts: answerFacts({ citations: [{ end: 8, source: 0 }], ...facts }) })
+
+  it('is about a cited passage that is remembered far less than the rest', () => {
+    expect(doubtOf(answered([source(1, 0.05)]), false)).toBe('forgotten')
+    // A quarter is remembered: an eighth of a passage is not clear.
+    expect(doubtOf(answered([source(1, 0.13)]), false)).toBeNull()
+    // With a budget of 2 %, a tenth is much.
+    expect(doubtOf(answered([source(1, 0.1)], { rows: 2 }), false)).toBeNull()
+    // One of two cited passages is enough; a passage that is not cited does not count.
+    const two = [{ end: 4, source: 0 }, { end: 8, source: 1 }] // prettier-ignore
+    expect(doubtOf(answered([source(0.5, 0.05), source(0.5, 0.6)], { citations: two }), false)).toBeNull()
+    expect(doubtOf(answered([source(0.5, 0.05), source(0.5, 0.6)]), false)).toBe('forgotten')
+  })
+
+  it('is about scattered evidence where much is forgotten', () => {
+    const none = { citations: [] }
+    expect(doubtOf(answered([source(0.1, 0.3), source(0.1, 0.3)], none), false)).toBe('unseen')
+    expect(doubtOf(answered([], none), false)).toBe('unseen')
+    // Some right answers cite no passage: one with a clear share of the evidence is enough.
+    expect(doubtOf(answered([source(0.3, 0.3)], none), false)).toBeNull()
+    expect(doubtOf(answered([], { ...none, rows: 60 }), false)).toBeNull()
+  })
+
+  it('is none without figures, without a document, with the full cache, or for an answer that was cut', () => {
+    const doubtful = (facts = {}) => answered([source(1, 0.01)], facts)
+    expect(doubtOf(doubtful(), true)).toBeNull()
+    expect(doubtOf(doubtful({ rows: 100 }), false)).toBeNull()
+    expect(doubtOf(doubtful({ finish: 'length' }), false)).toBeNull()
+    expect(doubtOf(doubtful({ cache: '' }), false)).toBeNull()
+    expect(doubtOf({ ...doubtful(), facts: null }, false)).toBeNull()
+    expect(doubtOf({ ...doubtful(), state: 'answering' }, false)).toBeNull()
+    expect(doubtOf({ ...doubtful(), answer: '' }, false)).toBeNull()
+  })
+
+  it('offers the same question with twice the memory', async () => {
+    expect(withMore(answered([], { rows: 60 }))?.budget).toBe('100%')
+    expect(withMore(answered([], { rows: 0.3 }))?.budget).toBe('2%')
+    expect(withMore(answered([], { rows: 100 }))).toBeNull()
+    const doubtful = { ...answered([source(1, 0.01)]), method: 'h2o', parameters: { w: '8' } }
+    show(Doubt, { turn: doubtful })
+    expect(words(all('doubt')[0])).toBe(
+      'The passage this answer points to is mostly forgotten. Ask again with more memory',
+    )
+    all('ask-more')[0]!.click()
+    await settle()
+    expect(asked).toEqual([
+      {
+        question: 'Who pays?',
+        choice: { method: 'h2o', parameters: { w: '8' }, budget: '50%' },
+        relation: { alone: false, again: 1, edits: null },
+      },
+    ])
+  })
+})
+
+describe('the page follows an answer', () => {
+  const source = (start: number): Source => ({
+    start, end: start + 9, page: null, document: null, text: '', weight: 1, kept: 1,
+  }) // prettier-ignore
+  const answered = turn({
+    sources: [source(10), source(500)],
+    facts: answerFacts({ citations: [{ end: 3, source: 1 }, { end: 9, source: 0 }] }), // prettier-ignore
+  })
+  const reader = (visible = { start: 0, end: 100 }) => Object.assign(new Reader(), { visible })
+
+  it('to the first passage that it cites', () => {
+    const at = reader()
+    at.follow(answered)
+    expect(at.target).toEqual({ offset: 500, place: 0.33, focus: false })
+    expect([at.passage, at.moved]).toEqual([null, false])
+  })
+
+  it('but not if it cites none, it is in view, or the user has moved', () => {
+    const still = (at: Reader, of = answered) => (at.follow(of), at.target)
+    expect(still(reader(), turn({ sources: [source(500)], facts: answerFacts() }))).toBeNull()
+    expect(still(reader({ start: 480, end: 600 }))).toBeNull()
+    const moved = reader()
+    moved.goTo(90)
+    moved.follow(answered)
+    expect(moved.target?.offset).toBe(90)
+    // A new layout is no movement by the user.
+    const wider = reader({ start: 50, end: 90 })
+    wider.stay()
+    expect([wider.target?.offset, wider.moved]).toEqual([50, false])
+    wider.follow(answered)
+    expect(wider.target?.offset).toBe(500)
+  })
+})
