@@ -18,8 +18,10 @@ export interface Remembered extends Sentence {
   drawn: number
 }
 
-/** Shorter pieces (numbers of lists, headings) are no sentences. */
+/** Shorter pieces are numbers of lists; without a sign at their end they are headings up to the second length. */
 const SHORTEST = 12
+const HEADING = 60
+const ENDED = /[.!?:;…。！？：；]["'”’»」』)\]]*$/u
 /** Milliseconds of work at once: the window must not stand still. */
 const AT_ONCE = 12
 
@@ -44,7 +46,8 @@ async function search({ text, blocks, wraps }: Text): Promise<Sentence[]> {
       let end = start + segment.length
       while (start < end && isSpace(text.charCodeAt(start))) start++
       while (end > start && isSpace(text.charCodeAt(end - 1))) end--
-      if (end - start >= SHORTEST) found.push({ start, end })
+      const ended = end - start > HEADING || ENDED.test(text.slice(start, end))
+      if (end - start >= SHORTEST && ended) found.push({ start, end })
     }
     if (performance.now() - since < AT_ONCE) continue
     await new Promise((resolve) => setTimeout(resolve))

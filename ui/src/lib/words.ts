@@ -44,8 +44,8 @@ function joins(text: string, at: number): boolean {
 /** Whether a word continues across the border before `at`. */
 export function isInside(text: string, at: number): boolean {
   if (at <= 0 || at >= text.length) return false
-  const [before, after] = [text.charCodeAt(at - 1), text.charCodeAt(at)]
-  if (isSpace(before) || isSpace(after)) return false
+  // Most tokens begin with a space.
+  if (isSpace(text.charCodeAt(at)) || isSpace(text.charCodeAt(at - 1))) return false
   if (isLetter(text, at - 1)) return isLetter(text, at) || joins(text, at)
   return isLetter(text, at) && joins(text, at - 1)
 }
@@ -72,7 +72,9 @@ export function snap(text: string, { ends, counts }: Tokens): Uint16Array {
 
 /** Whether all of `from..to` closes what is before it; white space at its end (a line break) does not count. */
 function closing(text: string, from: number, to: number): boolean {
-  if (!CLOSES.includes(text[from] ?? ' ') || isSpace(text.charCodeAt(from - 1))) return false
+  const first = text.charCodeAt(from)
+  if (first === 32 || isAscii(first) || !CLOSES.includes(text[from] ?? ' ') || isSpace(text.charCodeAt(from - 1)))
+    return false
   for (let at = from + 1; at < to; at++) if (!CLOSES.includes(text[at]!) && !isSpace(text.charCodeAt(at))) return false
   return true
 }
