@@ -274,7 +274,7 @@ impl App<'_> {
             .collect()
     }
 
-    /// Number of colours of the strip; an empty strip has one.
+    /// Number of colours of the strip; without a map it has two, for its lines and between them.
     #[track_caller]
     pub fn strip_colours(&self) -> u64 {
         let script = "const c = $('strip'); if (!c || !c.width || !c.height) return 0

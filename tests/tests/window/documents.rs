@@ -61,6 +61,7 @@ fn files_dropped_together_share_a_conversation() {
     app.click("source");
     app.picture("two");
     app.click("table-button");
+    app.click("table-parts");
     app.until("the table says whose each part is", |app| {
         let rows = app.texts("table-row");
         let of = |name: &str| rows.iter().filter(|r| r.contains(name)).count();

@@ -125,6 +125,7 @@ fn sources_and_table_name_the_pages_of_a_pdf() {
         );
     }
     app.click("table-button");
+    app.click("table-parts");
     app.until("the table has a row for each page", |app| {
         let table = app.text("table")?.to_lowercase();
         (1..=5)

@@ -17,6 +17,8 @@ fn the_tooltip_shows_the_slots_that_keep_a_word() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
     let app = answered(&home);
+    // The shares of this view are those of the tooltip.
+    app.script("$('view-all')?.click()", Value::Null);
     // In the middle of the first line of a strongly kept run that is on the screen.
     let script = "const box = $('document').getBoundingClientRect()
         for (const run of $$('run').sort((a, b) => b.dataset.share - a.dataset.share)) {
@@ -91,6 +93,30 @@ fn a_single_layer_is_painted() {
     app.close();
 }
 
+/// Below the threshold nothing is painted; the slider for it has the keyboard.
+#[test]
+fn the_threshold_hides_what_is_little_remembered() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = answered(&home);
+    assert!(
+        app.runs().iter().all(|&share| share >= 25),
+        "{:?}",
+        app.runs()
+    );
+    app.script("$('threshold').focus()", Value::Null);
+    app.driver().keys(&["\u{E010}"]).expect("End");
+    let few = app.until("only what is almost fully remembered", |app| {
+        Some(app.runs()).filter(|runs| runs.iter().all(|&share| share >= 95))
+    });
+    app.picture("threshold");
+    app.driver().keys(&["\u{E011}"]).expect("Home");
+    app.until("everything that is remembered at all", |app| {
+        (app.runs().len() > few.len()).then_some(())
+    });
+    app.close();
+}
+
 #[test]
 fn a_click_on_the_strip_scrolls_the_document() {
     let Some(_turn) = turn() else { return };
@@ -130,6 +156,10 @@ fn the_table_shows_the_shares_as_numbers() {
     let home = Home::new();
     let app = answered(&home);
     app.click("table-button");
+    app.until("sentences come first", |app| {
+        (app.count("sentence") > 0).then_some(())
+    });
+    app.click("table-parts");
     let rows = app.until("the table has its rows", |app| {
         let rows = app.script("const t = $('table'); return t ? [...t.querySelectorAll('[role=row], tr')].map(r => r.innerText) : []", Value::Null);
         let rows: Vec<String> = rows.as_array()?.iter().filter_map(|r| r.as_str().map(str::to_owned)).collect();
@@ -216,7 +246,13 @@ fn the_page_shows_what_is_remembered_because_of_the_question() {
         let words = app.text("kept-share")?;
         words.contains("because of this question").then_some(())
     });
-    let because = app.runs();
+    // The page may have gone to the passage of the answer; after a restart it begins at the top.
+    app.script("$('document').scrollTop = 0", Value::Null);
+    let because = app.until("the painting of the top has settled", |app| {
+        let before = app.runs();
+        std::thread::sleep(std::time::Duration::from_millis(700));
+        (app.runs() == before).then_some(before)
+    });
     app.picture("because-of-the-question");
     app.click("view-all");
     app.until("all of memory is shown", |app| {

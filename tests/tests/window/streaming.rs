@@ -147,6 +147,7 @@ fn first_and_last_tokens_are_painted(app: &App<'_>) {
     let share = app.text("kept-share").expect("how much is remembered");
     assert!(share.contains('%') && !share.contains("100"), "{share}");
     app.click("table-button");
+    app.click("table-parts");
     let rows = app.until("the table has its rows", |app| {
         Some(app.count("table-row")).filter(|&rows| rows == 10)
     });
@@ -233,6 +234,7 @@ fn a_very_long_document_is_painted_in_cells() {
         app.runs().iter().all(|&share| share == 0).then_some(())
     });
     app.click("table-button");
+    app.click("table-parts");
     app.until(
         "the table has its rows, and only the last keeps much",
         |app| {
