@@ -20,5 +20,7 @@ export default defineConfig(({ mode }) => ({
     environment: 'jsdom',
     include: ['test/**/*.test.ts'],
     setupFiles: ['test/setup.ts'],
+    // A test reads the colours; others need no styles.
+    css: { include: [/tokens\.css/] },
   },
 }))

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { label, slider, written } from '../src/lib/budget'
-import { cividis, cividisWords, luminance } from '../src/lib/colours'
+import { cividis, luminance, type Rgb } from '../src/lib/colours'
 import { bytes, coarse, duration, left, percent, plural, rate, shorten } from '../src/lib/format'
 import { commandOf } from '../src/lib/keys'
 
@@ -20,10 +20,24 @@ describe('cividis', () => {
       last = light
     }
   })
-  it('gives opaque words for ImageData', () => {
-    const words = cividisWords()
-    expect(words).toHaveLength(256)
-    expect([...new Uint8Array(words.buffer, 255 * 4, 4)]).toEqual([253, 234, 69, 255])
+})
+
+describe('forgotten text', () => {
+  const css = import.meta.glob<string>('../src/tokens.css', { query: '?raw', import: 'default', eager: true })
+  const [light = '', dark = ''] = Object.values(css)[0]!.split("[data-theme='dark']")
+  const colour = (theme: string, name: string): Rgb => {
+    const hex = new RegExp(`${name}: #([0-9a-f]{6});`).exec(theme)?.[1] ?? ''
+    return [0, 2, 4].map((at) => Number.parseInt(hex.slice(at, at + 2), 16)) as Rgb
+  }
+  it('can be read, and is fainter than the rest', () => {
+    for (const theme of [light, dark]) {
+      const contrast = (name: string) => {
+        const [a, b] = [colour(theme, name), colour(theme, '--page')].map(luminance).sort((a, b) => b - a)
+        return (a! + 0.05) / (b! + 0.05)
+      }
+      expect(contrast('--gone')).toBeGreaterThanOrEqual(4.5)
+      expect(contrast('--ink')).toBeGreaterThan(2 * contrast('--gone'))
+    }
   })
 })
 

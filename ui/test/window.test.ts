@@ -64,6 +64,12 @@ describe('n and p', () => {
     expect(one('announcement')?.textContent).toBe('Highlight 2 of 3: “w020”, up to 75 % remembered')
   })
 
+  it('go to nothing that is not drawn', async () => {
+    await start()
+    one('threshold')!.dispatchEvent(new KeyboardEvent('keydown', { key: 'End', bubbles: true, cancelable: true }))
+    expect([press('n'), one('announcement')?.textContent]).toEqual([undefined, 'Nothing is highlighted'])
+  })
+
   it('say that nothing is highlighted where everything is remembered', async () => {
     counts.fill(4)
     await start()

@@ -1,5 +1,5 @@
 /**
- * Cividis for the strip: designed for all kinds of colour vision and for greyscale, with monotonic lightness. The ends
+ * Cividis for matrices: designed for all kinds of colour vision and for greyscale, with monotonic lightness. The ends
  * are fixed at 0 and 100 %, so a colour means the same in every document.
  */
 
@@ -16,14 +16,6 @@ export function cividis(share: number): Rgb {
     byte(32.49 + t * (170.73 + t * (52.82 - t * (131.46 - t * (176.58 - t * 67.37))))),
     byte(81.24 + t * (442.36 - t * (2482.43 - t * (6167.24 - t * (6614.94 - t * 2475.67))))),
   ]
-}
-
-/** 256 colours as RGBA words in the machine's byte order, for ImageData. */
-export function cividisWords(): Uint32Array {
-  const words = new Uint32Array(256)
-  const view = new Uint8Array(words.buffer)
-  for (let i = 0; i < 256; i++) view.set([...cividis(i / 255), 255], i * 4)
-  return words
 }
 
 /** A CSS gradient of the whole scale, for the legend. */

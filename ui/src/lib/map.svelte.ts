@@ -163,12 +163,12 @@ export class MapView {
     return leastCount(slots, this.threshold)
   }
 
-  /** Strongly kept regions of the painted map; none if nothing stands out. */
+  /** Strongly kept regions that are drawn; none if nothing stands out. */
   regions(text: string): Region[] {
     const marks = this.marks(text)
     if (marks === null) return []
     if (this.#regions?.of !== marks) this.#regions = { of: marks, regions: regionsOf(marks) }
-    return this.#regions.regions
+    return this.#regions.regions.filter(({ share }) => share >= this.threshold)
   }
 
   async #fetch(): Promise<void> {
