@@ -66,6 +66,7 @@ export function documentFacts(some: Partial<DocumentFacts> = {}): DocumentFacts 
     encoding: 'UTF-8',
     sourceBytes: 10,
     length: 10,
+    pageNoun: 'page',
     pages: [],
     documents: [],
     outline: [],

@@ -234,7 +234,7 @@ describe('other texts', () => {
     expect(store.current?.wraps).toEqual([])
     await store.show(documentFacts({ id: 9, kind: 'pdf', length: text.length }))
     expect(store.current?.wraps).toHaveLength(1)
-    expect([isProse('Markdown'), isProse('Rust')]).toEqual([true, false])
+    expect(['markdown', 'DOCX', 'code'].map(isProse)).toEqual([true, true, false])
   })
 })
 

@@ -101,6 +101,11 @@ export function partAt(documents: readonly DocumentPart[], offset: number): Docu
   return documents.find((part) => offset >= part.start && offset < part.end) ?? null
 }
 
+/** `page 3`, or `slide 3`: what a page of `document` is called. */
+export function pageName(document: { pageNoun: string } | null, page: number): string {
+  return `${document?.pageNoun ?? 'page'} ${page}`
+}
+
 /** The page of `document` that contains `offset`; with several documents, of the one that contains it. */
 export function pageOf(
   document: { pages: readonly PageRange[]; documents: readonly DocumentPart[] } | null,

@@ -3,6 +3,7 @@
  * the turn's whole answer, with thoughts.
  */
 import type { Citation, Source, Turn } from './contract'
+import { pageName } from './blocks'
 import { parted } from './thoughts'
 
 /** Private-use characters stand for the numbers while Markdown is parsed: `MARK` + index of the source. */
@@ -62,11 +63,13 @@ export function withButtons(root: DocumentFragment, sources: readonly Source[], 
 }
 
 /** An answer with bracketed numbers and its numbered passages, for the clipboard. */
-export function withSources(turn: Turn): string {
+export function withSources(turn: Turn, document: { pageNoun: string } | null = null): string {
   const { answer, citations } = cited(turn)
   const text = inserted(answer, citations, (source) => ` [${source + 1}]`)
   const lines = turn.sources.map((source, i) => {
-    const place = [source.document, source.page === null ? null : `page ${source.page}`].filter((p) => p !== null)
+    const place = [source.document, source.page === null ? null : pageName(document, source.page)].filter(
+      (p) => p !== null,
+    )
     return `[${i + 1}] ${place.length > 0 ? `${place.join(', ')}: ` : ''}${source.text.replace(/\s+/g, ' ').trim()}`
   })
   return `${text.trimEnd()}\n\n${lines.join('\n')}\n`

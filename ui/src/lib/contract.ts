@@ -217,6 +217,10 @@ length: number,
  */
 pages: Array<PageRange>, 
 /**
+ * What its pages are called: `page`, `slide`, `sheet` or `chapter`.
+ */
+pageNoun: string, 
+/**
  * The documents that it consists of, in order; empty for a single document.
  */
 documents: Array<DocumentPart>, 

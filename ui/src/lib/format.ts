@@ -78,3 +78,8 @@ export function shorten(text: string, most: number): string {
   if (code >= 0xd800 && code <= 0xdbff) end--
   return `${line.slice(0, end).trimEnd()} …`
 }
+
+/** With a capital first letter. */
+export function capital(text: string): string {
+  return text.charAt(0).toUpperCase() + text.slice(1)
+}

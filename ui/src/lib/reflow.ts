@@ -69,10 +69,8 @@ const CELLS = /\t|\S {3,}\S|\s\|\s|\.{5}|(?:\. ){5}/
 const SOFT_HYPHEN = 0xad
 
 /** Kinds of documents that are not shown in a monospaced font. */
-const PROSE = ['text', 'plain text', 'plain_text', 'prose', 'markdown', 'pdf']
-
 export function isProse(kind: string): boolean {
-  return PROSE.includes(kind.toLowerCase())
+  return kind !== 'code'
 }
 
 /** The parts of `text` that are wrapped prose, in order. */

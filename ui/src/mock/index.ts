@@ -87,6 +87,7 @@ export function start(): void {
     const pages = which === 'long' ? pagesOf(text) : []
     return {
       id: ++documentId,
+      pageNoun: 'page',
       name: nameOf(which),
       kind: which === 'long' ? 'pdf' : 'text',
       encoding: 'UTF-8',
