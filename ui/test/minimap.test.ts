@@ -59,7 +59,7 @@ describe('cells', () => {
     // Nine characters in a cell.
     const single = tokens([0, 30, 2], [30, 31, 10], [31, 144, 0])
     const cells = cellsOf(all, single, 3, 8)
-    expect([...cells].filter((c) => c > 0).map((c) => Math.round(c * 10) / 10)).toEqual([0.6])
+    expect([...cells].filter((c) => c > 0).map((c) => Math.round(c * 10) / 10)).toEqual([0.7])
     expect(cellsOf(all, single, 11, 8).every((c) => c === 0)).toBe(true)
   })
   it('take a long document within a frame', () => {

@@ -113,8 +113,8 @@ export function placeAt({ starts, ends, tops }: Rows, top: number): { start: num
 }
 
 /** A cell has at least this share of its strongest token, and a painted one at least this strength. */
-const OF_STRONGEST = 0.6
-const LEAST = 0.5
+const OF_STRONGEST = 0.7
+const LEAST = 0.35
 
 /**
  * `[rows * width]`: strength of each cell, 0 to 1: the mean over its characters, so that neither much weak paint nor a
