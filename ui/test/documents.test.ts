@@ -205,6 +205,6 @@ describe('the list of documents', () => {
     kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources }) })
     show(Conversation)
     const said = all('source').map((s) => s.textContent?.replace(/\s+/g, ' ').trim())
-    expect(said).toEqual(['b.pdf, p. 1 · three · 100 % remembered', 'a.txt · one · 100 % remembered'])
+    expect(said).toEqual(['b.pdf, page 1 · three · 100 % remembered', 'a.txt · one · 100 % remembered'])
   })
 })

@@ -339,7 +339,7 @@ describe('a turn', () => {
     kept.app.apply({ event: 'turn', turn: done })
     kept.app.settings = { ...kept.app.settings, method: 'full' }
     show(Turn, kept, { versions: kept.app.turns })
-    expect(find('source')?.textContent).toMatch(/p\. 4 ·\s*the lessor shall bear the cost\s+·\s94\s%\sremembered/)
+    expect(find('source')?.textContent).toMatch(/page 4 ·\s*the lessor shall bear the cost\s+·\s94\s%\sremembered/)
     find('source')!.click()
     await settle()
     expect(kept.reader.passage).toEqual({ start: 40, end: 80 })

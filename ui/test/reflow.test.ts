@@ -230,7 +230,7 @@ describe('other texts', () => {
   it('are those of a monospaced kind', async () => {
     const text = book(12, (words) => wrap(words, 70))
     const store = new TextStore(async () => new TextEncoder().encode(text).buffer as ArrayBuffer)
-    await store.show(documentFacts({ kind: 'Python', length: text.length }))
+    await store.show(documentFacts({ kind: 'code', length: text.length }))
     expect(store.current?.wraps).toEqual([])
     await store.show(documentFacts({ id: 9, kind: 'pdf', length: text.length }))
     expect(store.current?.wraps).toHaveLength(1)
