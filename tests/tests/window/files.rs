@@ -113,7 +113,7 @@ fn sources_and_table_name_the_pages_of_a_pdf() {
     let sources = app.texts("source");
     assert!(!sources.is_empty(), "there are sources");
     for source in &sources {
-        let page = source.split_once("p. ").and_then(|(_, rest)| {
+        let page = source.split_once("page ").and_then(|(_, rest)| {
             rest.split([' ', ' ', '\n', '·'])
                 .next()?
                 .parse::<u32>()
