@@ -1,6 +1,6 @@
 # Targets for users and CI. Each target installs its dependencies and prints its actions.
 
-.PHONY: run check test models vocabularies lint page bench golden embedded cuda test-gpu bench-gpu setup setup-test
+.PHONY: run check test dist models vocabularies lint page bench golden embedded cuda test-gpu bench-gpu setup setup-test
 
 # The folder into which rustup or apt installs cargo if it was missing when make started.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -47,6 +47,15 @@ lint: setup page
 	    echo "clippy is not installed with this Rust: its lints are skipped"; \
 	fi
 	cd ui && ../scripts/node npm run --silent check
+
+# The programs for Linux in dist/: a .deb and a .tar.gz. KEPT_PROGRAMS names a folder with programs that are built already.
+# No path of this computer's home is in them.
+dist: setup page
+	@if [ -z "$(KEPT_PROGRAMS)" ]; then \
+	    RUSTFLAGS="--remap-path-prefix=$$HOME/.cargo=/cargo --remap-path-prefix=$(CURDIR)=/kept" \
+	        $(CARGO) build --release --locked --target-dir target/dist -p kept -p kept-worker -p kept-app --bins; \
+	fi
+	@scripts/dist "$(or $(KEPT_PROGRAMS),target/dist/release)"
 
 # The app's page, which the program embeds.
 page: setup
