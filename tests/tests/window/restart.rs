@@ -112,7 +112,10 @@ fn conversation_map_and_draft_survive_a_restart() {
     assert_eq!(app.snapshot()["turns"], saved);
     assert_eq!(app.state().as_deref(), Some("done"));
     assert_eq!(app.field("composer"), "And where was ");
-    app.until("the map is back", |app| (app.runs() == runs).then_some(()));
+    // How many blocks below the window are drawn depends on where the page was before.
+    app.until("the map is back", |app| {
+        app.runs().starts_with(&runs).then_some(())
+    });
     app.until("the strip is back", |app| {
         (app.strip_colours() > 3).then_some(())
     });
