@@ -36,7 +36,6 @@ fn main() {
         "restart_worker",
         "map_ends",
         "map_counts",
-        "map_strip",
         "map_levels",
         "show_less_memory",
         "map_token",

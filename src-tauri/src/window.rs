@@ -109,7 +109,6 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::restart_worker,
             commands::map_ends,
             commands::map_counts,
-            commands::map_strip,
             commands::map_levels,
             commands::show_less_memory,
             commands::map_token,

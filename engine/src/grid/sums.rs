@@ -1,4 +1,4 @@
-//! Figures over ranges of text: shares of a range, the overview strip of the document, the table of pages.
+//! Figures over ranges of text: shares of a range, the table of pages.
 
 use std::ops::Range;
 
@@ -23,37 +23,6 @@ struct Piece {
 }
 
 impl MapGrid {
-    /// `[rows, 2]`: mean and largest share per row, 0 to 255 for 0 to 100 %. Every row covers an equal part of the
-    /// text; a cell counts towards the largest share of every row that it touches. A nonzero largest share is at
-    /// least 1, so that it stays visible.
-    pub fn strip(&self, rows: usize, layer: Option<usize>) -> Vec<u8> {
-        let mut out = vec![0u8; rows * 2];
-        let length = u64::from(self.ends16.last().copied().unwrap_or(0));
-        let slots = self.slots(layer);
-        if length == 0 || slots == 0 || rows == 0 {
-            return out;
-        }
-        // Integer arithmetic in units of which a row has `length` and a UTF-16 code unit has `rows`: no rounding.
-        let scale = rows as u64;
-        let mut sums = vec![0u128; rows];
-        let mut most = vec![0u32; rows];
-        for piece in self.pieces(0, layer).filter(|piece| piece.kept > 0) {
-            let (start, end) = (piece.range.start * scale, piece.range.end * scale);
-            for row in start / length..end.div_ceil(length).min(scale) {
-                let overlap = end.min((row + 1) * length) - start.max(row * length);
-                sums[row as usize] += u128::from(overlap) * u128::from(piece.kept);
-                most[row as usize] = most[row as usize].max(piece.kept);
-            }
-        }
-        for (row, pair) in out.chunks_exact_mut(2).enumerate() {
-            let mean = sums[row] as f64 / (length as f64 * f64::from(slots));
-            let max = f64::from(most[row]) / f64::from(slots);
-            pair[0] = (mean * 255.0).round() as u8;
-            pair[1] = ((max * 255.0).round() as u8).max(u8::from(most[row] > 0));
-        }
-        out
-    }
-
     /// Mean share of slots over the text in `range16`, and the largest share in it, 0 to 1.
     pub fn share_of(&self, range16: Range<u32>) -> (f32, f32) {
         let slots = self.slots(None);
@@ -64,7 +33,7 @@ impl MapGrid {
         let first = self.ends16.partition_point(|&end| end <= range16.start);
         let (mut sum, mut most) = (0u64, 0);
         for piece in self
-            .pieces(first, None)
+            .pieces(first)
             .take_while(|piece| piece.range.start < range.end)
         {
             let overlap = piece.range.end.min(range.end) - piece.range.start.max(range.start);
@@ -94,13 +63,7 @@ impl MapGrid {
     }
 
     /// The pieces, starting with the piece that ends with cell `first`; `first` must have nonzero width if it exists.
-    fn pieces(&self, first: usize, layer: Option<usize>) -> impl Iterator<Item = Piece> + '_ {
-        let plane = layer.and_then(|layer| self.layer(layer));
-        let count = move |cell: usize| match (layer, plane) {
-            (None, _) => u32::from(self.totals[cell]),
-            (Some(_), Some(plane)) => u32::from(plane[cell]),
-            (Some(_), None) => 0,
-        };
+    fn pieces(&self, first: usize) -> impl Iterator<Item = Piece> + '_ {
         let width = |cell: usize| self.range16(cell).is_some_and(|range| !range.is_empty());
         let mut cell = first;
         while cell > 0 && !width(cell - 1) {
@@ -110,7 +73,7 @@ impl MapGrid {
             let mut kept = 0;
             loop {
                 let range = self.range16(cell)?;
-                kept = kept.max(count(cell));
+                kept = kept.max(u32::from(self.totals[cell]));
                 cell += 1;
                 if !range.is_empty() {
                     return Some(Piece {

@@ -25,9 +25,6 @@ use crate::messages;
 use crate::state::{self, AppState};
 
 type Desktop<'a> = State<'a, Arc<Effects>>;
-
-/// Maximum height of a strip, in rows.
-const MOST_STRIP_ROWS: usize = 16_384;
 /// Maximum length of a logged report of the page, in characters.
 const LONGEST_REPORT: usize = 2_000;
 
@@ -314,21 +311,6 @@ pub async fn map_counts(
     let counts = effects.map_view(turn, layer, lift).await?.counts(layer);
     let bytes = counts.iter().flat_map(|count| count.to_le_bytes());
     Ok(Response::new(bytes.collect::<Vec<u8>>()))
-}
-
-/// The strip: `[rows * 2]` u8, mean and max; 255 is 100 %.
-#[tauri::command]
-pub async fn map_strip(
-    effects: Desktop<'_>,
-    turn: u64,
-    rows: usize,
-    layer: Option<usize>,
-    lift: bool,
-) -> Result<Response, String> {
-    let map = effects.map_view(turn, layer, lift).await?;
-    Ok(Response::new(
-        map.strip(rows.clamp(1, MOST_STRIP_ROWS), layer),
-    ))
 }
 
 /// Begins to compute what a turn would keep with less memory; each budget that becomes known is an event of the turn.

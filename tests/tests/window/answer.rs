@@ -281,13 +281,6 @@ fn the_page_gets_raw_bytes_and_has_no_other_access() {
         ),
         tokens * 2
     );
-    assert_eq!(
-        raw(
-            "map_strip",
-            json!({"turn": turn, "rows": 700, "layer": null, "lift": false})
-        ),
-        1400
-    );
 
     // Actions that the page's content security policy must block.
     let blocked = app.driver().execute_async(

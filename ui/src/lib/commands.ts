@@ -47,7 +47,6 @@
  *                                                                token (of groups of tokens in very long documents)
  * map_counts({ turn, layer: number | null, lift })   -> ArrayBuffer   Uint16 little endian [tokens]: slots that hold it;
  *                                                                `lift`: without those that hold it whatever is asked
- * map_strip({ turn, rows, layer, lift })        -> ArrayBuffer   Uint8 [rows * 2]: mean, max; 255 is 100 %
  * show_less_memory({ turn })                    -> null          computes what it would keep with less memory; event:
  *                                                                'turn' with the number of budgets that are known
  * map_levels({ turn })                          -> ArrayBuffer   Uint8: number of budgets, each in percent, then for
@@ -108,7 +107,6 @@ export type CommandName =
   | 'restart_worker'
   | 'map_ends'
   | 'map_counts'
-  | 'map_strip'
   | 'map_levels'
   | 'show_less_memory'
   | 'map_token'
