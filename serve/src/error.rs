@@ -5,10 +5,12 @@ use axum::extract::multipart::MultipartError;
 use axum::extract::rejection::JsonRejection;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use kept_documents::DocumentError;
+use kept_documents::{DocumentError, MAX_SOURCE_BYTES};
 use kept_engine::EngineError;
 use kept_engine::kernels::format_bytes;
 use serde_json::{Value, json};
+
+use crate::files::MOST_BYTES;
 
 /// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
@@ -48,9 +50,11 @@ pub(crate) enum ApiError {
     #[error("the upload has no part named \"file\" with a file name")]
     NoUpload,
     #[error(
-        "the files here take {} at most: delete some with DELETE /v1/files/ID", format_bytes(*.0)
+        "a file may have {}, and all files here together {}: send a smaller one, or delete some with DELETE /v1/files/ID",
+        format_bytes(MAX_SOURCE_BYTES),
+        format_bytes(MOST_BYTES)
     )]
-    TooLarge(u64),
+    TooLarge,
     #[error(transparent)]
     Document(#[from] DocumentError),
     #[error("{0} questions wait already: ask again later")]
@@ -75,7 +79,7 @@ impl ApiError {
             Self::NoFile(_) => (StatusCode::NOT_FOUND, "file_not_found"),
             Self::Upload(error) => (error.status(), "invalid_upload"),
             Self::NoUpload => (StatusCode::BAD_REQUEST, "invalid_upload"),
-            Self::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "file_too_large"),
+            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "file_too_large"),
             Self::Document(_) => (StatusCode::BAD_REQUEST, "unreadable_document"),
             Self::Busy(_) => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
             Self::Engine(

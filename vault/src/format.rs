@@ -175,7 +175,7 @@ impl Measurement {
     }
 }
 
-/// PrefillPlan and content of a vault.
+/// Dimensions and content of a vault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VaultShape {
     /// Tokens of the document and of the template before it; in the vault of a conversation, of its turns too.

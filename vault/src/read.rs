@@ -206,7 +206,7 @@ impl Vault {
         VaultKey::of_file(&self.path)
     }
 
-    /// PrefillPlan and content of the vault.
+    /// Dimensions and content of the vault.
     pub fn shape(&self) -> &VaultShape {
         &self.shape
     }

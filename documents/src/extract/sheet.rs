@@ -1,4 +1,4 @@
-//! A sheet of a workbook: its cells row by row, without the columns that nobody uses.
+//! A sheet of a workbook: its cells row by row, without unused columns.
 
 use std::collections::BTreeSet;
 

@@ -4,7 +4,7 @@
 //! [00:01:15] The keeper opens the door. She takes the lamp and goes up the stairs.
 //! ```
 //!
-//! A paragraph ends where a sentence ends after half a minute, at a pause, or when somebody else speaks: short enough
+//! A paragraph ends where a sentence ends after half a minute, at a pause, or when another person speaks: short enough
 //! to find a place in the film, long enough to read.
 
 use super::Read;
@@ -56,7 +56,7 @@ pub(super) fn read(text: &str) -> Read<Writer> {
     Ok(out)
 }
 
-/// Whether a subtitle begins with a dash or a name, as when somebody else speaks.
+/// Whether a subtitle begins with a dash or a name, as when another person speaks.
 fn is_speech(text: &str) -> bool {
     let name = text.split_once(": ").map_or("", |(name, _)| name);
     let is_name = !name.is_empty()

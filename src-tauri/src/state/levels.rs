@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use kept_engine::LEVELS;
 use kept_worker::protocol::Request;
 
 use super::AppState;
@@ -119,7 +120,8 @@ impl AppState {
     /// The levels of a turn that are known: their number, their budgets in percent, `[levels][cells]` shares.
     pub fn levels_of(&self, turn: u64) -> Vec<u8> {
         let levels = self.levels.known.get(&turn).map_or(&[][..], Vec::as_slice);
-        let count = u8::try_from(levels.len()).expect("few budgets");
+        let levels = &levels[..levels.len().min(LEVELS.len())];
+        let count = levels.len() as u8; // at most `LEVELS`
         let budgets = levels.iter().map(|level| level.percent);
         let mut bytes: Vec<u8> = std::iter::once(count).chain(budgets).collect();
         for level in levels {

@@ -18,7 +18,8 @@ use kept_vault::{
     shared,
 };
 
-use super::{Tee, fits_model};
+use super::fits_model;
+use super::loading::Tee;
 use crate::prefill::reader::Read;
 use crate::shape::head_shape;
 
@@ -123,7 +124,8 @@ impl TurnRows {
                 .map_or(0, |_| VaultWriter::buffer_bytes())
     }
 
-    /// Passes the known rows of `layer` to `rows` and to the vault that is written.
+    /// Passes the known rows of `layer` to `rows` and to the vault that is written. Returns the error of writing, after
+    /// which nothing more is written.
     ///
     /// # Errors
     /// As [`Vault::layer`].
