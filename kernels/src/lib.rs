@@ -56,6 +56,7 @@ mod span;
 mod stop;
 mod stored;
 pub mod threads;
+mod weight_type;
 mod window;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -86,6 +87,7 @@ pub use quantised::QuantisedRows;
 pub use rows::{RowState, RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};
 pub use stop::{Stop, Stopped};
+pub use weight_type::WeightType;
 pub use window::{Normalise, WindowScores, window_maxima, window_scores, window_scores_among};
 
 /// Heads of an attention layer. Query head `h` reads KV head `h / group()`.

@@ -11,8 +11,7 @@
 //!                 ^ start, aligned for the block      rows * cols / block elements in all
 //! ```
 
-mod blocks;
-mod dequantise;
+mod error;
 mod file;
 mod row;
 
@@ -20,17 +19,14 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::quantized::GgmlDType;
-use candle_core::quantized::k_quants::{
-    BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K,
-    BlockQ8_0,
-};
+use candle_core::quantized::GgmlType;
 use half::{bf16, f16};
 
+use crate::WeightType;
 use crate::quantised::{self, Part, QuantisedRows};
 use crate::threads::SharedMut;
 use crate::{Stop, Stopped};
-pub use blocks::{MappedBlocks, MappedError, PlainBlock};
+pub use error::MappedError;
 pub use file::MappedFile;
 
 #[cfg(target_endian = "big")]
@@ -38,31 +34,27 @@ compile_error!(
     "mapped weights are little-endian; a big-endian machine would have to swap every block"
 );
 
-/// Operations of a typed matrix that [`MappedMatrix`] calls through a box.
-trait Rows: Send + Sync {
-    fn multiply(&self, m: usize, inputs: &[f32], out: &mut [f32]);
-    fn row_to_f32(&self, row_blocks: usize, row: usize, out: &mut [f32]);
-    fn bytes(&self) -> &[u8];
-}
+/// Floating-point numbers that may be viewed in a mapped file.
+///
+/// # Safety
+/// Every bit pattern is a valid value, and the type has no padding.
+unsafe trait Plain: GgmlType {}
 
-impl<T: PlainBlock> Rows for MappedBlocks<T> {
-    fn multiply(&self, m: usize, inputs: &[f32], out: &mut [f32]) {
-        row::multiply(m, self.as_slice(), inputs, out);
-    }
+// SAFETY: numbers without padding.
+unsafe impl Plain for f32 {}
+// SAFETY: as above.
+unsafe impl Plain for f16 {}
+// SAFETY: as above.
+unsafe impl Plain for bf16 {}
 
-    fn row_to_f32(&self, row_blocks: usize, row: usize, out: &mut [f32]) {
-        T::to_float(&self.as_slice()[row * row_blocks..][..row_blocks], out);
-    }
-
-    fn bytes(&self) -> &[u8] {
-        MappedBlocks::bytes(self)
-    }
-}
-
-/// A weight matrix `[rows, cols]`, row-major, of any supported block type, in a mapped file.
+/// A weight matrix `[rows, cols]`, row-major, of any supported type, in a mapped file, which it keeps mapped.
 pub struct MappedMatrix {
-    blocks: Box<dyn Rows>,
-    dtype: GgmlDType,
+    file: Arc<MappedFile>,
+    /// Offset of the first byte; if the numbers are floating point, their address is aligned.
+    start: usize,
+    /// Bytes of the matrix; `start + bytes <= file.len()`.
+    bytes: usize,
+    kind: WeightType,
     rows: usize,
     cols: usize,
 }
@@ -71,8 +63,8 @@ impl std::fmt::Debug for MappedMatrix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "MappedMatrix[{}, {}] {:?}",
-            self.rows, self.cols, self.dtype
+            "MappedMatrix[{}, {}] {}",
+            self.rows, self.cols, self.kind
         )
     }
 }
@@ -85,58 +77,38 @@ impl MappedMatrix {
     pub fn new(
         file: &Arc<MappedFile>,
         start: usize,
-        dtype: GgmlDType,
+        kind: WeightType,
         rows: usize,
         cols: usize,
     ) -> Result<Self, MappedError> {
-        fn boxed<T: PlainBlock>(
-            file: &Arc<MappedFile>,
-            start: usize,
-            rows: usize,
-            cols: usize,
-        ) -> Result<Box<dyn Rows>, MappedError> {
-            if !cols.is_multiple_of(T::BLCK_SIZE) {
-                return Err(MappedError::RaggedRow {
-                    cols,
-                    block: T::BLCK_SIZE,
-                    dtype: T::NAME,
-                });
-            }
-            let out_of_range = MappedError::OutOfRange {
-                start,
-                bytes: usize::MAX,
-                len: file.len(),
-            };
-            let blocks = rows.checked_mul(cols / T::BLCK_SIZE).ok_or(out_of_range)?;
-            Ok(Box::new(MappedBlocks::<T>::new(
-                Arc::clone(file),
-                start,
-                blocks,
-            )?))
+        let (numbers, block_bytes) = kind.block();
+        if !cols.is_multiple_of(numbers) {
+            return Err(MappedError::RaggedRow {
+                cols,
+                block: numbers,
+                kind,
+            });
         }
-        let blocks = match dtype {
-            GgmlDType::F32 => boxed::<f32>(file, start, rows, cols)?,
-            GgmlDType::F16 => boxed::<f16>(file, start, rows, cols)?,
-            GgmlDType::BF16 => boxed::<bf16>(file, start, rows, cols)?,
-            GgmlDType::Q4_0 => boxed::<BlockQ4_0>(file, start, rows, cols)?,
-            GgmlDType::Q4_1 => boxed::<BlockQ4_1>(file, start, rows, cols)?,
-            GgmlDType::Q5_0 => boxed::<BlockQ5_0>(file, start, rows, cols)?,
-            GgmlDType::Q5_1 => boxed::<BlockQ5_1>(file, start, rows, cols)?,
-            GgmlDType::Q8_0 => boxed::<BlockQ8_0>(file, start, rows, cols)?,
-            GgmlDType::Q2K => boxed::<BlockQ2K>(file, start, rows, cols)?,
-            GgmlDType::Q3K => boxed::<BlockQ3K>(file, start, rows, cols)?,
-            GgmlDType::Q4K => boxed::<BlockQ4K>(file, start, rows, cols)?,
-            GgmlDType::Q5K => boxed::<BlockQ5K>(file, start, rows, cols)?,
-            GgmlDType::Q6K => boxed::<BlockQ6K>(file, start, rows, cols)?,
-            other => {
-                return Err(MappedError::UnsupportedType {
-                    dtype: format!("{other:?}"),
-                });
-            }
-        };
+        let bytes = rows
+            .saturating_mul(cols / numbers)
+            .saturating_mul(block_bytes);
+        if start.checked_add(bytes).is_none_or(|end| end > file.len()) {
+            return Err(MappedError::OutOfRange {
+                start,
+                bytes,
+                len: file.len(),
+            });
+        }
+        // Quantised blocks are read byte by byte; the size of a floating-point number is its alignment.
+        let align = if kind.is_quantised() { 1 } else { block_bytes };
+        if !(file.bytes().as_ptr() as usize + start).is_multiple_of(align) {
+            return Err(MappedError::Unaligned { start, align, kind });
+        }
         Ok(Self {
-            blocks,
-            dtype,
+            file: Arc::clone(file),
+            start,
+            bytes,
+            kind,
             rows,
             cols,
         })
@@ -152,25 +124,40 @@ impl MappedMatrix {
         self.cols
     }
 
-    /// Block type.
-    pub fn dtype(&self) -> GgmlDType {
-        self.dtype
+    /// Storage type.
+    pub fn kind(&self) -> WeightType {
+        self.kind
     }
 
     /// Size in the file, in bytes.
     pub fn size_in_bytes(&self) -> usize {
-        self.blocks.bytes().len()
+        self.bytes
     }
 
     /// The blocks as they lie in the file.
     pub fn bytes(&self) -> &[u8] {
-        self.blocks.bytes()
+        &self.file.bytes()[self.start..][..self.bytes]
+    }
+
+    /// The numbers of a floating-point matrix.
+    fn floats<T: Plain>(&self) -> &[T] {
+        assert_eq!(
+            self.bytes,
+            self.rows * self.cols * size_of::<T>(),
+            "{self:?}"
+        );
+        // SAFETY: `new` checked that the bytes lie inside the map and are aligned; the map lives as long as `self`;
+        // any bytes are valid (`Plain`), and their number is asserted.
+        unsafe {
+            let first = self.bytes().as_ptr().cast::<T>();
+            std::slice::from_raw_parts(first, self.rows * self.cols)
+        }
     }
 
     /// Whether the numbers are integers with scales, which are multiplied with inputs rounded to bytes
     /// ([`multiply_together`]); otherwise they are floating point.
     pub fn is_quantised(&self) -> bool {
-        quantised::is_quantised(self.dtype)
+        self.kind.is_quantised()
     }
 
     /// `out[m, rows] = inputs[m, cols] * self^T`; if the matrix is floating point, efficient for small `m` only.
@@ -181,8 +168,11 @@ impl MappedMatrix {
     pub fn multiply(&self, m: usize, inputs: &[f32], out: &mut [f32]) {
         assert_eq!(inputs.len(), m * self.cols, "inputs are [m, cols]");
         assert_eq!(out.len(), m * self.rows, "out is [m, rows]");
-        if !self.is_quantised() {
-            return self.blocks.multiply(m, inputs, out);
+        match self.kind {
+            WeightType::F32 => return row::multiply(m, self.floats::<f32>(), inputs, out),
+            WeightType::F16 => return row::multiply(m, self.floats::<f16>(), inputs, out),
+            WeightType::BF16 => return row::multiply(m, self.floats::<bf16>(), inputs, out),
+            _ => {}
         }
         thread_local! {
             static ROUNDED: RefCell<(QuantisedRows, Stop)> =
@@ -207,17 +197,16 @@ impl MappedMatrix {
     pub fn row_to_f32(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(out.len(), self.cols, "out is [cols]");
-        let row_bytes = self.size_in_bytes() / self.rows;
-        let bytes = || &self.blocks.bytes()[row * row_bytes..][..row_bytes];
-        match self.dtype {
-            GgmlDType::Q2K => dequantise::row(bytes(), out, dequantise::q2_k),
-            GgmlDType::Q3K => dequantise::row(bytes(), out, dequantise::q3_k),
-            GgmlDType::Q4K => dequantise::row(bytes(), out, dequantise::q4_k),
-            GgmlDType::Q5K => dequantise::row(bytes(), out, dequantise::q5_k),
-            GgmlDType::Q6K => dequantise::row(bytes(), out, dequantise::q6_k),
-            _ => self
-                .blocks
-                .row_to_f32(self.cols / self.dtype.block_size(), row, out),
+        let numbers = row * self.cols..(row + 1) * self.cols;
+        match self.kind {
+            WeightType::F32 => out.copy_from_slice(&self.floats::<f32>()[numbers]),
+            WeightType::F16 => f16::to_float(&self.floats::<f16>()[numbers], out),
+            WeightType::BF16 => bf16::to_float(&self.floats::<bf16>()[numbers], out),
+            kind => {
+                let row_bytes = self.bytes / self.rows;
+                let dequantise = quantised::dequantise(kind).expect("all others are quantised");
+                dequantise(&self.bytes()[row * row_bytes..][..row_bytes], out);
+            }
         }
     }
 }
@@ -277,11 +266,11 @@ impl<'a> Product<'a> {
         assert_eq!(matrix.cols, inputs.cols(), "inputs are [m, cols]");
         assert!(rows.end <= matrix.rows, "{matrix:?} has no rows {rows:?}");
         assert_eq!(out.len(), inputs.rows() * rows.len(), "out is [m, rows]");
-        let blocks = matrix.blocks.bytes();
+        let blocks = matrix.bytes();
         let row_bytes = blocks.len() / matrix.rows.max(1);
         Part {
             blocks: &blocks[rows.start * row_bytes..rows.end * row_bytes],
-            dtype: matrix.dtype,
+            kind: matrix.kind,
             rows: rows.len(),
             out: SharedMut::new(out),
             add,

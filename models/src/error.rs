@@ -4,11 +4,8 @@
 
 use std::path::PathBuf;
 
+use kept_kernels::WeightType;
 use kept_kernels::mapped::MappedError;
-
-/// Block types whose matrices Kept can multiply.
-pub(crate) const SUPPORTED_TYPES: &str =
-    "F32 F16 BF16 Q2_K Q3_K Q4_0 Q4_1 Q4_K Q5_0 Q5_1 Q5_K Q6_K Q8_0";
 
 /// Why a model file cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -90,7 +87,8 @@ pub enum ModelError {
     },
     /// A tensor of a type that Kept cannot multiply.
     #[error(
-        "tensor {tensor} is of type {name}, which is not supported; supported: {SUPPORTED_TYPES}: choose another quantisation of this model"
+        "tensor {tensor} is of type {name}, which is not supported; supported: {}: choose another quantisation of this model",
+        supported_types()
     )]
     UnsupportedType {
         /// The tensor.
@@ -196,6 +194,12 @@ pub enum ModelError {
         /// The template engine's message, on one line.
         what: String,
     },
+}
+
+/// Names of the types of weights that Kept multiplies.
+fn supported_types() -> String {
+    let names: Vec<&str> = WeightType::ALL.iter().map(|kind| kind.name()).collect();
+    names.join(" ")
 }
 
 /// Why the system does not open a file, in plain words.

@@ -56,13 +56,13 @@ fn mapped(
     rows: usize,
     cols: usize,
 ) -> Result<MappedMatrix, ModelError> {
-    let Some(dtype) = tensor.kind.candle() else {
+    let Some(kind) = tensor.kind.weights() else {
         return Err(ModelError::UnsupportedType {
             tensor: tensor.name.clone(),
             name: tensor.kind.name(),
         });
     };
-    MappedMatrix::new(gguf.file_of(tensor), tensor.start, dtype, rows, cols).map_err(|source| {
+    MappedMatrix::new(gguf.file_of(tensor), tensor.start, kind, rows, cols).map_err(|source| {
         ModelError::Unusable {
             name: tensor.name.clone(),
             source,

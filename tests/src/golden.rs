@@ -146,6 +146,16 @@ impl Tensors {
         values.chunks_exact(shape[1]).map(<[f32]>::to_vec).collect()
     }
 
+    /// The bytes of a tensor.
+    pub fn bytes(&self, name: &str) -> Vec<u8> {
+        let file = SafeTensors::deserialize(&self.0).expect("a safetensors file");
+        let tensor = file.tensor(name);
+        tensor
+            .unwrap_or_else(|e| panic!("tensor {name}: {e}"))
+            .data()
+            .to_vec()
+    }
+
     /// A list of integers, `[n]`.
     pub fn whole(&self, name: &str) -> Vec<u32> {
         self.view(name, Dtype::I32, u32::from_le_bytes).1

@@ -19,12 +19,17 @@ struct MatrixLayout {
 }
 
 impl MatrixLayout {
-    fn new(matrix: &MappedMatrix) -> Self {
-        Self {
-            kind: matrix.dtype(),
+    /// # Errors
+    /// [`DeviceError::Kind`] for a type that candle does not have.
+    fn new(matrix: &MappedMatrix) -> Result<Self, DeviceError> {
+        let kind = matrix.kind().candle().ok_or_else(|| DeviceError::Kind {
+            kind: matrix.kind().name().to_owned(),
+        })?;
+        Ok(Self {
+            kind,
             rows: matrix.rows(),
             cols: matrix.cols(),
-        }
+        })
     }
 
     /// Bytes from one row to the next.
@@ -109,21 +114,28 @@ impl Weights {
         space: MemorySpace,
         matrices: [&MappedMatrix; N],
     ) -> Result<[Self; N], DeviceError> {
-        let bytes = matrices.map(|matrix| Self::bytes_of(device, matrix));
-        let memory = device.alloc_uninit_in(space, bytes.iter().sum::<u64>() as usize)?;
+        let mut bytes = 0;
+        for matrix in matrices {
+            bytes += Self::bytes_of(device, matrix)? as usize;
+        }
+        let memory = device.alloc_uninit_in(space, bytes)?;
         let (mut at, mut all) = (0, Vec::with_capacity(N));
-        for (matrix, bytes) in matrices.into_iter().zip(bytes) {
-            let data = memory.share(at..at + bytes as usize);
-            let layout = MatrixLayout::new(matrix);
+        for matrix in matrices {
+            let layout = MatrixLayout::new(matrix)?;
+            let bytes = layout.padded_bytes(device);
+            let data = memory.share(at..at + bytes);
             all.push(Self::upload(device, layout, matrix.bytes(), data)?);
-            at += bytes as usize;
+            at += bytes;
         }
         Ok(all.try_into().unwrap_or_else(|_| unreachable!("as many")))
     }
 
     /// Bytes of a matrix in [`Weights::of`], in either memory.
-    pub fn bytes_of(device: &Device, matrix: &MappedMatrix) -> u64 {
-        MatrixLayout::new(matrix).padded_bytes(device) as u64
+    ///
+    /// # Errors
+    /// [`DeviceError::Kind`] for a type that the device has no product for.
+    pub fn bytes_of(device: &Device, matrix: &MappedMatrix) -> Result<u64, DeviceError> {
+        Ok(MatrixLayout::new(matrix)?.padded_bytes(device) as u64)
     }
 
     /// Copies the matrix to `memory` from byte `at` on.

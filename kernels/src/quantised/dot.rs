@@ -3,10 +3,13 @@
 //! Rows are read one after the other, so memory is read sequentially: interleaving four rows was a third as fast,
 //! because the runs are too short for the hardware prefetcher. The code issues software prefetches as well. The common
 //! formats are unpacked in registers ([`x86`]). The other formats, and all formats without byte vector instructions,
-//! use their description in `format.rs`.
+//! use their description in `format.rs` or `lists.rs`.
 
-use super::format::{self, Format, Unpacked};
+use super::format::{Format, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Unpacked};
 use super::ints::ByteLevel;
+use super::lists::{
+    Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Nl, Iq4Xs, Mxfp4, Tq1_0, Tq2_0,
+};
 use super::rows::{BLOCK, Row};
 
 /// Rows of the matrix per call.
@@ -53,7 +56,7 @@ fn plain_row<F: Format>(row: &[u8], input: Row<'_>) -> f32 {
 
 macro_rules! by_description {
     ($($format:ident)*) => {$(
-        impl Dots for format::$format {
+        impl Dots for $format {
             unsafe fn dots(level: ByteLevel, rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
                 #[cfg(target_arch = "x86_64")]
                 #[target_feature(enable = "avx2,fma,f16c")]
@@ -61,28 +64,28 @@ macro_rules! by_description {
                     // Not a closure: a closure would be compiled without the instructions.
                     let [a, b, c, d] = rows;
                     [
-                        plain_row::<format::$format>(a, input),
-                        plain_row::<format::$format>(b, input),
-                        plain_row::<format::$format>(c, input),
-                        plain_row::<format::$format>(d, input),
+                        plain_row::<$format>(a, input),
+                        plain_row::<$format>(b, input),
+                        plain_row::<$format>(c, input),
+                        plain_row::<$format>(d, input),
                     ]
                 }
                 match level {
                     // SAFETY: guaranteed by the caller.
                     #[cfg(target_arch = "x86_64")]
                     ByteLevel::Avx2 | ByteLevel::Vnni => unsafe { wide(rows, input) },
-                    _ => plain::<format::$format>(rows, input),
+                    _ => plain::<$format>(rows, input),
                 }
             }
         }
     )*};
 }
 
-by_description! { Q2K Q3K }
+by_description! { Q2K Q3K Iq1S Iq1M Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S Tq1_0 Tq2_0 }
 
 macro_rules! in_registers {
     ($($format:ident: $dots:ident;)*) => {$(
-        impl Dots for format::$format {
+        impl Dots for $format {
             unsafe fn dots(level: ByteLevel, rows: [&[u8]; ROWS], input: Row<'_>) -> [f32; ROWS] {
                 #[cfg(target_arch = "x86_64")]
                 #[target_feature(enable = "avx2,fma,f16c")]
@@ -103,7 +106,7 @@ macro_rules! in_registers {
                     // SAFETY: guaranteed by the caller.
                     #[cfg(target_arch = "x86_64")]
                     ByteLevel::Avx2 => unsafe { avx2(rows, input) },
-                    _ => plain::<format::$format>(rows, input),
+                    _ => plain::<$format>(rows, input),
                 }
             }
         }
@@ -119,6 +122,9 @@ in_registers! {
     Q4K: q4_k;
     Q5K: q5_k;
     Q6K: q6_k;
+    Iq4Nl: iq4_nl;
+    Iq4Xs: iq4_xs;
+    Mxfp4: mxfp4;
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -128,6 +134,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use super::super::format::{Format, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+    use super::super::lists::{FP4, IQ4, Iq4Nl, Iq4Xs, Mxfp4, half_power};
     use super::{BLOCK, ROWS, Row};
 
     /// Sums of four products each of unsigned `weights` of at most six bits and signed `input`.
@@ -198,6 +205,17 @@ mod x86 {
         /// # Safety
         /// Needs AVX2, and a whole block at `at`.
         unsafe fn weights(at: *const u8) -> __m256i;
+
+        /// The scale, and the minimum if any, in the lowest lanes.
+        ///
+        /// # Safety
+        /// As [`Self::weights`].
+        #[inline(always)]
+        unsafe fn scale(at: *const u8) -> __m128 {
+            // Loads four bytes: a two-byte load into a register would depend on the register's old value.
+            // SAFETY: the caller guarantees the instructions; a block of every format has more than four bytes.
+            unsafe { _mm_cvtph_ps(_mm_cvtsi32_si128(at.cast::<i32>().read_unaligned())) }
+        }
     }
 
     #[inline(always)]
@@ -244,14 +262,11 @@ mod x86 {
         sum: __m256,
         added: &mut __m128,
     ) -> __m256 {
-        // SAFETY: the caller guarantees the instructions and both blocks; a block of every format has more than four
-        // bytes.
+        // SAFETY: the caller guarantees the instructions and both blocks.
         unsafe {
             prefetch(at);
             let x = load(input.bytes.as_ptr().add(block * BLOCK).cast());
-            // Loads four bytes, the scale and the minimum if any: a two-byte load into a register would depend on the
-            // register's old value.
-            let halves = _mm_cvtph_ps(_mm_cvtsi32_si128(at.cast::<i32>().read_unaligned()));
+            let halves = F::scale(at);
             let level = _mm_load_ss(input.scales.as_ptr().add(block));
             let (products, level) = if F::MINS {
                 let total = _mm_load_ss(input.sums.as_ptr().add(block));
@@ -314,6 +329,38 @@ mod x86 {
                 let more = _mm256_and_si256(expand_bits(at.add(4)), _mm256_set1_epi8(16));
                 _mm256_or_si256(nibbles(at.add(8)), more)
             }
+        }
+    }
+
+    impl BlockOf32 for Iq4Nl {
+        #[inline(always)]
+        unsafe fn weights(at: *const u8) -> __m256i {
+            // SAFETY: guaranteed by the caller.
+            unsafe { nibbles_of(&IQ4, at.add(2)) }
+        }
+    }
+
+    impl BlockOf32 for Mxfp4 {
+        #[inline(always)]
+        unsafe fn weights(at: *const u8) -> __m256i {
+            // SAFETY: guaranteed by the caller.
+            unsafe { nibbles_of(&FP4, at.add(1)) }
+        }
+
+        #[inline(always)]
+        unsafe fn scale(at: *const u8) -> __m128 {
+            // SAFETY: guaranteed by the caller.
+            unsafe { _mm_set_ss(half_power(*at)) }
+        }
+    }
+
+    /// Expands 16 bytes of nibbles to the 32 numbers of `list` that they index.
+    #[inline(always)]
+    unsafe fn nibbles_of(list: &[i8; 16], at: *const u8) -> __m256i {
+        // SAFETY: the caller guarantees the instructions and 16 readable bytes.
+        unsafe {
+            let list = _mm256_broadcastsi128_si256(_mm_loadu_si128(list.as_ptr().cast()));
+            _mm256_shuffle_epi8(list, nibbles(at))
         }
     }
 
@@ -389,6 +436,24 @@ mod x86 {
     ) -> [f32; ROWS] {
         // SAFETY: guaranteed by the caller.
         unsafe { blocks_of_32::<Q5_1, VNNI>(rows, input) }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn iq4_nl<const VNNI: bool>(
+        rows: [&[u8]; ROWS],
+        input: Row<'_>,
+    ) -> [f32; ROWS] {
+        // SAFETY: guaranteed by the caller.
+        unsafe { blocks_of_32::<Iq4Nl, VNNI>(rows, input) }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn mxfp4<const VNNI: bool>(
+        rows: [&[u8]; ROWS],
+        input: Row<'_>,
+    ) -> [f32; ROWS] {
+        // SAFETY: guaranteed by the caller.
+        unsafe { blocks_of_32::<Mxfp4, VNNI>(rows, input) }
     }
 
     /// Scales and minima of a K-quant block, `[8]` each, without the block's factors d and dmin.
@@ -557,6 +622,57 @@ mod x86 {
                         }
                     }
                     at = at.add(Q6K::BYTES);
+                }
+                *found = _mm256_add_ps(both[0], both[1]);
+            }
+            sums(found)
+        }
+    }
+
+    #[inline(always)]
+    pub(super) unsafe fn iq4_xs<const VNNI: bool>(
+        rows: [&[u8]; ROWS],
+        input: Row<'_>,
+    ) -> [f32; ROWS] {
+        // SAFETY: the caller guarantees the instructions; rows and input have the same number of whole blocks.
+        unsafe {
+            let places = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+            let pairs = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+            let mut found = [_mm256_setzero_ps(); ROWS];
+            for (found, row) in found.iter_mut().zip(rows) {
+                let mut both = [_mm256_setzero_ps(); 2];
+                let mut at = row.as_ptr();
+                for block in 0..input.scales.len() / 8 {
+                    for line in (0..Iq4Xs::BYTES).step_by(64) {
+                        prefetch(at.add(line));
+                    }
+                    let upper = i32::from(at.add(2).cast::<u16>().read_unaligned());
+                    let lower = at.add(4).cast::<i32>().read_unaligned();
+                    let scale = _mm256_or_si256(
+                        _mm256_and_si256(
+                            _mm256_srlv_epi32(_mm256_set1_epi32(lower), places),
+                            _mm256_set1_epi32(15),
+                        ),
+                        _mm256_slli_epi32::<4>(_mm256_and_si256(
+                            _mm256_srlv_epi32(_mm256_set1_epi32(upper), pairs),
+                            _mm256_set1_epi32(3),
+                        )),
+                    );
+                    let scale = _mm256_sub_epi32(scale, _mm256_set1_epi32(32));
+                    let d = _mm256_set1_ps(half(at));
+                    let scale = _mm256_mul_ps(_mm256_cvtepi32_ps(scale), d);
+                    let levels = _mm256_loadu_ps(input.scales.as_ptr().add(8 * block));
+                    let mut scales = [0.0f32; 8];
+                    _mm256_storeu_ps(scales.as_mut_ptr(), _mm256_mul_ps(scale, levels));
+                    let x = input.bytes.as_ptr().add(256 * block).cast::<u8>();
+                    for (group, scale) in scales.into_iter().enumerate() {
+                        let weights = nibbles_of(&IQ4, at.add(8 + 16 * group));
+                        let x = load(x.add(32 * group));
+                        let products = _mm256_cvtepi32_ps(signed::<VNNI>(weights, x));
+                        let sum = &mut both[group % 2];
+                        *sum = _mm256_fmadd_ps(products, _mm256_set1_ps(scale), *sum);
+                    }
+                    at = at.add(Iq4Xs::BYTES);
                 }
                 *found = _mm256_add_ps(both[0], both[1]);
             }

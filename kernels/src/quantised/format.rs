@@ -1,4 +1,4 @@
-//! The block formats of ggml, one type each: unpacks a block's bytes to integers, scales and minima.
+//! The block formats of ggml that store integers, one type each (`lists.rs` has the others): unpacks a block's bytes to integers, scales and minima.
 //!
 //! ```text
 //! number = scale[group] * (quant - OFFSET) - min[group]     quants are unsigned bytes; OFFSET or minima, never both
@@ -48,7 +48,23 @@ pub(super) trait Format {
     fn unpack(block: &[u8], into: &mut Unpacked);
 }
 
-fn half_at(bytes: &[u8], at: usize) -> f32 {
+/// Dequantises a row of whole blocks: `out [numbers]`.
+pub(super) fn dequantise<F: Format>(row: &[u8], out: &mut [f32]) {
+    let mut unpacked = Unpacked::new();
+    let blocks = row.chunks_exact(F::BYTES);
+    for (block, out) in blocks.zip(out.chunks_exact_mut(F::NUMBERS)) {
+        F::unpack(block, &mut unpacked);
+        for (i, (out, &quant)) in out.iter_mut().zip(&unpacked.quants).enumerate() {
+            let group = i / F::GROUP;
+            *out = unpacked.scales[group] * (i32::from(quant) - F::OFFSET) as f32;
+            if F::MINS {
+                *out -= unpacked.mins[group];
+            }
+        }
+    }
+}
+
+pub(super) fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
@@ -108,6 +124,7 @@ macro_rules! formats {
         }
     )*};
 }
+pub(super) use formats;
 
 formats! {
     /// `f16 d, 16 bytes of nibbles`: numbers 0..16 in the low nibbles.

@@ -1,7 +1,7 @@
 //! Products with quantised weights, on Kept's thread pool: inputs are rounded to bytes once, several matrices are
 //! multiplied with them in one parallel loop, and the weights are read directly from the mapped file.
 //!
-//! - `format.rs`: each block format, unpacked in plain loops: the specification.
+//! - `format.rs`, `lists.rs`: each block format, unpacked in plain loops: the specification.
 //! - `rows.rs`: [`QuantisedRows`], the inputs.
 //! - `dot.rs`: few inputs (decode): every row of the matrix with each input.
 //! - `tile.rs`, `ints.rs`: many inputs (prefill): 32 rows of the matrix are unpacked once for all inputs.
@@ -16,6 +16,7 @@
 mod dot;
 mod format;
 mod ints;
+mod lists;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -23,11 +24,10 @@ mod tile;
 
 use std::ops::Range;
 
-use candle_core::quantized::GgmlDType;
-
 use crate::panel::with_scratch;
 use crate::stop::{Stop, Stopped};
 use crate::threads::{SharedMut, for_each_range};
+use crate::weight_type::WeightType;
 use dot::{Dots, ROWS};
 use ints::{ByteLevel, byte_level};
 pub use rows::QuantisedRows;
@@ -42,16 +42,11 @@ const TILE_ROWS: usize = 32;
 /// Multiplications below which waking the other threads costs more than it saves.
 const WORTH_SHARING: usize = 1 << 15;
 
-/// Whether this module multiplies matrices of this type.
-pub(crate) fn is_quantised(dtype: GgmlDType) -> bool {
-    kernel(dtype).is_some()
-}
-
 /// One matrix of a product, and its output.
 pub(crate) struct Part<'a> {
     /// The matrix's blocks, row after row.
     pub(crate) blocks: &'a [u8],
-    pub(crate) dtype: GgmlDType,
+    pub(crate) kind: WeightType,
     pub(crate) rows: usize,
     /// `[m, rows]`
     pub(crate) out: SharedMut<'a, f32>,
@@ -65,20 +60,48 @@ pub(crate) struct Part<'a> {
 /// The CPU supports the level's instructions, and no other thread accesses the results of these rows.
 type Kernel = unsafe fn(ByteLevel, &Part<'_>, Range<usize>, &QuantisedRows);
 
-fn kernel(dtype: GgmlDType) -> Option<Kernel> {
-    Some(match dtype {
-        GgmlDType::Q4_0 => multiply_rows::<format::Q4_0>,
-        GgmlDType::Q4_1 => multiply_rows::<format::Q4_1>,
-        GgmlDType::Q5_0 => multiply_rows::<format::Q5_0>,
-        GgmlDType::Q5_1 => multiply_rows::<format::Q5_1>,
-        GgmlDType::Q8_0 => multiply_rows::<format::Q8_0>,
-        GgmlDType::Q2K => multiply_rows::<format::Q2K>,
-        GgmlDType::Q3K => multiply_rows::<format::Q3K>,
-        GgmlDType::Q4K => multiply_rows::<format::Q4K>,
-        GgmlDType::Q5K => multiply_rows::<format::Q5K>,
-        GgmlDType::Q6K => multiply_rows::<format::Q6K>,
-        _ => return None,
-    })
+/// `$function` for the format of `$kind`; returns `None` if the type is floating point.
+macro_rules! with_format {
+    ($kind:expr, $function:ident) => {
+        Some(match $kind {
+            WeightType::F32 | WeightType::F16 | WeightType::BF16 => return None,
+            WeightType::Q4_0 => $function::<format::Q4_0>,
+            WeightType::Q4_1 => $function::<format::Q4_1>,
+            WeightType::Q5_0 => $function::<format::Q5_0>,
+            WeightType::Q5_1 => $function::<format::Q5_1>,
+            WeightType::Q8_0 => $function::<format::Q8_0>,
+            WeightType::Q2K => $function::<format::Q2K>,
+            WeightType::Q3K => $function::<format::Q3K>,
+            WeightType::Q4K => $function::<format::Q4K>,
+            WeightType::Q5K => $function::<format::Q5K>,
+            WeightType::Q6K => $function::<format::Q6K>,
+            WeightType::Iq1S => $function::<lists::Iq1S>,
+            WeightType::Iq1M => $function::<lists::Iq1M>,
+            WeightType::Iq2Xxs => $function::<lists::Iq2Xxs>,
+            WeightType::Iq2Xs => $function::<lists::Iq2Xs>,
+            WeightType::Iq2S => $function::<lists::Iq2S>,
+            WeightType::Iq3Xxs => $function::<lists::Iq3Xxs>,
+            WeightType::Iq3S => $function::<lists::Iq3S>,
+            WeightType::Iq4Nl => $function::<lists::Iq4Nl>,
+            WeightType::Iq4Xs => $function::<lists::Iq4Xs>,
+            WeightType::Tq1_0 => $function::<lists::Tq1_0>,
+            WeightType::Tq2_0 => $function::<lists::Tq2_0>,
+            WeightType::Mxfp4 => $function::<lists::Mxfp4>,
+        })
+    };
+}
+
+fn kernel(kind: WeightType) -> Option<Kernel> {
+    with_format!(kind, multiply_rows)
+}
+
+/// Dequantises a row of whole blocks of `kind`: `row` to `out [numbers]`. Allocates nothing.
+pub(crate) type Dequantise = fn(row: &[u8], out: &mut [f32]);
+
+/// The dequantisation of `kind`; `None` if the type is floating point.
+pub(crate) fn dequantise(kind: WeightType) -> Option<Dequantise> {
+    use format::dequantise;
+    with_format!(kind, dequantise)
 }
 
 /// Multiplies all parts with the same inputs, in one parallel loop over all threads. Allocates nothing once warm.
@@ -106,7 +129,7 @@ pub(crate) fn multiply(
             for part in parts {
                 let of_part = part.rows.div_ceil(step);
                 if item < of_part {
-                    let kernel = kernel(part.dtype).expect("only such matrices become parts");
+                    let kernel = kernel(part.kind).expect("only such matrices become parts");
                     let rows = item * step..part.rows.min((item + 1) * step);
                     // SAFETY: the level was detected; each item runs exactly once and writes only its own rows.
                     unsafe { kernel(level, part, rows, inputs) };

@@ -1,6 +1,6 @@
-//! Every format, level and code path, against f64 sums over candle's dequantisation of the same blocks.
+//! Every format, level and code path, against f64 sums over the numbers of the same blocks: candle's dequantisation, or,
+//! for formats that candle does not have, Kept's own, which `tests/tests/models/weight_types.rs` compares.
 
-use candle_core::quantized::GgmlDType;
 use candle_core::quantized::k_quants::{
     BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K,
     BlockQ8_0, GgmlType,
@@ -40,22 +40,44 @@ fn matrix<T: GgmlType>(rows: usize, cols: usize, drawn: &mut Drawn) -> (Vec<u8>,
     (bytes.to_vec(), read)
 }
 
-fn compare<T: GgmlType>(dtype: GgmlDType) {
+/// As [`matrix`], of random bytes that give numbers below 100, read by [`dequantise`].
+fn random(kind: WeightType, rows: usize, cols: usize, drawn: &mut Drawn) -> (Vec<u8>, Vec<f32>) {
+    let (numbers, size) = kind.block();
+    let dequantise = dequantise(kind).unwrap();
+    let (mut bytes, mut read) = (Vec::new(), Vec::new());
+    while read.len() < rows * cols {
+        let block: Vec<u8> = (0..size).map(|_| drawn.bits() as u8).collect();
+        let mut out = vec![0.0; numbers];
+        dequantise(&block, &mut out);
+        if out.iter().all(|x| x.abs() < 100.0) {
+            bytes.extend(block);
+            read.extend(out);
+        }
+    }
+    (bytes, read)
+}
+
+fn compare<T: GgmlType>(kind: WeightType) {
+    assert_eq!(kind.block(), (T::BLCK_SIZE, size_of::<T>()));
+    compare_with(kind, matrix::<T>);
+}
+
+fn compare_with(kind: WeightType, made: impl Fn(usize, usize, &mut Drawn) -> (Vec<u8>, Vec<f32>)) {
     let mut drawn = Drawn(7);
-    let block = T::BLCK_SIZE;
+    let (block, _) = kind.block();
     for (rows, blocks) in [(1, 1), (3, 2), (4, 3), (33, 1), (37, 5), (64, 2)] {
         let cols = blocks * block;
-        let (bytes, weights) = matrix::<T>(rows, cols, &mut drawn);
+        let (bytes, weights) = made(rows, cols, &mut drawn);
         for m in [1, 2, 3, 4, 5, 7, 9] {
             let inputs: Vec<f32> = (0..m * cols).map(|_| 3.0 * drawn.number()).collect();
             for level in SimdLevel::available() {
                 level.with(|| {
                     check(
-                        (dtype, rows, cols),
+                        (kind, rows, cols),
                         &bytes,
                         &weights,
                         &inputs,
-                        &format!("{dtype:?} {rows}x{cols}, {m} inputs, {level:?}"),
+                        &format!("{kind} {rows}x{cols}, {m} inputs, {level:?}"),
                     );
                 });
             }
@@ -64,7 +86,7 @@ fn compare<T: GgmlType>(dtype: GgmlDType) {
 }
 
 fn check(
-    (dtype, rows, cols): (GgmlDType, usize, usize),
+    (kind, rows, cols): (WeightType, usize, usize),
     bytes: &[u8],
     weights: &[f32],
     inputs: &[f32],
@@ -77,7 +99,7 @@ fn check(
         let mut out = vec![0.5f32; m * rows];
         let part = Part {
             blocks: bytes,
-            dtype,
+            kind,
             rows,
             out: SharedMut::new(&mut out),
             add,
@@ -105,20 +127,30 @@ fn check(
 
 #[test]
 fn blocks_of_32_are_multiplied_as_they_read() {
-    compare::<BlockQ4_0>(GgmlDType::Q4_0);
-    compare::<BlockQ4_1>(GgmlDType::Q4_1);
-    compare::<BlockQ5_0>(GgmlDType::Q5_0);
-    compare::<BlockQ5_1>(GgmlDType::Q5_1);
-    compare::<BlockQ8_0>(GgmlDType::Q8_0);
+    compare::<BlockQ4_0>(WeightType::Q4_0);
+    compare::<BlockQ4_1>(WeightType::Q4_1);
+    compare::<BlockQ5_0>(WeightType::Q5_0);
+    compare::<BlockQ5_1>(WeightType::Q5_1);
+    compare::<BlockQ8_0>(WeightType::Q8_0);
 }
 
 #[test]
 fn blocks_of_256_are_multiplied_as_they_read() {
-    compare::<BlockQ2K>(GgmlDType::Q2K);
-    compare::<BlockQ3K>(GgmlDType::Q3K);
-    compare::<BlockQ4K>(GgmlDType::Q4K);
-    compare::<BlockQ5K>(GgmlDType::Q5K);
-    compare::<BlockQ6K>(GgmlDType::Q6K);
+    compare::<BlockQ2K>(WeightType::Q2K);
+    compare::<BlockQ3K>(WeightType::Q3K);
+    compare::<BlockQ4K>(WeightType::Q4K);
+    compare::<BlockQ5K>(WeightType::Q5K);
+    compare::<BlockQ6K>(WeightType::Q6K);
+}
+
+#[test]
+fn blocks_that_index_lists_are_multiplied_as_they_read() {
+    let lists = WeightType::ALL
+        .iter()
+        .filter(|kind| kind.candle().is_none());
+    for &kind in lists {
+        compare_with(kind, |rows, cols, drawn| random(kind, rows, cols, drawn));
+    }
 }
 
 #[test]
@@ -192,31 +224,33 @@ fn several_matrices_share_their_inputs() {
         quantised.fill(&inputs, 64);
         let (mut a, mut b) = (vec![0.0; m * 40], vec![0.0; m * 7]);
         let parts = [
-            (&first, GgmlDType::Q8_0, 40, &mut a),
-            (&second, GgmlDType::Q5_0, 7, &mut b),
+            (&first, WeightType::Q8_0, 40, &mut a),
+            (&second, WeightType::Q5_0, 7, &mut b),
         ]
-        .map(|(blocks, dtype, rows, out)| Part {
+        .map(|(blocks, kind, rows, out)| Part {
             blocks,
-            dtype,
+            kind,
             rows,
             out: SharedMut::new(out),
             add: false,
         });
         multiply(&parts, &quantised, &Stop::default()).unwrap();
-        let alone = [(&first, GgmlDType::Q8_0, 40), (&second, GgmlDType::Q5_0, 7)].map(
-            |(blocks, dtype, rows)| {
-                let mut out = vec![0.0; m * rows];
-                let part = Part {
-                    blocks,
-                    dtype,
-                    rows,
-                    out: SharedMut::new(&mut out),
-                    add: false,
-                };
-                multiply(&[part], &quantised, &Stop::default()).unwrap();
-                out
-            },
-        );
+        let alone = [
+            (&first, WeightType::Q8_0, 40),
+            (&second, WeightType::Q5_0, 7),
+        ]
+        .map(|(blocks, kind, rows)| {
+            let mut out = vec![0.0; m * rows];
+            let part = Part {
+                blocks,
+                kind,
+                rows,
+                out: SharedMut::new(&mut out),
+                add: false,
+            };
+            multiply(&[part], &quantised, &Stop::default()).unwrap();
+            out
+        });
         assert_eq!([a, b], alone);
     }
 }

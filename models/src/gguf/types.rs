@@ -3,7 +3,7 @@
 //! Types that Kept cannot multiply are listed too, so that errors can name them and files with such tensors can still
 //! be inspected.
 
-use candle_core::quantized::GgmlDType;
+use kept_kernels::WeightType;
 
 /// A ggml tensor type, by its number in the file.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -73,26 +73,14 @@ impl TensorType {
 
     /// Whether Kept can multiply matrices of this type.
     pub fn is_supported(self) -> bool {
-        self.candle().is_some()
+        self.weights().is_some()
     }
 
-    pub(crate) fn candle(self) -> Option<GgmlDType> {
-        Some(match self.0 {
-            0 => GgmlDType::F32,
-            1 => GgmlDType::F16,
-            2 => GgmlDType::Q4_0,
-            3 => GgmlDType::Q4_1,
-            6 => GgmlDType::Q5_0,
-            7 => GgmlDType::Q5_1,
-            8 => GgmlDType::Q8_0,
-            10 => GgmlDType::Q2K,
-            11 => GgmlDType::Q3K,
-            12 => GgmlDType::Q4K,
-            13 => GgmlDType::Q5K,
-            14 => GgmlDType::Q6K,
-            30 => GgmlDType::BF16,
-            _ => return None,
-        })
+    /// The type of weights to multiply; `None` if Kept cannot multiply it.
+    pub(crate) fn weights(self) -> Option<WeightType> {
+        let (_, name, ..) = self.entry()?;
+        let mut all = WeightType::ALL.iter().copied();
+        all.find(|kind| kind.name() == *name)
     }
 
     fn entry(self) -> Option<&'static (u32, &'static str, usize, usize)> {

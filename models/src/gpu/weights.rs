@@ -21,10 +21,11 @@ pub(crate) fn spaces(model: &Model, device: &Device) -> Result<Vec<MemorySpace>,
     let bytes = |layer: &Layer| {
         let matrices = layer.matrices().into_iter();
         let bytes = matrices.map(|matrix| Weights::bytes_of(device, matrix));
-        bytes.sum::<u64>()
+        bytes.sum::<Result<u64, DeviceError>>()
     };
-    let layers: Vec<u64> = model.layers.iter().map(bytes).collect();
-    let output = Weights::bytes_of(device, &model.output);
+    let layers = model.layers.iter().map(bytes);
+    let layers = layers.collect::<Result<Vec<u64>, DeviceError>>()?;
+    let output = Weights::bytes_of(device, &model.output)?;
     let beside = beside_weights(device.facts().memory);
     let mut free = device.free_memory()?.saturating_sub(output + beside);
     if layers.iter().sum::<u64>() > free {

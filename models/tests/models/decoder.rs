@@ -5,7 +5,7 @@ use crate::support::{batched, dot, relative_distance, row_wise};
 use candle_core::quantized::GgmlDType;
 use candle_core::{Device, Tensor};
 use kept_kernels::mapped::MappedMatrix;
-use kept_kernels::{Pairing, Stop};
+use kept_kernels::{Pairing, Stop, WeightType};
 use kept_models::gguf::Gguf;
 use kept_models::testing::{GgufWriter, MetaValue, TYPES, TinyLlama};
 use kept_models::{Config, Model, RopeScaling, RopeTable};
@@ -81,7 +81,8 @@ fn mapped_products_equal_those_of_the_dequantised_rows() {
             .unwrap();
         let gguf = Gguf::open(&path).unwrap();
         let start = gguf.tensor("m").unwrap().start;
-        let matrix = MappedMatrix::new(&gguf.files()[0], start, dtype, 37, COLS).unwrap();
+        let weights = WeightType::of_candle(dtype).unwrap();
+        let matrix = MappedMatrix::new(&gguf.files()[0], start, weights, 37, COLS).unwrap();
         let inputs: Vec<f32> = (0..3 * COLS).map(|i| (i as f32 * 1.3).cos()).collect();
         let mut products = vec![0.0; 3 * 37];
         matrix.multiply(3, &inputs, &mut products);

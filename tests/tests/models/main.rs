@@ -9,3 +9,4 @@ mod llama_cpp;
 mod prompts;
 mod real_models;
 mod vocabularies;
+mod weight_types;

@@ -1,6 +1,7 @@
 //! Products computed on the CPU.
 
 use candle_core::quantized::GgmlDType;
+use kept_kernels::WeightType;
 use kept_kernels::mapped::{MappedFile, MappedMatrix};
 
 use super::{Emulated, failed};
@@ -79,6 +80,7 @@ impl Products for Emulated {
             failed(&self.facts.name, &what, &reason)
         };
         let file = MappedFile::from_bytes(weights).map_err(|e| failed(e.to_string()))?;
+        let kind = WeightType::of_candle(kind).expect("PRODUCT_KINDS are weights");
         let matrix = MappedMatrix::new(&file, 0, kind, rows, cols);
         matrix
             .map_err(|e| failed(e.to_string()))?
