@@ -9,6 +9,7 @@
 //! llama     neighbours         optional                        SiLU                            llama3 factors, long
 //! qwen2     halves             q, k, v                         SiLU
 //! qwen3     halves             optional    yes                 SiLU
+//! qwen3moe  halves             optional    yes                 SiLU
 //! phi3      halves      yes    optional                        SiLU                            long, partial
 //! gemma2    halves             optional              yes       GELU        every other         capped attention
 //! gemma3    halves             optional    yes       yes       GELU        5 of 6, own base    linear in global layers
@@ -97,6 +98,12 @@ pub(crate) struct Architecture {
     pub sliding: Sliding,
     /// Layers `n - 1`, `2n - 1`, ... have no RoPE.
     pub unrotated_every: Option<usize>,
+    /// Name of the norm before the feed-forward.
+    pub ffn_norm: &'static str,
+    /// The feed-forward is a mixture of experts.
+    pub experts: bool,
+    /// The router and the experts have biases.
+    pub expert_bias: bool,
     /// `rope_freqs.weight`: Llama 3's RoPE divisors.
     pub rope_freqs: bool,
     /// `rope_factors_long.weight`, `rope_factors_short.weight`.
@@ -120,6 +127,9 @@ const LLAMA: Architecture = Architecture {
     logit_cap: None,
     sliding: Sliding::Ignored,
     unrotated_every: None,
+    ffn_norm: "ffn_norm.weight",
+    experts: false,
+    expert_bias: false,
     rope_freqs: true,
     rope_factors: true,
 };
@@ -163,6 +173,13 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         name: "qwen3",
         kin: "Qwen 3",
         qk_norm: true,
+        ..PLAIN
+    },
+    Architecture {
+        name: "qwen3moe",
+        kin: "Qwen 3 with experts: 30B-A3B, 235B-A22B",
+        qk_norm: true,
+        experts: true,
         ..PLAIN
     },
     Architecture {
@@ -222,12 +239,25 @@ impl Architecture {
             "attn_v.weight",
             "attn_qkv.weight",
             "attn_rot_embd.weight",
-            "ffn_norm.weight",
-            "ffn_up.weight",
-            "ffn_down.weight",
         ];
-        if !self.fused {
-            parts.push("ffn_gate.weight");
+        parts.push(self.ffn_norm);
+        match (self.experts, self.fused) {
+            (true, _) => parts.extend([
+                "ffn_gate_inp.weight",
+                "ffn_gate_exps.weight",
+                "ffn_up_exps.weight",
+                "ffn_down_exps.weight",
+            ]),
+            (false, true) => parts.extend(["ffn_up.weight", "ffn_down.weight"]),
+            (false, false) => parts.extend(["ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"]),
+        }
+        if self.expert_bias {
+            parts.extend([
+                "ffn_gate_inp.bias",
+                "ffn_gate_exps.bias",
+                "ffn_up_exps.bias",
+                "ffn_down_exps.bias",
+            ]);
         }
         if self.qkv_bias.is_allowed() {
             parts.extend(["attn_q.bias", "attn_k.bias", "attn_v.bias"]);

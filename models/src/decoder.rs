@@ -13,7 +13,7 @@
 //! Two entry points: [`LayerPass`] for many rows of one layer (prefill), `*_row` for one token (decode). Both multiply
 //! the mapped blocks in place. Inputs are quantised once for q, k and v and once for gate and up, and these matrices
 //! are multiplied together. A projection adds directly to the residual stream if no bias or norm comes between.
-//! [`LayerPass`] copies floating-point weights as f32 and frees them when dropped. `*_row` functions do not allocate.
+//! Mixtures of experts: `experts.rs`. [`LayerPass`] copies floating-point weights as f32 and frees them when dropped. `*_row` functions do not allocate.
 
 use kept_kernels::mapped::{MappedMatrix, Product, multiply_together};
 use kept_kernels::{
@@ -22,7 +22,8 @@ use kept_kernels::{
 
 use crate::Config;
 use crate::architecture::Activation;
-use crate::model::{Layer, Model};
+use crate::experts::ExpertScratch;
+use crate::model::{Dense, FeedForward, Layer, Model};
 use crate::pass::LayerPass;
 use crate::weights::Floats;
 
@@ -38,6 +39,8 @@ pub struct RowScratch {
     added: Vec<f32>,
     /// The quantised input of a projection, sized for the widest.
     rounded: QuantisedRows,
+    /// If the model has experts.
+    experts: Option<ExpertScratch>,
     /// A stop that is never requested: a row takes milliseconds.
     never: Stop,
 }
@@ -56,6 +59,7 @@ impl RowScratch {
             up: vec![0.0; config.ffn],
             added: vec![0.0; config.width],
             rounded: QuantisedRows::new(widest(config)),
+            experts: (config.experts).map(|counts| ExpertScratch::new(config, counts, 1)),
             never: Stop::new(),
         }
     }
@@ -63,7 +67,8 @@ impl RowScratch {
     /// Memory in bytes.
     pub fn bytes(&self) -> u64 {
         let numbers = self.normed.len() + self.gate.len() + self.up.len() + self.added.len();
-        (numbers * size_of::<f32>()) as u64 + self.rounded.size_in_bytes()
+        let experts = self.experts.as_ref().map_or(0, ExpertScratch::size);
+        (numbers * size_of::<f32>()) as u64 + self.rounded.size_in_bytes() + experts
     }
 }
 
@@ -123,8 +128,8 @@ impl Layer {
     }
 
     /// Whether the down projection of the feed-forward can add to the residual stream directly.
-    pub(crate) fn adds_ffn(&self) -> bool {
-        self.down.is_quantised() && self.post_ffn_norm.is_none()
+    pub(crate) fn adds_ffn(&self, ffn: &Dense) -> bool {
+        ffn.down.is_quantised() && self.post_ffn_norm.is_none()
     }
 
     /// Adds the projected attention output `added [rows, width]` to the residual stream.
@@ -258,6 +263,7 @@ impl Model {
             up,
             added,
             rounded,
+            experts,
             never,
         } = scratch;
         if layer.adds_attention() {
@@ -272,18 +278,27 @@ impl Model {
             layer.add_attention(&self.config, added, residual);
         }
         rms_norm(residual, &layer.ffn_norm, self.config.norm_eps, normed);
-        let both = [product(&layer.gate, gate), product(&layer.up, up)];
+        let ffn = match &layer.ffn {
+            FeedForward::Dense(ffn) => ffn,
+            FeedForward::Experts(ffn) => {
+                let scratch = experts.as_mut().expect("the model has experts");
+                let router = Floats::mapped(&ffn.router);
+                let added = ffn.add(&self.config, &router, normed, residual, scratch, never);
+                return added.expect("never stopped");
+            }
+        };
+        let both = [product(&ffn.gate, gate), product(&ffn.up, up)];
         multiply_row(normed, rounded, never, both);
         activate(self.config.activation, gate, up);
-        if layer.adds_ffn() {
+        if layer.adds_ffn(ffn) {
             let product = Product {
-                matrix: &layer.down,
+                matrix: &ffn.down,
                 out: residual,
                 add: true,
             };
             multiply_row(gate, rounded, never, [product]);
         } else {
-            multiply_row(gate, rounded, never, [product(&layer.down, added)]);
+            multiply_row(gate, rounded, never, [product(&ffn.down, added)]);
             layer.add_ffn(&self.config, added, residual);
         }
     }

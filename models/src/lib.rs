@@ -14,6 +14,7 @@ mod chat_template;
 mod config;
 mod decoder;
 mod error;
+mod experts;
 pub mod gguf;
 mod gpu;
 mod memory_size;
@@ -28,8 +29,8 @@ mod weights;
 pub use architecture::Activation;
 pub use chat_template::{ChatTemplate, Message};
 pub use config::{
-    Config, LayerKind, LayerRotation, LongRope, OpenOptions, RopeChoice, RopeConfig, RopeScaling,
-    Yarn,
+    Config, ExpertCounts, LayerKind, LayerRotation, LongRope, OpenOptions, RopeChoice, RopeConfig,
+    RopeScaling, Yarn,
 };
 pub use decoder::RowScratch;
 pub use error::ModelError;

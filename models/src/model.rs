@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use kept_kernels::mapped::MappedMatrix;
 
 use crate::architecture::Part;
+use crate::experts::Experts;
 use crate::gguf::Gguf;
 use crate::gpu::GpuModel;
 use crate::weights::{self, SharedMatrix};
@@ -64,22 +65,55 @@ pub(crate) struct Layer {
     pub(crate) post_attention_norm: Option<Vec<f32>>,
     /// `[width]`
     pub(crate) ffn_norm: Vec<f32>,
+    pub(crate) ffn: FeedForward,
+    /// `[width]`: norm of the feed-forward output before it is added.
+    pub(crate) post_ffn_norm: Option<Vec<f32>>,
+}
+
+/// The feed-forward of one layer.
+pub(crate) enum FeedForward {
+    Dense(Dense),
+    Experts(Experts),
+}
+
+/// A feed-forward that every token passes through.
+pub(crate) struct Dense {
     /// `[ffn, width]`
     pub(crate) gate: MappedMatrix,
     /// `[ffn, width]`
     pub(crate) up: MappedMatrix,
     /// `[width, ffn]`
     pub(crate) down: MappedMatrix,
-    /// `[width]`: norm of the feed-forward output before it is added.
-    pub(crate) post_ffn_norm: Option<Vec<f32>>,
+}
+
+impl Dense {
+    fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Dense, ModelError> {
+        let (width, ffn) = (config.width, config.ffn);
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        let matrix = |part, rows, cols| weights::matrix(gguf, &name(part), rows, cols);
+        let [gate, up] = if config.architecture.fused {
+            weights::stacked(gguf, &name("ffn_up"), [ffn, ffn], width)?
+        } else {
+            [
+                matrix("ffn_gate", ffn, width)?,
+                matrix("ffn_up", ffn, width)?,
+            ]
+        };
+        Ok(Dense {
+            gate,
+            up,
+            down: matrix("ffn_down", width, ffn)?,
+        })
+    }
 }
 
 impl Layer {
     fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Layer, ModelError> {
-        let (width, ffn) = (config.width, config.ffn);
+        let width = config.width;
         let (q_width, kv_width) = (config.q_width(), config.kv_width());
         let architecture = config.architecture;
-        let weight = |part: &str| format!("blk.{layer}.{part}.weight");
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let weight = |part: &str| name(&format!("{part}.weight"));
         let matrix = |part, rows, cols| weights::matrix(gguf, &weight(part), rows, cols);
         let norm = |part, len| weights::vector(gguf, &weight(part), len);
         let norm_if = |there: bool, part, len| there.then(|| norm(part, len)).transpose();
@@ -109,14 +143,6 @@ impl Layer {
                 matrix("attn_v", kv_width, width)?,
             ]
         };
-        let [gate, up] = if architecture.fused {
-            weights::stacked(gguf, &weight("ffn_up"), [ffn, ffn], width)?
-        } else {
-            [
-                matrix("ffn_gate", ffn, width)?,
-                matrix("ffn_up", ffn, width)?,
-            ]
-        };
         Ok(Layer {
             attention_norm: norm("attn_norm", width)?,
             q,
@@ -130,18 +156,31 @@ impl Layer {
             o: matrix("attn_output", width, q_width)?,
             o_bias: bias(architecture.output_bias, "attn_output", width)?,
             post_attention_norm: norm_if(architecture.sandwich, "post_attention_norm", width)?,
-            ffn_norm: norm("ffn_norm", width)?,
-            gate,
-            up,
-            down: matrix("ffn_down", width, ffn)?,
+            ffn_norm: weights::vector(gguf, &name(architecture.ffn_norm), width)?,
+            ffn: match config.experts {
+                Some(counts) => FeedForward::Experts(Experts::read(gguf, config, counts, layer)?),
+                None => FeedForward::Dense(Dense::read(gguf, config, layer)?),
+            },
             post_ffn_norm: norm_if(architecture.sandwich, "post_ffw_norm", width)?,
         })
     }
 
-    pub(crate) fn matrices(&self) -> [&MappedMatrix; 7] {
-        [
-            &self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down,
-        ]
+    /// The matrices of a layer without experts.
+    pub(crate) fn matrices(&self) -> Option<[&MappedMatrix; 7]> {
+        let FeedForward::Dense(Dense { gate, up, down }) = &self.ffn else {
+            return None;
+        };
+        Some([&self.q, &self.k, &self.v, &self.o, gate, up, down])
+    }
+
+    /// The matrices that are copied if they are not quantised: all but those of the experts.
+    fn copied(&self) -> Vec<&MappedMatrix> {
+        match (&self.ffn, self.matrices()) {
+            (FeedForward::Experts(experts), _) => {
+                vec![&self.q, &self.k, &self.v, &self.o, &experts.router]
+            }
+            (_, all) => all.into_iter().flatten().collect(),
+        }
     }
 }
 
@@ -245,13 +284,20 @@ impl Model {
         self.gguf.tensor_bytes()
     }
 
-    /// Bytes of weights read per decoded token: all except a separate embedding table, of which one row is read.
+    /// Bytes of weights read per decoded token: all except a separate embedding table, of which one row is read, and
+    /// the experts that a token does not use.
     pub fn step_bytes(&self) -> u64 {
         let bytes = |name| self.gguf.tensor(name).map_or(0, |t| t.bytes as u64);
+        let unused = self.config.experts.map_or(0, |counts| {
+            let experts = self.gguf.tensors().filter(|t| t.name.contains("_exps."));
+            let bytes: u64 = experts.map(|t| t.bytes as u64).sum();
+            bytes / counts.all as u64 * (counts.all - counts.used) as u64
+        });
+        let read = self.weights_bytes() - unused;
         match bytes("output.weight") {
             // Tied: the table is the output projection too.
-            0 => self.weights_bytes(),
-            _ => self.weights_bytes() - bytes("token_embd.weight"),
+            0 => read,
+            _ => read - bytes("token_embd.weight"),
         }
     }
 
@@ -276,11 +322,8 @@ impl Model {
     /// as in most models.
     pub fn layer_tiles_bytes(&self) -> u64 {
         let layer = |layer: &Layer| {
-            layer
-                .matrices()
-                .into_iter()
-                .map(weights::copied_bytes)
-                .sum()
+            let matrices = layer.copied().into_iter();
+            matrices.map(weights::copied_bytes).sum()
         };
         self.layers.iter().map(layer).max().unwrap_or(0)
     }

@@ -5,7 +5,8 @@ use kept_kernels::{QuantisedRows, Stop, Stopped, rms_norm};
 
 use crate::Config;
 use crate::decoder::{activate, product, widest};
-use crate::model::{Layer, Model};
+use crate::experts::ExpertScratch;
+use crate::model::{Dense, FeedForward, Layer, Model};
 use crate::weights::Floats;
 
 /// One layer prepared for many rows.
@@ -25,6 +26,8 @@ pub struct LayerPass<'a> {
     rounded: QuantisedRows,
     /// `[rows, ffn]`: quantised inputs of the down projection, if the feed-forward is done in slices.
     rounded_hidden: QuantisedRows,
+    /// If the layer has experts.
+    experts: Option<ExpertScratch>,
 }
 
 /// The part of a layer that is computed at once.
@@ -47,12 +50,19 @@ impl Block {
     /// Rows per block otherwise, where the hidden layer is held in memory as f32.
     const FEW_ROWS: usize = 192;
 
+    /// Rows per block of a mixture of experts: each expert's weights are read once for the rows of a block that chose
+    /// it, a small part of them.
+    const EXPERT_ROWS: usize = 2048;
+
     fn new(config: &Config, layer: &Layer, max_rows: usize) -> Self {
-        let ffn = [&layer.gate, &layer.up, &layer.down];
-        let (rows, columns) = if ffn.iter().all(|matrix| matrix.is_quantised()) {
-            (Self::ROWS, Self::COLUMNS)
-        } else {
-            (Self::FEW_ROWS, config.ffn)
+        let (rows, columns) = match &layer.ffn {
+            FeedForward::Experts(_) => (Self::EXPERT_ROWS, 0),
+            FeedForward::Dense(Dense { gate, up, down })
+                if [gate, up, down].iter().all(|matrix| matrix.is_quantised()) =>
+            {
+                (Self::ROWS, Self::COLUMNS)
+            }
+            FeedForward::Dense(_) => (Self::FEW_ROWS, config.ffn),
         };
         Self {
             rows: max_rows.clamp(1, rows),
@@ -67,7 +77,7 @@ impl Block {
 
     /// Elements in the buffers of quantised inputs: of all projections, and of the down projection if it is separate.
     fn rounded(&self, config: &Config) -> [usize; 2] {
-        if self.slices(config) {
+        if self.columns < config.ffn {
             [config.width.max(config.q_width()), config.ffn].map(|width| self.rows * width)
         } else {
             [self.rows * widest(config), 0]
@@ -77,7 +87,10 @@ impl Block {
     fn bytes(&self, config: &Config) -> u64 {
         let numbers = self.rows * (config.width + 2 * self.columns);
         let rounded = self.rounded(config).map(QuantisedRows::bytes_for);
-        (numbers * size_of::<f32>()) as u64 + rounded.iter().sum::<u64>()
+        let experts = config
+            .experts
+            .map_or(0, |counts| ExpertScratch::bytes(config, counts, self.rows));
+        (numbers * size_of::<f32>()) as u64 + rounded.iter().sum::<u64>() + experts
     }
 }
 
@@ -87,9 +100,17 @@ struct Copies<'a> {
     k: Floats<'a>,
     v: Floats<'a>,
     o: Floats<'a>,
-    gate: Floats<'a>,
-    up: Floats<'a>,
-    down: Floats<'a>,
+    ffn: FeedForwardCopies<'a>,
+}
+
+enum FeedForwardCopies<'a> {
+    Dense {
+        gate: Floats<'a>,
+        up: Floats<'a>,
+        down: Floats<'a>,
+    },
+    /// Experts are multiplied in place.
+    Experts { router: Floats<'a> },
 }
 
 /// `out = inputs * matrix^T` for matrices with the same inputs; quantised matrices are multiplied together. `floats`
@@ -143,9 +164,16 @@ impl<'a> LayerPass<'a> {
                 k: copy(&layer.k),
                 v: copy(&layer.v),
                 o: copy(&layer.o),
-                gate: copy(&layer.gate),
-                up: copy(&layer.up),
-                down: copy(&layer.down),
+                ffn: match &layer.ffn {
+                    FeedForward::Dense(Dense { gate, up, down }) => FeedForwardCopies::Dense {
+                        gate: copy(gate),
+                        up: copy(up),
+                        down: copy(down),
+                    },
+                    FeedForward::Experts(experts) => FeedForwardCopies::Experts {
+                        router: copy(&experts.router),
+                    },
+                },
             },
             block,
             normed: vec![0.0; rows * config.width],
@@ -153,6 +181,7 @@ impl<'a> LayerPass<'a> {
             up: vec![0.0; rows * block.columns],
             rounded: QuantisedRows::new(inputs),
             rounded_hidden: QuantisedRows::new(hidden),
+            experts: (config.experts).map(|counts| ExpertScratch::new(config, counts, rows)),
         }
     }
 
@@ -272,8 +301,8 @@ impl<'a> LayerPass<'a> {
             up,
             rounded,
             rounded_hidden,
+            experts,
             block,
-            ..
         } = self;
         let normed = &mut normed[..residual.len()];
         if layer.adds_attention() {
@@ -289,13 +318,23 @@ impl<'a> LayerPass<'a> {
             layer.add_attention(config, normed, residual);
         }
         rms_norm(residual, &layer.ffn_norm, config.norm_eps, normed);
+        let (ffn, gates, ups, downs) = match (&layer.ffn, &floats.ffn) {
+            (FeedForward::Dense(ffn), FeedForwardCopies::Dense { gate, up, down }) => {
+                (ffn, gate, up, down)
+            }
+            (FeedForward::Experts(ffn), FeedForwardCopies::Experts { router }) => {
+                let scratch = experts.as_mut().expect("the layer has experts");
+                return ffn.add(config, router, normed, residual, scratch, stop);
+            }
+            _ => unreachable!("copies of the same layer"),
+        };
         if block.slices(config) {
             rounded.fill(normed, config.width);
             for first in (0..config.ffn).step_by(block.columns) {
                 let columns = first..config.ffn.min(first + block.columns);
                 let numbers = m * columns.len();
                 let (gate, up) = (&mut hidden[..numbers], &mut up[..numbers]);
-                let both = [product(&layer.gate, gate), product(&layer.up, up)];
+                let both = [product(&ffn.gate, gate), product(&ffn.up, up)];
                 multiply_rows_together(both, columns.clone(), rounded, stop)?;
                 activate(config.activation, gate, up);
                 rounded_hidden.fill_columns(gate, config.ffn, columns);
@@ -305,8 +344,8 @@ impl<'a> LayerPass<'a> {
             multiply(
                 normed,
                 rounded,
-                [product(&layer.gate, hidden), product(&layer.up, up)],
-                [&floats.gate, &floats.up],
+                [product(&ffn.gate, hidden), product(&ffn.up, up)],
+                [gates, ups],
                 stop,
             )?;
             activate(config.activation, hidden, up);
@@ -316,17 +355,17 @@ impl<'a> LayerPass<'a> {
                 multiply_together([product], rounded_hidden, stop)
             } else {
                 let hidden = &hidden[..m * config.ffn];
-                multiply(hidden, rounded, [product], [&floats.down], stop)
+                multiply(hidden, rounded, [product], [downs], stop)
             }
         };
-        if layer.adds_ffn() {
+        if layer.adds_ffn(ffn) {
             return down(Product {
-                matrix: &layer.down,
+                matrix: &ffn.down,
                 out: residual,
                 add: true,
             });
         }
-        down(product(&layer.down, normed))?;
+        down(product(&ffn.down, normed))?;
         layer.add_ffn(config, normed, residual);
         Ok(())
     }

@@ -107,6 +107,25 @@ pub(crate) fn stacked<const N: usize>(
     }
 }
 
+/// The `count` matrices `[rows, cols]` that the file stores as one tensor, `[count, rows, cols]`.
+pub(crate) fn pile(
+    gguf: &Gguf,
+    name: &str,
+    count: usize,
+    rows: usize,
+    cols: usize,
+) -> Result<Vec<MappedMatrix>, ModelError> {
+    let all = tensor(gguf, name, &[count, rows, cols])?;
+    let bytes = all.bytes / count;
+    let part = |i| TensorInfo {
+        start: all.start + i * bytes,
+        ..all.clone()
+    };
+    (0..count)
+        .map(|i| mapped(gguf, &part(i), rows, cols))
+        .collect()
+}
+
 /// A vector of `len` elements, copied as f32; `None` if the file does not have it.
 pub(crate) fn optional_vector(
     gguf: &Gguf,
@@ -119,7 +138,13 @@ pub(crate) fn optional_vector(
 
 /// A vector of `len` elements, copied as f32.
 pub(crate) fn vector(gguf: &Gguf, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
-    let row = mapped(gguf, tensor(gguf, name, &[len])?, 1, len)?;
+    vector_of(gguf, name, &[len])
+}
+
+/// All elements of a tensor of shape `shape`, copied as f32.
+pub(crate) fn vector_of(gguf: &Gguf, name: &str, shape: &[usize]) -> Result<Vec<f32>, ModelError> {
+    let len = shape.iter().product();
+    let row = mapped(gguf, tensor(gguf, name, shape)?, 1, len)?;
     let mut out = vec![0.0; len];
     row.row_to_f32(0, &mut out);
     Ok(out)

@@ -77,6 +77,9 @@ SHAPES = [
                 "attention.sliding_window": WINDOW}),
     Shape("qwen2", {"rope_parameters": PLAIN}, head_dim=8),
     Shape("qwen3", {"rope_parameters": PLAIN}),
+    Shape("qwen3moe", {"rope_parameters": PLAIN, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+                       "norm_topk_prob": True},
+          keys={"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 24}),
     Shape("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": TRAINED, "partial_rotary_factor": 0.75, "pad_token_id": 0},
           name="phi-4-mini",  # for models with this name, llama.cpp expects Phi-3's control tokens
           heads=2, kv_heads=1,
@@ -93,7 +96,7 @@ SHAPES = [
                 "rope.scaling.factor": 4.0}),
     Shape("smollm3", {"rope_parameters": PLAIN, "pad_token_id": 0}, layers=5),
 ]
-CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
+CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
            "smollm3": "SmolLM3"}
 CAUSAL = {"gemma3": "Gemma3"}
 
@@ -135,7 +138,7 @@ def texts() -> list[str]:
 PARTS = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
          "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-         "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+         "mlp.gate": "ffn_gate_inp", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
             "post_feedforward_layernorm": "post_ffw_norm"}
 
@@ -158,11 +161,24 @@ def tensors(shape: Shape, model):
             yield "output_norm.weight", data
         else:
             _, layer, part = stem.split(".", 2)
+            if part == "mlp.experts":
+                yield from experts(layer, kind, data)
+                continue
             heads = {"self_attn.q_proj": shape.heads, "self_attn.k_proj": shape.kv_heads}.get(part)
             if heads and shape.arch in ("llama", "smollm3"):
                 matrix = tiny.neighbouring_pairs(data.reshape(len(data), -1), heads)
                 data = matrix.reshape(data.shape)
             yield f"blk.{layer}.{parts[part]}.{kind}", data
+
+
+def experts(layer: str, kind: str, data: np.ndarray):
+    """transformers keeps all experts of a layer in one parameter."""
+    if kind == "gate_up_proj":
+        gate, up = np.split(data, 2, axis=1)
+        yield f"blk.{layer}.ffn_gate_exps.weight", gate
+        yield f"blk.{layer}.ffn_up_exps.weight", up
+    else:
+        yield f"blk.{layer}.ffn_down_exps.weight", data
 
 
 def write_gguf(shape: Shape, model, path: Path) -> None:
@@ -267,7 +283,13 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes["no yarn"] = inv_freq("inv_freq", lambda m: plain)
         mistakes["yarn without its magnitude"] = lambda m: setattr(m.model.rotary_emb, "attention_scaling", 1.0)
         mistakes["a window that is not applied"] = lambda m: window_all(m, WINDOW)
-    if shape.arch in ("qwen3", "gemma3"):
+    if shape.arch == "qwen3moe":
+        def routers(change):
+            return lambda m: [change(layer.mlp.gate) for layer in m.model.layers]
+
+        mistakes["weights that do not sum to one"] = routers(lambda gate: setattr(gate, "norm_topk_prob", False))
+        mistakes["one expert less"] = routers(lambda gate: setattr(gate, "top_k", 2))
+    if shape.arch in ("qwen3", "qwen3moe", "gemma3"):
         one = 0.0 if shape.arch == "gemma3" else 1.0
         mistakes |= {f"no {x} norm": each(f"{x}_norm", one) for x in ("q", "k")}
     if shape.arch == "phi3":

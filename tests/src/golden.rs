@@ -61,10 +61,11 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 7] = [
+pub const ARCHITECTURES: [&str; 8] = [
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
+    "qwen3moe",
     "phi-4-mini",
     "gemma2",
     "gemma3",

@@ -64,6 +64,9 @@ pub enum DeviceError {
         /// Name of the type.
         kind: String,
     },
+    /// No kernel for mixtures of experts.
+    #[error("mixtures of experts cannot be computed on a GPU yet; use the CPU")]
+    Experts,
 }
 
 #[cfg(test)]

@@ -99,7 +99,7 @@ fn shifted(index: usize, less: bool, quants: &mut [u8]) {
 #[inline(always)]
 fn digit(byte: u8, n: usize) -> u8 {
     let rest = byte.wrapping_mul([1, 3, 9, 27, 81][n]);
-    (127 + (u16::from(rest) * 3 >> 8)) as u8
+    127 + ((u16::from(rest) * 3) >> 8) as u8
 }
 
 formats! {

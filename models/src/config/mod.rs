@@ -23,8 +23,10 @@ pub struct Config {
     pub kinds: Vec<LayerKind>,
     /// Width of the residual stream.
     pub width: usize,
-    /// Width of the feed-forward's hidden layer.
+    /// Width of the hidden layer of the feed-forward, or of one expert.
     pub ffn: usize,
+    /// For a mixture of experts, how many there are.
+    pub experts: Option<ExpertCounts>,
     /// Number of query heads.
     pub q_heads: usize,
     /// Number of KV heads; divides `q_heads`.
@@ -55,6 +57,15 @@ pub struct Config {
     pub ignored_window: Option<usize>,
     /// Whether the output projection is tied to the embedding.
     pub tied_output: bool,
+}
+
+/// Experts of each layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertCounts {
+    /// Experts of a layer.
+    pub all: usize,
+    /// Experts that a token passes through, at most `all`.
+    pub used: usize,
 }
 
 /// Properties that vary by layer.
@@ -115,6 +126,7 @@ impl Config {
         let norm_eps = norm_eps(&keys)?;
         let context = keys.count("context_length")?;
         let (rope, context) = rope::read(&keys, architecture, head_dim, context, options.rope)?;
+        let experts = experts(&keys, architecture)?;
         let (windows, ignored_window) = windows(&keys, architecture, layers)?;
         refuse_all_sliding(&keys, &windows)?;
         let window_rope = match architecture.sliding {
@@ -138,7 +150,11 @@ impl Config {
             layers,
             kinds: windows.into_iter().enumerate().map(kind).collect(),
             width,
-            ffn: keys.uniform_count("feed_forward_length")?,
+            ffn: match experts {
+                Some(_) => keys.count("expert_feed_forward_length")?,
+                None => keys.uniform_count("feed_forward_length")?,
+            },
+            experts,
             q_heads,
             kv_heads,
             head_dim,
@@ -231,6 +247,33 @@ fn head_dim(keys: &Keys<'_>, width: usize, q_heads: usize) -> Result<usize, Mode
         return Err(keys.bad("attention.head_count", q_heads, needs));
     }
     Ok(head_dim)
+}
+
+/// The number of experts of an architecture that has them.
+fn experts(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+) -> Result<Option<ExpertCounts>, ModelError> {
+    const ALL: &str = "expert_count";
+    const USED: &str = "expert_used_count";
+    if !architecture.experts {
+        return match keys.whole(ALL)?.filter(|&n| n > 0) {
+            Some(n) => {
+                let needs = format!("{} is not supported with experts", keys.name);
+                Err(keys.bad(ALL, n, needs))
+            }
+            None => Ok(None),
+        };
+    }
+    let (all, used) = (keys.count(ALL)?, keys.count(USED)?);
+    if used > all {
+        return Err(keys.bad(
+            USED,
+            used,
+            format!("at most {all}, all experts, are possible"),
+        ));
+    }
+    Ok(Some(ExpertCounts { all, used }))
 }
 
 fn norm_eps(keys: &Keys<'_>) -> Result<f32, ModelError> {
@@ -349,12 +392,6 @@ fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Resu
             let needs = format!("only 0 (a plain {}) is supported", keys.name);
             return Err(keys.bad(key, n, needs));
         }
-    }
-    if let Some(experts) = keys.whole("expert_count")?
-        && experts > 0
-    {
-        let needs = "mixtures of experts are not supported".to_owned();
-        return Err(keys.bad("expert_count", experts, needs));
     }
     if keys.flag("attention.causal")? == Some(false) {
         let needs = "only causal models are supported".to_owned();

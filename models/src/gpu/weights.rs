@@ -19,8 +19,10 @@ pub fn beside_weights(memory: u64) -> u64 {
 /// Chooses the memory of each layer's matrices: `device` for as many layers as leave enough memory for a question.
 pub(crate) fn spaces(model: &Model, device: &Device) -> Result<Vec<MemorySpace>, DeviceError> {
     let bytes = |layer: &Layer| {
-        let matrices = layer.matrices().into_iter();
-        let bytes = matrices.map(|matrix| Weights::bytes_of(device, matrix));
+        let matrices = layer.matrices().ok_or(DeviceError::Experts)?;
+        let bytes = matrices
+            .into_iter()
+            .map(|matrix| Weights::bytes_of(device, matrix));
         bytes.sum::<Result<u64, DeviceError>>()
     };
     let layers = model.layers.iter().map(bytes);
@@ -119,7 +121,10 @@ impl GpuLayer {
     ) -> Result<Self, DeviceError> {
         let vector = |v: &Vec<f32>| device.copy_of(v);
         let optional = |v: &Option<Vec<f32>>| v.as_ref().map(vector).transpose();
-        let [q, k, v, o, gate, up, down] = Weights::of(device, space, layer.matrices())?;
+        let [q, k, v, o, gate, up, down] = {
+            let matrices = layer.matrices().ok_or(DeviceError::Experts)?;
+            Weights::of(device, space, matrices)?
+        };
         Ok(Self {
             attention_norm: vector(&layer.attention_norm)?,
             q_bias: optional(&layer.q_bias)?,

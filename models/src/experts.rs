@@ -1,0 +1,252 @@
+//! Mixture of experts: a token passes through the few feed-forwards that its router scores highest.
+//!
+//! ```text
+//! scores = router * x [+ bias]        S = the highest `used` scores, w = softmax over S
+//! residual += sum over e in S:  w[e] * (down[e] * (activation(gate[e] * x [+ bias]) * (up[e] * x [+ bias])) [+ bias])
+//! ```
+//!
+//! Rows are grouped by expert, so that each expert's weights are read once for all rows that chose it. The weight of an
+//! expert is applied before its down projection, which is linear. A softmax over all scores that is renormalised over
+//! the chosen ones (Qwen 3) is this softmax.
+
+use kept_kernels::mapped::{MappedMatrix, multiply_together};
+use kept_kernels::{QuantisedRows, Stop, Stopped, add_assign};
+
+use crate::ModelError;
+use crate::config::{Config, ExpertCounts};
+use crate::decoder::{activate, product};
+use crate::gguf::Gguf;
+use crate::weights::{self, Floats};
+
+/// The experts of one layer.
+pub(crate) struct Experts {
+    /// `[experts, width]`
+    pub(crate) router: MappedMatrix,
+    /// `[experts]`
+    router_bias: Option<Vec<f32>>,
+    /// `[experts]` of `[ffn, width]`
+    gate: Vec<MappedMatrix>,
+    up: Vec<MappedMatrix>,
+    /// `[experts]` of `[width, ffn]`
+    down: Vec<MappedMatrix>,
+    /// `[experts, ffn]`
+    gate_bias: Option<Vec<f32>>,
+    up_bias: Option<Vec<f32>>,
+    /// `[experts, width]`
+    down_bias: Option<Vec<f32>>,
+    /// Experts per token.
+    used: usize,
+}
+
+/// A row's choice of an expert.
+#[derive(Clone, Copy)]
+struct Choice {
+    expert: usize,
+    row: usize,
+    /// The router's score; then the weight.
+    weight: f32,
+}
+
+/// Buffers for a number of rows.
+pub(crate) struct ExpertScratch {
+    /// `[rows, experts]`
+    scores: Vec<f32>,
+    /// `[rows * used]`
+    choices: Vec<Choice>,
+    /// `[rows, width]`: inputs of the rows that chose an expert; then its outputs.
+    gathered: Vec<f32>,
+    /// `[rows, ffn]`
+    hidden: Vec<f32>,
+    /// `[rows, ffn]`
+    up: Vec<f32>,
+    rounded: QuantisedRows,
+}
+
+impl ExpertScratch {
+    pub(crate) fn new(config: &Config, counts: ExpertCounts, rows: usize) -> Self {
+        Self {
+            scores: vec![0.0; rows * counts.all],
+            choices: Vec::with_capacity(rows * counts.used + 1),
+            gathered: vec![0.0; rows * config.width],
+            hidden: vec![0.0; rows * config.ffn],
+            up: vec![0.0; rows * config.ffn],
+            rounded: QuantisedRows::new(rows * config.width.max(config.ffn)),
+        }
+    }
+
+    /// Memory in bytes.
+    pub(crate) fn size(&self) -> u64 {
+        let numbers = self.scores.len() + self.gathered.len() + self.hidden.len() + self.up.len();
+        let choices = self.choices.capacity() * size_of::<Choice>();
+        (numbers * size_of::<f32>() + choices) as u64 + self.rounded.size_in_bytes()
+    }
+
+    /// Bytes of buffers for `rows` rows.
+    pub(crate) fn bytes(config: &Config, counts: ExpertCounts, rows: usize) -> u64 {
+        let numbers = rows * (counts.all + config.width + 2 * config.ffn);
+        let choices = (rows * counts.used + 1) * size_of::<Choice>();
+        let rounded = QuantisedRows::bytes_for(rows * config.width.max(config.ffn));
+        (numbers * size_of::<f32>() + choices) as u64 + rounded
+    }
+}
+
+impl Experts {
+    pub(crate) fn read(
+        gguf: &Gguf,
+        config: &Config,
+        counts: ExpertCounts,
+        layer: usize,
+    ) -> Result<Self, ModelError> {
+        let (width, ffn, all) = (config.width, config.ffn, counts.all);
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let bias = |part, len| match config.architecture.expert_bias {
+            true => weights::vector_of(gguf, &name(part), &[all, len]).map(Some),
+            false => Ok(None),
+        };
+        Ok(Self {
+            router: weights::matrix(gguf, &name("ffn_gate_inp.weight"), all, width)?,
+            router_bias: match config.architecture.expert_bias {
+                true => Some(weights::vector(gguf, &name("ffn_gate_inp.bias"), all)?),
+                false => None,
+            },
+            gate: weights::pile(gguf, &name("ffn_gate_exps.weight"), all, ffn, width)?,
+            up: weights::pile(gguf, &name("ffn_up_exps.weight"), all, ffn, width)?,
+            down: weights::pile(gguf, &name("ffn_down_exps.weight"), all, width, ffn)?,
+            gate_bias: bias("ffn_gate_exps.bias", ffn)?,
+            up_bias: bias("ffn_up_exps.bias", ffn)?,
+            down_bias: bias("ffn_down_exps.bias", width)?,
+            used: counts.used,
+        })
+    }
+
+    /// Adds the feed-forward of `normed [rows, width]` to `residual [rows, width]`. `router` is [`Self::router`].
+    /// Allocates nothing.
+    ///
+    /// # Errors
+    /// [`Stopped`]; the residual is then partly written.
+    pub(crate) fn add(
+        &self,
+        config: &Config,
+        router: &Floats<'_>,
+        normed: &[f32],
+        residual: &mut [f32],
+        scratch: &mut ExpertScratch,
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        let (width, ffn) = (config.width, config.ffn);
+        let rows = normed.len() / width;
+        let ExpertScratch {
+            scores,
+            choices,
+            gathered,
+            hidden,
+            up,
+            rounded,
+        } = scratch;
+        let scores = &mut scores[..rows * self.gate.len()];
+        multiply(&self.router, router, normed, rounded, scores, stop)?;
+        self.choose(scores, choices);
+        for chosen in choices.chunk_by(|a, b| a.expert == b.expert) {
+            let expert = chosen[0].expert;
+            let gathered = &mut gathered[..chosen.len() * width];
+            let hidden = &mut hidden[..chosen.len() * ffn];
+            let up = &mut up[..chosen.len() * ffn];
+            for (choice, out) in chosen.iter().zip(gathered.chunks_exact_mut(width)) {
+                out.copy_from_slice(&normed[choice.row * width..][..width]);
+            }
+            let (gates, ups) = (&self.gate[expert], &self.up[expert]);
+            if gates.is_quantised() && ups.is_quantised() {
+                rounded.fill(gathered, width);
+                multiply_together([product(gates, hidden), product(ups, up)], rounded, stop)?;
+            } else {
+                multiply(
+                    gates,
+                    &Floats::mapped(gates),
+                    gathered,
+                    rounded,
+                    hidden,
+                    stop,
+                )?;
+                multiply(ups, &Floats::mapped(ups), gathered, rounded, up, stop)?;
+            }
+            add_bias(hidden, &self.gate_bias, expert, ffn);
+            add_bias(up, &self.up_bias, expert, ffn);
+            activate(config.activation, hidden, up);
+            for (choice, hidden) in chosen.iter().zip(hidden.chunks_exact_mut(ffn)) {
+                hidden.iter_mut().for_each(|x| *x *= choice.weight);
+            }
+            let down = &self.down[expert];
+            multiply(down, &Floats::mapped(down), hidden, rounded, gathered, stop)?;
+            for (choice, added) in chosen.iter().zip(gathered.chunks_exact(width)) {
+                let residual = &mut residual[choice.row * width..][..width];
+                add_assign(residual, added);
+                if let Some(bias) = &self.down_bias {
+                    let bias = &bias[expert * width..][..width];
+                    for (x, bias) in residual.iter_mut().zip(bias) {
+                        *x += choice.weight * bias;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The choices of all rows with `scores [rows, experts]`, by expert. Of equal scores the first experts are chosen.
+    fn choose(&self, scores: &mut [f32], choices: &mut Vec<Choice>) {
+        choices.clear();
+        for (row, scores) in scores.chunks_exact_mut(self.gate.len()).enumerate() {
+            if let Some(bias) = &self.router_bias {
+                add_assign(scores, bias);
+            }
+            let first = choices.len();
+            for (expert, &weight) in scores.iter().enumerate() {
+                let better = |choice: &Choice| weight > choice.weight;
+                let place = choices[first..].iter().position(better);
+                let place = place.unwrap_or(choices.len() - first);
+                if place < self.used {
+                    let choice = Choice {
+                        expert,
+                        row,
+                        weight,
+                    };
+                    choices.insert(first + place, choice);
+                    choices.truncate(first + self.used);
+                }
+            }
+            let chosen = &mut choices[first..];
+            let highest = chosen[0].weight;
+            let mut sum = 0.0;
+            for choice in chosen.iter_mut() {
+                choice.weight = (choice.weight - highest).exp();
+                sum += choice.weight;
+            }
+            chosen.iter_mut().for_each(|choice| choice.weight /= sum);
+        }
+        choices.sort_unstable_by_key(|choice| (choice.expert, choice.row));
+    }
+}
+
+/// `out = inputs * matrix^T`; `floats` is the same matrix.
+fn multiply(
+    matrix: &MappedMatrix,
+    floats: &Floats<'_>,
+    inputs: &[f32],
+    rounded: &mut QuantisedRows,
+    out: &mut [f32],
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    if !matrix.is_quantised() {
+        return floats.multiply(inputs, out, stop);
+    }
+    rounded.fill(inputs, matrix.cols());
+    multiply_together([product(matrix, out)], rounded, stop)
+}
+
+/// Adds the bias of `expert`, `[len]`, to each row of `x [rows, len]`.
+fn add_bias(x: &mut [f32], biases: &Option<Vec<f32>>, expert: usize, len: usize) {
+    if let Some(biases) = biases {
+        let bias = &biases[expert * len..][..len];
+        x.chunks_exact_mut(len)
+            .for_each(|row| add_assign(row, bias));
+    }
+}
