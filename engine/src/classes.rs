@@ -288,7 +288,7 @@ impl CompactLayer {
     pub fn attend_by_table(
         &self,
         query: &[f32],
-        scale: Scale,
+        scale: Scale<'_>,
         rotation: Option<RankRotation<'_>>,
         scratch: &mut ClassScratch,
         out: &mut [f32],

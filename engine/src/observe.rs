@@ -25,7 +25,7 @@ pub struct LastQueries<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
     /// Scale of the attention logits.
-    pub scale: Scale,
+    pub scale: Scale<'a>,
     /// `[rows, q_heads, head_dim]`, rotated: the last rows of the prompt.
     pub queries: &'a [f32],
     /// Rotated keys, row == position.

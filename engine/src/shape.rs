@@ -4,11 +4,21 @@ use kept_kernels::{HeadShape, Scale};
 use kept_models::Model;
 use kept_policies::ModelShape;
 
-/// Scale and cap of the attention logits.
-pub(crate) fn attention_scale(model: &Model) -> Scale {
+/// Scale and cap of a layer's attention logits, and its sinks.
+pub(crate) fn attention_scale(model: &Model, layer: usize) -> Scale<'_> {
     Scale {
         factor: model.config().attention_scale,
         cap: model.config().attention_cap,
+        sinks: model.attention_sinks(layer),
+    }
+}
+
+/// As [`attention_scale`], for a GPU, on which no model has sinks.
+pub(crate) fn gpu_attention_scale(model: &Model) -> Scale<'static> {
+    Scale {
+        factor: model.config().attention_scale,
+        cap: model.config().attention_cap,
+        sinks: None,
     }
 }
 

@@ -43,7 +43,7 @@ pub struct ClassAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
     /// Converts dot products to logits.
-    pub scale: Scale,
+    pub scale: Scale<'a>,
     /// `[q_heads, head_dim]`, rotated.
     pub query: &'a [f32],
     /// Class keys (directions), of any length; `lengths` restores the length of each entry's key.

@@ -74,7 +74,7 @@ pub struct DecodeAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
     /// Converts dot products to logits.
-    pub scale: Scale,
+    pub scale: Scale<'a>,
     /// `[q_heads, head_dim]`, rotated.
     pub query: &'a [f32],
     /// Keys: rotated, or before RoPE if `rotation` is given.
@@ -323,6 +323,7 @@ unsafe fn combine(
     let total: f32 = mine()
         .map(|(item, _)| (max(item) - largest).exp() * sum(item))
         .sum();
+    let (total, _) = task.scale.complete(h, largest, total);
     out.fill(0.0);
     for (item, span) in mine() {
         let factor = (max(item) - largest).exp() / total;

@@ -297,6 +297,52 @@ unsafe fn gelu_mul_lanes<V: Lanes>(gate: &mut [f32], up: &[f32]) {
     }
 }
 
+/// Bound of [`swiglu_clamped`], and the slope of its sigmoid.
+const CLAMP: f32 = 7.0;
+const CLAMPED_SLOPE: f32 = 1.702;
+
+/// `gate = g * sigmoid(1.702 g) * (u + 1)` with `g = min(gate, 7)` and `u = up` clamped to -7..=7, in place: the
+/// activation of gpt-oss.
+pub fn swiglu_clamped(gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len(), "gate and up differ in length");
+    let level = simd_level();
+    for_each_part(gate, 1, |first, gate| {
+        // SAFETY: the level was detected.
+        unsafe { swiglu_clamped_part(level, gate, &up[first..first + gate.len()]) }
+    });
+}
+
+by_level! {
+    /// # Safety
+    /// The CPU supports the level's instructions.
+    unsafe fn swiglu_clamped_part(gate: &mut [f32], up: &[f32]) = swiglu_clamped_lanes;
+}
+
+#[inline(always)]
+unsafe fn swiglu_clamped_lanes<V: Lanes>(gate: &mut [f32], up: &[f32]) {
+    let whole = gate.len() - gate.len() % V::N;
+    // SAFETY: whole vectors of both slices.
+    unsafe {
+        let (most, least, one) = (V::splat(CLAMP), V::splat(-CLAMP), V::splat(1.0));
+        for i in (0..whole).step_by(V::N) {
+            let (x, u) = (V::load(gate.as_ptr().add(i)), V::load(up.as_ptr().add(i)));
+            // Written so that NaN stays NaN: a comparison with NaN is false.
+            let x = V::select_less(most, x, most, x);
+            let u = V::select_less(most, u, most, u);
+            let u = V::select_less(u, least, least, u);
+            let y = x
+                .times_sigmoid(x.mul(V::splat(CLAMPED_SLOPE)))
+                .mul(u.add(one));
+            y.store(gate.as_mut_ptr().add(i));
+        }
+    }
+    for (x, up) in gate[whole..].iter_mut().zip(&up[whole..]) {
+        let g = if *x > CLAMP { CLAMP } else { *x };
+        let u = up.clamp(-CLAMP, CLAMP);
+        *x = g / (1.0 + (-CLAMPED_SLOPE * g).exp()) * (u + 1.0);
+    }
+}
+
 /// `x = cap * tanh(x / cap)`, in place.
 pub fn soft_cap(x: &mut [f32], cap: f32) {
     let level = simd_level();

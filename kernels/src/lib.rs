@@ -73,7 +73,7 @@ pub use counting::{
 pub use decode::{DecodeAttention, DecodeScratch, Rotation, decode_attention};
 pub use elementwise::{
     Pairing, add_assign, argmax, gelu_mul, rms_norm, rms_norm_in_place, rotate, silu_mul, soft_cap,
-    unrotate,
+    swiglu_clamped, unrotate,
 };
 pub use format_bytes::format_bytes;
 pub use measure::{
@@ -107,18 +107,48 @@ pub struct HeadShape {
 }
 
 /// Converts the dot product of a query and a key to a logit: `factor * dot`, then, with a cap, `cap * tanh(logit /
-/// cap)` (soft capping, Gemma 2).
+/// cap)` (soft capping, Gemma 2). And the logits that belong to no key.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scale {
+pub struct Scale<'a> {
     /// Usually `1 / sqrt(head_dim)`.
     pub factor: f32,
     /// Above 0; `None` disables soft capping.
     pub cap: Option<f32>,
+    /// Learned attention sinks (gpt-oss), `[q_heads]`: a logit of each head that takes part in every softmax and has
+    /// no value, so that the probabilities of the keys sum to less than 1.
+    pub sinks: Option<&'a [f32]>,
 }
 
-impl From<f32> for Scale {
+impl From<f32> for Scale<'_> {
     fn from(factor: f32) -> Self {
-        Self { factor, cap: None }
+        Self {
+            factor,
+            cap: None,
+            sinks: None,
+        }
+    }
+}
+
+impl<'a> Scale<'a> {
+    /// The same for query heads `first..first + count` alone.
+    pub fn of_heads(self, first: usize, count: usize) -> Scale<'a> {
+        Scale {
+            sinks: self.sinks.map(|sinks| &sinks[first..first + count]),
+            ..self
+        }
+    }
+
+    /// Completes the softmax of query head `h`, whose keys have the highest logit `max` and the sum `sum` of `exp(logit
+    /// - max)`: the sum, and the log-sum-exp, both with the head's sink.
+    #[inline]
+    pub(crate) fn complete(&self, h: usize, max: f32, sum: f32) -> (f32, f32) {
+        let Some(sinks) = self.sinks else {
+            return (sum, max + sum.ln());
+        };
+        let highest = max.max(sinks[h]);
+        let total = (max - highest).exp() * sum + (sinks[h] - highest).exp();
+        // Infinite if the sink is far above all keys, whose probabilities are then 0.
+        (sum + (sinks[h] - max).exp(), highest + total.ln())
     }
 }
 

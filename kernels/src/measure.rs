@@ -23,7 +23,7 @@ pub struct LastRows<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
     /// Converts dot products to logits.
-    pub scale: Scale,
+    pub scale: Scale<'a>,
     /// `[rows, q_heads, head_dim]`, rotated: the rows at positions `tokens - rows..tokens`.
     pub queries: &'a [f32],
     /// Rotated keys; rows `0..tokens` of each head are valid, row == position.

@@ -164,7 +164,7 @@ pub struct PrefillAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
     /// Converts dot products to logits.
-    pub scale: Scale,
+    pub scale: Scale<'a>,
     /// Sliding window: the number of positions that each row sees, including its own, at least 1; `None` for all.
     pub window: Option<usize>,
     /// `[rows, q_heads, head_dim]`, already rotated.
@@ -581,14 +581,16 @@ unsafe fn write_outputs<P: Products>(
         // SAFETY: only this item writes these rows and heads.
         let out = unsafe { outputs.out.part(at..at + head_dim) };
         let sums = &buffers.sums[P::dims(head_dim) * first..];
-        let factor = 1.0 / buffers.sum[lane];
+        let scale = &task.scale;
+        let (sum, total) = scale.complete(h, buffers.max[lane], buffers.sum[lane]);
+        let factor = 1.0 / sum;
         for (i, out) in out.iter_mut().enumerate() {
             *out = sums[i * width + lane - first] * factor;
         }
         if let Some(log_sum_exp) = &outputs.log_sum_exp {
             let at = h * task.rows() + row;
             // SAFETY: as above.
-            unsafe { log_sum_exp.part(at..at + 1)[0] = buffers.max[lane] + buffers.sum[lane].ln() };
+            unsafe { log_sum_exp.part(at..at + 1)[0] = total };
         }
     }
 }

@@ -8,11 +8,13 @@ use crate::{
     Scale, WindowScores,
 };
 
-/// Causal softmax of one query over key rows `0..visible`, before normalisation: `(exp(logit - max), sum, max)`.
+/// Causal softmax of a query of head `h` over key rows `0..visible`, before normalisation: `(exp(logit - max), sum,
+/// max)`; the sum includes the head's sink.
 fn weights<'k>(
+    h: usize,
     query: &[f32],
     visible: usize,
-    scale: Scale,
+    scale: Scale<'_>,
     key: impl Fn(usize) -> std::borrow::Cow<'k, [f32]>,
 ) -> (Vec<f64>, f64, f64) {
     let mut logits: Vec<f64> = (0..visible)
@@ -20,11 +22,12 @@ fn weights<'k>(
         .collect();
     let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     logits.iter_mut().for_each(|x| *x = (*x - max).exp());
-    let sum = logits.iter().sum();
+    let sink = scale.sinks.map(|sinks| (f64::from(sinks[h]) - max).exp());
+    let sum = logits.iter().sum::<f64>() + sink.unwrap_or(0.0);
     (logits, sum, max)
 }
 
-fn logit(dot: f64, scale: Scale) -> f64 {
+fn logit(dot: f64, scale: Scale<'_>) -> f64 {
     let logit = dot * f64::from(scale.factor);
     match scale.cap.map(f64::from) {
         Some(cap) => cap * (logit / cap).tanh(),
@@ -61,7 +64,7 @@ pub fn prefill_attention(
                 Some(window) => (position + 1).saturating_sub(window),
                 None => 0,
             };
-            let (weights, sum, max) = weights(query, position + 1 - hidden, task.scale, |r| {
+            let (weights, sum, max) = weights(h, query, position + 1 - hidden, task.scale, |r| {
                 task.keys.row(kv_head, hidden + r).into()
             });
             if let Some(log_sum_exp) = &mut log_sum_exp {
@@ -87,12 +90,16 @@ pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32]) {
     for h in 0..shape.q_heads {
         let mut sums = vec![0.0f64; tokens];
         for row in 0..window {
-            let visible = match task.normalise {
-                Normalise::All => prefix + row + 1,
-                Normalise::Prefix => prefix,
+            let (visible, sinks) = match task.normalise {
+                Normalise::All => (prefix + row + 1, task.scale.sinks),
+                Normalise::Prefix => (prefix, None),
+            };
+            let scale = Scale {
+                sinks,
+                ..task.scale
             };
             let query = query_head(task.queries, shape, row, h);
-            let (weights, sum, _) = weights(query, visible, task.scale, |r| {
+            let (weights, sum, _) = weights(h, query, visible, scale, |r| {
                 task.keys.row(h / shape.group(), r).into()
             });
             let row_weight = task.row_weights.map_or(1.0 / window as f64, |row_weights| {
@@ -115,12 +122,16 @@ pub fn window_maxima(task: &WindowScores<'_>, columns: std::ops::Range<usize>, o
     for h in 0..shape.q_heads {
         let mut largest = vec![0.0f64; task.tokens];
         for row in 0..window {
-            let visible = match task.normalise {
-                Normalise::All => prefix + row + 1,
-                Normalise::Prefix => prefix,
+            let (visible, sinks) = match task.normalise {
+                Normalise::All => (prefix + row + 1, task.scale.sinks),
+                Normalise::Prefix => (prefix, None),
+            };
+            let scale = Scale {
+                sinks,
+                ..task.scale
             };
             let query = query_head(task.queries, shape, row, h);
-            let (weights, sum, _) = weights(query, visible, task.scale, |r| {
+            let (weights, sum, _) = weights(h, query, visible, scale, |r| {
                 task.keys.row(h / shape.group(), r).into()
             });
             for (largest, weight) in largest.iter_mut().zip(weights) {
@@ -139,7 +150,7 @@ fn row_weights(task: &LastRows<'_>, h: usize, row: usize) -> (Vec<f64>, f64, f64
     let shape = &task.shape;
     let query = query_head(task.queries, shape, row, h);
     let visible = task.tokens - task.rows() + row + 1;
-    weights(query, visible, task.scale, |r| {
+    weights(h, query, visible, task.scale, |r| {
         task.keys.row(h / shape.group(), r).into()
     })
 }
@@ -215,7 +226,7 @@ pub fn decode_attention(
     for h in 0..shape.q_heads {
         let kv_head = h / shape.group();
         let query = query_head(task.query, shape, 0, h);
-        let (weights, sum, _) = weights(query, task.rows[kv_head], task.scale, |r| {
+        let (weights, sum, _) = weights(h, query, task.rows[kv_head], task.scale, |r| {
             let mut key = vec![0.0; shape.head_dim];
             task.keys.read(kv_head, r, &mut key);
             if let Some(rotation) = &task.rotation {
@@ -254,7 +265,7 @@ pub fn class_attention(task: &ClassAttention<'_>, out: &mut [f32], probabilities
         let kv_head = h / shape.group();
         let (classes, lengths) = task.table(kv_head);
         let query = query_head(task.query, shape, 0, h);
-        let (weights, sum, _) = weights(query, classes.len(), task.scale, |entry| {
+        let (weights, sum, _) = weights(h, query, classes.len(), task.scale, |entry| {
             let mut key = vec![0.0; shape.head_dim];
             task.keys.read(kv_head, classes[entry] as usize, &mut key);
             key.iter_mut().for_each(|x| *x *= lengths[entry]);
@@ -340,6 +351,14 @@ pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
         let x = f64::from(*gate);
         let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
         *gate = (x / 2.0 * (1.0 + inner.tanh()) * f64::from(*up)) as f32;
+    }
+}
+
+/// Specification of [`crate::swiglu_clamped`].
+pub fn swiglu_clamped(gate: &mut [f32], up: &[f32]) {
+    for (gate, up) in gate.iter_mut().zip(up) {
+        let (g, u) = (f64::from(*gate).min(7.0), f64::from(*up).clamp(-7.0, 7.0));
+        *gate = (g / (1.0 + (-1.702 * g).exp()) * (u + 1.0)) as f32;
     }
 }
 

@@ -42,7 +42,7 @@ pub struct WindowScores<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
     /// Converts dot products to logits.
-    pub scale: Scale,
+    pub scale: Scale<'a>,
     /// `[w, q_heads, head_dim]`, rotated: the rows at positions `tokens - w..tokens`.
     pub queries: &'a [f32],
     /// Rotated keys; rows `0..tokens` of each head are valid, row == position.
@@ -335,7 +335,10 @@ pub(crate) fn write_log_sum_exp(
         let sum: f32 = parts()
             .map(|part| (max[part] - largest).exp() * sum[part])
             .sum();
-        largest + sum.ln()
+        match task.normalise {
+            Normalise::All => task.scale.complete(row / window, largest, sum).1,
+            Normalise::Prefix => largest + sum.ln(),
+        }
     };
     for (row, out) in out.iter_mut().enumerate() {
         *out = total(row);

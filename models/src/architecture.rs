@@ -10,6 +10,7 @@
 //! qwen2     halves             q, k, v                         SiLU
 //! qwen3     halves             optional    yes                 SiLU
 //! qwen3moe  halves             optional    yes                 SiLU
+//! gpt-oss   halves             all                             bounded     every other         YaRN, bounds not whole
 //! phi3      halves      yes    optional                        SiLU                            long, partial
 //! gemma2    halves             optional              yes       GELU        every other         capped attention
 //! gemma3    halves             optional    yes       yes       GELU        5 of 6, own base    linear in global layers
@@ -45,6 +46,8 @@ pub enum Activation {
     Silu,
     /// GELU with its tanh approximation.
     GeluTanh,
+    /// Bounded SwiGLU, whose factor is `up + 1` ([`kept_kernels::swiglu_clamped`]).
+    SwigluClamped,
 }
 
 /// Meaning of `sliding_window` in the metadata.
@@ -98,12 +101,16 @@ pub(crate) struct Architecture {
     pub sliding: Sliding,
     /// Layers `n - 1`, `2n - 1`, ... have no RoPE.
     pub unrotated_every: Option<usize>,
+    /// `attn_sinks`: a learned logit for each query head in every softmax.
+    pub sinks: bool,
     /// Name of the norm before the feed-forward.
     pub ffn_norm: &'static str,
     /// The feed-forward is a mixture of experts.
     pub experts: bool,
     /// The router and the experts have biases.
     pub expert_bias: bool,
+    /// The pairs between which YaRN mixes are rounded to whole pairs.
+    pub whole_yarn_bounds: bool,
     /// `rope_freqs.weight`: Llama 3's RoPE divisors.
     pub rope_freqs: bool,
     /// `rope_factors_long.weight`, `rope_factors_short.weight`.
@@ -127,9 +134,11 @@ const LLAMA: Architecture = Architecture {
     logit_cap: None,
     sliding: Sliding::Ignored,
     unrotated_every: None,
+    sinks: false,
     ffn_norm: "ffn_norm.weight",
     experts: false,
     expert_bias: false,
+    whole_yarn_bounds: true,
     rope_freqs: true,
     rope_factors: true,
 };
@@ -180,6 +189,24 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         kin: "Qwen 3 with experts: 30B-A3B, 235B-A22B",
         qk_norm: true,
         experts: true,
+        ..PLAIN
+    },
+    Architecture {
+        name: "gpt-oss",
+        kin: "gpt-oss",
+        qkv_bias: Part::Required,
+        output_bias: Part::Required,
+        activation: Activation::SwigluClamped,
+        sliding: Sliding::Most {
+            period: 2,
+            window: None,
+            base: None,
+        },
+        sinks: true,
+        ffn_norm: "post_attention_norm.weight",
+        experts: true,
+        expert_bias: true,
+        whole_yarn_bounds: false,
         ..PLAIN
     },
     Architecture {
@@ -267,6 +294,9 @@ impl Architecture {
         }
         if self.qk_norm {
             parts.extend(["attn_q_norm.weight", "attn_k_norm.weight"]);
+        }
+        if self.sinks {
+            parts.push("attn_sinks.weight");
         }
         if self.sandwich {
             parts.extend(["post_attention_norm.weight", "post_ffw_norm.weight"]);

@@ -18,6 +18,7 @@
 use kept_kernels::mapped::{MappedMatrix, Product, multiply_together};
 use kept_kernels::{
     QuantisedRows, Stop, add_assign, gelu_mul, rms_norm, rms_norm_in_place, silu_mul, soft_cap,
+    swiglu_clamped,
 };
 
 use crate::Config;
@@ -164,6 +165,7 @@ pub(crate) fn activate(activation: Activation, gate: &mut [f32], up: &[f32]) {
     match activation {
         Activation::Silu => silu_mul(gate, up),
         Activation::GeluTanh => gelu_mul(gate, up),
+        Activation::SwigluClamped => swiglu_clamped(gate, up),
     }
 }
 

@@ -61,6 +61,8 @@ pub(crate) struct Layer {
     pub(crate) o: MappedMatrix,
     /// `[width]`
     pub(crate) o_bias: Option<Vec<f32>>,
+    /// `[q_heads]`: logits that take part in every softmax of a head and belong to no key.
+    pub(crate) sinks: Option<Vec<f32>>,
     /// `[width]`: norm of the attention output before it is added.
     pub(crate) post_attention_norm: Option<Vec<f32>>,
     /// `[width]`
@@ -155,6 +157,7 @@ impl Layer {
             k_norm: norm_if(architecture.qk_norm, "attn_k_norm", config.head_dim)?,
             o: matrix("attn_output", width, q_width)?,
             o_bias: bias(architecture.output_bias, "attn_output", width)?,
+            sinks: norm_if(architecture.sinks, "attn_sinks", config.q_heads)?,
             post_attention_norm: norm_if(architecture.sandwich, "post_attention_norm", width)?,
             ffn_norm: weights::vector(gguf, &name(architecture.ffn_norm), width)?,
             ffn: match config.experts {
@@ -239,6 +242,14 @@ impl Model {
     /// The model's shape.
     pub fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The attention sinks of a layer, `[q_heads]`: learned logits that take part in every softmax and have no value.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn attention_sinks(&self, layer: usize) -> Option<&[f32]> {
+        self.layers[layer].sinks.as_deref()
     }
 
     /// The container, for inspection.

@@ -56,12 +56,18 @@ class Shape:
         return self.name or self.arch
 
     @property
+    def arch_in_file(self) -> str:
+        return {"gpt_oss": "gpt-oss"}.get(self.arch, self.arch)
+
+    @property
     def seed(self) -> int:
         return sum(self.stem.encode())
 
 
 PLAIN = {"rope_type": "default", "rope_theta": 10_000.0}
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": TRAINED}
+# gpt-oss mixes between pairs that are no whole numbers, and llama.cpp rounds them: a base for which they are 0 and 3, nearly.
+WHOLE = float(np.exp(8 * np.log(TRAINED / (2 * np.pi)) / 2.99999))
 SHORT_FACTORS = [1.0, 1.02, 1.1, 1.3, 1.4, 1.5]
 LONG_FACTORS = [1.0, 1.4, 2.2, 4.0, 5.5, 7.0]
 LONGROPE = {"rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": SHORT_FACTORS, "long_factor": LONG_FACTORS,
@@ -80,6 +86,11 @@ SHAPES = [
     Shape("qwen3moe", {"rope_parameters": PLAIN, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
                        "norm_topk_prob": True},
           keys={"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 24}),
+    Shape("gpt_oss", {"rope_parameters": YARN | {"truncate": False, "rope_theta": WHOLE}, "sliding_window": WINDOW,
+                      "num_local_experts": 8, "num_experts_per_tok": 3}, name="gpt-oss", layers=4, tied=False,
+          keys={"attention.sliding_window": WINDOW, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                "rope.scaling.original_context_length": TRAINED, "rope.freq_base": WHOLE, "expert_count": 8,
+                "expert_used_count": 3, "expert_feed_forward_length": 48}),
     Shape("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": TRAINED, "partial_rotary_factor": 0.75, "pad_token_id": 0},
           name="phi-4-mini",  # for models with this name, llama.cpp expects Phi-3's control tokens
           heads=2, kv_heads=1,
@@ -96,7 +107,7 @@ SHAPES = [
                 "rope.scaling.factor": 4.0}),
     Shape("smollm3", {"rope_parameters": PLAIN, "pad_token_id": 0}, layers=5),
 ]
-CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
+CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "gpt_oss": "GptOss", "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
            "smollm3": "SmolLM3"}
 CAUSAL = {"gemma3": "Gemma3"}
 
@@ -124,6 +135,10 @@ def build(shape: Shape):
                 drawn = (-0.5 if gemma else 0.5) + torch.rand(weight.shape, generator=generator)
             else:
                 drawn = 0.25 * torch.randn(weight.shape, generator=generator)
+            if "experts.gate_up_proj" in name and shape.arch == "gpt_oss":
+                drawn = 4 * drawn  # the activation's bounds matter
+            if name.endswith("sinks"):
+                drawn = 4 * drawn - 2
             if name.endswith(("embed_tokens.weight", "lm_head.weight")):
                 drawn[~sayable] /= 16  # answers are plain letters, which print the same everywhere
             weight.copy_(torch.round(64 * drawn) / 64)
@@ -138,7 +153,7 @@ def texts() -> list[str]:
 PARTS = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
          "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-         "mlp.gate": "ffn_gate_inp", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+         "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
             "post_feedforward_layernorm": "post_ffw_norm"}
 
@@ -146,7 +161,9 @@ SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_
 def tensors(shape: Shape, model):
     """The names and numbers that a converter writes."""
     gemma = shape.arch.startswith("gemma")
-    parts = PARTS | SANDWICH if gemma else PARTS
+    parts = PARTS | (SANDWICH if gemma else {})
+    if shape.arch == "gpt_oss":
+        parts = parts | {"post_attention_layernorm": "post_attention_norm"}
     for name, weight in model.state_dict().items():
         stem, kind = name.removeprefix("model.").rsplit(".", 1)
         data = weight.numpy()
@@ -162,7 +179,10 @@ def tensors(shape: Shape, model):
         else:
             _, layer, part = stem.split(".", 2)
             if part == "mlp.experts":
-                yield from experts(layer, kind, data)
+                yield from experts(shape, layer, kind, data)
+                continue
+            if kind == "sinks":
+                yield f"blk.{layer}.attn_sinks.weight", data
                 continue
             heads = {"self_attn.q_proj": shape.heads, "self_attn.k_proj": shape.kv_heads}.get(part)
             if heads and shape.arch in ("llama", "smollm3"):
@@ -171,9 +191,17 @@ def tensors(shape: Shape, model):
             yield f"blk.{layer}.{parts[part]}.{kind}", data
 
 
-def experts(layer: str, kind: str, data: np.ndarray):
-    """transformers keeps all experts of a layer in one parameter."""
-    if kind == "gate_up_proj":
+def experts(shape: Shape, layer: str, kind: str, data: np.ndarray):
+    """transformers keeps all experts of a layer in one parameter; gpt-oss' is transposed, gate and up interleaved."""
+    if shape.arch == "gpt_oss":
+        part, _, bias = kind.partition("_proj")
+        data, kind = (data, "bias") if bias else (data.transpose(0, 2, 1), "weight")
+        if part == "gate_up":
+            yield f"blk.{layer}.ffn_gate_exps.{kind}", data[:, ::2]
+            yield f"blk.{layer}.ffn_up_exps.{kind}", data[:, 1::2]
+        else:
+            yield f"blk.{layer}.ffn_{part}_exps.{kind}", data
+    elif kind == "gate_up_proj":
         gate, up = np.split(data, 2, axis=1)
         yield f"blk.{layer}.ffn_gate_exps.weight", gate
         yield f"blk.{layer}.ffn_up_exps.weight", up
@@ -182,7 +210,7 @@ def experts(layer: str, kind: str, data: np.ndarray):
 
 
 def write_gguf(shape: Shape, model, path: Path) -> None:
-    out = gguf.GGUFWriter(path, shape.arch)
+    out = gguf.GGUFWriter(path, shape.arch_in_file)
     out.add_name(f"golden {shape.stem}")
     sizes = {"context_length": CONTEXT, "embedding_length": shape.width, "block_count": shape.layers,
              "feed_forward_length": shape.hidden, "attention.head_count": shape.heads, "attention.head_count_kv": shape.kv_heads,
@@ -190,7 +218,7 @@ def write_gguf(shape: Shape, model, path: Path) -> None:
              "rope.dimension_count": shape.head_dim, "vocab_size": tiny.VOCABULARY}
     for key, value in ({"rope.freq_base": 10_000.0, "attention.layer_norm_rms_epsilon": 1e-5} | sizes | shape.keys).items():
         add = {int: out.add_uint32, float: out.add_float32, str: out.add_string}[type(value)]
-        add(f"{shape.arch}.{key}", value)
+        add(f"{shape.arch_in_file}.{key}", value)
     tiny.write_tokenizer(out, tiny.tokenizer())
     for name, factors in shape.factors.items():
         out.add_tensor(name, np.array(factors, dtype=np.float32))
@@ -226,7 +254,10 @@ class Dropped:
         for head, rows in enumerate(self.kept.get(module.layer_idx, [])):
             gone = np.setdiff1d(np.arange(PROMPT), rows)
             hidden[head * groups:(head + 1) * groups, PROMPT:, gone] = True
-        weights = torch.softmax(scores.masked_fill(hidden[None], float("-inf")), dim=-1)
+        scores = scores.masked_fill(hidden[None], float("-inf"))
+        if (sinks := getattr(module, "sinks", None)) is not None:
+            scores = torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)], dim=-1)
+        weights = torch.softmax(scores, dim=-1)[..., :n]
         return torch.matmul(weights, repeat_kv(value, groups)).transpose(1, 2).contiguous(), weights
 
 
@@ -283,6 +314,19 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes["no yarn"] = inv_freq("inv_freq", lambda m: plain)
         mistakes["yarn without its magnitude"] = lambda m: setattr(m.model.rotary_emb, "attention_scaling", 1.0)
         mistakes["a window that is not applied"] = lambda m: window_all(m, WINDOW)
+    if shape.arch == "gpt_oss":
+        def experts_of(change):
+            return lambda m: [change(layer.mlp.experts) for layer in m.model.layers]
+
+        mistakes["no sinks"] = each("sinks", -1e9)
+        mistakes["no router bias"] = each("router.bias", 0.0)
+        mistakes |= {f"no {x} bias": each(f"{x}_proj_bias", 0.0) for x in ("gate_up", "down")}
+        mistakes |= {f"no {x} bias": each(f"{x}_proj.bias", 0.0) for x in ("q", "k", "v", "o")}
+        mistakes["no bounds"] = experts_of(lambda experts: setattr(experts, "limit", 1e9))
+        mistakes["silu"] = experts_of(lambda experts: setattr(experts, "alpha", 1.0))
+        mistakes["no window"] = lambda m: window_all(m, None)
+        mistakes["a window one too wide"] = lambda m: window_sliding(m, WINDOW + 1)
+        mistakes["no yarn"] = inv_freq("inv_freq", lambda m: plain)
     if shape.arch == "qwen3moe":
         def routers(change):
             return lambda m: [change(layer.mlp.gate) for layer in m.model.layers]

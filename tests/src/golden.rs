@@ -61,11 +61,12 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 8] = [
+pub const ARCHITECTURES: [&str; 9] = [
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
     "qwen3moe",
+    "gpt-oss",
     "phi-4-mini",
     "gemma2",
     "gemma3",

@@ -186,13 +186,13 @@ impl<'a> ReconstructionPass<'a> {
         scratch.keys.copy_in(end + rows.start, k);
         scratch.values.copy_in(end + rows.start, v);
         if layer.scores {
-            self.score(q, k, segment, &rows, stop)?;
+            self.score(layer.layer, q, k, segment, &rows, stop)?;
         }
         if layer.outputs {
             let out = &mut scratch.attention[..q.len()];
             let task = PrefillAttention {
                 shape: heads,
-                scale: attention_scale(self.model),
+                scale: attention_scale(self.model, layer.layer),
                 window: self.model.config().kinds[layer.layer].window,
                 queries: q,
                 first: end + rows.start,
@@ -214,6 +214,7 @@ impl<'a> ReconstructionPass<'a> {
     /// Scores of `rows` of a chunk's repetition, given their queries and keys.
     fn score(
         &mut self,
+        layer: usize,
         q: &[f32],
         k: &[f32],
         segment: &Segment,
@@ -229,7 +230,7 @@ impl<'a> ReconstructionPass<'a> {
         self.maxima.resize(heads.q_heads * columns.len(), 0.0);
         let task = WindowScores {
             shape: heads,
-            scale: attention_scale(self.model),
+            scale: attention_scale(self.model, layer),
             queries: q,
             keys: &self.seen,
             tokens: own + rows.end,

@@ -219,7 +219,7 @@ impl<'a> ChunkScratch<'a> {
             let width = group * dim;
             let task = PrefillAttention {
                 shape: one,
-                scale: attention_scale(chunk.model),
+                scale: attention_scale(chunk.model, chunk.layer).of_heads(head * group, group),
                 window,
                 queries: &scratch.queries[needed.start * width..needed.end * width],
                 first: live + needed.start,
@@ -339,7 +339,7 @@ impl<'a> ChunkScratch<'a> {
         count: usize,
     ) -> Result<(), EngineError> {
         let (group, dim) = (self.shape.group(), self.shape.head_dim);
-        for scratch in &mut self.heads {
+        for (head, scratch) in self.heads.iter_mut().enumerate() {
             let known = &mut self.known[..group * count];
             for (member, known) in known.chunks_exact_mut(count).enumerate() {
                 let at = member * self.count + first;
@@ -352,7 +352,7 @@ impl<'a> ChunkScratch<'a> {
                     kv_heads: 1,
                     head_dim: dim,
                 },
-                scale: attention_scale(chunk.model),
+                scale: attention_scale(chunk.model, chunk.layer).of_heads(head * group, group),
                 queries: &scratch.queries[first * group * dim..(first + count) * group * dim],
                 keys: &scratch.keys,
                 tokens: scratch.live + first + count,

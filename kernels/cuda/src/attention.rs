@@ -43,7 +43,7 @@ pub struct PrefillAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
     /// From dot products to logits.
-    pub scale: Scale,
+    pub scale: Scale<'a>,
     /// Sliding window: number of keys that a row attends to, its own included; `None`: all keys up to its own.
     pub window: Option<usize>,
     /// `[rows, q_heads, head_dim]`, rotated.

@@ -11,7 +11,7 @@ pub struct ClassAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
     /// From dot products to logits.
-    pub scale: Scale,
+    pub scale: Scale<'a>,
     /// `[q_heads, head_dim]`, rotated.
     pub queries: &'a Buffer<f16>,
     /// Directions of the classes' keys, f16.

@@ -31,7 +31,7 @@ pub struct DecodeAttention<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
     /// From dot products to logits.
-    pub scale: Scale,
+    pub scale: Scale<'a>,
     /// `[q_heads, head_dim]`, rotated.
     pub queries: &'a Buffer<f16>,
     /// Kept keys.

@@ -64,9 +64,12 @@ pub enum DeviceError {
         /// Name of the type.
         kind: String,
     },
-    /// No kernel for mixtures of experts.
-    #[error("mixtures of experts cannot be computed on a GPU yet; use the CPU")]
-    Experts,
+    /// No kernel for a part of the model.
+    #[error("{part} cannot be computed on a GPU yet; use the CPU")]
+    Part {
+        /// The part, such as "mixtures of experts".
+        part: &'static str,
+    },
 }
 
 #[cfg(test)]

@@ -116,8 +116,9 @@ pub(crate) struct ScaleParameters {
     cap: f32,
 }
 
-impl From<kept_kernels::Scale> for ScaleParameters {
-    fn from(scale: kept_kernels::Scale) -> Self {
+impl From<kept_kernels::Scale<'_>> for ScaleParameters {
+    fn from(scale: kept_kernels::Scale<'_>) -> Self {
+        assert!(scale.sinks.is_none(), "no CUDA kernel has attention sinks");
         Self {
             factor: scale.factor,
             cap: scale.cap.unwrap_or(0.0),

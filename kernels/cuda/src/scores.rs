@@ -20,7 +20,7 @@ pub struct Scores<'a> {
     /// Heads of the layer.
     pub shape: HeadShape,
     /// From dot products to logits.
-    pub scale: Scale,
+    pub scale: Scale<'a>,
     /// `[rows, q_heads, head_dim]`, rotated: the rows at positions `tokens - rows..tokens`.
     pub queries: &'a Buffer<f16>,
     /// Number of rows.

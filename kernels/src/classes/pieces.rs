@@ -170,7 +170,8 @@ unsafe fn softmax<V: Lanes>(task: &ClassAttention<'_>, q_head: usize, buffers: &
         if let Some(cap) = task.scale.cap {
             soft_cap_lanes::<V>(row, cap);
         }
-        let (_, sum) = softmax_row::<V>(row);
+        let (max, sum) = softmax_row::<V>(row);
+        let (sum, _) = task.scale.complete(q_head, max, sum);
         mass.fill(0.0);
         for (p, class) in row.iter_mut().zip(table) {
             *p /= sum;

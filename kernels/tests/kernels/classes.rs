@@ -1,7 +1,7 @@
 //! Class attention against the reference, which expands every entry, at every SIMD level; and merged rows against a
 //! computation by hand.
 
-use crate::support::{GROUPS, HEAD_DIMS, Random, assert_close, shape};
+use crate::support::{GROUPS, HEAD_DIMS, Random, assert_close, shape, sinks};
 use kept_kernels::{
     CacheType, ClassAttention, ClassScratch, DecodeAttention, DecodeScratch, Pairing, RankRotation,
     RowStore, Scale, SimdLevel, class_attention, decode_attention, mean_row, reference, row_length,
@@ -69,6 +69,7 @@ fn equals_the_expanded_entries_over_a_grid_of_shapes() {
                         scale: Scale {
                             factor: 1.3 / (dim as f32).sqrt(),
                             cap: (dim % 3 == 1).then_some(1.2),
+                            sinks: (group % 2 == 1).then(|| sinks(shape)),
                         },
                         query: &query,
                         keys: &keys,

@@ -1,6 +1,6 @@
 //! Decode attention against the reference, at every SIMD level of the machine.
 
-use crate::support::{GROUPS, HEAD_DIMS, Random, assert_close, shape};
+use crate::support::{GROUPS, HEAD_DIMS, Random, assert_close, shape, sinks};
 use kept_kernels::{
     CacheType, DecodeAttention, DecodeScratch, Pairing, Rotation, RowStore, Scale, SimdLevel,
     decode_attention, gather_rows, reference,
@@ -38,18 +38,25 @@ fn equals_the_reference_over_a_grid_of_shapes() {
                 let query = random.normal(shape.q_heads * head_dim);
                 let keys = random.store(&[rows[0] + 2, rows[1]], head_dim);
                 let values = random.store(&[rows[0], rows[1] + 1], head_dim);
-                for cap in [None, Some(1.5)] {
+                for (cap, sunk) in [(None, false), (Some(1.5), false), (None, true)] {
                     let factor = 1.7 / (head_dim as f32).sqrt();
                     let task = DecodeAttention {
                         shape,
-                        scale: Scale { factor, cap },
+                        scale: Scale {
+                            factor,
+                            cap,
+                            sinks: sunk.then(|| sinks(shape)),
+                        },
                         query: &query,
                         keys: &keys,
                         values: &values,
                         rows: &rows,
                         rotation: None,
                     };
-                    check(&task, &format!("{shape:?} rows {rows:?} cap {cap:?}"));
+                    check(
+                        &task,
+                        &format!("{shape:?} rows {rows:?} cap {cap:?} sinks {sunk}"),
+                    );
                 }
             }
         }

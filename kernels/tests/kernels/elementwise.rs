@@ -3,7 +3,7 @@
 use crate::support::{Random, assert_close};
 use kept_kernels::{
     Pairing, RowStore, SimdLevel, add_assign, argmax, gather_rows, gelu_mul, reference, rms_norm,
-    rms_norm_in_place, rotate, silu_mul, soft_cap, unrotate,
+    rms_norm_in_place, rotate, silu_mul, soft_cap, swiglu_clamped, unrotate,
 };
 
 #[test]
@@ -23,6 +23,13 @@ fn norms_and_gates_equal_the_reference() {
         let (mut gelu, mut capped) = (wide.clone(), wide.clone());
         reference::gelu_mul(&mut gelu, &up);
         reference::soft_cap(&mut capped, 30.0);
+        // Of both signs and beyond the bounds.
+        let (tall, mut clamped) = (
+            up.iter().map(|x| x * 9.0).collect::<Vec<f32>>(),
+            wide.iter().map(|x| x / 9.0).collect::<Vec<f32>>(),
+        );
+        let narrow = clamped.clone();
+        reference::swiglu_clamped(&mut clamped, &tall);
         for level in SimdLevel::available() {
             level.with(|| {
                 let mut out = vec![f32::NAN; x.len()];
@@ -43,6 +50,14 @@ fn norms_and_gates_equal_the_reference() {
                     &gelu,
                     2e-6,
                     &format!("{level:?} gelu {rows} x {width}"),
+                );
+                let mut gate = narrow.clone();
+                swiglu_clamped(&mut gate, &tall);
+                assert_close(
+                    &gate,
+                    &clamped,
+                    4e-6,
+                    &format!("{level:?} clamped {rows} x {width}"),
                 );
                 let mut logits = wide.clone();
                 soft_cap(&mut logits, 30.0);
@@ -85,6 +100,11 @@ fn gelu_and_cap_of_extreme_numbers_are_finite_and_nan_stays() {
     for level in SimdLevel::available() {
         let (mut gate, mut logits) = (numbers.clone(), numbers.clone());
         level.with(|| {
+            let mut clamped = numbers.clone();
+            swiglu_clamped(&mut clamped, &[0.0; 32]);
+            assert!(clamped[..3].iter().all(|x| x.abs() < 1e-6), "{clamped:?}");
+            assert!(clamped[4..7].iter().all(|x| (x - 7.0).abs() < 1e-3));
+            assert!(clamped[7].is_nan(), "{level:?}");
             gelu_mul(&mut gate, &[1.0; 32]);
             soft_cap(&mut logits, 30.0);
         });

@@ -1,6 +1,6 @@
 //! Log-sum-exp, column sums and marks per row against the reference, at every SIMD level of the machine.
 
-use crate::support::{GROUPS, Random, assert_close, shape};
+use crate::support::{GROUPS, Random, assert_close, shape, sinks};
 use kept_kernels::{
     HeadShape, LastRows, PrefillAttention, RowStore, Scale, SimdLevel, Stop, Stopped,
     add_column_sums, log_sum_exp, mark_below_average, prefill_attention, reference,
@@ -31,7 +31,12 @@ fn each_size(mut check: impl FnMut(&LastRows<'_>, &str)) {
                 let factor = 1.7 / (head_dim as f32).sqrt();
                 // Every third shape has a soft cap.
                 let cap = (rows % 3 == 0).then_some(3.0);
-                let scale = Scale { factor, cap };
+                let scale = Scale {
+                    factor,
+                    cap,
+                    // Other shapes have sinks.
+                    sinks: (rows % 3 == 1).then(|| sinks(shape)),
+                };
                 let (queries, keys) = (&queries, &keys);
                 let task = LastRows {
                     shape,

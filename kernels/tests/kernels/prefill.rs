@@ -1,6 +1,6 @@
 //! Prefill attention against the reference, at every SIMD level of the machine.
 
-use crate::support::{GROUPS, HEAD_DIMS, Random, assert_close, shape};
+use crate::support::{GROUPS, HEAD_DIMS, Random, assert_close, shape, sinks};
 use kept_kernels::{
     PrefillAttention, Scale, SimdLevel, Stop, Stopped, prefill_attention, reference,
 };
@@ -78,7 +78,7 @@ fn windows_and_caps_equal_the_reference() {
                 Some(1000),
                 Some(1025),
             ] {
-                for cap in [None, Some(2.0)] {
+                for (cap, sunk) in [(None, false), (Some(2.0), false), (None, true)] {
                     let shape = shape(2, group, head_dim);
                     let queries = random.normal(rows * shape.q_heads * head_dim);
                     let keys = random.store(&[first + rows, first + rows + 3], head_dim);
@@ -86,7 +86,11 @@ fn windows_and_caps_equal_the_reference() {
                     let factor = 3.0 / (head_dim as f32).sqrt();
                     let task = PrefillAttention {
                         shape,
-                        scale: Scale { factor, cap },
+                        scale: Scale {
+                            factor,
+                            cap,
+                            sinks: sunk.then(|| sinks(shape)),
+                        },
                         window,
                         queries: &queries,
                         first,
@@ -98,7 +102,7 @@ fn windows_and_caps_equal_the_reference() {
                     reference::prefill_attention(&task, &mut expected, Some(&mut expected_lse));
                     for level in SimdLevel::available() {
                         let what = format!(
-                            "{level:?} {shape:?} first {first} rows {rows} window {window:?} cap {cap:?}"
+                            "{level:?} {shape:?} first {first} rows {rows} window {window:?} cap {cap:?} sinks {sunk}"
                         );
                         let mut out = vec![f32::NAN; queries.len()];
                         let mut lse = vec![f32::NAN; expected_lse.len()];

@@ -7,6 +7,14 @@ pub const GROUPS: [usize; 5] = [1, 2, 4, 7, 8];
 /// Head sizes of real models: multiples of 16 lanes, but not all of 64.
 pub const HEAD_DIMS: [usize; 6] = [32, 64, 80, 96, 128, 256];
 
+/// Attention sinks of a shape: far below, among and far above the logits of the tests.
+pub fn sinks(shape: HeadShape) -> &'static [f32] {
+    const SINKS: [f32; 16] = [
+        0.5, -1.0, 3.0, 0.0, -200.0, 1.5, 2.5, -3.0, 12.0, 0.1, -0.7, 5.0, 1.0, -2.0, 4.0, 300.0,
+    ];
+    &SINKS[..shape.q_heads]
+}
+
 pub fn shape(kv_heads: usize, group: usize, head_dim: usize) -> HeadShape {
     HeadShape {
         q_heads: kv_heads * group,

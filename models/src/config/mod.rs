@@ -114,6 +114,7 @@ impl Config {
         };
         let keys = Keys { gguf, name };
         refuse_unsupported_keys(&keys, architecture)?;
+        let experts = experts(&keys, architecture)?;
         let width = keys.count("embedding_length")?;
         let layers = keys.count("block_count")?;
         // Checked before anything is allocated per layer, so an inflated count fails first.
@@ -126,7 +127,6 @@ impl Config {
         let norm_eps = norm_eps(&keys)?;
         let context = keys.count("context_length")?;
         let (rope, context) = rope::read(&keys, architecture, head_dim, context, options.rope)?;
-        let experts = experts(&keys, architecture)?;
         let (windows, ignored_window) = windows(&keys, architecture, layers)?;
         refuse_all_sliding(&keys, &windows)?;
         let window_rope = match architecture.sliding {

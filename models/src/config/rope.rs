@@ -56,6 +56,8 @@ pub struct Yarn {
     pub beta_fast: f64,
     /// Pairs that make fewer rotations than this are divided by the full factor.
     pub beta_slow: f64,
+    /// Whether these two bounds are rounded to whole pairs.
+    pub whole_bounds: bool,
 }
 
 /// LongRoPE, as used by Phi-3 and Phi-4, arXiv 2402.13753.
@@ -153,8 +155,11 @@ impl Yarn {
             let wavelength = self.original as f64 / (turns * std::f64::consts::TAU);
             dims as f64 * wavelength.ln() / (2.0 * base.ln())
         };
-        let first = pair(self.beta_fast).floor().max(0.0);
-        let last = pair(self.beta_slow).ceil().min(dims as f64 - 1.0);
+        let (mut first, mut last) = (pair(self.beta_fast), pair(self.beta_slow));
+        if self.whole_bounds {
+            (first, last) = (first.floor(), last.ceil());
+        }
+        let (first, last) = (first.max(0.0), last.min(dims as f64 - 1.0));
         let width = (last - first).max(0.001);
         move |i| ((i as f64 - first) / width).clamp(0.0, 1.0)
     }
@@ -263,6 +268,7 @@ impl Yarn {
             original,
             beta_fast: 32.0,
             beta_slow: 1.0,
+            whole_bounds: true,
         }
     }
 }
@@ -324,6 +330,10 @@ fn scaling(
             ));
         }
         let (yarn, magnitude) = yarn(keys, trained, factor)?;
+        let yarn = Yarn {
+            whole_bounds: architecture.whole_yarn_bounds,
+            ..yarn
+        };
         return Ok((RopeScaling::Yarn(yarn), magnitude * attn_factor));
     }
     let scaling = match (factor == 1.0, freqs, long) {
@@ -398,6 +408,35 @@ fn factors(gguf: &Gguf, name: &str, dims: usize) -> Result<Option<Vec<f32>>, Mod
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// transformers' `ROPE_INIT_FUNCTIONS["yarn"](GptOssConfig())`, some of them.
+    #[test]
+    fn gpt_oss_mixes_between_fractions_of_pairs() {
+        let rope = RopeConfig {
+            dims: 64,
+            base: 150_000.0,
+            scaling: RopeScaling::Yarn(Yarn {
+                factor: 32.0,
+                whole_bounds: false,
+                ..Yarn::with_defaults(4096)
+            }),
+            magnitude: 1.0,
+            pairing: Pairing::Halves,
+        };
+        let found = rope.frequencies(1);
+        for (pair, expected) in [
+            (0, 1.0),
+            (8, 0.050_813_272_595_408_31),
+            (9, 0.031_705_696_135_759_354),
+            (13, 0.003_860_359_080_135_822_3),
+            (17, 0.000_129_318_694_234_825_67),
+            (18, 3.830_881_178_146_228e-5),
+            (31, 3.023_511_396_804_679e-7),
+        ] {
+            let error = (found[pair] - expected).abs() / expected;
+            assert!(error < 1e-5, "pair {pair}: {} for {expected}", found[pair]);
+        }
+    }
 
     #[test]
     fn a_rope_choice_round_trips_through_text() {

@@ -128,6 +128,10 @@ impl GpuModel {
     fn new(model: &Model, device: Device) -> Result<Self, DeviceError> {
         let config = model.config.clone();
         kept_cuda::supports(config.head_dim)?;
+        if model.layers.iter().any(|layer| layer.sinks.is_some()) {
+            let part = "attention sinks";
+            return Err(DeviceError::Part { part });
+        }
         let free_before = device.free_memory()?;
         let spaces = spaces(model, &device)?;
         let layers = model.layers.iter().zip(spaces);
@@ -345,7 +349,7 @@ impl GpuModel {
         products.forget();
         device.multiply(&matrices.gate, normed, rows, products, gate)?;
         device.multiply(&matrices.up, normed, rows, products, up)?;
-        device.activate(activation(config), gate, up, rows, ffn)?;
+        device.activate(activation(config)?, gate, up, rows, ffn)?;
         products.forget();
         device.multiply(&matrices.down, gate, rows, products, normed)?;
         match &own.post_ffn_norm {
@@ -378,10 +382,15 @@ impl GpuModel {
     }
 }
 
-pub(crate) fn activation(config: &Config) -> kept_cuda::Activation {
+/// # Errors
+/// [`DeviceError::Part`] for an activation without a kernel.
+pub(crate) fn activation(config: &Config) -> Result<kept_cuda::Activation, DeviceError> {
     match config.activation {
-        Activation::Silu => kept_cuda::Activation::Silu,
-        Activation::GeluTanh => kept_cuda::Activation::Gelu,
+        Activation::Silu => Ok(kept_cuda::Activation::Silu),
+        Activation::GeluTanh => Ok(kept_cuda::Activation::Gelu),
+        Activation::SwigluClamped => Err(DeviceError::Part {
+            part: "this model's activation",
+        }),
     }
 }
 

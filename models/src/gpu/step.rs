@@ -155,7 +155,7 @@ impl GpuModel {
             };
             self.step_norm(device, step, added, &own.ffn_norm)?;
             let (gate, up) = (&own.matrices.gate, &own.matrices.up);
-            device.step_gated(activation(config), gate, up, &step.inputs, &mut step.gated)?;
+            device.step_gated(activation(config)?, gate, up, &step.inputs, &mut step.gated)?;
             let apart = own.post_ffn_norm.is_some();
             let out = if apart {
                 &mut step.half

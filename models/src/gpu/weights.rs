@@ -10,6 +10,10 @@ use kept_cuda::{Buffer, Device, DeviceError, FEW, MemorySpace, Weights};
 
 use crate::model::{Layer, Model};
 
+const NO_EXPERTS: DeviceError = DeviceError::Part {
+    part: "mixtures of experts",
+};
+
 /// Memory in bytes to reserve for a question on a GPU with `memory` bytes, in addition to the weights: the kernels'
 /// code, the scratch buffers of a chunk, and the KV rows of a document of ordinary length.
 pub fn beside_weights(memory: u64) -> u64 {
@@ -19,7 +23,7 @@ pub fn beside_weights(memory: u64) -> u64 {
 /// Chooses the memory of each layer's matrices: `device` for as many layers as leave enough memory for a question.
 pub(crate) fn spaces(model: &Model, device: &Device) -> Result<Vec<MemorySpace>, DeviceError> {
     let bytes = |layer: &Layer| {
-        let matrices = layer.matrices().ok_or(DeviceError::Experts)?;
+        let matrices = layer.matrices().ok_or(NO_EXPERTS)?;
         let bytes = matrices
             .into_iter()
             .map(|matrix| Weights::bytes_of(device, matrix));
@@ -122,7 +126,7 @@ impl GpuLayer {
         let vector = |v: &Vec<f32>| device.copy_of(v);
         let optional = |v: &Option<Vec<f32>>| v.as_ref().map(vector).transpose();
         let [q, k, v, o, gate, up, down] = {
-            let matrices = layer.matrices().ok_or(DeviceError::Experts)?;
+            let matrices = layer.matrices().ok_or(NO_EXPERTS)?;
             Weights::of(device, space, matrices)?
         };
         Ok(Self {

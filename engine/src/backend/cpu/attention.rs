@@ -31,17 +31,18 @@ impl AttentionScratch {
         self.rows.bytes() + self.by_table.as_ref().map_or(0, ClassScratch::bytes)
     }
 
-    /// Attention of `query [q_heads, head_dim]` over a layer, to `out [q_heads, head_dim]`. Keys cached before
+    /// Attention of `query [q_heads, head_dim]` over layer `layer`, to `out [q_heads, head_dim]`. Keys cached before
     /// RoPE are rotated by `ranked` to their ranks. Allocates nothing.
     pub(super) fn attend(
         &mut self,
         model: &Model,
+        layer: usize,
         cached: &CompactLayer,
         query: &[f32],
         ranked: Option<&RopeTable>,
         out: &mut [f32],
     ) -> Probabilities<'_> {
-        let scale = attention_scale(model);
+        let scale = attention_scale(model, layer);
         let by_table = self.by_table.as_mut().filter(|_| cached.is_shared());
         if let Some(scratch) = by_table {
             let rotation = ranked.map(|rope| RankRotation {

@@ -114,9 +114,9 @@ impl DecodeBackend for CpuDecoder<'_> {
                     rope.rotate_at(q, cached.last_rank(head));
                 }
             }
-            let probabilities = b
-                .attend
-                .attend(model, cached, &b.q, ranked, &mut b.attention);
+            let probabilities =
+                b.attend
+                    .attend(model, layer, cached, &b.q, ranked, &mut b.attention);
             model.finish_row(layer, &b.attention, &mut b.residual, &mut b.row);
             let most = |q_head: usize, rows: usize| {
                 let seen = &probabilities.values[q_head * probabilities.stride..][..rows];

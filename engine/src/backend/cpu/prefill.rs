@@ -96,7 +96,7 @@ impl<'m> CpuPrefill<'m> {
     fn last_queries<'q>(&'q self, queries: &'q [f32], tokens: usize) -> LastQueries<'q> {
         LastQueries {
             shape: self.heads,
-            scale: attention_scale(self.model),
+            scale: attention_scale(self.model, self.weights.layer),
             queries,
             keys: &self.buffers.keys,
             tokens,
@@ -120,7 +120,7 @@ impl<'m> CpuPrefill<'m> {
         let out = &mut buffers.attention[..chunk.needed * q_width];
         let task = PrefillAttention {
             shape: self.heads,
-            scale: attention_scale(model),
+            scale: attention_scale(model, chunk.layer),
             window: chunk.window,
             queries: &buffers.q[skip * q_width..chunk.count * q_width],
             first: chunk.first + skip,
@@ -146,7 +146,7 @@ impl<'m> CpuPrefill<'m> {
         let floats = chunk.count * self.heads.q_heads;
         let last = LastQueries {
             shape: self.heads,
-            scale: attention_scale(self.model),
+            scale: attention_scale(self.model, chunk.layer),
             queries: &buffers.q[..floats * self.heads.head_dim],
             keys: &buffers.keys,
             tokens: chunk.first + chunk.count,

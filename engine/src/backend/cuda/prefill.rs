@@ -38,7 +38,7 @@ use crate::compact::CompactLayer;
 use crate::observe::ramp_weights;
 use crate::plan::PrefillPlan;
 use crate::prefill::{LayerTask, Measurements, Prefix};
-use crate::shape::{attention_scale, head_shape};
+use crate::shape::{gpu_attention_scale, head_shape};
 use kept::RowDestination;
 use residual::Residual;
 use transfer::{SENT_AT_ONCE, VaultWriteback};
@@ -55,7 +55,7 @@ pub(super) struct CudaPrefill<'a> {
     /// The current layer for rows in host memory, and attention over them, if a method needs a reconstruction.
     on_host: Option<OnHost<'a>>,
     heads: HeadShape,
-    scale: Scale,
+    scale: Scale<'static>,
     pass: GpuPass,
     residual: Residual,
     /// `[kv_heads, n, head_dim]`
@@ -176,7 +176,7 @@ impl<'a> CudaPrefill<'a> {
         Ok(Self {
             rope: GpuRope::new(device, rope)?,
             heads,
-            scale: attention_scale(model),
+            scale: gpu_attention_scale(model),
             pass: GpuPass::new(device, gpu, first.chunk)?,
             residual: Residual::new(device, model.config().width, first)?,
             keys: rows()?,

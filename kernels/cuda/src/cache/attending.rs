@@ -19,7 +19,7 @@ impl GpuCache {
     pub fn attend(
         &self,
         layer: usize,
-        scale: Scale,
+        scale: Scale<'_>,
         queries: &mut Buffer<f16>,
         angles: Option<Angles<'_>>,
         scratch: &mut DecodeScratch,
@@ -74,7 +74,7 @@ impl GpuCache {
     pub fn attend_by_table(
         &self,
         layer: usize,
-        scale: Scale,
+        scale: Scale<'_>,
         queries: &Buffer<f16>,
         angles: Option<Angles<'_>>,
         scratch: &mut ClassScratch,

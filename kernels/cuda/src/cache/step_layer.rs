@@ -64,7 +64,7 @@ impl StepLayer {
     pub fn attend(
         &self,
         device: &Device,
-        scale: Scale,
+        scale: Scale<'_>,
         queries: &Buffer<f16>,
         scratch: &mut DecodeScratch,
         out: &mut RowInputs,

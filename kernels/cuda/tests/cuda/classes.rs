@@ -144,6 +144,7 @@ fn class_attention_matches_the_reference() {
             let scale = Scale {
                 factor: 0.4,
                 cap: pairing.map(|_| 2.0),
+                sinks: None,
             };
             let (expected, expected_probabilities) = case.expected(scale, pairing);
             let [found, probabilities] = case.run(&device, scale, pairing);

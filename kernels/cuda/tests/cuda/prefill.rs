@@ -9,7 +9,7 @@ struct Case {
     rows: usize,
     first: usize,
     window: Option<usize>,
-    scale: Scale,
+    scale: Scale<'static>,
 }
 
 fn check(case: &Case, seed: u64) {
@@ -62,7 +62,7 @@ fn check(case: &Case, seed: u64) {
     }
 }
 
-fn plain(shape: &HeadShape) -> Scale {
+fn plain(shape: &HeadShape) -> Scale<'static> {
     Scale::from(1.0 / (shape.head_dim as f32).sqrt())
 }
 
@@ -91,6 +91,7 @@ fn sliding_windows_and_caps_match_the_reference() {
         let scale = Scale {
             factor: 2.0,
             cap: Some(3.0),
+            sinks: None,
         };
         let case = Case {
             shape,

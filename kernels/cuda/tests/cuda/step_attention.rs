@@ -11,9 +11,10 @@ use kept_kernels::{CacheType, HeadShape, Pairing, RowStore, Scale};
 const POSITIONS: usize = 700;
 /// Slots of each head.
 const CAPACITY: usize = 600;
-const SCALE: Scale = Scale {
+const SCALE: Scale<'static> = Scale {
     factor: 0.3,
     cap: Some(4.0),
+    sinks: None,
 };
 const EPS: f32 = 1e-6;
 

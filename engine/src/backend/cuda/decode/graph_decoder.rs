@@ -25,7 +25,7 @@ use crate::EngineError;
 use crate::backend::{DecodeBackend, DeviceRows, StepOutput};
 use crate::compact::CompactCache;
 use crate::decode::{AfterLayer, LayerAttention, Probabilities};
-use crate::shape::{attention_scale, head_shape};
+use crate::shape::{gpu_attention_scale, head_shape};
 
 /// Buffers and parameters of a captured step.
 struct Work {
@@ -38,7 +38,7 @@ struct Work {
     /// `[2, MOST_CANDIDATES]`: bits of the largest logits and their tokens; then `[layers, q_heads, 2]`: bits
     /// of the largest probability of each query head, and of its slot as an f32.
     outcome: Buffer<u32>,
-    scale: Scale,
+    scale: Scale<'static>,
     q_heads: usize,
     /// Number of most likely tokens to select.
     most: usize,
@@ -164,7 +164,7 @@ impl<'m> GraphDecoder<'m> {
             attend: DecodeScratch::new(device, shape, gpu_plan.max_rows, false)?,
             candidates: Candidates::new(device, config.vocab)?,
             outcome: device.zeros(outcome)?,
-            scale: attention_scale(model),
+            scale: gpu_attention_scale(model),
             q_heads: shape.q_heads,
             most: 0,
         };

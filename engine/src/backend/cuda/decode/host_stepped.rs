@@ -20,7 +20,7 @@ use crate::EngineError;
 use crate::backend::{DecodeBackend, StepOutput};
 use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::decode::{AfterLayer, LayerAttention, Probabilities};
-use crate::shape::{attention_scale, head_shape};
+use crate::shape::{gpu_attention_scale, head_shape};
 
 /// The GPU cache and all device buffers of the decode loop.
 pub(super) struct HostSteppedDecoder<'a> {
@@ -28,7 +28,7 @@ pub(super) struct HostSteppedDecoder<'a> {
     model: &'a Model,
     rope: GpuRope,
     shape: HeadShape,
-    scale: Scale,
+    scale: Scale<'static>,
     rows: GpuCache,
     pass: GpuPass,
     /// `[width]`
@@ -102,7 +102,7 @@ impl<'a> HostSteppedDecoder<'a> {
         Ok(Self {
             rope: GpuRope::new(device, rope)?,
             shape,
-            scale: attention_scale(model),
+            scale: gpu_attention_scale(model),
             rows: GpuCache::new(device, shape, &gpu_plan.layers)?,
             pass: GpuPass::new(device, gpu, 1)?,
             residual: device.alloc_uninit(config.width)?,
