@@ -25,7 +25,7 @@ TEMPLATES = {"llama2": ("<s>", "</s>"), "llama3": ("<|begin_of_text|>", "<|eot_i
              "mistral-tekken": ("<s>", "</s>"), "qwen25": (None, "<|im_end|>"), "qwen3": (None, "<|im_end|>"), "phi3": ("<s>", "<|endoftext|>"),
              "phi4-mini": ("<|endoftext|>", "<|endoftext|>"), "gemma2": ("<bos>", "<eos>"), "gemma3": ("<bos>", "<eos>"),
              "smollm2": ("<|im_start|>", "<|im_end|>"), "smollm3": (None, "<|im_end|>"),
-             "deepseek-r1": ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"), "python": ("<s>", "</s>")}
+             "deepseek-r1": ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"), "python": ("<s>", "</s>"), "harmony": (None, "<|return|>")}
 
 TOOLS = [
     {"type": "function", "function": {"name": "weather", "description": "The weather <now> in a \"place\" & its 'surroundings' — ça va?",
@@ -50,12 +50,12 @@ CONVERSATIONS = [
     [*say(("u", "Weather?")), {"role": "assistant", "content": None, "tool_calls": [CALL]}, {"role": "tool", "content": "{\"t\": 3}", "tool_call_id": "abcdefghi"}],
     [*say(("s", "Use tools."), ("u", "Weather?")), {"role": "assistant", "content": "Looking.", "tool_calls": [CALL, CALL]},
      {"role": "tool", "content": "3", "tool_call_id": "abcdefghi"}, {"role": "tool", "content": "4", "tool_call_id": "abcdefghi"}, *say(("a", "So."), ("u", "Thanks"))],
-    [*say(("u", "Weather?")), {"role": "assistant", "content": "", "reasoning_content": "think of it", "tool_calls": [{**CALL, "id": "short"}]}],
+    [*say(("u", "Weather?")), {"thinking": "think of it", "role": "assistant", "content": "", "reasoning_content": "think of it", "tool_calls": [{**CALL, "id": "short"}]}],
     [{"role": "user", "content": [{"type": "text", "text": " in parts "}, {"type": "image"}, {"type": "text", "text": "two"}]}],
     [{"role": "system", "content": [{"type": "text", "text": "sys"}]}, {"role": "user", "content": [{"type": "text", "text": "part"}]}],
     [{"role": "system", "content": "With tools.", "tools": "[{\"name\": \"f\"}]"}, *say(("u", "Go"))],
 ]
-SWITCHES = [{}, {"enable_thinking": True}, {"enable_thinking": False}, {"date_string": "1 Jan 2025"}, {"xml_tools": [{"name": "x", "n": 1}], "enable_thinking": False}]
+SWITCHES = [{}, {"reasoning_effort": "low"}, {"enable_thinking": True}, {"enable_thinking": False}, {"date_string": "1 Jan 2025"}, {"xml_tools": [{"name": "x", "n": 1}], "enable_thinking": False}]
 
 
 class Fixed(datetime.datetime):

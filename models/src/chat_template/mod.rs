@@ -116,9 +116,11 @@ impl ChatTemplate {
         self.note.as_deref()
     }
 
-    /// Whether the template has a switch for thinking before the answer.
+    /// Whether the template has a switch for thinking before the answer, or for its length.
     pub fn can_think(&self) -> bool {
-        self.source.contains("enable_thinking")
+        ["enable_thinking", "reasoning_effort"]
+            .iter()
+            .any(|switch| self.source.contains(switch))
     }
 
     /// Renders a prompt, with control tokens as text. `thinking` enables thinking in templates with a switch for it. If
@@ -141,6 +143,8 @@ impl ChatTemplate {
                 messages,
                 add_generation_prompt,
                 enable_thinking => thinking,
+                // gpt-oss always thinks.
+                reasoning_effort => if thinking { "medium" } else { "low" },
                 // The values that Hugging Face passes by default.
                 tools => (),
                 documents => (),

@@ -15,6 +15,7 @@
 //! `byte_level.rs` and `sentencepiece.rs` implement merging.
 
 mod byte_level;
+mod channels;
 mod nfc;
 mod parallel_bpe;
 mod pretokenize;
@@ -32,6 +33,7 @@ use crate::ModelError;
 use crate::gguf::Gguf;
 use crate::memory_size::{Rounded, allocated};
 use byte_level::ByteLevel;
+use channels::Channels;
 use pretokenize::ByteLevelRules;
 use sentencepiece::SentencePiece;
 use special_tokens::SpecialTokens;
@@ -399,6 +401,8 @@ pub struct StreamDecoder {
     held: Vec<u8>,
     /// Whether a space at the start of the answer is dropped.
     drops_space: bool,
+    /// If the model writes its thoughts to a channel of their own.
+    channels: Option<Channels>,
 }
 
 impl StreamDecoder {
@@ -408,10 +412,11 @@ impl StreamDecoder {
     }
 
     /// A decoder at the start of an answer by `tokenizer`. If it prepends spaces to texts, the answer's first space is
-    /// dropped.
+    /// dropped. Thoughts that a model writes to a channel of their own become `<think>...</think>`.
     pub fn of_answer(tokenizer: &Tokenizer) -> StreamDecoder {
         StreamDecoder {
             drops_space: tokenizer.adds_space(),
+            channels: Channels::of(tokenizer),
             ..StreamDecoder::default()
         }
     }
@@ -423,6 +428,9 @@ impl StreamDecoder {
     /// If there is no token `id`.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
         let mut bytes = tokenizer.decode_bytes(id);
+        if let Some(channels) = &mut self.channels {
+            bytes = channels.push(id, bytes);
+        }
         if self.drops_space && !bytes.is_empty() {
             self.drops_space = false;
             bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
