@@ -2,7 +2,8 @@
 """Synthetic models of real shapes, for timing: the size and cost of a real model without a download.
 
 bench_models.py FOLDER [NAME ...]
-    NAME: llama-8b-q4_k_m, llama-1b-q4_k_m, llama-1b-q8_0, qwen-0.5b-q4_k_m, qwen-0.5b-q8_0, toy-q4_k_m
+    NAME: llama-8b-q4_k_m, llama-1b-q4_k_m, llama-1b-q8_0, qwen-0.5b-q4_k_m, qwen-0.5b-q8_0, toy-q4_k_m, and with few
+    of their layers: qwen-30b-a3b-q4_k_m (4 of 48), gpt-oss-20b-mxfp4 (4 of 24)
 
 Blocks are random in their file format (needs: pip install gguf numpy). The tensor types are those that llama.cpp's
 quantizer chooses: in Q4_K_M the output (for small models the tied embedding) has Q6_K, and so have half of the value
@@ -29,6 +30,10 @@ SHAPES = {
     "llama-8b": dict(arch="llama", layers=32, width=4096, ffn=14336, heads=32, kv_heads=8, vocab=128256, context=262144, base=5e5, tied=False),
     "llama-1b": dict(arch="llama", layers=16, width=2048, ffn=8192, heads=32, kv_heads=8, vocab=128256, context=131072, base=5e5),
     "qwen-0.5b": dict(arch="qwen2", layers=24, width=896, ffn=4864, heads=14, kv_heads=2, vocab=151936, context=65536, base=1e6),
+    "qwen-30b-a3b": dict(arch="qwen3moe", layers=4, width=2048, ffn=6144, heads=32, kv_heads=4, head_dim=128, vocab=32000,
+                         context=65536, base=1e6, experts=(128, 8, 768)),
+    "gpt-oss-20b": dict(arch="gpt-oss", layers=4, width=2880, ffn=2880, heads=64, kv_heads=8, head_dim=64, vocab=32000,
+                        context=131072, base=1.5e5, experts=(32, 4, 2880), window=128, tied=False),
     "toy": dict(arch="llama", layers=4, width=512, ffn=1536, heads=8, kv_heads=2, vocab=4096, context=65536, base=1e4),
 }
 
@@ -70,8 +75,13 @@ def q6_k(rng, count):
     return np.concatenate([noise(rng, count, 192), scales, halves(SPREAD / (18.5 * 48), count)], axis=1)
 
 
+def mxfp4(rng, count):
+    # Half of the magnitudes are at most 1.5; exponents are those of numbers around SPREAD.
+    return np.concatenate([rng.integers(119, 122, (count, 1), dtype=np.uint8), noise(rng, count, 16)], axis=1)
+
+
 # Numbers per block, and the generator of blocks.
-BLOCKS = {Type.Q8_0: (32, q8_0), Type.Q5_0: (32, q5_0), Type.Q4_K: (256, q4_k), Type.Q6_K: (256, q6_k)}
+BLOCKS = {Type.MXFP4: (32, mxfp4), Type.Q8_0: (32, q8_0), Type.Q5_0: (32, q5_0), Type.Q4_K: (256, q4_k), Type.Q6_K: (256, q6_k)}
 FALLBACK = {Type.Q4_K: Type.Q5_0, Type.Q6_K: Type.Q8_0, Type.Q8_0: Type.Q8_0}
 
 
@@ -84,7 +94,8 @@ def more_bits(layer, layers):
 def write(path, shape, mix, seed=0):
     s = dict(shape)
     rng = np.random.default_rng(seed)
-    head = s["width"] // s["heads"]
+    head = s.get("head_dim", s["width"] // s["heads"])
+    q = s["heads"] * head
     kv = s["kv_heads"] * head
     w = gguf.GGUFWriter(str(path), s["arch"])
     w.add_name(path.stem)
@@ -95,7 +106,16 @@ def write(path, shape, mix, seed=0):
     w.add_head_count(s["heads"])
     w.add_head_count_kv(s["kv_heads"])
     w.add_layer_norm_rms_eps(1e-5)
+    w.add_key_length(head)
+    w.add_value_length(head)
     w.add_rope_dimension_count(head)
+    experts = s.get("experts")
+    if experts:
+        w.add_expert_count(experts[0])
+        w.add_expert_used_count(experts[1])
+        w.add_expert_feed_forward_length(experts[2])
+    if "window" in s:
+        w.add_sliding_window(s["window"])
     w.add_rope_freq_base(s["base"])
     w.add_vocab_size(s["vocab"])
     w.add_file_type(15 if mix == "q4_k_m" else 7)
@@ -108,14 +128,15 @@ def write(path, shape, mix, seed=0):
     w.add_eos_token_id(2)
     w.add_unk_token_id(0)
 
-    def matrix(name, rows, cols, kind):
+    def matrix(name, rows, cols, kind, count=None):
         if mix == "q8_0":
             kind = Type.Q8_0
         if cols % BLOCKS[kind][0]:
             kind = FALLBACK[kind]
         numbers, draw = BLOCKS[kind]
-        blocks = draw(rng, rows * cols // numbers)
-        w.add_tensor(name, np.ascontiguousarray(blocks).reshape(rows, -1), raw_dtype=kind)
+        blocks = draw(rng, (count or 1) * rows * cols // numbers)
+        shape = (rows, -1) if count is None else (count, rows, -1)
+        w.add_tensor(name, np.ascontiguousarray(blocks).reshape(shape), raw_dtype=kind)
 
     def vector(name, values):
         w.add_tensor(name, np.asarray(values, np.float32))
@@ -129,14 +150,32 @@ def write(path, shape, mix, seed=0):
         p = f"blk.{i}."
         bits = Type.Q6_K if more_bits(i, s["layers"]) else Type.Q4_K
         vector(p + "attn_norm.weight", np.ones(s["width"]))
-        vector(p + "ffn_norm.weight", np.ones(s["width"]))
-        matrix(p + "attn_q.weight", s["width"], s["width"], Type.Q4_K)
+        oss = s["arch"] == "gpt-oss"
+        vector(p + ("post_attention_norm.weight" if oss else "ffn_norm.weight"), np.ones(s["width"]))
+        matrix(p + "attn_q.weight", q, s["width"], Type.Q4_K)
         matrix(p + "attn_k.weight", kv, s["width"], Type.Q4_K)
         matrix(p + "attn_v.weight", kv, s["width"], bits)
-        matrix(p + "attn_output.weight", s["width"], s["width"], Type.Q4_K)
-        matrix(p + "ffn_gate.weight", s["ffn"], s["width"], Type.Q4_K)
-        matrix(p + "ffn_up.weight", s["ffn"], s["width"], Type.Q4_K)
-        matrix(p + "ffn_down.weight", s["width"], s["ffn"], bits)
+        matrix(p + "attn_output.weight", s["width"], q, Type.Q4_K)
+        if experts:
+            count, _, ffn = experts
+            kinds = [Type.MXFP4] * 3 if mix == "mxfp4" else [Type.Q4_K, Type.Q4_K, bits]
+            w.add_tensor(p + "ffn_gate_inp.weight", rng.standard_normal((count, s["width"])).astype(np.float32) * SPREAD)
+            for part, rows, cols, kind in zip(("gate", "up", "down"), (ffn, ffn, s["width"]), (s["width"], s["width"], ffn), kinds):
+                matrix(p + f"ffn_{part}_exps.weight", rows, cols, kind, count)
+                if oss:
+                    w.add_tensor(p + f"ffn_{part}_exps.bias", np.zeros((count, rows), np.float32))
+            if oss:
+                vector(p + "ffn_gate_inp.bias", np.zeros(count))
+                vector(p + "attn_sinks.weight", np.zeros(s["heads"]))
+                for part, rows in (("q", q), ("k", kv), ("v", kv), ("output", s["width"])):
+                    vector(p + f"attn_{part}.bias", np.zeros(rows))
+            else:
+                vector(p + "attn_q_norm.weight", np.ones(head))
+                vector(p + "attn_k_norm.weight", np.ones(head))
+        else:
+            matrix(p + "ffn_gate.weight", s["ffn"], s["width"], Type.Q4_K)
+            matrix(p + "ffn_up.weight", s["ffn"], s["width"], Type.Q4_K)
+            matrix(p + "ffn_down.weight", s["width"], s["ffn"], bits)
         if s["arch"] == "qwen2":
             for part, rows in (("q", s["width"]), ("k", kv), ("v", kv)):
                 vector(p + f"attn_{part}.bias", rng.standard_normal(rows) * SPREAD)
