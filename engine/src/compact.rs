@@ -20,7 +20,7 @@ mod state;
 
 use std::ops::Range;
 
-use kept_kernels::RowStore;
+use kept_kernels::{DeltaState, RowStore};
 use kept_policies::{DecodeValueMerge, Pos, Positions, Retention, Row};
 
 use crate::classes::Classes;
@@ -69,6 +69,8 @@ pub struct CompactLayer {
     pub(crate) classes: Option<Classes>,
     /// Attention window in positions including the token's own, for a sliding-window layer.
     window: Option<usize>,
+    /// For a recurrent layer, which has no rows; its window is 0.
+    pub(crate) state: Option<Box<DeltaState>>,
 }
 
 impl CompactLayer {
@@ -97,6 +99,22 @@ impl CompactLayer {
             merged: false,
         };
         gather.layer(&mut Vec::new())
+    }
+
+    /// A recurrent layer.
+    pub(crate) fn recurrent(state: DeltaState) -> Self {
+        let none = || RowStore::uniform(0, 0, 1);
+        Self {
+            keys: none(),
+            values: none(),
+            rows: Vec::new(),
+            positions: Vec::new(),
+            ranks: Vec::new(),
+            hole: Vec::new(),
+            classes: None,
+            window: Some(0),
+            state: Some(Box::new(state)),
+        }
     }
 
     /// Attention window in positions including the token's own; `None` for a layer that attends to all kept
@@ -336,13 +354,19 @@ impl CompactLayer {
             };
             bytes(&self.keys) + bytes(&self.values)
         });
-        heads.sum::<usize>() as u64
+        heads.sum::<usize>() as u64 + self.state_bytes()
+    }
+
+    /// Bytes of a recurrent layer's state.
+    fn state_bytes(&self) -> u64 {
+        self.state.as_ref().map_or(0, |state| state.bytes())
     }
 
     /// Bytes allocated on host and device: rows with free slots for the answer, positions and ranks.
     pub(crate) fn allocated_bytes(&self) -> u64 {
         (self.keys.bytes() + self.values.bytes()) as u64
             + self.bytes_elsewhere()
+            + self.state_bytes()
             + ((self.positions.len() + self.ranks.len()) * size_of::<u32>()) as u64
     }
 

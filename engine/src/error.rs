@@ -178,10 +178,22 @@ pub enum EngineError {
     },
     /// A method that drops tokens between layers, on a model with sliding-window layers, which count rows.
     #[error(
-        "{} drops tokens between layers, which does not work with the sliding-window layers of {model}; choose another method, or variant=budgeted",
+        "{} drops tokens between layers, which does not work with the sliding-window or recurrent layers of {model}; choose another method, or variant=budgeted",
         title(method)
     )]
     TokenDroppingWithSlidingWindows {
+        /// The method.
+        method: &'static str,
+        /// The model's name.
+        model: String,
+    },
+    /// A method that has the model repeat the document, on a model with recurrent layers: their state after the prompt
+    /// is not that after the document.
+    #[error(
+        "{} has the model repeat the document, which does not work with the recurrent layers of {model}; choose another method",
+        title(method)
+    )]
+    ReconstructionWithState {
         /// The method.
         method: &'static str,
         /// The model's name.
@@ -269,6 +281,7 @@ impl EngineError {
                 | Self::BudgetBelowWindows { .. }
                 | Self::TooLongToRepeat { .. }
                 | Self::TokenDroppingWithSlidingWindows { .. }
+                | Self::ReconstructionWithState { .. }
         )
     }
 

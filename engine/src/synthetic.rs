@@ -1,12 +1,12 @@
 //! A compact cache with random rows, for benchmarks: decoding costs the same with any values, and a prefill
 //! of a long document takes minutes.
 
-use kept_kernels::{CacheType, RowStore, threads};
+use kept_kernels::{CacheType, DeltaState, RowStore, threads};
 use kept_models::Model;
 use kept_policies::{Evict, Method, Pos, PromptShape, Retention, RowPlan};
 
 use crate::EngineError;
-use crate::compact::{CompactCache, Gather, RingGather};
+use crate::compact::{CompactCache, CompactLayer, Gather, RingGather};
 use crate::plan::{CHUNK, LayerKeeps, PrefillPlan};
 use crate::prefill::evictor;
 
@@ -42,6 +42,7 @@ pub fn synthetic_cache(
         let kept = match keeps {
             LayerKeeps::Cut(own) => tokens.min(sizes.row_plan.rows[*own]),
             LayerKeeps::Window(window) => tokens.min(*window),
+            LayerKeeps::State(_) => 0,
         };
         let keys = random_rows(kv_heads, kept, head_dim, 2 * layer as u64);
         let values = random_rows(kv_heads, kept, head_dim, 2 * layer as u64 + 1);
@@ -70,6 +71,7 @@ pub fn synthetic_cache(
                     None => compact,
                 }
             }
+            LayerKeeps::State(shape) => CompactLayer::recurrent(DeltaState::new(*shape)),
             LayerKeeps::Window(window) => {
                 let ring = RingGather {
                     keys: &keys,

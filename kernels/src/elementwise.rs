@@ -257,6 +257,70 @@ unsafe fn silu_mul_lanes<V: Lanes>(gate: &mut [f32], up: &[f32]) {
     }
 }
 
+/// `x = silu(x)`, in place.
+pub(crate) fn silu(x: &mut [f32]) {
+    let level = simd_level();
+    for_each_part(x, 1, |_, x| {
+        // SAFETY: the level was detected.
+        unsafe { silu_part(level, x) }
+    });
+}
+
+by_level! {
+    /// # Safety
+    /// The CPU supports the level's instructions.
+    unsafe fn silu_part(x: &mut [f32]) = silu_lanes;
+}
+
+#[inline(always)]
+unsafe fn silu_lanes<V: Lanes>(x: &mut [f32]) {
+    let mut vectors = x.chunks_exact_mut(V::N);
+    for x in &mut vectors {
+        // SAFETY: a whole vector.
+        unsafe {
+            let y = V::load(x.as_ptr());
+            y.times_sigmoid(y).store(x.as_mut_ptr());
+        }
+    }
+    for x in vectors.into_remainder() {
+        *x /= 1.0 + (-*x).exp();
+    }
+}
+
+/// `x = x * sigmoid(gate)`, in place.
+pub fn sigmoid_mul(x: &mut [f32], gate: &[f32]) {
+    assert_eq!(x.len(), gate.len(), "x and gate differ in length");
+    let level = simd_level();
+    for_each_part(x, 1, |first, x| {
+        // SAFETY: the level was detected.
+        unsafe { sigmoid_mul_part(level, x, &gate[first..first + x.len()]) }
+    });
+}
+
+by_level! {
+    /// # Safety
+    /// The CPU supports the level's instructions.
+    unsafe fn sigmoid_mul_part(x: &mut [f32], gate: &[f32]) = sigmoid_mul_lanes;
+}
+
+#[inline(always)]
+unsafe fn sigmoid_mul_lanes<V: Lanes>(x: &mut [f32], gate: &[f32]) {
+    let mut vectors = x.chunks_exact_mut(V::N);
+    let mut gates = gate.chunks_exact(V::N);
+    for (x, gate) in (&mut vectors).zip(&mut gates) {
+        // SAFETY: whole vectors.
+        unsafe {
+            let gate = V::load(gate.as_ptr());
+            V::load(x.as_ptr())
+                .times_sigmoid(gate)
+                .store(x.as_mut_ptr());
+        }
+    }
+    for (x, gate) in vectors.into_remainder().iter_mut().zip(gates.remainder()) {
+        *x /= 1.0 + (-gate).exp();
+    }
+}
+
 /// `2 sqrt(2 / pi)`: this constant times `x + GELU_CUBE x^3` is twice the argument of GELU's tanh.
 const GELU_SLOPE: f32 = 1.595_769;
 const GELU_CUBE: f32 = 0.044_715;

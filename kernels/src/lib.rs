@@ -11,6 +11,7 @@
 //! - `pass.rs`: one pass of query rows over keys, for `window.rs` and `measure.rs`.
 //! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows; `heads.rs`: its inner loops;
 //!   `stored.rs`: loading rows of each type into registers.
+//! - `delta.rs`: [`delta_rule`], recurrent layers whose memory has constant size.
 //! - `classes.rs`: [`class_attention`], decode attention where several tokens share a row, and merging rows.
 //! - `nearest_by_cosine.rs`: [`nearest_by_cosine`], the most similar token among candidates; `rows/alike.rs`: cosines
 //!   of kept rows.
@@ -36,6 +37,7 @@ mod cache_type;
 mod classes;
 mod counting;
 mod decode;
+mod delta;
 mod elementwise;
 mod format_bytes;
 mod heads;
@@ -71,9 +73,12 @@ pub use counting::{
     settled_allocations,
 };
 pub use decode::{DecodeAttention, DecodeScratch, Rotation, decode_attention};
+pub use delta::{
+    DeltaRule, DeltaShape, DeltaState, convolve, delta_rule, normalise_queries_and_keys,
+};
 pub use elementwise::{
-    Pairing, add_assign, argmax, gelu_mul, rms_norm, rms_norm_in_place, rotate, silu_mul, soft_cap,
-    swiglu_clamped, unrotate,
+    Pairing, add_assign, argmax, gelu_mul, rms_norm, rms_norm_in_place, rotate, sigmoid_mul,
+    silu_mul, soft_cap, swiglu_clamped, unrotate,
 };
 pub use format_bytes::format_bytes;
 pub use measure::{

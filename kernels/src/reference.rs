@@ -345,6 +345,13 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
     }
 }
 
+/// Specification of [`crate::sigmoid_mul`].
+pub fn sigmoid_mul(x: &mut [f32], gate: &[f32]) {
+    for (x, gate) in x.iter_mut().zip(gate) {
+        *x = (f64::from(*x) / (1.0 + (-f64::from(*gate)).exp())) as f32;
+    }
+}
+
 /// Specification of [`crate::gelu_mul`].
 pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
     for (gate, up) in gate.iter_mut().zip(up) {

@@ -10,6 +10,7 @@
 //! qwen2     halves             q, k, v                         SiLU
 //! qwen3     halves             optional    yes                 SiLU
 //! qwen3moe  halves             optional    yes                 SiLU
+//! qwen35    halves             optional    yes                 SiLU        3 of 4 recurrent    partial
 //! gpt-oss   halves             all                             bounded     every other         YaRN, bounds not whole
 //! phi3      halves      yes    optional                        SiLU                            long, partial
 //! gemma2    halves             optional              yes       GELU        every other         capped attention
@@ -103,6 +104,11 @@ pub(crate) struct Architecture {
     pub unrotated_every: Option<usize>,
     /// `attn_sinks`: a learned logit for each query head in every softmax.
     pub sinks: bool,
+    /// Every n-th layer, `n - 1`, `2n - 1`, ..., has attention, unless the file declares another n; the others are
+    /// recurrent (`delta.rs`).
+    pub attention_every: Option<usize>,
+    /// Each head of `attn_q` has a gate besides the query: attention is multiplied by its sigmoid.
+    pub output_gate: bool,
     /// Name of the norm before the feed-forward.
     pub ffn_norm: &'static str,
     /// The feed-forward is a mixture of experts.
@@ -135,6 +141,8 @@ const LLAMA: Architecture = Architecture {
     sliding: Sliding::Ignored,
     unrotated_every: None,
     sinks: false,
+    attention_every: None,
+    output_gate: false,
     ffn_norm: "ffn_norm.weight",
     experts: false,
     expert_bias: false,
@@ -189,6 +197,15 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         kin: "Qwen 3 with experts: 30B-A3B, 235B-A22B",
         qk_norm: true,
         experts: true,
+        ..PLAIN
+    },
+    Architecture {
+        name: "qwen35",
+        kin: "Qwen 3.5 and 3.6",
+        qk_norm: true,
+        attention_every: Some(4),
+        output_gate: true,
+        ffn_norm: "post_attention_norm.weight",
         ..PLAIN
     },
     Architecture {
@@ -294,6 +311,18 @@ impl Architecture {
         }
         if self.qk_norm {
             parts.extend(["attn_q_norm.weight", "attn_k_norm.weight"]);
+        }
+        if self.attention_every.is_some() {
+            parts.extend([
+                "attn_gate.weight",
+                "ssm_alpha.weight",
+                "ssm_beta.weight",
+                "ssm_conv1d.weight",
+                "ssm_dt.bias",
+                "ssm_a",
+                "ssm_norm.weight",
+                "ssm_out.weight",
+            ]);
         }
         if self.sinks {
             parts.push("attn_sinks.weight");

@@ -10,21 +10,22 @@
 //!     +--- norm --- gate, up projections --- silu or gelu(gate) * up --- down projection --- [norm] ---> + residual
 //! ```
 //!
-//! Two entry points: [`LayerPass`] for many rows of one layer (prefill), `*_row` for one token (decode). Both multiply
+//! A recurrent layer has `delta.rs` in place of attention. Two entry points: [`LayerPass`] for many rows of one layer (prefill), `*_row` for one token (decode). Both multiply
 //! the mapped blocks in place. Inputs are quantised once for q, k and v and once for gate and up, and these matrices
 //! are multiplied together. A projection adds directly to the residual stream if no bias or norm comes between.
 //! Mixtures of experts: `experts.rs`. [`LayerPass`] copies floating-point weights as f32 and frees them when dropped. `*_row` functions do not allocate.
 
 use kept_kernels::mapped::{MappedMatrix, Product, multiply_together};
 use kept_kernels::{
-    QuantisedRows, Stop, add_assign, gelu_mul, rms_norm, rms_norm_in_place, silu_mul, soft_cap,
-    swiglu_clamped,
+    DeltaState, QuantisedRows, Stop, add_assign, gelu_mul, rms_norm, rms_norm_in_place,
+    sigmoid_mul, silu_mul, soft_cap, swiglu_clamped,
 };
 
 use crate::Config;
 use crate::architecture::Activation;
+use crate::delta::{DeltaScratch, DeltaTask};
 use crate::experts::ExpertScratch;
-use crate::model::{Dense, FeedForward, Layer, Model};
+use crate::model::{Attention, Dense, FeedForward, Layer, Mixer, Model};
 use crate::pass::LayerPass;
 use crate::weights::Floats;
 
@@ -40,8 +41,14 @@ pub struct RowScratch {
     added: Vec<f32>,
     /// The quantised input of a projection, sized for the widest.
     rounded: QuantisedRows,
+    /// `[2 * q_width]`: queries and gates as projected; then the gated attention. Empty without output gates.
+    both: Vec<f32>,
+    /// `[q_width]`; empty without output gates.
+    gates: Vec<f32>,
     /// If the model has experts.
     experts: Option<ExpertScratch>,
+    /// If the model has recurrent layers.
+    delta: Option<DeltaScratch>,
     /// A stop that is never requested: a row takes milliseconds.
     never: Stop,
 }
@@ -60,15 +67,24 @@ impl RowScratch {
             up: vec![0.0; config.ffn],
             added: vec![0.0; config.width],
             rounded: QuantisedRows::new(widest(config)),
+            both: vec![0.0; 2 * config.gate_width()],
+            gates: vec![0.0; config.gate_width()],
             experts: (config.experts).map(|counts| ExpertScratch::new(config, counts, 1)),
+            delta: (config.delta).map(|shape| DeltaScratch::new(config, shape, 1)),
             never: Stop::new(),
         }
     }
 
     /// Memory in bytes.
     pub fn bytes(&self) -> u64 {
-        let numbers = self.normed.len() + self.gate.len() + self.up.len() + self.added.len();
-        let experts = self.experts.as_ref().map_or(0, ExpertScratch::size);
+        let numbers = self.normed.len()
+            + self.gate.len()
+            + self.up.len()
+            + self.added.len()
+            + self.both.len()
+            + self.gates.len();
+        let experts = self.experts.as_ref().map_or(0, ExpertScratch::size)
+            + self.delta.as_ref().map_or(0, DeltaScratch::size);
         (numbers * size_of::<f32>()) as u64 + self.rounded.size_in_bytes() + experts
     }
 }
@@ -99,7 +115,7 @@ pub(crate) fn product<'a>(matrix: &'a MappedMatrix, out: &'a mut [f32]) -> Produ
     }
 }
 
-impl Layer {
+impl Attention {
     /// Adds biases and applies head norms to projected queries `q [rows, q_heads * head_dim]`, keys and values
     /// `[rows, kv_heads * head_dim]`.
     pub(crate) fn apply_bias_and_norms(
@@ -123,9 +139,23 @@ impl Layer {
         }
     }
 
+    /// Splits `both [rows, q_heads, 2 head_dim]` into queries and gates, `[rows, q_heads, head_dim]` each.
+    pub(crate) fn split_gates(config: &Config, both: &[f32], q: &mut [f32], gates: &mut [f32]) {
+        let dim = config.head_dim;
+        let heads = q.chunks_exact_mut(dim).zip(gates.chunks_exact_mut(dim));
+        for (both, (q, gate)) in both.chunks_exact(2 * dim).zip(heads) {
+            q.copy_from_slice(&both[..dim]);
+            gate.copy_from_slice(&both[dim..]);
+        }
+    }
+}
+
+impl Layer {
     /// Whether the output projection of attention can add to the residual stream directly.
-    pub(crate) fn adds_attention(&self) -> bool {
-        self.o.is_quantised() && self.o_bias.is_none() && self.post_attention_norm.is_none()
+    pub(crate) fn adds_attention(&self, attention: &Attention) -> bool {
+        attention.o.is_quantised()
+            && attention.o_bias.is_none()
+            && self.post_attention_norm.is_none()
     }
 
     /// Whether the down projection of the feed-forward can add to the residual stream directly.
@@ -134,8 +164,14 @@ impl Layer {
     }
 
     /// Adds the projected attention output `added [rows, width]` to the residual stream.
-    pub(crate) fn add_attention(&self, config: &Config, added: &mut [f32], residual: &mut [f32]) {
-        add_bias(added, &self.o_bias);
+    pub(crate) fn add_attention(
+        &self,
+        config: &Config,
+        attention: &Attention,
+        added: &mut [f32],
+        residual: &mut [f32],
+    ) {
+        add_bias(added, &attention.o_bias);
         if let Some(norm) = &self.post_attention_norm {
             rms_norm_in_place(added, norm, config.norm_eps);
         }
@@ -200,7 +236,8 @@ impl Model {
     /// Adds biases and applies head norms of `layer` to projected queries `q [rows, q_heads * head_dim]`, keys and
     /// values `[rows, kv_heads * head_dim]`.
     pub fn apply_bias_and_norms(&self, layer: usize, q: &mut [f32], k: &mut [f32], v: &mut [f32]) {
-        self.layers[layer].apply_bias_and_norms(&self.config, q, k, v);
+        let attention = self.layers[layer].attention();
+        attention.apply_bias_and_norms(&self.config, q, k, v);
     }
 
     /// Like [`Model::layer_pass`], but multiplies floating-point weights in place for any number of rows. For few rows
@@ -233,17 +270,56 @@ impl Model {
             self.config.norm_eps,
             &mut scratch.normed,
         );
+        let attention = layer.attention();
+        let gated = !scratch.both.is_empty();
         multiply_row(
             &scratch.normed,
             &mut scratch.rounded,
             &scratch.never,
             [
-                product(&layer.q, q),
-                product(&layer.k, k),
-                product(&layer.v, v),
+                product(
+                    &attention.q,
+                    if gated { &mut scratch.both } else { &mut *q },
+                ),
+                product(&attention.k, k),
+                product(&attention.v, v),
             ],
         );
-        layer.apply_bias_and_norms(&self.config, q, k, v);
+        if gated {
+            Attention::split_gates(&self.config, &scratch.both, q, &mut scratch.gates);
+        }
+        attention.apply_bias_and_norms(&self.config, q, k, v);
+    }
+
+    /// Decode, a recurrent layer: runs one token's `residual [width]` through it and updates `state`. Does not allocate
+    /// once warm.
+    ///
+    /// # Panics
+    /// If a length is wrong or the layer is not recurrent.
+    pub fn recur_row(
+        &self,
+        layer: usize,
+        residual: &mut [f32],
+        state: &mut DeltaState,
+        scratch: &mut RowScratch,
+    ) {
+        let layer = &self.layers[layer];
+        let (Mixer::Recurrent(delta), Some(shape)) = (&layer.mixer, self.config.delta) else {
+            panic!("the layer is not recurrent");
+        };
+        let eps = self.config.norm_eps;
+        rms_norm(residual, &layer.attention_norm, eps, &mut scratch.normed);
+        let copies = delta.copies(Floats::mapped);
+        let task = DeltaTask {
+            config: &self.config,
+            shape,
+            copies: &copies,
+            normed: &scratch.normed,
+        };
+        let space = scratch.delta.as_mut().expect("the model is recurrent");
+        let added = delta.add(&task, residual, state, space, &scratch.never);
+        added.expect("never stopped");
+        self.feed_forward_row(layer, residual, scratch);
     }
 
     /// Decode, second half of a layer: projects `attention [q_heads * head_dim]`, adds it to `residual [width]`, then
@@ -260,6 +336,39 @@ impl Model {
     ) {
         let layer = &self.layers[layer];
         let RowScratch {
+            added,
+            both,
+            gates,
+            rounded,
+            never,
+            ..
+        } = scratch;
+        let own = layer.attention();
+        let attention = if gates.is_empty() {
+            attention
+        } else {
+            let gated = &mut both[..attention.len()];
+            gated.copy_from_slice(attention);
+            sigmoid_mul(gated, gates);
+            &*gated
+        };
+        if layer.adds_attention(own) {
+            let product = Product {
+                matrix: &own.o,
+                out: &mut *residual,
+                add: true,
+            };
+            multiply_row(attention, rounded, never, [product]);
+        } else {
+            multiply_row(attention, rounded, never, [product(&own.o, added)]);
+            layer.add_attention(&self.config, own, added, residual);
+        }
+        self.feed_forward_row(layer, residual, scratch);
+    }
+
+    /// Adds the feed-forward of `residual [width]` to it.
+    fn feed_forward_row(&self, layer: &Layer, residual: &mut [f32], scratch: &mut RowScratch) {
+        let RowScratch {
             normed,
             gate,
             up,
@@ -267,18 +376,8 @@ impl Model {
             rounded,
             experts,
             never,
+            ..
         } = scratch;
-        if layer.adds_attention() {
-            let product = Product {
-                matrix: &layer.o,
-                out: &mut *residual,
-                add: true,
-            };
-            multiply_row(attention, rounded, never, [product]);
-        } else {
-            multiply_row(attention, rounded, never, [product(&layer.o, added)]);
-            layer.add_attention(&self.config, added, residual);
-        }
         rms_norm(residual, &layer.ffn_norm, self.config.norm_eps, normed);
         let ffn = match &layer.ffn {
             FeedForward::Dense(ffn) => ffn,

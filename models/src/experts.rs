@@ -227,7 +227,7 @@ impl Experts {
 }
 
 /// `out = inputs * matrix^T`; `floats` is the same matrix.
-fn multiply(
+pub(crate) fn multiply(
     matrix: &MappedMatrix,
     floats: &Floats<'_>,
     inputs: &[f32],

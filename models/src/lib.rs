@@ -13,6 +13,7 @@ mod architecture;
 mod chat_template;
 mod config;
 mod decoder;
+mod delta;
 mod error;
 mod experts;
 pub mod gguf;

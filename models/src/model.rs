@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use kept_kernels::mapped::MappedMatrix;
 
 use crate::architecture::Part;
+use crate::delta::DeltaNet;
 use crate::experts::Experts;
 use crate::gguf::Gguf;
 use crate::gpu::GpuModel;
@@ -41,7 +42,25 @@ pub struct Model {
 pub(crate) struct Layer {
     /// `[width]`
     pub(crate) attention_norm: Vec<f32>,
-    /// `[q_heads * head_dim, width]`
+    pub(crate) mixer: Mixer,
+    /// `[width]`: norm of the mixer's output before it is added.
+    pub(crate) post_attention_norm: Option<Vec<f32>>,
+    /// `[width]`
+    pub(crate) ffn_norm: Vec<f32>,
+    pub(crate) ffn: FeedForward,
+    /// `[width]`: norm of the feed-forward output before it is added.
+    pub(crate) post_ffn_norm: Option<Vec<f32>>,
+}
+
+/// What mixes the tokens of one layer.
+pub(crate) enum Mixer {
+    Attention(Attention),
+    Recurrent(DeltaNet),
+}
+
+/// Weights of attention. A weight is `None` if files of its architecture do not have it.
+pub(crate) struct Attention {
+    /// `[q_heads * head_dim, width]`; with output gates `[q_heads * 2 * head_dim, width]`, each head's query and gate.
     pub(crate) q: MappedMatrix,
     /// `[kv_heads * head_dim, width]`
     pub(crate) k: MappedMatrix,
@@ -63,13 +82,6 @@ pub(crate) struct Layer {
     pub(crate) o_bias: Option<Vec<f32>>,
     /// `[q_heads]`: logits that take part in every softmax of a head and belong to no key.
     pub(crate) sinks: Option<Vec<f32>>,
-    /// `[width]`: norm of the attention output before it is added.
-    pub(crate) post_attention_norm: Option<Vec<f32>>,
-    /// `[width]`
-    pub(crate) ffn_norm: Vec<f32>,
-    pub(crate) ffn: FeedForward,
-    /// `[width]`: norm of the feed-forward output before it is added.
-    pub(crate) post_ffn_norm: Option<Vec<f32>>,
 }
 
 /// The feed-forward of one layer.
@@ -109,16 +121,17 @@ impl Dense {
     }
 }
 
-impl Layer {
-    fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Layer, ModelError> {
+impl Attention {
+    fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Self, ModelError> {
         let width = config.width;
         let (q_width, kv_width) = (config.q_width(), config.kv_width());
         let architecture = config.architecture;
-        let name = |part: &str| format!("blk.{layer}.{part}");
-        let weight = |part: &str| name(&format!("{part}.weight"));
+        let weight = |part: &str| format!("blk.{layer}.{part}.weight");
         let matrix = |part, rows, cols| weights::matrix(gguf, &weight(part), rows, cols);
-        let norm = |part, len| weights::vector(gguf, &weight(part), len);
-        let norm_if = |there: bool, part, len| there.then(|| norm(part, len)).transpose();
+        let vector_if = |there: bool, part, len| {
+            let read = || weights::vector(gguf, &weight(part), len);
+            there.then(read).transpose()
+        };
         let bias = |kind: Part, part: &str, len: usize| {
             let name = format!("blk.{layer}.{part}.bias");
             match kind {
@@ -128,6 +141,11 @@ impl Layer {
             }
         };
         let has = |part: &str| gguf.tensor(&weight(part)).is_some();
+        let q_rows = if architecture.output_gate {
+            2 * q_width
+        } else {
+            q_width
+        };
         let [q, k, v] = if has("attn_qkv") || architecture.fused && !has("attn_q") {
             // With both, one of the tensors would be ignored.
             if let Some(part) = ["attn_q", "attn_k", "attn_v"]
@@ -136,54 +154,76 @@ impl Layer {
             {
                 return Err(ModelError::UnknownTensor { name: weight(part) });
             }
-            let qkv = [q_width, kv_width, kv_width];
+            let qkv = [q_rows, kv_width, kv_width];
             weights::stacked(gguf, &weight("attn_qkv"), qkv, width)?
         } else {
             [
-                matrix("attn_q", q_width, width)?,
+                matrix("attn_q", q_rows, width)?,
                 matrix("attn_k", kv_width, width)?,
                 matrix("attn_v", kv_width, width)?,
             ]
         };
-        Ok(Layer {
-            attention_norm: norm("attn_norm", width)?,
+        Ok(Self {
             q,
             k,
             v,
-            q_bias: bias(architecture.qkv_bias, "attn_q", q_width)?,
+            q_bias: bias(architecture.qkv_bias, "attn_q", q_rows)?,
             k_bias: bias(architecture.qkv_bias, "attn_k", kv_width)?,
             v_bias: bias(architecture.qkv_bias, "attn_v", kv_width)?,
-            q_norm: norm_if(architecture.qk_norm, "attn_q_norm", config.head_dim)?,
-            k_norm: norm_if(architecture.qk_norm, "attn_k_norm", config.head_dim)?,
+            q_norm: vector_if(architecture.qk_norm, "attn_q_norm", config.head_dim)?,
+            k_norm: vector_if(architecture.qk_norm, "attn_k_norm", config.head_dim)?,
             o: matrix("attn_output", width, q_width)?,
             o_bias: bias(architecture.output_bias, "attn_output", width)?,
-            sinks: norm_if(architecture.sinks, "attn_sinks", config.q_heads)?,
-            post_attention_norm: norm_if(architecture.sandwich, "post_attention_norm", width)?,
-            ffn_norm: weights::vector(gguf, &name(architecture.ffn_norm), width)?,
+            sinks: vector_if(architecture.sinks, "attn_sinks", config.q_heads)?,
+        })
+    }
+}
+
+impl Layer {
+    fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Layer, ModelError> {
+        let (width, architecture) = (config.width, config.architecture);
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let norm = |part: &str| weights::vector(gguf, &name(part), width);
+        let sandwich = |part| architecture.sandwich.then(|| norm(part)).transpose();
+        let recurrent = config.delta.filter(|_| config.kinds[layer].recurrent);
+        Ok(Layer {
+            attention_norm: norm("attn_norm.weight")?,
+            mixer: match recurrent {
+                Some(shape) => Mixer::Recurrent(DeltaNet::read(gguf, config, shape, layer)?),
+                None => Mixer::Attention(Attention::read(gguf, config, layer)?),
+            },
+            post_attention_norm: sandwich("post_attention_norm.weight")?,
+            ffn_norm: norm(architecture.ffn_norm)?,
             ffn: match config.experts {
                 Some(counts) => FeedForward::Experts(Experts::read(gguf, config, counts, layer)?),
                 None => FeedForward::Dense(Dense::read(gguf, config, layer)?),
             },
-            post_ffn_norm: norm_if(architecture.sandwich, "post_ffw_norm", width)?,
+            post_ffn_norm: sandwich("post_ffw_norm.weight")?,
         })
     }
 
-    /// The matrices of a layer without experts.
-    pub(crate) fn matrices(&self) -> Option<[&MappedMatrix; 7]> {
-        let FeedForward::Dense(Dense { gate, up, down }) = &self.ffn else {
-            return None;
-        };
-        Some([&self.q, &self.k, &self.v, &self.o, gate, up, down])
+    /// The layer's attention.
+    ///
+    /// # Panics
+    /// If the layer is recurrent.
+    pub(crate) fn attention(&self) -> &Attention {
+        match &self.mixer {
+            Mixer::Attention(attention) => attention,
+            Mixer::Recurrent(_) => panic!("a recurrent layer has no attention"),
+        }
     }
 
     /// The matrices that are copied if they are not quantised: all but those of the experts.
     fn copied(&self) -> Vec<&MappedMatrix> {
-        match (&self.ffn, self.matrices()) {
-            (FeedForward::Experts(experts), _) => {
-                vec![&self.q, &self.k, &self.v, &self.o, &experts.router]
-            }
-            (_, all) => all.into_iter().flatten().collect(),
+        let mut all: Vec<&MappedMatrix> = match &self.mixer {
+            Mixer::Attention(Attention { q, k, v, o, .. }) => vec![q, k, v, o],
+            Mixer::Recurrent(delta) => delta.matrices().to_vec(),
+        };
+        match &self.ffn {
+            FeedForward::Dense(Dense { gate, up, down }) => all.extend([gate, up, down]),
+            FeedForward::Experts(experts) => all.push(&experts.router),
         }
+        all
     }
 }
 
@@ -249,7 +289,10 @@ impl Model {
     /// # Panics
     /// If there is no such layer.
     pub fn attention_sinks(&self, layer: usize) -> Option<&[f32]> {
-        self.layers[layer].sinks.as_deref()
+        match &self.layers[layer].mixer {
+            Mixer::Attention(attention) => attention.sinks.as_deref(),
+            Mixer::Recurrent(_) => None,
+        }
     }
 
     /// The container, for inspection.
@@ -353,9 +396,10 @@ fn refuse_unknown_tensors(gguf: &Gguf, config: &Config) -> Result<(), ModelError
     let layer_tensors = config.architecture.layer_tensors();
     let model_tensors = config.architecture.model_tensors();
     let known = |name: &str| match name.strip_prefix("blk.").and_then(|r| r.split_once('.')) {
-        Some((layer, part)) => {
-            layer.parse::<usize>().is_ok_and(|l| l < config.layers) && layer_tensors.contains(&part)
-        }
+        Some((layer, part)) => layer.parse::<usize>().is_ok_and(|l| {
+            let unused = config.layers..config.layers + config.prediction_layers;
+            unused.contains(&l) || l < config.layers && layer_tensors.contains(&part)
+        }),
         None => model_tensors.contains(&name),
     };
     let unknown = gguf

@@ -1,12 +1,13 @@
 //! [`LayerPass`]: many rows through one layer, as described in `decoder.rs`.
 
 use kept_kernels::mapped::{MappedMatrix, Product, multiply_rows_together, multiply_together};
-use kept_kernels::{QuantisedRows, Stop, Stopped, rms_norm};
+use kept_kernels::{DeltaState, QuantisedRows, Stop, Stopped, rms_norm, sigmoid_mul};
 
 use crate::Config;
 use crate::decoder::{activate, product, widest};
+use crate::delta::{DeltaCopies, DeltaScratch, DeltaTask};
 use crate::experts::ExpertScratch;
-use crate::model::{Dense, FeedForward, Layer, Model};
+use crate::model::{Attention, Dense, FeedForward, Layer, Mixer, Model};
 use crate::weights::Floats;
 
 /// One layer prepared for many rows.
@@ -28,6 +29,14 @@ pub struct LayerPass<'a> {
     rounded_hidden: QuantisedRows,
     /// If the layer has experts.
     experts: Option<ExpertScratch>,
+    /// If the layer is recurrent.
+    delta: Option<DeltaScratch>,
+    /// `[block rows, 2 * q_width]`: queries and gates as projected; then the gated attention. Empty without gates.
+    both: Vec<f32>,
+    /// `[rows, q_width]`: gates of the rows projected last. Empty without gates.
+    gates: Vec<f32>,
+    /// How many rows were projected last.
+    projected: usize,
 }
 
 /// The part of a layer that is computed at once.
@@ -85,22 +94,30 @@ impl Block {
     }
 
     fn bytes(&self, config: &Config) -> u64 {
-        let numbers = self.rows * (config.width + 2 * self.columns);
+        let numbers = self.rows * (config.width + 2 * self.columns + 2 * config.gate_width());
         let rounded = self.rounded(config).map(QuantisedRows::bytes_for);
         let experts = config
             .experts
             .map_or(0, |counts| ExpertScratch::bytes(config, counts, self.rows));
-        (numbers * size_of::<f32>()) as u64 + rounded.iter().sum::<u64>() + experts
+        let delta = (config.delta).map_or(0, |shape| DeltaScratch::bytes(config, shape, self.rows));
+        (numbers * size_of::<f32>()) as u64 + rounded.iter().sum::<u64>() + experts + delta
     }
 }
 
 /// The matrices of a layer; used for those that are not quantised.
 struct Copies<'a> {
-    q: Floats<'a>,
-    k: Floats<'a>,
-    v: Floats<'a>,
-    o: Floats<'a>,
+    mixer: MixerCopies<'a>,
     ffn: FeedForwardCopies<'a>,
+}
+
+enum MixerCopies<'a> {
+    Attention {
+        q: Floats<'a>,
+        k: Floats<'a>,
+        v: Floats<'a>,
+        o: Floats<'a>,
+    },
+    Recurrent(DeltaCopies<'a>),
 }
 
 enum FeedForwardCopies<'a> {
@@ -111,6 +128,19 @@ enum FeedForwardCopies<'a> {
     },
     /// Experts are multiplied in place.
     Experts { router: Floats<'a> },
+}
+
+impl<'a> Copies<'a> {
+    /// Of queries, keys, values and the output.
+    ///
+    /// # Panics
+    /// If the layer is recurrent.
+    fn attention(&self) -> [&Floats<'a>; 4] {
+        match &self.mixer {
+            MixerCopies::Attention { q, k, v, o } => [q, k, v, o],
+            MixerCopies::Recurrent(_) => panic!("a recurrent layer has no attention"),
+        }
+    }
 }
 
 /// `out = inputs * matrix^T` for matrices with the same inputs; quantised matrices are multiplied together. `floats`
@@ -160,10 +190,15 @@ impl<'a> LayerPass<'a> {
             config,
             layer,
             floats: Copies {
-                q: copy(&layer.q),
-                k: copy(&layer.k),
-                v: copy(&layer.v),
-                o: copy(&layer.o),
+                mixer: match &layer.mixer {
+                    Mixer::Attention(Attention { q, k, v, o, .. }) => MixerCopies::Attention {
+                        q: copy(q),
+                        k: copy(k),
+                        v: copy(v),
+                        o: copy(o),
+                    },
+                    Mixer::Recurrent(delta) => MixerCopies::Recurrent(delta.copies(&copy)),
+                },
                 ffn: match &layer.ffn {
                     FeedForward::Dense(Dense { gate, up, down }) => FeedForwardCopies::Dense {
                         gate: copy(gate),
@@ -182,12 +217,18 @@ impl<'a> LayerPass<'a> {
             rounded: QuantisedRows::new(inputs),
             rounded_hidden: QuantisedRows::new(hidden),
             experts: (config.experts).map(|counts| ExpertScratch::new(config, counts, rows)),
+            delta: (config.delta)
+                .filter(|_| matches!(layer.mixer, Mixer::Recurrent(_)))
+                .map(|shape| DeltaScratch::new(config, shape, rows)),
+            both: vec![0.0; rows * 2 * config.gate_width()],
+            gates: vec![0.0; max_rows * config.gate_width()],
+            projected: 0,
         }
     }
 
     /// Scratch memory in bytes, without copies of weights.
     pub fn bytes(&self) -> u64 {
-        self.block.bytes(self.config)
+        self.block.bytes(self.config) + self.gates.len() as u64 * size_of::<f32>() as u64
     }
 
     /// The maximum over layers of [`LayerPass::bytes`] for `max_rows` rows, without creating a pass.
@@ -195,7 +236,8 @@ impl<'a> LayerPass<'a> {
         let layers = model.layers.iter();
         let bytes = layers.map(|layer| Block::new(&model.config, layer, max_rows));
         let bytes = bytes.map(|block| block.bytes(&model.config));
-        bytes.max().unwrap_or(0)
+        let gates = max_rows * model.config.gate_width() * size_of::<f32>();
+        bytes.max().unwrap_or(0) + gates as u64
     }
 
     /// First half of the layer: projects `residual [rows, width]` to `q [rows, q_heads, head_dim]`, `k` and `v`
@@ -225,6 +267,8 @@ impl<'a> LayerPass<'a> {
         assert_eq!(k.len(), rows * kv_width, "k is [rows, kv_heads, head_dim]");
         assert_eq!(v.len(), rows * kv_width, "v is [rows, kv_heads, head_dim]");
         let layer = self.layer;
+        let (attention, [of_q, of_k, of_v, _]) = (layer.attention(), self.floats.attention());
+        self.projected = rows;
         for first in (0..rows).step_by(self.block.rows) {
             let last = rows.min(first + self.block.rows);
             let residual = &residual[first * width..last * width];
@@ -238,24 +282,30 @@ impl<'a> LayerPass<'a> {
             let q = &mut q[first * q_width..last * q_width];
             let k = &mut k[first * kv_width..last * kv_width];
             let v = &mut v[first * kv_width..last * kv_width];
+            let gated = !self.both.is_empty();
+            let both = &mut self.both[..if gated { 2 * q.len() } else { 0 }];
             multiply(
                 normed,
                 &mut self.rounded,
                 [
-                    product(&layer.q, q),
-                    product(&layer.k, k),
-                    product(&layer.v, v),
+                    product(&attention.q, if gated { &mut *both } else { &mut *q }),
+                    product(&attention.k, k),
+                    product(&attention.v, v),
                 ],
-                [&self.floats.q, &self.floats.k, &self.floats.v],
+                [of_q, of_k, of_v],
                 stop,
             )?;
-            layer.apply_bias_and_norms(self.config, q, k, v);
+            if gated {
+                let gates = &mut self.gates[first * q_width..last * q_width];
+                Attention::split_gates(self.config, both, q, gates);
+            }
+            attention.apply_bias_and_norms(self.config, q, k, v);
         }
         Ok(())
     }
 
-    /// Second half of the layer: projects `attention [rows, q_heads, head_dim]`, adds it to `residual [rows, width]`,
-    /// then adds the feed-forward.
+    /// Second half of the layer: projects `attention [rows, q_heads, head_dim]` of the last rows that were projected,
+    /// adds it to `residual [rows, width]`, then adds the feed-forward.
     ///
     /// # Errors
     /// [`Stopped`], within 100 ms of the request; the residual is then partly written.
@@ -276,21 +326,89 @@ impl<'a> LayerPass<'a> {
             rows * q_width,
             "attention is [rows, q_heads, head_dim]"
         );
+        let skipped = self.projected - rows;
         for first in (0..rows).step_by(self.block.rows) {
             let last = rows.min(first + self.block.rows);
             let attention = &attention[first * q_width..last * q_width];
-            self.finish_block(attention, &mut residual[first * width..last * width], stop)?;
+            let residual = &mut residual[first * width..last * width];
+            self.finish_block(attention, skipped + first, residual, stop)?;
         }
         Ok(())
     }
 
-    /// [`Self::finish`] for at most one block of rows.
+    /// A recurrent layer: runs `residual [rows, width]` through it, in order, and updates `state`.
+    ///
+    /// # Errors
+    /// [`Stopped`], within 100 ms of the request; residual and state are then partly written.
+    ///
+    /// # Panics
+    /// If a length is wrong or the layer is not recurrent.
+    pub fn recur(
+        &mut self,
+        residual: &mut [f32],
+        state: &mut DeltaState,
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        let width = self.config.width;
+        for residual in residual.chunks_mut(self.block.rows * width) {
+            let (Mixer::Recurrent(delta), MixerCopies::Recurrent(copies), Some(shape)) =
+                (&self.layer.mixer, &self.floats.mixer, self.config.delta)
+            else {
+                panic!("the layer is not recurrent");
+            };
+            let normed = &mut self.normed[..residual.len()];
+            let norm = &self.layer.attention_norm;
+            rms_norm(residual, norm, self.config.norm_eps, normed);
+            let task = DeltaTask {
+                config: self.config,
+                shape,
+                copies,
+                normed,
+            };
+            let scratch = self.delta.as_mut().expect("the layer is recurrent");
+            delta.add(&task, residual, state, scratch, stop)?;
+            self.feed_forward(residual, stop)?;
+        }
+        Ok(())
+    }
+
+    /// [`Self::finish`] for at most one block of rows, the first of which is row `row` of those projected.
     fn finish_block(
         &mut self,
         attention: &[f32],
+        row: usize,
         residual: &mut [f32],
         stop: &Stop,
     ) -> Result<(), Stopped> {
+        let (layer, config) = (self.layer, self.config);
+        let (own, [.., of_o]) = (layer.attention(), self.floats.attention());
+        let rounded = &mut self.rounded;
+        let attention = if self.gates.is_empty() {
+            attention
+        } else {
+            let gated = &mut self.both[..attention.len()];
+            gated.copy_from_slice(attention);
+            let first = row * config.q_width();
+            sigmoid_mul(gated, &self.gates[first..first + attention.len()]);
+            &*gated
+        };
+        if layer.adds_attention(own) {
+            let product = Product {
+                matrix: &own.o,
+                out: &mut *residual,
+                add: true,
+            };
+            multiply(attention, rounded, [product], [of_o], stop)?;
+        } else {
+            let added = &mut self.normed[..residual.len()];
+            multiply(attention, rounded, [product(&own.o, added)], [of_o], stop)?;
+            layer.add_attention(config, own, added, residual);
+        }
+        self.feed_forward(residual, stop)
+    }
+
+    /// Adds the feed-forward of `residual`, at most one block of rows, to it.
+    fn feed_forward(&mut self, residual: &mut [f32], stop: &Stop) -> Result<(), Stopped> {
         let m = residual.len() / self.config.width;
         let Self {
             config,
@@ -303,20 +421,9 @@ impl<'a> LayerPass<'a> {
             rounded_hidden,
             experts,
             block,
+            ..
         } = self;
         let normed = &mut normed[..residual.len()];
-        if layer.adds_attention() {
-            let product = Product {
-                matrix: &layer.o,
-                out: &mut *residual,
-                add: true,
-            };
-            multiply(attention, rounded, [product], [&floats.o], stop)?;
-        } else {
-            let product = product(&layer.o, normed);
-            multiply(attention, rounded, [product], [&floats.o], stop)?;
-            layer.add_attention(config, normed, residual);
-        }
         rms_norm(residual, &layer.ffn_norm, config.norm_eps, normed);
         let (ffn, gates, ups, downs) = match (&layer.ffn, &floats.ffn) {
             (FeedForward::Dense(ffn), FeedForwardCopies::Dense { gate, up, down }) => {

@@ -57,7 +57,7 @@ class Shape:
 
     @property
     def arch_in_file(self) -> str:
-        return {"gpt_oss": "gpt-oss"}.get(self.arch, self.arch)
+        return {"gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35"}.get(self.arch, self.arch)
 
     @property
     def seed(self) -> int:
@@ -86,6 +86,12 @@ SHAPES = [
     Shape("qwen3moe", {"rope_parameters": PLAIN, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
                        "norm_topk_prob": True},
           keys={"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 24}),
+    Shape("qwen3_5_text", {"rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}, "linear_num_key_heads": 2,
+                           "linear_num_value_heads": 6, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+                           "linear_conv_kernel_dim": 4, "full_attention_interval": 3}, name="qwen35", layers=6, width=32,
+          keys={"rope.dimension_count": 8, "rope.dimension_sections": [2, 1, 1, 0], "full_attention_interval": 3,
+                "ssm.group_count": 2, "ssm.time_step_rank": 6, "ssm.state_size": 16, "ssm.inner_size": 96,
+                "ssm.conv_kernel": 4}),
     Shape("gpt_oss", {"rope_parameters": YARN | {"truncate": False, "rope_theta": WHOLE}, "sliding_window": WINDOW,
                       "num_local_experts": 8, "num_experts_per_tok": 3}, name="gpt-oss", layers=4, tied=False,
           keys={"attention.sliding_window": WINDOW, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
@@ -107,9 +113,9 @@ SHAPES = [
                 "rope.scaling.factor": 4.0}),
     Shape("smollm3", {"rope_parameters": PLAIN, "pad_token_id": 0}, layers=5),
 ]
-CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "gpt_oss": "GptOss", "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
+CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
            "smollm3": "SmolLM3"}
-CAUSAL = {"gemma3": "Gemma3"}
+CAUSAL = {"gemma3": "Gemma3", "qwen3_5_text": "Qwen3_5"}
 
 
 def config(shape: Shape):
@@ -126,13 +132,16 @@ def build(shape: Shape):
     model = getattr(transformers, f"{CAUSAL.get(shape.arch, CLASSES[shape.arch])}ForCausalLM")(config(shape)).eval()
     generator = torch.Generator().manual_seed(shape.seed)
     sayable = torch.tensor([text.isprintable() and text.isascii() for text in texts()])
-    gemma = shape.arch.startswith("gemma")
+    adds_one = shape.arch.startswith(("gemma", "qwen3_5"))
     with torch.no_grad():
         for name, weight in sorted(model.named_parameters()):
             if name.endswith("bias"):
                 drawn = 0.5 * torch.randn(weight.shape, generator=generator)
-            elif weight.ndim == 1:  # gemma adds one to its norm weights, and its converter stores the sum
-                drawn = (-0.5 if gemma else 0.5) + torch.rand(weight.shape, generator=generator)
+            elif name.endswith("A_log"):
+                drawn = 2 * torch.rand(weight.shape, generator=generator) - 3
+            elif weight.ndim == 1:  # gemma and Qwen 3.5 add one to their norm weights, and the converter stores the sum
+                least = -0.5 if adds_one and not name.endswith("linear_attn.norm.weight") else 0.5
+                drawn = least + torch.rand(weight.shape, generator=generator)
             else:
                 drawn = 0.25 * torch.randn(weight.shape, generator=generator)
             if "experts.gate_up_proj" in name and shape.arch == "gpt_oss":
@@ -160,14 +169,14 @@ SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_
 
 def tensors(shape: Shape, model):
     """The names and numbers that a converter writes."""
-    gemma = shape.arch.startswith("gemma")
+    gemma, qwen35 = shape.arch.startswith("gemma"), shape.arch.startswith("qwen3_5")
     parts = PARTS | (SANDWICH if gemma else {})
-    if shape.arch == "gpt_oss":
+    if shape.arch == "gpt_oss" or qwen35:
         parts = parts | {"post_attention_layernorm": "post_attention_norm"}
     for name, weight in model.state_dict().items():
         stem, kind = name.removeprefix("model.").rsplit(".", 1)
         data = weight.numpy()
-        if data.ndim == 1 and kind == "weight" and gemma:
+        if data.ndim == 1 and kind == "weight" and (gemma or qwen35 and not stem.endswith("linear_attn.norm")):
             data = data + 1
         if stem == "lm_head":
             if not shape.tied:
@@ -178,6 +187,9 @@ def tensors(shape: Shape, model):
             yield "output_norm.weight", data
         else:
             _, layer, part = stem.split(".", 2)
+            if part.startswith("linear_attn"):
+                yield f"blk.{layer}.{RECURRENT[name.split('.', 3)[3]]}", tiled(shape, name, data)
+                continue
             if part == "mlp.experts":
                 yield from experts(shape, layer, kind, data)
                 continue
@@ -189,6 +201,32 @@ def tensors(shape: Shape, model):
                 matrix = tiny.neighbouring_pairs(data.reshape(len(data), -1), heads)
                 data = matrix.reshape(data.shape)
             yield f"blk.{layer}.{parts[part]}.{kind}", data
+
+
+RECURRENT = {"linear_attn.in_proj_qkv.weight": "attn_qkv.weight", "linear_attn.in_proj_z.weight": "attn_gate.weight",
+             "linear_attn.in_proj_b.weight": "ssm_beta.weight", "linear_attn.in_proj_a.weight": "ssm_alpha.weight",
+             "linear_attn.conv1d.weight": "ssm_conv1d.weight", "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a",
+             "linear_attn.norm.weight": "ssm_norm.weight", "linear_attn.out_proj.weight": "ssm_out.weight"}
+
+
+def tiled(shape: Shape, name: str, data: np.ndarray) -> np.ndarray:
+    """A tensor of a recurrent layer as converters write it: value heads that share a key head lie apart, so that value
+    head h uses key head `h % key heads`."""
+    keys, values, dim = (shape.hf[f"linear_{x}"] for x in ("num_key_heads", "num_value_heads", "key_head_dim"))
+    order = np.arange(values).reshape(keys, -1).T.ravel()
+
+    def heads(rows: np.ndarray) -> np.ndarray:
+        return rows.reshape(values, -1, *rows.shape[1:])[order].reshape(rows.shape)
+
+    part = name.rsplit("linear_attn.", 1)[1]
+    if part == "A_log":
+        return heads(-np.exp(data))
+    if part in ("in_proj_qkv.weight", "conv1d.weight"):
+        data = data.reshape(len(data), -1)
+        return np.concatenate([data[:2 * keys * dim], heads(data[2 * keys * dim:])])
+    if part == "out_proj.weight":
+        return heads(data.T).T
+    return data if part == "norm.weight" else heads(data)
 
 
 def experts(shape: Shape, layer: str, kind: str, data: np.ndarray):
@@ -217,7 +255,7 @@ def write_gguf(shape: Shape, model, path: Path) -> None:
              "attention.key_length": shape.head_dim, "attention.value_length": shape.head_dim,
              "rope.dimension_count": shape.head_dim, "vocab_size": tiny.VOCABULARY}
     for key, value in ({"rope.freq_base": 10_000.0, "attention.layer_norm_rms_epsilon": 1e-5} | sizes | shape.keys).items():
-        add = {int: out.add_uint32, float: out.add_float32, str: out.add_string}[type(value)]
+        add = {int: out.add_uint32, float: out.add_float32, str: out.add_string, list: out.add_array}[type(value)]
         add(f"{shape.arch_in_file}.{key}", value)
     tiny.write_tokenizer(out, tiny.tokenizer())
     for name, factors in shape.factors.items():
@@ -265,7 +303,8 @@ def dropped(shape: Shape, model) -> dict[str, np.ndarray]:
     """`kept_<layer>` [kv_heads, KEPT] of the global layers, and logits of the last prompt token and of every step."""
     ids = draw_ids(shape.seed + 2, PROMPT + STEPS)
     rng = np.random.default_rng(shape.seed)
-    full = [i for i, layer in enumerate(model.model.layers) if getattr(layer.self_attn, "sliding_window", None) is None]
+    full = [i for i, layer in enumerate(model.model.layers)
+            if hasattr(layer, "self_attn") and getattr(layer.self_attn, "sliding_window", None) is None]
     kept = {i: np.sort(np.stack([rng.permutation(PROMPT)[:KEPT] for _ in range(shape.kv_heads)]), axis=1) for i in full}
 
     def run(attention: Dropped) -> np.ndarray:
@@ -327,6 +366,10 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes["no window"] = lambda m: window_all(m, None)
         mistakes["a window one too wide"] = lambda m: window_sliding(m, WINDOW + 1)
         mistakes["no yarn"] = inv_freq("inv_freq", lambda m: plain)
+    if shape.arch == "qwen3_5_text":
+        mistakes |= {f"no {x}": each(x, value) for x, value in (("dt_bias", 0.0), ("A_log", -20.0), ("in_proj_z", 1.0),
+                                                                 ("linear_attn.norm", 1.0), ("in_proj_b", 0.0), ("q_norm", 0.0))}
+        mistakes["every number rotated"] = inv_freq("inv_freq", lambda m: 10 * m.model.rotary_emb.inv_freq)
     if shape.arch == "qwen3moe":
         def routers(change):
             return lambda m: [change(layer.mlp.gate) for layer in m.model.layers]

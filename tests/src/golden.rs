@@ -61,11 +61,12 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 9] = [
+pub const ARCHITECTURES: [&str; 10] = [
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
     "qwen3moe",
+    "qwen35",
     "gpt-oss",
     "phi-4-mini",
     "gemma2",

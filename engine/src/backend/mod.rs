@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use kept_cuda::GpuCache;
-use kept_kernels::{CacheType, PackedRows, PrefillAttention, RowStore, Stop};
+use kept_kernels::{CacheType, DeltaState, PackedRows, PrefillAttention, RowStore, Stop};
 use kept_models::{Model, RopeTable};
 use kept_policies::{PromptRows, Selection, WeightedWindow, Window};
 
@@ -352,6 +352,9 @@ pub(crate) trait PrefillBackend {
     /// The compact layer of a selection.
     fn gather(&mut self, task: &GatherTask<'_>) -> Result<CompactLayer, EngineError>;
 
+    /// The compact layer of a recurrent layer: its state after all tokens.
+    fn keep_state(&mut self) -> Result<CompactLayer, EngineError>;
+
     /// The compact layer of a sliding-window layer: its last `window` positions.
     fn gather_window(
         &mut self,
@@ -395,6 +398,14 @@ pub(crate) trait HostLayer {
         &mut self,
         residual: &[f32],
         qkv: [&mut [f32]; 3],
+        stop: &Stop,
+    ) -> Result<(), EngineError>;
+
+    /// As [`kept_models::LayerPass::recur`].
+    fn recur(
+        &mut self,
+        residual: &mut [f32],
+        state: &mut DeltaState,
         stop: &Stop,
     ) -> Result<(), EngineError>;
 

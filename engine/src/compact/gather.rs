@@ -57,6 +57,7 @@ impl CompactLayer {
             hole: vec![None; kv_heads],
             classes: None,
             window: None,
+            state: None,
         }
     }
 }
@@ -235,6 +236,7 @@ impl Gather<'_> {
             hole: vec![None; kv_heads],
             classes: None,
             window: None,
+            state: None,
         };
         for head in 0..kv_heads {
             let kept = kept(head);

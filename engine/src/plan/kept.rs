@@ -5,11 +5,13 @@ use kept_models::Config;
 
 use crate::compact::F16_ROWS;
 
-/// Bytes of the keys and values that sliding-window layers keep of `tokens` tokens.
+/// Bytes of the keys and values that sliding-window layers keep of `tokens` tokens, and of the states of recurrent
+/// layers.
 pub(crate) fn window_bytes(config: &Config, tokens: usize, cache: CacheType) -> u64 {
     let rows: usize = config.windows().map(|window| window.min(tokens)).sum();
     // Ring rows are replaced with every token, so they are not quantised.
     (rows * config.kv_heads * 2 * cache.wide().row_bytes(config.head_dim)) as u64
+        + config.state_bytes()
 }
 
 /// Bytes of the full cache of `tokens` tokens.

@@ -3,7 +3,7 @@
 
 mod buffers;
 
-use kept_kernels::{CacheType, PackedRows};
+use kept_kernels::{CacheType, DeltaShape, PackedRows};
 use kept_models::Model;
 use kept_policies::{
     ClassTable, Method, Needs, Positions, PromptShape, Retention, RowPlan, RowRequest,
@@ -26,15 +26,22 @@ pub(crate) enum LayerKeeps {
     Cut(usize),
     /// The last positions, as many as the sliding window has; methods do not see this layer.
     Window(usize),
+    /// A state of constant size, of a recurrent layer; methods do not see this layer.
+    State(DeltaShape),
 }
 
 impl LayerKeeps {
     /// `[layers of the model]`
     pub(crate) fn for_model(model: &Model) -> Vec<Self> {
         let mut cut = 0..;
-        let keeps = model.config().kinds.iter().map(|kind| match kind.window {
-            Some(window) => Self::Window(window),
-            None => Self::Cut(cut.next().unwrap_or_default()),
+        let config = model.config();
+        let keeps = config.kinds.iter().map(|kind| {
+            let state = config.delta.filter(|_| kind.recurrent);
+            match (state, kind.window) {
+                (Some(shape), _) => Self::State(shape),
+                (None, Some(window)) => Self::Window(window),
+                (None, None) => Self::Cut(cut.next().unwrap_or_default()),
+            }
         });
         keeps.collect()
     }
@@ -162,7 +169,8 @@ impl PrefillPlan {
             pairs: model.config().rope.dims / 2,
             row_plan,
         };
-        if sizes.drops_tokens() && model.config().windows().next().is_some() {
+        let config = model.config();
+        if sizes.drops_tokens() && config.full_layers().count() < config.layers {
             return Err(EngineError::TokenDroppingWithSlidingWindows {
                 method: sizes.method,
                 model: model.name().to_owned(),
@@ -170,6 +178,12 @@ impl PrefillPlan {
         }
         sizes.size_layers();
         let asked = sizes.needs.iter().find_map(|needs| needs.reconstruction);
+        if asked.is_some() && config.recurrent_layers() > 0 {
+            return Err(EngineError::ReconstructionWithState {
+                method: sizes.method,
+                model: model.name().to_owned(),
+            });
+        }
         if let Some(asked) = asked.filter(|_| !prompt.document().is_empty()) {
             sizes.reconstruction_plan =
                 Some(ReconstructionPlan::new(model, prompt.document(), asked)?);
@@ -419,7 +433,7 @@ impl PrefillPlan {
     pub(crate) fn needs_in(&self, layer: usize) -> Needs {
         match self.keeps[layer] {
             LayerKeeps::Cut(layer) => self.needs[layer],
-            LayerKeeps::Window(_) => Needs::default(),
+            LayerKeeps::Window(_) | LayerKeeps::State(_) => Needs::default(),
         }
     }
 
@@ -427,7 +441,7 @@ impl PrefillPlan {
     pub(crate) fn entering_in(&self, layer: usize) -> usize {
         match self.keeps[layer] {
             LayerKeeps::Cut(layer) => self.layer_input_tokens(layer),
-            LayerKeeps::Window(_) => self.tokens(),
+            LayerKeeps::Window(_) | LayerKeeps::State(_) => self.tokens(),
         }
     }
 }

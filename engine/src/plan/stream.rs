@@ -1,7 +1,7 @@
 //! The buffer sizes of a prefill in streaming mode, computed before it begins and independent of the text's
 //! length.
 
-use kept_kernels::{CacheType, HeadShape, RowStore};
+use kept_kernels::{CacheType, DeltaState, HeadShape, RowStore};
 use kept_models::{LayerPass, Model, RopeTable};
 use kept_policies::{ClassTable, Method, PolicyError, PromptShape, Retention, RowPlan, RowRequest};
 
@@ -196,7 +196,7 @@ impl StreamPlan {
     pub(crate) fn longest_ring(&self) -> usize {
         let rings = self.keeps.iter().filter_map(|keeps| match keeps {
             LayerKeeps::Window(window) => Some(*window),
-            LayerKeeps::Cut(_) => None,
+            LayerKeeps::Cut(_) | LayerKeeps::State(_) => None,
         });
         rings.max().unwrap_or(0).min(self.tokens)
     }
@@ -212,7 +212,7 @@ impl StreamPlan {
     pub(crate) fn widest(&self) -> usize {
         let ring = self.keeps.iter().filter_map(|keeps| match keeps {
             LayerKeeps::Window(window) => Some((*window).min(self.tokens + self.max_new_tokens)),
-            LayerKeeps::Cut(_) => None,
+            LayerKeeps::Cut(_) | LayerKeeps::State(_) => None,
         });
         self.slots().max(ring.max().unwrap_or(0))
     }
@@ -290,6 +290,7 @@ impl StreamPlan {
                         Classes::bytes_for(table, kv_heads, kv_heads * self.slots())
                     });
                 }
+                LayerKeeps::State(shape) => kept_rows += DeltaState::bytes_for(shape) as usize,
                 LayerKeeps::Window(window) => {
                     let slots = window.min(self.tokens + self.max_new_tokens);
                     let row = 2 * cache.wide().row_bytes(dim);

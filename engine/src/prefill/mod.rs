@@ -404,6 +404,13 @@ fn cut_layers(
         let measuring = reader.read(in_model, watch, stop)?;
         let in_policy = match keeps {
             LayerKeeps::Cut(in_policy) => in_policy,
+            LayerKeeps::State(_) => {
+                for kept in &mut kept {
+                    kept.map.push_window(0);
+                    kept.layers.push(reader.keep_state()?);
+                }
+                continue;
+            }
             LayerKeeps::Window(window) => {
                 for (which, kept) in kept.iter_mut().enumerate() {
                     kept.map.push_window(window);

@@ -23,7 +23,7 @@ mod layer;
 mod ring;
 mod state;
 
-use kept_kernels::Stop;
+use kept_kernels::{DeltaState, Stop};
 use kept_models::{Model, RopeTable};
 use kept_policies::{Evict, Method, Pos};
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,8 @@ enum StreamLayer {
     Cut(usize, Box<CompactLayer>),
     /// A sliding-window layer.
     Ring(Box<Ring>),
+    /// A recurrent layer.
+    State(Box<DeltaState>),
 }
 
 /// A prefill in streaming mode.
@@ -108,6 +110,7 @@ impl<'a> Stream<'a> {
         let empty = |keeps: &LayerKeeps| match *keeps {
             LayerKeeps::Cut(own) => StreamLayer::Cut(own, Box::new(plan.empty_layer())),
             LayerKeeps::Window(window) => StreamLayer::Ring(Box::new(Ring::new(&plan, window))),
+            LayerKeeps::State(shape) => StreamLayer::State(Box::new(DeltaState::new(shape))),
         };
         let backend = backend::of(model);
         Self {
@@ -187,8 +190,14 @@ impl<'a> Stream<'a> {
                     needed,
                     stop,
                 };
+                if let StreamLayer::State(state) = &mut self.layers[layer] {
+                    pass.recur(rows, state, stop)?;
+                    passed(count, self);
+                    continue;
+                }
                 self.scratch.project(&mut *pass, rows, count, stop)?;
                 match &mut self.layers[layer] {
+                    StreamLayer::State(_) => unreachable!("done above"),
                     StreamLayer::Cut(own, kept) => {
                         self.scratch.attend(&chunk, kept)?;
                         self.scratch.finish(&chunk, &mut *pass, rows)?;
@@ -215,6 +224,7 @@ impl<'a> Stream<'a> {
         let of = |layer: &StreamLayer| match layer {
             StreamLayer::Cut(_, kept) => (kept.live_bytes(), kept.table_bytes()),
             StreamLayer::Ring(ring) => (ring.live_bytes(), 0),
+            StreamLayer::State(state) => (state.bytes(), 0),
         };
         let add = |(a, b): (u64, u64), (c, d): (u64, u64)| (a + c, b + d);
         self.layers.iter().map(of).fold((0, 0), add)
@@ -233,6 +243,10 @@ impl<'a> Stream<'a> {
                 StreamLayer::Cut(_, kept) => {
                     map.push_kept(&kept);
                     *kept
+                }
+                StreamLayer::State(state) => {
+                    map.push_window(0);
+                    CompactLayer::recurrent(*state)
                 }
                 StreamLayer::Ring(ring) => {
                     map.push_window(ring.window());

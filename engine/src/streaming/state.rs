@@ -21,6 +21,11 @@ impl Stream<'_> {
             match layer {
                 StreamLayer::Cut(_, kept) => kept.snapshot(through),
                 StreamLayer::Ring(ring) => ring.snapshot(through),
+                StreamLayer::State(state) => {
+                    for numbers in state.numbers() {
+                        through.floats(numbers);
+                    }
+                }
             }
         }
         if let Some(evictor) = &mut self.evictor {

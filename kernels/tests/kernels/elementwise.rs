@@ -3,7 +3,7 @@
 use crate::support::{Random, assert_close};
 use kept_kernels::{
     Pairing, RowStore, SimdLevel, add_assign, argmax, gather_rows, gelu_mul, reference, rms_norm,
-    rms_norm_in_place, rotate, silu_mul, soft_cap, swiglu_clamped, unrotate,
+    rms_norm_in_place, rotate, sigmoid_mul, silu_mul, soft_cap, swiglu_clamped, unrotate,
 };
 
 #[test]
@@ -23,6 +23,8 @@ fn norms_and_gates_equal_the_reference() {
         let (mut gelu, mut capped) = (wide.clone(), wide.clone());
         reference::gelu_mul(&mut gelu, &up);
         reference::soft_cap(&mut capped, 30.0);
+        let mut sigmoid = up.clone();
+        reference::sigmoid_mul(&mut sigmoid, &wide);
         // Of both signs and beyond the bounds.
         let (tall, mut clamped) = (
             up.iter().map(|x| x * 9.0).collect::<Vec<f32>>(),
@@ -51,6 +53,10 @@ fn norms_and_gates_equal_the_reference() {
                     2e-6,
                     &format!("{level:?} gelu {rows} x {width}"),
                 );
+                let mut x = up.clone();
+                sigmoid_mul(&mut x, &wide);
+                let what = format!("{level:?} sigmoid {rows} x {width}");
+                assert_close(&x, &sigmoid, 2e-6, &what);
                 let mut gate = narrow.clone();
                 swiglu_clamped(&mut gate, &tall);
                 assert_close(

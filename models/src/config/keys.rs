@@ -93,7 +93,9 @@ impl Keys<'_> {
         let Some(Value::Array(_)) = self.gguf.get(&full) else {
             return self.count(key);
         };
-        let counts = self.gguf.wholes(&full)?.unwrap_or_default();
+        let mut counts = self.gguf.wholes(&full)?.unwrap_or_default();
+        // Layers without attention have no heads.
+        counts.retain(|&n| n != 0);
         match counts.first() {
             Some(&first) if counts.iter().all(|&n| n == first) => self.checked_count(key, first),
             Some(_) => Err(self.bad(

@@ -8,6 +8,8 @@ mod rope;
 pub use rope::{LongRope, RopeChoice, RopeConfig, RopeScaling, Yarn};
 
 use crate::ModelError;
+use kept_kernels::{DeltaShape, DeltaState};
+
 use crate::architecture::{self, Activation, Architecture, Sliding};
 use crate::gguf::Gguf;
 use keys::{Keys, MAX_COUNT, bad, missing, missing_tensor};
@@ -27,6 +29,10 @@ pub struct Config {
     pub ffn: usize,
     /// For a mixture of experts, how many there are.
     pub experts: Option<ExpertCounts>,
+    /// Heads of the recurrent layers, if there are any.
+    pub delta: Option<DeltaShape>,
+    /// Layers for predicting several tokens at once, which the file has and Kept does not use.
+    pub prediction_layers: usize,
     /// Number of query heads.
     pub q_heads: usize,
     /// Number of KV heads; divides `q_heads`.
@@ -76,6 +82,9 @@ pub struct LayerKind {
     pub window: Option<usize>,
     /// How queries and keys are rotated.
     pub rotation: LayerRotation,
+    /// Whether the layer has a state of constant size ([`Config::delta`]) instead of attention. Its window is then 0
+    /// positions.
+    pub recurrent: bool,
 }
 
 /// How a layer's queries and keys are rotated.
@@ -116,7 +125,16 @@ impl Config {
         refuse_unsupported_keys(&keys, architecture)?;
         let experts = experts(&keys, architecture)?;
         let width = keys.count("embedding_length")?;
-        let layers = keys.count("block_count")?;
+        let blocks = keys.count("block_count")?;
+        let prediction_layers = match architecture.attention_every {
+            Some(_) => keys.whole("nextn_predict_layers")?.unwrap_or(0) as usize,
+            None => 0,
+        };
+        let layers = blocks.saturating_sub(prediction_layers);
+        if layers == 0 {
+            let needs = format!("fewer than the {blocks} layers are needed");
+            return Err(keys.bad("nextn_predict_layers", prediction_layers, needs));
+        }
         // Checked before anything is allocated per layer, so an inflated count fails first.
         let first_part = (0..layers).map(|layer| format!("blk.{layer}.attn_norm.weight"));
         for name in first_part {
@@ -127,8 +145,10 @@ impl Config {
         let norm_eps = norm_eps(&keys)?;
         let context = keys.count("context_length")?;
         let (rope, context) = rope::read(&keys, architecture, head_dim, context, options.rope)?;
+        let delta = delta(&keys, architecture)?;
+        let recurrent = recurrent(&keys, architecture, layers)?;
         let (windows, ignored_window) = windows(&keys, architecture, layers)?;
-        refuse_all_sliding(&keys, &windows)?;
+        refuse_all_sliding(&keys, &windows, &recurrent)?;
         let window_rope = match architecture.sliding {
             Sliding::Most {
                 base: Some(base), ..
@@ -138,7 +158,8 @@ impl Config {
             _ => None,
         };
         let kind = |(layer, window): (usize, Option<usize>)| LayerKind {
-            window,
+            recurrent: recurrent[layer],
+            window: if recurrent[layer] { Some(0) } else { window },
             rotation: match (architecture.unrotated_every, window) {
                 (Some(every), _) if (layer + 1).is_multiple_of(every) => LayerRotation::None,
                 (_, Some(_)) if window_rope.is_some() => LayerRotation::WindowRope,
@@ -155,6 +176,8 @@ impl Config {
                 None => keys.uniform_count("feed_forward_length")?,
             },
             experts,
+            delta,
+            prediction_layers,
             q_heads,
             kv_heads,
             head_dim,
@@ -191,6 +214,15 @@ impl Config {
         self.q_heads * self.head_dim
     }
 
+    /// Elements in the output gates of one token; 0 without gates.
+    pub(crate) fn gate_width(&self) -> usize {
+        if self.architecture.output_gate {
+            self.q_width()
+        } else {
+            0
+        }
+    }
+
     /// Elements in all key (or value) heads of one token: `kv_heads * head_dim`.
     pub fn kv_width(&self) -> usize {
         self.kv_heads * self.head_dim
@@ -203,7 +235,19 @@ impl Config {
 
     /// The window sizes of the sliding-window layers, in positions.
     pub fn windows(&self) -> impl Iterator<Item = usize> + '_ {
-        self.kinds.iter().filter_map(|kind| kind.window)
+        let kinds = self.kinds.iter().filter(|kind| !kind.recurrent);
+        kinds.filter_map(|kind| kind.window)
+    }
+
+    /// Number of recurrent layers.
+    pub fn recurrent_layers(&self) -> usize {
+        self.kinds.iter().filter(|kind| kind.recurrent).count()
+    }
+
+    /// Bytes of the states of all recurrent layers.
+    pub fn state_bytes(&self) -> u64 {
+        let each = self.delta.map_or(0, DeltaState::bytes_for);
+        self.recurrent_layers() as u64 * each
     }
 }
 
@@ -247,6 +291,61 @@ fn head_dim(keys: &Keys<'_>, width: usize, q_heads: usize) -> Result<usize, Mode
         return Err(keys.bad("attention.head_count", q_heads, needs));
     }
     Ok(head_dim)
+}
+
+/// Heads of the recurrent layers of an architecture that has them.
+fn delta(keys: &Keys<'_>, architecture: &Architecture) -> Result<Option<DeltaShape>, ModelError> {
+    if architecture.attention_every.is_none() {
+        return Ok(None);
+    }
+    let shape = DeltaShape {
+        key_heads: keys.count("ssm.group_count")?,
+        value_heads: keys.count("ssm.time_step_rank")?,
+        dim: keys.count("ssm.state_size")?,
+        taps: keys.count("ssm.conv_kernel")?,
+    };
+    if !shape.value_heads.is_multiple_of(shape.key_heads) {
+        let needs = format!("it must divide the {} value heads", shape.value_heads);
+        return Err(keys.bad("ssm.group_count", shape.key_heads, needs));
+    }
+    let inner = keys.count("ssm.inner_size")? as u64;
+    if inner != shape.value_heads as u64 * shape.dim as u64 {
+        let needs = format!(
+            "{} heads of {}, the length of a key, are supported",
+            shape.value_heads, shape.dim
+        );
+        return Err(keys.bad("ssm.inner_size", inner, needs));
+    }
+    if shape.dim > 1024 || inner > 1 << 20 || !(2..=16).contains(&shape.taps) {
+        let needs = "2 to 16 taps and heads of at most 1,024 numbers are supported".to_owned();
+        return Err(keys.bad("ssm.conv_kernel", shape.taps, needs));
+    }
+    Ok(Some(shape))
+}
+
+/// `[layers]`: whether each layer is recurrent.
+fn recurrent(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    layers: usize,
+) -> Result<Vec<bool>, ModelError> {
+    let Some(every) = architecture.attention_every else {
+        return Ok(vec![false; layers]);
+    };
+    if let Some(flags) = keys.flags("attention.recurrent_layers")? {
+        if flags.len() < layers {
+            let needs = format!("one flag for each of the {layers} layers is needed");
+            let found = format!("{} flags", flags.len());
+            return Err(keys.bad("attention.recurrent_layers", found, needs));
+        }
+        return Ok(flags[..layers].to_vec());
+    }
+    let every = keys
+        .optional_count("full_attention_interval")?
+        .unwrap_or(every);
+    Ok((1..=layers)
+        .map(|layer| !layer.is_multiple_of(every))
+        .collect())
 }
 
 /// The number of experts of an architecture that has them.
@@ -340,7 +439,15 @@ fn windows(
 
 /// Refuses a model with sliding-window layers only: it has no layer that attends to a whole document, so there is
 /// nothing to compress.
-fn refuse_all_sliding(keys: &Keys<'_>, windows: &[Option<usize>]) -> Result<(), ModelError> {
+fn refuse_all_sliding(
+    keys: &Keys<'_>,
+    windows: &[Option<usize>],
+    recurrent: &[bool],
+) -> Result<(), ModelError> {
+    if recurrent.iter().all(|&recurrent| recurrent) && !recurrent.is_empty() {
+        let needs = "at least one layer must have attention".to_owned();
+        return Err(keys.bad("full_attention_interval", "no layer with attention", needs));
+    }
     if windows.iter().all(Option::is_some) {
         let needs = "at least one layer must attend to every position".to_owned();
         let of = format!("{} layers with a window", windows.len());

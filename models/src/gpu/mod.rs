@@ -128,10 +128,6 @@ impl GpuModel {
     fn new(model: &Model, device: Device) -> Result<Self, DeviceError> {
         let config = model.config.clone();
         kept_cuda::supports(config.head_dim)?;
-        if model.layers.iter().any(|layer| layer.sinks.is_some()) {
-            let part = "attention sinks";
-            return Err(DeviceError::Part { part });
-        }
         let free_before = device.free_memory()?;
         let spaces = spaces(model, &device)?;
         let layers = model.layers.iter().zip(spaces);

@@ -8,11 +8,25 @@
 
 use kept_cuda::{Buffer, Device, DeviceError, FEW, MemorySpace, Weights};
 
-use crate::model::{Layer, Model};
+use kept_kernels::mapped::MappedMatrix;
 
-const NO_EXPERTS: DeviceError = DeviceError::Part {
-    part: "mixtures of experts",
-};
+use crate::model::{Attention, Dense, FeedForward, Layer, Mixer, Model};
+
+/// The attention and the matrices of a layer.
+fn parts(layer: &Layer) -> Result<(&Attention, [&MappedMatrix; 7]), DeviceError> {
+    let refused = |part| Err(DeviceError::Part { part });
+    let Mixer::Attention(attention) = &layer.mixer else {
+        return refused("recurrent layers");
+    };
+    let FeedForward::Dense(Dense { gate, up, down }) = &layer.ffn else {
+        return refused("mixtures of experts");
+    };
+    if attention.sinks.is_some() {
+        return refused("attention sinks");
+    }
+    let Attention { q, k, v, o, .. } = attention;
+    Ok((attention, [q, k, v, o, gate, up, down]))
+}
 
 /// Memory in bytes to reserve for a question on a GPU with `memory` bytes, in addition to the weights: the kernels'
 /// code, the scratch buffers of a chunk, and the KV rows of a document of ordinary length.
@@ -23,7 +37,7 @@ pub fn beside_weights(memory: u64) -> u64 {
 /// Chooses the memory of each layer's matrices: `device` for as many layers as leave enough memory for a question.
 pub(crate) fn spaces(model: &Model, device: &Device) -> Result<Vec<MemorySpace>, DeviceError> {
     let bytes = |layer: &Layer| {
-        let matrices = layer.matrices().ok_or(NO_EXPERTS)?;
+        let (_, matrices) = parts(layer)?;
         let bytes = matrices
             .into_iter()
             .map(|matrix| Weights::bytes_of(device, matrix));
@@ -125,18 +139,16 @@ impl GpuLayer {
     ) -> Result<Self, DeviceError> {
         let vector = |v: &Vec<f32>| device.copy_of(v);
         let optional = |v: &Option<Vec<f32>>| v.as_ref().map(vector).transpose();
-        let [q, k, v, o, gate, up, down] = {
-            let matrices = layer.matrices().ok_or(NO_EXPERTS)?;
-            Weights::of(device, space, matrices)?
-        };
+        let (attention, matrices) = parts(layer)?;
+        let [q, k, v, o, gate, up, down] = Weights::of(device, space, matrices)?;
         Ok(Self {
             attention_norm: vector(&layer.attention_norm)?,
-            q_bias: optional(&layer.q_bias)?,
-            k_bias: optional(&layer.k_bias)?,
-            v_bias: optional(&layer.v_bias)?,
-            q_norm: optional(&layer.q_norm)?,
-            k_norm: optional(&layer.k_norm)?,
-            o_bias: optional(&layer.o_bias)?,
+            q_bias: optional(&attention.q_bias)?,
+            k_bias: optional(&attention.k_bias)?,
+            v_bias: optional(&attention.v_bias)?,
+            q_norm: optional(&attention.q_norm)?,
+            k_norm: optional(&attention.k_norm)?,
+            o_bias: optional(&attention.o_bias)?,
             post_attention_norm: optional(&layer.post_attention_norm)?,
             ffn_norm: vector(&layer.ffn_norm)?,
             post_ffn_norm: optional(&layer.post_ffn_norm)?,

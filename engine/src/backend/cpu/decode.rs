@@ -94,6 +94,10 @@ impl DecodeBackend for CpuDecoder<'_> {
         let Pos(position) = cache.next;
         model.embed(&[token], &mut b.residual);
         for (layer, cached) in cache.layers.iter_mut().enumerate() {
+            if let Some(state) = &mut cached.state {
+                model.recur_row(layer, &mut b.residual, state, &mut b.row);
+                continue;
+            }
             model.project_row(layer, &b.residual, &mut b.row, &mut b.q, &mut b.k, &mut b.v);
             let rope = self.rope.of_layer(layer);
             // Re-assigned positions: keys are rotated by their rank when attention reads them. Otherwise the

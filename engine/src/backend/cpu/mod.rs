@@ -6,7 +6,7 @@ mod prefill;
 
 use std::ops::Range;
 
-use kept_kernels::{PrefillAttention, Stop, prefill_attention};
+use kept_kernels::{DeltaState, PrefillAttention, Stop, prefill_attention};
 use kept_models::{LayerPass, Model, RopeTable};
 
 use super::{Backend, DecodeBackend, HostAttention, HostLayer, PrefillBackend, PrefillInput};
@@ -90,6 +90,15 @@ impl HostLayer for LayerPass<'_> {
         stop: &Stop,
     ) -> Result<(), EngineError> {
         Ok(LayerPass::finish(self, attention, residual, stop)?)
+    }
+
+    fn recur(
+        &mut self,
+        residual: &mut [f32],
+        state: &mut DeltaState,
+        stop: &Stop,
+    ) -> Result<(), EngineError> {
+        Ok(LayerPass::recur(self, residual, state, stop)?)
     }
 }
 

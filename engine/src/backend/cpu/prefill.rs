@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use kept_kernels::{
-    HeadShape, Normalise, PrefillAttention, Stop, WindowScores, prefill_attention, window_scores,
+    DeltaState, HeadShape, Normalise, PrefillAttention, Stop, WindowScores, prefill_attention,
+    window_scores,
 };
 use kept_models::{LayerPass, Model, RopeTable};
 use kept_policies::{PromptRows, Softmax, WeightedWindow, Window};
@@ -38,6 +39,8 @@ pub(super) struct CpuPrefill<'m> {
     attended: usize,
     /// Largest size of a layer pass so far, in bytes.
     largest_pass: u64,
+    /// State of the current layer, if the model has recurrent layers.
+    state: Option<DeltaState>,
 }
 
 /// The current layer's weights, rearranged on first use.
@@ -89,6 +92,7 @@ impl<'m> CpuPrefill<'m> {
             attention: CpuAttention,
             attended: 0,
             largest_pass: 0,
+            state: model.config().delta.map(DeltaState::new),
         }
     }
 
@@ -102,6 +106,20 @@ impl<'m> CpuPrefill<'m> {
             tokens,
             log_sum_exp: &self.buffers.log_sum_exp[..self.heads.q_heads * self.attended],
         }
+    }
+
+    /// Whether the chunk's layer is recurrent.
+    fn recurs(&self, chunk: &Chunk<'_>) -> bool {
+        self.model.config().kinds[chunk.layer].recurrent
+    }
+
+    /// Runs the chunk through a recurrent layer.
+    fn recur(&mut self, chunk: &Chunk<'_>, stop: &Stop) -> Result<(), EngineError> {
+        let width = self.model.config().width;
+        let rows = chunk.at * width..(chunk.at + chunk.count) * width;
+        let pass = self.weights.pass(self.model, &mut self.largest_pass);
+        let state = self.state.as_mut().expect("the model is recurrent");
+        Ok(pass.recur(&mut self.residual[rows], state, stop)?)
     }
 
     /// Attention of the chunk's needed rows over the layer, and the rest of the layer.
@@ -183,6 +201,9 @@ impl PrefillBackend for CpuPrefill<'_> {
         _task: &LayerTask,
         _measurements: &Measurements,
     ) -> Result<(), EngineError> {
+        if let Some(state) = &mut self.state {
+            state.clear();
+        }
         Ok(())
     }
 
@@ -201,6 +222,9 @@ impl PrefillBackend for CpuPrefill<'_> {
         measurements: &mut Measurements,
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
+        if self.recurs(chunk) {
+            return Ok(Duration::ZERO);
+        }
         let HeadShape {
             q_heads,
             kv_heads,
@@ -255,6 +279,10 @@ impl PrefillBackend for CpuPrefill<'_> {
         measurements: &mut Measurements,
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
+        if self.recurs(chunk) {
+            self.recur(chunk, stop)?;
+            return Ok(Duration::ZERO);
+        }
         self.attend_needed(chunk, stop)?;
         if !chunk.column_sums {
             return Ok(Duration::ZERO);
@@ -387,6 +415,11 @@ impl PrefillBackend for CpuPrefill<'_> {
             Some(table) => compact.with_table(keys, &task.selection.retention, table),
             None => compact,
         })
+    }
+
+    fn keep_state(&mut self) -> Result<CompactLayer, EngineError> {
+        let state = self.state.clone().expect("the model is recurrent");
+        Ok(CompactLayer::recurrent(state))
     }
 
     fn gather_window(

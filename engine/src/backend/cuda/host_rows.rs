@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{AttentionScratch, Buffer, Device, DeviceError, LayerRows};
-use kept_kernels::{HeadShape, PrefillAttention, RowStore, Stop};
+use kept_kernels::{DeltaState, HeadShape, PrefillAttention, RowStore, Stop};
 use kept_models::{GpuModel, GpuPass, Model};
 
 use crate::EngineError;
@@ -98,6 +98,15 @@ impl HostLayer for StagedLayer<'_> {
         }
         self.model.apply_bias_and_norms(layer, q, k, v);
         Ok(())
+    }
+
+    fn recur(
+        &mut self,
+        _residual: &mut [f32],
+        _state: &mut DeltaState,
+        _stop: &Stop,
+    ) -> Result<(), EngineError> {
+        Err(super::no_states())
     }
 
     fn finish(

@@ -129,3 +129,10 @@ impl<'m> Backend<'m> for Cuda<'m> {
         Box::new(StagedAttention::for_stream(self.gpu, plan))
     }
 }
+
+/// A GPU has no recurrent model: uploading one is refused.
+fn no_states() -> EngineError {
+    EngineError::Gpu(DeviceError::Part {
+        part: "recurrent layers",
+    })
+}

@@ -574,6 +574,10 @@ impl PrefillBackend for CudaPrefill<'_> {
         self.gather_selection(task)
     }
 
+    fn keep_state(&mut self) -> Result<CompactLayer, EngineError> {
+        Err(crate::backend::cuda::no_states())
+    }
+
     fn gather_window(
         &mut self,
         plan: &PrefillPlan,

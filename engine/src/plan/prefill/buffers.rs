@@ -187,7 +187,7 @@ impl PrefillPlan {
             .sum();
         let ring_row = kept_bytes(0, 1, head_dim, cache);
         let ring_slots = ring_slots * self.row_plan.model.kv_heads;
-        let rows = (kept + ring_slots * ring_row) as u64;
+        let rows = (kept + ring_slots * ring_row) as u64 + model.config().state_bytes();
         let slot_table = (slots * beside + places + ring_slots * size_of::<u32>()) as u64;
         let (on_host, on_gpu) = if self.rows_on_gpu {
             (0, rows)

@@ -27,6 +27,14 @@ impl Reader<'_> {
         Ok(ring)
     }
 
+    /// Keeps the state of the current recurrent layer. This is the same for every method.
+    ///
+    /// # Errors
+    /// [`EngineError::Gpu`].
+    pub(in crate::prefill) fn keep_state(&mut self) -> Result<CompactLayer, EngineError> {
+        self.backend.keep_state()
+    }
+
     /// Measures what method number `which` needs of the current layer and compacts the layer with the
     /// method's selection.
     pub(in crate::prefill) fn cut(

@@ -99,18 +99,18 @@ impl DecodePlan {
         cut: &dyn Fn(usize) -> SelectedCapacity,
     ) -> Vec<LayerCapacity> {
         let kind = |cache: CacheType| RowKind::of(cache).unwrap_or(RowKind::F16);
+        let ring = |window: usize| SelectedCapacity {
+            slots: window.min(tokens),
+            narrow: 0,
+            ranked: false,
+            entries: 0,
+        };
         let layer = |keeps: &LayerKeeps| {
             let (kind, capacity) = match *keeps {
                 LayerKeeps::Cut(own) => (kind(cache), cut(own)),
-                LayerKeeps::Window(window) => {
-                    let ring = SelectedCapacity {
-                        slots: window.min(tokens),
-                        narrow: 0,
-                        ranked: false,
-                        entries: 0,
-                    };
-                    (kind(cache.wide()), ring)
-                }
+                // A GPU has no recurrent model; a layer without rows needs none.
+                LayerKeeps::State(_) => (kind(cache.wide()), ring(0)),
+                LayerKeeps::Window(window) => (kind(cache.wide()), ring(window)),
             };
             LayerCapacity {
                 capacities: vec![capacity.slots; kv_heads],
