@@ -23,6 +23,12 @@ struct InspectJson {
     layers: usize,
     full_layers: usize,
     sliding_layers: usize,
+    recurrent_layers: usize,
+    /// Bytes of the recurrent layers' states.
+    state_bytes: u64,
+    experts: Option<Experts>,
+    /// Layers for predicting several tokens at once, which are not used.
+    prediction_layers: usize,
     window: Option<usize>,
     ignored_window: Option<usize>,
     unrotated_layers: usize,
@@ -57,6 +63,12 @@ struct InspectJson {
     /// The same for the memory of the first GPU, if there is one.
     #[serde(rename = "card")]
     gpu: Option<GpuFit>,
+}
+
+#[derive(Serialize)]
+struct Experts {
+    all: usize,
+    used: usize,
 }
 
 #[derive(Serialize)]
@@ -142,7 +154,14 @@ fn report(engine: &Engine, file: String) -> InspectJson {
         parameters,
         layers: config.layers,
         full_layers,
-        sliding_layers: config.layers - full_layers,
+        sliding_layers: config.windows().count(),
+        recurrent_layers: config.recurrent_layers(),
+        state_bytes: config.state_bytes(),
+        experts: config.experts.map(|counts| Experts {
+            all: counts.all,
+            used: counts.used,
+        }),
+        prediction_layers: config.prediction_layers,
         window: config.windows().next(),
         ignored_window: config.ignored_window,
         unrotated_layers: unrotated(config),
@@ -227,11 +246,18 @@ fn screen(report: &InspectJson) -> String {
 
 fn dimensions(report: &InspectJson) -> String {
     format!(
-        "{}, {} parameters, width {}, feed-forward {}",
+        "{}, {} parameters, width {}, feed-forward {}{}",
         report.architecture,
         parameters(report.parameters),
         count(report.width),
-        count(report.ffn)
+        count(report.ffn),
+        report.experts.as_ref().map_or_else(String::new, |experts| {
+            format!(
+                " in {} experts, of which a token uses {}",
+                count(experts.all),
+                experts.used
+            )
+        })
     )
 }
 
@@ -282,7 +308,7 @@ fn cache(report: &InspectJson) -> String {
         "{} a token in {}{}, {} for the whole context ({})",
         bytes(report.kv_bytes_per_token),
         report.cache,
-        match report.sliding_layers {
+        match report.sliding_layers + report.recurrent_layers {
             0 => "",
             _ => " where layers attend to all",
         },
@@ -314,6 +340,13 @@ fn parameters(n: u64) -> String {
 
 fn layers(report: &InspectJson) -> String {
     let mut text = match report.window {
+        None if report.recurrent_layers > 0 => format!(
+            "{}: {} attend to every token and are compressed, {} have a state of constant size ({}) and are not",
+            report.layers,
+            report.full_layers,
+            report.recurrent_layers,
+            bytes(report.state_bytes)
+        ),
         None => format!("{}, all attend to every token", report.layers),
         Some(window) => format!(
             "{}: {} attend to every token and are compressed, {} to the last {} and are not",
@@ -326,6 +359,10 @@ fn layers(report: &InspectJson) -> String {
     if let Some(window) = report.ignored_window {
         let window = count(window);
         text += &format!("; a window of {window} in the file is not applied, as in llama.cpp");
+    }
+    if report.prediction_layers > 0 {
+        let more = report.prediction_layers;
+        text += &format!("; {more} more for predicting several tokens at once are not used");
     }
     text
 }

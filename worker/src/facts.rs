@@ -60,6 +60,7 @@ pub fn inspection(engine: &Engine) -> Inspection {
         name: model.name().to_owned(),
         layers: config.layers,
         sliding_layers: config.windows().count(),
+        recurrent_layers: config.recurrent_layers(),
         window: config.windows().next(),
         context: config.context,
         weights_bytes: model.weights_bytes(),

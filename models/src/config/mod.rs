@@ -358,7 +358,7 @@ fn experts(
     if !architecture.experts {
         return match keys.whole(ALL)?.filter(|&n| n > 0) {
             Some(n) => {
-                let needs = format!("{} is not supported with experts", keys.name);
+                let needs = format!("experts are not supported in {} models", keys.name);
                 Err(keys.bad(ALL, n, needs))
             }
             None => Ok(None),

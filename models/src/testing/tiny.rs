@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use kept_kernels::DeltaShape;
+
 use super::{GgufWriter, MetaValue};
 use crate::architecture::{self, Architecture, Part, Sliding};
 use crate::gguf::Gguf;
@@ -92,6 +94,16 @@ const MERGES: &[&str] = &[
     "ã ģ",
 ];
 
+/// Experts of a layer, of architectures that have them.
+const EXPERTS: usize = 4;
+/// Heads of recurrent layers, of architectures that have them; `value_width` is a multiple of 256.
+const DELTA: DeltaShape = DeltaShape {
+    key_heads: 2,
+    value_heads: 4,
+    dim: 64,
+    taps: 4,
+};
+
 /// Control tokens of the tiny tokenizer, with ids from 0.
 pub const CONTROL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
@@ -127,8 +139,26 @@ impl TinyLlama {
             MetaValue::Number(1e-5),
         );
         w.set(&key("rope.freq_base"), MetaValue::Number(10_000.0));
-        if let Sliding::Most { .. } = self.architecture().sliding {
+        let own = self.architecture();
+        if let Sliding::Most { .. } = own.sliding {
             w.set(&key("attention.sliding_window"), whole(8));
+        }
+        if own.experts {
+            w.set(&key("expert_count"), whole(EXPERTS));
+            w.set(&key("expert_used_count"), whole(2));
+            w.set(&key("expert_feed_forward_length"), whole(self.ffn));
+        }
+        if own.attention_every.is_some() {
+            w.set(&key("full_attention_interval"), whole(2));
+            for (part, value) in [
+                ("ssm.group_count", DELTA.key_heads),
+                ("ssm.time_step_rank", DELTA.value_heads),
+                ("ssm.state_size", DELTA.dim),
+                ("ssm.inner_size", DELTA.value_width()),
+                ("ssm.conv_kernel", DELTA.taps),
+            ] {
+                w.set(&key(part), whole(value));
+            }
         }
         self.tokenizer(&mut w);
         self.tensors(&mut w);
@@ -199,7 +229,9 @@ impl TinyLlama {
     fn tensors(&self, w: &mut GgufWriter) {
         let mut random = Random(self.seed);
         let (q, kv) = (self.q_heads * self.head_dim, self.kv_heads * self.head_dim);
-        let mut matrix = |w: &mut GgufWriter, name: &str, rows: usize, cols: usize| {
+        let mut matrix = |w: &mut GgufWriter, name: &str, shape: &[usize]| {
+            let (cols, rows) = (shape[shape.len() - 1], shape[..shape.len() - 1].iter());
+            let rows: usize = rows.product();
             let scale = 1.0 / (cols as f32).sqrt();
             let mut numbers: Vec<f32> = (0..rows * cols).map(|_| random.next() * scale).collect();
             if self.endless {
@@ -210,37 +242,63 @@ impl TinyLlama {
                 }
             }
             let delicate = ["token_embd", "output.", "attn_v", "attn_qkv", "ffn_down"];
+            // Converters leave small and sensitive matrices as they are.
+            let precise = ["ffn_gate_inp", "ssm_alpha", "ssm_beta"];
             let kind = match self.kind {
+                _ if precise.iter().any(|part| name.contains(part)) => "F32",
                 "Q4_K_M" if delicate.iter().any(|part| name.contains(part)) => "Q6_K",
                 "Q4_K_M" => "Q4_K",
                 kind => kind,
             };
-            w.tensor(name, &[rows, cols], kind, &numbers);
+            w.tensor(name, shape, kind, &numbers);
         };
-        matrix(w, "token_embd.weight", self.vocab(), self.width);
+        matrix(w, "token_embd.weight", &[self.vocab(), self.width]);
         if !self.tied {
-            matrix(w, "output.weight", self.vocab(), self.width);
+            matrix(w, "output.weight", &[self.vocab(), self.width]);
         }
         let (width, ffn) = (self.width, self.ffn);
-        let fused: &[(&str, usize, usize)] = &[
-            ("attn_qkv", q + 2 * kv, width),
-            ("attn_output", width, q),
-            ("ffn_up", 2 * ffn, width),
-            ("ffn_down", width, ffn),
-        ];
-        let apart: &[(&str, usize, usize)] = &[
-            ("attn_q", q, width),
-            ("attn_k", kv, width),
-            ("attn_v", kv, width),
-            ("attn_output", width, q),
-            ("ffn_gate", ffn, width),
-            ("ffn_up", ffn, width),
-            ("ffn_down", width, ffn),
-        ];
         let own = self.architecture();
+        let q_rows = if own.output_gate { 2 * q } else { q };
+        let attention: &[(&str, &[usize])] = if own.fused {
+            &[
+                ("attn_qkv", &[q + 2 * kv, width]),
+                ("attn_output", &[width, q]),
+            ]
+        } else {
+            &[
+                ("attn_q", &[q_rows, width]),
+                ("attn_k", &[kv, width]),
+                ("attn_v", &[kv, width]),
+                ("attn_output", &[width, q]),
+            ]
+        };
+        let recurrent: &[(&str, &[usize])] = &[
+            ("attn_qkv", &[DELTA.channels(), width]),
+            ("attn_gate", &[DELTA.value_width(), width]),
+            ("ssm_alpha", &[DELTA.value_heads, width]),
+            ("ssm_beta", &[DELTA.value_heads, width]),
+            ("ssm_out", &[width, DELTA.value_width()]),
+        ];
+        let feed_forward: &[(&str, &[usize])] = match (own.experts, own.fused) {
+            (true, _) => &[
+                ("ffn_gate_inp", &[EXPERTS, width]),
+                ("ffn_gate_exps", &[EXPERTS, ffn, width]),
+                ("ffn_up_exps", &[EXPERTS, ffn, width]),
+                ("ffn_down_exps", &[EXPERTS, width, ffn]),
+            ],
+            (false, true) => &[("ffn_up", &[2 * ffn, width]), ("ffn_down", &[width, ffn])],
+            (false, false) => &[
+                ("ffn_gate", &[ffn, width]),
+                ("ffn_up", &[ffn, width]),
+                ("ffn_down", &[width, ffn]),
+            ],
+        };
+        // Every other layer, as the metadata says.
+        let recurs = |layer: usize| own.attention_every.is_some() && layer.is_multiple_of(2);
         for layer in 0..self.layers {
-            for (part, rows, cols) in if own.fused { fused } else { apart } {
-                matrix(w, &format!("blk.{layer}.{part}.weight"), *rows, *cols);
+            let mixer = if recurs(layer) { recurrent } else { attention };
+            for (part, shape) in mixer.iter().chain(feed_forward) {
+                matrix(w, &format!("blk.{layer}.{part}.weight"), shape);
             }
         }
         let mut vector = |name: &str, len: usize, around: f32| {
@@ -251,7 +309,22 @@ impl TinyLlama {
         for layer in 0..self.layers {
             let name = |part: &str| format!("blk.{layer}.{part}");
             vector(&name("attn_norm.weight"), width, 1.0);
-            vector(&name("ffn_norm.weight"), width, 1.0);
+            vector(&name(own.ffn_norm), width, 1.0);
+            if own.expert_bias {
+                vector(&name("ffn_gate_inp.bias"), EXPERTS, 0.0);
+            }
+            if recurs(layer) {
+                vector(&name("ssm_dt.bias"), DELTA.value_heads, 0.0);
+                vector(&name("ssm_a"), DELTA.value_heads, -0.2);
+                vector(&name("ssm_norm.weight"), DELTA.dim, 1.0);
+                continue;
+            }
+            if own.sinks {
+                vector(&name("attn_sinks.weight"), self.q_heads, 0.0);
+            }
+            if own.output_bias == Part::Required {
+                vector(&name("attn_output.bias"), width, 0.0);
+            }
             if own.qk_norm {
                 vector(&name("attn_q_norm.weight"), self.head_dim, 1.0);
                 vector(&name("attn_k_norm.weight"), self.head_dim, 1.0);
@@ -264,6 +337,23 @@ impl TinyLlama {
                 vector(&name("attn_q.bias"), q, 0.0);
                 vector(&name("attn_k.bias"), kv, 0.0);
                 vector(&name("attn_v.bias"), kv, 0.0);
+            }
+        }
+        for layer in (0..self.layers).filter(|&layer| recurs(layer)) {
+            let shape = [DELTA.channels(), DELTA.taps];
+            let numbers: Vec<f32> = (0..shape[0] * shape[1]).map(|_| random.next()).collect();
+            w.tensor(
+                &format!("blk.{layer}.ssm_conv1d.weight"),
+                &shape,
+                "F32",
+                &numbers,
+            );
+        }
+        for layer in (0..self.layers).filter(|_| own.expert_bias) {
+            for (part, rows) in [("gate", ffn), ("up", ffn), ("down", width)] {
+                let numbers: Vec<f32> = (0..EXPERTS * rows).map(|_| 0.1 * random.next()).collect();
+                let name = format!("blk.{layer}.ffn_{part}_exps.bias");
+                w.tensor(&name, &[EXPERTS, rows], "F32", &numbers);
             }
         }
     }

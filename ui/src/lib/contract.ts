@@ -817,6 +817,10 @@ layers: number,
  */
 slidingLayers: number, 
 /**
+ * Number of recurrent layers, whose state has a constant size.
+ */
+recurrentLayers: number, 
+/**
  * Number of last tokens that a sliding-window layer holds.
  */
 window: number | null, 

@@ -38,10 +38,18 @@ export function spans(numbers: readonly number[]): string {
   return `${numbers.length === 1 ? 'Layer' : 'Layers'} ${words.join(', ')}`
 }
 
-/** `15 layers that always hold their last 512 tokens`; null without sliding-window layers. */
+/**
+ * `15 layers that always hold their last 512 tokens`, or for recurrent layers, whose window is 0, `24 layers that hold a
+ * summary of fixed size`; null if all layers attend to all tokens.
+ */
 export function alwaysHeld(windows: readonly (number | null)[]): string | null {
   const layers = windows.filter((window) => window !== null).length
   if (layers === 0) return null
+  if (windows.includes(0)) {
+    return layers === 1
+      ? '1 layer that holds a summary of fixed size'
+      : `${layers} layers that hold a summary of fixed size`
+  }
   const tokens = windowsOf(windows).map(count).join(' or ')
   return layers === 1
     ? `1 layer that always holds its last ${tokens} tokens`

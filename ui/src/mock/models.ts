@@ -39,7 +39,7 @@ const library: Library = {
 }
 
 const inspection: Inspection = {
-  layers: 32, slidingLayers: 0, window: null, context: 131072, weightsBytes: 4.58 * GIB, kvBytesPerThousand: 131e6, windowBytes: 0,
+  layers: 32, slidingLayers: 0, recurrentLayers: 0, window: null, context: 131072, weightsBytes: 4.58 * GIB, kvBytesPerThousand: 131e6, windowBytes: 0,
   canThink: true, freeBytes: 21.4e9, missingBytes: 0,
   lines: [
     { rows: null, tokens: 98304, pages: 245, peakBytes: 21.2e9, wholeContext: false },

@@ -104,6 +104,8 @@ pub struct Inspection {
     pub layers: usize,
     /// Sliding-window layers: they keep their window, whatever the method.
     pub sliding_layers: usize,
+    /// Recurrent layers: they have a state of constant size and keep no tokens.
+    pub recurrent_layers: usize,
     /// Window of the first sliding-window layer, in positions.
     pub window: Option<usize>,
     /// Context length in tokens, with the requested RoPE scaling.
@@ -112,7 +114,7 @@ pub struct Inspection {
     pub weights_bytes: u64,
     /// Bytes of 1,000 tokens in the full cache.
     pub kv_bytes_per_thousand: u64,
-    /// Bytes of the sliding-window layers in a long text.
+    /// Bytes of the sliding-window and recurrent layers in a long text.
     pub window_bytes: u64,
     /// Whether the chat template has a switch for thinking before the answer.
     pub can_think: bool,

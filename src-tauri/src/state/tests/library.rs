@@ -87,6 +87,7 @@ fn inspection() -> Inspection {
         name: "a".into(),
         layers: 2,
         sliding_layers: 1,
+        recurrent_layers: 0,
         window: Some(512),
         context: 4096,
         weights_bytes: 10,
