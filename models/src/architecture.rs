@@ -113,6 +113,8 @@ pub(crate) struct Architecture {
     pub ffn_norm: &'static str,
     /// The feed-forward is a mixture of experts.
     pub experts: bool,
+    /// Another expert is for every token.
+    pub shared_expert: bool,
     /// The router and the experts have biases.
     pub expert_bias: bool,
     /// The pairs between which YaRN mixes are rounded to whole pairs.
@@ -145,6 +147,7 @@ const LLAMA: Architecture = Architecture {
     output_gate: false,
     ffn_norm: "ffn_norm.weight",
     experts: false,
+    shared_expert: false,
     expert_bias: false,
     whole_yarn_bounds: true,
     rope_freqs: true,
@@ -177,6 +180,16 @@ const GEMMA2: Architecture = Architecture {
     ..PLAIN
 };
 
+const QWEN35: Architecture = Architecture {
+    name: "qwen35",
+    kin: "Qwen 3.5 and 3.6",
+    qk_norm: true,
+    attention_every: Some(4),
+    output_gate: true,
+    ffn_norm: "post_attention_norm.weight",
+    ..PLAIN
+};
+
 /// All supported architectures.
 pub(crate) const ARCHITECTURES: &[Architecture] = &[
     LLAMA,
@@ -199,14 +212,13 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         experts: true,
         ..PLAIN
     },
+    QWEN35,
     Architecture {
-        name: "qwen35",
-        kin: "Qwen 3.5 and 3.6",
-        qk_norm: true,
-        attention_every: Some(4),
-        output_gate: true,
-        ffn_norm: "post_attention_norm.weight",
-        ..PLAIN
+        name: "qwen35moe",
+        kin: "Qwen 3.5 and 3.6 with experts: 35B-A3B",
+        experts: true,
+        shared_expert: true,
+        ..QWEN35
     },
     Architecture {
         name: "gpt-oss",
@@ -290,10 +302,19 @@ impl Architecture {
                 "ffn_gate_inp.weight",
                 "ffn_gate_exps.weight",
                 "ffn_up_exps.weight",
+                "ffn_gate_up_exps.weight",
                 "ffn_down_exps.weight",
             ]),
             (false, true) => parts.extend(["ffn_up.weight", "ffn_down.weight"]),
             (false, false) => parts.extend(["ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"]),
+        }
+        if self.shared_expert {
+            parts.extend([
+                "ffn_gate_inp_shexp.weight",
+                "ffn_gate_shexp.weight",
+                "ffn_up_shexp.weight",
+                "ffn_down_shexp.weight",
+            ]);
         }
         if self.expert_bias {
             parts.extend([

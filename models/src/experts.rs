@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! scores = router * x [+ bias]        S = the highest `used` scores, w = softmax over S
+//! residual += [sigmoid(shared router * x) * shared expert(x)]
 //! residual += sum over e in S:  w[e] * (down[e] * (activation(gate[e] * x [+ bias]) * (up[e] * x [+ bias])) [+ bias])
 //! ```
 //!
@@ -36,6 +37,19 @@ pub(crate) struct Experts {
     down_bias: Option<Vec<f32>>,
     /// Experts per token.
     used: usize,
+    /// The expert that every token passes through.
+    shared: Option<SharedExpert>,
+}
+
+/// An expert that every token passes through: its output is multiplied by `sigmoid(router * x)`.
+struct SharedExpert {
+    /// `[width]`
+    router: Vec<f32>,
+    /// `[shared_ffn, width]`
+    gate: MappedMatrix,
+    up: MappedMatrix,
+    /// `[width, shared_ffn]`
+    down: MappedMatrix,
 }
 
 /// A row's choice of an expert.
@@ -68,9 +82,9 @@ impl ExpertScratch {
             scores: vec![0.0; rows * counts.all],
             choices: Vec::with_capacity(rows * counts.used + 1),
             gathered: vec![0.0; rows * config.width],
-            hidden: vec![0.0; rows * config.ffn],
-            up: vec![0.0; rows * config.ffn],
-            rounded: QuantisedRows::new(rows * config.width.max(config.ffn)),
+            hidden: vec![0.0; rows * counts.widest(config)],
+            up: vec![0.0; rows * counts.widest(config)],
+            rounded: QuantisedRows::new(rows * config.width.max(counts.widest(config))),
         }
     }
 
@@ -83,9 +97,10 @@ impl ExpertScratch {
 
     /// Bytes of buffers for `rows` rows.
     pub(crate) fn bytes(config: &Config, counts: ExpertCounts, rows: usize) -> u64 {
-        let numbers = rows * (counts.all + config.width + 2 * config.ffn);
+        let widest = counts.widest(config);
+        let numbers = rows * (counts.all + config.width + 2 * widest);
         let choices = (rows * counts.used + 1) * size_of::<Choice>();
-        let rounded = QuantisedRows::bytes_for(rows * config.width.max(config.ffn));
+        let rounded = QuantisedRows::bytes_for(rows * config.width.max(widest));
         (numbers * size_of::<f32>() + choices) as u64 + rounded
     }
 }
@@ -103,19 +118,43 @@ impl Experts {
             true => weights::vector_of(gguf, &name(part), &[all, len]).map(Some),
             false => Ok(None),
         };
+        let pile = |part: &str, rows, cols| {
+            let [pile] = weights::piles(gguf, &name(part), all, [rows], cols)?;
+            Ok::<_, ModelError>(pile)
+        };
+        // Some converters write gate and up as one tensor.
+        let both = name("ffn_gate_up_exps.weight");
+        let [gate, up] = if gguf.tensor(&both).is_some() {
+            weights::piles(gguf, &both, all, [ffn, ffn], width)?
+        } else {
+            [
+                pile("ffn_gate_exps.weight", ffn, width)?,
+                pile("ffn_up_exps.weight", ffn, width)?,
+            ]
+        };
+        let down = pile("ffn_down_exps.weight", width, ffn)?;
         Ok(Self {
             router: weights::matrix(gguf, &name("ffn_gate_inp.weight"), all, width)?,
             router_bias: match config.architecture.expert_bias {
                 true => Some(weights::vector(gguf, &name("ffn_gate_inp.bias"), all)?),
                 false => None,
             },
-            gate: weights::pile(gguf, &name("ffn_gate_exps.weight"), all, ffn, width)?,
-            up: weights::pile(gguf, &name("ffn_up_exps.weight"), all, ffn, width)?,
-            down: weights::pile(gguf, &name("ffn_down_exps.weight"), all, width, ffn)?,
+            gate,
+            up,
+            down,
             gate_bias: bias("ffn_gate_exps.bias", ffn)?,
             up_bias: bias("ffn_up_exps.bias", ffn)?,
             down_bias: bias("ffn_down_exps.bias", width)?,
             used: counts.used,
+            shared: match counts.shared_ffn {
+                Some(ffn) => Some(SharedExpert {
+                    router: weights::vector(gguf, &name("ffn_gate_inp_shexp.weight"), width)?,
+                    gate: weights::matrix(gguf, &name("ffn_gate_shexp.weight"), ffn, width)?,
+                    up: weights::matrix(gguf, &name("ffn_up_shexp.weight"), ffn, width)?,
+                    down: weights::matrix(gguf, &name("ffn_down_shexp.weight"), width, ffn)?,
+                }),
+                None => None,
+            },
         })
     }
 
@@ -133,6 +172,9 @@ impl Experts {
         scratch: &mut ExpertScratch,
         stop: &Stop,
     ) -> Result<(), Stopped> {
+        if let Some(expert) = &self.shared {
+            expert.add(config, normed, residual, scratch, stop)?;
+        }
         let (width, ffn) = (config.width, config.ffn);
         let rows = normed.len() / width;
         let ExpertScratch {
@@ -223,6 +265,49 @@ impl Experts {
             chosen.iter_mut().for_each(|choice| choice.weight /= sum);
         }
         choices.sort_unstable_by_key(|choice| (choice.expert, choice.row));
+    }
+}
+
+impl SharedExpert {
+    /// Adds the expert's output for `normed [rows, width]` to `residual [rows, width]`.
+    fn add(
+        &self,
+        config: &Config,
+        normed: &[f32],
+        residual: &mut [f32],
+        scratch: &mut ExpertScratch,
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        let (rows, ffn) = (normed.len() / config.width, self.gate.rows());
+        let ExpertScratch {
+            gathered,
+            hidden,
+            up,
+            rounded,
+            ..
+        } = scratch;
+        let (hidden, up) = (&mut hidden[..rows * ffn], &mut up[..rows * ffn]);
+        let added = &mut gathered[..normed.len()];
+        let SharedExpert {
+            router,
+            gate,
+            up: ups,
+            down,
+        } = self;
+        multiply(gate, &Floats::mapped(gate), normed, rounded, hidden, stop)?;
+        multiply(ups, &Floats::mapped(ups), normed, rounded, up, stop)?;
+        activate(config.activation, hidden, up);
+        for (x, hidden) in normed
+            .chunks_exact(config.width)
+            .zip(hidden.chunks_exact_mut(ffn))
+        {
+            let score: f32 = x.iter().zip(router).map(|(x, weight)| x * weight).sum();
+            let share = 1.0 / (1.0 + (-score).exp());
+            hidden.iter_mut().for_each(|x| *x *= share);
+        }
+        multiply(down, &Floats::mapped(down), hidden, rounded, added, stop)?;
+        add_assign(residual, added);
+        Ok(())
     }
 }
 

@@ -107,23 +107,30 @@ pub(crate) fn stacked<const N: usize>(
     }
 }
 
-/// The `count` matrices `[rows, cols]` that the file stores as one tensor, `[count, rows, cols]`.
-pub(crate) fn pile(
+/// `count` times the matrices `[rows[i], cols]` that the file stores as one tensor, `[count, sum of rows, cols]`.
+pub(crate) fn piles<const N: usize>(
     gguf: &Gguf,
     name: &str,
     count: usize,
-    rows: usize,
+    rows: [usize; N],
     cols: usize,
-) -> Result<Vec<MappedMatrix>, ModelError> {
-    let all = tensor(gguf, name, &[count, rows, cols])?;
-    let bytes = all.bytes / count;
-    let part = |i| TensorInfo {
-        start: all.start + i * bytes,
-        ..all.clone()
-    };
-    (0..count)
-        .map(|i| mapped(gguf, &part(i), rows, cols))
-        .collect()
+) -> Result<[Vec<MappedMatrix>; N], ModelError> {
+    let each: usize = rows.iter().sum();
+    let all = tensor(gguf, name, &[count, each, cols])?;
+    let row_bytes = all.bytes / (count * each);
+    let mut start = all.start;
+    let mut piles = [const { Vec::new() }; N];
+    for _ in 0..count {
+        for (pile, rows) in piles.iter_mut().zip(rows) {
+            let part = TensorInfo {
+                start,
+                ..all.clone()
+            };
+            pile.push(mapped(gguf, &part, rows, cols)?);
+            start += rows * row_bytes;
+        }
+    }
+    Ok(piles)
 }
 
 /// A vector of `len` elements, copied as f32; `None` if the file does not have it.

@@ -57,7 +57,7 @@ class Shape:
 
     @property
     def arch_in_file(self) -> str:
-        return {"gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35"}.get(self.arch, self.arch)
+        return {"gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}.get(self.arch, self.arch)
 
     @property
     def seed(self) -> int:
@@ -92,6 +92,15 @@ SHAPES = [
           keys={"rope.dimension_count": 8, "rope.dimension_sections": [2, 1, 1, 0], "full_attention_interval": 3,
                 "ssm.group_count": 2, "ssm.time_step_rank": 6, "ssm.state_size": 16, "ssm.inner_size": 96,
                 "ssm.conv_kernel": 4}),
+    Shape("qwen3_5_moe_text", {"rope_parameters": PLAIN | {"partial_rotary_factor": 0.5}, "linear_num_key_heads": 2,
+                               "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+                               "linear_conv_kernel_dim": 4, "full_attention_interval": 2, "num_experts": 6,
+                               "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40},
+          name="qwen35moe", layers=4, width=32,
+          keys={"rope.dimension_count": 8, "rope.dimension_sections": [2, 1, 1, 0], "full_attention_interval": 2,
+                "ssm.group_count": 2, "ssm.time_step_rank": 4, "ssm.state_size": 16, "ssm.inner_size": 64,
+                "ssm.conv_kernel": 4, "expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 24,
+                "expert_shared_feed_forward_length": 40}),
     Shape("gpt_oss", {"rope_parameters": YARN | {"truncate": False, "rope_theta": WHOLE}, "sliding_window": WINDOW,
                       "num_local_experts": 8, "num_experts_per_tok": 3}, name="gpt-oss", layers=4, tied=False,
           keys={"attention.sliding_window": WINDOW, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
@@ -113,9 +122,10 @@ SHAPES = [
                 "rope.scaling.factor": 4.0}),
     Shape("smollm3", {"rope_parameters": PLAIN, "pad_token_id": 0}, layers=5),
 ]
-CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
+CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
+           "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
            "smollm3": "SmolLM3"}
-CAUSAL = {"gemma3": "Gemma3", "qwen3_5_text": "Qwen3_5"}
+CAUSAL = {"gemma3": "Gemma3", "qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe"}
 
 
 def config(shape: Shape):
@@ -162,7 +172,9 @@ def texts() -> list[str]:
 PARTS = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
          "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-         "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+         "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+         "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+         "mlp.shared_expert.down_proj": "ffn_down_shexp", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
             "post_feedforward_layernorm": "post_ffw_norm"}
 
@@ -200,6 +212,8 @@ def tensors(shape: Shape, model):
             if heads and shape.arch in ("llama", "smollm3"):
                 matrix = tiny.neighbouring_pairs(data.reshape(len(data), -1), heads)
                 data = matrix.reshape(data.shape)
+            if part == "mlp.shared_expert_gate":
+                data = data[0]
             yield f"blk.{layer}.{parts[part]}.{kind}", data
 
 
@@ -366,7 +380,9 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes["no window"] = lambda m: window_all(m, None)
         mistakes["a window one too wide"] = lambda m: window_sliding(m, WINDOW + 1)
         mistakes["no yarn"] = inv_freq("inv_freq", lambda m: plain)
-    if shape.arch == "qwen3_5_text":
+    if shape.arch == "qwen3_5_moe_text":
+        mistakes["no gate of the shared expert"] = each("shared_expert_gate", 0.0)
+    if shape.arch.startswith("qwen3_5"):
         mistakes |= {f"no {x}": each(x, value) for x, value in (("dt_bias", 0.0), ("A_log", -20.0), ("in_proj_z", 1.0),
                                                                  ("linear_attn.norm", 1.0), ("in_proj_b", 0.0), ("q_norm", 0.0))}
         mistakes["every number rotated"] = inv_freq("inv_freq", lambda m: 10 * m.model.rotary_emb.inv_freq)

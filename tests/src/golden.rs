@@ -61,12 +61,13 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 10] = [
+pub const ARCHITECTURES: [&str; 11] = [
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
     "qwen3moe",
     "qwen35",
+    "qwen35moe",
     "gpt-oss",
     "phi-4-mini",
     "gemma2",

@@ -72,6 +72,15 @@ pub struct ExpertCounts {
     pub all: usize,
     /// Experts that a token passes through, at most `all`.
     pub used: usize,
+    /// Width of the hidden layer of the expert that every token passes through, if there is one.
+    pub shared_ffn: Option<usize>,
+}
+
+impl ExpertCounts {
+    /// The widest hidden layer.
+    pub(crate) fn widest(&self, config: &Config) -> usize {
+        config.ffn.max(self.shared_ffn.unwrap_or(0))
+    }
 }
 
 /// Properties that vary by layer.
@@ -372,7 +381,15 @@ fn experts(
             format!("at most {all}, all experts, are possible"),
         ));
     }
-    Ok(Some(ExpertCounts { all, used }))
+    let shared_ffn = match architecture.shared_expert {
+        true => Some(keys.count("expert_shared_feed_forward_length")?),
+        false => None,
+    };
+    Ok(Some(ExpertCounts {
+        all,
+        used,
+        shared_ffn,
+    }))
 }
 
 fn norm_eps(keys: &Keys<'_>) -> Result<f32, ModelError> {

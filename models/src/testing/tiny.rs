@@ -147,6 +147,9 @@ impl TinyLlama {
             w.set(&key("expert_count"), whole(EXPERTS));
             w.set(&key("expert_used_count"), whole(2));
             w.set(&key("expert_feed_forward_length"), whole(self.ffn));
+            if own.shared_expert {
+                w.set(&key("expert_shared_feed_forward_length"), whole(self.ffn));
+            }
         }
         if own.attention_every.is_some() {
             w.set(&key("full_attention_interval"), whole(2));
@@ -297,7 +300,13 @@ impl TinyLlama {
         let recurs = |layer: usize| own.attention_every.is_some() && layer.is_multiple_of(2);
         for layer in 0..self.layers {
             let mixer = if recurs(layer) { recurrent } else { attention };
-            for (part, shape) in mixer.iter().chain(feed_forward) {
+            let shared: &[(&str, &[usize])] = &[
+                ("ffn_gate_shexp", &[ffn, width]),
+                ("ffn_up_shexp", &[ffn, width]),
+                ("ffn_down_shexp", &[width, ffn]),
+            ];
+            let shared = if own.shared_expert { shared } else { &[] };
+            for (part, shape) in mixer.iter().chain(feed_forward).chain(shared) {
                 matrix(w, &format!("blk.{layer}.{part}.weight"), shape);
             }
         }
@@ -310,6 +319,9 @@ impl TinyLlama {
             let name = |part: &str| format!("blk.{layer}.{part}");
             vector(&name("attn_norm.weight"), width, 1.0);
             vector(&name(own.ffn_norm), width, 1.0);
+            if own.shared_expert {
+                vector(&name("ffn_gate_inp_shexp.weight"), width, 0.0);
+            }
             if own.expert_bias {
                 vector(&name("ffn_gate_inp.bias"), EXPERTS, 0.0);
             }

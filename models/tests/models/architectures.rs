@@ -10,8 +10,17 @@ use kept_models::{
     Config, LayerRotation, Model, ModelError, OpenOptions, RopeChoice, RopeScaling, RopeTable,
 };
 
-const ALL: [&str; 10] = [
-    "llama", "qwen2", "qwen3", "qwen3moe", "qwen35", "gpt-oss", "phi3", "gemma2", "gemma3",
+const ALL: [&str; 11] = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+    "qwen35",
+    "qwen35moe",
+    "gpt-oss",
+    "phi3",
+    "gemma2",
+    "gemma3",
     "smollm3",
 ];
 
