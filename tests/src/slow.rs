@@ -3,6 +3,7 @@
 //! Token by token, head by head, attention in f64: it shares no cache, slots, chunks or attention kernels with the
 //! engine. The projections are the engine's own; `golden_logits.rs` checks those against transformers.
 
+use kept_engine::kernels::DeltaState;
 use kept_engine::models::{Model, RopeTable, RowScratch};
 
 /// RoPE positions of keys and queries.
@@ -22,6 +23,8 @@ pub enum Standing {
 struct Layer {
     keys: Vec<Vec<f32>>,
     values: Vec<Vec<f32>>,
+    /// Of a recurrent layer, which has no keys.
+    state: Option<DeltaState>,
 }
 
 /// The rows that the newest token attends to in a KV head.
@@ -47,7 +50,14 @@ impl<'m> Slow<'m> {
         Self {
             model,
             rope,
-            layers: vec![Layer::default(); model.config().layers],
+            layers: (model.config().kinds.iter())
+                .map(|kind| Layer {
+                    state: (model.config().delta)
+                        .filter(|_| kind.recurrent)
+                        .map(DeltaState::new),
+                    ..Layer::default()
+                })
+                .collect(),
             seen: vec![vec![Vec::new(); model.config().q_heads]; model.config().layers],
         }
     }
@@ -84,6 +94,13 @@ impl<'m> Slow<'m> {
         let mut residual = vec![0.0; config.width];
         self.model.embed(&[token], &mut residual);
         for layer in 0..config.layers {
+            if let Some(state) = &mut self.layers[layer].state {
+                self.model
+                    .recur_row(layer, &mut residual, state, &mut scratch);
+                // The number of keys is that of tokens.
+                self.layers[layer].keys.push(Vec::new());
+                continue;
+            }
             let mut queries = vec![0.0; config.q_heads * dim];
             let mut key = vec![0.0; config.kv_heads * dim];
             let mut value = key.clone();
@@ -117,9 +134,11 @@ impl<'m> Slow<'m> {
                 };
                 let members = queries.chunks_exact(dim).zip(out.chunks_exact_mut(dim));
                 let keys = self.rotated_keys(layer, head, &rows);
-                seen.extend(members.map(|(query, out)| {
+                seen.extend(members.enumerate().map(|(member, (query, out))| {
                     let logits = self.logits(layer, &rows, &keys, query);
-                    self.attend(layer, head, &rows, &logits, out)
+                    let sinks = self.model.attention_sinks(layer);
+                    let sink = sinks.map(|sinks| sinks[head * (group / dim) + member]);
+                    self.attend(layer, head, &rows, &logits, sink, out)
                 }));
             }
             self.seen[layer] = seen;
@@ -177,18 +196,20 @@ impl<'m> Slow<'m> {
         logits.collect()
     }
 
-    /// Writes the output `[head_dim]` of attention with these logits. Returns the probabilities `[rows]`.
+    /// Writes the output `[head_dim]` of attention with these logits and the head's sink, if it has one. Returns the probabilities `[rows]`.
     fn attend(
         &self,
         layer: usize,
         head: usize,
         rows: &Rows,
         logits: &[f64],
+        sink: Option<f32>,
         out: &mut [f32],
     ) -> Vec<f64> {
         let largest = logits.iter().copied().fold(f64::MIN, f64::max);
         let weights: Vec<f64> = logits.iter().map(|l| (l - largest).exp()).collect();
-        let total: f64 = weights.iter().sum();
+        let sink = sink.map_or(0.0, |sink| (f64::from(sink) - largest).exp());
+        let total: f64 = weights.iter().sum::<f64>() + sink;
         let (values, first) = (&self.layers[layer].values, head * out.len());
         for (i, out) in out.iter_mut().enumerate() {
             let values = rows.tokens.iter().map(|&token| values[token][first + i]);

@@ -102,7 +102,9 @@ fn quantised_models_have_a_small_kl_to_f32() {
             (row_wise(&model, &ids), model.config().vocab)
         };
         let (exact, vocab) = of("F32");
-        for (kind, most) in [("Q8_0", 1e-3), ("Q4_K_M", 3e-2)] {
+        // A recurrent layer carries its error on through all later tokens.
+        let more = if arch.starts_with("qwen35") { 5.0 } else { 1.0 };
+        for (kind, most) in [("Q8_0", 5e-4 * more), ("Q4_K_M", 1e-2 * more)] {
             let kl = kl(&of(kind).0, &exact, vocab);
             println!("{arch} {kind}: KL {kl:.1e}");
             assert!(kl > 0.0 && kl < most, "{arch} {kind}: KL {kl:.1e}");

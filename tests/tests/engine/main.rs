@@ -4,6 +4,7 @@ mod conversation_vault;
 mod conversations;
 mod fidelity;
 mod reading;
+mod recurrent;
 mod stream_checkpoints;
 mod streamed;
 mod streaming;
