@@ -50,12 +50,10 @@ impl Engine {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Answer, EngineError> {
-        // Without a document and turns there is nothing to store. Vaults hold rows, and no state of recurrent layers.
+        // Without a document and turns there is nothing to store.
         let is_empty = ask.document.text.is_empty() && ask.turns.is_empty();
-        let has_state = self.model().config().recurrent_layers() > 0;
-        let unstored = has_state && !is_empty && ask.vault.is_some();
         let ask = &Ask {
-            vault: ask.vault.filter(|_| !is_empty && !has_state),
+            vault: ask.vault.filter(|_| !is_empty),
             ..*ask
         };
         let (prompt, plan, left_out) = self.conversation(ask, stop)?;
@@ -77,7 +75,6 @@ impl Engine {
         };
         answer.notes.splice(0..0, plan.reasons);
         answer.notes.extend(left_out);
-        answer.notes.extend(unstored.then_some(Note::NotStored));
         answer.chosen = plan.chosen;
         Ok(answer)
     }

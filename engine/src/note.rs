@@ -49,8 +49,6 @@ pub enum Note {
         /// The context length in tokens, if they exceed it; otherwise the budget is too small for them.
         context: Option<usize>,
     },
-    /// The model's recurrent layers have a state that vaults do not hold.
-    NotStored,
     /// Anything else.
     Other {
         /// One sentence.
@@ -101,10 +99,6 @@ impl fmt::Display for Note {
             } => write!(
                 f,
                 "read in streaming mode, which is approximate: of {tokens} tokens every layer holds at most {rows} rows per head at a time ({keeps}), and rows evicted on the way cannot be found again"
-            ),
-            Note::NotStored => write!(
-                f,
-                "this model has recurrent layers, whose state is not stored: every question reads the document again"
             ),
             Note::StreamingShare {
                 wanted,

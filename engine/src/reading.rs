@@ -83,21 +83,19 @@ impl Engine {
         } = request;
         let prompt = Prompt::new(self.model(), &document.text, ORDINARY_QUESTION)?;
         let end = prompt.document.end;
-        let unread = |note: Note| DocumentRead {
-            tokens: end,
-            from_vault: 0,
-            stored: 0,
-            notes: vec![note],
-        };
-        if self.model().config().recurrent_layers() > 0 {
-            return Ok(unread(Note::NotStored));
-        }
         if self.measures_while_reading(method, &prompt)? {
             let title = kept_policies::find(&method.name).map_or(&*method.name, |info| info.title);
-            let sentence = format!(
-                "{title} measures a document while it is read: the first question reads it"
-            );
-            return Ok(unread(sentence.into()));
+            return Ok(DocumentRead {
+                tokens: end,
+                from_vault: 0,
+                stored: 0,
+                notes: vec![
+                    format!(
+                        "{title} measures a document while it is read: the first question reads it"
+                    )
+                    .into(),
+                ],
+            });
         }
         // Some models rotate differently in long texts, so the table is that of an ordinary question.
         let positions = prompt.len() + Self::DEFAULT_MAX_TOKENS;

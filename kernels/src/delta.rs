@@ -69,7 +69,22 @@ impl DeltaState {
         Self::bytes_for(self.shape)
     }
 
-    /// The numbers of the state, for saving and restoring it.
+    /// The numbers of the state, for saving it.
+    pub fn read(&self) -> [&[f32]; 2] {
+        [&self.memory, &self.inputs]
+    }
+
+    /// The state with these numbers, one part after the other as in [`DeltaState::read`].
+    ///
+    /// # Panics
+    /// If their number differs.
+    pub fn restore(&mut self, numbers: &[f32]) {
+        let (memory, inputs) = numbers.split_at(self.memory.len());
+        self.memory.copy_from_slice(memory);
+        self.inputs.copy_from_slice(inputs);
+    }
+
+    /// The numbers of the state, for changing it.
     pub fn numbers(&mut self) -> [&mut [f32]; 2] {
         [&mut self.memory, &mut self.inputs]
     }

@@ -188,16 +188,24 @@ pub struct VaultShape {
     pub kind: PackedRows,
     /// Number of last queries that each global layer stores.
     pub queries: usize,
-    /// `[layers]`: window of a sliding-window layer; `None` for global layers.
+    /// `[layers]`: window of a sliding-window layer, 0 for a recurrent layer; `None` for global layers.
     pub windows: Vec<Option<usize>>,
+    /// Numbers of a recurrent layer's state, which it stores in place of rows; 0 without recurrent layers.
+    pub state: usize,
     /// The measurements that each global layer stores, in this order.
     pub measurements: Vec<Measurement>,
 }
 
 impl VaultShape {
+    /// Whether a layer stores a state in place of rows.
+    pub fn is_recurrent(&self, layer: usize) -> bool {
+        self.state > 0 && self.windows[layer] == Some(0)
+    }
+
     /// The tokens whose rows a layer stores.
     pub fn rows(&self, layer: usize) -> Range<usize> {
         match self.from {
+            _ if self.is_recurrent(layer) => self.tokens..self.tokens,
             Some(from) => from..self.tokens,
             None => Self::kept(self.windows[layer], self.tokens),
         }
@@ -223,6 +231,7 @@ impl VaultShape {
     pub(super) fn layer_bytes(&self, layer: usize) -> u64 {
         let rows = 2 * self.heads.kv_heads * self.head_bytes(layer);
         let beside = match self.windows[layer] {
+            Some(_) if self.is_recurrent(layer) => self.state * size_of::<f32>(),
             Some(_) => 0,
             None => {
                 let measured = self.measurements.iter();
@@ -258,12 +267,18 @@ impl VaultShape {
             && self.queries <= self.tokens
             && self.from.is_none_or(|from| from < self.tokens)
             && self.windows.len() < 1 << 12
+            && self.state < MOST
             && self.measurements.len() <= Measurement::MOST
             && self.windows.iter().flatten().all(|window| *window < MOST)
             && few(&[self.tokens, heads.q_heads, heads.head_dim, 16])
             && few(&[heads.q_heads, heads.head_dim, heads.head_dim, 16])
             && few(&[self.tokens, heads.kv_heads, heads.head_dim, 16])
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+fn is_zero(number: &usize) -> bool {
+    *number == 0
 }
 
 /// The footer of the file.
@@ -283,6 +298,8 @@ pub(super) struct Footer {
     rows: String,
     queries: usize,
     windows: Vec<Option<usize>>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    state: usize,
     measurements: Vec<Measurement>,
     /// `[layers]`: CRC-32 of each layer's bytes.
     pub(super) checksums: Vec<u32>,
@@ -302,6 +319,7 @@ impl Footer {
             rows: shape.kind.name().to_owned(),
             queries: shape.queries,
             windows: shape.windows.clone(),
+            state: shape.state,
             measurements: shape.measurements.clone(),
             checksums: Vec::with_capacity(shape.windows.len()),
             ids_checksum: 0,
@@ -317,6 +335,7 @@ impl Footer {
             kind: PackedRows::named(&self.rows)?,
             queries: self.queries,
             windows: self.windows.clone(),
+            state: self.state,
             measurements: self.measurements.clone(),
         };
         (shape.plausible() && self.checksums.len() == shape.windows.len()).then_some(shape)

@@ -39,6 +39,8 @@ pub struct LayerNumbers {
     pub queries: Vec<f32>,
     /// The measurements, in the order of the shape.
     pub measured: Vec<Numbers>,
+    /// The state of a recurrent layer after all tokens of the vault.
+    pub state: Vec<f32>,
 }
 
 impl LayerNumbers {
@@ -195,10 +197,16 @@ impl Vault {
         })
     }
 
-    /// Whether the vault's shape matches a model with these heads and windows. A key is only a hash in a file name,
+    /// Whether the vault's shape matches a model with these heads, windows and numbers of a state. A key is only a hash in a file name,
     /// which anyone with write access can change.
-    pub fn fits(&self, heads: LayerShape, windows: impl Iterator<Item = Option<usize>>) -> bool {
-        self.shape.heads == heads && windows.eq(self.shape.windows.iter().copied())
+    pub fn fits(
+        &self,
+        heads: LayerShape,
+        windows: impl Iterator<Item = Option<usize>>,
+        state: usize,
+    ) -> bool {
+        let shape = &self.shape;
+        shape.heads == heads && shape.state == state && windows.eq(shape.windows.iter().copied())
     }
 
     /// The key in the name of the file.
@@ -264,6 +272,9 @@ impl Vault {
         let sought = self.file.seek(SeekFrom::Start(behind));
         sought.map_err(VaultError::io(&self.path))?;
         let mut numbers = LayerNumbers::default();
+        if self.shape.is_recurrent(layer) {
+            numbers.state = self.read_f32(self.shape.state, &mut checksum)?;
+        }
         if self.shape.windows[layer].is_none() {
             let queries = self.shape.queries * self.shape.query_width();
             numbers.queries = self.read_f32(queries, &mut checksum)?;

@@ -37,6 +37,7 @@ fn shape(kind: PackedRows) -> VaultShape {
         kind,
         queries: 7,
         windows: vec![Some(3), None],
+        state: 0,
         measurements: SUMS.to_vec(),
     }
 }
@@ -75,6 +76,7 @@ fn beside() -> LayerNumbers {
             Numbers::Double(doubles.collect()),
             Numbers::Single(numbers(2 * 90, 0.9)),
         ],
+        state: Vec::new(),
     }
 }
 
@@ -126,6 +128,44 @@ fn write_in_chunks(folder: &VaultFolder, key: &VaultKey, kind: PackedRows) {
         end_layer(&mut writer, layer);
     }
     writer.finish(&ids()).expect("finished");
+}
+
+/// A recurrent layer stores its state in place of rows.
+#[test]
+fn a_state_comes_back() {
+    let (_place, folder) = folder(1 << 30);
+    let shape = VaultShape {
+        windows: vec![Some(0), None],
+        state: 1000,
+        ..shape(PackedRows::F16)
+    };
+    assert_eq!(shape.rows(0), 90..90);
+    let mut writer = folder
+        .begin(&key('5'), "a book", "a model", shape)
+        .expect("begun");
+    let state = numbers(1000, 0.3);
+    writer.numbers(&state[..900]).expect("written");
+    writer.numbers(&state[900..]).expect("written");
+    writer.end_layer();
+    writer
+        .rows(&rows(100, 1.0), &rows(100, 6.0), 0..90)
+        .expect("written");
+    end_layer(&mut writer, 1);
+    writer.finish(&ids()).expect("finished");
+    let mut vault = find(&folder, &key('5')).expect("a vault");
+    assert!(vault.fits(HEADS, [Some(0), None].into_iter(), 1000));
+    assert!(!vault.fits(HEADS, [Some(0), None].into_iter(), 999));
+    let (mut keys, mut values) = (rows(110, 9.0), rows(110, 9.0));
+    let mut read = |layer| {
+        let mut to = HostRows {
+            keys: &mut keys,
+            values: &mut values,
+            space: &mut Vec::new(),
+        };
+        vault.layer(layer, 90, &mut to).expect("whole")
+    };
+    assert_eq!(read(0).state, state);
+    assert_eq!(read(1), beside());
 }
 
 fn find(folder: &VaultFolder, key: &VaultKey) -> Option<Vault> {

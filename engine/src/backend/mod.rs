@@ -352,6 +352,9 @@ pub(crate) trait PrefillBackend {
     /// The compact layer of a selection.
     fn gather(&mut self, task: &GatherTask<'_>) -> Result<CompactLayer, EngineError>;
 
+    /// The numbers of the current layer's state after the tokens so far, if the layer is recurrent.
+    fn state(&self) -> Option<[&[f32]; 2]>;
+
     /// The compact layer of a recurrent layer: its state after all tokens.
     fn keep_state(&mut self) -> Result<CompactLayer, EngineError>;
 

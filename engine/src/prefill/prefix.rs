@@ -17,7 +17,7 @@ mod request;
 mod turns;
 mod writing;
 
-use kept_kernels::PackedRows;
+use kept_kernels::{DeltaState, PackedRows};
 use kept_models::Model;
 use kept_policies::PromptShape;
 
@@ -37,7 +37,15 @@ pub(super) use writing::Learned;
 /// Whether `vault` was written by a model of the shape of `model`.
 fn fits_model(vault: &Vault, model: &Model) -> bool {
     let windows = model.config().kinds.iter().map(|kind| kind.window);
-    vault.fits(head_shape(model).into(), windows)
+    vault.fits(head_shape(model).into(), windows, state_numbers(model))
+}
+
+/// Numbers of a recurrent layer's state; 0 without recurrent layers.
+fn state_numbers(model: &Model) -> usize {
+    let shape = model.config().delta;
+    shape.map_or(0, |shape| {
+        DeltaState::bytes_for(shape) as usize / size_of::<f32>()
+    })
 }
 
 /// With up to this many rows after the prefix, weights are multiplied in their original layout: rearranging
@@ -223,6 +231,10 @@ impl Prefix {
         // A sliding-window layer needs the positions that the next token sees and that a vault of this prompt
         // keeps.
         let covers = |(layer, window): (usize, &Option<usize>)| {
+            // A state is that after all tokens of the vault.
+            if shape.is_recurrent(layer) {
+                return known == shape.tokens;
+            }
             window.is_none_or(|window| {
                 let kept = VaultShape::kept(Some(window), self.tokens).start;
                 shape.rows(layer).start <= known.saturating_sub(window).min(kept)
@@ -291,8 +303,17 @@ impl Prefix {
             windows: (model.config().kinds.iter())
                 .map(|kind| kind.window)
                 .collect(),
+            state: state_numbers(model),
             measurements,
         })
+    }
+
+    /// The state of the current layer after the known tokens, if the layer is recurrent.
+    pub(crate) fn state(&self) -> Option<&[f32]> {
+        let turns = self.turns.as_ref().map(TurnRows::state);
+        let own = Some(self.numbers.state.as_slice()).filter(|_| self.known > 0);
+        let mut states = [turns, own].into_iter().flatten();
+        states.find(|state| !state.is_empty())
     }
 
     /// Tokens up to the document's end; the whole prompt without vaults.

@@ -282,7 +282,7 @@ impl<'a> Reader<'a> {
                 prepared = Some(few);
             }
             if first == task.n {
-                self.prefix.end_turns(stop);
+                self.prefix.end_turns(self.backend.state(), stop);
             }
             measuring += self.read_rows(task, section, watch, stop)?;
         }
@@ -360,6 +360,7 @@ impl<'a> Reader<'a> {
             column_sums: &self.measurements.column_sums,
             measured: &self.measurements.measured,
             reconstruction: (self.reconstruction.as_ref()).map_or(&[], |r| r.scores.as_slice()),
+            state: self.backend.state(),
         };
         self.prefix.end_layer(task.layer, &learned, stop);
     }

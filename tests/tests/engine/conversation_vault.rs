@@ -77,7 +77,14 @@ fn a_follow_up_takes_the_turns_from_the_vault() {
             );
         }
     }
-    for stem in ["gemma3", "gemma2", "qwen3", "phi-4-mini"] {
+    for stem in [
+        "gemma3",
+        "gemma2",
+        "qwen3",
+        "qwen35",
+        "gpt-oss",
+        "phi-4-mini",
+    ] {
         let file = Unpacked::architecture(stem);
         let method = spec("snapkv", "w=8", 60);
         assert_eq!(

@@ -4,14 +4,24 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::policies::{Budget, methods};
 use kept_engine::vault::Vaults;
-use kept_engine::{Answer, Ask, Engine, EngineError, Limits, MethodSpec, Note, Sampling};
+use kept_engine::{Answer, Ask, Engine, EngineError, Limits, MethodSpec, Sampling};
 use kept_tests::golden::Unpacked;
 use kept_tests::vaults::Place;
 
 const MODELS: [&str; 2] = ["qwen35", "qwen35moe"];
 
 fn ask(engine: &Engine, method: &str, vault: Option<Vaults<'_>>) -> Result<Answer, EngineError> {
-    let text = "The nets are mended in the morning, and the tea is strong. ".repeat(8);
+    asked(engine, method, 8, vault)
+}
+
+/// A question on a document of `sentences` equal sentences.
+fn asked(
+    engine: &Engine,
+    method: &str,
+    sentences: usize,
+    vault: Option<Vaults<'_>>,
+) -> Result<Answer, EngineError> {
+    let text = "The nets are mended in the morning, and the tea is strong. ".repeat(sentences);
     let ask = Ask {
         document: &Document::from_bytes("text.txt", text.into_bytes()).unwrap(),
         turns: &[],
@@ -64,21 +74,39 @@ fn methods_compress_the_layers_with_attention() {
     }
 }
 
-/// A vault holds no state: a note says so, and the second answer is the first one.
+/// The state after the document comes from the vault, and the answer is the same. A document that only begins alike is
+/// read: its state is another one.
 #[test]
-fn a_document_is_read_for_every_question() {
-    let file = Unpacked::architecture("qwen35");
-    let engine = Engine::open(&file.path()).unwrap();
-    let place = Place::default();
-    let vaults = Vaults {
-        folder: &place.vaults,
-        kind: PackedRows::F16,
-    };
-    let [first, second] = [(); 2].map(|()| ask(&engine, "snapkv", Some(vaults)).unwrap());
-    assert!(first.notes.contains(&Note::NotStored), "{:?}", first.notes);
-    assert_eq!(first.text, second.text);
-    assert!(place.vaults.list().unwrap().is_empty());
-    let alone = ask(&engine, "snapkv", None).unwrap();
-    assert!(!alone.notes.contains(&Note::NotStored));
-    assert_eq!(alone.text, first.text);
+fn the_state_comes_from_the_vault() {
+    for stem in MODELS {
+        let file = Unpacked::architecture(stem);
+        let engine = Engine::open(&file.path()).unwrap();
+        let place = Place::default();
+        let vaults = Vaults {
+            folder: &place.vaults,
+            kind: PackedRows::F16,
+        };
+        let [first, second] = [(); 2].map(|()| ask(&engine, "snapkv", Some(vaults)).unwrap());
+        assert!(
+            first.vault.written && !first.vault.used,
+            "{:?}",
+            first.vault
+        );
+        assert!(second.vault.used, "{:?}", second.vault);
+        assert_eq!(second.vault.tokens_from_vault, first.prompt.document.end);
+        assert_eq!(first.text, second.text);
+        let shorter = asked(&engine, "snapkv", 6, Some(vaults)).unwrap();
+        assert!(!shorter.vault.used, "{:?}", shorter.vault);
+        let longer = asked(&engine, "snapkv", 9, Some(vaults)).unwrap();
+        let alone = asked(
+            &engine,
+            "snapkv",
+            9,
+            Some(Vaults {
+                folder: &Place::default().vaults,
+                kind: PackedRows::F16,
+            }),
+        );
+        assert_eq!(longer.text, alone.unwrap().text);
+    }
 }

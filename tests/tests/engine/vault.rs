@@ -105,7 +105,17 @@ fn vault_answers_equal_a_first_prefill_with_sliding_windows() {
 
 #[test]
 fn vault_answers_equal_a_first_prefill_for_every_model() {
-    let names = ["qwen2", "qwen3", "phi-4-mini", "smollm3", "llama-bias-yarn"];
+    let names = [
+        "qwen2",
+        "qwen3",
+        "qwen3moe",
+        "qwen35",
+        "qwen35moe",
+        "gpt-oss",
+        "phi-4-mini",
+        "smollm3",
+        "llama-bias-yarn",
+    ];
     let files = names.map(Unpacked::architecture);
     let stems = ["group2-plain-f16", "group4-plain-q8_0", "group1-plain-tied"];
     let paths = (files.iter().map(Unpacked::path)).chain(stems.map(golden::model));

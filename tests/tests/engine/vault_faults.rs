@@ -88,6 +88,7 @@ fn a_busy_or_full_vault_folder_costs_no_answer() {
         kind: PackedRows::F16,
         queries: 0,
         windows: vec![None; 3],
+        state: 0,
         measurements: Vec::new(),
     };
     let other = place.vaults.begin(&key, "", "", shape).expect("begun");
@@ -133,6 +134,7 @@ fn a_vault_of_another_model_is_replaced() {
         kind: PackedRows::F16,
         queries: 0,
         windows: Vec::new(),
+        state: 0,
         measurements: Vec::new(),
     };
     let other = place.vaults.begin(&key, "", "", shape).expect("begun");

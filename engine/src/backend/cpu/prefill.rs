@@ -193,7 +193,14 @@ impl PrefillBackend for CpuPrefill<'_> {
             values: &mut buffers.values,
             space: &mut buffers.packed,
         };
-        Ok(prefix.begin_layer(layer, &mut rows, stop)?)
+        prefix.begin_layer(layer, &mut rows, stop)?;
+        if let Some(state) = &mut self.state {
+            match prefix.state() {
+                Some(known) => state.restore(known),
+                None => state.clear(),
+            }
+        }
+        Ok(())
     }
 
     fn begin_layer(
@@ -201,9 +208,6 @@ impl PrefillBackend for CpuPrefill<'_> {
         _task: &LayerTask,
         _measurements: &Measurements,
     ) -> Result<(), EngineError> {
-        if let Some(state) = &mut self.state {
-            state.clear();
-        }
         Ok(())
     }
 
@@ -293,7 +297,7 @@ impl PrefillBackend for CpuPrefill<'_> {
     }
 
     fn complete(&mut self, chunk: &Chunk<'_>, prefix: &mut Prefix) -> Result<(), EngineError> {
-        if chunk.writes {
+        if chunk.writes && !self.recurs(chunk) {
             let (keys, values) = (&self.buffers.keys, &self.buffers.values);
             prefix.write_rows(keys, values, chunk.first..chunk.first + chunk.count);
         }
@@ -415,6 +419,12 @@ impl PrefillBackend for CpuPrefill<'_> {
             Some(table) => compact.with_table(keys, &task.selection.retention, table),
             None => compact,
         })
+    }
+
+    fn state(&self) -> Option<[&[f32]; 2]> {
+        let recurrent = self.model.config().kinds[self.weights.layer].recurrent;
+        let state = self.state.as_ref().filter(|_| recurrent);
+        state.map(DeltaState::read)
     }
 
     fn keep_state(&mut self) -> Result<CompactLayer, EngineError> {

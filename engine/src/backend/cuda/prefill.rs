@@ -574,6 +574,10 @@ impl PrefillBackend for CudaPrefill<'_> {
         self.gather_selection(task)
     }
 
+    fn state(&self) -> Option<[&[f32]; 2]> {
+        None
+    }
+
     fn keep_state(&mut self) -> Result<CompactLayer, EngineError> {
         Err(crate::backend::cuda::no_states())
     }

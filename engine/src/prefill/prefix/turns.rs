@@ -33,6 +33,8 @@ pub(super) struct TurnRows {
     vault: Option<Vault>,
     writer: Option<VaultWriter>,
     folder: VaultFolder,
+    /// The state of the current layer after the known turns, if it is recurrent.
+    state: Vec<f32>,
 }
 
 impl TurnRows {
@@ -57,6 +59,7 @@ impl TurnRows {
             vault: None,
             writer: None,
             folder: folder.clone(),
+            state: Vec::new(),
         };
         if !access.rebuild {
             match folder.find(&key, ids) {
@@ -87,7 +90,10 @@ impl TurnRows {
             return;
         }
         let most = shared(vault.ids(), ids).min(latest);
-        let known = self.ends.iter().filter(|&&end| end <= most).max();
+        // A state is that after all tokens of the vault.
+        let whole = |end: usize| vault.shape().state == 0 || end == vault.shape().tokens;
+        let known = self.ends.iter();
+        let known = known.filter(|&&end| end <= most && whole(end)).max();
         if let Some(&known) = known {
             self.known = known;
             self.vault = Some(vault);
@@ -144,7 +150,7 @@ impl TurnRows {
             outcome: Ok(()),
             stop,
         };
-        vault.layer(layer, self.known, &mut tee)?;
+        self.state = vault.layer(layer, self.known, &mut tee)?.state;
         let outcome = tee.outcome;
         Ok(outcome.err().inspect(|_| self.writer = None))
     }
@@ -175,14 +181,30 @@ impl TurnRows {
         written.inspect_err(|_| self.writer = None)
     }
 
-    /// Ends a layer after its last turn. After a stop, the vault is discarded.
-    pub(super) fn end_layer(&mut self, stop: &Stop) {
+    /// The state of the current layer after the known turns; empty if there is none.
+    pub(super) fn state(&self) -> &[f32] {
+        &self.state
+    }
+
+    /// Ends a layer after its last turn, with the `state` of a recurrent layer. After a stop, the vault is discarded.
+    ///
+    /// # Errors
+    /// As [`VaultWriter::numbers`]; nothing more is written then.
+    pub(super) fn end_layer(
+        &mut self,
+        state: Option<[&[f32]; 2]>,
+        stop: &Stop,
+    ) -> Result<(), VaultError> {
         if stop.is_requested() {
             self.writer = None;
         }
-        if let Some(writer) = &mut self.writer {
+        self.writing(|writer| {
+            for numbers in state.iter().flatten() {
+                writer.numbers(numbers)?;
+            }
             writer.end_layer();
-        }
+            Ok(())
+        })
     }
 
     /// Ends the prefill of `ids`: the written file becomes the vault of the conversation, in place of that of the
@@ -214,6 +236,7 @@ fn shape(model: &Model, from: usize, tokens: usize, kind: PackedRows) -> VaultSh
         windows: (model.config().kinds.iter())
             .map(|kind| kind.window)
             .collect(),
+        state: super::state_numbers(model),
         measurements: Vec::new(),
     }
 }

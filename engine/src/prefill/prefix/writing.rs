@@ -18,6 +18,8 @@ pub(in crate::prefill) struct Learned<'a> {
     pub(in crate::prefill) measured: &'a Measured,
     /// `[kv_heads, tokens]`
     pub(in crate::prefill) reconstruction: &'a [f32],
+    /// The state of a recurrent layer after the prefix.
+    pub(in crate::prefill) state: Option<[&'a [f32]; 2]>,
 }
 
 impl Prefix {
@@ -74,11 +76,12 @@ impl Prefix {
         }
     }
 
-    /// Ends a layer after the earlier turns. After a stop, their vault is discarded.
-    pub(in crate::prefill) fn end_turns(&mut self, stop: &Stop) {
-        if let Some(turns) = &mut self.turns {
-            turns.end_layer(stop);
-        }
+    /// Ends a layer after the earlier turns, with the `state` of a recurrent layer. After a stop, their vault is
+    /// discarded.
+    pub(in crate::prefill) fn end_turns(&mut self, state: Option<[&[f32]; 2]>, stop: &Stop) {
+        let turns = self.turns.as_mut();
+        let written = turns.map_or(Ok(()), |turns| turns.end_layer(state, stop));
+        self.note_turns(written);
     }
 
     /// Adds a note if the turns could not be written.
@@ -116,6 +119,9 @@ impl Prefix {
         learned: &Learned<'_>,
     ) -> Result<(), VaultError> {
         let shape = writer.shape().clone();
+        for numbers in learned.state.iter().flatten() {
+            writer.numbers(numbers)?;
+        }
         if shape.windows[layer].is_none() {
             writer.numbers(&self.queries)?;
             for measurement in shape.measurements {
