@@ -3,7 +3,7 @@
 
 bench_models.py FOLDER [NAME ...]
     NAME: llama-8b-q4_k_m, llama-1b-q4_k_m, llama-1b-q8_0, qwen-0.5b-q4_k_m, qwen-0.5b-q8_0, toy-q4_k_m, and with few
-    of their layers: qwen-30b-a3b-q4_k_m (4 of 48), gpt-oss-20b-mxfp4 (4 of 24)
+    of their layers: qwen-30b-a3b-q4_k_m (4 of 48), gpt-oss-20b-mxfp4 (4 of 24), qwen-3.5-4b-q4_k_m (8 of 32)
 
 Blocks are random in their file format (needs: pip install gguf numpy). The tensor types are those that llama.cpp's
 quantizer chooses: in Q4_K_M the output (for small models the tied embedding) has Q6_K, and so have half of the value
@@ -34,6 +34,8 @@ SHAPES = {
                          context=65536, base=1e6, experts=(128, 8, 768)),
     "gpt-oss-20b": dict(arch="gpt-oss", layers=4, width=2880, ffn=2880, heads=64, kv_heads=8, head_dim=64, vocab=32000,
                         context=131072, base=1.5e5, experts=(32, 4, 2880), window=128, tied=False),
+    "qwen-3.5-4b": dict(arch="qwen35", layers=8, width=2560, ffn=9216, heads=16, kv_heads=4, head_dim=256, rotated=64, vocab=32000,
+                        context=65536, base=1e7, delta=dict(keys=16, values=32, dim=128, taps=4)),
     "toy": dict(arch="llama", layers=4, width=512, ffn=1536, heads=8, kv_heads=2, vocab=4096, context=65536, base=1e4),
 }
 
@@ -108,7 +110,16 @@ def write(path, shape, mix, seed=0):
     w.add_layer_norm_rms_eps(1e-5)
     w.add_key_length(head)
     w.add_value_length(head)
-    w.add_rope_dimension_count(head)
+    w.add_rope_dimension_count(s.get("rotated", head))
+    delta = s.get("delta")
+    if delta:
+        w.add_ssm_group_count(delta["keys"])
+        w.add_ssm_time_step_rank(delta["values"])
+        w.add_ssm_state_size(delta["dim"])
+        w.add_ssm_inner_size(delta["values"] * delta["dim"])
+        w.add_ssm_conv_kernel(delta["taps"])
+        w.add_array("qwen35.rope.dimension_sections", [11, 11, 10, 0])
+        w.add_uint32("qwen35.full_attention_interval", 4)
     experts = s.get("experts")
     if experts:
         w.add_expert_count(experts[0])
@@ -151,8 +162,24 @@ def write(path, shape, mix, seed=0):
         bits = Type.Q6_K if more_bits(i, s["layers"]) else Type.Q4_K
         vector(p + "attn_norm.weight", np.ones(s["width"]))
         oss = s["arch"] == "gpt-oss"
-        vector(p + ("post_attention_norm.weight" if oss else "ffn_norm.weight"), np.ones(s["width"]))
-        matrix(p + "attn_q.weight", q, s["width"], Type.Q4_K)
+        vector(p + ("post_attention_norm.weight" if oss or delta else "ffn_norm.weight"), np.ones(s["width"]))
+        if delta and (i + 1) % 4:
+            values = delta["values"] * delta["dim"]
+            channels = 2 * delta["keys"] * delta["dim"] + values
+            matrix(p + "attn_qkv.weight", channels, s["width"], Type.Q4_K)
+            matrix(p + "attn_gate.weight", values, s["width"], Type.Q4_K)
+            matrix(p + "ssm_out.weight", s["width"], values, Type.Q4_K)
+            for part in ("alpha", "beta"):
+                w.add_tensor(p + f"ssm_{part}.weight", rng.standard_normal((delta["values"], s["width"])).astype(np.float32) * SPREAD)
+            w.add_tensor(p + "ssm_conv1d.weight", rng.standard_normal((channels, delta["taps"])).astype(np.float32) * 0.3)
+            vector(p + "ssm_dt.bias", np.zeros(delta["values"]))
+            vector(p + "ssm_a", -np.ones(delta["values"]) * 0.1)
+            vector(p + "ssm_norm.weight", np.ones(delta["dim"]))
+            matrix(p + "ffn_gate.weight", s["ffn"], s["width"], Type.Q4_K)
+            matrix(p + "ffn_up.weight", s["ffn"], s["width"], Type.Q4_K)
+            matrix(p + "ffn_down.weight", s["width"], s["ffn"], bits)
+            continue
+        matrix(p + "attn_q.weight", 2 * q if delta else q, s["width"], Type.Q4_K)
         matrix(p + "attn_k.weight", kv, s["width"], Type.Q4_K)
         matrix(p + "attn_v.weight", kv, s["width"], bits)
         matrix(p + "attn_output.weight", s["width"], q, Type.Q4_K)
@@ -176,6 +203,9 @@ def write(path, shape, mix, seed=0):
             matrix(p + "ffn_gate.weight", s["ffn"], s["width"], Type.Q4_K)
             matrix(p + "ffn_up.weight", s["ffn"], s["width"], Type.Q4_K)
             matrix(p + "ffn_down.weight", s["width"], s["ffn"], bits)
+        if delta:
+            vector(p + "attn_q_norm.weight", np.ones(head))
+            vector(p + "attn_k_norm.weight", np.ones(head))
         if s["arch"] == "qwen2":
             for part, rows in (("q", s["width"]), ("k", kv), ("v", kv)):
                 vector(p + f"attn_{part}.bias", rng.standard_normal(rows) * SPREAD)

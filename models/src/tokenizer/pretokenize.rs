@@ -37,6 +37,8 @@ pub(crate) enum PreTokenizer {
     Llama3,
     /// Qwen 2's expression: Llama 3's with one digit per piece.
     Qwen2,
+    /// Qwen 3.5's expression: Qwen 2's, where marks belong to words.
+    Qwen35,
     /// Mistral's Tekken: splits words at a change to upper case; one digit per piece.
     Tekken,
     /// GPT-4o's expression: Tekken's with contractions and up to three digits per piece.
@@ -113,6 +115,10 @@ const NAMES: &[Named] = &[
         composes: true,
         ..named("deepseek-r1-qwen", PreTokenizer::Qwen2)
     },
+    Named {
+        composes: true,
+        ..named("qwen35", PreTokenizer::Qwen35)
+    },
     named("megrez", PreTokenizer::Qwen2),
     named("hunyuan", PreTokenizer::Qwen2),
     named("kormo", PreTokenizer::Qwen2),
@@ -174,6 +180,7 @@ impl PreTokenizer {
             PreTokenizer::SmolLm => &[digit, gpt2],
             PreTokenizer::Llama3 => &[llama3],
             PreTokenizer::Qwen2 => &[qwen2],
+            PreTokenizer::Qwen35 => &[qwen35],
             PreTokenizer::Tekken => &[tekken],
             PreTokenizer::Gpt4o => &[gpt4o],
             PreTokenizer::DeepSeekLlm => &[

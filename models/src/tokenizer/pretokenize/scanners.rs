@@ -130,35 +130,46 @@ pub(super) fn gpt2(s: &Scanner<'_>, at: usize) -> Found {
     })
 }
 
-/// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,digits}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-fn words(s: &Scanner<'_>, at: usize, digits: usize) -> Found {
+/// `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,digits}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`;
+/// with `marks`, `[\p{L}\p{M}]+` are words and marks no signs.
+fn words(s: &Scanner<'_>, at: usize, digits: usize, marks: bool) -> Found {
+    let in_word = |class: Class| class.is_letter() || marks && class == Class::Mark;
     if let Some(end) = s.contraction(at, true) {
         return Found::Piece(end);
     }
     let Some((c, class, after)) = s.peek(at) else {
         return Found::Piece(s.text.len());
     };
-    if class.is_letter() {
-        return Found::Piece(s.run_of(at, Class::is_letter));
+    if in_word(class) {
+        return Found::Piece(s.run_of(at, in_word));
     }
     if class == Class::Number {
         return Found::Piece(s.run(at, digits, |_, class| class == Class::Number));
     }
-    if c != '\r' && c != '\n' && s.class(after).is_some_and(Class::is_letter) {
-        return Found::Piece(s.run_of(after, Class::is_letter));
+    if c != '\r' && c != '\n' && s.class(after).is_some_and(in_word) {
+        return Found::Piece(s.run_of(after, in_word));
     }
-    let signs = s.signs(at, Class::is_other, &['\r', '\n']);
+    let signs = s.signs(
+        at,
+        |class| class.is_other() && !in_word(class),
+        &['\r', '\n'],
+    );
     Found::Piece(signs.unwrap_or_else(|| s.lines_and_spaces(at)))
 }
 
 /// Llama 3's expression.
 pub(super) fn llama3(s: &Scanner<'_>, at: usize) -> Found {
-    words(s, at, 3)
+    words(s, at, 3, false)
 }
 
 /// Qwen 2's expression.
 pub(super) fn qwen2(s: &Scanner<'_>, at: usize) -> Found {
-    words(s, at, 1)
+    words(s, at, 1, false)
+}
+
+/// Qwen 3.5's expression.
+pub(super) fn qwen35(s: &Scanner<'_>, at: usize) -> Found {
+    words(s, at, 1, true)
 }
 
 /// `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`, else the same with `+` before `*`: a
