@@ -87,7 +87,7 @@ pub(crate) struct Attention {
 /// The feed-forward of one layer.
 pub(crate) enum FeedForward {
     Dense(Dense),
-    Experts(Experts),
+    Experts(Box<Experts>),
 }
 
 /// A feed-forward that every token passes through.
@@ -195,7 +195,9 @@ impl Layer {
             post_attention_norm: sandwich("post_attention_norm.weight")?,
             ffn_norm: norm(architecture.ffn_norm)?,
             ffn: match config.experts {
-                Some(counts) => FeedForward::Experts(Experts::read(gguf, config, counts, layer)?),
+                Some(counts) => {
+                    FeedForward::Experts(Box::new(Experts::read(gguf, config, counts, layer)?))
+                }
                 None => FeedForward::Dense(Dense::read(gguf, config, layer)?),
             },
             post_ffn_norm: sandwich("post_ffw_norm.weight")?,
