@@ -48,7 +48,7 @@ function library(some: Partial<Library> = {}): Library {
 } // prettier-ignore
 
 const inspection: Inspection = {
-  layers: 6, slidingLayers: 0, window: null, context: 8192, weightsBytes: 3 << 20, kvBytesPerThousand: 1e6, windowBytes: 0,
+  layers: 6, slidingLayers: 0, recurrentLayers: 0, window: null, context: 8192, weightsBytes: 3 << 20, kvBytesPerThousand: 1e6, windowBytes: 0,
   canThink: false, freeBytes: 8e9, missingBytes: 0, lines: [{ rows: null, tokens: 8191, pages: 20, peakBytes: 9e6, wholeContext: true }],
 } // prettier-ignore
 
