@@ -73,8 +73,6 @@ pub(crate) enum Sliding {
 pub(crate) struct Architecture {
     /// `general.architecture`
     pub name: &'static str,
-    /// Well-known models of this architecture.
-    pub kin: &'static str,
     /// Which elements of a head are rotated as a pair.
     pub pairing: Pairing,
     /// Gate and up are one tensor. (Query, key and value may be one tensor in any file.)
@@ -127,8 +125,8 @@ pub(crate) struct Architecture {
 
 /// The base of the other table rows.
 const LLAMA: Architecture = Architecture {
+    // Llama, Mistral, SmolLM2 and their kin.
     name: "llama",
-    kin: "Llama, Mistral, SmolLM2 and their kin",
     pairing: Pairing::Neighbours,
     fused: false,
     qkv_bias: Part::Optional,
@@ -164,8 +162,8 @@ const PLAIN: Architecture = Architecture {
 };
 
 const GEMMA2: Architecture = Architecture {
+    // Gemma 2.
     name: "gemma2",
-    kin: "Gemma 2",
     sandwich: true,
     activation: Activation::GeluTanh,
     scaled_embedding: true,
@@ -181,8 +179,8 @@ const GEMMA2: Architecture = Architecture {
 };
 
 const QWEN35: Architecture = Architecture {
+    // Qwen 3.5 and 3.6.
     name: "qwen35",
-    kin: "Qwen 3.5 and 3.6",
     qk_norm: true,
     attention_every: Some(4),
     output_gate: true,
@@ -194,35 +192,35 @@ const QWEN35: Architecture = Architecture {
 pub(crate) const ARCHITECTURES: &[Architecture] = &[
     LLAMA,
     Architecture {
+        // Qwen 2 and 2.5.
         name: "qwen2",
-        kin: "Qwen 2 and 2.5",
         qkv_bias: Part::Required,
         ..PLAIN
     },
     Architecture {
+        // Qwen 3.
         name: "qwen3",
-        kin: "Qwen 3",
         qk_norm: true,
         ..PLAIN
     },
     Architecture {
+        // Qwen 3 with experts: 30B-A3B, 235B-A22B.
         name: "qwen3moe",
-        kin: "Qwen 3 with experts: 30B-A3B, 235B-A22B",
         qk_norm: true,
         experts: true,
         ..PLAIN
     },
     QWEN35,
     Architecture {
+        // Qwen 3.5 and 3.6 with experts: 35B-A3B.
         name: "qwen35moe",
-        kin: "Qwen 3.5 and 3.6 with experts: 35B-A3B",
         experts: true,
         shared_expert: true,
         ..QWEN35
     },
     Architecture {
+        // gpt-oss.
         name: "gpt-oss",
-        kin: "gpt-oss",
         qkv_bias: Part::Required,
         output_bias: Part::Required,
         activation: Activation::SwigluClamped,
@@ -239,16 +237,16 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         ..PLAIN
     },
     Architecture {
+        // Phi-3, Phi-3.5 mini, Phi-4.
         name: "phi3",
-        kin: "Phi-3, Phi-3.5 mini, Phi-4",
         fused: true,
         rope_factors: true,
         ..PLAIN
     },
     GEMMA2,
     Architecture {
+        // Gemma 3.
         name: "gemma3",
-        kin: "Gemma 3",
         qk_norm: true,
         wide_scale_layers: Some(62),
         attention_cap: None,
@@ -261,8 +259,8 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         ..GEMMA2
     },
     Architecture {
+        // SmolLM3.
         name: "smollm3",
-        kin: "SmolLM3",
         pairing: Pairing::Neighbours,
         output_bias: Part::Optional,
         unrotated_every: Some(4),
@@ -275,11 +273,10 @@ pub(crate) fn find(name: &str) -> Option<&'static Architecture> {
     ARCHITECTURES.iter().find(|a| a.name == name)
 }
 
-/// The list `llama (Llama, ...), qwen2 (...)`, for error messages.
+/// The names of all rows, such as `llama, qwen2`, for error messages.
 pub(crate) fn supported() -> String {
-    let each = ARCHITECTURES.iter();
-    let each: Vec<String> = each.map(|a| format!("{} ({})", a.name, a.kin)).collect();
-    each.join(", ")
+    let names: Vec<&str> = ARCHITECTURES.iter().map(|a| a.name).collect();
+    names.join(", ")
 }
 
 impl Architecture {
@@ -373,7 +370,7 @@ mod tests {
 
     #[test]
     fn only_supported_architectures_are_found() {
-        assert_eq!(find("gemma3").unwrap().kin, "Gemma 3");
+        assert_eq!(find("gemma3").unwrap().name, "gemma3");
         for name in ["gemma", "qwen9", "Llama", ""] {
             assert!(find(name).is_none(), "{name}");
         }
