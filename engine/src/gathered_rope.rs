@@ -13,6 +13,8 @@ pub(crate) struct GatheredRope {
     cos: Vec<f32>,
     /// `[rows, pairs]`
     sin: Vec<f32>,
+    /// `[rows]`: the model's factor on queries.
+    query_scales: Vec<f32>,
     pairs: usize,
     pairing: Pairing,
 }
@@ -20,7 +22,7 @@ pub(crate) struct GatheredRope {
 impl GatheredRope {
     /// Floats of the rotations of `rows` rows.
     pub(crate) fn floats(rows: usize, pairs: usize) -> usize {
-        2 * rows * pairs
+        rows * (2 * pairs + 1)
     }
 
     /// Capacity for `rows` rows, without positions.
@@ -29,6 +31,7 @@ impl GatheredRope {
         Self {
             cos: empty(),
             sin: empty(),
+            query_scales: Vec::with_capacity(rows),
             pairs: rope.pairs(),
             pairing: rope.pairing(),
         }
@@ -42,7 +45,9 @@ impl GatheredRope {
     ) {
         self.cos.clear();
         self.sin.clear();
+        self.query_scales.clear();
         for position in positions {
+            self.query_scales.push(rope.query_scale(position));
             if position < rope.positions() {
                 self.cos.extend_from_slice(rope.cos(position));
                 self.sin.extend_from_slice(rope.sin(position));
@@ -61,5 +66,16 @@ impl GatheredRope {
         let angles = rows.start * self.pairs..rows.end * self.pairs;
         let (cos, sin) = (&self.cos[angles.clone()], &self.sin[angles]);
         kept_kernels::rotate(x, heads, head_dim, cos, sin, self.pairing);
+    }
+
+    /// Rotates queries `x [rows, heads, head_dim]` and applies the model's factor on queries.
+    pub(crate) fn rotate_queries(&self, x: &mut [f32], heads: usize, rows: Range<usize>) {
+        let row = (x.len() / rows.len().max(1)).max(1);
+        self.rotate(x, heads, rows.clone());
+        for (x, &scale) in x.chunks_exact_mut(row).zip(&self.query_scales[rows]) {
+            if scale != 1.0 {
+                x.iter_mut().for_each(|x| *x *= scale);
+            }
+        }
     }
 }

@@ -16,6 +16,9 @@
 //! gemma2    halves             optional              yes       GELU        every other         capped attention
 //! gemma3    halves             optional    yes       yes       GELU        5 of 6, own base    linear in global layers
 //! smollm3   neighbours         optional                        SiLU                            3 of 4 layers
+//! mistral3  neighbours         optional                        SiLU                            YaRN; queries scaled
+//! granite   neighbours         optional                        SiLU                            none if not finetuned
+//! olmo2     halves                       all heads after only  SiLU        3 of 4, unscaled    YaRN in global layers
 //! ```
 //!
 //! Sources: `src/models/*.cpp` of llama.cpp, `modeling_*.py` of transformers.
@@ -63,9 +66,30 @@ pub(crate) enum Sliding {
         period: usize,
         /// Window of a file that declares none.
         window: Option<usize>,
-        /// RoPE base of sliding-window layers if the file declares none; `None` uses the RoPE of the global layers.
-        base: Option<f64>,
+        /// RoPE of sliding-window layers.
+        rope: WindowRope,
     },
+}
+
+/// RoPE of sliding-window layers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum WindowRope {
+    /// That of the global layers.
+    Global,
+    /// That of the global layers without their scaling, unless the file declares another base.
+    Unscaled,
+    /// With this base, unless the file declares another, and without scaling.
+    Base(f64),
+}
+
+/// RMS norms of queries and keys before RoPE.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QkNorm {
+    None,
+    /// Of each head.
+    Heads,
+    /// Of all heads of a token together.
+    Together,
 }
 
 /// One row of the table above.
@@ -81,8 +105,10 @@ pub(crate) struct Architecture {
     pub qkv_bias: Part,
     /// `attn_output.bias`
     pub output_bias: Part,
-    /// `attn_q_norm`, `attn_k_norm`: RMS norm of each head before RoPE.
-    pub qk_norm: bool,
+    /// `attn_q_norm`, `attn_k_norm`
+    pub qk_norm: QkNorm,
+    /// `attn_norm` and a norm before the feed-forward.
+    pub pre_norm: bool,
     /// `post_attention_norm`, `post_ffw_norm`: RMS norm of the output of attention and of the feed-forward, before it
     /// is added to the residual stream.
     pub sandwich: bool,
@@ -90,6 +116,12 @@ pub(crate) struct Architecture {
     pub activation: Activation,
     /// Embeddings are multiplied by the square root of the width.
     pub scaled_embedding: bool,
+    /// The file declares factors: `embedding_scale`, `attention.scale`, `residual_scale` (on what a layer adds) and
+    /// `logit_scale` (a divisor).
+    pub multipliers: bool,
+    /// The file declares a factor on queries that grows with the position ([`crate::config::QueryScale`]), and a
+    /// multiplier of YaRN's magnitude.
+    pub scaled_queries: bool,
     /// A number of layers: models of that size scale dot products by `(width / heads)^-1/2` instead of `head_dim^-1/2`.
     pub wide_scale_layers: Option<usize>,
     /// Default of `attn_logit_softcapping`; `None` if a file may not set it.
@@ -131,10 +163,13 @@ const LLAMA: Architecture = Architecture {
     fused: false,
     qkv_bias: Part::Optional,
     output_bias: Part::Optional,
-    qk_norm: false,
+    qk_norm: QkNorm::None,
+    pre_norm: true,
     sandwich: false,
     activation: Activation::Silu,
     scaled_embedding: false,
+    multipliers: false,
+    scaled_queries: false,
     wide_scale_layers: None,
     attention_cap: None,
     logit_cap: None,
@@ -173,7 +208,7 @@ const GEMMA2: Architecture = Architecture {
     sliding: Sliding::Most {
         period: 2,
         window: Some(4096),
-        base: None,
+        rope: WindowRope::Global,
     },
     ..PLAIN
 };
@@ -181,7 +216,7 @@ const GEMMA2: Architecture = Architecture {
 const QWEN35: Architecture = Architecture {
     // Qwen 3.5 and 3.6.
     name: "qwen35",
-    qk_norm: true,
+    qk_norm: QkNorm::Heads,
     attention_every: Some(4),
     output_gate: true,
     ffn_norm: "post_attention_norm.weight",
@@ -200,13 +235,13 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         // Qwen 3.
         name: "qwen3",
-        qk_norm: true,
+        qk_norm: QkNorm::Heads,
         ..PLAIN
     },
     Architecture {
         // Qwen 3 with experts: 30B-A3B, 235B-A22B.
         name: "qwen3moe",
-        qk_norm: true,
+        qk_norm: QkNorm::Heads,
         experts: true,
         ..PLAIN
     },
@@ -227,7 +262,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         sliding: Sliding::Most {
             period: 2,
             window: None,
-            base: None,
+            rope: WindowRope::Global,
         },
         sinks: true,
         ffn_norm: "post_attention_norm.weight",
@@ -247,14 +282,14 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         // Gemma 3.
         name: "gemma3",
-        qk_norm: true,
+        qk_norm: QkNorm::Heads,
         wide_scale_layers: Some(62),
         attention_cap: None,
         logit_cap: Some(0.0),
         sliding: Sliding::Most {
             period: 6,
             window: None,
-            base: Some(10_000.0),
+            rope: WindowRope::Base(10_000.0),
         },
         ..GEMMA2
     },
@@ -264,6 +299,34 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         pairing: Pairing::Neighbours,
         output_bias: Part::Optional,
         unrotated_every: Some(4),
+        ..PLAIN
+    },
+    Architecture {
+        // Ministral 3.
+        name: "mistral3",
+        scaled_queries: true,
+        rope_freqs: false,
+        rope_factors: false,
+        ..LLAMA
+    },
+    Architecture {
+        // Granite 3 and the dense models of Granite 4.
+        name: "granite",
+        multipliers: true,
+        ..LLAMA
+    },
+    Architecture {
+        // OLMo 2 and 3.
+        name: "olmo2",
+        qkv_bias: Part::Absent,
+        qk_norm: QkNorm::Together,
+        pre_norm: false,
+        sandwich: true,
+        sliding: Sliding::Most {
+            period: 4,
+            window: None,
+            rope: WindowRope::Unscaled,
+        },
         ..PLAIN
     },
 ];
@@ -280,12 +343,20 @@ pub(crate) fn supported() -> String {
 }
 
 impl Architecture {
+    /// A tensor that every layer of every file has.
+    pub(crate) fn first_tensor(&self) -> &'static str {
+        if self.pre_norm {
+            "attn_norm.weight"
+        } else {
+            "post_attention_norm.weight"
+        }
+    }
+
     /// Names of the layer tensors that a file of this architecture may contain, such as `attn_q.weight`. Any other
     /// tensor would be missing from the computation.
     pub(crate) fn layer_tensors(&self) -> Vec<&'static str> {
         // `attn_rot_embd` holds the angles that old converters stored; Kept computes them.
         let mut parts = vec![
-            "attn_norm.weight",
             "attn_output.weight",
             "attn_q.weight",
             "attn_k.weight",
@@ -293,7 +364,9 @@ impl Architecture {
             "attn_qkv.weight",
             "attn_rot_embd.weight",
         ];
-        parts.push(self.ffn_norm);
+        if self.pre_norm {
+            parts.extend(["attn_norm.weight", self.ffn_norm]);
+        }
         match (self.experts, self.fused) {
             (true, _) => parts.extend([
                 "ffn_gate_inp.weight",
@@ -327,7 +400,7 @@ impl Architecture {
         if self.output_bias.is_allowed() {
             parts.push("attn_output.bias");
         }
-        if self.qk_norm {
+        if self.qk_norm != QkNorm::None {
             parts.extend(["attn_q_norm.weight", "attn_k_norm.weight"]);
         }
         if self.attention_every.is_some() {

@@ -10,10 +10,11 @@
 //!     +--- norm --- gate, up projections --- silu or gelu(gate) * up --- down projection --- [norm] ---> + residual
 //! ```
 //!
-//! A recurrent layer has `delta.rs` in place of attention. Two entry points: [`LayerPass`] for many rows of one layer (prefill), `*_row` for one token (decode). Both multiply
-//! the mapped blocks in place. Inputs are quantised once for q, k and v and once for gate and up, and these matrices
-//! are multiplied together. A projection adds directly to the residual stream if no bias or norm comes between.
-//! Mixtures of experts: `experts.rs`. [`LayerPass`] copies floating-point weights as f32 and frees them when dropped. `*_row` functions do not allocate.
+//! A recurrent layer has `delta.rs` in place of attention. Two entry points: [`LayerPass`] for many rows of one layer
+//! (prefill), `*_row` for one token (decode). Both multiply the mapped blocks in place. Inputs are quantised once for q,
+//! k and v and once for gate and up, and these matrices are multiplied together. A projection adds directly to the
+//! residual stream if no bias, norm or factor comes between. Mixtures of experts: `experts.rs`. [`LayerPass`] copies
+//! floating-point weights as f32 and frees them when dropped. `*_row` functions do not allocate.
 
 use kept_kernels::mapped::{MappedMatrix, Product, multiply_together};
 use kept_kernels::{
@@ -152,15 +153,16 @@ impl Attention {
 
 impl Layer {
     /// Whether the output projection of attention can add to the residual stream directly.
-    pub(crate) fn adds_attention(&self, attention: &Attention) -> bool {
+    pub(crate) fn adds_attention(&self, config: &Config, attention: &Attention) -> bool {
         attention.o.is_quantised()
             && attention.o_bias.is_none()
             && self.post_attention_norm.is_none()
+            && config.residual_scale == 1.0
     }
 
     /// Whether the down projection of the feed-forward can add to the residual stream directly.
-    pub(crate) fn adds_ffn(&self, ffn: &Dense) -> bool {
-        ffn.down.is_quantised() && self.post_ffn_norm.is_none()
+    pub(crate) fn adds_ffn(&self, config: &Config, ffn: &Dense) -> bool {
+        ffn.down.is_quantised() && self.post_ffn_norm.is_none() && config.residual_scale == 1.0
     }
 
     /// Adds the projected attention output `added [rows, width]` to the residual stream.
@@ -172,18 +174,41 @@ impl Layer {
         residual: &mut [f32],
     ) {
         add_bias(added, &attention.o_bias);
-        if let Some(norm) = &self.post_attention_norm {
-            rms_norm_in_place(added, norm, config.norm_eps);
-        }
-        add_assign(residual, added);
+        add_normed(config, &self.post_attention_norm, added, residual);
     }
 
     /// Adds the projected feed-forward output `added [rows, width]` to the residual stream.
     pub(crate) fn add_ffn(&self, config: &Config, added: &mut [f32], residual: &mut [f32]) {
-        if let Some(norm) = &self.post_ffn_norm {
-            rms_norm_in_place(added, norm, config.norm_eps);
-        }
-        add_assign(residual, added);
+        add_normed(config, &self.post_ffn_norm, added, residual);
+    }
+}
+
+/// Adds the output of a part of a layer to the residual stream, after its norm if there is one.
+fn add_normed(
+    config: &Config,
+    norm: &Option<Vec<f32>>,
+    added: &mut [f32],
+    residual: &mut [f32],
+) {
+    if let Some(norm) = norm {
+        rms_norm_in_place(added, norm, config.norm_eps);
+    }
+    scale(added, config.residual_scale);
+    add_assign(residual, added);
+}
+
+/// `out = norm(x)` for `x [rows, width]`; without a norm, a copy.
+pub(crate) fn normalise(config: &Config, norm: &Option<Vec<f32>>, x: &[f32], out: &mut [f32]) {
+    match norm {
+        Some(norm) => rms_norm(x, norm, config.norm_eps, out),
+        None => out.copy_from_slice(x),
+    }
+}
+
+/// `x *= factor`
+fn scale(x: &mut [f32], factor: f32) {
+    if factor != 1.0 {
+        x.iter_mut().for_each(|x| *x *= factor);
     }
 }
 
@@ -216,10 +241,7 @@ impl Model {
         for (id, out) in ids.iter().zip(out.chunks_exact_mut(width)) {
             self.embedding.row_to_f32(*id as usize, out);
         }
-        let scale = self.config.embedding_scale;
-        if scale != 1.0 {
-            out.iter_mut().for_each(|x| *x *= scale);
-        }
+        scale(out, self.config.embedding_scale);
     }
 
     /// Prepares one layer for many rows; each call of the pass takes at most `max_rows` rows.
@@ -264,12 +286,8 @@ impl Model {
         v: &mut [f32],
     ) {
         let layer = &self.layers[layer];
-        rms_norm(
-            residual,
-            &layer.attention_norm,
-            self.config.norm_eps,
-            &mut scratch.normed,
-        );
+        let norm = &layer.attention_norm;
+        normalise(&self.config, norm, residual, &mut scratch.normed);
         let attention = layer.attention();
         let gated = !scratch.both.is_empty();
         multiply_row(
@@ -307,8 +325,8 @@ impl Model {
         let (Mixer::Recurrent(delta), Some(shape)) = (&layer.mixer, self.config.delta) else {
             panic!("the layer is not recurrent");
         };
-        let eps = self.config.norm_eps;
-        rms_norm(residual, &layer.attention_norm, eps, &mut scratch.normed);
+        let norm = &layer.attention_norm;
+        normalise(&self.config, norm, residual, &mut scratch.normed);
         let copies = delta.copies(Floats::mapped);
         let task = DeltaTask {
             config: &self.config,
@@ -352,7 +370,7 @@ impl Model {
             sigmoid_mul(gated, gates);
             &*gated
         };
-        if layer.adds_attention(own) {
+        if layer.adds_attention(&self.config, own) {
             let product = Product {
                 matrix: &own.o,
                 out: &mut *residual,
@@ -378,7 +396,7 @@ impl Model {
             never,
             ..
         } = scratch;
-        rms_norm(residual, &layer.ffn_norm, self.config.norm_eps, normed);
+        normalise(&self.config, &layer.ffn_norm, residual, normed);
         let ffn = match &layer.ffn {
             FeedForward::Dense(ffn) => ffn,
             FeedForward::Experts(ffn) => {
@@ -391,7 +409,7 @@ impl Model {
         let both = [product(&ffn.gate, gate), product(&ffn.up, up)];
         multiply_row(normed, rounded, never, both);
         activate(self.config.activation, gate, up);
-        if layer.adds_ffn(ffn) {
+        if layer.adds_ffn(&self.config, ffn) {
             let product = Product {
                 matrix: &ffn.down,
                 out: residual,
@@ -421,6 +439,7 @@ impl Model {
             &scratch.never,
             [product(&self.output, logits)],
         );
+        scale(logits, self.config.logit_scale);
         if let Some(cap) = self.config.logit_cap {
             soft_cap(logits, cap);
         }

@@ -30,8 +30,8 @@ mod weights;
 pub use architecture::Activation;
 pub use chat_template::{ChatTemplate, Message};
 pub use config::{
-    Config, ExpertCounts, LayerKind, LayerRotation, LongRope, OpenOptions, RopeChoice, RopeConfig,
-    RopeScaling, Yarn,
+    Config, ExpertCounts, LayerKind, LayerRotation, LongRope, OpenOptions, QueryScale,
+    RopeChoice, RopeConfig, RopeScaling, Yarn,
 };
 pub use decoder::RowScratch;
 pub use error::ModelError;

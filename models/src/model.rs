@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use kept_kernels::mapped::MappedMatrix;
 
-use crate::architecture::Part;
+use crate::architecture::{Part, QkNorm};
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
 use crate::gguf::Gguf;
@@ -41,12 +41,12 @@ pub struct Model {
 /// Weights of one decoder layer. A weight is `None` if files of its architecture do not have it.
 pub(crate) struct Layer {
     /// `[width]`
-    pub(crate) attention_norm: Vec<f32>,
+    pub(crate) attention_norm: Option<Vec<f32>>,
     pub(crate) mixer: Mixer,
     /// `[width]`: norm of the mixer's output before it is added.
     pub(crate) post_attention_norm: Option<Vec<f32>>,
     /// `[width]`
-    pub(crate) ffn_norm: Vec<f32>,
+    pub(crate) ffn_norm: Option<Vec<f32>>,
     pub(crate) ffn: FeedForward,
     /// `[width]`: norm of the feed-forward output before it is added.
     pub(crate) post_ffn_norm: Option<Vec<f32>>,
@@ -72,9 +72,9 @@ pub(crate) struct Attention {
     pub(crate) k_bias: Option<Vec<f32>>,
     /// `[kv_heads * head_dim]`
     pub(crate) v_bias: Option<Vec<f32>>,
-    /// `[head_dim]`: norm of each query head before RoPE.
+    /// `[head_dim]`, or `[q_heads * head_dim]`: norm of each query head, or of all together, before RoPE.
     pub(crate) q_norm: Option<Vec<f32>>,
-    /// `[head_dim]`: norm of each key head before RoPE.
+    /// `[head_dim]`, or `[kv_heads * head_dim]`: norm of each key head, or of all together, before RoPE.
     pub(crate) k_norm: Option<Vec<f32>>,
     /// `[width, q_heads * head_dim]`
     pub(crate) o: MappedMatrix,
@@ -128,10 +128,6 @@ impl Attention {
         let architecture = config.architecture;
         let weight = |part: &str| format!("blk.{layer}.{part}.weight");
         let matrix = |part, rows, cols| weights::matrix(gguf, &weight(part), rows, cols);
-        let vector_if = |there: bool, part, len| {
-            let read = || weights::vector(gguf, &weight(part), len);
-            there.then(read).transpose()
-        };
         let bias = |kind: Part, part: &str, len: usize| {
             let name = format!("blk.{layer}.{part}.bias");
             match kind {
@@ -163,6 +159,11 @@ impl Attention {
                 matrix("attn_v", kv_width, width)?,
             ]
         };
+        let norm = |part, width| match architecture.qk_norm {
+            QkNorm::None => Ok(None),
+            QkNorm::Heads => weights::vector(gguf, &weight(part), config.head_dim).map(Some),
+            QkNorm::Together => weights::vector(gguf, &weight(part), width).map(Some),
+        };
         Ok(Self {
             q,
             k,
@@ -170,11 +171,13 @@ impl Attention {
             q_bias: bias(architecture.qkv_bias, "attn_q", q_rows)?,
             k_bias: bias(architecture.qkv_bias, "attn_k", kv_width)?,
             v_bias: bias(architecture.qkv_bias, "attn_v", kv_width)?,
-            q_norm: vector_if(architecture.qk_norm, "attn_q_norm", config.head_dim)?,
-            k_norm: vector_if(architecture.qk_norm, "attn_k_norm", config.head_dim)?,
+            q_norm: norm("attn_q_norm", q_width)?,
+            k_norm: norm("attn_k_norm", kv_width)?,
             o: matrix("attn_output", width, q_width)?,
             o_bias: bias(architecture.output_bias, "attn_output", width)?,
-            sinks: vector_if(architecture.sinks, "attn_sinks", config.q_heads)?,
+            sinks: (architecture.sinks)
+                .then(|| weights::vector(gguf, &weight("attn_sinks"), config.q_heads))
+                .transpose()?,
         })
     }
 }
@@ -184,23 +187,23 @@ impl Layer {
         let (width, architecture) = (config.width, config.architecture);
         let name = |part: &str| format!("blk.{layer}.{part}");
         let norm = |part: &str| weights::vector(gguf, &name(part), width);
-        let sandwich = |part| architecture.sandwich.then(|| norm(part)).transpose();
+        let norm_if = |there: bool, part| there.then(|| norm(part)).transpose();
         let recurrent = config.delta.filter(|_| config.kinds[layer].recurrent);
         Ok(Layer {
-            attention_norm: norm("attn_norm.weight")?,
+            attention_norm: norm_if(architecture.pre_norm, "attn_norm.weight")?,
             mixer: match recurrent {
                 Some(shape) => Mixer::Recurrent(DeltaNet::read(gguf, config, shape, layer)?),
                 None => Mixer::Attention(Attention::read(gguf, config, layer)?),
             },
-            post_attention_norm: sandwich("post_attention_norm.weight")?,
-            ffn_norm: norm(architecture.ffn_norm)?,
+            post_attention_norm: norm_if(architecture.sandwich, "post_attention_norm.weight")?,
+            ffn_norm: norm_if(architecture.pre_norm, architecture.ffn_norm)?,
             ffn: match config.experts {
                 Some(counts) => {
                     FeedForward::Experts(Box::new(Experts::read(gguf, config, counts, layer)?))
                 }
                 None => FeedForward::Dense(Dense::read(gguf, config, layer)?),
             },
-            post_ffn_norm: sandwich("post_ffw_norm.weight")?,
+            post_ffn_norm: norm_if(architecture.sandwich, "post_ffw_norm.weight")?,
         })
     }
 

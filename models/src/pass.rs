@@ -1,10 +1,10 @@
 //! [`LayerPass`]: many rows through one layer, as described in `decoder.rs`.
 
 use kept_kernels::mapped::{MappedMatrix, Product, multiply_rows_together, multiply_together};
-use kept_kernels::{DeltaState, QuantisedRows, Stop, Stopped, rms_norm, sigmoid_mul};
+use kept_kernels::{DeltaState, QuantisedRows, Stop, Stopped, sigmoid_mul};
 
 use crate::Config;
-use crate::decoder::{activate, product, widest};
+use crate::decoder::{activate, normalise, product, widest};
 use crate::delta::{DeltaCopies, DeltaScratch, DeltaTask};
 use crate::experts::ExpertScratch;
 use crate::model::{Attention, Dense, FeedForward, Layer, Mixer, Model};
@@ -273,12 +273,7 @@ impl<'a> LayerPass<'a> {
             let last = rows.min(first + self.block.rows);
             let residual = &residual[first * width..last * width];
             let normed = &mut self.normed[..residual.len()];
-            rms_norm(
-                residual,
-                &layer.attention_norm,
-                self.config.norm_eps,
-                normed,
-            );
+            normalise(self.config, &layer.attention_norm, residual, normed);
             let q = &mut q[first * q_width..last * q_width];
             let k = &mut k[first * kv_width..last * kv_width];
             let v = &mut v[first * kv_width..last * kv_width];
@@ -357,8 +352,7 @@ impl<'a> LayerPass<'a> {
                 panic!("the layer is not recurrent");
             };
             let normed = &mut self.normed[..residual.len()];
-            let norm = &self.layer.attention_norm;
-            rms_norm(residual, norm, self.config.norm_eps, normed);
+            normalise(self.config, &self.layer.attention_norm, residual, normed);
             let task = DeltaTask {
                 config: self.config,
                 shape,
@@ -392,7 +386,7 @@ impl<'a> LayerPass<'a> {
             sigmoid_mul(gated, &self.gates[first..first + attention.len()]);
             &*gated
         };
-        if layer.adds_attention(own) {
+        if layer.adds_attention(config, own) {
             let product = Product {
                 matrix: &own.o,
                 out: &mut *residual,
@@ -424,7 +418,7 @@ impl<'a> LayerPass<'a> {
             ..
         } = self;
         let normed = &mut normed[..residual.len()];
-        rms_norm(residual, &layer.ffn_norm, config.norm_eps, normed);
+        normalise(config, &layer.ffn_norm, residual, normed);
         let (ffn, gates, ups, downs) = match (&layer.ffn, &floats.ffn) {
             (FeedForward::Dense(ffn), FeedForwardCopies::Dense { gate, up, down }) => {
                 (ffn, gate, up, down)
@@ -465,7 +459,7 @@ impl<'a> LayerPass<'a> {
                 multiply(hidden, rounded, [product], [downs], stop)
             }
         };
-        if layer.adds_ffn(ffn) {
+        if layer.adds_ffn(config, ffn) {
             return down(Product {
                 matrix: &ffn.down,
                 out: residual,

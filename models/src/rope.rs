@@ -19,7 +19,7 @@
 
 use kept_kernels::Pairing;
 
-use crate::config::{Config, LayerKind, LayerRotation, RopeConfig};
+use crate::config::{Config, LayerKind, LayerRotation, QueryScale, RopeConfig};
 
 /// Number of consecutive positions whose angles share the first summand.
 const STEPS: usize = 64;
@@ -34,6 +34,8 @@ pub struct RopeTable {
     frequencies: Vec<f64>,
     /// Factor on all cosines and sines.
     magnitude: f64,
+    /// Factor on rotated queries, by position.
+    query_scale: Option<QueryScale>,
     /// `[positions, dims / 2]`
     cos: Vec<f32>,
     /// `[positions, dims / 2]`
@@ -65,7 +67,10 @@ impl RopeTable {
     }
 
     fn for_text(config: &Config, tokens: usize, positions: usize) -> RopeTable {
-        let make = |rope: &RopeConfig| RopeTable::build(rope, config.head_dim, tokens, positions);
+        let make = |rope: &RopeConfig| RopeTable {
+            query_scale: config.query_scale,
+            ..RopeTable::build(rope, config.head_dim, tokens, positions)
+        };
         let mut table = make(&config.rope);
         table.kinds.clone_from(&config.kinds);
         table.of_windows = config.window_rope.as_ref().map(|rope| Box::new(make(rope)));
@@ -80,6 +85,7 @@ impl RopeTable {
             positions,
             frequencies: rope.frequencies(tokens),
             magnitude: rope.magnitude,
+            query_scale: None,
             cos: vec![0.0; positions * half],
             sin: vec![0.0; positions * half],
             kinds: Vec::new(),
@@ -227,6 +233,38 @@ impl RopeTable {
         let angles = first_pos * self.pairs()..(first_pos + x.len() / row) * self.pairs();
         let (cos, sin) = (&self.cos[angles.clone()], &self.sin[angles]);
         kept_kernels::rotate(x, heads, self.head_dim, cos, sin, self.pairing);
+    }
+
+    /// Rotates queries `x [rows, heads, head_dim]` as [`Self::rotate_rows`] does, and applies the model's factor on
+    /// queries.
+    ///
+    /// # Panics
+    /// As [`Self::rotate_rows`].
+    pub fn rotate_queries(&self, x: &mut [f32], heads: usize, first_pos: usize) {
+        self.rotate_rows(x, heads, first_pos);
+        if let Some(scale) = self.query_scale {
+            for (row, x) in x.chunks_exact_mut(heads * self.head_dim).enumerate() {
+                let factor = scale.at(first_pos + row);
+                x.iter_mut().for_each(|x| *x *= factor);
+            }
+        }
+    }
+
+    /// The factor on rotated queries at a position; 1 in most models.
+    pub fn query_scale(&self, position: usize) -> f32 {
+        self.query_scale.map_or(1.0, |scale| scale.at(position))
+    }
+
+    /// Rotates a query `x [heads, head_dim]` to position `pos` and applies the model's factor on queries.
+    ///
+    /// # Panics
+    /// As [`Self::rotate_at`].
+    pub fn rotate_query_at(&self, x: &mut [f32], pos: usize) {
+        let factor = self.query_scale(pos);
+        self.rotate_at(x, pos);
+        if factor != 1.0 {
+            x.iter_mut().for_each(|x| *x *= factor);
+        }
     }
 
     /// Rotates `x [heads, head_dim]` to position `pos`.

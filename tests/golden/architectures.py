@@ -57,7 +57,8 @@ class Shape:
 
     @property
     def arch_in_file(self) -> str:
-        return {"gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}.get(self.arch, self.arch)
+        return {"gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "ministral3": "mistral3",
+                "olmo3": "olmo2"}.get(self.arch, self.arch)
 
     @property
     def seed(self) -> int:
@@ -121,10 +122,21 @@ SHAPES = [
           keys={"attention.sliding_window": WINDOW, "rope.freq_base": 100_000.0, "rope.scaling.type": "linear",
                 "rope.scaling.factor": 4.0}),
     Shape("smollm3", {"rope_parameters": PLAIN, "pad_token_id": 0}, layers=5),
+    Shape("ministral3", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5},
+                         "sliding_window": None, "pad_token_id": 0}, name="mistral3", tied=False,
+          keys={"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": TRAINED,
+                "rope.scaling.yarn_log_multiplier": 1.0, "attention.temperature_scale": 0.5}),
+    Shape("granite", {"rope_parameters": PLAIN, "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.35,
+                      "attention_multiplier": 0.4},
+          keys={"embedding_scale": 3.0, "logit_scale": 2.0, "residual_scale": 0.35, "attention.scale": 0.4}),
+    Shape("olmo3", {"rope_parameters": {"full_attention": YARN, "sliding_attention": PLAIN}, "sliding_window": WINDOW,
+                    "pad_token_id": 0}, layers=8, head_dim=8, hidden=32, tied=False,
+          keys={"attention.sliding_window": WINDOW, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                "rope.scaling.original_context_length": TRAINED}),
 ]
 CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
            "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
-           "smollm3": "SmolLM3"}
+           "smollm3": "SmolLM3", "ministral3": "Ministral3", "granite": "Granite", "olmo3": "Olmo3"}
 CAUSAL = {"gemma3": "Gemma3", "qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe"}
 
 
@@ -182,7 +194,7 @@ SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_
 def tensors(shape: Shape, model):
     """The names and numbers that a converter writes."""
     gemma, qwen35 = shape.arch.startswith("gemma"), shape.arch.startswith("qwen3_5")
-    parts = PARTS | (SANDWICH if gemma else {})
+    parts = PARTS | (SANDWICH if gemma or shape.arch == "olmo3" else {})
     if shape.arch == "gpt_oss" or qwen35:
         parts = parts | {"post_attention_layernorm": "post_attention_norm"}
     for name, weight in model.state_dict().items():
@@ -209,7 +221,7 @@ def tensors(shape: Shape, model):
                 yield f"blk.{layer}.attn_sinks.weight", data
                 continue
             heads = {"self_attn.q_proj": shape.heads, "self_attn.k_proj": shape.kv_heads}.get(part)
-            if heads and shape.arch in ("llama", "smollm3"):
+            if heads and shape.arch in ("llama", "smollm3", "ministral3", "granite"):
                 matrix = tiny.neighbouring_pairs(data.reshape(len(data), -1), heads)
                 data = matrix.reshape(data.shape)
             if part == "mlp.shared_expert_gate":
@@ -398,6 +410,24 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
     if shape.arch == "phi3":
         mistakes["short factors"] = lambda m: setattr(m.model.rotary_emb, "longrope_off", force_short(m))
         mistakes["no magnitude"] = lambda m: setattr(m.model.rotary_emb, "attention_scaling", 1.0)
+    if shape.arch == "ministral3":
+        mistakes["no temperature"] = lambda m: m.config.rope_parameters.update(llama_4_scaling_beta=0.0)
+        mistakes["no yarn"] = inv_freq("inv_freq", lambda m: plain)
+        mistakes["yarn with a magnitude"] = lambda m: setattr(m.model.rotary_emb, "attention_scaling", 1 + 0.1 * np.log(4))
+    if shape.arch == "granite":
+        mistakes["embedding not scaled"] = lambda m: setattr(m.model, "embedding_multiplier", 1.0)
+        mistakes["logits not divided"] = lambda m: setattr(m.config, "logits_scaling", 1.0)
+        mistakes["scale of the head"] = attention("scaling", 0.25)
+        mistakes["residual not scaled"] = lambda m: [setattr(x, "residual_multiplier", 1.0) for x in m.model.layers]
+    if shape.arch == "olmo3":
+        mistakes |= {f"no {x} norm": each(f"{x}_norm", 1.0) for x in ("q", "k")}
+        mistakes |= {f"no {x}": each(x, 1.0) for x in ("post_attention_layernorm", "post_feedforward_layernorm")}
+        mistakes["no window"] = lambda m: window_all(m, None)
+        mistakes["a window one too wide"] = lambda m: window_sliding(m, WINDOW + 1)
+        mistakes["full layers as sliding ones rotate"] = inv_freq(
+            "full_attention_inv_freq", lambda m: m.model.rotary_emb.sliding_attention_inv_freq)
+        mistakes["sliding layers as full ones rotate"] = inv_freq(
+            "sliding_attention_inv_freq", lambda m: m.model.rotary_emb.full_attention_inv_freq)
     if shape.arch == "smollm3":
         mistakes["every layer rotated"] = attention("use_rope", 1)
     if shape.arch.startswith("gemma"):

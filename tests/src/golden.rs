@@ -73,6 +73,9 @@ pub const ARCHITECTURES: [&str; 11] = [
     "gemma2",
     "gemma3",
     "smollm3",
+    "mistral3",
+    "granite",
+    "olmo3",
 ];
 
 /// A decompressed model in a temporary folder, removed on drop.

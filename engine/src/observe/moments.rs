@@ -166,9 +166,10 @@ impl MeanRotation {
         let mut sums = vec![(0.0f64, 0.0f64); pairs];
         for position in first..first + positions {
             rope.fill(position, &mut cos, &mut sin);
+            let scale = f64::from(rope.query_scale(position));
             for (sum, (c, s)) in sums.iter_mut().zip(cos.iter().zip(&sin)) {
-                sum.0 += f64::from(*c);
-                sum.1 += f64::from(*s);
+                sum.0 += scale * f64::from(*c);
+                sum.1 += scale * f64::from(*s);
             }
         }
         let count = positions.max(1) as f64;

@@ -180,7 +180,7 @@ impl<'a> ReconstructionPass<'a> {
         view.layer
             .project(rows_of_stream, [&mut *q, &mut *k, &mut *v], stop)?;
         if self.rope.of_layer(layer.layer).is_some() {
-            self.gathered_rope.rotate(q, heads.q_heads, rows.clone());
+            (self.gathered_rope).rotate_queries(q, heads.q_heads, rows.clone());
             self.gathered_rope.rotate(k, heads.kv_heads, rows.clone());
         }
         scratch.keys.copy_in(end + rows.start, k);

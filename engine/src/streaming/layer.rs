@@ -211,7 +211,7 @@ impl<'a> ChunkScratch<'a> {
             if let Some(rope) = chunk.rope {
                 rope.rotate_rows(&mut scratch.keys.head_mut(0)[..end * dim], 1, 0);
                 let queries = &mut scratch.queries[..self.count * group * dim];
-                rope.rotate_rows(queries, group, live);
+                rope.rotate_queries(queries, group, live);
             }
             if needed.is_empty() {
                 continue;

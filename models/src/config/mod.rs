@@ -10,7 +10,7 @@ pub use rope::{LongRope, RopeChoice, RopeConfig, RopeScaling, Yarn};
 use crate::ModelError;
 use kept_kernels::{DeltaShape, DeltaState};
 
-use crate::architecture::{self, Activation, Architecture, Sliding};
+use crate::architecture::{self, Activation, Architecture, Sliding, WindowRope};
 use crate::gguf::Gguf;
 use keys::{Keys, MAX_COUNT, bad, missing, missing_tensor};
 
@@ -49,6 +49,12 @@ pub struct Config {
     pub embedding_scale: f32,
     /// Factor on the dot products of queries and keys.
     pub attention_scale: f32,
+    /// Factor on what attention and feed-forward add to the residual stream; 1 in most models.
+    pub residual_scale: f32,
+    /// Factor on logits; 1 in most models.
+    pub logit_scale: f32,
+    /// Factor on queries that depends on the position, in few models.
+    pub query_scale: Option<QueryScale>,
     /// Soft cap on attention scores: a scaled dot product `x` becomes `cap * tanh(x / cap)`.
     pub attention_cap: Option<f32>,
     /// Soft cap on logits: `x` becomes `cap * tanh(x / cap)`.
@@ -63,6 +69,22 @@ pub struct Config {
     pub ignored_window: Option<usize>,
     /// Whether the output projection is tied to the embedding.
     pub tied_output: bool,
+}
+
+/// A factor on rotated queries at position `p`: `1 + beta ln(1 + floor(p / length))` (Llama 4, Ministral 3).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QueryScale {
+    /// Growth of the factor.
+    pub beta: f64,
+    /// Positions below this have the factor 1.
+    pub length: usize,
+}
+
+impl QueryScale {
+    /// The factor at a position.
+    pub fn at(&self, position: usize) -> f32 {
+        (1.0 + self.beta * ((1 + position / self.length) as f64).ln()) as f32
+    }
 }
 
 /// Experts of each layer.
@@ -145,7 +167,8 @@ impl Config {
             return Err(keys.bad("nextn_predict_layers", prediction_layers, needs));
         }
         // Checked before anything is allocated per layer, so an inflated count fails first.
-        let first_part = (0..layers).map(|layer| format!("blk.{layer}.attn_norm.weight"));
+        let part = architecture.first_tensor();
+        let first_part = (0..layers).map(|layer| format!("blk.{layer}.{part}"));
         for name in first_part {
             gguf.tensor(&name).ok_or_else(|| missing_tensor(&name))?;
         }
@@ -158,18 +181,26 @@ impl Config {
         let recurrent = recurrent(&keys, architecture, layers)?;
         let (windows, ignored_window) = windows(&keys, architecture, layers)?;
         refuse_all_sliding(&keys, &windows, &recurrent)?;
-        let window_rope = match architecture.sliding {
-            Sliding::Most {
-                base: Some(base), ..
-            } if windows.iter().any(Option::is_some) => {
-                Some(rope::read_window_rope(&keys, architecture, head_dim, base)?)
-            }
+        let window_base = match architecture.sliding {
+            Sliding::Most { rope: own, .. } if windows.iter().any(Option::is_some) => match own {
+                WindowRope::Global => None,
+                WindowRope::Unscaled => Some(rope.base),
+                WindowRope::Base(base) => Some(base),
+            },
             _ => None,
         };
+        let window_rope = window_base
+            .map(|base| rope::read_window_rope(&keys, architecture, head_dim, base))
+            .transpose()?;
+        let multipliers = multipliers(&keys, architecture)?;
+        // As llama.cpp: Granite's files switch RoPE off by this key.
+        let unrotated =
+            architecture.multipliers && keys.flag("rope.scaling.finetuned")? == Some(false);
         let kind = |(layer, window): (usize, Option<usize>)| LayerKind {
             recurrent: recurrent[layer],
             window: if recurrent[layer] { Some(0) } else { window },
             rotation: match (architecture.unrotated_every, window) {
+                _ if unrotated => LayerRotation::None,
                 (Some(every), _) if (layer + 1).is_multiple_of(every) => LayerRotation::None,
                 (_, Some(_)) if window_rope.is_some() => LayerRotation::WindowRope,
                 _ => LayerRotation::Rope,
@@ -193,16 +224,21 @@ impl Config {
             vocab: vocab(gguf, width)?,
             context,
             norm_eps,
-            embedding_scale: if architecture.scaled_embedding {
-                (width as f32).sqrt()
-            } else {
-                1.0
+            embedding_scale: match multipliers.embedding {
+                Some(factor) => factor,
+                None if architecture.scaled_embedding => (width as f32).sqrt(),
+                None => 1.0,
             },
-            attention_scale: if architecture.wide_scale_layers == Some(layers) {
-                1.0 / ((width / q_heads) as f32).sqrt()
-            } else {
-                1.0 / (head_dim as f32).sqrt()
+            attention_scale: match multipliers.attention {
+                Some(factor) => factor,
+                None if architecture.wide_scale_layers == Some(layers) => {
+                    1.0 / ((width / q_heads) as f32).sqrt()
+                }
+                None => 1.0 / (head_dim as f32).sqrt(),
             },
+            residual_scale: multipliers.residual.unwrap_or(1.0),
+            logit_scale: multipliers.logits.map_or(1.0, f32::recip),
+            query_scale: query_scale(&keys, architecture, context)?,
             attention_cap: cap(&keys, "attn_logit_softcapping", architecture.attention_cap)?,
             logit_cap: cap(&keys, "final_logit_softcapping", architecture.logit_cap)?,
             activation: architecture.activation,
@@ -392,6 +428,59 @@ fn experts(
     }))
 }
 
+/// Factors that a file declares; `None` where it declares none.
+#[derive(Default)]
+struct Multipliers {
+    embedding: Option<f32>,
+    attention: Option<f32>,
+    residual: Option<f32>,
+    /// Divisor of the logits.
+    logits: Option<f32>,
+}
+
+/// The factors of an architecture whose files declare them.
+fn multipliers(keys: &Keys<'_>, architecture: &Architecture) -> Result<Multipliers, ModelError> {
+    if !architecture.multipliers {
+        return Ok(Multipliers::default());
+    }
+    // As in llama.cpp: 0 is none.
+    let factor = |key| {
+        let number = keys.non_negative(key)?.filter(|&n| n > 0.0);
+        Ok(number.map(|n| n as f32))
+    };
+    Ok(Multipliers {
+        embedding: factor("embedding_scale")?,
+        attention: factor("attention.scale")?,
+        residual: factor("residual_scale")?,
+        logits: factor("logit_scale")?,
+    })
+}
+
+/// The factor on queries of an architecture whose files declare it.
+fn query_scale(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    context: usize,
+) -> Result<Option<QueryScale>, ModelError> {
+    if !architecture.scaled_queries {
+        return Ok(None);
+    }
+    let Some(beta) = keys
+        .non_negative("attention.temperature_scale")?
+        .filter(|&beta| beta > 0.0)
+    else {
+        return Ok(None);
+    };
+    let length = match keys.optional_count("attention.temperature_length")? {
+        None => keys.optional_count("rope.scaling.original_context_length")?,
+        length => length,
+    };
+    Ok(Some(QueryScale {
+        beta,
+        length: length.unwrap_or(context),
+    }))
+}
+
 fn norm_eps(keys: &Keys<'_>) -> Result<f32, ModelError> {
     const EPS: &str = "attention.layer_norm_rms_epsilon";
     let eps = keys.number(EPS)?.ok_or_else(|| missing(&keys.full(EPS)))?;
@@ -498,18 +587,27 @@ fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Resu
     let plain: &[(&str, &[f64])] = &[
         ("attention.clamp_kqv", &[0.0]),
         ("attention.max_alibi_bias", &[0.0]),
-        ("attention.scale", &[0.0]),
         ("attention.output_scale", &[0.0, 1.0]),
-        ("attention.temperature_scale", &[0.0]),
         ("attention.shared_kv_layers", &[0.0]),
+        ("rope.scaling.alpha", &[0.0]),
+    ];
+    let multipliers: &[(&str, &[f64])] = &[
+        ("attention.scale", &[0.0]),
         ("logit_scale", &[0.0, 1.0]),
         ("residual_scale", &[0.0, 1.0]),
         ("embedding_scale", &[0.0, 1.0]),
-        ("rope.scaling.yarn_log_multiplier", &[0.0]),
-        ("rope.scaling.alpha", &[0.0]),
     ];
+    let scaled_queries: &[(&str, &[f64])] = &[
+        ("attention.temperature_scale", &[0.0]),
+        ("rope.scaling.yarn_log_multiplier", &[0.0]),
+    ];
+    let of = |keys, computed: bool| if computed { &[][..] } else { keys };
+    let plain = plain
+        .iter()
+        .chain(of(multipliers, architecture.multipliers))
+        .chain(of(scaled_queries, architecture.scaled_queries));
     let caps = caps.map(|&(key, _)| (key, &[0.0][..]));
-    for (key, plain) in plain.iter().copied().chain(caps) {
+    for (key, plain) in plain.copied().chain(caps) {
         if let Some(n) = keys.number(key)?
             && !plain.contains(&n)
         {

@@ -166,8 +166,13 @@ impl Yarn {
 
     /// Default of [`RopeConfig::magnitude`].
     fn magnitude(factor: f64) -> f64 {
+        Yarn::multiplied_magnitude(factor, 1.0)
+    }
+
+    /// The magnitude with a multiplier of its growth (DeepSeek's `mscale`).
+    fn multiplied_magnitude(factor: f64, multiplier: f64) -> f64 {
         if factor > 1.0 {
-            0.1 * factor.ln() + 1.0
+            0.1 * multiplier * factor.ln() + 1.0
         } else {
             1.0
         }
@@ -368,7 +373,13 @@ fn yarn(keys: &Keys<'_>, trained: usize, factor: f64) -> Result<(Yarn, f64), Mod
         beta_slow: beta("rope.scaling.yarn_beta_slow", plain.beta_slow)?,
         ..plain
     };
-    Ok((yarn, Yarn::magnitude(factor)))
+    // As in llama.cpp: with `mscale_all_dim`, the magnitude moves from the rotation to attention's scale, where Ministral
+    // has none.
+    let all = match keys.non_negative("rope.scaling.yarn_log_multiplier")? {
+        Some(multiplier) => Yarn::multiplied_magnitude(factor, multiplier),
+        None => 1.0,
+    };
+    Ok((yarn, Yarn::magnitude(factor) / all))
 }
 
 fn long(

@@ -128,6 +128,7 @@ impl GpuModel {
     fn new(model: &Model, device: Device) -> Result<Self, DeviceError> {
         let config = model.config.clone();
         kept_cuda::supports(config.head_dim)?;
+        weights::check(&config)?;
         let free_before = device.free_memory()?;
         let spaces = spaces(model, &device)?;
         let layers = model.layers.iter().zip(spaces);

@@ -10,7 +10,30 @@ use kept_cuda::{Buffer, Device, DeviceError, FEW, MemorySpace, Weights};
 
 use kept_kernels::mapped::MappedMatrix;
 
+use crate::Config;
+use crate::architecture::QkNorm;
 use crate::model::{Attention, Dense, FeedForward, Layer, Mixer, Model};
+
+/// Refuses models with arithmetic that has no kernel.
+pub(crate) fn check(config: &Config) -> Result<(), DeviceError> {
+    let refused = |part| Err(DeviceError::Part { part });
+    if config.query_scale.is_some() {
+        return refused("queries scaled by their position");
+    }
+    if config.residual_scale != 1.0 || config.logit_scale != 1.0 {
+        return refused("scaled residuals or logits");
+    }
+    match (config.architecture.pre_norm, config.architecture.qk_norm) {
+        (false, _) => refused("layers without a norm before attention"),
+        (true, QkNorm::Together) => refused("norms over several heads"),
+        (true, QkNorm::None | QkNorm::Heads) => Ok(()),
+    }
+}
+
+/// A norm that [`check`] found in every layer.
+fn present(norm: &Option<Vec<f32>>) -> &Vec<f32> {
+    norm.as_ref().expect("checked")
+}
 
 /// The attention and the matrices of a layer.
 fn parts(layer: &Layer) -> Result<(&Attention, [&MappedMatrix; 7]), DeviceError> {
@@ -142,7 +165,7 @@ impl GpuLayer {
         let (attention, matrices) = parts(layer)?;
         let [q, k, v, o, gate, up, down] = Weights::of(device, space, matrices)?;
         Ok(Self {
-            attention_norm: vector(&layer.attention_norm)?,
+            attention_norm: vector(present(&layer.attention_norm))?,
             q_bias: optional(&attention.q_bias)?,
             k_bias: optional(&attention.k_bias)?,
             v_bias: optional(&attention.v_bias)?,
@@ -150,7 +173,7 @@ impl GpuLayer {
             k_norm: optional(&attention.k_norm)?,
             o_bias: optional(&attention.o_bias)?,
             post_attention_norm: optional(&layer.post_attention_norm)?,
-            ffn_norm: vector(&layer.ffn_norm)?,
+            ffn_norm: vector(present(&layer.ffn_norm))?,
             post_ffn_norm: optional(&layer.post_ffn_norm)?,
             matrices: Matrices {
                 q,

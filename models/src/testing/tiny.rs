@@ -5,7 +5,7 @@ use std::path::Path;
 use kept_kernels::DeltaShape;
 
 use super::{GgufWriter, MetaValue};
-use crate::architecture::{self, Architecture, Part, Sliding};
+use crate::architecture::{self, Architecture, Part, QkNorm, Sliding};
 use crate::gguf::Gguf;
 use crate::tokenizer::vocabulary::symbol_of_byte;
 
@@ -142,6 +142,20 @@ impl TinyLlama {
         let own = self.architecture();
         if let Sliding::Most { .. } = own.sliding {
             w.set(&key("attention.sliding_window"), whole(8));
+        }
+        if own.multipliers {
+            for (part, value) in [
+                ("embedding_scale", 1.5),
+                ("attention.scale", 0.1),
+                ("residual_scale", 0.5),
+                ("logit_scale", 2.0),
+            ] {
+                w.set(&key(part), MetaValue::Number(value));
+            }
+        }
+        if own.scaled_queries {
+            w.set(&key("attention.temperature_scale"), MetaValue::Number(0.1));
+            w.set(&key("attention.temperature_length"), whole(8));
         }
         if own.experts {
             w.set(&key("expert_count"), whole(EXPERTS));
@@ -317,8 +331,10 @@ impl TinyLlama {
         vector("output_norm.weight", width, 1.0);
         for layer in 0..self.layers {
             let name = |part: &str| format!("blk.{layer}.{part}");
-            vector(&name("attn_norm.weight"), width, 1.0);
-            vector(&name(own.ffn_norm), width, 1.0);
+            if own.pre_norm {
+                vector(&name("attn_norm.weight"), width, 1.0);
+                vector(&name(own.ffn_norm), width, 1.0);
+            }
             if own.shared_expert {
                 vector(&name("ffn_gate_inp_shexp.weight"), width, 0.0);
             }
@@ -337,9 +353,14 @@ impl TinyLlama {
             if own.output_bias == Part::Required {
                 vector(&name("attn_output.bias"), width, 0.0);
             }
-            if own.qk_norm {
-                vector(&name("attn_q_norm.weight"), self.head_dim, 1.0);
-                vector(&name("attn_k_norm.weight"), self.head_dim, 1.0);
+            let norms = match own.qk_norm {
+                QkNorm::None => None,
+                QkNorm::Heads => Some([self.head_dim; 2]),
+                QkNorm::Together => Some([q, kv]),
+            };
+            if let Some([of_q, of_k]) = norms {
+                vector(&name("attn_q_norm.weight"), of_q, 1.0);
+                vector(&name("attn_k_norm.weight"), of_k, 1.0);
             }
             if own.sandwich {
                 vector(&name("post_attention_norm.weight"), width, 1.0);

@@ -108,6 +108,11 @@ const NAMES: &[Named] = &[
         ..named("smaug-bpe", PreTokenizer::Llama3)
     },
     Named {
+        ignores_merges: false,
+        adds_bos: false,
+        ..named("dbrx", PreTokenizer::Llama3)
+    },
+    Named {
         composes: true,
         ..named("qwen2", PreTokenizer::Qwen2)
     },

@@ -10,7 +10,7 @@ use kept_models::{
     Config, LayerRotation, Model, ModelError, OpenOptions, RopeChoice, RopeScaling, RopeTable,
 };
 
-const ALL: [&str; 11] = [
+const ALL: [&str; 14] = [
     "llama",
     "qwen2",
     "qwen3",
@@ -22,6 +22,9 @@ const ALL: [&str; 11] = [
     "gemma2",
     "gemma3",
     "smollm3",
+    "mistral3",
+    "granite",
+    "olmo2",
 ];
 
 fn tiny(arch: &'static str) -> TinyLlama {
@@ -120,6 +123,7 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         ("phi3", "attn_qkv.weight"),
         ("gemma2", "post_ffw_norm.weight"),
         ("gemma3", "attn_k_norm.weight"),
+        ("olmo2", "post_attention_norm.weight"),
     ] {
         let name = format!("blk.1.{part}");
         let mut writer = tiny(arch).writer();
@@ -132,6 +136,7 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         ("gemma2", "attn_q_norm.weight"),
         ("phi3", "ffn_gate.weight"),
         ("smollm3", "attn_sinks.weight"),
+        ("olmo2", "attn_norm.weight"),
     ] {
         let name = format!("blk.1.{part}");
         let mut writer = tiny(arch).writer();
@@ -182,6 +187,12 @@ fn windows_and_rotations_follow_the_architecture() {
     assert_eq!(rotated, [true, true, true, false, true, true]);
     let table = RopeTable::new(&smollm3, 4);
     assert!(table.of_layer(3).is_none() && table.of_layer(4).is_some());
+    // IBM's files switch RoPE off by this key.
+    let granite = config("granite", |w| {
+        w.set("granite.rope.scaling.finetuned", MetaValue::Flag(false));
+    });
+    let rotation = granite.kinds[0].rotation;
+    assert_eq!(rotation, LayerRotation::None);
     // Mistral's and Phi's window: declared in the file, but not applied.
     for arch in ["llama", "phi3", "qwen2"] {
         let key = format!("{arch}.attention.sliding_window");

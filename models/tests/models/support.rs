@@ -27,7 +27,7 @@ pub fn batched(model: &Model, ids: &[u32]) -> Vec<f32> {
         pass.project(&residual, &mut q, &mut k, &mut v, &stop)
             .unwrap();
         if let Some(rope) = rope.of_layer(layer) {
-            rope.rotate_rows(&mut q, config.q_heads, 0);
+            rope.rotate_queries(&mut q, config.q_heads, 0);
             rope.rotate_rows(&mut k, config.kv_heads, 0);
         }
         for row in 0..n {
@@ -74,7 +74,7 @@ pub fn row_wise(model: &Model, ids: &[u32]) -> Vec<f32> {
             }
             model.project_row(layer, &residual, &mut scratch, &mut q, &mut k, &mut v);
             if let Some(rope) = rope.of_layer(layer) {
-                rope.rotate_at(&mut q, pos);
+                rope.rotate_query_at(&mut q, pos);
                 rope.rotate_at(&mut k, pos);
             }
             keys.extend_from_slice(&k);

@@ -110,12 +110,12 @@ impl DecodeBackend for CpuDecoder<'_> {
             if let Some(rope) = placed {
                 let turned = (position - cache.window_rope_origin.0) as usize;
                 rope.rotate_at(&mut b.k, turned);
-                rope.rotate_at(&mut b.q, turned);
+                rope.rotate_query_at(&mut b.q, turned);
             }
             cached.append(&b.k, &b.v, Pos(position));
             if let Some(rope) = ranked {
                 for (head, q) in b.q.chunks_exact_mut(group * dim).enumerate() {
-                    rope.rotate_at(q, cached.last_rank(head));
+                    rope.rotate_query_at(q, cached.last_rank(head));
                 }
             }
             let probabilities =

@@ -254,11 +254,11 @@ impl PrefillBackend for CpuPrefill<'_> {
             (None, ..) => {}
             (Some(rope), Some(positions), Some(gathered_rope)) => {
                 gathered_rope.set_positions(rope, positions.iter().map(|&p| p as usize));
-                gathered_rope.rotate(q, q_heads, 0..count);
+                gathered_rope.rotate_queries(q, q_heads, 0..count);
                 gathered_rope.rotate(k, kv_heads, 0..count);
             }
             (Some(rope), ..) => {
-                rope.rotate_rows(q, q_heads, first);
+                rope.rotate_queries(q, q_heads, first);
                 rope.rotate_rows(k, kv_heads, first);
             }
         }
