@@ -24,6 +24,8 @@ struct InspectJson {
     full_layers: usize,
     sliding_layers: usize,
     recurrent_layers: usize,
+    /// Layers that attend to the keys and values of an earlier one.
+    sharing_layers: usize,
     /// Bytes of the recurrent layers' states.
     state_bytes: u64,
     experts: Option<Experts>,
@@ -156,6 +158,7 @@ fn report(engine: &Engine, file: String) -> InspectJson {
         full_layers,
         sliding_layers: config.windows().count(),
         recurrent_layers: config.recurrent_layers(),
+        sharing_layers: config.sharing_layers(),
         state_bytes: config.state_bytes(),
         experts: config.experts.map(|counts| Experts {
             all: counts.all,
@@ -356,6 +359,10 @@ fn layers(report: &InspectJson) -> String {
             count(window)
         ),
     };
+    if report.sharing_layers > 0 {
+        let sharing = report.sharing_layers;
+        text += &format!("; {sharing} attend to the keys of an earlier layer and keep none");
+    }
     if let Some(window) = report.ignored_window {
         let window = count(window);
         text += &format!("; a window of {window} in the file is not applied, as in llama.cpp");

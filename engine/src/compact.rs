@@ -69,7 +69,7 @@ pub struct CompactLayer {
     pub(crate) classes: Option<Classes>,
     /// Attention window in positions including the token's own, for a sliding-window layer.
     window: Option<usize>,
-    /// For a recurrent layer, which has no rows; its window is 0.
+    /// For a recurrent layer, which has no rows; its window is 0, as in layers that attend to the rows of an earlier one.
     pub(crate) state: Option<Box<DeltaState>>,
 }
 
@@ -103,6 +103,14 @@ impl CompactLayer {
 
     /// A recurrent layer.
     pub(crate) fn recurrent(state: DeltaState) -> Self {
+        Self {
+            state: Some(Box::new(state)),
+            ..Self::without_rows()
+        }
+    }
+
+    /// A layer without rows of its own.
+    pub(crate) fn without_rows() -> Self {
         let none = || RowStore::uniform(0, 0, 1);
         Self {
             keys: none(),
@@ -113,7 +121,7 @@ impl CompactLayer {
             hole: Vec::new(),
             classes: None,
             window: Some(0),
-            state: Some(Box::new(state)),
+            state: None,
         }
     }
 

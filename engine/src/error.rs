@@ -199,6 +199,18 @@ pub enum EngineError {
         /// The model's name.
         model: String,
     },
+    /// A computation layer by layer that expects all layers to have the same heads and keys of their own.
+    #[error(
+        "{} does not work with {model}, whose layers share keys or have heads of several sizes; choose another method{}",
+        title(method),
+        if *method == "streaming" { ", or a text that fits the model's context" } else { "" }
+    )]
+    UnlikeLayers {
+        /// The method.
+        method: &'static str,
+        /// The model's name.
+        model: String,
+    },
     /// Logits were requested of tokens that the method dropped between layers.
     #[error(
         "{} drops tokens of the prompt between layers, so they have no logits; choose another method, or variant=budgeted",
@@ -282,6 +294,7 @@ impl EngineError {
                 | Self::TooLongToRepeat { .. }
                 | Self::TokenDroppingWithSlidingWindows { .. }
                 | Self::ReconstructionWithState { .. }
+                | Self::UnlikeLayers { .. }
         )
     }
 

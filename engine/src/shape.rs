@@ -33,9 +33,25 @@ pub(crate) fn shape_of(model: &Model) -> ModelShape {
     }
 }
 
-/// The model's heads for the kernels.
+/// The heads of the model's global layers for the kernels.
 pub(crate) fn head_shape(model: &Model) -> HeadShape {
     heads_of(&shape_of(model))
+}
+
+/// The heads of a layer for the kernels.
+pub(crate) fn layer_heads(model: &Model, layer: usize) -> HeadShape {
+    let kind = &model.config().kinds[layer];
+    HeadShape {
+        q_heads: model.config().q_heads,
+        kv_heads: kind.kv_heads,
+        head_dim: kind.head_dim,
+    }
+}
+
+/// The heads of the sliding-window layers, if they differ from those of the global ones.
+pub(crate) fn window_heads(model: &Model) -> Option<HeadShape> {
+    let mut layers = (0..model.config().layers).map(|layer| layer_heads(model, layer));
+    layers.find(|heads| *heads != head_shape(model))
 }
 
 /// A method's dimensions for the kernels.

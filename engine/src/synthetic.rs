@@ -36,14 +36,15 @@ pub fn synthetic_cache(
     let shape = PromptShape::of(tokens);
     let sizes = PrefillPlan::new(model, method, &shape, budget, max_new_tokens, CHUNK)?
         .with_cache(model, cache)?;
-    let (kv_heads, head_dim) = (model.config().kv_heads, model.config().head_dim);
     let mut gathered = Vec::new();
     let layers = sizes.keeps.iter().enumerate().map(|(layer, keeps)| {
         let kept = match keeps {
             LayerKeeps::Cut(own) => tokens.min(sizes.row_plan.rows[*own]),
             LayerKeeps::Window(window) => tokens.min(*window),
-            LayerKeeps::State(_) => 0,
+            LayerKeeps::State(_) | LayerKeeps::Nothing => 0,
         };
+        let kind = &model.config().kinds[layer];
+        let (kv_heads, head_dim) = (kind.kv_heads, kind.head_dim);
         let keys = random_rows(kv_heads, kept, head_dim, 2 * layer as u64);
         let values = random_rows(kv_heads, kept, head_dim, 2 * layer as u64 + 1);
         let everything = Retention::Everything;
@@ -71,6 +72,7 @@ pub fn synthetic_cache(
                     None => compact,
                 }
             }
+            LayerKeeps::Nothing => CompactLayer::without_rows(),
             LayerKeeps::State(shape) => CompactLayer::recurrent(DeltaState::new(*shape)),
             LayerKeeps::Window(window) => {
                 let ring = RingGather {

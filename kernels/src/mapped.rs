@@ -195,17 +195,29 @@ impl MappedMatrix {
     /// # Panics
     /// If `row` is out of range or `out` has the wrong length.
     pub fn row_to_f32(&self, row: usize, out: &mut [f32]) {
-        assert!(row < self.rows, "row {row} of {}", self.rows);
         assert_eq!(out.len(), self.cols, "out is [cols]");
-        let numbers = row * self.cols..(row + 1) * self.cols;
+        self.part_to_f32(row, 0, out);
+    }
+
+    /// Converts the numbers of row `row` from column `first` on to f32, as many as `out` has; allocates nothing.
+    ///
+    /// # Panics
+    /// If the numbers are out of range or no whole blocks.
+    pub fn part_to_f32(&self, row: usize, first: usize, out: &mut [f32]) {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        assert!(first + out.len() <= self.cols, "columns of {}", self.cols);
+        let first = row * self.cols + first;
+        let numbers = first..first + out.len();
         match self.kind {
             WeightType::F32 => out.copy_from_slice(&self.floats::<f32>()[numbers]),
             WeightType::F16 => f16::to_float(&self.floats::<f16>()[numbers], out),
             WeightType::BF16 => bf16::to_float(&self.floats::<bf16>()[numbers], out),
             kind => {
-                let row_bytes = self.bytes / self.rows;
+                let (block, bytes) = kind.block();
+                assert!(numbers.start.is_multiple_of(block), "whole blocks");
+                let blocks = numbers.start / block * bytes..numbers.end / block * bytes;
                 let dequantise = quantised::dequantise(kind).expect("all others are quantised");
-                dequantise(&self.bytes()[row * row_bytes..][..row_bytes], out);
+                dequantise(&self.bytes()[blocks], out);
             }
         }
     }

@@ -65,7 +65,7 @@ fn prefill(model: &Model) {
             let mut pass = model.layer_pass(layer, rows);
             pass.project(&residual, &mut q, &mut k, &mut v, &stop)
                 .expect("never stopped");
-            pass.finish(&q, &mut residual, &stop)
+            pass.finish(&q, &[], &mut residual, &stop)
                 .expect("never stopped");
             best = best.min(started.elapsed());
         }
@@ -91,7 +91,7 @@ fn decode(model: &Model) {
         let started = Instant::now();
         for layer in 0..config.layers {
             model.project_row(layer, &residual, &mut scratch, &mut q, &mut k, &mut v);
-            model.finish_row(layer, &q, &mut residual, &mut scratch);
+            model.finish_row(layer, &q, 0, &mut residual, &mut scratch);
         }
         model.logits_row(&residual, &mut scratch, &mut logits);
         best = best.min(started.elapsed());

@@ -15,6 +15,7 @@
 //! phi3      halves      yes    optional                        SiLU                            long, partial
 //! gemma2    halves             optional              yes       GELU        every other         capped attention
 //! gemma3    halves             optional    yes       yes       GELU        5 of 6, own base    linear in global layers
+//! gemma4    halves             optional    yes       yes       GELU        5 of 6, own base    partial in global layers
 //! smollm3   neighbours         optional                        SiLU                            3 of 4 layers
 //! mistral3  neighbours         optional                        SiLU                            YaRN; queries scaled
 //! granite   neighbours         optional                        SiLU                            none if not finetuned
@@ -130,6 +131,18 @@ pub(crate) struct Architecture {
     pub logit_cap: Option<f64>,
     /// Which layers are sliding-window layers.
     pub sliding: Sliding,
+    /// Sliding-window layers may have heads of another number and size; the widths of the feed-forward may vary.
+    pub window_heads: bool,
+    /// The last layers may attend to keys and values of earlier ones.
+    pub shares_keys: bool,
+    /// Values are normalised without weights; without `attn_v` they are the keys before norm and RoPE.
+    pub value_norm: bool,
+    /// Dot products of queries and keys are not scaled.
+    pub unscaled_attention: bool,
+    /// Embeddings of each layer (`per_layer_token_embd`), if the file declares their length.
+    pub per_layer: bool,
+    /// `layer_output_scale`: a factor on the residual stream after each layer.
+    pub output_scale: bool,
     /// Layers `n - 1`, `2n - 1`, ... have no RoPE.
     pub unrotated_every: Option<usize>,
     /// `attn_sinks`: a learned logit for each query head in every softmax.
@@ -141,8 +154,8 @@ pub(crate) struct Architecture {
     pub output_gate: bool,
     /// Name of the norm before the feed-forward.
     pub ffn_norm: &'static str,
-    /// The feed-forward is a mixture of experts.
-    pub experts: bool,
+    /// The feed-forward is a mixture of experts; if that is optional, a dense feed-forward is computed beside it.
+    pub experts: Part,
     /// Another expert is for every token.
     pub shared_expert: bool,
     /// The router and the experts have biases.
@@ -174,12 +187,18 @@ const LLAMA: Architecture = Architecture {
     attention_cap: None,
     logit_cap: None,
     sliding: Sliding::Ignored,
+    window_heads: false,
+    shares_keys: false,
+    value_norm: false,
+    unscaled_attention: false,
+    per_layer: false,
+    output_scale: false,
     unrotated_every: None,
     sinks: false,
     attention_every: None,
     output_gate: false,
     ffn_norm: "ffn_norm.weight",
-    experts: false,
+    experts: Part::Absent,
     shared_expert: false,
     expert_bias: false,
     whole_yarn_bounds: true,
@@ -242,14 +261,14 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         // Qwen 3 with experts: 30B-A3B, 235B-A22B.
         name: "qwen3moe",
         qk_norm: QkNorm::Heads,
-        experts: true,
+        experts: Part::Required,
         ..PLAIN
     },
     QWEN35,
     Architecture {
         // Qwen 3.5 and 3.6 with experts: 35B-A3B.
         name: "qwen35moe",
-        experts: true,
+        experts: Part::Required,
         shared_expert: true,
         ..QWEN35
     },
@@ -266,7 +285,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         },
         sinks: true,
         ffn_norm: "post_attention_norm.weight",
-        experts: true,
+        experts: Part::Required,
         expert_bias: true,
         whole_yarn_bounds: false,
         ..PLAIN
@@ -291,6 +310,28 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
             window: None,
             rope: WindowRope::Base(10_000.0),
         },
+        ..GEMMA2
+    },
+    Architecture {
+        // Gemma 4.
+        name: "gemma4",
+        qk_norm: QkNorm::Heads,
+        wide_scale_layers: None,
+        attention_cap: None,
+        logit_cap: Some(0.0),
+        sliding: Sliding::Most {
+            period: 6,
+            window: None,
+            rope: WindowRope::Base(10_000.0),
+        },
+        window_heads: true,
+        shares_keys: true,
+        value_norm: true,
+        unscaled_attention: true,
+        per_layer: true,
+        output_scale: true,
+        experts: Part::Optional,
+        rope_freqs: true,
         ..GEMMA2
     },
     Architecture {
@@ -352,9 +393,9 @@ impl Architecture {
         }
     }
 
-    /// Names of the layer tensors that a file of this architecture may contain, such as `attn_q.weight`. Any other
-    /// tensor would be missing from the computation.
-    pub(crate) fn layer_tensors(&self) -> Vec<&'static str> {
+    /// Names of the layer tensors that a file of this architecture may contain, such as `attn_q.weight`, with or without
+    /// experts. Any other tensor would be missing from the computation.
+    pub(crate) fn layer_tensors(&self, experts: bool) -> Vec<&'static str> {
         // `attn_rot_embd` holds the angles that old converters stored; Kept computes them.
         let mut parts = vec![
             "attn_output.weight",
@@ -367,16 +408,34 @@ impl Architecture {
         if self.pre_norm {
             parts.extend(["attn_norm.weight", self.ffn_norm]);
         }
-        match (self.experts, self.fused) {
-            (true, _) => parts.extend([
+        if experts {
+            parts.extend([
                 "ffn_gate_inp.weight",
                 "ffn_gate_exps.weight",
                 "ffn_up_exps.weight",
                 "ffn_gate_up_exps.weight",
                 "ffn_down_exps.weight",
-            ]),
-            (false, true) => parts.extend(["ffn_up.weight", "ffn_down.weight"]),
-            (false, false) => parts.extend(["ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"]),
+            ]);
+        }
+        match (self.experts, self.fused) {
+            (Part::Required, _) => {}
+            (_, true) => parts.extend(["ffn_up.weight", "ffn_down.weight"]),
+            (_, false) => parts.extend(["ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"]),
+        }
+        if experts && self.experts == Part::Optional {
+            parts.extend([
+                "ffn_gate_inp.scale",
+                "ffn_down_exps.scale",
+                "pre_ffw_norm_2.weight",
+                "post_ffw_norm_1.weight",
+                "post_ffw_norm_2.weight",
+            ]);
+        }
+        if self.per_layer {
+            parts.extend(["inp_gate.weight", "proj.weight", "post_norm.weight"]);
+        }
+        if self.output_scale {
+            parts.push("layer_output_scale.weight");
         }
         if self.shared_expert {
             parts.extend([
@@ -427,6 +486,13 @@ impl Architecture {
     /// Names of the tensors outside layers that a file of this architecture may contain.
     pub(crate) fn model_tensors(&self) -> Vec<&'static str> {
         let mut names = vec!["token_embd.weight", "output.weight", "output_norm.weight"];
+        if self.per_layer {
+            names.extend([
+                "per_layer_token_embd.weight",
+                "per_layer_model_proj.weight",
+                "per_layer_proj_norm.weight",
+            ]);
+        }
         if self.rope_freqs {
             names.push("rope_freqs.weight");
         }

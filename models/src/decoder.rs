@@ -23,11 +23,12 @@ use kept_kernels::{
 };
 
 use crate::Config;
-use crate::architecture::Activation;
+use crate::architecture::{Activation, Part};
 use crate::delta::{DeltaScratch, DeltaTask};
-use crate::experts::ExpertScratch;
-use crate::model::{Attention, Dense, FeedForward, Layer, Mixer, Model};
+use crate::experts::{ExpertInput, ExpertScratch};
+use crate::model::{Attention, Dense, DenseAndExperts, FeedForward, Layer, Mixer, Model};
 use crate::pass::LayerPass;
+use crate::per_layer::PerLayerScratch;
 use crate::weights::Floats;
 
 /// Scratch buffers for decoding one token, allocated once per answer.
@@ -48,10 +49,22 @@ pub struct RowScratch {
     gates: Vec<f32>,
     /// If the model has experts.
     experts: Option<ExpertScratch>,
+    /// `[2, width]`: what the router sees, and the output of experts beside a dense feed-forward; otherwise empty.
+    beside: Vec<f32>,
     /// If the model has recurrent layers.
     delta: Option<DeltaScratch>,
+    /// If layers add embeddings.
+    per_layer: Option<PerLayerScratch>,
     /// A stop that is never requested: a row takes milliseconds.
     never: Stop,
+}
+
+/// Elements per row of each buffer of experts beside a dense feed-forward: the width, or 0 without them.
+pub(crate) fn beside_width(config: &Config) -> usize {
+    match (config.experts, config.architecture.experts) {
+        (Some(_), Part::Optional) => config.width,
+        _ => 0,
+    }
 }
 
 /// Width of the widest projection input.
@@ -71,6 +84,8 @@ impl RowScratch {
             both: vec![0.0; 2 * config.gate_width()],
             gates: vec![0.0; config.gate_width()],
             experts: (config.experts).map(|counts| ExpertScratch::new(config, counts, 1)),
+            beside: vec![0.0; 2 * beside_width(config)],
+            per_layer: (config.per_layer).map(|n| PerLayerScratch::new(config, n, 1)),
             delta: (config.delta).map(|shape| DeltaScratch::new(config, shape, 1)),
             never: Stop::new(),
         }
@@ -83,10 +98,12 @@ impl RowScratch {
             + self.up.len()
             + self.added.len()
             + self.both.len()
-            + self.gates.len();
+            + self.gates.len()
+            + self.beside.len();
         let experts = self.experts.as_ref().map_or(0, ExpertScratch::size)
             + self.delta.as_ref().map_or(0, DeltaScratch::size);
-        (numbers * size_of::<f32>()) as u64 + self.rounded.size_in_bytes() + experts
+        let per_layer = self.per_layer.as_ref().map_or(0, PerLayerScratch::size);
+        (numbers * size_of::<f32>()) as u64 + self.rounded.size_in_bytes() + experts + per_layer
     }
 }
 
@@ -133,7 +150,7 @@ impl Attention {
         ] {
             add_bias(x, bias);
         }
-        for (x, norm) in [(q, &self.q_norm), (k, &self.k_norm)] {
+        for (x, norm) in [(q, &self.q_norm), (k, &self.k_norm), (v, &self.v_norm)] {
             if let Some(norm) = norm {
                 rms_norm_in_place(x, norm, config.norm_eps);
             }
@@ -141,8 +158,7 @@ impl Attention {
     }
 
     /// Splits `both [rows, q_heads, 2 head_dim]` into queries and gates, `[rows, q_heads, head_dim]` each.
-    pub(crate) fn split_gates(config: &Config, both: &[f32], q: &mut [f32], gates: &mut [f32]) {
-        let dim = config.head_dim;
+    pub(crate) fn split_gates(dim: usize, both: &[f32], q: &mut [f32], gates: &mut [f32]) {
         let heads = q.chunks_exact_mut(dim).zip(gates.chunks_exact_mut(dim));
         for (both, (q, gate)) in both.chunks_exact(2 * dim).zip(heads) {
             q.copy_from_slice(&both[..dim]);
@@ -184,12 +200,7 @@ impl Layer {
 }
 
 /// Adds the output of a part of a layer to the residual stream, after its norm if there is one.
-fn add_normed(
-    config: &Config,
-    norm: &Option<Vec<f32>>,
-    added: &mut [f32],
-    residual: &mut [f32],
-) {
+fn add_normed(config: &Config, norm: &Option<Vec<f32>>, added: &mut [f32], residual: &mut [f32]) {
     if let Some(norm) = norm {
         rms_norm_in_place(added, norm, config.norm_eps);
     }
@@ -206,7 +217,7 @@ pub(crate) fn normalise(config: &Config, norm: &Option<Vec<f32>>, x: &[f32], out
 }
 
 /// `x *= factor`
-fn scale(x: &mut [f32], factor: f32) {
+pub(crate) fn scale(x: &mut [f32], factor: f32) {
     if factor != 1.0 {
         x.iter_mut().for_each(|x| *x *= factor);
     }
@@ -272,7 +283,8 @@ impl Model {
     }
 
     /// Decode, first half of a layer: projects one token's `residual [width]` to `q [q_heads * head_dim]`, `k` and `v`
-    /// `[kv_heads * head_dim]`, all before RoPE. Does not allocate once warm.
+    /// `[kv_heads * head_dim]`, all before RoPE. In a layer without keys of its own, `k` and `v` are empty. Does not
+    /// allocate once warm.
     ///
     /// # Panics
     /// If a length is wrong or there is no such layer.
@@ -290,21 +302,23 @@ impl Model {
         normalise(&self.config, norm, residual, &mut scratch.normed);
         let attention = layer.attention();
         let gated = !scratch.both.is_empty();
-        multiply_row(
-            &scratch.normed,
-            &mut scratch.rounded,
-            &scratch.never,
-            [
-                product(
-                    &attention.q,
-                    if gated { &mut scratch.both } else { &mut *q },
-                ),
-                product(&attention.k, k),
-                product(&attention.v, v),
-            ],
-        );
+        let queries = if gated { &mut scratch.both } else { &mut *q };
+        let queries = product(&attention.q, queries);
+        let (normed, rounded, never) = (&scratch.normed, &mut scratch.rounded, &scratch.never);
+        match (&attention.k, &attention.v) {
+            (Some(keys), Some(values)) => {
+                let all = [queries, product(keys, k), product(values, v)];
+                multiply_row(normed, rounded, never, all);
+            }
+            (Some(keys), None) => {
+                multiply_row(normed, rounded, never, [queries, product(keys, k)]);
+                v.copy_from_slice(k);
+            }
+            (None, _) => multiply_row(normed, rounded, never, [queries]),
+        }
         if gated {
-            Attention::split_gates(&self.config, &scratch.both, q, &mut scratch.gates);
+            let dim = self.config.head_dim;
+            Attention::split_gates(dim, &scratch.both, q, &mut scratch.gates);
         }
         attention.apply_bias_and_norms(&self.config, q, k, v);
     }
@@ -321,7 +335,7 @@ impl Model {
         state: &mut DeltaState,
         scratch: &mut RowScratch,
     ) {
-        let layer = &self.layers[layer];
+        let (index, layer) = (layer, &self.layers[layer]);
         let (Mixer::Recurrent(delta), Some(shape)) = (&layer.mixer, self.config.delta) else {
             panic!("the layer is not recurrent");
         };
@@ -337,11 +351,11 @@ impl Model {
         let space = scratch.delta.as_mut().expect("the model is recurrent");
         let added = delta.add(&task, residual, state, space, &scratch.never);
         added.expect("never stopped");
-        self.feed_forward_row(layer, residual, scratch);
+        self.feed_forward_row(index, &[], residual, scratch);
     }
 
-    /// Decode, second half of a layer: projects `attention [q_heads * head_dim]`, adds it to `residual [width]`, then
-    /// adds the feed-forward. Does not allocate once warm.
+    /// Decode, second half of a layer: projects `attention [q_heads * head_dim]` of the token `token`, adds it to
+    /// `residual [width]`, then adds the feed-forward. Does not allocate once warm.
     ///
     /// # Panics
     /// If a length is wrong or there is no such layer.
@@ -349,10 +363,11 @@ impl Model {
         &self,
         layer: usize,
         attention: &[f32],
+        token: u32,
         residual: &mut [f32],
         scratch: &mut RowScratch,
     ) {
-        let layer = &self.layers[layer];
+        let (index, layer) = (layer, &self.layers[layer]);
         let RowScratch {
             added,
             both,
@@ -381,34 +396,55 @@ impl Model {
             multiply_row(attention, rounded, never, [product(&own.o, added)]);
             layer.add_attention(&self.config, own, added, residual);
         }
-        self.feed_forward_row(layer, residual, scratch);
+        self.feed_forward_row(index, &[token], residual, scratch);
     }
 
-    /// Adds the feed-forward of `residual [width]` to it.
-    fn feed_forward_row(&self, layer: &Layer, residual: &mut [f32], scratch: &mut RowScratch) {
-        let RowScratch {
-            normed,
-            gate,
-            up,
-            added,
-            rounded,
-            experts,
-            never,
-            ..
-        } = scratch;
-        normalise(&self.config, &layer.ffn_norm, residual, normed);
-        let ffn = match &layer.ffn {
-            FeedForward::Dense(ffn) => ffn,
+    /// Adds the feed-forward of `residual [width]` to it, and the layer's embedding of `tokens [1]`.
+    fn feed_forward_row(
+        &self,
+        index: usize,
+        tokens: &[u32],
+        residual: &mut [f32],
+        scratch: &mut RowScratch,
+    ) {
+        let layer = &self.layers[index];
+        normalise(&self.config, &layer.ffn_norm, residual, &mut scratch.normed);
+        match &layer.ffn {
+            FeedForward::Dense(ffn) => self.dense_row(layer, ffn, residual, scratch),
             FeedForward::Experts(ffn) => {
-                let scratch = experts.as_mut().expect("the model has experts");
+                let normed = [scratch.normed.as_slice(); 2];
+                let space = scratch.experts.as_mut().expect("the model has experts");
                 let router = Floats::mapped(&ffn.router);
-                let added = ffn.add(&self.config, &router, normed, residual, scratch, never);
-                return added.expect("never stopped");
+                let added = ffn.add(
+                    &self.config,
+                    &router,
+                    normed,
+                    residual,
+                    space,
+                    &scratch.never,
+                );
+                added.expect("never stopped");
             }
-        };
-        let both = [product(&ffn.gate, gate), product(&ffn.up, up)];
-        multiply_row(normed, rounded, never, both);
-        activate(self.config.activation, gate, up);
+            FeedForward::Both(ffn) => self.both_row(layer, ffn, residual, scratch),
+        }
+        if let (Some(own), Some(space)) = (&layer.per_layer, &mut scratch.per_layer) {
+            let added = own.add(self, index, tokens, residual, space, &scratch.never);
+            added.expect("never stopped");
+        }
+        scale(residual, layer.output_scale);
+    }
+
+    /// Adds a dense feed-forward of the normalised row in `scratch` to `residual [width]`.
+    fn dense_row(
+        &self,
+        layer: &Layer,
+        ffn: &Dense,
+        residual: &mut [f32],
+        scratch: &mut RowScratch,
+    ) {
+        self.activate_row(ffn, scratch);
+        let (gate, rounded, never) = (&scratch.gate, &mut scratch.rounded, &scratch.never);
+        let gate = &gate[..ffn.gate.rows()];
         if layer.adds_ffn(&self.config, ffn) {
             let product = Product {
                 matrix: &ffn.down,
@@ -417,9 +453,62 @@ impl Model {
             };
             multiply_row(gate, rounded, never, [product]);
         } else {
-            multiply_row(gate, rounded, never, [product(&ffn.down, added)]);
-            layer.add_ffn(&self.config, added, residual);
+            multiply_row(
+                gate,
+                rounded,
+                never,
+                [product(&ffn.down, &mut scratch.added)],
+            );
+            layer.add_ffn(&self.config, &mut scratch.added, residual);
         }
+    }
+
+    /// `gate = activation(gate * normed) * (up * normed)` in `scratch`.
+    fn activate_row(&self, ffn: &Dense, scratch: &mut RowScratch) {
+        let width = ffn.gate.rows();
+        let (gate, up) = (&mut scratch.gate[..width], &mut scratch.up[..width]);
+        let both = [product(&ffn.gate, gate), product(&ffn.up, up)];
+        multiply_row(&scratch.normed, &mut scratch.rounded, &scratch.never, both);
+        activate(self.config.activation, gate, up);
+    }
+
+    /// Adds a dense feed-forward of the normalised row in `scratch`, and experts, to `residual [width]`.
+    fn both_row(
+        &self,
+        layer: &Layer,
+        ffn: &DenseAndExperts,
+        residual: &mut [f32],
+        scratch: &mut RowScratch,
+    ) {
+        let config = &self.config;
+        self.activate_row(&ffn.dense, scratch);
+        let RowScratch {
+            normed,
+            gate,
+            added,
+            rounded,
+            experts,
+            beside,
+            never,
+            ..
+        } = scratch;
+        let gate = &gate[..ffn.dense.gate.rows()];
+        multiply_row(gate, rounded, never, [product(&ffn.dense.down, added)]);
+        let (routed, of_experts) = beside.split_at_mut(config.width);
+        ffn.add_experts(
+            config,
+            ExpertInput {
+                residual,
+                normed,
+                routed,
+                router: &Floats::mapped(&ffn.experts.router),
+            },
+            [&mut *added, of_experts],
+            experts.as_mut().expect("the model has experts"),
+            never,
+        )
+        .expect("never stopped");
+        layer.add_ffn(config, added, residual);
     }
 
     /// Logits `[vocab]` of one token's `residual [width]` after the last layer. Does not allocate once warm.

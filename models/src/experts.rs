@@ -6,17 +6,21 @@
 //! residual += sum over e in S:  w[e] * (down[e] * (activation(gate[e] * x [+ bias]) * (up[e] * x [+ bias])) [+ bias])
 //! ```
 //!
+//! Gemma 4 has both: the sum of a dense feed-forward and of experts, each with its norms ([`DenseAndExperts`]).
+//!
 //! Rows are grouped by expert, so that each expert's weights are read once for all rows that chose it. The weight of an
 //! expert is applied before its down projection, which is linear. A softmax over all scores that is renormalised over
 //! the chosen ones (Qwen 3) is this softmax.
 
 use kept_kernels::mapped::{MappedMatrix, multiply_together};
-use kept_kernels::{QuantisedRows, Stop, Stopped, add_assign};
+use kept_kernels::{QuantisedRows, Stop, Stopped, add_assign, rms_norm, rms_norm_in_place};
 
 use crate::ModelError;
+use crate::architecture::Part;
 use crate::config::{Config, ExpertCounts};
 use crate::decoder::{activate, product};
 use crate::gguf::Gguf;
+use crate::model::DenseAndExperts;
 use crate::weights::{self, Floats};
 
 /// The experts of one layer.
@@ -35,6 +39,8 @@ pub(crate) struct Experts {
     up_bias: Option<Vec<f32>>,
     /// `[experts, width]`
     down_bias: Option<Vec<f32>>,
+    /// `[experts]`: factors on the outputs.
+    scale: Option<Vec<f32>>,
     /// Experts per token.
     used: usize,
     /// The expert that every token passes through.
@@ -82,9 +88,9 @@ impl ExpertScratch {
             scores: vec![0.0; rows * counts.all],
             choices: Vec::with_capacity(rows * counts.used + 1),
             gathered: vec![0.0; rows * config.width],
-            hidden: vec![0.0; rows * counts.widest(config)],
-            up: vec![0.0; rows * counts.widest(config)],
-            rounded: QuantisedRows::new(rows * config.width.max(counts.widest(config))),
+            hidden: vec![0.0; rows * counts.widest()],
+            up: vec![0.0; rows * counts.widest()],
+            rounded: QuantisedRows::new(rows * config.width.max(counts.widest())),
         }
     }
 
@@ -97,7 +103,7 @@ impl ExpertScratch {
 
     /// Bytes of buffers for `rows` rows.
     pub(crate) fn bytes(config: &Config, counts: ExpertCounts, rows: usize) -> u64 {
-        let widest = counts.widest(config);
+        let widest = counts.widest();
         let numbers = rows * (counts.all + config.width + 2 * widest);
         let choices = (rows * counts.used + 1) * size_of::<Choice>();
         let rounded = QuantisedRows::bytes_for(rows * config.width.max(widest));
@@ -112,7 +118,7 @@ impl Experts {
         counts: ExpertCounts,
         layer: usize,
     ) -> Result<Self, ModelError> {
-        let (width, ffn, all) = (config.width, config.ffn, counts.all);
+        let (width, ffn, all) = (config.width, counts.ffn, counts.all);
         let name = |part: &str| format!("blk.{layer}.{part}");
         let bias = |part, len| match config.architecture.expert_bias {
             true => weights::vector_of(gguf, &name(part), &[all, len]).map(Some),
@@ -145,6 +151,12 @@ impl Experts {
             gate_bias: bias("ffn_gate_exps.bias", ffn)?,
             up_bias: bias("ffn_up_exps.bias", ffn)?,
             down_bias: bias("ffn_down_exps.bias", width)?,
+            scale: match config.architecture.experts {
+                Part::Optional => {
+                    weights::optional_vector(gguf, &name("ffn_down_exps.scale"), all)?
+                }
+                _ => None,
+            },
             used: counts.used,
             shared: match counts.shared_ffn {
                 Some(ffn) => Some(SharedExpert {
@@ -158,8 +170,8 @@ impl Experts {
         })
     }
 
-    /// Adds the feed-forward of `normed [rows, width]` to `residual [rows, width]`. `router` is [`Self::router`].
-    /// Allocates nothing.
+    /// Adds the feed-forward of `normed [rows, width]` to `residual [rows, width]`. `router` is [`Self::router`], which
+    /// sees `routed [rows, width]`. Allocates nothing.
     ///
     /// # Errors
     /// [`Stopped`]; the residual is then partly written.
@@ -167,7 +179,7 @@ impl Experts {
         &self,
         config: &Config,
         router: &Floats<'_>,
-        normed: &[f32],
+        [normed, routed]: [&[f32]; 2],
         residual: &mut [f32],
         scratch: &mut ExpertScratch,
         stop: &Stop,
@@ -175,7 +187,7 @@ impl Experts {
         if let Some(expert) = &self.shared {
             expert.add(config, normed, residual, scratch, stop)?;
         }
-        let (width, ffn) = (config.width, config.ffn);
+        let (width, ffn) = (config.width, self.gate[0].rows());
         let rows = normed.len() / width;
         let ExpertScratch {
             scores,
@@ -186,7 +198,7 @@ impl Experts {
             rounded,
         } = scratch;
         let scores = &mut scores[..rows * self.gate.len()];
-        multiply(&self.router, router, normed, rounded, scores, stop)?;
+        multiply(&self.router, router, routed, rounded, scores, stop)?;
         self.choose(scores, choices);
         for chosen in choices.chunk_by(|a, b| a.expert == b.expert) {
             let expert = chosen[0].expert;
@@ -262,9 +274,59 @@ impl Experts {
                 choice.weight = (choice.weight - highest).exp();
                 sum += choice.weight;
             }
-            chosen.iter_mut().for_each(|choice| choice.weight /= sum);
+            for choice in chosen {
+                choice.weight /= sum;
+                if let Some(scale) = &self.scale {
+                    choice.weight *= scale[choice.expert];
+                }
+            }
         }
         choices.sort_unstable_by_key(|choice| (choice.expert, choice.row));
+    }
+}
+
+/// What experts beside a dense feed-forward read.
+pub(crate) struct ExpertInput<'a> {
+    /// `[rows, width]`: the residual stream.
+    pub(crate) residual: &'a [f32],
+    /// `[rows, width]`: space for what the experts see.
+    pub(crate) normed: &'a mut [f32],
+    /// `[rows, width]`: space for what the router sees.
+    pub(crate) routed: &'a mut [f32],
+    /// The router's weights.
+    pub(crate) router: &'a Floats<'a>,
+}
+
+impl DenseAndExperts {
+    /// Adds the experts' output to `added`, the output of the dense feed-forward, each after its norm. All are `[rows,
+    /// width]`; `of_experts` is space. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`Stopped`]; `added` is then partly written.
+    pub(crate) fn add_experts(
+        &self,
+        config: &Config,
+        input: ExpertInput<'_>,
+        [added, of_experts]: [&mut [f32]; 2],
+        scratch: &mut ExpertScratch,
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        let eps = config.norm_eps;
+        let ExpertInput {
+            residual,
+            normed,
+            routed,
+            router,
+        } = input;
+        rms_norm_in_place(added, &self.dense_norm, eps);
+        rms_norm(residual, &self.input_norm, eps, normed);
+        rms_norm(residual, &self.router_norm, eps, routed);
+        of_experts.fill(0.0);
+        let seen = [&*normed, &*routed];
+        (self.experts).add(config, router, seen, of_experts, scratch, stop)?;
+        rms_norm_in_place(of_experts, &self.experts_norm, eps);
+        add_assign(added, of_experts);
+        Ok(())
     }
 }
 

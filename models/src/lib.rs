@@ -21,6 +21,7 @@ mod gpu;
 mod memory_size;
 mod model;
 mod pass;
+mod per_layer;
 mod rope;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -30,8 +31,8 @@ mod weights;
 pub use architecture::Activation;
 pub use chat_template::{ChatTemplate, Message};
 pub use config::{
-    Config, ExpertCounts, LayerKind, LayerRotation, LongRope, OpenOptions, QueryScale,
-    RopeChoice, RopeConfig, RopeScaling, Yarn,
+    Config, ExpertCounts, LayerKind, LayerRotation, LongRope, OpenOptions, QueryScale, RopeChoice,
+    RopeConfig, RopeScaling, Yarn,
 };
 pub use decoder::RowScratch;
 pub use error::ModelError;

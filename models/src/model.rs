@@ -13,8 +13,9 @@ use crate::delta::DeltaNet;
 use crate::experts::Experts;
 use crate::gguf::Gguf;
 use crate::gpu::GpuModel;
+use crate::per_layer::{PerLayer, PerLayerTables};
 use crate::weights::{self, SharedMatrix};
-use crate::{ChatTemplate, Config, ModelError, OpenOptions, Tokenizer};
+use crate::{ChatTemplate, Config, ExpertCounts, ModelError, OpenOptions, Tokenizer};
 
 /// An opened model: its shape, mapped weights, tokenizer and chat template.
 ///
@@ -32,6 +33,8 @@ pub struct Model {
     /// `[width]`
     pub(crate) output_norm: Vec<f32>,
     pub(crate) layers: Vec<Layer>,
+    /// Tables of the embeddings that each layer adds, if the model has them.
+    pub(crate) per_layer: Option<PerLayerTables>,
     /// The weights on a GPU, if they were uploaded.
     pub(crate) gpu: Option<Arc<GpuModel>>,
     tokenizer: OnceLock<Result<Tokenizer, ModelError>>,
@@ -50,6 +53,10 @@ pub(crate) struct Layer {
     pub(crate) ffn: FeedForward,
     /// `[width]`: norm of the feed-forward output before it is added.
     pub(crate) post_ffn_norm: Option<Vec<f32>>,
+    /// The embeddings that the layer adds.
+    pub(crate) per_layer: Option<PerLayer>,
+    /// Factor on the residual stream after the layer; 1 in most models.
+    pub(crate) output_scale: f32,
 }
 
 /// What mixes the tokens of one layer.
@@ -62,10 +69,10 @@ pub(crate) enum Mixer {
 pub(crate) struct Attention {
     /// `[q_heads * head_dim, width]`; with output gates `[q_heads * 2 * head_dim, width]`, each head's query and gate.
     pub(crate) q: MappedMatrix,
-    /// `[kv_heads * head_dim, width]`
-    pub(crate) k: MappedMatrix,
-    /// `[kv_heads * head_dim, width]`
-    pub(crate) v: MappedMatrix,
+    /// `[kv_heads * head_dim, width]`; `None` in a layer that attends to the keys of an earlier one.
+    pub(crate) k: Option<MappedMatrix>,
+    /// `[kv_heads * head_dim, width]`; `None` if values are the keys as projected, or without keys.
+    pub(crate) v: Option<MappedMatrix>,
     /// `[q_heads * head_dim]`
     pub(crate) q_bias: Option<Vec<f32>>,
     /// `[kv_heads * head_dim]`
@@ -76,6 +83,8 @@ pub(crate) struct Attention {
     pub(crate) q_norm: Option<Vec<f32>>,
     /// `[head_dim]`, or `[kv_heads * head_dim]`: norm of each key head, or of all together, before RoPE.
     pub(crate) k_norm: Option<Vec<f32>>,
+    /// `[head_dim]`: norm of each value head.
+    pub(crate) v_norm: Option<Vec<f32>>,
     /// `[width, q_heads * head_dim]`
     pub(crate) o: MappedMatrix,
     /// `[width]`
@@ -88,6 +97,45 @@ pub(crate) struct Attention {
 pub(crate) enum FeedForward {
     Dense(Dense),
     Experts(Box<Experts>),
+    /// The sum of both.
+    Both(Box<DenseAndExperts>),
+}
+
+/// A dense feed-forward and experts beside it.
+pub(crate) struct DenseAndExperts {
+    pub(crate) dense: Dense,
+    pub(crate) experts: Experts,
+    /// `[width]`: norm of the dense output.
+    pub(crate) dense_norm: Vec<f32>,
+    /// `[width]`: norm of the residual stream for the experts.
+    pub(crate) input_norm: Vec<f32>,
+    /// `[width]`: norm of the residual stream for the router.
+    pub(crate) router_norm: Vec<f32>,
+    /// `[width]`: norm of the experts' output.
+    pub(crate) experts_norm: Vec<f32>,
+}
+
+impl DenseAndExperts {
+    fn read(
+        gguf: &Gguf,
+        config: &Config,
+        counts: ExpertCounts,
+        layer: usize,
+    ) -> Result<Self, ModelError> {
+        let vector =
+            |part: &str| weights::vector(gguf, &format!("blk.{layer}.{part}"), config.width);
+        let mut router_norm = vector("ffn_gate_inp.scale")?;
+        let scale = (config.width as f32).sqrt().recip();
+        router_norm.iter_mut().for_each(|x| *x *= scale);
+        Ok(Self {
+            dense: Dense::read(gguf, config, layer)?,
+            experts: Experts::read(gguf, config, counts, layer)?,
+            dense_norm: vector("post_ffw_norm_1.weight")?,
+            input_norm: vector("pre_ffw_norm_2.weight")?,
+            router_norm,
+            experts_norm: vector("post_ffw_norm_2.weight")?,
+        })
+    }
 }
 
 /// A feed-forward that every token passes through.
@@ -102,7 +150,7 @@ pub(crate) struct Dense {
 
 impl Dense {
     fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Dense, ModelError> {
-        let (width, ffn) = (config.width, config.ffn);
+        let (width, ffn) = (config.width, config.kinds[layer].ffn);
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         let matrix = |part, rows, cols| weights::matrix(gguf, &name(part), rows, cols);
         let [gate, up] = if config.architecture.fused {
@@ -124,8 +172,8 @@ impl Dense {
 impl Attention {
     fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Self, ModelError> {
         let width = config.width;
-        let (q_width, kv_width) = (config.q_width(), config.kv_width());
-        let architecture = config.architecture;
+        let (q_width, kv_width) = (config.q_width_of(layer), config.kv_width_of(layer));
+        let (architecture, kind) = (config.architecture, &config.kinds[layer]);
         let weight = |part: &str| format!("blk.{layer}.{part}.weight");
         let matrix = |part, rows, cols| weights::matrix(gguf, &weight(part), rows, cols);
         let bias = |kind: Part, part: &str, len: usize| {
@@ -142,7 +190,12 @@ impl Attention {
         } else {
             q_width
         };
-        let [q, k, v] = if has("attn_qkv") || architecture.fused && !has("attn_q") {
+        let [q, k, v] = if kind.keys_of.is_some() {
+            [Some(matrix("attn_q", q_rows, width)?), None, None]
+        } else if architecture.value_norm && !has("attn_v") && !has("attn_qkv") {
+            let k = matrix("attn_k", kv_width, width)?;
+            [Some(matrix("attn_q", q_rows, width)?), Some(k), None]
+        } else if has("attn_qkv") || architecture.fused && !has("attn_q") {
             // With both, one of the tensors would be ignored.
             if let Some(part) = ["attn_q", "attn_k", "attn_v"]
                 .into_iter()
@@ -151,28 +204,34 @@ impl Attention {
                 return Err(ModelError::UnknownTensor { name: weight(part) });
             }
             let qkv = [q_rows, kv_width, kv_width];
-            weights::stacked(gguf, &weight("attn_qkv"), qkv, width)?
+            weights::stacked(gguf, &weight("attn_qkv"), qkv, width)?.map(Some)
         } else {
-            [
-                matrix("attn_q", q_rows, width)?,
-                matrix("attn_k", kv_width, width)?,
-                matrix("attn_v", kv_width, width)?,
-            ]
+            let [k, v] = ["attn_k", "attn_v"].map(|part| matrix(part, kv_width, width));
+            [matrix("attn_q", q_rows, width)?, k?, v?].map(Some)
         };
         let norm = |part, width| match architecture.qk_norm {
             QkNorm::None => Ok(None),
-            QkNorm::Heads => weights::vector(gguf, &weight(part), config.head_dim).map(Some),
+            QkNorm::Heads => weights::vector(gguf, &weight(part), kind.head_dim).map(Some),
             QkNorm::Together => weights::vector(gguf, &weight(part), width).map(Some),
         };
+        let of_keys = k.is_some();
+        let key_bias = |part| match of_keys {
+            true => bias(architecture.qkv_bias, part, kv_width),
+            false => Ok(None),
+        };
         Ok(Self {
-            q,
+            q: q.expect("every layer has queries"),
+            q_bias: bias(architecture.qkv_bias, "attn_q", q_rows)?,
+            k_bias: key_bias("attn_k")?,
+            v_bias: key_bias("attn_v")?,
+            q_norm: norm("attn_q_norm", q_width)?,
+            k_norm: match of_keys {
+                true => norm("attn_k_norm", kv_width)?,
+                false => None,
+            },
+            v_norm: (architecture.value_norm && of_keys).then(|| vec![1.0; kind.head_dim]),
             k,
             v,
-            q_bias: bias(architecture.qkv_bias, "attn_q", q_rows)?,
-            k_bias: bias(architecture.qkv_bias, "attn_k", kv_width)?,
-            v_bias: bias(architecture.qkv_bias, "attn_v", kv_width)?,
-            q_norm: norm("attn_q_norm", q_width)?,
-            k_norm: norm("attn_k_norm", kv_width)?,
             o: matrix("attn_output", width, q_width)?,
             o_bias: bias(architecture.output_bias, "attn_output", width)?,
             sinks: (architecture.sinks)
@@ -197,13 +256,25 @@ impl Layer {
             },
             post_attention_norm: norm_if(architecture.sandwich, "post_attention_norm.weight")?,
             ffn_norm: norm_if(architecture.pre_norm, architecture.ffn_norm)?,
-            ffn: match config.experts {
-                Some(counts) => {
+            ffn: match (config.experts, architecture.experts) {
+                (Some(counts), Part::Optional) => {
+                    let both = DenseAndExperts::read(gguf, config, counts, layer)?;
+                    FeedForward::Both(Box::new(both))
+                }
+                (Some(counts), _) => {
                     FeedForward::Experts(Box::new(Experts::read(gguf, config, counts, layer)?))
                 }
-                None => FeedForward::Dense(Dense::read(gguf, config, layer)?),
+                (None, _) => FeedForward::Dense(Dense::read(gguf, config, layer)?),
             },
             post_ffn_norm: norm_if(architecture.sandwich, "post_ffw_norm.weight")?,
+            per_layer: (config.per_layer)
+                .map(|per_layer| PerLayer::read(gguf, config, per_layer, layer))
+                .transpose()?,
+            output_scale: match architecture.output_scale {
+                true => weights::optional_vector(gguf, &name("layer_output_scale.weight"), 1)?,
+                false => None,
+            }
+            .map_or(1.0, |scale| scale[0]),
         })
     }
 
@@ -221,12 +292,21 @@ impl Layer {
     /// The matrices that are copied if they are not quantised: all but those of the experts.
     fn copied(&self) -> Vec<&MappedMatrix> {
         let mut all: Vec<&MappedMatrix> = match &self.mixer {
-            Mixer::Attention(Attention { q, k, v, o, .. }) => vec![q, k, v, o],
+            Mixer::Attention(Attention { q, k, v, o, .. }) => {
+                [Some(q), k.as_ref(), v.as_ref(), Some(o)]
+                    .into_iter()
+                    .flatten()
+                    .collect()
+            }
             Mixer::Recurrent(delta) => delta.matrices().to_vec(),
         };
         match &self.ffn {
             FeedForward::Dense(Dense { gate, up, down }) => all.extend([gate, up, down]),
             FeedForward::Experts(experts) => all.push(&experts.router),
+            FeedForward::Both(both) => {
+                let Dense { gate, up, down } = &both.dense;
+                all.extend([gate, up, down, &both.experts.router]);
+            }
         }
         all
     }
@@ -270,6 +350,9 @@ impl Model {
             path.file_stem()
                 .map_or_else(String::new, |s| s.to_string_lossy().into_owned())
         };
+        let per_layer = (config.per_layer)
+            .map(|per_layer| PerLayerTables::read(&gguf, &config, per_layer))
+            .transpose()?;
         Ok(Model {
             name: name.map_or_else(stem, str::to_owned),
             output_norm: weights::vector(&gguf, "output_norm.weight", config.width)?,
@@ -277,6 +360,7 @@ impl Model {
             config,
             embedding,
             output,
+            per_layer,
             layers,
             gpu: None,
             tokenizer: OnceLock::new(),
@@ -352,7 +436,7 @@ impl Model {
             let bytes: u64 = experts.map(|t| t.bytes as u64).sum();
             bytes / counts.all as u64 * (counts.all - counts.used) as u64
         });
-        let read = self.weights_bytes() - unused;
+        let read = self.weights_bytes() - unused - bytes("per_layer_token_embd.weight");
         match bytes("output.weight") {
             // Tied: the table is the output projection too.
             0 => read,
@@ -363,7 +447,12 @@ impl Model {
     /// Bytes of weights read per prompt token: those of the layers.
     pub fn layers_bytes(&self) -> u64 {
         let bytes = |name| self.gguf.tensor(name).map_or(0, |t| t.bytes as u64);
-        self.weights_bytes() - bytes("token_embd.weight") - bytes("output.weight")
+        let tables = [
+            "token_embd.weight",
+            "output.weight",
+            "per_layer_token_embd.weight",
+        ];
+        self.weights_bytes() - tables.map(bytes).iter().sum::<u64>()
     }
 
     /// Host memory of the weights in bytes: the file's pages, and copies of layers that do not fit on a GPU.
@@ -398,7 +487,7 @@ impl std::fmt::Debug for Model {
 }
 
 fn refuse_unknown_tensors(gguf: &Gguf, config: &Config) -> Result<(), ModelError> {
-    let layer_tensors = config.architecture.layer_tensors();
+    let layer_tensors = config.architecture.layer_tensors(config.experts.is_some());
     let model_tensors = config.architecture.model_tensors();
     let known = |name: &str| match name.strip_prefix("blk.").and_then(|r| r.split_once('.')) {
         Some((layer, part)) => layer.parse::<usize>().is_ok_and(|l| {

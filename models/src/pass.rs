@@ -4,16 +4,20 @@ use kept_kernels::mapped::{MappedMatrix, Product, multiply_rows_together, multip
 use kept_kernels::{DeltaState, QuantisedRows, Stop, Stopped, sigmoid_mul};
 
 use crate::Config;
-use crate::decoder::{activate, normalise, product, widest};
+use crate::decoder::{activate, beside_width, normalise, product, scale, widest};
 use crate::delta::{DeltaCopies, DeltaScratch, DeltaTask};
-use crate::experts::ExpertScratch;
-use crate::model::{Attention, Dense, FeedForward, Layer, Mixer, Model};
+use crate::experts::{ExpertInput, ExpertScratch};
+use crate::model::{Attention, Dense, DenseAndExperts, FeedForward, Layer, Mixer, Model};
+use crate::per_layer::PerLayerScratch;
 use crate::weights::Floats;
 
 /// One layer prepared for many rows.
 pub struct LayerPass<'a> {
+    model: &'a Model,
     config: &'a Config,
     layer: &'a Layer,
+    /// Which layer it is.
+    index: usize,
     floats: Copies<'a>,
     /// Rows per block, and columns per block of the feed-forward.
     block: Block,
@@ -29,6 +33,11 @@ pub struct LayerPass<'a> {
     rounded_hidden: QuantisedRows,
     /// If the layer has experts.
     experts: Option<ExpertScratch>,
+    /// `[3, rows, width]`: what the router sees, and the outputs of a dense feed-forward and of the experts beside it;
+    /// otherwise empty.
+    beside: Vec<f32>,
+    /// If the layer adds embeddings.
+    per_layer: Option<PerLayerScratch>,
     /// If the layer is recurrent.
     delta: Option<DeltaScratch>,
     /// `[block rows, 2 * q_width]`: queries and gates as projected; then the gated attention. Empty without gates.
@@ -49,6 +58,8 @@ pub struct LayerPass<'a> {
 struct Block {
     rows: usize,
     columns: usize,
+    /// All columns of the feed-forward; 0 without a dense one.
+    ffn: usize,
 }
 
 impl Block {
@@ -63,44 +74,53 @@ impl Block {
     /// it, a small part of them.
     const EXPERT_ROWS: usize = 2048;
 
-    fn new(config: &Config, layer: &Layer, max_rows: usize) -> Self {
-        let (rows, columns) = match &layer.ffn {
-            FeedForward::Experts(_) => (Self::EXPERT_ROWS, 0),
-            FeedForward::Dense(Dense { gate, up, down })
-                if [gate, up, down].iter().all(|matrix| matrix.is_quantised()) =>
-            {
-                (Self::ROWS, Self::COLUMNS)
-            }
-            FeedForward::Dense(_) => (Self::FEW_ROWS, config.ffn),
+    fn new(layer: &Layer, max_rows: usize) -> Self {
+        let (most, dense) = match &layer.ffn {
+            FeedForward::Experts(_) => (Self::EXPERT_ROWS, None),
+            FeedForward::Dense(dense) => (Self::ROWS, Some(dense)),
+            FeedForward::Both(both) => (Self::EXPERT_ROWS, Some(&both.dense)),
+        };
+        let ffn = dense.map_or(0, |dense| dense.gate.rows());
+        let in_place = dense.is_none_or(|Dense { gate, up, down }| {
+            [gate, up, down].iter().all(|matrix| matrix.is_quantised())
+        });
+        let (rows, columns) = match in_place {
+            true => (most, Self::COLUMNS),
+            false => (Self::FEW_ROWS, ffn),
         };
         Self {
             rows: max_rows.clamp(1, rows),
-            columns: columns.min(config.ffn),
+            columns: columns.min(ffn),
+            ffn,
         }
     }
 
     /// Whether the feed-forward is computed in slices of columns.
-    fn slices(&self, config: &Config) -> bool {
-        self.columns < config.ffn
+    fn slices(&self) -> bool {
+        self.columns < self.ffn
     }
 
     /// Elements in the buffers of quantised inputs: of all projections, and of the down projection if it is separate.
     fn rounded(&self, config: &Config) -> [usize; 2] {
-        if self.columns < config.ffn {
-            [config.width.max(config.q_width()), config.ffn].map(|width| self.rows * width)
+        if self.slices() {
+            [config.width.max(config.q_width()), self.ffn].map(|width| self.rows * width)
         } else {
             [self.rows * widest(config), 0]
         }
     }
 
     fn bytes(&self, config: &Config) -> u64 {
-        let numbers = self.rows * (config.width + 2 * self.columns + 2 * config.gate_width());
+        let widths = config.width + 2 * self.columns + 2 * config.gate_width();
+        let numbers = self.rows * (widths + 3 * beside_width(config));
         let rounded = self.rounded(config).map(QuantisedRows::bytes_for);
         let experts = config
             .experts
             .map_or(0, |counts| ExpertScratch::bytes(config, counts, self.rows));
         let delta = (config.delta).map_or(0, |shape| DeltaScratch::bytes(config, shape, self.rows));
-        (numbers * size_of::<f32>()) as u64 + rounded.iter().sum::<u64>() + experts + delta
+        let per_layer =
+            (config.per_layer).map_or(0, |n| PerLayerScratch::bytes(config, n, self.rows));
+        let rounded = rounded.iter().sum::<u64>();
+        (numbers * size_of::<f32>()) as u64 + rounded + experts + delta + per_layer
     }
 }
 
@@ -113,35 +133,36 @@ struct Copies<'a> {
 enum MixerCopies<'a> {
     Attention {
         q: Floats<'a>,
-        k: Floats<'a>,
-        v: Floats<'a>,
+        k: Option<Floats<'a>>,
+        v: Option<Floats<'a>>,
         o: Floats<'a>,
     },
     Recurrent(DeltaCopies<'a>),
 }
 
-enum FeedForwardCopies<'a> {
-    Dense {
-        gate: Floats<'a>,
-        up: Floats<'a>,
-        down: Floats<'a>,
-    },
-    /// Experts are multiplied in place.
-    Experts { router: Floats<'a> },
+/// A layer has at least one of both; experts are multiplied in place.
+struct FeedForwardCopies<'a> {
+    /// Gate, up and down.
+    dense: Option<[Floats<'a>; 3]>,
+    router: Option<Floats<'a>>,
 }
 
-impl<'a> Copies<'a> {
-    /// Of queries, keys, values and the output.
-    ///
-    /// # Panics
-    /// If the layer is recurrent.
-    fn attention(&self) -> [&Floats<'a>; 4] {
-        match &self.mixer {
-            MixerCopies::Attention { q, k, v, o } => [q, k, v, o],
-            MixerCopies::Recurrent(_) => panic!("a recurrent layer has no attention"),
+impl<'a> FeedForwardCopies<'a> {
+    fn new(ffn: &'a FeedForward, copy: impl Fn(&'a MappedMatrix) -> Floats<'a>) -> Self {
+        let (dense, experts) = match ffn {
+            FeedForward::Dense(dense) => (Some(dense), None),
+            FeedForward::Experts(experts) => (None, Some(&**experts)),
+            FeedForward::Both(both) => (Some(&both.dense), Some(&both.experts)),
+        };
+        Self {
+            dense: dense.map(|Dense { gate, up, down }| [gate, up, down].map(&copy)),
+            router: experts.map(|experts| copy(&experts.router)),
         }
     }
 }
+
+/// Why [`FeedForwardCopies`] has what is asked of it.
+const COPIED: &str = "copies of the same layer";
 
 /// `out = inputs * matrix^T` for matrices with the same inputs; quantised matrices are multiplied together. `floats`
 /// are the same matrices.
@@ -172,7 +193,7 @@ impl<'a> LayerPass<'a> {
     /// How many times the weights are read from the file for `rows` rows.
     pub fn weight_passes(model: &Model, rows: usize) -> usize {
         let layers = model.layers.iter();
-        let block = layers.map(|layer| Block::new(&model.config, layer, rows).rows);
+        let block = layers.map(|layer| Block::new(layer, rows).rows);
         rows.div_ceil(block.min().unwrap_or(1))
     }
 
@@ -183,32 +204,25 @@ impl<'a> LayerPass<'a> {
         max_rows: usize,
         copy: impl Fn(&'a MappedMatrix) -> Floats<'a>,
     ) -> LayerPass<'a> {
-        let (config, layer) = (&model.config, &model.layers[layer]);
-        let block = Block::new(config, layer, max_rows);
+        let (config, index, layer) = (&model.config, layer, &model.layers[layer]);
+        let block = Block::new(layer, max_rows);
         let (rows, [inputs, hidden]) = (block.rows, block.rounded(config));
         LayerPass {
+            model,
             config,
             layer,
+            index,
             floats: Copies {
                 mixer: match &layer.mixer {
                     Mixer::Attention(Attention { q, k, v, o, .. }) => MixerCopies::Attention {
                         q: copy(q),
-                        k: copy(k),
-                        v: copy(v),
+                        k: k.as_ref().map(&copy),
+                        v: v.as_ref().map(&copy),
                         o: copy(o),
                     },
                     Mixer::Recurrent(delta) => MixerCopies::Recurrent(delta.copies(&copy)),
                 },
-                ffn: match &layer.ffn {
-                    FeedForward::Dense(Dense { gate, up, down }) => FeedForwardCopies::Dense {
-                        gate: copy(gate),
-                        up: copy(up),
-                        down: copy(down),
-                    },
-                    FeedForward::Experts(experts) => FeedForwardCopies::Experts {
-                        router: copy(&experts.router),
-                    },
-                },
+                ffn: FeedForwardCopies::new(&layer.ffn, &copy),
             },
             block,
             normed: vec![0.0; rows * config.width],
@@ -217,6 +231,8 @@ impl<'a> LayerPass<'a> {
             rounded: QuantisedRows::new(inputs),
             rounded_hidden: QuantisedRows::new(hidden),
             experts: (config.experts).map(|counts| ExpertScratch::new(config, counts, rows)),
+            beside: vec![0.0; rows * 3 * beside_width(config)],
+            per_layer: (config.per_layer).map(|n| PerLayerScratch::new(config, n, rows)),
             delta: (config.delta)
                 .filter(|_| matches!(layer.mixer, Mixer::Recurrent(_)))
                 .map(|shape| DeltaScratch::new(config, shape, rows)),
@@ -231,17 +247,20 @@ impl<'a> LayerPass<'a> {
         self.block.bytes(self.config) + self.gates.len() as u64 * size_of::<f32>() as u64
     }
 
-    /// The maximum over layers of [`LayerPass::bytes`] for `max_rows` rows, without creating a pass.
+    /// The maximum over layers of [`LayerPass::bytes`] for `max_rows` rows, or for the one row that passes layers without
+    /// keys of their own; without creating a pass.
     pub fn bytes_for(model: &Model, max_rows: usize) -> u64 {
-        let layers = model.layers.iter();
-        let bytes = layers.map(|layer| Block::new(&model.config, layer, max_rows));
-        let bytes = bytes.map(|block| block.bytes(&model.config));
+        let layers = model.layers.iter().zip(&model.config.kinds);
+        let bytes = layers.map(|(layer, kind)| {
+            let rows = kind.keys_of.map_or(max_rows, |_| 1);
+            Block::new(layer, rows).bytes(&model.config)
+        });
         let gates = max_rows * model.config.gate_width() * size_of::<f32>();
         bytes.max().unwrap_or(0) + gates as u64
     }
 
     /// First half of the layer: projects `residual [rows, width]` to `q [rows, q_heads, head_dim]`, `k` and `v`
-    /// `[rows, kv_heads, head_dim]`, all before RoPE.
+    /// `[rows, kv_heads, head_dim]`, all before RoPE. In a layer without keys of its own, `k` and `v` are not written.
     ///
     /// # Errors
     /// [`Stopped`], within 100 ms of the request; the outputs are then partly written.
@@ -258,8 +277,8 @@ impl<'a> LayerPass<'a> {
     ) -> Result<(), Stopped> {
         let (width, q_width, kv_width) = (
             self.config.width,
-            self.config.q_width(),
-            self.config.kv_width(),
+            self.config.q_width_of(self.index),
+            self.config.kv_width_of(self.index),
         );
         let rows = residual.len() / width;
         assert_eq!(residual.len(), rows * width, "residual is [rows, width]");
@@ -267,7 +286,16 @@ impl<'a> LayerPass<'a> {
         assert_eq!(k.len(), rows * kv_width, "k is [rows, kv_heads, head_dim]");
         assert_eq!(v.len(), rows * kv_width, "v is [rows, kv_heads, head_dim]");
         let layer = self.layer;
-        let (attention, [of_q, of_k, of_v, _]) = (layer.attention(), self.floats.attention());
+        let attention = layer.attention();
+        let MixerCopies::Attention {
+            q: of_q,
+            k: of_k,
+            v: of_v,
+            ..
+        } = &self.floats.mixer
+        else {
+            panic!("a recurrent layer has no attention");
+        };
         self.projected = rows;
         for first in (0..rows).step_by(self.block.rows) {
             let last = rows.min(first + self.block.rows);
@@ -279,20 +307,23 @@ impl<'a> LayerPass<'a> {
             let v = &mut v[first * kv_width..last * kv_width];
             let gated = !self.both.is_empty();
             let both = &mut self.both[..if gated { 2 * q.len() } else { 0 }];
-            multiply(
-                normed,
-                &mut self.rounded,
-                [
-                    product(&attention.q, if gated { &mut *both } else { &mut *q }),
-                    product(&attention.k, k),
-                    product(&attention.v, v),
-                ],
-                [of_q, of_k, of_v],
-                stop,
-            )?;
+            let queries = product(&attention.q, if gated { &mut *both } else { &mut *q });
+            let rounded = &mut self.rounded;
+            match ((&attention.k, of_k), (&attention.v, of_v)) {
+                ((Some(keys), Some(of_k)), (Some(values), Some(of_v))) => {
+                    let all = [queries, product(keys, k), product(values, v)];
+                    multiply(normed, rounded, all, [of_q, of_k, of_v], stop)?;
+                }
+                ((Some(keys), Some(of_k)), _) => {
+                    let both = [queries, product(keys, k)];
+                    multiply(normed, rounded, both, [of_q, of_k], stop)?;
+                    v.copy_from_slice(k);
+                }
+                _ => multiply(normed, rounded, [queries], [of_q], stop)?,
+            }
             if gated {
                 let gates = &mut self.gates[first * q_width..last * q_width];
-                Attention::split_gates(self.config, both, q, gates);
+                Attention::split_gates(self.config.head_dim, both, q, gates);
             }
             attention.apply_bias_and_norms(self.config, q, k, v);
         }
@@ -300,7 +331,7 @@ impl<'a> LayerPass<'a> {
     }
 
     /// Second half of the layer: projects `attention [rows, q_heads, head_dim]` of the last rows that were projected,
-    /// adds it to `residual [rows, width]`, then adds the feed-forward.
+    /// whose tokens are `tokens [rows]` (needed if layers add embeddings), adds it to `residual [rows, width]`, then adds the feed-forward.
     ///
     /// # Errors
     /// [`Stopped`], within 100 ms of the request; the residual is then partly written.
@@ -310,10 +341,11 @@ impl<'a> LayerPass<'a> {
     pub fn finish(
         &mut self,
         attention: &[f32],
+        tokens: &[u32],
         residual: &mut [f32],
         stop: &Stop,
     ) -> Result<(), Stopped> {
-        let (width, q_width) = (self.config.width, self.config.q_width());
+        let (width, q_width) = (self.config.width, self.config.q_width_of(self.index));
         let rows = residual.len() / width;
         assert_eq!(residual.len(), rows * width, "residual is [rows, width]");
         assert_eq!(
@@ -326,7 +358,8 @@ impl<'a> LayerPass<'a> {
             let last = rows.min(first + self.block.rows);
             let attention = &attention[first * q_width..last * q_width];
             let residual = &mut residual[first * width..last * width];
-            self.finish_block(attention, skipped + first, residual, stop)?;
+            self.attention_block(attention, skipped + first, residual, stop)?;
+            self.feed_forward(tokens.get(first..last).unwrap_or(&[]), residual, stop)?;
         }
         Ok(())
     }
@@ -361,13 +394,13 @@ impl<'a> LayerPass<'a> {
             };
             let scratch = self.delta.as_mut().expect("the layer is recurrent");
             delta.add(&task, residual, state, scratch, stop)?;
-            self.feed_forward(residual, stop)?;
+            self.feed_forward(&[], residual, stop)?;
         }
         Ok(())
     }
 
-    /// [`Self::finish`] for at most one block of rows, the first of which is row `row` of those projected.
-    fn finish_block(
+    /// Adds the attention of at most one block of rows, the first of which is row `row` of those projected.
+    fn attention_block(
         &mut self,
         attention: &[f32],
         row: usize,
@@ -375,14 +408,17 @@ impl<'a> LayerPass<'a> {
         stop: &Stop,
     ) -> Result<(), Stopped> {
         let (layer, config) = (self.layer, self.config);
-        let (own, [.., of_o]) = (layer.attention(), self.floats.attention());
+        let MixerCopies::Attention { o: of_o, .. } = &self.floats.mixer else {
+            panic!("a recurrent layer has no attention");
+        };
+        let own = layer.attention();
         let rounded = &mut self.rounded;
         let attention = if self.gates.is_empty() {
             attention
         } else {
             let gated = &mut self.both[..attention.len()];
             gated.copy_from_slice(attention);
-            let first = row * config.q_width();
+            let first = row * config.q_width_of(self.index);
             sigmoid_mul(gated, &self.gates[first..first + attention.len()]);
             &*gated
         };
@@ -398,76 +434,128 @@ impl<'a> LayerPass<'a> {
             multiply(attention, rounded, [product(&own.o, added)], [of_o], stop)?;
             layer.add_attention(config, own, added, residual);
         }
-        self.feed_forward(residual, stop)
+        Ok(())
     }
 
-    /// Adds the feed-forward of `residual`, at most one block of rows, to it.
-    fn feed_forward(&mut self, residual: &mut [f32], stop: &Stop) -> Result<(), Stopped> {
-        let m = residual.len() / self.config.width;
+    /// Adds the feed-forward of `residual`, at most one block of rows, to it, and the layer's embeddings of `tokens`.
+    fn feed_forward(
+        &mut self,
+        tokens: &[u32],
+        residual: &mut [f32],
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        let (config, layer) = (self.config, self.layer);
+        let normed = &mut self.normed[..residual.len()];
+        normalise(config, &layer.ffn_norm, residual, normed);
+        match &layer.ffn {
+            FeedForward::Dense(ffn) => {
+                self.hide(ffn, residual.len(), stop)?;
+                if layer.adds_ffn(config, ffn) {
+                    self.down(ffn, residual, true, stop)?;
+                } else {
+                    let mut added = std::mem::take(&mut self.normed);
+                    self.down(ffn, &mut added[..residual.len()], false, stop)?;
+                    layer.add_ffn(config, &mut added[..residual.len()], residual);
+                    self.normed = added;
+                }
+            }
+            FeedForward::Experts(ffn) => {
+                let router = self.floats.ffn.router.as_ref().expect(COPIED);
+                let scratch = self.experts.as_mut().expect("the layer has experts");
+                ffn.add(config, router, [&*normed; 2], residual, scratch, stop)?;
+            }
+            FeedForward::Both(ffn) => self.both(ffn, residual, stop)?,
+        }
+        if let (Some(own), Some(scratch)) = (&layer.per_layer, &mut self.per_layer) {
+            own.add(self.model, self.index, tokens, residual, scratch, stop)?;
+        }
+        scale(residual, layer.output_scale);
+        Ok(())
+    }
+
+    /// Adds a dense feed-forward and experts to `residual`, at most one block of rows.
+    fn both(
+        &mut self,
+        ffn: &DenseAndExperts,
+        residual: &mut [f32],
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        self.hide(&ffn.dense, residual.len(), stop)?;
+        let numbers = residual.len();
+        let mut beside = std::mem::take(&mut self.beside);
+        let (routed, rest) = beside.split_at_mut(numbers);
+        let (added, rest) = rest.split_at_mut(numbers);
+        self.down(&ffn.dense, added, false, stop)?;
+        let input = ExpertInput {
+            residual,
+            normed: &mut self.normed[..numbers],
+            routed,
+            router: self.floats.ffn.router.as_ref().expect(COPIED),
+        };
+        let scratch = self.experts.as_mut().expect("the layer has experts");
+        let of_experts = &mut rest[..numbers];
+        ffn.add_experts(self.config, input, [&mut *added, of_experts], scratch, stop)?;
+        self.layer.add_ffn(self.config, added, residual);
+        self.beside = beside;
+        Ok(())
+    }
+
+    /// The hidden layer of a dense feed-forward of the normalised rows, `numbers` elements: in `hidden`, or quantised in
+    /// `rounded_hidden` if it is computed in slices.
+    fn hide(&mut self, ffn: &Dense, numbers: usize, stop: &Stop) -> Result<(), Stopped> {
+        let m = numbers / self.config.width;
         let Self {
             config,
-            layer,
             floats,
             normed,
             hidden,
             up,
             rounded,
             rounded_hidden,
-            experts,
             block,
             ..
         } = self;
-        let normed = &mut normed[..residual.len()];
-        normalise(config, &layer.ffn_norm, residual, normed);
-        let (ffn, gates, ups, downs) = match (&layer.ffn, &floats.ffn) {
-            (FeedForward::Dense(ffn), FeedForwardCopies::Dense { gate, up, down }) => {
-                (ffn, gate, up, down)
-            }
-            (FeedForward::Experts(ffn), FeedForwardCopies::Experts { router }) => {
-                let scratch = experts.as_mut().expect("the layer has experts");
-                return ffn.add(config, router, normed, residual, scratch, stop);
-            }
-            _ => unreachable!("copies of the same layer"),
-        };
-        if block.slices(config) {
+        let normed = &normed[..numbers];
+        if block.slices() {
             rounded.fill(normed, config.width);
-            for first in (0..config.ffn).step_by(block.columns) {
-                let columns = first..config.ffn.min(first + block.columns);
+            for first in (0..block.ffn).step_by(block.columns) {
+                let columns = first..block.ffn.min(first + block.columns);
                 let numbers = m * columns.len();
                 let (gate, up) = (&mut hidden[..numbers], &mut up[..numbers]);
                 let both = [product(&ffn.gate, gate), product(&ffn.up, up)];
                 multiply_rows_together(both, columns.clone(), rounded, stop)?;
                 activate(config.activation, gate, up);
-                rounded_hidden.fill_columns(gate, config.ffn, columns);
+                rounded_hidden.fill_columns(gate, block.ffn, columns);
             }
-        } else {
-            let (hidden, up) = (&mut hidden[..m * config.ffn], &mut up[..m * config.ffn]);
-            multiply(
-                normed,
-                rounded,
-                [product(&ffn.gate, hidden), product(&ffn.up, up)],
-                [gates, ups],
-                stop,
-            )?;
-            activate(config.activation, hidden, up);
+            return Ok(());
         }
-        let mut down = |product: Product<'_>| {
-            if block.slices(config) {
-                multiply_together([product], rounded_hidden, stop)
-            } else {
-                let hidden = &hidden[..m * config.ffn];
-                multiply(hidden, rounded, [product], [downs], stop)
-            }
-        };
-        if layer.adds_ffn(config, ffn) {
-            return down(Product {
-                matrix: &ffn.down,
-                out: residual,
-                add: true,
-            });
-        }
-        down(product(&ffn.down, normed))?;
-        layer.add_ffn(config, normed, residual);
+        let [gates, ups, _] = floats.ffn.dense.as_ref().expect(COPIED);
+        let (hidden, up) = (&mut hidden[..m * block.ffn], &mut up[..m * block.ffn]);
+        let both = [product(&ffn.gate, hidden), product(&ffn.up, up)];
+        multiply(normed, rounded, both, [gates, ups], stop)?;
+        activate(config.activation, hidden, up);
         Ok(())
+    }
+
+    /// The down projection of what [`Self::hide`] computed, to `out [m, width]`, or added to it.
+    fn down(
+        &mut self,
+        ffn: &Dense,
+        out: &mut [f32],
+        add: bool,
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        let m = out.len() / self.config.width;
+        let product = Product {
+            matrix: &ffn.down,
+            out,
+            add,
+        };
+        if self.block.slices() {
+            return multiply_together([product], &self.rounded_hidden, stop);
+        }
+        let [.., downs] = self.floats.ffn.dense.as_ref().expect(COPIED);
+        let hidden = &self.hidden[..m * self.block.ffn];
+        multiply(hidden, &mut self.rounded, [product], [downs], stop)
     }
 }

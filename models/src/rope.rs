@@ -67,13 +67,17 @@ impl RopeTable {
     }
 
     fn for_text(config: &Config, tokens: usize, positions: usize) -> RopeTable {
-        let make = |rope: &RopeConfig| RopeTable {
+        let make = |rope: &RopeConfig, head_dim| RopeTable {
             query_scale: config.query_scale,
-            ..RopeTable::build(rope, config.head_dim, tokens, positions)
+            ..RopeTable::build(rope, head_dim, tokens, positions)
         };
-        let mut table = make(&config.rope);
+        let mut table = make(&config.rope, config.head_dim);
         table.kinds.clone_from(&config.kinds);
-        table.of_windows = config.window_rope.as_ref().map(|rope| Box::new(make(rope)));
+        let turned = |kind: &&LayerKind| kind.rotation == LayerRotation::WindowRope;
+        let window_dim = config.kinds.iter().find(turned).map(|kind| kind.head_dim);
+        table.of_windows = (config.window_rope.as_ref())
+            .zip(window_dim)
+            .map(|(rope, head_dim)| Box::new(make(rope, head_dim)));
         table
     }
 

@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::{Device, Tensor};
-use kept_kernels::mapped::MappedMatrix;
+use kept_kernels::mapped::{MappedError, MappedMatrix};
 use kept_kernels::{Stop, Stopped, threads};
 
 use crate::ModelError;
@@ -105,6 +105,52 @@ pub(crate) fn stacked<const N: usize>(
         Ok(parts) => Ok(parts),
         Err(_) => unreachable!("as many parts as were asked for"),
     }
+}
+
+/// `count` matrices `[rows, cols]` that the file stores as one tensor, `[count * rows, cols]`.
+pub(crate) fn slices(
+    gguf: &Gguf,
+    name: &str,
+    count: usize,
+    rows: usize,
+    cols: usize,
+) -> Result<Vec<MappedMatrix>, ModelError> {
+    let all = tensor(gguf, name, &[count * rows, cols])?;
+    let slice = |at: usize| {
+        let part = TensorInfo {
+            start: all.start + at * (all.bytes / count),
+            ..all.clone()
+        };
+        mapped(gguf, &part, rows, cols)
+    };
+    (0..count).map(slice).collect()
+}
+
+/// A matrix `[rows, cols]` whose rows are read in parts of `part` numbers.
+///
+/// # Errors
+/// [`ModelError::Unusable`] if the parts are not whole blocks, and those of [`matrix`].
+pub(crate) fn parted_matrix(
+    gguf: &Gguf,
+    name: &str,
+    rows: usize,
+    cols: usize,
+    part: usize,
+) -> Result<MappedMatrix, ModelError> {
+    let matrix = matrix(gguf, name, rows, cols)?;
+    let block = matrix.kind().block().0;
+    if part.is_multiple_of(block) {
+        return Ok(matrix);
+    }
+    let source = MappedError::RaggedRow {
+        cols: part,
+        block,
+        kind: matrix.kind(),
+    };
+    Err(ModelError::Unusable {
+        name: name.to_owned(),
+        source,
+    })
 }
 
 /// `count` times the matrices `[rows[i], cols]` that the file stores as one tensor, `[count, sum of rows, cols]`.

@@ -34,7 +34,7 @@ fn decoding_a_token_does_not_allocate() {
                 rope.rotate_at(&mut q, pos);
                 rope.fill(pos + 100, &mut cos, &mut sin);
                 rope.rotate_with(&mut k, &cos, &sin);
-                model.finish_row(layer, &q, &mut residual, &mut scratch);
+                model.finish_row(layer, &q, 0, &mut residual, &mut scratch);
             }
             model.logits_row(&residual, &mut scratch, &mut logits);
         };

@@ -75,6 +75,30 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 10_000.0, "short_factor": SHO
             "original_max_position_embeddings": TRAINED, "factor": CONTEXT / TRAINED, "partial_rotary_factor": 0.75}
 MAGNITUDE = float(np.sqrt(1 + np.log(CONTEXT / TRAINED) / np.log(TRAINED)))
 GELU = "gelu_pytorch_tanh"
+
+# Gemma 4: full layers have heads of another size, of which a quarter is rotated, and may use their keys as values.
+GEMMA4_ROPE = {"full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 100_000.0},
+               "sliding_attention": PLAIN}
+GEMMA4 = {"rope_parameters": GEMMA4_ROPE, "hidden_activation": GELU, "sliding_window": WINDOW, "global_head_dim": 32,
+          "final_logit_softcapping": 6.0, "pad_token_id": 0, "vocab_size_per_layer_input": tiny.VOCABULARY}
+GEMMA4_KEYS = {"attention.sliding_window": WINDOW, "attention.key_length": 32, "attention.value_length": 32,
+               "attention.key_length_swa": 16, "attention.value_length_swa": 16, "rope.dimension_count": 32,
+               "rope.dimension_count_swa": 16, "rope.freq_base": 100_000.0, "rope.freq_base_swa": 10_000.0,
+               "final_logit_softcapping": 6.0, "embedding_length_per_layer_input": 0}
+GEMMA4_FACTORS = {"rope_freqs.weight": [1.0] * 4 + [1e30] * 12}
+
+
+def gemma4(layers: int, period: int, kv_heads: tuple[int, int] = (2, 2), **keys) -> dict:
+    """Metadata of a Gemma 4 with a full layer every `period` layers: `kv_heads` of sliding and of full layers."""
+    slides = [(layer + 1) % period > 0 for layer in range(layers)]
+    return GEMMA4_KEYS | {"attention.sliding_window_pattern": slides,
+                          "attention.head_count_kv": [kv_heads[not s] for s in slides]} | keys
+
+
+def gemma4_layers(layers: int, period: int) -> dict:
+    return {"layer_types": ["sliding_attention" if (i + 1) % period else "full_attention" for i in range(layers)]}
+
+
 # A head with 12 rotated numbers has six pairs, one with 16 has eight; gemma normalises q and k, so its scores need a
 # larger scale to be sensitive.
 SHAPES = [
@@ -121,6 +145,20 @@ SHAPES = [
                      "hidden_activation": GELU, "sliding_window": WINDOW, "query_pre_attn_scalar": 16}, layers=12, hidden=32,
           keys={"attention.sliding_window": WINDOW, "rope.freq_base": 100_000.0, "rope.scaling.type": "linear",
                 "rope.scaling.factor": 4.0}),
+    Shape("gemma4", GEMMA4 | gemma4_layers(4, 2) | {"hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
+                                                    "num_global_key_value_heads": 1}, name="gemma4-dense", layers=4,
+          keys=gemma4(4, 2, (2, 1)), factors=GEMMA4_FACTORS),
+    # The last two layers have no keys and wider feed-forwards; every layer adds embeddings.
+    Shape("gemma4", GEMMA4 | gemma4_layers(6, 2) | {"hidden_size_per_layer_input": 16, "num_kv_shared_layers": 2,
+                                                    "use_double_wide_mlp": True}, name="gemma4-e", layers=6,
+          keys=gemma4(6, 2, **{"embedding_length_per_layer_input": 16, "attention.shared_kv_layers": 2,
+                               "feed_forward_length": [48] * 4 + [96] * 2}), factors=GEMMA4_FACTORS),
+    Shape("gemma4", GEMMA4 | gemma4_layers(4, 2) | {"hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
+                                                    "num_global_key_value_heads": 2, "enable_moe_block": True,
+                                                    "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 24},
+          name="gemma4-experts", layers=4,
+          keys=gemma4(4, 2, **{"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 24}),
+          factors=GEMMA4_FACTORS),
     Shape("smollm3", {"rope_parameters": PLAIN, "pad_token_id": 0}, layers=5),
     Shape("ministral3", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5},
                          "sliding_window": None, "pad_token_id": 0}, name="mistral3", tied=False,
@@ -136,8 +174,8 @@ SHAPES = [
 ]
 CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
            "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
-           "smollm3": "SmolLM3", "ministral3": "Ministral3", "granite": "Granite", "olmo3": "Olmo3"}
-CAUSAL = {"gemma3": "Gemma3", "qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe"}
+           "gemma4": "Gemma4Text", "smollm3": "SmolLM3", "ministral3": "Ministral3", "granite": "Granite", "olmo3": "Olmo3"}
+CAUSAL = {"gemma3": "Gemma3", "gemma4": "Gemma4", "qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe"}
 
 
 def config(shape: Shape):
@@ -154,9 +192,10 @@ def build(shape: Shape):
     model = getattr(transformers, f"{CAUSAL.get(shape.arch, CLASSES[shape.arch])}ForCausalLM")(config(shape)).eval()
     generator = torch.Generator().manual_seed(shape.seed)
     sayable = torch.tensor([text.isprintable() and text.isascii() for text in texts()])
-    adds_one = shape.arch.startswith(("gemma", "qwen3_5"))
+    adds_one = shape.arch.startswith(("gemma2", "gemma3", "qwen3_5"))
+    scalars = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("layer_scalar")]
     with torch.no_grad():
-        for name, weight in sorted(model.named_parameters()):
+        for name, weight in sorted([*model.named_parameters(), *scalars]):
             if name.endswith("bias"):
                 drawn = 0.5 * torch.randn(weight.shape, generator=generator)
             elif name.endswith("A_log"):
@@ -170,6 +209,8 @@ def build(shape: Shape):
                 drawn = 4 * drawn  # the activation's bounds matter
             if name.endswith("sinks"):
                 drawn = 4 * drawn - 2
+            if name.endswith("router.scale"):
+                drawn = 4 * drawn  # it is divided by the square root of the width
             if name.endswith(("embed_tokens.weight", "lm_head.weight")):
                 drawn[~sayable] /= 16  # answers are plain letters, which print the same everywhere
             weight.copy_(torch.round(64 * drawn) / 64)
@@ -191,16 +232,27 @@ SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_
             "post_feedforward_layernorm": "post_ffw_norm"}
 
 
+GEMMA4_PARTS = SANDWICH | {
+    "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
+    "router.proj": "ffn_gate_inp", "post_feedforward_layernorm_1": "post_ffw_norm_1",
+    "post_feedforward_layernorm_2": "post_ffw_norm_2", "pre_feedforward_layernorm_2": "pre_ffw_norm_2"}
+GEMMA4_TENSORS = {"embed_tokens_per_layer": "per_layer_token_embd", "per_layer_model_projection": "per_layer_model_proj",
+                  "per_layer_projection_norm": "per_layer_proj_norm"}
+GEMMA4_VECTORS = {"layer_scalar": "layer_output_scale.weight", "router.scale": "ffn_gate_inp.scale",
+                  "router.per_expert_scale": "ffn_down_exps.scale", "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+                  "experts.down_proj": "ffn_down_exps.weight"}
+
+
 def tensors(shape: Shape, model):
     """The names and numbers that a converter writes."""
     gemma, qwen35 = shape.arch.startswith("gemma"), shape.arch.startswith("qwen3_5")
-    parts = PARTS | (SANDWICH if gemma or shape.arch == "olmo3" else {})
+    parts = PARTS | (SANDWICH if gemma or shape.arch == "olmo3" else {}) | (GEMMA4_PARTS if shape.arch == "gemma4" else {})
     if shape.arch == "gpt_oss" or qwen35:
         parts = parts | {"post_attention_layernorm": "post_attention_norm"}
     for name, weight in model.state_dict().items():
         stem, kind = name.removeprefix("model.").rsplit(".", 1)
         data = weight.numpy()
-        if data.ndim == 1 and kind == "weight" and (gemma or qwen35 and not stem.endswith("linear_attn.norm")):
+        if data.ndim == 1 and kind == "weight" and (gemma and shape.arch != "gemma4" or qwen35 and not stem.endswith("linear_attn.norm")):
             data = data + 1
         if stem == "lm_head":
             if not shape.tied:
@@ -209,8 +261,13 @@ def tensors(shape: Shape, model):
             yield "token_embd.weight", data
         elif stem == "norm":
             yield "output_norm.weight", data
+        elif stem in GEMMA4_TENSORS:
+            yield f"{GEMMA4_TENSORS[stem]}.weight", data
         else:
-            _, layer, part = stem.split(".", 2)
+            layer, part = stem.split(".", 2)[1:] if stem.count(".") > 1 else (stem.split(".")[1], "")
+            if (own := GEMMA4_VECTORS.get(name.removeprefix("model.").split(".", 2)[2])) and shape.arch == "gemma4":
+                yield f"blk.{layer}.{own}", data
+                continue
             if part.startswith("linear_attn"):
                 yield f"blk.{layer}.{RECURRENT[name.split('.', 3)[3]]}", tiled(shape, name, data)
                 continue
@@ -331,7 +388,11 @@ def dropped(shape: Shape, model) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(shape.seed)
     full = [i for i, layer in enumerate(model.model.layers)
             if hasattr(layer, "self_attn") and getattr(layer.self_attn, "sliding_window", None) is None]
-    kept = {i: np.sort(np.stack([rng.permutation(PROMPT)[:KEPT] for _ in range(shape.kv_heads)]), axis=1) for i in full}
+    groups = {i: model.model.layers[i].self_attn.num_key_value_groups for i in full}
+    kept = {i: np.sort(np.stack([rng.permutation(PROMPT)[:KEPT] for _ in range(shape.heads // groups[i])]), axis=1)
+            for i in full}
+    shared = [i for i in full if getattr(model.model.layers[i].self_attn, "is_kv_shared_layer", False)]
+    kept |= {i: kept[max(set(full) - set(shared))] for i in shared}
 
     def run(attention: Dropped) -> np.ndarray:
         AttentionInterface.register("kept_dropped", lambda *a, **k: attention(*a, **k))
@@ -347,7 +408,8 @@ def dropped(shape: Shape, model) -> dict[str, np.ndarray]:
     rows = run(Dropped(kept))
     moved = np.abs(rows - whole).max(axis=1) / np.abs(whole).max(axis=1)
     assert moved[0] == 0 and moved[1:].min() > 0.01, moved
-    return {"steps_ids": ids, "steps_logits": rows} | {f"steps_kept_{i}": rows.astype(np.int32) for i, rows in kept.items()}
+    own = {i: rows.astype(np.int32) for i, rows in kept.items() if i not in shared}
+    return {"steps_ids": ids, "steps_logits": rows} | {f"steps_kept_{i}": rows for i, rows in own.items()}
 
 
 # --- every peculiarity matters ----------------------------------------------------------------------------------------
@@ -440,6 +502,21 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
     if shape.arch == "gemma2":
         mistakes["no cap in attention"] = attention("attn_logit_softcapping", None)
         mistakes["no cap on logits"] = lambda m: setattr(m.config, "final_logit_softcapping", None)
+    if shape.arch == "gemma4":
+        mistakes["no factor after layers"] = lambda m: [x.layer_scalar.fill_(1.0) for x in m.model.layers]
+        mistakes |= {f"no {x} norm": each(f"{x}_norm.weight", 1.0) for x in ("q", "k")}
+        mistakes["all of a full layer's head rotated"] = inv_freq(
+            "full_attention_inv_freq", lambda m: 100_000.0 ** (-torch.arange(0, 32, 2).float() / 32))
+        mistakes["no norm of values"] = lambda m: [
+            setattr(x.self_attn, "v_norm", torch.nn.Identity()) for x in m.model.layers if hasattr(x.self_attn, "v_norm")]
+        mistakes["no cap on logits"] = lambda m: setattr(m.config, "final_logit_softcapping", None)
+    if shape.stem == "gemma4-e":
+        mistakes["no table of embeddings"] = each("embed_tokens_per_layer", 0.0)
+        mistakes["no projected embeddings"] = each("per_layer_model_projection", 0.0)
+        mistakes |= {f"no {x}": each(x, 1.0) for x in ("per_layer_projection_norm", "post_per_layer_input_norm")}
+    if shape.stem == "gemma4-experts":
+        mistakes |= {f"no {x}": each(x, 1.0) for x in ("per_expert_scale", "router.scale", "post_feedforward_layernorm_1",
+                                                        "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2")}
     if shape.arch == "gemma3":
         mistakes["full layers as sliding ones rotate"] = inv_freq(
             "full_attention_inv_freq", lambda m: m.model.rotary_emb.sliding_attention_inv_freq)
@@ -560,7 +637,7 @@ def make(only: list[str] | None = None) -> None:
             distance = against(llama, ids, found["rows"], found["logits"])
             print(shape.stem, f"{path.stat().st_size} bytes, transformers and llama.cpp at most {distance:.1e} apart")
             # llama.cpp computes GELU with a table of f16 values.
-            assert distance < (5e-3 if shape.arch.startswith("gemma") else 1e-4), distance
+            assert distance < (1e-2 if shape.arch.startswith("gemma") else 1e-4), distance
             said[shape.stem] = answers(llama)
             check_that_errors_show(shape, ids, right)
     path = FOLDER / "llama_cpp.json"

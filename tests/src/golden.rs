@@ -61,7 +61,7 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 11] = [
+pub const ARCHITECTURES: [&str; 17] = [
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
@@ -76,6 +76,9 @@ pub const ARCHITECTURES: [&str; 11] = [
     "mistral3",
     "granite",
     "olmo3",
+    "gemma4-dense",
+    "gemma4-e",
+    "gemma4-experts",
 ];
 
 /// A decompressed model in a temporary folder, removed on drop.

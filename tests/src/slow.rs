@@ -143,7 +143,7 @@ impl<'m> Slow<'m> {
             }
             self.seen[layer] = seen;
             self.model
-                .finish_row(layer, &attention, &mut residual, &mut scratch);
+                .finish_row(layer, &attention, token, &mut residual, &mut scratch);
         }
         let mut logits = vec![0.0; config.vocab];
         self.model.logits_row(&residual, &mut scratch, &mut logits);
@@ -156,6 +156,15 @@ impl<'m> Slow<'m> {
             rope.rotate_at(&mut x, at);
         }
         x
+    }
+
+    /// A query with RoPE of a layer at position `at`.
+    fn rotated_query(&self, layer: usize, query: &[f32], at: usize) -> Vec<f32> {
+        let mut query = query.to_vec();
+        if let Some(rope) = self.rope.of_layer(layer) {
+            rope.rotate_query_at(&mut query, at);
+        }
+        query
     }
 
     /// `[rows][head_dim]`: the rows' keys in a KV head.
@@ -179,8 +188,8 @@ impl<'m> Slow<'m> {
     fn logits(&self, layer: usize, rows: &Rows, keys: &[Vec<f32>], query: &[f32]) -> Vec<f64> {
         let config = self.model.config();
         let last = rows.tokens.len() - 1;
-        let here = self.rotated(layer, query, rows.tokens[last]);
-        let ranked = self.rotated(layer, query, last);
+        let here = self.rotated_query(layer, query, rows.tokens[last]);
+        let ranked = self.rotated_query(layer, query, last);
         let logits = keys.iter().enumerate().map(|(rank, key)| {
             let query = match rows.standing {
                 Standing::Ranks => &ranked,

@@ -182,13 +182,16 @@ pub struct VaultShape {
     pub tokens: usize,
     /// In the vault of a conversation, the first token whose rows it stores; `None` in the vault of a document.
     pub from: Option<usize>,
-    /// Heads of every layer.
+    /// Heads of every layer, or of the global ones.
     pub heads: LayerShape,
+    /// Heads of the sliding-window layers, if they differ.
+    pub window_heads: Option<LayerShape>,
     /// Row format of keys and values.
     pub kind: PackedRows,
     /// Number of last queries that each global layer stores.
     pub queries: usize,
-    /// `[layers]`: window of a sliding-window layer, 0 for a recurrent layer; `None` for global layers.
+    /// `[layers]`: window of a sliding-window layer, 0 for a layer without rows of its own: a recurrent one, or one that
+    /// attends to an earlier layer's; `None` for global layers.
     pub windows: Vec<Option<usize>>,
     /// Numbers of a recurrent layer's state, which it stores in place of rows; 0 without recurrent layers.
     pub state: usize,
@@ -202,10 +205,16 @@ impl VaultShape {
         self.state > 0 && self.windows[layer] == Some(0)
     }
 
+    /// Heads of a layer.
+    pub fn heads_of(&self, layer: usize) -> LayerShape {
+        let own = self.window_heads.filter(|_| self.windows[layer].is_some());
+        own.unwrap_or(self.heads)
+    }
+
     /// The tokens whose rows a layer stores.
     pub fn rows(&self, layer: usize) -> Range<usize> {
         match self.from {
-            _ if self.is_recurrent(layer) => self.tokens..self.tokens,
+            _ if self.windows[layer] == Some(0) => self.tokens..self.tokens,
             Some(from) => from..self.tokens,
             None => Self::kept(self.windows[layer], self.tokens),
         }
@@ -219,7 +228,7 @@ impl VaultShape {
 
     /// Bytes of one head's keys (or values) in one layer.
     pub fn head_bytes(&self, layer: usize) -> usize {
-        self.rows(layer).len() * self.kind.row_bytes(self.heads.head_dim)
+        self.rows(layer).len() * self.kind.row_bytes(self.heads_of(layer).head_dim)
     }
 
     /// Number of floats in the queries of one token.
@@ -229,7 +238,7 @@ impl VaultShape {
 
     /// Bytes of one layer. Must not overflow: see `plausible`.
     pub(super) fn layer_bytes(&self, layer: usize) -> u64 {
-        let rows = 2 * self.heads.kv_heads * self.head_bytes(layer);
+        let rows = 2 * self.heads_of(layer).kv_heads * self.head_bytes(layer);
         let beside = match self.windows[layer] {
             Some(_) if self.is_recurrent(layer) => self.state * size_of::<f32>(),
             Some(_) => 0,
@@ -257,22 +266,25 @@ impl VaultShape {
     /// Whether the sizes are plausible: neither their products nor the bytes of all layers overflow.
     fn plausible(&self) -> bool {
         const MOST: usize = 1 << 28;
-        let heads = self.heads;
-        let numbers = [self.tokens, heads.q_heads, heads.kv_heads, heads.head_dim];
         let few = |numbers: &[usize]| {
             let product = numbers.iter().try_fold(1usize, |p, n| p.checked_mul(*n));
             product.is_some_and(|product| product < 1 << 40)
         };
-        numbers.iter().all(|n| (1..MOST).contains(n))
+        let of_heads = |heads: LayerShape| {
+            let numbers = [self.tokens, heads.q_heads, heads.kv_heads, heads.head_dim];
+            numbers.iter().all(|n| (1..MOST).contains(n))
+                && few(&[self.tokens, heads.q_heads, heads.head_dim, 16])
+                && few(&[heads.q_heads, heads.head_dim, heads.head_dim, 16])
+                && few(&[self.tokens, heads.kv_heads, heads.head_dim, 16])
+        };
+        of_heads(self.heads)
+            && self.window_heads.is_none_or(of_heads)
             && self.queries <= self.tokens
             && self.from.is_none_or(|from| from < self.tokens)
             && self.windows.len() < 1 << 12
             && self.state < MOST
             && self.measurements.len() <= Measurement::MOST
             && self.windows.iter().flatten().all(|window| *window < MOST)
-            && few(&[self.tokens, heads.q_heads, heads.head_dim, 16])
-            && few(&[heads.q_heads, heads.head_dim, heads.head_dim, 16])
-            && few(&[self.tokens, heads.kv_heads, heads.head_dim, 16])
     }
 }
 
@@ -294,6 +306,8 @@ pub(super) struct Footer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     from: Option<usize>,
     heads: LayerShape,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    window_heads: Option<LayerShape>,
     /// `f16` or `q8_0`.
     rows: String,
     queries: usize,
@@ -316,6 +330,7 @@ impl Footer {
             tokens: shape.tokens,
             from: shape.from,
             heads: shape.heads,
+            window_heads: shape.window_heads,
             rows: shape.kind.name().to_owned(),
             queries: shape.queries,
             windows: shape.windows.clone(),
@@ -332,6 +347,7 @@ impl Footer {
             tokens: self.tokens,
             from: self.from,
             heads: self.heads,
+            window_heads: self.window_heads,
             kind: PackedRows::named(&self.rows)?,
             queries: self.queries,
             windows: self.windows.clone(),

@@ -201,12 +201,14 @@ impl Vault {
     /// which anyone with write access can change.
     pub fn fits(
         &self,
-        heads: LayerShape,
+        [heads, window_heads]: [LayerShape; 2],
         windows: impl Iterator<Item = Option<usize>>,
         state: usize,
     ) -> bool {
         let shape = &self.shape;
-        shape.heads == heads && shape.state == state && windows.eq(shape.windows.iter().copied())
+        let own = shape.window_heads.unwrap_or(shape.heads);
+        (shape.heads, own, shape.state) == (heads, window_heads, state)
+            && windows.eq(shape.windows.iter().copied())
     }
 
     /// The key in the name of the file.
@@ -307,7 +309,7 @@ impl Vault {
         checksum: &mut crc32fast::Hasher,
     ) -> Result<Option<u64>, VaultError> {
         let start: u64 = (0..layer).map(|layer| self.shape.layer_bytes(layer)).sum();
-        let (kind, heads) = (self.shape.kind, self.shape.heads);
+        let (kind, heads) = (self.shape.kind, self.shape.heads_of(layer));
         let row_bytes = kind.row_bytes(heads.head_dim);
         let (stored, head_bytes) = (self.shape.rows(layer), self.shape.head_bytes(layer));
         let all = 2 * heads.kv_heads * head_bytes;

@@ -34,6 +34,7 @@ fn shape(kind: PackedRows) -> VaultShape {
         tokens: 90,
         from: None,
         heads: HEADS,
+        window_heads: None,
         kind,
         queries: 7,
         windows: vec![Some(3), None],
@@ -153,8 +154,8 @@ fn a_state_comes_back() {
     end_layer(&mut writer, 1);
     writer.finish(&ids()).expect("finished");
     let mut vault = find(&folder, &key('5')).expect("a vault");
-    assert!(vault.fits(HEADS, [Some(0), None].into_iter(), 1000));
-    assert!(!vault.fits(HEADS, [Some(0), None].into_iter(), 999));
+    assert!(vault.fits([HEADS; 2], [Some(0), None].into_iter(), 1000));
+    assert!(!vault.fits([HEADS; 2], [Some(0), None].into_iter(), 999));
     let (mut keys, mut values) = (rows(110, 9.0), rows(110, 9.0));
     let mut read = |layer| {
         let mut to = HostRows {

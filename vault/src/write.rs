@@ -5,7 +5,7 @@ use std::path::Path;
 
 use kept_kernels::RowStore;
 
-use super::format::{Footer, PIECE, VaultShape};
+use super::format::{Footer, LayerShape, PIECE, VaultShape};
 use super::making::UnfinishedFile;
 use super::{RowsOf, VaultError, VaultKey};
 
@@ -33,6 +33,12 @@ struct Part {
     checksum: crc32fast::Hasher,
 }
 
+/// The most KV heads of any layer.
+fn most_heads(shape: &VaultShape) -> usize {
+    let window = shape.window_heads.map_or(0, |heads| heads.kv_heads);
+    shape.heads.kv_heads.max(window)
+}
+
 impl VaultWriter {
     /// Begins to write a vault at `target`.
     ///
@@ -48,7 +54,7 @@ impl VaultWriter {
         Ok(Self {
             making: UnfinishedFile::begin(target, shape.body_bytes())?,
             footer: Footer::new(key.to_string(), document, model, &shape),
-            heads: vec![Part::default(); 2 * shape.heads.kv_heads],
+            heads: vec![Part::default(); 2 * most_heads(&shape)],
             shape,
             piece: vec![0; PIECE],
             start: 0,
@@ -67,7 +73,12 @@ impl VaultWriter {
     }
 
     fn rows_of_a_piece(&self) -> usize {
-        (PIECE / self.shape.kind.row_bytes(self.shape.heads.head_dim)).max(1)
+        (PIECE / self.shape.kind.row_bytes(self.heads().head_dim)).max(1)
+    }
+
+    /// Heads of the layer that is written.
+    pub fn heads(&self) -> LayerShape {
+        self.shape.heads_of(self.layer())
     }
 
     fn layer(&self) -> usize {
@@ -91,14 +102,15 @@ impl VaultWriter {
         packed: &[u8],
     ) -> Result<(), VaultError> {
         let kept = self.shape.rows(self.layer());
-        let row_bytes = self.shape.kind.row_bytes(self.shape.heads.head_dim);
+        let heads = self.heads();
+        let row_bytes = self.shape.kind.row_bytes(heads.head_dim);
         let end = (first + packed.len() / row_bytes).min(kept.end);
         let from = first.max(kept.start);
         if from >= end {
             return Ok(());
         }
         let packed = &packed[(from - first) * row_bytes..(end - first) * row_bytes];
-        let which = of as usize * self.shape.heads.kv_heads + head;
+        let which = of as usize * heads.kv_heads + head;
         let before = ((from - kept.start) * row_bytes) as u64;
         assert_eq!(self.heads[which].bytes, before, "rows before token {from}");
         let head_bytes = self.shape.head_bytes(self.layer()) as u64;
@@ -122,13 +134,14 @@ impl VaultWriter {
         values: &RowStore,
         which: Range<usize>,
     ) -> Result<(), VaultError> {
-        let (kind, dim) = (self.shape.kind, self.shape.heads.head_dim);
+        let (kind, heads) = (self.shape.kind, self.heads());
+        let dim = heads.head_dim;
         let kept = self.shape.rows(self.layer());
         let which = which.start.max(kept.start)..which.end;
         let at_once = self.rows_of_a_piece();
         let mut piece = std::mem::take(&mut self.piece);
         for (of, store) in RowsOf::BOTH.into_iter().zip([keys, values]) {
-            for head in 0..self.shape.heads.kv_heads {
+            for head in 0..heads.kv_heads {
                 for first in which.clone().step_by(at_once) {
                     let end = which.end.min(first + at_once);
                     piece.resize((end - first) * kind.row_bytes(dim), 0);
@@ -162,7 +175,7 @@ impl VaultWriter {
         numbers: &[T],
         bytes: fn(T) -> [u8; BYTES],
     ) -> Result<(), VaultError> {
-        let rows = self.heads.len() * self.shape.head_bytes(self.layer());
+        let rows = 2 * self.heads().kv_heads * self.shape.head_bytes(self.layer());
         let mut piece = std::mem::take(&mut self.piece);
         for numbers in numbers.chunks(PIECE / BYTES) {
             piece.clear();

@@ -1,7 +1,7 @@
 //! Host buffers of one prefill, allocated before it begins.
 
 use kept_kernels::{HeadShape, RowStore};
-use kept_models::RopeTable;
+use kept_models::{Model, RopeTable};
 
 use crate::plan::PrefillPlan;
 
@@ -30,6 +30,21 @@ pub(crate) struct HostBuffers {
     raw: RawKeys,
     /// Copy of the keys before RoPE for one of several methods: the others need the rotated keys.
     raw_copy: Option<RowStore>,
+    /// Rows per KV head.
+    rows: usize,
+    /// Which layer's rows are in `keys` and `values`, if they are of use to later layers.
+    holds: Option<usize>,
+    /// Rows of earlier layers that later ones attend to.
+    shared: Vec<SharedRows>,
+    /// The most bytes of rows so far.
+    largest_rows: usize,
+}
+
+/// Keys and values of a layer that later layers attend to.
+struct SharedRows {
+    layer: usize,
+    keys: RowStore,
+    values: RowStore,
 }
 
 /// Where keys before RoPE are.
@@ -60,7 +75,39 @@ impl HostBuffers {
             packed: Vec::new(),
             raw: RawKeys::None,
             raw_copy: None,
+            rows: plans[0].layer_rows(),
+            holds: None,
+            shared: Vec::new(),
+            largest_rows: 0,
         }
+    }
+
+    /// Makes `keys` and `values` those of `layer`: empty rows, or those of the earlier layer that it attends to.
+    pub(super) fn begin_layer(&mut self, model: &Model, layer: usize) {
+        self.largest_rows = self.most_bytes();
+        let none = || RowStore::uniform(0, 0, 1);
+        if let Some(held) = self.holds.take() {
+            self.shared.push(SharedRows {
+                layer: held,
+                keys: std::mem::replace(&mut self.keys, none()),
+                values: std::mem::replace(&mut self.values, none()),
+            });
+        }
+        let config = model.config();
+        let (kind, source) = (&config.kinds[layer], config.kinds[layer].keys_of);
+        if let Some(at) = source.and_then(|of| self.shared.iter().position(|s| s.layer == of)) {
+            let SharedRows { keys, values, .. } = self.shared.swap_remove(at);
+            (self.keys, self.values) = (keys, values);
+            self.holds = source;
+            return;
+        }
+        if (self.keys.kv_heads(), self.keys.head_dim()) != (kind.kv_heads, kind.head_dim) {
+            // One after the other: both at once would need the memory of two.
+            (self.keys, self.values) = (none(), none());
+            let rows = || RowStore::uniform(kind.kv_heads, self.rows, kind.head_dim);
+            (self.keys, self.values) = (rows(), rows());
+        }
+        self.holds = config.is_shared(layer).then_some(layer);
     }
 
     /// No buffers, to measure the memory of a device.
@@ -78,6 +125,10 @@ impl HostBuffers {
             packed: Vec::new(),
             raw: RawKeys::None,
             raw_copy: None,
+            rows: 0,
+            holds: None,
+            shared: Vec::new(),
+            largest_rows: 0,
         }
     }
 
@@ -122,10 +173,20 @@ impl HostBuffers {
             .unwrap_or(&self.keys)
     }
 
-    /// Bytes of keys and values.
+    /// Bytes of keys and values, the most so far.
     pub(super) fn row_bytes(&self) -> u64 {
         let raw = self.raw_copy.as_ref().map_or(0, RowStore::bytes);
-        (self.keys.bytes() + self.values.bytes() + raw) as u64
+        (self.most_bytes() + raw) as u64
+    }
+
+    /// As [`Self::row_bytes`], without the copy of the keys before RoPE.
+    fn most_bytes(&self) -> usize {
+        let shared = self
+            .shared
+            .iter()
+            .map(|s| s.keys.bytes() + s.values.bytes());
+        let now = self.keys.bytes() + self.values.bytes() + shared.sum::<usize>();
+        self.largest_rows.max(now)
     }
 
     /// Bytes of all buffers except keys and values.

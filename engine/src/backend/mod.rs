@@ -141,7 +141,9 @@ pub(crate) struct PrefillInput<'m> {
     pub(crate) rope: &'m RopeTable,
     /// One for each method.
     pub(crate) plans: &'m [PrefillPlan],
-    /// `[rows, width]`: embeddings of the tokens that run through the layers.
+    /// `[rows]`: the tokens that run through the layers.
+    pub(crate) ids: &'m [u32],
+    /// `[rows, width]`: their embeddings.
     pub(crate) residual: Vec<f32>,
 }
 

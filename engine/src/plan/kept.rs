@@ -1,17 +1,20 @@
 //! Bytes of kept rows.
 
 use kept_kernels::CacheType;
-use kept_models::Config;
+use kept_models::{Config, LayerKind};
 
 use crate::compact::F16_ROWS;
 
 /// Bytes of the keys and values that sliding-window layers keep of `tokens` tokens, and of the states of recurrent
 /// layers.
 pub(crate) fn window_bytes(config: &Config, tokens: usize, cache: CacheType) -> u64 {
-    let rows: usize = config.windows().map(|window| window.min(tokens)).sum();
     // Ring rows are replaced with every token, so they are not quantised.
-    (rows * config.kv_heads * 2 * cache.wide().row_bytes(config.head_dim)) as u64
-        + config.state_bytes()
+    let of_layer = |kind: &LayerKind| {
+        let rows = kind.window.map_or(0, |window| window.min(tokens));
+        rows * kind.kv_heads * 2 * cache.wide().row_bytes(kind.head_dim)
+    };
+    let rows: usize = config.kinds.iter().map(of_layer).sum();
+    rows as u64 + config.state_bytes()
 }
 
 /// Bytes of the full cache of `tokens` tokens.

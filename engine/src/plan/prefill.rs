@@ -4,7 +4,7 @@
 mod buffers;
 
 use kept_kernels::{CacheType, DeltaShape, PackedRows};
-use kept_models::Model;
+use kept_models::{Config, Model};
 use kept_policies::{
     ClassTable, Method, Needs, Positions, PromptShape, Retention, RowPlan, RowRequest,
     WeightedWindow, Window,
@@ -28,6 +28,8 @@ pub(crate) enum LayerKeeps {
     Window(usize),
     /// A state of constant size, of a recurrent layer; methods do not see this layer.
     State(DeltaShape),
+    /// Nothing: the layer attends to what an earlier one keeps.
+    Nothing,
 }
 
 impl LayerKeeps {
@@ -38,6 +40,7 @@ impl LayerKeeps {
         let keeps = config.kinds.iter().map(|kind| {
             let state = config.delta.filter(|_| kind.recurrent);
             match (state, kind.window) {
+                _ if kind.keys_of.is_some() => Self::Nothing,
                 (Some(shape), _) => Self::State(shape),
                 (None, Some(window)) => Self::Window(window),
                 (None, None) => Self::Cut(cut.next().unwrap_or_default()),
@@ -66,6 +69,18 @@ pub(crate) fn refuse_repeated_rounding(
         Err(EngineError::CacheType { cache, method, why })
     } else {
         Ok(())
+    }
+}
+
+/// # Errors
+/// [`EngineError::UnlikeLayers`] for models without [`Config::has_like_layers`].
+pub(crate) fn refuse_unlike_layers(model: &Model, method: &'static str) -> Result<(), EngineError> {
+    match model.config().has_like_layers() {
+        true => Ok(()),
+        false => Err(EngineError::UnlikeLayers {
+            method,
+            model: model.name().to_owned(),
+        }),
     }
 }
 
@@ -114,8 +129,31 @@ pub(crate) struct PrefillPlan {
     /// keeps.
     settled: bool,
     width: usize,
+    /// Elements per token of all query heads, of all KV heads, and per head, the most of all layers.
+    widths: Widths,
+    /// Elements per token of the keys that a prefill holds at once ([`Config::held_kv_width`]).
+    held_kv_width: usize,
     /// Pairs that RoPE rotates in a head.
     pairs: usize,
+}
+
+/// Elements per token, the most of all layers.
+#[derive(Debug, Clone, Copy)]
+struct Widths {
+    q: usize,
+    kv: usize,
+    head: usize,
+}
+
+impl Widths {
+    fn of(config: &Config) -> Self {
+        let heads = config.kinds.iter().map(|kind| kind.head_dim);
+        Self {
+            q: config.q_width(),
+            kv: config.kv_width(),
+            head: heads.max().unwrap_or(0),
+        }
+    }
 }
 
 impl PrefillPlan {
@@ -166,6 +204,8 @@ impl PrefillPlan {
             may_stay: own_memory && !row_plan.merges_values,
             settled: false,
             width: model.config().width,
+            widths: Widths::of(model.config()),
+            held_kv_width: model.config().held_kv_width(),
             pairs: model.config().rope.dims / 2,
             row_plan,
         };
@@ -183,6 +223,9 @@ impl PrefillPlan {
                 method: sizes.method,
                 model: model.name().to_owned(),
             });
+        }
+        if asked.is_some() {
+            refuse_unlike_layers(model, sizes.method)?;
         }
         if let Some(asked) = asked.filter(|_| !prompt.document().is_empty()) {
             sizes.reconstruction_plan =
@@ -433,7 +476,7 @@ impl PrefillPlan {
     pub(crate) fn needs_in(&self, layer: usize) -> Needs {
         match self.keeps[layer] {
             LayerKeeps::Cut(layer) => self.needs[layer],
-            LayerKeeps::Window(_) | LayerKeeps::State(_) => Needs::default(),
+            LayerKeeps::Window(_) | LayerKeeps::State(_) | LayerKeeps::Nothing => Needs::default(),
         }
     }
 
@@ -441,7 +484,7 @@ impl PrefillPlan {
     pub(crate) fn entering_in(&self, layer: usize) -> usize {
         match self.keeps[layer] {
             LayerKeeps::Cut(layer) => self.layer_input_tokens(layer),
-            LayerKeeps::Window(_) | LayerKeeps::State(_) => self.tokens(),
+            LayerKeeps::Window(_) | LayerKeeps::State(_) | LayerKeeps::Nothing => self.tokens(),
         }
     }
 }

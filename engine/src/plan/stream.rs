@@ -6,7 +6,7 @@ use kept_models::{LayerPass, Model, RopeTable};
 use kept_policies::{ClassTable, Method, PolicyError, PromptShape, Retention, RowPlan, RowRequest};
 
 use super::kept::{kept_bytes, places_bytes};
-use super::prefill::{CHUNK, LayerKeeps, refuse_repeated_rounding};
+use super::prefill::{CHUNK, LayerKeeps, refuse_repeated_rounding, refuse_unlike_layers};
 use crate::classes::Classes;
 use crate::compact::CompactLayer;
 use crate::shape::{head_shape, shape_of};
@@ -74,6 +74,7 @@ impl StreamPlan {
         max_new_tokens: usize,
         chunk: Option<usize>,
     ) -> Result<Self, EngineError> {
+        refuse_unlike_layers(model, "streaming")?;
         let context = model.config().context;
         let max_new_tokens = max_new_tokens.min(Self::MOST_NEW_TOKENS);
         // Streaming does not distinguish the question from the rest of the text.
@@ -196,7 +197,7 @@ impl StreamPlan {
     pub(crate) fn longest_ring(&self) -> usize {
         let rings = self.keeps.iter().filter_map(|keeps| match keeps {
             LayerKeeps::Window(window) => Some(*window),
-            LayerKeeps::Cut(_) | LayerKeeps::State(_) => None,
+            LayerKeeps::Cut(_) | LayerKeeps::State(_) | LayerKeeps::Nothing => None,
         });
         rings.max().unwrap_or(0).min(self.tokens)
     }
@@ -212,7 +213,7 @@ impl StreamPlan {
     pub(crate) fn widest(&self) -> usize {
         let ring = self.keeps.iter().filter_map(|keeps| match keeps {
             LayerKeeps::Window(window) => Some((*window).min(self.tokens + self.max_new_tokens)),
-            LayerKeeps::Cut(_) | LayerKeeps::State(_) => None,
+            LayerKeeps::Cut(_) | LayerKeeps::State(_) | LayerKeeps::Nothing => None,
         });
         self.slots().max(ring.max().unwrap_or(0))
     }
@@ -291,6 +292,7 @@ impl StreamPlan {
                     });
                 }
                 LayerKeeps::State(shape) => kept_rows += DeltaState::bytes_for(shape) as usize,
+                LayerKeeps::Nothing => {}
                 LayerKeeps::Window(window) => {
                     let slots = window.min(self.tokens + self.max_new_tokens);
                     let row = 2 * cache.wide().row_bytes(dim);

@@ -411,6 +411,13 @@ fn cut_layers(
                 }
                 continue;
             }
+            LayerKeeps::Nothing => {
+                for kept in &mut kept {
+                    kept.map.push_window(0);
+                    kept.layers.push(CompactLayer::without_rows());
+                }
+                continue;
+            }
             LayerKeeps::Window(window) => {
                 for (which, kept) in kept.iter_mut().enumerate() {
                     kept.map.push_window(window);

@@ -24,7 +24,7 @@ use kept_policies::PromptShape;
 use super::reader::Read;
 use crate::backend;
 use crate::plan::PrefillPlan;
-use crate::shape::head_shape;
+use crate::shape::{head_shape, window_heads};
 use kept_vault::{
     FEW_SHARED, LAST_QUERIES, LayerNumbers, Measurement, Vault, VaultAccess, VaultError, VaultKey,
     VaultShape, VaultUse, VaultWriter, shared,
@@ -37,7 +37,9 @@ pub(super) use writing::Learned;
 /// Whether `vault` was written by a model of the shape of `model`.
 fn fits_model(vault: &Vault, model: &Model) -> bool {
     let windows = model.config().kinds.iter().map(|kind| kind.window);
-    vault.fits(head_shape(model).into(), windows, state_numbers(model))
+    let heads = head_shape(model);
+    let heads = [heads, window_heads(model).unwrap_or(heads)].map(Into::into);
+    vault.fits(heads, windows, state_numbers(model))
 }
 
 /// Numbers of a recurrent layer's state; 0 without recurrent layers.
@@ -235,7 +237,8 @@ impl Prefix {
             if shape.is_recurrent(layer) {
                 return known == shape.tokens;
             }
-            window.is_none_or(|window| {
+            let own = window.filter(|&window| window > 0);
+            own.is_none_or(|window| {
                 let kept = VaultShape::kept(Some(window), self.tokens).start;
                 shape.rows(layer).start <= known.saturating_sub(window).min(kept)
             })
@@ -298,6 +301,7 @@ impl Prefix {
             tokens: self.tokens,
             from: None,
             heads: head_shape(model).into(),
+            window_heads: window_heads(model).map(Into::into),
             kind: self.kind?,
             queries: self.tokens - first_query,
             windows: (model.config().kinds.iter())

@@ -122,6 +122,7 @@ impl<'a> Reader<'a> {
         let input = PrefillInput {
             rope,
             plans: sizes,
+            ids: &ids[prefix.known()..],
             residual,
         };
         Ok(Self {
@@ -167,9 +168,33 @@ impl<'a> Reader<'a> {
         let task = self.begin_layer(layer);
         self.load_known(&task, stop)?;
         stop.check()?;
+        if self.of.model.config().kinds[layer].keys_of.is_some() {
+            return self.read_sharing(&task, watch, stop);
+        }
         let measuring = self.read_prefix(&task, watch, stop)?;
         self.end_prefix(&task, stop);
         Ok(measuring + self.read_rest(&task, watch, stop)?)
+    }
+
+    /// Runs the tokens whose output is needed through a layer that has no keys of its own.
+    fn read_sharing(
+        &mut self,
+        task: &LayerTask,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<Duration, EngineError> {
+        self.end_prefix(task, stop);
+        self.prefix.end_turns(self.backend.state(), stop);
+        let first = match self.of.every_row {
+            true => self.prefix.known(),
+            false => task.n - 1,
+        };
+        let rows = task.n - first;
+        self.progress
+            .add_rows(task.n - self.prefix.known() - rows, watch);
+        let at_once = self.sizes[0].chunk.min(rows);
+        self.backend.prepare(task.layer, at_once, rows <= FEW_ROWS);
+        self.read_rows(task, first..task.n, watch, stop)
     }
 
     /// Resets the measurements for `layer`.
@@ -322,6 +347,8 @@ impl<'a> Reader<'a> {
         let section = self.prefix.section_end(rows.end, task.n);
         let next = section.min(rows.end + self.sizes[0].chunk);
         let alive = self.alive.positions();
+        let config = self.of.model.config();
+        let sharing = config.kinds[task.layer].keys_of.is_some();
         let chunk = Chunk {
             layer: task.layer,
             first,
@@ -329,9 +356,10 @@ impl<'a> Reader<'a> {
             count,
             next: rows.end - known..next.max(rows.end) - known,
             positions: alive.map(|positions| &positions[rows.clone()]),
-            window: self.of.model.config().kinds[task.layer].window,
-            // Only the last row of the last layer's output is needed.
-            needed: if task.last_layer && !self.of.every_row {
+            window: config.attention_window(task.layer),
+            // Only the last row of the last layer's output is needed; the layers after the last one with keys of its own
+            // see only this row.
+            needed: if config.is_last_with_keys(task.layer) && !self.of.every_row {
                 usize::from(rows.end == task.n)
             } else {
                 count
@@ -339,12 +367,12 @@ impl<'a> Reader<'a> {
             observed: rows.end - task.window_from.clamp(first, rows.end),
             column_sums: task.column_sums,
             rounds: self.prefix.rounds(first),
-            writes: self.prefix.writes(first),
+            writes: self.prefix.writes(first) && !sharing,
             ends_prefix: rows.end == prefix || !self.prefix.writes(rows.end),
         };
         let (backend, measurements) = (&mut self.backend, &mut self.measurements);
         let mut measuring = backend.project(&chunk, measurements, stop)?;
-        if self.prefix.wants_queries(&rows) {
+        if self.prefix.wants_queries(&rows) && !sharing {
             self.prefix.store_queries(first, backend.queries(count)?);
         }
         measuring += backend.attend(&chunk, measurements, stop)?;

@@ -110,6 +110,7 @@ impl<'a> Stream<'a> {
         let empty = |keeps: &LayerKeeps| match *keeps {
             LayerKeeps::Cut(own) => StreamLayer::Cut(own, Box::new(plan.empty_layer())),
             LayerKeeps::Window(window) => StreamLayer::Ring(Box::new(Ring::new(&plan, window))),
+            LayerKeeps::Nothing => unreachable!("refused by the plan"),
             LayerKeeps::State(shape) => StreamLayer::State(Box::new(DeltaState::new(shape))),
         };
         let backend = backend::of(model);

@@ -87,6 +87,21 @@ impl Keys<'_> {
         Ok(n as usize)
     }
 
+    /// `[layers]`: required counts, given as a list, or as one number for all layers.
+    pub(super) fn counts(&self, key: &str, layers: usize) -> Result<Vec<usize>, ModelError> {
+        let full = self.full(key);
+        let Some(Value::Array(_)) = self.gguf.get(&full) else {
+            return Ok(vec![self.count(key)?; layers]);
+        };
+        let counts = self.gguf.wholes(&full)?.unwrap_or_default();
+        if counts.len() < layers {
+            let needs = format!("one for each of the {layers} layers is needed");
+            return Err(self.bad(key, format!("{} numbers", counts.len()), needs));
+        }
+        let counts = counts[..layers].iter();
+        counts.map(|&n| self.checked_count(key, n)).collect()
+    }
+
     /// A required count, given as one number or as a list of equal numbers, one per layer.
     pub(super) fn uniform_count(&self, key: &str) -> Result<usize, ModelError> {
         let full = self.full(key);

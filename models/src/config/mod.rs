@@ -3,6 +3,7 @@
 //! [`crate::Model`] checks the tensors against this shape.
 
 mod keys;
+mod layers;
 mod rope;
 
 pub use rope::{LongRope, RopeChoice, RopeConfig, RopeScaling, Yarn};
@@ -10,9 +11,10 @@ pub use rope::{LongRope, RopeChoice, RopeConfig, RopeScaling, Yarn};
 use crate::ModelError;
 use kept_kernels::{DeltaShape, DeltaState};
 
-use crate::architecture::{self, Activation, Architecture, Sliding, WindowRope};
+use crate::architecture::{self, Activation, Architecture, Part, Sliding, WindowRope};
 use crate::gguf::Gguf;
 use keys::{Keys, MAX_COUNT, bad, missing, missing_tensor};
+use layers::{Heads, Layers};
 
 /// Shape and constants of a decoder.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,8 +27,10 @@ pub struct Config {
     pub kinds: Vec<LayerKind>,
     /// Width of the residual stream.
     pub width: usize,
-    /// Width of the hidden layer of the feed-forward, or of one expert.
+    /// Width of the hidden layer of the feed-forward, the widest of all layers; without a dense one, of one expert.
     pub ffn: usize,
+    /// Numbers per token and layer of embeddings that each layer adds, if the model has them.
+    pub per_layer: Option<usize>,
     /// For a mixture of experts, how many there are.
     pub experts: Option<ExpertCounts>,
     /// Heads of the recurrent layers, if there are any.
@@ -35,9 +39,9 @@ pub struct Config {
     pub prediction_layers: usize,
     /// Number of query heads.
     pub q_heads: usize,
-    /// Number of KV heads; divides `q_heads`.
+    /// Number of KV heads of the global layers; divides `q_heads`.
     pub kv_heads: usize,
-    /// Elements per head, equal for queries, keys and values.
+    /// Elements per head of the global layers, equal for queries, keys and values.
     pub head_dim: usize,
     /// Rows of the embedding; an upper bound (exclusive) of token ids.
     pub vocab: usize,
@@ -94,14 +98,16 @@ pub struct ExpertCounts {
     pub all: usize,
     /// Experts that a token passes through, at most `all`.
     pub used: usize,
+    /// Width of the hidden layer of an expert.
+    pub ffn: usize,
     /// Width of the hidden layer of the expert that every token passes through, if there is one.
     pub shared_ffn: Option<usize>,
 }
 
 impl ExpertCounts {
     /// The widest hidden layer.
-    pub(crate) fn widest(&self, config: &Config) -> usize {
-        config.ffn.max(self.shared_ffn.unwrap_or(0))
+    pub(crate) fn widest(&self) -> usize {
+        self.ffn.max(self.shared_ffn.unwrap_or(0))
     }
 }
 
@@ -116,6 +122,15 @@ pub struct LayerKind {
     /// Whether the layer has a state of constant size ([`Config::delta`]) instead of attention. Its window is then 0
     /// positions.
     pub recurrent: bool,
+    /// The earlier layer whose keys and values the layer attends to, if it has none of its own. Its window is then 0
+    /// positions.
+    pub keys_of: Option<usize>,
+    /// KV heads.
+    pub kv_heads: usize,
+    /// Elements per head.
+    pub head_dim: usize,
+    /// Width of the hidden layer of the dense feed-forward; without one, of an expert.
+    pub ffn: usize,
 }
 
 /// How a layer's queries and keys are rotated.
@@ -161,26 +176,27 @@ impl Config {
             Some(_) => keys.whole("nextn_predict_layers")?.unwrap_or(0) as usize,
             None => 0,
         };
-        let layers = blocks.saturating_sub(prediction_layers);
-        if layers == 0 {
+        let count = blocks.saturating_sub(prediction_layers);
+        if count == 0 {
             let needs = format!("fewer than the {blocks} layers are needed");
             return Err(keys.bad("nextn_predict_layers", prediction_layers, needs));
         }
         // Checked before anything is allocated per layer, so an inflated count fails first.
         let part = architecture.first_tensor();
-        let first_part = (0..layers).map(|layer| format!("blk.{layer}.{part}"));
+        let first_part = (0..count).map(|layer| format!("blk.{layer}.{part}"));
         for name in first_part {
             gguf.tensor(&name).ok_or_else(|| missing_tensor(&name))?;
         }
-        let (q_heads, kv_heads) = heads(&keys)?;
-        let head_dim = head_dim(&keys, width, q_heads)?;
         let norm_eps = norm_eps(&keys)?;
         let context = keys.count("context_length")?;
-        let (rope, context) = rope::read(&keys, architecture, head_dim, context, options.rope)?;
         let delta = delta(&keys, architecture)?;
-        let recurrent = recurrent(&keys, architecture, layers)?;
-        let (windows, ignored_window) = windows(&keys, architecture, layers)?;
-        refuse_all_sliding(&keys, &windows, &recurrent)?;
+        let recurrent = layers::recurrent(&keys, architecture, count)?;
+        let (windows, ignored_window) = layers::windows(&keys, architecture, count)?;
+        layers::refuse_all_sliding(&keys, &windows, &recurrent)?;
+        let heads = Heads::read(&keys, architecture, width, &windows)?;
+        let (q_heads, global) = (heads.q_heads, heads.global);
+        let (rope, context) =
+            rope::read(&keys, architecture, global.head_dim, context, options.rope)?;
         let window_base = match architecture.sliding {
             Sliding::Most { rope: own, .. } if windows.iter().any(Option::is_some) => match own {
                 WindowRope::Global => None,
@@ -190,37 +206,42 @@ impl Config {
             _ => None,
         };
         let window_rope = window_base
-            .map(|base| rope::read_window_rope(&keys, architecture, head_dim, base))
+            .map(|base| rope::read_window_rope(&keys, architecture, heads.window.head_dim, base))
             .transpose()?;
         let multipliers = multipliers(&keys, architecture)?;
         // As llama.cpp: Granite's files switch RoPE off by this key.
         let unrotated =
             architecture.multipliers && keys.flag("rope.scaling.finetuned")? == Some(false);
-        let kind = |(layer, window): (usize, Option<usize>)| LayerKind {
-            recurrent: recurrent[layer],
-            window: if recurrent[layer] { Some(0) } else { window },
-            rotation: match (architecture.unrotated_every, window) {
-                _ if unrotated => LayerRotation::None,
-                (Some(every), _) if (layer + 1).is_multiple_of(every) => LayerRotation::None,
-                (_, Some(_)) if window_rope.is_some() => LayerRotation::WindowRope,
-                _ => LayerRotation::Rope,
-            },
+        let ffn = match experts {
+            Some(counts) if architecture.experts == Part::Required => vec![counts.ffn; count],
+            _ if architecture.window_heads => keys.counts("feed_forward_length", count)?,
+            _ => vec![keys.uniform_count("feed_forward_length")?; count],
+        };
+        let layers = Layers {
+            recurrent,
+            keys_of: layers::keys_of(&keys, architecture, &windows)?,
+            ffn,
+            windows,
+        };
+        let rotation = |layer: usize, window| match (architecture.unrotated_every, window) {
+            _ if unrotated => LayerRotation::None,
+            (Some(every), _) if (layer + 1).is_multiple_of(every) => LayerRotation::None,
+            (_, Some(_)) if window_rope.is_some() => LayerRotation::WindowRope,
+            _ => LayerRotation::Rope,
         };
         Ok(Config {
             architecture,
-            layers,
-            kinds: windows.into_iter().enumerate().map(kind).collect(),
+            layers: count,
+            kinds: layers::kinds(&layers, &heads, rotation),
             width,
-            ffn: match experts {
-                Some(_) => keys.count("expert_feed_forward_length")?,
-                None => keys.uniform_count("feed_forward_length")?,
-            },
+            ffn: layers.ffn.iter().copied().max().unwrap_or(0),
+            per_layer: per_layer(&keys, architecture)?,
             experts,
             delta,
             prediction_layers,
             q_heads,
-            kv_heads,
-            head_dim,
+            kv_heads: global.kv_heads,
+            head_dim: global.head_dim,
             vocab: vocab(gguf, width)?,
             context,
             norm_eps,
@@ -231,10 +252,11 @@ impl Config {
             },
             attention_scale: match multipliers.attention {
                 Some(factor) => factor,
-                None if architecture.wide_scale_layers == Some(layers) => {
+                None if architecture.unscaled_attention => 1.0,
+                None if architecture.wide_scale_layers == Some(count) => {
                     1.0 / ((width / q_heads) as f32).sqrt()
                 }
-                None => 1.0 / (head_dim as f32).sqrt(),
+                None => 1.0 / (global.head_dim as f32).sqrt(),
             },
             residual_scale: multipliers.residual.unwrap_or(1.0),
             logit_scale: multipliers.logits.map_or(1.0, f32::recip),
@@ -254,9 +276,18 @@ impl Config {
         self.architecture.name
     }
 
-    /// Elements in all query heads of one token: `q_heads * head_dim`.
+    /// Elements in all query heads of one token, the most of all layers.
     pub fn q_width(&self) -> usize {
-        self.q_heads * self.head_dim
+        let widths = (0..self.layers).map(|layer| self.q_width_of(layer));
+        widths.max().unwrap_or(0)
+    }
+
+    /// Elements in all query heads of one token in a layer: `q_heads * head_dim`.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn q_width_of(&self, layer: usize) -> usize {
+        self.q_heads * self.kinds[layer].head_dim
     }
 
     /// Elements in the output gates of one token; 0 without gates.
@@ -268,9 +299,74 @@ impl Config {
         }
     }
 
-    /// Elements in all key (or value) heads of one token: `kv_heads * head_dim`.
+    /// Elements in all key (or value) heads of one token, the most of all layers.
     pub fn kv_width(&self) -> usize {
-        self.kv_heads * self.head_dim
+        let widths = (0..self.layers).map(|layer| self.kv_width_of(layer));
+        widths.max().unwrap_or(0)
+    }
+
+    /// Elements in all key (or value) heads of one token in a layer: `kv_heads * head_dim`.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn kv_width_of(&self, layer: usize) -> usize {
+        self.kinds[layer].kv_heads * self.kinds[layer].head_dim
+    }
+
+    /// The window of a layer's attention, which may be over the keys of an earlier layer; `None` if it attends to all
+    /// positions.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn attention_window(&self, layer: usize) -> Option<usize> {
+        self.kinds[self.kinds[layer].keys_of.unwrap_or(layer)].window
+    }
+
+    /// Whether no layer after `layer` has keys of its own.
+    pub fn is_last_with_keys(&self, layer: usize) -> bool {
+        self.kinds[layer + 1..]
+            .iter()
+            .all(|kind| kind.keys_of.is_some())
+    }
+
+    /// Number of layers that attend to the keys and values of an earlier one.
+    pub fn sharing_layers(&self) -> usize {
+        self.kinds
+            .iter()
+            .filter(|kind| kind.keys_of.is_some())
+            .count()
+    }
+
+    /// Elements per token of the keys (or values) that a prefill, layer by layer, holds at once at most: those of a layer,
+    /// and of earlier ones that later layers attend to.
+    pub fn held_kv_width(&self) -> usize {
+        let mut shared = 0;
+        let mut most = 0;
+        for layer in 0..self.layers {
+            let own = match self.kinds[layer].keys_of {
+                Some(_) => 0,
+                None => self.kv_width_of(layer),
+            };
+            most = most.max(shared + own);
+            if self.is_shared(layer) {
+                shared += own;
+            }
+        }
+        most
+    }
+
+    /// Whether a later layer attends to the keys and values of `layer`.
+    pub fn is_shared(&self, layer: usize) -> bool {
+        self.kinds.iter().any(|kind| kind.keys_of == Some(layer))
+    }
+
+    /// Whether all layers have keys of their own, in heads of one shape, and none adds embeddings.
+    pub fn has_like_layers(&self) -> bool {
+        let own = |kind: &LayerKind| {
+            kind.keys_of.is_none()
+                && (kind.kv_heads, kind.head_dim) == (self.kv_heads, self.head_dim)
+        };
+        self.kinds.iter().all(own) && self.per_layer.is_none()
     }
 
     /// The global layers, in order. Their caches grow with the text.
@@ -280,8 +376,8 @@ impl Config {
 
     /// The window sizes of the sliding-window layers, in positions.
     pub fn windows(&self) -> impl Iterator<Item = usize> + '_ {
-        let kinds = self.kinds.iter().filter(|kind| !kind.recurrent);
-        kinds.filter_map(|kind| kind.window)
+        let windows = self.kinds.iter().filter_map(|kind| kind.window);
+        windows.filter(|&window| window > 0)
     }
 
     /// Number of recurrent layers.
@@ -294,48 +390,6 @@ impl Config {
         let each = self.delta.map_or(0, DeltaState::bytes_for);
         self.recurrent_layers() as u64 * each
     }
-}
-
-fn heads(keys: &Keys<'_>) -> Result<(usize, usize), ModelError> {
-    let q_heads = keys.uniform_count("attention.head_count")?;
-    let kv_heads = if keys.has("attention.head_count_kv") {
-        keys.uniform_count("attention.head_count_kv")?
-    } else {
-        q_heads
-    };
-    if !q_heads.is_multiple_of(kv_heads) {
-        let needs = format!("it must divide the {q_heads} query heads");
-        return Err(keys.bad("attention.head_count_kv", kv_heads, needs));
-    }
-    Ok((q_heads, kv_heads))
-}
-
-fn head_dim(keys: &Keys<'_>, width: usize, q_heads: usize) -> Result<usize, ModelError> {
-    let head_dim = match keys.optional_count("attention.key_length")? {
-        Some(n) => n,
-        None if width.is_multiple_of(q_heads) => width / q_heads,
-        None => {
-            let needs = format!("it must divide the width {width} when no key_length is given");
-            return Err(keys.bad("attention.head_count", q_heads, needs));
-        }
-    };
-    for length in [
-        "attention.value_length",
-        "attention.key_length_swa",
-        "attention.value_length_swa",
-    ] {
-        if let Some(other) = keys.whole(length)?
-            && other != head_dim as u64
-        {
-            let needs = format!("only {head_dim}, the length of a key, is supported");
-            return Err(keys.bad(length, other, needs));
-        }
-    }
-    if q_heads * head_dim > MAX_COUNT as usize {
-        let needs = "fewer heads are needed".to_owned();
-        return Err(keys.bad("attention.head_count", q_heads, needs));
-    }
-    Ok(head_dim)
 }
 
 /// Heads of the recurrent layers of an architecture that has them.
@@ -368,31 +422,6 @@ fn delta(keys: &Keys<'_>, architecture: &Architecture) -> Result<Option<DeltaSha
     Ok(Some(shape))
 }
 
-/// `[layers]`: whether each layer is recurrent.
-fn recurrent(
-    keys: &Keys<'_>,
-    architecture: &Architecture,
-    layers: usize,
-) -> Result<Vec<bool>, ModelError> {
-    let Some(every) = architecture.attention_every else {
-        return Ok(vec![false; layers]);
-    };
-    if let Some(flags) = keys.flags("attention.recurrent_layers")? {
-        if flags.len() < layers {
-            let needs = format!("one flag for each of the {layers} layers is needed");
-            let found = format!("{} flags", flags.len());
-            return Err(keys.bad("attention.recurrent_layers", found, needs));
-        }
-        return Ok(flags[..layers].to_vec());
-    }
-    let every = keys
-        .optional_count("full_attention_interval")?
-        .unwrap_or(every);
-    Ok((1..=layers)
-        .map(|layer| !layer.is_multiple_of(every))
-        .collect())
-}
-
 /// The number of experts of an architecture that has them.
 fn experts(
     keys: &Keys<'_>,
@@ -400,7 +429,7 @@ fn experts(
 ) -> Result<Option<ExpertCounts>, ModelError> {
     const ALL: &str = "expert_count";
     const USED: &str = "expert_used_count";
-    if !architecture.experts {
+    if architecture.experts == Part::Absent {
         return match keys.whole(ALL)?.filter(|&n| n > 0) {
             Some(n) => {
                 let needs = format!("experts are not supported in {} models", keys.name);
@@ -408,6 +437,9 @@ fn experts(
             }
             None => Ok(None),
         };
+    }
+    if architecture.experts == Part::Optional && keys.whole(ALL)?.unwrap_or(0) == 0 {
+        return Ok(None);
     }
     let (all, used) = (keys.count(ALL)?, keys.count(USED)?);
     if used > all {
@@ -424,8 +456,25 @@ fn experts(
     Ok(Some(ExpertCounts {
         all,
         used,
+        ffn: keys.count("expert_feed_forward_length")?,
         shared_ffn,
     }))
+}
+
+/// Numbers of the embeddings that each layer adds, of an architecture that has them.
+fn per_layer(keys: &Keys<'_>, architecture: &Architecture) -> Result<Option<usize>, ModelError> {
+    const LENGTH: &str = "embedding_length_per_layer_input";
+    match keys.whole(LENGTH)? {
+        Some(n) if n > 0 && architecture.per_layer => keys.checked_count(LENGTH, n).map(Some),
+        Some(n) if n > 0 => {
+            let needs = format!(
+                "embeddings per layer are not supported in {} models",
+                keys.name
+            );
+            Err(keys.bad(LENGTH, n, needs))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Factors that a file declares; `None` where it declares none.
@@ -509,59 +558,6 @@ fn vocab(gguf: &Gguf, width: usize) -> Result<usize, ModelError> {
     Ok(vocab)
 }
 
-/// `[layers]`: each layer's window; and the window that the file declares but that is not applied.
-fn windows(
-    keys: &Keys<'_>,
-    architecture: &Architecture,
-    layers: usize,
-) -> Result<(Vec<Option<usize>>, Option<usize>), ModelError> {
-    const WINDOW: &str = "attention.sliding_window";
-    const PATTERN: &str = "attention.sliding_window_pattern";
-    let said = keys.whole(WINDOW)?;
-    let (period, window) = match architecture.sliding {
-        Sliding::Ignored => {
-            let ignored = said.filter(|&n| n > 0).map(|n| n as usize);
-            return Ok((vec![None; layers], ignored));
-        }
-        Sliding::Most { period, window, .. } => match (said, window) {
-            // As in llama.cpp: no sliding-window layers.
-            (Some(0), _) | (None, None) => return Ok((vec![None; layers], None)),
-            (Some(n), _) => (period, keys.checked_count(WINDOW, n)?),
-            (None, Some(window)) => (period, window),
-        },
-    };
-    if let Some(flags) = keys.flags(PATTERN)? {
-        if flags.len() != layers {
-            let needs = format!("one flag for each of the {layers} layers is needed");
-            return Err(keys.bad(PATTERN, format!("{} flags", flags.len()), needs));
-        }
-        let of = |slides: bool| slides.then_some(window);
-        return Ok((flags.into_iter().map(of).collect(), None));
-    }
-    let period = keys.optional_count(PATTERN)?.unwrap_or(period);
-    let of = |layer: usize| (!(layer + 1).is_multiple_of(period)).then_some(window);
-    Ok(((0..layers).map(of).collect(), None))
-}
-
-/// Refuses a model with sliding-window layers only: it has no layer that attends to a whole document, so there is
-/// nothing to compress.
-fn refuse_all_sliding(
-    keys: &Keys<'_>,
-    windows: &[Option<usize>],
-    recurrent: &[bool],
-) -> Result<(), ModelError> {
-    if recurrent.iter().all(|&recurrent| recurrent) && !recurrent.is_empty() {
-        let needs = "at least one layer must have attention".to_owned();
-        return Err(keys.bad("full_attention_interval", "no layer with attention", needs));
-    }
-    if windows.iter().all(Option::is_some) {
-        let needs = "at least one layer must attend to every position".to_owned();
-        let of = format!("{} layers with a window", windows.len());
-        return Err(keys.bad("attention.sliding_window_pattern", of, needs));
-    }
-    Ok(())
-}
-
 /// A soft cap by key, or `default` if the key is absent; 0 means no cap. Architectures without a default have no cap.
 fn cap(keys: &Keys<'_>, key: &str, default: Option<f64>) -> Result<Option<f32>, ModelError> {
     let Some(default) = default else {
@@ -588,7 +584,6 @@ fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Resu
         ("attention.clamp_kqv", &[0.0]),
         ("attention.max_alibi_bias", &[0.0]),
         ("attention.output_scale", &[0.0, 1.0]),
-        ("attention.shared_kv_layers", &[0.0]),
         ("rope.scaling.alpha", &[0.0]),
     ];
     let multipliers: &[(&str, &[f64])] = &[
@@ -597,6 +592,7 @@ fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Resu
         ("residual_scale", &[0.0, 1.0]),
         ("embedding_scale", &[0.0, 1.0]),
     ];
+    let shared_keys: &[(&str, &[f64])] = &[("attention.shared_kv_layers", &[0.0])];
     let scaled_queries: &[(&str, &[f64])] = &[
         ("attention.temperature_scale", &[0.0]),
         ("rope.scaling.yarn_log_multiplier", &[0.0]),
@@ -605,6 +601,7 @@ fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Resu
     let plain = plain
         .iter()
         .chain(of(multipliers, architecture.multipliers))
+        .chain(of(shared_keys, architecture.shares_keys))
         .chain(of(scaled_queries, architecture.scaled_queries));
     let caps = caps.map(|&(key, _)| (key, &[0.0][..]));
     for (key, plain) in plain.copied().chain(caps) {

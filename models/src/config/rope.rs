@@ -236,13 +236,14 @@ pub(super) fn read_window_rope(
     head_dim: usize,
     default: f64,
 ) -> Result<RopeConfig, ModelError> {
-    let all = dims(keys, "rope.dimension_count", head_dim)?;
+    let own = "rope.dimension_count_swa";
+    let key = if keys.has(own) {
+        own
+    } else {
+        "rope.dimension_count"
+    };
     Ok(RopeConfig {
-        dims: if keys.has("rope.dimension_count_swa") {
-            dims(keys, "rope.dimension_count_swa", head_dim)?
-        } else {
-            all
-        },
+        dims: dims(keys, key, head_dim)?,
         base: base(keys, "rope.freq_base_swa")?
             .or(base(keys, "rope.local.freq_base")?)
             .unwrap_or(default),

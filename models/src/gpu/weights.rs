@@ -20,6 +20,9 @@ pub(crate) fn check(config: &Config) -> Result<(), DeviceError> {
     if config.query_scale.is_some() {
         return refused("queries scaled by their position");
     }
+    if !config.has_like_layers() || config.architecture.output_scale {
+        return refused("layers that differ in more than their windows");
+    }
     if config.residual_scale != 1.0 || config.logit_scale != 1.0 {
         return refused("scaled residuals or logits");
     }
@@ -47,7 +50,16 @@ fn parts(layer: &Layer) -> Result<(&Attention, [&MappedMatrix; 7]), DeviceError>
     if attention.sinks.is_some() {
         return refused("attention sinks");
     }
-    let Attention { q, k, v, o, .. } = attention;
+    let Attention {
+        q,
+        k: Some(k),
+        v: Some(v),
+        o,
+        ..
+    } = attention
+    else {
+        return refused("values that are keys");
+    };
     Ok((attention, [q, k, v, o, gate, up, down]))
 }
 

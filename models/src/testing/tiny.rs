@@ -157,7 +157,7 @@ impl TinyLlama {
             w.set(&key("attention.temperature_scale"), MetaValue::Number(0.1));
             w.set(&key("attention.temperature_length"), whole(8));
         }
-        if own.experts {
+        if own.experts == Part::Required {
             w.set(&key("expert_count"), whole(EXPERTS));
             w.set(&key("expert_used_count"), whole(2));
             w.set(&key("expert_feed_forward_length"), whole(self.ffn));
@@ -297,14 +297,14 @@ impl TinyLlama {
             ("ssm_out", &[width, DELTA.value_width()]),
         ];
         let feed_forward: &[(&str, &[usize])] = match (own.experts, own.fused) {
-            (true, _) => &[
+            (Part::Required, _) => &[
                 ("ffn_gate_inp", &[EXPERTS, width]),
                 ("ffn_gate_exps", &[EXPERTS, ffn, width]),
                 ("ffn_up_exps", &[EXPERTS, ffn, width]),
                 ("ffn_down_exps", &[EXPERTS, width, ffn]),
             ],
-            (false, true) => &[("ffn_up", &[2 * ffn, width]), ("ffn_down", &[width, ffn])],
-            (false, false) => &[
+            (_, true) => &[("ffn_up", &[2 * ffn, width]), ("ffn_down", &[width, ffn])],
+            (_, false) => &[
                 ("ffn_gate", &[ffn, width]),
                 ("ffn_up", &[ffn, width]),
                 ("ffn_down", &[width, ffn]),
@@ -359,8 +359,10 @@ impl TinyLlama {
                 QkNorm::Together => Some([q, kv]),
             };
             if let Some([of_q, of_k]) = norms {
-                vector(&name("attn_q_norm.weight"), of_q, 1.0);
-                vector(&name("attn_k_norm.weight"), of_k, 1.0);
+                // Without another scale, norms keep dot products small, as in trained models.
+                let around = if own.unscaled_attention { 0.3 } else { 1.0 };
+                vector(&name("attn_q_norm.weight"), of_q, around);
+                vector(&name("attn_k_norm.weight"), of_k, around);
             }
             if own.sandwich {
                 vector(&name("post_attention_norm.weight"), width, 1.0);

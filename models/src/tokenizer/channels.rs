@@ -1,14 +1,29 @@
-//! The channels of gpt-oss' conversation format (harmony): thoughts come in messages of their own, before the answer.
+//! The channels of gpt-oss' conversation format (harmony) and of Gemma 4's: thoughts come before the answer, apart from
+//! it.
 //!
 //! ```text
+//! <|channel>thought ...<channel|>...<turn|>
 //! <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>...<|return|>
 //! ```
 //!
 //! The text that a reader gets has them as other models write them: `<think>...</think>` and the answer.
 
+use std::borrow::Cow;
+
 use super::Tokenizer;
 
-/// Ids of the format's control tokens.
+/// A format's control tokens.
+#[derive(Debug, Clone, Copy)]
+enum Format {
+    Harmony(Marks),
+    /// A channel from `open` to `close`, with its name in the first line.
+    Gemma4 {
+        open: u32,
+        close: u32,
+    },
+}
+
+/// Ids of harmony's control tokens.
 #[derive(Debug, Clone, Copy)]
 struct Marks {
     start: u32,
@@ -29,7 +44,7 @@ enum Part {
 /// Follows an answer token by token.
 #[derive(Debug, Clone)]
 pub(super) struct Channels {
-    marks: Marks,
+    format: Format,
     part: Part,
     /// Text since the last control token, in a header.
     header: String,
@@ -41,14 +56,20 @@ impl Channels {
     /// At the start of an answer by a model whose vocabulary has the format's control tokens.
     pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
         let id = |text| tokenizer.token_id(text);
-        let marks = Marks {
-            start: id("<|start|>")?,
-            channel: id("<|channel|>")?,
-            message: id("<|message|>")?,
-            end: id("<|end|>")?,
+        let harmony = || {
+            Some(Format::Harmony(Marks {
+                start: id("<|start|>")?,
+                channel: id("<|channel|>")?,
+                message: id("<|message|>")?,
+                end: id("<|end|>")?,
+            }))
+        };
+        let gemma4 = || {
+            let (open, close) = (id("<|channel>")?, id("<channel|>")?);
+            Some(Format::Gemma4 { open, close })
         };
         Some(Self {
-            marks,
+            format: harmony().or_else(gemma4)?,
             // The prompt may end inside a message; otherwise the first token is a mark.
             part: Part::Answer,
             header: String::new(),
@@ -57,13 +78,55 @@ impl Channels {
     }
 
     /// What to write for token `id`, whose own text is `text`.
-    pub(super) fn push<'t>(&mut self, id: u32, text: &'t [u8]) -> &'t [u8] {
+    pub(super) fn push<'t>(&mut self, id: u32, text: &'t [u8]) -> Cow<'t, [u8]> {
+        match self.format {
+            Format::Harmony(marks) => Cow::Borrowed(self.push_harmony(marks, id, text)),
+            Format::Gemma4 { open, close } => self.push_gemma4([open, close], id, text),
+        }
+    }
+
+    fn push_gemma4<'t>(
+        &mut self,
+        [open, close]: [u32; 2],
+        id: u32,
+        text: &'t [u8],
+    ) -> Cow<'t, [u8]> {
+        let nothing = Cow::Borrowed(&b""[..]);
+        if id == open {
+            self.part = Part::Header;
+            return nothing;
+        }
+        if id == close {
+            self.part = Part::Answer;
+            return match std::mem::take(&mut self.open) {
+                true => Cow::Borrowed(b"</think>\n\n"),
+                false => nothing,
+            };
+        }
+        match self.part {
+            Part::Header => {
+                if text.contains(&b'\n') {
+                    self.part = Part::Thought;
+                }
+                nothing
+            }
+            // A model that does not think may open a channel and close it at once.
+            Part::Thought if !self.open && text.trim_ascii().is_empty() => nothing,
+            Part::Thought if !self.open => {
+                self.open = true;
+                Cow::Owned([b"<think>", text].concat())
+            }
+            Part::Thought | Part::Answer => Cow::Borrowed(text),
+        }
+    }
+
+    fn push_harmony<'t>(&mut self, marks: Marks, id: u32, text: &'t [u8]) -> &'t [u8] {
         let Marks {
             start,
             channel,
             message,
             end,
-        } = self.marks;
+        } = marks;
         if id == message {
             let said = std::mem::take(&mut self.header);
             // Tools are called in channel `commentary`; Kept has none, so what is said there is for the model itself.
@@ -98,7 +161,18 @@ mod tests {
     use crate::testing::{MetaValue, TinyLlama};
     use crate::tokenizer::{StreamDecoder, Tokenizer};
 
-    fn tokenizer() -> (tempfile::TempDir, Tokenizer) {
+    const HARMONY: &[(&str, u32)] = &[
+        // As in converted files, some marks are control tokens and some are tokens of the user.
+        ("<|start|>", 3),
+        ("<|channel|>", 4),
+        ("<|message|>", 4),
+        ("<|end|>", 3),
+        ("<|return|>", 3),
+        ("<|call|>", 3),
+    ];
+    const GEMMA4: &[(&str, u32)] = &[("<|channel>", 4), ("<channel|>", 4), ("<turn|>", 3)];
+
+    fn tokenizer(marks: &[(&str, u32)]) -> (tempfile::TempDir, Tokenizer) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("harmony.gguf");
         let mut writer = TinyLlama::default().writer();
@@ -110,15 +184,7 @@ mod tests {
         let mut texts: Vec<String> = texts.into_iter().map(str::to_owned).collect();
         let kinds = gguf.wholes("tokenizer.ggml.token_type").unwrap().unwrap();
         let mut kinds: Vec<u32> = kinds.into_iter().map(|kind| kind as u32).collect();
-        // As in converted files, some marks are control tokens and some are tokens of the user.
-        for (mark, kind) in [
-            ("<|start|>", 3),
-            ("<|channel|>", 4),
-            ("<|message|>", 4),
-            ("<|end|>", 3),
-            ("<|return|>", 3),
-            ("<|call|>", 3),
-        ] {
+        for &(mark, kind) in marks {
             texts.push(mark.to_owned());
             kinds.push(kind);
         }
@@ -129,8 +195,8 @@ mod tests {
         (folder, tokenizer)
     }
 
-    fn written(said: &str) -> String {
-        let (_folder, tokenizer) = tokenizer();
+    fn written(marks: &[(&str, u32)], said: &str) -> String {
+        let (_folder, tokenizer) = tokenizer(marks);
         let mut stream = StreamDecoder::of_answer(&tokenizer);
         let mut out = String::new();
         for id in tokenizer.encode_template(said, false) {
@@ -156,7 +222,18 @@ mod tests {
             ("<|channel|>analysis<|message|>cut", "<think>cut"),
             ("<|start|>assistant<|message|>Hello", "Hello"),
         ] {
-            assert_eq!(written(said), expected, "{said}");
+            assert_eq!(written(HARMONY, said), expected, "{said}");
+        }
+        for (said, expected) in [
+            (
+                "<|channel>thought\nHello a<channel|>Hello b",
+                "<think>Hello a</think>\n\nHello b",
+            ),
+            ("<|channel>thought\n<channel|>Hello", "Hello"),
+            ("<|channel>thought\ncut", "<think>cut"),
+            ("Hello\nb", "Hello\nb"),
+        ] {
+            assert_eq!(written(GEMMA4, said), expected, "{said}");
         }
     }
 }

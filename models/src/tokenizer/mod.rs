@@ -77,6 +77,9 @@ struct LastDocument {
 /// Largest document, in bytes, whose tokens are cached. The tokens take three times as much memory as the text.
 const REMEMBERED: usize = 32 << 20;
 
+/// `tokenizer.ggml.model` of Gemma 4: SentencePiece's notation with BPE's list of merges.
+const GEMMA4: &str = "gemma4";
+
 /// Tokenization algorithm.
 enum Merging {
     ByteLevel(Box<ByteLevel>),
@@ -387,7 +390,7 @@ pub(crate) fn check_kind(gguf: &Gguf) -> Result<Script, ModelError> {
     })?;
     match model {
         "gpt2" => ByteLevelRules::of_file(gguf).map(|_| Script::ByteSymbols),
-        "llama" => Ok(Script::Pieces),
+        "llama" | GEMMA4 => Ok(Script::Pieces),
         name => Err(ModelError::UnsupportedTokenizer {
             name: name.to_owned(),
         }),
@@ -428,8 +431,10 @@ impl StreamDecoder {
     /// If there is no token `id`.
     pub fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
         let mut bytes = tokenizer.decode_bytes(id);
+        let written;
         if let Some(channels) = &mut self.channels {
-            bytes = channels.push(id, bytes);
+            written = channels.push(id, bytes);
+            bytes = &written;
         }
         if self.drops_space && !bytes.is_empty() {
             self.drops_space = false;

@@ -21,13 +21,48 @@ use super::vocabulary::{Kind, Vocabulary};
 use crate::ModelError;
 use crate::gguf::Gguf;
 use crate::memory_size::table;
-use crate::tokenizer::Encoding;
+use crate::tokenizer::{Encoding, GEMMA4};
 
 /// A space in the internal form.
 pub(crate) const SPACE: char = '▁';
 
 /// Most text segments whose tokens are cached, per thread.
 const REMEMBERED: usize = 1 << 17;
+
+/// `[tokens]`: the scores in the file.
+fn scores(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<Vec<f32>, ModelError> {
+    const SCORES: &str = "tokenizer.ggml.scores";
+    let scores = (gguf.numbers(SCORES)?).ok_or_else(|| ModelError::MissingKey {
+        key: SCORES.to_owned(),
+    })?;
+    if scores.len() < vocabulary.len() {
+        let (tokens, scores) = (vocabulary.len(), scores.len());
+        let what = format!("it has {tokens} tokens and {scores} scores");
+        return Err(ModelError::BadVocabulary { what });
+    }
+    Ok(scores)
+}
+
+/// `[tokens]`: scores of the order in which a list of merges produces the pieces; the first merge of a piece counts.
+fn scores_of_merges(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<Vec<f32>, ModelError> {
+    const MERGES: &str = "tokenizer.ggml.merges";
+    let merges = (gguf.texts(MERGES)?).ok_or_else(|| ModelError::MissingKey {
+        key: MERGES.to_owned(),
+    })?;
+    let mut scores = vec![f32::MIN; vocabulary.len()];
+    for (order, merge) in merges.iter().enumerate().rev() {
+        // A piece may begin with a space of its own.
+        let space = merge.char_indices().skip(1).find(|&(_, c)| c == ' ');
+        let made = space.and_then(|(at, _)| {
+            let piece = [&merge[..at], &merge[at + 1..]].concat();
+            vocabulary.id(&piece)
+        });
+        if let Some(id) = made {
+            scores[id as usize] = -(order as f32);
+        }
+    }
+    Ok(scores)
+}
 
 pub(crate) struct SentencePiece {
     /// `[tokens]`
@@ -48,17 +83,11 @@ pub(crate) struct SentencePiece {
 
 impl SentencePiece {
     pub(crate) fn read(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<SentencePiece, ModelError> {
-        const SCORES: &str = "tokenizer.ggml.scores";
-        let scores = gguf
-            .numbers(SCORES)?
-            .ok_or_else(|| ModelError::MissingKey {
-                key: SCORES.to_owned(),
-            })?;
-        if scores.len() < vocabulary.len() {
-            let (tokens, scores) = (vocabulary.len(), scores.len());
-            let what = format!("it has {tokens} tokens and {scores} scores");
-            return Err(ModelError::BadVocabulary { what });
-        }
+        let gemma4 = gguf.text("tokenizer.ggml.model")? == Some(GEMMA4);
+        let scores = match gemma4 {
+            true => scores_of_merges(gguf, vocabulary)?,
+            false => scores(gguf, vocabulary)?,
+        };
         let bytes: [Option<u32>; 256] = std::array::from_fn(|byte| {
             let found = vocabulary.id(&format!("<0x{byte:02X}>"));
             found.filter(|&id| vocabulary.kind(id) == Kind::Byte)
@@ -97,7 +126,7 @@ impl SentencePiece {
             ascii,
             adds_space: gguf
                 .flag("tokenizer.ggml.add_space_prefix")?
-                .unwrap_or(true),
+                .unwrap_or(!gemma4),
             longest,
         })
     }

@@ -10,7 +10,7 @@ use kept_models::{
     Config, LayerRotation, Model, ModelError, OpenOptions, RopeChoice, RopeScaling, RopeTable,
 };
 
-const ALL: [&str; 14] = [
+const ALL: [&str; 15] = [
     "llama",
     "qwen2",
     "qwen3",
@@ -21,6 +21,7 @@ const ALL: [&str; 14] = [
     "phi3",
     "gemma2",
     "gemma3",
+    "gemma4",
     "smollm3",
     "mistral3",
     "granite",

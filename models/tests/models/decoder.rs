@@ -240,7 +240,7 @@ fn a_stopped_pass_fails_and_can_be_reused() {
         pass.project(&residual, &mut q, &mut k, &mut v, &stop)
             .is_err()
     );
-    assert!(pass.finish(&q, &mut residual, &stop).is_err());
+    assert!(pass.finish(&q, &[0; 64], &mut residual, &stop).is_err());
     // A stopped pass can be used again.
     let go = Stop::new();
     pass.project(&residual, &mut q, &mut k, &mut v, &go)

@@ -38,7 +38,7 @@ pub fn batched(model: &Model, ids: &[u32]) -> Vec<f32> {
             );
             attend(model, layer, q, &k, &v, row + 1, out);
         }
-        pass.finish(&attended, &mut residual, &stop).unwrap();
+        pass.finish(&attended, ids, &mut residual, &stop).unwrap();
     }
     let mut scratch = RowScratch::new(config);
     let mut logits = vec![0.0; n * config.vocab];
@@ -80,7 +80,7 @@ pub fn row_wise(model: &Model, ids: &[u32]) -> Vec<f32> {
             keys.extend_from_slice(&k);
             values.extend_from_slice(&v);
             attend(model, layer, &q, keys, values, pos + 1, &mut attended);
-            model.finish_row(layer, &attended, &mut residual, &mut scratch);
+            model.finish_row(layer, &attended, *id, &mut residual, &mut scratch);
         }
         model.logits_row(&residual, &mut scratch, logits);
     }

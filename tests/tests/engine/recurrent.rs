@@ -74,6 +74,33 @@ fn methods_compress_the_layers_with_attention() {
     }
 }
 
+/// As above, of models whose layers have heads of two sizes or no keys of their own.
+#[test]
+fn methods_compress_the_layers_with_keys_of_their_own() {
+    for stem in ["gemma4-dense", "gemma4-e", "gemma4-experts"] {
+        let file = Unpacked::architecture(stem);
+        let engine = Engine::open(&file.path()).unwrap();
+        let config = engine.model().config();
+        let windows: Vec<Option<usize>> = config.kinds.iter().map(|kind| kind.window).collect();
+        for info in methods() {
+            let what = format!("{stem} {}", info.name);
+            match ask(&engine, info.name, None) {
+                Ok(answer) => {
+                    assert_eq!(answer.map.windows, windows, "{what}");
+                    assert!(answer.answer_tokens > 0, "{what}");
+                }
+                Err(error) => {
+                    assert!(error.is_refusal(), "{what}: {error}");
+                    assert!(
+                        ["kvzip", "pyramidinfer"].contains(&info.name),
+                        "{what}: {error}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 /// The state after the document comes from the vault, and the answer is the same. A document that only begins alike is
 /// read: its state is another one.
 #[test]

@@ -278,13 +278,15 @@ fn naive_stream(
     (logits, kept)
 }
 
-/// Models with different GQA groups, RoPE scalings, soft caps, sliding windows, layers without RoPE, attention sinks
-/// and recurrent layers. Models whose
-/// RoPE depends on the text length are excluded: in streaming mode that length is the number of ranks.
+/// Models with different GQA groups, RoPE scalings, soft caps, sliding windows, layers without RoPE, attention sinks,
+/// recurrent layers, scaled queries and declared factors. Models whose RoPE depends on the text length are excluded: in
+/// streaming mode that length is the number of ranks.
 fn models() -> Vec<(String, Model)> {
     let small = ["group2-llama3-tied", "group4-linear-untied"];
     let golden = small.map(|name| (name.to_owned(), open(&golden::model(name))));
-    let others = ["gemma2", "gemma3", "smollm3", "gpt-oss", "qwen35"];
+    let others = [
+        "gemma2", "gemma3", "smollm3", "gpt-oss", "qwen35", "mistral3", "granite", "olmo3",
+    ];
     let others = others.map(|name| {
         let unpacked = Unpacked::architecture(name);
         (name.to_owned(), open(&unpacked.path()))

@@ -115,6 +115,12 @@ fn vault_answers_equal_a_first_prefill_for_every_model() {
         "phi-4-mini",
         "smollm3",
         "llama-bias-yarn",
+        "mistral3",
+        "granite",
+        "olmo3",
+        "gemma4-dense",
+        "gemma4-e",
+        "gemma4-experts",
     ];
     let files = names.map(Unpacked::architecture);
     let stems = ["group2-plain-f16", "group4-plain-q8_0", "group1-plain-tied"];

@@ -84,6 +84,7 @@ fn a_busy_or_full_vault_folder_costs_no_answer() {
     let shape = VaultShape {
         tokens: 150,
         from: None,
+        window_heads: None,
         heads,
         kind: PackedRows::F16,
         queries: 0,
@@ -126,6 +127,7 @@ fn a_vault_of_another_model_is_replaced() {
     let shape = VaultShape {
         tokens: case.prefix.len(),
         from: None,
+        window_heads: None,
         heads: LayerShape {
             q_heads: 4,
             kv_heads: 2,

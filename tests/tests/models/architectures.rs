@@ -6,6 +6,7 @@ use std::ffi::OsString;
 
 use kept_engine::documents::Document;
 use kept_engine::kernels::{CacheType, Stop};
+use kept_engine::models::LayerKind;
 use kept_engine::policies::{Budget, PromptShape, build};
 use kept_engine::{
     Ask, CompactLayer, Engine, Limits, MemoryNow, MethodSpec, PlanRequest, Progress, Sampling,
@@ -238,18 +239,26 @@ fn events_list_the_evicting_layers() {
 /// The accounting includes sliding windows, in estimates and in results, in rows and in bytes, under every method.
 #[test]
 fn memory_and_map_include_sliding_windows() {
-    for stem in ["gemma2", "gemma3"] {
+    for stem in ["gemma2", "gemma3", "gemma4-dense", "gemma4-e"] {
         let file = Unpacked::architecture(stem);
         let engine = Engine::open(&file.path()).expect("the model opens");
         let engine = engine.with_cache(CacheType::F32);
         let config = engine.model().config();
         let (layers, full) = (config.layers, config.full_layers().count());
-        let (n, max_new_tokens, a_row) = (150, 9, (config.kv_width() * 2 * 4) as u64);
-        let window = config.windows().next().expect("a window") as u64;
-        let sliding = (layers - full) as u64;
+        let (n, max_new_tokens) = (150, 9);
+        let a_row = (config.kv_heads * config.head_dim * 2 * 4) as u64;
+        let windows = |tokens: usize| -> u64 {
+            let of_layer = |kind: &LayerKind| {
+                let rows = kind.window.map_or(0, |window| window.min(tokens));
+                (rows * kind.kv_heads * kind.head_dim * 2 * 4) as u64
+            };
+            config.kinds.iter().map(of_layer).sum()
+        };
+        assert!(full + config.sharing_layers() < layers, "{stem}");
         assert_eq!(engine.bytes_per_row(), full as u64 * a_row);
-        assert_eq!(engine.window_bytes(n), sliding * window * a_row);
-        assert_eq!(engine.window_bytes(5), sliding * 5 * a_row);
+        for tokens in [n, 5] {
+            assert_eq!(engine.window_bytes(tokens), windows(tokens), "{stem}");
+        }
         let all = engine.kv_bytes_full(n);
         assert_eq!(all, full as u64 * n as u64 * a_row + engine.window_bytes(n));
         let ids: Vec<u32> = (0..n as u32).map(|i| 3 + i * 7 % 300).collect();

@@ -66,7 +66,8 @@ fn looks_special(token: &str) -> bool {
         || ends.any(|(start, end)| token.starts_with(start) && token.ends_with(end))
 }
 
-/// The vocabulary as llama.cpp's converter writes it into a GGUF file; `pre` is its name of the pre-tokenizer.
+/// The vocabulary as llama.cpp's converter writes it into a GGUF file; `pre` is its name of the pre-tokenizer, or
+/// `gemma4` for that kind of vocabulary.
 ///
 /// Published files have no scores: a piece's score is the rank of the first merge that produces it. User-defined pieces
 /// and pieces of one character have no score and need none.
@@ -98,7 +99,12 @@ fn converted(published: &Published, pre: &str) -> GgufWriter {
     let merges: Vec<String> = model.merges.iter().map(Merge::line).collect();
     let mut writer = GgufWriter::default();
     let text = |text: &str| MetaValue::Text(text.to_owned());
-    let kind = if model.byte_fallback { "llama" } else { "gpt2" };
+    let gemma4 = pre == "gemma4";
+    let kind = match model.byte_fallback {
+        true if gemma4 => "gemma4",
+        true => "llama",
+        false => "gpt2",
+    };
     writer.set("tokenizer.ggml.model", text(kind));
     writer.set("tokenizer.ggml.pre", text(pre));
     writer.set("tokenizer.ggml.tokens", MetaValue::Texts(texts));
@@ -107,7 +113,9 @@ fn converted(published: &Published, pre: &str) -> GgufWriter {
         let id = MetaValue::Whole(model.vocab[unknown]);
         writer.set("tokenizer.ggml.unknown_token_id", id);
     }
-    if model.byte_fallback {
+    if gemma4 {
+        writer.set("tokenizer.ggml.merges", MetaValue::Texts(merges));
+    } else if model.byte_fallback {
         for (order, merge) in merges.iter().enumerate().rev() {
             let made = model.vocab[&merge.replacen(' ', "", 1)];
             scores[made as usize] = -(order as f32);
@@ -199,6 +207,12 @@ fn qwen_3_tokens_equal_hugging_faces() {
 #[test]
 fn gemma_3_tokens_equal_hugging_faces() {
     assert_published("gemma3", "default");
+}
+
+/// Gemma 4's files have merges in place of scores; the vocabulary is of the same kind.
+#[test]
+fn gemma_3_tokens_in_gemma_4s_format_equal_hugging_faces() {
+    assert_published("gemma3", "gemma4");
 }
 
 #[test]

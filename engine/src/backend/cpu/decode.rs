@@ -90,38 +90,51 @@ impl DecodeBackend for CpuDecoder<'_> {
     ) -> Result<StepOutput<'_>, EngineError> {
         let (model, b) = (self.model, &mut self.buffers);
         let config = model.config();
-        let (dim, group) = (config.head_dim, config.q_heads / config.kv_heads);
         let Pos(position) = cache.next;
+        let (reassigned, window_rope_origin) = (cache.reassigned, cache.window_rope_origin);
         model.embed(&[token], &mut b.residual);
-        for (layer, cached) in cache.layers.iter_mut().enumerate() {
-            if let Some(state) = &mut cached.state {
+        for layer in 0..config.layers {
+            if let Some(state) = &mut cache.layers[layer].state {
                 model.recur_row(layer, &mut b.residual, state, &mut b.row);
                 continue;
             }
-            model.project_row(layer, &b.residual, &mut b.row, &mut b.q, &mut b.k, &mut b.v);
+            let kind = &config.kinds[layer];
+            let own = kind.keys_of.is_none();
+            let cached = &mut cache.layers[kind.keys_of.unwrap_or(layer)];
+            let q = &mut b.q[..config.q_width_of(layer)];
+            let kv_width = if own { config.kv_width_of(layer) } else { 0 };
+            let (k, v) = (&mut b.k[..kv_width], &mut b.v[..kv_width]);
+            model.project_row(layer, &b.residual, &mut b.row, q, k, v);
             let rope = self.rope.of_layer(layer);
             // Re-assigned positions: keys are rotated by their rank when attention reads them. Otherwise the
             // new key is rotated by its position now. Some models have layers without RoPE.
-            let (ranked, placed) = if cache.reassigned && cached.window().is_none() {
+            let (ranked, placed) = if reassigned && cached.window().is_none() {
                 (rope, None)
             } else {
                 (None, rope)
             };
             if let Some(rope) = placed {
-                let turned = (position - cache.window_rope_origin.0) as usize;
-                rope.rotate_at(&mut b.k, turned);
-                rope.rotate_query_at(&mut b.q, turned);
+                let turned = (position - window_rope_origin.0) as usize;
+                if own {
+                    rope.rotate_at(k, turned);
+                }
+                rope.rotate_query_at(q, turned);
             }
-            cached.append(&b.k, &b.v, Pos(position));
+            if own {
+                cached.append(k, v, Pos(position));
+            }
             if let Some(rope) = ranked {
-                for (head, q) in b.q.chunks_exact_mut(group * dim).enumerate() {
+                let of_head = config.q_heads / kind.kv_heads * kind.head_dim;
+                for (head, q) in q.chunks_exact_mut(of_head).enumerate() {
                     rope.rotate_query_at(q, cached.last_rank(head));
                 }
             }
-            let probabilities =
-                b.attend
-                    .attend(model, layer, cached, &b.q, ranked, &mut b.attention);
-            model.finish_row(layer, &b.attention, &mut b.residual, &mut b.row);
+            let attended = &mut b.attention[..q.len()];
+            let probabilities = b.attend.attend(model, layer, cached, q, ranked, attended);
+            model.finish_row(layer, attended, token, &mut b.residual, &mut b.row);
+            if !own {
+                continue;
+            }
             let most = |q_head: usize, rows: usize| {
                 let seen = &probabilities.values[q_head * probabilities.stride..][..rows];
                 let best = kept_kernels::argmax(seen);

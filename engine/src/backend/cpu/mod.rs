@@ -89,7 +89,8 @@ impl HostLayer for LayerPass<'_> {
         residual: &mut [f32],
         stop: &Stop,
     ) -> Result<(), EngineError> {
-        Ok(LayerPass::finish(self, attention, residual, stop)?)
+        // Models whose layers add embeddings are refused here, so that tokens are not needed.
+        Ok(LayerPass::finish(self, attention, &[], residual, stop)?)
     }
 
     fn recur(

@@ -21,13 +21,16 @@ use crate::gathered_rope::GatheredRope;
 use crate::observe::{HostRows, LastQueries, LogSumExp, host_rows};
 use crate::plan::PrefillPlan;
 use crate::prefill::{LayerTask, Measurements, Prefix};
-use crate::shape::{attention_scale, head_shape};
+use crate::shape::{attention_scale, head_shape, layer_heads};
 
 /// All buffers of one prefill.
 pub(super) struct CpuPrefill<'m> {
     model: &'m Model,
     rope: &'m RopeTable,
+    /// Heads of the global layers.
     heads: HeadShape,
+    /// Tokens of `residual`, if layers add embeddings.
+    ids: Vec<u32>,
     /// `[layer_input_tokens, width]`: residual stream of the tokens that enter the layer.
     residual: Vec<f32>,
     buffers: HostBuffers,
@@ -71,13 +74,16 @@ impl<'m> CpuPrefill<'m> {
         let PrefillInput {
             rope,
             plans,
+            ids,
             residual,
         } = input;
+        let ids = model.config().per_layer.map_or(&[][..], |_| ids).to_vec();
         let (heads, first) = (head_shape(model), &plans[0]);
         Self {
             model,
             rope,
             heads,
+            ids,
             residual,
             buffers: HostBuffers::new(plans, heads),
             gathered_rope: first
@@ -125,7 +131,8 @@ impl<'m> CpuPrefill<'m> {
     /// Attention of the chunk's needed rows over the layer, and the rest of the layer.
     fn attend_needed(&mut self, chunk: &Chunk<'_>, stop: &Stop) -> Result<(), EngineError> {
         let model = self.model;
-        let q_width = self.heads.q_heads * self.heads.head_dim;
+        let heads = layer_heads(model, chunk.layer);
+        let q_width = heads.q_heads * heads.head_dim;
         let buffers = &mut self.buffers;
         // The buffer is allocated only if a measurement uses it.
         let floats = (self.heads.q_heads * chunk.count).min(buffers.log_sum_exp.len());
@@ -137,7 +144,7 @@ impl<'m> CpuPrefill<'m> {
         let skip = chunk.count - chunk.needed;
         let out = &mut buffers.attention[..chunk.needed * q_width];
         let task = PrefillAttention {
-            shape: self.heads,
+            shape: heads,
             scale: attention_scale(model, chunk.layer),
             window: chunk.window,
             queries: &buffers.q[skip * q_width..chunk.count * q_width],
@@ -148,9 +155,11 @@ impl<'m> CpuPrefill<'m> {
         let log_sum_exp = known.then_some(&mut buffers.log_sum_exp[..floats]);
         prefill_attention(&task, out, log_sum_exp, stop)?;
         let width = model.config().width;
-        let at = (chunk.at + skip) * width..(chunk.at + chunk.count) * width;
+        let rows = chunk.at + skip..chunk.at + chunk.count;
+        let at = rows.start * width..rows.end * width;
+        let ids = self.ids.get(rows).unwrap_or(&[]);
         let pass = self.weights.pass(model, &mut self.largest_pass);
-        Ok(pass.finish(out, &mut self.residual[at], stop)?)
+        Ok(pass.finish(out, ids, &mut self.residual[at], stop)?)
     }
 
     /// Adds the attention of the chunk's rows to the column sums.
@@ -188,6 +197,7 @@ impl PrefillBackend for CpuPrefill<'_> {
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let buffers = &mut self.buffers;
+        buffers.begin_layer(self.model, layer);
         let mut rows = kept_vault::HostRows {
             keys: &mut buffers.keys,
             values: &mut buffers.values,
@@ -233,7 +243,8 @@ impl PrefillBackend for CpuPrefill<'_> {
             q_heads,
             kv_heads,
             head_dim: dim,
-        } = self.heads;
+        } = layer_heads(self.model, chunk.layer);
+        let shares = self.model.config().kinds[chunk.layer].keys_of.is_some();
         let (first, count) = (chunk.first, chunk.count);
         let buffers = &mut self.buffers;
         let q = &mut buffers.q[..count * q_heads * dim];
@@ -261,6 +272,9 @@ impl PrefillBackend for CpuPrefill<'_> {
                 rope.rotate_queries(q, q_heads, first);
                 rope.rotate_rows(k, kv_heads, first);
             }
+        }
+        if shares {
+            return Ok(measuring);
         }
         if let Some(kind) = chunk.rounds {
             kind.round(k, dim);

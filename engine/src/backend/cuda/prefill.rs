@@ -112,6 +112,7 @@ impl<'a> CudaPrefill<'a> {
             rope,
             plans,
             residual,
+            ..
         } = input;
         let buffers = HostBuffers::new(plans, head_shape(model));
         let mut prefill = Self::on(gpu.device(), gpu, model, rope, plans, buffers)?;

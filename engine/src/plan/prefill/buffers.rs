@@ -75,12 +75,12 @@ impl PrefillPlan {
 
     /// Floats of `[chunk, q_heads, head_dim]`: queries, and attention's output.
     pub(crate) fn q(&self) -> usize {
-        self.chunk * self.q_width()
+        self.chunk * self.widths.q
     }
 
     /// Floats of `[chunk, kv_heads, head_dim]`: keys or values of a chunk.
     pub(crate) fn kv(&self) -> usize {
-        self.chunk * self.row_plan.model.kv_heads * self.row_plan.model.head_dim
+        self.chunk * self.widths.kv
     }
 
     /// Floats of `[w, q_heads, head_dim]`: queries of the largest observation window.
@@ -148,7 +148,7 @@ impl PrefillPlan {
     pub(crate) fn gathered(&self) -> usize {
         match self.cache {
             CacheType::F32 => 0,
-            _ => self.max_capacity.min(self.tokens()) * self.row_plan.model.head_dim,
+            _ => self.max_capacity.min(self.tokens()) * self.widths.head,
         }
     }
 
@@ -161,7 +161,6 @@ impl PrefillPlan {
     /// budget.
     pub(crate) fn ledger(&self, model: &Model) -> MemoryLedger {
         let float = size_of::<f32>();
-        let row = self.row_plan.model.head_dim * 2 * float;
         // For each row its position, and its rank if positions are re-assigned.
         let beside = match self.row_plan.positions {
             Positions::Original => size_of::<u32>(),
@@ -181,13 +180,14 @@ impl PrefillPlan {
         let places = places * self.row_plan.model.kv_heads;
         let kept = layers().map(|(kept, &capacity)| kept_bytes(kept, capacity, head_dim, cache));
         let kept: usize = kept.sum::<usize>() * self.row_plan.model.kv_heads;
-        let rings = model.config().windows();
-        let ring_slots: usize = rings
-            .map(|w| w.min(self.tokens() + self.max_new_tokens()))
-            .sum();
-        let ring_row = kept_bytes(0, 1, head_dim, cache);
-        let ring_slots = ring_slots * self.row_plan.model.kv_heads;
-        let rows = (kept + ring_slots * ring_row) as u64 + model.config().state_bytes();
+        let kinds = model.config().kinds.iter();
+        let (mut ring_slots, mut ring_bytes) = (0, 0);
+        for (kind, window) in kinds.filter_map(|kind| Some((kind, kind.window?))) {
+            let slots = window.min(self.tokens() + self.max_new_tokens()) * kind.kv_heads;
+            ring_slots += slots;
+            ring_bytes += slots * kept_bytes(0, 1, kind.head_dim, cache);
+        }
+        let rows = (kept + ring_bytes) as u64 + model.config().state_bytes();
         let slot_table = (slots * beside + places + ring_slots * size_of::<u32>()) as u64;
         let (on_host, on_gpu) = if self.rows_on_gpu {
             (0, rows)
@@ -205,7 +205,7 @@ impl PrefillPlan {
             + self.other_scratch();
         let own = (self.reconstruction_plan.as_ref())
             .map_or(0, |plan| ReconstructionPass::rows(plan, self.tokens()));
-        let kv_heads = self.row_plan.model.kv_heads;
+        let (kv_heads, held) = (self.row_plan.model.kv_heads, self.held_kv_width);
         let tables = self.table.map_or(0, |table| {
             let of_layers = self.capacities.iter();
             of_layers
@@ -218,7 +218,7 @@ impl PrefillPlan {
             vocabulary: model.vocabulary_bytes(),
             prompt: MemoryLedger::prompt_bytes(self.tokens()),
             layer_tiles: self.tiles_bytes(model),
-            layer_kv: ((2 * self.layer_rows() + own) * kv_heads * row / 2) as u64,
+            layer_kv: ((2 * self.layer_rows() * held + own * kv_heads * head_dim) * float) as u64,
             residual: ((self.residual() + self.repetition_residual()) * float) as u64,
             activations: (chunk * float) as u64 + LayerPass::bytes_for(model, self.rows_at_once()),
             vault: self.vault,

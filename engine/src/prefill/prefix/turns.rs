@@ -21,7 +21,7 @@ use kept_vault::{
 use super::fits_model;
 use super::loading::Tee;
 use crate::prefill::reader::Read;
-use crate::shape::head_shape;
+use crate::shape::{head_shape, window_heads};
 
 /// The state of the vault of a conversation in one prefill.
 pub(super) struct TurnRows {
@@ -231,6 +231,7 @@ fn shape(model: &Model, from: usize, tokens: usize, kind: PackedRows) -> VaultSh
         tokens,
         from: Some(from),
         heads: head_shape(model).into(),
+        window_heads: window_heads(model).map(Into::into),
         kind,
         queries: 0,
         windows: (model.config().kinds.iter())

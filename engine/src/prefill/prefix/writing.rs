@@ -207,7 +207,7 @@ pub(super) fn packed(
     first: usize,
     packed: &[u8],
 ) -> Result<(), VaultError> {
-    let heads = writer.shape().heads.kv_heads;
+    let heads = writer.heads().kv_heads;
     let head_bytes = (packed.len() / (2 * heads)).max(1);
     let parts = RowsOf::BOTH.into_iter();
     let parts = parts.flat_map(|of| (0..heads).map(move |head| (of, head)));

@@ -109,7 +109,7 @@ impl DecodePlan {
             let (kind, capacity) = match *keeps {
                 LayerKeeps::Cut(own) => (kind(cache), cut(own)),
                 // A GPU has no recurrent model; a layer without rows needs none.
-                LayerKeeps::State(_) => (kind(cache.wide()), ring(0)),
+                LayerKeeps::State(_) | LayerKeeps::Nothing => (kind(cache.wide()), ring(0)),
                 LayerKeeps::Window(window) => (kind(cache.wide()), ring(window)),
             };
             LayerCapacity {
