@@ -3,6 +3,7 @@
  * Arrays are replaced, never changed, behind raw references.
  */
 import type { LayerRow, TableRow, TokenSlots } from './contract'
+import { levelsOf, type Level } from './levels'
 import { bandsOf, leastCount, meanShare, regionsOf, type Band, type Region, type Tokens } from './runs'
 import { snapped } from './words'
 
@@ -13,6 +14,7 @@ export interface MapCalls {
   mapToken(turn: number, token: number): Promise<TokenSlots>
   mapTable(turn: number, layer: number | null): Promise<TableRow[]>
   mapLayers(turn: number): Promise<LayerRow[]>
+  mapLevels(turn: number): Promise<ArrayBuffer>
 }
 
 export interface Painted extends Tokens {
@@ -46,7 +48,13 @@ export const THRESHOLD = 0.25
 export const MOST_THRESHOLD = 0.95
 
 export class MapView {
-  painted = $state.raw<Painted | null>(null)
+  /** The map of the answer itself. */
+  own = $state.raw<Painted | null>(null)
+  /** What the answer's question would keep with less memory; see `levels.ts`. */
+  levels = $state.raw<readonly Level[]>([])
+  /** The budget of `levels` that is shown instead of the answer's own, in percent. */
+  level = $state<number | null>(null)
+  #shown = $derived(this.#at(this.level) ?? this.own)
   layer = $state<number | null>(null)
   /** Show what is kept because of the question, where that is known. */
   lift = $state(true)
@@ -70,6 +78,23 @@ export class MapView {
     this.#report = report
   }
 
+  /** What is painted: the answer's own map, or a level. */
+  get painted(): Painted | null {
+    return this.#shown
+  }
+
+  set painted(painted: Painted | null) {
+    this.own = painted
+  }
+
+  #at(percent: number | null): Painted | null {
+    const { own } = this
+    const found = percent === null ? undefined : this.levels.find((level) => level.percent === percent)
+    if (!own || !found) return null
+    const { turn, layers, kvHeads } = own
+    return { turn, layers, kvHeads, layer: null, ...found, all: found }
+  }
+
   /** Shows the map of `turn`; null shows none. `hasLift`: what is kept because of its question is known. */
   show(turn: number | null, hasLift = false): void {
     if (turn === this.#turn && hasLift === this.#hasLift) return
@@ -78,6 +103,8 @@ export class MapView {
     if (same) return this.refresh()
     this.#turn = turn
     this.#tokens.clear()
+    this.levels = []
+    this.level = null
     this.#last = 0
     if (turn !== null) return this.refresh()
     // The map of one turn remains until the next one arrives; without one, the text is unpainted at once.
@@ -87,6 +114,7 @@ export class MapView {
   }
 
   choose(layer: number | null): void {
+    this.level = null
     if (layer === this.layer) return
     this.layer = layer
     this.#last = 0
@@ -95,6 +123,7 @@ export class MapView {
 
   /** Shows what is kept because of the question, or everything. */
   view(lift: boolean): void {
+    this.level = null
     if (lift === this.lift) return
     this.lift = lift
     this.#last = 0
@@ -126,6 +155,19 @@ export class MapView {
     const slots = await this.#calls.mapToken(turn, token)
     if (turn === this.#turn) this.#tokens.set(key, slots)
     return slots
+  }
+
+  /** Fetches the levels that are known by now. */
+  async fetchLevels(): Promise<void> {
+    const turn = this.#turn
+    const ends = this.own?.turn === turn ? this.own?.ends : undefined
+    if (turn === null || !ends) return
+    try {
+      const levels = levelsOf(await this.#calls.mapLevels(turn), ends)
+      if (turn === this.#turn) this.levels = levels
+    } catch (problem) {
+      if (turn === this.#turn) this.#report(problem)
+    }
   }
 
   async table(): Promise<TableRow[]> {

@@ -22,7 +22,7 @@ import type {
 import { begun, referenceOf, runOf } from './comparison'
 import { mockConversations, nameOf, type Which } from './conversations'
 import { longText, outlineOf, pagesOf } from './long'
-import { Mind } from './mind'
+import { LEVELS, Mind } from './mind'
 import { mockModels } from './models'
 import { mockQuestions, type Asked } from './questions'
 
@@ -276,6 +276,17 @@ export function start(): void {
     tell({ event: 'turn', turn: { ...turn } })
   }
 
+  async function less(id: number): Promise<void> {
+    const turn = conversations.turns().find((turn) => turn.id === id)
+    if (!turn) return
+    for (turn.levels = 1; turn.levels <= LEVELS.length; turn.levels++) {
+      await wait(60 * slow)
+      turn.levelsDone = turn.levels === LEVELS.length
+      emit({ event: 'turn', turn: structuredClone(turn) })
+      if (turn.levelsDone) return
+    }
+  }
+
   const models = mockModels(emit)
   const questions = mockQuestions(emit, run, () => comparing > 0)
   const conversations = mockConversations(
@@ -453,6 +464,12 @@ export function start(): void {
         return mind().ends.slice().buffer
       case 'map_counts':
         return mind().counts(args.layer, args.lift).buffer
+      case 'show_less_memory':
+        mind()
+        void less(args.turn)
+        return null
+      case 'map_levels':
+        return mind().levels(conversations.turns().find(({ id }) => id === args.turn)?.levels ?? 0).buffer
       case 'map_token':
         return mind().token(args.token, snapshot.document?.pages ?? [])
       case 'map_table':

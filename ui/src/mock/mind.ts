@@ -3,6 +3,9 @@ import type { LayerRow, PageRange, Source, TableRow, TokenSlots } from '../lib/c
 import { pageAt } from '../lib/blocks'
 import { tokenAt } from '../lib/runs'
 
+/** As in the program. */
+export const LEVELS = [2, 4, 6, 8, 10, 15, 20, 25, 30, 40, 50, 60, 75]
+
 export class Mind {
   ends: Uint32Array
   layersDone = 0
@@ -58,6 +61,25 @@ export class Mind {
       for (let i = 0; i < counts.length; i++) counts[i]! += slots[i]!
     })
     return counts
+  }
+
+  /** As `map_levels`: the strongest tokens of each budget, and a little noise. */
+  levels(many: number): Uint8Array<ArrayBuffer> {
+    const counts = this.counts(null)
+    const order = [...counts.keys()].sort((a, b) => this.#lift[b]! * 4 + counts[b]! - this.#lift[a]! * 4 - counts[a]!)
+    const percents = LEVELS.slice(0, many)
+    const bytes = new Uint8Array(1 + percents.length * (1 + counts.length))
+    bytes[0] = percents.length
+    percents.forEach((percent, i) => {
+      bytes[1 + i] = percent
+      const budget = (counts.length * percent) / 100
+      order.slice(0, 2 * budget).forEach((token, rank) => {
+        bytes[1 + percents.length + i * counts.length + token] = Math.round(
+          255 * Math.max(0.1, 1 - rank / (2 * budget)),
+        )
+      })
+    })
+    return bytes
   }
 
   #share(counts: Uint16Array, from: number, to: number, layer: number | null): { mean: number; max: number } {
