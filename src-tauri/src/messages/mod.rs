@@ -31,6 +31,16 @@ pub fn as_sentence(message: &str) -> String {
     }
 }
 
+/// [`as_sentence`] for a message about the file `name`, which may begin with it: a name is never capitalised.
+pub fn about_file(name: &str, message: &str) -> String {
+    match message.strip_prefix(name) {
+        Some(rest) if !name.is_empty() && rest.starts_with(' ') => {
+            with_full_stop(message.to_owned())
+        }
+        _ => as_sentence(message),
+    }
+}
+
 fn with_full_stop(mut text: String) -> String {
     if !text.ends_with(['.', '!', '?']) {
         text.push('.');
@@ -267,6 +277,15 @@ mod tests {
         ] {
             assert_eq!(as_sentence(given), shown);
         }
+    }
+
+    #[test]
+    fn the_name_of_a_file_is_not_capitalised() {
+        let about = |message| about_file("program", message);
+        assert_eq!(about("program is not text"), "program is not text.");
+        assert_eq!(about("there is no file"), "There is no file.");
+        assert_eq!(about("programs are long"), "Programs are long.");
+        assert_eq!(about_file("", "it is empty"), "It is empty.");
     }
 
     #[test]

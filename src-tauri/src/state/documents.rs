@@ -238,7 +238,7 @@ impl AppState {
         self.end_opening();
         if !stopped {
             tracing::warn!(path = %path.display(), message, "a document was not opened");
-            let message = as_sentence(message);
+            let message = messages::about_file(&file_name(&path), message);
             self.notice(NoticeKind::Error, Place::Document, message);
             self.open_next(adds);
         }
