@@ -186,6 +186,22 @@ impl CompactLayer {
         counts
     }
 
+    /// For each of the prompt's `positions`, which KV heads keep it, merged or not: `[positions][kv_heads / 8 rounded
+    /// up]`, bit `h % 8` of byte `h / 8` for head `h`.
+    pub fn masks(&self, positions: Range<usize>) -> Vec<u8> {
+        let bytes = self.rows.len().div_ceil(8).max(1);
+        let mut masks = vec![0u8; positions.len() * bytes];
+        for head in 0..self.rows.len() {
+            for (position, _) in self.entries(head) {
+                let position = position.0 as usize;
+                if positions.contains(&position) {
+                    masks[(position - positions.start) * bytes + head / 8] |= 1 << (head % 8);
+                }
+            }
+        }
+        masks
+    }
+
     /// Number of KV heads.
     pub fn kv_heads(&self) -> usize {
         self.rows.len()

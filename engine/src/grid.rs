@@ -11,6 +11,7 @@
 //! Positions and tokens outside the document are not part of this map: [`crate::RetentionMap`] is the exact record.
 
 mod cells;
+mod heads;
 mod lift;
 mod packed;
 mod sums;
@@ -31,6 +32,8 @@ pub struct MapGrid {
     ends16: Vec<u32>,
     /// `[layers][cells]`: slots that keep the cell; `None` until the layer arrives.
     planes: Vec<Option<Vec<u8>>>,
+    /// `[layers][cells]`: which heads keep the cell, as in `heads.rs`; `None` where that is not known.
+    masks: Vec<Option<Vec<u8>>>,
     /// `[cells]`: sum over the layers.
     totals: Vec<u16>,
 }
@@ -87,6 +90,7 @@ impl MapGrid {
             tokens_per_cell: 1,
             totals: vec![0; ends16.len()],
             planes: vec![None; layers],
+            masks: vec![None; layers],
             ends16,
         }
     }
@@ -111,7 +115,8 @@ impl MapGrid {
         &self.ends16
     }
 
-    /// Sets or replaces a layer. `counts` is `[cells]`: slots that keep each cell ([`MapGrid::in_cells`]).
+    /// Sets or replaces a layer. `counts` is `[cells]`: slots that keep each cell ([`MapGrid::in_cells`]); which heads these
+    /// are is not known ([`MapGrid::set_heads`]).
     ///
     /// # Errors
     /// [`GridError`]; the map is then unchanged.
@@ -139,6 +144,7 @@ impl MapGrid {
             *total = total.saturating_add(u16::from(count));
         }
         *plane = Some(counts.to_vec());
+        self.masks[layer] = None;
         Ok(())
     }
 

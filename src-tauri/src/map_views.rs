@@ -15,7 +15,14 @@ const PARTS: u64 = 10;
 pub fn token(map: &MapGrid, document: Option<&OpenDocument>, token: usize) -> Option<TokenSlots> {
     let slots = map.token(token)?;
     let start = slots.start16 as usize;
+    let heads = |layer| map.heads_of(layer, token).unwrap_or_default();
+    let known = (0..map.layers()).any(|layer| map.masks(layer).is_some());
     Some(TokenSlots {
+        heads: if known {
+            (0..map.layers()).map(heads).collect()
+        } else {
+            Vec::new()
+        },
         start,
         end: slots.end16 as usize,
         kept: slots.kept,

@@ -40,6 +40,7 @@ class Program implements MapCalls {
       kept: token,
       slots: this.layers * 2,
       perLayer: [2, 1],
+      heads: [[0, 1], [1]],
       kvHeads: 2,
       tokens: 1,
       page: null,

@@ -350,6 +350,11 @@ impl<'a> Filling<'a> {
             grid: MapGrid::new(0, 0, Vec::new()),
         }
     }
+
+    /// What [`Reply::Layer`] reports of a layer.
+    fn known(&self, layer: usize) -> Option<&[u8]> {
+        self.grid.masks(layer).or_else(|| self.grid.layer(layer))
+    }
 }
 
 impl Watch for Filling<'_> {
@@ -362,8 +367,14 @@ impl Watch for Filling<'_> {
     }
 
     fn layer(&mut self, layer: usize, kept: &CompactLayer) {
-        let counts = self.grid.in_cells(kept.counts(self.positions.clone()));
-        if let Err(error) = self.grid.set_layer(layer, &counts) {
+        let set = if self.grid.can_have_heads() {
+            let masks = kept.masks(self.positions.clone());
+            self.grid.set_heads(layer, &masks)
+        } else {
+            let counts = self.grid.in_cells(kept.counts(self.positions.clone()));
+            self.grid.set_layer(layer, &counts)
+        };
+        if let Err(error) = set {
             tracing::error!(%error, "a layer does not fit the map");
         }
     }
@@ -493,17 +504,17 @@ impl Watch for Watching<'_> {
     }
 
     fn layer(&mut self, layer: usize, kept: &CompactLayer) {
-        let before = self.filling.grid.layer(layer).map(<[u8]>::to_vec);
+        let before = self.filling.known(layer).map(<[u8]>::to_vec);
         self.filling.layer(layer, kept);
-        let counts = self.filling.grid.layer(layer).unwrap_or_default();
-        if before.as_deref() == Some(counts) {
+        let known = self.filling.known(layer).unwrap_or_default();
+        if before.as_deref() == Some(known) {
             return; // Already reported.
         }
         let reply = Reply::Layer {
             ticket: self.ticket,
             layer,
         };
-        self.output.send_with_bytes(&reply, counts);
+        self.output.send_with_bytes(&reply, known);
     }
 
     fn progress(&mut self, progress: &Progress, memory: &MemoryNow) {

@@ -1,10 +1,11 @@
 //! Comparisons: a run with the full cache, then the runs of the methods. Each run is reported as soon as it is
 //! complete.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use kept_engine::policies::Budget;
-use kept_engine::{Engine, EngineError, Event};
+use kept_engine::{Engine, EngineError, Event, MapGrid, RetentionMap, ends16};
 use kept_eval::fidelity::{MethodRun, Reference, ReferenceReport, RunReport};
 use kept_worker::protocol::{CompareRequest, CompareRun, Failure, Fault, Reply};
 
@@ -55,12 +56,20 @@ pub fn compare(job: &Job, comparison: &CompareRequest, output: &Output) -> Endin
         Ok(reference) => reference,
         Err(error) => return failed(&error),
     };
-    output.send(&Reply::Reference {
-        ticket: job.ticket,
-        seconds: started.elapsed().as_secs_f64(),
-        report: Box::new(ReferenceReport::new(engine.model().name(), &reference)),
-    });
-    match run_all(job, engine, &reference, &comparison.runs, output) {
+    let report = ReferenceReport::new(engine.model().name(), &reference);
+    let ends = ends16(&job.document.document.text, reference.prompt.spans());
+    // Rows of the reference are not compared by layer.
+    let cells = MapGrid::bounded(1, engine.model().config().kv_heads, ends);
+    let bytes = cells.ends16().iter().flat_map(|end| end.to_le_bytes());
+    output.send_with_bytes(
+        &Reply::Reference {
+            ticket: job.ticket,
+            seconds: started.elapsed().as_secs_f64(),
+            report: Box::new(report),
+        },
+        &bytes.collect::<Vec<u8>>(),
+    );
+    match run_all(job, engine, &reference, &comparison.runs, &cells, output) {
         Ok(()) => (Reply::Compared { ticket: job.ticket }, EngineHealth::Sound),
         Err(error) => failed(&error),
     }
@@ -73,17 +82,23 @@ fn run_all(
     engine: &Engine,
     reference: &Reference,
     runs: &[CompareRun],
+    cells: &MapGrid,
     output: &Output,
 ) -> Result<(), EngineError> {
     let tokens = reference.prompt.len();
     let mut reported = Instant::now();
-    let mut report_run = |index: usize, budget: &str, result| {
-        output.send(&Reply::Run {
-            ticket: job.ticket,
-            run: index,
-            seconds: reported.elapsed().as_secs_f64(),
-            report: Box::new(RunReport::new(&runs[index].method, budget, tokens, result)),
-        });
+    let mut report_run = |index: usize, budget: &str, result: Result<MethodRun, String>| {
+        let document = reference.prompt.document.clone();
+        let shares = (result.as_ref().ok()).map(|run| shares_of(&run.map, document, cells));
+        output.send_with_bytes(
+            &Reply::Run {
+                ticket: job.ticket,
+                run: index,
+                seconds: reported.elapsed().as_secs_f64(),
+                report: Box::new(RunReport::new(&runs[index].method, budget, tokens, result)),
+            },
+            &shares.unwrap_or_default(),
+        );
         reported = Instant::now();
     };
     let budgets: Vec<_> = runs.iter().map(|run| budget(engine, run, tokens)).collect();
@@ -117,6 +132,17 @@ fn run_all(
         },
         &job.stop,
     )
+}
+
+/// `[cells]`: the share of the slots that keep each cell of the document at the positions `document`, 0 to 255.
+fn shares_of(map: &RetentionMap, document: Range<usize>, cells: &MapGrid) -> Vec<u8> {
+    let tokens = &map.shares()[document];
+    let cell = |tokens: &[f32]| {
+        let mean = tokens.iter().sum::<f32>() / tokens.len() as f32;
+        let share = (mean * 255.0).round() as u8; // saturates
+        if mean > 0.0 { share.max(1) } else { 0 }
+    };
+    tokens.chunks(cells.tokens_per_cell()).map(cell).collect()
 }
 
 /// Parses the budget of `run`; without one, the default budget of a question with `tokens` prompt tokens.

@@ -38,6 +38,7 @@ impl MapGrid {
             return None;
         }
         let mut mean = first.clone();
+        mean.masks.fill(None);
         for layer in 0..first.layers() {
             let planes: Option<Vec<&[u8]>> = maps.iter().map(|map| map.layer(layer)).collect();
             let planes = planes?;
@@ -58,6 +59,7 @@ impl MapGrid {
             return None;
         }
         let mut lift = self.clone();
+        lift.masks.fill(None);
         for (plane, neutral) in lift.planes.iter_mut().zip(&neutral.planes) {
             if let (Some(plane), Some(neutral)) = (plane, neutral) {
                 for (count, other) in plane.iter_mut().zip(neutral) {

@@ -4,6 +4,7 @@
 //! "KMAP" 1 | layers kv_heads cells | end of each cell, delta-coded | per layer 0, or 1 and runs | checksum
 //!                                    a run: slots that keep the cell, number of consecutive cells
 //! "KMAP" 2 | layers kv_heads tokens_per_cell cells | the rest as above; only if a cell has several tokens
+//! "KMAP" 3 | as 1, but a layer with known heads is 2 and runs of their masks (heads.rs)
 //! ```
 //!
 //! Numbers are LEB128, except the checksum: FNV-1a over everything before it, 8 bytes little endian.
@@ -13,6 +14,7 @@ use super::MapGrid;
 const MAGIC: &[u8; 4] = b"KMAP";
 const VERSION: u8 = 1;
 const VERSION_OF_CELLS: u8 = 2;
+const VERSION_OF_HEADS: u8 = 3;
 /// The most counts that a map may expand to; far above any document that a model reads.
 const MOST_COUNTS: u64 = 1 << 30;
 
@@ -23,7 +25,7 @@ pub enum GridBytesError {
     #[error("these bytes are not a map")]
     NotAMap,
     /// Written by an unknown version.
-    #[error("this map has version {0}, and {VERSION} and {VERSION_OF_CELLS} are understood")]
+    #[error("this map has version {0}, and {VERSION} to {VERSION_OF_HEADS} are understood")]
     Version(u8),
     /// Damaged: the checksum or a field is invalid.
     #[error("this map is damaged")]
@@ -35,7 +37,9 @@ impl MapGrid {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         let cells = (self.tokens_per_cell > 1).then_some(self.tokens_per_cell);
+        let heads = self.masks.iter().any(Option::is_some);
         out.push(match cells {
+            None if heads => VERSION_OF_HEADS,
             None => VERSION,
             Some(_) => VERSION_OF_CELLS,
         });
@@ -48,12 +52,17 @@ impl MapGrid {
             push_varint(&mut out, u64::from(end - before));
             before = end;
         }
-        for plane in &self.planes {
-            out.push(u8::from(plane.is_some()));
-            let Some(plane) = plane else { continue };
-            for run in plane.chunk_by(|a, b| a == b) {
-                out.push(run[0]);
-                push_varint(&mut out, run.len() as u64);
+        for (plane, masks) in self.planes.iter().zip(&self.masks) {
+            match (plane, masks) {
+                (None, _) => out.push(0),
+                (Some(plane), None) => {
+                    out.push(1);
+                    push_runs(&mut out, plane, 1);
+                }
+                (Some(_), Some(masks)) => {
+                    out.push(2);
+                    push_runs(&mut out, masks, self.mask_bytes());
+                }
             }
         }
         let sum = checksum(&out);
@@ -69,9 +78,8 @@ impl MapGrid {
         let rest = bytes
             .strip_prefix(MAGIC.as_slice())
             .ok_or(GridBytesError::NotAMap)?;
-        let of_cells = match rest.first() {
-            Some(&VERSION) => false,
-            Some(&VERSION_OF_CELLS) => true,
+        let version = match rest.first() {
+            Some(&version @ (VERSION | VERSION_OF_CELLS | VERSION_OF_HEADS)) => version,
             Some(&other) => return Err(GridBytesError::Version(other)),
             None => return Err(GridBytesError::NotAMap),
         };
@@ -81,7 +89,7 @@ impl MapGrid {
         }
         let fields = body.get(MAGIC.len() + 1..).unwrap_or_default();
         Fields(fields)
-            .read_map(of_cells)
+            .read_map(version)
             .ok_or(GridBytesError::Damaged)
     }
 }
@@ -92,6 +100,19 @@ fn push_varint(out: &mut Vec<u8>, mut number: u64) {
         number >>= 7;
     }
     out.push(number as u8);
+}
+
+/// Runs of equal values of `bytes` bytes: the value, and how often it follows.
+fn push_runs(out: &mut Vec<u8>, values: &[u8], bytes: usize) {
+    let mut values = values.chunks_exact(bytes).peekable();
+    while let Some(value) = values.next() {
+        let mut many = 1;
+        while values.next_if(|next| *next == value).is_some() {
+            many += 1;
+        }
+        out.extend(value);
+        push_varint(out, many);
+    }
 }
 
 pub(super) fn checksum(bytes: &[u8]) -> u64 {
@@ -126,9 +147,31 @@ impl Fields<'_> {
         None
     }
 
-    fn read_map(mut self, of_cells: bool) -> Option<MapGrid> {
+    /// Runs of values of `bytes` bytes, `cells` in all.
+    fn read_runs(&mut self, values: &mut Vec<u8>, bytes: usize, cells: usize) -> Option<()> {
+        values.clear();
+        let mut left = cells;
+        while left > 0 {
+            let (value, rest) = self.0.split_at_checked(bytes)?;
+            self.0 = rest;
+            let run = usize::try_from(self.read_varint()?).ok()?;
+            if run == 0 || run > left {
+                return None;
+            }
+            left -= run;
+            for _ in 0..run {
+                values.extend(value);
+            }
+        }
+        Some(())
+    }
+
+    fn read_map(mut self, version: u8) -> Option<MapGrid> {
         let (layers, kv_heads) = (self.read_varint()?, self.read_varint()?);
-        let tokens_per_cell = if of_cells { self.read_varint()? } else { 1 };
+        let tokens_per_cell = match version {
+            VERSION_OF_CELLS => self.read_varint()?,
+            _ => 1,
+        };
         let cells = self.read_varint()?;
         // The product is computed later and must not overflow.
         if kv_heads.checked_mul(tokens_per_cell)? > MOST_COUNTS {
@@ -148,23 +191,25 @@ impl Fields<'_> {
         }
         let (kv_heads, per_cell) = (kv_heads as usize, usize::try_from(tokens_per_cell).ok()?);
         let mut grid = MapGrid::of_cells(layers, kv_heads, per_cell, ends16);
+        let bytes = grid.mask_bytes();
+        if version == VERSION_OF_HEADS && (cells * layers).checked_mul(bytes)? as u64 > MOST_COUNTS
+        {
+            return None;
+        }
         let mut plane = Vec::with_capacity(cells);
         for layer in 0..layers {
-            match self.read_byte()? {
-                0 => continue,
-                1 => {}
+            match (self.read_byte()?, version) {
+                (0, _) => {}
+                (1, _) => {
+                    self.read_runs(&mut plane, 1, cells)?;
+                    grid.set_layer(layer, &plane).ok()?;
+                }
+                (2, VERSION_OF_HEADS) => {
+                    self.read_runs(&mut plane, bytes, cells)?;
+                    grid.set_heads(layer, &plane).ok()?;
+                }
                 _ => return None,
             }
-            plane.clear();
-            while plane.len() < cells {
-                let count = self.read_byte()?;
-                let run = usize::try_from(self.read_varint()?).ok()?;
-                if run == 0 || run > cells - plane.len() {
-                    return None;
-                }
-                plane.resize(plane.len() + run, count);
-            }
-            grid.set_layer(layer, &plane).ok()?;
         }
         self.0.is_empty().then_some(grid)
     }

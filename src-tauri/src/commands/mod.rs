@@ -5,6 +5,7 @@
 //! `ArrayBuffer`.
 
 pub mod conversations;
+pub mod exports;
 pub mod models;
 
 use std::sync::Arc;
@@ -27,6 +28,8 @@ use crate::state::{self, AppState};
 type Desktop<'a> = State<'a, Arc<Effects>>;
 /// Maximum length of a logged report of the page, in characters.
 const LONGEST_REPORT: usize = 2_000;
+/// The widest picture of a map.
+const MOST_COLUMNS: usize = 8_192;
 
 /// Subscribes the page to events.
 #[tauri::command]
@@ -324,6 +327,37 @@ pub async fn show_less_memory(effects: Desktop<'_>, turn: u64) -> Result<(), Str
 #[tauri::command]
 pub async fn map_levels(effects: Desktop<'_>, turn: u64) -> Result<Response, String> {
     Ok(Response::new(effects.with(|state| state.levels_of(turn))))
+}
+
+/// The map as a picture: `[rows][columns]` u8, the mean share of slots that keep the tokens of each column, 255 for 100 %. A
+/// row is a layer, or with `heads` a KV head, layer by layer; empty if heads are not known. The columns divide the tokens
+/// `from..to` evenly; there are fewer if these are fewer.
+#[tauri::command]
+pub async fn map_picture(
+    effects: Desktop<'_>,
+    turn: u64,
+    from: usize,
+    to: usize,
+    columns: usize,
+    heads: bool,
+    lift: bool,
+) -> Result<Response, String> {
+    let map = effects.map_view(turn, None, lift).await?;
+    let columns = columns.clamp(1, MOST_COLUMNS);
+    let picture = map.picture(from..to, columns, heads);
+    Ok(Response::new(picture.unwrap_or_default()))
+}
+
+/// What a run of a comparison keeps: `[tokens]` u8, shares of all slots, 255 for 100 %; without `run` the end of each
+/// token as in [`map_ends`].
+#[tauri::command]
+pub async fn compared_map(
+    effects: Desktop<'_>,
+    comparison: u64,
+    run: Option<usize>,
+) -> Result<Response, String> {
+    let map = effects.with(|state| state.compared_map(comparison, run))?;
+    Ok(Response::new(map))
 }
 
 /// One token of a map.

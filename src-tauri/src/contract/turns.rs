@@ -350,6 +350,8 @@ pub struct TokenSlots {
     pub slots: u32,
     /// Per layer: number of slots that keep it.
     pub per_layer: Vec<u8>,
+    /// Per layer: the KV heads that keep it, from 0; empty if they are not known.
+    pub heads: Vec<Vec<usize>>,
     /// Its slots per layer: the KV heads if it is one token.
     pub kv_heads: usize,
     /// Number of tokens that it stands for.

@@ -1,6 +1,7 @@
 //! A comparison: starting, filling run by run, stopping, exporting. It is not saved with the conversation, because it
 //! can be repeated, or exported to be stored.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::time::Instant;
@@ -24,7 +25,33 @@ const MOST_RUNS: usize = 200;
 /// Maximum answer length of the full cache that the methods are compared along, in tokens: as in the terminal program.
 const ANSWER_TOKENS: usize = 64;
 
+/// What the runs of a comparison keep of the document.
+#[derive(Default)]
+pub(super) struct ComparedMaps {
+    /// Of this comparison.
+    comparison: u64,
+    /// End of each cell in UTF-16 units, u32 little endian.
+    ends: Vec<u8>,
+    /// By run: `[cells]` shares, 255 is 100 %.
+    shares: HashMap<usize, Vec<u8>>,
+}
+
 impl AppState {
+    /// The ends of the cells of a comparison's maps, or the shares of one `run`; see
+    /// [`kept_worker::protocol::Reply::Run`].
+    ///
+    /// # Errors
+    /// One sentence, if there is no such map.
+    pub fn compared_map(&self, comparison: u64, run: Option<usize>) -> Result<Vec<u8>, String> {
+        let maps = &self.compared_maps;
+        let found = match run {
+            None => Some(&maps.ends),
+            Some(run) => maps.shares.get(&run),
+        };
+        let found = found.filter(|found| maps.comparison == comparison && !found.is_empty());
+        found.cloned().ok_or_else(|| messages::NO_MAP.to_owned())
+    }
+
     /// Starts a comparison and returns its id, or the reason for a refusal in one sentence.
     pub fn compare(&mut self, question: &str, runs: Vec<Choice>) -> Result<u64, String> {
         let question = question.trim();
@@ -118,6 +145,7 @@ impl AppState {
         if let Some(ticket) = self.comparing.take() {
             self.send(Request::Stop { ticket }, None);
         }
+        self.compared_maps = ComparedMaps::default();
         if self.comparison.take().is_some() {
             self.emit_comparison();
         }
@@ -158,13 +186,24 @@ impl AppState {
         self.throttle.comparing.forget();
     }
 
-    pub(super) fn reference_arrived(&mut self, ticket: u64, seconds: f64, report: ReferenceReport) {
+    pub(super) fn reference_arrived(
+        &mut self,
+        ticket: u64,
+        seconds: f64,
+        report: ReferenceReport,
+        ends: &[u8],
+    ) {
         let result = ReferenceResult { seconds, report };
         let Some(comparison) = self.comparison_of(ticket) else {
             return;
         };
         comparison.reference = Some(result.clone());
         (comparison.current, comparison.progress) = (Some(0), None);
+        self.compared_maps = ComparedMaps {
+            comparison: ticket,
+            ends: ends.to_vec(),
+            shares: HashMap::new(),
+        };
         self.emit(AppEvent::ComparisonReference {
             comparison: ticket,
             result: Box::new(result),
@@ -179,6 +218,7 @@ impl AppState {
         run: usize,
         seconds: f64,
         mut report: RunReport,
+        shares: Vec<u8>,
     ) -> Result<(), String> {
         report.refused = report.refused.map(|sentence| as_sentence(&sentence));
         let result = RunResult { seconds, report };
@@ -189,6 +229,7 @@ impl AppState {
             return Err(format!("a run {run} of a comparison"));
         };
         place.result = Some(result.clone());
+        self.compared_maps.shares.insert(run, shares);
         self.emit(AppEvent::ComparisonRun {
             comparison: ticket,
             run,

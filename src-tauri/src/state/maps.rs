@@ -87,7 +87,14 @@ impl AppState {
         let Some(map) = self.maps.get(&turn).cloned() else {
             return;
         };
-        if let Err(error) = lock(&map).set_layer(layer, kept) {
+        let set = |map: &mut MapGrid| {
+            if map.can_have_heads() {
+                map.set_heads(layer, kept)
+            } else {
+                map.set_layer(layer, kept)
+            }
+        };
+        if let Err(error) = set(&mut lock(&map)) {
             tracing::warn!(%error, layer, "a layer of the map was refused");
             return;
         }

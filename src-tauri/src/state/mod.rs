@@ -39,6 +39,7 @@ use crate::contract::{
 };
 use crate::library::BegunDownload;
 use crate::store::Open;
+use comparing::ComparedMaps;
 pub use conversations::{Conversation, Loaded};
 pub use document::{OpenDocument, plain_text};
 pub use documents::file_name;
@@ -336,6 +337,7 @@ pub struct AppState {
     reading: BackgroundReading,
     neutral: NeutralMaps,
     levels: Levels,
+    compared_maps: ComparedMaps,
     /// Ticket of the request to clear the vaults, until it is answered.
     clearing: Option<u64>,
     worker: WorkerState,
@@ -403,6 +405,7 @@ impl AppState {
             reading: BackgroundReading::default(),
             neutral: NeutralMaps::default(),
             levels: Levels::default(),
+            compared_maps: ComparedMaps::default(),
             clearing: None,
             worker: WorkerState {
                 state: WorkerStatus::Starting,

@@ -89,13 +89,13 @@ impl AppState {
                 ticket,
                 seconds,
                 report,
-            } => self.reference_arrived(ticket, seconds, *report),
+            } => self.reference_arrived(ticket, seconds, *report, &bytes),
             Reply::Run {
                 ticket,
                 run,
                 seconds,
                 report,
-            } => self.run_arrived(ticket, run, seconds, *report)?,
+            } => self.run_arrived(ticket, run, seconds, *report, bytes)?,
             Reply::ReadAhead { ticket, progress } => self.reading_progressed(ticket, progress),
             Reply::DocumentRead { ticket, notes, .. } => {
                 for note in notes {

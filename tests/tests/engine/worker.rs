@@ -199,7 +199,7 @@ fn map_of(heard: &[(Reply, Vec<u8>)], document: &Document) -> MapGrid {
     let mut map = announced_map(&heard[0].0, &heard[0].1, document);
     for (reply, bytes) in heard {
         if let Reply::Layer { layer, .. } = reply {
-            map.set_layer(*layer, bytes).expect("a layer that fits");
+            map.set_heads(*layer, bytes).expect("a layer that fits");
         }
     }
     map
@@ -257,7 +257,7 @@ fn answers_equal_those_in_process() {
         match reply {
             Reply::Layer { ticket: 7, layer } => {
                 assert!(!read, "layers are cut while reading");
-                grid.set_layer(*layer, bytes).expect("a layer that fits");
+                grid.set_heads(*layer, bytes).expect("a layer that fits");
             }
             Reply::Progress {
                 ticket: 7,

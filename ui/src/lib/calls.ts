@@ -75,6 +75,15 @@ export const restartWorker = () => call<null>('restart_worker')
 export const mapEnds = (turn: number) => raw('map_ends', { turn })
 export const mapCounts = (turn: number, layer: number | null, lift: boolean) => raw('map_counts', { turn, layer, lift })
 export const mapLevels = (turn: number) => raw('map_levels', { turn })
+export const mapPicture = (
+  turn: number,
+  from: number,
+  to: number,
+  columns: number,
+  view: { heads: boolean; lift: boolean },
+) => raw('map_picture', { turn, from, to, columns, ...view })
+export const comparedMap = (comparison: number, run: number | null) => raw('compared_map', { comparison, run })
+export const saveExport = (kind: 'png' | 'svg' | 'csv', data: string) => call<null>('save_export', { kind, data })
 export const showLessMemory = (turn: number) => call<null>('show_less_memory', { turn })
 export const mapToken = (turn: number, token: number) => call<TokenSlots>('map_token', { turn, token })
 export const mapTable = (turn: number, layer: number | null) => call<TableRow[]>('map_table', { turn, layer })

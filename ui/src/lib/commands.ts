@@ -51,6 +51,12 @@
  *                                                                'turn' with the number of budgets that are known
  * map_levels({ turn })                          -> ArrayBuffer   Uint8: number of budgets, each in percent, then for
  *                                                                each [tokens] shares; 255 is 100 %
+ * map_picture({ turn, from, to, columns, heads, lift })   -> ArrayBuffer   Uint8 [rows][columns] shares; a row per layer,
+ *                                                or with `heads` per KV head (empty if those are not known)
+ * compared_map({ comparison, run: number | null })   -> ArrayBuffer   Uint8 [tokens] shares of a run; without one, ends
+ *                                                as `map_ends`
+ * save_export({ kind, data })                   -> null          system's dialog; a 'png' (base64), 'svg' or 'csv'; outcome
+ *                                                as a 'notice'
  * map_token({ turn, token })                    -> TokenSlots
  * map_table({ turn, layer })                    -> TableRow[]
  * map_layers({ turn })                          -> LayerRow[]
@@ -109,6 +115,9 @@ export type CommandName =
   | 'map_counts'
   | 'map_levels'
   | 'show_less_memory'
+  | 'map_picture'
+  | 'compared_map'
+  | 'save_export'
   | 'map_token'
   | 'map_table'
   | 'map_layers'

@@ -1252,6 +1252,10 @@ slots: number,
  */
 perLayer: Array<number>, 
 /**
+ * Per layer: the KV heads that keep it, from 0; empty if they are not known.
+ */
+heads: Array<Array<number>>, 
+/**
  * Its slots per layer: the KV heads if it is one token.
  */
 kvHeads: number, 

@@ -63,6 +63,27 @@ export class Mind {
     return counts
   }
 
+  /** As `map_picture`; heads of a layer take turns. */
+  picture(from: number, to: number, columns: number, heads: boolean): Uint8Array<ArrayBuffer> {
+    const many = Math.min(columns, to - from)
+    const rows = heads ? this.kvHeads : 1
+    const picture = new Uint8Array(this.layers * rows * many)
+    this.#slots.forEach((slots, layer) => {
+      if (layer >= this.layersDone) return
+      for (let column = 0; column < many; column++) {
+        const first = from + Math.floor(((to - from) * column) / many)
+        const end = from + Math.floor(((to - from) * (column + 1)) / many)
+        for (let row = 0; row < rows; row++) {
+          let sum = 0
+          for (let i = first; i < end; i++)
+            sum += heads ? Number((row + i) % this.kvHeads < slots[i]!) : slots[i]! / this.kvHeads
+          picture[(layer * rows + row) * many + column] = sum > 0 ? Math.max(1, (255 * sum) / (end - first)) : 0
+        }
+      }
+    })
+    return picture
+  }
+
   /** As `map_levels`: the strongest tokens of each budget, and a little noise. */
   levels(many: number): Uint8Array<ArrayBuffer> {
     const counts = this.counts(null)
@@ -104,6 +125,7 @@ export class Mind {
       kept: perLayer.reduce((a, b) => a + b, 0),
       slots: this.layersDone * this.kvHeads,
       perLayer,
+      heads: perLayer.map((n, l) => Array.from({ length: n }, (_, i) => (i + l) % this.kvHeads).sort((a, b) => a - b)),
       kvHeads: this.kvHeads,
       tokens: 1,
       page: pageAt(pages, start),

@@ -326,8 +326,9 @@ pub enum Reply {
         /// Bytes of the full cache of the prompt.
         kv_bytes_full: u64,
     },
-    /// A layer was cut, or its kept rows have changed. Bytes follow: `[cells]` u8, the number of slots that keep each
-    /// cell: for a cell of one token, the KV heads that keep it (at most 255; no model has more).
+    /// A layer was cut, or its kept rows have changed. Bytes follow: for cells of one token the masks of the KV heads that
+    /// keep them ([`kept_engine::MapGrid::set_heads`]); for cells of several tokens `[cells]` u8, the number of slots that
+    /// keep each.
     Layer {
         /// Ticket of the question.
         ticket: u64,
@@ -442,7 +443,7 @@ pub enum Reply {
         /// The progress; runs whose answer differs from the full cache's share a second prefill.
         progress: Progress,
     },
-    /// The run with the full cache is complete.
+    /// The run with the full cache is complete. Bytes follow as for [`Reply::Prompt`]: the ends of the document's cells.
     Reference {
         /// Ticket of the comparison.
         ticket: u64,
@@ -451,7 +452,8 @@ pub enum Reply {
         /// The result.
         report: Box<ReferenceReport>,
     },
-    /// A run of a comparison is complete or refused.
+    /// A run of a comparison is complete or refused. Bytes follow: `[cells]` u8, the share of the slots that keep each cell,
+    /// 255 for 100 % ([`kept_engine::MapGrid::shares`]); none for a refused run.
     Run {
         /// Ticket of the comparison.
         ticket: u64,
@@ -493,6 +495,8 @@ impl Reply {
                 | Reply::Layer { .. }
                 | Reply::NeutralMap { .. }
                 | Reply::Level { .. }
+                | Reply::Reference { .. }
+                | Reply::Run { .. }
         )
     }
 }
