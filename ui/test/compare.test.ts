@@ -271,6 +271,9 @@ describe('the view', () => {
     const props = { given: kept, part: Compare as Component<never>, props: { close: () => {} } }
     shown = mount(Frame, { target: document.body, props })
     flushSync()
+    // The table is one click away.
+    find('compare-figures')?.click()
+    flushSync()
   }
   const find = <T extends HTMLElement = HTMLElement>(id: string) => document.querySelector<T>(`[data-testid=${id}]`)
   const all = (id: string) => [...document.querySelectorAll<HTMLElement>(`[data-testid=${id}]`)]

@@ -160,9 +160,10 @@ describe('the slider', () => {
     expect(said()).toBe('Less memory cannot be shown.')
   })
 
-  it('is not there for an answer that remembers everything by its method', () => {
+  it('says that a method remembers everything', () => {
     kept.app.turns[0]!.method = 'full'
     flushSync()
-    expect(slider()).toBeNull()
+    expect(slider().getAttribute('aria-disabled')).toBe('true')
+    expect(said()).toBe('This method remembers everything')
   })
 })

@@ -70,6 +70,7 @@ fn a_comparison_runs_to_its_end_with_consistent_figures() {
     );
     app.picture("set-up");
     app.click("compare-start");
+    app.click("compare-figures");
     app.until("the first row is there", |app| {
         rows(app).iter().any(|state| state == "done").then_some(())
     });
@@ -126,6 +127,7 @@ fn a_comparison_runs_to_its_end_with_consistent_figures() {
         (!app.is_shown("comparison")).then_some(())
     });
     app.click("compare-button");
+    app.click("compare-figures");
     assert_eq!(rows(&app).len(), 5);
     // The next question can be asked.
     app.click("compare-close");
@@ -181,6 +183,7 @@ fn a_method_is_compared_with_itself_under_other_parameters() {
     app.script(remove, Value::Null);
     assert_eq!(variants(&app), json!(all[..2]));
     app.click("compare-start");
+    app.click("compare-figures");
     ends(&app, "done");
     two_variants_are_told_apart(&app);
     // The comparison's settings can be edited.
@@ -248,6 +251,7 @@ fn a_refused_run_is_shown_and_the_others_continue() {
     let app = answered(&home);
     set_up(&app, &["snapkv", "streaming_llm"], &["2", "25%"]);
     app.click("compare-start");
+    app.click("compare-figures");
     ends(&app, "done");
     let states = rows(&app);
     let refused = states.iter().filter(|s| *s == "refused").count();
@@ -275,6 +279,7 @@ fn a_stopped_comparison_keeps_its_finished_rows() {
     // The element is scrolled out of view, and the driver only scrolls down.
     app.script("$('compare-all').click()", Value::Null);
     app.click("compare-start");
+    app.click("compare-figures");
     app.until("some rows are there and others are not", |app| {
         let states = rows(app);
         let done = states.iter().filter(|s| *s == "done").count();

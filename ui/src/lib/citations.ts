@@ -19,6 +19,15 @@ export function cited(turn: Turn): { answer: string; citations: Citation[] } {
   return { answer, citations: moved.filter(({ end }) => end > 0 && end <= answer.length) }
 }
 
+/** The passages that answers stand on: those that they cite, else the one that they used most. */
+export function standsOn(...turns: readonly (Turn | null | undefined)[]): Source[] {
+  const found = turns.flatMap((turn) => {
+    const cited = (turn?.facts?.citations ?? []).flatMap(({ source }) => turn!.sources[source] ?? [])
+    return cited.length > 0 ? cited : (turn?.sources.slice(0, 1) ?? [])
+  })
+  return found.filter((one, i) => found.findIndex((other) => other.start === one.start) === i)
+}
+
 /** `text` with `sign(source)` behind every cited sentence. */
 function inserted(text: string, citations: readonly Citation[], sign: (source: number) => string): string {
   let found = ''

@@ -15,7 +15,7 @@ export interface Kept {
   reader: Reader
   find: Find
   /** Opens a dialog or view; shows or hides the list of conversations. */
-  open: (dialog: 'settings' | 'table' | 'shortcuts' | 'compare' | 'models' | 'sidebar') => void
+  open: (dialog: 'settings' | 'table' | 'shortcuts' | 'compare' | 'versions' | 'models' | 'sidebar') => void
   /** Focuses the composer. */
   compose: () => void
 }

@@ -12,7 +12,7 @@ export interface Level extends Tokens {
 }
 
 /** A share of all slots, as a byte. */
-const FULL = 255
+export const FULL = 255
 
 /**
  * The levels in an answer of `map_levels`, the smallest budget first, with that of 100 % at the end; none if none is

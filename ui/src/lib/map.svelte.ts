@@ -22,6 +22,8 @@ export interface Painted extends Tokens {
   layer: number | null
   layers: number
   kvHeads: number
+  /** Tokens of an entry: several in very long documents, whose heads are not told apart. */
+  together?: number
   /** All that is remembered: the same counts, or more than those that are kept because of the question. */
   all: Tokens
   /** Mean share kept over the document, 0 to 1; null for what is kept because of the question. */
@@ -71,7 +73,7 @@ export class MapView {
   /** The map changed during a fetch. */
   #again = false
   #tokens = new Map<string, TokenSlots>()
-  #regions: { of: Tokens; regions: Region[] } | null = null
+  #regions = new WeakMap<Tokens, Region[]>()
 
   constructor(calls: MapCalls, report: (problem: unknown) => void) {
     this.#calls = calls
@@ -209,8 +211,9 @@ export class MapView {
   regions(text: string): Region[] {
     const marks = this.marks(text)
     if (marks === null) return []
-    if (this.#regions?.of !== marks) this.#regions = { of: marks, regions: regionsOf(marks) }
-    return this.#regions.regions.filter(({ share }) => share >= this.threshold)
+    const known = this.#regions.get(marks) ?? regionsOf(marks)
+    this.#regions.set(marks, known)
+    return known.filter(({ share }) => share >= this.threshold)
   }
 
   async #fetch(): Promise<void> {
@@ -242,7 +245,8 @@ export class MapView {
       const layers = first?.perLayer.length ?? 0
       const all = { ends, counts: known ?? counts, slots }
       const drawn = lift ? { ends, counts, slots: fullOf(counts) } : all
-      this.painted = { turn, layer, layers, kvHeads, ...drawn, all, mean: lift ? null : meanShare(all) }
+      const together = first?.tokens ?? 1
+      this.painted = { turn, layer, layers, kvHeads, together, ...drawn, all, mean: lift ? null : meanShare(all) }
     } catch (problem) {
       if (turn === this.#turn) this.#report(problem)
     } finally {

@@ -18,6 +18,12 @@ export class Reader {
   target = $state.raw<Target | null>(null)
   /** The underlined passage. */
   passage = $state.raw<Passage | null>(null)
+  /** The text under the pointer, on the page or in the grid: its cursor is shown in both. */
+  pointed = $state.raw<(Passage & { by: 'page' | 'grid' }) | null>(null)
+  /** The place of the word whose layers and heads are shown. */
+  word = $state.raw<{ start: number } | null>(null)
+  /** Whether the grid of layers is shown; null where it has room. */
+  grid = $state<boolean | null>(null)
   /** Whether the outline is shown. */
   contents = $state(false)
   /** Whether the user has moved through the document since the running question began. */
@@ -53,6 +59,8 @@ export class Reader {
     this.visible = { start: 0, end: 0 }
     this.target = null
     this.passage = null
+    this.pointed = null
+    this.word = null
     this.moved = false
   }
 }

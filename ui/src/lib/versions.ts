@@ -9,7 +9,8 @@ export interface Card {
   versions: Turn[]
 }
 
-const firstOf = (turn: Turn) => turn.versionOf ?? turn.id
+/** Id of the first version of its question. */
+export const firstOf = (turn: Turn) => turn.versionOf ?? turn.id
 
 /** The cards, each in the place of its first version. */
 export function cardsOf(turns: readonly Turn[]): Card[] {

@@ -307,8 +307,23 @@ export function start(): void {
   )
   snapshot.conversations = conversations.list()
   let comparing = 0
+  let comparedRuns: { question: string; runs: Choice[] } = { question: '', runs: [] }
+  /** Ends, or shares of a run. */
+  function compared(run: number | null): Uint32Array<ArrayBuffer> | Uint8Array<ArrayBuffer> | null {
+    const choice = run === null ? null : comparedRuns.runs[run]
+    const rows = rowsOf(choice?.budget ?? null, snapshot.document?.tokens ?? 1)
+    const mind = new Mind(text, comparedRuns.question, layers, kvHeads, rows)
+    if (!choice) return mind.ends.slice()
+    mind.layersDone = layers
+    const counts = mind.counts(null)
+    // The last tokens, whatever is asked.
+    if (choice.method === 'streaming_llm')
+      counts.forEach((_, i) => (counts[i] = i < 4 || i > counts.length - rows ? layers * kvHeads : 0))
+    return Uint8Array.from(counts, (count) => Math.round((count * 255) / (layers * kvHeads)))
+  }
   async function compare(question: string, runs: Choice[]): Promise<void> {
     const id = (comparing = Math.abs(comparing) + 1)
+    comparedRuns = { question, runs }
     const tokens = snapshot.document?.tokens ?? 1
     emit({ event: 'comparison', comparison: begun(id, question, runs, snapshot.document?.name ?? '') })
     for (let run = -1; run < runs.length; run++) {
@@ -356,6 +371,11 @@ export function start(): void {
       layer: number | null
       lift: boolean
       token: number
+      run: number | null
+      from: number
+      to: number
+      columns: number
+      heads: boolean
       thinking: boolean
       id: string | number
       stretch: string | null
@@ -470,6 +490,15 @@ export function start(): void {
         return null
       case 'map_levels':
         return mind().levels(conversations.turns().find(({ id }) => id === args.turn)?.levels ?? 0).buffer
+      case 'compared_map': {
+        const found = snapshot.document && compared(args.run)
+        if (!found) throw 'There is no map of this answer.'
+        return found.buffer
+      }
+      case 'map_picture':
+        return mind().picture(args.from, args.to, args.columns, args.heads).buffer
+      case 'save_export':
+        return null
       case 'map_token':
         return mind().token(args.token, snapshot.document?.pages ?? [])
       case 'map_table':
