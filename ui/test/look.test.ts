@@ -22,22 +22,28 @@ describe('cividis', () => {
   })
 })
 
-describe('forgotten text', () => {
+describe('colours on the page', () => {
   const css = import.meta.glob<string>('../src/tokens.css', { query: '?raw', import: 'default', eager: true })
   const [light = '', dark = ''] = Object.values(css)[0]!.split("[data-theme='dark']")
   const colour = (theme: string, name: string): Rgb => {
-    const hex = new RegExp(`${name}: #([0-9a-f]{6});`).exec(theme)?.[1] ?? ''
-    return [0, 2, 4].map((at) => Number.parseInt(hex.slice(at, at + 2), 16)) as Rgb
+    const value = new RegExp(`${name}: ([^;]+);`).exec(theme)?.[1] ?? ''
+    const hex = value.startsWith('#') ? [1, 3, 5].map((at) => Number.parseInt(value.slice(at, at + 2), 16)) : null
+    return (hex ?? value.split(' ').map(Number)) as Rgb
   }
-  it('can be read, and is fainter than the rest', () => {
+  const contrast = (theme: string, name: string, other = '--page') => {
+    const [a, b] = [colour(theme, name), colour(theme, other)].map(luminance).sort((a, b) => b - a)
+    return (a! + 0.05) / (b! + 0.05)
+  }
+  it('let forgotten text be read, fainter than the rest', () => {
     for (const theme of [light, dark]) {
-      const contrast = (name: string) => {
-        const [a, b] = [colour(theme, name), colour(theme, '--page')].map(luminance).sort((a, b) => b - a)
-        return (a! + 0.05) / (b! + 0.05)
-      }
-      expect(contrast('--gone')).toBeGreaterThanOrEqual(4.5)
-      expect(contrast('--ink')).toBeGreaterThan(2 * contrast('--gone'))
+      expect(contrast(theme, '--gone')).toBeGreaterThanOrEqual(4.5)
+      expect(contrast(theme, '--ink')).toBeGreaterThan(2 * contrast(theme, '--gone'))
     }
+  })
+  it('tell two memories apart, also from the page', () => {
+    for (const theme of [light, dark])
+      for (const name of ['--of-both', '--of-a', '--of-b'])
+        expect(contrast(theme, name), name).toBeGreaterThanOrEqual(3)
   })
 })
 
@@ -109,6 +115,7 @@ describe('keys', () => {
     expect(commandOf(key({ key: 'n' }), true)).toBeNull()
     expect(commandOf(key({ key: '/' }), true)).toBeNull()
     expect(commandOf(key({ key: 'n' }), false)).toBe('next')
+    expect([commandOf(key({ key: 'g' }), false), commandOf(key({ key: 'g' }), true)]).toEqual(['grid', null])
     expect(commandOf(key({ key: 'ArrowUp', altKey: true }), true)).toBe('previous')
     expect(commandOf(key({ key: 'o', ctrlKey: true }), true)).toBe('open')
     expect(commandOf(key({ key: ',', ctrlKey: true }), true)).toBe('settings')

@@ -241,6 +241,8 @@ export class Actions {
   clearVault = () => this.#try('settings', calls.clearVault())
   stopComparison = () => this.#try('comparison', calls.stopComparison())
   saveComparison = () => this.#try('comparison', calls.saveComparison())
+  /** Saves a picture or a table that the page has drawn; a PNG is base64. */
+  saveExport = (kind: 'png' | 'svg' | 'csv', data: string) => this.#try('document', calls.saveExport(kind, data))
   replaceDocument = (how: Replacement) => this.#try('document', calls.replaceDocument(how))
   addDocument = () => this.#try('document', calls.addDocument())
   removeDocument = (index: number) => this.#try('document', calls.removeDocument(index))

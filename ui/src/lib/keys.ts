@@ -9,6 +9,7 @@ export type Command =
   | 'next'
   | 'previous'
   | 'table'
+  | 'grid'
   | 'find'
   | 'compare'
   | 'models'
@@ -67,6 +68,8 @@ export function commandOf(event: KeyboardEvent, typing: boolean): Command | null
       return 'previous'
     case 't':
       return 'table'
+    case 'g':
+      return 'grid'
     case 'c':
       return 'compare'
     case 'm':
@@ -108,6 +111,7 @@ export const SHORTCUTS: readonly [string, string][] = [
   ['n, p  or  Alt + ↓, ↑', 'Next and previous highlight'],
   ['Home, End, Page Up, Page Down', 'Move through the document'],
   ['t', 'List of what is remembered and forgotten'],
+  ['g', 'Which layer and head remembers what'],
   ['c', 'Compare methods'],
   ['m', 'Models'],
   ['F1  or  ?', 'This list'],
