@@ -137,7 +137,9 @@ describe('how rows are stored', () => {
     } // prettier-ignore
     kept.app.apply({ event: 'turn', turn: turn({ facts, cache: 'q8_0', answer: 'Yes.' }) })
     show(Conversation, kept)
-    expect(words('facts')).toBe('1.0 s to first word · 60 tokens/s · Remembers 25 % of the text · SnapKV, 8-bit')
+    expect(words('facts')).toBe(
+      '1.0 s to first word · 60 tokens/s · Remembers 25 % of document and question · SnapKV, 8-bit',
+    )
     expect(words('ask-again')).toBe('Try again with SnapKV, 4-bit')
   })
 

@@ -345,7 +345,7 @@ describe('a turn', () => {
     expect(kept.reader.passage).toEqual({ start: 40, end: 80 })
     expect(kept.reader.target?.offset).toBe(40)
     expect(find('facts')?.textContent).toBe(
-      '1.4 s to first word · 61 tokens/s · Remembers 25 % of the text · Saw 2 earlier questions · SnapKV',
+      '1.4 s to first word · 61 tokens/s · Remembers 25 % of document and question · Saw 2 earlier questions · SnapKV',
     )
     expect(find('facts')?.title).toBe('312 of 1,250 rows per head, 16-bit')
     expect(document.body.textContent).toContain('maximum length')

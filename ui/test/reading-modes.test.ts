@@ -191,7 +191,7 @@ describe('while it is read, and after', () => {
     kept.app.apply({ event: 'turn', turn: turn({ method: AUTO, facts, answer: 'Yes.' }) })
     show(Conversation, kept)
     expect(words('facts')).toBe(
-      '1.0 s to first word · 60 tokens/s · Remembers 25 % of the text · 960 tokens from the vault · SnapKV, chosen automatically',
+      '1.0 s to first word · 60 tokens/s · Remembers 25 % of document and question · 960 tokens from the vault · SnapKV, chosen automatically',
     )
     expect(find('chosen-reason')).toBeNull()
     find('chosen-how')!.click()

@@ -10,6 +10,7 @@ mod conversations;
 mod device;
 mod documents;
 mod engine;
+mod explained;
 mod files;
 mod find;
 mod library;
