@@ -8,27 +8,62 @@ use kept_engine::{Answer, Run};
 use crate::map::table_rows;
 use crate::output::{bytes, count};
 
-/// Number of colour steps. A share is rounded to the nearest step; every share above 0 gets at least step 1.
+/// Number of colour steps. A share is rounded to the nearest step.
 const STEPS: usize = 20;
 
+/// Shares below this one count as forgotten, as on the app's page.
+const THRESHOLD: f32 = 0.25;
+
+/// The colours of the app.
+const APP: &str = include_str!("../../ui/src/tokens.css");
+/// Those that the page takes over.
+const COLOURS: [&str; 7] = [
+    "--page",
+    "--ink",
+    "--soft",
+    "--line",
+    "--gone",
+    "--mark",
+    "--mark-strength",
+];
+
 const STYLE: &str = "
-:root{--paper:#fbfaf7;--ink:#1f2328;--quiet:#667;--line:#e3e0d8;--hue:20,122,122;--strongest:.62}
-@media(prefers-color-scheme:dark){:root{--paper:#15171a;--ink:#d9dbde;--quiet:#8b919a;--line:#2a2e34;--hue:64,190,190;--strongest:.6}}
 *{box-sizing:border-box}
-body{margin:0;background:var(--paper);color:var(--ink);font:15.5px/1.75 Charter,Georgia,serif}
+body{margin:0;background:var(--page);color:var(--ink);font:15.5px/1.75 Charter,Georgia,serif}
 header,footer,main{max-width:704px;margin:0 auto;padding:0 32px}
-header{padding-top:40px;font:13px/1.6 system-ui,sans-serif;color:var(--quiet)}
+header{padding-top:40px;font:13px/1.6 system-ui,sans-serif;color:var(--soft)}
 h1{font:600 20px/1.4 system-ui,sans-serif;color:var(--ink);margin:0 0 4px}
 header p{margin:0 0 12px}
 .legend{display:flex;gap:16px;align-items:center;border-top:1px solid var(--line);border-bottom:1px solid var(--line);padding:8px 0}
 .legend i{font-style:normal;padding:2px 8px;border-radius:3px;color:var(--ink)}
 main{padding-top:24px;padding-bottom:24px}
 pre{margin:0;font:inherit;white-space:pre-wrap;overflow-wrap:anywhere}
-b{font-weight:inherit;border-radius:2px;background:rgba(var(--hue),calc(var(--s)*var(--strongest)))}
-table{border-collapse:collapse;font:13px/1.6 system-ui,sans-serif;color:var(--quiet);margin-bottom:40px}
+b{font-weight:inherit;border-radius:2px;background:rgb(var(--mark)/calc(var(--s)*var(--mark-strength)))}
+pre,.gone{color:var(--gone)}
+b{color:var(--ink)}
+table{border-collapse:collapse;font:13px/1.6 system-ui,sans-serif;color:var(--soft);margin-bottom:40px}
 td,th{padding:2px 16px 2px 0;text-align:right;font-weight:400}
 td:first-child,th:first-child{text-align:left}
 ";
+
+/// The rules for the app's colours, light and dark; a colour that the app does not have is left out.
+fn colours() -> String {
+    let rules = |selector: &str| {
+        let block = APP.split_once(&format!("\n{selector} {{"));
+        let block = block.and_then(|(_, rest)| rest.split_once("\n}"));
+        let lines = block.map_or("", |(block, _)| block).lines().map(str::trim);
+        let wanted = lines.filter(|line| {
+            let name = line.split(':').next().unwrap_or_default();
+            COLOURS.contains(&name)
+        });
+        wanted.collect::<String>()
+    };
+    format!(
+        ":root{{color-scheme:light dark;{}}}@media(prefers-color-scheme:dark){{:root{{{}}}}}",
+        rules(":root"),
+        rules("[data-theme='dark']")
+    )
+}
 
 /// Renders the page.
 pub fn page(
@@ -44,11 +79,14 @@ pub fn page(
         page,
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>{name}: what was kept</title>\n<style>{STYLE}{steps}</style>\n\
+         <title>{name}: what is remembered</title>\n<style>{colours}{STYLE}{steps}</style>\n\
          <header><h1>{name}</h1>\n<p>{question}</p>\n\
-         <p>{method}: {rows} of {tokens} tokens per head, cache {kv} instead of {full}</p>\n\
-         <div class=\"legend\"><span>kept in</span>{legend}<span>of {slots} layer-head slots</span></div></header>\n<main><pre>",
+         <p>{method} remembers {rows} of {tokens} tokens per head, in {kv} instead of {full}. The rest of the text is grey: \
+         less than {threshold:.0} % of {slots} memory slots hold it.</p>\n\
+         <div class=\"legend\"><span class=\"gone\">forgotten</span>{legend}<span>of the memory slots remember it</span></div></header>\n<main><pre>",
         name = escape(&document.name),
+        colours = colours(),
+        threshold = THRESHOLD * 100.0,
         steps = step_rules(),
         question = escape(question),
         method = escape(method),
@@ -68,7 +106,7 @@ pub fn page(
             }
         }
     }
-    page += "</pre></main>\n<footer><table><tr><th>part<th>mean<th>most";
+    page += "</pre></main>\n<footer><table><tr><th>part<th>remembered<th>best remembered word";
     for row in table_rows(document, runs) {
         let _ = write!(
             page,
@@ -82,9 +120,12 @@ pub fn page(
     page
 }
 
+/// The colour step of a share; 0 if it counts as forgotten.
 fn step(share: f32) -> usize {
-    let nearest = (share * STEPS as f32).round() as usize;
-    nearest.max(usize::from(share > 0.0))
+    if share < THRESHOLD {
+        return 0;
+    }
+    (share * STEPS as f32).round() as usize
 }
 
 fn step_rules() -> String {
@@ -94,10 +135,10 @@ fn step_rules() -> String {
 }
 
 fn legend() -> String {
-    [0, 25, 50, 75, 100]
-        .map(|percent| match percent * STEPS / 100 {
-            0 => format!("<i>{percent} %</i>"),
-            step => format!("<i><b class=\"k{step}\">{percent} %</b></i>"),
+    [25, 50, 75, 100]
+        .map(|percent| {
+            let step = percent * STEPS / 100;
+            format!("<i><b class=\"k{step}\">{percent} %</b></i>")
         })
         .concat()
 }
@@ -128,9 +169,18 @@ mod tests {
     }
 
     #[test]
-    fn any_positive_share_has_a_visible_step() {
-        assert_eq!(step(0.0), 0);
-        assert_eq!(step(0.001), 1);
-        assert_eq!(step(1.0), STEPS);
+    fn shares_below_the_threshold_are_forgotten() {
+        assert_eq!((step(0.0), step(0.24)), (0, 0));
+        assert_eq!((step(0.25), step(1.0)), (5, STEPS));
+    }
+
+    #[test]
+    fn the_colours_are_those_of_the_app() {
+        let colours = colours();
+        for name in COLOURS {
+            let times = colours.matches(&format!("{name}:")).count();
+            assert_eq!(times, 2, "{name}, light and dark: {colours}");
+        }
+        assert!(!colours.contains("--accent"));
     }
 }
