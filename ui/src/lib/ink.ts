@@ -1,9 +1,16 @@
 /** Colours of pictures that are drawn by hand, from the page's own (`tokens.css`). */
 import type { Ink } from './minimap'
 
-/** The numbers of a custom property. */
+/** By theme and name: asking the browser would lay out the page anew, in every frame of a drag. */
+const known = new Map<string, number[]>()
+
+/** The numbers of a custom property of the page. */
 export function numbersOf(element: Element, name: string): number[] {
-  return getComputedStyle(element).getPropertyValue(name).trim().split(/\s+/).map(Number)
+  const theme = document.documentElement.dataset['theme']
+  const key = `${theme}/${name}`
+  const found = known.get(key) ?? getComputedStyle(element).getPropertyValue(name).trim().split(/\s+/).map(Number)
+  if (theme !== undefined) known.set(key, found)
+  return found
 }
 
 export function inkOf(element: Element): Ink {

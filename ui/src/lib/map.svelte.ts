@@ -187,14 +187,17 @@ export class MapView {
 
   /** What is drawn of the map of `text`, by words; null draws none. */
   marks(text: string): Tokens | null {
-    return this.painted === null || this.whole ? null : snapped(text, this.painted)
+    const { painted } = this
+    if (painted === null || this.whole) return null
+    // A level is the same object whenever it is shown: its words are known.
+    return snapped(text, painted.mean === null ? painted : painted.all)
   }
 
   /** All that is remembered of `text`, by words; the same as `marks` where that is drawn. */
   memory(text: string): Tokens | null {
     const { painted } = this
     if (painted === null || this.whole) return null
-    return snapped(text, painted.mean === null ? painted.all : painted)
+    return snapped(text, painted.all)
   }
 
   /** What is kept for its place alone: not a finding about the question. */
