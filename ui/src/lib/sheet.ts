@@ -49,12 +49,14 @@ function layout({ title, lines, rows, nameOf, axis, ends }: Sheet) {
     { x: LEFT, y: 36, words: title, size: 20, bold: true, colour: INK },
     ...lines.map((words, i) => ({ x: LEFT, y: 60 + i * LINE, words, size: 13, colour: SOFT })),
   ]
-  // As many names as there is room for.
+  // As many names as there is room for; without room for heads, those of layers.
   const every = Math.ceil(12 / tall)
+  let next = 0
   rows.forEach((row, i) => {
     const words = nameOf(row)
-    if (words !== '' && i % every === 0)
-      texts.push({ x: LEFT - 8, y: top + (i + 0.5) * tall + 4, words, size: 11, anchor: 'end', colour: SOFT })
+    if (words === '' || i < next || (every > 1 && row.head !== null)) return
+    next = i + every
+    texts.push({ x: LEFT - 8, y: top + (i + 0.5) * tall + 4, words, size: 11, anchor: 'end', colour: SOFT })
   })
   axis.forEach((words, i) => {
     const share = axis.length > 1 ? i / (axis.length - 1) : 0
