@@ -7,6 +7,7 @@ import {
   COLUMNS,
   answersOf,
   beginning,
+  changedAt,
   divergenceBar,
   doneRows,
   doneShare,
@@ -198,6 +199,19 @@ describe('the table', () => {
     const mute = { ...runs[0]!, fidelity: { ...runs[0]!.fidelity, kl: null, top1: null, attention_recall: null } }
     expect(COLUMNS.slice(0, 3).map((c) => c.text(mute))).toEqual(['–', '–', '–'])
     expect([divergenceBar(0), divergenceBar(0.0001), divergenceBar(10), divergenceBar(1e6)]).toEqual([0, 0, 1, 1])
+  })
+
+  it('tells the largest budget at which the answer is another one', () => {
+    const runs = ['25%', '10%', '5%'].map((budget) => choice('h2o', budget))
+    const results = runs.map((run, i) => {
+      const report = { ...runOf(run, i, 100, 4, 4000), same_answer: i === 0, budget_rows: [25, 10, 5][i]! }
+      return { choice: run, result: { seconds: 1, report: report as RunReport } }
+    })
+    const done = comparison({ runs: results })
+    expect(changedAt(done, 'Who pays?', entry('h2o'))).toBe(10)
+    expect(changedAt(done, 'Who pays?', entry('snapkv'))).toBeNull()
+    expect(changedAt(done, 'Who pays?', entry('h2o', { sinks: '0' }))).toBeNull()
+    expect([changedAt(done, 'Who?', entry('h2o')), changedAt(null, 'Who pays?', entry('h2o'))]).toEqual([null, null])
   })
 
   it('says each answer once', () => {

@@ -195,6 +195,19 @@ export function doneRows(rows: readonly Row[]): DoneRow[] {
   return rows.filter((row): row is DoneRow => row.run !== null)
 }
 
+/**
+ * The largest budget, in percent of the prompt, at which a comparison of `question` measured another answer than with
+ * everything remembered, by the method `how`; null if it measured none.
+ */
+export function changedAt(comparison: Comparison | null, question: string, how: Entry): number | null {
+  if (comparison?.question !== question) return null
+  const budgets = comparison.runs.flatMap(({ choice, result }) => {
+    const run = result && keyOf(choice) === keyOf(how) ? figuresOf(result.report) : null
+    return result && run && !run.same_answer ? [(100 * run.budget_rows) / Math.max(1, result.report.prompt_tokens)] : []
+  })
+  return budgets.length > 0 ? Math.min(100, Math.max(...budgets)) : null
+}
+
 export type ColumnName =
   | 'method'
   | 'budget'
