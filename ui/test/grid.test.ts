@@ -170,7 +170,10 @@ describe('the views', () => {
     expect(words('grid-said')).toBe('Layer 2: 20 % remembered, at 35 %: “4711”')
     expect(kept.reader.pointed).toEqual({ start: 11, end: 16, by: 'grid' })
     await press(' ')
-    expect([kept.reader.passage, kept.reader.word]).toEqual([{ start: 11, end: 16 }, { start: 12 }])
+    expect([kept.reader.passage, kept.reader.word]).toEqual([
+      { start: 11, end: 16 },
+      { start: 12, focus: true },
+    ])
   })
 
   it('unfolds a layer into its heads', async () => {
@@ -205,13 +208,13 @@ describe('the views', () => {
   it('tells of a word which heads hold it', async () => {
     await show(WordCard)
     expect(find('word-card')).toBeNull()
-    kept.reader.word = { start: 12 }
+    kept.reader.word = { start: 12, focus: true }
     await settle()
     expect(words('word-said')).toBe('3 of 4 memory slots (75 %) hold it.')
     expect(find('word-card')?.textContent).toContain('All heads of layer 1. Some heads of layer 2.')
     expect(find('word-matrix')?.getAttribute('aria-label')).toBe('Held by layer 1: all heads; layer 2: head 2')
     expect(document.activeElement).toBe(find('word-card'))
-    kept.reader.word = { start: 4 }
+    kept.reader.word = { start: 4, focus: true }
     await settle()
     expect(words('word-said')).toBe('Forgotten: none of 4 memory slots holds it.')
     find('word-card')!.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true, cancelable: true }))

@@ -184,14 +184,14 @@ export class GridView {
     if (range && (this.at.token < range.from || this.at.token >= range.to)) this.pan(this.at.token - before)
   }
 
-  /** Goes to the text of the cursor, and shows its word. */
-  go(): void {
+  /** Goes to the text of the cursor, and shows its word; `focus` also moves the focus to it. */
+  go(focus: boolean): void {
     if (!this.at) return
     const { start, end } = this.textOf(this.at.token)
     const { reader, text } = this.#given
     reader.show(start, Math.max(start + 1, end))
     // The token's first letter, behind its space.
-    reader.word = { start: start + Math.max(0, text().slice(start, end).search(/\S/)) }
+    reader.word = { start: start + Math.max(0, text().slice(start, end).search(/\S/)), focus }
   }
 
   /** The grid as a picture to share. */

@@ -20,8 +20,8 @@ export class Reader {
   passage = $state.raw<Passage | null>(null)
   /** The text under the pointer, on the page or in the grid: its cursor is shown in both. */
   pointed = $state.raw<(Passage & { by: 'page' | 'grid' }) | null>(null)
-  /** The place of the word whose layers and heads are shown. */
-  word = $state.raw<{ start: number } | null>(null)
+  /** The place of the word whose layers and heads are shown; `focus`: it was chosen by the keyboard. */
+  word = $state.raw<{ start: number; focus: boolean } | null>(null)
   /** Whether the grid of layers is shown; null where it has room. */
   grid = $state<boolean | null>(null)
   /** Whether the outline is shown. */
