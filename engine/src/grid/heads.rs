@@ -34,9 +34,10 @@ impl MapGrid {
             });
         }
         let count = |mask: &[u8]| -> u32 { mask.iter().map(|byte| byte.count_ones()).sum() };
-        let last =
-            |mask: &&[u8]| self.kv_heads % 8 != 0 && mask[bytes - 1] >> (self.kv_heads % 8) != 0;
-        if let Some(mask) = masks.chunks_exact(bytes).find(last) {
+        // Bits of heads that do not exist.
+        let used = self.kv_heads % 8;
+        let beyond = |mask: &&[u8]| used != 0 && mask[bytes - 1] >> used != 0;
+        if let Some(mask) = masks.chunks_exact(bytes).find(beyond) {
             return Err(GridError::TooMany {
                 count: count(mask).min(255) as u8,
                 slots: self.kv_heads,
@@ -60,7 +61,7 @@ impl MapGrid {
     pub fn heads_of(&self, layer: usize, cell: usize) -> Option<Vec<usize>> {
         let bytes = self.mask_bytes();
         let mask = self.masks(layer)?.get(cell * bytes..(cell + 1) * bytes)?;
-        let kept = |head: &usize| mask[head / 8] >> (head % 8) & 1 == 1;
+        let kept = |head: &usize| (mask[head / 8] >> (head % 8)) & 1 == 1;
         Some((0..self.kv_heads).filter(kept).collect())
     }
 
