@@ -21,8 +21,11 @@ mod guarded;
 mod joined;
 mod outline;
 mod passage;
+#[cfg_attr(not(feature = "pdf"), path = "no_pdf.rs")]
 mod pdf;
+#[cfg(feature = "pdf")]
 mod pdf_content;
+#[cfg(feature = "pdf")]
 mod pdf_layout;
 mod sniff;
 mod text;
