@@ -82,9 +82,9 @@ golden:
 	target/golden-venv/bin/python tests/golden/real_models.py
 	target/golden-venv/bin/python tests/golden/real_tokens.py
 
-# The engine inside another program, in a few lines: engine/examples/embedded.rs.
+# The engine inside another program, in a few lines: engine/examples/ask.rs.
 embedded: setup
-	$(CARGO) run --release -p kept-engine --example embedded -- assets/mini.gguf $(SAMPLE) "$(QUESTION)"
+	$(CARGO) run --release -p kept-engine --example ask -- assets/mini.gguf $(SAMPLE) "$(QUESTION)"
 
 # The terminal program, the worker and their tests for NVIDIA GPUs, into target/cuda/programs; the worker also next to
 # the app as kept-worker-cuda, where `make run` finds it. Installs the compiler from packages; the programs need only
