@@ -1,6 +1,6 @@
 # Targets for users and CI. Each target installs its dependencies and prints its actions.
 
-.PHONY: run check test dist models vocabularies lint page bench golden embedded cuda test-gpu bench-gpu setup setup-test
+.PHONY: run check test dist models vocabularies lint page bench golden wheel embedded cuda test-gpu bench-gpu setup setup-test
 
 # The folder into which rustup or apt installs cargo if it was missing when make started.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -48,14 +48,15 @@ lint: setup page
 	fi
 	cd ui && ../scripts/node npm run --silent check
 
-# The programs for Linux in dist/: a .deb and a .tar.gz. KEPT_PROGRAMS names a folder with programs that are built already.
-# No path of this computer's home is in them.
+# The programs for Linux in dist/: a .deb, a .tar.gz and a Python wheel; `wheel` makes only that. KEPT_PROGRAMS names a
+# folder with programs that are built already. No path of this computer is in them.
 dist: setup page
-	@if [ -z "$(KEPT_PROGRAMS)" ]; then \
-	    RUSTFLAGS="--remap-path-prefix=$$HOME/.cargo=/cargo --remap-path-prefix=$(CURDIR)=/kept" \
-	        $(CARGO) build --release --locked --target-dir target/dist -p kept -p kept-worker -p kept-app --bins; \
-	fi
+	@[ -n "$(KEPT_PROGRAMS)" ] || scripts/build-dist kept kept-worker kept-app kept-capi
 	@scripts/dist "$(or $(KEPT_PROGRAMS),target/dist/release)"
+
+wheel: setup
+	@[ -n "$(KEPT_PROGRAMS)" ] || scripts/build-dist kept-capi
+	@scripts/wheel "$(or $(KEPT_PROGRAMS),target/dist/release)/libkept.so" dist
 
 # The app's page, which the program embeds.
 page: setup

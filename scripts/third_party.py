@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Prints the licences of everything that the programs contain: Rust crates and the packages of the app's page.
+"""Prints the licences of everything that programs contain: Rust crates and the packages of the app's page.
+
+    scripts/third_party.py TARGET PACKAGE...
 
 Texts come from the sources that cargo and npm have unpacked; equal texts are printed once. The order is fixed.
 """
@@ -10,18 +12,17 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAMS = {"kept", "kept-app", "kept-worker"}
 NAMES = ("license", "licence", "copying", "notice", "unlicense", "ofl")
 
 
-def crates(target):
-    """Crates that are linked into the programs, as (name, version, licence, folder)."""
+def crates(target, programs):
+    """Crates that are linked into the packages `programs`, as (name, version, licence, folder)."""
     command = ["cargo", "metadata", "--format-version=1", "--locked", f"--filter-platform={target}"]
     found = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     metadata = json.loads(found.stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
-    waiting = [id for id, package in packages.items() if package["name"] in PROGRAMS]
+    waiting = [id for id, package in packages.items() if package["name"] in programs]
     seen = set()
     while waiting:
         id = waiting.pop()
@@ -56,8 +57,10 @@ def texts(folder):
 
 
 def main():
-    target = sys.argv[1] if len(sys.argv) > 1 else "x86_64-unknown-linux-gnu"
-    packages = sorted(set(crates(target))) + sorted(set(page_packages()))
+    target, *programs = sys.argv[1:]
+    packages = sorted(set(crates(target, programs)))
+    if "kept-app" in programs:
+        packages += sorted(set(page_packages()))
     of_text = {}
     print("Kept contains the following packages, under these licences.\n")
     for name, version, licence, folder in packages:

@@ -1,7 +1,8 @@
-//! The library from other languages: its header, a program in C.
+//! The library from other languages: its header, a program in C, the Python package.
 #![cfg(target_os = "linux")]
 
 mod c;
+mod python;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,0 +1,68 @@
+//! The Python wheel, installed into an environment of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kept_tests::fetched::skip;
+use kept_tests::golden::repository;
+
+use crate::{asset, exists, library_folder, run};
+
+/// Packs the library into a wheel in `folder`. Its path.
+fn wheel(folder: &Path) -> PathBuf {
+    let packed = run(Command::new(repository().join("scripts/wheel"))
+        .arg(library_folder().join("libkept.so"))
+        .arg(folder)
+        .env("SOURCE_DATE_EPOCH", "1800000000"));
+    String::from_utf8(packed.stdout).expect("a path").trim().into()
+}
+
+/// Python in a new environment in `folder` with numpy, or why there is none.
+fn python(folder: &Path) -> Result<PathBuf, String> {
+    let made = Command::new("python3")
+        .args(["-m", "venv", "--system-site-packages"])
+        .arg(folder)
+        .output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        return Err("python3 makes no environments (python3-venv)".to_owned());
+    }
+    let python = folder.join("bin/python");
+    let numpy = |words: &[&str]| {
+        let done = Command::new(&python).args(words).output();
+        done.is_ok_and(|done| done.status.success())
+    };
+    if numpy(&["-c", "import numpy"]) || numpy(&["-m", "pip", "install", "--quiet", "numpy"]) {
+        return Ok(python);
+    }
+    Err("numpy is not there and cannot be installed".to_owned())
+}
+
+#[test]
+fn the_wheel_answers_with_arrays() {
+    for tool in ["python3", "objdump", "strip"] {
+        if !exists(Path::new(tool)) {
+            return skip(&format!("there is no {tool}"));
+        }
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let python = match python(&folder.path().join("environment")) {
+        Ok(python) => python,
+        Err(why) => return skip(&why),
+    };
+    let packed = wheel(&folder.path().join("one"));
+    let again = wheel(&folder.path().join("two"));
+    assert_eq!(packed.file_name(), again.file_name());
+    let same = std::fs::read(&packed).expect("a wheel") == std::fs::read(again).expect("a wheel");
+    assert!(same, "the same commit and library give the same wheel");
+    run(Command::new(&python)
+        .args(["-m", "pip", "install", "--quiet", "--no-deps"])
+        .arg(&packed));
+    let asked = run(Command::new(&python)
+        .arg(repository().join("python/tests/ask.py"))
+        .arg(asset("sample.txt"))
+        .args(["What is the gate code of Edgar Tollen?", "2906"])
+        .current_dir(folder.path())
+        .env_remove("KEPT_ASSETS"));
+    let said = String::from_utf8_lossy(&asked.stdout);
+    assert!(said.ends_with("all checks passed\n"), "{said}");
+}
