@@ -2,6 +2,7 @@
 
 import pathlib
 import sys
+import tempfile
 import threading
 
 import numpy as np
@@ -72,11 +73,17 @@ threads = [threading.Thread(target=ask, args=(name,)) for name in range(2)]
 [thread.join() for thread in threads]
 assert all("8154" in answers[name].text for name in range(2)), answers
 
+# The vault: the second question need not read the document.
+with tempfile.TemporaryDirectory() as folder:
+    model.ask(sample, question, vault=folder)
+    assert model.ask(sample, question, vault=folder).facts["tokens_from_vault"] > 1000
+
 # Errors are sentences; an exception of the caller passes through.
 refused("much", budget="much")
 refused("snapkw", method="snapkw")
 refused("1 elephant", memory="1 elephant")
 refused("f17", cache="f17")
+refused("top-p=2", top_p=2.0)
 refused("absent.txt", ask=lambda: kept.ask("absent.txt", question, model="mini"))
 refused("absent.gguf", ask=lambda: kept.ask(sample, question, model="absent.gguf"))
 
