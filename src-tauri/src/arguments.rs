@@ -1,4 +1,4 @@
-//! The command line: `kept-app [FILE] [--model FILE.gguf]`. Pure parsing: no file is opened.
+//! The command line: `kept-app [FILE...] [--model FILE.gguf]`. Pure parsing: no file is opened.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 pub const HELP: &str = "\
 Kept: ask a long document on your own computer and see which words the model kept.
 
-Usage: kept-app [FILE] [--model FILE.gguf]
+Usage: kept-app [FILE...] [--model FILE.gguf]
 
-  FILE                a document to open: text, Markdown, source code or PDF
+  FILE                a document to open: PDF, text, Markdown, source code, Office, EPUB, HTML, e-mail; questions
+                      cover all documents that are named
   --model FILE.gguf   a model to open; otherwise the one chosen last, at first the built-in one
   --help              this
   --version           the version
@@ -21,8 +22,8 @@ Without a display, use the terminal program: kept ask --document FILE --question
 /// What to open at the start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Arguments {
-    /// A document to open.
-    pub document: Option<PathBuf>,
+    /// Documents to open together.
+    pub documents: Vec<PathBuf>,
     /// A model to open.
     pub model: Option<PathBuf>,
 }
@@ -69,22 +70,13 @@ pub fn parse(
                 }
                 _ if word.starts_with('-') && word.len() > 1 => {
                     return Err(format!(
-                        "unknown option '{word}'; kept-app takes [FILE] [--model FILE.gguf], see --help"
+                        "unknown option '{word}'; kept-app takes [FILE...] [--model FILE.gguf], see --help"
                     ));
                 }
                 _ if argument.is_empty() => {
                     return Err("the name of the document is empty; give a file".to_owned());
                 }
-                _ => match &found.document {
-                    None => found.document = Some(folder.join(&argument)),
-                    Some(first) => {
-                        return Err(format!(
-                            "kept-app opens one document at a time, but was given {} and {}; give one",
-                            first.display(),
-                            Path::new(&argument).display()
-                        ));
-                    }
-                },
+                _ => found.documents.push(folder.join(&argument)),
             },
         }
     }
@@ -109,23 +101,20 @@ mod tests {
 
     #[test]
     fn paths_are_made_whole() {
-        let window = |document: Option<&str>, model: Option<&str>| {
+        let window = |documents: &[&str], model: Option<&str>| {
             Ok(CommandLine::Window(Arguments {
-                document: document.map(PathBuf::from),
+                documents: documents.iter().map(PathBuf::from).collect(),
                 model: model.map(PathBuf::from),
             }))
         };
-        assert_eq!(read(&[]), window(None, None));
-        assert_eq!(read(&["é a.txt"]), window(Some("/home/ann/é a.txt"), None));
+        assert_eq!(read(&[]), window(&[], None));
+        assert_eq!(read(&["é a.txt"]), window(&["/home/ann/é a.txt"], None));
         assert_eq!(
-            read(&["/b.pdf", "--model", "m.gguf"]),
-            window(Some("/b.pdf"), Some("/home/ann/m.gguf"))
+            read(&["/b.pdf", "--model", "m.gguf", "c.txt"]),
+            window(&["/b.pdf", "/home/ann/c.txt"], Some("/home/ann/m.gguf"))
         );
-        assert_eq!(read(&["--model=/m"]), window(None, Some("/m")));
-        assert_eq!(
-            read(&["--", "--help"]),
-            window(Some("/home/ann/--help"), None)
-        );
+        assert_eq!(read(&["--model=/m"]), window(&[], Some("/m")));
+        assert_eq!(read(&["--", "--help"]), window(&["/home/ann/--help"], None));
         assert_eq!(read(&["--version"]), Ok(CommandLine::Version));
         assert_eq!(read(&["a", "-h"]), Ok(CommandLine::Help));
     }
@@ -136,7 +125,6 @@ mod tests {
             (&["--colour"][..], "'--colour'"),
             (&["--model"], "--model needs a file"),
             (&["--model="], "'--model='"),
-            (&["a", "b"], "/home/ann/a and b"),
             (&[""], "empty"),
             (&["--model", "a", "--model", "b"], "twice"),
         ] {

@@ -299,9 +299,13 @@ fn open_arguments(effects: &Effects, arguments: Arguments) {
         if let Some(model) = arguments.model {
             state.choose_model_file(drop::absolute(model));
         }
-        if let Some(document) = arguments.document {
-            state.open_path(drop::absolute(document));
-        }
+        state.open_paths(
+            arguments
+                .documents
+                .into_iter()
+                .map(drop::absolute)
+                .collect(),
+        );
     });
 }
 

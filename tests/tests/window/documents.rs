@@ -27,6 +27,22 @@ fn are_open(app: &App<'_>, names: &[&str]) {
 }
 
 #[test]
+fn files_on_the_command_line_are_opened_together() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let launch = Launch::plain().argument(home.file("tide.txt", words(200)));
+    let app = launch
+        .argument(home.file("handbook.txt", sample()))
+        .open(&home);
+    are_open(&app, &["tide.txt", "handbook.txt"]);
+    app.is_ready();
+    app.ask(QUESTION);
+    app.is_answered();
+    assert!(app.answer().contains(ANSWER), "{}", app.answer());
+    app.close();
+}
+
+#[test]
 fn files_dropped_together_share_a_conversation() {
     let Some(_turn) = turn() else { return };
     let home = Home::new();
