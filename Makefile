@@ -1,6 +1,6 @@
 # Targets for users and CI. Each target installs its dependencies and prints its actions.
 
-.PHONY: run check test dist models vocabularies lint page bench golden wheel embedded cuda test-gpu bench-gpu setup setup-test
+.PHONY: run check test dist test-dist models vocabularies lint page bench golden wheel embedded cuda test-gpu bench-gpu setup setup-test
 
 # The folder into which rustup or apt installs cargo if it was missing when make started.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -57,6 +57,10 @@ dist: setup page
 wheel: setup
 	@[ -n "$(KEPT_PROGRAMS)" ] || scripts/build-dist kept-capi
 	@scripts/wheel "$(or $(KEPT_PROGRAMS),target/dist/release)/libkept.so" dist
+
+# Installs the .deb in a fresh Debian, opens a document with it, removes it. Needs root, a network and debootstrap.
+test-dist:
+	@scripts/test-dist dist/kept_*.deb
 
 # The app's page, which the program embeds.
 page: setup
