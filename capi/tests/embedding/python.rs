@@ -14,7 +14,10 @@ fn wheel(folder: &Path) -> PathBuf {
         .arg(library_folder().join("libkept.so"))
         .arg(folder)
         .env("SOURCE_DATE_EPOCH", "1800000000"));
-    String::from_utf8(packed.stdout).expect("a path").trim().into()
+    String::from_utf8(packed.stdout)
+        .expect("a path")
+        .trim()
+        .into()
 }
 
 /// Python in a new environment in `folder` with numpy, or why there is none.
@@ -65,4 +68,16 @@ fn the_wheel_answers_with_arrays() {
         .env_remove("KEPT_ASSETS"));
     let said = String::from_utf8_lossy(&asked.stdout);
     assert!(said.ends_with("all checks passed\n"), "{said}");
+    for page in ["docs/embedding.md", "python/README.md"] {
+        run(Command::new(&python).args(["-c", &example(page)]));
+    }
+}
+
+/// The Python program on a page, with the built-in model and its sample.
+fn example(page: &str) -> String {
+    let page = std::fs::read_to_string(repository().join(page)).expect("a page");
+    let (_, begins) = page.split_once("```python\n").expect("a program");
+    let (program, _) = begins.split_once("```").expect("its end");
+    let path = |name: &str| asset(name).display().to_string();
+    (program.replace("lease.pdf", &path("sample.txt"))).replace("model.gguf", &path("mini.gguf"))
 }
