@@ -3,7 +3,6 @@
 use crate::{DocumentError, Page};
 
 /// As in a build that reads PDFs.
-#[expect(dead_code, reason = "no PDF is read")]
 pub(crate) struct PdfText {
     pub text: String,
     pub pages: Vec<Page>,
