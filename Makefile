@@ -49,7 +49,7 @@ lint: setup page
 	cd ui && ../scripts/node npm run --silent check
 
 # The programs for Linux in dist/: a .deb, a .tar.gz and a Python wheel; `wheel` makes only that. KEPT_PROGRAMS names a
-# folder with programs that are built already. No path of this computer is in them.
+# folder with programs that are built already.
 dist: setup page
 	@[ -n "$(KEPT_PROGRAMS)" ] || scripts/build-dist kept kept-worker kept-app kept-capi
 	@scripts/dist "$(or $(KEPT_PROGRAMS),target/dist/release)"
