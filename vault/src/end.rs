@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::footer::footer;
 use super::format::{PIECE, TAIL};
-use super::making::{Locked, UnfinishedFile, wait_for};
+use super::making::{Locked, UnfinishedFile, open_to_read, wait_for};
 use super::{VaultError, VaultKey};
 
 /// A function that passes all numbers of a state to a [`Snapshot`], in a fixed order.
@@ -124,7 +124,7 @@ pub(super) fn read(
         path: path.to_owned(),
         what: what.to_owned(),
     };
-    let file = File::open(path).map_err(VaultError::io(path))?;
+    let file = open_to_read(path).map_err(VaultError::io(path))?;
     // A shared lock prevents removal while the file is read.
     wait_for(&file, path, File::try_lock_shared)?;
     let mut file = Locked(file);

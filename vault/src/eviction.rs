@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::folder::EXTENSION;
 use super::footer::describe;
-use super::making::{LOCK, Locked, PART, is_named, lock, private, wait_for};
+use super::making::{LOCK, Locked, PART, is_named, lock, open, open_to_read, private, wait_for};
 use super::{VaultError, VaultFolder, VaultKey};
 
 /// Lock file: its holder has exclusive access to the sum of all file sizes.
@@ -56,7 +56,7 @@ impl VaultFolder {
     fn lock_unused(&self, key: &VaultKey) -> Result<Locking, VaultError> {
         let path = self.file(key);
         loop {
-            let file = match File::open(&path) {
+            let file = match open_to_read(&path) {
                 Ok(file) => file,
                 Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Locking::Missing),
                 Err(error) => return Err(VaultError::io(&path)(error)),
@@ -103,9 +103,7 @@ impl VaultFolder {
         let path = self.path.join(SIZE_LOCK);
         let mut options = private();
         let options = options.write(true).create(true).truncate(false);
-        let file = options
-            .open(&path)
-            .map_err(|error| self.folder_error(error))?;
+        let file = open(options, &path).map_err(|error| self.folder_error(error))?;
         wait_for(&file, &path, File::try_lock)?;
         Ok(Locked(file))
     }

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use super::end::EndFooter;
 use super::folder::Holds;
 use super::format::{Footer, MAGIC, MAX_FOOTER, TAIL};
+use super::making::open_to_read;
 
 /// Reads the footer of a complete vault of `bytes` bytes and the length of its JSON; or describes the damage.
 pub(super) fn footer<F: DeserializeOwned>(
@@ -67,7 +68,7 @@ enum Either {
 
 /// Describes the file at `path`; `None` if it is damaged.
 pub(super) fn describe(path: &Path) -> std::io::Result<Option<Described>> {
-    let mut file = File::open(path)?;
+    let mut file = open_to_read(path)?;
     let bytes = file.metadata()?.len();
     let Ok((footer, _)) = footer(&mut file, bytes)? else {
         return Ok(None);

@@ -25,6 +25,19 @@ pub(super) fn private() -> OpenOptions {
     options
 }
 
+/// Opens a file of the folder. A pipe or a device, which may never answer, is refused.
+pub(super) fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
+    if path.metadata().is_ok_and(|facts| !facts.is_file()) {
+        return Err(io::Error::other("it is not an ordinary file"));
+    }
+    options.open(path)
+}
+
+/// [`open`] to read.
+pub(super) fn open_to_read(path: &Path) -> io::Result<File> {
+    open(OpenOptions::new().read(true), path)
+}
+
 /// A lock on a file. It is released explicitly: after closing the file, the lock would persist in a child process
 /// that another thread is just spawning, which holds a copy of the handle until it executes its program.
 #[derive(Debug)]
@@ -114,7 +127,7 @@ pub(super) fn lock(target: &Path) -> Result<Option<Writing>, VaultError> {
     loop {
         let mut options = private();
         let options = options.write(true).create(true).truncate(false);
-        let file = options.open(&path).map_err(failed)?;
+        let file = open(options, &path).map_err(failed)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(None),
@@ -152,12 +165,9 @@ impl UnfinishedFile {
     pub(super) fn begin(target: &Path, body: u64) -> Result<Self, VaultError> {
         let lock = lock(target)?.ok_or(VaultError::Busy)?;
         let part = target.with_extension(PART);
-        let file = private()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&part)
-            .map_err(VaultError::io(&part))?;
+        let mut options = private();
+        let options = options.write(true).create(true).truncate(true);
+        let file = open(options, &part).map_err(VaultError::io(&part))?;
         // Shows other processes the final size; if it exceeds the capacity of the file system, a later write fails.
         if let Err(error) = file.set_len(body) {
             tracing::debug!(%error, "a vault grows as it is written");

@@ -13,7 +13,7 @@ use kept_kernels::{PackedRows, RowStore};
 
 use super::footer::footer;
 use super::format::{Footer, LayerShape, Measurement, PIECE, TAIL, VaultShape};
-use super::making::wait_for;
+use super::making::{open_to_read, wait_for};
 use super::{VaultError, VaultKey};
 
 /// An open, complete vault. While this value exists, no process removes the file.
@@ -164,7 +164,7 @@ impl Vault {
             path: path.to_owned(),
             what: what.to_owned(),
         };
-        let mut file = File::open(path).map_err(VaultError::io(path))?;
+        let mut file = open_to_read(path).map_err(VaultError::io(path))?;
         wait_for(&file, path, File::try_lock_shared)?;
         let bytes = file.metadata().map_err(VaultError::io(path))?.len();
         let end = footer::<Footer>(&mut file, bytes).map_err(VaultError::io(path))?;

@@ -384,6 +384,36 @@ fn an_unusable_file_does_not_block_other_vaults() {
     assert_eq!(files(&place), [bad]);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_the_folder_is_refused_and_never_waited_for() {
+    let (place, folder) = folder(1 << 20);
+    write(&folder, &key('a'), PackedRows::F16);
+    let pipe = |name: &str| {
+        let path = place.path().join("vaults").join(name);
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.expect("mkfifo runs").success());
+        path
+    };
+    for name in ["vault", "end"] {
+        pipe(&format!("{}.{name}", "b".repeat(64)));
+    }
+    assert!(folder.find(&key('b'), &ids()).is_err());
+    assert!(find(&folder, &key('a')).is_some());
+    assert_eq!(folder.list().expect("a list").len(), 2);
+    let begin = || folder.begin(&key('c'), "", "", shape(PackedRows::F16));
+    let lock = pipe(&format!("{}.lock", "c".repeat(64)));
+    let said = begin().err().expect("no writer").to_string();
+    assert!(said.contains("not an ordinary file"), "{said}");
+    std::fs::remove_file(lock).expect("removed");
+    // What a dead process left is removed, whatever it is.
+    pipe(&format!("{}.part", "c".repeat(64)));
+    assert!(begin().is_ok());
+    std::fs::remove_file(place.path().join("vaults/counting.lock")).expect("removed");
+    pipe("counting.lock");
+    assert!(folder.trim().is_err());
+}
+
 #[test]
 fn two_documents_are_written_at_the_same_time() {
     let (place, folder) = folder(1 << 20);
