@@ -1,0 +1,150 @@
+//! What the system offers to confine a process: limits on all Unix systems, and on Linux a filter of system calls.
+
+use std::process::ExitStatus;
+
+/// The signals that a limit sends.
+pub(crate) enum Signal {
+    /// The limit on computing.
+    Time,
+    /// The system had no more memory for anybody.
+    Memory,
+    /// A stack overflow, after which Rust aborts.
+    Stack,
+}
+
+#[cfg(unix)]
+pub(crate) fn signal(status: ExitStatus) -> Option<Signal> {
+    use rustix::process::Signal as Of;
+    use std::os::unix::process::ExitStatusExt;
+    let of = status.signal().and_then(Of::from_named_raw)?;
+    match of {
+        Of::XCPU => Some(Signal::Time),
+        Of::KILL => Some(Signal::Memory),
+        Of::ABORT | Of::SEGV | Of::BUS => Some(Signal::Stack),
+        _ => None,
+    }
+}
+
+#[cfg(not(unix))]
+pub(crate) fn signal(_status: ExitStatus) -> Option<Signal> {
+    None
+}
+
+/// Keeps the signal of a limit on file sizes from ending the program.
+pub(crate) fn make_file_limit_an_error() {
+    #[cfg(unix)]
+    {
+        let noticed = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        // Where it cannot be caught, the program ends as any other does.
+        let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, noticed);
+    }
+}
+
+/// Confines this process: `memory` bytes of address space besides what it has, `seconds` of computing, no file, no
+/// network, no other program. A limit that the system does not have is left out.
+pub(crate) fn confine(memory: u64, seconds: u64) {
+    #[cfg(unix)]
+    limit(memory, seconds);
+    #[cfg(target_os = "linux")]
+    linux::filter_calls();
+    #[cfg(not(unix))]
+    let _ = (memory, seconds);
+}
+
+#[cfg(unix)]
+fn limit(memory: u64, seconds: u64) {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let own = own_bytes().map(|own| own.saturating_add(memory));
+    let limits = [
+        (Resource::As, own),
+        (Resource::Cpu, Some(seconds)),
+        (Resource::Fsize, Some(0)),
+        (Resource::Core, Some(0)),
+        // Standard input, output and error are open.
+        (Resource::Nofile, Some(3)),
+    ];
+    for (resource, current) in limits.into_iter().filter(|(_, most)| most.is_some()) {
+        // The signal of the limit on computing comes at `current`, the end at `maximum`.
+        let maximum = current.map(|most| most.saturating_add(1));
+        // A system may refuse a limit that it does not enforce.
+        let _ = setrlimit(resource, Rlimit { current, maximum });
+    }
+}
+
+/// Address space of this program so far; `None` where it is unknown, and no limit would be right.
+#[cfg(unix)]
+fn own_bytes() -> Option<u64> {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = pages.split(' ').next()?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+#[cfg(target_os = "linux")]
+mod linux {
+    use std::collections::BTreeMap;
+
+    use seccompiler::{
+        BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+        SeccompRule, TargetArch,
+    };
+
+    /// What memory, threads, pipes and an orderly end need.
+    const ALLOWED: &[i64] = &[
+        libc::SYS_brk,
+        libc::SYS_clock_gettime,
+        libc::SYS_clock_nanosleep,
+        libc::SYS_close,
+        libc::SYS_exit,
+        libc::SYS_exit_group,
+        libc::SYS_fstat,
+        libc::SYS_futex,
+        libc::SYS_getpid,
+        libc::SYS_getrandom,
+        libc::SYS_gettid,
+        libc::SYS_madvise,
+        libc::SYS_mmap,
+        libc::SYS_mprotect,
+        libc::SYS_mremap,
+        libc::SYS_munmap,
+        libc::SYS_nanosleep,
+        libc::SYS_prctl,
+        libc::SYS_read,
+        libc::SYS_restart_syscall,
+        libc::SYS_rseq,
+        libc::SYS_rt_sigaction,
+        libc::SYS_rt_sigprocmask,
+        libc::SYS_rt_sigreturn,
+        libc::SYS_sched_getaffinity,
+        libc::SYS_sched_yield,
+        libc::SYS_set_robust_list,
+        libc::SYS_sigaltstack,
+        libc::SYS_tgkill,
+        libc::SYS_write,
+        libc::SYS_writev,
+    ];
+
+    /// Makes every other system call fail as if the system did not have it. On a kernel without filters nothing happens.
+    pub(super) fn filter_calls() {
+        if let Some(filter) = filter() {
+            let _ = seccompiler::apply_filter(&filter);
+        }
+    }
+
+    fn filter() -> Option<BpfProgram> {
+        let arch = TargetArch::try_from(std::env::consts::ARCH).ok()?;
+        let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+            ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
+        // A thread, not a process. The newer `clone3` hides its flags, and libraries do without it.
+        let thread = libc::CLONE_THREAD as u64;
+        let is_thread = SeccompCmpOp::MaskedEq(thread);
+        let is_thread =
+            SeccompCondition::new(0, SeccompCmpArgLen::Qword, is_thread, thread).ok()?;
+        rules.insert(
+            libc::SYS_clone,
+            vec![SeccompRule::new(vec![is_thread]).ok()?],
+        );
+        let missing = SeccompAction::Errno(libc::ENOSYS as u32);
+        let filter = SeccompFilter::new(rules, missing, SeccompAction::Allow, arch).ok()?;
+        filter.try_into().ok()
+    }
+}
