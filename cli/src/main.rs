@@ -49,6 +49,8 @@ use crate::arguments::{Arguments, Command, EvalCommand, ModelsCommand, VaultsCom
 static ALLOCATOR: kept_engine::kernels::CountingAllocator = kept_engine::kernels::CountingAllocator;
 
 fn main() -> ExitCode {
+    let tasks = [kept_documents::READING, kept_engine::models::RENDERING];
+    kept_sandbox::enter(&tasks, kept_engine::kernels::OUT_OF_MEMORY);
     report_bugs_in_one_line();
     kept_engine::kernels::threads::configure(None);
     let arguments = match Arguments::try_parse() {

@@ -1,13 +1,18 @@
 //! One opened file: its text, its pages and its origin.
 //!
-//! This module reads the file and selects the decoder. `sniff` detects the format; `text`, `pdf` and `extract` decode.
+//! This module reads the file and selects the decoder. `sniff` detects the format; `text` decodes text, `confined` all
+//! else.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::Path;
 
-use crate::{DocumentError, Format, PageKind, Part, extract, passage, pdf, sniff, text};
+use serde::{Deserialize, Serialize};
+
+use crate::confined::{self, Source};
+use crate::sniff::Sniffed;
+use crate::{DocumentError, Format, PageKind, Part, extract, passage, sniff, text};
 
 /// The largest file that Kept opens, in bytes: 512 MiB.
 ///
@@ -74,7 +79,7 @@ impl Kind {
 }
 
 /// A page of a document that has pages, or a slide, a sheet or a chapter: see [`Document::page_kind_at`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// Index of the page in the file, from 1. Not the number printed on the page. Sheets and chapters without text do
     /// not count.
@@ -168,50 +173,53 @@ impl Document {
     /// `shown` is the file's name in error messages.
     fn decode(name: String, shown: String, bytes: Vec<u8>) -> Result<Self, DocumentError> {
         let source_bytes = bytes.len() as u64;
-        let kind = sniff::kind(&shown, &bytes)?;
-        if kind == Kind::Pdf {
-            let found = pdf::read(&shown, bytes)?;
-            return Ok(Self {
-                name,
-                kind,
-                text: found.text,
-                pages: found.pages,
-                encoding: "PDF",
-                source_bytes,
-                skipped_bytes: 0,
-                malformed: 0,
-                unread_pages: found.unread,
-                parts: Vec::new(),
-            });
-        }
-        if let Kind::Extracted { format } = kind {
-            let found = extract::read(&shown, format, bytes)?;
-            return Ok(Self {
-                name,
-                kind,
-                text: found.text,
-                pages: found.pages,
-                encoding: found.encoding,
-                source_bytes,
-                skipped_bytes: found.skipped_bytes,
-                malformed: found.malformed,
-                unread_pages: Vec::new(),
-                parts: Vec::new(),
-            });
-        }
-        let decoded = text::decode(&shown, bytes)?;
+        let document = match sniff::sniff(&shown, &bytes)? {
+            Sniffed::Text(kind) => {
+                let decoded = text::decode(&shown, bytes)?;
+                Self {
+                    kind,
+                    ..Self::of_text(decoded)
+                }
+            }
+            Sniffed::Parsed(Source::Markup(format)) if extract::is_text(format) => {
+                let mut decoded = extract::decode(&shown, format, bytes)?;
+                let text = std::mem::take(&mut decoded.text).into_bytes();
+                let found = confined::read(&shown, Source::Markup(format), text)?;
+                Self {
+                    kind: Kind::Extracted { format },
+                    text: found.text,
+                    pages: found.pages,
+                    ..Self::of_text(decoded)
+                }
+            }
+            Sniffed::Parsed(source) => {
+                let found = confined::read(&shown, source, bytes)?;
+                let kind = (found.format).map_or(Kind::Pdf, |format| Kind::Extracted { format });
+                Self {
+                    encoding: if kind == Kind::Pdf { "PDF" } else { "UTF-8" },
+                    kind,
+                    text: found.text,
+                    pages: found.pages,
+                    unread_pages: found.unread,
+                    ..Self::empty()
+                }
+            }
+        };
         Ok(Self {
             name,
-            kind,
-            text: decoded.text,
-            pages: Vec::new(),
-            encoding: decoded.encoding,
             source_bytes,
+            ..document
+        })
+    }
+
+    fn of_text(decoded: text::Decoded) -> Self {
+        Self {
+            text: decoded.text,
+            encoding: decoded.encoding,
             skipped_bytes: decoded.skipped_bytes,
             malformed: decoded.malformed,
-            unread_pages: Vec::new(),
-            parts: Vec::new(),
-        })
+            ..Self::empty()
+        }
     }
 
     /// The number, from 1, of the page that contains byte `byte` of the text; `None` if no page contains it.

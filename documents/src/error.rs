@@ -2,13 +2,17 @@
 //!
 //! The command line and the app window show these messages unchanged, to users who know nothing about encodings.
 
+use std::borrow::Cow;
 use std::io;
+
+use kept_sandbox::Exceeded;
+use serde::{Deserialize, Serialize};
 
 /// Why a file cannot be opened as a document.
 ///
 /// `name` is the path given to [`Document::open`](crate::Document::open), or the name given to
 /// [`Document::open_named`](crate::Document::open_named) or [`Document::from_bytes`](crate::Document::from_bytes).
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum DocumentError {
     /// The path does not exist.
@@ -52,6 +56,7 @@ pub enum DocumentError {
         /// The path as given.
         name: String,
         /// The error of the operating system.
+        #[serde(with = "in_words")]
         source: io::Error,
     },
 
@@ -86,7 +91,7 @@ pub enum DocumentError {
         /// The path as given.
         name: String,
         /// What the content resembles, with an article: "a PNG image".
-        looks_like: &'static str,
+        looks_like: Cow<'static, str>,
     },
 
     /// A document in an unsupported format.
@@ -95,9 +100,9 @@ pub enum DocumentError {
         /// The path as given.
         name: String,
         /// The format, with an article: "a Word document".
-        format: &'static str,
+        format: Cow<'static, str>,
         /// How to convert the file to a supported format.
-        remedy: &'static str,
+        remedy: Cow<'static, str>,
     },
 
     /// A PDF without text: usually a scan.
@@ -155,6 +160,29 @@ pub enum DocumentError {
         seconds: u64,
     },
 
+    /// A document that exceeds a limit of the process that reads it; it is damaged or malicious.
+    #[error(
+        "{name} cannot be read, because {why}: it is probably damaged, so fetch it again, or save a new copy in the \
+         program that made it, and open that"
+    )]
+    #[serde(skip)]
+    Exceeded {
+        /// The path as given.
+        name: String,
+        /// What is exceeded.
+        why: Exceeded,
+    },
+
+    /// The process that reads documents could not be started.
+    #[error("{name} cannot be read, because {why}: close other programs and open it again")]
+    #[serde(skip)]
+    NotStarted {
+        /// The path as given.
+        name: String,
+        /// The reason.
+        why: kept_sandbox::Failure,
+    },
+
     /// A document that requires a password, in a format other than PDF.
     #[error(
         "{name} is protected by a password: open it in the program that made it, save a copy without one, and open the \
@@ -184,9 +212,9 @@ pub enum DocumentError {
         /// The path as given.
         name: String,
         /// The format, with an article: "a Word document".
-        format: &'static str,
+        format: Cow<'static, str>,
         /// The defect, in a few words.
-        reason: &'static str,
+        reason: Cow<'static, str>,
     },
 
     /// A document without text, in a format other than PDF.
@@ -198,7 +226,7 @@ pub enum DocumentError {
         /// The path as given.
         name: String,
         /// The format, with an article: "a Word document".
-        format: &'static str,
+        format: Cow<'static, str>,
     },
 
     /// A document with more text than the limit, or with parts that unpack to more; it is damaged or malicious.
@@ -219,5 +247,20 @@ fn without_number(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(number) => text.replace(&format!(" (os error {number})"), ""),
         None => text,
+    }
+}
+
+/// An error of the operating system, between processes.
+mod in_words {
+    use std::io;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(error: &io::Error, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&super::without_number(error))
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<io::Error, D::Error> {
+        String::deserialize(from).map(io::Error::other)
     }
 }

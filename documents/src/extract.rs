@@ -34,25 +34,14 @@ mod xml;
 use archive::Archive;
 pub(crate) use archive::Content;
 
-use crate::{DocumentError, Format, Page, guarded, text};
+use crate::confined::Found;
+use crate::{DocumentError, Format, guarded, text};
 
 /// Stack size of the thread, in bytes. Readers recurse once per nested element, to the depth that `xml` allows.
 const STACK_BYTES: usize = 32 << 20;
 
 /// The reason if a library gave up.
 const SENSELESS: &str = "its structure makes no sense";
-
-/// The text of a document in markup.
-pub(crate) struct Extracted {
-    pub text: String,
-    pub pages: Vec<Page>,
-    /// The encoding of a file that is text itself; else UTF-8.
-    pub encoding: &'static str,
-    /// Length of the byte-order mark of the file in bytes.
-    pub skipped_bytes: usize,
-    /// Number of U+FFFD that replace malformed bytes of the file.
-    pub malformed: usize,
-}
 
 /// Why the text cannot be extracted.
 #[derive(Debug)]
@@ -80,30 +69,41 @@ pub(crate) fn content(bytes: &[u8]) -> Read<Content> {
     found.ok().flatten().unwrap_or(senseless)
 }
 
-/// Extracts the text of a document in `format`. `name` is used in error messages.
-pub(crate) fn read(name: &str, format: Format, bytes: Vec<u8>) -> Result<Extracted, DocumentError> {
-    match format {
-        Format::Html | Format::Subtitles => from_text(name, format, bytes),
-        _ => {
-            let found = guarded(name, format, || from_binary(format, &bytes))?;
-            let (text, pages) = found.finish();
-            let extracted = Extracted {
-                text,
-                pages,
-                encoding: "UTF-8",
-                skipped_bytes: 0,
-                malformed: 0,
-            };
-            extracted.checked(name, format)
-        }
+/// Extracts the text of a document in `format`; of formats that are text, from the decoded text. `name` is used in error
+/// messages.
+pub(crate) fn read(name: &str, format: Format, bytes: &[u8]) -> Result<Found, DocumentError> {
+    let found = guarded::run(STACK_BYTES, || written(format, bytes));
+    let found = found.map_err(|source| DocumentError::Read {
+        name: name.to_owned(),
+        source,
+    })?;
+    let senseless = Err(Failure::Damaged(SENSELESS));
+    let written = found
+        .unwrap_or(senseless)
+        .map_err(|failure| failure.of(name, format))?;
+    let (text, pages) = written.finish();
+    if text.trim().is_empty() {
+        return Err(DocumentError::WithoutText {
+            name: name.to_owned(),
+            format: format.described().into(),
+        });
     }
+    Ok(Found {
+        format: Some(format),
+        text,
+        pages,
+        unread: Vec::new(),
+    })
 }
 
-fn from_binary(format: Format, bytes: &[u8]) -> Read<writer::Writer> {
-    if format == Format::Email {
-        return mail::read(bytes);
-    }
-    let mut archive = Archive::open(bytes)?;
+fn written(format: Format, bytes: &[u8]) -> Read<writer::Writer> {
+    let text = || std::str::from_utf8(bytes).map_err(|_| Failure::Damaged(SENSELESS));
+    let mut archive = match format {
+        Format::Html => return html::document(text()?),
+        Format::Subtitles => return subtitles::read(text()?),
+        Format::Email => return mail::read(bytes),
+        _ => Archive::open(bytes)?,
+    };
     match format {
         Format::Docx => docx::read(&mut archive),
         Format::Pptx => pptx::read(&mut archive),
@@ -113,63 +113,33 @@ fn from_binary(format: Format, bytes: &[u8]) -> Read<writer::Writer> {
     }
 }
 
-/// Formats that are text files: their encoding is found as for all text files.
-fn from_text(name: &str, format: Format, bytes: Vec<u8>) -> Result<Extracted, DocumentError> {
-    let decoded = match html::declared_encoding(&bytes) {
-        Some(encoding) if format == Format::Html => text::decode_as(encoding, &bytes),
-        _ => text::decode(name, bytes)?,
-    };
-    let found = guarded(name, format, || match format {
-        Format::Html => html::document(&decoded.text),
-        _ => subtitles::read(&decoded.text),
-    })?;
-    let (text, pages) = found.finish();
-    let extracted = Extracted {
-        text,
-        pages,
-        encoding: decoded.encoding,
-        skipped_bytes: decoded.skipped_bytes,
-        malformed: decoded.malformed,
-    };
-    extracted.checked(name, format)
+/// Whether a format is a text file, whose encoding is found as for all text files.
+pub(crate) fn is_text(format: Format) -> bool {
+    matches!(format, Format::Html | Format::Subtitles)
 }
 
-impl Extracted {
-    fn checked(self, name: &str, format: Format) -> Result<Self, DocumentError> {
-        if self.text.trim().is_empty() {
-            return Err(DocumentError::WithoutText {
-                name: name.to_owned(),
-                format: format.described(),
-            });
-        }
-        Ok(self)
-    }
-}
-
-/// Runs `work` on its own thread and makes its failure a sentence.
-fn guarded<T: Send>(
+/// The decoded text of a file in a format that is text.
+pub(crate) fn decode(
     name: &str,
     format: Format,
-    work: impl FnOnce() -> Read<T> + Send,
-) -> Result<T, DocumentError> {
-    let done = guarded::run(STACK_BYTES, work).map_err(|source| DocumentError::Read {
-        name: name.to_owned(),
-        source,
-    })?;
-    done.unwrap_or(Err(Failure::Damaged(SENSELESS)))
-        .map_err(|failure| failure.of(name, format))
+    bytes: Vec<u8>,
+) -> Result<text::Decoded, DocumentError> {
+    match html::declared_encoding(&bytes) {
+        Some(encoding) if format == Format::Html => Ok(text::decode_as(encoding, &bytes)),
+        _ => text::decode(name, bytes),
+    }
 }
 
 impl Failure {
     /// The error about the file `name`.
     pub(crate) fn of(self, name: &str, format: Format) -> DocumentError {
         let name = name.to_owned();
-        let format = format.described();
+        let format = format.described().into();
         match self {
             Failure::Damaged(reason) => DocumentError::Damaged {
                 name,
                 format,
-                reason,
+                reason: reason.into(),
             },
             Failure::TooMuch(limit) => DocumentError::TooMuchText { name, limit },
             Failure::Locked => DocumentError::Locked { name },

@@ -1,7 +1,9 @@
 //! Formats whose text is extracted, and what their pages are called.
 
+use serde::{Deserialize, Serialize};
+
 /// A format whose text is extracted from markup, besides PDF.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Format {
     /// A Word document.

@@ -9,10 +9,14 @@
 //!
 //! [`Document::join`] joins several documents into one, each unchanged and named.
 //!
+//! The files can be hostile. A program that passes [`READING`] to [`kept_sandbox::enter`] reads formats that need a
+//! parser in a process of their own.
+//!
 //! This crate has no models, tokens, chunks or summaries, on purpose. It does not re-wrap or normalise text: the model
 //! reads the text of the file, and every offset can be traced back to the file. Formats whose text is inside of markup
 //! become plain text with the marks of Markdown for headings and lists.
 
+mod confined;
 mod document;
 mod error;
 mod extract;
@@ -30,6 +34,7 @@ mod pdf_layout;
 mod sniff;
 mod text;
 
+pub use confined::READING;
 pub use document::{Document, Kind, MAX_SOURCE_BYTES, Page};
 pub use error::DocumentError;
 pub use format::{Format, PageKind};

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use pdf_extract::{Dictionary, Document as Pdf, Error as PdfError, Object, ObjectId, OutputError};
 
+use crate::confined::Found;
 use crate::{DocumentError, Page, guarded, pdf_content, pdf_layout};
 
 /// Timeout for loading the file, and for each page. A page takes milliseconds; the margin is for slow machines.
@@ -23,15 +24,6 @@ const MAX_TEXT_BYTES: usize = 256 << 20;
 const STACK_BYTES: usize = 64 << 20;
 /// Separator between pages; it belongs to the page before it.
 const BETWEEN_PAGES: &str = "\n\n";
-
-/// The text of a PDF.
-#[derive(Default)]
-pub(crate) struct PdfText {
-    pub text: String,
-    pub pages: Vec<Page>,
-    /// Numbers of the pages that could not be read; their ranges contain no text.
-    pub unread: Vec<u32>,
-}
 
 /// Messages from the thread. Each message restarts the timeout.
 enum Progress {
@@ -46,7 +38,7 @@ enum Failure {
 }
 
 /// Extracts the text and the pages of a PDF.
-pub(crate) fn read(name: &str, bytes: Vec<u8>) -> Result<PdfText, DocumentError> {
+pub(crate) fn read(name: &str, bytes: Vec<u8>) -> Result<Found, DocumentError> {
     let stop = Arc::new(AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();
     let stop_reading = stop.clone();
@@ -107,7 +99,7 @@ fn broken(name: &str, reason: &str) -> DocumentError {
 /// The pages received so far.
 #[derive(Default)]
 struct Received {
-    found: PdfText,
+    found: Found,
     letters: usize,
     nameless: usize,
 }
@@ -137,7 +129,7 @@ impl Received {
     }
 
     /// The text, if it is readable.
-    fn checked(self, name: &str) -> Result<PdfText, DocumentError> {
+    fn checked(self, name: &str) -> Result<Found, DocumentError> {
         let found = self.found;
         let pages = found.pages.len();
         if pages == 0 {

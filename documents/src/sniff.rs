@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use crate::confined::Source;
 use crate::extract::{self, Content};
 use crate::{DocumentError, Format, Kind};
 
@@ -64,33 +65,39 @@ const NOT_YET: &[(&[u8], &str, &str)] = &[
     (b"Rar!\x1a\x07", "a RAR archive", UNPACK),
 ];
 
-/// The kind of a file.
+/// How a file is read.
+pub(crate) enum Sniffed {
+    /// As it is.
+    Text(Kind),
+    /// By a parser.
+    Parsed(Source),
+}
+
+/// How a file is read.
 ///
 /// # Errors
 /// A [`DocumentError`] if the format is binary, unsupported or a broken PDF.
-pub(crate) fn kind(name: &str, bytes: &[u8]) -> Result<Kind, DocumentError> {
-    let unsupported = |format, remedy| {
+pub(crate) fn sniff(name: &str, bytes: &[u8]) -> Result<Sniffed, DocumentError> {
+    let unsupported = |format: &'static str, remedy: &'static str| {
         Err(DocumentError::Unsupported {
             name: name.to_owned(),
-            format,
-            remedy,
+            format: format.into(),
+            remedy: remedy.into(),
         })
     };
-    let extension = Path::new(name)
-        .extension()
-        .map_or_else(String::new, |e| e.to_string_lossy().to_ascii_lowercase());
+    let extension = extension(name);
 
     if is_pdf(bytes, &extension) {
-        return Ok(Kind::Pdf);
+        return Ok(Sniffed::Parsed(Source::Pdf));
     }
-    if let Some((_, looks_like)) = MAGIC.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+    if let Some((_, binary)) = MAGIC.iter().find(|(magic, _)| bytes.starts_with(magic)) {
         return Err(DocumentError::Binary {
             name: name.to_owned(),
-            looks_like,
+            looks_like: (*binary).into(),
         });
     }
     if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"PK\x05\x06") {
-        return zipped(name, bytes, &extension);
+        return Ok(Sniffed::Parsed(Source::Archive));
     }
     if bytes.starts_with(COMPOUND) {
         return Err(compound(name, bytes));
@@ -108,7 +115,7 @@ pub(crate) fn kind(name: &str, bytes: &[u8]) -> Result<Kind, DocumentError> {
         return unsupported("a web page", FETCH_AGAIN);
     }
     if let Some(format) = in_text(bytes, &extension) {
-        return Ok(Kind::Extracted { format });
+        return Ok(Sniffed::Parsed(Source::Markup(format)));
     }
     if extension == "pdf" && !bytes.trim_ascii().is_empty() {
         return Err(DocumentError::PdfBroken {
@@ -116,7 +123,7 @@ pub(crate) fn kind(name: &str, bytes: &[u8]) -> Result<Kind, DocumentError> {
             reason: "it does not begin with %PDF".to_owned(),
         });
     }
-    Ok(by_extension(name, &extension))
+    Ok(Sniffed::Text(by_extension(name, &extension)))
 }
 
 /// A PDF begins with `%PDF-`. The format allows up to 1024 other bytes before it, but those are accepted only with the
@@ -127,21 +134,30 @@ fn is_pdf(bytes: &[u8], extension: &str) -> bool {
         || (extension == "pdf" && head.windows(5).any(|w| w == b"%PDF-"))
 }
 
-/// Office documents and books are ZIP archives. Their parts identify the format; if they are damaged, the extension.
-fn zipped(name: &str, bytes: &[u8], extension: &str) -> Result<Kind, DocumentError> {
+fn extension(name: &str) -> String {
+    let extension = Path::new(name).extension();
+    extension.map_or_else(String::new, |e| e.to_string_lossy().to_ascii_lowercase())
+}
+
+/// The format of an archive: office documents and books are ZIP archives. Their parts identify it; if they are damaged,
+/// the extension.
+///
+/// # Errors
+/// A [`DocumentError`] if it is no document that can be read.
+pub(crate) fn archive(name: &str, bytes: &[u8]) -> Result<Format, DocumentError> {
     let (format, remedy) = match extract::content(bytes) {
-        Ok(Content::Document(format)) => return Ok(Kind::Extracted { format }),
+        Ok(Content::Document(format)) => return Ok(format),
         Ok(Content::Other(format, remedy)) => (format, remedy),
         Ok(Content::Files) => ("a ZIP archive", UNPACK),
-        Err(failure) => match named(extension) {
+        Err(failure) => match named(&extension(name)) {
             Some(format) => return Err(failure.of(name, format)),
             None => ("a ZIP archive", UNPACK),
         },
     };
     Err(DocumentError::Unsupported {
         name: name.to_owned(),
-        format,
-        remedy,
+        format: format.into(),
+        remedy: remedy.into(),
     })
 }
 
@@ -199,8 +215,8 @@ fn compound(name: &str, bytes: &[u8]) -> DocumentError {
     };
     DocumentError::Unsupported {
         name,
-        format,
-        remedy,
+        format: format.into(),
+        remedy: remedy.into(),
     }
 }
 

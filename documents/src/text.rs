@@ -31,7 +31,7 @@ pub(crate) fn decode(name: &str, bytes: Vec<u8>) -> Result<Decoded, DocumentErro
     let source_bytes = bytes.len() as u64;
     let decoded = decode_any(bytes).map_err(|looks_like| DocumentError::Binary {
         name: name.to_owned(),
-        looks_like,
+        looks_like: looks_like.into(),
     })?;
     if decoded.text.trim().is_empty() {
         return Err(DocumentError::Empty {

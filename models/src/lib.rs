@@ -29,7 +29,7 @@ mod tokenizer;
 mod weights;
 
 pub use architecture::Activation;
-pub use chat_template::{ChatTemplate, Message};
+pub use chat_template::{ChatTemplate, Message, RENDERING};
 pub use config::{
     Config, ExpertCounts, LayerKind, LayerRotation, LongRope, OpenOptions, QueryScale, RopeChoice,
     RopeConfig, RopeScaling, Yarn,

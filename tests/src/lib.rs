@@ -10,6 +10,7 @@ pub mod engine;
 pub mod fetched;
 pub mod gguf_edit;
 pub mod golden;
+pub mod hostile;
 pub mod hub;
 pub mod method_spec;
 pub mod selecting;

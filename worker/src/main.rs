@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use kept_engine::kernels::{CountingAllocator, threads};
+use kept_engine::kernels::{CountingAllocator, OUT_OF_MEMORY, threads};
 use kept_worker::protocol::{HEADER_BYTES, ProtocolError, Request, read_frame};
 use tracing_subscriber::filter::{EnvFilter, filter_fn};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -46,6 +46,11 @@ const BROKEN: i32 = 70;
 const GPU_LOST: i32 = 71;
 
 fn main() -> ExitCode {
+    let tasks = [
+        kept_engine::documents::READING,
+        kept_engine::models::RENDERING,
+    ];
+    kept_sandbox::enter(&tasks, OUT_OF_MEMORY);
     match device::read_arguments(std::env::args().skip(1)) {
         Ok(Task::Serve) => serve(),
         Ok(Task::PrintGpus) => device::print_gpus(),

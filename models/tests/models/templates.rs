@@ -115,7 +115,8 @@ fn templates_render_as_in_hugging_face() {
             case.eos.clone(),
         )
         .expect("it compiles")
-        .at(golden_cases.now);
+        .at(golden_cases.now)
+        .expect("it compiles");
         let tools = if case.tools {
             golden_cases.tools.0.clone()
         } else {
@@ -213,7 +214,8 @@ fn template_errors_and_endless_loops_are_refused() {
 fn dates_are_formatted_as_strftime_does() {
     let written = |format: &str, at: u64| {
         let template = compile(&format!("{{{{ strftime_now('{format}') }}}}")).unwrap();
-        template.at(at).render(&[], true, false).unwrap()
+        let template = template.at(at).unwrap();
+        template.render(&[], true, false).unwrap()
     };
     assert_eq!(written("%d %b %Y", 1_732_060_800), "20 Nov 2024");
     let format = "%B %d, %Y %H:%M:%S %%%q";

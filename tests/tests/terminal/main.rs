@@ -5,6 +5,7 @@ mod commands;
 mod compare;
 mod eval;
 mod found;
+mod hostile;
 mod max_context;
 mod memory_limit;
 mod pull;

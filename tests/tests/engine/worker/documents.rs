@@ -56,6 +56,30 @@ fn hostile_documents_are_refused_like_in_process() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }
 
+/// A document that ends its reader costs a sentence; the worker, its model and its document stay.
+#[test]
+fn a_document_that_ends_its_reader_leaves_the_worker_as_it_was() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("nested.pdf");
+    std::fs::write(&path, kept_tests::hostile::nested_pdf()).expect("a file");
+    let mut worker = ready();
+    for _ in 0..3 {
+        worker.say(&Request::OpenDocument { path: path.clone() });
+        let (_, what, message, _) = failure(worker.find(arrives).0);
+        assert_eq!(what, Failure::Document);
+        assert!(message.contains("nested.pdf"), "{message}");
+        assert!(message.contains("nested too deeply"), "{message}");
+    }
+    worker.say(&ask(1, QUESTION, "full"));
+    let (reply, _) = worker.find(is_end);
+    let Reply::Answered { answer, .. } = reply else {
+        panic!("{reply:?}")
+    };
+    assert!(answer.text.contains("4711"), "{}", answer.text);
+    let ended = worker.close();
+    assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
+}
+
 #[cfg(unix)]
 #[test]
 fn an_unreadable_file_is_refused() {
