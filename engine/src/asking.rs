@@ -42,6 +42,17 @@ impl Engine {
         self.ask_watched(ask, &mut EventSink(on_event), stop)
     }
 
+    /// Names the tensor behind a number that is none.
+    fn with_tensor(&self, error: EngineError) -> EngineError {
+        match error {
+            EngineError::NotANumber => match self.model().tensor_not_finite() {
+                Some(tensor) => EngineError::DamagedTensor { tensor },
+                None => error,
+            },
+            error => error,
+        }
+    }
+
     /// [`Engine::ask`] for an app window: `watch` also receives the prompt, every layer that is cut, and the memory
     /// in use.
     pub fn ask_watched(
@@ -69,10 +80,11 @@ impl Engine {
             fitted: plan.fitted.as_ref(),
         };
         let engine = &plan.engine;
-        let mut answer = match plan.reading {
-            Reading::Prefill(prefill) => engine.ask_reading(asked, *prefill, watch, stop)?,
-            Reading::Stream(stream) => engine.ask_streaming(asked, &stream, watch, stop)?,
+        let answer = match plan.reading {
+            Reading::Prefill(prefill) => engine.ask_reading(asked, *prefill, watch, stop),
+            Reading::Stream(stream) => engine.ask_streaming(asked, &stream, watch, stop),
         };
+        let mut answer = answer.map_err(|error| self.with_tensor(error))?;
         answer.notes.splice(0..0, plan.reasons);
         answer.notes.extend(left_out);
         answer.chosen = plan.chosen;

@@ -248,9 +248,17 @@ pub enum EngineError {
         /// The model's context length, in tokens.
         context: usize,
     },
-    /// The model's output contains NaN.
+    /// The model's output contains NaN or infinity.
     #[error("the model's output is not a number; its file is damaged: download it again")]
     NotANumber,
+    /// The model's output contains NaN or infinity, because its weights do.
+    #[error(
+        "the tensor {tensor} of the model has weights that are not finite numbers; its file is damaged: download it again"
+    )]
+    DamagedTensor {
+        /// The first such tensor.
+        tensor: String,
+    },
     /// A sampling parameter out of range.
     #[error("{name}={value} is not allowed; {name} takes {range}")]
     Sampling {

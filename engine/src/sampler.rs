@@ -167,7 +167,7 @@ impl Sampler {
     /// Samples the next token from `logits` `[vocab]` and counts it as part of the answer. Greedy ties go to
     /// the lower id. May change `logits`.
     pub fn next(&mut self, logits: &mut [f32]) -> Result<u32, EngineError> {
-        if logits.iter().any(|logit| logit.is_nan()) {
+        if !(logits.iter()).all(|logit| *logit < f32::INFINITY) {
             return Err(EngineError::NotANumber);
         }
         let Some(penalty) = self.penalty() else {

@@ -416,6 +416,15 @@ impl Model {
         built.as_ref().map_err(Clone::clone)
     }
 
+    /// The first tensor with a weight that is NaN or infinite. Reads all weights: seconds for a large model.
+    pub fn tensor_not_finite(&self) -> Option<String> {
+        let mut tensors: Vec<_> = self.gguf.tensors().collect();
+        tensors.sort_by_key(|tensor| (tensor.part, tensor.start));
+        let mut tensors = tensors.into_iter();
+        let found = tensors.find(|tensor| !weights::is_finite(&self.gguf, tensor));
+        found.map(|tensor| tensor.name.clone())
+    }
+
     /// Number of parameters: elements of all tensors.
     pub fn parameters(&self) -> u64 {
         let numbers = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();

@@ -70,6 +70,21 @@ fn mapped(
     })
 }
 
+/// Whether every number of a tensor is finite. A tensor that cannot be read has no such number.
+pub(crate) fn is_finite(gguf: &Gguf, tensor: &TensorInfo) -> bool {
+    let Some((cols, rows)) = tensor.shape.split_last() else {
+        return true;
+    };
+    let Ok(matrix) = mapped(gguf, tensor, rows.iter().product(), *cols) else {
+        return true;
+    };
+    let mut row = vec![0.0; *cols];
+    (0..matrix.rows()).all(|index| {
+        matrix.row_to_f32(index, &mut row);
+        row.iter().all(|number| number.is_finite())
+    })
+}
+
 /// A weight matrix `[rows, cols]`, used in place in the mapped file.
 pub(crate) fn matrix(
     gguf: &Gguf,

@@ -187,15 +187,20 @@ unsafe fn quantise_lanes<V: Lanes>(
     let blocks = inputs.as_chunks::<BLOCK>().0.iter();
     let blocks = blocks.zip(bytes.as_chunks_mut::<BLOCK>().0);
     for (block, (inputs, bytes)) in blocks.enumerate() {
-        let mut most = [0.0f32; SUM];
+        // Bits of magnitudes are in the order of the magnitudes, infinity and NaN behind all others.
+        let mut most = [0i32; SUM];
         for x in inputs.as_chunks::<SUM>().0 {
             for (most, x) in most.iter_mut().zip(x) {
-                let x = x.abs();
-                *most = if x > *most { x } else { *most };
+                *most = (*most).max(x.abs().to_bits() as i32);
             }
         }
-        let largest = most.iter().fold(0.0f32, |a, &b| if b > a { b } else { a });
-        let scale = largest / 127.0;
+        let largest = most.iter().fold(0, |a, &b| a.max(b));
+        let largest = f32::from_bits(largest as u32);
+        // Bytes cannot hold what is not finite: the scale makes every product with it NaN.
+        let scale = match largest < f32::INFINITY {
+            true => largest / 127.0,
+            false => f32::NAN,
+        };
         // Below 1e-30 the inverse could be infinite: treat the block as zeros.
         let inverse = if largest > 1e-30 {
             127.0 / largest

@@ -3,6 +3,7 @@
 mod conversation_vault;
 mod conversations;
 mod fidelity;
+mod numbers;
 mod reading;
 mod recurrent;
 mod stream_checkpoints;
