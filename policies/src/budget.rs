@@ -5,6 +5,9 @@ use std::str::FromStr;
 
 use crate::PolicyError;
 
+/// The most rows of a budget: more than any prompt has, and positions plus rows are no overflow.
+const MOST_ROWS: usize = 1 << 30;
+
 /// How much of the prompt may be kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Budget {
@@ -20,7 +23,7 @@ pub enum Budget {
 
 impl Budget {
     /// Rows per KV head for a prompt of `tokens` tokens. One row in every head of every layer takes `bytes_per_row`
-    /// bytes. Rounds down.
+    /// bytes. Rounds down, and to at most 2^30.
     ///
     /// # Errors
     /// [`PolicyError::BudgetZero`] if the budget rounds to 0 rows.
@@ -41,7 +44,7 @@ impl Budget {
             };
             return Err(PolicyError::BudgetZero(shown));
         }
-        Ok(rows)
+        Ok(rows.min(MOST_ROWS))
     }
 }
 

@@ -217,15 +217,19 @@ impl RowPlan {
     }
 
     /// # Errors
-    /// [`PolicyError::BudgetTooSmall`] if the budget is below the prompt and does not hold the protected tokens and one
-    /// more.
+    /// [`PolicyError::BudgetTooSmall`] if something will be evicted and the budget does not hold the protected tokens
+    /// and one more.
     pub(crate) fn require_protected_and_one(
         self,
         method: &'static str,
         why: impl FnOnce() -> String,
     ) -> Result<Self, PolicyError> {
         let needed = self.protected.rows().saturating_add(1);
-        if self.budget < needed && self.budget < self.prompt.tokens {
+        let tokens = self.prompt.tokens;
+        // While answering, the oldest of the recent tokens competes with the one that was just written.
+        let answer = tokens.saturating_add(self.prompt.max_new_tokens);
+        let stuck = self.decode_rows.is_some() && self.budget + 1 < needed && self.budget < answer;
+        if stuck || (self.budget < needed && self.budget < tokens) {
             return Err(self.too_small(method, needed, why()));
         }
         Ok(self)

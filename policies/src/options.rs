@@ -15,9 +15,9 @@ use crate::{Parameters, PolicyError};
 pub(crate) enum Range {
     /// A whole number.
     Whole(&'static str, fn(usize) -> bool),
-    /// A finite number.
+    /// A number of at most [`MOST_NUMBER`].
     Number(&'static str, fn(f64) -> bool),
-    /// Finite numbers joined by `+`.
+    /// At most [`MOST_NUMBERS`] such numbers joined by `+`.
     Numbers(&'static str, fn(f64) -> bool),
     /// One of two words, for false and true.
     Flag(&'static str, [&'static str; 2]),
@@ -35,15 +35,30 @@ impl Range {
     }
 }
 
+/// The largest count of tokens that an option takes: more than any context length, and sums of counts cannot overflow.
+pub(crate) const MOST: usize = 1 << 24;
+/// The largest number, up or down, that an option takes: sums and products of scores with it stay finite in f32.
+const MOST_NUMBER: f64 = 1e6;
+/// The most numbers joined by `+`.
+const MOST_NUMBERS: usize = 16;
+
 /// `w` and others that count from 1.
-pub(crate) const FROM_1: Range = Range::Whole("a whole number from 1", |n| n >= 1);
-/// `kernel`
-pub(crate) const ODD: Range = Range::Whole("an odd whole number from 1", |n| n % 2 == 1);
+pub(crate) const FROM_1: Range = Range::Whole("a whole number from 1 to 16777216", |n| {
+    (1..=MOST).contains(&n)
+});
+/// `kernel`. A score is pooled in time proportional to it.
+pub(crate) const ODD: Range = Range::Whole("an odd whole number from 1 to 1023", |n| {
+    n % 2 == 1 && n < 1024
+});
 /// Counts that may be 0.
-pub(crate) const FROM_0: Range = Range::Whole("a whole number from 0", |_| true);
+pub(crate) const FROM_0: Range = Range::Whole("a whole number from 0 to 16777216", |n| n <= MOST);
 /// Counts for which the paper has 0.
 pub(crate) const PAPER_HAS_0: Range =
-    Range::Whole("a whole number from 0 (0 is the paper's)", |_| true);
+    Range::Whole("a whole number from 0 (the paper's) to 16777216", |n| {
+        n <= MOST
+    });
+/// `seed`: every number is one.
+pub(crate) const SEED: Range = Range::Whole("a whole number from 0", |_| true);
 /// `true` or `false`
 pub(crate) const YES_NO: Range = Range::Flag("true or false", ["false", "true"]);
 
@@ -79,7 +94,7 @@ impl OptionValue for f64 {
         };
         text.parse()
             .ok()
-            .filter(|&x: &f64| x.is_finite() && allowed(x))
+            .filter(|&x: &f64| x.abs() <= MOST_NUMBER && allowed(x))
     }
 }
 
@@ -100,9 +115,10 @@ impl OptionValue for Vec<f64> {
         let Range::Numbers(_, allowed) = range else {
             return None;
         };
-        let number = |part: &str| part.trim().parse().ok().filter(|x: &f64| x.is_finite());
+        let number = |part: &str| part.trim().parse().ok();
         let numbers: Option<Self> = text.split('+').map(number).collect();
-        numbers.filter(|numbers| numbers.iter().all(|&x| allowed(x)))
+        let sound = |x: &f64| x.abs() <= MOST_NUMBER && allowed(*x);
+        numbers.filter(|numbers| numbers.len() <= MOST_NUMBERS && numbers.iter().all(sound))
     }
 }
 

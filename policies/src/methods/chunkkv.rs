@@ -1,5 +1,5 @@
 use crate::blocks::{blocks, means, ranked, sums};
-use crate::options::{FROM_1, PAPER_HAS_0, Range, options};
+use crate::options::{FROM_1, MOST, PAPER_HAS_0, Range, options};
 use crate::parallel::{par_chunks, par_map};
 use crate::registry::read;
 use crate::score::reduce;
@@ -37,7 +37,9 @@ options! {
         shared: bool => "heads", "shared", Range::Flag("shared or per_head", ["per_head", "shared"]);
         /// layers that share one list
         reuse: usize => "reuse", "1",
-            Range::Whole("a whole number from 1 (1 scores every layer)", |layers| layers >= 1);
+            Range::Whole("a whole number from 1 (scores every layer) to 16777216", |layers| {
+                (1..=MOST).contains(&layers)
+            });
         /// first tokens that are always kept (clean only)
         sinks: usize => "sinks", "4", PAPER_HAS_0;
     }

@@ -56,7 +56,7 @@ options! {
         gamma: f64 => "gamma", "4",
             Range::Number("a number from 1 (no merging) to 64", |gamma| (1.0..=64.0).contains(&gamma));
         /// how alike two tokens must be to share a row
-        tau: f64 => "tau", "0.6", Range::Number("a number (above 1 nothing is merged)", |_| true);
+        tau: f64 => "tau", "0.6", Range::Number("a number from -1000000 to 1000000 (above 1 nothing is merged)", |_| true);
         /// best centres that accept no other token; the sinks are the first of them
         protect: Option<usize> => "protect", "an 8th of the class centres", FROM_0;
         /// merge keys with their position, or without and re-assign positions

@@ -17,7 +17,7 @@
 //! score(k) = (mean over the group of softmax(...) + ε) * ‖v‖
 //! ```
 
-use crate::options::{FROM_0, FROM_1, Range, YES_NO, options};
+use crate::options::{FROM_0, Range, YES_NO, options};
 use crate::registry::read;
 use crate::top_tokens::{TopTokens, cached_or};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
@@ -43,13 +43,14 @@ options! {
     #[derive(Debug, Clone)]
     pub struct ExpectedAttention {
         /// positions after the document over which the rotation is averaged
-        future: usize => "future", "512", FROM_1;
+        future: usize => "future", "512",
+            Range::Whole("a whole number from 1 to 32768", |n| (1..=1 << 15).contains(&n));
         /// count how much queries vary, not only their mean
         covariance: bool => "covariance", "true", YES_NO;
         /// multiply by the length of the value
         vnorm: bool => "vnorm", "true", YES_NO;
         /// added to the expected weight before it is multiplied
-        epsilon: f64 => "epsilon", "0", Range::Number("a number from 0", |e| e >= 0.0);
+        epsilon: f64 => "epsilon", "0", Range::Number("a number from 0 to 1000000", |e| e >= 0.0);
         /// first tokens: always kept, and left out of the statistics
         sinks: usize => "sinks", "4", FROM_0;
     }

@@ -32,8 +32,8 @@ options! {
         block: Option<usize> => "block", "a 32nd of the budget", FROM_1;
         /// groups (M) of each round
         rounds: Vec<usize> => "rounds", "1+8", Range::Numbers(
-            "whole numbers from 1 joined by +, for example 1+8",
-            |m| m.fract() == 0.0 && (1.0..=1e6).contains(&m),
+            "at most 16 whole numbers from 1 to 1024 joined by +, for example 1+8",
+            |m| m.fract() == 0.0 && (1.0..=1024.0).contains(&m),
         );
         /// share of the blocks that each round takes
         shares: Option<Vec<f64>> => "shares", "equal parts", Range::Numbers(

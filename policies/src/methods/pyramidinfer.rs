@@ -49,11 +49,11 @@ options! {
         /// last tokens: they decide, and are always kept
         recent: Option<usize> => "recent", "a fifth of the budget; faithful: of the prompt", FROM_1;
         /// weight of the newest of them; the oldest has 1
-        weight: f64 => "weight", "1.2", Range::Number("a number from 1", |weight| weight >= 1.0);
+        weight: f64 => "weight", "1.2", Range::Number("a number from 1 to 1000000", |w| w >= 1.0);
         /// budgeted: how many times the rows of the last layer the first one has; faithful: share of older tokens that
         /// the last layers pass on (0.9 keeps some three quarters of all rows, 0 about half)
         ratio: Option<f64> => "ratio", "39; faithful: by the budget, 0.9 without one",
-            Range::Number("a number from 1; faithful: from 0 to 1", |ratio| ratio >= 0.0);
+            Range::Number("a number from 1 to 1000000; faithful: from 0 to 1", |ratio| ratio >= 0.0);
         /// faithful: a layer that would pass on no more older tokens than this passes all
         min_context: Option<usize> => "min_context", "64", FROM_1;
         /// first tokens that are kept before any other

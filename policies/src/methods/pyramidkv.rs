@@ -34,7 +34,7 @@ options! {
         /// first tokens that are always kept
         sinks: usize => "sinks", "4", PAPER_HAS_0;
         /// how steep: the top layer gets 1/beta of the mean
-        beta: f64 => "beta", "20", Range::Number("a number from 1", |b| b >= 1.0);
+        beta: f64 => "beta", "20", Range::Number("a number from 1 to 1000000", |b| b >= 1.0);
         /// exact sums to the budget; paper rounds its line; code is the published program's
         schedule: Schedule => "schedule", "exact", Range::Word("exact, paper or code");
     }

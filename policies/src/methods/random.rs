@@ -8,7 +8,7 @@
 //!                                 s   x   x   x     r r
 //! ```
 
-use crate::options::{FROM_0, PAPER_HAS_0, options};
+use crate::options::{PAPER_HAS_0, SEED, options};
 use crate::parallel::par_map;
 use crate::registry::read;
 use crate::top_tokens::TopTokens;
@@ -32,7 +32,7 @@ options! {
     #[derive(Debug, Clone)]
     pub struct Random {
         /// another seed keeps other tokens
-        seed: usize => "seed", "0", FROM_0;
+        seed: usize => "seed", "0", SEED;
         /// last tokens that are always kept, besides the question
         recent: usize => "recent", "0", PAPER_HAS_0;
         /// first tokens that are always kept

@@ -15,7 +15,7 @@
 //! evicted; the prompt is cut to the whole budget (as in every method of this crate), and the first token of the answer
 //! above it triggers the first drop; every layer and head has the same budget.
 
-use crate::options::{FROM_1, PAPER_HAS_0, options};
+use crate::options::{FROM_1, PAPER_HAS_0, Range, options};
 use crate::parallel::par_map;
 use crate::registry::read;
 use crate::{
@@ -40,7 +40,8 @@ options! {
     #[derive(Debug, Clone)]
     pub struct Scissorhands {
         /// last queries whose attention counts
-        history: usize => "history", "400", FROM_1;
+        history: usize => "history", "400",
+            Range::Whole("a whole number from 1 to 65536", |n| (1..=1 << 16).contains(&n));
         /// last tokens that are always kept
         recent: usize => "recent", "10", FROM_1;
         /// tokens that go at once when the cache is full while answering

@@ -6,7 +6,7 @@
 //! `recent` keeps more last tokens (TreeKV, section 5.1). The last query of a prompt is the question's; the tail of the
 //! chat template after it is observed and kept in addition (`window.rs`).
 
-use crate::options::{ON_OFF, PAPER_HAS_0, Range, options};
+use crate::options::{MOST, ON_OFF, PAPER_HAS_0, Range, options};
 use crate::registry::read;
 use crate::score::sum_of_rows;
 use crate::slots::lowest;
@@ -37,7 +37,10 @@ options! {
             Range::Flag("true or false (false is the published code's)", ["false", "true"]);
         /// last tokens that are always kept
         recent: Option<usize> => "recent", "1, or 0 with force_last=false",
-            Range::Whole("a whole number from 0 (508 of 1024 rows in TreeKV's tables)", |_| true);
+            Range::Whole(
+                "a whole number from 0 to 16777216 (508 of 1024 rows in TreeKV's tables)",
+                |n| n <= MOST,
+            );
         /// evict while answering; off cuts the prompt only, as the baselines of PyramidKV and ChunkKV do
         decode: bool => "decode", "on", ON_OFF;
         /// first tokens that are always kept

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use super::{Base, own_and_base};
 use crate::methods::random::{GOLDEN_RATIO, uniform};
-use crate::options::{FROM_0, FROM_1, Range, options};
+use crate::options::{FROM_1, Range, SEED, options};
 use crate::parallel::par_map;
 use crate::slots::SlotNumbers;
 use crate::window::usual_window;
@@ -55,7 +55,7 @@ options! {
         /// multiply by the probability, or merge with it
         sample: bool => "mode", "expected", Range::Flag("expected or sample", ["expected", "sample"]);
         /// seed of mode=sample
-        seed: usize => "seed", "0", FROM_0;
+        seed: usize => "seed", "0", SEED;
     }
 }
 

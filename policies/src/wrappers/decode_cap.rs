@@ -16,10 +16,10 @@
 
 use std::sync::Arc;
 
-use crate::options::{FROM_1, Range, options};
+use crate::options::{FROM_1, MOST, Range, options};
 use crate::{
     Evict, Evictions, Method, MethodInfo, Observation, Parameter, Parameters, PolicyError,
-    Retention, RowPlan, RowRequest, Score, Select, Selection, StepObservation,
+    PromptShape, Retention, RowPlan, RowRequest, Score, Select, Selection, StepObservation,
 };
 
 options! {
@@ -28,7 +28,9 @@ options! {
     pub struct Cap {
         /// rows per head that the cache is cut back to while answering (not in the paper)
         cap: Option<usize> => "decode_cap", "off",
-            Range::Whole("a whole number from the budget on", |cap| cap >= 1);
+            Range::Whole("a whole number from the budget to 16777216", |cap| {
+                (1..=MOST).contains(&cap)
+            });
         /// with decode_cap: tokens between two cuts
         every: usize => "decode_every", "64", FROM_1;
         /// with decode_cap: last tokens that vote and stay
@@ -83,18 +85,26 @@ impl DecodeCap {
     }
 }
 
+/// Slots of a head that keeps `rows` of the prompt, immediately before a cut.
+fn slots(plan: &RowPlan, rows: usize, extra: usize, every: usize) -> usize {
+    let rows = rows.min(plan.prompt.tokens);
+    plan.prompt.slots(rows + extra + every - 1)
+}
+
 /// Slots of the largest head immediately before a cut.
 fn most_slots(plan: &RowPlan, extra: usize, every: usize) -> usize {
-    let tokens = plan.prompt.tokens;
     let most = plan.max_rows_per_head.iter().zip(&plan.rows);
-    let most = most.map(|(most, rows)| (*most).max(*rows).min(tokens));
-    most.max().unwrap_or(0) + extra + every
+    let most = most.map(|(most, rows)| (*most).max(*rows)).max();
+    slots(plan, most.unwrap_or(0), extra, every)
 }
 
 /// Bytes of the attention per slot, and of the order of one head's slots.
 fn state_bytes(plan: &RowPlan, extra: usize, every: usize) -> u64 {
-    let rows = plan.rows.iter().map(|rows| rows.min(&plan.prompt.tokens));
-    let slots = rows.map(|rows| rows + extra + every).sum::<usize>();
+    let slots = plan
+        .rows
+        .iter()
+        .map(|rows| slots(plan, *rows, extra, every));
+    let slots = slots.sum::<usize>();
     let seen = slots * plan.model.kv_heads * size_of::<f32>();
     let order = most_slots(plan, extra, every) * size_of::<u32>();
     (seen + order) as u64
@@ -103,8 +113,8 @@ fn state_bytes(plan: &RowPlan, extra: usize, every: usize) -> u64 {
 /// `[layers]`: the most rows between two steps.
 fn decode_rows(plan: &RowPlan, extra: usize, every: usize) -> Option<Vec<usize>> {
     let rows = plan.rows.iter().map(|rows| {
-        let most = rows.min(&plan.prompt.tokens).saturating_add(extra);
-        most.saturating_add(every - 1)
+        let kept = rows.min(&plan.prompt.tokens);
+        kept + extra + every - 1
     });
     Some(rows.collect())
 }
@@ -137,6 +147,7 @@ impl Method for DecodeCap {
             every: self.every,
             w: self.w,
             sinks: self.sinks,
+            prompt: plan.prompt,
             layers: vec![Vec::new(); plan.model.layers],
             order: Vec::with_capacity(most_slots(plan, self.extra(plan), self.every)),
         })
@@ -163,6 +174,8 @@ struct Capped {
     every: usize,
     w: usize,
     sinks: usize,
+    /// The prompt, which limits the slots.
+    prompt: PromptShape,
     /// `[layers][kv_heads]`
     layers: Vec<Vec<Head>>,
     /// `[slots]`: slots by rank, scratch buffer of a cut.
@@ -181,7 +194,7 @@ impl Select for Capped {
             let share = kept(head) + self.extra;
             Head {
                 share,
-                seen: Vec::with_capacity(share + self.every),
+                seen: Vec::with_capacity(self.prompt.slots(share + self.every - 1)),
             }
         });
         self.layers[observation.layer] = heads.collect();

@@ -11,6 +11,7 @@ mod identities;
 mod kvpress;
 mod kvzip;
 mod many_selections;
+mod parameters;
 mod positions;
 mod registry;
 mod reuse;

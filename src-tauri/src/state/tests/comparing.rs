@@ -286,7 +286,8 @@ fn parameters_are_checked_for_a_method_without_setting_them() {
     assert_eq!(
         check("snapkv", "kernel", "4"),
         Err(Refusal {
-            message: "“4” is not possible: kernel takes an odd whole number from 1.".to_owned(),
+            message: "“4” is not possible: kernel takes an odd whole number from 1 to 1023."
+                .to_owned(),
             code: Some(RefusalCode::Parameter {
                 name: "kernel".to_owned()
             }),

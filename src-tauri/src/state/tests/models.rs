@@ -155,7 +155,7 @@ fn settings_are_taken_whole_or_not_at_all() {
                 let kernel = BTreeMap::from([("kernel".into(), "4".into())]);
                 s.parameters.insert("snapkv".into(), kernel);
             }),
-            "“4” is not possible: kernel takes an odd whole number from 1.",
+            "“4” is not possible: kernel takes an odd whole number from 1 to 1023.",
         ),
         (
             with(|s| {
