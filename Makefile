@@ -1,6 +1,6 @@
 # Targets for users and CI. Each target installs its dependencies and prints its actions.
 
-.PHONY: run check test dist test-dist models vocabularies lint page bench golden wheel embedded cuda test-gpu bench-gpu setup setup-test
+.PHONY: run check test hostile dist test-dist models vocabularies lint page bench golden wheel embedded cuda test-gpu bench-gpu setup setup-test
 
 # The folder into which rustup or apt installs cargo if it was missing when make started.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -30,6 +30,11 @@ check: setup page lint
 test: setup-test check
 	$(CARGO) build --workspace --bins
 	$(ONE_THREAD) $(CARGO) test --workspace --no-fail-fast --test '*'
+
+# 5,000 hostile documents, templates and models through the program: minutes.
+hostile: setup
+	$(CARGO) build --workspace --bins
+	scripts/hostile "$$(scripts/target-dir)/debug/kept"
 
 # Two small real models, into the cache folder: for trying Kept, and for tests (--test models real_models).
 models:
