@@ -17,7 +17,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The first argument of the process that works.
 const ARGUMENT: &str = "--kept-sandbox";
@@ -126,26 +126,35 @@ pub fn run(task: &str, input: &[&[u8]], limits: Limits) -> Result<Vec<u8>, Failu
             let _ = sender.send(read.map(|_| reply));
         });
         let patience = Duration::from_secs(limits.seconds.saturating_mul(PATIENCE));
+        let until = Instant::now() + patience;
         let reply = receiver.recv_timeout(patience);
-        if reply
-            .as_ref()
-            .is_ok_and(|reply| reply.as_ref().is_ok_and(|r| r.len() as u64 > limits.reply))
-        {
-            child.kill()?;
-            child.wait()?;
-            return Err(Exceeded::Reply(limits.reply).into());
-        }
-        let Ok(reply) = reply else {
-            child.kill()?;
-            child.wait()?;
-            return Err(Exceeded::Time(limits.seconds).into());
+        let fits = |reply: &Vec<u8>| reply.len() as u64 <= limits.reply;
+        let status = match &reply {
+            Ok(Ok(reply)) if fits(reply) => end(&mut child, until)?,
+            _ => end(&mut child, Instant::now())?,
         };
-        let status = child.wait()?;
-        match status.success() {
-            true => Ok(reply?),
-            false => Err(reason(status, limits, out_of_memory).into()),
+        match (reply, status) {
+            (Ok(Ok(reply)), _) if !fits(&reply) => Err(Exceeded::Reply(limits.reply).into()),
+            (Ok(reply), Some(status)) if status.success() => Ok(reply?),
+            (_, Some(status)) => Err(reason(status, limits, out_of_memory).into()),
+            (_, None) => Err(Exceeded::Time(limits.seconds).into()),
         }
     })
+}
+
+/// Waits for the end of a process; `None` if it had to be ended.
+fn end(child: &mut Child, until: Instant) -> io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if Instant::now() >= until {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn start(task: &str, input: &[&[u8]], limits: Limits) -> io::Result<Child> {
