@@ -163,7 +163,7 @@ mod tests {
             vec![page(0..9)],
             vec![page(0..2)],
             vec![page(0..1), page(3..4)],
-            vec![page(3..1)],
+            vec![page(4..9)],
         ] {
             let found = Found {
                 pages,
