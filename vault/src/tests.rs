@@ -403,7 +403,7 @@ fn a_pipe_in_the_folder_is_refused_and_never_waited_for() {
     assert_eq!(folder.list().expect("a list").len(), 2);
     let begin = || folder.begin(&key('c'), "", "", shape(PackedRows::F16));
     let lock = pipe(&format!("{}.lock", "c".repeat(64)));
-    let said = begin().err().expect("no writer").to_string();
+    let said = begin().expect_err("no writer").to_string();
     assert!(said.contains("not an ordinary file"), "{said}");
     std::fs::remove_file(lock).expect("removed");
     // What a dead process left is removed, whatever it is.
