@@ -9,7 +9,7 @@ const LEAST_REPEATS: usize = 4;
 /// Minimum length of all occurrences together, in tokens: a ruled line or four times "no" is not a loop.
 const LEAST_TOKENS: usize = 32;
 
-/// Checks the tokens of one answer. A token takes [`LONGEST_BLOCK`] comparisons and no allocation.
+/// Checks the tokens of one answer. A token takes `LONGEST_BLOCK` comparisons and no allocation.
 #[derive(Debug, Clone)]
 pub struct Repetition {
     /// The last tokens; token `i` of the answer is at `i % LONGEST_BLOCK`.

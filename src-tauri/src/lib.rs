@@ -5,7 +5,7 @@
 //! - [`worker`]: supervises the engine's process
 //! - [`store`]: stores what survives a restart
 //! - [`effects`]: passes messages between them
-//! - [`commands`], [`drop`], [`window`]: the thin layer towards Tauri
+//! - [`commands`], [`mod@drop`], [`window`]: the thin layer towards Tauri
 //!
 //! This crate computes nothing about models, methods or document formats. From a document's text it takes the outline.
 

@@ -25,8 +25,9 @@ pub struct Cut<'a> {
 }
 
 /// One prefill for several methods. Every token runs through the model once, and each layer is compacted by
-/// every method after its attention. Each outcome is bit-identical to that of a separate [`Prefill`]. Methods
-/// that change the prefill itself (that drop tokens or need a reconstruction) get a separate one.
+/// every method after its attention. Each outcome is bit-identical to that of a separate
+/// [`Prefill`](crate::Prefill). Methods that change the prefill itself (that drop tokens or need a reconstruction) get
+/// a separate one.
 pub struct SharedPrefill<'a> {
     /// The model.
     pub model: &'a Model,
@@ -48,7 +49,7 @@ impl SharedPrefill<'_> {
     /// that several methods share counts for each of them.
     ///
     /// # Errors
-    /// As [`Prefill::run`], except refusals.
+    /// As [`Prefill::run`](crate::Prefill::run), except refusals.
     pub fn run(
         &self,
         cuts: Vec<Cut<'_>>,

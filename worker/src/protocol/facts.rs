@@ -8,7 +8,7 @@ use kept_engine::{Chosen, Citation, Finish, Fit, Gpu, MemoryNow, Note};
 /// A method as displayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MethodFacts {
-    /// Name in [`super::MethodSpec`].
+    /// Name in `MethodSpec`.
     pub name: String,
     /// Name in the papers.
     pub title: String,

@@ -166,7 +166,7 @@ pub struct EstimateRequest {
     pub method: MethodSpec,
     /// The budget as the user enters it: `25%`, `512`, `64MiB`; `None` uses the default.
     pub budget: Option<String>,
-    /// The cache type: a name of [`kept_kernels::CacheType`]; `None` uses the default, or a narrower type under a
+    /// The cache type: a name of `CacheType`; `None` uses the default, or a narrower type under a
     /// tight memory limit.
     #[serde(default)]
     pub cache: Option<String>,
