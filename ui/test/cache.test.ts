@@ -2,17 +2,11 @@
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Actions } from '../src/lib/actions'
 import { CACHES, stored, storedShort } from '../src/lib/cache'
-import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { Facts, Settings as Saved } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
-import { Find } from '../src/lib/find.svelte'
-import { MapView } from '../src/lib/map.svelte'
 import { described } from '../src/lib/parameters'
-import { Reader } from '../src/lib/reader.svelte'
-import { TextStore } from '../src/lib/text.svelte'
 import Advanced from '../src/parts/Advanced.svelte'
 import Setup from '../src/parts/compare/Setup.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
@@ -21,6 +15,7 @@ import MemoryBar from '../src/parts/MemoryBar.svelte'
 import Settings from '../src/parts/Settings.svelte'
 import Frame from './Frame.svelte'
 import { memory, snapshot, turn } from './given'
+import { keptOf } from './kept'
 
 let saved: Saved[]
 let shown: Record<string, unknown> | null = null
@@ -45,16 +40,7 @@ function given(cache: string | null = null): Kept {
   const app = new AppState()
   const whole = snapshot()
   app.load({ ...whole, settings: { ...whole.settings, cache } })
-  return {
-    app,
-    actions: new Actions(app),
-    text: new TextStore(calls.documentText),
-    map: new MapView(calls, (problem) => expect.fail(String(problem))),
-    reader: new Reader(),
-    find: new Find(),
-    open: () => {},
-    compose: () => {},
-  }
+  return keptOf(app)
 }
 function show(part: unknown, kept: Kept, props: Record<string, unknown> = {}) {
   shown = mount(Frame, { target: document.body, props: { given: kept, part: part as Component<never>, props } })

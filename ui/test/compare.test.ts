@@ -1,8 +1,6 @@
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Actions } from '../src/lib/actions'
-import * as calls from '../src/lib/calls'
 import {
   COLUMNS,
   answersOf,
@@ -27,14 +25,11 @@ import type { Kept } from '../src/lib/context'
 import type { Comparison, Facts, MethodFacts, RunReport } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
 import { bars, decades, heat, line } from '../src/lib/figures'
-import { Find } from '../src/lib/find.svelte'
-import { MapView } from '../src/lib/map.svelte'
-import { Reader } from '../src/lib/reader.svelte'
-import { TextStore } from '../src/lib/text.svelte'
 import { begun, referenceOf, runOf } from '../src/mock/comparison'
 import Compare from '../src/parts/compare/Compare.svelte'
 import Frame from './Frame.svelte'
 import { snapshot, turn } from './given'
+import { keptOf } from './kept'
 
 const METHODS: MethodFacts[] = ['full', 'snapkv', 'h2o', 'novel'].map((name) => ({
   name,
@@ -264,16 +259,7 @@ describe('the view', () => {
     })
     const app = new AppState()
     app.load(snapshot({ methods: METHODS, turns: [turn({ question: 'Who pays?' })] }))
-    kept = {
-      app,
-      actions: new Actions(app),
-      text: new TextStore(calls.documentText),
-      map: new MapView(calls, (problem) => expect.fail(String(problem))),
-      reader: new Reader(),
-      find: new Find(),
-      open: () => {},
-      compose: () => {},
-    }
+    kept = keptOf(app)
   })
   afterEach(async () => {
     if (shown) await unmount(shown)

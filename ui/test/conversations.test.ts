@@ -3,20 +3,16 @@ import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import App from '../src/App.svelte'
-import { Actions } from '../src/lib/actions'
-import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { AppEvent, ConversationEntry, FoundPassage, Snapshot } from '../src/lib/contract'
 import { byDocument, grouped, when } from '../src/lib/conversations'
 import { AppState } from '../src/lib/app.svelte'
 import { Find } from '../src/lib/find.svelte'
-import { MapView } from '../src/lib/map.svelte'
-import { Reader } from '../src/lib/reader.svelte'
-import { TextStore } from '../src/lib/text.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
 import Sidebar from '../src/parts/Sidebar.svelte'
 import Frame from './Frame.svelte'
 import { documentFacts, entry, snapshot, turn } from './given'
+import { keptOf } from './kept'
 
 const seconds = (days: number) => Math.floor(Date.now() / 1000) - days * 86_400
 const ENTRIES = [
@@ -41,16 +37,7 @@ beforeEach(() => {
   const app = new AppState()
   app.load(snapshot({ conversations: ENTRIES, conversation: 1, turns: [turn()] }))
   composed = 0
-  kept = {
-    app,
-    actions: new Actions(app),
-    text: new TextStore(calls.documentText),
-    map: new MapView(calls, (problem) => expect.fail(String(problem))),
-    reader: new Reader(),
-    find: new Find(),
-    open: () => {},
-    compose: () => composed++,
-  }
+  kept = keptOf(app, { compose: () => composed++ })
 })
 afterEach(async () => {
   for (const one of shown) await unmount(one)

@@ -2,21 +2,16 @@
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Actions } from '../src/lib/actions'
 import { addedLater, blocksOf, pageOf } from '../src/lib/blocks'
-import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import { AppState } from '../src/lib/app.svelte'
-import { Find } from '../src/lib/find.svelte'
-import { MapView } from '../src/lib/map.svelte'
-import { Reader } from '../src/lib/reader.svelte'
-import { TextStore } from '../src/lib/text.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
 import Block from '../src/parts/Block.svelte'
 import Footer from '../src/parts/Footer.svelte'
 import Documents from '../src/parts/Documents.svelte'
 import Frame from './Frame.svelte'
 import { documentFacts, painted, snapshot, turn } from './given'
+import { keptOf } from './kept'
 
 const TEXT = 'one\ntwo\n\n(Here ends the document "a.txt".)\n\nthree four\n\n(Here ends the document "b.pdf".)'
 const three = TEXT.indexOf('three')
@@ -41,16 +36,7 @@ beforeEach(() => {
   })
   const app = new AppState()
   app.load(snapshot({ document: documentFacts({ name: 'a.txt + b.pdf', documents: DOCUMENTS, pages: PAGES }) }))
-  kept = {
-    app,
-    actions: new Actions(app),
-    text: new TextStore(calls.documentText),
-    map: new MapView(calls, (problem) => expect.fail(String(problem))),
-    reader: new Reader(),
-    find: new Find(),
-    open: () => {},
-    compose: () => {},
-  }
+  kept = keptOf(app)
 })
 afterEach(async () => {
   if (shown) await unmount(shown)

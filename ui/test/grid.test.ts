@@ -2,23 +2,18 @@
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { Actions } from '../src/lib/actions'
 import { AppState } from '../src/lib/app.svelte'
-import * as calls from '../src/lib/calls'
 import { cividis } from '../src/lib/colours'
 import type { Kept } from '../src/lib/context'
-import { Find } from '../src/lib/find.svelte'
 import { columnOf, drawRows, mostOf, moved, pictureOf, rowsOf, tokensOf, zoomed } from '../src/lib/grid'
 import { holdersOf } from '../src/lib/holders'
 import { layersOf } from '../src/lib/layers'
-import { MapView } from '../src/lib/map.svelte'
-import { Reader } from '../src/lib/reader.svelte'
 import { toSvg } from '../src/lib/sheet'
-import { TextStore } from '../src/lib/text.svelte'
 import Grid from '../src/parts/Grid.svelte'
 import WordCard from '../src/parts/WordCard.svelte'
 import Frame from './Frame.svelte'
 import { answerFacts, documentFacts, snapshot, turn } from './given'
+import { keptOf } from './kept'
 
 const picture = (shares: number[], rows: number, from: number, to: number) =>
   pictureOf(new Uint8Array(shares).buffer, rows, from, to)!
@@ -126,16 +121,7 @@ describe('the views', () => {
     const app = new AppState()
     const answered = turn({ facts: answerFacts(), hasMap: true })
     app.load(snapshot({ document: documentFacts({ length: TEXT.length }), turns: [answered] }))
-    kept = {
-      app,
-      actions: new Actions(app),
-      text: new TextStore(calls.documentText),
-      map: new MapView(calls, () => {}),
-      reader: new Reader(),
-      find: new Find(),
-      open: () => {},
-      compose: () => {},
-    }
+    kept = keptOf(app)
     kept.map.show(1)
     await settle()
   })

@@ -2,18 +2,13 @@
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Actions } from '../src/lib/actions'
 import { AppState } from '../src/lib/app.svelte'
-import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
-import { Find } from '../src/lib/find.svelte'
 import { levelsOf, placeOf, stopAt, stopsOf, wordsLeft } from '../src/lib/levels'
-import { MapView } from '../src/lib/map.svelte'
-import { Reader } from '../src/lib/reader.svelte'
-import { TextStore } from '../src/lib/text.svelte'
 import LessMemory from '../src/parts/LessMemory.svelte'
 import Frame from './Frame.svelte'
 import { answerFacts, documentFacts, snapshot, turn } from './given'
+import { keptOf } from './kept'
 
 const TEXT = 'The code is 4711. Nothing else is here.'
 const MIDDLE = TEXT.indexOf(' Nothing')
@@ -71,16 +66,7 @@ describe('the slider', () => {
     const sources = [{ start: 0, end: MIDDLE, page: null, document: null, text: '', weight: 1, kept: 1 }]
     const answered = turn({ facts: answerFacts(), hasMap: true, sources })
     app.load(snapshot({ document: documentFacts({ length: TEXT.length }), turns: [answered] }))
-    kept = {
-      app,
-      actions: new Actions(app),
-      text: new TextStore(calls.documentText),
-      map: new MapView(calls, () => {}),
-      reader: new Reader(),
-      find: new Find(),
-      open: () => {},
-      compose: () => {},
-    }
+    kept = keptOf(app)
     kept.map.show(1)
     await new Promise((resolve) => setTimeout(resolve, 30))
     part = mount(Frame, {

@@ -3,24 +3,19 @@ import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import App from '../src/App.svelte'
-import { Actions } from '../src/lib/actions'
-import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { Facts, Settings as Saved } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
-import { Find } from '../src/lib/find.svelte'
 import { amount } from '../src/lib/limit'
-import { MapView } from '../src/lib/map.svelte'
 import { figures } from '../src/lib/memory'
 import { described } from '../src/lib/parameters'
-import { Reader } from '../src/lib/reader.svelte'
-import { TextStore } from '../src/lib/text.svelte'
 import Setup from '../src/parts/compare/Setup.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
 import Header from '../src/parts/Header.svelte'
 import Settings from '../src/parts/Settings.svelte'
 import Frame from './Frame.svelte'
 import { documentFacts, memory, snapshot, turn } from './given'
+import { keptOf } from './kept'
 
 let saved: Saved[]
 let opened: string[]
@@ -70,16 +65,7 @@ function given(limit: string | null = null): Kept {
   const app = new AppState()
   const whole = snapshot()
   app.load({ ...whole, settings: { ...whole.settings, memory: limit } })
-  return {
-    app,
-    actions: new Actions(app),
-    text: new TextStore(calls.documentText),
-    map: new MapView(calls, (problem) => expect.fail(String(problem))),
-    reader: new Reader(),
-    find: new Find(),
-    open: (what) => opened.push(what),
-    compose: () => {},
-  }
+  return keptOf(app, { open: (what) => opened.push(what) })
 }
 function show(part: unknown, kept: Kept, props: Record<string, unknown> = {}) {
   shown = mount(Frame, { target: document.body, props: { given: kept, part: part as Component<never>, props } })

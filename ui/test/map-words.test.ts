@@ -2,19 +2,14 @@
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Actions } from '../src/lib/actions'
-import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import { AppState } from '../src/lib/app.svelte'
-import { Find } from '../src/lib/find.svelte'
-import { MapView } from '../src/lib/map.svelte'
-import { Reader } from '../src/lib/reader.svelte'
-import { TextStore } from '../src/lib/text.svelte'
 import Budget from '../src/parts/Budget.svelte'
 import Footer from '../src/parts/Footer.svelte'
 import Table from '../src/parts/Table.svelte'
 import Frame from './Frame.svelte'
 import { documentFacts, snapshot, turn } from './given'
+import { keptOf } from './kept'
 
 const TEXT = 'The quay wall was built in 1884.\nThe lessor pays for it, and for nothing else.'
 
@@ -27,16 +22,7 @@ beforeEach(() => {
   mockIPC((name, args) => answers[name]?.((args ?? {}) as Record<string, unknown>) ?? null)
   const app = new AppState()
   app.load(snapshot({ document: documentFacts({ length: TEXT.length }) }))
-  kept = {
-    app,
-    actions: new Actions(app),
-    text: new TextStore(calls.documentText),
-    map: new MapView(calls, (problem) => expect.fail(String(problem))),
-    reader: new Reader(),
-    find: new Find(),
-    open: () => {},
-    compose: () => {},
-  }
+  kept = keptOf(app)
 })
 afterEach(async () => {
   if (shown) await unmount(shown)

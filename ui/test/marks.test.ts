@@ -2,24 +2,21 @@
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { Actions } from '../src/lib/actions'
 import { AppState } from '../src/lib/app.svelte'
 import { blocksOf } from '../src/lib/blocks'
-import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { Source } from '../src/lib/contract'
 import { doubtOf, withMore } from '../src/lib/doubt'
-import { Find } from '../src/lib/find.svelte'
-import { MapView } from '../src/lib/map.svelte'
 import { Reader } from '../src/lib/reader.svelte'
 import { best, csvOf, forgotten, sentencesOf, sharesOf } from '../src/lib/sentences'
-import { TextStore, type Text } from '../src/lib/text.svelte'
+import type { Text } from '../src/lib/text.svelte'
 import Doubt from '../src/parts/Doubt.svelte'
 import Legend from '../src/parts/Legend.svelte'
 import Strip from '../src/parts/Strip.svelte'
 import Table from '../src/parts/Table.svelte'
 import Frame from './Frame.svelte'
 import { answerFacts, documentFacts, painted, snapshot, turn } from './given'
+import { keptOf } from './kept'
 
 const TEXT = 'The quay wall was built in 1884. It fell down twice.\n\nThe lessor pays for it, and for nothing else.'
 const FIRST = TEXT.indexOf('It fell')
@@ -38,16 +35,7 @@ beforeEach(() => {
   })
   const app = new AppState()
   app.load(snapshot({ document: documentFacts({ length: TEXT.length }) }))
-  kept = {
-    app,
-    actions: new Actions(app),
-    text: new TextStore(calls.documentText),
-    map: new MapView(calls, () => {}),
-    reader: new Reader(),
-    find: new Find(),
-    open: () => {},
-    compose: () => {},
-  }
+  kept = keptOf(app)
 })
 afterEach(async () => {
   if (shown) await unmount(shown)

@@ -1,20 +1,15 @@
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Actions } from '../src/lib/actions'
 import { AppState } from '../src/lib/app.svelte'
-import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { OutlineEntry } from '../src/lib/contract'
-import { Find } from '../src/lib/find.svelte'
-import { MapView } from '../src/lib/map.svelte'
 import { indentsOf, sectionIn } from '../src/lib/outline'
-import { Reader } from '../src/lib/reader.svelte'
-import { TextStore } from '../src/lib/text.svelte'
 import Header from '../src/parts/Header.svelte'
 import Outline from '../src/parts/Outline.svelte'
 import Frame from './Frame.svelte'
 import { documentFacts, snapshot } from './given'
+import { keptOf } from './kept'
 
 const entry = (start: number, level: number, page: number | null = null): OutlineEntry => ({
   level,
@@ -31,16 +26,7 @@ beforeEach(() => {
   mockIPC(() => null)
   const app = new AppState()
   app.load(snapshot({ document: documentFacts({ length: 10_000, outline: ENTRIES }) }))
-  kept = {
-    app,
-    actions: new Actions(app),
-    text: new TextStore(calls.documentText),
-    map: new MapView(calls, (problem) => expect.fail(String(problem))),
-    reader: new Reader(),
-    find: new Find(),
-    open: () => {},
-    compose: () => {},
-  }
+  kept = keptOf(app)
 })
 afterEach(async () => {
   await Promise.all(shown.map((part) => unmount(part)))

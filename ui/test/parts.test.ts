@@ -1,15 +1,9 @@
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { Actions } from '../src/lib/actions'
-import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { AppEvent } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
-import { Find } from '../src/lib/find.svelte'
-import { MapView } from '../src/lib/map.svelte'
-import { Reader } from '../src/lib/reader.svelte'
-import { TextStore } from '../src/lib/text.svelte'
 import Composer from '../src/parts/Composer.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
 import Header from '../src/parts/Header.svelte'
@@ -18,6 +12,7 @@ import Settings from '../src/parts/Settings.svelte'
 import Turn from '../src/parts/Turn.svelte'
 import Frame from './Frame.svelte'
 import { answerFacts, memory, snapshot, turn } from './given'
+import { keptOf } from './kept'
 
 let asked: { name: string; args: Record<string, unknown> }[]
 let answers: Record<string, (args: Record<string, unknown>) => unknown>
@@ -41,16 +36,7 @@ afterEach(async () => {
 function given(): Kept {
   const app = new AppState()
   app.load(snapshot())
-  return {
-    app,
-    actions: new Actions(app),
-    text: new TextStore(calls.documentText),
-    map: new MapView(calls, (problem) => expect.fail(String(problem))),
-    reader: new Reader(),
-    find: new Find(),
-    open: () => {},
-    compose: () => {},
-  }
+  return keptOf(app)
 }
 function show(part: unknown, kept: Kept, props: Record<string, unknown> = {}) {
   shown = mount(Frame, { target: document.body, props: { given: kept, part: part as Component<never>, props } })

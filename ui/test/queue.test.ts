@@ -3,15 +3,9 @@ import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import App from '../src/App.svelte'
-import { Actions } from '../src/lib/actions'
-import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { Turn as TurnFacts } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
-import { Find } from '../src/lib/find.svelte'
-import { MapView } from '../src/lib/map.svelte'
-import { Reader } from '../src/lib/reader.svelte'
-import { TextStore } from '../src/lib/text.svelte'
 import { cardsOf, labelsOf, newestOf } from '../src/lib/versions'
 import { start as startMock } from '../src/mock'
 import Composer from '../src/parts/Composer.svelte'
@@ -19,6 +13,7 @@ import Conversation from '../src/parts/Conversation.svelte'
 import Footer from '../src/parts/Footer.svelte'
 import Frame from './Frame.svelte'
 import { documentFacts, snapshot, turn } from './given'
+import { keptOf } from './kept'
 
 let asked: { name: string; args: Record<string, unknown> }[]
 let answers: Record<string, (args: Record<string, unknown>) => unknown>
@@ -36,16 +31,7 @@ beforeEach(() => {
   const app = new AppState()
   app.load(snapshot())
   composed = 0
-  kept = {
-    app,
-    actions: new Actions(app),
-    text: new TextStore(calls.documentText),
-    map: new MapView(calls, (problem) => expect.fail(String(problem))),
-    reader: new Reader(),
-    find: new Find(),
-    open: () => {},
-    compose: () => composed++,
-  }
+  kept = keptOf(app, { compose: () => composed++ })
 })
 afterEach(async () => {
   for (const one of shown) await unmount(one)

@@ -5,17 +5,11 @@
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Actions } from '../src/lib/actions'
-import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { Estimate, Facts, Progress } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
-import { Find } from '../src/lib/find.svelte'
-import { MapView } from '../src/lib/map.svelte'
 import { AUTO, titleOf } from '../src/lib/methods'
 import { described } from '../src/lib/parameters'
-import { Reader } from '../src/lib/reader.svelte'
-import { TextStore } from '../src/lib/text.svelte'
 import Composer from '../src/parts/Composer.svelte'
 import Conversation from '../src/parts/Conversation.svelte'
 import Header from '../src/parts/Header.svelte'
@@ -23,6 +17,7 @@ import MemoryBar from '../src/parts/MemoryBar.svelte'
 import Settings from '../src/parts/Settings.svelte'
 import Frame from './Frame.svelte'
 import { documentFacts, memory, snapshot, turn } from './given'
+import { keptOf } from './kept'
 
 let asked: { name: string; args: Record<string, unknown> }[]
 let shown: Record<string, unknown> | null = null
@@ -53,16 +48,7 @@ function given(some: Parameters<typeof documentFacts>[0] = {}, method = 'snapkv'
   const app = new AppState()
   const whole = snapshot({ methods: METHODS, document: documentFacts(some) })
   app.load({ ...whole, settings: { ...whole.settings, method } })
-  return {
-    app,
-    actions: new Actions(app),
-    text: new TextStore(calls.documentText),
-    map: new MapView(calls, (problem) => expect.fail(String(problem))),
-    reader: new Reader(),
-    find: new Find(),
-    open: () => {},
-    compose: () => {},
-  }
+  return keptOf(app)
 }
 function show(part: unknown, kept: Kept, props: Record<string, unknown> = {}) {
   shown = mount(Frame, { target: document.body, props: { given: kept, part: part as Component<never>, props } })

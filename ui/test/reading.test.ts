@@ -4,23 +4,20 @@ import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { Actions, nextZoom } from '../src/lib/actions'
 import { blocksOf } from '../src/lib/blocks'
-import * as calls from '../src/lib/calls'
 import type { Kept } from '../src/lib/context'
 import type { MethodFacts, Settings } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
 import { Find, placesOf } from '../src/lib/find.svelte'
 import { commandOf } from '../src/lib/keys'
-import { MapView } from '../src/lib/map.svelte'
 import { piecesOf } from '../src/lib/pieces'
 import { assignments, described, parameterOf, withValue, wordsOf } from '../src/lib/parameters'
-import { Reader } from '../src/lib/reader.svelte'
-import { TextStore } from '../src/lib/text.svelte'
 import Advanced from '../src/parts/Advanced.svelte'
 import FindBar from '../src/parts/FindBar.svelte'
 import Header from '../src/parts/Header.svelte'
 import Replace from '../src/parts/Replace.svelte'
 import Frame from './Frame.svelte'
 import { documentFacts, snapshot, turn } from './given'
+import { keptOf } from './kept'
 
 const SNAPKV: MethodFacts = {
   name: 'snapkv',
@@ -52,16 +49,7 @@ beforeEach(() => {
   })
   const app = new AppState()
   app.load(snapshot({ methods: [SNAPKV] }))
-  kept = {
-    app,
-    actions: new Actions(app),
-    text: new TextStore(calls.documentText),
-    map: new MapView(calls, (problem) => expect.fail(String(problem))),
-    reader: new Reader(),
-    find: new Find(),
-    open: () => {},
-    compose: () => {},
-  }
+  kept = keptOf(app)
 })
 afterEach(async () => {
   if (shown) await unmount(shown)

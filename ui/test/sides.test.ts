@@ -2,25 +2,20 @@
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Actions } from '../src/lib/actions'
 import { AppState } from '../src/lib/app.svelte'
 import { blocksOf } from '../src/lib/blocks'
-import * as calls from '../src/lib/calls'
 import { rowsOf as runRows } from '../src/lib/compare'
 import type { Kept } from '../src/lib/context'
 import type { Choice, Comparison } from '../src/lib/contract'
 import { differenceOf, drawKinds, kindsIn } from '../src/lib/difference'
-import { Find } from '../src/lib/find.svelte'
-import { MapView } from '../src/lib/map.svelte'
 import { rowsOf } from '../src/lib/minimap'
-import { Reader } from '../src/lib/reader.svelte'
 import type { Tokens } from '../src/lib/runs'
-import { TextStore } from '../src/lib/text.svelte'
 import { begun, referenceOf, runOf } from '../src/mock/comparison'
 import RunSides from '../src/parts/compare/RunSides.svelte'
 import VersionSides from '../src/parts/compare/VersionSides.svelte'
 import Frame from './Frame.svelte'
 import { answerFacts, documentFacts, snapshot, turn } from './given'
+import { keptOf } from './kept'
 
 const tokens = (ends: number[], counts: number[], slots = 10): Tokens => ({
   ends: new Uint32Array(ends),
@@ -120,16 +115,7 @@ describe('the view', () => {
     const first = turn({ facts, sources, hasMap: true, answer: 'One.' })
     const again = turn({ id: 2, versionOf: 1, facts: answerFacts(), hasMap: true, answer: 'Two.', budget: '10%' })
     app.load(snapshot({ document, turns: [first, again] }))
-    kept = {
-      app,
-      actions: new Actions(app),
-      text: new TextStore(calls.documentText),
-      map: new MapView(calls, () => {}),
-      reader: new Reader(),
-      find: new Find(),
-      open: () => {},
-      compose: () => {},
-    }
+    kept = keptOf(app)
     await kept.text.show(document)
   })
   afterEach(async () => {

@@ -1,7 +1,7 @@
 /** Colours of pictures that are drawn by hand, from the page's own (`tokens.css`). */
 import type { Ink } from './minimap'
 
-/** By theme and name: asking the browser would lay out the page anew, in every frame of a drag. */
+/** By theme and name: asking the browser would lay out the page again, in every frame of a drag. */
 const known = new Map<string, number[]>()
 
 /** The numbers of a custom property of the page. */
