@@ -266,7 +266,7 @@ unsafe fn handed<T>(
         // SAFETY: the caller's promise.
         unsafe { *error = sentence };
     } else {
-        // SAFETY: nobody else has the sentence.
+        // SAFETY: the sentence was made here and given to no one.
         unsafe { kept_error_free(sentence) };
     }
     made

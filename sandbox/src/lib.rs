@@ -195,7 +195,7 @@ fn reason(status: ExitStatus, limits: Limits, out_of_memory: i32) -> Exceeded {
 
 /// The process that works: `TASK MEMORY SECONDS INPUT_BYTES`.
 fn serve(tasks: &[Task], mut arguments: impl Iterator<Item = OsString>) -> Option<()> {
-    // What a hostile file makes of a panic's message is nobody's concern.
+    // A hostile file may choose the text of a panic: it is not printed.
     std::panic::set_hook(Box::new(|_| ()));
     let task = arguments.next()?;
     let work = tasks.iter().find(|known| task == known.name)?.work;
