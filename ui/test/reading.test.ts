@@ -2,7 +2,7 @@
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Actions, nextZoom } from '../src/lib/actions'
+import { nextZoom } from '../src/lib/actions'
 import { blocksOf } from '../src/lib/blocks'
 import type { Kept } from '../src/lib/context'
 import type { MethodFacts, Settings } from '../src/lib/contract'
