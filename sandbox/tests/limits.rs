@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use kept_kernels::{CountingAllocator, OUT_OF_MEMORY};
 use kept_sandbox::{Exceeded, Failure, Limits, Task, enter, run};
+use libtest_mimic::{Arguments, Trial};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -84,6 +85,14 @@ fn exceeded(name: &str) -> Exceeded {
 
 fn main() {
     enter(TASKS, OUT_OF_MEMORY);
+    let trial = Trial::test("what_a_task_takes_and_reaches_is_limited", || {
+        what_a_task_takes_and_reaches_is_limited();
+        Ok(())
+    });
+    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit();
+}
+
+fn what_a_task_takes_and_reaches_is_limited() {
     let large = vec![7; 900_000];
     let echoed = run("echo", &[b"a", &large], LIMITS).expect("an echo");
     assert_eq!((echoed[0], &echoed[1..]), (b'a', &large[..]));
@@ -107,5 +116,4 @@ fn main() {
     let slept = run("sleep", &[], short);
     assert!(matches!(slept, Err(Failure::Exceeded(Exceeded::Time(1)))));
     assert!(asleep.elapsed() < Duration::from_secs(60));
-    println!("what a task takes and reaches is limited");
 }
