@@ -40,7 +40,7 @@ fn variants() -> Vec<(&'static str, &'static str)> {
     let defaults = methods().iter().map(|method| (method.name, ""));
     let others = [
         ("snapkv", "pooling=avg,group=max,kernel=5"),
-        ("snapkv", "kernel=3001,w=1000"),
+        ("snapkv", "kernel=1001,w=1000"),
         ("snapkv", "kernel=1,sinks=0,decode_cap=1600"),
         ("h2o", "normalise=true"),
         ("tova", "force_last=false"),
