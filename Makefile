@@ -1,6 +1,6 @@
 # Targets for users and CI. Each target installs its dependencies and prints its actions.
 
-.PHONY: run check test hostile dist test-dist models vocabularies lint page bench golden wheel embedded cuda test-gpu bench-gpu setup setup-test
+.PHONY: run check test hostile crashes dist test-dist models vocabularies lint page bench golden wheel embedded cuda test-gpu bench-gpu setup setup-test
 
 # The folder into which rustup or apt installs cargo if it was missing when make started.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -35,6 +35,11 @@ test: setup-test check
 hostile: setup
 	$(CARGO) build --workspace --bins
 	scripts/hostile "$$(scripts/target-dir)/debug/kept"
+
+# 1,000 kills of the programs and damages of their files, and what is left runs again: minutes.
+crashes: setup page
+	$(CARGO) build --workspace --bins
+	scripts/crashes "$$(scripts/target-dir)/debug"
 
 # Two small real models, into the cache folder: for trying Kept, and for tests (--test models real_models).
 models:
