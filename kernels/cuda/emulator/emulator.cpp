@@ -73,6 +73,8 @@ struct Warp {
 struct Block {
     void (*kernel)(const void*);
     const void* parameters;
+    unsigned threads;
+    // At least `threads`: fibres keep their stacks from launch to launch.
     std::vector<Fibre> fibres;
     std::vector<Warp> warps;
     Context scheduler;
@@ -110,7 +112,7 @@ void fibre_main() {
 
 void prepare(Fibre& fibre) {
     if (!fibre.stack) {
-        fibre.stack = std::make_unique<unsigned char[]>(STACK);
+        fibre.stack.reset(new unsigned char[STACK]);  // not filled with zeros
     }
     fibre.state = State::Ready;
 #if defined(__x86_64__)
@@ -134,9 +136,9 @@ void prepare(Fibre& fibre) {
 }
 
 const char* run_block() {
-    const unsigned threads = (unsigned)block.fibres.size();
-    for (Fibre& fibre : block.fibres) {
-        prepare(fibre);
+    const unsigned threads = block.threads;
+    for (unsigned i = 0; i < threads; ++i) {
+        prepare(block.fibres[i]);
     }
     for (Warp& warp : block.warps) {
         std::memset(warp.exchanges, 0, sizeof(warp.exchanges));
@@ -168,8 +170,8 @@ const char* run_block() {
             return nullptr;
         }
         if (at_block == threads) {
-            for (Fibre& fibre : block.fibres) {
-                fibre.state = State::Ready;
+            for (unsigned i = 0; i < threads; ++i) {
+                block.fibres[i].state = State::Ready;
             }
             continue;
         }
@@ -208,7 +210,10 @@ const char* run(void (*kernel)(const void*), const void* parameters, Index grid,
     }
     block.kernel = kernel;
     block.parameters = parameters;
-    block.fibres.resize(threads);
+    block.threads = (unsigned)threads;
+    if (block.fibres.size() < threads) {
+        block.fibres.resize(threads);
+    }
     block.warps.resize(threads / LANES);
     std::vector<uint32_t> memory(shared_bytes / 4 + 8);
     shared = (unsigned char*)(((uintptr_t)memory.data() + 15) & ~(uintptr_t)15);
