@@ -56,6 +56,20 @@ pub enum HubError {
         /// Whether a token was sent.
         with_token: bool,
     },
+    /// The repository of a model in the catalogue does not exist any more.
+    #[error(
+        "{name} is on Kept's list, but {host} has no '{repo}' any more; find another file of it on {search}, then name its repository"
+    )]
+    Vanished {
+        /// The model's name in the catalogue.
+        name: String,
+        /// The repository.
+        repo: RepoId,
+        /// The hub's host.
+        host: String,
+        /// The hub's page that searches for the model.
+        search: String,
+    },
     /// The hub rejects the token.
     #[error(
         "{host} does not accept the token from {place}; make a new one on the hub's settings page and put it there"

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 
-use crate::{HubError, RepoId, Settings};
+use crate::{HubError, RepoId, Settings, catalogue};
 
 /// Longest wait requested by a server that is honoured; a longer one is reported as an error.
 const LONGEST_WAIT: Duration = Duration::from_secs(15 * 60);
@@ -47,10 +47,22 @@ impl Refusal<'_> {
     pub(crate) fn of_hub(self, settings: &Settings, repo: &RepoId, file: Option<&str>) -> Trouble {
         let with_token = settings.token.is_some();
         let (host, repo, wait) = (self.host, repo.clone(), self.wait);
-        let no_repository = |repo| HubError::NoRepository {
-            repo,
-            host: host.clone(),
-            with_token,
+        let no_repository = |repo| match catalogue().iter().find(|entry| entry.repo == repo) {
+            Some(entry) => HubError::Vanished {
+                name: entry.name.clone(),
+                search: format!(
+                    "{}/models?search={}",
+                    settings.endpoint,
+                    entry.name.replace(' ', "+")
+                ),
+                repo,
+                host: host.clone(),
+            },
+            None => HubError::NoRepository {
+                repo,
+                host: host.clone(),
+                with_token,
+            },
         };
         let refused = match (self.status.as_u16(), self.code, &settings.token) {
             (401 | 403, "GatedRepo", _) => HubError::Gated {

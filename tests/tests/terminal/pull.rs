@@ -76,6 +76,18 @@ fn models_are_named_by_type_page_or_file() {
 }
 
 #[test]
+fn a_catalogue_model_that_the_hub_lost_is_searched_for() {
+    let hub = Hub::with(&[(FILE, b"another model")]);
+    let lost = &kept_hub::catalogue()[0];
+    let pulled = run(hub.kept(&["models", "pull", &format!("{}:{}", lost.repo, lost.file)]));
+    pulled.refused(&[
+        &format!("{} is on Kept's list", lost.name),
+        &format!("has no '{}' any more", lost.repo),
+        &format!("{}/models?search={}", hub.endpoint(), lost.name.replace(' ', "+")),
+    ]);
+}
+
+#[test]
 fn a_split_model_is_downloaded_whole() {
     let parts: Vec<Vec<u8>> = (0..3).map(|n| some_bytes(MIB + n, n as u64 + 5)).collect();
     let names: Vec<String> = (1..=3)
