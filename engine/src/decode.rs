@@ -176,8 +176,8 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// The cache in its current state. If a GPU decodes without the host, positions and slots are current,
-    /// but the rows of the answer's tokens are missing; all rows are missing if they are on the GPU only.
+    /// The cache in its current state. If a GPU decodes and the method does not change rows, positions and slots are
+    /// current, but the rows of the answer's tokens are missing; all rows are missing if they are on the GPU only.
     pub fn cache(&self) -> &CompactCache {
         &self.cache
     }

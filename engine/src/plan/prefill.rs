@@ -285,7 +285,7 @@ impl PrefillPlan {
         self
     }
 
-    /// Whether kept rows may stay on the GPU: only a decoder without the host will read them.
+    /// Whether kept rows may stay on the GPU: they are plain copies, and nothing on the host will read them.
     pub(crate) fn may_stay(&self) -> bool {
         self.may_stay && !self.changes_rows_in_decode() && !self.reassigns_positions()
     }

@@ -78,7 +78,8 @@ pub struct Prefill<'a> {
 
 /// Result of a prefill.
 pub struct PrefillOutcome {
-    /// The kept rows. They are on the GPU only, if the GPU read the prompt and can decode without the host.
+    /// The kept rows. They are on the GPU only, if the GPU read the prompt and the method does not change them
+    /// during decode.
     pub cache: CompactCache,
     /// What was kept.
     pub map: RetentionMap,

@@ -22,11 +22,12 @@ struct ClassAttention {
     const uint32_t* entries;     // [kv_heads]
     const float* cos;            // [ranks, rope_dim / 2] or null; the rank of an entry is its index
     const float* sin;
-    float* logits;               // [q_heads, capacity]: logits, then probabilities
+    float* logits;               // [q_heads, stride]: logits, then probabilities
     unsigned long long* mass;    // [q_heads, max_rows]
     float* parts;                // [splits, q_heads, dim]
     float* out;                  // [q_heads, dim]
-    uint32_t q_heads, kv_heads, dim, capacity, max_rows, rope_dim, neighbours, splits;
+    float* best;                 // [q_heads, 2]: largest probability, and its entry as a number
+    uint32_t q_heads, kv_heads, dim, capacity, stride, max_rows, rope_dim, neighbours, splits;
     float factor, cap;
 };
 
@@ -56,7 +57,7 @@ KEPT_KERNEL(128, class_logits, ClassAttention) {
         dot = warp_sum(dot);
         if (lane == 0) {
             const float logit = dot * p.factor * p.lengths[at];
-            p.logits[(size_t)head * p.capacity + entry] = p.cap > 0.0f ? p.cap * tanhf(logit / p.cap) : logit;
+            p.logits[(size_t)head * p.stride + entry] = p.cap > 0.0f ? p.cap * tanhf(logit / p.cap) : logit;
         }
     }
 }
@@ -65,9 +66,10 @@ KEPT_KERNEL(128, class_logits, ClassAttention) {
 KEPT_KERNEL(256, class_mass, ClassAttention) {
     KEPT_SHARED(memory);
     float* const of_warps = reinterpret_cast<float*>(memory);  // [2, warps]
+    uint32_t* const entry_of = reinterpret_cast<uint32_t*>(of_warps + 2 * blockDim.x / LANES);  // [warps]
     const uint32_t head = blockIdx.x, kv_head = head / (p.q_heads / p.kv_heads), entries = p.entries[kv_head];
     const uint32_t warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
-    float* const logits = p.logits + (size_t)head * p.capacity;
+    float* const logits = p.logits + (size_t)head * p.stride;
     unsigned long long* const mass = p.mass + (size_t)head * p.max_rows;
     for (uint32_t i = threadIdx.x; i < p.rows[kv_head]; i += blockDim.x) {
         mass[i] = 0;
@@ -85,18 +87,30 @@ KEPT_KERNEL(256, class_mass, ClassAttention) {
         largest = at_least(largest, of_warps[w]);
     }
     float sum = 0.0f;
+    // The first entry with the largest logit.
+    uint32_t entry = 0xFFFFFFFFu;
     for (uint32_t i = threadIdx.x; i < entries; i += blockDim.x) {
+        entry = logits[i] == largest ? at_most(entry, i) : entry;
         logits[i] = fast_exp(logits[i] - largest);
         sum += logits[i];
     }
     sum = warp_sum(sum);
+    for (int mask = 16; mask > 0; mask >>= 1) {
+        entry = at_most(entry, shuffle_xor(entry, mask));
+    }
     if (threadIdx.x % LANES == 0) {
         of_warps[warps + warp] = sum;
+        entry_of[warp] = entry;
     }
     __syncthreads();
     float total = 0.0f;
     for (uint32_t w = 0; w < warps; ++w) {
         total += of_warps[warps + w];
+        entry = at_most(entry, entry_of[w]);
+    }
+    if (threadIdx.x == 0) {
+        p.best[2 * head] = 1.0f / total;
+        p.best[2 * head + 1] = (float)entry;
     }
     for (uint32_t i = threadIdx.x; i < entries; i += blockDim.x) {
         const float probability = logits[i] / total;

@@ -1,7 +1,7 @@
-// Combines the parts of attention with split keys, and turns logits into probabilities.
+// Combines the parts of prefill attention with split keys.
 //
-//   operations  2 * parts * DIM a query head; an exponential a logit
-//   bytes       the parts once; the logits of a decode step once, read and written
+//   operations  2 * parts * DIM a row and query head
+//   bytes       the parts once
 #include "device.cuh"
 
 // Joins the parts of the splits, weighted by their log-sum-exp.
@@ -41,22 +41,5 @@ KEPT_KERNEL(256, combine, Combine) {
     }
     if (p.log_sum_exp != nullptr && threadIdx.x == 0) {
         p.log_sum_exp[(size_t)head * p.rows + row] = total > 0.0f ? base + logf(total) : -float_infinity();
-    }
-}
-
-// Turns the logits of a decode step into probabilities, for methods that need them.
-struct Probabilities {
-    float* logits;             // [q_heads, stride]
-    const float* log_sum_exp;  // [q_heads]
-    const uint32_t* rows;      // [kv_heads]
-    uint32_t q_heads, kv_heads, stride;
-};
-
-// block: 256 rows of one query head
-KEPT_KERNEL(256, probabilities, Probabilities) {
-    const uint32_t head = blockIdx.y, row = blockIdx.x * blockDim.x + threadIdx.x;
-    if (row < p.rows[head / (p.q_heads / p.kv_heads)]) {
-        float* const logit = p.logits + (size_t)head * p.stride + row;
-        *logit = fast_exp(*logit - p.log_sum_exp[head]);
     }
 }

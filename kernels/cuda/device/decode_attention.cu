@@ -1,12 +1,11 @@
-// Decode attention of one new token over the rows of a compact KV cache. Heads may have different numbers of rows, in
-// any order.
+// Decode attention of one new token over the rows of a compact KV cache, in a step that is captured once and replayed.
+// Heads may have different numbers of rows, in any order.
 //
 //   block       a split of one KV head's rows; up to 16 query heads of its group fill a tensor-core tile, so that every
 //               key and value is read once for all of them. Each warp takes 16 rows of a tile and has its own softmax.
-//   splits      all splits of all heads run at once; `combine` joins them. Their number is fixed. Their lengths follow
-//               from `rows`, which is on the device, so that a captured graph can be replayed while the cache grows.
-//   a step      with `arrived`, the last block of a group of heads combines the parts of all its blocks, which saves a
-//               launch, and quantises the output for the next product
+//   splits      all splits of all heads run at once. Their number is fixed. Their lengths follow from `rows`, which is
+//               on the device, so that a captured graph can be replayed while the cache grows. The last block of a group
+//               of heads combines the parts of all its blocks, and quantises the output for the next product.
 //   bytes       rows * 2 * (bytes of a row) per KV head, once; with `places` 4 more per row; with `ranks` also each
 //               key's angles
 //   operations  4 * q_heads * rows * DIM
@@ -33,16 +32,16 @@ struct DecodeAttention {
     const float* sin;            // [ranks, rope_dim / 2]
     float* parts;                // [splits, q_heads, DIM]
     float* part_sums;            // [splits, q_heads]
-    float* logits;               // [q_heads, stride] or null
+    float* logits;               // [q_heads, stride] or null, for `probabilities`
+    float* log_sum_exp;          // [q_heads], with `logits`
     uint32_t q_heads, kv_heads;
     uint32_t narrow;             // number of rows in `data`
-    uint32_t first_split;        // first of the parts that this launch writes
     uint32_t stride;
     uint32_t rope_dim;
     uint32_t neighbours;         // pairs are (2 i, 2 i + 1) if set, otherwise (i, i + rope_dim / 2)
     uint32_t stages;             // tiles in shared memory: 2, or 1 if two do not fit
     Scale scale;
-    uint32_t* arrived;           // [kv_heads, blocks of a group]: finished blocks, 0 between launches; or null
+    uint32_t* arrived;           // [kv_heads, blocks of a group]: finished blocks, 0 between launches
     float* part_best;            // [splits, q_heads, 2]: largest logit of each part, and its slot as bits
     float* best;                 // [q_heads, 2]: largest probability, and its slot as a number
     Inputs out;                  // [q_heads, DIM]; not quantised unless DIM is a multiple of 32
@@ -184,8 +183,8 @@ __device__ __forceinline__ void first_best(float& best, uint32_t& key, int mask)
     }
 }
 
-// Executed by the last block of a group of heads: combines the parts of all its blocks, as `combine` does, and
-// quantises the result for the next product.
+// Executed by the last block of a group of heads: combines the parts of all its blocks, weighted by their log-sum-exp,
+// and quantises the result for the next product.
 template <int DIM, bool TURNED>
 __device__ __forceinline__ void add_up(const DecodeAttention& p, unsigned char* memory, int first_head, int heads) {
     // Reuses the shared memory: [16, DIM] sums, and whether this block is the last.
@@ -232,7 +231,11 @@ __device__ __forceinline__ void add_up(const DecodeAttention& p, unsigned char* 
                     slot = there;
                 }
             }
-            p.best[2 * (first_head + head)] = fast_exp(best - (base + logf(total)));
+            const float log_sum_exp = base + logf(total);
+            if (p.logits != nullptr) {
+                p.log_sum_exp[first_head + head] = log_sum_exp;
+            }
+            p.best[2 * (first_head + head)] = fast_exp(best - log_sum_exp);
             p.best[2 * (first_head + head) + 1] = (float)slot;
         }
     }
@@ -364,7 +367,7 @@ __device__ __forceinline__ void decode_attention(const DecodeAttention& p) {
         }
     }
     __syncthreads();
-    const size_t split = p.first_split + blockIdx.x;
+    const size_t split = blockIdx.x;
     for (int i = threadIdx.x; i < heads * DIM; i += blockDim.x) {
         const int head = i / DIM, column = i % DIM;
         float base = -float_infinity();
@@ -381,20 +384,33 @@ __device__ __forceinline__ void decode_attention(const DecodeAttention& p) {
         p.parts[(split * p.q_heads + first_head + head) * DIM + column] = empty ? 0.0f : sum / total;
         if (column == 0) {
             p.part_sums[split * p.q_heads + first_head + head] = empty ? -float_infinity() : base + logf(total);
-            if (p.arrived != nullptr) {
-                uint32_t slot = 0xFFFFFFFFu;
-                for (int w = 0; w < WARPS; ++w) {
-                    const int at = w * ROWS_OF_WARP + head;
-                    slot = largest[at] == base ? at_most(slot, slots[at]) : slot;
-                }
-                float* const part = p.part_best + (split * p.q_heads + first_head + head) * 2;
-                part[0] = base;
-                part[1] = float_of_bits(slot);
+            uint32_t slot = 0xFFFFFFFFu;
+            for (int w = 0; w < WARPS; ++w) {
+                const int at = w * ROWS_OF_WARP + head;
+                slot = largest[at] == base ? at_most(slot, slots[at]) : slot;
             }
+            float* const part = p.part_best + (split * p.q_heads + first_head + head) * 2;
+            part[0] = base;
+            part[1] = float_of_bits(slot);
         }
     }
-    if (p.arrived != nullptr) {
-        add_up<DIM, Kind::TURNED>(p, memory, first_head, heads);
+    add_up<DIM, Kind::TURNED>(p, memory, first_head, heads);
+}
+
+// Turns logits into probabilities, for methods that need them.
+struct Probabilities {
+    float* logits;             // [q_heads, stride]
+    const float* log_sum_exp;  // [q_heads]
+    const uint32_t* rows;      // [kv_heads]
+    uint32_t q_heads, kv_heads, stride;
+};
+
+// block: 256 rows of one query head
+KEPT_KERNEL(256, probabilities, Probabilities) {
+    const uint32_t head = blockIdx.y, row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row < p.rows[head / (p.q_heads / p.kv_heads)]) {
+        float* const logit = p.logits + (size_t)head * p.stride + row;
+        *logit = fast_exp(*logit - p.log_sum_exp[head]);
     }
 }
 

@@ -142,92 +142,16 @@ KEPT_KERNEL(256, activate, Activate) {
     *gate = activated * p.up[(size_t)row * p.up_stride + i];
 }
 
-// x += y, where y repeats with its period; or with a cap x = cap * tanh(x / cap)
+// x += y, where y repeats with its period
 struct Sum {
     float* x;        // [count]
-    const float* y;  // [period]; null with a cap
+    const float* y;  // [period]
     unsigned long long count, period;
-    float cap;
 };
 
 KEPT_KERNEL(256, sum, Sum) {
     const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= p.count) {
-        return;
-    }
-    p.x[i] = p.y != nullptr ? p.x[i] + p.y[i % p.period] : p.cap * tanhf(p.x[i] / p.cap);
-}
-
-// Maximum over the threads of a block and its index, the lowest on ties; valid in thread 0.
-__device__ __forceinline__ void best_of_block(float& best, uint32_t& place, unsigned char* memory) {
-    float* const largest = reinterpret_cast<float*>(memory);                    // [threads]
-    uint32_t* const places = reinterpret_cast<uint32_t*>(largest + blockDim.x);  // [threads]
-    largest[threadIdx.x] = best;
-    places[threadIdx.x] = place;
-    __syncthreads();
-    for (uint32_t half = blockDim.x / 2; half > 0; half /= 2) {
-        if (threadIdx.x < half) {
-            const uint32_t other = threadIdx.x + half;
-            const bool better = largest[other] > largest[threadIdx.x] || (largest[other] == largest[threadIdx.x] && places[other] < places[threadIdx.x]);
-            if (better) {
-                largest[threadIdx.x] = largest[other];
-                places[threadIdx.x] = places[other];
-            }
-        }
-        __syncthreads();
-    }
-    best = largest[0];
-    place = places[0];
-}
-
-// Index of the largest number, the lowest on ties.
-struct Argmax {
-    const float* x;  // [count]
-    uint32_t* place;
-    uint32_t count;
-};
-
-// one block
-KEPT_KERNEL(1024, argmax, Argmax) {
-    KEPT_SHARED(memory);
-    float best = -float_infinity();
-    uint32_t place = 0xFFFFFFFFu;
-    for (uint32_t i = threadIdx.x; i < p.count; i += blockDim.x) {
-        if (p.x[i] > best || place == 0xFFFFFFFFu) {
-            best = p.x[i];
-            place = i;
-        }
-    }
-    best_of_block(best, place, memory);
-    if (threadIdx.x == 0) {
-        *p.place = place;
-    }
-}
-
-// Largest probability of each head, and its index.
-struct Best {
-    const float* x;          // [heads, stride]
-    const uint32_t* counts;  // [heads / group]: numbers of each head
-    float* out;              // [heads, 2]: the number, and its index as a number
-    uint32_t stride, group;
-};
-
-// block: one head
-KEPT_KERNEL(256, best, Best) {
-    KEPT_SHARED(memory);
-    const float* const x = p.x + (size_t)blockIdx.x * p.stride;
-    const uint32_t count = p.counts[blockIdx.x / p.group];
-    float best = -float_infinity();
-    uint32_t place = 0xFFFFFFFFu;
-    for (uint32_t i = threadIdx.x; i < count; i += blockDim.x) {
-        if (x[i] > best || place == 0xFFFFFFFFu) {
-            best = x[i];
-            place = i;
-        }
-    }
-    best_of_block(best, place, memory);
-    if (threadIdx.x == 0) {
-        p.out[2 * blockIdx.x] = best;
-        p.out[2 * blockIdx.x + 1] = (float)place;
+    if (i < p.count) {
+        p.x[i] += p.y[i % p.period];
     }
 }

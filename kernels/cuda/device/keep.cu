@@ -49,34 +49,3 @@ KEPT_KERNEL(128, keep, Keep) {
     }
     store_row({p.numbers, p.scales, p.wide}, p.kind, p.narrow, target, x, p.dim, p.turned != 0, lane);
 }
-
-// Applies the Hadamard rotation to queries, and undoes it in attention outputs, for Hadamard-rotated rows.
-struct Turn {
-    half_t* halves;  // [rows, dim] or null
-    float* numbers;  // [rows, dim] or null
-    uint32_t rows, dim;
-};
-
-// block: 4 rows, a warp each
-KEPT_KERNEL(128, hadamard_rows, Turn) {
-    KEPT_SHARED(memory);
-    const uint32_t warp = threadIdx.x / LANES, lane = threadIdx.x % LANES, row = blockIdx.x * 4 + warp;
-    float* const x = reinterpret_cast<float*>(memory) + warp * p.dim;  // [dim]
-    if (row >= p.rows) {
-        return;
-    }
-    for (uint32_t i = lane; i < p.dim; i += LANES) {
-        const size_t at = (size_t)row * p.dim + i;
-        x[i] = p.halves != nullptr ? to_float(p.halves[at]) : p.numbers[at];
-    }
-    warp_barrier();
-    hadamard(x, p.dim, lane);
-    for (uint32_t i = lane; i < p.dim; i += LANES) {
-        const size_t at = (size_t)row * p.dim + i;
-        if (p.halves != nullptr) {
-            p.halves[at] = to_half(x[i]);
-        } else {
-            p.numbers[at] = x[i];
-        }
-    }
-}

@@ -1,7 +1,7 @@
 // Operations between the products of a decode step: norms, heads on their way to the cache, top-k of the logits. All
 // values that differ between tokens are on the device, so that a whole step can be captured once and replayed.
 //
-//   operations  fewer than ten a number; a next token: one comparison a logit for argmax, k passes for top-k
+//   operations  fewer than ten a number; a next token: k passes over the logits for top-k
 //   bytes       every number read and written once
 #include "inputs.cuh"
 #include "store.cuh"
@@ -83,8 +83,10 @@ struct StepHeads {
     const float* cos;          // [positions, rope_dim / 2] or null
     const float* sin;
     const uint32_t* position;  // [1]
+    const uint32_t* ranks;     // [kv_heads] or null: keys are stored before RoPE, queries have their group's position
     const uint32_t* targets;   // [kv_heads]: rows of the cache, wide from `narrow` on
     half_t* queries;           // [q_heads, dim]
+    half_t* copies;            // [2, kv_heads, dim] or null: the new key and value, for the host
     Stored keys, values;
     uint32_t q_heads, kv_heads, dim, rope_dim;
     uint32_t neighbours;       // pairs are (2 i, 2 i + 1) if set, otherwise (i, i + rope_dim / 2)
@@ -117,9 +119,9 @@ KEPT_KERNEL(128, step_heads, StepHeads) {
         }
     }
     warp_barrier();
-    if (p.cos != nullptr && !is_value) {
-        const uint32_t columns = p.rope_dim / 2;
-        const size_t angles = (size_t)*p.position * columns;
+    if (p.cos != nullptr && (is_query || (!is_value && p.ranks == nullptr))) {
+        const uint32_t columns = p.rope_dim / 2, position = p.ranks != nullptr ? p.ranks[head / (p.q_heads / p.kv_heads)] : *p.position;
+        const size_t angles = (size_t)position * columns;
         for (uint32_t i = lane; i < columns; i += LANES) {
             const uint32_t first = p.neighbours ? 2 * i : i, second = p.neighbours ? 2 * i + 1 : i + columns;
             const float a = x[first], b = x[second], c = p.cos[angles + i], s = p.sin[angles + i];
@@ -134,10 +136,17 @@ KEPT_KERNEL(128, step_heads, StepHeads) {
     }
     warp_barrier();
     if (!is_query) {
+        if (p.copies != nullptr) {
+            for (uint32_t i = lane; i < p.dim; i += LANES) {
+                p.copies[(size_t)(which - p.q_heads) * p.dim + i] = to_half(x[i]);
+            }
+            warp_barrier();
+        }
         store_row(is_value ? p.values : p.keys, p.kind, p.narrow, p.targets[head], x, p.dim, false, lane);
         return;
     }
-    if (p.kind == 2) {
+    // Attention undoes the Hadamard rotation of keys that it rotates by RoPE.
+    if (p.kind == 2 && p.ranks == nullptr) {
         hadamard(x, p.dim, lane);
     }
     for (uint32_t i = lane; i < p.dim; i += LANES) {

@@ -124,18 +124,18 @@ struct PrefillParameters {
     scale: ScaleParameters,
 }
 
-/// `device/combine.cu`: combines the partial results of split keys, of this file and of `decode.rs`.
+/// `device/combine.cu`: combines the partial results of split keys.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct CombineParameters {
-    pub(crate) parts: Address,
-    pub(crate) part_sums: Address,
-    pub(crate) out: Address,
-    pub(crate) log_sum_exp: Address,
-    pub(crate) splits: u32,
-    pub(crate) rows: u32,
-    pub(crate) q_heads: u32,
-    pub(crate) dim: u32,
+struct CombineParameters {
+    parts: Address,
+    part_sums: Address,
+    out: Address,
+    log_sum_exp: Address,
+    splits: u32,
+    rows: u32,
+    q_heads: u32,
+    dim: u32,
 }
 
 impl Device {

@@ -17,22 +17,21 @@
 //! rows of a layer    | narrow of head 0 | narrow of head 1 | wide of head 0 | wide of head 1 |
 //! ```
 
-mod attending;
 mod capacity;
 mod keeping;
 mod step_layer;
 
 use std::ops::Range;
 
-use half::slice::HalfFloatSliceExt;
+use half::f16;
 use kept_kernels::{HeadShape, RowStore};
 
-use crate::{Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerRows};
+use crate::{Buffer, Device, DeviceError, Indices, KeptRows};
 use capacity::HeadCapacity;
 
 pub use capacity::LayerCapacity;
 pub use keeping::Keeping;
-pub use step_layer::StepLayer;
+pub use step_layer::{StepLayer, StepScratch};
 
 /// Look-up tables of a layer in which several tokens share a row.
 struct Tables {
@@ -43,6 +42,21 @@ struct Tables {
     capacity: usize,
     /// `[kv_heads]`: one more than the largest class in each head's table.
     ends: Vec<usize>,
+    /// `[kv_heads]`: last values of [`NewToken::rows`].
+    rows: Vec<usize>,
+}
+
+impl Tables {
+    /// A second handle to the same tables, without the host's bounds.
+    fn share(&self) -> Self {
+        Self {
+            classes: self.classes.share(0..self.classes.len()),
+            lengths: self.lengths.share(0..self.lengths.len()),
+            capacity: self.capacity,
+            ends: Vec::new(),
+            rows: Vec::new(),
+        }
+    }
 }
 
 struct Layer {
@@ -59,16 +73,11 @@ struct Layer {
     tables: Option<Tables>,
     /// `[kv_heads]`: a part of `token`, the upload of each token.
     rows: Buffer<u32>,
-    targets: Indices,
-    query_positions: Indices,
+    targets: Buffer<u32>,
+    query_positions: Buffer<u32>,
     entries: Buffer<u32>,
     /// Wide rows to quantise, and the narrow rows that receive them.
     aged: [Indices; 2],
-    /// `[kv_heads]`: index of the new token's row in [`GpuCache::new_rows`].
-    source: Indices,
-    /// `[kv_heads]`: last values of [`NewToken::rows`].
-    told_rows: Vec<usize>,
-    told_entries: Vec<usize>,
     /// Length of the last [`NewToken::aged`].
     told_aged: usize,
 }
@@ -92,16 +101,12 @@ pub struct GpuCache {
     device: Device,
     shape: HeadShape,
     layers: Vec<Layer>,
-    /// `[0, 1, ..]`: the KV heads.
-    heads: Indices,
     /// `[layers, 6, kv_heads]`: rows, targets, stands, entries, aged rows and their narrow rows; then the token's
     /// position for RoPE.
     token: Buffer<u32>,
     staged: Vec<u32>,
-    /// Upper bound (exclusive) of positions.
+    /// Upper bound (exclusive) of positions and ranks.
     reach: usize,
-    /// Keys and values of the newest token: `[kv_heads, layers, head_dim]`, row == layer.
-    new: [LayerRows; 2],
 }
 
 const ROWS: usize = 0;
@@ -136,11 +141,9 @@ impl GpuCache {
                 + layer.values.bytes()
                 + indices.map(Indices::bytes).sum::<u64>()
                 + layer.first_rows.bytes()
-                + layer.source.bytes()
                 + tables.map_or(0, |t| t.classes.bytes() + t.lengths.bytes())
         });
-        let new: u64 = self.new.iter().map(LayerRows::bytes).sum();
-        layers.sum::<u64>() + self.token.bytes() + self.heads.bytes() + new
+        layers.sum::<u64>() + self.token.bytes()
     }
 
     /// Replaces the rows of some slots of one head of a layer by rows of the host's stores, at the stores' places.
@@ -186,12 +189,14 @@ impl GpuCache {
         places.write(0, &rows)
     }
 
-    /// Replaces the ranks of a ranked layer, `[slots]`. Ranks of empty slots may have any value within the angle
-    /// tables.
+    /// Replaces the ranks of a ranked layer, `[slots]`. Ranks of empty slots may have any value below the `reach` of
+    /// [`GpuCache::step_layers`].
     ///
     /// # Panics
-    /// When the layer is not ranked, or has another number of slots.
+    /// When the layer is not ranked, or has another number of slots, or a rank is not below `reach`.
     pub fn write_ranks(&mut self, layer: usize, ranks: &[u32]) -> Result<(), DeviceError> {
+        let (reach, highest) = (self.reach, ranks.iter().copied().max().unwrap_or(0));
+        assert!((highest as usize) < reach, "rank {highest} of {reach}");
         let own = self.layers[layer].ranks.as_mut().expect("a ranked layer");
         assert_eq!(ranks.len(), own.len(), "ranks are [slots]");
         own.write(0, ranks)
@@ -230,9 +235,10 @@ impl GpuCache {
     /// Stages one layer's changes for the next token. Call [`GpuCache::send`] after all layers.
     ///
     /// # Panics
-    /// When the changes do not fit the layer.
+    /// When the changes do not fit the layer, or a query's position is not below the `reach` of
+    /// [`GpuCache::step_layers`].
     pub fn stage_token(&mut self, layer: usize, token: &NewToken<'_>) {
-        let kv_heads = self.shape.kv_heads;
+        let (kv_heads, reach) = (self.shape.kv_heads, self.reach);
         let at = layer * SENT * kv_heads;
         let layer = &mut self.layers[layer];
         for (head, own) in layer.heads.iter().enumerate() {
@@ -245,13 +251,22 @@ impl GpuCache {
                 .query_positions
                 .map_or(0, |query_positions| query_positions[head]);
             let entries = token.entries.map_or(0, |entries| entries[head]);
+            // The position of the query is the rank of the newest row or entry.
+            let ranked = if layer.ranks.is_some() { entries } else { 0 };
+            assert!(stand < reach && ranked <= reach, "rank {stand} of {reach}");
+            if let Some(tables) = &mut layer.tables {
+                assert!(
+                    (1..=tables.capacity).contains(&entries),
+                    "{entries} entries of {}",
+                    tables.capacity
+                );
+                tables.rows[head] = rows;
+            }
             let staged = &mut self.staged[at..];
             staged[ROWS * kv_heads + head] = rows as u32;
             staged[TARGETS * kv_heads + head] = own.row(token.targets[head]) as u32;
             staged[STANDS * kv_heads + head] = stand as u32;
             staged[ENTRIES * kv_heads + head] = entries as u32;
-            layer.told_rows[head] = rows;
-            layer.told_entries[head] = entries;
         }
         layer.told_aged = token.aged.len();
         for (i, &(head, wide, narrow)) in token.aged.iter().enumerate() {
@@ -266,39 +281,42 @@ impl GpuCache {
         for (indices, staged) in layer.aged.iter_mut().zip([aged, narrowed]) {
             *indices = indices.with_bound_of(&staged[..layer.told_aged]);
         }
-        let query_positions = token.query_positions.unwrap_or(&[]).iter();
-        let end = query_positions.max().map_or(0, |most| most + 1);
-        let part = layer.query_positions.share();
-        layer.query_positions = Indices::known(part, end);
     }
 
-    /// Uploads the staged changes.
-    pub fn send(&mut self) -> Result<(), DeviceError> {
-        self.token.write(0, &self.staged)
-    }
-
-    /// `[kv_heads]`: positions of the new token's queries in a layer, if [`NewToken::query_positions`] set them.
-    pub fn query_positions(&self, layer: usize) -> &Indices {
-        &self.layers[layer].query_positions
-    }
-
-    /// Keys and values of the newest token, to be written to row `layer` of every head.
-    pub fn new_rows(&mut self) -> &mut [LayerRows; 2] {
-        &mut self.new
-    }
-
-    /// All layers for a captured step, in which positions are below `reach`.
+    /// Uploads the staged changes of the token at `position`, and quantises the rows that lose their wide places to it.
     ///
     /// # Panics
-    /// When a layer is ranked or has tables: both need the host between layers.
-    pub fn step_layers(&mut self, reach: usize) -> Vec<StepLayer> {
+    /// When the position, if a layer is not ranked, is not below the `reach` of [`GpuCache::step_layers`]; when a table
+    /// refers to rows that do not exist.
+    pub fn send(&mut self, position: usize) -> Result<(), DeviceError> {
+        let reach = self.reach;
+        let ranked = self.layers.iter().all(|layer| layer.ranks.is_some());
+        assert!(ranked || position < reach, "position {position} of {reach}");
+        for tables in self.layers.iter().filter_map(|layer| layer.tables.as_ref()) {
+            for (&end, &rows) in tables.ends.iter().zip(&tables.rows) {
+                assert!(end <= rows, "classes below {end} of {rows} rows");
+            }
+        }
+        *self.staged.last_mut().expect("the position is there") = position as u32;
+        self.token.write(0, &self.staged)?;
+        for layer in &mut self.layers {
+            let ([from, to], count) = (&layer.aged, layer.told_aged);
+            self.device.narrow(&mut layer.keys, from, to, count)?;
+            self.device.narrow(&mut layer.values, from, to, count)?;
+        }
+        Ok(())
+    }
+
+    /// All layers for a captured step, in which positions and ranks are below `reach`. `copies [layers, 2, kv_heads,
+    /// head_dim]` receives the new token's keys and values.
+    ///
+    /// # Panics
+    /// When `copies` is shorter.
+    pub fn step_layers(&mut self, reach: usize, copies: Option<&Buffer<f16>>) -> Vec<StepLayer> {
         self.reach = reach;
         let last = self.token.len() - 1;
-        let layer = |layer: &Layer| {
-            assert!(
-                layer.ranks.is_none() && layer.tables.is_none(),
-                "rows stand where they are, and are nobody else's"
-            );
+        let copied = 2 * self.shape.kv_heads * self.shape.head_dim;
+        let layer = |(index, layer): (usize, &Layer)| {
             let rows = layer.keys.rows();
             let whole = |buffer: &Buffer<u32>| buffer.share(0..buffer.len());
             StepLayer {
@@ -307,55 +325,19 @@ impl GpuCache {
                 values: layer.values.share(),
                 first_rows: whole(&layer.first_rows),
                 rows: whole(&layer.rows),
-                targets: layer.targets.share(),
+                targets: whole(&layer.targets),
                 // Every value written to `places` is below `rows`.
                 places: (layer.places.as_ref()).map(|places| Indices::known(places.share(), rows)),
+                ranks: layer.ranks.as_ref().map(Indices::share),
+                query_positions: whole(&layer.query_positions),
+                tables: layer.tables.as_ref().map(Tables::share),
+                entries: whole(&layer.entries),
                 position: self.token.share(last..last + 1),
+                copies: copies.map(|all| all.share(index * copied..(index + 1) * copied)),
                 capacity: layer.heads.iter().map(|head| head.capacity).max(),
                 reach,
             }
         };
-        self.layers.iter().map(layer).collect()
-    }
-
-    /// Stages the position of the next token for a captured step.
-    ///
-    /// # Panics
-    /// When it is not below the `reach` of [`GpuCache::step_layers`].
-    pub fn stage_position(&mut self, place: usize) {
-        let reach = self.reach;
-        assert!(place < reach, "place {place} of {reach}");
-        *self.staged.last_mut().expect("the place is there") = place as u32;
-    }
-
-    /// Quantises a layer's aged rows into their narrow places.
-    pub fn quantise_old_rows(&mut self, layer: usize) -> Result<(), DeviceError> {
-        let layer = &mut self.layers[layer];
-        let ([from, to], count) = (&layer.aged, layer.told_aged);
-        self.device.narrow(&mut layer.keys, from, to, count)?;
-        self.device.narrow(&mut layer.values, from, to, count)
-    }
-
-    /// Writes a layer's new rows to their slots, after the aged rows have left their wide places.
-    pub fn append(&mut self, layer: usize) -> Result<(), DeviceError> {
-        self.quantise_old_rows(layer)?;
-        let layer = &mut self.layers[layer];
-        let which = Kept {
-            positions: &layer.source,
-            heads: &self.heads,
-            targets: Some(&layer.targets),
-            slots: self.shape.kv_heads,
-        };
-        let [keys, values] = &self.new;
-        self.device.keep(keys, &which, None, &mut layer.keys)?;
-        self.device.keep(values, &which, None, &mut layer.values)
-    }
-
-    /// Downloads keys and values of the newest token of all layers, each `[kv_heads, layers, head_dim]`.
-    pub fn read_new(&self, keys: &mut [f32], values: &mut [f32]) -> Result<(), DeviceError> {
-        for (rows, out) in self.new.iter().zip([keys, values]) {
-            rows.data().to_vec()?.as_slice().convert_to_f32_slice(out);
-        }
-        Ok(())
+        self.layers.iter().enumerate().map(layer).collect()
     }
 }

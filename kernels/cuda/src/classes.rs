@@ -4,7 +4,7 @@ use half::f16;
 use kept_kernels::{HeadShape, Scale};
 
 use crate::driver::{Address, Geometry};
-use crate::{Angles, Buffer, Device, DeviceError, KeptRows, RowKind};
+use crate::{Angles, Buffer, DecodeOutput, Device, DeviceError, KeptRows, RowKind};
 
 /// Decode attention of one row over the entries of each KV head.
 pub struct ClassAttention<'a> {
@@ -36,8 +36,6 @@ pub struct ClassAttention<'a> {
 
 /// Scratch of [`Device::class_attention`].
 pub struct ClassScratch {
-    /// `[q_heads, max_entries]`
-    probabilities: Buffer<f32>,
     /// `[q_heads, max_rows]`
     mass: Buffer<u64>,
     /// `[splits, q_heads, head_dim]`
@@ -65,7 +63,6 @@ impl ClassScratch {
             .min(max_rows.div_ceil(ROWS_EACH))
             .max(1);
         Ok(Self {
-            probabilities: device.alloc_uninit(shape.q_heads * max_entries)?,
             mass: device.alloc_uninit(shape.q_heads * max_rows)?,
             parts: device.alloc_uninit(splits * shape.q_heads * shape.head_dim)?,
             shape,
@@ -75,24 +72,9 @@ impl ClassScratch {
         })
     }
 
-    /// `[q_heads, stride]`: probability of each entry in the last call. Elements after a head's entries are stale.
-    pub fn probabilities(&self) -> &Buffer<f32> {
-        &self.probabilities
-    }
-
-    /// Row stride of [`ClassScratch::probabilities`].
-    pub fn stride(&self) -> usize {
-        self.max_entries
-    }
-
-    /// The most classes of a head.
-    pub fn rows(&self) -> usize {
-        self.max_rows
-    }
-
     /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
-        self.probabilities.bytes() + self.mass.bytes() + self.parts.bytes()
+        self.mass.bytes() + self.parts.bytes()
     }
 }
 
@@ -114,10 +96,12 @@ struct Parameters {
     mass: Address,
     parts: Address,
     out: Address,
+    best: Address,
     q_heads: u32,
     kv_heads: u32,
     dim: u32,
     capacity: u32,
+    stride: u32,
     max_rows: u32,
     rope_dim: u32,
     neighbours: u32,
@@ -127,7 +111,7 @@ struct Parameters {
 }
 
 impl Device {
-    /// Writes `out [q_heads, head_dim]`, and the probabilities to `scratch`.
+    /// Attention in five launches. The output must have probabilities.
     ///
     /// # Panics
     /// When shapes do not match.
@@ -140,67 +124,24 @@ impl Device {
         &self,
         task: &ClassAttention<'_>,
         scratch: &mut ClassScratch,
-        out: &mut Buffer<f32>,
+        output: DecodeOutput<'_>,
     ) -> Result<(), DeviceError> {
-        let shape = &task.shape;
-        let (heads, dim, capacity) = (shape.q_heads, shape.head_dim, task.capacity);
-        assert_eq!(*shape, scratch.shape, "the scratch is for other heads");
-        assert_eq!(
-            (capacity, task.keys.kind, task.values.kind),
-            (scratch.max_entries, RowKind::F16, RowKind::F16),
-            "tables as large as the scratch, and classes in f16"
-        );
-        assert_eq!((task.keys.head_dim(), task.values.head_dim()), (dim, dim));
+        task.check(scratch);
+        let (shape, capacity) = (&task.shape, task.capacity);
+        let (heads, dim) = (shape.q_heads, shape.head_dim);
+        output.check(heads, dim);
         assert!(
-            task.queries.len() >= heads * dim && out.len() >= heads * dim,
-            "queries and out are [q_heads {heads}, head_dim {dim}]"
+            output.stride(heads) >= capacity,
+            "probabilities are [q_heads {heads}, capacity {capacity}]"
         );
-        let per_head = [task.first_rows, task.rows, task.entries];
-        assert!(
-            per_head.iter().all(|b| b.len() >= shape.kv_heads),
-            "first_rows, rows and entries are [kv_heads]"
-        );
-        assert!(
-            task.classes.len() >= shape.kv_heads * capacity
-                && task.lengths.len() >= shape.kv_heads * capacity,
-            "classes and lengths are [kv_heads, capacity {capacity}]"
-        );
-        if let Some(angles) = &task.angles {
-            angles.check(0, dim);
-        }
-        let parameters = Parameters {
-            queries: task.queries.address(),
-            keys: task.keys.numbers().address(),
-            values: task.values.numbers().address(),
-            first_rows: task.first_rows.address(),
-            rows: task.rows.address(),
-            classes: task.classes.address(),
-            lengths: task.lengths.address(),
-            entries: task.entries.address(),
-            cos: task.angles.map_or(0, |a| a.cos.address()),
-            sin: task.angles.map_or(0, |a| a.sin.address()),
-            logits: scratch.probabilities.address(),
-            mass: scratch.mass.address(),
-            parts: scratch.parts.address(),
-            out: out.address(),
-            q_heads: heads as u32,
-            kv_heads: shape.kv_heads as u32,
-            dim: dim as u32,
-            capacity: capacity as u32,
-            max_rows: scratch.max_rows as u32,
-            rope_dim: task.angles.map_or(0, |a| a.rope_dim as u32),
-            neighbours: task.angles.map_or(0, |a| a.neighbours()),
-            splits: scratch.splits as u32,
-            factor: task.scale.factor,
-            cap: task.scale.cap.unwrap_or(0.0),
-        };
+        let parameters = task.parameters(scratch, &output);
         let geometry = |grid: [usize; 3], threads: u32, shared_bytes: u32| Geometry {
             grid: grid.map(|blocks| blocks as u32),
             block: [threads, 1, 1],
             shared_bytes,
         };
         let logits = geometry([capacity.div_ceil(4), shape.kv_heads, 1], 128, 0);
-        let mass = geometry([heads, 1, 1], 256, 2 * 256 / 32 * 4);
+        let mass = geometry([heads, 1, 1], 256, 3 * 256 / 32 * 4);
         let threads = (dim as u32).next_multiple_of(32);
         let values = geometry([scratch.splits, heads, 1], threads, 0);
         let sum = geometry([heads, 1, 1], threads, 0);
@@ -209,7 +150,72 @@ impl Device {
             self.launch("class_logits", logits, &parameters)?;
             self.launch("class_mass", mass, &parameters)?;
             self.launch("class_values", values, &parameters)?;
-            self.launch("class_sum", sum, &parameters)
+            self.launch("class_sum", sum, &parameters)?;
+        }
+        self.step_inputs(output.out)
+    }
+}
+
+impl ClassAttention<'_> {
+    /// Panics unless shapes match those of the scratch.
+    fn check(&self, scratch: &ClassScratch) {
+        let shape = &self.shape;
+        let (heads, dim, capacity) = (shape.q_heads, shape.head_dim, self.capacity);
+        assert_eq!(*shape, scratch.shape, "the scratch is for other heads");
+        assert_eq!(
+            (capacity, self.keys.kind, self.values.kind),
+            (scratch.max_entries, RowKind::F16, RowKind::F16),
+            "tables as large as the scratch, and classes in f16"
+        );
+        assert_eq!((self.keys.head_dim(), self.values.head_dim()), (dim, dim));
+        assert!(
+            self.queries.len() >= heads * dim,
+            "queries are [q_heads {heads}, head_dim {dim}]"
+        );
+        let per_head = [self.first_rows, self.rows, self.entries];
+        assert!(
+            per_head.iter().all(|b| b.len() >= shape.kv_heads),
+            "first_rows, rows and entries are [kv_heads]"
+        );
+        assert!(
+            self.classes.len() >= shape.kv_heads * capacity
+                && self.lengths.len() >= shape.kv_heads * capacity,
+            "classes and lengths are [kv_heads, capacity {capacity}]"
+        );
+        if let Some(angles) = &self.angles {
+            angles.check(0, dim);
+        }
+    }
+
+    fn parameters(&self, scratch: &ClassScratch, output: &DecodeOutput<'_>) -> Parameters {
+        let heads = self.shape.q_heads;
+        Parameters {
+            queries: self.queries.address(),
+            keys: self.keys.numbers().address(),
+            values: self.values.numbers().address(),
+            first_rows: self.first_rows.address(),
+            rows: self.rows.address(),
+            classes: self.classes.address(),
+            lengths: self.lengths.address(),
+            entries: self.entries.address(),
+            cos: self.angles.map_or(0, |a| a.cos.address()),
+            sin: self.angles.map_or(0, |a| a.sin.address()),
+            logits: output.probabilities(),
+            mass: scratch.mass.address(),
+            parts: scratch.parts.address(),
+            out: output.out.numbers().address(),
+            best: output.best.address(),
+            q_heads: heads as u32,
+            kv_heads: self.shape.kv_heads as u32,
+            dim: self.shape.head_dim as u32,
+            capacity: self.capacity as u32,
+            stride: output.stride(heads) as u32,
+            max_rows: scratch.max_rows as u32,
+            rope_dim: self.angles.map_or(0, |a| a.rope_dim as u32),
+            neighbours: self.angles.map_or(0, |a| a.neighbours()),
+            splits: scratch.splits as u32,
+            factor: self.scale.factor,
+            cap: self.scale.cap.unwrap_or(0.0),
         }
     }
 }

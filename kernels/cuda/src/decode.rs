@@ -3,7 +3,7 @@
 use half::f16;
 use kept_kernels::{HeadShape, Scale};
 
-use crate::attention::{CombineParameters, stages, tile_keys};
+use crate::attention::{stages, tile_keys};
 use crate::driver::{Address, Geometry};
 use crate::kept::RowsParameters;
 use crate::step::InputsParameters;
@@ -49,6 +49,36 @@ pub struct DecodeAttention<'a> {
     pub ranks: Option<Ranks<'a>>,
 }
 
+/// Output of decode attention.
+pub struct DecodeOutput<'a> {
+    /// `[q_heads, head_dim]`, quantised.
+    pub out: &'a mut RowInputs,
+    /// `[q_heads, 2]`: each query head's largest probability as bits, and its row or entry as the bits of an f32.
+    pub best: &'a mut Buffer<u32>,
+    /// `[q_heads, stride]`: probability of each row or entry, if they are needed; those after the last one are stale.
+    pub probabilities: Option<&'a mut Buffer<f32>>,
+}
+
+impl DecodeOutput<'_> {
+    /// Panics unless there is space for `heads` heads of `dim` elements.
+    pub(crate) fn check(&self, heads: usize, dim: usize) {
+        assert!(
+            self.out.width() >= heads * dim && self.best.len() >= 2 * heads,
+            "out is [q_heads {heads}, head_dim {dim}], best [q_heads, 2]"
+        );
+    }
+
+    /// Row stride of the probabilities; 0 if they are not needed.
+    pub(crate) fn stride(&self, heads: usize) -> usize {
+        (self.probabilities.as_ref()).map_or(0, |probabilities| probabilities.len() / heads)
+    }
+
+    /// Address of the probabilities; 0 if they are not needed.
+    pub(crate) fn probabilities(&self) -> Address {
+        (self.probabilities.as_ref()).map_or(0, |probabilities| probabilities.address())
+    }
+}
+
 /// Scratch of [`Device::decode_attention`].
 pub struct DecodeScratch {
     /// `[splits, q_heads, head_dim]`
@@ -61,21 +91,14 @@ pub struct DecodeScratch {
     best: Buffer<f32>,
     /// `[kv_heads, blocks of a group]`: number of finished blocks; 0 between two calls.
     arrived: Buffer<u32>,
-    /// `[q_heads, max_rows]`: logits, then probabilities; empty if not requested.
-    probabilities: Buffer<f32>,
     shape: HeadShape,
     max_rows: usize,
     splits: usize,
 }
 
 impl DecodeScratch {
-    /// For up to `max_rows` rows per KV head; with `probabilities`, the scratch also receives their probabilities.
-    pub fn new(
-        device: &Device,
-        shape: HeadShape,
-        max_rows: usize,
-        probabilities: bool,
-    ) -> Result<Self, DeviceError> {
+    /// For up to `max_rows` rows per KV head.
+    pub fn new(device: &Device, shape: HeadShape, max_rows: usize) -> Result<Self, DeviceError> {
         let blocks = shape.kv_heads * shape.group().div_ceil(HEADS_OF_BLOCK);
         let wanted = (BLOCKS_EACH * device.facts().multiprocessors as usize).div_ceil(blocks);
         let splits = wanted.min(max_rows.div_ceil(ROWS_EACH)).max(1);
@@ -86,29 +109,21 @@ impl DecodeScratch {
             log_sum_exp: device.alloc_uninit(heads)?,
             best: device.alloc_uninit(splits * heads * 2)?,
             arrived: device.zeros(blocks)?,
-            probabilities: device.alloc_uninit(if probabilities { heads * max_rows } else { 0 })?,
             shape,
             max_rows,
             splits,
         })
     }
 
-    /// `[q_heads, stride]`: probability of each row in the last call. Elements after a head's rows are stale. Empty if
-    /// not requested.
-    pub fn probabilities(&self) -> &Buffer<f32> {
-        &self.probabilities
-    }
-
-    /// Row stride of [`DecodeScratch::probabilities`].
-    pub fn stride(&self) -> usize {
+    /// The most rows of a head.
+    pub fn max_rows(&self) -> usize {
         self.max_rows
     }
 
     /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
         let sums = self.sums.bytes() + self.log_sum_exp.bytes();
-        let sums = sums + self.best.bytes() + self.arrived.bytes();
-        self.parts.bytes() + sums + self.probabilities.bytes()
+        self.parts.bytes() + sums + self.best.bytes() + self.arrived.bytes()
     }
 
     fn geometry(&self, shared_bytes: u32) -> Geometry {
@@ -139,10 +154,10 @@ struct Parameters {
     parts: Address,
     part_sums: Address,
     logits: Address,
+    log_sum_exp: Address,
     q_heads: u32,
     kv_heads: u32,
     narrow: u32,
-    first_split: u32,
     stride: u32,
     rope_dim: u32,
     neighbours: u32,
@@ -154,7 +169,7 @@ struct Parameters {
     out: InputsParameters,
 }
 
-/// `device/combine.cu`.
+/// `device/decode_attention.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct ProbabilitiesParameters {
@@ -167,116 +182,72 @@ struct ProbabilitiesParameters {
 }
 
 impl Device {
-    /// Writes `out [q_heads, head_dim]`, and the probabilities to `scratch` if it was created for them.
+    /// Attention in one launch, and a second one for probabilities. Heads whose size is not a multiple of 32 take one
+    /// more, which quantises the output.
     ///
     /// # Panics
     /// When shapes do not match.
     ///
     /// # Safety
     /// On the device, each of `rows` is between 1 and the scratch's `max_rows`, its slots lie within the kept rows, and
-    /// every rank is a position of the angle tables.
+    /// every rank is a position of the angle tables; in a captured step at every replay.
     pub unsafe fn decode_attention(
         &self,
         task: &DecodeAttention<'_>,
         scratch: &mut DecodeScratch,
-        out: &mut Buffer<f32>,
+        output: DecodeOutput<'_>,
     ) -> Result<(), DeviceError> {
+        task.check(scratch)?;
         let (heads, dim) = (task.shape.q_heads, task.shape.head_dim);
-        let (parameters, geometry) = self.prepare(task, scratch, out.len())?;
-        let combine = CombineParameters {
-            parts: scratch.parts.address(),
-            part_sums: scratch.sums.address(),
-            out: out.address(),
-            log_sum_exp: scratch.log_sum_exp.address(),
-            splits: scratch.splits as u32,
-            rows: 1,
-            q_heads: heads as u32,
-            dim: dim as u32,
+        output.check(heads, dim);
+        let stride = output.stride(heads);
+        assert!(
+            output.probabilities.is_none() || stride >= scratch.max_rows,
+            "probabilities are [q_heads {heads}, max_rows {}]",
+            scratch.max_rows
+        );
+        let (stages, shared_bytes) = stages(self, dim);
+        let parameters = Parameters {
+            stages,
+            ..task.parameters(scratch, &output)
         };
         // SAFETY: lengths were checked; the caller answers for device values.
         unsafe {
-            self.launch(&task.kernel(), geometry, &parameters)?;
-            let geometry = Geometry {
-                grid: [1, heads as u32, 1],
-                block: [(dim as u32).next_multiple_of(32), 1, 1],
-                shared_bytes: 0,
-            };
-            self.launch("combine", geometry, &combine)?;
-            if scratch.probabilities.is_empty() {
-                return Ok(());
+            self.launch(&task.kernel(), scratch.geometry(shared_bytes), &parameters)?;
+            if output.probabilities.is_some() {
+                let geometry = Geometry {
+                    grid: [scratch.max_rows.div_ceil(256) as u32, heads as u32, 1],
+                    block: [256, 1, 1],
+                    shared_bytes: 0,
+                };
+                let parameters = ProbabilitiesParameters {
+                    logits: parameters.logits,
+                    log_sum_exp: parameters.log_sum_exp,
+                    rows: parameters.rows,
+                    q_heads: parameters.q_heads,
+                    kv_heads: parameters.kv_heads,
+                    stride: parameters.stride,
+                };
+                self.launch("probabilities", geometry, &parameters)?;
             }
-            let geometry = Geometry {
-                grid: [scratch.max_rows.div_ceil(256) as u32, heads as u32, 1],
-                block: [256, 1, 1],
-                shared_bytes: 0,
-            };
-            let parameters = ProbabilitiesParameters {
-                logits: scratch.probabilities.address(),
-                log_sum_exp: scratch.log_sum_exp.address(),
-                rows: task.rows.address(),
-                q_heads: heads as u32,
-                kv_heads: task.shape.kv_heads as u32,
-                stride: scratch.max_rows as u32,
-            };
-            self.launch("probabilities", geometry, &parameters)
         }
-    }
-
-    /// Decode attention in one launch, for a captured step: writes `out [q_heads, head_dim]`, and to `best [q_heads,
-    /// 2]` each query head's largest probability as bits and its slot as a number. `out` still needs
-    /// [`Device::step_inputs`] unless the head size is a multiple of 32.
-    ///
-    /// # Panics
-    /// When shapes do not match, or keys are stored before RoPE.
-    ///
-    /// # Safety
-    /// As [`Device::decode_attention`], at every replay.
-    pub(crate) unsafe fn step_attention(
-        &self,
-        task: &DecodeAttention<'_>,
-        scratch: &mut DecodeScratch,
-        out: &mut RowInputs,
-        best: &mut Buffer<u32>,
-    ) -> Result<(), DeviceError> {
-        let heads = task.shape.q_heads;
-        assert!(task.ranks.is_none(), "keys stand where they are");
-        assert!(best.len() >= 2 * heads, "best is [q_heads {heads}, 2]");
-        let (parameters, geometry) = self.prepare(task, scratch, out.width())?;
-        let parameters = Parameters {
-            logits: 0,
-            arrived: scratch.arrived.address(),
-            part_best: scratch.best.address(),
-            best: best.address(),
-            out: out.parameters(),
-            ..parameters
-        };
-        // SAFETY: lengths were checked; the caller answers for device values.
-        unsafe { self.launch(&task.kernel(), geometry, &parameters) }
-    }
-
-    /// Checks shapes (`out` is the length of the output) and prepares the launch.
-    fn prepare(
-        &self,
-        task: &DecodeAttention<'_>,
-        scratch: &DecodeScratch,
-        out: usize,
-    ) -> Result<(Parameters, Geometry), DeviceError> {
-        task.check(scratch, out)?;
-        let (stages, shared_bytes) = stages(self, task.shape.head_dim);
-        let parameters = task.parameters(scratch, stages);
-        Ok((parameters, scratch.geometry(shared_bytes)))
+        if dim.is_multiple_of(32) {
+            Ok(())
+        } else {
+            self.step_inputs(output.out)
+        }
     }
 }
 
 impl DecodeAttention<'_> {
-    /// Panics unless shapes match those of the scratch and the output, which has `out` elements.
-    fn check(&self, scratch: &DecodeScratch, out: usize) -> Result<(), DeviceError> {
+    /// Panics unless shapes match those of the scratch.
+    fn check(&self, scratch: &DecodeScratch) -> Result<(), DeviceError> {
         let shape = &self.shape;
         let (dim, heads) = (supported(shape.head_dim)?, shape.q_heads);
         assert_eq!(*shape, scratch.shape, "the scratch is for other heads");
         assert!(
-            self.queries.len() >= heads * dim && out >= heads * dim,
-            "queries and out are [q_heads {heads}, head_dim {dim}]"
+            self.queries.len() >= heads * dim,
+            "queries are [q_heads {heads}, head_dim {dim}]"
         );
         assert_eq!(
             self.keys.kind, self.values.kind,
@@ -310,8 +281,9 @@ impl DecodeAttention<'_> {
         Ok(())
     }
 
-    fn parameters(&self, scratch: &DecodeScratch, stages: u32) -> Parameters {
+    fn parameters(&self, scratch: &DecodeScratch, output: &DecodeOutput<'_>) -> Parameters {
         let rope = self.ranks.as_ref();
+        let heads = self.shape.q_heads;
         Parameters {
             queries: self.queries.address(),
             keys: self.keys.parameters(),
@@ -324,24 +296,20 @@ impl DecodeAttention<'_> {
             sin: rope.map_or(0, |r| r.angles.sin.address()),
             parts: scratch.parts.address(),
             part_sums: scratch.sums.address(),
-            logits: if scratch.probabilities.is_empty() {
-                0
-            } else {
-                scratch.probabilities.address()
-            },
-            q_heads: self.shape.q_heads as u32,
+            logits: output.probabilities(),
+            log_sum_exp: scratch.log_sum_exp.address(),
+            q_heads: heads as u32,
             kv_heads: self.shape.kv_heads as u32,
             narrow: self.keys.narrow as u32,
-            first_split: 0,
-            stride: scratch.max_rows as u32,
+            stride: output.stride(heads) as u32,
             rope_dim: rope.map_or(0, |r| r.angles.rope_dim as u32),
             neighbours: rope.map_or(0, |r| r.angles.neighbours()),
-            stages,
+            stages: 1,
             scale: self.scale.into(),
-            arrived: 0,
-            part_best: 0,
-            best: 0,
-            out: InputsParameters::NONE,
+            arrived: scratch.arrived.address(),
+            part_best: scratch.best.address(),
+            best: output.best.address(),
+            out: output.out.parameters(),
         }
     }
 

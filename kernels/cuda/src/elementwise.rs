@@ -154,27 +154,6 @@ struct SumParameters {
     y: Address,
     count: u64,
     period: u64,
-    cap: f32,
-}
-
-/// `device/elementwise.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct BestParameters {
-    x: Address,
-    counts: Address,
-    out: Address,
-    stride: u32,
-    group: u32,
-}
-
-/// `device/elementwise.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct ArgmaxParameters {
-    x: Address,
-    place: Address,
-    count: u32,
 }
 
 /// Threads of a block.
@@ -423,7 +402,7 @@ impl Device {
             x.len(),
             y.len()
         );
-        self.sum(x, y.address(), count, count, 0.0)
+        self.sum(x, y, count, count)
     }
 
     /// Adds `bias [width]` to each of the first `rows` rows of `x [rows, width]`.
@@ -438,31 +417,22 @@ impl Device {
     ) -> Result<(), DeviceError> {
         let width = bias.len();
         assert!(x.len() >= rows * width, "x is [rows {rows}, width {width}]");
-        self.sum(x, bias.address(), rows * width, width, 0.0)
+        self.sum(x, bias, rows * width, width)
     }
 
-    /// `x = cap * tanh(x / cap)`.
-    pub fn soft_cap(&self, x: &mut Buffer<f32>, cap: f32) -> Result<(), DeviceError> {
-        let count = x.len();
-        self.sum(x, 0, count, count, cap)
-    }
-
-    /// `x += y` for the first `count` elements, where `y` repeats every `period` elements; without `y` (address 0), `x
-    /// = cap * tanh(x / cap)`.
+    /// `x += y` for the first `count` elements, where `y` repeats every `period` elements.
     fn sum(
         &self,
         x: &mut Buffer<f32>,
-        y: Address,
+        y: &Buffer<f32>,
         count: usize,
         period: usize,
-        cap: f32,
     ) -> Result<(), DeviceError> {
         let parameters = SumParameters {
             x: x.address(),
-            y,
+            y: y.address(),
             count: count as u64,
             period: period as u64,
-            cap,
         };
         let geometry = Geometry {
             grid: [count.div_ceil(THREADS as usize) as u32, 1, 1],
@@ -471,59 +441,5 @@ impl Device {
         };
         // SAFETY: lengths were checked; `x` is borrowed mutably.
         unsafe { self.launch("sum", geometry, &parameters) }
-    }
-
-    /// Writes the index of the largest element of `x` to `place [1]`; the first index on ties.
-    ///
-    /// # Panics
-    /// When `x` or `place` is empty.
-    pub fn argmax(&self, x: &Buffer<f32>, place: &mut Buffer<u32>) -> Result<(), DeviceError> {
-        assert!(!x.is_empty() && !place.is_empty(), "numbers and a place");
-        let parameters = ArgmaxParameters {
-            x: x.address(),
-            place: place.address(),
-            count: x.len() as u32,
-        };
-        let geometry = Geometry {
-            grid: [1, 1, 1],
-            block: [1024, 1, 1],
-            shared_bytes: 1024 * 8,
-        };
-        // SAFETY: lengths were checked; `place` is borrowed mutably.
-        unsafe { self.launch("argmax", geometry, &parameters) }
-    }
-
-    /// Writes to `out [q_heads, 2]` the largest of the first `counts[kv_head]` elements of each query head of `x
-    /// [q_heads, stride]` and its index as a number; the first index on ties.
-    ///
-    /// # Safety
-    /// On the device, each of `counts [kv_heads]` is between 1 and the stride.
-    pub(crate) unsafe fn best(
-        &self,
-        x: &Buffer<f32>,
-        stride: usize,
-        counts: &Buffer<u32>,
-        shape: &HeadShape,
-        out: &mut Buffer<f32>,
-    ) -> Result<(), DeviceError> {
-        let (heads, group) = (shape.q_heads, shape.group());
-        assert!(
-            x.len() >= heads * stride && out.len() >= 2 * heads && counts.len() * group >= heads,
-            "x is [q_heads {heads}, stride {stride}], out [q_heads, 2]"
-        );
-        let parameters = BestParameters {
-            x: x.address(),
-            counts: counts.address(),
-            out: out.address(),
-            stride: stride as u32,
-            group: group as u32,
-        };
-        let geometry = Geometry {
-            grid: [heads as u32, 1, 1],
-            block: [THREADS, 1, 1],
-            shared_bytes: THREADS * 8,
-        };
-        // SAFETY: lengths were checked; the caller answers for the counts.
-        unsafe { self.launch("best", geometry, &parameters) }
     }
 }

@@ -60,10 +60,6 @@ impl Indices {
         Self::known(self.share(), end(numbers))
     }
 
-    pub(crate) fn numbers(&self) -> &Buffer<u32> {
-        &self.buffer
-    }
-
     /// A second handle to the buffer.
     pub(crate) fn share(&self) -> Buffer<u32> {
         self.buffer.share(0..self.buffer.len())

@@ -1,10 +1,8 @@
 //! Copies rows into the compact KV cache: `device/keep.cu`.
 
-use half::f16;
-
 use crate::driver::{Address, Geometry};
 use crate::kept::RowsParameters;
-use crate::{Angles, Buffer, Device, DeviceError, Indices, KeptRows, LayerRows};
+use crate::{Angles, Device, DeviceError, Indices, KeptRows, LayerRows};
 
 /// The rows to keep, in slot order, head after head.
 pub struct Kept<'a> {
@@ -65,16 +63,6 @@ impl KeepParameters {
             kind: target.kind.number(),
         }
     }
-}
-
-/// `device/keep.cu`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct TurnParameters {
-    halves: Address,
-    numbers: Address,
-    rows: u32,
-    dim: u32,
 }
 
 impl Device {
@@ -171,56 +159,5 @@ impl Device {
         };
         // SAFETY: the caller's promise.
         unsafe { self.launch("keep", geometry, parameters) }
-    }
-
-    /// Applies the Hadamard rotation to each of `rows` rows of halves: queries for q4_0 rows.
-    ///
-    /// # Panics
-    /// When the buffer has fewer rows.
-    pub fn hadamard_halves(
-        &self,
-        x: &mut Buffer<f16>,
-        rows: usize,
-        dim: usize,
-    ) -> Result<(), DeviceError> {
-        assert!(x.len() >= rows * dim, "[rows {rows}, dim {dim}]");
-        self.hadamard(x.address(), 0, rows, dim)
-    }
-
-    /// Applies the Hadamard rotation, which is its own inverse, to each of `rows` rows of f32: attention outputs over
-    /// q4_0 rows.
-    ///
-    /// # Panics
-    /// When the buffer has fewer rows.
-    pub fn hadamard_numbers(
-        &self,
-        x: &mut Buffer<f32>,
-        rows: usize,
-        dim: usize,
-    ) -> Result<(), DeviceError> {
-        assert!(x.len() >= rows * dim, "[rows {rows}, dim {dim}]");
-        self.hadamard(0, x.address(), rows, dim)
-    }
-
-    fn hadamard(
-        &self,
-        halves: Address,
-        numbers: Address,
-        rows: usize,
-        dim: usize,
-    ) -> Result<(), DeviceError> {
-        let parameters = TurnParameters {
-            halves,
-            numbers,
-            rows: rows as u32,
-            dim: dim as u32,
-        };
-        let geometry = Geometry {
-            grid: [rows.div_ceil(4) as u32, 1, 1],
-            block: [128, 1, 1],
-            shared_bytes: (4 * dim * size_of::<f32>()) as u32,
-        };
-        // SAFETY: one of the two buffers is set, and its length was checked.
-        unsafe { self.launch("hadamard_rows", geometry, &parameters) }
     }
 }

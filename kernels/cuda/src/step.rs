@@ -140,8 +140,10 @@ struct HeadsParameters {
     cos: Address,
     sin: Address,
     position: Address,
+    ranks: Address,
     targets: Address,
     queries: Address,
+    copies: Address,
     keys: RowsParameters,
     values: RowsParameters,
     q_heads: u32,
@@ -196,6 +198,10 @@ pub(crate) struct StepTarget<'a> {
     pub(crate) targets: &'a Buffer<u32>,
     /// `[1]`: position of the row, on the device.
     pub(crate) position: &'a Buffer<u32>,
+    /// `[kv_heads]`: positions of the queries of each group, on the device, if keys are stored before RoPE.
+    pub(crate) ranks: Option<&'a Buffer<u32>>,
+    /// `[2, kv_heads, dim]`: receives a copy of the new keys and values.
+    pub(crate) copies: Option<&'a Buffer<f16>>,
     /// Upper bound (exclusive) of positions.
     pub(crate) reach: usize,
 }
@@ -369,7 +375,7 @@ impl Device {
     }
 
     /// # Safety
-    /// On the device, targets are rows of the cache and the position is below `reach`.
+    /// On the device, targets are rows of the cache, and position and ranks are below `reach`.
     pub(crate) unsafe fn step_heads(
         &self,
         heads: &StepHeads<'_>,
@@ -387,6 +393,10 @@ impl Device {
                 && target.values.head_dim() == dim
                 && target.targets.len() >= kv_heads
                 && !target.position.is_empty()
+                && target.ranks.is_none_or(|ranks| ranks.len() >= kv_heads)
+                && target
+                    .copies
+                    .is_none_or(|copies| copies.len() >= 2 * kv_heads * dim)
                 && norms.iter().flatten().all(|norm| norm.len() == dim),
             "q and queries are [q_heads, dim {dim}], k and v [kv_heads, dim]"
         );
@@ -408,8 +418,11 @@ impl Device {
             cos: angles.map_or(0, |a| a.cos.address()),
             sin: angles.map_or(0, |a| a.sin.address()),
             position: target.position.address(),
+            // Without RoPE, keys are the same before and after it.
+            ranks: (target.ranks.filter(|_| angles.is_some())).map_or(0, Buffer::address),
             targets: target.targets.address(),
             queries: queries.address(),
+            copies: target.copies.map_or(0, Buffer::address),
             keys: target.keys.parameters(),
             values: target.values.parameters(),
             q_heads: q_heads as u32,

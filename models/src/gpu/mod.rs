@@ -231,25 +231,6 @@ impl GpuModel {
         self.device.ready_queries(&task, out)
     }
 
-    /// Like [`GpuModel::ready_queries`] for one row, with a separate position per GQA group: `places [kv_heads]`.
-    pub fn ready_queries_apart(
-        &self,
-        layer: usize,
-        rope: RopeContext<'_>,
-        pass: &mut GpuPass,
-        out: &mut Buffer<f16>,
-    ) -> Result<(), DeviceError> {
-        let own = &self.layers[layer];
-        // The kernel treats a group as a row and would add the same bias to each.
-        if let Some(bias) = &own.q_bias {
-            self.device.add_to_rows(&mut pass.q, bias, 1)?;
-        }
-        let groups = self.config.kv_heads;
-        let heads = self.config.q_heads / groups;
-        let task = self.heads(&pass.q, groups, heads, own.q_norm.as_ref(), rope);
-        self.device.ready_queries(&task, out)
-    }
-
     /// Writes the projected keys, with bias, norm and RoPE, to `rows` of every head in `out`.
     pub fn ready_keys(
         &self,
@@ -352,29 +333,6 @@ impl GpuModel {
         match &own.post_ffn_norm {
             Some(norm) => device.rms_norm(normed, self.norm(norm), rows, None, Some(residual)),
             None => device.add(residual, normed, rows * width),
-        }
-    }
-
-    /// Logits `[vocab]` of one row of the residual stream after the last layer.
-    ///
-    /// # Panics
-    /// If a length is wrong.
-    pub fn logits(
-        &self,
-        residual: &Buffer<f32>,
-        pass: &mut GpuPass,
-        logits: &mut Buffer<f32>,
-    ) -> Result<(), DeviceError> {
-        let norm = self.norm(&self.output_norm);
-        self.device
-            .rms_norm(residual, norm, 1, Some(&mut pass.normed), None)?;
-        pass.products.forget();
-        let products = &mut pass.products;
-        self.device
-            .multiply(&self.output, &pass.normed, 1, products, logits)?;
-        match self.config.logit_cap {
-            Some(cap) => self.device.soft_cap(logits, cap),
-            None => Ok(()),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Decodes one token on a GPU in few kernel launches, so that a step can be captured in a CUDA graph and replayed.
-//! Computes the same as [`GpuModel`]'s separate functions for one row, with fused kernels:
+//! Computes the same as [`GpuModel`]'s functions for many rows, with fused kernels:
 //!
 //! ```text
 //! layer   1 norm | 2 q, k, v | 3 heads to the cache | 4 attention | 5 + o | 6 norm | 7 gate, up, activation | 8 + down
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The cache implements 3 and 4. If the output of attention or of the feed-forward has its own norm, one launch
-//! computes that norm, the addition and the next norm. If `head_dim` is not a multiple of 32, one more launch quantises
-//! the attention output.
+//! computes that norm, the addition and the next norm. Attention takes a second launch if `head_dim` is not a multiple
+//! of 32 (to quantise the output), or if the method reads probabilities; with class tables it takes five.
 
 use half::f16;
 use kept_cuda::{Buffer, Device, DeviceError, RowInputs, StepHeads, StepLayer};
@@ -136,9 +136,6 @@ impl GpuModel {
             };
             cached.put(device, &heads, &mut step.queries)?;
             attend(layer, cached, &step.queries, &mut step.attention)?;
-            if !config.head_dim.is_multiple_of(32) {
-                device.step_inputs(&mut step.attention)?;
-            }
             // Added to the residual directly, unless a norm comes first.
             let apart = own.post_attention_norm.is_some();
             let out = if apart {

@@ -1,7 +1,7 @@
 //! Prefill on a GPU. The residual stream, one layer's keys and values and their measurements are in device
 //! memory. If the residual stream does not fit, it is on the host and each chunk is uploaded and written
 //! back. Measurements are downloaded and the host runs the method. Kept rows are downloaded too, or stay on
-//! the device if the GPU can decode without the host.
+//! the device if no method changes them during decode.
 
 mod asked;
 mod gathering;

@@ -61,19 +61,14 @@ impl GpuCache {
         layers: usize,
     ) -> Result<Self, DeviceError> {
         let kv_heads = shape.kv_heads;
-        let new = || LayerRows::new(device, kv_heads, layers, shape.head_dim);
-        let new = [new()?, new()?];
-        let heads: Vec<u32> = (0..kv_heads as u32).collect();
         let sent = layers * SENT * kv_heads + 1;
         Ok(Self {
             device: device.clone(),
             shape,
             layers: Vec::with_capacity(layers),
-            heads: Indices::new(device, &heads)?,
             staged: vec![0; sent],
             reach: 0,
             token: device.zeros(sent)?,
-            new,
         })
     }
 
@@ -105,6 +100,7 @@ impl GpuCache {
                 lengths: device.zeros(kv_heads * entries)?,
                 capacity: entries,
                 ends: vec![0; kv_heads],
+                rows: vec![0; kv_heads],
             })
         };
         let added = Layer {
@@ -126,16 +122,13 @@ impl GpuCache {
                 entries => Some(tables(entries)?),
             },
             rows: part(ROWS),
-            targets: Indices::known(part(TARGETS), slots),
-            query_positions: Indices::known(part(STANDS), 0),
+            targets: part(TARGETS),
+            query_positions: part(STANDS),
             entries: part(ENTRIES),
             aged: [
                 Indices::known(part(AGED), 0),
                 Indices::known(part(NARROWED), 0),
             ],
-            source: Indices::new(device, &vec![layer as u32; kv_heads])?,
-            told_rows: vec![0; kv_heads],
-            told_entries: vec![0; kv_heads],
             told_aged: 0,
         };
         self.layers.push(added);

@@ -3,10 +3,11 @@
 use half::f16;
 use kept_kernels::{HeadShape, Scale};
 
+use super::Tables;
 use crate::step::StepTarget;
 use crate::{
-    Buffer, DecodeAttention, DecodeScratch, Device, DeviceError, Indices, KeptRows, RowInputs,
-    StepHeads,
+    Angles, Buffer, ClassAttention, ClassScratch, DecodeAttention, DecodeOutput, DecodeScratch,
+    Device, DeviceError, Indices, KeptRows, Ranks, StepHeads,
 };
 
 /// A layer of a cache in a captured step. Values that differ between tokens go through [`GpuCache`](crate::GpuCache),
@@ -19,11 +20,47 @@ pub struct StepLayer {
     pub(super) rows: Buffer<u32>,
     pub(super) targets: Buffer<u32>,
     pub(super) places: Option<Indices>,
+    /// `[slots]`, if keys are stored before RoPE
+    pub(super) ranks: Option<Buffer<u32>>,
+    /// `[kv_heads]`
+    pub(super) query_positions: Buffer<u32>,
+    pub(super) tables: Option<Tables>,
+    /// `[kv_heads]`
+    pub(super) entries: Buffer<u32>,
     /// `[1]`
     pub(super) position: Buffer<u32>,
+    /// `[2, kv_heads, head_dim]`, if the host needs the new rows
+    pub(super) copies: Option<Buffer<f16>>,
     /// Slots of the largest head.
     pub(super) capacity: Option<usize>,
     pub(super) reach: usize,
+}
+
+/// Scratch of [`StepLayer::attend`], for all layers.
+pub struct StepScratch {
+    rows: DecodeScratch,
+    classes: Option<ClassScratch>,
+}
+
+impl StepScratch {
+    /// For up to `max_rows` rows per KV head, and up to `max_entries` entries of layers with tables, if there are any.
+    pub fn new(
+        device: &Device,
+        shape: HeadShape,
+        max_rows: usize,
+        max_entries: usize,
+    ) -> Result<Self, DeviceError> {
+        let classes = || ClassScratch::new(device, shape, max_rows, max_entries);
+        Ok(Self {
+            rows: DecodeScratch::new(device, shape, max_rows)?,
+            classes: (max_entries > 0).then(classes).transpose()?,
+        })
+    }
+
+    /// Bytes of device memory.
+    pub fn bytes(&self) -> u64 {
+        self.rows.bytes() + self.classes.as_ref().map_or(0, ClassScratch::bytes)
+    }
 }
 
 impl StepLayer {
@@ -49,15 +86,16 @@ impl StepLayer {
             values: &self.values,
             targets: &self.targets,
             position: &self.position,
+            ranks: self.ranks.is_some().then_some(&self.query_positions),
+            copies: self.copies.as_ref(),
             reach: self.reach,
         };
         // SAFETY: targets and positions were checked when they were staged.
         unsafe { device.step_heads(heads, &target, queries) }
     }
 
-    /// Attention of `queries` over the rows: writes `out [q_heads, head_dim]`, which still needs
-    /// [`Device::step_inputs`] unless the head size is a multiple of 32, and to `best [q_heads, 2]` each query head's
-    /// largest probability as bits and its slot as a number.
+    /// Attention of `queries` over the rows, or over the entries of a layer with tables. `angles` are those of the
+    /// layer's RoPE.
     ///
     /// # Panics
     /// When shapes do not match.
@@ -65,17 +103,43 @@ impl StepLayer {
         &self,
         device: &Device,
         scale: Scale<'_>,
+        angles: Option<Angles<'_>>,
         queries: &Buffer<f16>,
-        scratch: &mut DecodeScratch,
-        out: &mut RowInputs,
-        best: &mut Buffer<u32>,
+        scratch: &mut StepScratch,
+        output: DecodeOutput<'_>,
     ) -> Result<(), DeviceError> {
-        let most = scratch.stride();
+        let most = scratch.rows.max_rows();
         assert!(
             self.capacity.is_none_or(|capacity| capacity <= most),
             "{:?} rows, the scratch is for up to {most}",
             self.capacity
         );
+        // Other keys are rotated when they are written.
+        let angles = angles.filter(|_| self.ranks.is_some());
+        if let Some(angles) = &angles {
+            angles.check(self.reach, self.shape.head_dim);
+        }
+        if let Some(tables) = &self.tables {
+            let scratch = (scratch.classes.as_mut()).expect("a scratch for layers with tables");
+            let task = ClassAttention {
+                shape: self.shape,
+                scale,
+                queries,
+                keys: &self.keys,
+                values: &self.values,
+                first_rows: &self.first_rows,
+                rows: &self.rows,
+                classes: &tables.classes,
+                lengths: &tables.lengths,
+                entries: &self.entries,
+                capacity: tables.capacity,
+                angles,
+            };
+            // SAFETY: rows, entries and classes were checked when they were staged and sent.
+            return unsafe { device.class_attention(&task, scratch, output) };
+        }
+        let ranks =
+            (self.ranks.as_ref().zip(angles)).map(|(ranks, angles)| Ranks { ranks, angles });
         let task = DecodeAttention {
             shape: self.shape,
             scale,
@@ -85,9 +149,9 @@ impl StepLayer {
             first_rows: &self.first_rows,
             rows: &self.rows,
             places: self.places.as_ref(),
-            ranks: None,
+            ranks,
         };
-        // SAFETY: rows were checked when they were staged.
-        unsafe { device.step_attention(&task, scratch, out, best) }
+        // SAFETY: rows and ranks were checked when they were staged.
+        unsafe { device.decode_attention(&task, &mut scratch.rows, output) }
     }
 }

@@ -28,15 +28,6 @@ pub(crate) struct InputsParameters {
     sums: Address,
 }
 
-impl InputsParameters {
-    pub(crate) const NONE: Self = Self {
-        numbers: 0,
-        bytes: 0,
-        scales: 0,
-        sums: 0,
-    };
-}
-
 impl RowInputs {
     /// Allocates a row of `width` numbers.
     pub fn new(device: &Device, width: usize) -> Result<Self, DeviceError> {

@@ -1,7 +1,9 @@
 //! Decode attention over classes, rows that several tokens share: the kernels' source against the CPU reference.
 
 use crate::support::*;
-use kept_cuda::{Angles, Buffer, ClassAttention, ClassScratch, Device, KeptRows, RowKind};
+use kept_cuda::{
+    Angles, ClassAttention, ClassScratch, DecodeOutput, Device, KeptRows, RowInputs, RowKind,
+};
 use kept_kernels::{CacheType, HeadShape, Pairing, RankRotation, RowStore, Scale, reference};
 
 const DIM: usize = 64;
@@ -100,8 +102,9 @@ impl Case {
         (out, probabilities)
     }
 
-    /// Output and probabilities `[q_heads, CAPACITY]` on the device.
-    fn run(&self, device: &Device, scale: Scale, pairing: Option<Pairing>) -> [Vec<f32>; 2] {
+    /// Output, probabilities `[q_heads, CAPACITY]`, and the largest one of each query head and its entry `[q_heads, 2]`
+    /// on the device.
+    fn run(&self, device: &Device, scale: Scale, pairing: Option<Pairing>) -> [Vec<f32>; 3] {
         let copy = |n: &[u32]| device.copy_of(n).expect("memory");
         let floats = |n: &[f32]| device.copy_of(n).expect("memory");
         let per_head = |n: [usize; 2]| copy(&n.map(|n| n as u32));
@@ -110,7 +113,11 @@ impl Case {
         let (cos, sin) = (floats(&self.cos), floats(&self.sin));
         let queries = queries(device, &self.query);
         let mut scratch = ClassScratch::new(device, SHAPE, SLOTS[0], CAPACITY).expect("memory");
-        let mut out: Buffer<f32> = device.alloc_uninit(self.query.len()).expect("memory");
+        let mut out = RowInputs::new(device, self.query.len()).expect("memory");
+        let mut best = device.alloc_uninit(2 * SHAPE.q_heads).expect("memory");
+        let mut probabilities = device
+            .alloc_uninit(SHAPE.q_heads * CAPACITY)
+            .expect("memory");
         let task = ClassAttention {
             shape: SHAPE,
             scale,
@@ -130,9 +137,17 @@ impl Case {
                 pairing,
             }),
         };
+        let output = DecodeOutput {
+            out: &mut out,
+            best: &mut best,
+            probabilities: Some(&mut probabilities),
+        };
         // SAFETY: all indices lie within the tables.
-        unsafe { device.class_attention(&task, &mut scratch, &mut out) }.expect("it runs");
-        [&out, scratch.probabilities()].map(|found| found.to_vec().expect("read"))
+        unsafe { device.class_attention(&task, &mut scratch, output) }.expect("it runs");
+        let best = best.to_vec().expect("read").into_iter().map(f32::from_bits);
+        let [out, probabilities] =
+            [out.numbers(), &probabilities].map(|found| found.to_vec().expect("read"));
+        [out, probabilities, best.collect()]
     }
 }
 
@@ -147,11 +162,14 @@ fn class_attention_matches_the_reference() {
                 sinks: None,
             };
             let (expected, expected_probabilities) = case.expected(scale, pairing);
-            let [found, probabilities] = case.run(&device, scale, pairing);
+            let [found, probabilities, best] = case.run(&device, scale, pairing);
             close(&found, &expected, 1e-4, "values");
             for (h, expected) in expected_probabilities.iter().enumerate() {
                 let found = &probabilities[h * CAPACITY..][..expected.len()];
                 close(found, expected, 1e-5, "probabilities");
+                let (largest, entry) = (best[2 * h], best[2 * h + 1] as usize);
+                close(&[largest], &[expected[entry]], 1e-5, "the largest");
+                assert!(expected.iter().all(|p| *p <= largest + 1e-5));
             }
         }
     }

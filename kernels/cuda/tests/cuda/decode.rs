@@ -2,7 +2,8 @@
 
 use crate::support::*;
 use kept_cuda::{
-    Angles, DecodeAttention, DecodeScratch, Device, Indices, KeptRows, Ranks, RowKind,
+    Angles, DecodeAttention, DecodeOutput, DecodeScratch, Device, Indices, KeptRows, Ranks,
+    RowInputs, RowKind,
 };
 use kept_kernels::{CacheType, HeadShape, Pairing, Rotation, RowStore, reference};
 
@@ -151,8 +152,9 @@ impl<'a> Case<'a> {
         (out, probabilities)
     }
 
-    /// Output on the device, and the scratch with its probabilities, if they are `wanted`.
-    fn run(&self, device: &Device, wanted: bool) -> (Vec<f32>, DecodeScratch) {
+    /// Output and the largest probability of each query head and its slot `[q_heads, 2]` on the device, and the
+    /// probabilities `[q_heads, stride]`, if `wanted`.
+    fn run(&self, device: &Device, wanted: bool) -> [Vec<f32>; 3] {
         let (heads, dim) = (self.shape.q_heads, self.shape.head_dim);
         let copy = |numbers: Vec<u32>| device.copy_of(&numbers).expect("memory");
         let kv_heads = 0..self.shape.kv_heads;
@@ -164,18 +166,19 @@ impl<'a> Case<'a> {
         let rows = copy(self.rows.iter().map(|rows| *rows as u32).collect());
         let ranks = copy(self.ranks.clone());
         let [cos, sin] = [&self.cos, &self.sin].map(|t| device.copy_of(t).expect("memory"));
-        let mut queries = queries(device, &self.query);
         // q4_0 rows and their queries are Hadamard-rotated; if the kernel applies RoPE to the keys, it unrotates them
         // first.
-        let hadamard = self.kind == CacheType::Q4_0;
-        if hadamard && self.pairing.is_none() {
-            device
-                .hadamard_halves(&mut queries, heads, dim)
-                .expect("it runs");
-        }
+        let turned: Vec<f32> = if self.kind == CacheType::Q4_0 && self.pairing.is_none() {
+            self.query.chunks(dim).flat_map(hadamard).collect()
+        } else {
+            self.query.clone()
+        };
+        let queries = queries(device, &turned);
         let max_rows = *self.rows.iter().max().expect("heads") + 5;
-        let mut scratch = DecodeScratch::new(device, self.shape, max_rows, wanted).expect("memory");
-        let mut out = device.alloc_uninit(heads * dim).expect("memory");
+        let mut scratch = DecodeScratch::new(device, self.shape, max_rows).expect("memory");
+        let mut out = RowInputs::new(device, heads * dim).expect("memory");
+        let mut best = device.alloc_uninit(2 * heads).expect("memory");
+        let mut probabilities = device.alloc_uninit(heads * (max_rows + 3)).expect("memory");
         let task = DecodeAttention {
             shape: self.shape,
             scale: 0.3.into(),
@@ -195,14 +198,20 @@ impl<'a> Case<'a> {
                 },
             }),
         };
+        let output = DecodeOutput {
+            out: &mut out,
+            best: &mut best,
+            probabilities: wanted.then_some(&mut probabilities),
+        };
         // SAFETY: rows lie within the slots, and ranks within the angle tables.
-        unsafe { device.decode_attention(&task, &mut scratch, &mut out) }.expect("it runs");
-        if hadamard {
-            device
-                .hadamard_numbers(&mut out, heads, dim)
-                .expect("it runs");
-        }
-        (out.to_vec().expect("read"), scratch)
+        unsafe { device.decode_attention(&task, &mut scratch, output) }.expect("it runs");
+        let best = best.to_vec().expect("read").into_iter().map(f32::from_bits);
+        let probabilities = wanted.then(|| probabilities.to_vec().expect("read"));
+        [
+            out.numbers().to_vec().expect("read"),
+            best.collect(),
+            probabilities.unwrap_or_default(),
+        ]
     }
 }
 
@@ -218,12 +227,15 @@ fn check(
         let (expected, expected_probabilities) = case.expected();
         let what = format!("{shape:?} {kind:?} {rows:?} {pairing:?}");
         for wanted in [true, false] {
-            let (found, scratch) = case.run(&device, wanted);
+            let [found, best, probabilities] = case.run(&device, wanted);
             close(&found, &expected, 3e-3, &what);
-            if wanted {
-                let found = scratch.probabilities().to_vec().expect("read");
-                for (h, expected) in expected_probabilities.iter().enumerate() {
-                    let found = &found[h * scratch.stride()..][..expected.len()];
+            let stride = probabilities.len() / shape.q_heads;
+            for (h, expected) in expected_probabilities.iter().enumerate() {
+                let (largest, slot) = (best[2 * h], best[2 * h + 1] as usize);
+                close(&[largest], &[expected[slot]], 1e-3, &what);
+                assert!(expected.iter().all(|p| *p <= largest + 1e-3), "{what}");
+                if wanted {
+                    let found = &probabilities[h * stride..][..expected.len()];
                     close(found, expected, 1e-3, &what);
                 }
             }

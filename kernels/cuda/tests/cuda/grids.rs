@@ -8,8 +8,8 @@ use kept_cuda::driver::{
     Address, Capture, Copying, Driver, Facts, Geometry, MOST_BLOCKS, Products,
 };
 use kept_cuda::{
-    Activation, AttentionScratch, DecodeAttention, DecodeScratch, Device, DeviceError, KeptRows,
-    LayerRows, PrefillAttention, RowKind, Scores, ScoresScratch,
+    Activation, AttentionScratch, DecodeAttention, DecodeOutput, DecodeScratch, Device,
+    DeviceError, KeptRows, LayerRows, PrefillAttention, RowInputs, RowKind, Scores, ScoresScratch,
 };
 use kept_kernels::{HeadShape, Normalise};
 
@@ -176,7 +176,9 @@ fn launch_prefill(device: &Device) {
 fn launch_decode(device: &Device) {
     let (heads, dim) = (SHAPE.kv_heads, SHAPE.head_dim);
     let queries = device.alloc_uninit(SHAPE.q_heads * dim).expect("memory");
-    let mut out = device.alloc_uninit(SHAPE.q_heads * dim).expect("memory");
+    let mut out = RowInputs::new(device, SHAPE.q_heads * dim).expect("memory");
+    let mut best = device.alloc_uninit(2 * SHAPE.q_heads).expect("memory");
+    let mut probabilities = device.alloc_uninit(SHAPE.q_heads * TOKENS).expect("memory");
     let kept = KeptRows::new(device, RowKind::F16, heads * TOKENS, dim).expect("memory");
     let first_rows = device.alloc_uninit(heads).expect("memory");
     let rows = device.alloc_uninit(heads).expect("memory");
@@ -191,9 +193,14 @@ fn launch_decode(device: &Device) {
         places: None,
         ranks: None,
     };
-    let mut scratch = DecodeScratch::new(device, SHAPE, TOKENS, true).expect("memory");
+    let mut scratch = DecodeScratch::new(device, SHAPE, TOKENS).expect("memory");
+    let output = DecodeOutput {
+        out: &mut out,
+        best: &mut best,
+        probabilities: Some(&mut probabilities),
+    };
     // SAFETY: the device runs nothing.
-    unsafe { device.decode_attention(&task, &mut scratch, &mut out) }.expect("attention");
+    unsafe { device.decode_attention(&task, &mut scratch, output) }.expect("attention");
 }
 
 /// All launches whose grid grows with the document.

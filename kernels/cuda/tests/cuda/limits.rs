@@ -7,8 +7,8 @@ use std::path::Path;
 
 use crate::support::*;
 use kept_cuda::{
-    AttentionScratch, DecodeAttention, DecodeScratch, HEAD_DIMS, KeptRows, LayerRows,
-    PrefillAttention, RowKind, emulated,
+    AttentionScratch, DecodeAttention, DecodeOutput, DecodeScratch, HEAD_DIMS, KeptRows, LayerRows,
+    PrefillAttention, RowInputs, RowKind, emulated,
 };
 use kept_kernels::HeadShape;
 use sha2::{Digest, Sha256};
@@ -160,9 +160,14 @@ fn attention_fits_the_shared_memory_of_every_gpu() {
                     places: None,
                     ranks: None,
                 };
-                let mut scratch = DecodeScratch::new(&device, shape, 1, true).expect("memory");
+                let mut scratch = DecodeScratch::new(&device, shape, 1).expect("memory");
+                let output = DecodeOutput {
+                    out: &mut RowInputs::new(&device, 2 * head_dim).expect("memory"),
+                    best: &mut zeros(4),
+                    probabilities: None,
+                };
                 // SAFETY: one row, which exists.
-                unsafe { device.decode_attention(&task, &mut scratch, &mut out) }
+                unsafe { device.decode_attention(&task, &mut scratch, output) }
                     .unwrap_or_else(|e| panic!("sm_{capability}, {kind:?} of {head_dim}: {e}"));
             }
         }

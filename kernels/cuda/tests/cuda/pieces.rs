@@ -160,7 +160,7 @@ fn unrotate_undoes_rope() {
 }
 
 #[test]
-fn activations_sums_caps_and_argmax_match_the_reference() {
+fn activations_and_sums_match_the_reference() {
     let (device, mut numbers) = (devices()[0].clone(), Numbers::new(4));
     let (rows, width) = (2, 300);
     let both = numbers.rows(2 * rows * width);
@@ -179,11 +179,7 @@ fn activations_sums_caps_and_argmax_match_the_reference() {
             .expect("it runs");
         close(&gate.to_vec().expect("read"), &expected, 1e-4, "activated");
     }
-    let mut expected = both.clone();
-    reference::soft_cap(&mut expected, 2.0);
-    let mut x = device.copy_of(&both).expect("memory");
-    device.soft_cap(&mut x, 2.0).expect("it runs");
-    close(&x.to_vec().expect("read"), &expected, 1e-5, "capped");
+    let (mut expected, mut x) = (both.clone(), device.copy_of(&both).expect("memory"));
     let y = device.copy_of(&both).expect("memory");
     device.add(&mut x, &y, 700).expect("it runs");
     expected
@@ -192,41 +188,6 @@ fn activations_sums_caps_and_argmax_match_the_reference() {
         .take(700)
         .for_each(|(a, b)| *a += b);
     close(&x.to_vec().expect("read"), &expected, 1e-5, "added");
-
-    for (count, largest) in [(1usize, 0usize), (5, 3), (5000, 1234), (151_936, 151_935)] {
-        let mut x: Vec<f32> = numbers.rows(count);
-        x[largest] = 5.0;
-        if largest + 7 < count {
-            x[largest + 7] = 5.0;
-        }
-        let x = device.copy_of(&x).expect("memory");
-        let mut place = device.alloc_uninit(1).expect("memory");
-        device.argmax(&x, &mut place).expect("it runs");
-        assert_eq!(place.to_vec().expect("read"), [largest as u32]);
-    }
-}
-
-/// The Hadamard transform of `x` in runs of its largest power-of-two divisor, by definition.
-fn hadamard(x: &[f32]) -> Vec<f32> {
-    let run = 1 << x.len().trailing_zeros();
-    let row = |i: usize, x: &[f32]| -> f32 {
-        let sign = |j: usize| {
-            if (i & j).count_ones().is_multiple_of(2) {
-                1.0f64
-            } else {
-                -1.0
-            }
-        };
-        let sum: f64 = x
-            .iter()
-            .enumerate()
-            .map(|(j, x)| sign(j) * f64::from(*x))
-            .sum();
-        (sum / (run as f64).sqrt()) as f32
-    };
-    x.chunks(run)
-        .flat_map(|x| (0..run).map(move |i| row(i, x)))
-        .collect()
 }
 
 /// Rows on the device equal those of a host store at the same places, except for rounding differences from another
@@ -343,29 +304,6 @@ fn wide_rows_are_quantised_as_on_the_host() {
             device.narrow(&mut found, &from, &to, 2).expect("it runs");
             same_rows(&found, &expected, &format!("{kind} of {dim}"));
         }
-    }
-}
-
-#[test]
-fn the_hadamard_rotation_is_its_own_inverse() {
-    let (device, mut numbers) = (devices()[0].clone(), Numbers::new(7));
-    for dim in [64, 80, 96, 128, 256] {
-        let x = numbers.rows(3 * dim);
-        let expected: Vec<f32> = x.chunks(dim).flat_map(hadamard).collect();
-        let mut rows = device.copy_of(&x).expect("memory");
-        device.hadamard_numbers(&mut rows, 3, dim).expect("it runs");
-        close(&rows.to_vec().expect("read"), &expected, 1e-5, "rotated");
-        device.hadamard_numbers(&mut rows, 3, dim).expect("it runs");
-        close(&rows.to_vec().expect("read"), &x, 1e-5, "and back");
-        let mut rows = queries(&device, &x);
-        device.hadamard_halves(&mut rows, 3, dim).expect("it runs");
-        let found: Vec<f32> = rows
-            .to_vec()
-            .expect("read")
-            .iter()
-            .map(|x| x.to_f32())
-            .collect();
-        close(&found, &expected, 3e-3, "halves");
     }
 }
 

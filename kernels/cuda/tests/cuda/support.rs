@@ -93,6 +93,29 @@ pub fn angles(numbers: &mut Numbers, positions: usize, columns: usize) -> (Vec<f
         .unzip()
 }
 
+/// The Hadamard transform of `x` in runs of its largest power-of-two divisor, by definition.
+pub fn hadamard(x: &[f32]) -> Vec<f32> {
+    let run = 1 << x.len().trailing_zeros();
+    let row = |i: usize, x: &[f32]| -> f32 {
+        let sign = |j: usize| {
+            if (i & j).count_ones().is_multiple_of(2) {
+                1.0f64
+            } else {
+                -1.0
+            }
+        };
+        let sum: f64 = x
+            .iter()
+            .enumerate()
+            .map(|(j, x)| sign(j) * f64::from(*x))
+            .sum();
+        (sum / (run as f64).sqrt()) as f32
+    };
+    x.chunks(run)
+        .flat_map(|x| (0..run).map(move |i| row(i, x)))
+        .collect()
+}
+
 /// Panics if a number differs from its expected value by more than `tolerance`, or is NaN.
 pub fn close(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}: as many numbers");

@@ -1,7 +1,6 @@
-//! Decoding on a GPU: without the host where the method does nothing during decoding, otherwise with it.
+//! Decoding on a GPU.
 
-mod graph_decoder;
-mod host_stepped;
+mod decoder;
 mod plan;
 mod slot_table;
 
@@ -10,8 +9,7 @@ use kept_models::{GpuModel, Model, RopeTable};
 use crate::EngineError;
 use crate::backend::DecodeBackend;
 use crate::compact::CompactCache;
-use graph_decoder::GraphDecoder;
-use host_stepped::HostSteppedDecoder;
+use decoder::CudaDecoder;
 pub(super) use plan::{DecodePlan, capacity_of};
 
 /// The decoder over `cache`. `observes`: whether the host reads attention probabilities after a token.
@@ -23,20 +21,6 @@ pub(super) fn decoder<'m>(
     observes: bool,
 ) -> Result<Box<dyn DecodeBackend + 'm>, EngineError> {
     let plan = DecodePlan::for_cache(cache, observes)?;
-    if plan.graph_decoder() {
-        return Ok(Box::new(GraphDecoder::new(
-            gpu.device(),
-            model,
-            rope,
-            cache,
-            &plan,
-        )?));
-    }
-    assert!(
-        cache.bytes_on_gpu() == 0,
-        "a method that changes rows was given a cache of one that does not"
-    );
-    Ok(Box::new(HostSteppedDecoder::new(
-        gpu, model, rope, cache, &plan,
-    )?))
+    let decoder = CudaDecoder::new(gpu.device(), model, rope, cache, &plan)?;
+    Ok(Box::new(decoder))
 }

@@ -4,8 +4,7 @@ use kept_cuda::{DeviceError, LayerCapacity, RowKind};
 use kept_kernels::CacheType;
 use kept_models::{GpuModel, Model, RopeTable};
 
-use super::graph_decoder::GraphDecoder;
-use super::host_stepped::HostSteppedDecoder;
+use super::decoder::CudaDecoder;
 use crate::EngineError;
 use crate::compact::{CompactCache, CompactLayer, F16_ROWS};
 use crate::plan::{LayerKeeps, PrefillPlan, StreamPlan};
@@ -18,7 +17,7 @@ pub(in crate::backend::cuda) struct DecodePlan {
     pub(super) max_rows: usize,
     /// Entries of the largest class table; 0 if nothing is merged.
     pub(super) max_entries: usize,
-    /// Whether the method reads attention probabilities.
+    /// Whether the method reads attention probabilities and changes rows.
     pub(super) looks: bool,
 }
 
@@ -138,12 +137,6 @@ impl DecodePlan {
         })
     }
 
-    /// Whether the GPU can decode without the host: the method reads no probabilities and changes no rows,
-    /// and positions are original.
-    pub(in crate::backend::cuda) fn graph_decoder(&self) -> bool {
-        !self.looks && self.max_entries == 0 && self.layers.iter().all(|layer| !layer.ranked)
-    }
-
     /// Device bytes for decoding, without the weights, with rotations of `positions` positions.
     pub(in crate::backend::cuda) fn bytes(
         &self,
@@ -154,11 +147,7 @@ impl DecodePlan {
         // A RoPE table has the same size for every position.
         let a_position = RopeTable::new(model.config(), 1);
         let taken = gpu.device().measure_allocations(|device| {
-            if self.graph_decoder() {
-                GraphDecoder::allocate(device, model, &a_position, self, None).map(drop)
-            } else {
-                HostSteppedDecoder::allocate(device, gpu, model, &a_position, self).map(drop)
-            }
+            CudaDecoder::allocate(device, model, &a_position, self, None).map(drop)
         })?;
         Ok(taken + (positions.max(1) as u64 - 1) * a_position.bytes())
     }

@@ -1,29 +1,31 @@
-//! Decoding on the GPU without the host, for methods that do nothing during decoding. A whole step is
-//! captured as a CUDA graph once and replayed. The next token is selected on the GPU; only it and the most
-//! attended slot per head are downloaded.
+//! Decoding on the GPU. A whole step is captured as a CUDA graph once and replayed. The next token is selected on the
+//! GPU; only it and the most attended slot per head are downloaded.
 //!
 //! ```text
-//! host   embedding, slots of all layers | ................................................. | next token, or top-k
-//! GPU                                  | 8 launches a layer, logits, top-k: one CUDA graph |
+//! host   embedding, slots of all layers | ................................. | next token, or top-k | method
+//! GPU                                  | all layers, logits, top-k: one CUDA graph |
 //! ```
 //!
-//! The host assigns slots and positions as always, but does not have the rows of the answer's tokens, which
-//! nothing on the host reads.
+//! The host assigns slots and positions as always. If the method changes rows while it answers, all probabilities and
+//! the new rows are downloaded too: the method works on the host's copy of the rows, and its changes are uploaded.
+//! Otherwise nothing on the host reads the rows of the answer's tokens, and it does not have them.
 
 use std::sync::Arc;
 
+use half::f16;
+use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    Buffer, Candidates, CapturedGraph, DecodeScratch, Device, DeviceError, GpuCache,
-    MOST_CANDIDATES, StepLayer,
+    Buffer, Candidates, CapturedGraph, DecodeOutput, Device, DeviceError, GpuCache,
+    MOST_CANDIDATES, Readback, StepLayer, StepScratch,
 };
-use kept_kernels::Scale;
+use kept_kernels::{HeadShape, Scale};
 use kept_models::{GpuModel, GpuRope, GpuStep, Model, RopeTable};
 
 use super::plan::DecodePlan;
 use super::slot_table::{SlotTable, upload_rows};
 use crate::EngineError;
 use crate::backend::{DecodeBackend, DeviceRows, StepOutput};
-use crate::compact::CompactCache;
+use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::decode::{AfterLayer, LayerAttention, Probabilities};
 use crate::shape::{gpu_attention_scale, head_shape};
 
@@ -33,11 +35,13 @@ struct Work {
     rope: GpuRope,
     layers: Vec<StepLayer>,
     step: GpuStep,
-    attend: DecodeScratch,
+    attend: StepScratch,
     candidates: Candidates,
     /// `[2, MOST_CANDIDATES]`: bits of the largest logits and their tokens; then `[layers, q_heads, 2]`: bits
-    /// of the largest probability of each query head, and of its slot as an f32.
+    /// of the largest probability of each query head, and of its slot or entry as an f32.
     outcome: Buffer<u32>,
+    /// `[layers, q_heads, stride]`: all probabilities, if the method reads them.
+    probabilities: Option<Buffer<f32>>,
     scale: Scale<'static>,
     q_heads: usize,
     /// Number of most likely tokens to select.
@@ -55,14 +59,23 @@ impl Work {
             attend,
             candidates,
             outcome,
+            probabilities,
             scale,
             q_heads,
             most,
         } = work;
+        let of_layer = (probabilities.as_ref()).map_or(0, |all| all.len() / layers.len());
         gpu.step(device, step, layers, rope, |layer, rows, queries, out| {
             let first = 2 * MOST_CANDIDATES + 2 * layer * *q_heads;
-            let mut best = outcome.share(first..first + 2 * *q_heads);
-            rows.attend(device, *scale, queries, attend, out, &mut best)
+            let own = layer * of_layer..(layer + 1) * of_layer;
+            let mut probabilities = probabilities.as_ref().map(|all| all.share(own));
+            let output = DecodeOutput {
+                out,
+                best: &mut outcome.share(first..first + 2 * *q_heads),
+                probabilities: probabilities.as_mut(),
+            };
+            let angles = rope.of_layer(layer);
+            rows.attend(device, *scale, angles, queries, attend, output)
         })?;
         if *most == 0 {
             return Ok(());
@@ -80,14 +93,115 @@ enum Step {
     CapturedGraph(CapturedGraph<Work>),
 }
 
+/// What the host reads after each token for a method that changes rows.
+struct Observed {
+    /// `[layers, q_heads, stride]`
+    probabilities: Buffer<f32>,
+    /// As `probabilities`, on the host.
+    host_probabilities: Vec<f32>,
+    readback: Readback<f32>,
+    stride: usize,
+    /// `[layers, 2, kv_heads, head_dim]`: keys and values of the newest token.
+    rows: Buffer<f16>,
+    /// As `rows`, on the host.
+    host_rows: Vec<f16>,
+    /// `[2, head_dim]`: key and value of one head.
+    row: Vec<f32>,
+    /// Changes of the method to a layer that the GPU does not have yet.
+    changed: Vec<Changed>,
+}
+
+impl Observed {
+    fn new(device: &Device, shape: HeadShape, gpu_plan: &DecodePlan) -> Result<Self, DeviceError> {
+        let layers = gpu_plan.layers.len();
+        let stride = gpu_plan.max_rows.max(gpu_plan.max_entries);
+        let probabilities = layers * shape.q_heads * stride;
+        let rows = layers * 2 * shape.kv_heads * shape.head_dim;
+        Ok(Self {
+            probabilities: device.alloc_uninit(probabilities)?,
+            host_probabilities: vec![0.0; probabilities],
+            readback: Readback::new(device, Readback::<f32>::PIECE.min(probabilities))?,
+            stride,
+            rows: device.alloc_uninit(rows)?,
+            host_rows: vec![f16::ZERO; rows],
+            row: vec![0.0; 2 * shape.head_dim],
+            changed: Vec::new(),
+        })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.probabilities.bytes() + self.rows.bytes()
+    }
+
+    /// Downloads the probabilities, and the new rows to their slots in `cache`.
+    fn download(
+        &mut self,
+        slot_table: &SlotTable,
+        cache: &mut CompactCache,
+    ) -> Result<(), DeviceError> {
+        self.readback
+            .read(&self.probabilities, 0, &mut self.host_probabilities)?;
+        self.rows.read(0, &mut self.host_rows)?;
+        let dim = self.row.len() / 2;
+        let layers = cache.layers.len();
+        let new = self.host_rows.chunks_exact(self.host_rows.len() / layers);
+        for (layer, (cached, new)) in cache.layers.iter_mut().zip(new).enumerate() {
+            let (keys, values) = new.split_at(new.len() / 2);
+            let (key, value) = self.row.split_at_mut(dim);
+            for head in 0..cached.kv_heads() {
+                let own = head * dim..(head + 1) * dim;
+                keys[own.clone()].convert_to_f32_slice(key);
+                values[own].convert_to_f32_slice(value);
+                cached.write(head, slot_table.slot(layer, head), key, value);
+            }
+        }
+        Ok(())
+    }
+
+    fn probabilities(&self, layer: usize, q_heads: usize) -> Probabilities<'_> {
+        let of_layer = q_heads * self.stride;
+        Probabilities {
+            values: &self.host_probabilities[layer * of_layer..][..of_layer],
+            stride: self.stride,
+        }
+    }
+
+    /// Uploads the changes of the method to a layer.
+    fn upload_changes(
+        &mut self,
+        layer: usize,
+        cached: &CompactLayer,
+        slot_table: &mut SlotTable,
+        rows: &mut GpuCache,
+    ) -> Result<(), DeviceError> {
+        for change in self.changed.drain(..) {
+            match change {
+                Changed::Row(head, row) => {
+                    let slot = row.0 as usize;
+                    rows.write_rows(layer, head, slot..slot + 1, &cached.keys, &cached.values)?;
+                }
+                Changed::Table => slot_table.table_changed(layer),
+                // In a quantised cache, rows only trade places: slots are renumbered and no row moves.
+                Changed::Rows if cached.keys.cache_type().is_quantised() => {
+                    slot_table.places_changed(layer);
+                }
+                Changed::Rows => upload_rows(rows, layer, cached)?,
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The GPU cache and all device buffers of the decode loop.
-pub(super) struct GraphDecoder<'m> {
+pub(super) struct CudaDecoder<'m> {
     model: &'m Model,
     device: Device,
     rows: GpuCache,
     slot_table: SlotTable,
     /// `None` only after a GPU error.
     step: Option<Step>,
+    /// Set if the method changes rows.
+    observed: Option<Observed>,
     /// Handles to the step's buffers.
     residual: Buffer<f32>,
     logits: Buffer<f32>,
@@ -115,7 +229,14 @@ fn failed(device: &Device, what: &str, reason: &str) -> DeviceError {
     }
 }
 
-impl<'m> GraphDecoder<'m> {
+/// The largest probability of a query head in a layer, and its slot or entry, of an outcome on the host.
+fn most_attended(outcome: &[u32], head: usize) -> (f32, usize) {
+    let at = 2 * (MOST_CANDIDATES + head);
+    let [probability, slot] = [0, 1].map(|i| f32::from_bits(outcome[at + i]));
+    (probability, slot as usize)
+}
+
+impl<'m> CudaDecoder<'m> {
     /// Prepares decoding with `gpu_plan` over `cache`: takes over the rows that are on the GPU, or uploads
     /// the host's rows.
     pub(super) fn new(
@@ -131,13 +252,17 @@ impl<'m> GraphDecoder<'m> {
             !upload || cache.bytes_on_gpu() == 0,
             "rows in device memory come with the cache"
         );
-        let mut graph_decoder = Self::allocate(device, model, rope, gpu_plan, rows)?;
+        assert!(
+            upload || !gpu_plan.looks,
+            "a method that changes rows was given a cache of one that does not"
+        );
+        let mut decoder = Self::allocate(device, model, rope, gpu_plan, rows)?;
         if upload {
             for (layer, cached) in cache.layers.iter().enumerate() {
-                upload_rows(&mut graph_decoder.rows, layer, cached)?;
+                upload_rows(&mut decoder.rows, layer, cached)?;
             }
         }
-        Ok(graph_decoder)
+        Ok(decoder)
     }
 
     /// Allocates everything on `device`: the GPU or a dry run of it. The rows are `rows`, or newly
@@ -155,20 +280,24 @@ impl<'m> GraphDecoder<'m> {
             Some(rows) => rows,
             None => GpuCache::new(device, shape, &gpu_plan.layers)?,
         };
+        let observed = || Observed::new(device, shape, gpu_plan);
+        let observed = gpu_plan.looks.then(observed).transpose()?;
         let outcome = 2 * (MOST_CANDIDATES + layers * shape.q_heads);
+        let whole = |buffer: &Buffer<f32>| buffer.share(0..buffer.len());
+        let (max_rows, max_entries) = (gpu_plan.max_rows, gpu_plan.max_entries);
         let work = Work {
             gpu: model.shared_gpu().expect("a model on a GPU"),
             rope: GpuRope::new(device, rope)?,
-            layers: rows.step_layers(rope.positions()),
+            layers: rows.step_layers(rope.positions(), observed.as_ref().map(|o| &o.rows)),
             step: GpuStep::new(device, config)?,
-            attend: DecodeScratch::new(device, shape, gpu_plan.max_rows, false)?,
+            attend: StepScratch::new(device, shape, max_rows, max_entries)?,
             candidates: Candidates::new(device, config.vocab)?,
             outcome: device.zeros(outcome)?,
+            probabilities: observed.as_ref().map(|o| whole(&o.probabilities)),
             scale: gpu_attention_scale(model),
             q_heads: shape.q_heads,
             most: 0,
         };
-        let whole = |buffer: &Buffer<f32>| buffer.share(0..buffer.len());
         Ok(Self {
             model,
             device: device.clone(),
@@ -179,7 +308,8 @@ impl<'m> GraphDecoder<'m> {
                 + work.step.bytes()
                 + work.attend.bytes()
                 + work.candidates.bytes()
-                + work.outcome.bytes(),
+                + work.outcome.bytes()
+                + observed.as_ref().map_or(0, Observed::bytes),
             residual: whole(work.step.residual()),
             logits: whole(work.step.logits()),
             outcome: work.outcome.share(0..outcome),
@@ -189,6 +319,7 @@ impl<'m> GraphDecoder<'m> {
             q_heads: shape.q_heads,
             slot_table: SlotTable::new(layers, shape.kv_heads),
             step: Some(Step::New(work)),
+            observed,
             rows,
         })
     }
@@ -214,11 +345,7 @@ impl<'m> GraphDecoder<'m> {
         self.residual.write(0, &self.embedded)?;
         self.slot_table.assign_slots(cache, &mut self.rows)?;
         self.rows
-            .stage_position((cache.next.0 - cache.window_rope_origin.0) as usize);
-        self.rows.send()?;
-        for layer in 0..cache.layers.len() {
-            self.rows.quantise_old_rows(layer)?;
-        }
+            .send((cache.next.0 - cache.window_rope_origin.0) as usize)?;
         match &self.step {
             Some(Step::CapturedGraph(captured_graph)) if self.most == Some(most) => {
                 captured_graph.run()?
@@ -238,7 +365,11 @@ impl<'m> GraphDecoder<'m> {
                 });
             }
         }
-        self.outcome.read(0, &mut self.host_outcome)
+        self.outcome.read(0, &mut self.host_outcome)?;
+        match &mut self.observed {
+            Some(observed) => observed.download(&self.slot_table, cache),
+            None => Ok(()),
+        }
     }
 
     /// The most likely tokens after the last one, in descending order, with their logits.
@@ -250,16 +381,9 @@ impl<'m> GraphDecoder<'m> {
         let most = self.most.unwrap_or(0);
         (&mut self.top_k_logits[..most], &rest[..most])
     }
-
-    /// The largest probability of a query head in a layer, and its slot.
-    fn most_attended(&self, layer: usize, q_head: usize) -> (f32, usize) {
-        let at = 2 * (MOST_CANDIDATES + layer * self.q_heads + q_head);
-        let [probability, slot] = [0, 1].map(|i| f32::from_bits(self.host_outcome[at + i]));
-        (probability, slot as usize)
-    }
 }
 
-impl DecodeBackend for GraphDecoder<'_> {
+impl DecodeBackend for CudaDecoder<'_> {
     fn logits_of(&mut self, hidden: &[f32]) -> Result<&mut [f32], EngineError> {
         self.residual.write(0, hidden)?;
         let mut work = self.take_work()?;
@@ -278,13 +402,29 @@ impl DecodeBackend for GraphDecoder<'_> {
         top_k: Option<usize>,
     ) -> Result<StepOutput<'_>, EngineError> {
         self.run(token, cache, top_k.unwrap_or(0))?;
+        let (q_heads, outcome) = (self.q_heads, &self.host_outcome);
         for (layer, cached) in cache.layers.iter_mut().enumerate() {
-            let most = |q_head: usize, _| self.most_attended(layer, q_head);
+            // Attention without a largest probability has no slot, but not a number.
+            let most = |q_head: usize, rows: usize| {
+                let (probability, slot) = most_attended(outcome, layer * q_heads + q_head);
+                (probability, slot.min(rows - 1))
+            };
+            let Some(observed) = &mut self.observed else {
+                let attention = LayerAttention {
+                    probabilities: Probabilities::NONE,
+                    most: &most,
+                };
+                after.layer(cached, &attention, &mut |_| ());
+                continue;
+            };
+            let mut changed = std::mem::take(&mut observed.changed);
             let attention = LayerAttention {
-                probabilities: Probabilities::NONE,
+                probabilities: observed.probabilities(layer, q_heads),
                 most: &most,
             };
-            after.layer(cached, &attention, &mut |_| ());
+            after.layer(cached, &attention, &mut |change| changed.push(change));
+            observed.changed = changed;
+            observed.upload_changes(layer, cached, &mut self.slot_table, &mut self.rows)?;
         }
         if top_k.is_some() {
             let (logits, tokens) = self.top_k();
