@@ -13,6 +13,7 @@
 
 mod archive;
 mod builder;
+mod content;
 mod docx;
 mod docx_styles;
 mod epub;
@@ -64,7 +65,7 @@ pub(crate) type Read<T> = Result<T, Failure>;
 /// # Errors
 /// A [`Failure`] if the parts cannot be read.
 pub(crate) fn content(bytes: &[u8]) -> Read<Content> {
-    let found = guarded::run(STACK_BYTES, || archive::content(bytes));
+    let found = guarded::run(STACK_BYTES, || content::content(bytes));
     let senseless = Err(Failure::Damaged(SENSELESS));
     found.ok().flatten().unwrap_or(senseless)
 }

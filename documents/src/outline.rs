@@ -18,6 +18,7 @@ mod marks;
 mod prose;
 mod rows;
 mod select;
+mod title;
 
 use crate::{Format, Kind};
 

@@ -8,7 +8,7 @@ use encoding_rs::{Encoding, UTF_8};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::{Failure, Read, opc};
+use super::{Failure, Read};
 use crate::{Format, MAX_SOURCE_BYTES};
 
 const UNREADABLE: Failure = Failure::Damaged("its parts cannot be unpacked");
@@ -126,38 +126,4 @@ pub(super) fn declared(bytes: &[u8]) -> Option<&'static Encoding> {
     let value = value.strip_prefix('=')?.trim_start();
     let quote = value.chars().next().filter(|c| matches!(c, '"' | '\''))?;
     Encoding::for_label(value[1..].split(quote).next()?.as_bytes())
-}
-
-/// What a ZIP archive contains: by its parts, not by its name.
-///
-/// # Errors
-/// A [`Failure`] if the parts cannot be read.
-pub(super) fn content(bytes: &[u8]) -> Read<Content> {
-    let mut archive = Archive::open(bytes)?;
-    if archive.has("mimetype") {
-        let kind = archive.text("mimetype")?.unwrap_or_default();
-        let kind = kind.trim();
-        let open = kind.strip_prefix("application/vnd.oasis.opendocument.");
-        match open.map(|kind| kind.trim_end_matches("-template")) {
-            Some("text" | "text-master" | "text-web") => return Ok(Content::Document(Format::Odt)),
-            Some("spreadsheet") => return Ok(Content::Document(Format::Ods)),
-            Some("presentation") => return Ok(Content::Document(Format::Odp)),
-            Some(_) => return Ok(Content::Other("an OpenDocument drawing", SAVE_AS_PDF)),
-            None if kind == "application/epub+zip" => return Ok(Content::Document(Format::Epub)),
-            None => {}
-        }
-    }
-    if archive.has("[Content_Types].xml") {
-        return opc::content(&mut archive);
-    }
-    Ok(if archive.has(CONTAINER) {
-        Content::Document(Format::Epub)
-    } else if archive.has("Index/Document.iwa") {
-        Content::Other(
-            "an iWork document",
-            "export it as PDF, Word, PowerPoint or Excel and open that",
-        )
-    } else {
-        Content::Files
-    })
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::marks::{self, Mark};
-use super::prose::{LONGEST_LINE, begins_with_word, is_title};
+use super::title::{LONGEST_LINE, begins_with_word, is_title};
 
 /// The most lines of a contents page.
 const CONTENTS_LINES: usize = 600;

@@ -2,13 +2,10 @@
 
 use super::contents::ContentsPage;
 use super::marks::{self, Mark, Word};
+use super::title::{LONGEST_LINE, SENTENCE, begins_with_word, ends_sentence, is_title};
 use super::{lines, markdown};
 use crate::passage;
 
-/// The longest line of a heading, in characters.
-pub(super) const LONGEST_LINE: usize = 120;
-/// The longest sentence that may be a heading, and the longest heading directly above text, in characters.
-const SENTENCE: usize = 60;
 /// The longest line in capitals that may be a heading, in characters.
 const CAPITALS: usize = 75;
 /// The longest title at the start of a paragraph, in bytes.
@@ -272,20 +269,6 @@ fn underline(ink: &str, next: &str) -> Option<u8> {
     (is_rule && fits && ink.contains(char::is_alphabetic)).then_some(level as u8 + 1)
 }
 
-/// Whether a line can be a heading: short, no row of a table, and no sentence or part of one. In capitals, old books
-/// have headings of several lines.
-pub(super) fn is_title(line: &str) -> bool {
-    let length = line.chars().count();
-    let is_loud = !line.contains(char::is_lowercase);
-    let is_row = line.contains('\t') || line.contains("   ");
-    (length <= LONGEST_LINE || is_loud && length <= 2 * LONGEST_LINE)
-        && !is_row
-        && !line
-            .trim_end_matches(['"', '”'])
-            .ends_with([',', ';', '-', '–', '—', '('])
-        && !(ends_sentence(line) && length > SENTENCE && !is_loud)
-}
-
 /// `name` without the comma at the end of a line in capitals, which the next line continues.
 fn uncut(name: &str) -> &str {
     let is_loud = !name.contains(char::is_lowercase);
@@ -354,17 +337,7 @@ fn continues(line: &str) -> bool {
     first.is_some_and(char::is_lowercase)
 }
 
-fn ends_sentence(line: &str) -> bool {
-    let body = line.trim_end_matches(['"', '”', '’', '\'', ')', '»']);
-    body.ends_with(['.', '!', '?', '…', '。'])
-}
-
 fn ends_with_number(line: &str) -> bool {
     let number = line.rsplit([' ', '\t']).next().unwrap_or("");
     number.len() <= 4 && number.bytes().all(|c| c.is_ascii_digit())
-}
-
-/// Whether the line begins with a word and its number: if too long for a heading, it is an entry of a contents page.
-pub(super) fn begins_with_word(ink: &str) -> bool {
-    matches!(marks::parse(ink), Some((Mark::Word(..), _)))
 }

@@ -2,7 +2,6 @@
 
 use crate::attention::tile_keys;
 use crate::driver::{Address, Geometry};
-use crate::expected::warp_per_row;
 use crate::{
     Angles, Buffer, Device, DeviceError, Indices, Kept, KeptRows, LayerRows, RowKind, supported,
     tile_row_bytes,
@@ -135,7 +134,13 @@ impl Gathered {
                 dim: rows.head_dim() as u32,
             };
             // SAFETY: both buffers fit this many rows; the lengths are borrowed mutably.
-            unsafe { device.launch("row_lengths", warp_per_row(which.len()), &parameters) }?;
+            unsafe {
+                device.launch(
+                    "row_lengths",
+                    Geometry::warp_per_row(which.len()),
+                    &parameters,
+                )
+            }?;
         }
         Ok(())
     }

@@ -35,6 +35,15 @@ pub struct Geometry {
 pub const MOST_BLOCKS: [u32; 3] = [i32::MAX as u32, 65_535, 65_535];
 
 impl Geometry {
+    /// One warp per row, four warps per block.
+    pub(crate) fn warp_per_row(rows: usize) -> Self {
+        Self {
+            grid: [rows.div_ceil(4) as u32, 1, 1],
+            block: [128, 1, 1],
+            shared_bytes: 0,
+        }
+    }
+
     /// The number of blocks in the first dimension that exceeds [`MOST_BLOCKS`], if any.
     pub fn beyond_a_gpu(&self) -> Option<u32> {
         let each = self.grid.into_iter().zip(MOST_BLOCKS);

@@ -264,7 +264,7 @@ impl Device {
         unsafe {
             self.launch(
                 "cosine_to_direction",
-                warp_per_row(scores.len()),
+                Geometry::warp_per_row(scores.len()),
                 &parameters,
             )
         }?;
@@ -343,16 +343,13 @@ impl Device {
             dim: dim as u32,
         };
         // SAFETY: the scratch holds this many lengths.
-        unsafe { self.launch("row_lengths", warp_per_row(lengths.len()), &parameters) }?;
+        unsafe {
+            self.launch(
+                "row_lengths",
+                Geometry::warp_per_row(lengths.len()),
+                &parameters,
+            )
+        }?;
         scratch.out.read(0, lengths)
-    }
-}
-
-/// One warp per row, four warps per block.
-pub(crate) fn warp_per_row(rows: usize) -> Geometry {
-    Geometry {
-        grid: [rows.div_ceil(4) as u32, 1, 1],
-        block: [128, 1, 1],
-        shared_bytes: 0,
     }
 }
