@@ -20,9 +20,6 @@ use crate::{DocumentError, Format, PageKind, Part, extract, passage, sniff, text
 /// prevents a file opened by mistake from filling the memory.
 pub const MAX_SOURCE_BYTES: u64 = 512 << 20;
 
-/// How far from its start a page is searched for its title, in bytes.
-const TITLE_BYTES: usize = 1000;
-
 /// The kind of a document. It decides only how passages are cut, how headings are found and what pages are called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -234,26 +231,6 @@ impl Document {
     /// What the page that contains byte `byte` is called: a page, a slide, a sheet or a chapter.
     pub fn page_kind_at(&self, byte: usize) -> PageKind {
         self.kind_at(byte).page_kind()
-    }
-
-    /// The title of the slide, sheet or chapter that contains byte `byte`: its first heading, without the number of a
-    /// slide. `None` for pages of paper, and if there is no heading near the start.
-    pub fn page_title(&self, byte: usize) -> Option<&str> {
-        let kind = self.page_kind_at(byte);
-        let after = self.pages.partition_point(|p| p.range.end <= byte);
-        let page = self.pages.get(after).filter(|p| p.range.contains(&byte))?;
-        if kind == PageKind::Page {
-            return None;
-        }
-        let near = page.range.start..page.range.end.min(page.range.start + TITLE_BYTES);
-        let mut lines = self.excerpt(near).lines();
-        let heading = lines.find_map(|line| line.strip_prefix('#'))?;
-        let title = heading.trim_start_matches('#').trim();
-        match (kind, title.split_once(": ")) {
-            (PageKind::Slide, Some((_, title))) => Some(title),
-            (PageKind::Slide, None) => None,
-            _ => Some(title),
-        }
     }
 
     /// The kind of the document, or of the joined document, that contains byte `byte`.

@@ -1,8 +1,5 @@
 //! Memory sizes of lists and hash tables, for estimating a tokenizer's memory.
 
-/// Maps a requested allocation size to the bytes that the allocator uses.
-pub(crate) type Rounded = fn(usize) -> usize;
-
 /// Bytes that common allocators use for an allocation: a header, rounded up to 16 bytes, at least 32.
 pub(crate) fn allocated(bytes: usize) -> usize {
     match bytes {

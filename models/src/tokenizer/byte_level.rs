@@ -13,7 +13,7 @@ use super::pretokenize::ByteLevelRules;
 use super::vocabulary::{Kind, Vocabulary, byte_of_symbol, symbol_of_byte};
 use crate::ModelError;
 use crate::gguf::Gguf;
-use crate::memory_size::{Rounded, table};
+use crate::memory_size::{allocated, table};
 use crate::tokenizer::Encoding;
 
 pub(crate) struct ByteLevel {
@@ -52,10 +52,10 @@ impl ByteLevel {
 
     /// Memory in bytes: plain tokens by text and by id, and the merges. Excludes the library's cache of merged words,
     /// which has about ten thousand entries at most.
-    pub(crate) fn memory_bytes(&self, vocabulary: &Vocabulary, rounded: Rounded) -> usize {
+    pub(crate) fn memory_bytes(&self, vocabulary: &Vocabulary) -> usize {
         let ids = 0..vocabulary.len() as u32;
         let plain = ids.filter(|&id| vocabulary.kind(id) == Kind::Normal);
-        let lengths = plain.map(|id| rounded(vocabulary.text(id).len()));
+        let lengths = plain.map(|id| allocated(vocabulary.text(id).len()));
         let (tokens, texts) = lengths.fold((0, 0), |(n, sum), length| (n + 1, sum + length));
         let named = table(tokens, size_of::<(String, u32)>());
         2 * (texts + named) + table(self.merges, 4 * size_of::<u32>())

@@ -31,7 +31,6 @@ use sha2::{Digest, Sha256};
 
 use crate::ModelError;
 use crate::gguf::Gguf;
-use crate::memory_size::{Rounded, allocated};
 use byte_level::ByteLevel;
 use channels::Channels;
 use pretokenize::ByteLevelRules;
@@ -353,20 +352,11 @@ impl Tokenizer {
 
     /// Memory in bytes: the vocabulary's strings and tables, and the merge tables.
     pub fn bytes(&self) -> u64 {
-        self.bytes_rounded(allocated)
-    }
-
-    fn bytes_rounded(&self, rounded: Rounded) -> u64 {
         let merging = match &self.merging {
-            Merging::ByteLevel(merging) => merging.memory_bytes(&self.vocabulary, rounded),
+            Merging::ByteLevel(merging) => merging.memory_bytes(&self.vocabulary),
             Merging::SentencePiece(merging) => merging.memory_bytes(),
         };
-        (self.vocabulary.memory_bytes(rounded) + merging) as u64
-    }
-
-    /// Like [`Tokenizer::bytes`], but with the requested sizes of allocations, as a counting allocator reports them.
-    pub fn asked_bytes(&self) -> u64 {
-        self.bytes_rounded(|bytes| bytes)
+        (self.vocabulary.memory_bytes() + merging) as u64
     }
 
     /// A lower bound of the number of tokens of `text`, without encoding it: its bytes divided by the length of the

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use super::sentencepiece::SPACE;
 use crate::ModelError;
 use crate::gguf::Gguf;
-use crate::memory_size::{Rounded, table};
+use crate::memory_size::{allocated, table};
 
 /// Kind of a token, from `tokenizer.ggml.token_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -197,8 +197,8 @@ impl Vocabulary {
     }
 
     /// Memory in bytes.
-    pub(crate) fn memory_bytes(&self, rounded: Rounded) -> usize {
-        let texts: usize = self.texts.iter().map(|text| rounded(text.len())).sum();
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let texts: usize = self.texts.iter().map(|text| allocated(text.len())).sum();
         let lists = self.texts.len() * (size_of::<Box<str>>() + size_of::<Kind>())
             + self.bytes.capacity()
             + self.starts.capacity() * size_of::<u32>();
