@@ -383,6 +383,47 @@ pub(crate) fn supported() -> String {
     names.join(", ")
 }
 
+/// Layer tensors of experts.
+const ROUTED: [&str; 5] = [
+    "ffn_gate_inp.weight",
+    "ffn_gate_exps.weight",
+    "ffn_up_exps.weight",
+    "ffn_gate_up_exps.weight",
+    "ffn_down_exps.weight",
+];
+/// Further ones where experts stand beside a dense feed-forward.
+const ROUTED_BESIDE_DENSE: [&str; 5] = [
+    "ffn_gate_inp.scale",
+    "ffn_down_exps.scale",
+    "pre_ffw_norm_2.weight",
+    "post_ffw_norm_1.weight",
+    "post_ffw_norm_2.weight",
+];
+const ROUTED_BIAS: [&str; 4] = [
+    "ffn_gate_inp.bias",
+    "ffn_gate_exps.bias",
+    "ffn_up_exps.bias",
+    "ffn_down_exps.bias",
+];
+/// Layer tensors of an expert that computes every token.
+const SHARED: [&str; 4] = [
+    "ffn_gate_inp_shexp.weight",
+    "ffn_gate_shexp.weight",
+    "ffn_up_shexp.weight",
+    "ffn_down_shexp.weight",
+];
+/// Layer tensors of recurrent layers.
+const RECURRENT: [&str; 8] = [
+    "attn_gate.weight",
+    "ssm_alpha.weight",
+    "ssm_beta.weight",
+    "ssm_conv1d.weight",
+    "ssm_dt.bias",
+    "ssm_a",
+    "ssm_norm.weight",
+    "ssm_out.weight",
+];
+
 impl Architecture {
     /// A tensor that every layer of every file has.
     pub(crate) fn first_tensor(&self) -> &'static str {
@@ -396,91 +437,55 @@ impl Architecture {
     /// Names of the layer tensors that a file of this architecture may contain, such as `attn_q.weight`, with or without
     /// experts. Any other tensor would be missing from the computation.
     pub(crate) fn layer_tensors(&self, experts: bool) -> Vec<&'static str> {
-        // `attn_rot_embd` holds the angles that old converters stored; Kept computes them.
-        let mut parts = vec![
-            "attn_output.weight",
-            "attn_q.weight",
-            "attn_k.weight",
-            "attn_v.weight",
-            "attn_qkv.weight",
-            "attn_rot_embd.weight",
+        let dense = self.experts != Part::Required;
+        let groups: [(bool, &[&'static str]); 16] = [
+            // `attn_rot_embd` holds the angles that old converters stored; Kept computes them.
+            (
+                true,
+                &[
+                    "attn_output.weight",
+                    "attn_q.weight",
+                    "attn_k.weight",
+                    "attn_v.weight",
+                    "attn_qkv.weight",
+                    "attn_rot_embd.weight",
+                ],
+            ),
+            (self.pre_norm, &["attn_norm.weight", self.ffn_norm]),
+            (dense, &["ffn_up.weight", "ffn_down.weight"]),
+            (dense && !self.fused, &["ffn_gate.weight"]),
+            (experts, &ROUTED),
+            (
+                experts && self.experts == Part::Optional,
+                &ROUTED_BESIDE_DENSE,
+            ),
+            (
+                self.per_layer,
+                &["inp_gate.weight", "proj.weight", "post_norm.weight"],
+            ),
+            (self.output_scale, &["layer_output_scale.weight"]),
+            (self.shared_expert, &SHARED),
+            (self.expert_bias, &ROUTED_BIAS),
+            (
+                self.qkv_bias.is_allowed(),
+                &["attn_q.bias", "attn_k.bias", "attn_v.bias"],
+            ),
+            (self.output_bias.is_allowed(), &["attn_output.bias"]),
+            (
+                self.qk_norm != QkNorm::None,
+                &["attn_q_norm.weight", "attn_k_norm.weight"],
+            ),
+            (self.attention_every.is_some(), &RECURRENT),
+            (self.sinks, &["attn_sinks.weight"]),
+            (
+                self.sandwich,
+                &["post_attention_norm.weight", "post_ffw_norm.weight"],
+            ),
         ];
-        if self.pre_norm {
-            parts.extend(["attn_norm.weight", self.ffn_norm]);
-        }
-        if experts {
-            parts.extend([
-                "ffn_gate_inp.weight",
-                "ffn_gate_exps.weight",
-                "ffn_up_exps.weight",
-                "ffn_gate_up_exps.weight",
-                "ffn_down_exps.weight",
-            ]);
-        }
-        match (self.experts, self.fused) {
-            (Part::Required, _) => {}
-            (_, true) => parts.extend(["ffn_up.weight", "ffn_down.weight"]),
-            (_, false) => parts.extend(["ffn_gate.weight", "ffn_up.weight", "ffn_down.weight"]),
-        }
-        if experts && self.experts == Part::Optional {
-            parts.extend([
-                "ffn_gate_inp.scale",
-                "ffn_down_exps.scale",
-                "pre_ffw_norm_2.weight",
-                "post_ffw_norm_1.weight",
-                "post_ffw_norm_2.weight",
-            ]);
-        }
-        if self.per_layer {
-            parts.extend(["inp_gate.weight", "proj.weight", "post_norm.weight"]);
-        }
-        if self.output_scale {
-            parts.push("layer_output_scale.weight");
-        }
-        if self.shared_expert {
-            parts.extend([
-                "ffn_gate_inp_shexp.weight",
-                "ffn_gate_shexp.weight",
-                "ffn_up_shexp.weight",
-                "ffn_down_shexp.weight",
-            ]);
-        }
-        if self.expert_bias {
-            parts.extend([
-                "ffn_gate_inp.bias",
-                "ffn_gate_exps.bias",
-                "ffn_up_exps.bias",
-                "ffn_down_exps.bias",
-            ]);
-        }
-        if self.qkv_bias.is_allowed() {
-            parts.extend(["attn_q.bias", "attn_k.bias", "attn_v.bias"]);
-        }
-        if self.output_bias.is_allowed() {
-            parts.push("attn_output.bias");
-        }
-        if self.qk_norm != QkNorm::None {
-            parts.extend(["attn_q_norm.weight", "attn_k_norm.weight"]);
-        }
-        if self.attention_every.is_some() {
-            parts.extend([
-                "attn_gate.weight",
-                "ssm_alpha.weight",
-                "ssm_beta.weight",
-                "ssm_conv1d.weight",
-                "ssm_dt.bias",
-                "ssm_a",
-                "ssm_norm.weight",
-                "ssm_out.weight",
-            ]);
-        }
-        if self.sinks {
-            parts.push("attn_sinks.weight");
-        }
-        if self.sandwich {
-            parts.extend(["post_attention_norm.weight", "post_ffw_norm.weight"]);
-        }
-        parts
+        let present = groups.into_iter().filter(|(present, _)| *present);
+        present
+            .flat_map(|(_, names)| names.iter().copied())
+            .collect()
     }
 
     /// Names of the tensors outside layers that a file of this architecture may contain.

@@ -1,6 +1,6 @@
 //! Properties that vary by layer: windows, heads, widths, recurrence, and whose keys a layer attends to.
 
-use super::keys::{Keys, MAX_COUNT};
+use super::keys::{Keys, MAX_COUNT, missing_tensor};
 use super::{LayerKind, LayerRotation};
 use crate::ModelError;
 use crate::architecture::{Architecture, Sliding};
@@ -122,6 +122,29 @@ fn head_dim(
         return Err(keys.bad("attention.head_count", q_heads, needs));
     }
     Ok([global, window])
+}
+
+/// Number of decoder layers, and of further layers that only predict tokens ahead, which Kept leaves out.
+pub(super) fn count(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+) -> Result<(usize, usize), ModelError> {
+    let blocks = keys.count("block_count")?;
+    let prediction_layers = match architecture.attention_every {
+        Some(_) => keys.whole("nextn_predict_layers")?.unwrap_or(0) as usize,
+        None => 0,
+    };
+    let count = blocks.saturating_sub(prediction_layers);
+    if count == 0 {
+        let needs = format!("fewer than the {blocks} layers are needed");
+        return Err(keys.bad("nextn_predict_layers", prediction_layers, needs));
+    }
+    // Checked before anything is allocated per layer, so an inflated count fails first.
+    let part = architecture.first_tensor();
+    for name in (0..count).map(|layer| format!("blk.{layer}.{part}")) {
+        (keys.gguf.tensor(&name)).ok_or_else(|| missing_tensor(&name))?;
+    }
+    Ok((count, prediction_layers))
 }
 
 /// `[layers]`: whether each layer is recurrent.

@@ -245,33 +245,62 @@ impl TinyLlama {
 
     fn tensors(&self, w: &mut GgufWriter) {
         let mut random = Random(self.seed);
-        let (q, kv) = (self.q_heads * self.head_dim, self.kv_heads * self.head_dim);
-        let mut matrix = |w: &mut GgufWriter, name: &str, shape: &[usize]| {
-            let (cols, rows) = (shape[shape.len() - 1], shape[..shape.len() - 1].iter());
-            let rows: usize = rows.product();
-            let scale = 1.0 / (cols as f32).sqrt();
-            let mut numbers: Vec<f32> = (0..rows * cols).map(|_| random.next() * scale).collect();
-            if self.endless {
-                match name {
-                    "token_embd.weight" => numbers.iter_mut().for_each(|n| *n *= 16.0),
-                    "output.weight" => numbers = self.next_token(cols),
-                    _ => {}
-                }
+        self.matrices(w, &mut random);
+        self.vectors(w, &mut random);
+        for layer in (0..self.layers).filter(|&layer| self.recurs(layer)) {
+            let shape = [DELTA.channels(), DELTA.taps];
+            let numbers: Vec<f32> = (0..shape[0] * shape[1]).map(|_| random.next()).collect();
+            w.tensor(
+                &format!("blk.{layer}.ssm_conv1d.weight"),
+                &shape,
+                "F32",
+                &numbers,
+            );
+        }
+        let (width, ffn) = (self.width, self.ffn);
+        for layer in (0..self.layers).filter(|_| self.architecture().expert_bias) {
+            for (part, rows) in [("gate", ffn), ("up", ffn), ("down", width)] {
+                let numbers: Vec<f32> = (0..EXPERTS * rows).map(|_| 0.1 * random.next()).collect();
+                let name = format!("blk.{layer}.ffn_{part}_exps.bias");
+                w.tensor(&name, &[EXPERTS, rows], "F32", &numbers);
             }
-            let delicate = ["token_embd", "output.", "attn_v", "attn_qkv", "ffn_down"];
-            // Converters leave small and sensitive matrices as they are.
-            let precise = ["ffn_gate_inp", "ssm_alpha", "ssm_beta"];
-            let kind = match self.kind {
-                _ if precise.iter().any(|part| name.contains(part)) => "F32",
-                "Q4_K_M" if delicate.iter().any(|part| name.contains(part)) => "Q6_K",
-                "Q4_K_M" => "Q4_K",
-                kind => kind,
-            };
-            w.tensor(name, shape, kind, &numbers);
+        }
+    }
+
+    /// Whether a layer is recurrent: every other one, as the metadata says.
+    fn recurs(&self, layer: usize) -> bool {
+        self.architecture().attention_every.is_some() && layer.is_multiple_of(2)
+    }
+
+    fn matrix(&self, w: &mut GgufWriter, random: &mut Random, name: &str, shape: &[usize]) {
+        let (cols, rows) = (shape[shape.len() - 1], shape[..shape.len() - 1].iter());
+        let rows: usize = rows.product();
+        let scale = 1.0 / (cols as f32).sqrt();
+        let mut numbers: Vec<f32> = (0..rows * cols).map(|_| random.next() * scale).collect();
+        if self.endless {
+            match name {
+                "token_embd.weight" => numbers.iter_mut().for_each(|n| *n *= 16.0),
+                "output.weight" => numbers = self.next_token(cols),
+                _ => {}
+            }
+        }
+        let delicate = ["token_embd", "output.", "attn_v", "attn_qkv", "ffn_down"];
+        // Converters leave small and sensitive matrices as they are.
+        let precise = ["ffn_gate_inp", "ssm_alpha", "ssm_beta"];
+        let kind = match self.kind {
+            _ if precise.iter().any(|part| name.contains(part)) => "F32",
+            "Q4_K_M" if delicate.iter().any(|part| name.contains(part)) => "Q6_K",
+            "Q4_K_M" => "Q4_K",
+            kind => kind,
         };
-        matrix(w, "token_embd.weight", &[self.vocab(), self.width]);
+        w.tensor(name, shape, kind, &numbers);
+    }
+
+    fn matrices(&self, w: &mut GgufWriter, random: &mut Random) {
+        let (q, kv) = (self.q_heads * self.head_dim, self.kv_heads * self.head_dim);
+        self.matrix(w, random, "token_embd.weight", &[self.vocab(), self.width]);
         if !self.tied {
-            matrix(w, "output.weight", &[self.vocab(), self.width]);
+            self.matrix(w, random, "output.weight", &[self.vocab(), self.width]);
         }
         let (width, ffn) = (self.width, self.ffn);
         let own = self.architecture();
@@ -310,10 +339,12 @@ impl TinyLlama {
                 ("ffn_down", &[width, ffn]),
             ],
         };
-        // Every other layer, as the metadata says.
-        let recurs = |layer: usize| own.attention_every.is_some() && layer.is_multiple_of(2);
         for layer in 0..self.layers {
-            let mixer = if recurs(layer) { recurrent } else { attention };
+            let mixer = if self.recurs(layer) {
+                recurrent
+            } else {
+                attention
+            };
             let shared: &[(&str, &[usize])] = &[
                 ("ffn_gate_shexp", &[ffn, width]),
                 ("ffn_up_shexp", &[ffn, width]),
@@ -321,9 +352,14 @@ impl TinyLlama {
             ];
             let shared = if own.shared_expert { shared } else { &[] };
             for (part, shape) in mixer.iter().chain(feed_forward).chain(shared) {
-                matrix(w, &format!("blk.{layer}.{part}.weight"), shape);
+                self.matrix(w, random, &format!("blk.{layer}.{part}.weight"), shape);
             }
         }
+    }
+
+    fn vectors(&self, w: &mut GgufWriter, random: &mut Random) {
+        let (q, kv) = (self.q_heads * self.head_dim, self.kv_heads * self.head_dim);
+        let (own, width) = (self.architecture(), self.width);
         let mut vector = |name: &str, len: usize, around: f32| {
             let numbers: Vec<f32> = (0..len).map(|_| around + 0.1 * random.next()).collect();
             w.tensor(name, &[len], "F32", &numbers);
@@ -341,7 +377,7 @@ impl TinyLlama {
             if own.expert_bias {
                 vector(&name("ffn_gate_inp.bias"), EXPERTS, 0.0);
             }
-            if recurs(layer) {
+            if self.recurs(layer) {
                 vector(&name("ssm_dt.bias"), DELTA.value_heads, 0.0);
                 vector(&name("ssm_a"), DELTA.value_heads, -0.2);
                 vector(&name("ssm_norm.weight"), DELTA.dim, 1.0);
@@ -372,23 +408,6 @@ impl TinyLlama {
                 vector(&name("attn_q.bias"), q, 0.0);
                 vector(&name("attn_k.bias"), kv, 0.0);
                 vector(&name("attn_v.bias"), kv, 0.0);
-            }
-        }
-        for layer in (0..self.layers).filter(|&layer| recurs(layer)) {
-            let shape = [DELTA.channels(), DELTA.taps];
-            let numbers: Vec<f32> = (0..shape[0] * shape[1]).map(|_| random.next()).collect();
-            w.tensor(
-                &format!("blk.{layer}.ssm_conv1d.weight"),
-                &shape,
-                "F32",
-                &numbers,
-            );
-        }
-        for layer in (0..self.layers).filter(|_| own.expert_bias) {
-            for (part, rows) in [("gate", ffn), ("up", ffn), ("down", width)] {
-                let numbers: Vec<f32> = (0..EXPERTS * rows).map(|_| 0.1 * random.next()).collect();
-                let name = format!("blk.{layer}.ffn_{part}_exps.bias");
-                w.tensor(&name, &[EXPERTS, rows], "F32", &numbers);
             }
         }
     }

@@ -1,0 +1,349 @@
+//! Completes an architecture's table entry from the metadata.
+
+use kept_kernels::DeltaShape;
+
+use super::keys::{Keys, MAX_COUNT, bad, missing, missing_tensor};
+use super::layers::{self, Heads, Layers};
+use super::{Config, ExpertCounts, LayerRotation, OpenOptions, QueryScale, rope};
+use crate::ModelError;
+use crate::architecture::{self, Architecture, Part, Sliding, WindowRope};
+use crate::gguf::Gguf;
+
+impl Config {
+    /// Reads the shape of a model.
+    ///
+    /// # Errors
+    /// [`ModelError`]: `MissingKey`, `BadValue`, `UnsupportedArchitecture`, `UnsupportedRopeScaling`, `RopeChoice`, and
+    /// errors of the tensors `token_embd.weight`, `output.weight` and the RoPE factors.
+    pub fn read(gguf: &Gguf, options: &OpenOptions) -> Result<Config, ModelError> {
+        let name = gguf
+            .text("general.architecture")?
+            .ok_or_else(|| missing("general.architecture"))?;
+        let Some(architecture) = architecture::find(name) else {
+            return Err(ModelError::UnsupportedArchitecture {
+                name: name.to_owned(),
+                supported: architecture::supported(),
+            });
+        };
+        let keys = Keys { gguf, name };
+        refuse_unsupported_keys(&keys, architecture)?;
+        let experts = experts(&keys, architecture)?;
+        let width = keys.count("embedding_length")?;
+        let (count, prediction_layers) = layers::count(&keys, architecture)?;
+        let norm_eps = norm_eps(&keys)?;
+        let context = keys.count("context_length")?;
+        let delta = delta(&keys, architecture)?;
+        let recurrent = layers::recurrent(&keys, architecture, count)?;
+        let (windows, ignored_window) = layers::windows(&keys, architecture, count)?;
+        layers::refuse_all_sliding(&keys, &windows, &recurrent)?;
+        let heads = Heads::read(&keys, architecture, width, &windows)?;
+        let (q_heads, global) = (heads.q_heads, heads.global);
+        let (rope, context) =
+            rope::read(&keys, architecture, global.head_dim, context, options.rope)?;
+        let slides = windows.iter().any(Option::is_some);
+        let window_rope = window_base(architecture, rope.base)
+            .filter(|_| slides)
+            .map(|base| rope::read_window_rope(&keys, architecture, heads.window.head_dim, base))
+            .transpose()?;
+        let multipliers = multipliers(&keys, architecture)?;
+        // As llama.cpp: Granite's files switch RoPE off by this key.
+        let unrotated =
+            architecture.multipliers && keys.flag("rope.scaling.finetuned")? == Some(false);
+        let ffn = match experts {
+            Some(counts) if architecture.experts == Part::Required => vec![counts.ffn; count],
+            _ if architecture.window_heads => keys.counts("feed_forward_length", count)?,
+            _ => vec![keys.uniform_count("feed_forward_length")?; count],
+        };
+        let layers = Layers {
+            recurrent,
+            keys_of: layers::keys_of(&keys, architecture, &windows)?,
+            ffn,
+            windows,
+        };
+        let rotation = |layer: usize, window| match (architecture.unrotated_every, window) {
+            _ if unrotated => LayerRotation::None,
+            (Some(every), _) if (layer + 1).is_multiple_of(every) => LayerRotation::None,
+            (_, Some(_)) if window_rope.is_some() => LayerRotation::WindowRope,
+            _ => LayerRotation::Rope,
+        };
+        Ok(Config {
+            architecture,
+            layers: count,
+            kinds: layers::kinds(&layers, &heads, rotation),
+            width,
+            ffn: layers.ffn.iter().copied().max().unwrap_or(0),
+            per_layer: per_layer(&keys, architecture)?,
+            experts,
+            delta,
+            prediction_layers,
+            q_heads,
+            kv_heads: global.kv_heads,
+            head_dim: global.head_dim,
+            vocab: vocab(gguf, width)?,
+            context,
+            norm_eps,
+            embedding_scale: match multipliers.embedding {
+                Some(factor) => factor,
+                None if architecture.scaled_embedding => (width as f32).sqrt(),
+                None => 1.0,
+            },
+            attention_scale: match multipliers.attention {
+                Some(factor) => factor,
+                None if architecture.unscaled_attention => 1.0,
+                None if architecture.wide_scale_layers == Some(count) => {
+                    1.0 / ((width / q_heads) as f32).sqrt()
+                }
+                None => 1.0 / (global.head_dim as f32).sqrt(),
+            },
+            residual_scale: multipliers.residual.unwrap_or(1.0),
+            logit_scale: multipliers.logits.map_or(1.0, f32::recip),
+            query_scale: query_scale(&keys, architecture, context)?,
+            attention_cap: cap(&keys, "attn_logit_softcapping", architecture.attention_cap)?,
+            logit_cap: cap(&keys, "final_logit_softcapping", architecture.logit_cap)?,
+            activation: architecture.activation,
+            rope,
+            window_rope,
+            ignored_window,
+            tied_output: gguf.tensor("output.weight").is_none(),
+        })
+    }
+}
+
+/// Base of the RoPE of sliding-window layers, if it is not that of the global layers, `base`.
+fn window_base(architecture: &Architecture, base: f64) -> Option<f64> {
+    match architecture.sliding {
+        Sliding::Most { rope: own, .. } => match own {
+            WindowRope::Global => None,
+            WindowRope::Unscaled => Some(base),
+            WindowRope::Base(base) => Some(base),
+        },
+        _ => None,
+    }
+}
+
+/// Heads of the recurrent layers of an architecture that has them.
+fn delta(keys: &Keys<'_>, architecture: &Architecture) -> Result<Option<DeltaShape>, ModelError> {
+    if architecture.attention_every.is_none() {
+        return Ok(None);
+    }
+    let shape = DeltaShape {
+        key_heads: keys.count("ssm.group_count")?,
+        value_heads: keys.count("ssm.time_step_rank")?,
+        dim: keys.count("ssm.state_size")?,
+        taps: keys.count("ssm.conv_kernel")?,
+    };
+    if !shape.value_heads.is_multiple_of(shape.key_heads) {
+        let needs = format!("it must divide the {} value heads", shape.value_heads);
+        return Err(keys.bad("ssm.group_count", shape.key_heads, needs));
+    }
+    let inner = keys.count("ssm.inner_size")? as u64;
+    if inner != shape.value_heads as u64 * shape.dim as u64 {
+        let needs = format!(
+            "{} heads of {}, the length of a key, are supported",
+            shape.value_heads, shape.dim
+        );
+        return Err(keys.bad("ssm.inner_size", inner, needs));
+    }
+    if shape.dim > 1024 || inner > 1 << 20 || !(2..=16).contains(&shape.taps) {
+        let needs = "2 to 16 taps and heads of at most 1,024 numbers are supported".to_owned();
+        return Err(keys.bad("ssm.conv_kernel", shape.taps, needs));
+    }
+    Ok(Some(shape))
+}
+
+/// The number of experts of an architecture that has them.
+fn experts(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+) -> Result<Option<ExpertCounts>, ModelError> {
+    const ALL: &str = "expert_count";
+    const USED: &str = "expert_used_count";
+    if architecture.experts == Part::Absent {
+        return match keys.whole(ALL)?.filter(|&n| n > 0) {
+            Some(n) => {
+                let needs = format!("experts are not supported in {} models", keys.name);
+                Err(keys.bad(ALL, n, needs))
+            }
+            None => Ok(None),
+        };
+    }
+    if architecture.experts == Part::Optional && keys.whole(ALL)?.unwrap_or(0) == 0 {
+        return Ok(None);
+    }
+    let (all, used) = (keys.count(ALL)?, keys.count(USED)?);
+    if used > all {
+        return Err(keys.bad(
+            USED,
+            used,
+            format!("at most {all}, all experts, are possible"),
+        ));
+    }
+    let shared_ffn = match architecture.shared_expert {
+        true => Some(keys.count("expert_shared_feed_forward_length")?),
+        false => None,
+    };
+    Ok(Some(ExpertCounts {
+        all,
+        used,
+        ffn: keys.count("expert_feed_forward_length")?,
+        shared_ffn,
+    }))
+}
+
+/// Numbers of the embeddings that each layer adds, of an architecture that has them.
+fn per_layer(keys: &Keys<'_>, architecture: &Architecture) -> Result<Option<usize>, ModelError> {
+    const LENGTH: &str = "embedding_length_per_layer_input";
+    match keys.whole(LENGTH)? {
+        Some(n) if n > 0 && architecture.per_layer => keys.checked_count(LENGTH, n).map(Some),
+        Some(n) if n > 0 => {
+            let needs = format!(
+                "embeddings per layer are not supported in {} models",
+                keys.name
+            );
+            Err(keys.bad(LENGTH, n, needs))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Factors that a file declares; `None` where it declares none.
+#[derive(Default)]
+struct Multipliers {
+    embedding: Option<f32>,
+    attention: Option<f32>,
+    residual: Option<f32>,
+    /// Divisor of the logits.
+    logits: Option<f32>,
+}
+
+/// The factors of an architecture whose files declare them.
+fn multipliers(keys: &Keys<'_>, architecture: &Architecture) -> Result<Multipliers, ModelError> {
+    if !architecture.multipliers {
+        return Ok(Multipliers::default());
+    }
+    // As in llama.cpp: 0 is none.
+    let factor = |key| {
+        let number = keys.non_negative(key)?.filter(|&n| n > 0.0);
+        Ok(number.map(|n| n as f32))
+    };
+    Ok(Multipliers {
+        embedding: factor("embedding_scale")?,
+        attention: factor("attention.scale")?,
+        residual: factor("residual_scale")?,
+        logits: factor("logit_scale")?,
+    })
+}
+
+/// The factor on queries of an architecture whose files declare it.
+fn query_scale(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    context: usize,
+) -> Result<Option<QueryScale>, ModelError> {
+    if !architecture.scaled_queries {
+        return Ok(None);
+    }
+    let Some(beta) = keys
+        .non_negative("attention.temperature_scale")?
+        .filter(|&beta| beta > 0.0)
+    else {
+        return Ok(None);
+    };
+    let length = match keys.optional_count("attention.temperature_length")? {
+        None => keys.optional_count("rope.scaling.original_context_length")?,
+        length => length,
+    };
+    Ok(Some(QueryScale {
+        beta,
+        length: length.unwrap_or(context),
+    }))
+}
+
+fn norm_eps(keys: &Keys<'_>) -> Result<f32, ModelError> {
+    const EPS: &str = "attention.layer_norm_rms_epsilon";
+    let eps = keys.number(EPS)?.ok_or_else(|| missing(&keys.full(EPS)))?;
+    if !(0.0..1.0).contains(&eps) {
+        let needs = "a number from 0 to 1 is needed".to_owned();
+        return Err(keys.bad(EPS, eps, needs));
+    }
+    Ok(eps as f32)
+}
+
+fn vocab(gguf: &Gguf, width: usize) -> Result<usize, ModelError> {
+    let embedding = gguf
+        .tensor("token_embd.weight")
+        .ok_or_else(|| missing_tensor("token_embd.weight"))?;
+    let &[vocab, _] = embedding.shape.as_slice() else {
+        return Err(ModelError::WrongShape {
+            name: embedding.name.clone(),
+            found: embedding.shape.clone(),
+            expected: vec![0, width],
+        });
+    };
+    if vocab as u64 > MAX_COUNT {
+        let needs = format!("at most {MAX_COUNT} is believed");
+        return Err(bad("the vocabulary's size", vocab, needs));
+    }
+    Ok(vocab)
+}
+
+/// A soft cap by key, or `default` if the key is absent; 0 means no cap. Architectures without a default have no cap.
+fn cap(keys: &Keys<'_>, key: &str, default: Option<f64>) -> Result<Option<f32>, ModelError> {
+    let Some(default) = default else {
+        return Ok(None);
+    };
+    let cap = keys.number(key)?.unwrap_or(default);
+    if !(0.0..1e6).contains(&cap) {
+        let needs = "a number from 0 (no cap) to a million is needed".to_owned();
+        return Err(keys.bad(key, cap, needs));
+    }
+    Ok((cap > 0.0).then_some(cap as f32))
+}
+
+/// Refuses keys that change the arithmetic in a way that Kept does not compute. Ignoring one would change results
+/// silently.
+fn refuse_unsupported_keys(keys: &Keys<'_>, architecture: &Architecture) -> Result<(), ModelError> {
+    let capped = [
+        ("attn_logit_softcapping", architecture.attention_cap),
+        ("final_logit_softcapping", architecture.logit_cap),
+    ];
+    let caps = capped.iter().filter(|(_, default)| default.is_none());
+    // Values without effect: 0 disables each feature, and a factor of 1 changes nothing.
+    let plain: &[(&str, &[f64])] = &[
+        ("attention.clamp_kqv", &[0.0]),
+        ("attention.max_alibi_bias", &[0.0]),
+        ("attention.output_scale", &[0.0, 1.0]),
+        ("rope.scaling.alpha", &[0.0]),
+    ];
+    let multipliers: &[(&str, &[f64])] = &[
+        ("attention.scale", &[0.0]),
+        ("logit_scale", &[0.0, 1.0]),
+        ("residual_scale", &[0.0, 1.0]),
+        ("embedding_scale", &[0.0, 1.0]),
+    ];
+    let shared_keys: &[(&str, &[f64])] = &[("attention.shared_kv_layers", &[0.0])];
+    let scaled_queries: &[(&str, &[f64])] = &[
+        ("attention.temperature_scale", &[0.0]),
+        ("rope.scaling.yarn_log_multiplier", &[0.0]),
+    ];
+    let of = |keys, computed: bool| if computed { &[][..] } else { keys };
+    let plain = plain
+        .iter()
+        .chain(of(multipliers, architecture.multipliers))
+        .chain(of(shared_keys, architecture.shares_keys))
+        .chain(of(scaled_queries, architecture.scaled_queries));
+    let caps = caps.map(|&(key, _)| (key, &[0.0][..]));
+    for (key, plain) in plain.copied().chain(caps) {
+        if let Some(n) = keys.number(key)?
+            && !plain.contains(&n)
+        {
+            let needs = format!("only 0 (a plain {}) is supported", keys.name);
+            return Err(keys.bad(key, n, needs));
+        }
+    }
+    if keys.flag("attention.causal")? == Some(false) {
+        let needs = "only causal models are supported".to_owned();
+        return Err(keys.bad("attention.causal", false, needs));
+    }
+    Ok(())
+}
