@@ -2,13 +2,13 @@
 //! layers arrive one by one. A slot in this module is one KV head of one layer.
 //!
 //! Offsets are UTF-16 code units of the document's text, as in JavaScript. A token that ends inside a character has
-//! zero width (see [`ends16`]). In sums over text it counts with the token that completes the character, and the
-//! larger count applies, so a character has the count of its most kept token. Shares refer to the layers that have
-//! arrived, so every figure is correct at any time.
+//! zero width (see [`ends16`]) and belongs to the character that the next one completes. Every share is a mean over
+//! tokens (`sums.rs`). Shares refer to the layers that have arrived, so every figure is correct at any time.
 //!
 //! In very long documents several tokens share a cell (`cells.rs`); in all others a cell is a token.
 //!
-//! Positions and tokens outside the document are not part of this map: [`crate::RetentionMap`] is the exact record.
+//! The earlier turns of a conversation have a map of their own ([`crate::Earlier`]). All other positions are in no map:
+//! [`crate::RetentionMap`] is the exact record.
 
 mod cells;
 mod heads;

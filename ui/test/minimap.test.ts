@@ -1,5 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { blocksOf } from '../src/lib/blocks'
+import cases from './shares.json'
 import { cellsOf, draw, placeAt, rowsOf, shareIn, topOf } from '../src/lib/minimap'
 
 const paragraph = (letters: number) => 'x'.repeat(letters)
@@ -76,6 +77,13 @@ describe('cells', () => {
   it('have a mean and a maximum for the words beside the pointer', () => {
     expect(shareIn(tokens([0, 10, 2], [10, 20, 6], [20, 144, 0]), 5, 15)).toEqual({ mean: 0.4, most: 6 })
     expect(shareIn(tokens(), 0, 5)).toEqual({ mean: 0, most: 0 })
+  })
+  it('have the shares that the engine computes', () => {
+    for (const { ends, counts, heads, ranges } of cases) {
+      const own = { ends: new Uint32Array(ends), counts: new Uint16Array(counts), slots: heads }
+      for (const [from, to, mean, most] of ranges)
+        expect(shareIn(own, from!, to!), `${from}..${to}`).toEqual({ mean, most })
+    }
   })
 })
 

@@ -4,8 +4,9 @@ use super::*;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// A random map, and `[units][layers + 1]`: per UTF-16 unit the kept slots of every layer, then of all.
-fn drawn(random: &mut StdRng) -> (MapGrid, Vec<Vec<u32>>) {
+/// A random map, and for each token the range of the character that it completes or begins, or of its text, with the
+/// kept slots of all layers.
+fn drawn(random: &mut StdRng) -> (MapGrid, Vec<(Range<u32>, u32)>) {
     let layers = random.random_range(1..4);
     let kv_heads = random.random_range(1..5);
     let tokens = random.random_range(0..30);
@@ -34,45 +35,62 @@ fn drawn(random: &mut StdRng) -> (MapGrid, Vec<Vec<u32>>) {
             }
         }
     }
-    let mut units = Vec::new();
     let mut start = 0;
-    let mut waiting = vec![0u32; layers + 1];
-    for (token, &end) in ends16.iter().enumerate() {
-        for layer in 0..layers {
-            waiting[layer] = waiting[layer].max(u32::from(planes[layer][token]));
-        }
-        let all: u32 = planes.iter().map(|plane| u32::from(plane[token])).sum();
-        waiting[layers] = waiting[layers].max(all);
-        if end > start {
-            units.extend(vec![waiting.clone(); (end - start) as usize]);
-            waiting.fill(0);
-        }
-        start = end;
-    }
-    (grid, units)
+    let of_token = |token: usize| {
+        let kept = planes.iter().map(|plane| u32::from(plane[token])).sum();
+        let end = (ends16[token..].iter().copied().find(|&end| end > start)).unwrap_or(start);
+        let range = start..end;
+        start = ends16[token];
+        (range, kept)
+    };
+    (grid, (0..tokens).map(of_token).collect())
 }
 
 #[test]
 fn shares_match_a_plain_computation() {
     let mut random = StdRng::seed_from_u64(3);
     for _ in 0..400 {
-        let (grid, units) = drawn(&mut random);
-        let length = units.len();
-        let all = grid.layers();
+        let (grid, tokens) = drawn(&mut random);
+        let length = tokens.last().map_or(0, |(range, _)| range.end);
         let slots = f64::from(grid.slots(None).max(1));
         let start = random.random_range(0..=length);
         let end = random.random_range(start..=length);
-        let kept: Vec<u32> = units[start..end].iter().map(|unit| unit[all]).collect();
-        let mean = kept.iter().sum::<u32>() as f64 / (end - start).max(1) as f64 / slots;
+        let inside = |range: &Range<u32>| range.start < end && start < range.end && start < end;
+        let kept = tokens.iter().filter(|(range, _)| inside(range));
+        let kept: Vec<u32> = kept.map(|&(_, kept)| kept).collect();
+        let mean = f64::from(kept.iter().sum::<u32>()) / kept.len().max(1) as f64 / slots;
         let max = f64::from(kept.iter().copied().max().unwrap_or(0)) / slots;
-        let found = grid.share_of(start as u32..end as u32);
+        let found = grid.share_of(start..end);
         assert!((f64::from(found.0) - mean).abs() < 1e-6, "{found:?} {mean}");
         assert!((f64::from(found.1) - max).abs() < 1e-6, "{found:?} {max}");
-        let table = grid.table(&[("page 1".to_owned(), start as u32..end as u32)]);
+        let table = grid.table(&[("page 1".to_owned(), start..end)]);
         assert_eq!(
             (table[0].name.as_str(), table[0].mean, table[0].max),
             ("page 1", found.0, found.1)
         );
+    }
+}
+
+/// The same cases as for the app's page.
+#[test]
+fn shares_are_those_of_the_page() {
+    #[derive(serde::Deserialize)]
+    struct Case {
+        ends: Vec<u32>,
+        counts: Vec<u8>,
+        heads: usize,
+        /// From, to, mean, largest count.
+        ranges: Vec<(u32, u32, f32, u8)>,
+    }
+    let cases = include_str!("../../../ui/test/shares.json");
+    let cases: Vec<Case> = serde_json::from_str(cases).expect("cases");
+    for case in cases {
+        let mut grid = MapGrid::new(1, case.heads, case.ends);
+        grid.set_layer(0, &case.counts).expect("fits");
+        for (from, to, mean, most) in case.ranges {
+            let most = f32::from(most) / case.heads as f32;
+            assert_eq!(grid.share_of(from..to), (mean, most), "{from}..{to}");
+        }
     }
 }
 
@@ -131,11 +149,11 @@ fn ends16_counts_utf16_units_at_split_characters() {
         "a part after a whole character"
     );
     assert!(ends16("", &[]).is_empty());
-    // A character has the count of its most kept token.
+    // Both tokens of a character count.
     let mut grid = MapGrid::new(1, 1, vec![1, 2, 2, 4, 5]);
     grid.set_layer(0, &[0, 0, 1, 0, 0]).unwrap();
-    assert_eq!(grid.share_of(2..4), (1.0, 1.0));
-    assert_eq!(grid.share_of(3..4), (1.0, 1.0));
+    assert_eq!(grid.share_of(2..4), (0.5, 1.0));
+    assert_eq!(grid.share_of(3..4), (0.5, 1.0));
     assert_eq!(grid.share_of(0..2), (0.0, 0.0));
 }
 
@@ -195,7 +213,6 @@ fn cells_of_several_tokens_keep_shares() {
         let kv_heads = random.random_range(1..9);
         let tokens = random.random_range(1..400usize);
         let most = random.random_range(1..60);
-        // Tokens of equal width, so that a share of the text is a share of the tokens.
         let ends: Vec<u32> = (1..=tokens as u32).map(|token| token * 3).collect();
         let mut fine = MapGrid::new(2, kv_heads, ends.clone());
         let mut coarse = MapGrid::with_most_cells(2, kv_heads, ends, most);
@@ -224,12 +241,19 @@ fn cells_of_several_tokens_keep_shares() {
         } else {
             0.5 / coarse.slots_per_cell() as f32
         };
+        // A last cell with fewer tokens weighs as much as the others.
+        let whole_cells = tokens.is_multiple_of(coarse.tokens_per_cell());
+        let allowed = if whole_cells {
+            allowed
+        } else {
+            allowed + 1.0 / coarse.cells() as f32
+        };
         assert!(
             (exact.0 - found.0).abs() <= allowed + 1e-6,
             "round {round}: {exact:?} {found:?}"
         );
         assert_eq!(exact.0 > 0.0, found.0 > 0.0, "what is kept is seen");
-        if tokens.is_multiple_of(coarse.tokens_per_cell()) && !steps {
+        if whole_cells && !steps {
             assert!((exact.0 - found.0).abs() < 1e-6, "{exact:?} {found:?}");
         }
         assert_eq!(MapGrid::from_bytes(&coarse.to_bytes()), Ok(coarse));

@@ -4,7 +4,7 @@
  * No colours, no DOM.
  */
 import type { Block } from './blocks'
-import { tokenAt, type Tokens } from './runs'
+import { firstTokenAt, type Tokens } from './runs'
 
 export interface Rows {
   /** First and last offset of each row. */
@@ -164,10 +164,11 @@ function spread(
   }
 }
 
-/** Mean share over the tokens of `from..to`, and the largest count. */
+/** Mean share over the tokens with text in `from..to`, and the largest count; as `MapGrid::share_of` of the engine. */
 export function shareIn({ ends, counts, slots }: Tokens, from: number, to: number): { mean: number; most: number } {
   let [sum, many, most] = [0, 0, 0]
-  for (let i = tokenAt(ends, from); i < counts.length && (i > 0 ? ends[i - 1]! : 0) < to; i++) {
+  if (ends.length === 0 || ends.at(-1)! <= from || to <= from) return { mean: 0, most: 0 }
+  for (let i = firstTokenAt(ends, from); i < counts.length && (i > 0 ? ends[i - 1]! : 0) < to; i++) {
     sum += counts[i]!
     many++
     most = Math.max(most, counts[i]!)

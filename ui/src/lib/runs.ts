@@ -39,6 +39,14 @@ export function tokenAt(ends: Uint32Array, offset: number): number {
   return low
 }
 
+/** The first token with text behind `offset`: also a piece of a character that a later token completes. */
+export function firstTokenAt(ends: Uint32Array, offset: number): number {
+  let token = tokenAt(ends, offset)
+  // The pieces of one character: all but the last are empty and end with the token before the character.
+  while (token > 0 && (token > 1 ? ends[token - 2]! : 0) === ends[token - 1]!) token--
+  return token
+}
+
 /** The least count that is painted, for a least share of 0 to 1: what no slot holds never is. */
 export function leastCount(slots: number, share: number): number {
   // Rounding errors must not hide a count that is exactly at the share.
@@ -64,9 +72,7 @@ export function runsIn({ ends, counts, slots }: Tokens, from: number, to: number
     if (last && last.step === step) last.end = end
     else runs.push({ start, end, step })
   }
-  let token = tokenAt(ends, from)
-  // The pieces of one character: all but the last are empty and end with the token before the character.
-  while (token > 0 && (token > 1 ? ends[token - 2]! : 0) === ends[token - 1]!) token--
+  let token = firstTokenAt(ends, from)
   let at = from
   let most = 0
   for (; token < ends.length && at < to; token++) {
