@@ -44,6 +44,7 @@ fn main() {
         "map_token",
         "map_table",
         "map_layers",
+        "map_earlier",
         "look_for_models",
         "add_model_folder",
         "forget_model_folder",

@@ -177,6 +177,11 @@ impl<'a> Asker<'a> {
         }
     }
 
+    /// The engine that answers.
+    pub fn engine(&self) -> &'a Engine {
+        self.engine
+    }
+
     /// Prints one JSON object per answer, and the prompt too.
     pub fn with_output(self, json: bool, show_prompt: bool) -> Self {
         Self {

@@ -26,7 +26,7 @@ const HELP: &str = "\
 /budget SIZE     what they may keep: 25%, 512, 64MiB; without a size the default
 /alone QUESTION  ask without the earlier questions and answers
 /regenerate      answer the last question again, with the present method and budget
-/map             show what the last answer kept of the document
+/map [FILE]      show what the last answer kept of document and earlier turns; FILE.html, FILE.json: write it
 /save FILE       write the conversation as Markdown
 /quit            end; so does Ctrl-D
 ";
@@ -89,6 +89,8 @@ impl Interrupt {
 struct Last {
     question: String,
     answer: Answer,
+    /// The method that was asked for.
+    method: MethodSpec,
     /// The model saw no earlier turns.
     alone: bool,
     /// It is the last of the conversation's turns: an answer of thoughts alone is none.
@@ -279,7 +281,8 @@ impl Chat<'_> {
             ("alone", "") => anyhow::bail!("/alone needs a question"),
             ("alone", value) => self.ask(value, true)?,
             ("regenerate", _) => self.regenerate()?,
-            ("map", _) => self.print_map()?,
+            ("map", "") => self.print_map()?,
+            ("map", value) => self.write_map(Path::new(value))?,
             ("save", "") => anyhow::bail!("/save needs the name of a file"),
             ("save", value) => self.save(Path::new(value))?,
             _ => anyhow::bail!("there is no command /{command}; /help lists the commands"),
@@ -328,6 +331,7 @@ impl Chat<'_> {
         self.last = Some(Last {
             question: question.to_owned(),
             answer: answered.answer,
+            method: self.method.clone(),
             alone,
             is_turn: turn.is_some(),
         });
@@ -355,20 +359,55 @@ impl Chat<'_> {
         let Some(Last { answer, .. }) = &self.last else {
             anyhow::bail!("there is no answer yet");
         };
-        anyhow::ensure!(
-            !self.document.text.is_empty(),
-            "there is no document; kept chat --document FILE opens one"
-        );
+        self.has_map(answer)?;
         let colored = paint::use_color(self.arguments.color, std::io::stdout().is_terminal());
         map::print(self.document, answer, colored)
     }
 
-    /// Writes the conversation as Markdown.
-    fn save(&self, path: &Path) -> anyhow::Result<()> {
+    /// Whether there is anything to paint.
+    fn has_map(&self, answer: &Answer) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            !self.document.text.is_empty() || answer.prompt.earlier.tokens() > 0,
+            "there is no document and no earlier turn; kept chat --document FILE opens a document"
+        );
+        Ok(())
+    }
+
+    /// Writes the map as a page for a browser or as JSON.
+    fn write_map(&self, path: &Path) -> anyhow::Result<()> {
+        let Some(Last {
+            question,
+            answer,
+            method,
+            ..
+        }) = &self.last
+        else {
+            anyhow::bail!("there is no answer yet");
+        };
+        self.has_map(answer)?;
+        self.check_target(path)?;
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        match extension {
+            Some("html") => map::write_page(path, self.document, question, method, answer),
+            Some("json") => map::write_json(path, self.document, self.asker.engine(), answer),
+            _ => anyhow::bail!(
+                "a map is written as .html or .json, not as {}",
+                path.display()
+            ),
+        }
+    }
+
+    /// Refuses to write over the model or a document.
+    fn check_target(&self, path: &Path) -> anyhow::Result<()> {
         let documents = self.arguments.document.iter();
         let inputs = documents.chain([&self.model]).map(PathBuf::as_path);
         let inputs: Vec<&Path> = inputs.collect();
-        output::check_target(path, &inputs)?;
+        output::check_target(path, &inputs)
+    }
+
+    /// Writes the conversation as Markdown.
+    fn save(&self, path: &Path) -> anyhow::Result<()> {
+        self.check_target(path)?;
         let mut text = match self.document.name.as_str() {
             "" => "# Conversation\n".to_owned(),
             name => format!("# Conversation about {name}\n"),

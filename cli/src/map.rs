@@ -1,12 +1,15 @@
 //! `kept map`: which tokens of a document a method keeps, painted in the terminal, as JSON, or as a page for a browser.
 
+use std::collections::HashMap;
 use std::io::IsTerminal;
+use std::ops::Range;
 use std::path::Path;
 
 use kept_engine::documents::{Document, Page};
 use kept_engine::vault::Vaults;
 use kept_engine::{
-    Answer, Ask, Engine, Event, LayerRetention, Note, Part, RetentionMap, Run, Sampling, runs,
+    Answer, Ask, Engine, Event, LayerRetention, MethodSpec, Note, Part, RetentionMap, Sampling,
+    runs,
 };
 use serde::Serialize;
 use serde::ser::{SerializeSeq, SerializeStruct, Serializer};
@@ -56,23 +59,13 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
     let mut read = read?;
     read.notes.extend(trouble.map(Note::from));
     if let Some(path) = &arguments.html {
-        let label = if method.name == read.method {
-            method.to_string()
-        } else {
-            read.method.clone()
-        };
-        let page = map_page::page(
+        write_page(
+            path,
             &document,
             &arguments.question.question,
-            &label,
+            &method,
             &read,
-            &runs(&document.text, &read.prompt, &read.map),
-        );
-        output::write_file(path, |file| file.write_all(page.as_bytes()))?;
-        output::say(&output::printable(&format!(
-            "the painted document is in {}\n",
-            path.display()
-        )));
+        )?;
     }
     output::say(&model.notes(&document));
     for note in &read.notes {
@@ -85,16 +78,45 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
     print(&document, &read, colored)
 }
 
-/// Prints the painted document, or a table of its parts if `colored` is false.
+/// Writes the painted document and turns as a page for a browser.
+pub fn write_page(
+    path: &Path,
+    document: &Document,
+    question: &str,
+    method: &MethodSpec,
+    answer: &Answer,
+) -> anyhow::Result<()> {
+    let label = if method.name == answer.method {
+        method.to_string()
+    } else {
+        answer.method.clone()
+    };
+    let page = map_page::page(document, question, &label, answer);
+    output::write_file(path, |file| file.write_all(page.as_bytes()))?;
+    output::say(&output::printable(&format!(
+        "the painted document is in {}\n",
+        path.display()
+    )));
+    Ok(())
+}
+
+/// Prints the painted document and the earlier turns, or a table of its parts if `colored` is false.
 pub fn print(document: &Document, answer: &Answer, colored: bool) -> anyhow::Result<()> {
-    let runs = runs(&document.text, &answer.prompt, &answer.map);
     let mut out = String::new();
     if colored {
+        let runs = runs(&document.text, &answer.prompt, &answer.map);
         out += &format!("{}\n\n", paint::legend());
         out += paint::painted(&document.text, &runs).trim_end();
         out += "\n\n";
+        let earlier = &answer.prompt.earlier;
+        if !earlier.text.is_empty() {
+            let runs = earlier.runs(&answer.map.shares());
+            out += "Earlier in this conversation:\n\n";
+            out += paint::painted(&earlier.text, &runs).trim_end();
+            out += "\n\n";
+        }
     }
-    out += &table(document, &runs);
+    out += &table(document, answer);
     out += &format!(
         "{} cache {} instead of {}, {} rows per head in {} layers\n",
         answer.cache,
@@ -112,18 +134,21 @@ pub fn print(document: &Document, answer: &Answer, colored: bool) -> anyhow::Res
 
 /// One line of the table: a page, or a tenth of a document without pages.
 pub struct TableRow {
-    /// `page 3`, `slide 3`, or the part's share of the document, `20-30 %`.
+    /// `page 3`, `slide 3`, the part's share of the document, `20-30 %`, or `turn 1`.
     pub name: String,
-    /// Mean share over the part's bytes, 0 to 1.
+    /// Mean share over the part's tokens, 0 to 1.
     pub mean: f32,
     /// Largest share in the part.
     pub max: f32,
 }
 
 /// Mean and largest share per page, or per tenth of the text.
-pub fn table_rows(document: &Document, runs: &[Run]) -> Vec<TableRow> {
+pub fn table_rows(document: &Document, answer: &Answer) -> Vec<TableRow> {
     const PARTS: usize = 10;
     let length = document.text.len();
+    if length == 0 {
+        return Vec::new();
+    }
     let of_page = |page: &Page| {
         let noun = document.page_kind_at(page.range.start).noun();
         match document.part_of(page.range.start) {
@@ -153,33 +178,39 @@ pub fn table_rows(document: &Document, runs: &[Run]) -> Vec<TableRow> {
     } else {
         pages
     };
-    let mut first = 0;
+    let (spans, shares) = (answer.prompt.spans(), answer.map.shares());
+    let shares = &shares[answer.prompt.document.clone()];
     parts
         .into_iter()
         .map(|(name, part)| {
-            while first < runs.len() && runs[first].range.end <= part.start {
-                first += 1;
-            }
-            let (mut sum, mut max) = (0.0f64, 0.0f32);
-            for run in runs[first..]
-                .iter()
-                .take_while(|run| run.range.start < part.end)
-            {
-                let overlap = run.range.end.min(part.end) - run.range.start.max(part.start);
-                sum += f64::from(run.share) * overlap as f64;
-                max = max.max(run.share);
-            }
+            let first = spans.partition_point(|span| span.end as usize <= part.start);
+            let end = spans.partition_point(|span| (span.start as usize) < part.end);
+            let shares = &shares[first..end.max(first)];
+            let sum: f64 = shares.iter().copied().map(f64::from).sum();
             TableRow {
                 name,
-                mean: (sum / part.len().max(1) as f64) as f32,
-                max,
+                mean: (sum / shares.len().max(1) as f64) as f32,
+                max: shares.iter().copied().fold(0.0, f32::max),
             }
         })
         .collect()
 }
 
-fn table(document: &Document, runs: &[Run]) -> String {
-    let rows = table_rows(document, runs);
+/// Mean and largest share of each earlier turn that the model saw: of its question and answer.
+pub fn turn_rows(answer: &Answer) -> Vec<TableRow> {
+    let (prompt, shares) = (&answer.prompt, answer.map.shares());
+    let said = prompt.earlier.positions.chunks(2).enumerate();
+    said.map(|(turn, said)| TableRow {
+        name: format!("turn {}", prompt.turns_left_out + turn + 1),
+        mean: (prompt.earlier.mean_share(Some(turn), &shares)).unwrap_or_default(),
+        max: (said.iter().cloned().flatten()).fold(0.0, |most, at| shares[at].max(most)),
+    })
+    .collect()
+}
+
+fn table(document: &Document, answer: &Answer) -> String {
+    let mut rows = table_rows(document, answer);
+    rows.extend(turn_rows(answer));
     let width = rows.iter().map(|r| r.name.len()).max().unwrap_or(0).max(4);
     let mut out = format!("{:width$}  kept: mean   most\n", "part");
     for row in rows {
@@ -227,8 +258,11 @@ impl<'a> MapJson<'a> {
 
 impl Serialize for MapJson<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = serializer.serialize_struct("map", 9)?;
+        let mut object = serializer.serialize_struct("map", 10)?;
         object.serialize_field("document", &DocumentJson::new(self.document))?;
+        if !self.answer.prompt.turns.is_empty() {
+            object.serialize_field("earlier", &EarlierJson::new(self.answer))?;
+        }
         object.serialize_field("tokens", &Tokens(self))?;
         object.serialize_field("layers", &Layers(&self.answer.map))?;
         object.serialize_field("merged", &self.answer.map.merged)?;
@@ -280,11 +314,46 @@ impl<'a> DocumentJson<'a> {
     }
 }
 
+/// The earlier turns that the model saw: the text whose bytes the tokens of `turn`s count.
+#[derive(Serialize)]
+struct EarlierJson<'a> {
+    text: &'a str,
+    turns: Vec<TurnJson>,
+}
+
+/// Byte ranges of an earlier question and its answer.
+#[derive(Serialize)]
+struct TurnJson {
+    name: String,
+    question: [usize; 2],
+    answer: [usize; 2],
+    /// Mean share of its tokens.
+    share: f32,
+}
+
+impl<'a> EarlierJson<'a> {
+    fn new(answer: &'a Answer) -> Self {
+        let earlier = &answer.prompt.earlier;
+        let turns = turn_rows(answer).into_iter().zip(&earlier.turns);
+        Self {
+            text: &earlier.text,
+            turns: turns
+                .map(|(row, [question, said])| TurnJson {
+                    name: row.name,
+                    question: [question.start, question.end],
+                    answer: [said.start, said.end],
+                    share: row.mean,
+                })
+                .collect(),
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct TokenJson<'a> {
     text: &'a str,
     part: Part,
-    /// Byte range in the document's text; null for tokens outside the document.
+    /// Byte range in the document's text, or in that of the earlier turns; null for tokens outside both.
     start: Option<usize>,
     end: Option<usize>,
     page: Option<u32>,
@@ -303,8 +372,10 @@ impl Serialize for Tokens<'_> {
             answer,
         } = self.0;
         let mut list = serializer.serialize_seq(Some(answer.prompt.len()))?;
+        let earlier: HashMap<usize, Range<usize>> = answer.prompt.earlier.spans().collect();
         for position in 0..answer.prompt.len() {
             let token = answer.prompt.token(position);
+            let span = token.span.as_ref().or_else(|| earlier.get(&position));
             let text = match engine.model().tokenizer() {
                 Ok(tokenizer) if tokenizer.is_control(token.id) => {
                     tokenizer.token_text(token.id).into()
@@ -319,8 +390,8 @@ impl Serialize for Tokens<'_> {
                 document: (token.span.as_ref())
                     .and_then(|span| document.part_of(span.start))
                     .map(|part| part.document.name.as_str()),
-                start: token.span.as_ref().map(|s| s.start),
-                end: token.span.as_ref().map(|s| s.end),
+                start: span.map(|span| span.start),
+                end: span.map(|span| span.end),
             })?;
         }
         list.end()

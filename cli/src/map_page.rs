@@ -1,11 +1,12 @@
 //! The painted document as one HTML page without scripts or external resources, in light and dark colours.
 
 use std::fmt::Write;
+use std::ops::Range;
 
 use kept_engine::documents::Document;
-use kept_engine::{Answer, Run};
+use kept_engine::{Answer, Run, runs};
 
-use crate::map::table_rows;
+use crate::map::{table_rows, turn_rows};
 use crate::output::{bytes, count};
 
 /// Number of colour steps. A share is rounded to the nearest step.
@@ -44,6 +45,9 @@ b{color:var(--ink)}
 table{border-collapse:collapse;font:13px/1.6 system-ui,sans-serif;color:var(--soft);margin-bottom:40px}
 td,th{padding:2px 16px 2px 0;text-align:right;font-weight:400}
 td:first-child,th:first-child{text-align:left}
+h2{font:600 15px/1.4 system-ui,sans-serif;margin:32px 0 4px;padding-top:16px;border-top:1px solid var(--line)}
+h3{font:13px/1.6 system-ui,sans-serif;color:var(--soft);margin:16px 0 0}
+.question{font-weight:600}
 ";
 
 /// The rules for the app's colours, light and dark; a colour that the app does not have is left out.
@@ -66,13 +70,7 @@ fn colours() -> String {
 }
 
 /// Renders the page.
-pub fn page(
-    document: &Document,
-    question: &str,
-    method: &str,
-    answer: &Answer,
-    runs: &[Run],
-) -> String {
+pub fn page(document: &Document, question: &str, method: &str, answer: &Answer) -> String {
     let mut page = String::with_capacity(document.text.len() * 2 + 8192);
     let rows = answer.map.mean_rows() as usize;
     let _ = write!(
@@ -83,7 +81,7 @@ pub fn page(
          <header><h1>{name}</h1>\n<p>{question}</p>\n\
          <p>{method} remembers {rows} of {tokens} tokens per head, in {kv} instead of {full}. The rest of the text is grey: \
          less than {threshold:.0} % of {slots} memory slots hold it.</p>\n\
-         <div class=\"legend\"><span class=\"gone\">forgotten</span>{legend}<span>of the memory slots remember it</span></div></header>\n<main><pre>",
+         <div class=\"legend\"><span class=\"gone\">forgotten</span>{legend}<span>of the memory slots remember it</span></div></header>\n<main>",
         name = escape(&document.name),
         colours = colours(),
         threshold = THRESHOLD * 100.0,
@@ -97,17 +95,16 @@ pub fn page(
         legend = legend(),
         slots = answer.map.slots(),
     );
-    for run in runs {
-        let text = escape(&document.text[run.range.clone()]);
-        match step(run.share) {
-            0 => page += &text,
-            step => {
-                let _ = write!(page, "<b class=\"k{step}\">{text}</b>");
-            }
-        }
-    }
-    page += "</pre></main>\n<footer><table><tr><th>part<th>remembered<th>best remembered word";
-    for row in table_rows(document, runs) {
+    let painted_document = runs(&document.text, &answer.prompt, &answer.map);
+    page += &painted(
+        "",
+        &document.text,
+        0..document.text.len(),
+        &painted_document,
+    );
+    page += &turns(answer);
+    page += "</main>\n<footer><table><tr><th>part<th>remembered<th>best remembered word";
+    for row in (table_rows(document, answer).into_iter()).chain(turn_rows(answer)) {
         let _ = write!(
             page,
             "<tr><td>{}<td>{:.0} %<td>{:.0} %",
@@ -118,6 +115,45 @@ pub fn page(
     }
     page += "</table></footer></html>\n";
     page
+}
+
+/// The earlier turns that the model saw, as a section of its own; empty without any.
+fn turns(answer: &Answer) -> String {
+    let earlier = &answer.prompt.earlier;
+    if earlier.turns.is_empty() {
+        return String::new();
+    }
+    let runs = earlier.runs(&answer.map.shares());
+    let mut section = "\n<h2>Earlier in this conversation</h2>".to_owned();
+    for (row, [question, said]) in turn_rows(answer).into_iter().zip(&earlier.turns) {
+        let (name, percent) = (row.name, row.mean * 100.0);
+        let _ = write!(section, "\n<h3>{name}: {percent:.0} % remembered</h3>\n");
+        section += &painted("question", &earlier.text, question.clone(), &runs);
+        section += &painted("", &earlier.text, said.clone(), &runs);
+    }
+    section
+}
+
+/// A range of `text` with its runs coloured.
+fn painted(class: &str, text: &str, range: Range<usize>, runs: &[Run]) -> String {
+    let mut page = format!("<pre class=\"{class}\">");
+    for run in runs {
+        let (start, end) = (
+            run.range.start.max(range.start),
+            run.range.end.min(range.end),
+        );
+        if start >= end {
+            continue;
+        }
+        let text = escape(&text[start..end]);
+        match step(run.share) {
+            0 => page += &text,
+            step => {
+                let _ = write!(page, "<b class=\"k{step}\">{text}</b>");
+            }
+        }
+    }
+    page + "</pre>"
 }
 
 /// The colour step of a share; 0 if it counts as forgotten.

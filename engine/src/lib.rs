@@ -17,6 +17,7 @@ mod classes;
 mod compact;
 mod decode;
 mod device;
+mod earlier;
 mod error;
 mod event;
 mod fit;
@@ -53,6 +54,7 @@ pub use decode::{Decoder, TokenVotes, Votes};
 pub use device::{
     ComputeDevice, DeviceChoice, Gpu, GpuRates, UnknownDevice, fitting_gpu, gpu_rates, gpus,
 };
+pub use earlier::Earlier;
 pub use error::EngineError;
 pub use event::{Event, Phase, Progress};
 pub use fit::{Fit, FitLine, TOKENS_PER_PAGE};

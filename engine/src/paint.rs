@@ -23,10 +23,17 @@ pub struct Run {
 /// ```
 pub fn runs(text: &str, prompt: &Prompt, map: &RetentionMap) -> Vec<Run> {
     let shares = map.shares();
-    let mut runs: Vec<Run> = Vec::new();
     let document = &shares[prompt.document.clone()];
-    for (span, &share) in prompt.spans().iter().zip(document) {
-        let (start, mut end) = (span.start as usize, span.end as usize);
+    let bytes = |span: &Range<u32>| span.start as usize..span.end as usize;
+    let spans = prompt.spans().iter().map(bytes);
+    runs_of(text, spans.zip(document.iter().copied()))
+}
+
+/// [`runs`] of any text: `tokens` are the byte ranges that tile it, with their shares.
+pub(crate) fn runs_of(text: &str, tokens: impl Iterator<Item = (Range<usize>, f32)>) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (span, share) in tokens {
+        let (start, mut end) = (span.start, span.end);
         while end < text.len() && !text.is_char_boundary(end) {
             end += 1;
         }
@@ -76,6 +83,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::Earlier;
     use kept_models::TokenizedText;
     use kept_policies::{Pos, Retention};
 
@@ -91,6 +99,7 @@ mod tests {
             document: 1..n - 1,
             question: n - 1..n,
             turns: Vec::new(),
+            earlier: Earlier::default(),
             turns_left_out: 0,
             text: Arc::new(TokenizedText {
                 ids: vec![0; n - 2],

@@ -26,7 +26,7 @@ use kept_kernels::Stop;
 use kept_models::{ChatTemplate, Message, Model, TokenizedText, Tokenizer};
 use kept_policies::PromptShape;
 
-use crate::EngineError;
+use crate::{Earlier, EngineError};
 
 /// The part of the prompt that a token belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -103,6 +103,8 @@ pub struct Prompt {
     pub question: Range<usize>,
     /// Positions of each earlier turn, oldest first: from the end of the document, or of the turn before.
     pub turns: Vec<Range<usize>>,
+    /// The texts of these turns, with their tokens.
+    pub earlier: Earlier,
     /// Earlier turns that were left out, because they exceed the context length.
     pub turns_left_out: usize,
     /// The document's tokens with their byte ranges, shared with the tokenizer's cache.
@@ -247,6 +249,7 @@ impl Prompt {
         let document_range = ids.len()..ids.len() + document.ids.len();
         ids.extend_from_slice(&document.ids);
         let (mut turns, mut question) = (Vec::new(), 0..0);
+        let mut earlier = Earlier::of(text.turns);
         let mut begins = ids.len();
         let last = frame.texts.len() - 1;
         for (index, (text, piece)) in frame.texts.iter().zip(&frame.pieces[1..]).enumerate() {
@@ -257,10 +260,14 @@ impl Prompt {
                 space = of_text;
             }
             let from = ids.len();
-            ids.extend(tokenizer.encode_after(text, space).ids);
+            let tokens = tokenizer.encode_after(text, space);
+            ids.extend_from_slice(&tokens.ids);
             if index == last {
                 question = from..ids.len();
-            } else if index % 2 == 1 {
+                continue;
+            }
+            earlier.push(from, &tokens);
+            if index % 2 == 1 {
                 turns.push(begins..ids.len());
                 begins = ids.len();
             }
@@ -272,6 +279,7 @@ impl Prompt {
             document: document_range,
             question,
             turns,
+            earlier,
             turns_left_out: 0,
             text: document,
         })

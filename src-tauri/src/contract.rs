@@ -24,8 +24,8 @@ pub use library::{
     ModelFolder, Suits, UnfinishedModel,
 };
 pub use turns::{
-    Chosen, Citation, Estimate, Facts, LayerRow, Memory, Phase, Progress, Refusal, RefusalCode,
-    Relation, Source, TableRow, TokenSlots, Turn, TurnState,
+    Chosen, Citation, EarlierTurn, EarlierTurns, Estimate, Facts, LayerRow, Memory, Phase,
+    Progress, Refusal, RefusalCode, Relation, Source, TableRow, TokenSlots, Turn, TurnState,
 };
 pub use vault::{ReadAhead, StoredDocument, Vault};
 

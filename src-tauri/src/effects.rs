@@ -183,7 +183,7 @@ impl Effects {
         layer: Option<usize>,
     ) -> Result<SharedMap, String> {
         let map = self.map(turn).await?;
-        let layers = lock(&map).layers();
+        let layers = lock(&map).document.layers();
         match layer.filter(|&layer| layer >= layers) {
             None => Ok(map),
             Some(layer) => Err(messages::no_such_layer(layer, layers)),
@@ -199,7 +199,7 @@ impl Effects {
     ) -> Result<MapGrid, String> {
         let map = self.map_with_layer(turn, layer).await?;
         if !lift {
-            return Ok(lock(&map).clone());
+            return Ok(lock(&map).document.clone());
         }
         let neutral = match self.with(|state| state.neutral_map(turn))? {
             MapPlace::Here(map) => map,
@@ -212,7 +212,7 @@ impl Effects {
                 }
             },
         };
-        let lift = lock(&map).lift(&lock(&neutral));
+        let lift = lock(&map).document.lift(&lock(&neutral));
         lift.ok_or_else(|| messages::NO_LIFT.to_owned())
     }
 

@@ -1,12 +1,13 @@
-//! Views of a map for the page: one token with its page, and a table of pages or tenths.
+//! Views of a map for the page: one token with its page, a table of pages or tenths, the earlier turns.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-use kept_engine::MapGrid;
+use kept_engine::{Earlier, MapGrid};
 
-use crate::contract::{LayerRow, PageRange, TableRow, TokenSlots};
-use crate::state::OpenDocument;
+use crate::contract::{EarlierTurn, EarlierTurns, LayerRow, PageRange, TableRow, TokenSlots};
+use crate::offsets::utf16_offsets;
+use crate::state::{EarlierMap, OpenDocument};
 
 /// Number of parts of a document without pages.
 const PARTS: u64 = 10;
@@ -128,6 +129,32 @@ pub fn layers(map: &MapGrid, windows: &[Option<usize>]) -> Vec<LayerRow> {
         }
     };
     windows.iter().enumerate().map(row).collect()
+}
+
+/// The earlier turns; over all layers, or in one.
+pub fn earlier(map: &EarlierMap, layer: Option<usize>) -> EarlierTurns {
+    let Earlier { text, turns, .. } = Earlier::of(&map.texts.turns);
+    let bytes: Vec<usize> = (turns.iter().flatten())
+        .flat_map(|range| [range.start, range.end])
+        .collect();
+    let grid = one_layer(&map.grid, layer);
+    let unit = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+    let units = utf16_offsets(&text, &bytes);
+    let turns = units.as_chunks::<4>().0.iter().enumerate();
+    EarlierTurns {
+        turns: turns
+            .map(|(index, &[from, asked, said, to])| EarlierTurn {
+                number: map.texts.left_out + index + 1,
+                question: [from, asked],
+                answer: [said, to],
+                kept: grid.share_of(unit(from)..unit(to)).0,
+            })
+            .collect(),
+        text,
+        ends: grid.ends16().to_vec(),
+        counts: grid.counts(None),
+        slots: grid.slots(None),
+    }
 }
 
 /// Mean share of a layer's slots over all tokens; `None` until the layer has arrived.
@@ -258,6 +285,44 @@ mod tests {
         assert_eq!(rows.len(), 2, "every layer is cut");
         let empty = MapGrid::new(3, 2, vec![5]);
         assert!(layers(&empty, &[]).iter().all(|row| row.mean.is_none()));
+    }
+
+    #[test]
+    fn earlier_turns_have_their_places_and_shares() {
+        use crate::state::EarlierTexts;
+        let said = |question: &str, answer: &str| kept_engine::Turn {
+            question: question.to_owned(),
+            answer: answer.to_owned(),
+        };
+        // "Wié?" and "Da 😀." with an empty line between, "Ja?" and "No".
+        let mut grid = MapGrid::new(2, 2, vec![4, 8, 12, 17, 21]);
+        grid.set_layer(0, &[2, 2, 2, 0, 1]).expect("fits");
+        grid.set_layer(1, &[2, 2, 2, 0, 0]).expect("fits");
+        let map = EarlierMap {
+            texts: EarlierTexts {
+                turns: vec![said("Wi\u{e9}?", "Da \u{1f600}."), said("Ja?", "No")],
+                left_out: 3,
+            },
+            grid,
+        };
+        let whole = earlier(&map, None);
+        assert_eq!(whole.text, "Wi\u{e9}?\n\nDa \u{1f600}.\n\nJa?\n\nNo");
+        let turn = |number, question, answer, kept| EarlierTurn {
+            number,
+            question,
+            answer,
+            kept,
+        };
+        assert_eq!(
+            whole.turns,
+            [
+                turn(4, [0, 4], [6, 12], 1.0),
+                turn(5, [14, 17], [19, 21], 0.125)
+            ]
+        );
+        assert_eq!((whole.slots, &*whole.counts), (4, &[4, 4, 4, 0, 1][..]));
+        let second = earlier(&map, Some(1));
+        assert_eq!((second.slots, second.turns[1].kept), (2, 0.0));
     }
 
     #[test]

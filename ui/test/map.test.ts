@@ -1,7 +1,7 @@
 import { flushSync } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { bytes } from '../src/lib/calls'
-import type { TokenSlots } from '../src/lib/contract'
+import type { EarlierTurns, TokenSlots } from '../src/lib/contract'
 import { MapView, type MapCalls } from '../src/lib/map.svelte'
 import { Paint, paintAll } from '../src/lib/paint'
 import { fadedOf, piecesOf, type Passage, type Wish } from '../src/lib/pieces'
@@ -53,6 +53,13 @@ class Program implements MapCalls {
   async mapLayers() {
     return []
   }
+  async mapEarlier(_turn: number, layer: number | null): Promise<EarlierTurns | null> {
+    if (!this.earlier) return null
+    const slots = layer === null ? this.layers * 2 : 2
+    return { ...this.earlier, counts: this.earlier.counts.map((share) => share * slots), slots }
+  }
+  /** With shares as counts. */
+  earlier: Omit<EarlierTurns, 'slots'> | null = null
   async mapLevels() {
     return new Uint8Array([2, 5, 50, 0, 51, 0, 255, 102, 0]).buffer
   }
@@ -78,6 +85,30 @@ describe('the map', () => {
     expect(map.painted).toMatchObject({ layer: 1, slots: 2 })
     map.show(null)
     expect(map.painted).toBeNull()
+    expect(map.earlier).toBeNull()
+  })
+
+  it('has the earlier turns that the question saw, over all layers or in one, and none with less memory', async () => {
+    const { map, program } = view()
+    program.earlier = {
+      text: 'Who?\n\nAnn.',
+      turns: [{ number: 3, question: [0, 4], answer: [6, 10], kept: 0.5 }],
+      ends: [4, 8, 10],
+      counts: [1, 0, 0.5],
+    }
+    map.show(1)
+    await later()
+    expect(map.earlier).toMatchObject({ turns: [{ number: 3 }], tokens: { slots: 4 } })
+    // By words, as in the document.
+    expect([...map.marksEarlier()!.counts]).toEqual([4, 2, 2])
+    map.choose(1)
+    await later()
+    expect(map.earlier!.tokens).toMatchObject({ slots: 2, counts: new Uint16Array([2, 0, 1]) })
+    map.choose(null)
+    await later()
+    await map.fetchLevels()
+    map.level = 5
+    expect(map.earlier).toBeNull()
   })
 
   it('is no map before the first layer, nor of a layer that is not read yet', async () => {

@@ -12,8 +12,8 @@ use kept_engine::models::Model;
 use kept_engine::policies::Budget;
 use kept_engine::{
     Answer, Ask, Citation, CompactLayer, Engine, EngineError, LEVELS, Limits, MapGrid, MemoryNow,
-    MethodSpec, NEUTRAL_QUESTIONS, Progress, Prompt, ReadRequest, Reading, Sampling, Source, Watch,
-    ends16,
+    MethodSpec, NEUTRAL_QUESTIONS, Progress, Prompt, ReadRequest, Reading, Sampling, Source, Turn,
+    Watch, ends16,
 };
 use kept_worker::protocol::{
     AnswerFacts, AskRequest, CompareRequest, Failure, Fault, FaultCode, Reply, SourceInfo,
@@ -309,7 +309,7 @@ fn answer(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> 
         Ok(engine) => engine,
         Err(why) => return refused(why),
     };
-    let mut watching = Watching::new(ticket, job, &engine, output);
+    let mut watching = Watching::new(job, asked, &engine, output);
     match engine.ask_watched(&ask, &mut watching, &job.stop) {
         Ok(answer) => {
             let answer = watching.facts(answer);
@@ -326,19 +326,23 @@ fn units(text: &str) -> usize {
 
 /// Mean share of layer-head slots that keep the tokens of the earlier turns.
 fn turns_kept(answer: &Answer) -> Option<f32> {
-    let (first, last) = (answer.prompt.turns.first()?, answer.prompt.turns.last()?);
-    let shares = answer.map.shares();
-    let turns = &shares[first.start..last.end];
-    Some(turns.iter().sum::<f32>() / turns.len() as f32)
+    let earlier = &answer.prompt.earlier;
+    if earlier.turns.is_empty() {
+        return None;
+    }
+    earlier.mean_share(None, &answer.map.shares())
 }
 
-/// Fills the retention map of one question.
+/// Fills the retention maps of one question: of the document, and of the earlier turns.
 struct Filling<'a> {
     model: &'a OpenModel,
     document: &'a OpenDocument,
     /// Positions of the document's tokens in the prompt.
     positions: Range<usize>,
     grid: MapGrid,
+    /// Positions of the earlier turns' tokens.
+    said: Vec<Range<usize>>,
+    turns: MapGrid,
 }
 
 impl<'a> Filling<'a> {
@@ -348,12 +352,16 @@ impl<'a> Filling<'a> {
             document,
             positions: 0..0,
             grid: MapGrid::new(0, 0, Vec::new()),
+            said: Vec::new(),
+            turns: MapGrid::new(0, 0, Vec::new()),
         }
     }
 
-    /// What [`Reply::Layer`] reports of a layer.
-    fn known(&self, layer: usize) -> Option<&[u8]> {
-        self.grid.masks(layer).or_else(|| self.grid.layer(layer))
+    /// What [`Reply::Layer`] reports of a layer; empty before it has arrived.
+    fn known(&self, layer: usize) -> Vec<u8> {
+        [&self.grid, &self.turns]
+            .map(|grid| grid.layer_bytes(layer))
+            .concat()
     }
 }
 
@@ -363,17 +371,18 @@ impl Watch for Filling<'_> {
         let layers = self.model.engine.model().config().full_layers().count();
         let ends = ends16(&self.document.document.text, prompt.spans());
         self.positions = prompt.document.clone();
-        self.grid = MapGrid::bounded(layers, self.model.facts.kv_heads, ends);
+        let kv_heads = self.model.facts.kv_heads;
+        self.grid = MapGrid::bounded(layers, kv_heads, ends);
+        self.turns = prompt.earlier.grid(layers, kv_heads);
+        self.said.clone_from(&prompt.earlier.positions);
     }
 
     fn layer(&mut self, layer: usize, kept: &CompactLayer) {
-        let set = if self.grid.can_have_heads() {
-            let masks = kept.masks(self.positions.clone());
-            self.grid.set_heads(layer, &masks)
-        } else {
-            let counts = self.grid.in_cells(kept.counts(self.positions.clone()));
-            self.grid.set_layer(layer, &counts)
-        };
+        let document = std::slice::from_ref(&self.positions);
+        let mut set = self.grid.set_kept(layer, kept, document);
+        if !self.said.is_empty() {
+            set = set.and_then(|()| self.turns.set_kept(layer, kept, &self.said));
+        }
         if let Err(error) = set {
             tracing::error!(%error, "a layer does not fit the map");
         }
@@ -387,6 +396,8 @@ struct Watching<'a> {
     /// With the cache type of this question.
     engine: &'a Engine,
     document: &'a OpenDocument,
+    /// The turns that were asked to be seen.
+    turns: &'a [Turn],
     output: &'a Output,
     started: Instant,
     first_token: Option<f64>,
@@ -397,12 +408,13 @@ struct Watching<'a> {
 }
 
 impl<'a> Watching<'a> {
-    fn new(ticket: u64, job: &'a Job, engine: &'a Engine, output: &'a Output) -> Self {
+    fn new(job: &'a Job, asked: &'a AskRequest, engine: &'a Engine, output: &'a Output) -> Self {
         Self {
-            ticket,
+            ticket: job.ticket,
             model: &job.model,
             engine,
             document: &job.document,
+            turns: &asked.turns,
             output,
             started: Instant::now(),
             first_token: None,
@@ -485,15 +497,20 @@ impl Watch for Watching<'_> {
         let model = self.model.engine.model();
         self.opened = opened_thought(model, prompt);
         self.filling.prompt(prompt);
-        let grid = &self.filling.grid;
-        let ends = grid.ends16().iter();
+        let (grid, turns) = (&self.filling.grid, &self.filling.turns);
+        let ends = grid.ends16().iter().chain(turns.ends16());
         let bytes: Vec<u8> = ends.flat_map(|end| end.to_le_bytes()).collect();
+        let seen = &self.turns[prompt.turns_left_out.min(self.turns.len())..];
         self.output.send_with_bytes(
             &Reply::Prompt {
                 ticket: self.ticket,
                 prompt_tokens: prompt.len(),
                 document_tokens: prompt.document.len(),
                 tokens_per_cell: grid.tokens_per_cell(),
+                turns: seen.to_vec(),
+                turns_left_out: prompt.turns_left_out,
+                turns_cells: turns.cells(),
+                turns_tokens_per_cell: turns.tokens_per_cell(),
                 layers: grid.layers(),
                 windows: model.config().kinds.iter().map(|k| k.window).collect(),
                 kv_heads: facts.kv_heads,
@@ -504,17 +521,21 @@ impl Watch for Watching<'_> {
     }
 
     fn layer(&mut self, layer: usize, kept: &CompactLayer) {
-        let before = self.filling.known(layer).map(<[u8]>::to_vec);
+        let before = self
+            .filling
+            .grid
+            .layer(layer)
+            .map(|_| self.filling.known(layer));
         self.filling.layer(layer, kept);
-        let known = self.filling.known(layer).unwrap_or_default();
-        if before.as_deref() == Some(known) {
+        let known = self.filling.known(layer);
+        if before.as_ref() == Some(&known) {
             return; // Already reported.
         }
         let reply = Reply::Layer {
             ticket: self.ticket,
             layer,
         };
-        self.output.send_with_bytes(&reply, known);
+        self.output.send_with_bytes(&reply, &known);
     }
 
     fn progress(&mut self, progress: &Progress, memory: &MemoryNow) {

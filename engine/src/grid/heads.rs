@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use super::{GridError, MapGrid};
+use crate::CompactLayer;
 
 impl MapGrid {
     /// Bytes of the mask of a cell.
@@ -50,6 +51,59 @@ impl MapGrid {
         self.set_layer(layer, &counts)?;
         self.masks[layer] = Some(masks.to_vec());
         Ok(())
+    }
+
+    /// Sets or replaces a layer by the rows that it keeps. `positions`: of the map's tokens in the prompt, ascending.
+    ///
+    /// # Errors
+    /// [`GridError`]; the map is then unchanged.
+    pub fn set_kept(
+        &mut self,
+        layer: usize,
+        kept: &CompactLayer,
+        positions: &[Range<usize>],
+    ) -> Result<(), GridError> {
+        let first = positions.first().map_or(0, |range| range.start);
+        let whole = first..positions.last().map_or(0, |range| range.end);
+        // Of all positions in between; the others are left out.
+        let own = |values: Vec<u8>, bytes: usize| -> Vec<u8> {
+            let own = positions.iter();
+            own.flat_map(|range| {
+                &values[(range.start - first) * bytes..(range.end - first) * bytes]
+            })
+            .copied()
+            .collect()
+        };
+        if self.can_have_heads() {
+            self.set_heads(layer, &own(kept.masks(whole), self.mask_bytes()))
+        } else {
+            let counts = self.in_cells(own(kept.counts(whole), 1));
+            self.set_layer(layer, &counts)
+        }
+    }
+
+    /// A layer between programs: its masks, or the counts of cells of several tokens; empty if it has not arrived.
+    pub fn layer_bytes(&self, layer: usize) -> &[u8] {
+        let known = self.masks(layer).or_else(|| self.layer(layer));
+        known.unwrap_or_default()
+    }
+
+    /// Number of [`MapGrid::layer_bytes`] of a layer that has arrived.
+    pub fn layer_length(&self) -> usize {
+        let heads = self.can_have_heads();
+        self.cells() * if heads { self.mask_bytes() } else { 1 }
+    }
+
+    /// Sets or replaces a layer by its [`MapGrid::layer_bytes`].
+    ///
+    /// # Errors
+    /// [`GridError`]; the map is then unchanged.
+    pub fn set_layer_bytes(&mut self, layer: usize, bytes: &[u8]) -> Result<(), GridError> {
+        if self.can_have_heads() {
+            self.set_heads(layer, bytes)
+        } else {
+            self.set_layer(layer, bytes)
+        }
     }
 
     /// The masks of a layer; `None` if they are not known.

@@ -16,8 +16,8 @@ use tauri::{AppHandle, Manager, Runtime, State};
 use tauri_plugin_dialog::{DialogExt, FilePath};
 
 use crate::contract::{
-    AppEvent, Choice, Estimate, LayerRow, Parameters, Place, Refusal, Relation, Replacement,
-    Settings, Snapshot, TableRow, TokenSlots,
+    AppEvent, Choice, EarlierTurns, Estimate, LayerRow, Parameters, Place, Refusal, Relation,
+    Replacement, Settings, Snapshot, TableRow, TokenSlots,
 };
 use crate::drop::absolute;
 use crate::effects::Effects;
@@ -295,6 +295,7 @@ pub async fn restart_worker(effects: Desktop<'_>) -> Result<(), String> {
 pub async fn map_ends(effects: Desktop<'_>, turn: u64) -> Result<Response, String> {
     let map = effects.map(turn).await?;
     let ends = state::lock(&map)
+        .document
         .ends16()
         .iter()
         .flat_map(|end| end.to_le_bytes())
@@ -369,8 +370,8 @@ pub async fn map_token(
 ) -> Result<TokenSlots, String> {
     let map = effects.map(turn).await?;
     let document = effects.with(|state| state.document().cloned());
-    let map = state::lock(&map);
-    map_views::token(&map, document.as_deref(), token).ok_or_else(|| {
+    let map = &state::lock(&map).document;
+    map_views::token(map, document.as_deref(), token).ok_or_else(|| {
         format!(
             "This map has {} tokens; there is no token {token}.",
             map.cells()
@@ -387,8 +388,8 @@ pub async fn map_table(
 ) -> Result<Vec<TableRow>, String> {
     let map = effects.map_with_layer(turn, layer).await?;
     let document = effects.with(|state| state.document().cloned());
-    let map = state::lock(&map);
-    Ok(map_views::table(&map, document.as_deref(), layer))
+    let map = &state::lock(&map).document;
+    Ok(map_views::table(map, document.as_deref(), layer))
 }
 
 /// The model's layers in the map, including those that the method does not compress.
@@ -396,8 +397,20 @@ pub async fn map_table(
 pub async fn map_layers(effects: Desktop<'_>, turn: u64) -> Result<Vec<LayerRow>, String> {
     let map = effects.map(turn).await?;
     let windows = effects.with(|state| state.windows_of(turn));
+    let map = &state::lock(&map).document;
+    Ok(map_views::layers(map, &windows))
+}
+
+/// What an answer kept of the earlier turns that its question saw; over all layers, or in one. `None` without any.
+#[tauri::command]
+pub async fn map_earlier(
+    effects: Desktop<'_>,
+    turn: u64,
+    layer: Option<usize>,
+) -> Result<Option<EarlierTurns>, String> {
+    let map = effects.map_with_layer(turn, layer).await?;
     let map = state::lock(&map);
-    Ok(map_views::layers(&map, &windows))
+    Ok((map.earlier.as_ref()).map(|earlier| map_views::earlier(earlier, layer)))
 }
 
 /// Logs an error of the page.

@@ -362,6 +362,36 @@ pub struct TokenSlots {
     pub document: Option<String>,
 }
 
+/// What an answer kept of the earlier turns that its question saw. Offsets are UTF-16 units of `text`.
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct EarlierTurns {
+    /// All questions and answers.
+    pub text: String,
+    /// The turns, oldest first.
+    pub turns: Vec<EarlierTurn>,
+    /// End of each token, ascending.
+    pub ends: Vec<u32>,
+    /// Number of layer-head slots that keep each token.
+    pub counts: Vec<u16>,
+    /// Total number of layer-head slots.
+    pub slots: u32,
+}
+
+/// An earlier turn in [`EarlierTurns`].
+#[derive(Debug, Clone, PartialEq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct EarlierTurn {
+    /// Its number in the conversation, from 1.
+    pub number: usize,
+    /// First unit and one past the last unit of the question.
+    pub question: [usize; 2],
+    /// Likewise of the answer.
+    pub answer: [usize; 2],
+    /// Mean share of slots that keep its tokens, 0 to 1.
+    pub kept: f32,
+}
+
 /// A layer of the model in the table of the map.
 #[derive(Debug, Clone, PartialEq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]

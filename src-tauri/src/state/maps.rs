@@ -3,22 +3,76 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use kept_engine::MapGrid;
+use kept_engine::{GridError, MapGrid};
+use serde::{Deserialize, Serialize};
 
 use super::{AppState, MAPS_IN_MEMORY, SharedMap};
 use crate::contract::{AppEvent, TurnState};
 use crate::messages;
 
+/// What a question kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TurnMap {
+    /// Of the document.
+    pub document: MapGrid,
+    /// Of the earlier turns that the model saw; `None` without any.
+    pub earlier: Option<EarlierMap>,
+}
+
+/// What a question kept of the earlier turns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EarlierMap {
+    /// The turns.
+    pub texts: EarlierTexts,
+    /// Of the text of [`kept_engine::Earlier::of`] these turns.
+    pub grid: MapGrid,
+}
+
+/// The earlier turns that a model saw.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EarlierTexts {
+    /// Oldest first.
+    pub turns: Vec<kept_engine::Turn>,
+    /// How many older ones it did not see.
+    pub left_out: usize,
+}
+
+impl From<MapGrid> for TurnMap {
+    fn from(document: MapGrid) -> Self {
+        Self {
+            document,
+            earlier: None,
+        }
+    }
+}
+
+impl TurnMap {
+    /// Sets or replaces a layer by the bytes that follow [`kept_worker::protocol::Reply::Layer`].
+    fn set_layer(&mut self, layer: usize, bytes: &[u8]) -> Result<(), GridError> {
+        let (own, rest) = bytes.split_at(self.document.layer_length().min(bytes.len()));
+        let cells = (self.earlier.as_ref()).map_or(0, |earlier| earlier.grid.layer_length());
+        if rest.len() != cells {
+            let counts = rest.len();
+            return Err(GridError::WrongLength { counts, cells });
+        }
+        self.document.set_layer_bytes(layer, own)?;
+        match &mut self.earlier {
+            Some(earlier) => earlier.grid.set_layer_bytes(layer, rest),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Location of a map.
-pub enum MapPlace {
+pub enum MapPlace<T = TurnMap> {
     /// In memory.
-    Here(SharedMap),
+    Here(SharedMap<T>),
     /// In the store; the caller loads it and passes it to [`AppState::keep_map`].
     InStore,
 }
 
 /// Locks the map. A poisoned lock is accepted: a panic leaves counts that are always consistent.
-pub fn lock(map: &SharedMap) -> MutexGuard<'_, MapGrid> {
+pub fn lock<T>(map: &SharedMap<T>) -> MutexGuard<'_, T> {
     map.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -37,7 +91,7 @@ impl AppState {
 
     /// Caches a loaded map and evicts the oldest one if there are too many. Returns the cached map, which is an earlier
     /// one if the turn already had one.
-    pub fn keep_map(&mut self, turn: u64, map: MapGrid) -> SharedMap {
+    pub fn keep_map(&mut self, turn: u64, map: TurnMap) -> SharedMap {
         if let Some(known) = self.maps.get(&turn) {
             return known.clone();
         }
@@ -69,8 +123,8 @@ impl AppState {
     }
 
     /// The prompt is tokenized: `map` has no layer yet. Without a document there is nothing to paint.
-    pub(super) fn map_begins(&mut self, turn: u64, map: MapGrid, windows: Vec<Option<usize>>) {
-        let has_map = map.cells() > 0;
+    pub(super) fn map_begins(&mut self, turn: u64, map: TurnMap, windows: Vec<Option<usize>>) {
+        let has_map = map.document.cells() > 0;
         if has_map {
             self.remember_map(turn, Arc::new(Mutex::new(map)));
         }
@@ -87,14 +141,7 @@ impl AppState {
         let Some(map) = self.maps.get(&turn).cloned() else {
             return;
         };
-        let set = |map: &mut MapGrid| {
-            if map.can_have_heads() {
-                map.set_heads(layer, kept)
-            } else {
-                map.set_layer(layer, kept)
-            }
-        };
-        if let Err(error) = set(&mut lock(&map)) {
+        if let Err(error) = lock(&map).set_layer(layer, kept) {
             tracing::warn!(%error, layer, "a layer of the map was refused");
             return;
         }
@@ -113,7 +160,7 @@ impl AppState {
 
     fn announce(&mut self, turn: u64, map: &SharedMap) {
         let (layers_done, layers) = {
-            let map = lock(map);
+            let map = &lock(map).document;
             (map.layers_done(), map.layers())
         };
         self.emit(AppEvent::Map {
@@ -127,7 +174,7 @@ impl AppState {
     /// arrived.
     pub(super) fn finish_map(&mut self, turn: u64) -> Option<SharedMap> {
         let map = self.maps.get(&turn)?.clone();
-        if lock(&map).layers_done() == 0 {
+        if lock(&map).document.layers_done() == 0 {
             self.maps.remove(&turn);
             self.map_order.retain(|known| *known != turn);
             return None;

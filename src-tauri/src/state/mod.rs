@@ -44,7 +44,7 @@ pub use conversations::{Conversation, Loaded};
 pub use document::{OpenDocument, plain_text};
 pub use documents::file_name;
 use levels::Levels;
-pub use maps::{MapPlace, lock};
+pub use maps::{EarlierMap, EarlierTexts, MapPlace, TurnMap, lock};
 pub use models::{MOST_TOKENS, check_method};
 use neutral::NeutralMaps;
 use queue::Queued;
@@ -52,7 +52,7 @@ use reading_ahead::BackgroundReading;
 pub use throttle::Throttle;
 
 /// A map that is being filled or was loaded; shared with the code that counts over it.
-pub type SharedMap = Arc<Mutex<MapGrid>>;
+pub type SharedMap<T = TurnMap> = Arc<Mutex<T>>;
 
 /// Number of maps of earlier turns that stay in memory.
 const MAPS_IN_MEMORY: usize = 4;
@@ -124,7 +124,7 @@ pub enum Save {
         /// The turn.
         turn: u64,
         /// The map.
-        map: SharedMap,
+        map: SharedMap<MapGrid>,
     },
     /// The draft question.
     Draft(String),

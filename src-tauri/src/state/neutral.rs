@@ -21,7 +21,7 @@ pub(super) struct NeutralMaps {
     /// The request that runs: its ticket and turn.
     running: Option<(u64, u64)>,
     /// By turn.
-    known: HashMap<u64, SharedMap>,
+    known: HashMap<u64, SharedMap<MapGrid>>,
 }
 
 impl NeutralMaps {
@@ -135,7 +135,7 @@ impl AppState {
         Ok(())
     }
 
-    fn set_neutral(&mut self, id: u64, map: SharedMap) {
+    fn set_neutral(&mut self, id: u64, map: SharedMap<MapGrid>) {
         self.neutral.known.insert(id, map.clone());
         let Some(turn) = self.turn_mut(id) else {
             return;
@@ -169,7 +169,7 @@ impl AppState {
     ///
     /// # Errors
     /// One sentence, if there is none.
-    pub fn neutral_map(&self, turn: u64) -> Result<MapPlace, String> {
+    pub fn neutral_map(&self, turn: u64) -> Result<MapPlace<MapGrid>, String> {
         let known = self.turns.iter().find(|t| t.id == turn);
         if !known.is_some_and(|turn| turn.has_lift) {
             return Err(messages::NO_LIFT.to_owned());
@@ -181,7 +181,7 @@ impl AppState {
     }
 
     /// Caches a loaded neutral map.
-    pub fn keep_neutral(&mut self, turn: u64, map: MapGrid) -> SharedMap {
+    pub fn keep_neutral(&mut self, turn: u64, map: MapGrid) -> SharedMap<MapGrid> {
         let map = Arc::new(Mutex::new(map));
         self.neutral.known.insert(turn, map.clone());
         map

@@ -6,8 +6,8 @@ use std::time::Instant;
 use kept_engine::{MapGrid, Note, Phase as EnginePhase};
 use kept_worker::protocol::{self, Failure, Fault, FaultCode, Reply};
 
-use super::AppState;
 use super::facts::{chosen_of, memory};
+use super::{AppState, EarlierMap, EarlierTexts, TurnMap};
 use crate::contract::{
     self, ComparisonState, Estimate, Memory, NoticeKind, Phase, Place, Refusal, RefusalCode,
     StoredDocument, TurnState, Vault,
@@ -138,14 +138,27 @@ impl AppState {
             Reply::Prompt {
                 document_tokens,
                 tokens_per_cell,
+                turns,
+                turns_left_out,
+                turns_cells,
+                turns_tokens_per_cell,
                 layers,
                 kv_heads,
                 windows,
                 ..
             } => {
-                let per_cell = tokens_per_cell.max(1);
-                let ends = words(bytes, document_tokens.div_ceil(per_cell))?;
-                let map = MapGrid::of_cells(layers, kv_heads, per_cell, ends);
+                let cells = document_tokens.div_ceil(tokens_per_cell.max(1));
+                let mut ends = words(bytes, cells.saturating_add(turns_cells))?;
+                let of_turns = ends.split_off(cells);
+                let grid = |per_cell, ends| MapGrid::of_cells(layers, kv_heads, per_cell, ends);
+                let left_out = turns_left_out;
+                let map = TurnMap {
+                    document: grid(tokens_per_cell, ends),
+                    earlier: (!turns.is_empty()).then(|| EarlierMap {
+                        texts: EarlierTexts { turns, left_out },
+                        grid: grid(turns_tokens_per_cell, of_turns),
+                    }),
+                };
                 self.map_begins(turn, map, windows);
             }
             Reply::Layer { layer, .. } => self.layer_arrived(now, turn, layer, bytes),
@@ -276,7 +289,7 @@ fn text(bytes: Vec<u8>) -> Result<Arc<str>, String> {
 
 /// Decodes `count` little-endian u32 values.
 fn words(bytes: &[u8], count: usize) -> Result<Vec<u32>, String> {
-    if bytes.len() != count * 4 {
+    if bytes.len() != count.saturating_mul(4) {
         return Err(format!("{} bytes for {count} token ends", bytes.len()));
     }
     Ok(bytes

@@ -15,7 +15,7 @@ use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
 
 use super::StoreError;
 use crate::contract::{ModelChoice, Settings, Turn, TurnState};
-use crate::state::{Loaded, ModelEntry, OpenDocument, Remembered};
+use crate::state::{EarlierMap, Loaded, ModelEntry, OpenDocument, Remembered, TurnMap};
 
 /// The open database.
 #[derive(Debug, Clone)]
@@ -332,7 +332,7 @@ impl Store {
     /// Gives the turn `to` the map of `from`.
     pub async fn copy_map(&self, from: u64, to: u64) -> Result<(), StoreError> {
         sqlx::query(
-            "INSERT OR REPLACE INTO map (turn, bytes, neutral) SELECT ?, bytes, neutral FROM map WHERE turn = ?",
+            "INSERT OR REPLACE INTO map (turn, bytes, neutral, earlier, earlier_map) SELECT ?, bytes, neutral, earlier, earlier_map FROM map WHERE turn = ?",
         )
         .bind(row_of_id(to)?)
         .bind(row_of_id(from)?)
@@ -342,9 +342,14 @@ impl Store {
     }
 
     /// Writes a turn's map, if the turn still exists.
-    pub async fn set_map(&self, turn: u64, map: &[u8]) -> Result<(), StoreError> {
-        sqlx::query("INSERT OR REPLACE INTO map (turn, bytes) SELECT id, ? FROM turn WHERE id = ?")
-            .bind(deflate(map)?)
+    pub async fn set_map(&self, turn: u64, map: &TurnMap) -> Result<(), StoreError> {
+        let earlier = map.earlier.as_ref();
+        let texts = earlier.map(|earlier| deflate(to_json(&earlier.texts)?.as_bytes()));
+        let grid = earlier.map(|earlier| deflate(&earlier.grid.to_bytes()));
+        sqlx::query("INSERT OR REPLACE INTO map (turn, bytes, earlier, earlier_map) SELECT id, ?, ?, ? FROM turn WHERE id = ?")
+            .bind(deflate(&map.document.to_bytes())?)
+            .bind(texts.transpose()?)
+            .bind(grid.transpose()?)
             .bind(row_of_id(turn)?)
             .execute(&self.pool)
             .await?;
@@ -362,34 +367,40 @@ impl Store {
     }
 
     /// Loads a turn's map.
-    pub async fn map(&self, turn: u64) -> Result<Option<MapGrid>, StoreError> {
-        self.read_map("SELECT bytes FROM map WHERE turn = ?", turn)
-            .await
+    pub async fn map(&self, turn: u64) -> Result<Option<TurnMap>, StoreError> {
+        let row = sqlx::query("SELECT bytes, earlier, earlier_map FROM map WHERE turn = ?")
+            .bind(row_of_id(turn)?)
+            .fetch_optional(&self.pool)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let (texts, grid): (Option<&[u8]>, Option<&[u8]>) =
+            (row.try_get("earlier")?, row.try_get("earlier_map")?);
+        let earlier = texts.zip(grid).map(|(texts, grid)| {
+            Ok::<_, StoreError>(EarlierMap {
+                texts: of_json(&text_of(texts)?)?,
+                grid: grid_of(grid)?,
+            })
+        });
+        Ok(Some(TurnMap {
+            document: grid_of(row.try_get("bytes")?)?,
+            earlier: earlier.transpose()?,
+        }))
     }
 
     /// Loads what the method of a turn keeps whatever is asked.
     pub async fn neutral(&self, turn: u64) -> Result<Option<MapGrid>, StoreError> {
-        self.read_map("SELECT neutral FROM map WHERE turn = ?", turn)
-            .await
+        let bytes: Option<Option<Vec<u8>>> =
+            sqlx::query_scalar("SELECT neutral FROM map WHERE turn = ?")
+                .bind(row_of_id(turn)?)
+                .fetch_optional(&self.pool)
+                .await?;
+        bytes.flatten().map(|bytes| grid_of(&bytes)).transpose()
     }
+}
 
-    async fn read_map(
-        &self,
-        query: &'static str,
-        turn: u64,
-    ) -> Result<Option<MapGrid>, StoreError> {
-        let bytes: Option<Option<Vec<u8>>> = sqlx::query_scalar(query)
-            .bind(row_of_id(turn)?)
-            .fetch_optional(&self.pool)
-            .await?;
-        bytes
-            .flatten()
-            .map(|bytes| {
-                MapGrid::from_bytes(&inflate(&bytes)?)
-                    .map_err(|error| StoreError::Value(format!("a map ({error})")))
-            })
-            .transpose()
-    }
+fn grid_of(bytes: &[u8]) -> Result<MapGrid, StoreError> {
+    MapGrid::from_bytes(&inflate(bytes)?)
+        .map_err(|error| StoreError::Value(format!("a map ({error})")))
 }
 
 fn turn_of_row(row: &SqliteRow) -> Result<Turn, StoreError> {

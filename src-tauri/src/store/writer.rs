@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use super::{Store, StoreError};
 use crate::contract::FoundPassage;
 use crate::messages;
-use crate::state::{Loaded, Save, lock};
+use crate::state::{Loaded, Save, TurnMap, lock};
 
 enum Task {
     Save(Save),
@@ -18,7 +18,7 @@ enum Task {
         String,
         oneshot::Sender<Result<Vec<FoundPassage>, StoreError>>,
     ),
-    LoadMap(u64, oneshot::Sender<Result<Option<MapGrid>, StoreError>>),
+    LoadMap(u64, oneshot::Sender<Result<Option<TurnMap>, StoreError>>),
     LoadNeutral(u64, oneshot::Sender<Result<Option<MapGrid>, StoreError>>),
     Close(oneshot::Sender<()>),
 }
@@ -49,7 +49,7 @@ impl Writer {
     }
 
     /// Loads a turn's map after all earlier writes.
-    pub async fn map(&self, turn: u64) -> Result<Option<MapGrid>, StoreError> {
+    pub async fn map(&self, turn: u64) -> Result<Option<TurnMap>, StoreError> {
         self.load(|answer| Task::LoadMap(turn, answer)).await
     }
 
@@ -141,8 +141,8 @@ async fn apply(store: &Store, save: Save) -> Result<(), StoreError> {
         Save::RemoveTurn(turn) => store.remove_turn(turn).await,
         Save::CopyMap { from, to } => store.copy_map(from, to).await,
         Save::Map { turn, map } => {
-            let bytes = lock(&map).to_bytes();
-            store.set_map(turn, &bytes).await
+            let map = lock(&map).clone();
+            store.set_map(turn, &map).await
         }
         Save::Neutral { turn, map } => {
             let bytes = lock(&map).to_bytes();

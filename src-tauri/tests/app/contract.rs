@@ -105,6 +105,8 @@ fn contract_ts_matches_the_rust_types() {
         Phase,
         Progress,
         TokenSlots,
+        EarlierTurns,
+        EarlierTurn,
         LayerRow,
         TableRow,
         Vault,

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use kept_app::contract::{Facts, Parameters, Settings, Source, Theme, Turn, TurnState};
 use kept_app::library::BegunDownload;
 use kept_app::state::{
-    self, AppState, Conversation, Effect, ModelEntry, OpenDocument, Remembered, Save,
+    self, AppState, Conversation, EarlierMap, EarlierTexts, Effect, ModelEntry, OpenDocument,
+    Remembered, Save, TurnMap,
 };
 use kept_app::store::{self, Open, Opened};
 use kept_engine::MapGrid;
@@ -86,11 +87,31 @@ fn turn(id: u64, state: TurnState) -> Turn {
     }
 }
 
-fn map() -> MapGrid {
+fn grid() -> MapGrid {
     let mut map = MapGrid::new(2, 3, vec![1, 3]);
     map.set_layer(0, &[3, 1]).expect("fits");
     map.set_layer(1, &[0, 2]).expect("fits");
     map
+}
+
+/// With an earlier turn.
+fn map() -> TurnMap {
+    let mut earlier = MapGrid::new(2, 3, vec![4, 12]);
+    earlier.set_heads(0, &[0b101, 0]).expect("fits");
+    let turn = kept_engine::Turn {
+        question: "Wh\u{e9}?".to_owned(),
+        answer: "There.".to_owned(),
+    };
+    TurnMap {
+        document: grid(),
+        earlier: Some(EarlierMap {
+            texts: EarlierTexts {
+                turns: vec![turn],
+                left_out: 2,
+            },
+            grid: earlier,
+        }),
+    }
 }
 
 /// Opens, writes, closes.
@@ -109,7 +130,7 @@ async fn write(folder: &Path, saves: Vec<Save>) {
     assert_eq!(*complaints.lock().expect("whole"), [] as [String; 0]);
 }
 
-fn shared(map: MapGrid) -> state::SharedMap {
+fn shared<T>(map: T) -> state::SharedMap<T> {
     Arc::new(Mutex::new(map))
 }
 
@@ -299,7 +320,7 @@ async fn versions_and_copies_of_maps_are_kept_and_a_removed_question_is_not() {
     };
     saves.push(Save::Neutral {
         turn: 1,
-        map: shared(map()),
+        map: shared(grid()),
     });
     saves.push(Save::CopyMap { from: 1, to: 2 });
     let waiting = Turn {
@@ -338,7 +359,7 @@ async fn versions_and_copies_of_maps_are_kept_and_a_removed_question_is_not() {
     assert_eq!(remembered.conversations[0].questions, 2);
     assert_eq!(remembered.last_turn, 4, "ids are not used again");
     assert_eq!(opened.store.map(2).await.expect("read"), Some(map()));
-    assert_eq!(opened.store.neutral(2).await.expect("read"), Some(map()));
+    assert_eq!(opened.store.neutral(2).await.expect("read"), Some(grid()));
 }
 
 #[tokio::test]
@@ -510,6 +531,8 @@ async fn the_conversation_of_an_earlier_version_is_kept() {
     write(folder.path(), saves).await;
     let mut connection = connect(folder.path()).await;
     for sentence in [
+        "ALTER TABLE map DROP COLUMN earlier",
+        "ALTER TABLE map DROP COLUMN earlier_map",
         "ALTER TABLE map DROP COLUMN neutral",
         "ALTER TABLE turn DROP COLUMN version_of",
         "DROP TRIGGER turn_added",
@@ -544,7 +567,8 @@ async fn the_conversation_of_an_earlier_version_is_kept() {
     assert_eq!(found.len(), 2);
     let found = opened.store.search("\u{e9}").await.expect("read");
     assert_eq!(found[0].turn, None, "the text is searched too");
-    assert_eq!(opened.store.map(7).await.expect("read"), Some(map()));
+    let without_turns = Some(TurnMap::from(grid()));
+    assert_eq!(opened.store.map(7).await.expect("read"), without_turns);
 }
 
 #[tokio::test]

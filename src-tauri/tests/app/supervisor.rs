@@ -44,7 +44,7 @@ async fn an_answer_and_its_map_survive_a_restart_of_the_app() {
     assert!(facts.kept_bytes < facts.full_bytes);
     let counts = {
         let map = window.effects.map(id).await.expect("a map");
-        let map = kept_app::state::lock(&map);
+        let map = &kept_app::state::lock(&map).document;
         assert_eq!(map.layers_done(), map.layers());
         map.counts(None)
     };
@@ -85,7 +85,7 @@ async fn an_answer_and_its_map_survive_a_restart_of_the_app() {
         .map(id)
         .await
         .expect("the map from the store");
-    assert_eq!(kept_app::state::lock(&map).counts(None), counts);
+    assert_eq!(kept_app::state::lock(&map).document.counts(None), counts);
     window.until_ready().await;
     assert!(window.ask("Why?") > id);
 }

@@ -5,8 +5,8 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::policies::{Budget, methods};
 use kept_engine::{
-    Answer, Ask, Engine, EngineError, LayerRetention, Limits, MethodSpec, Note, Prompt, PromptText,
-    Sampling, Turn,
+    Answer, Ask, CompactLayer, Engine, EngineError, LayerRetention, Limits, MapGrid, MethodSpec,
+    Note, Prompt, PromptText, Sampling, Streaming, Turn, Watch,
 };
 use kept_tests::golden;
 
@@ -230,4 +230,107 @@ fn a_conversation_without_a_document_has_a_prompt_of_turns_only() {
     assert!(answer.sources.is_empty());
     let again = ask(&engine, &Document::empty(), &[], "kvzip", 256);
     assert!(again.is_ok(), "there is nothing to repeat");
+}
+
+/// Fills the map of the earlier turns.
+struct Filling {
+    layers: usize,
+    kv_heads: usize,
+    prompt: Option<Prompt>,
+    grid: Option<MapGrid>,
+}
+
+impl Watch for Filling {
+    fn prompt(&mut self, prompt: &Prompt) {
+        self.grid = Some(prompt.earlier.grid(self.layers, self.kv_heads));
+        self.prompt = Some(prompt.clone());
+    }
+
+    fn layer(&mut self, layer: usize, kept: &CompactLayer) {
+        let positions = &self.prompt.as_ref().expect("a prompt").earlier.positions;
+        let grid = self.grid.as_mut().expect("a map");
+        grid.set_kept(layer, kept, positions).expect("fits");
+    }
+}
+
+/// Also in streaming mode, with sliding-window layers, and with the full cache.
+#[test]
+fn the_map_of_the_earlier_turns_is_that_of_their_positions() {
+    let cases = [
+        ("group2-llama3-tied", "snapkv", Streaming::Auto),
+        ("group2-llama3-tied", "ems", Streaming::Auto),
+        ("group2-llama3-tied", "full", Streaming::Auto),
+        ("group2-llama3-tied", "treekv", Streaming::On),
+        ("gemma3", "tova", Streaming::Auto),
+    ];
+    let (document, turns) = (document(300), turns(9));
+    let gemma = golden::Unpacked::architecture("gemma3");
+    for (model, method, streaming) in cases {
+        let what = format!("{model} {method}");
+        let engine = match model {
+            "gemma3" => Engine::open(&gemma.path()).expect("a tiny model"),
+            _ => engine(model),
+        };
+        let config = engine.model().config();
+        let mut filling = Filling {
+            layers: config.full_layers().count(),
+            kv_heads: config.kv_heads,
+            prompt: None,
+            grid: None,
+        };
+        let ask = Ask {
+            document: &document,
+            turns: &turns,
+            question: "And now?",
+            method: &MethodSpec::plain(method),
+            budget: (method != "full").then_some(Budget::Rows(200)),
+            sampling: &Sampling::default(),
+            max_tokens: 0,
+            thinking: false,
+            limits: Limits {
+                streaming,
+                ..Limits::default()
+            },
+            vault: None,
+        };
+        let answer = engine.ask_watched(&ask, &mut filling, &Stop::new());
+        let answer = answer.unwrap_or_else(|error| panic!("{what}: {error}"));
+        let (earlier, grid) = (&answer.prompt.earlier, filling.grid.expect("a map"));
+        assert_eq!(earlier.turns.len(), answer.prompt.turns.len(), "{what}");
+        assert!(!earlier.turns.is_empty(), "{what}");
+        let counts = answer.map.counts();
+        let own: Vec<u16> = (earlier.positions.iter().cloned().flatten())
+            .map(|position| u16::try_from(counts[position]).expect("few slots"))
+            .collect();
+        assert_eq!(grid.counts(None), own, "{what}");
+        assert_eq!(grid.slots(None) as usize, answer.map.slots(), "{what}");
+        let whole = own
+            .iter()
+            .all(|&count| usize::from(count) == answer.map.slots());
+        assert_eq!(whole, method == "full", "{what}");
+        // Each token is where the prompt has its text.
+        let tokenizer = engine.model().tokenizer().expect("a tokenizer");
+        let seen = &turns[turns.len() - earlier.turns.len()..];
+        for (said, [question, answered]) in seen.iter().zip(&earlier.turns) {
+            assert_eq!(earlier.text[question.clone()], said.question, "{what}");
+            assert_eq!(earlier.text[answered.clone()], said.answer, "{what}");
+        }
+        for (position, span) in earlier.spans() {
+            let id = answer.prompt.ids[position];
+            let token = tokenizer.decode_bytes(id);
+            let text = earlier.text[span].trim_start();
+            assert!(
+                String::from_utf8_lossy(token).contains(text),
+                "{what}: {text:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_question_without_turns_has_no_map_of_them() {
+    let engine = engine("group2-llama3-tied");
+    let answer = ask(&engine, &document(60), &[], "snapkv", 64).expect("an answer");
+    assert_eq!(answer.prompt.earlier, Default::default());
+    assert_eq!(answer.prompt.earlier.grid(4, 2).cells(), 0);
 }

@@ -126,6 +126,62 @@ fn commands_work_on_piped_lines_and_a_wrong_one_is_named() {
 }
 
 #[test]
+fn the_map_of_an_answer_has_the_earlier_turns_as_a_section_of_their_own() {
+    let place = Place::new();
+    let [page, json] = ["map.html", "map.json"].map(|name| place.folder.path().join(name));
+    let input = format!(
+        "{QUESTION}\n/map\nWho else has one?\n/map\n/map {}\n/map {}\n/map x.txt\n",
+        page.display(),
+        json.display()
+    );
+    let method = ["--method", "snapkv", "--budget", "40%"];
+    let run = place.chat(&[&method[..], &["--color", "always"]].concat(), &input);
+    assert_eq!(run.code, Some(1), "{}", run.stderr);
+    assert!(run.stderr.contains("not as x.txt"), "{}", run.stderr);
+    let section = "Earlier in this conversation";
+    assert_eq!(run.stdout.matches(section).count(), 1, "not at first");
+    let (_, after) = run.stdout.split_once(section).expect("a section");
+    let plain: String = after
+        .split('\u{1b}')
+        .filter_map(|s| s.split_once('m'))
+        .map(|(_, text)| text)
+        .collect();
+    assert!(plain.contains(QUESTION), "{plain}");
+    assert!(after.contains("turn 1        100 %  100 %"), "{after}");
+
+    let page = std::fs::read_to_string(page).expect("written");
+    let (_, after) = page.split_once(section).expect("a section");
+    assert!(after.contains("turn 1: 100 % remembered"), "{after}");
+    assert!(
+        after.contains("<b class=\"k20\">What is the locker code"),
+        "{after}"
+    );
+
+    let map = std::fs::read_to_string(json).expect("written");
+    let map: Value = serde_json::from_str(&map).expect("JSON");
+    let earlier = &map["earlier"];
+    let text = earlier["text"].as_str().expect("a text");
+    assert!(text.starts_with(QUESTION));
+    let turn = &earlier["turns"][0];
+    assert_eq!(
+        (&turn["name"], &turn["share"]),
+        (&json!("turn 1"), &json!(1.0))
+    );
+    assert_eq!(turn["question"], json!([0, QUESTION.len()]));
+    let tokens = map["tokens"].as_array().expect("tokens").iter();
+    let spans: Vec<(u64, u64)> = tokens
+        .filter(|token| token["part"] == "turn")
+        .filter_map(|token| Some((token["start"].as_u64()?, token["end"].as_u64()?)))
+        .collect();
+    assert!(
+        spans.windows(2).all(|pair| pair[0].1 == pair[1].0),
+        "they tile it"
+    );
+    let end = spans.last().map(|span| span.1 as usize);
+    assert_eq!((spans[0].0, end), (0, Some(text.len())));
+}
+
+#[test]
 fn a_conversation_is_never_saved_over_its_model_or_document() {
     let place = Place::new();
     let folder = place.folder.path();

@@ -9,6 +9,7 @@ mod compare;
 mod conversations;
 mod device;
 mod documents;
+mod earlier;
 mod engine;
 mod explained;
 mod files;

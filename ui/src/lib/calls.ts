@@ -3,6 +3,7 @@ import { Channel, invoke } from '@tauri-apps/api/core'
 import type {
   AppEvent,
   Choice,
+  EarlierTurns,
   Estimate,
   FoundPassage,
   HubOffer,
@@ -88,6 +89,8 @@ export const showLessMemory = (turn: number) => call<null>('show_less_memory', {
 export const mapToken = (turn: number, token: number) => call<TokenSlots>('map_token', { turn, token })
 export const mapTable = (turn: number, layer: number | null) => call<TableRow[]>('map_table', { turn, layer })
 export const mapLayers = (turn: number) => call<LayerRow[]>('map_layers', { turn })
+export const mapEarlier = (turn: number, layer: number | null) =>
+  call<EarlierTurns | null>('map_earlier', { turn, layer })
 export const setThinking = (thinking: boolean) => call<null>('set_thinking', { thinking })
 export const stopReading = () => call<null>('stop_reading')
 export const resumeReading = () => call<null>('resume_reading')

@@ -60,6 +60,7 @@
  * map_token({ turn, token })                    -> TokenSlots
  * map_table({ turn, layer })                    -> TableRow[]
  * map_layers({ turn })                          -> LayerRow[]
+ * map_earlier({ turn, layer: number | null })    -> EarlierTurns | null   of the earlier turns that the question saw
  * set_thinking({ thinking })                    -> null          event: 'thinking'
  * stop_reading()                                -> null          reading in the background; event: 'readAhead'
  * resume_reading()                              -> null          goes on after a stop
@@ -121,6 +122,7 @@ export type CommandName =
   | 'map_token'
   | 'map_table'
   | 'map_layers'
+  | 'map_earlier'
   | 'look_for_models'
   | 'add_model_folder'
   | 'forget_model_folder'

@@ -1273,6 +1273,52 @@ page: number | null,
 document: string | null, };
 
 /**
+ * What an answer kept of the earlier turns that its question saw. Offsets are UTF-16 units of `text`.
+ */
+export type EarlierTurns = { 
+/**
+ * All questions and answers.
+ */
+text: string, 
+/**
+ * The turns, oldest first.
+ */
+turns: Array<EarlierTurn>, 
+/**
+ * End of each token, ascending.
+ */
+ends: Array<number>, 
+/**
+ * Number of layer-head slots that keep each token.
+ */
+counts: Array<number>, 
+/**
+ * Total number of layer-head slots.
+ */
+slots: number, };
+
+/**
+ * An earlier turn in [`EarlierTurns`].
+ */
+export type EarlierTurn = { 
+/**
+ * Its number in the conversation, from 1.
+ */
+number: number, 
+/**
+ * First unit and one past the last unit of the question.
+ */
+question: [number, number], 
+/**
+ * Likewise of the answer.
+ */
+answer: [number, number], 
+/**
+ * Mean share of slots that keep its tokens, 0 to 1.
+ */
+kept: number, };
+
+/**
  * A layer of the model in the table of the map.
  */
 export type LayerRow = { 

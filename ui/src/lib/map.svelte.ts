@@ -2,7 +2,7 @@
  * The painted retention map: fetched for one turn and one choice of layers, and again whenever more of it arrives.
  * Arrays are replaced, never changed, behind raw references.
  */
-import type { LayerRow, TableRow, TokenSlots } from './contract'
+import type { EarlierTurns, LayerRow, TableRow, TokenSlots } from './contract'
 import { levelsOf, type Level } from './levels'
 import { bandsOf, leastCount, meanShare, regionsOf, type Band, type Region, type Tokens } from './runs'
 import { snapped } from './words'
@@ -14,6 +14,7 @@ export interface MapCalls {
   mapToken(turn: number, token: number): Promise<TokenSlots>
   mapTable(turn: number, layer: number | null): Promise<TableRow[]>
   mapLayers(turn: number): Promise<LayerRow[]>
+  mapEarlier(turn: number, layer: number | null): Promise<EarlierTurns | null>
   mapLevels(turn: number): Promise<ArrayBuffer>
 }
 
@@ -28,6 +29,8 @@ export interface Painted extends Tokens {
   all: Tokens
   /** Mean share kept over the document, 0 to 1; null for what is kept because of the question. */
   mean: number | null
+  /** The earlier turns that the question saw, and all that is remembered of them. */
+  earlier?: (EarlierTurns & { tokens: Tokens }) | null
 }
 
 /** Minimum time between fetches while the map is incomplete. */
@@ -48,6 +51,11 @@ export function fullOf(counts: Uint16Array): number {
 /** The least share that is painted, and its largest value. */
 export const THRESHOLD = 0.25
 export const MOST_THRESHOLD = 0.95
+
+function withTokens(earlier: EarlierTurns): EarlierTurns & { tokens: Tokens } {
+  const { ends, counts, slots } = earlier
+  return { ...earlier, tokens: { ends: Uint32Array.from(ends), counts: Uint16Array.from(counts), slots } }
+}
 
 export class MapView {
   /** The map of the answer itself. */
@@ -200,6 +208,17 @@ export class MapView {
     return snapped(text, painted.all)
   }
 
+  /** The earlier turns of the answer; null without any, and with less memory, where they are not known. */
+  get earlier(): Painted['earlier'] {
+    return this.painted?.earlier ?? null
+  }
+
+  /** What is drawn of the earlier turns, by words. */
+  marksEarlier(): Tokens | null {
+    const { earlier } = this
+    return earlier && !this.whole ? snapped(earlier.text, earlier.tokens) : null
+  }
+
   /** What is kept for its place alone: not a finding about the question. */
   bands(): { first: Band | null; last: Band | null } {
     return this.painted === null || this.painted.mean === null ? { first: null, last: null } : bandsOf(this.painted)
@@ -227,10 +246,11 @@ export class MapView {
     this.#fetching = true
     this.#again = false
     try {
-      const [ends, counts, known] = await Promise.all([
+      const [ends, counts, known, said] = await Promise.all([
         this.#ends?.turn === turn ? this.#ends.ends : this.#calls.mapEnds(turn).then((b) => new Uint32Array(b)),
         this.#calls.mapCounts(turn, layer, lift).then((b) => new Uint16Array(b)),
         lift ? this.#calls.mapCounts(turn, layer, false).then((b) => new Uint16Array(b)) : null,
+        this.#calls.mapEarlier(turn, layer),
       ])
       // After the counts, so that the slots are never fewer than those counted.
       const first = ends.length > 0 ? await this.#calls.mapToken(turn, 0) : null
@@ -249,7 +269,8 @@ export class MapView {
       const all = { ends, counts: known ?? counts, slots }
       const drawn = lift ? { ends, counts, slots: fullOf(counts) } : all
       const together = first?.tokens ?? 1
-      this.painted = { turn, layer, layers, kvHeads, together, ...drawn, all, mean: lift ? null : meanShare(all) }
+      const mean = lift ? null : meanShare(all)
+      this.painted = { turn, layer, layers, kvHeads, together, ...drawn, all, mean, earlier: said && withTokens(said) }
     } catch (problem) {
       if (turn === this.#turn) this.#report(problem)
     } finally {

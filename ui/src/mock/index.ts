@@ -11,6 +11,7 @@ import type {
   AppEvent,
   Choice,
   DocumentFacts,
+  EarlierTurns,
   Memory,
   Parameters,
   Relation,
@@ -188,12 +189,46 @@ export function start(): void {
     }
   }
 
-  /** Questions whose answers the model sees. */
-  function seen({ turn, alone }: Asked): number {
-    if (alone || !long) return 0
+  /** The newest version of each question that was answered before. */
+  function before(turn: Turn): Turn[] {
     const first = (other: Turn) => other.versionOf ?? other.id
-    const before = conversations.turns().filter((other) => other.state === 'done' && first(other) < first(turn))
-    return new Set(before.map(first)).size
+    const answered = conversations.turns().filter((other) => other.state === 'done' && first(other) < first(turn))
+    return [...new Map(answered.map((other) => [first(other), other])).values()]
+  }
+
+  /** Questions whose answers the model sees. */
+  const seen = ({ turn, alone }: Asked) => (alone || !long ? 0 : before(turn).length)
+
+  /** The last of them are kept whole. */
+  function earlier(id: number, layer: number | null): EarlierTurns | null {
+    const turn = conversations.turns().find((one) => one.id === id)
+    const said = turn ? before(turn).slice(0, turn.facts?.turnsSeen ?? 0) : []
+    if (said.length === 0) return null
+    const result: EarlierTurns = {
+      text: '',
+      turns: [],
+      ends: [],
+      counts: [],
+      slots: kvHeads * (layer === null ? layers : 1),
+    }
+    said.forEach(({ question, answer }, i) => {
+      const place = (part: string): [number, number] => {
+        if (result.text) result.text += '\n\n'
+        const start = result.text.length
+        result.text += part
+        for (const word of part.matchAll(/\s*\S+/g)) {
+          result.ends.push(start + word.index + word[0].length)
+          result.counts.push(i >= said.length - 2 || result.ends.length % 3 === 0 ? result.slots : 0)
+        }
+        return [start, result.text.length]
+      }
+      const from = result.counts.length
+      const places = { question: place(question), answer: place(answer) }
+      const own = result.counts.slice(from)
+      const kept = own.reduce((sum, count) => sum + count, 0) / (own.length * result.slots)
+      result.turns.push({ number: i + 1, ...places, kept })
+    })
+    return result
   }
 
   async function run(asked: Asked, tell: (event: AppEvent) => void): Promise<void> {
@@ -505,6 +540,8 @@ export function start(): void {
         return mind().table(snapshot.document?.pages ?? [], args.layer)
       case 'map_layers':
         return mind().layerRows()
+      case 'map_earlier':
+        return earlier(args.turn, args.layer)
       case 'set_thinking':
         snapshot.thinking = args.thinking
         emit({ event: 'thinking', thinking: args.thinking })

@@ -306,7 +306,8 @@ pub enum Reply {
         estimate: Estimate,
     },
     /// The prompt is built. Bytes follow: for every cell of the map ([`kept_engine::MapGrid::bounded`]), in most documents
-    /// every token, its end in UTF-16 code units of the text, `u32` little endian, ascending (see [`kept_engine::ends16`]).
+    /// every token, its end in UTF-16 code units of the text, `u32` little endian, ascending (see [`kept_engine::ends16`]);
+    /// then the same for the map of the earlier turns, whose text is that of [`kept_engine::Earlier::of`].
     Prompt {
         /// Ticket of the question.
         ticket: u64,
@@ -317,6 +318,18 @@ pub enum Reply {
         /// Tokens of the document per cell of the map.
         #[serde(default = "one")]
         tokens_per_cell: usize,
+        /// The earlier turns that the model sees.
+        #[serde(default)]
+        turns: Vec<Turn>,
+        /// How many older turns were left out.
+        #[serde(default)]
+        turns_left_out: usize,
+        /// Cells of the map of the earlier turns.
+        #[serde(default)]
+        turns_cells: usize,
+        /// Tokens of the earlier turns per cell of their map.
+        #[serde(default = "one")]
+        turns_tokens_per_cell: usize,
         /// Number of layers that the method cuts; the indices of [`Reply::Layer`] count these layers only.
         layers: usize,
         /// `[layers of the model]`: window of a sliding-window layer; `None` for layers that the method cuts.
@@ -328,7 +341,7 @@ pub enum Reply {
     },
     /// A layer was cut, or its kept rows have changed. Bytes follow: for cells of one token the masks of the KV heads that
     /// keep them ([`kept_engine::MapGrid::set_heads`]); for cells of several tokens `[cells]` u8, the number of slots that
-    /// keep each.
+    /// keep each; then the same for the earlier turns.
     Layer {
         /// Ticket of the question.
         ticket: u64,

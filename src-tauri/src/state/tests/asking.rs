@@ -5,7 +5,7 @@ use kept_worker::protocol::Failure;
 
 use super::*;
 use crate::contract::{Phase, TurnState};
-use crate::messages;
+use crate::{map_views, messages};
 
 #[test]
 fn a_question_is_answered() {
@@ -332,6 +332,10 @@ fn senseless_replies_are_errors() {
         prompt_tokens: 5,
         document_tokens: 3,
         tokens_per_cell: 1,
+        turns: Vec::new(),
+        turns_left_out: 0,
+        turns_cells: 0,
+        turns_tokens_per_cell: 1,
         layers: 2,
         windows: Vec::new(),
         kv_heads: 1,
@@ -343,4 +347,54 @@ fn senseless_replies_are_errors() {
         document: info("a.txt"),
     };
     assert!(story.state.worker_reply(now, document, vec![0xff]).is_err());
+}
+
+/// Two earlier turns of two tokens each, one of three older ones: their layers come behind the document's.
+#[test]
+fn the_map_of_the_earlier_turns_arrives_with_that_of_the_document() {
+    let mut story = Story::ready();
+    let (turn, ticket) = story.ask("Why?");
+    let said = |question: &str| kept_engine::Turn {
+        question: question.to_owned(),
+        answer: "So.".to_owned(),
+    };
+    let prompt = Reply::Prompt {
+        ticket,
+        prompt_tokens: 9,
+        document_tokens: 3,
+        tokens_per_cell: 1,
+        turns: vec![said("A?"), said("B?")],
+        turns_left_out: 1,
+        turns_cells: 4,
+        turns_tokens_per_cell: 1,
+        layers: 2,
+        windows: Vec::new(),
+        kv_heads: 1,
+        kv_bytes_full: 80,
+    };
+    let ends = [1u32, 2, 3, 2, 7, 11, 16];
+    let ends: Vec<u8> = ends.iter().flat_map(|end| end.to_le_bytes()).collect();
+    story.hear_bytes(prompt, &ends);
+    for layer in 0..2 {
+        story.hear_bytes(Reply::Layer { ticket, layer }, &[1, 0, 1, 0, 0, 1, 1]);
+    }
+    // Too short or too long: the map stays as it is.
+    for bytes in [&[0; 3][..], &[0; 6], &[0; 8]] {
+        story.hear_bytes(Reply::Layer { ticket, layer: 1 }, bytes);
+    }
+    let Ok(MapPlace::Here(map)) = story.state.map(turn) else {
+        panic!("a map in memory");
+    };
+    let map = lock(&map).clone();
+    let earlier = map.earlier.expect("earlier turns");
+    assert_eq!(earlier.texts.left_out, 1);
+    assert_eq!(earlier.grid.ends16(), [2, 7, 11, 16]);
+    assert_eq!(earlier.grid.layer(1), Some(&[0, 0, 1, 1][..]));
+    assert_eq!(map.document.layer(1), Some(&[1, 0, 1][..]));
+    let shares: Vec<f32> = map_views::earlier(&earlier, None)
+        .turns
+        .iter()
+        .map(|turn| turn.kept)
+        .collect();
+    assert_eq!(shares, [0.0, 1.0]);
 }
