@@ -1,7 +1,7 @@
 //! `kept vaults`: fills, lists and removes the documents stored on disk.
 
 use kept_engine::vault::{Holds, VaultEntry, VaultFolder, Vaults};
-use kept_engine::{AUTO, MethodSpec, Note, Progress, ReadRequest};
+use kept_engine::{AUTO, Engine, MethodSpec, Note, Progress, ReadRequest};
 use serde_json::{Value, json};
 
 use crate::arguments::{ReadArguments, RemoveArguments, VaultsArguments, memory, open};
@@ -59,6 +59,8 @@ pub fn read(arguments: &ReadArguments) -> anyhow::Result<()> {
     let request = ReadRequest {
         document: &document,
         method: &MethodSpec::plain(AUTO),
+        budget: None,
+        max_tokens: Engine::DEFAULT_MAX_TOKENS,
         vaults: Vaults {
             folder,
             kind: *kind,

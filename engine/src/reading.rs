@@ -9,6 +9,10 @@
 //!
 //! Each section writes a vault of all tokens so far, which replaces the one before: sections grow with the document, so
 //! that a document is written about eight times at most.
+//!
+//! A document longer than the context length is read in streaming mode with the method and budget of the questions to
+//! come, and the state at its end is saved (`streaming/state.rs`): no method in streaming mode looks at the question
+//! before that, so every question on the document goes on from there.
 
 use std::time::Instant;
 
@@ -22,10 +26,11 @@ use crate::plan::Reading;
 use crate::prefill::PlannedPrefill;
 use crate::prompt::ORDINARY_QUESTION;
 use crate::shape::shape_of;
+use crate::streaming::StreamedText;
 use crate::watch::EventSink;
 use crate::{
     AUTO, Engine, EngineError, Event, Limits, MethodSpec, Note, Phase, PlanRequest, Progress,
-    Prompt, Streaming,
+    Prompt, PromptText, Streaming,
 };
 
 /// Smallest section, in tokens.
@@ -44,6 +49,10 @@ pub struct ReadRequest<'a> {
     pub document: &'a Document,
     /// The method of the questions to come.
     pub method: &'a MethodSpec,
+    /// Their budget; it matters in streaming mode only, as does the length of their answers.
+    pub budget: Option<Budget>,
+    /// Longest answer, in tokens.
+    pub max_tokens: usize,
     /// The vaults.
     pub vaults: Vaults<'a>,
     /// Limit of all memory, in bytes.
@@ -65,10 +74,11 @@ pub struct DocumentRead {
 
 impl Engine {
     /// Reads a document into its vault; `progress` covers the whole document. For methods that measure the document
-    /// while it is read (H2O, EMS, Expected Attention) nothing is read: their first question reads it.
+    /// while it is read (H2O, EMS, Expected Attention) nothing is read, unless in streaming mode: their first question
+    /// reads it.
     ///
     /// # Errors
-    /// A document that exceeds the context length, too little memory, a stop.
+    /// A document that exceeds the context length with a method that has no streaming mode, too little memory, a stop.
     pub fn read_document(
         &self,
         request: &ReadRequest<'_>,
@@ -80,8 +90,18 @@ impl Engine {
             method,
             vaults,
             memory,
+            ..
         } = request;
-        let prompt = Prompt::new(self.model(), &document.text, ORDINARY_QUESTION)?;
+        let text = PromptText {
+            document: &document.text,
+            turns: &[],
+            question: ORDINARY_QUESTION,
+            thinking: false,
+        };
+        let prompt = Prompt::of_any_length(self.model(), &text, stop)?;
+        if self.streams(Streaming::Auto, prompt.len()) {
+            return self.read_streamed(request, &prompt, progress, stop);
+        }
         let end = prompt.document.end;
         if self.measures_while_reading(method, &prompt)? {
             let title = kept_policies::find(&method.name).map_or(&*method.name, |info| info.title);
@@ -182,6 +202,72 @@ impl Engine {
 }
 
 impl Engine {
+    /// Reads a document in streaming mode up to its end, and saves the state there.
+    fn read_streamed(
+        &self,
+        request: &ReadRequest<'_>,
+        prompt: &Prompt,
+        progress: &mut dyn FnMut(&Progress),
+        stop: &Stop,
+    ) -> Result<DocumentRead, EngineError> {
+        let plan = self.plan(&PlanRequest {
+            prompt: &prompt.shape(),
+            method: request.method,
+            budget: request.budget,
+            max_new_tokens: request.max_tokens,
+            limits: Limits {
+                memory: request.memory,
+                streaming: Streaming::On,
+            },
+            text_bytes: request.document.text.len() as u64,
+            vault: Some(request.vaults.kind),
+        })?;
+        let ledger = plan.ledger()?;
+        let engine = &plan.engine;
+        engine.check_memory(&ledger)?;
+        let Reading::Stream(stream) = &plan.reading else {
+            unreachable!("streaming mode is on");
+        };
+        let ids = &prompt.ids[..prompt.document.end];
+        let rope = RopeTable::new(engine.model().config(), stream.positions);
+        let end = engine.end_of(Some(request.vaults), ids, &plan.spec, stream);
+        let text = StreamedText {
+            ids,
+            name: &request.document.name,
+            method: &*plan.method,
+            plan: stream,
+            rope: &rope,
+            ledger: &ledger,
+            end: end.as_ref(),
+            tokens: ids.len(),
+        };
+        let mut read = DocumentRead {
+            tokens: ids.len(),
+            from_vault: 0,
+            stored: 0,
+            notes: Vec::new(),
+        };
+        let started = Instant::now();
+        let mut of_document = |event: Event| {
+            if let Event::Progress(now) = event {
+                let from_vault = now.tokens_from_vault;
+                let read = DocumentRead {
+                    from_vault,
+                    ..read.clone()
+                };
+                progress(&progress_of(from_vault + now.tokens_done, &read, started));
+            }
+        };
+        let mut notes = Vec::new();
+        let watch = &mut EventSink(&mut of_document);
+        let (.., vault) = engine.stream_text(&text, &mut notes, watch, stop)?;
+        (read.from_vault, read.notes) = (vault.tokens_from_vault, notes);
+        if vault.written || read.from_vault == read.tokens {
+            read.stored = read.tokens;
+        }
+        Ok(read)
+    }
+
     /// Whether a method needs sums over all queries of the document, which exist only while it is read.
     fn measures_while_reading(
         &self,

@@ -12,11 +12,12 @@ use kept_engine::models::Model;
 use kept_engine::policies::Budget;
 use kept_engine::{
     Answer, Ask, Citation, CompactLayer, Engine, EngineError, LEVELS, Limits, MapGrid, MemoryNow,
-    MethodSpec, NEUTRAL_QUESTIONS, Progress, Prompt, ReadRequest, Reading, Sampling, Source, Turn,
-    Watch, ends16,
+    NEUTRAL_QUESTIONS, Progress, Prompt, ReadRequest, Reading, Sampling, Source, Turn, Watch,
+    ends16,
 };
 use kept_worker::protocol::{
-    AnswerFacts, AskRequest, CompareRequest, Failure, Fault, FaultCode, Reply, SourceInfo,
+    AnswerFacts, AskRequest, CompareRequest, EstimateRequest, Failure, Fault, FaultCode, Reply,
+    SourceInfo,
 };
 
 use crate::comparing::compare;
@@ -52,8 +53,8 @@ pub fn engine_health(error: &EngineError) -> EngineHealth {
 pub enum Work {
     Ask(AskRequest, Keeping),
     Compare(CompareRequest),
-    /// Reads the document for questions with this method, within a limit of all memory, in bytes.
-    Read(MethodSpec, Option<u64>, Keeping),
+    /// Reads the document for these questions.
+    Read(EstimateRequest, Keeping),
     /// Computes what is kept whatever is asked.
     Neutral(AskRequest, Keeping),
     /// Computes what is kept with other budgets.
@@ -93,9 +94,7 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
             let (reply, engine_health) = run_caught(ticket, what, || match &job.work {
                 Work::Ask(ask, keeping) => answer(&job, ask, keeping, &output),
                 Work::Compare(comparison) => compare(&job, comparison, &output),
-                Work::Read(method, memory, keeping) => {
-                    read(&job, method, *memory, keeping, &output)
-                }
+                Work::Read(of, keeping) => read(&job, of, keeping, &output),
                 Work::Neutral(ask, keeping) => neutral(&job, ask, keeping, &output),
                 Work::Levels(ask, keeping) => levels(&job, ask, keeping, &output),
             });
@@ -157,13 +156,7 @@ fn failed_with(ticket: u64, what: Failure, error: &EngineError) -> Ending {
 }
 
 /// Reads the document into its vault; returns the final reply.
-fn read(
-    job: &Job,
-    method: &MethodSpec,
-    memory: Option<u64>,
-    keeping: &Keeping,
-    output: &Output,
-) -> Ending {
+fn read(job: &Job, of: &EstimateRequest, keeping: &Keeping, output: &Output) -> Ending {
     let ticket = job.ticket;
     let Some(vaults) = keeping.vaults() else {
         let reply = Reply::DocumentRead {
@@ -174,12 +167,22 @@ fn read(
         };
         return (reply, EngineHealth::Sound);
     };
-    let engine = &job.model.engine;
+    let refused = |fault: Fault| failed(ticket, Failure::Read, fault, false, EngineHealth::Sound);
+    let budget = match parse_budget(of.budget.as_deref()) {
+        Ok(budget) => budget,
+        Err(why) => return refused(why),
+    };
+    let engine = match with_cache_type(&job.model.engine, of.cache.as_deref()) {
+        Ok(engine) => engine,
+        Err(why) => return refused(why),
+    };
     let request = ReadRequest {
         document: &job.document.document,
-        method,
+        method: &of.method,
+        budget,
+        max_tokens: of.max_tokens.unwrap_or(Engine::DEFAULT_MAX_TOKENS),
         vaults,
-        memory,
+        memory: of.memory,
     };
     let mut progress = |progress: &Progress| {
         let progress = *progress;

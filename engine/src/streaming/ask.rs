@@ -27,13 +27,29 @@ struct StreamSetup<'a> {
     notes: Vec<Note>,
 }
 
+/// The document of a prompt that is read in streaming mode, up to its end.
+pub(crate) struct StreamedText<'a> {
+    /// `[tokens]`: the prompt up to the document's end.
+    pub(crate) ids: &'a [u32],
+    /// The document's name.
+    pub(crate) name: &'a str,
+    pub(crate) method: &'a dyn Method,
+    pub(crate) plan: &'a StreamPlan,
+    pub(crate) rope: &'a RopeTable,
+    pub(crate) ledger: &'a MemoryLedger,
+    /// Where its state is saved.
+    pub(crate) end: Option<&'a End<'a>>,
+    /// Tokens of the prompt, for the progress.
+    pub(crate) tokens: usize,
+}
+
 /// While a document is read, its state is saved after at least so many tokens.
 const SAVED: usize = 4096;
 /// It is saved after at least 1 / `PART` of what was read before.
 const PART: usize = 8;
 
 /// Progress and memory in use during a prefill in streaming mode.
-struct StreamProgress<'a> {
+pub(crate) struct StreamProgress<'a> {
     meter: ProgressMeter,
     /// Rows that have passed a layer, over all layers.
     passed: usize,
@@ -226,29 +242,46 @@ impl Engine {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<(Streamed, VaultUse), EngineError> {
-        let &Asked {
-            ask,
-            ref prompt,
-            method,
-            ..
-        } = asked;
-        let (model, n) = (self.model(), prompt.len());
-        let StreamSetup {
-            rope,
-            ledger,
-            end,
-            notes,
-        } = setup;
-        let new = || Stream::new(model, method, plan.clone(), rope);
+        let (n, rows) = (asked.prompt.len(), plan.rows);
+        let name = &asked.ask.method.name;
+        let _span = tracing::info_span!("streaming", tokens = n, method = name, rows).entered();
+        // A chunk begins after the document's end, so that the state at this point depends on the document
+        // only.
+        let (ids, question) = asked.prompt.ids.split_at(asked.prompt.document.end);
+        let text = StreamedText {
+            ids,
+            name: &asked.ask.document.name,
+            method: asked.method,
+            plan,
+            rope: &setup.rope,
+            ledger: &setup.ledger,
+            end: setup.end.as_ref(),
+            tokens: n,
+        };
+        let (mut stream, mut progress, vault) =
+            self.stream_text(&text, &mut setup.notes, watch, stop)?;
+        progress.feed(&mut stream, question, |_| (), watch, stop)?;
+        Ok((stream.into_streamed(), vault))
+    }
+
+    /// Reads a document up to its end: continues from a saved state if there is one, otherwise saves it. Returns the
+    /// stream, which the question goes on with, and its progress.
+    pub(crate) fn stream_text<'m>(
+        &'m self,
+        text: &StreamedText<'m>,
+        notes: &mut Vec<Note>,
+        watch: &mut dyn Watch,
+        stop: &Stop,
+    ) -> Result<(Stream<'m>, StreamProgress<'m>, VaultUse), EngineError> {
+        let &StreamedText { ids, end, plan, .. } = text;
+        let (model, n) = (self.model(), text.tokens);
+        let new = || Stream::new(model, text.method, plan.clone(), text.rope);
         let mut stream = new();
         let mut vault = VaultUse {
             kind: if end.is_some() { "end" } else { "off" }.to_owned(),
             ..VaultUse::none(n)
         };
-        let restored = end
-            .as_ref()
-            .map_or(Ok(None), |end| end.restore(&mut stream, stop));
-        match restored {
+        match end.map_or(Ok(None), |end| end.restore(&mut stream, stop)) {
             Ok(None) => {}
             Ok(Some(loaded)) => vault.bytes = loaded.bytes,
             Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
@@ -265,37 +298,31 @@ impl Engine {
         let mut progress = StreamProgress {
             meter: ProgressMeter::new(Phase::Reading, n - seen, steps).with_vault_tokens(seen),
             passed: 0,
-            ledger,
+            ledger: text.ledger,
             kept_full: self.kv_bytes_full(n),
         };
-        let (name, rows) = (&ask.method.name, plan.rows);
-        let _span = tracing::info_span!("streaming", tokens = n, method = name, rows).entered();
-        // A chunk begins after the document's end, so that the state at this point depends on the document
-        // only.
-        let (text, question) = prompt.ids.split_at(prompt.document.end);
         let mut saved = seen;
         let mut save = |stream: &mut Stream<'_>| {
             let now = stream.seen();
-            if now < text.len()
+            if now < ids.len()
                 && now - saved >= SAVED.max(saved / PART)
                 && let Some(end) = end
             {
                 saved = now;
-                if let Err(error) = end.save(stream, &ask.document.name, name, stop) {
+                if let Err(error) = end.save(stream, text.name, text.method.name(), stop) {
                     tracing::warn!(%error, "the state of an unfinished reading could not be saved");
                 }
             }
         };
-        progress.feed(&mut stream, &text[seen..], &mut save, watch, stop)?;
-        if let Some(end) = end.as_ref().filter(|_| seen < text.len()) {
-            match end.save(&mut stream, &ask.document.name, name, stop) {
+        progress.feed(&mut stream, &ids[seen..], &mut save, watch, stop)?;
+        if let Some(end) = end.filter(|_| seen < ids.len()) {
+            match end.save(&mut stream, text.name, text.method.name(), stop) {
                 Ok(bytes) => (vault.bytes, vault.written) = (bytes, true),
                 Err(_) if stop.is_requested() => return Err(EngineError::Stopped),
                 Err(error) => notes.push(error.unwritten(false).into()),
             }
         }
-        progress.feed(&mut stream, question, |_| (), watch, stop)?;
-        Ok((stream.into_streamed(), vault))
+        Ok((stream, progress, vault))
     }
 
     /// Messages for the user about this prefill, one sentence each.

@@ -37,6 +37,7 @@ use crate::{EngineError, RetentionMap};
 use layer::ChunkScratch;
 use ring::Ring;
 
+pub(crate) use ask::StreamedText;
 pub(crate) use state::End;
 
 /// When a document is read in streaming mode.

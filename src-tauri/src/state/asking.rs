@@ -122,7 +122,7 @@ impl AppState {
     }
 
     /// Whether the method can read the document: only a few methods can read a document beyond the context length.
-    fn can_read(&self, choice: &Choice) -> Result<(), String> {
+    pub(super) fn can_read(&self, choice: &Choice) -> Result<(), String> {
         let able = policies::STREAMING.contains(&choice.method.as_str()) || choice.method == AUTO;
         match self.document.as_ref().map(|d| &d.streaming) {
             Some(Some(_)) if !able => Err(messages::cannot_stream(&choice.method)),
@@ -160,20 +160,20 @@ impl AppState {
         let ticket = self.ticket();
         let (send, receive) = oneshot::channel();
         self.estimates.insert(ticket, send);
-        self.send(
-            Request::Estimate {
-                ticket,
-                of: EstimateRequest {
-                    method: method_of(&choice),
-                    budget: self.budget_of(&choice),
-                    cache: self.settings.cache.clone(),
-                    memory,
-                    max_tokens: Some(self.settings.max_tokens),
-                },
-            },
-            None,
-        );
+        let of = self.estimate_request(&choice, memory);
+        self.send(Request::Estimate { ticket, of }, None);
         Ok(receive)
+    }
+
+    /// What a question with `choice` costs depends on this. `memory`: [`AppState::memory_limit`].
+    pub(super) fn estimate_request(&self, choice: &Choice, memory: Option<u64>) -> EstimateRequest {
+        EstimateRequest {
+            method: method_of(choice),
+            budget: self.budget_of(choice),
+            cache: self.settings.cache.clone(),
+            memory,
+            max_tokens: Some(self.settings.max_tokens),
+        }
     }
 
     /// Stops the current question; if none runs, the first that waits, or else the file that is being opened.

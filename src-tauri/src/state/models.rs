@@ -129,6 +129,7 @@ impl AppState {
         if keeping_changed {
             self.send_vault_settings();
         }
+        self.read_for_other_questions();
         Ok(self.settings.clone())
     }
 

@@ -1,11 +1,13 @@
 //! Reading the document in the background, before a question: begins when document and model are open and nothing else
 //! runs. A question or comparison interrupts it in the worker; it goes on afterwards, unless the user stopped it.
+//!
+//! A document longer than the context length is read for one method and budget: when these change, it is read again.
 
-use kept_engine::{MethodSpec, Progress};
-use kept_worker::protocol::Request;
+use kept_engine::Progress;
+use kept_worker::protocol::{EstimateRequest, Request};
 
 use super::AppState;
-use crate::contract::{AppEvent, ReadAhead, WorkerStatus};
+use crate::contract::{AppEvent, Choice, ReadAhead, Settings, WorkerStatus};
 
 /// Shorter documents, in tokens, are read with the first question.
 const LEAST_TOKENS: usize = 2048;
@@ -16,6 +18,8 @@ pub(super) struct BackgroundReading {
     step: Step,
     /// The last progress for this document and model.
     progress: Option<Progress>,
+    /// The questions for which it was read last.
+    of: Option<EstimateRequest>,
 }
 
 impl BackgroundReading {
@@ -44,25 +48,59 @@ impl AppState {
             return;
         }
         let long = self.document.as_ref().is_some_and(|document| {
-            let tokens = document.tokens.filter(|_| !document.more_tokens);
-            let read_whole = document.too_long.is_none() && document.streaming.is_none();
-            read_whole && tokens.is_some_and(|tokens| tokens >= LEAST_TOKENS)
+            let tokens = document.tokens.is_some_and(|tokens| tokens >= LEAST_TOKENS);
+            document.too_long.is_none() && tokens
         });
         let idle = !self.is_busy() && self.running.is_none() && self.opening.is_none();
         let ready = self.worker.state == WorkerStatus::Ready && self.model.is_some();
-        let Ok(memory) = self.memory_limit() else {
+        let Some(of) = self.questions_to_come() else {
             return;
         };
         if long && idle && ready && !self.neutral.is_running() && !self.levels.is_running() {
             let ticket = self.ticket();
-            let method = MethodSpec::plain(&self.settings.method);
-            let request = Request::ReadDocument {
-                ticket,
-                method,
-                memory,
-            };
-            self.send(request, None);
+            self.reading.of = Some(of.clone());
+            self.send(Request::ReadDocument { ticket, of }, None);
             self.set_step(Step::Running(ticket));
+        }
+    }
+
+    /// Questions with the present settings; `None` if these cannot read the document.
+    fn questions_to_come(&self) -> Option<EstimateRequest> {
+        let Settings {
+            method,
+            parameters,
+            budget,
+            ..
+        } = &self.settings;
+        let choice = Choice {
+            method: method.clone(),
+            parameters: parameters.get(method).cloned().unwrap_or_default(),
+            budget: budget.clone(),
+        };
+        self.can_read(&choice).ok()?;
+        Some(self.estimate_request(&choice, self.memory_limit().ok()?))
+    }
+
+    /// The settings have changed, or a reading has ended: a document that is read for other questions than those to come
+    /// is read again.
+    pub(super) fn read_for_other_questions(&mut self) {
+        let (streams, _) = self.how_it_is_read();
+        if !streams || self.reading.of == self.questions_to_come() {
+            return;
+        }
+        match self.reading.step {
+            // It is due again once the worker has stopped.
+            Step::Running(_) => {
+                self.reading.progress = None;
+                self.stop_worker_reading();
+            }
+            Step::Done => {
+                self.reading.progress = None;
+                self.set_step(Step::Due);
+                self.read_ahead();
+            }
+            Step::Due => self.read_ahead(),
+            Step::Stopped => {}
         }
     }
 
@@ -122,6 +160,7 @@ impl AppState {
             self.set_step(Step::Done);
             // The estimate follows what is in the vault.
             self.request_vaults();
+            self.read_for_other_questions();
         }
     }
 

@@ -45,6 +45,8 @@ fn of<'a>(document: &'a Document, vaults: Vaults<'a>, method: &'a MethodSpec) ->
     ReadRequest {
         document,
         method,
+        budget: None,
+        max_tokens: 16,
         vaults,
         memory: None,
     }
@@ -153,11 +155,78 @@ fn a_vault_without_space_and_a_document_too_long_are_told() {
     assert_eq!(read.notes.len(), 1, "{:?}", read.notes);
     let long = SAMPLE.repeat(4);
     let long = Document::from_bytes("long.txt", long.into_bytes()).expect("a document");
-    let refused = engine.read_document(&of(&long, vaults, &auto), &mut |_| (), &Stop::new());
-    assert!(
-        matches!(refused, Err(EngineError::TooLong { .. })),
-        "{refused:?}"
-    );
+    let snapkv = MethodSpec::plain("snapkv");
+    let refused = engine.read_document(&of(&long, vaults, &snapkv), &mut |_| (), &Stop::new());
+    assert!(refused.is_err(), "it has no streaming mode: {refused:?}");
+    let read = engine.read_document(&of(&long, vaults, &auto), &mut |_| (), &Stop::new());
+    let read = read.expect("not an error");
+    assert_eq!((read.stored, read.notes.len()), (0, 1), "{:?}", read.notes);
+}
+
+/// In streaming mode the state at the document's end is the beginning of every question with this method and budget.
+#[test]
+fn a_document_beyond_the_context_is_read_up_to_its_end() {
+    let engine = engine();
+    let text = SAMPLE.repeat(4);
+    let document = Document::from_bytes("long.txt", text.into_bytes()).expect("a document");
+    for name in ["h2o", "ems", "auto"] {
+        let method = MethodSpec::plain(name);
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = VaultFolder::new(place.path(), 1 << 30);
+        let vaults = Vaults {
+            folder: &folder,
+            kind: PackedRows::Q8_0,
+        };
+        let ask = |vault, question| {
+            let ask = Ask {
+                document: &document,
+                turns: &[],
+                question,
+                method: &method,
+                budget: Some(Budget::Share(0.02)),
+                sampling: &Sampling::default(),
+                max_tokens: 8,
+                thinking: false,
+                limits: Limits::default(),
+                vault,
+            };
+            engine.ask(&ask, &mut |_| (), &Stop::new()).expect(name)
+        };
+        let request = ReadRequest {
+            budget: Some(Budget::Share(0.02)),
+            ..of(&document, vaults, &method)
+        };
+        // A stop after the first state was saved.
+        let stop = Stop::new();
+        let mut watch = |now: &Progress| {
+            if now.tokens_done > 5 * 1024 {
+                stop.request();
+            }
+        };
+        let stopped = engine.read_document(&request, &mut watch, &stop);
+        assert!(matches!(stopped, Err(EngineError::Stopped)), "{name}");
+        let mut all = Vec::new();
+        let read = engine.read_document(&request, &mut |now| all.push(*now), &Stop::new());
+        let read = read.expect(name);
+        assert!(read.from_vault >= 4096 && read.notes.is_empty(), "{name}");
+        assert_eq!(read.stored, read.tokens, "{name}");
+        let (first, last) = (all[0], all[all.len() - 1]);
+        assert!(first.tokens_done > read.from_vault, "{name}: {first:?}");
+        assert_eq!(
+            (first.tokens_total, last.tokens_done),
+            (read.tokens, read.tokens)
+        );
+        let again = engine.read_document(&request, &mut |_| (), &Stop::new());
+        assert_eq!(again.expect(name).from_vault, read.tokens, "{name}");
+        for question in [
+            "Who keeps the safe?",
+            "What is the locker code of Ann Quorvin, and who was told?",
+        ] {
+            let (known, fresh) = (ask(Some(vaults), question), ask(None, question));
+            assert_eq!(known.vault.tokens_from_vault, read.tokens, "{name}");
+            assert_eq!((known.text, known.map), (fresh.text, fresh.map), "{name}");
+        }
+    }
 }
 
 /// Their first question would read the document again.

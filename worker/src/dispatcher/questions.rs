@@ -97,9 +97,9 @@ impl Dispatcher {
             Request::Compare { compare, .. } => {
                 self.start(ticket, model, document, Work::Compare(compare));
             }
-            Request::ReadDocument { method, memory, .. } => {
+            Request::ReadDocument { of, .. } => {
                 let keeping = self.keeping.refreshed();
-                self.start(ticket, model, document, Work::Read(method, memory, keeping));
+                self.start(ticket, model, document, Work::Read(of, keeping));
             }
             _ => {}
         }

@@ -93,11 +93,9 @@ pub enum Request {
     ReadDocument {
         /// Identifies the request in its replies.
         ticket: u64,
-        /// The method of the questions to come.
-        method: MethodSpec,
-        /// As in [`EstimateRequest`].
-        #[serde(default)]
-        memory: Option<u64>,
+        /// The questions to come.
+        #[serde(flatten)]
+        of: EstimateRequest,
     },
     /// Computes what a question's method and budget keep of the open document whatever is asked. `ask` is the question,
     /// whose text and turns are not used. Occupies the worker, but a question or comparison stops it. Replies:

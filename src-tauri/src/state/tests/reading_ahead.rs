@@ -20,13 +20,7 @@ fn tokens(tokens: usize) -> Reply {
 /// The ticket of the only request since the last look, which begins to read.
 fn begun(story: &mut Story) -> u64 {
     match story.requests().as_slice() {
-        [
-            Request::ReadDocument {
-                ticket,
-                memory: None,
-                ..
-            },
-        ] => *ticket,
+        [Request::ReadDocument { ticket, of }] if of.memory.is_none() => *ticket,
         other => panic!("{other:?}"),
     }
 }
@@ -201,4 +195,54 @@ fn without_vaults_nothing_is_read_ahead() {
     story.look();
     story.hear(tokens(10_000));
     assert_eq!(story.requests(), []);
+}
+
+/// Its state depends on method and budget, and not on the question.
+#[test]
+fn a_document_beyond_the_context_is_read_for_the_questions_to_come() {
+    let mut story = Story::ready();
+    let streamed = || Reply::Tokens {
+        tokens: 90_000,
+        at_least: false,
+        context: 32_768,
+        fits: true,
+        message: Some("it is long".into()),
+        streams: true,
+    };
+    let read = |story: &mut Story| match story.requests().as_slice() {
+        [Request::ReadDocument { ticket, of }] => {
+            (*ticket, of.method.name.clone(), of.budget.clone())
+        }
+        other => panic!("{other:?}"),
+    };
+    let choose = |story: &mut Story, method: &str, budget: Option<&str>| {
+        let settings = Settings {
+            method: method.to_owned(),
+            budget: budget.map(str::to_owned),
+            ..story.state.settings().clone()
+        };
+        story.state.save_settings(settings).expect("accepted");
+    };
+    choose(&mut story, "treekv", Some("512"));
+    story.look();
+    story.hear(streamed());
+    let (ticket, method, budget) = read(&mut story);
+    assert_eq!((&*method, budget.as_deref()), ("treekv", Some("512")));
+    // Another budget while it is read, and after it was read.
+    choose(&mut story, "treekv", Some("256"));
+    assert_eq!(story.requests(), [Request::Stop { ticket }]);
+    story.hear(interrupted(ticket, true));
+    let (ticket, _, budget) = read(&mut story);
+    assert_eq!(budget.as_deref(), Some("256"));
+    story.hear(Reply::DocumentRead {
+        ticket,
+        tokens: 90_000,
+        stored: 90_000,
+        notes: Vec::new(),
+    });
+    story.look();
+    choose(&mut story, "snapkv", Some("256"));
+    assert_eq!(story.requests(), [], "it cannot read the document");
+    choose(&mut story, "tova", Some("256"));
+    assert_eq!(read(&mut story).1, "tova");
 }

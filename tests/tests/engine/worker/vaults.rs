@@ -20,17 +20,20 @@ fn start(folder: &Path) -> Worker {
     worker
 }
 
+/// Questions with a method.
+fn questions(name: &str) -> EstimateRequest {
+    EstimateRequest {
+        method: method(name),
+        budget: None,
+        cache: None,
+        memory: None,
+        max_tokens: None,
+    }
+}
+
 fn estimate(worker: &mut Worker, name: &str) -> Estimate {
-    worker.say(&Request::Estimate {
-        ticket: 100,
-        of: EstimateRequest {
-            method: method(name),
-            budget: None,
-            cache: None,
-            memory: None,
-            max_tokens: None,
-        },
-    });
+    let of = questions(name);
+    worker.say(&Request::Estimate { ticket: 100, of });
     match worker.find(|reply| matches!(reply, Reply::Estimate { .. } | Reply::Failed { .. })) {
         (Reply::Estimate { estimate, .. }, _) => estimate,
         other => panic!("{other:?}"),
@@ -183,8 +186,7 @@ fn a_question_interrupts_a_reading_that_goes_on_later() {
     let mut worker = super::busy(place.path());
     let read = |ticket| Request::ReadDocument {
         ticket,
-        method: method(AUTO),
-        memory: None,
+        of: questions(AUTO),
     };
     worker.say(&read(5));
     worker.find(|reply| {
@@ -225,8 +227,7 @@ fn a_document_is_read_before_its_first_question() {
     let mut worker = start(place.path());
     worker.say(&Request::ReadDocument {
         ticket: 5,
-        method: method("snapkv"),
-        memory: None,
+        of: questions("snapkv"),
     });
     let is_read = |reply: &Reply| matches!(reply, Reply::DocumentRead { .. });
     let (read, _) = worker.find(is_read);
