@@ -40,6 +40,17 @@ describe('colours on the page', () => {
       expect(contrast(theme, '--ink')).toBeGreaterThan(2 * contrast(theme, '--gone'))
     }
   })
+  it('let what is remembered be read on its strongest colour', () => {
+    for (const theme of [light, dark]) {
+      const strength = Number(/--mark-strength: ([^;]+);/.exec(theme)?.[1])
+      const page = colour(theme, '--page')
+      const mark = colour(theme, '--mark').map(
+        (part, i) => part * strength + page[i]! * (1 - strength),
+      ) as unknown as Rgb
+      const [a, b] = [colour(theme, '--ink'), mark].map(luminance).sort((a, b) => b - a)
+      expect((a! + 0.05) / (b! + 0.05)).toBeGreaterThanOrEqual(4.5)
+    }
+  })
   it('tell two memories apart, also from the page', () => {
     for (const theme of [light, dark])
       for (const name of ['--of-both', '--of-a', '--of-b'])

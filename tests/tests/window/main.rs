@@ -2,6 +2,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod accessible;
 mod answer;
 mod cache;
 mod command_line;
