@@ -11,10 +11,13 @@
 //!   +----+          |    |  ^ across > 0.6 em: line; more than the usual line pitch, or upwards: blank line
 //!                   +----+  v
 //! ```
+//!
+//! An accent that is drawn over a letter as a glyph of its own is written as one accented letter.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pdf_extract::{MediaBox, OutputDev, OutputError, Transform};
+use unicode_normalization::char::compose;
 
 /// Minimum width of a space, in em. Kerning is smaller; the tightest justified spaces are larger.
 const SPACE: f64 = 0.12;
@@ -26,6 +29,25 @@ const LINE: f64 = 0.6;
 const PARAGRAPH: f64 = 1.35;
 /// The usual line pitch before two lines have been seen, in em.
 const PITCH: f64 = 1.5;
+/// Minimum letter spacing that is a gap, in em: Ghostscript moves to the next word by it.
+const WIDE: f64 = 0.2;
+/// As many gaps in a row by letter spacing are a spaced heading instead.
+const SPACED: usize = 3;
+/// Accents as glyphs of their own, and their combining characters.
+const ACCENTS: [(char, char); 12] = [
+    ('`', '\u{300}'),
+    ('´', '\u{301}'),
+    ('ˆ', '\u{302}'),
+    ('˜', '\u{303}'),
+    ('¯', '\u{304}'),
+    ('˘', '\u{306}'),
+    ('˙', '\u{307}'),
+    ('¨', '\u{308}'),
+    ('˚', '\u{30a}'),
+    ('˝', '\u{30b}'),
+    ('ˇ', '\u{30c}'),
+    ('¸', '\u{327}'),
+];
 
 /// The text of one page.
 pub(crate) struct PageText {
@@ -45,8 +67,19 @@ struct Glyph {
     direction: (f64, f64),
     /// Height of the font.
     em: f64,
-    /// Distance along the line to the expected start of the next glyph.
+    /// Distance along the line to the expected start of the next glyph, `spacing` included.
     advance: f64,
+    /// Letter spacing.
+    spacing: f64,
+}
+
+impl Glyph {
+    /// Distances from this glyph's start to that of `next`: along the line, and across, where down is positive.
+    fn to(&self, next: &Glyph) -> (f64, f64) {
+        let (dx, dy) = (next.x - self.x, next.y - self.y);
+        let (along_x, along_y) = self.direction;
+        (dx * along_x + dy * along_y, dx * along_y - dy * along_x)
+    }
 }
 
 /// Collects the text of one page.
@@ -55,6 +88,8 @@ pub(crate) struct Layout<'a> {
     last: Option<(Glyph, String)>,
     /// Distance in em between the last two lines that belonged to one paragraph.
     pitch: Option<f64>,
+    /// Where the text has gaps by letter spacing, as many as follow each other without another gap.
+    spaced: Vec<usize>,
     stop: &'a AtomicBool,
     /// The most text, in bytes.
     most: usize,
@@ -71,6 +106,7 @@ impl<'a> Layout<'a> {
             page,
             last: None,
             pitch: None,
+            spaced: Vec::new(),
             stop,
             most,
         }
@@ -100,12 +136,14 @@ impl<'a> Layout<'a> {
     fn move_to(&mut self, next: &Glyph) {
         let Some((last, _)) = &self.last else { return };
         let em = last.em.max(next.em);
-        let (dx, dy) = (next.x - last.x, next.y - last.y);
-        let along = dx * last.direction.0 + dy * last.direction.1 - last.advance;
-        // Down is positive.
-        let across = dx * last.direction.1 - dy * last.direction.0;
+        let (along, across) = last.to(next);
+        let along = along - last.advance;
         let has_turned =
             last.direction.0 * next.direction.0 + last.direction.1 * next.direction.1 < 0.9;
+        let is_wide = last.spacing >= WIDE * em && along.abs() <= SPACE * em;
+        if !is_wide || has_turned || across.abs() > LINE * em {
+            self.spaced.clear();
+        }
 
         if has_turned || across < -LINE * em {
             self.end_line(true);
@@ -123,7 +161,44 @@ impl<'a> Layout<'a> {
             self.space('\t');
         } else if along > SPACE * em {
             self.space(' ');
+        } else if is_wide {
+            self.letter_space();
         }
+    }
+
+    /// Writes a gap by letter spacing. In a spaced heading there is none, and those before are removed.
+    fn letter_space(&mut self) {
+        self.spaced.push(self.page.text.len());
+        if self.spaced.len() < SPACED {
+            self.space(' ');
+        } else if self.spaced.len() == SPACED {
+            for &at in self.spaced[..SPACED - 1].iter().rev() {
+                self.page.text.remove(at);
+            }
+        }
+    }
+
+    /// The accented letter, if one of the last glyph and `next` is an accent over the other, a letter.
+    fn accented(&self, next: &Glyph, glyph: &str) -> Option<char> {
+        let (last, drawn) = self.last.as_ref()?;
+        let (along, across) = last.to(next);
+        if along.abs() > 0.5 * (last.advance - last.spacing) || across.abs() > LINE * last.em {
+            return None;
+        }
+        let (first, second) = (only(drawn)?, only(glyph)?);
+        let mark = |accent| ACCENTS.iter().find(|known| known.0 == accent);
+        let (letter, mark) = match (mark(first), mark(second)) {
+            (Some(&(_, mark)), None) => (second, mark),
+            (None, Some(&(_, mark))) => (first, mark),
+            _ => return None,
+        };
+        let letter = match letter {
+            'ı' => 'i',
+            'ȷ' => 'j',
+            other => other,
+        };
+        let ends_with_it = self.page.text.ends_with(drawn.as_str());
+        compose(letter, mark).filter(|_| ends_with_it)
     }
 
     fn write(&mut self, glyph: &str) {
@@ -149,6 +224,12 @@ impl<'a> Layout<'a> {
         self.page.letters += 1;
         self.page.nameless += usize::from(is_nameless);
     }
+}
+
+/// The character of a text of one.
+fn only(text: &str) -> Option<char> {
+    let mut all = text.chars();
+    all.next().filter(|_| all.next().is_none())
 }
 
 impl OutputDev for Layout<'_> {
@@ -183,7 +264,7 @@ impl OutputDev for Layout<'_> {
             self.write(glyph);
             return Ok(());
         }
-        // The advance includes word and letter spacing, so neither counts as a gap.
+        // The advance includes word and letter spacing, so neither counts as a gap, unless it is wide.
         let advance = (width * font_size + spacing) * scale;
         let direction = (place.m11 / scale, place.m12 / scale);
         let next = Glyph {
@@ -192,10 +273,13 @@ impl OutputDev for Layout<'_> {
             direction,
             em,
             advance,
+            spacing: spacing * scale,
         };
         if let Some((last, drawn)) = &self.last
             && drawn == glyph
             && !is_blank
+            // A font without widths draws all letters of a word at one place.
+            && last.advance > 0.1 * em
             && (next.x - last.x).hypot(next.y - last.y) < 0.1 * em
         {
             // The same glyph drawn twice imitates bold.
@@ -203,13 +287,18 @@ impl OutputDev for Layout<'_> {
         }
         if is_blank {
             // A space glyph may be drawn anywhere, even on an earlier line. It counts only on the current line.
-            if let Some((last, _)) = &self.last {
-                let across =
-                    (next.x - last.x) * last.direction.1 - (next.y - last.y) * last.direction.0;
-                if across.abs() <= LINE * em {
-                    self.space(' ');
-                }
+            if let Some((last, _)) = &self.last
+                && last.to(&next).1.abs() <= LINE * em
+            {
+                self.space(' ');
+                self.spaced.clear();
             }
+            return Ok(());
+        }
+        if let Some(letter) = self.accented(&next, glyph) {
+            self.page.text.pop();
+            self.page.text.push(letter);
+            self.last = Some((next, letter.to_string()));
             return Ok(());
         }
         self.move_to(&next);

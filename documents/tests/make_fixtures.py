@@ -105,6 +105,21 @@ def hand_written():
             b"BT /F1 12 Tf 50 500 Td [(The)-333(k)15(eeper)-280(w)20(aits)-400(f)10(or)-250(A)70(V)80(A.)] TJ"
             b" 0 -14 Td [(She)-333(reads)-333(on.)] TJ ET"
         ),
+        # Like Ghostscript output: letter spacing moves to the next word. A spaced heading.
+        "letter-spacing.pdf": one_page(
+            b"BT /F1 12 Tf 50 500 Td 6 Tc (SPACED) Tj 0 Tc 0 -14 Td (one) Tj 4 Tc 20.02 0 Td (,t) Tj"
+            b" 0 Tc 10.67 0 Td (wo,) Tj 1 Tc 24 0 Td (three) Tj ET"
+        ),
+        # Like TeX output with its first fonts: accents are glyphs of their own, drawn before the letter, or a cedilla after it.
+        "accents.pdf": one_page(
+            b"BT /F1 12 Tf 50 500 Td [-111(\264)444(ecole, )-111(\250)444(uber, fac)417(\270)-84(ade, `a`)] TJ ET"
+        ),
+        # Type 3 fonts may have no widths that a reader knows: every letter of a word is at one place.
+        "no-widths.pdf": one_page(
+            b"BT /F1 12 Tf 50 500 Td (A lattice, all correct.) Tj ET",
+            b"<< /Font << /F1 6 0 R >> >>",
+            {6: b"<< /Type /Font /Subtype /Type1 /BaseFont /Nameless /FirstChar 32 /LastChar 126 /Widths [" + b"0 " * 95 + b"] >>"},
+        ),
         # The two operators that move to the next line and show text, and text in a form.
         "operators.pdf": one_page(
             b"BT /F1 12 Tf 14 TL 50 500 Td (First line) Tj (Second line) ' 2 0.5 (Third line) \" ET /X1 Do",

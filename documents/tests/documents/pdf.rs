@@ -86,6 +86,21 @@ fn gaps_between_glyphs_become_spaces() {
 }
 
 #[test]
+fn wide_letter_spacing_separates_words() {
+    assert_eq!(open("letter-spacing.pdf").text, "SPACED\none, two, three");
+}
+
+#[test]
+fn accents_join_their_letters() {
+    assert_eq!(open("accents.pdf").text, "école, über, façade, `a`");
+}
+
+#[test]
+fn a_font_without_widths_keeps_double_letters() {
+    assert_eq!(open("no-widths.pdf").text, "A lattice, all correct.");
+}
+
+#[test]
 fn columns_are_read_in_order() {
     let document = open("columns.pdf");
     let words = document
