@@ -13,7 +13,7 @@ use crate::{DocumentError, Format, Page, extract, pdf, sniff};
 /// Address space to read a file, in bytes, and in addition per byte of the file.
 const MEMORY: (u64, u64) = (768 << 20, 4);
 /// Seconds of computing to read a file, and the bytes of a file for each second more.
-const SECONDS: (u64, u64) = (8, 2 << 20);
+const SECONDS: (u64, u64) = (8, 128 << 10);
 /// The most bytes of a reply: of text, and of the list of pages.
 const REPLY_BYTES: u64 = 320 << 20;
 
