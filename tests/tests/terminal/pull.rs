@@ -83,7 +83,11 @@ fn a_catalogue_model_that_the_hub_lost_is_searched_for() {
     pulled.refused(&[
         &format!("{} is on Kept's list", lost.name),
         &format!("has no '{}' any more", lost.repo),
-        &format!("{}/models?search={}", hub.endpoint(), lost.name.replace(' ', "+")),
+        &format!(
+            "{}/models?search={}",
+            hub.endpoint(),
+            lost.name.replace(' ', "+")
+        ),
     ]);
 }
 
