@@ -105,13 +105,8 @@ pub struct EngineArguments {
     /// and last rows of a prompt and the newest rows of the answer stay f16 [default: f16; logits: f32].
     #[arg(long, value_name = "TYPE")]
     pub cache: Option<CacheType>,
-    /// CPU threads [default: all].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub threads: Option<usize>,
     #[command(flatten)]
-    pub stretch: StretchArguments,
-    #[command(flatten)]
-    pub device: DeviceArguments,
+    pub compute: ComputeArguments,
 }
 
 /// Extension of the context length.
@@ -139,33 +134,40 @@ pub struct DeviceArguments {
     pub device: String,
 }
 
-/// Opens `model` with `threads` CPU threads and, if given, the cache type `cache`. Called once, before any compute
-/// thread starts.
-pub fn open(
-    model: &Path,
-    threads: Option<usize>,
-    stretch: &StretchArguments,
-    device: &DeviceArguments,
-    cache: Option<CacheType>,
-) -> anyhow::Result<Engine> {
-    let device: DeviceChoice = device.device.parse()?;
-    if let Some(threads) = threads {
-        anyhow::ensure!(
-            (1..=MOST_THREADS).contains(&threads),
-            "--threads {threads} is not between 1 and {MOST_THREADS}"
-        );
-        kept_engine::kernels::threads::configure(Some(threads));
+/// What computes, and how far the context reaches.
+#[derive(Debug, Args)]
+pub struct ComputeArguments {
+    /// CPU threads [default: all].
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub threads: Option<usize>,
+    #[command(flatten)]
+    pub stretch: StretchArguments,
+    #[command(flatten)]
+    pub device: DeviceArguments,
+}
+
+impl ComputeArguments {
+    /// Opens `model` with, if given, the cache type `cache`. Called once, before any compute thread starts.
+    pub fn open(&self, model: &Path, cache: Option<CacheType>) -> anyhow::Result<Engine> {
+        let device: DeviceChoice = self.device.device.parse()?;
+        if let Some(threads) = self.threads {
+            anyhow::ensure!(
+                (1..=MOST_THREADS).contains(&threads),
+                "--threads {threads} is not between 1 and {MOST_THREADS}"
+            );
+            kept_engine::kernels::threads::configure(Some(threads));
+        }
+        let engine = Engine::open_with(model, &self.stretch.options())?;
+        let (engine, why_cpu) = engine.placed(device)?;
+        // Without the feature `cuda` the CPU is the only choice, so there is nothing to explain.
+        if let Some(why) = why_cpu.filter(|_| cfg!(feature = "cuda")) {
+            eprintln!("computing on the CPU: {why}");
+        }
+        Ok(match cache {
+            Some(cache) => engine.with_cache(cache),
+            None => engine,
+        })
     }
-    let engine = Engine::open_with(model, &stretch.options())?;
-    let (engine, why_cpu) = engine.placed(device)?;
-    // Without the feature `cuda` the CPU is the only choice, so there is nothing to explain.
-    if let Some(why) = why_cpu.filter(|_| cfg!(feature = "cuda")) {
-        eprintln!("computing on the CPU: {why}");
-    }
-    Ok(match cache {
-        Some(cache) => engine.with_cache(cache),
-        None => engine,
-    })
 }
 
 impl EngineArguments {
@@ -176,7 +178,7 @@ impl EngineArguments {
 
     /// Opens a model file. Called once, before any compute thread starts.
     pub fn open(&self, model: &Path) -> anyhow::Result<Engine> {
-        open(model, self.threads, &self.stretch, &self.device, self.cache)
+        self.compute.open(model, self.cache)
     }
 
     /// The method with its checked parameters; snapkv by default.

@@ -99,11 +99,11 @@ fn measure_gpu(arguments: &BenchArguments, ordinal: usize) -> anyhow::Result<()>
 }
 
 fn measure_bandwidth(arguments: &BenchArguments) -> anyhow::Result<()> {
-    let device = arguments.engine.device.device.parse()?;
+    let device = arguments.engine.compute.device.device.parse()?;
     if let DeviceChoice::Named(ComputeDevice::Cuda(ordinal)) = device {
         return measure_gpu(arguments, ordinal);
     }
-    threads::configure(arguments.engine.threads);
+    threads::configure(arguments.engine.compute.threads);
     let found = bandwidth();
     let report = BandwidthJson {
         threads: threads::count(),

@@ -13,7 +13,7 @@ use kept_engine::policies::{self, Budget, Parameters};
 use kept_engine::{Engine, EngineError, Event, MethodSpec};
 use kept_eval::fidelity::{Drawn, MethodRun, Reference, ReferenceReport, RunReport, pictures};
 
-use crate::arguments::{CompareArguments, open};
+use crate::arguments::CompareArguments;
 use crate::model::model_path;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, stop_on_ctrl_c};
@@ -37,13 +37,7 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
         check_folder(folder)?;
     }
     let model = model_path(&arguments.model)?;
-    let engine = open(
-        &model,
-        arguments.threads,
-        &arguments.stretch,
-        &arguments.device,
-        arguments.cache,
-    )?;
+    let engine = arguments.compute.open(&model, arguments.cache)?;
     let document = Document::open(&arguments.question.document)?;
     let stop = stop_on_ctrl_c();
     let reference = reference(&engine, &document, arguments, &stop)?;

@@ -17,7 +17,7 @@ use kept_engine::{Engine, MethodSpec};
 use kept_eval::needle::{Haystack, NeedleCell, NeedleGrid, needle_picture};
 use serde::Serialize;
 
-use crate::arguments::{NeedleArguments, open};
+use crate::arguments::NeedleArguments;
 use crate::compare::{chosen_budgets, named_methods, parts};
 use crate::model::model_path;
 use crate::output;
@@ -110,13 +110,7 @@ pub fn needle(arguments: &NeedleArguments) -> anyhow::Result<()> {
     for path in [&arguments.picture, &arguments.grid].into_iter().flatten() {
         output::check_target(path, &[arguments.data.as_path()])?;
     }
-    let engine = open(
-        &model,
-        arguments.threads,
-        &arguments.stretch,
-        &arguments.device,
-        arguments.cache,
-    )?;
+    let engine = arguments.compute.open(&model, arguments.cache)?;
     let context = engine.model().config().context;
     for &length in &questions.lengths {
         ensure!(

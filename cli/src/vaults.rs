@@ -4,7 +4,7 @@ use kept_engine::vault::{Holds, VaultEntry, VaultFolder, Vaults};
 use kept_engine::{AUTO, Engine, MethodSpec, Note, Progress, ReadRequest};
 use serde_json::{Value, json};
 
-use crate::arguments::{ReadArguments, RemoveArguments, VaultsArguments, memory, open};
+use crate::arguments::{ReadArguments, RemoveArguments, VaultsArguments, memory};
 use crate::ask::open_documents;
 use crate::model::Answering;
 use crate::output::{self, bytes, count};
@@ -48,13 +48,7 @@ pub fn read(arguments: &ReadArguments) -> anyhow::Result<()> {
         anyhow::bail!("there is no vault to read into: {why}");
     };
     let model = Answering::resolve(arguments.model.as_deref())?;
-    let engine = open(
-        &model.path,
-        arguments.threads,
-        &arguments.stretch,
-        &arguments.device,
-        None,
-    )?;
+    let engine = arguments.compute.open(&model.path, None)?;
     let document = open_documents(&arguments.document)?;
     let request = ReadRequest {
         document: &document,

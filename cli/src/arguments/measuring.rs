@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use kept_engine::kernels::CacheType;
 
 use super::asking::QuestionArguments;
-use super::{DeviceArguments, EngineArguments, StretchArguments, memory};
+use super::{ComputeArguments, EngineArguments, memory};
 
 #[derive(Debug, Args)]
 pub struct CompareArguments {
@@ -42,13 +42,8 @@ pub struct CompareArguments {
         allow_negative_numbers = true
     )]
     pub max_tokens: usize,
-    /// CPU threads [default: all].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub threads: Option<usize>,
     #[command(flatten)]
-    pub stretch: StretchArguments,
-    #[command(flatten)]
-    pub device: DeviceArguments,
+    pub compute: ComputeArguments,
     /// Also draw the figures as SVG files in this folder.
     #[arg(long, value_name = "FOLDER")]
     pub pictures: Option<PathBuf>,
@@ -114,13 +109,8 @@ pub struct NeedleArguments {
     /// Type of the kept rows: f32, f16, q8_0 or q4_0 [default: f16].
     #[arg(long, value_name = "TYPE")]
     pub cache: Option<CacheType>,
-    /// CPU threads [default: all].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub threads: Option<usize>,
     #[command(flatten)]
-    pub stretch: StretchArguments,
-    #[command(flatten)]
-    pub device: DeviceArguments,
+    pub compute: ComputeArguments,
     /// Store every case in this file, one line of JSON each. Stored cases are not run again: a long grid can be stopped
     /// and resumed.
     #[arg(long, value_name = "FILE")]
@@ -166,13 +156,8 @@ pub struct QaArguments {
     /// Type of the kept rows: f32, f16, q8_0 or q4_0 [default: f16].
     #[arg(long, value_name = "TYPE")]
     pub cache: Option<CacheType>,
-    /// CPU threads [default: all].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub threads: Option<usize>,
     #[command(flatten)]
-    pub stretch: StretchArguments,
-    #[command(flatten)]
-    pub device: DeviceArguments,
+    pub compute: ComputeArguments,
     /// Print JSON: one line per answer, then a summary.
     #[arg(long)]
     pub json: bool,
@@ -211,13 +196,8 @@ pub struct PerplexityArguments {
     /// Type of the kept rows: f32, f16, q8_0 or q4_0 [default: f16].
     #[arg(long, value_name = "TYPE")]
     pub cache: Option<CacheType>,
-    /// CPU threads [default: all].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub threads: Option<usize>,
     #[command(flatten)]
-    pub stretch: StretchArguments,
-    #[command(flatten)]
-    pub device: DeviceArguments,
+    pub compute: ComputeArguments,
     /// Print JSON: one line per method and budget.
     #[arg(long)]
     pub json: bool,

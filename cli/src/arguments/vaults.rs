@@ -7,7 +7,7 @@ use kept_engine::kernels::PackedRows;
 use kept_engine::policies::Budget;
 use kept_engine::vault::VaultFolder;
 
-use super::{DeviceArguments, StretchArguments};
+use super::ComputeArguments;
 
 /// Storage of documents in vaults.
 #[derive(Debug, Args)]
@@ -95,15 +95,10 @@ pub struct ReadArguments {
     /// Limit of all memory, such as 6GiB.
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
-    /// CPU threads [default: all].
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub threads: Option<usize>,
+    #[command(flatten)]
+    pub compute: ComputeArguments,
     #[command(flatten)]
     pub vault: VaultArguments,
-    #[command(flatten)]
-    pub stretch: StretchArguments,
-    #[command(flatten)]
-    pub device: DeviceArguments,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,

@@ -7,7 +7,7 @@ use kept_engine::{Engine, EngineError, Event, MethodSpec};
 use kept_eval::{Perplexity, PerplexityTask};
 use serde::Serialize;
 
-use crate::arguments::{PerplexityArguments, open};
+use crate::arguments::PerplexityArguments;
 use crate::compare::{chosen_budgets, chosen_methods};
 use crate::model::model_path;
 use crate::output::{self, bytes, count};
@@ -50,13 +50,7 @@ pub fn perplexity(arguments: &PerplexityArguments) -> anyhow::Result<()> {
         "--chunk 0 reads nothing; give at least 1"
     );
     let model = model_path(&arguments.model)?;
-    let engine = open(
-        &model,
-        arguments.threads,
-        &arguments.stretch,
-        &arguments.device,
-        arguments.cache,
-    )?;
+    let engine = arguments.compute.open(&model, arguments.cache)?;
     let text = super::read_text(&arguments.data)?;
     let mut ids = engine.model().tokenizer()?.encode(&text).ids;
     drop(text);

@@ -16,7 +16,7 @@ use kept_eval::needle::NeedleCell;
 use kept_eval::qa::{QaQuestion, QaScore};
 use serde::Serialize;
 
-use crate::arguments::{QaArguments, open};
+use crate::arguments::QaArguments;
 use crate::compare::{chosen_budgets, chosen_methods};
 use crate::model::model_path;
 use crate::output;
@@ -158,13 +158,9 @@ pub fn qa(arguments: &QaArguments) -> anyhow::Result<()> {
         "'{}' has no questions in questions.jsonl",
         arguments.data.display()
     );
-    let engine = open(
-        &model_path(&arguments.model)?,
-        arguments.threads,
-        &arguments.stretch,
-        &arguments.device,
-        arguments.cache,
-    )?;
+    let engine = arguments
+        .compute
+        .open(&model_path(&arguments.model)?, arguments.cache)?;
     let runs = runs(methods, &budgets);
     let rows = ask_all(&engine, arguments, &questions, &runs)?;
     if arguments.json {
