@@ -367,6 +367,22 @@ mod tests {
         (0..count).map(next).collect()
     }
 
+    /// `found [rows, channels]` is the convolution by its definition.
+    fn assert_convolved(channels: usize, taps: &[f32], x: &[f32], found: &[f32]) {
+        for (i, found) in found.iter().enumerate() {
+            let (row, channel) = (i / channels, i % channels);
+            let sum: f64 = (0..4)
+                .filter(|tap| row + tap >= 3)
+                .map(|tap| {
+                    let x = x[(row + tap - 3) * channels + channel];
+                    f64::from(taps[tap * channels + channel]) * f64::from(x)
+                })
+                .sum();
+            let silu = sum / (1.0 + (-sum).exp());
+            assert!((f64::from(*found) - silu).abs() < 1e-5, "{found} {silu}");
+        }
+    }
+
     /// Every level, in chunks, against the plain loops over all columns at once.
     #[test]
     fn every_level_and_chunking_equals_the_plain_loops() {
@@ -414,19 +430,7 @@ mod tests {
                 let mut state = DeltaState::new(shape);
                 let mut qkv = vec![0.0; x.len()];
                 convolve(&mut state, &taps, &x, &mut qkv);
-                // The convolution by its definition.
-                for (i, found) in qkv.iter().enumerate() {
-                    let (row, channel) = (i / shape.channels(), i % shape.channels());
-                    let sum: f64 = (0..4)
-                        .filter(|tap| row + tap >= 3)
-                        .map(|tap| {
-                            let x = x[(row + tap - 3) * shape.channels() + channel];
-                            f64::from(taps[tap * shape.channels() + channel]) * f64::from(x)
-                        })
-                        .sum();
-                    let silu = sum / (1.0 + (-sum).exp());
-                    assert!((f64::from(*found) - silu).abs() < 1e-5, "{found} {silu}");
-                }
+                assert_convolved(shape.channels(), &taps, &x, &qkv);
                 normalise_queries_and_keys(shape, &mut qkv);
                 let mut out = vec![0.0; rows * shape.value_width()];
                 for head in 0..value_heads {

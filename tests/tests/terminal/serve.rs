@@ -445,6 +445,11 @@ fn bad_requests_get_one_sentence_each() {
         );
         assert!(message.contains(named), "{message}");
     }
+}
+
+#[test]
+fn a_picture_a_port_in_use_and_a_short_token_are_refused() {
+    let server = Server::start(&[]);
     let (status, error) = server.upload("photo.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0");
     assert_eq!(
         (status, &error["error"]["code"]),
