@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::sync::OnceLock;
 
-use kept_engine::{Answer, Citation, Finish, LayerRetention, Note, Source};
+use kept_engine::{Answer, AnswerReport, Citation, LayerRetention, Note, Source};
 use serde::Serialize;
 
 use crate::{CallError, zero_ended};
@@ -84,20 +84,10 @@ impl MapArrays {
 #[derive(Serialize)]
 struct AnswerJson<'a> {
     answer: &'a str,
-    finish: Finish,
+    #[serde(flatten)]
+    report: &'a AnswerReport,
     model: &'a str,
-    method: &'a str,
-    cache: &'a str,
-    prompt_tokens: usize,
-    answer_tokens: usize,
     rows_per_layer: &'a [usize],
-    kv_bytes: u64,
-    kv_bytes_full: u64,
-    peak_bytes: Option<u64>,
-    prefill_seconds: f64,
-    select_seconds: f64,
-    decode_seconds: f64,
-    streamed: bool,
     tokens_from_vault: usize,
     sources: &'a [Source],
     citations: &'a [Citation],
@@ -108,20 +98,9 @@ impl KeptAnswer {
     pub(crate) fn new(answer: Answer, model: &str) -> Result<Self, CallError> {
         let json = serde_json::to_string(&AnswerJson {
             answer: &answer.text,
-            finish: answer.finish,
+            report: &answer.report,
             model,
-            method: &answer.method,
-            cache: answer.cache.name(),
-            prompt_tokens: answer.prompt.len(),
-            answer_tokens: answer.answer_tokens,
             rows_per_layer: &answer.rows_per_layer,
-            kv_bytes: answer.kv_bytes,
-            kv_bytes_full: answer.kv_bytes_full,
-            peak_bytes: answer.peak_bytes,
-            prefill_seconds: answer.prefill_seconds,
-            select_seconds: answer.select_seconds,
-            decode_seconds: answer.decode_seconds,
-            streamed: answer.streamed,
             tokens_from_vault: answer.vault.tokens_from_vault,
             sources: &answer.sources,
             citations: &answer.citations,

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
 use kept_engine::vault::{VaultUse, Vaults};
-use kept_engine::{Answer, Ask, Chosen, Citation, Engine, Event, Finish, Note, PromptText, Source};
+use kept_engine::{
+    Answer, AnswerReport, Ask, Chosen, Citation, Engine, Event, Finish, Note, PromptText, Source,
+};
 use serde::Serialize;
 
 use crate::arguments::AskArguments;
@@ -22,33 +24,21 @@ struct AskJson<'a> {
     /// Earlier turns of the conversation that the model saw.
     turns: usize,
     answer: &'a str,
-    finish: Finish,
+    #[serde(flatten)]
+    report: &'a AnswerReport,
     model: &'a str,
-    method: &'a str,
     /// The method with its parameters: `snapkv[w=8]`.
     label: &'a str,
-    /// Type of the kept rows.
-    cache: &'a str,
     /// The reason for the choice of the method, if the user named none.
     chosen: Option<&'a Chosen>,
-    prompt_tokens: usize,
-    answer_tokens: usize,
     rows_per_layer: &'a [usize],
-    kv_bytes: u64,
-    kv_bytes_full: u64,
-    peak_bytes: Option<u64>,
     /// Expected peak memory: the program before it opened the model, the document, and the peak of the ledger.
     expected_peak_bytes: u64,
     ledger: kept_engine::MemoryLedger,
-    prefill_seconds: f64,
-    select_seconds: f64,
-    decode_seconds: f64,
     prefill_tokens_per_second: f64,
     decode_tokens_per_second: f64,
     /// The device: the GPU's name, or `processor`.
     device: &'a str,
-    /// The document was read in streaming mode, which is approximate.
-    streamed: bool,
     sources: &'a [Source],
     citations: &'a [Citation],
     vault: &'a VaultUse,
@@ -278,27 +268,17 @@ impl<'a> Asker<'a> {
             question: ask.question,
             turns: answer.prompt.turns.len(),
             answer: &answer.text,
-            finish: answer.finish,
+            report: &answer.report,
             model: self.engine.model().name(),
-            method: &answer.method,
             label: &label(ask, answer),
-            cache: answer.cache.name(),
             chosen: answer.chosen.as_ref(),
-            prompt_tokens: answer.prompt.len(),
-            answer_tokens: answer.answer_tokens,
             rows_per_layer: &answer.rows_per_layer,
-            kv_bytes: answer.kv_bytes,
-            kv_bytes_full: answer.kv_bytes_full,
-            peak_bytes: answer.peak_bytes,
             expected_peak_bytes: self.expected,
             ledger: answer.ledger,
-            prefill_seconds: answer.prefill_seconds,
-            select_seconds: answer.select_seconds,
-            decode_seconds: answer.decode_seconds,
-            prefill_tokens_per_second: answer.vault.tokens_read as f64 / answer.prefill_seconds,
-            decode_tokens_per_second: answer.decode_tokens_per_second(),
+            prefill_tokens_per_second: answer.vault.tokens_read as f64
+                / answer.report.prefill_seconds,
+            decode_tokens_per_second: answer.report.decode_tokens_per_second(),
             device: gpu_name(self.engine).unwrap_or("processor"),
-            streamed: answer.streamed,
             sources: &answer.sources,
             citations: &answer.citations,
             vault: &answer.vault,
@@ -326,10 +306,10 @@ fn gpu_name(engine: &Engine) -> Option<&str> {
 
 /// The method that answered, with the parameters that the user set; a chosen method has none.
 fn label(ask: &Ask<'_>, answer: &Answer) -> String {
-    if ask.method.name == answer.method {
+    if ask.method.name == answer.report.method {
         ask.method.to_string()
     } else {
-        answer.method.clone()
+        answer.report.method.clone()
     }
 }
 
@@ -347,10 +327,10 @@ fn summary(
         "{method}: kept {} of {} tokens per head · {} cache {} instead of {} ({:.0} %)\n",
         count(mean.round() as usize),
         count(answer.prompt.len()),
-        answer.cache,
-        bytes(answer.kv_bytes),
-        bytes(answer.kv_bytes_full),
-        100.0 * answer.kv_bytes as f64 / answer.kv_bytes_full.max(1) as f64,
+        answer.report.cache,
+        bytes(answer.report.kv_bytes),
+        bytes(answer.report.kv_bytes_full),
+        100.0 * answer.report.kv_bytes as f64 / answer.report.kv_bytes_full.max(1) as f64,
     );
     if answer.ledger.tables > 0 {
         text += &format!("in addition tables of {}\n", bytes(answer.ledger.tables));
@@ -368,10 +348,10 @@ fn summary(
     }
     text += &format!(
         "read in {} ({:.0} tokens/s) · answered at {:.1} tokens/s · peak memory {} (expected {}){}\n",
-        duration(answer.prefill_seconds),
-        answer.vault.tokens_read as f64 / answer.prefill_seconds,
-        answer.decode_tokens_per_second(),
-        answer.peak_bytes.map_or("unknown".into(), bytes),
+        duration(answer.report.prefill_seconds),
+        answer.vault.tokens_read as f64 / answer.report.prefill_seconds,
+        answer.report.decode_tokens_per_second(),
+        answer.report.peak_bytes.map_or("unknown".into(), bytes),
         bytes(expected),
         match gpu {
             None => String::new(),
@@ -387,7 +367,7 @@ fn summary(
         let passage = source.text.split_whitespace().collect::<Vec<_>>().join(" ");
         text += &format!("from {page}“{passage}”\n");
     }
-    match answer.finish {
+    match answer.report.finish {
         Finish::End => {}
         Finish::Length => text += "note: the answer reached --max-tokens\n",
         Finish::Context => text += "note: the answer reached the end of the model's context\n",

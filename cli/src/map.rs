@@ -86,10 +86,10 @@ pub fn write_page(
     method: &MethodSpec,
     answer: &Answer,
 ) -> anyhow::Result<()> {
-    let label = if method.name == answer.method {
+    let label = if method.name == answer.report.method {
         method.to_string()
     } else {
-        answer.method.clone()
+        answer.report.method.clone()
     };
     let page = map_page::page(document, question, &label, answer);
     output::write_file(path, |file| file.write_all(page.as_bytes()))?;
@@ -119,9 +119,9 @@ pub fn print(document: &Document, answer: &Answer, colored: bool) -> anyhow::Res
     out += &table(document, answer);
     out += &format!(
         "{} cache {} instead of {}, {} rows per head in {} layers\n",
-        answer.cache,
-        bytes(answer.kv_bytes),
-        bytes(answer.kv_bytes_full),
+        answer.report.cache,
+        bytes(answer.report.kv_bytes),
+        bytes(answer.report.kv_bytes_full),
         count(answer.map.mean_rows() as usize),
         answer.map.cut_layers().count(),
     );
@@ -269,8 +269,8 @@ impl Serialize for MapJson<'_> {
         object.serialize_field("share", &self.answer.map.shares())?;
         object.serialize_field("rows_per_layer", &self.answer.rows_per_layer)?;
         object.serialize_field("prompt_tokens", &self.answer.prompt.len())?;
-        object.serialize_field("method", &self.answer.method)?;
-        object.serialize_field("cache", self.answer.cache.name())?;
+        object.serialize_field("method", &self.answer.report.method)?;
+        object.serialize_field("cache", &self.answer.report.cache)?;
         object.end()
     }
 }

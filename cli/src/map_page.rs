@@ -90,8 +90,8 @@ pub fn page(document: &Document, question: &str, method: &str, answer: &Answer) 
         method = escape(method),
         rows = count(rows),
         tokens = count(answer.prompt.len()),
-        kv = bytes(answer.kv_bytes),
-        full = bytes(answer.kv_bytes_full),
+        kv = bytes(answer.report.kv_bytes),
+        full = bytes(answer.report.kv_bytes_full),
         legend = legend(),
         slots = answer.map.slots(),
     );

@@ -41,9 +41,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let answer = ask(Path::new(model), Path::new(document), question)?;
     println!(
         "\n{} of {} bytes of cache, {:.1} tokens/s",
-        answer.kv_bytes,
-        answer.kv_bytes_full,
-        answer.decode_tokens_per_second()
+        answer.report.kv_bytes,
+        answer.report.kv_bytes_full,
+        answer.report.decode_tokens_per_second()
     );
     Ok(())
 }

@@ -11,8 +11,9 @@ use crate::note::Note;
 use crate::sources::sources;
 use crate::writing::Writing;
 use crate::{
-    Answer, Ask, CompactCache, Decoder, Engine, EngineError, Finish, MemoryLedger, MemoryNow,
-    PrefillOutcome, Prompt, Reading, RetentionMap, Sampler, Votes, Watch, peak_resident_bytes,
+    Answer, AnswerReport, Ask, CompactCache, Decoder, Engine, EngineError, Finish, MemoryLedger,
+    MemoryNow, PrefillOutcome, Prompt, Reading, RetentionMap, Sampler, Votes, Watch,
+    peak_resident_bytes,
 };
 use kept_vault::VaultUse;
 
@@ -143,22 +144,25 @@ impl Engine {
             sources,
             citations,
             text: written.text,
-            finish: written.finish,
+            report: AnswerReport {
+                finish: written.finish,
+                method: ask.method.name.clone(),
+                cache: self.cache_type().name().to_owned(),
+                streamed: read.streamed,
+                prompt_tokens: report.prompt_tokens,
+                answer_tokens: written.tokens,
+                kv_bytes: report.kv_bytes,
+                kv_bytes_full: report.kv_bytes_full,
+                peak_bytes: peak_resident_bytes(),
+                prefill_seconds: read.seconds,
+                select_seconds: read.selecting,
+                decode_seconds,
+            },
             prompt,
-            answer_tokens: written.tokens,
             rows_per_layer: read.map.rows_per_layer(),
-            kv_bytes: report.kv_bytes,
-            kv_bytes_full: report.kv_bytes_full,
             ledger,
-            peak_bytes: peak_resident_bytes(),
-            prefill_seconds: read.seconds,
-            select_seconds: read.selecting,
-            decode_seconds,
             map: read.map,
-            streamed: read.streamed,
             vault: read.vault,
-            method: ask.method.name.clone(),
-            cache: self.cache_type(),
             chosen: None,
             notes,
         })

@@ -75,7 +75,7 @@ pub use reading::{DocumentRead, ReadRequest};
 pub use repetition::Repetition;
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{REPEAT_PENALTY, Sampler, Sampling};
-pub use session::{Answer, Ask, Engine, Finish, Limits, document_notes};
+pub use session::{Answer, AnswerReport, Ask, Engine, Finish, Limits, document_notes};
 pub use sources::{Citation, Source, Within};
 pub use streaming::{Stream, Streamed, Streaming};
 pub use synthetic::{SyntheticCache, synthetic_cache};

@@ -81,25 +81,28 @@ pub enum Finish {
     Repetition,
 }
 
-/// An answer and what it cost.
-pub struct Answer {
-    /// The answer.
-    pub text: String,
-    /// Why it ended.
+/// What an answer cost and how it came about: the same names in every report.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct AnswerReport {
+    /// Why the answer ended.
     pub finish: Finish,
-    /// The prompt of the question.
-    pub prompt: Prompt,
+    /// Name of the method.
+    pub method: String,
+    /// Name of the cache type.
+    #[serde(default)]
+    pub cache: String,
+    /// Whether the document was read in streaming mode, which is approximate.
+    #[serde(default)]
+    pub streamed: bool,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
     /// Tokens of the answer.
     pub answer_tokens: usize,
-    /// Rows per KV head kept of the prompt, per layer of the model.
-    pub rows_per_layer: Vec<usize>,
     /// Bytes of the kept keys and values after prefill.
     pub kv_bytes: u64,
     /// Bytes of the full cache at the prompt's length.
     pub kv_bytes_full: u64,
-    /// Memory by category.
-    pub ledger: MemoryLedger,
-    /// Peak resident memory of this process, as the operating system reports it.
+    /// Peak resident memory of this process in bytes, as the operating system reports it.
     pub peak_bytes: Option<u64>,
     /// Seconds of prefill, selection included.
     pub prefill_seconds: f64,
@@ -107,27 +110,9 @@ pub struct Answer {
     pub select_seconds: f64,
     /// Seconds of decode.
     pub decode_seconds: f64,
-    /// Source passages of the answer.
-    pub sources: Vec<Source>,
-    /// For each sentence of the answer its passage, where that is clear.
-    pub citations: Vec<Citation>,
-    /// Which tokens were kept.
-    pub map: RetentionMap,
-    /// Whether the document was read in streaming mode, which is approximate.
-    pub streamed: bool,
-    /// What the question read from and wrote to the document's vault.
-    pub vault: VaultUse,
-    /// Name of the method.
-    pub method: String,
-    /// The cache type.
-    pub cache: CacheType,
-    /// The choice of `auto` and its reasons, if `auto` was requested.
-    pub chosen: Option<Chosen>,
-    /// Further notes for the user.
-    pub notes: Vec<Note>,
 }
 
-impl Answer {
+impl AnswerReport {
     /// Tokens of the answer per second.
     pub fn decode_tokens_per_second(&self) -> f64 {
         if self.decode_seconds > 0.0 {
@@ -136,6 +121,32 @@ impl Answer {
             0.0
         }
     }
+}
+
+/// An answer and what it cost.
+pub struct Answer {
+    /// The answer.
+    pub text: String,
+    /// What it cost.
+    pub report: AnswerReport,
+    /// The prompt of the question.
+    pub prompt: Prompt,
+    /// Rows per KV head kept of the prompt, per layer of the model.
+    pub rows_per_layer: Vec<usize>,
+    /// Memory by category.
+    pub ledger: MemoryLedger,
+    /// Source passages of the answer.
+    pub sources: Vec<Source>,
+    /// For each sentence of the answer its passage, where that is clear.
+    pub citations: Vec<Citation>,
+    /// Which tokens were kept.
+    pub map: RetentionMap,
+    /// What the question read from and wrote to the document's vault.
+    pub vault: VaultUse,
+    /// The choice of `auto` and its reasons, if `auto` was requested.
+    pub chosen: Option<Chosen>,
+    /// Further notes for the user.
+    pub notes: Vec<Note>,
 }
 
 /// Notes for the user on how the document was read, one sentence each.

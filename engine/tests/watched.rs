@@ -150,8 +150,11 @@ fn estimate_equals_the_ledger_of_the_answer() {
         let case = format!("{method:?} {budget:?}");
         assert_eq!(expected, answer.ledger, "{case}");
         assert_eq!(estimate.prompt_tokens, n, "{case}");
-        assert_eq!(estimate.kv_bytes, answer.kv_bytes, "{case}");
-        assert_eq!(estimate.kv_bytes_full, answer.kv_bytes_full, "{case}");
+        assert_eq!(estimate.kv_bytes, answer.report.kv_bytes, "{case}");
+        assert_eq!(
+            estimate.kv_bytes_full, answer.report.kv_bytes_full,
+            "{case}"
+        );
         assert_eq!(estimate.weights, answer.ledger.weights, "{case}");
         assert_eq!(
             estimate.weights + estimate.kv_bytes + estimate.scratch,
@@ -208,7 +211,12 @@ fn watched_layers_shrink_while_a_method_evicts() {
         kept(&mut after.iter().map(|&c| u32::from(c))),
     );
     // Every decoded token evicts one token of the document, in every slot at once.
-    assert_eq!(has, had - answer.answer_tokens, "{:?}", answer.finish);
+    assert_eq!(
+        has,
+        had - answer.report.answer_tokens,
+        "{:?}",
+        answer.report.finish
+    );
     assert!(after.iter().all(|&c| c == 0 || c == 10));
 }
 
@@ -235,21 +243,21 @@ fn progress_reports_the_memory_in_use() {
         "kept rows only grow while reading"
     );
     let (progress, memory) = answering.last().expect("the end of the answer is told");
-    assert_eq!(progress.tokens_done, answer.answer_tokens);
+    assert_eq!(progress.tokens_done, answer.report.answer_tokens);
     assert_eq!(progress.tokens_total, MAX_TOKENS);
     // Every emitted token was also decoded, and is in the cache.
-    let steps = (memory.kept - answer.kv_bytes) / row;
-    assert_eq!(steps, answer.answer_tokens as u64);
+    let steps = (memory.kept - answer.report.kv_bytes) / row;
+    assert_eq!(steps, answer.report.answer_tokens as u64);
     assert_eq!(
         memory.kept_full,
-        row * (answer.prompt.len() + answer.answer_tokens) as u64
+        row * (answer.prompt.len() + answer.report.answer_tokens) as u64
     );
     assert_eq!(
         memory.kept + memory.scratch,
         answer.ledger.kept_rows + answer.ledger.rope + answer.ledger.decode
     );
     let read = heard.reading.expect("reading ends");
-    assert_eq!(read.kv_bytes, answer.kv_bytes);
+    assert_eq!(read.kv_bytes, answer.report.kv_bytes);
 }
 
 #[test]

@@ -22,12 +22,12 @@ pub(crate) struct Ended {
 
 /// `cut`: the answer ended at a text of `stop`. `map`: the retention map, if it was requested.
 pub(crate) fn ended(text: String, answer: &Answer, cut: bool, map: Option<Value>) -> Ended {
-    let finish = match answer.finish {
+    let finish = match answer.report.finish {
         _ if cut => "stop",
         Finish::Length | Finish::Context => "length",
         Finish::End | Finish::Stopped | Finish::Repetition => "stop",
     };
-    let (prompt, written) = (answer.prompt.len(), answer.answer_tokens);
+    let (prompt, written) = (answer.prompt.len(), answer.report.answer_tokens);
     let notes: Vec<String> = answer.notes.iter().map(ToString::to_string).collect();
     Ended {
         finish,
@@ -38,16 +38,16 @@ pub(crate) fn ended(text: String, answer: &Answer, cut: bool, map: Option<Value>
             "prompt_tokens_details": {"cached_tokens": answer.vault.tokens_from_vault},
         }),
         kept: json!({
-            "method": answer.method,
-            "finish": answer.finish,
-            "cache": answer.cache.name(),
+            "method": answer.report.method,
+            "finish": answer.report.finish,
+            "cache": answer.report.cache,
             "rows_per_layer": answer.rows_per_layer,
-            "kv_bytes": answer.kv_bytes,
-            "kv_bytes_full": answer.kv_bytes_full,
-            "peak_bytes": answer.peak_bytes,
-            "prefill_seconds": answer.prefill_seconds,
-            "decode_seconds": answer.decode_seconds,
-            "streamed": answer.streamed,
+            "kv_bytes": answer.report.kv_bytes,
+            "kv_bytes_full": answer.report.kv_bytes_full,
+            "peak_bytes": answer.report.peak_bytes,
+            "prefill_seconds": answer.report.prefill_seconds,
+            "decode_seconds": answer.report.decode_seconds,
+            "streamed": answer.report.streamed,
             "turns": answer.prompt.turns.len(),
             "sources": answer.sources,
             "citations": answer.citations,

@@ -428,9 +428,7 @@ impl<'a> Watching<'a> {
     }
 
     fn facts(self, answer: Answer) -> AnswerFacts {
-        let prompt_tokens = answer.prompt.len();
         let text = format!("{}{}", self.opened, answer.text);
-        let decode_tokens_per_second = answer.decode_tokens_per_second();
         let turns_kept = turns_kept(&answer);
         // The notes of an adopted document are in its facts only, not in the answer.
         let of_document = self.document.info.notes.iter().cloned().map(Note::from);
@@ -448,24 +446,12 @@ impl<'a> Watching<'a> {
             citations: citations.collect(),
             sources: answer.sources.into_iter().map(|s| self.source(s)).collect(),
             text,
-            finish: answer.finish,
-            method: answer.method,
-            cache: answer.cache.name().to_owned(),
+            report: answer.report,
             chosen: answer.chosen.map(Box::new),
-            streamed: answer.streamed,
             model: self.model.facts.name.clone(),
-            prompt_tokens,
             turns_seen: answer.prompt.turns.len(),
             turns_kept,
-            answer_tokens: answer.answer_tokens,
             rows_per_layer: answer.map.cut_rows(),
-            kv_bytes: answer.kv_bytes,
-            kv_bytes_full: answer.kv_bytes_full,
-            peak_bytes: answer.peak_bytes,
-            prefill_seconds: answer.prefill_seconds,
-            select_seconds: answer.select_seconds,
-            decode_seconds: answer.decode_seconds,
-            decode_tokens_per_second,
             first_token_seconds: self
                 .first_token
                 .unwrap_or_else(|| self.started.elapsed().as_secs_f64()),

@@ -338,7 +338,7 @@ impl AppState {
                 running.newest = Some((progress, memory(&answer.memory)));
                 self.emit_progress();
             }
-            let state = match answer.finish {
+            let state = match answer.report.finish {
                 kept_engine::Finish::Stopped => TurnState::Stopped,
                 _ => TurnState::Done,
             };

@@ -43,7 +43,7 @@ fn notes(answer: &AnswerFacts) -> Vec<String> {
     });
     let rows = answer.rows_per_layer.iter().max();
     let kept = answer.vault.bytes > 0;
-    let said = (answer.streamed).then(|| messages::streamed(rows.copied(), kept));
+    let said = (answer.report.streamed).then(|| messages::streamed(rows.copied(), kept));
     said.into_iter().chain(others.map(messages::note)).collect()
 }
 
@@ -51,7 +51,7 @@ fn notes(answer: &AnswerFacts) -> Vec<String> {
 pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool) {
     let layers = answer.rows_per_layer.len().max(1);
     let rows = answer.rows_per_layer.iter().sum::<usize>() as f64 / layers as f64;
-    let finish = match answer.finish {
+    let finish = match answer.report.finish {
         kept_engine::Finish::End => "end",
         kept_engine::Finish::Length => "length",
         kept_engine::Finish::Context => "context",
@@ -60,26 +60,26 @@ pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool) {
     };
     turn.facts = Some(Box::new(Facts {
         finish: finish.to_owned(),
-        prompt_tokens: answer.prompt_tokens,
-        answer_tokens: answer.answer_tokens,
+        prompt_tokens: answer.report.prompt_tokens,
+        answer_tokens: answer.report.answer_tokens,
         rows,
-        kept_bytes: answer.kv_bytes,
-        full_bytes: answer.kv_bytes_full,
+        kept_bytes: answer.report.kv_bytes,
+        full_bytes: answer.report.kv_bytes_full,
         first_token_seconds: answer.first_token_seconds,
-        prefill_seconds: answer.prefill_seconds,
-        decode_seconds: answer.decode_seconds,
-        tokens_per_second: answer.decode_tokens_per_second,
+        prefill_seconds: answer.report.prefill_seconds,
+        decode_seconds: answer.report.decode_seconds,
+        tokens_per_second: answer.report.decode_tokens_per_second(),
         notes: notes(&answer),
         chosen: (answer.chosen.as_deref())
-            .map(|chosen| chosen_of(chosen, answer.prompt_tokens, sample)),
+            .map(|chosen| chosen_of(chosen, answer.report.prompt_tokens, sample)),
         tokens_from_vault: answer.vault.tokens_from_vault,
         turns_seen: answer.turns_seen,
         turns_kept: answer.turns_kept,
         citations: (answer.citations.iter())
             .map(|&kept_engine::Citation { end, source }| Citation { end, source })
             .collect(),
-        streamed: answer.streamed,
-        cache: answer.cache,
+        streamed: answer.report.streamed,
+        cache: answer.report.cache,
     }));
     turn.sources = answer
         .sources

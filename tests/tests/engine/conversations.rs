@@ -147,9 +147,9 @@ fn auto_passes_over_methods_that_cannot_hold_the_question() {
     let answer = engine.ask(&ask, &mut |_| (), &Stop::new());
     let answer = answer.expect("an answer");
     assert!(
-        !QUERY_AGNOSTIC.contains(&answer.method.as_str()),
+        !QUERY_AGNOSTIC.contains(&answer.report.method.as_str()),
         "{}",
-        answer.method
+        answer.report.method
     );
     assert_eq!(answer.prompt.turns.len(), 3);
 }

@@ -264,13 +264,13 @@ fn a_byte_budget_gives_the_rows_of_a_question() {
             .ask(&ask, &mut |_| {}, &Stop::new())
             .expect("an answer");
         let compared = run(&engine, &reference, &method, budget);
-        assert_eq!(compared.cache, asked.cache.name(), "{bytes}");
+        assert_eq!(compared.cache, asked.report.cache, "{bytes}");
         assert_eq!(
             compared.rows_per_layer,
             asked.map.rows_per_layer(),
             "{bytes}"
         );
-        assert_eq!(compared.kv_bytes, asked.kv_bytes, "{bytes}");
+        assert_eq!(compared.kv_bytes, asked.report.kv_bytes, "{bytes}");
     }
 }
 

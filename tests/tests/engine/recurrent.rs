@@ -56,7 +56,7 @@ fn methods_compress_the_layers_with_attention() {
                     let windows = answer.map.windows.iter();
                     let found: Vec<bool> = windows.map(|window| *window == Some(0)).collect();
                     assert_eq!(found, recurrent, "{what}");
-                    assert!(answer.answer_tokens > 0, "{what}");
+                    assert!(answer.report.answer_tokens > 0, "{what}");
                 }
                 Err(error) => {
                     assert!(error.is_refusal(), "{what}: {error}");
@@ -87,7 +87,7 @@ fn methods_compress_the_layers_with_keys_of_their_own() {
             match ask(&engine, info.name, None) {
                 Ok(answer) => {
                     assert_eq!(answer.map.windows, windows, "{what}");
-                    assert!(answer.answer_tokens > 0, "{what}");
+                    assert!(answer.report.answer_tokens > 0, "{what}");
                 }
                 Err(error) => {
                     assert!(error.is_refusal(), "{what}: {error}");

@@ -95,7 +95,7 @@ fn a_checkpoint_gives_the_answer_of_a_fresh_prefill() {
             let (how, place) = (spec(method, "", rows), Place::default());
             let first = opened(model, cache);
             let first = answered(&first, &document, Some(&place), how, FIRST);
-            assert!(!first.vault.used && first.streamed, "{what}");
+            assert!(!first.vault.used && first.report.streamed, "{what}");
             assert!(first.vault.written, "{what}: {:?}", first.notes);
             let files = place.files();
             assert_eq!(files.len(), 1, "{what}");

@@ -528,7 +528,7 @@ fn a_document_beyond_the_context_length_is_streamed() {
         engine.ask(&ask, &mut |_| (), &Stop::new())
     };
     let answer = ask(&method("streaming_llm"), Streaming::Auto).expect("an answer");
-    assert!(answer.streamed && answer.prompt.len() > context);
+    assert!(answer.report.streamed && answer.prompt.len() > context);
     assert!(answer.text.contains("4711"), "{}", answer.text);
     assert!(
         answer.sources[0].text.contains("4711"),

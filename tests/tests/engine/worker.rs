@@ -153,9 +153,9 @@ fn announced_map(reply: &Reply, bytes: &[u8], document: &Document) -> MapGrid {
 fn assert_same_answer(answer: &AnswerFacts, expected: &Answer, document: &Document) {
     assert_eq!(answer.text, expected.text);
     assert!(answer.text.contains("4711"), "{}", answer.text);
-    assert_eq!(answer.finish, Finish::End);
+    assert_eq!(answer.report.finish, Finish::End);
     assert_eq!(answer.rows_per_layer, expected.rows_per_layer);
-    assert_eq!(answer.kv_bytes, expected.kv_bytes);
+    assert_eq!(answer.report.kv_bytes, expected.report.kv_bytes);
     assert_eq!(answer.citations, expected.citations, "the text is ASCII");
     let cited = answer.citations.first().expect("a clear passage");
     assert!(answer.sources[cited.source].text.contains("4711"));
@@ -167,7 +167,7 @@ fn assert_same_answer(answer: &AnswerFacts, expected: &Answer, document: &Docume
         assert_eq!(cut.expect("whole characters"), expected.text);
         assert!((0.0..=1.0).contains(&source.kept));
     }
-    assert!(answer.first_token_seconds >= answer.prefill_seconds);
+    assert!(answer.first_token_seconds >= answer.report.prefill_seconds);
 }
 
 /// What is kept whatever is asked: the mean of the maps of neutral questions, with the document from the vault.
@@ -371,7 +371,7 @@ fn a_stopped_answer_keeps_its_text() {
     let Some((Reply::Answered { answer, .. }, _)) = heard.last() else {
         panic!("{:?}", heard.last())
     };
-    assert_eq!(answer.finish, Finish::Stopped);
+    assert_eq!(answer.report.finish, Finish::Stopped);
     assert_eq!(answer.text, said);
 }
 

@@ -235,7 +235,7 @@ fn the_engine_answers_again_after_a_stop() {
             match (after, given_up) {
                 (None, Err(EngineError::Stopped)) => {}
                 (Some(_), Ok(answer)) => {
-                    assert_eq!(answer.finish, Finish::Stopped, "{method}");
+                    assert_eq!(answer.report.finish, Finish::Stopped, "{method}");
                     assert!(expected.0.starts_with(&answer.text), "{method}");
                     assert!(answer.text.len() < expected.0.len(), "{method}");
                 }

@@ -201,7 +201,7 @@ fn a_question_that_does_not_fit_a_gpu_is_refused() {
         "{refusal}"
     );
     let answer = ask(&large, None).expect("an answer");
-    let (needed, method) = (answer.ledger.gpu, &answer.method);
+    let (needed, method) = (answer.ledger.gpu, &answer.report.method);
     assert!(needed > weights, "{method}: {needed} of {weights}");
     // The limit applies to GPU memory: just enough succeeds, and less is refused.
     ask(&large, Some(needed + needed / 20)).expect("an answer");

@@ -252,9 +252,9 @@ fn vault_rows_are_uploaded_packed_and_none_downloaded() {
         "{transfers:?}, of rows of {halves} bytes"
     );
     assert!(
-        transfers.downloaded < answer.kv_bytes,
+        transfers.downloaded < answer.report.kv_bytes,
         "{transfers:?}, kept rows have {}",
-        answer.kv_bytes
+        answer.report.kv_bytes
     );
 }
 

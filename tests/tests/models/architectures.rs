@@ -224,13 +224,13 @@ fn events_list_the_evicting_layers() {
     assert!(heard.layers.iter().all(|&layer| layer < full));
     assert!(heard.layers.len() > full, "told again while rows leave");
     let n = answer.prompt.len();
-    assert_eq!(answer.kv_bytes_full, engine.kv_bytes_full(n));
+    assert_eq!(answer.report.kv_bytes_full, engine.kv_bytes_full(n));
     let last = heard.memory.last().expect("progress is told");
     let windows = engine.window_bytes(n);
     assert_eq!(last.kept, windows + 30 * engine.bytes_per_row());
     assert_eq!(
         last.kept_full,
-        engine.kv_bytes_full(n + answer.answer_tokens)
+        engine.kv_bytes_full(n + answer.report.answer_tokens)
     );
     assert_eq!(answer.map.cut_rows(), [30, 30]);
     assert_eq!(answer.rows_per_layer.len(), engine.model().config().layers);

@@ -371,11 +371,15 @@ fn assert_methods(name: &str) {
         let estimate = engine
             .estimate(&PlanRequest::new(&shape, &method, budget, ANSWER))
             .expect("an estimate");
-        assert_eq!(answer.kv_bytes, estimate.kv_bytes, "{what}");
-        let full = answer.kv_bytes_full;
+        assert_eq!(answer.report.kv_bytes, estimate.kv_bytes, "{what}");
+        let full = answer.report.kv_bytes_full;
         match info.name {
-            "full" => assert_eq!(answer.kv_bytes, full, "{what}"),
-            _ => assert!(answer.kv_bytes < full, "{what}: {} bytes", answer.kv_bytes),
+            "full" => assert_eq!(answer.report.kv_bytes, full, "{what}"),
+            _ => assert!(
+                answer.report.kv_bytes < full,
+                "{what}: {} bytes",
+                answer.report.kv_bytes
+            ),
         }
     }
 }

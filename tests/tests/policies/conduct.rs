@@ -81,9 +81,9 @@ fn a_stop_while_answering_keeps_what_was_said() {
             &stop,
         )
         .expect("an answer");
-    assert_eq!(answer.finish, Finish::Stopped);
+    assert_eq!(answer.report.finish, Finish::Stopped);
     assert_eq!(answer.text, said, "the text so far stands");
-    assert!(answer.answer_tokens >= 1);
+    assert!(answer.report.answer_tokens >= 1);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use kept_engine::vault::VaultUse;
-use kept_engine::{Chosen, Citation, Finish, Fit, Gpu, MemoryNow, Note};
+use kept_engine::{AnswerReport, Chosen, Citation, Fit, Gpu, MemoryNow, Note};
 
 /// A method as displayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -183,52 +183,27 @@ pub struct StoredDocument {
     pub used: u64,
 }
 
-/// An answer and what it cost.
+/// An answer for the app.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AnswerFacts {
     /// The answer.
     pub text: String,
-    /// Why it ended.
-    pub finish: Finish,
-    /// Name of the method.
-    pub method: String,
-    /// Name of the cache type.
-    #[serde(default)]
-    pub cache: String,
+    /// What it cost.
+    #[serde(flatten)]
+    pub report: AnswerReport,
     /// The choice of `auto` and its reasons, if `auto` was requested.
     #[serde(default)]
     pub chosen: Option<Box<Chosen>>,
-    /// Whether the document was read in streaming mode, which is approximate.
-    #[serde(default)]
-    pub streamed: bool,
     /// Name of the model.
     pub model: String,
-    /// Tokens of the prompt.
-    pub prompt_tokens: usize,
     /// Earlier turns of the conversation that the model saw.
     #[serde(default)]
     pub turns_seen: usize,
     /// Mean share of layer-head slots that keep their tokens, 0 to 1; `None` without any.
     #[serde(default)]
     pub turns_kept: Option<f32>,
-    /// Tokens of the answer.
-    pub answer_tokens: usize,
     /// Rows per KV head kept of the prompt, in the layers that the method cuts.
     pub rows_per_layer: Vec<usize>,
-    /// Bytes of the kept keys and values after prefill.
-    pub kv_bytes: u64,
-    /// Bytes of the full cache of the prompt.
-    pub kv_bytes_full: u64,
-    /// Peak resident memory of the process, in bytes.
-    pub peak_bytes: Option<u64>,
-    /// Seconds of prefill.
-    pub prefill_seconds: f64,
-    /// Seconds of prefill spent observing and selecting.
-    pub select_seconds: f64,
-    /// Seconds of decode.
-    pub decode_seconds: f64,
-    /// Tokens of the answer per second.
-    pub decode_tokens_per_second: f64,
     /// Seconds from the question to the first piece of the answer; to the end if the answer is empty.
     pub first_token_seconds: f64,
     /// Source passages of the answer, the most attended first.

@@ -262,7 +262,7 @@ fn what_was_chosen_and_why_is_said_once_and_in_the_windows_words() {
         unreachable!()
     };
     answer.chosen = Some(Box::new(chosen()));
-    answer.streamed = true;
+    answer.report.streamed = true;
     answer.notes = vec![
         auto_chose(),
         Note::Streaming {

@@ -98,7 +98,7 @@ fn an_estimate_under_a_memory_limit_holds() {
     let (Reply::Answered { answer, .. }, _) = worker.find(is_end) else {
         panic!("no answer")
     };
-    assert_eq!(answer.cache, fits.cache);
+    assert_eq!(answer.report.cache, fits.cache);
     let rows = answer.rows_per_layer.iter().sum::<usize>() / answer.rows_per_layer.len();
     let off = rows.abs_diff(fits.rows);
     // The estimate assumes a question of typical length.
@@ -153,9 +153,9 @@ fn streaming_under_a_memory_limit_reuses_its_checkpoint() {
     let (Reply::Answered { answer, .. }, _) = worker.find(is_end) else {
         panic!("no answer")
     };
-    assert!(answer.streamed);
+    assert!(answer.report.streamed);
     assert_eq!(
-        (answer.rows_per_layer[0], &answer.cache),
+        (answer.rows_per_layer[0], &answer.report.cache),
         (fits.rows, &fits.cache)
     );
     // The vault comes from a reading within this limit.
