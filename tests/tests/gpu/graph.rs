@@ -140,16 +140,16 @@ fn steps_of_methods_that_change_rows_are_one_graph() {
         return;
     }
     let model = quick("llama", 2);
-    for (method, of_layer, downloads) in [
-        (spec("h2o", "", 24), 9, true),
-        (spec("ems", "", 24), 12, true),
-        (spec("streaming_llm", "positions=reassigned", 24), 8, false),
+    for (method, of_layer) in [
+        (spec("h2o", "", 24), 9),
+        (spec("ems", "", 24), 12),
+        (spec("streaming_llm", "positions=reassigned", 24), 9),
     ] {
         let asked = of_a_token(&model, method);
         assert_eq!(asked.launches, 2 * of_layer + 4, "{asked:?}");
         assert_eq!((asked.runs, asked.allocations), (1, 0), "{asked:?}");
         let votes = 4 * (128 + 2 * 2 * model.q_heads as u64);
-        assert_eq!(asked.transfers.downloaded > votes, downloads, "{asked:?}");
+        assert!(asked.transfers.downloaded > votes, "{asked:?}");
     }
 }
 

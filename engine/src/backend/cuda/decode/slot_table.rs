@@ -100,7 +100,7 @@ impl SlotTable {
             if !cached.ranks.is_empty() {
                 rows.write_ranks(layer, &cached.ranks)?;
             }
-            if cached.is_shared() {
+            if cached.entry_capacity() > 0 {
                 self.upload_tables(layer, cached, rows)?;
             }
         }
