@@ -16,15 +16,7 @@ impl Config {
     /// [`ModelError`]: `MissingKey`, `BadValue`, `UnsupportedArchitecture`, `UnsupportedRopeScaling`, `RopeChoice`, and
     /// errors of the tensors `token_embd.weight`, `output.weight` and the RoPE factors.
     pub fn read(gguf: &Gguf, options: &OpenOptions) -> Result<Config, ModelError> {
-        let name = gguf
-            .text("general.architecture")?
-            .ok_or_else(|| missing("general.architecture"))?;
-        let Some(architecture) = architecture::find(name) else {
-            return Err(ModelError::UnsupportedArchitecture {
-                name: name.to_owned(),
-                supported: architecture::supported(),
-            });
-        };
+        let (name, architecture) = architecture_of(gguf)?;
         let keys = Keys { gguf, name };
         refuse_unsupported_keys(&keys, architecture)?;
         let experts = experts(&keys, architecture)?;
@@ -87,14 +79,8 @@ impl Config {
                 None if architecture.scaled_embedding => (width as f32).sqrt(),
                 None => 1.0,
             },
-            attention_scale: match multipliers.attention {
-                Some(factor) => factor,
-                None if architecture.unscaled_attention => 1.0,
-                None if architecture.wide_scale_layers == Some(count) => {
-                    1.0 / ((width / q_heads) as f32).sqrt()
-                }
-                None => 1.0 / (global.head_dim as f32).sqrt(),
-            },
+            attention_scale: (multipliers.attention)
+                .unwrap_or_else(|| attention_scale(architecture, count, width, &heads)),
             residual_scale: multipliers.residual.unwrap_or(1.0),
             logit_scale: multipliers.logits.map_or(1.0, f32::recip),
             query_scale: query_scale(&keys, architecture, context)?,
@@ -106,6 +92,29 @@ impl Config {
             ignored_window,
             tied_output: gguf.tensor("output.weight").is_none(),
         })
+    }
+}
+
+fn architecture_of(gguf: &Gguf) -> Result<(&str, &'static Architecture), ModelError> {
+    const NAME: &str = "general.architecture";
+    let name = gguf.text(NAME)?.ok_or_else(|| missing(NAME))?;
+    match architecture::find(name) {
+        Some(architecture) => Ok((name, architecture)),
+        None => Err(ModelError::UnsupportedArchitecture {
+            name: name.to_owned(),
+            supported: architecture::supported(),
+        }),
+    }
+}
+
+/// Factor on dot products of queries and keys, of an architecture whose files declare none.
+fn attention_scale(architecture: &Architecture, layers: usize, width: usize, heads: &Heads) -> f32 {
+    if architecture.unscaled_attention {
+        1.0
+    } else if architecture.wide_scale_layers == Some(layers) {
+        1.0 / ((width / heads.q_heads) as f32).sqrt()
+    } else {
+        1.0 / (heads.global.head_dim as f32).sqrt()
     }
 }
 
