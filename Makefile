@@ -9,9 +9,9 @@ PYTHON ?= python3
 SAMPLE := assets/sample.txt
 QUESTION = $(shell sed -n 's/.*"question": *"\([^"]*\)".*/\1/p' assets/sample.json | head -n 1)
 
-# The integration tests start many programs at once, whose waiting threads spin: one thread per program is faster, and
-# two tests per core, because stories in the window wait half of the time. Unit tests run with all threads.
-ONE_THREAD := CANDLE_NUM_THREADS=1 RAYON_NUM_THREADS=1 RUST_TEST_THREADS=$(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+# The integration tests start many programs at once, whose waiting threads spin: one thread per program is faster. Unit
+# tests run with all threads.
+ONE_THREAD := CANDLE_NUM_THREADS=1 RAYON_NUM_THREADS=1
 
 # Open the app with the sample document; without a display, answer the sample question in the terminal. Small real
 # models are downloaded first if possible; the built-in model needs no download.
