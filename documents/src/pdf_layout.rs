@@ -80,6 +80,11 @@ impl Glyph {
         let (along_x, along_y) = self.direction;
         (dx * along_x + dy * along_y, dx * along_y - dy * along_x)
     }
+
+    /// False for a font without widths, which draws all letters of a word at one place.
+    fn has_width(&self) -> bool {
+        self.advance > 0.1 * self.em
+    }
 }
 
 /// Collects the text of one page.
@@ -173,7 +178,9 @@ impl<'a> Layout<'a> {
             self.space(' ');
         } else if self.spaced.len() == SPACED {
             for &at in self.spaced[..SPACED - 1].iter().rev() {
-                self.page.text.remove(at);
+                if self.page.text[at..].starts_with(' ') {
+                    self.page.text.remove(at);
+                }
             }
         }
     }
@@ -182,7 +189,8 @@ impl<'a> Layout<'a> {
     fn accented(&self, next: &Glyph, glyph: &str) -> Option<char> {
         let (last, drawn) = self.last.as_ref()?;
         let (along, across) = last.to(next);
-        if along.abs() > 0.5 * (last.advance - last.spacing) || across.abs() > LINE * last.em {
+        let width = last.advance - last.spacing;
+        if !last.has_width() || along.abs() > 0.5 * width || across.abs() > LINE * last.em {
             return None;
         }
         let (first, second) = (only(drawn)?, only(glyph)?);
@@ -278,8 +286,7 @@ impl OutputDev for Layout<'_> {
         if let Some((last, drawn)) = &self.last
             && drawn == glyph
             && !is_blank
-            // A font without widths draws all letters of a word at one place.
-            && last.advance > 0.1 * em
+            && last.has_width()
             && (next.x - last.x).hypot(next.y - last.y) < 0.1 * em
         {
             // The same glyph drawn twice imitates bold.

@@ -116,7 +116,7 @@ def hand_written():
         ),
         # Type 3 fonts may have no widths that a reader knows: every letter of a word is at one place.
         "no-widths.pdf": one_page(
-            b"BT /F1 12 Tf 50 500 Td (A lattice, all correct.) Tj ET",
+            b"BT /F1 12 Tf 50 500 Td (A lattice, `all` correct.) Tj ET",
             b"<< /Font << /F1 6 0 R >> >>",
             {6: b"<< /Type /Font /Subtype /Type1 /BaseFont /Nameless /FirstChar 32 /LastChar 126 /Widths [" + b"0 " * 95 + b"] >>"},
         ),

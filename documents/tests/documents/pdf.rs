@@ -97,7 +97,7 @@ fn accents_join_their_letters() {
 
 #[test]
 fn a_font_without_widths_keeps_double_letters() {
-    assert_eq!(open("no-widths.pdf").text, "A lattice, all correct.");
+    assert_eq!(open("no-widths.pdf").text, "A lattice, `all` correct.");
 }
 
 #[test]
