@@ -1,14 +1,9 @@
 import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { Actions } from '../src/lib/actions'
-import * as calls from '../src/lib/calls'
-import type { Kept } from '../src/lib/context'
 import type { Download, FoundModel, Inspection, Library } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
-import { Find } from '../src/lib/find.svelte'
 import { alwaysHeld, layersOf, numberOf, spans, windowsOf } from '../src/lib/layers'
-import { MapView } from '../src/lib/map.svelte'
 import {
   distinct,
   doing,
@@ -21,12 +16,11 @@ import {
   stretchWords,
   verdict,
 } from '../src/lib/models'
-import { Reader } from '../src/lib/reader.svelte'
-import { TextStore } from '../src/lib/text.svelte'
 import { parted } from '../src/lib/thoughts'
 import Models from '../src/parts/models/Models.svelte'
 import Frame from './Frame.svelte'
 import { snapshot } from './given'
+import { keptOf } from './kept'
 
 function model(some: Partial<FoundModel> = {}): FoundModel {
   return {
@@ -183,16 +177,7 @@ describe('the page of models', () => {
     app.load(snapshot())
     app.apply({ event: 'library', library: library(some) })
     app.apply({ event: 'downloads', downloads })
-    const given: Kept = {
-      app,
-      actions: new Actions(app),
-      text: new TextStore(calls.documentText),
-      map: new MapView(calls, (problem) => expect.fail(String(problem))),
-      reader: new Reader(),
-      find: new Find(),
-      open: () => {},
-      compose: () => {},
-    }
+    const given = keptOf(app)
     const part = Models as unknown as Component<never>
     shown = mount(Frame, { target: document.body, props: { given, part, props: { close: () => {} } } })
     flushSync()
