@@ -9,20 +9,6 @@ use crate::earlier::conversation;
 
 const ESCAPE: &str = "\u{E00C}";
 
-/// axe-core of the page's packages; `None`, with a line, if these are not installed.
-fn axe() -> Option<String> {
-    let path = golden::repository().join("ui/node_modules/axe-core/axe.min.js");
-    match fs::read_to_string(&path) {
-        Ok(source) => Some(source),
-        Err(error) => {
-            let why = format!("{}: {error}; make run installs it", path.display());
-            assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
-            eprintln!("skipped: {why}");
-            None
-        }
-    }
-}
-
 /// What axe finds, over all views.
 struct Audit {
     source: String,
@@ -30,6 +16,23 @@ struct Audit {
 }
 
 impl Audit {
+    /// An audit with axe-core of the page's packages; `None`, with a line, if these are not installed.
+    fn begin() -> Option<Self> {
+        let path = golden::repository().join("ui/node_modules/axe-core/axe.min.js");
+        match fs::read_to_string(&path) {
+            Ok(source) => Some(Self {
+                source,
+                found: Vec::new(),
+            }),
+            Err(error) => {
+                let why = format!("{}: {error}; make run installs it", path.display());
+                assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
+                eprintln!("skipped: {why}");
+                None
+            }
+        }
+    }
+
     /// Looks at the page as it is now, in both themes.
     #[track_caller]
     fn look(&mut self, app: &App<'_>, view: &str) {
@@ -91,10 +94,8 @@ fn sheet(audit: &mut Audit, app: &App<'_>, button: &str, shown: &str) {
 #[test]
 fn axe_finds_nothing_in_documents_conversations_and_their_dialogs() {
     let Some(_turn) = turn() else { return };
-    let Some(source) = axe() else { return };
-    let mut audit = Audit {
-        source,
-        found: Vec::new(),
+    let Some(mut audit) = Audit::begin() else {
+        return;
     };
     let home = Home::new();
     let app = conversation(&home);
@@ -149,10 +150,8 @@ fn axe_finds_nothing_in_documents_conversations_and_their_dialogs() {
 #[test]
 fn axe_finds_nothing_in_what_explains_the_map() {
     let Some(_turn) = turn() else { return };
-    let Some(source) = axe() else { return };
-    let mut audit = Audit {
-        source,
-        found: Vec::new(),
+    let Some(mut audit) = Audit::begin() else {
+        return;
     };
     let home = Home::new();
     let app = first_start(&home);
@@ -207,10 +206,8 @@ fn axe_finds_nothing_in_what_explains_the_map() {
 #[test]
 fn axe_finds_nothing_in_models_errors_and_the_empty_window() {
     let Some(_turn) = turn() else { return };
-    let Some(source) = axe() else { return };
-    let mut audit = Audit {
-        source,
-        found: Vec::new(),
+    let Some(mut audit) = Audit::begin() else {
+        return;
     };
     let home = Home::new();
     let app = first_start(&home);
