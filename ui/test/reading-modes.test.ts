@@ -6,7 +6,7 @@ import { clearMocks, mockIPC } from '@tauri-apps/api/mocks'
 import { flushSync, mount, unmount, type Component } from 'svelte'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { Kept } from '../src/lib/context'
-import type { Estimate, Facts, Progress } from '../src/lib/contract'
+import type { Estimate, Facts, Progress, TurnState } from '../src/lib/contract'
 import { AppState } from '../src/lib/app.svelte'
 import { AUTO, titleOf } from '../src/lib/methods'
 import { described } from '../src/lib/parameters'
@@ -91,6 +91,27 @@ describe('before a question', () => {
     kept.app.apply({ event: 'document', document: null, turns: [] })
     flushSync()
     expect(find('how-read')).toBeNull()
+  })
+
+  it('says nothing of it between an answer and the estimate after it', () => {
+    const kept = given()
+    show(Composer, kept)
+    const after = (event: () => void) => {
+      event()
+      flushSync()
+      return words('how-read')
+    }
+    const is = (state: TurnState) => kept.app.apply({ event: 'turn', turn: turn({ state }) })
+    const first = 'The first question reads the document. Later ones start at once.'
+    expect(after(() => (kept.app.estimate = estimate()))).toBe(first)
+    expect(after(() => is('reading'))).toBe(first)
+    expect(after(() => is('done'))).toBe('')
+    expect(after(() => (kept.app.estimate = estimate({ tokensFromVault: 960 })))).toContain('Already read')
+    // What held before the next question holds after it.
+    expect(after(() => is('reading'))).toContain('Already read')
+    expect(after(() => is('done'))).toContain('Already read')
+    // The vault was cleared meanwhile.
+    expect(after(() => (kept.app.estimate = estimate()))).toBe(first)
   })
 
   it('says that a long document is read approximately, and switches only by a click to a method that can', async () => {

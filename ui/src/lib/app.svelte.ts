@@ -128,6 +128,8 @@ export class AppState {
   speeds = $state.raw<Speeds>({})
   estimate = $state.raw<Estimate | null>(null)
   estimateError = $state.raw<Refusal | null>(null)
+  /** The estimate from before the last question ended: it does not count what that question put into the vault. */
+  outdated = $state.raw<Estimate | null>(null)
 
   /** Time at which the worker became ready, in milliseconds since 1970: it may still be receiving its document. */
   readySince = 0
@@ -387,6 +389,7 @@ export class AppState {
     if (known) Object.assign(known, turn)
     else this.turns.push(turn)
     if (before === turn.state) return
+    if (before !== undefined && RUNNING.includes(before) && !RUNNING.includes(turn.state)) this.outdated = this.estimate
     this.speeds = { ...this.speeds, ...speedsOf([turn]) }
     // While a question waits, the map of the running one stays on the page.
     const begins =
