@@ -10,8 +10,8 @@ fn main() {
     cuda();
 }
 
-/// Compiles every file of `device/` to a fat binary: machine code for Ampere, Ada and Hopper, PTX of Turing for other
-/// GPUs.
+/// Compiles every file of `device/` to a fat binary: machine code for Ampere, Ada, Hopper and Blackwell, PTX of Turing
+/// for other GPUs.
 #[cfg(feature = "cuda")]
 fn cuda() {
     use std::path::{Path, PathBuf};
@@ -21,6 +21,13 @@ fn cuda() {
     let home = std::env::var_os("CUDA_HOME").map(PathBuf::from);
     let compiler = home.map_or(PathBuf::from("nvcc"), |home| home.join("bin/nvcc"));
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("set by cargo"));
+    // As in scripts/cuda: the one GPU that a build is for.
+    println!("cargo::rerun-if-env-changed=KEPT_CUDA_ONLY");
+    let only = std::env::var("KEPT_CUDA_ONLY").unwrap_or_default();
+    let gpus = match only.as_str() {
+        "" | "ptx" => "80,86,89,90,120",
+        one => one,
+    };
     let files = std::fs::read_dir("device").expect("the folder of kernels");
     let mut files: Vec<PathBuf> = files.map(|file| file.expect("a file").path()).collect();
     files.retain(|file| file.extension().is_some_and(|e| e == "cu"));
@@ -33,7 +40,7 @@ fn cuda() {
             "-fatbin",
             "-gencode=arch=compute_75,code=compute_75",
         ]);
-        for gpu in [80, 86, 89, 90] {
+        for gpu in gpus.split(',') {
             command.arg(format!("-gencode=arch=compute_{gpu},code=sm_{gpu}"));
         }
         let status = command.arg(file).arg("-o").arg(to).status();

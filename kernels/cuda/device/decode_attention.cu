@@ -187,9 +187,11 @@ __device__ __forceinline__ void first_best(float& best, uint32_t& key, int mask)
 // and quantises the result for the next product.
 template <int DIM, bool TURNED>
 __device__ __forceinline__ void add_up(const DecodeAttention& p, unsigned char* memory, int first_head, int heads) {
-    // Reuses the shared memory: [16, DIM] sums, and whether this block is the last.
+    const int splits = (int)gridDim.x, lane = threadIdx.x % LANES;
+    // Reuses the shared memory: [16, DIM] sums, [16, splits] shares of the parts, and whether this block is the last.
     float* const sums = reinterpret_cast<float*>(memory);
-    uint32_t* const last = reinterpret_cast<uint32_t*>(sums + ROWS_OF_WARP * DIM);
+    float* const shares = sums + ROWS_OF_WARP * DIM;
+    uint32_t* const last = reinterpret_cast<uint32_t*>(shares + ROWS_OF_WARP * splits);
     publish();
     __syncthreads();
     uint32_t* const arrived = p.arrived + blockIdx.y * gridDim.z + blockIdx.z;
@@ -205,32 +207,35 @@ __device__ __forceinline__ void add_up(const DecodeAttention& p, unsigned char* 
     if (threadIdx.x == 0) {
         *arrived = 0;
     }
-    const int splits = (int)gridDim.x;
-    for (int i = threadIdx.x; i < heads * DIM; i += blockDim.x) {
-        const int head = i / DIM, column = i % DIM;
-        const float* const part_sums = p.part_sums + first_head + head;
-        float base = -float_infinity();
-        for (int s = 0; s < splits; ++s) {
-            base = at_least(base, part_sums[(size_t)s * p.q_heads]);
-        }
-        float sum = 0.0f, total = 0.0f;
-        for (int s = 0; s < splits; ++s) {
-            const float worth = fast_exp(part_sums[(size_t)s * p.q_heads] - base);
-            sum += worth * p.parts[((size_t)s * p.q_heads + first_head + head) * DIM + column];
-            total += worth;
-        }
-        sums[i] = sum / total;
-        if (column == 0) {
-            float best = -float_infinity();
-            uint32_t slot = 0xFFFFFFFFu;
-            for (int s = 0; s < splits; ++s) {
-                const float* const part = p.part_best + ((size_t)s * p.q_heads + first_head + head) * 2;
-                const uint32_t there = bits_of_float(part[1]);
-                if (part[0] > best || (part[0] == best && there < slot)) {
-                    best = part[0];
-                    slot = there;
-                }
+    // A warp for each head, a lane for each split.
+    for (int head = threadIdx.x / LANES; head < heads; head += blockDim.x / LANES) {
+        float* const own = shares + head * splits;
+        float base = -float_infinity(), best = -float_infinity(), total = 0.0f;
+        uint32_t slot = 0xFFFFFFFFu;
+        for (int s = lane; s < splits; s += LANES) {
+            const size_t part = (size_t)s * p.q_heads + first_head + head;
+            own[s] = p.part_sums[part];
+            base = at_least(base, own[s]);
+            const float largest = p.part_best[2 * part];
+            const uint32_t there = bits_of_float(p.part_best[2 * part + 1]);
+            if (largest > best || (largest == best && there < slot)) {
+                best = largest;
+                slot = there;
             }
+        }
+        base = warp_max(base);
+        for (int s = lane; s < splits; s += LANES) {
+            own[s] = fast_exp(own[s] - base);
+            total += own[s];
+        }
+        total = warp_sum(total);
+        for (int s = lane; s < splits; s += LANES) {
+            own[s] /= total;
+        }
+        for (int mask = 16; mask > 0; mask >>= 1) {
+            first_best(best, slot, mask);
+        }
+        if (lane == 0) {
             const float log_sum_exp = base + logf(total);
             if (p.logits != nullptr) {
                 p.log_sum_exp[first_head + head] = log_sum_exp;
@@ -240,7 +245,17 @@ __device__ __forceinline__ void add_up(const DecodeAttention& p, unsigned char* 
         }
     }
     __syncthreads();
-    const int lane = threadIdx.x % LANES;
+    for (int i = threadIdx.x; i < heads * DIM; i += blockDim.x) {
+        const float* const part = p.parts + (size_t)first_head * DIM + i;
+        const float* const own = shares + i / DIM * splits;
+        float sum = 0.0f;
+#pragma unroll 8
+        for (int s = 0; s < splits; ++s) {
+            sum += own[s] * part[(size_t)s * p.q_heads * DIM];
+        }
+        sums[i] = sum;
+    }
+    __syncthreads();
     if constexpr (TURNED) {
         for (int head = threadIdx.x / LANES; head < heads; head += blockDim.x / LANES) {
             hadamard(sums + head * DIM, DIM, lane);

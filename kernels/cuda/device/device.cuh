@@ -101,6 +101,14 @@ __device__ __forceinline__ Sixteen load_16(const void* from) {
     const uint4 four = *reinterpret_cast<const uint4*>(from);
     return {{four.x, four.y, four.z, four.w}};
 }
+// As load_16, for weights: they are read once, and leave the L1 cache to what is read again.
+__device__ __forceinline__ Sixteen load_16_once(const void* from) {
+    Sixteen out;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(out.words[0]), "=r"(out.words[1]), "=r"(out.words[2]), "=r"(out.words[3]) : "l"(from));
+    return out;
+}
+// The lower word of the pair (high, low) shifted right.
+__device__ __forceinline__ uint32_t shift_right(uint32_t low, uint32_t high, uint32_t bits) { return __funnelshift_r(low, high, bits); }
 __device__ __forceinline__ void store_16(void* to, Sixteen value) {
     *reinterpret_cast<uint4*>(to) = make_uint4(value.words[0], value.words[1], value.words[2], value.words[3]);
 }
@@ -123,6 +131,14 @@ __device__ __forceinline__ int dot_bytes(uint32_t a, uint32_t b, int sum) { retu
 __device__ __forceinline__ float float_of_bits(uint32_t bits) { return __uint_as_float(bits); }
 __device__ __forceinline__ uint32_t bits_of_float(float x) { return __float_as_uint(x); }
 __device__ __forceinline__ float fast_exp(float x) { return __expf(x); }
+// 2^x
+__device__ __forceinline__ float fast_exp_of_2(float x) {
+    float out;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+    return out;
+}
+// Whether it holds in any lane of the warp.
+__device__ __forceinline__ bool in_any_lane(bool holds) { return __any_sync(0xFFFFFFFFu, holds); }
 // A product rounded before any addition, as on the CPU. The compiler would otherwise fuse product and sum.
 __device__ __forceinline__ float product(float a, float b) { return __fmul_rn(a, b); }
 __device__ __forceinline__ float float_infinity() { return __int_as_float(0x7F800000); }

@@ -16,46 +16,61 @@ struct StepNorm {
     float eps;
 };
 
-// Sum over a block, in all of its threads. `of_warps` is [warps] and not shared with other uses.
+// Sum over a block, in all of its threads. `of_warps` is [32] and not shared with other uses.
 __device__ __forceinline__ float sum_of_block(float x, float* of_warps) {
+    const uint32_t lane = threadIdx.x % LANES;
     x = warp_sum(x);
-    if (threadIdx.x % LANES == 0) {
+    if (lane == 0) {
         of_warps[threadIdx.x / LANES] = x;
     }
     __syncthreads();
-    float total = 0.0f;
-    for (uint32_t w = 0; w < blockDim.x / LANES; ++w) {
-        total += of_warps[w];
-    }
-    return total;
+    return warp_sum(lane < blockDim.x / LANES ? of_warps[lane] : 0.0f);
 }
+
+// Numbers of a row that a thread of step_norm holds: rows of up to 16,384.
+constexpr int HELD = 16;
 
 // one block
 KEPT_KERNEL(1024, step_norm, StepNorm) {
     KEPT_SHARED(memory);
-    float* const of_warps = reinterpret_cast<float*>(memory);  // [2, warps]
+    float* const of_warps = reinterpret_cast<float*>(memory);  // [2, 32]
+    float x[HELD];
+    // Every thread has all of its numbers requested before it needs the first.
+#pragma unroll
+    for (int n = 0; n < HELD; ++n) {
+        const uint32_t i = n * blockDim.x + threadIdx.x;
+        x[n] = i < p.width ? p.residual[i] : 0.0f;
+    }
     if (p.added != nullptr) {
-        float factor = 1.0f;
-        if (p.post != nullptr) {
-            float squares = 0.0f;
-            for (uint32_t i = threadIdx.x; i < p.width; i += blockDim.x) {
-                squares += p.added[i] * p.added[i];
+        float added[HELD], squares = 0.0f;
+#pragma unroll
+        for (int n = 0; n < HELD; ++n) {
+            const uint32_t i = n * blockDim.x + threadIdx.x;
+            added[n] = i < p.width ? p.added[i] : 0.0f;
+            squares += added[n] * added[n];
+        }
+        const float factor = p.post != nullptr ? 1.0f / sqrtf(sum_of_block(squares, of_warps) / (float)p.width + p.eps) : 1.0f;
+#pragma unroll
+        for (int n = 0; n < HELD; ++n) {
+            const uint32_t i = n * blockDim.x + threadIdx.x;
+            if (i < p.width) {
+                x[n] += p.post != nullptr ? added[n] * factor * p.post[i] : added[n];
+                p.residual[i] = x[n];
             }
-            factor = 1.0f / sqrtf(sum_of_block(squares, of_warps) / (float)p.width + p.eps);
-        }
-        for (uint32_t i = threadIdx.x; i < p.width; i += blockDim.x) {
-            p.residual[i] += p.post != nullptr ? p.added[i] * factor * p.post[i] : p.added[i];
         }
     }
-    // Each thread reads back its own writes only.
     float squares = 0.0f;
-    for (uint32_t i = threadIdx.x; i < p.width; i += blockDim.x) {
-        squares += p.residual[i] * p.residual[i];
+#pragma unroll
+    for (int n = 0; n < HELD; ++n) {
+        squares += x[n] * x[n];
     }
-    const float factor = 1.0f / sqrtf(sum_of_block(squares, of_warps + blockDim.x / LANES) / (float)p.width + p.eps);
-    for (uint32_t first = threadIdx.x / LANES * LANES; first < p.width; first += blockDim.x) {
-        const uint32_t i = first + threadIdx.x % LANES;
-        put_inputs(p.out, first, i < p.width ? p.residual[i] * factor * p.weight[i] : 0.0f, p.width);
+    const float factor = 1.0f / sqrtf(sum_of_block(squares, of_warps + LANES) / (float)p.width + p.eps);
+#pragma unroll
+    for (int n = 0; n < HELD; ++n) {
+        const uint32_t i = n * blockDim.x + threadIdx.x, first = i / LANES * LANES;
+        if (first < p.width) {
+            put_inputs(p.out, first, i < p.width ? x[n] * factor * p.weight[i] : 0.0f, p.width);
+        }
     }
 }
 

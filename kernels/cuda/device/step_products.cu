@@ -23,19 +23,24 @@ struct Matrix {
 // --- products of a piece of a weight row with its inputs ---
 //
 // PIECE is how many numbers of a type a lane multiplies at once, and `piece` is the index of such a piece in the row.
-// AHEAD is how many pieces a lane requests before it needs the first: with the warps that the registers allow, at least
+// AHEAD is how many pieces a lane requests before it needs the first: with the warps that the registers allow, some
 // 30 KB are in flight per multiprocessor (4.8 TB/s times 0.8 us are 29 KB for each of 132).
 // kernels/src/quantised/format.rs draws the formats.
 
 __device__ __forceinline__ float half_at(const uint8_t* at) { return to_float(*reinterpret_cast<const half_t*>(at)); }
 
-// 16 bytes, aligned to two.
+// 16 bytes, aligned to two: five words, shifted. Reads up to four bytes before or after them, which lie in the same
+// block or in the padding behind the last one.
 __device__ __forceinline__ Sixteen load_16_by_2(const uint8_t* from) {
-    const uint16_t* const two = reinterpret_cast<const uint16_t*>(from);
+    const size_t over = reinterpret_cast<size_t>(from) & 2;
+    const uint32_t* const words = reinterpret_cast<const uint32_t*>(from - over);
     Sixteen out;
+    uint32_t word = words[0];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-        out.words[i] = (uint32_t)two[2 * i] | (uint32_t)two[2 * i + 1] << 16;
+        const uint32_t next = words[i + 1];
+        out.words[i] = shift_right(word, next, (uint32_t)over * 8);
+        word = next;
     }
     return out;
 }
@@ -165,39 +170,33 @@ struct Q3K {
     }
 };
 
-// Scale and minimum of 32 numbers, 6 bits each.
-__device__ __forceinline__ void scale_and_minimum(const uint8_t* scales, int which, float& scale, float& minimum) {
-    if (which < 4) {
-        scale = (float)(scales[which] & 63);
-        minimum = (float)(scales[which + 4] & 63);
-    } else {
-        scale = (float)((scales[which + 4] & 15) | (scales[which - 4] >> 6) << 4);
-        minimum = (float)(scales[which + 4] >> 4 | (scales[which] >> 6) << 4);
-    }
-}
-
 // 4 bits, or 5 with the fifth bits stored before: 32 numbers in the low halves of 32 bytes, the next 32 in the high
 // halves.
 template <int BYTES, bool FIFTH>
 struct Fours {
-    static constexpr int PIECE = 32, AHEAD = FIFTH ? 2 : 4;
+    static constexpr int PIECE = 32, AHEAD = FIFTH ? 1 : 2;
     static __device__ __forceinline__ float times(const uint8_t* row, int piece, const Inputs& in) {
         const uint8_t* const block = row + (size_t)(piece / 8) * BYTES;
         const int part = piece % 8, chunk = part / 2;
-        const Sixteen numbers = load_16(block + (FIFTH ? 48 : 16) + part * 16);
+        const Sixteen numbers = load_16_once(block + (FIFTH ? 48 : 16) + part * 16);
+        // Two halves, then the scales and minima of eight times 32 numbers, six bits each: those of the first four in
+        // the low six bits of bytes 0..4 and 4..8, those of the others in the halves of bytes 8..12 and the upper two
+        // bits of bytes 0..8. Two pairs are needed here.
+        const Sixteen head = load_16_once(block);
+        const int shift = chunk % 2 * 16;
+        const uint32_t first_scales = head.words[1] >> shift, first_minima = head.words[2] >> shift, others = head.words[3] >> shift;
+        const uint32_t scales = chunk < 2 ? first_scales & 0x3F3Fu : (others & 0x0F0Fu) | (first_scales >> 2 & 0x3030u);
+        const uint32_t minima = chunk < 2 ? first_minima & 0x3F3Fu : (others >> 4 & 0x0F0Fu) | (first_minima >> 2 & 0x3030u);
         Sixteen low = bits(numbers, 0, NIBBLES), high = bits(numbers, 4, NIBBLES);
         if constexpr (FIFTH) {
-            const Sixteen fifth = load_16(block + 16 + part % 2 * 16);
+            const Sixteen fifth = load_16_once(block + 16 + part % 2 * 16);
             low = with(low, bits(fifth, 2 * chunk, BITS), 4);
             high = with(high, bits(fifth, 2 * chunk + 1, BITS), 4);
         }
         const size_t first = (size_t)(piece / 8) * 256 + chunk * 64 + part % 2 * 16;
-        float scales[2], minima[2];
-        scale_and_minimum(block + 4, 2 * chunk, scales[0], minima[0]);
-        scale_and_minimum(block + 4, 2 * chunk + 1, scales[1], minima[1]);
-        const float products = scales[0] * scaled(low, in, first) + scales[1] * scaled(high, in, first + 32);
-        const float least = minima[0] * in.sums[first / 16] + minima[1] * in.sums[first / 16 + 2];
-        return half_at(block) * products - half_at(block + 2) * least;
+        const float products = (float)(scales & 255u) * scaled(low, in, first) + (float)(scales >> 8 & 255u) * scaled(high, in, first + 32);
+        const float least = (float)(minima & 255u) * in.sums[first / 16] + (float)(minima >> 8 & 255u) * in.sums[first / 16 + 2];
+        return low_half(head.words[0]) * products - high_half(head.words[0]) * least;
     }
 };
 using Q4K = Fours<144, false>;
@@ -318,7 +317,7 @@ struct Only {
     }
     static __device__ __forceinline__ void times_both(const Matrix& one, const Matrix& other, uint32_t row, const Inputs& in, uint32_t cols, float& a,
                                                       float& b) {
-        times_rows<Kind, Kind::AHEAD / 2>(one.blocks + row * one.row_bytes, other.blocks + row * other.row_bytes, in, cols, a, b);
+        times_rows<Kind, (Kind::AHEAD + 1) / 2>(one.blocks + row * one.row_bytes, other.blocks + row * other.row_bytes, in, cols, a, b);
     }
 };
 template <class Kind>
@@ -419,30 +418,36 @@ __device__ __forceinline__ void step_gated_of(const StepGated& p) {
     }
 }
 
-KEPT_KERNEL(256, step_products, StepProducts) { step_products_of<Any>(p); }
-KEPT_KERNEL(256, step_gated, StepGated) { step_gated_of<Any>(p); }
-
-// Registers for three blocks per multiprocessor; for two on Turing, which would spill some.
+// Registers for four blocks per multiprocessor, so that the blocks of a matrix of 4,096 rows run at once on a GPU of 128
+// multiprocessors. Where that would spill some: for fewer.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-#define GATED_BLOCKS 2
+#define PRODUCT_BLOCKS 2
+#define FEWER_BLOCKS 1
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define PRODUCT_BLOCKS 3
+#define FEWER_BLOCKS 1
 #else
-#define GATED_BLOCKS 3
+#define PRODUCT_BLOCKS 4
+#define FEWER_BLOCKS 3
 #endif
 
-#define KEPT_STEP(kind, Kind)                                                            \
-    KEPT_KERNEL(256, step_products_##kind, StepProducts) { step_products_of<Kind>(p); } \
-    KEPT_KERNEL_OF(256, GATED_BLOCKS, step_gated_##kind, StepGated) { step_gated_of<Kind>(p); }
+KEPT_KERNEL_OF(256, FEWER_BLOCKS, step_products, StepProducts) { step_products_of<Any>(p); }
+KEPT_KERNEL_OF(256, FEWER_BLOCKS, step_gated, StepGated) { step_gated_of<Any>(p); }
 
-KEPT_STEP(f32, OnlyFloats<Singles>)
-KEPT_STEP(f16, OnlyFloats<Halves>)
-KEPT_STEP(bf16, OnlyFloats<Brains>)
-KEPT_STEP(q4_0, Only<Q4_0>)
-KEPT_STEP(q4_1, Only<Q4_1>)
-KEPT_STEP(q5_0, Only<Q5_0>)
-KEPT_STEP(q5_1, Only<Q5_1>)
-KEPT_STEP(q8_0, Only<Q8_0>)
-KEPT_STEP(q2_k, Only<Q2K>)
-KEPT_STEP(q3_k, Only<Q3K>)
-KEPT_STEP(q4_k, Only<Q4K>)
-KEPT_STEP(q5_k, Only<Q5K>)
-KEPT_STEP(q6_k, Only<Q6K>)
+#define KEPT_STEP(kind, Kind, BLOCKS)                                                                     \
+    KEPT_KERNEL_OF(256, BLOCKS, step_products_##kind, StepProducts) { step_products_of<Kind>(p); } \
+    KEPT_KERNEL_OF(256, BLOCKS, step_gated_##kind, StepGated) { step_gated_of<Kind>(p); }
+
+KEPT_STEP(f32, OnlyFloats<Singles>, PRODUCT_BLOCKS)
+KEPT_STEP(f16, OnlyFloats<Halves>, PRODUCT_BLOCKS)
+KEPT_STEP(bf16, OnlyFloats<Brains>, PRODUCT_BLOCKS)
+KEPT_STEP(q4_0, Only<Q4_0>, PRODUCT_BLOCKS)
+KEPT_STEP(q4_1, Only<Q4_1>, PRODUCT_BLOCKS)
+KEPT_STEP(q5_0, Only<Q5_0>, PRODUCT_BLOCKS)
+KEPT_STEP(q5_1, Only<Q5_1>, PRODUCT_BLOCKS)
+KEPT_STEP(q8_0, Only<Q8_0>, PRODUCT_BLOCKS)
+KEPT_STEP(q2_k, Only<Q2K>, FEWER_BLOCKS)
+KEPT_STEP(q3_k, Only<Q3K>, FEWER_BLOCKS)
+KEPT_STEP(q4_k, Only<Q4K>, PRODUCT_BLOCKS)
+KEPT_STEP(q5_k, Only<Q5K>, PRODUCT_BLOCKS)
+KEPT_STEP(q6_k, Only<Q6K>, PRODUCT_BLOCKS)

@@ -25,6 +25,14 @@ struct Lane {
 template <int DIM, int KEYS>
 __device__ __forceinline__ void copy_tile_begin(half_t* tile, const half_t* rows, int first, int end) {
     constexpr int PIECES = DIM / 8;
+    if (DIM <= 128 && first + KEYS <= end) {
+#pragma unroll 4
+        for (int i = threadIdx.x; i < KEYS * PIECES; i += blockDim.x) {
+            const int row = i / PIECES, piece = i % PIECES;
+            copy_16_begin(tile + row * STRIDE<DIM> + piece * 8, rows + (size_t)first * DIM + i * 8);
+        }
+        return;
+    }
     for (int i = threadIdx.x; i < KEYS * PIECES; i += blockDim.x) {
         const int row = i / PIECES, piece = i % PIECES;
         half_t* to = tile + row * STRIDE<DIM> + piece * 8;
@@ -82,54 +90,90 @@ struct Queries {
     }
 };
 
-// s = q * keys^T, for a tile of KEYS keys.
-template <int DIM, int KEYS>
-__device__ __forceinline__ void dot_tile(float (&s)[KEYS / 8][4], const Queries<DIM>& q, const half_t* keys) {
+// 16 rows in shared memory, as [16, DIM + 8].
+template <int DIM>
+struct SharedQueries {
+    const half_t* rows;
+
+    __device__ __forceinline__ void columns(uint32_t (&a)[4], int k) const {
+        const Lane own;
+        const int matrix = own.lane >> 3, row = own.lane & 7;
+        load_matrices<false>(a, rows + ((matrix & 1) * 8 + row) * STRIDE<DIM> + k * 16 + (matrix >> 1) * 8);
+    }
+};
+
+// s = q * keys^T for M times 16 rows and a tile of KEYS keys, which are read once for all of them.
+template <int DIM, int KEYS, int M, class Q>
+__device__ __forceinline__ void dot_tiles(float (&s)[M][KEYS / 8][4], const Q (&q)[M], const half_t* keys) {
     const Lane own;
     const int matrix = own.lane >> 3, row = own.lane & 7;
     const half_t* from = keys + ((matrix >> 1) * 8 + row) * STRIDE<DIM> + (matrix & 1) * 8;
 #pragma unroll
-    for (int j = 0; j < KEYS / 8; ++j) {
-        s[j][0] = s[j][1] = s[j][2] = s[j][3] = 0.0f;
+    for (int m = 0; m < M; ++m) {
+#pragma unroll
+        for (int j = 0; j < KEYS / 8; ++j) {
+            s[m][j][0] = s[m][j][1] = s[m][j][2] = s[m][j][3] = 0.0f;
+        }
     }
 #pragma unroll
     for (int k = 0; k < DIM / 16; ++k) {
-        uint32_t a[4];
-        q.columns(a, k);
+        uint32_t a[M][4];
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+            q[m].columns(a[m], k);
+        }
 #pragma unroll
         for (int j = 0; j < KEYS / 8; j += 2) {
             uint32_t b[4];
             load_matrices<false>(b, from + j * 8 * STRIDE<DIM> + k * 16);
             const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-            mma_16816(s[j], a, low);
-            mma_16816(s[j + 1], a, high);
+#pragma unroll
+            for (int m = 0; m < M; ++m) {
+                mma_16816(s[m][j], a[m], low);
+                mma_16816(s[m][j + 1], a[m], high);
+            }
         }
     }
 }
 
-// o += p * values, for a tile of KEYS values; p are probabilities before division by their sum.
 template <int DIM, int KEYS>
-__device__ __forceinline__ void add_tile(float (&o)[DIM / 8][4], const float (&p)[KEYS / 8][4], const half_t* values) {
+__device__ __forceinline__ void dot_tile(float (&s)[KEYS / 8][4], const Queries<DIM>& q, const half_t* keys) {
+    dot_tiles<DIM, KEYS, 1>(reinterpret_cast<float(&)[1][KEYS / 8][4]>(s), reinterpret_cast<const Queries<DIM>(&)[1]>(q), keys);
+}
+
+// o += p * values for M times 16 rows and a tile of KEYS values; p are probabilities before division by their sum.
+template <int DIM, int KEYS, int M>
+__device__ __forceinline__ void add_tiles(float (&o)[M][DIM / 8][4], const float (&p)[M][KEYS / 8][4], const half_t* values) {
     const Lane own;
     const int matrix = own.lane >> 3, row = own.lane & 7;
     const half_t* from = values + ((matrix & 1) * 8 + row) * STRIDE<DIM> + (matrix >> 1) * 8;
 #pragma unroll
     for (int k = 0; k < KEYS / 16; ++k) {
-        const uint32_t a[4] = {
-            pack_halves(p[2 * k][0], p[2 * k][1]),
-            pack_halves(p[2 * k][2], p[2 * k][3]),
-            pack_halves(p[2 * k + 1][0], p[2 * k + 1][1]),
-            pack_halves(p[2 * k + 1][2], p[2 * k + 1][3]),
-        };
+        uint32_t a[M][4];
+#pragma unroll
+        for (int m = 0; m < M; ++m) {
+            a[m][0] = pack_halves(p[m][2 * k][0], p[m][2 * k][1]);
+            a[m][1] = pack_halves(p[m][2 * k][2], p[m][2 * k][3]);
+            a[m][2] = pack_halves(p[m][2 * k + 1][0], p[m][2 * k + 1][1]);
+            a[m][3] = pack_halves(p[m][2 * k + 1][2], p[m][2 * k + 1][3]);
+        }
 #pragma unroll
         for (int j = 0; j < DIM / 8; j += 2) {
             uint32_t b[4];
             load_matrices<true>(b, from + k * 16 * STRIDE<DIM> + j * 8);
             const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
-            mma_16816(o[j], a, low);
-            mma_16816(o[j + 1], a, high);
+#pragma unroll
+            for (int m = 0; m < M; ++m) {
+                mma_16816(o[m][j], a[m], low);
+                mma_16816(o[m][j + 1], a[m], high);
+            }
         }
     }
+}
+
+template <int DIM, int KEYS>
+__device__ __forceinline__ void add_tile(float (&o)[DIM / 8][4], const float (&p)[KEYS / 8][4], const half_t* values) {
+    add_tiles<DIM, KEYS, 1>(reinterpret_cast<float(&)[1][DIM / 8][4]>(o), reinterpret_cast<const float(&)[1][KEYS / 8][4]>(p), values);
 }
 
 // From a dot product to the logit of the softmax; a cap of 0 means no cap.
@@ -139,6 +183,27 @@ struct Scale {
     __device__ __forceinline__ float logit(float dot) const {
         const float logit = dot * factor;
         return cap > 0.0f ? cap * tanhf(logit / cap) : logit;
+    }
+
+    // The same for N times 4 dot products, with one branch for all of them.
+    template <int N>
+    __device__ __forceinline__ void logits(float (&s)[N][4]) const {
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                s[j][i] *= factor;
+            }
+        }
+        if (cap > 0.0f) {
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    s[j][i] = cap * tanhf(s[j][i] / cap);
+                }
+            }
+        }
     }
 };
 
@@ -151,6 +216,8 @@ __device__ __forceinline__ float row_sum(float x) {
     x += shuffle_xor(x, 1);
     return x + shuffle_xor(x, 2);
 }
+
+constexpr float LOG2_E = 1.44269504f;
 
 // Online softmax of rows g and g + 8, tile after tile.
 struct Running {
@@ -172,7 +239,7 @@ struct Running {
             }
             largest = row_max(largest);
             // The row has attended to no key yet.
-            const float base = largest == -float_infinity() ? 0.0f : largest;
+            const float base = largest == -float_infinity() ? 0.0f : largest, base_of_2 = base * LOG2_E;
             shrink[r] = fast_exp(max[r] - base);
             max[r] = largest;
             float added = 0.0f;
@@ -180,7 +247,7 @@ struct Running {
             for (int j = 0; j < KEYS / 8; ++j) {
 #pragma unroll
                 for (int i = 2 * r; i < 2 * r + 2; ++i) {
-                    s[j][i] = fast_exp(s[j][i] - base);
+                    s[j][i] = fast_exp_of_2(s[j][i] * LOG2_E - base_of_2);
                     added += s[j][i];
                 }
             }

@@ -7,6 +7,7 @@
 // NaN, so that reads of unwritten memory show up.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -182,6 +183,8 @@ inline Sixteen load_16(const void* from) {
     std::memcpy(&out, from, 16);
     return out;
 }
+inline Sixteen load_16_once(const void* from) { return load_16(from); }
+inline uint32_t shift_right(uint32_t low, uint32_t high, uint32_t bits) { return (uint32_t)(((uint64_t)high << 32 | low) >> bits); }
 inline void store_16(void* to, Sixteen value) {
     if ((uintptr_t)to % 16 != 0) {
         __builtin_trap();
@@ -217,6 +220,12 @@ inline float float_of_bits(uint32_t bits) {
     return out;
 }
 inline float fast_exp(float x) { return std::exp(x); }
+inline float fast_exp_of_2(float x) { return std::exp2(x); }
+inline bool in_any_lane(bool holds) {
+    bool all[32];
+    emulator::warp_exchange(&holds, sizeof(holds), all);
+    return std::find(all, all + 32, true) != all + 32;
+}
 inline float product(float a, float b) { return a * b; }
 inline float float_infinity() { return INFINITY; }
 template <class T>

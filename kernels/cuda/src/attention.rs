@@ -8,6 +8,8 @@ use crate::{Buffer, Device, DeviceError, LayerRows, ScaleParameters, supported, 
 
 /// Rows of a block.
 const ROWS_OF_BLOCK: usize = 64;
+/// Rows of a block whose warps have twice as many rows, and keys of its tiles.
+const WIDE: (usize, usize) = (128, 48);
 /// Threads of a block.
 const THREADS: u32 = 128;
 /// Target number of blocks per multiprocessor: two run at a time and two wait.
@@ -35,6 +37,43 @@ pub(crate) fn stages(device: &Device, head_dim: usize) -> (u32, u32) {
         (2, 2 * one)
     } else {
         (1, one)
+    }
+}
+
+/// Launch of prefill attention for `rows` rows: kernel, rows of a block, keys of a tile, tiles in shared memory and
+/// their bytes.
+struct Variant {
+    kernel: String,
+    rows: usize,
+    keys: usize,
+    stages: u32,
+    shared_bytes: u32,
+}
+
+impl Variant {
+    fn new(device: &Device, dim: usize, rows: usize) -> Self {
+        let (wide_rows, wide_keys) = WIDE;
+        let wide_bytes = ((4 * wide_keys + wide_rows) * tile_row_bytes(dim)) as u32;
+        let of_multiprocessor = device.facts().shared_bytes + LOST_TO_BLOCK;
+        let fits = 2 * (wide_bytes + LOST_TO_BLOCK) <= of_multiprocessor;
+        // Heads of 256 have no registers for twice as many rows.
+        if rows > ROWS_OF_BLOCK && dim <= 128 && fits && device.facts().capability >= 80 {
+            return Self {
+                kernel: format!("prefill_attention_wide_{dim}"),
+                rows: wide_rows,
+                keys: wide_keys,
+                stages: 2,
+                shared_bytes: wide_bytes,
+            };
+        }
+        let (stages, shared_bytes) = stages(device, dim);
+        Self {
+            kernel: format!("prefill_attention_{dim}"),
+            rows: ROWS_OF_BLOCK,
+            keys: tile_keys(dim),
+            stages,
+            shared_bytes,
+        }
     }
 }
 
@@ -168,10 +207,10 @@ impl Device {
                 "log_sum_exp is [q_heads, rows {rows}]"
             );
         }
-        let row_tiles = rows.div_ceil(ROWS_OF_BLOCK);
-        let key_tiles = (task.first + rows).div_ceil(tile_keys(dim));
+        let variant = Variant::new(self, dim, rows);
+        let row_tiles = rows.div_ceil(variant.rows);
+        let key_tiles = (task.first + rows).div_ceil(variant.keys);
         let splits = scratch.splits(self, row_tiles * shape.q_heads, key_tiles, rows);
-        let (stages, shared_bytes) = stages(self, dim);
         let known = log_sum_exp.as_ref().map_or(0, |sums| sums.address());
         let parameters = PrefillParameters {
             queries: task.queries.address(),
@@ -193,17 +232,17 @@ impl Device {
             kv_heads: shape.kv_heads as u32,
             capacity: task.keys.capacity() as u32,
             window: task.window.unwrap_or(0) as u32,
-            stages,
+            stages: variant.stages,
             scale: task.scale.into(),
         };
         let geometry = Geometry {
             grid: [row_tiles as u32, shape.q_heads as u32, splits as u32],
             block: [THREADS, 1, 1],
-            shared_bytes,
+            shared_bytes: variant.shared_bytes,
         };
         // SAFETY: the lengths that the kernel reads and writes were checked; `out`, the sums and the scratch are
         // borrowed mutably.
-        unsafe { self.launch(&format!("prefill_attention_{dim}"), geometry, &parameters)? };
+        unsafe { self.launch(&variant.kernel, geometry, &parameters)? };
         if splits > 1 {
             // SAFETY: as above; this many splits wrote the parts.
             unsafe { self.combine(scratch, out.address(), known, splits, rows)? };

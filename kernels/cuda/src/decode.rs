@@ -14,9 +14,11 @@ use crate::{
 /// Query heads that a block computes in one pass over the rows.
 const HEADS_OF_BLOCK: usize = 16;
 /// The fewest rows of a split: with fewer, combining the parts costs more than the extra block saves.
-const ROWS_EACH: usize = 256;
+const ROWS_EACH: usize = 128;
 /// Target number of blocks per multiprocessor.
 const BLOCKS_EACH: usize = 2;
+/// The most splits: the block that combines them has their weights in shared memory.
+const MOST_SPLITS: usize = 128;
 
 /// Ranks of keys that are stored before RoPE.
 pub struct Ranks<'a> {
@@ -101,7 +103,9 @@ impl DecodeScratch {
     pub fn new(device: &Device, shape: HeadShape, max_rows: usize) -> Result<Self, DeviceError> {
         let blocks = shape.kv_heads * shape.group().div_ceil(HEADS_OF_BLOCK);
         let wanted = (BLOCKS_EACH * device.facts().multiprocessors as usize).div_ceil(blocks);
-        let splits = wanted.min(max_rows.div_ceil(ROWS_EACH)).max(1);
+        let splits = wanted
+            .min(max_rows.div_ceil(ROWS_EACH))
+            .clamp(1, MOST_SPLITS);
         let heads = shape.q_heads;
         Ok(Self {
             parts: device.alloc_uninit(splits * heads * shape.head_dim)?,

@@ -115,7 +115,7 @@ impl Capture for CapturedLaunches {
     }
 }
 
-/// A device on the CPU, of the given compute capability (75, 80, 86, 89 or 90), with `memory` bytes.
+/// A device on the CPU, of the given compute capability (75, 80, 86, 89, 90 or 120), with `memory` bytes.
 pub fn device(capability: u32, memory: u64) -> Device {
     fault_injecting(capability, memory).0
 }
@@ -150,7 +150,7 @@ fn emulated_with(capability: u32, multiprocessors: u32, takes_as_candle: bool) -
     let shared_kib = match capability {
         75 => 64,
         80 => 163,
-        86 | 89 => 99,
+        86 | 89 | 120 => 99,
         _ => 227,
     };
     Arc::new(Emulated {

@@ -58,6 +58,16 @@ pub enum DeviceError {
         /// Supported head sizes.
         supported: &'static str,
     },
+    /// A row of the residual stream is too wide for one block.
+    #[error(
+        "a CUDA kernel takes rows of up to {most} numbers, and the model's have {width}; use the CPU"
+    )]
+    Width {
+        /// Width of the model.
+        width: usize,
+        /// The largest supported width.
+        most: usize,
+    },
     /// No product for this type of weights.
     #[error("weights of kind {kind} cannot be multiplied on a GPU yet; use the CPU")]
     Kind {

@@ -88,11 +88,15 @@ fn tile_row_bytes(head_dim: usize) -> usize {
     (head_dim + 8) * 2
 }
 
-/// Checks that the kernels support heads of `head_dim` elements.
+/// Checks that the kernels support heads of `head_dim` elements, and a residual stream of `width`.
 ///
 /// # Errors
-/// [`DeviceError::HeadDim`] for another head size.
-pub fn supports(head_dim: usize) -> Result<(), DeviceError> {
+/// [`DeviceError::HeadDim`] for another head size, [`DeviceError::Width`] for too wide a model.
+pub fn supports(head_dim: usize, width: usize) -> Result<(), DeviceError> {
+    if width > step::WIDEST {
+        let most = step::WIDEST;
+        return Err(DeviceError::Width { width, most });
+    }
     supported(head_dim).map(|_| ())
 }
 

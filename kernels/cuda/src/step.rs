@@ -17,6 +17,8 @@ use crate::{Activation, Angles, Buffer, Device, DeviceError, KeptRows, RmsNorm, 
 
 /// The most numbers that [`Device::largest`] returns.
 pub const MOST_CANDIDATES: usize = 64;
+/// The widest row of a norm: what the threads of a block hold (`HELD` in `device/step.cu`).
+pub(crate) const WIDEST: usize = 16 * 1024;
 /// Numbers per block of `largest`.
 const EACH: usize = 2048;
 
@@ -254,6 +256,7 @@ impl Device {
                 && post.is_none_or(|post| post.len() == width),
             "residual, added, post and out are [width {width}]"
         );
+        assert!(width <= WIDEST, "a norm takes rows of up to {WIDEST}");
         let parameters = NormParameters {
             residual: residual.address(),
             added: added.map_or(0, |(added, _)| added.address()),

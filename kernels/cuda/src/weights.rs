@@ -7,6 +7,8 @@ use kept_kernels::mapped::MappedMatrix;
 use crate::driver::{Address, Geometry, Inputs, Product};
 use crate::{Buffer, Device, DeviceError, MemorySpace};
 
+/// Bytes behind the last block that a decode step reads (`load_16_by_2` in `device/step_products.cu`).
+const READ_BEHIND: usize = 4;
 /// Alignment of a matrix in memory, as of an allocation.
 const ALIGNED: usize = 256;
 
@@ -49,7 +51,8 @@ impl MatrixLayout {
         }
         // Products of a few inputs read rows in pairs, also the last row of an odd number.
         let row = self.rows % 2 * self.row_bytes();
-        device.driver().products().padding(self.kind).max(row)
+        let padding = device.driver().products().padding(self.kind);
+        padding.max(row).max(READ_BEHIND)
     }
 
     /// Bytes with padding, up to the next aligned matrix.

@@ -127,7 +127,7 @@ impl GpuModel {
     /// [`DeviceError`] if the model does not fit, or if the head dimension or a weight type has no kernel.
     fn new(model: &Model, device: Device) -> Result<Self, DeviceError> {
         let config = model.config.clone();
-        kept_cuda::supports(config.head_dim)?;
+        kept_cuda::supports(config.head_dim, config.width)?;
         weights::check(&config)?;
         let free_before = device.free_memory()?;
         let spaces = spaces(model, &device)?;

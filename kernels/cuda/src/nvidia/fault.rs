@@ -21,12 +21,17 @@ const TRAP: &CStr = c".version 6.3
 }
 ";
 
-/// The trapping kernel, and the launch before which it runs.
+/// The trapping kernel, and the launch before which it runs. A captured graph is one launch.
 pub(super) struct Fault {
     kernel: sys::CUfunction,
     at: u64,
     launches: AtomicU64,
 }
+
+// SAFETY: the driver's handles may be used from any thread.
+unsafe impl Send for Fault {}
+// SAFETY: as above; the counter is atomic.
+unsafe impl Sync for Fault {}
 
 impl Fault {
     /// The fault that the environment requests, if any.

@@ -1,8 +1,11 @@
 //! Events in a stream's order, and captured graphs.
 
+use std::sync::Arc;
+
 use cudarc::driver::{DriverError, result, sys};
 
 use super::error_text;
+use super::fault::Fault;
 use crate::DeviceError;
 use crate::driver::{Capture, Copying};
 
@@ -81,6 +84,7 @@ pub(super) struct Graph {
     pub(super) context: sys::CUcontext,
     /// Name of the GPU.
     pub(super) device: String,
+    pub(super) fault: Option<Arc<Fault>>,
 }
 
 // SAFETY: the driver's handles may be used from any thread; every call makes the context current first.
@@ -90,7 +94,9 @@ impl Capture for Graph {
     unsafe fn run(&self) -> Result<(), DeviceError> {
         // SAFETY: a recording is dropped before its device; the caller answers for the memory that it touches.
         unsafe {
+            let fault = self.fault.as_ref();
             result::ctx::set_current(self.context)
+                .and_then(|()| fault.map_or(Ok(()), |fault| fault.before_launch(self.stream)))
                 .and_then(|()| result::graph::launch(self.exec, self.stream))
         }
         .map_err(|error| DeviceError::Failed {

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 /// Compute capabilities. Limits of all of them, from NVIDIA's programming guide: 65536 registers per multiprocessor and
 /// per block, 255 registers per thread, 1024 threads per block. Shared memory per block differs; the emulated devices
 /// have it.
-const GPUS: [u32; 5] = [75, 80, 86, 89, 90];
+const GPUS: [u32; 6] = [75, 80, 86, 89, 90, 120];
 const REGISTERS_OF_BLOCK: u32 = 65536;
 const REGISTERS_OF_THREAD: u32 = 255;
 const THREADS_OF_BLOCK: u32 = 1024;
@@ -88,6 +88,9 @@ fn the_resource_table_matches_the_sources() {
     assert_eq!(named, all, "a line for each kernel");
 }
 
+/// This GPU has no shared memory for two blocks of it, so that the kernel for fewer rows is launched there.
+const NOT_LAUNCHED: (&str, u32) = ("prefill_attention_wide_128", 120);
+
 #[test]
 fn registers_and_shared_memory_fit_every_gpu() {
     for (name, (threads, taken)) in table().1 {
@@ -101,8 +104,10 @@ fn registers_and_shared_memory_fit_every_gpu() {
                 "{name} on sm_{gpu}: {} registers a thread, {of_block} a block",
                 taken.registers
             );
-            assert_eq!(taken.spilled, 0, "{name} on sm_{gpu} spills registers");
-            assert_eq!(taken.stack, 0, "{name} on sm_{gpu} has a stack");
+            if (name.as_str(), gpu) != NOT_LAUNCHED {
+                assert_eq!(taken.spilled, 0, "{name} on sm_{gpu} spills registers");
+                assert_eq!(taken.stack, 0, "{name} on sm_{gpu} has a stack");
+            }
             // All shared memory is dynamic, so that the check at launch covers it.
             assert_eq!(
                 taken.shared, 0,

@@ -12,6 +12,7 @@ mod pinned_memory;
 mod prefill;
 mod rates;
 mod rows;
+mod scale;
 mod scores;
 mod step;
 mod step_attention;

@@ -22,10 +22,10 @@ const SCALE: Scale<'static> = Scale {
 const EPS: f32 = 1e-6;
 
 /// Random norms and RoPE tables of one layer.
-struct Layer<'a> {
+pub struct Layer<'a> {
     device: &'a Device,
     shape: HeadShape,
-    /// `[POSITIONS, head_dim / 4]`
+    /// `[positions, head_dim / 4]`
     angles: [Vec<f32>; 2],
     device_angles: [Buffer<f32>; 2],
     /// `[head_dim]`
@@ -34,7 +34,7 @@ struct Layer<'a> {
 }
 
 /// Projected heads of one token.
-struct Projected {
+pub struct Projected {
     q: Buffer<f32>,
     k: Buffer<f32>,
     v: Buffer<f32>,
@@ -42,8 +42,13 @@ struct Projected {
 }
 
 impl<'a> Layer<'a> {
-    fn random(device: &'a Device, shape: HeadShape, numbers: &mut Numbers) -> Self {
-        let (cos, sin) = angles(numbers, POSITIONS, shape.head_dim / 4);
+    pub fn random(
+        device: &'a Device,
+        shape: HeadShape,
+        positions: usize,
+        numbers: &mut Numbers,
+    ) -> Self {
+        let (cos, sin) = angles(numbers, positions, shape.head_dim / 4);
         let mut norm = || {
             let weights = numbers.rows(shape.head_dim);
             device.copy_of(&weights).expect("memory")
@@ -69,7 +74,7 @@ impl<'a> Layer<'a> {
     }
 
     /// A random token at `position`.
-    fn project(&self, numbers: &mut Numbers, position: usize) -> Projected {
+    pub fn project(&self, numbers: &mut Numbers, position: usize) -> Projected {
         let mut random = |heads: usize| {
             let numbers = numbers.rows(heads * self.shape.head_dim);
             self.device.copy_of(&numbers).expect("memory")
@@ -122,20 +127,26 @@ impl<'a> Layer<'a> {
 }
 
 /// A cache of one layer on the device and on the host.
-struct Twins {
+pub struct Twins {
     shape: HeadShape,
-    cache: GpuCache,
+    pub cache: GpuCache,
     /// Keys and values.
     stores: [RowStore; 2],
-    /// `[kv_heads, CAPACITY]`, if keys are stored before RoPE
+    /// `[kv_heads, capacity]`, if keys are stored before RoPE
     ranks: Option<Vec<u32>>,
 }
 
 impl Twins {
-    fn new(device: &Device, shape: HeadShape, kind: RowKind, ranked: bool) -> Self {
+    pub fn new(
+        device: &Device,
+        shape: HeadShape,
+        kind: RowKind,
+        ranked: bool,
+        capacity: usize,
+    ) -> Self {
         let mixed = kind != RowKind::F16;
-        let capacities = vec![CAPACITY; shape.kv_heads];
-        let narrow = if mixed { CAPACITY / 2 } else { CAPACITY };
+        let capacities = vec![capacity; shape.kv_heads];
+        let narrow = if mixed { capacity / 2 } else { capacity };
         let narrow = vec![narrow; shape.kv_heads];
         let stored = match kind {
             RowKind::F16 => CacheType::F16,
@@ -145,7 +156,7 @@ impl Twins {
         let store = || {
             let mut store = RowStore::stored(stored, shape.head_dim, &capacities, &narrow, mixed);
             if mixed {
-                let order: Vec<usize> = (0..CAPACITY).map(|i| (7 * i + 2) % CAPACITY).collect();
+                let order: Vec<usize> = (0..capacity).map(|i| (7 * i + 2) % capacity).collect();
                 (0..shape.kv_heads).for_each(|head| store.arrange(head, &order));
             }
             store
@@ -158,7 +169,7 @@ impl Twins {
             ranked,
             entries: 0,
         };
-        let ranks = (0..shape.kv_heads * CAPACITY).map(|slot| (slot * 11 % CAPACITY) as u32);
+        let ranks = (0..shape.kv_heads * capacity).map(|slot| (slot * 11 % capacity) as u32);
         Self {
             cache: GpuCache::new(device, shape, &[layer]).expect("memory"),
             shape,
@@ -168,7 +179,7 @@ impl Twins {
     }
 
     /// Writes random rows `from[h]..to[h]` of each head.
-    fn fill(&mut self, from: &[usize], to: &[usize], numbers: &mut Numbers) {
+    pub fn fill(&mut self, from: &[usize], to: &[usize], numbers: &mut Numbers) {
         for (head, (&from, &to)) in from.iter().zip(to).enumerate() {
             for row in from..to {
                 for store in &mut self.stores {
@@ -183,7 +194,7 @@ impl Twins {
     }
 
     /// Makes a token at `position` the last of each head's `rows`.
-    fn send_token(&mut self, rows: &[usize], position: usize, ranks: Option<&[usize]>) {
+    pub fn send_token(&mut self, rows: &[usize], position: usize, ranks: Option<&[usize]>) {
         let target = |(head, rows): (usize, &usize)| self.stores[0].place(head, rows - 1);
         let targets: Vec<usize> = rows.iter().enumerate().map(target).collect();
         let token = NewToken {
@@ -204,7 +215,7 @@ impl Twins {
     }
 
     /// Writes the new rows `[2, kv_heads, head_dim]` to the host's last slots.
-    fn append(&mut self, rows: &[usize], new: &[f16]) {
+    pub fn append(&mut self, rows: &[usize], new: &[f16]) {
         let dim = self.shape.head_dim;
         for (i, row) in new.chunks(dim).enumerate() {
             let (which, head) = (i / self.shape.kv_heads, i % self.shape.kv_heads);
@@ -214,7 +225,7 @@ impl Twins {
     }
 
     /// Output and probabilities of the reference.
-    fn expected(
+    pub fn expected(
         &self,
         layer: &Layer<'_>,
         rows: &[usize],
@@ -244,12 +255,13 @@ impl Twins {
 }
 
 /// The step's queries, its new rows, and attention.
-fn step(
+pub fn step(
     layer: &Layer<'_>,
     token: &Projected,
     cached: &mut StepLayer,
     copies: &Buffer<f16>,
     scratch: &mut StepScratch,
+    capacity: usize,
 ) -> ([Vec<f16>; 2], [Vec<f32>; 3]) {
     let (device, shape) = (layer.device, layer.shape);
     let heads = StepHeads {
@@ -267,7 +279,7 @@ fn step(
     let mut out = RowInputs::new(device, width).expect("memory");
     let mut best = device.alloc_uninit(2 * shape.q_heads).expect("memory");
     let mut probabilities = device
-        .alloc_uninit(shape.q_heads * CAPACITY)
+        .alloc_uninit(shape.q_heads * capacity)
         .expect("memory");
     let output = DecodeOutput {
         out: &mut out,
@@ -291,8 +303,8 @@ fn check(device: &Device, shape: HeadShape, kind: RowKind, ranked: bool) {
         device.facts().name
     );
     let mut numbers = Numbers::new(26);
-    let layer = Layer::random(device, shape, &mut numbers);
-    let mut twins = Twins::new(device, shape, kind, ranked);
+    let layer = Layer::random(device, shape, POSITIONS, &mut numbers);
+    let mut twins = Twins::new(device, shape, kind, ranked, CAPACITY);
     let copies = device
         .alloc_uninit(2 * shape.kv_heads * shape.head_dim)
         .expect("memory");
@@ -313,8 +325,14 @@ fn check(device: &Device, shape: HeadShape, kind: RowKind, ranked: bool) {
         let positions: Vec<usize> = (0..shape.kv_heads).map(|head| 30 + 7 * head).collect();
         let positions = ranked.then_some(positions.as_slice());
         twins.send_token(&rows, token.position, positions);
-        let (prepared, [out, probabilities, best]) =
-            step(&layer, &token, &mut cached[0], &copies, &mut scratch);
+        let (prepared, [out, probabilities, best]) = step(
+            &layer,
+            &token,
+            &mut cached[0],
+            &copies,
+            &mut scratch,
+            CAPACITY,
+        );
 
         let expected = layer.prepared(&token, positions);
         let numbers_of = |halves: &[f16]| halves.iter().map(|x| x.to_f32()).collect::<Vec<f32>>();

@@ -116,6 +116,14 @@ pub fn hadamard(x: &[f32]) -> Vec<f32> {
         .collect()
 }
 
+/// Tolerance of a product of `cols` inputs and weights between -1 and 1 whose inputs are rounded to bytes. An input is
+/// off by up to half a 127th. Types with a minimum multiply it with numbers from 0 to 2, of which the minimum is taken
+/// off: the error of a sum is 0.06 at 512 inputs, grows with the root of their number, and one in a billion is six times
+/// as large.
+pub fn rounded_inputs(cols: usize) -> f32 {
+    0.36 * (cols as f32 / 512.0).sqrt()
+}
+
 /// Panics if a number differs from its expected value by more than `tolerance`, or is NaN.
 pub fn close(found: &[f32], expected: &[f32], tolerance: f32, what: &str) {
     assert_eq!(found.len(), expected.len(), "{what}: as many numbers");

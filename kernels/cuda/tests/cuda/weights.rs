@@ -67,11 +67,9 @@ fn products(
             device
                 .multiply(&weights, &x, inputs, &mut scratch, &mut out)
                 .expect("it runs");
-            // Each quantised input is off by at most half a 127th of its block's maximum; the error of a sum grows with
-            // the root of its length.
             let tolerance = match kind.block_size() {
                 1 => 1e-3,
-                _ => 0.15 * (cols as f32 / 512.0).sqrt(),
+                _ => rounded_inputs(cols),
             };
             close(
                 &out.to_vec().expect("read"),
