@@ -94,6 +94,7 @@ impl Place {
             .env("BENCH_PYTHON", self.path("python"))
             .env_remove("OUT")
             .env_remove("CUDA_VISIBLE_DEVICES")
+            .env_remove("KEPT_GPU_POISON")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
