@@ -23,6 +23,7 @@ fn main() {
         "stop_comparison",
         "save_comparison",
         "replace_document",
+        "unlock_document",
         "new_conversation",
         "branch_conversation",
         "open_conversation",

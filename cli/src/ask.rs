@@ -3,7 +3,8 @@
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
-use kept_engine::documents::Document;
+use anyhow::anyhow;
+use kept_engine::documents::{Document, DocumentError};
 use kept_engine::kernels::Stop;
 use kept_engine::vault::{VaultUse, Vaults};
 use kept_engine::{
@@ -11,7 +12,7 @@ use kept_engine::{
 };
 use serde::Serialize;
 
-use crate::arguments::AskArguments;
+use crate::arguments::{AskArguments, PasswordArguments};
 use crate::model::Answering;
 use crate::output::{self, bytes, count};
 use crate::progress::{ReadingBar, duration, stop_on_ctrl_c};
@@ -67,7 +68,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
         output::check_target(path, &inputs)?;
     }
     let engine = arguments.engine.open(&model.path)?;
-    let document = open_documents(&arguments.document)?;
+    let document = open_documents(&arguments.document, &arguments.password)?;
     let vaults = folder.as_ref();
     let vaults = vaults.map(|&(ref folder, kind)| Vaults { folder, kind });
     let mut asker = Asker::new(&engine, &document, trouble, model.notes(&document))
@@ -114,11 +115,27 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
 }
 
 /// Opens documents and joins them into one text.
-pub fn open_documents(paths: &[PathBuf]) -> anyhow::Result<Document> {
+pub fn open_documents(paths: &[PathBuf], password: &PasswordArguments) -> anyhow::Result<Document> {
     if paths.is_empty() {
         return Ok(Document::empty());
     }
-    let documents = paths.iter().map(|path| Document::open(path));
+    let open = |path: &PathBuf| {
+        let opened = Document::open_with(
+            path,
+            &path.display().to_string(),
+            password.password.as_deref(),
+        );
+        opened.map_err(|error| match error {
+            DocumentError::PdfEncrypted { .. } => {
+                anyhow!(
+                    "{} needs a password: give it with --password",
+                    path.display()
+                )
+            }
+            error => error.into(),
+        })
+    };
+    let documents = paths.iter().map(open);
     Ok(Document::join(documents.collect::<Result<_, _>>()?))
 }
 

@@ -38,7 +38,7 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     }
     let model = model_path(&arguments.model)?;
     let engine = arguments.compute.open(&model, arguments.cache)?;
-    let document = Document::open(&arguments.question.document)?;
+    let document = arguments.question.open()?;
     let stop = stop_on_ctrl_c();
     let reference = reference(&engine, &document, arguments, &stop)?;
     let names = methods.iter().map(|method| method.to_string().len());

@@ -31,7 +31,7 @@ pub fn run(arguments: MapArguments) -> anyhow::Result<()> {
         output::check_target(path, &inputs)?;
     }
     let engine = arguments.engine.open(&model.path)?;
-    let document = Document::open(&arguments.question.document)?;
+    let document = arguments.question.open()?;
     let stop = stop_on_ctrl_c();
     let bar = ReadingBar::new();
     let read = engine.ask(

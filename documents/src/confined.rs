@@ -2,7 +2,8 @@
 //! else in this one.
 //!
 //! ```text
-//! request   {"name": ..., "source": ...} \n the file          reply   {"Ok": {"pages": ...}} \n the text
+//! request   {"name": ..., "source": ..., "password": ...} \n the file
+//! reply     {"Ok": {"pages": ...}} \n the text
 //! ```
 
 use kept_sandbox::{Failure, Limits, Task};
@@ -50,15 +51,24 @@ pub(crate) struct Found {
 struct Request {
     name: String,
     source: Source,
+    password: Option<String>,
 }
 
-/// The text of a document. `name` is used in error messages.
-pub(crate) fn read(name: &str, source: Source, bytes: Vec<u8>) -> Result<Found, DocumentError> {
+/// The text of a document. `name` is used in error messages; `password` opens an encrypted PDF.
+pub(crate) fn read(
+    name: &str,
+    source: Source,
+    password: Option<&str>,
+    bytes: Vec<u8>,
+) -> Result<Found, DocumentError> {
+    let request = Request {
+        name: name.to_owned(),
+        source,
+        password: password.map(str::to_owned),
+    };
     if !kept_sandbox::is_available() {
-        return read_here(name, source, bytes);
+        return read_here(request, bytes);
     }
-    let name = name.to_owned();
-    let request = Request { name, source };
     let head = head(&request);
     let size = bytes.len() as u64;
     let limits = Limits {
@@ -77,9 +87,10 @@ pub(crate) fn read(name: &str, source: Source, bytes: Vec<u8>) -> Result<Found, 
     }
 }
 
-fn read_here(name: &str, source: Source, bytes: Vec<u8>) -> Result<Found, DocumentError> {
-    match source {
-        Source::Pdf => pdf::read(name, bytes),
+fn read_here(request: Request, bytes: Vec<u8>) -> Result<Found, DocumentError> {
+    let name = request.name.as_str();
+    match request.source {
+        Source::Pdf => pdf::read(name, request.password, bytes),
         Source::Archive => extract::read(name, sniff::archive(name, &bytes)?, &bytes),
         Source::Markup(format) => extract::read(name, format, &bytes),
     }
@@ -87,14 +98,14 @@ fn read_here(name: &str, source: Source, bytes: Vec<u8>) -> Result<Found, Docume
 
 /// The task: a request to a reply. A request that is none is a bug, and gets no reply.
 fn work(mut request: Vec<u8>) -> Vec<u8> {
-    let Some(Request { name, source }) = take_head(&mut request) else {
+    let Some(head) = take_head(&mut request) else {
         panic!("a request begins with a line");
     };
-    let mut found = read_here(&name, source, request);
+    let mut found = read_here(head, request);
     let text = found
         .as_mut()
         .map_or(String::new(), |f| std::mem::take(&mut f.text));
-    let mut reply = head(&found);
+    let mut reply = self::head(&found);
     reply.extend_from_slice(text.as_bytes());
     reply
 }
@@ -134,24 +145,23 @@ mod tests {
 
     #[test]
     fn a_reply_is_what_the_task_read() {
-        let request = |name: &str, source, bytes: &[u8]| {
-            let name = name.to_owned();
-            [&head(&Request { name, source })[..], bytes].concat()
+        let request = |name: &str, source| Request {
+            name: name.to_owned(),
+            source,
+            password: None,
         };
+        let sent = |request: Request, bytes: &[u8]| work([&head(&request)[..], bytes].concat());
         let page = "<h1>Zürich</h1>\n<p>Two\nlines";
-        let reply = work(request(
-            "a.html",
-            Source::Markup(Format::Html),
-            page.as_bytes(),
-        ));
+        let of_page = || request("a.html", Source::Markup(Format::Html));
+        let reply = sent(of_page(), page.as_bytes());
         let found = parse_reply(reply).expect("a reply").expect("a page");
-        let here = read_here("a.html", Source::Markup(Format::Html), page.into()).expect("a page");
+        let here = read_here(of_page(), page.into()).expect("a page");
         assert_eq!((found.text, found.pages), (here.text, here.pages));
         for (name, source) in [("a.pdf", Source::Pdf), ("a.docx", Source::Archive)] {
-            let reply = work(request(name, source, b"PK\x03\x04 nonsense"));
+            let nonsense = b"PK\x03\x04 nonsense";
+            let reply = sent(request(name, source), nonsense);
             let apart = parse_reply(reply).expect("a reply").expect_err("nonsense");
-            let here =
-                read_here(name, source, b"PK\x03\x04 nonsense".to_vec()).expect_err("nonsense");
+            let here = read_here(request(name, source), nonsense.to_vec()).expect_err("nonsense");
             assert_eq!(apart.to_string(), here.to_string());
         }
     }

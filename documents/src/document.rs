@@ -138,20 +138,25 @@ impl Document {
     /// # Errors
     /// A [`DocumentError`] if the file cannot be read, is too large, or is in no format that Kept reads.
     pub fn open(path: &Path) -> Result<Self, DocumentError> {
-        Self::open_named(path, &path.display().to_string())
+        Self::open_with(path, &path.display().to_string(), None)
     }
 
-    /// [`Document::open`] with `shown` as the file's name in error messages.
+    /// [`Document::open`] with `shown` as the file's name in error messages, and with the password of an encrypted PDF.
     ///
     /// # Errors
-    /// As [`Document::open`].
-    pub fn open_named(path: &Path, shown: &str) -> Result<Self, DocumentError> {
+    /// As [`Document::open`]. [`DocumentError::PdfEncrypted`] without a password, [`DocumentError::PdfPassword`] with one
+    /// that does not open the file.
+    pub fn open_with(
+        path: &Path,
+        shown: &str,
+        password: Option<&str>,
+    ) -> Result<Self, DocumentError> {
         let shown = shown.to_owned();
         let bytes = read(path, &shown)?;
         let name = path
             .file_name()
             .map_or_else(|| shown.clone(), |n| n.to_string_lossy().into_owned());
-        Self::decode(name, shown, bytes)
+        Self::decode(name, shown, password, bytes)
     }
 
     /// Decodes a document from memory. The extension of `name` is a hint for the format.
@@ -164,11 +169,16 @@ impl Document {
         if size > MAX_SOURCE_BYTES {
             return Err(too_large(&name, size));
         }
-        Self::decode(name.clone(), name, bytes)
+        Self::decode(name.clone(), name, None, bytes)
     }
 
     /// `shown` is the file's name in error messages.
-    fn decode(name: String, shown: String, bytes: Vec<u8>) -> Result<Self, DocumentError> {
+    fn decode(
+        name: String,
+        shown: String,
+        password: Option<&str>,
+        bytes: Vec<u8>,
+    ) -> Result<Self, DocumentError> {
         let source_bytes = bytes.len() as u64;
         let document = match sniff::sniff(&shown, &bytes)? {
             Sniffed::Text(kind) => {
@@ -181,7 +191,7 @@ impl Document {
             Sniffed::Parsed(Source::Markup(format)) if extract::is_text(format) => {
                 let mut decoded = extract::decode(&shown, format, bytes)?;
                 let text = std::mem::take(&mut decoded.text).into_bytes();
-                let found = confined::read(&shown, Source::Markup(format), text)?;
+                let found = confined::read(&shown, Source::Markup(format), None, text)?;
                 Self {
                     kind: Kind::Extracted { format },
                     text: found.text,
@@ -190,7 +200,7 @@ impl Document {
                 }
             }
             Sniffed::Parsed(source) => {
-                let found = confined::read(&shown, source, bytes)?;
+                let found = confined::read(&shown, source, password, bytes)?;
                 let kind = (found.format).map_or(Kind::Pdf, |format| Kind::Extracted { format });
                 Self {
                     encoding: if kind == Kind::Pdf { "PDF" } else { "UTF-8" },

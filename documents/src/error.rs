@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Why a file cannot be opened as a document.
 ///
 /// `name` is the path given to [`Document::open`](crate::Document::open), or the name given to
-/// [`Document::open_named`](crate::Document::open_named) or [`Document::from_bytes`](crate::Document::from_bytes).
+/// [`Document::open_with`](crate::Document::open_with) or [`Document::from_bytes`](crate::Document::from_bytes).
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum DocumentError {
@@ -129,9 +129,18 @@ pub enum DocumentError {
 
     /// A PDF that requires a password.
     #[error(
-        "{name} is protected by a password: open it in a PDF viewer, save or print a copy without one, and open the copy"
+        "{name} is protected by a password: give the password, or save a copy without one in a PDF viewer and open the copy"
     )]
     PdfEncrypted {
+        /// The path as given.
+        name: String,
+    },
+
+    /// The password does not open the PDF.
+    #[error(
+        "the password does not open {name}: check capital letters and the keyboard's language, and give it again"
+    )]
+    PdfPassword {
         /// The path as given.
         name: String,
     },

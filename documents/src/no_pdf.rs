@@ -5,7 +5,11 @@ use crate::confined::Found;
 
 /// # Errors
 /// Always.
-pub(crate) fn read(name: &str, _bytes: Vec<u8>) -> Result<Found, DocumentError> {
+pub(crate) fn read(
+    name: &str,
+    _password: Option<String>,
+    _bytes: Vec<u8>,
+) -> Result<Found, DocumentError> {
     Err(DocumentError::Unsupported {
         name: name.to_owned(),
         format: "a PDF".into(),

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use pdf_extract::{Dictionary, Document as Pdf, Error as PdfError, Object, ObjectId, OutputError};
+use pdf_extract::{
+    Dictionary, Document as Pdf, Error as PdfError, LoadOptions, Object, ObjectId, OutputError,
+};
 
 use crate::confined::Found;
 use crate::{DocumentError, Page, guarded, pdf_content, pdf_layout};
@@ -37,25 +39,34 @@ enum Failure {
     Broken(String),
 }
 
-/// Extracts the text and the pages of a PDF.
-pub(crate) fn read(name: &str, bytes: Vec<u8>) -> Result<Found, DocumentError> {
+/// Extracts the text and the pages of a PDF, which `password` opens if it is encrypted.
+pub(crate) fn read(
+    name: &str,
+    password: Option<String>,
+    bytes: Vec<u8>,
+) -> Result<Found, DocumentError> {
     let stop = Arc::new(AtomicBool::new(false));
     let (sender, receiver) = mpsc::channel();
     let stop_reading = stop.clone();
+    let typed = password.is_some();
     guarded::thread(STACK_BYTES)
-        .spawn(move || extract(&bytes, &sender, &stop_reading))
+        .spawn(move || extract(&bytes, password.as_deref(), &sender, &stop_reading))
         .map_err(|source| DocumentError::Read {
             name: name.to_owned(),
             source,
         })?;
-    let received = receive(name, &receiver);
+    let received = receive(name, typed, &receiver);
     // A thread cannot be killed; this one stops at the next glyph it draws.
     stop.store(true, Ordering::Relaxed);
     received?.checked(name)
 }
 
-/// Receives all pages.
-fn receive(name: &str, receiver: &Receiver<Progress>) -> Result<Received, DocumentError> {
+/// Receives all pages. `typed`: a password was given.
+fn receive(
+    name: &str,
+    typed: bool,
+    receiver: &Receiver<Progress>,
+) -> Result<Received, DocumentError> {
     let mut received = Received::default();
     let mut count = None;
     while count != Some(received.found.pages.len()) {
@@ -72,7 +83,10 @@ fn receive(name: &str, receiver: &Receiver<Progress>) -> Result<Received, Docume
             }
             Ok(Progress::Failed(Failure::Encrypted)) => {
                 let name = name.to_owned();
-                return Err(DocumentError::PdfEncrypted { name });
+                return Err(match typed {
+                    true => DocumentError::PdfPassword { name },
+                    false => DocumentError::PdfEncrypted { name },
+                });
             }
             Ok(Progress::Failed(Failure::Broken(reason))) => return Err(broken(name, &reason)),
             Err(RecvTimeoutError::Timeout) => {
@@ -150,8 +164,8 @@ impl Received {
 }
 
 /// Entry point of the thread. A panic outside a page closes the channel, and the receiver reports a broken PDF.
-fn extract(bytes: &[u8], sender: &Sender<Progress>, stop: &AtomicBool) {
-    let mut pdf = match load(bytes) {
+fn extract(bytes: &[u8], password: Option<&str>, sender: &Sender<Progress>, stop: &AtomicBool) {
+    let mut pdf = match load(bytes, password) {
         Ok(pdf) => pdf,
         Err(failure) => {
             let _ = sender.send(Progress::Failed(failure));
@@ -177,8 +191,8 @@ fn extract(bytes: &[u8], sender: &Sender<Progress>, stop: &AtomicBool) {
     }
 }
 
-/// Loads the file, and decrypts it if the password is empty.
-fn load(bytes: &[u8]) -> Result<Pdf, Failure> {
+/// Loads the file, and decrypts it by an empty password or by `password`, the reader's; of AES-256 also the owner's.
+fn load(bytes: &[u8], password: Option<&str>) -> Result<Pdf, Failure> {
     let fail = |error: PdfError| match error {
         PdfError::InvalidPassword | PdfError::Decryption(_) => Failure::Encrypted,
         other => Failure::Broken(reason(&other)),
@@ -186,9 +200,11 @@ fn load(bytes: &[u8]) -> Result<Pdf, Failure> {
     // File offsets count from the `%PDF-` mark, which other bytes may precede.
     let head = bytes.windows(5).position(|w| w == b"%PDF-");
     let bytes = &bytes[head.unwrap_or(0)..];
-    let mut pdf = Pdf::load_mem(bytes).map_err(fail)?;
+    let options = password.map_or_else(LoadOptions::default, LoadOptions::with_password);
+    let mut pdf = Pdf::load_mem_with_options(bytes, options).map_err(fail)?;
+    // What is encrypted now is so without a password: the file was not decrypted.
     if pdf.is_encrypted() {
-        pdf.decrypt("").map_err(fail)?;
+        return Err(Failure::Encrypted);
     }
     pdf_content::drop_images_and_bombs(&mut pdf);
     Ok(pdf)

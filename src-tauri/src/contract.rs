@@ -196,6 +196,15 @@ pub enum Replacement {
     Replace,
 }
 
+/// A document that waits for its password.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
+pub struct LockedFile {
+    /// Its name.
+    pub name: String,
+    /// A password was typed that does not open it.
+    pub wrong: bool,
+}
+
 /// The state of the engine's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "lowercase")]
@@ -372,6 +381,9 @@ pub enum AppEvent {
     },
     Replacing {
         name: Option<String>,
+    },
+    Locked {
+        locked: Option<LockedFile>,
     },
     Drag {
         files: usize,

@@ -15,6 +15,7 @@ import Advanced from '../src/parts/Advanced.svelte'
 import FindBar from '../src/parts/FindBar.svelte'
 import Header from '../src/parts/Header.svelte'
 import Replace from '../src/parts/Replace.svelte'
+import Unlock from '../src/parts/Unlock.svelte'
 import Frame from './Frame.svelte'
 import { documentFacts, snapshot, turn } from './given'
 import { keptOf } from './kept'
@@ -309,5 +310,24 @@ describe('smaller things', () => {
     expect(said).toEqual(['replace', 'keep'])
     kept.app.apply({ event: 'replacing', name: null })
     expect(kept.app.replacing).toBeNull()
+  })
+
+  it('a document that is protected asks for its password, and takes none that is empty', async () => {
+    kept.app.apply({ event: 'locked', locked: { name: 'bank.pdf', wrong: true } })
+    show(Unlock, { locked: kept.app.locked! })
+    expect(one('unlock')?.textContent).toContain('The password does not open bank.pdf.')
+    const field = one<HTMLInputElement>('unlock-password')!
+    expect(document.activeElement).toBe(field)
+    expect(one<HTMLButtonElement>('unlock-yes')!.disabled).toBe(true)
+    field.value = 'open sesame'
+    field.dispatchEvent(new Event('input'))
+    await settle()
+    one('unlock-yes')!.click()
+    one('unlock-no')!.click()
+    await settle()
+    const said = asked.filter((c) => c.name === 'unlock_document').map((c) => c.args['password'])
+    expect(said).toEqual(['open sesame', null])
+    kept.app.apply({ event: 'locked', locked: null })
+    expect(kept.app.locked).toBeNull()
   })
 })

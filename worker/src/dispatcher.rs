@@ -151,8 +151,12 @@ impl Dispatcher {
                 model,
                 stretch,
             } => opening::inspect(ticket, ModelName { model, stretch }, self.output.clone()),
-            Request::OpenDocument { path } => self.open_document(path, false),
-            Request::AddDocument { path } => self.open_document(path, true),
+            Request::OpenDocument { path } => self.open_document(path, None, false),
+            Request::AddDocument { path } => self.open_document(path, None, true),
+            Request::UnlockDocument { path, adds } => {
+                let password = String::from_utf8_lossy(&bytes).into_owned();
+                self.open_document(path, Some(password), adds);
+            }
             Request::RemoveDocument { part } => self.remove_document(part),
             Request::AdoptDocument { document } => {
                 self.cancel_document();
@@ -251,11 +255,11 @@ impl Dispatcher {
         self.retry_waiting();
     }
 
-    fn open_document(&mut self, path: PathBuf, adding: bool) {
+    fn open_document(&mut self, path: PathBuf, password: Option<String>, adding: bool) {
         self.cancel_document();
         self.adding = adding;
         self.opening_document = Some(self.next_number());
-        opening::document(self.number, path, self.inbox.clone());
+        opening::document(self.number, path, password, self.inbox.clone());
     }
 
     fn document_opened(&mut self, number: u64, outcome: Outcome<Arc<OpenDocument>>) {

@@ -94,9 +94,9 @@ pub fn inspect(ticket: u64, name: ModelName, output: Output) {
 }
 
 /// Reads the document at `path` and sends the result to `inbox` under `number`.
-pub fn document(number: u64, path: PathBuf, inbox: Sender<Input>) {
+pub fn document(number: u64, path: PathBuf, password: Option<String>, inbox: Sender<Input>) {
     spawn_named("document", move || {
-        let opened = catch_bug(|| open_document(&path)).map(Arc::new);
+        let opened = catch_bug(|| open_document(&path, password.as_deref())).map(Arc::new);
         let _ = inbox.send(Input::DocumentOpened(number, opened));
     });
 }
@@ -178,12 +178,12 @@ fn drop_when_unused(mut model: Arc<OpenModel>) {
     }
 }
 
-fn open_document(path: &Path) -> Outcome<OpenDocument> {
+fn open_document(path: &Path, password: Option<&str>) -> Outcome<OpenDocument> {
     let name = path
         .file_name()
         .unwrap_or(path.as_os_str())
         .to_string_lossy();
-    let document = Document::open_named(path, &name).map_err(|error| error.to_string())?;
+    let document = Document::open_with(path, &name, password)?;
     if document.text.len() > MAX_PAYLOAD_BYTES {
         return Err(format!(
             "{} has {} bytes of text, more than the {MAX_PAYLOAD_BYTES} that can be shown: split it into smaller files",

@@ -3,9 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use kept_engine::documents::Document;
 use kept_engine::{Engine, Limits, Sampling, Streaming};
 
 use super::{EngineArguments, VaultArguments, memory};
+use crate::ask::open_documents;
 
 /// When a document is read in streaming mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -44,15 +46,39 @@ impl LimitArguments {
     }
 }
 
+/// The password of a document.
+#[derive(Debug, Args)]
+pub struct PasswordArguments {
+    /// Password of an encrypted PDF. Other programs of this computer can see the arguments of a command, and not its
+    /// environment.
+    #[arg(
+        long,
+        env = "KEPT_PASSWORD",
+        hide_env_values = true,
+        value_name = "TEXT",
+        allow_hyphen_values = true
+    )]
+    pub password: Option<String>,
+}
+
 /// A document and a question.
 #[derive(Debug, Args)]
 pub struct QuestionArguments {
     /// The document: text, Markdown, source code or PDF.
     #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
     pub document: PathBuf,
+    #[command(flatten)]
+    pub password: PasswordArguments,
     /// The question.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub question: String,
+}
+
+impl QuestionArguments {
+    /// Opens the document.
+    pub fn open(&self) -> anyhow::Result<Document> {
+        open_documents(std::slice::from_ref(&self.document), &self.password)
+    }
 }
 
 /// When output is coloured.
@@ -79,6 +105,8 @@ pub struct AskArguments {
     /// their names.
     #[arg(long, value_name = "FILE", allow_hyphen_values = true, required = true)]
     pub document: Vec<PathBuf>,
+    #[command(flatten)]
+    pub password: PasswordArguments,
     /// The question; several are answered in order, and the document is read once.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required = true)]
     pub question: Vec<String>,
@@ -115,6 +143,8 @@ pub struct ChatArguments {
     /// from what it knows.
     #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
     pub document: Vec<PathBuf>,
+    #[command(flatten)]
+    pub password: PasswordArguments,
     #[command(flatten)]
     pub engine: EngineArguments,
     #[command(flatten)]

@@ -7,7 +7,7 @@ use kept_engine::kernels::PackedRows;
 use kept_engine::policies::Budget;
 use kept_engine::vault::VaultFolder;
 
-use super::ComputeArguments;
+use super::{ComputeArguments, PasswordArguments};
 
 /// Storage of documents in vaults.
 #[derive(Debug, Args)]
@@ -89,6 +89,8 @@ pub struct ReadArguments {
     /// The document: text, Markdown, source code or PDF; several are read as one text.
     #[arg(long, required = true, value_name = "FILE", allow_hyphen_values = true)]
     pub document: Vec<PathBuf>,
+    #[command(flatten)]
+    pub password: PasswordArguments,
     /// As in `kept ask`.
     #[arg(long, value_name = "FILE|NAME|mini")]
     pub model: Option<String>,

@@ -154,6 +154,29 @@ fn an_empty_password_is_tried() {
 }
 
 #[test]
+fn a_password_opens_a_pdf() {
+    let open = |name: &str, password| Document::open_with(&fixture(name), name, password);
+    for (name, password) in [
+        ("password.pdf", "open sesame"),
+        ("password.pdf", "the owner's"),
+        ("password-rc4.pdf", "open sesame"),
+        ("empty-password-rc4.pdf", "not needed"),
+    ] {
+        let opened = open(name, Some(password)).expect("it opens");
+        assert_eq!(opened.text, PLAIN, "{name}");
+    }
+    for name in ["password.pdf", "password-rc4.pdf"] {
+        let wrong = open(name, Some("Open Sesame")).expect_err("another password");
+        assert!(
+            matches!(wrong, DocumentError::PdfPassword { .. }),
+            "{wrong}"
+        );
+    }
+    // Where none is needed, none is checked.
+    assert_eq!(open("plain.pdf", Some("x")).expect("a PDF").text, PLAIN);
+}
+
+#[test]
 fn each_fault_has_its_error() {
     let error = |name: &str| Document::open(&fixture(name)).unwrap_err();
     for name in ["password.pdf", "password-rc4.pdf"] {

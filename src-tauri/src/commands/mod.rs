@@ -243,6 +243,13 @@ pub async fn replace_document(effects: Desktop<'_>, how: Replacement) -> Result<
     Ok(())
 }
 
+/// Opens the document that waits for its password, or gives it up.
+#[tauri::command]
+pub async fn unlock_document(effects: Desktop<'_>, password: Option<String>) -> Result<(), String> {
+    effects.with(|state| state.unlock_document(password));
+    Ok(())
+}
+
 /// Opens the system's dialog for a document to add to the open one.
 #[tauri::command]
 pub async fn add_document<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {

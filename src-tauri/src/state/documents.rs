@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kept_worker::protocol::{DocumentInfo, Request};
+use kept_worker::protocol::{DocumentInfo, Fault, FaultCode, Request};
 
 use super::document::{OpenDocument, plain_text};
 use super::{AppState, Effect, Opening, Save};
-use crate::contract::{AppEvent, NoticeKind, Place, Replacement, WorkerStatus};
+use crate::contract::{AppEvent, LockedFile, NoticeKind, Place, Replacement, WorkerStatus};
 use crate::messages::{self, as_sentence};
 use crate::sample;
 
@@ -75,7 +75,7 @@ impl AppState {
             self.replacement = Some(path);
             return self.emit(AppEvent::Replacing { name });
         }
-        self.begin_opening(path, false);
+        self.begin_opening(path, false, None);
     }
 
     /// Opens a file and adds it to the open document: questions cover both.
@@ -89,7 +89,7 @@ impl AppState {
             messages::BUSY_DOCUMENTS.to_owned()
         } else {
             let alone = self.document.is_none();
-            return self.begin_opening(path, !alone);
+            return self.begin_opening(path, !alone, None);
         };
         self.notice(NoticeKind::Error, Place::Document, refusal);
     }
@@ -99,8 +99,20 @@ impl AppState {
         let waiting = self.replacement.take();
         self.emit(AppEvent::Replacing { name: None });
         match (waiting, how) {
-            (Some(path), Replacement::Replace) => self.begin_opening(path, false),
+            (Some(path), Replacement::Replace) => self.begin_opening(path, false, None),
             _ => self.to_add.clear(),
+        }
+    }
+
+    /// Opens the document that waits for its password with what the user typed; without a password it is not opened.
+    pub fn unlock_document(&mut self, password: Option<String>) {
+        let Some(locked) = self.locked.take() else {
+            return;
+        };
+        self.emit(AppEvent::Locked { locked: None });
+        match password {
+            Some(typed) => self.begin_opening(locked.path, locked.adds, Some(typed.into())),
+            None => self.open_next(locked.adds),
         }
     }
 
@@ -126,7 +138,7 @@ impl AppState {
         Ok(())
     }
 
-    fn begin_opening(&mut self, path: PathBuf, adds: bool) {
+    fn begin_opening(&mut self, path: PathBuf, adds: bool, password: Option<Arc<str>>) {
         if self.worker.state == WorkerStatus::Failed {
             // The engine may have crashed on the previous document: a new document justifies a restart.
             self.restart_worker();
@@ -136,6 +148,7 @@ impl AppState {
             path,
             name: name.clone(),
             adds,
+            password,
         });
         self.emit(AppEvent::Opening { name: Some(name) });
         self.send_opening();
@@ -157,14 +170,15 @@ impl AppState {
             ),
             None => {
                 let opening = opening.clone();
-                let path = opening.path.clone();
-                let request = if opening.adds {
-                    Request::AddDocument { path }
-                } else {
-                    Request::OpenDocument { path }
+                let (path, adds) = (opening.path.clone(), opening.adds);
+                let password = opening.password.clone();
+                let request = match (&password, adds) {
+                    (Some(_), adds) => Request::UnlockDocument { path, adds },
+                    (None, true) => Request::AddDocument { path },
+                    (None, false) => Request::OpenDocument { path },
                 };
                 self.document_in_flight = Some(opening);
-                self.send(request, None);
+                self.send(request, password);
             }
         }
     }
@@ -225,18 +239,24 @@ impl AppState {
         }
     }
 
-    pub(super) fn document_failed(&mut self, message: &str, stopped: bool) {
+    pub(super) fn document_failed(&mut self, fault: &Fault, stopped: bool) {
+        let message = fault.message.as_str();
         if self.removing.take().is_some() {
             return self.notice(NoticeKind::Error, Place::Document, as_sentence(message));
         }
-        let sent = self.document_in_flight.as_ref();
-        let path = sent.map(|sent| sent.path.clone()).unwrap_or_default();
-        let adds = sent.is_some_and(|sent| sent.adds);
+        let sent = self.document_in_flight.clone();
         if !self.arrived_wanted() {
             return;
         }
         self.end_opening();
-        if !stopped {
+        let Some(sent) = sent else { return };
+        if let FaultCode::Password { wrong } = fault.code {
+            let name = sent.name.clone();
+            self.locked = Some(sent);
+            let locked = Some(LockedFile { name, wrong });
+            self.emit(AppEvent::Locked { locked });
+        } else if !stopped {
+            let Opening { path, adds, .. } = sent;
             tracing::warn!(path = %path.display(), message, "a document was not opened");
             let message = messages::about_file(&file_name(&path), message);
             self.notice(NoticeKind::Error, Place::Document, message);
@@ -321,6 +341,9 @@ impl AppState {
     fn set_document(&mut self, document: OpenDocument) {
         if self.replacement.take().is_some() {
             self.emit(AppEvent::Replacing { name: None });
+        }
+        if self.locked.take().is_some() {
+            self.emit(AppEvent::Locked { locked: None });
         }
         self.leave_conversation();
         let document = Arc::new(document);

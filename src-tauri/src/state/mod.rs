@@ -278,6 +278,8 @@ struct Opening {
     name: String,
     /// It is added to the open document.
     adds: bool,
+    /// The password that the user typed for it.
+    password: Option<Arc<str>>,
 }
 
 /// The error of a turn that was running when Kept was closed.
@@ -316,6 +318,8 @@ pub struct AppState {
     comparing: Option<u64>,
     /// A file that waits for the user's decision, because opening it stops running work.
     replacement: Option<PathBuf>,
+    /// A document that waits for its password.
+    locked: Option<Opening>,
     /// A comparison that waits because the question of a deleted conversation is still ending.
     held: Option<Request>,
     /// Questions that wait.
@@ -391,6 +395,7 @@ impl AppState {
             comparison: None,
             comparing: None,
             replacement: None,
+            locked: None,
             held: None,
             queue: VecDeque::new(),
             estimates: HashMap::new(),

@@ -178,7 +178,7 @@ impl AppState {
         let message = fault.message.as_str();
         match (what, ticket) {
             (Failure::Model, _) => self.model_failed(message),
-            (Failure::Document, _) => self.document_failed(message, stopped),
+            (Failure::Document, _) => self.document_failed(fault, stopped),
             (Failure::Inspect, Some(ticket)) => self.inspected(ticket, Err(message)),
             (Failure::Estimate, Some(ticket)) => self.estimated(ticket, Err(refusal(fault))),
             (Failure::Compare, Some(ticket)) => {
@@ -261,7 +261,7 @@ fn refusal(fault: &Fault) -> Refusal {
             FaultCode::MemoryLimit { .. } => Some(RefusalCode::MemoryLimit),
             FaultCode::CacheType { .. } => Some(RefusalCode::CacheType),
             FaultCode::Parameter { name } => Some(RefusalCode::Parameter { name: name.clone() }),
-            FaultCode::Other => None,
+            FaultCode::Password { .. } | FaultCode::Other => None,
         },
     }
 }

@@ -64,6 +64,7 @@ fn contract_ts_matches_the_rust_types() {
         OutlineEntry,
         DocumentFacts,
         Replacement,
+        LockedFile,
         WorkerStatus,
         WorkerState,
         Snapshot,

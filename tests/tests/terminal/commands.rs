@@ -68,6 +68,23 @@ fn ask_json_has_every_documented_field() {
 }
 
 #[test]
+fn a_password_opens_a_pdf() {
+    let ask = |extra: &[&str]| {
+        let mut arguments: Vec<OsString> = vec!["ask".into(), "--json".into()];
+        arguments.extend(["--model".into(), golden::model("group2-llama3-tied").into()]);
+        let locked = golden::repository().join("documents/tests/fixtures/password.pdf");
+        arguments.extend(["--document".into(), locked.into()]);
+        arguments.extend(["--question=Who?", "--max-tokens=4", "--vault=off"].map(Into::into));
+        arguments.extend(extra.iter().map(Into::into));
+        kept(arguments)
+    };
+    ask(&[]).refused(&["password.pdf", "--password"]);
+    ask(&["--password", "Open Sesame"]).refused(&["password.pdf", "does not open"]);
+    let answered = ask(&["--password", "open sesame"]).json();
+    assert_eq!(whole(&answered, "answer_tokens"), 4);
+}
+
+#[test]
 fn the_same_seed_gives_the_same_answer() {
     let ask = |seed: &str, temperature: &str| {
         let extra = [

@@ -170,12 +170,7 @@ fn unreadable_files_are_refused_with_one_sentence() {
         &[&home.file("half.pdf", &half[..half.len() / 2])],
         &["half.pdf"],
     );
-    for name in [
-        "scanned.pdf",
-        "password.pdf",
-        "zero-pages.pdf",
-        "garbage.pdf",
-    ] {
+    for name in ["scanned.pdf", "zero-pages.pdf", "garbage.pdf"] {
         let fixture = golden::repository()
             .join("documents/tests/fixtures")
             .join(name);
@@ -187,6 +182,37 @@ fn unreadable_files_are_refused_with_one_sentence() {
     app.close_notices();
     app.drop_files(&[&home.file("good.txt", with_another_code())]);
     app.shows_document("good.txt");
+    app.close();
+}
+
+#[test]
+fn a_pdf_with_a_password_is_opened_by_typing_it() {
+    let Some(_turn) = turn() else { return };
+    let home = Home::new();
+    let app = first_start(&home);
+    let locked = golden::repository().join("documents/tests/fixtures/password.pdf");
+    app.drop_files(&[&locked]);
+    let asked = app.until("the password is asked for", |app| app.text("unlock"));
+    assert!(asked.contains("password.pdf is protected"), "{asked}");
+    app.picture("asked");
+    app.write("unlock-password", "Open Sesame\u{E007}");
+    app.until("it is refused", |app| {
+        (app.text("unlock")).filter(|text| text.contains("does not open"))
+    });
+    app.picture("wrong");
+    app.script("$('unlock-password').value = ''", Value::Null);
+    app.write("unlock-password", "open sesame\u{E007}");
+    app.shows_document("password.pdf");
+    assert!(!app.is_shown("unlock"));
+    // Given up, another one changes nothing.
+    app.drop_files(&[&locked]);
+    app.until("it is asked for again", |app| app.text("unlock"));
+    app.click("unlock-no");
+    app.until("the dialog is gone", |app| {
+        (!app.is_shown("unlock")).then_some(())
+    });
+    assert_eq!(app.text("document-name").as_deref(), Some("password.pdf"));
+    assert_eq!(app.notices(), []);
     app.close();
 }
 

@@ -244,6 +244,7 @@ export class Actions {
   /** Saves a picture or a table that the page has drawn; a PNG is base64. */
   saveExport = (kind: 'png' | 'svg' | 'csv', data: string) => this.#try('document', calls.saveExport(kind, data))
   replaceDocument = (how: Replacement) => this.#try('document', calls.replaceDocument(how))
+  unlockDocument = (password: string | null) => this.#try('document', calls.unlockDocument(password))
   addDocument = () => this.#try('document', calls.addDocument())
   removeDocument = (index: number) => this.#try('document', calls.removeDocument(index))
 

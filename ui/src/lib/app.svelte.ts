@@ -13,6 +13,7 @@ import type {
   Estimate,
   FoundPassage,
   Library,
+  LockedFile,
   Memory,
   MethodFacts,
   ModelChoice,
@@ -95,6 +96,8 @@ export class AppState {
   thinking = $state(false)
   /** A file that waits for confirmation, because opening it stops a running question or comparison. */
   replacing = $state<string | null>(null)
+  /** A document that waits for its password. */
+  locked = $state.raw<LockedFile | null>(null)
   worker = $state.raw<WorkerState>({ state: 'starting', message: null })
   /** The vaults on disk. */
   vault = $state.raw<Vault | null>(null)
@@ -280,6 +283,9 @@ export class AppState {
         return this.#takeDownloads(event.downloads)
       case 'replacing':
         this.replacing = event.name
+        return
+      case 'locked':
+        this.locked = event.locked
         return
       case 'drag':
         this.drag = event.files > 0 ? { files: event.files, refusal: event.refusal } : null

@@ -60,6 +60,7 @@ export const compare = (question: string, runs: Choice[]) => call<number>('compa
 export const stopComparison = () => call<null>('stop_comparison')
 export const saveComparison = () => call<null>('save_comparison')
 export const replaceDocument = (how: Replacement) => call<null>('replace_document', { how })
+export const unlockDocument = (password: string | null) => call<null>('unlock_document', { password })
 export const addDocument = () => call<null>('add_document')
 export const removeDocument = (index: number) => call<null>('remove_document', { index })
 export const newConversation = () => call<null>('new_conversation')

@@ -22,6 +22,8 @@
  * stop_comparison()                             -> null          finished runs remain
  * save_comparison()                             -> null          system's dialog; outcome as a 'notice'
  * replace_document({ how: Replacement })        -> null          the user's decision on the waiting file
+ * unlock_document({ password: string | null })  -> null          for the document that waits for its password; null
+ *                                                                gives it up
  * add_document()                                -> null          system's dialog: one more document to read
  * remove_document({ index })                    -> null          one of `documents`; begins a fresh conversation
  * new_conversation()                            -> null          the same document, no turns; events: 'document' and
@@ -101,6 +103,7 @@ export type CommandName =
   | 'stop_comparison'
   | 'save_comparison'
   | 'replace_document'
+  | 'unlock_document'
   | 'new_conversation'
   | 'branch_conversation'
   | 'open_conversation'

@@ -267,6 +267,19 @@ suggestions: Array<string>, };
 export type Replacement = "keep" | "replace";
 
 /**
+ * A document that waits for its password.
+ */
+export type LockedFile = { 
+/**
+ * Its name.
+ */
+name: string, 
+/**
+ * A password was typed that does not open it.
+ */
+wrong: boolean, };
+
+/**
  * The state of the engine's process.
  */
 export type WorkerStatus = "starting" | "ready" | "restarting" | "failed";
@@ -369,7 +382,7 @@ export type NoticeKind = "error" | "info";
 /**
  * An event from the program to the page.
  */
-export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "methods", methods: Array<MethodFacts>, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "turnRemoved", turn: number, } | { "event": "token", turn: number, text: string, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, } | { "event": "readAhead", reading: ReadAhead | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
+export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "methods", methods: Array<MethodFacts>, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "turnRemoved", turn: number, } | { "event": "token", turn: number, text: string, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, } | { "event": "readAhead", reading: ReadAhead | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "locked", locked: LockedFile | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
 
 /**
  * The state of a comparison.

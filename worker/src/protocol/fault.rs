@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use kept_engine::EngineError;
+use kept_engine::documents::DocumentError;
 
 /// Why something was not done: a kind that a program can decide on, and a sentence for a user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +40,11 @@ pub enum FaultCode {
     Parameter {
         /// Its name.
         name: String,
+    },
+    /// A document requires a password.
+    Password {
+        /// One was given that does not open it.
+        wrong: bool,
     },
     /// Anything else.
     #[default]
@@ -80,6 +86,20 @@ impl From<&EngineError> for Fault {
 impl From<EngineError> for Fault {
     fn from(error: EngineError) -> Self {
         (&error).into()
+    }
+}
+
+impl From<DocumentError> for Fault {
+    fn from(error: DocumentError) -> Self {
+        let code = match error {
+            DocumentError::PdfEncrypted { .. } => FaultCode::Password { wrong: false },
+            DocumentError::PdfPassword { .. } => FaultCode::Password { wrong: true },
+            _ => FaultCode::Other,
+        };
+        Fault {
+            code,
+            message: error.to_string(),
+        }
     }
 }
 

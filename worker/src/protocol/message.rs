@@ -50,6 +50,15 @@ pub enum Request {
         #[serde(with = "super::path")]
         path: PathBuf,
     },
+    /// As [`Request::OpenDocument`] or [`Request::AddDocument`], for a file that is protected by a password. The password
+    /// follows as bytes.
+    UnlockDocument {
+        /// The file.
+        #[serde(with = "super::path")]
+        path: PathBuf,
+        /// It is added to the open document.
+        adds: bool,
+    },
     /// Removes one of several joined documents. Reply: [`Reply::Document`] or [`Reply::Failed`].
     RemoveDocument {
         /// Index of the document, from 0.
@@ -153,7 +162,10 @@ fn one() -> usize {
 impl Request {
     /// Whether a frame of bytes follows.
     pub fn has_bytes(&self) -> bool {
-        matches!(self, Request::AdoptDocument { .. })
+        matches!(
+            self,
+            Request::AdoptDocument { .. } | Request::UnlockDocument { .. }
+        )
     }
 }
 

@@ -36,6 +36,43 @@ fn a_first_start_shows_the_sample_and_gives_it_to_the_worker() {
 }
 
 #[test]
+fn a_locked_document_waits_for_its_password() {
+    let mut story = Story::ready();
+    let refused = |wrong| Reply::Failed {
+        ticket: None,
+        what: Failure::Document,
+        message: "it is protected".into(),
+        code: kept_worker::protocol::FaultCode::Password { wrong },
+        stopped: false,
+    };
+    let asked = |wrong| AppEvent::Locked {
+        locked: Some(crate::contract::LockedFile {
+            name: "bank.pdf".into(),
+            wrong,
+        }),
+    };
+    story.state.open_path("/bank.pdf".into());
+    story.look();
+    story.hear(refused(false));
+    assert!(story.events().contains(&asked(false)));
+    assert_eq!(story.notices(), [] as [&str; 0], "nothing went wrong yet");
+    story.state.unlock_document(Some("Sesame".into()));
+    let unlock = Request::UnlockDocument {
+        path: "/bank.pdf".into(),
+        adds: false,
+    };
+    assert_eq!(story.requests(), [unlock]);
+    story.hear(refused(true));
+    assert!(story.events().contains(&asked(true)));
+    // Given up: the open document stays, and no file is read later.
+    story.state.unlock_document(None);
+    story.state.unlock_document(Some("late".into()));
+    assert_eq!(story.requests(), []);
+    assert!(story.document().is_some_and(|d| d.sample));
+    assert_eq!(story.state.snapshot().opening, None);
+}
+
+#[test]
 fn a_file_opened_while_an_answer_is_written_waits_for_a_decision() {
     let mut story = Story::ready();
     let (_, ticket) = story.ask("Why?");

@@ -3,7 +3,7 @@
 use kept_engine::documents::Document;
 use kept_tests::golden::repository;
 use kept_worker::protocol::{
-    DocumentInfo, EstimateRequest, Failure, Frame, Kind, Reply, Request, write_frame,
+    DocumentInfo, EstimateRequest, Failure, FaultCode, Frame, Kind, Reply, Request, write_frame,
 };
 
 use super::{QUESTION, failure, ready};
@@ -36,7 +36,7 @@ fn hostile_documents_are_refused_like_in_process() {
         let (reply, bytes) =
             worker.find(|reply| matches!(reply, Reply::Document { .. } | Reply::Failed { .. }));
         let name = path.file_name().expect("a name").to_string_lossy();
-        match (Document::open_named(&path, &name), reply) {
+        match (Document::open_with(&path, &name, None), reply) {
             (Ok(expected), Reply::Document { document }) => {
                 opened += 1;
                 assert_eq!(document.name, expected.name);
@@ -54,6 +54,30 @@ fn hostile_documents_are_refused_like_in_process() {
     assert!(opened > 10 && refused > 10, "{opened} {refused}");
     let ended = worker.close();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+}
+
+#[test]
+fn a_password_opens_a_document() {
+    let path = repository().join("documents/tests/fixtures/password.pdf");
+    let mut worker = ready();
+    let mut unlock = |password: &str| {
+        let path = path.clone();
+        worker.say(&Request::UnlockDocument { path, adds: false });
+        worker.say_frame(Kind::Bytes, password.as_bytes());
+        worker.find(|reply| matches!(reply, Reply::Document { .. } | Reply::Failed { .. }))
+    };
+    let (reply, _) = unlock("Open Sesame");
+    let Reply::Failed { what, code, .. } = reply else {
+        panic!("{reply:?}")
+    };
+    assert_eq!(
+        (what, code),
+        (Failure::Document, FaultCode::Password { wrong: true })
+    );
+    let (reply, bytes) = unlock("open sesame");
+    assert!(matches!(reply, Reply::Document { .. }), "{reply:?}");
+    assert!(!bytes.is_empty());
+    assert_eq!(worker.close().code, Some(0));
 }
 
 /// A document that ends its reader costs a sentence; the worker, its model and its document stay.
