@@ -138,7 +138,7 @@ describe('the memory bar', () => {
     promptTokens: 100,
     rows: 25,
     memory: memory({ weights: 400, kept: 25, keptFull: 100, scratch: 75 }),
-    note: null,
+    notes: [],
     chosen: null,
     tokensFromVault: 0,
     cache: 'q8_0',

@@ -65,12 +65,16 @@ const estimate = (some: Partial<Estimate> = {}): Estimate => ({
   promptTokens: 1000,
   rows: 250,
   memory: memory(),
-  note: null,
+  notes: [],
   chosen: null,
   tokensFromVault: 0,
   cache: 'f16',
   ...some,
 })
+const FACTS: Facts = {
+  finish: 'end', promptTokens: 1000, answerTokens: 9, rows: 250, keptBytes: 1, fullBytes: 4, firstTokenSeconds: 1,
+  prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 60, notes: [], streamed: false, tokensFromVault: 960, turnsSeen: 0, turnsKept: null, citations: [], cache: 'f16', chosen: null,
+} // prettier-ignore
 const LONG = { streaming: 'This document has 120,000 tokens. Answers are approximate.', tokens: 120_000 }
 
 describe('before a question', () => {
@@ -112,6 +116,21 @@ describe('before a question', () => {
     expect(after(() => is('done'))).toContain('Already read')
     // The vault was cleared meanwhile.
     expect(after(() => (kept.app.estimate = estimate()))).toBe(first)
+  })
+
+  it('shows the notes on a question that the last answer does not state itself', () => {
+    const kept = given()
+    show(Composer, kept)
+    kept.app.estimate = estimate({ notes: ['The limit is tight.', 'Two rows are merged.'] })
+    flushSync()
+    expect(words('hint')).toBe('The limit is tight. Two rows are merged.')
+    const answered = (notes: string[]) => {
+      kept.app.apply({ event: 'turn', turn: turn({ facts: { ...FACTS, notes }, answer: 'Yes.' }) })
+      flushSync()
+      return words('hint')
+    }
+    expect(answered(['Two rows are merged.'])).toBe('The limit is tight.')
+    expect(answered(['Two rows are merged.', 'The limit is tight.'])).toBeUndefined()
   })
 
   it('says that a long document is read approximately, and switches only by a click to a method that can', async () => {
@@ -190,12 +209,8 @@ describe('while it is read, and after', () => {
 
   it('says what was chosen and why, and what was not read again', () => {
     const kept = given()
-    const facts: Facts = {
-      finish: 'end', promptTokens: 1000, answerTokens: 9, rows: 250, keptBytes: 1, fullBytes: 4, firstTokenSeconds: 1,
-      prefillSeconds: 1, decodeSeconds: 1, tokensPerSecond: 60, notes: [], streamed: false, tokensFromVault: 960, turnsSeen: 0, turnsKept: null, citations: [], cache: 'f16',
-      chosen: { method: 'snapkv', rows: 250, reason: '25 % of the text is remembered.' },
-    } // prettier-ignore
-    kept.app.apply({ event: 'turn', turn: turn({ method: AUTO, facts, answer: 'Yes.' }) })
+    const chosen = { method: 'snapkv', rows: 250, reason: '25 % of the text is remembered.' }
+    kept.app.apply({ event: 'turn', turn: turn({ method: AUTO, facts: { ...FACTS, chosen }, answer: 'Yes.' }) })
     show(Conversation, kept)
     expect(words('facts')).toBe(
       '1.0 s to first word · 60 tokens/s · Remembers 25 % of document and question · 960 tokens from the vault · SnapKV, chosen automatically',

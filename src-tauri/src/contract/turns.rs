@@ -77,8 +77,8 @@ pub struct Estimate {
     pub rows: usize,
     /// Estimated memory.
     pub memory: Memory,
-    /// A further note for the user.
-    pub note: Option<String>,
+    /// Further notes for the user, one sentence or more each.
+    pub notes: Vec<String>,
     /// The choice of `auto`.
     pub chosen: Option<Chosen>,
     /// Tokens of the prompt that come from the vault and need no prefill.

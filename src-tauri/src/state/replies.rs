@@ -220,7 +220,7 @@ impl AppState {
                     .map(|chosen| chosen_of(chosen, estimate.prompt_tokens, sample)),
                 tokens_from_vault: estimate.tokens_from_vault,
                 cache: estimate.cache.clone(),
-                note: notes_of(&estimate, streams),
+                notes: notes_of(&estimate, streams),
                 prompt_tokens: estimate.prompt_tokens,
                 rows: estimate.rows,
                 memory: Memory {
@@ -239,18 +239,15 @@ impl AppState {
     }
 }
 
-/// The notes of an estimate in one text, without the choice of `auto` and streaming mode, which the page shows
-/// elsewhere.
-fn notes_of(estimate: &protocol::Estimate, streams: bool) -> Option<String> {
+/// The notes of an estimate, without the choice of `auto` and streaming mode, which the page shows elsewhere.
+fn notes_of(estimate: &protocol::Estimate, streams: bool) -> Vec<String> {
     let shown = |note: &&Note| match note {
         Note::AutoChose { .. } => false,
         Note::WithinMemory(_) => true,
         _ => !streams,
     };
-    let notes: Vec<String> = (estimate.notes.iter().filter(shown))
-        .map(messages::note)
-        .collect();
-    (!notes.is_empty()).then(|| notes.join(" "))
+    let notes = estimate.notes.iter().filter(shown);
+    notes.map(messages::note).collect()
 }
 
 /// The reason for a refused estimate, in the page's form.

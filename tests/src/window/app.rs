@@ -289,7 +289,9 @@ impl App<'_> {
             .driver
             .execute("return document.body.innerText", &Value::Array(Vec::new()));
         let text = text.map_or_else(|e| e.to_string(), |t| t.as_str().unwrap_or("").to_owned());
-        let text: String = text.chars().take(3000).collect();
+        // The document comes first and is long; what follows it tells more.
+        let skipped = text.chars().count().saturating_sub(3000);
+        let text: String = text.chars().skip(skipped).collect();
         self.picture("failed");
         let log = self.log();
         let skipped = log.lines().count().saturating_sub(40);

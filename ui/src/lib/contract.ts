@@ -942,9 +942,9 @@ rows: number,
  */
 memory: Memory, 
 /**
- * A further note for the user.
+ * Further notes for the user, one sentence or more each.
  */
-note: string | null, 
+notes: Array<string>, 
 /**
  * The choice of `auto`.
  */

@@ -460,7 +460,7 @@ export function start(): void {
           promptTokens: tokens,
           rows,
           memory: memory(rows * bytesPerRow, tokens * bytesPerRow),
-          note: null,
+          notes: [],
           chosen: null,
           tokensFromVault: 0,
           cache: snapshot.settings.cache ?? 'f16',

@@ -251,7 +251,7 @@ fn what_was_chosen_and_why_is_said_once_and_in_the_windows_words() {
     };
     story.hear(Reply::Estimate { ticket, estimate });
     let found = waiting.try_recv().expect("answered").expect("an estimate");
-    assert_eq!(found.note.as_deref(), Some("A note besides."));
+    assert_eq!(found.notes, ["A note besides."]);
     assert_eq!(found.tokens_from_vault, 90);
     let taken = found.chosen.expect("a choice");
     assert_eq!((taken.method.as_str(), taken.rows), ("snapkv", 25));
