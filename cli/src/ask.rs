@@ -127,10 +127,8 @@ pub fn open_documents(paths: &[PathBuf], password: &PasswordArguments) -> anyhow
         );
         opened.map_err(|error| match error {
             DocumentError::PdfEncrypted { .. } => {
-                anyhow!(
-                    "{} needs a password: give it with --password",
-                    path.display()
-                )
+                let name = path.display();
+                anyhow!("{name} is protected by a password: give it with --password")
             }
             error => error.into(),
         })

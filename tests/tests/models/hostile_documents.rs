@@ -365,7 +365,8 @@ mod pdf {
     #[test]
     fn encrypted_pdfs_are_refused() {
         for name in ["password.pdf", "password-rc4.pdf"] {
-            ask(&fixture(name), "Why?", &NOTHING).refused(&[name, "protected by a password"]);
+            let refused = ask(&fixture(name), "Why?", &NOTHING);
+            refused.refused(&[name, "protected by a password", "--password"]);
         }
     }
 
