@@ -3,11 +3,8 @@
 
 use crate::step_attention::{Layer, Twins, step};
 use crate::support::*;
-use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{Device as Cpu, Tensor};
-use kept_cuda::{
-    AttentionScratch, Device, PrefillAttention, ProductScratch, RowKind, StepScratch, Weights,
-};
+use candle_core::quantized::GgmlDType;
+use kept_cuda::{AttentionScratch, Device, PrefillAttention, ProductScratch, RowKind, StepScratch};
 use kept_kernels::{HeadShape, Scale};
 
 /// Outputs of each kernel that are compared.
@@ -46,14 +43,7 @@ fn products_at_the_shapes_of_an_8b_model() {
 fn product(device: &Device, kind: GgmlDType, rows: usize, cols: usize, inputs: usize) {
     let what = format!("{kind:?} [{rows}, {cols}], {inputs} inputs");
     let mut numbers = Numbers::new(31);
-    let weights =
-        Tensor::from_vec(numbers.rows(rows * cols), (rows, cols), &Cpu::Cpu).expect("a tensor");
-    let quantised = QTensor::quantize(&weights, kind).expect("quantised");
-    let exact = quantised.dequantize(&Cpu::Cpu).expect("numbers");
-    let exact = exact.flatten_all().expect("flat");
-    let exact = exact.to_vec1::<f32>().expect("numbers");
-    let blocks = quantised.data().expect("bytes");
-    let weights = Weights::new(device, kind, rows, cols, &blocks).expect("memory");
+    let (weights, exact) = weights(device, &mut numbers, kind, rows, cols);
     let x = numbers.rows(inputs * cols);
     let mut scratch = ProductScratch::new(device, inputs, cols).expect("memory");
     let on_device = device.copy_of(&x).expect("memory");

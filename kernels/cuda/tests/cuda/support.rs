@@ -1,7 +1,9 @@
 //! Random numbers and devices of the tests.
 
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device as Cpu, Tensor};
 use half::f16;
-use kept_cuda::{Buffer, Device, LayerRows, emulated};
+use kept_cuda::{Buffer, Device, LayerRows, Weights, emulated};
 use kept_kernels::{HeadShape, RowStore};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
@@ -114,6 +116,24 @@ pub fn hadamard(x: &[f32]) -> Vec<f32> {
     x.chunks(run)
         .flat_map(|x| (0..run).map(move |i| row(i, x)))
         .collect()
+}
+
+/// Random weights `[rows, cols]` of a type on the device, and the numbers that their blocks stand for.
+pub fn weights(
+    device: &Device,
+    numbers: &mut Numbers,
+    kind: GgmlDType,
+    rows: usize,
+    cols: usize,
+) -> (Weights, Vec<f32>) {
+    let drawn =
+        Tensor::from_vec(numbers.rows(rows * cols), (rows, cols), &Cpu::Cpu).expect("a tensor");
+    let quantised = QTensor::quantize(&drawn, kind).expect("quantised");
+    let exact = quantised.dequantize(&Cpu::Cpu).expect("numbers");
+    let exact = exact.flatten_all().expect("flat");
+    let blocks = quantised.data().expect("bytes");
+    let weights = Weights::new(device, kind, rows, cols, &blocks).expect("memory");
+    (weights, exact.to_vec1().expect("numbers"))
 }
 
 /// Tolerance of a product of `cols` inputs and weights between -1 and 1 whose inputs are rounded to bytes. An input is

@@ -1,8 +1,7 @@
 //! Products with weights of every type, against the products of the CPU.
 
 use crate::support::*;
-use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{Device as Cpu, Tensor};
+use candle_core::quantized::GgmlDType;
 use kept_cuda::{Device, ProductScratch, Weights};
 
 #[test]
@@ -40,14 +39,7 @@ fn products(
     cols: usize,
     counts: &[usize],
 ) {
-    let weights =
-        Tensor::from_vec(numbers.rows(rows * cols), (rows, cols), &Cpu::Cpu).expect("a tensor");
-    let quantised = QTensor::quantize(&weights, kind).expect("quantised");
-    let exact = quantised.dequantize(&Cpu::Cpu).expect("numbers");
-    let exact = exact.flatten_all().expect("flat");
-    let exact = exact.to_vec1::<f32>().expect("numbers");
-    let blocks = quantised.data().expect("bytes");
-    let weights = Weights::new(device, kind, rows, cols, &blocks).expect("memory");
+    let (weights, exact) = weights(device, numbers, kind, rows, cols);
     for &inputs in counts {
         let x = numbers.rows(inputs * cols);
         let mut expected = vec![0.0; inputs * rows];
