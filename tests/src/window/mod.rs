@@ -25,10 +25,6 @@ pub use process::{Process, built, processes_below};
 pub use webdriver::{DriverError, WebDriver};
 
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
-
-/// One app window at a time: each test has the whole machine.
-static TURN: Mutex<()> = Mutex::new(());
 
 /// Programs that the window tests need, as `(program, Debian package)`.
 const NEEDED: [(&str, &str); 4] = [
@@ -38,23 +34,18 @@ const NEEDED: [(&str, &str); 4] = [
     ("dbus-run-session", "dbus"),
 ];
 
-/// Waits for the other window tests of this program, then checks whether an app window can be opened. `None`, with a
-/// line that names the missing package, if not.
+/// Whether an app window can be opened here. If not, says so and names the missing packages.
 ///
 /// # Panics
 /// If a package is missing and `CI=true`: CI requires the window tests.
 #[must_use]
-pub fn turn() -> Option<MutexGuard<'static, ()>> {
-    // A failed test must not fail the ones after it.
-    let turn = TURN
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+pub fn can_open() -> bool {
     let missing: Vec<&str> = (NEEDED.iter())
         .filter(|(program, _)| !is_installed(program))
         .map(|&(_, package)| package)
         .collect();
     if missing.is_empty() {
-        return Some(turn);
+        return true;
     }
     let what = format!("apt-get install {}", missing.join(" "));
     assert!(
@@ -62,7 +53,7 @@ pub fn turn() -> Option<MutexGuard<'static, ()>> {
         "the window cannot be tested here; it needs: {what}"
     );
     eprintln!("skipped, as the window cannot be tested here; it needs: {what}");
-    None
+    false
 }
 
 fn is_installed(program: &str) -> bool {

@@ -1,6 +1,6 @@
 //! Comparisons of methods with the full cache in the real app: complete, stopped in the middle, with a run that is
 //! refused; and method parameters under "Advanced".
-use kept_tests::window::{App, Home, Launch, QUESTION, answered, first_start, turn};
+use kept_tests::window::{App, Home, Launch, QUESTION, answered, can_open, first_start};
 use serde_json::{Value, json};
 
 /// Opens the comparison from the last answer, with exactly these methods and budgets selected.
@@ -58,7 +58,9 @@ fn ends(app: &App<'_>, state: &str) {
 
 #[test]
 fn a_comparison_runs_to_its_end_with_consistent_figures() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = answered(&home);
     app.picture("answered");
@@ -172,7 +174,9 @@ fn form_is_closed(app: &App<'_>) {
 /// A method with other parameters: added in a form that reports errors, removed, and distinguished in the results.
 #[test]
 fn a_method_is_compared_with_itself_under_other_parameters() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = answered(&home);
     set_up(&app, &["snapkv"], &["64"]);
@@ -246,7 +250,9 @@ fn two_variants_are_told_apart(app: &App<'_>) {
 
 #[test]
 fn a_refused_run_is_shown_and_the_others_continue() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = answered(&home);
     set_up(&app, &["snapkv", "streaming_llm"], &["2", "25%"]);
@@ -271,7 +277,9 @@ fn a_refused_run_is_shown_and_the_others_continue() {
 
 #[test]
 fn a_stopped_comparison_keeps_its_finished_rows() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = answered(&home);
     // Enough runs that a fast machine does not finish before the stop, and a slow one reaches the first rows in time.
@@ -327,7 +335,9 @@ fn set(app: &App<'_>, name: &str, value: &str) {
 
 #[test]
 fn method_parameters_apply_and_survive_a_restart() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = first_start(&home);
     // Automatic uses methods at their defaults.

@@ -1,7 +1,7 @@
 //! The worker is a separate process: it can be stopped, killed, or fail to start. The app survives, explains the event,
 //! and loses nothing that was typed or answered.
 use crate::slow_models::slow_model;
-use kept_tests::window::{App, Home, Launch, PATIENCE, Process, QUESTION, first_start, turn};
+use kept_tests::window::{App, Home, Launch, PATIENCE, Process, QUESTION, can_open, first_start};
 use serde_json::{Value, json};
 
 /// An app with a random model that takes seconds to read the sample and does not stop decoding by itself.
@@ -60,7 +60,9 @@ fn kill(app: &App<'_>) {
 
 #[test]
 fn reading_shows_its_progress_and_can_be_stopped() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = slow(&home);
     app.ask(QUESTION);
@@ -88,7 +90,9 @@ fn reading_shows_its_progress_and_can_be_stopped() {
 
 #[test]
 fn a_stopped_answer_keeps_its_text() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = slow(&home);
     app.ask(QUESTION);
@@ -118,7 +122,9 @@ fn a_stopped_answer_keeps_its_text() {
 
 #[test]
 fn escape_stops_the_question_and_the_next_one_begins() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = slow(&home);
     app.ask(QUESTION);
@@ -137,7 +143,9 @@ fn escape_stops_the_question_and_the_next_one_begins() {
 
 #[test]
 fn a_kill_while_reading_fails_the_question() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = slow(&home);
     app.ask(QUESTION);
@@ -170,7 +178,9 @@ fn a_kill_while_reading_fails_the_question() {
 
 #[test]
 fn a_kill_while_answering_keeps_the_text() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = slow(&home);
     app.ask(QUESTION);
@@ -200,7 +210,9 @@ fn a_kill_while_answering_keeps_the_text() {
 
 #[test]
 fn a_kill_while_idle_is_reported() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = first_start(&home);
     app.ask(QUESTION);
@@ -228,7 +240,9 @@ fn a_kill_while_idle_is_reported() {
 
 #[test]
 fn repeated_crashes_stop_the_restarts() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = first_start(&home);
     app.until("the window gives up starting it", |app| {
@@ -262,7 +276,9 @@ fn repeated_crashes_stop_the_restarts() {
 
 #[test]
 fn a_dropped_file_restarts_a_failed_engine() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = first_start(&home);
     app.until("the window gives up starting it", |app| {
@@ -280,7 +296,9 @@ fn a_dropped_file_restarts_a_failed_engine() {
 
 #[test]
 fn a_file_dropped_while_reading_needs_a_confirmation() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = slow(&home);
     app.ask(QUESTION);
@@ -339,25 +357,33 @@ fn with_engine(home: &Home, path: &str) {
 
 #[test]
 fn a_missing_engine_is_reported() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     with_engine(&Home::new(), "/nonexistent/kept-worker");
 }
 
 #[test]
 fn an_engine_that_exits_at_once_is_reported() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     with_engine(&Home::new(), "/bin/false");
 }
 
 #[test]
 fn an_engine_with_invalid_output_is_reported() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     with_engine(&Home::new(), "/usr/bin/yes");
 }
 
 #[test]
 fn an_engine_without_permission_is_reported() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let path = home.file("kept-worker", "#!/bin/sh\n");
     with_engine(&home, path.to_str().expect("a path"));

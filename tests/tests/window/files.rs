@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kept_tests::golden;
-use kept_tests::window::{App, Home, Notice, QUESTION, first_start, pages_pdf, turn};
+use kept_tests::window::{App, Home, Notice, QUESTION, can_open, first_start, pages_pdf};
 use serde_json::Value;
 
 fn sample() -> String {
@@ -57,7 +57,9 @@ fn still_works(app: &App<'_>, before: &Value, words: &[&str]) -> Notice {
 
 #[test]
 fn a_file_name_may_have_spaces_and_accents() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = first_start(&home);
     let name = "Lettres d’été – cahier 2 (été).txt";
@@ -85,7 +87,9 @@ fn a_file_name_may_have_spaces_and_accents() {
 
 #[test]
 fn sources_and_table_name_the_pages_of_a_pdf() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = first_start(&home);
     let text = with_another_code();
@@ -138,7 +142,9 @@ fn sources_and_table_name_the_pages_of_a_pdf() {
 
 #[test]
 fn unreadable_files_are_refused_with_one_sentence() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = first_start(&home);
 
@@ -187,7 +193,9 @@ fn unreadable_files_are_refused_with_one_sentence() {
 
 #[test]
 fn a_pdf_with_a_password_is_opened_by_typing_it() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = first_start(&home);
     let locked = golden::repository().join("documents/tests/fixtures/password.pdf");
@@ -218,7 +226,9 @@ fn a_pdf_with_a_password_is_opened_by_typing_it() {
 
 #[test]
 fn the_drop_zone_shows_a_refusal_before_the_drop() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = first_start(&home);
     let folder = home.path().join("files/a folder");
@@ -248,7 +258,9 @@ fn the_drop_zone_shows_a_refusal_before_the_drop() {
 
 #[test]
 fn a_file_deleted_during_the_drag_is_named() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = first_start(&home);
     let before = app.snapshot()["document"]["id"].clone();
@@ -262,7 +274,9 @@ fn a_file_deleted_during_the_drag_is_named() {
 
 #[test]
 fn a_file_without_permission_is_named() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = first_start(&home);
     let path = home.file("private.txt", sample());
@@ -289,7 +303,9 @@ fn a_file_without_permission_is_named() {
 /// Opening a pipe without a writer would block.
 #[test]
 fn a_pipe_does_not_block_the_app() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = first_start(&home);
     let pipe = home.path().join("files/pipe.txt");
@@ -309,7 +325,9 @@ fn a_pipe_does_not_block_the_app() {
 
 #[test]
 fn a_dropped_model_is_opened_and_a_damaged_one_refused() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = first_start(&home);
     let whole = fs::read(golden::model("group2-llama3-tied")).expect("a golden model");
@@ -337,7 +355,9 @@ fn a_dropped_model_is_opened_and_a_damaged_one_refused() {
 /// Damaged, hostile and unusual PDFs: each is opened or refused, and the app accepts the next one.
 #[test]
 fn damaged_pdfs_do_not_crash_the_app() {
-    let Some(_turn) = turn() else { return };
+    if !can_open() {
+        return;
+    }
     let home = Home::new();
     let app = first_start(&home);
     let folder = fs::read_dir(golden::repository().join("documents/tests/fixtures"));
