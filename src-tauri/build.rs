@@ -46,6 +46,7 @@ fn main() {
         "map_table",
         "map_layers",
         "map_earlier",
+        "map_attended",
         "look_for_models",
         "add_model_folder",
         "forget_model_folder",

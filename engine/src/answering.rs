@@ -143,6 +143,7 @@ impl Engine {
         Ok(Answer {
             sources,
             citations,
+            attended: votes.attended(),
             text: written.text,
             report: AnswerReport {
                 finish: written.finish,

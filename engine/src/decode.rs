@@ -5,7 +5,7 @@ mod votes;
 use kept_models::{Model, RopeTable};
 use kept_policies::{Evict, Pos, Row, StepObservation};
 
-pub use votes::{TokenVotes, Votes};
+pub use votes::{Attended, TokenVotes, Votes};
 
 use crate::backend::{self, DecodeBackend, StepOutput};
 use crate::compact::{Changed, CompactCache, CompactLayer};

@@ -50,7 +50,7 @@ mod writing;
 pub use auto::{AUTO, Chosen};
 pub use backend::GpuWatch;
 pub use compact::{CompactCache, CompactLayer};
-pub use decode::{Decoder, TokenVotes, Votes};
+pub use decode::{Attended, Decoder, TokenVotes, Votes};
 pub use device::{
     ComputeDevice, DeviceChoice, Gpu, GpuRates, UnknownDevice, fitting_gpu, gpu_rates, gpus,
 };

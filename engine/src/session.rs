@@ -15,8 +15,8 @@ use crate::note::Note;
 use crate::plan::{full_cache_bytes, window_bytes};
 use crate::shape::shape_of;
 use crate::{
-    Chosen, Citation, EngineError, MemoryLedger, MethodSpec, PlanRequest, Prompt, RetentionMap,
-    Sampling, Source, Streaming, Turn,
+    Attended, Chosen, Citation, EngineError, MemoryLedger, MethodSpec, PlanRequest, Prompt,
+    RetentionMap, Sampling, Source, Streaming, Turn,
 };
 use kept_vault::{ModelPrint, VaultUse, Vaults};
 
@@ -139,6 +139,8 @@ pub struct Answer {
     pub sources: Vec<Source>,
     /// For each sentence of the answer its passage, where that is clear.
     pub citations: Vec<Citation>,
+    /// What each token of the answer attended to in the document.
+    pub attended: Vec<Attended>,
     /// Which tokens were kept.
     pub map: RetentionMap,
     /// What the question read from and wrote to the document's vault.

@@ -30,6 +30,10 @@ pub trait Watch {
 
     /// The next piece of the answer.
     fn token(&mut self, _text: &str) {}
+
+    /// What the next token of the answer attended to in the document, as in [`crate::Attended::tokens`] of the answer so
+    /// far.
+    fn attended(&mut self, _tokens: &[(u32, f32)]) {}
 }
 
 /// Result of prefill.

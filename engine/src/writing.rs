@@ -84,6 +84,7 @@ impl Writing<'_, '_> {
             }
             token = (self.decoder).next(token, self.sampler, Some(self.votes))?;
             self.votes.end_step(text.len(), token);
+            watch.attended(&self.votes.latest());
         };
         let said = text.len();
         stream.finish(&mut text);

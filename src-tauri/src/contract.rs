@@ -24,8 +24,8 @@ pub use library::{
     ModelFolder, Suits, UnfinishedModel,
 };
 pub use turns::{
-    Chosen, Citation, EarlierTurn, EarlierTurns, Estimate, Facts, LayerRow, Memory, Phase,
-    Progress, Refusal, RefusalCode, Relation, Source, TableRow, TokenSlots, Turn, TurnState,
+    Attended, Chosen, Citation, EarlierTurn, EarlierTurns, Estimate, Facts, LayerRow, Memory,
+    Phase, Progress, Refusal, RefusalCode, Relation, Source, TableRow, TokenSlots, Turn, TurnState,
 };
 pub use vault::{ReadAhead, StoredDocument, Vault};
 
@@ -324,9 +324,11 @@ pub enum AppEvent {
     TurnRemoved {
         turn: u64,
     },
+    /// The next piece of an answer, and what its last token attended to, as in [`Attended::cells`].
     Token {
         turn: u64,
         text: String,
+        attended: Vec<(u32, u8)>,
     },
     Progress {
         turn: u64,

@@ -116,10 +116,11 @@ describe('the views', () => {
         const columns = Math.min(given.columns, given.to - given.from)
         return new Uint8Array(columns * (given.heads ? 4 : 2)).fill(given.heads ? 255 : 51).buffer
       }
+      if (name === 'map_attended') return [{ said: 0, cells: [] }, { said: 5, cells: [[3, 255]] }] // prettier-ignore
       return null
     })
     const app = new AppState()
-    const answered = turn({ facts: answerFacts(), hasMap: true })
+    const answered = turn({ answer: 'It is 4711.', facts: answerFacts(), hasMap: true })
     app.load(snapshot({ document: documentFacts({ length: TEXT.length }), turns: [answered] }))
     kept = keptOf(app)
     kept.map.show(1)
@@ -199,10 +200,12 @@ describe('the views', () => {
     expect(words('word-said')).toBe('3 of 4 memory slots (75 %) hold it.')
     expect(find('word-card')?.textContent).toContain('All heads of layer 1. Some heads of layer 2.')
     expect(find('word-matrix')?.getAttribute('aria-label')).toBe('Held by layer 1: all heads; layer 2: head 2')
+    expect(words('word-lookers')).toBe('Words of the answer that looked at it: 4711.')
     expect(document.activeElement).toBe(find('word-card'))
     kept.reader.word = { start: 4, focus: true }
     await settle()
     expect(words('word-said')).toBe('Forgotten: none of 4 memory slots holds it.')
+    expect(find('word-lookers')).toBeNull()
     find('word-card')!.dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', bubbles: true, cancelable: true }))
     flushSync()
     expect(find('word-card')).toBeNull()

@@ -60,6 +60,9 @@ class Program implements MapCalls {
   }
   /** With shares as counts. */
   earlier: Omit<EarlierTurns, 'slots'> | null = null
+  async mapAttended() {
+    return []
+  }
   async mapLevels() {
     return new Uint8Array([2, 5, 50, 0, 51, 0, 255, 102, 0]).buffer
   }

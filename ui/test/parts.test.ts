@@ -291,7 +291,7 @@ describe('a turn', () => {
     ])
 
     kept.app.apply({ event: 'turn', turn: turn({ state: 'answering' }) })
-    kept.app.apply({ event: 'token', turn: 1, text: 'The **lessor' })
+    kept.app.apply({ event: 'token', turn: 1, text: 'The **lessor', attended: [] })
     kept.app.writePieces()
     flushSync()
     expect([state(), find('answer')?.textContent]).toEqual(['answering', 'The **lessor'])

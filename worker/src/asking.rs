@@ -16,8 +16,8 @@ use kept_engine::{
     ends16,
 };
 use kept_worker::protocol::{
-    AnswerFacts, AskRequest, CompareRequest, EstimateRequest, Failure, Fault, FaultCode, Reply,
-    SourceInfo,
+    AnswerFacts, AskRequest, AttendedFacts, CompareRequest, EstimateRequest, Failure, Fault,
+    FaultCode, Reply, SourceInfo,
 };
 
 use crate::comparing::compare;
@@ -404,6 +404,8 @@ struct Watching<'a> {
     output: &'a Output,
     started: Instant,
     first_token: Option<f64>,
+    /// What the next token attended to.
+    attended: Vec<(u32, u8)>,
     filling: Filling<'a>,
     memory: MemoryNow,
     /// The start of the answer that the prompt already contains: the tag of a thought, or an empty string.
@@ -421,6 +423,7 @@ impl<'a> Watching<'a> {
             output,
             started: Instant::now(),
             first_token: None,
+            attended: Vec::new(),
             filling: Filling::new(&job.model, &job.document),
             memory: MemoryNow::default(),
             opened: "",
@@ -442,7 +445,18 @@ impl<'a> Watching<'a> {
             end: units(self.opened) + units(&answer.text[..citation.end]),
             ..*citation
         });
+        let before = units(self.opened) as u32;
+        let said: Vec<_> = (answer.attended.iter())
+            .map(|one| 0..one.said as u32)
+            .collect();
+        let said = ends16(&answer.text, &said);
+        let attended = answer.attended.iter().zip(said);
+        let attended = attended.map(|(one, said)| AttendedFacts {
+            said: before + said,
+            cells: cells_of(&one.tokens, &self.filling.grid),
+        });
         AnswerFacts {
+            attended: attended.collect(),
             citations: citations.collect(),
             sources: answer.sources.into_iter().map(|s| self.source(s)).collect(),
             text,
@@ -558,8 +572,25 @@ impl Watch for Watching<'_> {
         self.output.send(&Reply::Token {
             ticket: self.ticket,
             text: format!("{opened}{text}"),
+            attended: std::mem::take(&mut self.attended),
         });
     }
+
+    fn attended(&mut self, tokens: &[(u32, f32)]) {
+        self.attended = cells_of(tokens, &self.filling.grid);
+    }
+}
+
+/// The cells of the document's tokens, each once, with weights for the page: 255 for 1.
+fn cells_of(tokens: &[(u32, f32)], grid: &MapGrid) -> Vec<(u32, u8)> {
+    let mut cells: Vec<(u32, u8)> = Vec::with_capacity(tokens.len());
+    for &(token, share) in tokens {
+        let cell = token / grid.tokens_per_cell() as u32;
+        if cells.iter().all(|known| known.0 != cell) {
+            cells.push((cell, (share * 255.0).round() as u8));
+        }
+    }
+    cells
 }
 
 /// `<think>` if the prompt ends inside a thought: some chat templates open the thought themselves.

@@ -1,11 +1,18 @@
 //! [`Votes`]: attention of an answer to the tokens of the document.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use kept_policies::Pos;
 
 /// The most document tokens that are remembered for one token of the answer.
 const MOST_OF_STEP: usize = 32;
+
+/// The most document tokens that are shown for one token of the answer.
+const MOST_SHOWN: usize = 8;
+
+/// Less attention than this share of the strongest in the answer is not shown.
+const LEAST_SHOWN: f32 = 0.1;
 
 /// Votes of a step in most models, in layers times query heads.
 const USUAL_VOTES: usize = 2048;
@@ -19,6 +26,10 @@ pub struct Votes {
     current: Vec<(u32, f32)>,
     /// The finished steps, in order.
     steps: Vec<TokenVotes>,
+    /// Votes of each document token, over all steps.
+    totals: HashMap<u32, f32>,
+    /// The most that a step attended to a token more than the steps before it did.
+    most: f32,
 }
 
 /// The votes that led to one token of the answer.
@@ -32,6 +43,16 @@ pub struct TokenVotes {
     pub votes: Vec<(u32, f32)>,
 }
 
+/// What a token of the answer attended to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attended {
+    /// Bytes of the answer before the token.
+    pub said: usize,
+    /// Document tokens, and how much more attention than from the other tokens they got, as a share of the most in the
+    /// answer: above 0, at most 1, in descending order.
+    pub tokens: Vec<(u32, f32)>,
+}
+
 impl Votes {
     /// No votes yet, for a document at these positions.
     pub fn new(document: Range<usize>) -> Self {
@@ -39,12 +60,57 @@ impl Votes {
             document,
             current: Vec::with_capacity(USUAL_VOTES),
             steps: Vec::new(),
+            totals: HashMap::new(),
+            most: 0.0,
         }
     }
 
     /// The votes step by step.
     pub fn steps(&self) -> &[TokenVotes] {
         &self.steps
+    }
+
+    /// What each token of the answer attended to. No step chooses the answer's first token, prefill does: it shows what
+    /// it attended to itself.
+    pub fn attended(&self) -> Vec<Attended> {
+        let first = self.steps.first().map(|step| (0, step));
+        let steps = self.steps.iter().map(|step| (step.said, step));
+        let attended = |(said, step)| Attended {
+            said,
+            tokens: self.shown(self.more(step)),
+        };
+        first.into_iter().chain(steps).map(attended).collect()
+    }
+
+    /// What the latest token attended to, compared with the answer so far; as in [`Attended::tokens`].
+    pub fn latest(&self) -> Vec<(u32, f32)> {
+        let latest = self.steps.last();
+        latest.map_or_else(Vec::new, |step| self.shown(self.more(step)))
+    }
+
+    /// The document tokens that a step attended to more than the other steps did on average, and by how much. Without
+    /// the average every step would show the beginning of the document, which all heads attend to.
+    fn more(&self, step: &TokenVotes) -> Vec<(u32, f32)> {
+        let others = self.steps.len() - 1;
+        if others == 0 {
+            return Vec::new();
+        }
+        let more = |&(token, vote): &(u32, f32)| {
+            (token, vote - (self.totals[&token] - vote) / others as f32)
+        };
+        let mut tokens: Vec<_> = step.votes.iter().map(more).collect();
+        tokens.sort_by(|a, b| b.1.total_cmp(&a.1));
+        tokens.truncate(MOST_SHOWN);
+        tokens
+    }
+
+    /// As shares of the most so far.
+    fn shown(&self, mut tokens: Vec<(u32, f32)>) -> Vec<(u32, f32)> {
+        tokens.retain_mut(|token| {
+            token.1 = (token.1 / self.most).min(1.0);
+            token.1 >= LEAST_SHOWN
+        });
+        tokens
     }
 
     pub(super) fn count(&mut self, position: Pos, probability: f32) {
@@ -68,7 +134,15 @@ impl Votes {
         votes.sort_by(|a, b| b.1.total_cmp(&a.1));
         votes.truncate(MOST_OF_STEP);
         votes.shrink_to_fit();
-        self.steps.push(TokenVotes { said, token, votes });
+        for &(token, vote) in &votes {
+            *self.totals.entry(token).or_default() += vote;
+        }
+        let step = TokenVotes { said, token, votes };
+        self.steps.push(step);
+        let more = self.more(&self.steps[self.steps.len() - 1]);
+        self.most = more
+            .first()
+            .map_or(self.most, |token| self.most.max(token.1));
     }
 }
 
@@ -95,5 +169,33 @@ mod tests {
         votes.end_step(4, 9);
         let last = &votes.steps()[2].votes;
         assert_eq!((last.len(), last[0]), (MOST_OF_STEP, (39, 49.0)));
+    }
+
+    #[test]
+    fn what_every_token_attends_to_explains_none() {
+        let mut votes = Votes::new(10..50);
+        assert!(votes.attended().is_empty() && votes.latest().is_empty());
+        // The first document token gets the same from all; the others from one each.
+        for (said, position) in [(2, 20), (5, 30), (9, 40)] {
+            votes.count(Pos(10), 5.0);
+            votes.count(Pos(position), 2.0);
+            if said == 9 {
+                votes.count(Pos(30), 1.0);
+            }
+            votes.end_step(said, 7);
+        }
+        let said = |said, tokens: &[(u32, f32)]| Attended {
+            said,
+            tokens: tokens.to_vec(),
+        };
+        // Token 20: 2 - 1 / 2 more than in the other two steps, of at most 2; in the last one 1 - 2 / 2.
+        let expected = [
+            said(0, &[(10, 1.0)]),
+            said(2, &[(10, 1.0)]),
+            said(5, &[(20, 0.75)]),
+            said(9, &[(30, 1.0)]),
+        ];
+        assert_eq!(votes.attended(), expected);
+        assert_eq!(votes.latest(), [(30, 1.0)]);
     }
 }

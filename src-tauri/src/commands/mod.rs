@@ -16,8 +16,8 @@ use tauri::{AppHandle, Manager, Runtime, State};
 use tauri_plugin_dialog::{DialogExt, FilePath};
 
 use crate::contract::{
-    AppEvent, Choice, EarlierTurns, Estimate, LayerRow, Parameters, Place, Refusal, Relation,
-    Replacement, Settings, Snapshot, TableRow, TokenSlots,
+    AppEvent, Attended, Choice, EarlierTurns, Estimate, LayerRow, Parameters, Place, Refusal,
+    Relation, Replacement, Settings, Snapshot, TableRow, TokenSlots,
 };
 use crate::drop::absolute;
 use crate::effects::Effects;
@@ -418,6 +418,13 @@ pub async fn map_earlier(
     let map = effects.map_with_layer(turn, layer).await?;
     let map = state::lock(&map);
     Ok((map.earlier.as_ref()).map(|earlier| map_views::earlier(earlier, layer)))
+}
+
+/// What each token of an answer attended to in the document; nothing before the answer is complete.
+#[tauri::command]
+pub async fn map_attended(effects: Desktop<'_>, turn: u64) -> Result<Vec<Attended>, String> {
+    let map = effects.map(turn).await?;
+    Ok(state::lock(&map).attended.clone())
 }
 
 /// Logs an error of the page.

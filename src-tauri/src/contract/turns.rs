@@ -99,6 +99,16 @@ pub struct Chosen {
     pub reason: String,
 }
 
+/// What a token of an answer attended to in the document.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct Attended {
+    /// UTF-16 units of the answer before the token.
+    pub said: u32,
+    /// Entries of the map with the attention they got, 255 for the most in the answer; in descending order.
+    pub cells: Vec<(u32, u8)>,
+}
+
 /// A passage that supports the answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]

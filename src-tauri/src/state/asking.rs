@@ -7,7 +7,8 @@ use kept_engine::{AUTO, MethodSpec};
 use kept_worker::protocol::{AnswerFacts, EstimateRequest, Fault, Request};
 use tokio::sync::oneshot;
 
-use super::facts::{finish, memory};
+use super::facts::{attended, finish, memory};
+use super::maps::lock;
 use super::models::{assigned, check_choice};
 use super::queue::{Queued, Unready};
 use super::{AppState, Save};
@@ -252,7 +253,13 @@ impl AppState {
         }
     }
 
-    pub(super) fn text_arrived(&mut self, now: Instant, turn: u64, text: &str) {
+    pub(super) fn text_arrived(
+        &mut self,
+        now: Instant,
+        turn: u64,
+        text: &str,
+        attended: Vec<(u32, u8)>,
+    ) {
         // The state comes first: it sends the whole turn, and each piece of text must reach the page once.
         self.set_state(turn, TurnState::Answering);
         if text.is_empty() {
@@ -262,6 +269,7 @@ impl AppState {
             answered.answer.push_str(text);
         }
         self.throttle.pending.push_str(text);
+        self.throttle.attended = attended;
         if self.throttle.text.want(now) {
             self.flush_text();
         }
@@ -274,9 +282,14 @@ impl AppState {
     pub(super) fn flush_text(&mut self) {
         self.throttle.text.forget();
         let text = std::mem::take(&mut self.throttle.pending);
+        let attended = std::mem::take(&mut self.throttle.attended);
         let turn = self.running.as_ref().and_then(|running| running.turn);
         if let (Some(turn), false) = (turn, text.is_empty()) {
-            self.emit(AppEvent::Token { turn, text });
+            self.emit(AppEvent::Token {
+                turn,
+                text,
+                attended,
+            });
         }
     }
 
@@ -345,6 +358,9 @@ impl AppState {
             self.running_ended();
             let (_, sample) = self.how_it_is_read();
             let kept = answer.vault.written;
+            if let Some(map) = self.maps.get(&turn) {
+                lock(map).attended = attended(&answer);
+            }
             self.end_turn(turn, state, |turn| finish(turn, answer, sample));
             self.want_neutral(turn);
             if kept {

@@ -7,7 +7,7 @@ use kept_engine::{GridError, MapGrid};
 use serde::{Deserialize, Serialize};
 
 use super::{AppState, MAPS_IN_MEMORY, SharedMap};
-use crate::contract::{AppEvent, TurnState};
+use crate::contract::{AppEvent, Attended, TurnState};
 use crate::messages;
 
 /// What a question kept.
@@ -17,6 +17,8 @@ pub struct TurnMap {
     pub document: MapGrid,
     /// Of the earlier turns that the model saw; `None` without any.
     pub earlier: Option<EarlierMap>,
+    /// What each token of the answer attended to, once it is complete.
+    pub attended: Vec<Attended>,
 }
 
 /// What a question kept of the earlier turns.
@@ -42,6 +44,7 @@ impl From<MapGrid> for TurnMap {
         Self {
             document,
             earlier: None,
+            attended: Vec::new(),
         }
     }
 }

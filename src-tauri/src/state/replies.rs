@@ -158,6 +158,7 @@ impl AppState {
                         texts: EarlierTexts { turns, left_out },
                         grid: grid(turns_tokens_per_cell, of_turns),
                     }),
+                    attended: Vec::new(),
                 };
                 self.map_begins(turn, map, windows);
             }
@@ -168,7 +169,7 @@ impl AppState {
                 ..
             } => self.progressed(now, turn, progress_of(&progress), memory(&used)),
             Reply::Read { .. } => self.set_state(turn, TurnState::Answering),
-            Reply::Token { text, .. } => self.text_arrived(now, turn, &text),
+            Reply::Token { text, attended, .. } => self.text_arrived(now, turn, &text, attended),
             _ => {}
         }
         Ok(())

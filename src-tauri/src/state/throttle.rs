@@ -65,6 +65,8 @@ pub struct Throttle {
     pub text: Gate,
     /// Pieces that were not sent yet.
     pub pending: String,
+    /// What the last of their tokens attended to.
+    pub attended: Vec<(u32, u8)>,
     /// Announcements of the map.
     pub map: Gate,
     /// Progress; the newest replaces the waiting one.
@@ -80,6 +82,7 @@ impl Default for Throttle {
         Self {
             text: Gate::new(TEXT),
             pending: String::new(),
+            attended: Vec::new(),
             map: Gate::new(MAP),
             progress: Gate::new(PROGRESS),
             comparing: Gate::new(PROGRESS),

@@ -99,6 +99,7 @@ fn contract_ts_matches_the_rust_types() {
         Chosen,
         Source,
         Citation,
+        Attended,
         TurnState,
         Facts,
         Turn,

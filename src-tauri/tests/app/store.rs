@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use kept_app::contract::{Facts, Parameters, Settings, Source, Theme, Turn, TurnState};
+use kept_app::contract::{Attended, Facts, Parameters, Settings, Source, Theme, Turn, TurnState};
 use kept_app::library::BegunDownload;
 use kept_app::state::{
     self, AppState, Conversation, EarlierMap, EarlierTexts, Effect, ModelEntry, OpenDocument,
@@ -111,6 +111,10 @@ fn map() -> TurnMap {
             },
             grid: earlier,
         }),
+        attended: vec![Attended {
+            said: 2,
+            cells: vec![(1, 255), (0, 40)],
+        }],
     }
 }
 
@@ -533,6 +537,7 @@ async fn the_conversation_of_an_earlier_version_is_kept() {
     for sentence in [
         "ALTER TABLE map DROP COLUMN earlier",
         "ALTER TABLE map DROP COLUMN earlier_map",
+        "ALTER TABLE map DROP COLUMN attended",
         "ALTER TABLE map DROP COLUMN neutral",
         "ALTER TABLE turn DROP COLUMN version_of",
         "DROP TRIGGER turn_added",

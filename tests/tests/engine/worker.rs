@@ -160,6 +160,19 @@ fn assert_same_answer(answer: &AnswerFacts, expected: &Answer, document: &Docume
     let cited = answer.citations.first().expect("a clear passage");
     assert!(answer.sources[cited.source].text.contains("4711"));
     assert_eq!(answer.sources.len(), expected.sources.len());
+    let code = document.text.find("4711").expect("the code") as u32;
+    let spans = expected.prompt.spans();
+    let mut looked = answer.attended.iter().flat_map(|one| &one.cells);
+    assert!(
+        looked.any(|&(cell, weight)| weight > 200 && spans[cell as usize].contains(&code)),
+        "{:?}",
+        answer.attended
+    );
+    for (one, expected) in answer.attended.iter().zip(&expected.attended) {
+        assert_eq!(one.said as usize, expected.said);
+        let cells = one.cells.iter().map(|cell| cell.0);
+        assert!(cells.eq(expected.tokens.iter().map(|token| token.0)));
+    }
     let units: Vec<u16> = document.text.encode_utf16().collect();
     for (source, expected) in answer.sources.iter().zip(&expected.sources) {
         assert_eq!(source.text, expected.text);
@@ -252,7 +265,8 @@ fn answers_equal_those_in_process() {
     let document = Document::open(&sample()).expect("the sample");
     let expected = answered_in_process(&document);
     let mut grid = announced_map(&heard[0].0, &heard[0].1, &document);
-    let (mut text, mut phases, mut read) = (String::new(), Vec::new(), false);
+    let (mut text, mut phases) = (String::new(), Vec::new());
+    let (mut read, mut glows) = (false, false);
     for (reply, bytes) in &heard[1..] {
         match reply {
             Reply::Layer { ticket: 7, layer } => {
@@ -272,13 +286,16 @@ fn answers_equal_those_in_process() {
             Reply::Token {
                 ticket: 7,
                 text: piece,
+                attended,
             } => {
                 assert!(read, "nothing is said before all is read");
                 text += piece;
+                glows |= !attended.is_empty();
             }
             Reply::Answered { ticket: 7, answer } => {
                 assert_eq!(answer.text, text);
                 assert_same_answer(answer, &expected, &document);
+                assert!(glows, "also while the answer is written");
             }
             other => panic!("unexpected: {other:?}"),
         }

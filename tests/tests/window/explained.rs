@@ -1,6 +1,6 @@
 //! What explains the map: the page with less memory, two memories side by side, the grid of layers, the card of a word, and
 //! what can be saved of them.
-use kept_tests::window::{App, Dialog, Home, QUESTION, answered, can_open, first_start};
+use kept_tests::window::{ANSWER, App, Dialog, Home, QUESTION, answered, can_open, first_start};
 use serde_json::{Value, json};
 
 /// [`answered`] with SnapKV, which looks at the question.
@@ -240,5 +240,39 @@ fn pictures_and_sentences_are_saved() {
         csv.contains("The locker code of Ann Quorvin is 4711."),
         "{csv:.300}"
     );
+    app.close();
+}
+
+#[test]
+fn a_word_of_the_answer_shows_what_it_looked_at() {
+    if !can_open() {
+        return;
+    }
+    let home = Home::new();
+    let app = answered_by_snapkv(&home);
+    let explains = "return $('answer')?.dataset.explains === 'true'";
+    app.until("the answer explains its words", |app| {
+        (app.script(explains, Value::Null) == true).then_some(())
+    });
+    assert_eq!((app.count("glow"), app.count("looked")), (0, 0));
+    app.script("$('answer').focus()", Value::Null);
+    let shown = "return document.querySelector('.said.shown')?.textContent ?? null";
+    app.until("the code is shown", |app| {
+        app.driver().keys(&["\u{E014}"]).expect("ArrowRight");
+        (app.script(shown, Value::Null) == ANSWER).then_some(())
+    });
+    app.until("what it looked at is said", |app| {
+        app.text("looked")?.contains(ANSWER).then_some(())
+    });
+    assert!(app.count("strip-glow") > 0);
+    app.driver().keys(&["\u{E007}"]).expect("Enter");
+    app.until("the page shows it", |app| {
+        (app.count("glow") > 0).then_some(())
+    });
+    app.picture("looked");
+    app.driver().keys(&["\u{E00C}"]).expect("Escape");
+    app.until("nothing glows", |app| {
+        (app.count("glow") + app.count("strip-glow") + app.count("looked") == 0).then_some(())
+    });
     app.close();
 }

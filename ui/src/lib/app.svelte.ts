@@ -31,6 +31,7 @@ import type {
   Vault,
   WorkerState,
 } from './contract'
+import { trailOf, type Cells } from './attended'
 import { percent } from './format'
 import { AUTO, AUTOMATIC } from './methods'
 import { speedsOf, type Speeds } from './speed'
@@ -108,6 +109,8 @@ export class AppState {
   version = $state('')
 
   live = $state.raw<Live | null>(null)
+  /** What the latest pieces of the running answer looked at. */
+  looking = $state.raw<{ turn: number; cells: Cells } | null>(null)
   drag = $state.raw<{ files: number; refusal: string | null } | null>(null)
   notices = $state<Notice[]>([])
   /** The turn whose map is shown. */
@@ -249,6 +252,7 @@ export class AppState {
         return this.#removeTurn(event.turn)
       case 'token':
         this.#pieces.set(event.turn, (this.#pieces.get(event.turn) ?? '') + event.text)
+        this.#look(event.turn, event.attended)
         return
       case 'progress':
         return this.#takeProgress(event)
@@ -294,6 +298,11 @@ export class AppState {
         this.notify(event.where, event.message, event.kind)
         return
     }
+  }
+
+  #look(turn: number, latest: Cells): void {
+    const before = this.looking?.turn === turn ? this.looking.cells : []
+    this.looking = { turn, cells: trailOf(before, latest) }
   }
 
   /** Whether pieces are pending for `writePieces`. */

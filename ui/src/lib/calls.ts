@@ -2,6 +2,7 @@
 import { Channel, invoke } from '@tauri-apps/api/core'
 import type {
   AppEvent,
+  Attended,
   Choice,
   EarlierTurns,
   Estimate,
@@ -92,6 +93,7 @@ export const mapTable = (turn: number, layer: number | null) => call<TableRow[]>
 export const mapLayers = (turn: number) => call<LayerRow[]>('map_layers', { turn })
 export const mapEarlier = (turn: number, layer: number | null) =>
   call<EarlierTurns | null>('map_earlier', { turn, layer })
+export const mapAttended = (turn: number) => call<Attended[]>('map_attended', { turn })
 export const setThinking = (thinking: boolean) => call<null>('set_thinking', { thinking })
 export const stopReading = () => call<null>('stop_reading')
 export const resumeReading = () => call<null>('resume_reading')

@@ -63,6 +63,7 @@
  * map_table({ turn, layer })                    -> TableRow[]
  * map_layers({ turn })                          -> LayerRow[]
  * map_earlier({ turn, layer: number | null })    -> EarlierTurns | null   of the earlier turns that the question saw
+ * map_attended({ turn })    -> Attended[]   what each token of the answer attended to
  * set_thinking({ thinking })                    -> null          event: 'thinking'
  * stop_reading()                                -> null          reading in the background; event: 'readAhead'
  * resume_reading()                              -> null          goes on after a stop
@@ -126,6 +127,7 @@ export type CommandName =
   | 'map_table'
   | 'map_layers'
   | 'map_earlier'
+  | 'map_attended'
   | 'look_for_models'
   | 'add_model_folder'
   | 'forget_model_folder'

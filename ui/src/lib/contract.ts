@@ -382,7 +382,7 @@ export type NoticeKind = "error" | "info";
 /**
  * An event from the program to the page.
  */
-export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "methods", methods: Array<MethodFacts>, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "turnRemoved", turn: number, } | { "event": "token", turn: number, text: string, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, } | { "event": "readAhead", reading: ReadAhead | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "locked", locked: LockedFile | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
+export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "methods", methods: Array<MethodFacts>, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "turnRemoved", turn: number, } | { "event": "token", turn: number, text: string, attended: Array<[number, number]>, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, } | { "event": "readAhead", reading: ReadAhead | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "locked", locked: LockedFile | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
 
 /**
  * The state of a comparison.
@@ -1020,6 +1020,19 @@ end: number,
  * Index of the passage in [`Turn::sources`].
  */
 source: number, };
+
+/**
+ * What a token of an answer attended to in the document.
+ */
+export type Attended = { 
+/**
+ * UTF-16 units of the answer before the token.
+ */
+said: number, 
+/**
+ * Entries of the map with the attention they got, 255 for the most in the answer; in descending order.
+ */
+cells: Array<[number, number]>, };
 
 /**
  * The state of a question.

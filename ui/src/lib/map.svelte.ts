@@ -2,7 +2,7 @@
  * The painted retention map: fetched for one turn and one choice of layers, and again whenever more of it arrives.
  * Arrays are replaced, never changed, behind raw references.
  */
-import type { EarlierTurns, LayerRow, TableRow, TokenSlots } from './contract'
+import type { Attended, EarlierTurns, LayerRow, TableRow, TokenSlots } from './contract'
 import { levelsOf, type Level } from './levels'
 import { bandsOf, leastCount, meanShare, regionsOf, type Band, type Region, type Tokens } from './runs'
 import { snapped } from './words'
@@ -16,6 +16,7 @@ export interface MapCalls {
   mapLayers(turn: number): Promise<LayerRow[]>
   mapEarlier(turn: number, layer: number | null): Promise<EarlierTurns | null>
   mapLevels(turn: number): Promise<ArrayBuffer>
+  mapAttended(turn: number): Promise<Attended[]>
 }
 
 export interface Painted extends Tokens {
@@ -178,6 +179,11 @@ export class MapView {
     } catch (problem) {
       if (turn === this.#turn) this.#report(problem)
     }
+  }
+
+  /** What the tokens of the answer looked at, by entries of `own`; nothing before the answer is complete. */
+  async attended(): Promise<Attended[]> {
+    return this.#turn === null ? [] : this.#calls.mapAttended(this.#turn)
   }
 
   async table(): Promise<TableRow[]> {

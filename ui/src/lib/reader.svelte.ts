@@ -2,6 +2,7 @@
  * The reader's position in the document and its target, in offsets of the text. The document view follows `target` and
  * sets `visible`; strip, table, sources and keys use only this object.
  */
+import type { Glow } from './attended'
 import type { Turn } from './contract'
 import type { Passage } from './pieces'
 
@@ -22,6 +23,8 @@ export class Reader {
   pointed = $state.raw<(Passage & { by: 'page' | 'grid' }) | null>(null)
   /** The place of the word whose layers and heads are shown; `focus`: it was chosen by the keyboard. */
   word = $state.raw<{ start: number; focus: boolean } | null>(null)
+  /** What a word of the answer looked at. */
+  glow = $state.raw<readonly Glow[]>([])
   /** Whether the grid of layers is shown; null where it has room. */
   grid = $state<boolean | null>(null)
   /** Whether the outline is shown. */
@@ -61,6 +64,7 @@ export class Reader {
     this.passage = null
     this.pointed = null
     this.word = null
+    this.glow = []
     this.moved = false
   }
 }

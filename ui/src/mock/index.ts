@@ -277,7 +277,7 @@ export function start(): void {
       for (const piece of answer.match(/\s*\S+/g) ?? []) {
         if (failed()) break
         turn.answer += piece
-        tell({ event: 'token', turn: turn.id, text: piece })
+        tell({ event: 'token', turn: turn.id, text: piece, attended: mind.lookedAt(piece) })
         await wait(25 * slow)
       }
     }
@@ -542,6 +542,11 @@ export function start(): void {
         return mind().layerRows()
       case 'map_earlier':
         return earlier(args.turn, args.layer)
+      case 'map_attended': {
+        const { answer } = conversations.turns().find(({ id }) => id === args.turn)!
+        const pieces = [...answer.matchAll(/\s*\S+/g)]
+        return pieces.map((piece) => ({ said: piece.index, cells: mind().lookedAt(piece[0]) }))
+      }
       case 'set_thinking':
         snapshot.thinking = args.thinking
         emit({ event: 'thinking', thinking: args.thinking })

@@ -116,6 +116,12 @@ export class Mind {
     return n ? { mean: sum / n / slots, max: max / slots } : { mean: 0, max: 0 }
   }
 
+  /** The first entries with the same word. */
+  lookedAt(word: string): [number, number][] {
+    const at = this.#text.toLowerCase().indexOf(` ${word.trim().toLowerCase()}`)
+    return at < 0 ? [] : [[tokenAt(this.ends, at + 1), 255]]
+  }
+
   token(token: number, pages: PageRange[]): TokenSlots {
     const perLayer = this.#slots.map((slots, l) => (l < this.layersDone ? slots[token]! : 0))
     const start = token ? this.ends[token - 1]! : 0

@@ -211,12 +211,24 @@ pub struct AnswerFacts {
     /// For each sentence of the answer its passage, where that is clear; ends are UTF-16 units of `text`.
     #[serde(default)]
     pub citations: Vec<Citation>,
+    /// What each token of the answer attended to in the document.
+    #[serde(default)]
+    pub attended: Vec<AttendedFacts>,
     /// Further notes for the user.
     pub notes: Vec<Note>,
     /// Memory in use at the end.
     pub memory: MemoryNow,
     /// What the question read from and wrote to the document's vault.
     pub vault: Box<VaultUse>,
+}
+
+/// What a token of an answer attended to in the document ([`kept_engine::Attended`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttendedFacts {
+    /// UTF-16 units of the answer before the token.
+    pub said: u32,
+    /// Cells of the map with the attention they got, 255 for the most in the answer; in descending order.
+    pub cells: Vec<(u32, u8)>,
 }
 
 /// A source passage of an answer.

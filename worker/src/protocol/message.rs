@@ -447,6 +447,9 @@ pub enum Reply {
         ticket: u64,
         /// The text.
         text: String,
+        /// What its last token attended to: cells of the map with weights, as in [`super::AttendedFacts::cells`].
+        #[serde(default)]
+        attended: Vec<(u32, u8)>,
     },
     /// The answer is complete.
     Answered {

@@ -11,8 +11,8 @@ mod message;
 mod path;
 
 pub use facts::{
-    AnswerFacts, DocumentInfo, Gpus, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts,
-    PartInfo, SourceInfo, StoredDocument,
+    AnswerFacts, AttendedFacts, DocumentInfo, Gpus, Inspection, MethodFacts, ModelFacts, PageInfo,
+    ParameterFacts, PartInfo, SourceInfo, StoredDocument,
 };
 pub use fault::{Fault, FaultCode};
 pub use frame::{

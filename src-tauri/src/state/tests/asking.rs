@@ -59,8 +59,12 @@ fn the_page_hears_every_piece_once_and_in_order() {
         }
         for event in story.events() {
             match event {
-                AppEvent::Token { turn: id, text } => {
-                    assert_eq!(id, turn);
+                AppEvent::Token {
+                    turn: id,
+                    text,
+                    attended,
+                } => {
+                    assert_eq!((id, attended), (turn, vec![(1, 255)]));
                     page.push_str(&text);
                     messages += 1;
                 }

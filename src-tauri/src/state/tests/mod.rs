@@ -16,7 +16,9 @@ mod vault;
 
 use std::time::{Duration, Instant};
 
-use kept_worker::protocol::{AnswerFacts, DocumentInfo, MemoryNow, Reply, Request, SourceInfo};
+use kept_worker::protocol::{
+    AnswerFacts, AttendedFacts, DocumentInfo, MemoryNow, Reply, Request, SourceInfo,
+};
 
 use super::*;
 use crate::contract::{Choice, DocumentFacts, Relation};
@@ -206,6 +208,7 @@ fn token(ticket: u64, text: &str) -> Reply {
     Reply::Token {
         ticket,
         text: text.into(),
+        attended: vec![(1, 255)],
     }
 }
 
@@ -246,6 +249,10 @@ fn answered(ticket: u64, text: &str, finish: kept_engine::Finish) -> Reply {
             turns_seen: 0,
             turns_kept: None,
             citations: vec![kept_engine::Citation { end: 2, source: 0 }],
+            attended: vec![AttendedFacts {
+                said: 0,
+                cells: vec![(1, 255), (0, 40)],
+            }],
             rows_per_layer: vec![2, 3],
             first_token_seconds: 1.1,
             sources: vec![SourceInfo {
