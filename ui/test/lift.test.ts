@@ -1,7 +1,13 @@
 import { describe, expect, it } from 'vitest'
-import { fullOf } from '../src/lib/map.svelte'
+import { fullOf, weighed } from '../src/lib/map.svelte'
 
 describe('what is kept because of the question', () => {
+  it('weighs less where more is kept whatever is asked', () => {
+    const more = new Uint16Array([0, 8, 8, 8])
+    const all = new Uint16Array([90, 8, 11, 32])
+    expect([...weighed(more, all)]).toEqual([0, 128, 64, 26])
+  })
+
   it('has the full colour at its strongest tokens', () => {
     const counts = new Uint16Array(1000).fill(2)
     counts[500] = 40

@@ -136,11 +136,12 @@ describe('the map', () => {
   it('knows all that is remembered beside what is because of the question', async () => {
     const { map, program } = view()
     const text = 'the wall.'
-    program.lift = new Uint16Array([0, 1, 2])
+    program.lift = new Uint16Array([0, 1, 0])
     map.show(1, true)
     await later()
-    expect(map.painted).toMatchObject({ mean: null, slots: 1, all: { slots: 4 } })
-    expect([...map.marks(text)!.counts]).toEqual([0, 2, 2])
+    expect(map.painted).toMatchObject({ mean: null, slots: 8, all: { slots: 4 } })
+    expect([...map.painted!.because!]).toEqual([0, 1, 0])
+    expect([...map.marks(text)!.counts]).toEqual([0, 16, 16])
     expect([...map.memory(text)!.counts]).toEqual([4, 1, 1])
     expect(map.bands()).toEqual({ first: null, last: null })
     map.view(false)

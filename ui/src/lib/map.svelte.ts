@@ -28,6 +28,8 @@ export interface Painted extends Tokens {
   together?: number
   /** All that is remembered: the same counts, or more than those that are kept because of the question. */
   all: Tokens
+  /** Slots that hold each token because of the question, where that is drawn: by `counts`, weighed. */
+  because?: Uint16Array | null
   /** Mean share kept over the document, 0 to 1; null for what is kept because of the question. */
   mean: number | null
   /** The earlier turns that the question saw, and all that is remembered of them. */
@@ -41,12 +43,25 @@ const EVERY_MS = 110
 const FULL_AT = 0.995
 
 /**
- * The count of the full colour of what is kept because of the question: these counts are small, so that the strongest
- * tokens have it. The threshold cuts off the noise.
+ * The count of the full colour of what is kept because of the question: the strongest tokens have it. The threshold cuts
+ * off the noise.
  */
 export function fullOf(counts: Uint16Array): number {
   const sorted = counts.slice().sort()
   return Math.ceil(Math.max(1, sorted[Math.floor(FULL_AT * (sorted.length - 1))] ?? 0, (sorted.at(-1) ?? 0) / 2))
+}
+
+/** Parts of a slot in which `weighed` counts: models with few slots have few different counts. */
+const PARTS = 16
+
+/**
+ * How much a question changes what is kept: (c - n) / sqrt(n + 1) for a token in `all` = c slots, of which `more` = c - n
+ * because of the question. The same difference says less about a token that many slots keep whatever is asked. With it,
+ * and the mean of twelve tokens in a row (`mostIn`), the sentence that answers is among the first three for 32 of 49
+ * questions, and for 20 by the mean difference (SmolLM2 135M, a quarter kept; `--test models what_a_question`).
+ */
+export function weighed(more: Uint16Array, all: Uint16Array): Uint16Array {
+  return more.map((count, i) => Math.round((PARTS * count) / Math.sqrt(Math.max(0, all[i]! - count) + 1)))
 }
 
 /** The least share that is painted, and its largest value. */
@@ -273,10 +288,13 @@ export class MapView {
       const slots = layer === null ? (first?.slots ?? 0) : kvHeads
       const layers = first?.perLayer.length ?? 0
       const all = { ends, counts: known ?? counts, slots }
-      const drawn = lift ? { ends, counts, slots: fullOf(counts) } : all
+      const because = known ? counts : null
+      const marks = because ? weighed(because, all.counts) : counts
+      const drawn = because ? { ends, counts: marks, slots: fullOf(marks) } : all
       const together = first?.tokens ?? 1
       const mean = lift ? null : meanShare(all)
-      this.painted = { turn, layer, layers, kvHeads, together, ...drawn, all, mean, earlier: said && withTokens(said) }
+      const earlier = said && withTokens(said)
+      this.painted = { turn, layer, layers, kvHeads, together, ...drawn, because, all, mean, earlier }
     } catch (problem) {
       if (turn === this.#turn) this.#report(problem)
     } finally {

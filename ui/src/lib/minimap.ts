@@ -176,6 +176,21 @@ export function shareIn({ ends, counts, slots }: Tokens, from: number, to: numbe
   return { mean: many > 0 && slots > 0 ? Math.min(1, sum / (many * slots)) : 0, most }
 }
 
+/** Tokens in a row of a sentence that say whether a question is about it. */
+const IN_A_ROW = 12
+
+/** The share of the slots that hold the best kept tokens in a row of a part of the text: 0 to 1. */
+export function mostIn({ ends, counts, slots }: Tokens, from: number, to: number): number {
+  if (slots === 0) return 0
+  let [sum, most] = [0, 0]
+  const first = firstTokenAt(ends, from)
+  for (let i = first; i < counts.length && (i > 0 ? ends[i - 1]! : 0) < to; i++) {
+    sum += counts[i]! - (i - IN_A_ROW >= first ? counts[i - IN_A_ROW]! : 0)
+    most = Math.max(most, sum)
+  }
+  return Math.min(1, most / (IN_A_ROW * slots))
+}
+
 /** Rows lower than this, in pixels of the screen, are dense. */
 const DENSE = 3
 

@@ -1,7 +1,7 @@
 /** The sentences of a document, and how much of each is remembered. */
 import { isSpace, pageOf } from './blocks'
 import type { DocumentFacts } from './contract'
-import { shareIn } from './minimap'
+import { mostIn, shareIn } from './minimap'
 import { shown, widthAt } from './reflow'
 import type { Tokens } from './runs'
 import type { Text } from './text.svelte'
@@ -14,7 +14,7 @@ export interface Sentence {
 export interface Remembered extends Sentence {
   /** Mean share of the slots that hold its tokens, 0 to 1. */
   share: number
-  /** The same of what is drawn: because of the question, where that is shown. */
+  /** The same of what is drawn; because of the question, where that is shown: of its best tokens in a row. */
   drawn: number
 }
 
@@ -63,7 +63,7 @@ export function sharesOf(sentences: readonly Sentence[], all: Tokens, drawn: Tok
     .filter(({ end }) => end <= last)
     .map(({ start, end }) => {
       const share = shareIn(all, start, end).mean
-      return { start, end, share, drawn: all === drawn ? share : shareIn(drawn, start, end).mean }
+      return { start, end, share, drawn: all === drawn ? share : mostIn(drawn, start, end) }
     })
 }
 
