@@ -14,6 +14,7 @@ mod joining;
 mod keeping;
 mod opening;
 mod output;
+mod watching;
 
 use std::io::{BufReader, Read};
 use std::process::ExitCode;

@@ -1,0 +1,312 @@
+//! Observers of a question: its retention map, and its progress as replies.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use kept_engine::models::Model;
+use kept_engine::{
+    Answer, Citation, CompactLayer, Engine, MapGrid, MemoryNow, Note, Progress, Prompt, Reading,
+    Source, Turn, Watch, ends16,
+};
+use kept_worker::protocol::{AnswerFacts, AskRequest, AttendedFacts, Reply, SourceInfo};
+
+use crate::asking::Job;
+use crate::opening::{OpenDocument, OpenModel};
+use crate::output::Output;
+
+/// UTF-16 units of a text.
+fn units(text: &str) -> usize {
+    text.encode_utf16().count()
+}
+
+/// Mean share of layer-head slots that keep the tokens of the earlier turns.
+fn turns_kept(answer: &Answer) -> Option<f32> {
+    let earlier = &answer.prompt.earlier;
+    if earlier.turns.is_empty() {
+        return None;
+    }
+    earlier.mean_share(None, &answer.map.shares())
+}
+
+/// Fills the retention maps of one question: of the document, and of the earlier turns.
+pub struct Filling<'a> {
+    model: &'a OpenModel,
+    document: &'a OpenDocument,
+    /// Positions of the document's tokens in the prompt.
+    positions: Range<usize>,
+    /// The map of the document.
+    pub grid: MapGrid,
+    /// Positions of the earlier turns' tokens.
+    said: Vec<Range<usize>>,
+    turns: MapGrid,
+}
+
+impl<'a> Filling<'a> {
+    pub fn new(model: &'a OpenModel, document: &'a OpenDocument) -> Self {
+        Self {
+            model,
+            document,
+            positions: 0..0,
+            grid: MapGrid::new(0, 0, Vec::new()),
+            said: Vec::new(),
+            turns: MapGrid::new(0, 0, Vec::new()),
+        }
+    }
+
+    /// What [`Reply::Layer`] reports of a layer; empty before it has arrived.
+    fn known(&self, layer: usize) -> Vec<u8> {
+        [&self.grid, &self.turns]
+            .map(|grid| grid.layer_bytes(layer))
+            .concat()
+    }
+}
+
+impl Watch for Filling<'_> {
+    fn prompt(&mut self, prompt: &Prompt) {
+        // The map covers global layers only: the method cuts these. Sliding-window layers keep their window.
+        let layers = self.model.engine.model().config().full_layers().count();
+        let ends = ends16(&self.document.document.text, prompt.spans());
+        self.positions = prompt.document.clone();
+        let kv_heads = self.model.facts.kv_heads;
+        self.grid = MapGrid::bounded(layers, kv_heads, ends);
+        self.turns = prompt.earlier.grid(layers, kv_heads);
+        self.said.clone_from(&prompt.earlier.positions);
+    }
+
+    fn layer(&mut self, layer: usize, kept: &CompactLayer) {
+        let document = std::slice::from_ref(&self.positions);
+        let mut set = self.grid.set_kept(layer, kept, document);
+        if !self.said.is_empty() {
+            set = set.and_then(|()| self.turns.set_kept(layer, kept, &self.said));
+        }
+        if let Err(error) = set {
+            tracing::error!(%error, "a layer does not fit the map");
+        }
+    }
+}
+
+/// Reports the progress of one question and its retention map.
+pub struct Watching<'a> {
+    ticket: u64,
+    model: &'a OpenModel,
+    /// With the cache type of this question.
+    engine: &'a Engine,
+    document: &'a OpenDocument,
+    /// The turns that were asked to be seen.
+    turns: &'a [Turn],
+    output: &'a Output,
+    started: Instant,
+    first_token: Option<f64>,
+    /// What the next token attended to.
+    attended: Vec<(u32, u8)>,
+    filling: Filling<'a>,
+    memory: MemoryNow,
+    /// The start of the answer that the prompt already contains: the tag of a thought, or an empty string.
+    opened: &'static str,
+}
+
+impl<'a> Watching<'a> {
+    pub fn new(
+        job: &'a Job,
+        asked: &'a AskRequest,
+        engine: &'a Engine,
+        output: &'a Output,
+    ) -> Self {
+        Self {
+            ticket: job.ticket,
+            model: &job.model,
+            engine,
+            document: &job.document,
+            turns: &asked.turns,
+            output,
+            started: Instant::now(),
+            first_token: None,
+            attended: Vec::new(),
+            filling: Filling::new(&job.model, &job.document),
+            memory: MemoryNow::default(),
+            opened: "",
+        }
+    }
+
+    pub fn facts(self, answer: Answer) -> AnswerFacts {
+        let text = format!("{}{}", self.opened, answer.text);
+        let turns_kept = turns_kept(&answer);
+        // The notes of an adopted document are in its facts only, not in the answer.
+        let of_document = self.document.info.notes.iter().cloned().map(Note::from);
+        let mut notes: Vec<Note> = of_document.collect();
+        for note in answer.notes {
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        let citations = answer.citations.iter().map(|citation| Citation {
+            end: units(self.opened) + units(&answer.text[..citation.end]),
+            ..*citation
+        });
+        let before = units(self.opened) as u32;
+        let said: Vec<_> = (answer.attended.iter())
+            .map(|one| 0..one.said as u32)
+            .collect();
+        let said = ends16(&answer.text, &said);
+        let attended = answer.attended.iter().zip(said);
+        let attended = attended.map(|(one, said)| AttendedFacts {
+            said: before + said,
+            cells: cells_of(&one.tokens, &self.filling.grid),
+        });
+        AnswerFacts {
+            attended: attended.collect(),
+            citations: citations.collect(),
+            sources: answer.sources.into_iter().map(|s| self.source(s)).collect(),
+            text,
+            report: answer.report,
+            chosen: answer.chosen.map(Box::new),
+            model: self.model.facts.name.clone(),
+            turns_seen: answer.prompt.turns.len(),
+            turns_kept,
+            rows_per_layer: answer.map.cut_rows(),
+            first_token_seconds: self
+                .first_token
+                .unwrap_or_else(|| self.started.elapsed().as_secs_f64()),
+            notes,
+            memory: self.memory,
+            vault: Box::new(answer.vault),
+        }
+    }
+
+    fn source(&self, source: Source) -> SourceInfo {
+        let text = &self.document.document.text;
+        let start16 = units(&text[..source.start]);
+        let end16 = start16 + units(&text[source.start..source.end]);
+        let part = self.document.document.part_of(source.start);
+        SourceInfo {
+            document: part.map(|part| part.document.name.clone()),
+            start: source.start,
+            end: source.end,
+            start16,
+            end16,
+            page: source.page,
+            text: source.text,
+            weight: source.weight,
+            kept: self.filling.grid.share_of(start16 as u32..end16 as u32).0,
+        }
+    }
+}
+
+impl Watch for Watching<'_> {
+    fn prompt(&mut self, prompt: &Prompt) {
+        let facts = &self.model.facts;
+        let model = self.model.engine.model();
+        self.opened = opened_thought(model, prompt);
+        self.filling.prompt(prompt);
+        let (grid, turns) = (&self.filling.grid, &self.filling.turns);
+        let ends = grid.ends16().iter().chain(turns.ends16());
+        let bytes: Vec<u8> = ends.flat_map(|end| end.to_le_bytes()).collect();
+        let seen = &self.turns[prompt.turns_left_out.min(self.turns.len())..];
+        self.output.send_with_bytes(
+            &Reply::Prompt {
+                ticket: self.ticket,
+                prompt_tokens: prompt.len(),
+                document_tokens: prompt.document.len(),
+                tokens_per_cell: grid.tokens_per_cell(),
+                turns: seen.to_vec(),
+                turns_left_out: prompt.turns_left_out,
+                turns_cells: turns.cells(),
+                turns_tokens_per_cell: turns.tokens_per_cell(),
+                layers: grid.layers(),
+                windows: model.config().kinds.iter().map(|k| k.window).collect(),
+                kv_heads: facts.kv_heads,
+                kv_bytes_full: self.engine.kv_bytes_full(prompt.len()),
+            },
+            &bytes,
+        );
+    }
+
+    fn layer(&mut self, layer: usize, kept: &CompactLayer) {
+        let before = self
+            .filling
+            .grid
+            .layer(layer)
+            .map(|_| self.filling.known(layer));
+        self.filling.layer(layer, kept);
+        let known = self.filling.known(layer);
+        if before.as_ref() == Some(&known) {
+            return; // Already reported.
+        }
+        let reply = Reply::Layer {
+            ticket: self.ticket,
+            layer,
+        };
+        self.output.send_with_bytes(&reply, &known);
+    }
+
+    fn progress(&mut self, progress: &Progress, memory: &MemoryNow) {
+        self.memory = memory.with_system();
+        self.output.send(&Reply::Progress {
+            ticket: self.ticket,
+            progress: *progress,
+            memory: self.memory,
+        });
+    }
+
+    fn read(&mut self, read: &Reading) {
+        self.output.send(&Reply::Read {
+            ticket: self.ticket,
+            prompt_tokens: read.prompt_tokens,
+            kv_bytes: read.kv_bytes,
+            kv_bytes_full: read.kv_bytes_full,
+            seconds: read.seconds,
+            tokens_from_vault: read.tokens_from_vault,
+        });
+    }
+
+    fn token(&mut self, text: &str) {
+        // A reader of the answer must see where the thought began.
+        let opened = match self.first_token {
+            None => self.opened,
+            Some(_) => "",
+        };
+        self.first_token
+            .get_or_insert_with(|| self.started.elapsed().as_secs_f64());
+        self.output.send(&Reply::Token {
+            ticket: self.ticket,
+            text: format!("{opened}{text}"),
+            attended: std::mem::take(&mut self.attended),
+        });
+    }
+
+    fn attended(&mut self, tokens: &[(u32, f32)]) {
+        self.attended = cells_of(tokens, &self.filling.grid);
+    }
+}
+
+/// The cells of the document's tokens, each once, with weights for the page: 255 for 1.
+fn cells_of(tokens: &[(u32, f32)], grid: &MapGrid) -> Vec<(u32, u8)> {
+    let mut cells: Vec<(u32, u8)> = Vec::with_capacity(tokens.len());
+    for &(token, share) in tokens {
+        let cell = token / grid.tokens_per_cell() as u32;
+        if cells.iter().all(|known| known.0 != cell) {
+            cells.push((cell, (share * 255.0).round() as u8));
+        }
+    }
+    cells
+}
+
+/// `<think>` if the prompt ends inside a thought: some chat templates open the thought themselves.
+fn opened_thought(model: &Model, prompt: &Prompt) -> &'static str {
+    const TAG: &str = "<think>";
+    let Ok(tokenizer) = model.tokenizer() else {
+        return "";
+    };
+    let mut end = String::new();
+    for &id in &prompt.ids[prompt.question.end..] {
+        if tokenizer.is_control(id) {
+            end.push_str(tokenizer.token_text(id))
+        } else {
+            end.push_str(&String::from_utf8_lossy(tokenizer.decode_bytes(id)))
+        }
+    }
+    match (end.rfind(TAG), end.rfind("</think>")) {
+        (Some(opens), closes) if closes.is_none_or(|closes| closes < opens) => TAG,
+        _ => "",
+    }
+}
