@@ -2,10 +2,12 @@
 use std::fs;
 
 use kept_tests::golden;
+use kept_tests::hub::{Hub, REPO};
 use kept_tests::window::{App, Home, Launch, QUESTION, can_open, first_start};
 use serde_json::{Value, json};
 
 use crate::earlier::conversation;
+use crate::library::{click_in, download_is, page_of_models, with_hub};
 
 const ESCAPE: &str = "\u{E00C}";
 
@@ -162,6 +164,13 @@ fn axe_finds_nothing_in_what_explains_the_map() {
     app.choose_method("snapkv");
     app.ask(QUESTION);
     app.is_answered();
+    app.until("the answer explains its words", |app| {
+        (app.attribute("answer", "data-explains")? == "true").then_some(())
+    });
+    app.script("$('answer').focus()", Value::Null);
+    app.driver().keys(&["\u{E014}"]).expect("ArrowRight");
+    is_there(&app, "looked");
+    audit.look(&app, "looked");
     app.script("$('memory-slider').focus()", Value::Null);
     app.until("what smaller budgets keep is known", |app| {
         (app.snapshot()["turns"][0]["levelsDone"] == true).then_some(())
@@ -203,6 +212,48 @@ fn axe_finds_nothing_in_what_explains_the_map() {
     audit.look(&app, "compare-figures");
     app.click("compare-details");
     audit.look(&app, "compare-details");
+    app.close();
+    audit.ends();
+}
+
+#[test]
+fn axe_finds_nothing_while_files_arrive() {
+    if !can_open() {
+        return;
+    }
+    let Some(mut audit) = Audit::begin() else {
+        return;
+    };
+    const FILE: &str = "harbour-Q8_0.gguf";
+    let hub = Hub::with(&[(FILE, &vec![0; 3 << 20])]);
+    let home = Home::new();
+    let app = page_of_models(&with_hub(&hub), &home);
+    hub.gate(1 << 20);
+    app.write("hub-name", &format!("{REPO}\u{E007}"));
+    is_there(&app, "hub-offer");
+    audit.look(&app, "offers");
+    click_in(&app, "hub-offer", "reference", FILE, "get");
+    download_is(&app, FILE, "downloading");
+    audit.look(&app, "downloading");
+    click_in(&app, "download", "reference", FILE, "download-pause");
+    download_is(&app, FILE, "paused");
+    audit.look(&app, "paused");
+    escape(&app);
+    let text = home.file("harbour.txt", "The ferry leaves at noon.");
+    let held = app.hold(&[&text]);
+    audit.look(&app, "drop-zone");
+    // An engine that does not answer opens nothing.
+    let worker = app.worker().expect("the engine");
+    worker.signal("STOP");
+    held.let_go();
+    is_there(&app, "opening");
+    audit.look(&app, "opening");
+    worker.signal("CONT");
+    app.shows_document("harbour.txt");
+    app.drop_files(&[&golden::repository().join("documents/tests/fixtures/password.pdf")]);
+    is_there(&app, "unlock");
+    audit.look(&app, "unlock");
+    app.click("unlock-no");
     app.close();
     audit.ends();
 }

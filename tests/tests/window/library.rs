@@ -7,7 +7,6 @@ use kept_tests::window::{App, Home, Launch};
 use serde_json::{Value, json};
 
 /// A hub, with its cache in the user's home, for [`Launch`].
-#[allow(dead_code)] // not used by every test
 pub fn with_hub(hub: &Hub) -> Launch {
     let home = hub.home.path().join(".cache/huggingface");
     Launch::plain()
@@ -17,7 +16,6 @@ pub fn with_hub(hub: &Hub) -> Launch {
 
 /// Opens the app with the built-in model as the stored choice, and its models page.
 #[track_caller]
-#[allow(dead_code)] // not used by every test
 pub fn page_of_models<'h>(launch: &Launch, home: &'h Home) -> App<'h> {
     // Without a stored choice the first start uses a model found in the home folder.
     let chosen = home.path().join("config/kept/model");
@@ -31,7 +29,6 @@ pub fn page_of_models<'h>(launch: &Launch, home: &'h Home) -> App<'h> {
 
 /// Opens the models page by its keyboard shortcut.
 #[track_caller]
-#[allow(dead_code)] // not used by every test
 pub fn open_page(app: &App<'_>) {
     app.until("the page of models is there", |app| {
         app.script(
@@ -44,7 +41,6 @@ pub fn open_page(app: &App<'_>) {
 
 /// Evaluates `what`, an expression of `row`, on the row whose `attribute` is `name`. `None` if no row matches.
 #[track_caller]
-#[allow(dead_code)] // not used by every test
 pub fn of_row(app: &App<'_>, rows: &str, attribute: &str, name: &str, what: &str) -> Option<Value> {
     let script = format!(
         "const row = $$(args[0]).find(e => (e.dataset[args[1]] || '').includes(args[2])); if (!row) return null
@@ -56,7 +52,6 @@ pub fn of_row(app: &App<'_>, rows: &str, attribute: &str, name: &str, what: &str
 
 /// Clicks on an element inside a row, once it is clickable.
 #[track_caller]
-#[allow(dead_code)] // not used by every test
 pub fn click_in(app: &App<'_>, rows: &str, attribute: &str, name: &str, id: &str) {
     app.until(&format!("{id} of {name} can be clicked"), |app| {
         let click = format!(
@@ -68,7 +63,6 @@ pub fn click_in(app: &App<'_>, rows: &str, attribute: &str, name: &str, id: &str
 
 /// The text of a row.
 #[track_caller]
-#[allow(dead_code)] // not used by every test
 pub fn row_text(app: &App<'_>, rows: &str, attribute: &str, name: &str) -> Option<String> {
     let text = of_row(app, rows, attribute, name, "row.innerText")?;
     Some(text.as_str()?.replace(['\u{a0}', '\u{202f}'], " "))
@@ -76,7 +70,6 @@ pub fn row_text(app: &App<'_>, rows: &str, attribute: &str, name: &str) -> Optio
 
 /// Waits until the download of this file is in this state.
 #[track_caller]
-#[allow(dead_code)] // not used by every test
 pub fn download_is(app: &App<'_>, file: &str, state: &str) {
     app.until(&format!("the download of {file} is {state}"), |app| {
         let now = of_row(app, "download", "reference", file, "row.dataset.state")?;
@@ -86,7 +79,6 @@ pub fn download_is(app: &App<'_>, file: &str, state: &str) {
 
 /// Asserts that no line of the page is wider than the page, and that no element crosses its edge.
 #[track_caller]
-#[allow(dead_code)] // not used by every test
 pub fn nothing_sticks_out(app: &App<'_>) {
     let wide = app.script(
         "const page = $('models'); const right = page.getBoundingClientRect().right
