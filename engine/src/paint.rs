@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
+use unicode_segmentation::UnicodeSegmentation;
+
 use crate::{Prompt, RetentionMap};
 
-/// A range of the document whose tokens have the same share.
+/// A range of the document whose words have the same share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     /// Bytes of the document's text, on character boundaries.
@@ -13,13 +15,12 @@ pub struct Run {
     pub share: f32,
 }
 
-/// Divides the document's `text` into runs that tile it. A character made of several tokens gets the largest of their
-/// shares.
+/// Divides the document's `text` into runs that tile it. A word has the share of its strongest token, as in the app.
 ///
 /// ```text
 /// text    T h e   c o d e   i s   4 7
-/// tokens  [The][ code][ is][ ][4][7]        shares 0  .5  .5  0  1  1
-/// runs    [The][ code is     ][ ][47]
+/// tokens  [The][ co][de][ is][ ][4][7]      shares 0  .5  .8  0  1  1  0
+/// runs    [The][ ][code][ is][ 47]
 /// ```
 pub fn runs(text: &str, prompt: &Prompt, map: &RetentionMap) -> Vec<Run> {
     let shares = map.shares();
@@ -31,25 +32,22 @@ pub fn runs(text: &str, prompt: &Prompt, map: &RetentionMap) -> Vec<Run> {
 
 /// [`runs`] of any text: `tokens` are the byte ranges that tile it, with their shares.
 pub(crate) fn runs_of(text: &str, tokens: impl Iterator<Item = (Range<usize>, f32)>) -> Vec<Run> {
+    let mut tokens = tokens.peekable();
     let mut runs: Vec<Run> = Vec::new();
-    for (span, share) in tokens {
-        let (start, mut end) = (span.start, span.end);
-        while end < text.len() && !text.is_char_boundary(end) {
-            end += 1;
-        }
-        let covered = runs.last().map_or(0, |run| run.range.end);
-        if start < covered {
-            // This token continues a character that the previous run already covers.
-            if let Some(last) = runs.last_mut() {
-                split_last_character(text, last, share)
-                    .into_iter()
-                    .for_each(|run| runs.push(run));
+    for (start, piece) in text.split_word_bound_indices() {
+        let end = start + piece.len();
+        let mut share = 0.0f32;
+        while let Some((span, of_token)) = tokens.peek()
+            && span.start < end
+        {
+            share = share.max(*of_token);
+            if span.end > end {
+                // It goes on in the next piece.
+                break;
             }
+            tokens.next();
         }
-        let start = start.max(covered);
-        if start < end {
-            push(&mut runs, start..end, share);
-        }
+        push(&mut runs, start..end, share);
     }
     runs
 }
@@ -61,21 +59,6 @@ fn push(runs: &mut Vec<Run>, range: Range<usize>, share: f32) {
         }
         _ => runs.push(Run { range, share }),
     }
-}
-
-/// If `share` is larger than the share of `run`, splits the last character of `run` off as a run with this share.
-fn split_last_character(text: &str, run: &mut Run, share: f32) -> Option<Run> {
-    if share <= run.share {
-        return None;
-    }
-    let last = text[run.range.clone()].char_indices().next_back()?.0 + run.range.start;
-    if last == run.range.start {
-        run.share = share;
-        return None;
-    }
-    let range = last..run.range.end;
-    run.range.end = last;
-    Some(Run { range, share })
 }
 
 #[cfg(test)]
@@ -126,19 +109,25 @@ mod tests {
     }
 
     #[test]
-    fn character_of_several_tokens_is_not_split() {
-        // "é" is bytes 1..3; its two bytes are two tokens, of which the second is kept.
+    fn a_word_is_as_strong_as_its_strongest_token() {
         assert_eq!(
-            painted("aéb", &[1, 2, 3, 4], &[2]),
-            [run(0..1, 0.0), run(1..3, 1.0), run(3..4, 0.0)]
+            painted("The code.", &[3, 6, 8, 9], &[2]),
+            [run(0..4, 0.0), run(4..8, 1.0), run(8..9, 0.0)]
         );
+        // The two bytes of a character are two tokens.
+        for kept in [1, 2] {
+            assert_eq!(
+                painted("a \u{e9} b", &[2, 3, 4, 6], &[kept]),
+                [run(0..2, 0.0), run(2..4, 1.0), run(4..6, 0.0)]
+            );
+        }
+    }
+
+    #[test]
+    fn text_without_spaces_stays_as_its_tokens_are() {
         assert_eq!(
-            painted("aéb", &[1, 2, 3, 4], &[1]),
-            [run(0..1, 0.0), run(1..3, 1.0), run(3..4, 0.0)]
-        );
-        assert_eq!(
-            painted("aé", &[2, 3], &[1]),
-            [run(0..1, 0.0), run(1..3, 1.0)]
+            painted("\u{4eca}\u{65e5}\u{306f}", &[3, 6, 9], &[1]),
+            [run(0..3, 0.0), run(3..6, 1.0), run(6..9, 0.0)]
         );
     }
 }
