@@ -1,5 +1,6 @@
 //! Drag source for the window tests: a small window that offers files to a real mouse drag.
-//! `drag-source X Y PATH...` prints `ready` when a drag can start and `ended` after each drag; exits when stdin closes.
+//! `drag-source X Y PATH...` prints `ready` when a drag can start, `begun` when it has and `ended` after it; exits when
+//! stdin closes.
 
 #[cfg(target_os = "linux")]
 fn main() {
@@ -49,6 +50,7 @@ mod linux {
         window.connect_drag_data_get(move |_, _, data, _, _| {
             data.set(&data.target(), 8, list.as_bytes());
         });
+        window.connect_drag_begin(|_, _| println!("begun"));
         window.connect_drag_end(|_, _| println!("ended"));
         window.connect_map_event(|_, _| {
             // Once the idle callback after this event runs, the window is drawn and accepts mouse events.

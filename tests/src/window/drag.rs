@@ -1,10 +1,12 @@
 //! A real drag: files picked up in another program's window and dropped on the app window, by the mouse.
 
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
-use super::app::App;
+use super::app::{App, PATIENCE};
 use super::display::Point;
 use super::process::{Started, built};
 
@@ -13,11 +15,14 @@ const SOURCE: Point = Point { x: 1500, y: 80 };
 /// A point inside the app window, away from its edges.
 const TARGET: Point = Point { x: 480, y: 420 };
 
+/// A press that begins no drag within this time came before the source window could take it: the mouse presses again.
+const PRESS_AGAIN: Duration = Duration::from_secs(10);
+
 /// Files dragged over the app window, not yet dropped.
 #[derive(Debug)]
 pub struct Held<'a> {
     app: &'a App<'a>,
-    said: Lines<BufReader<ChildStdout>>,
+    said: Receiver<String>,
     source: Started,
 }
 
@@ -40,17 +45,37 @@ impl App<'_> {
             .stderr(Stdio::null())
             .spawn()
             .expect("the drag source starts");
-        let said = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        let mut held = Held {
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let (line, said) = channel();
+        std::thread::spawn(move || {
+            lines
+                .map_while(Result::ok)
+                .try_for_each(|said| line.send(said))
+        });
+        let held = Held {
             app: self,
             said,
             source: Started(child),
         };
         held.hear("ready");
         let grip = SOURCE.moved(40, 40);
-        display.move_mouse(grip);
-        display.xdotool(&["mousedown", "1"]);
-        display.drag_mouse(grip, TARGET);
+        let mut pressed: Option<Instant> = None;
+        let mut away = 0;
+        self.until("the drag begins", |_| {
+            if pressed.is_none_or(|since| since.elapsed() > PRESS_AGAIN) {
+                display.xdotool(&["mouseup", "1"]);
+                display.move_mouse(grip);
+                display.xdotool(&["mousedown", "1"]);
+                (pressed, away) = (Some(Instant::now()), 0);
+            }
+            away = (away + 4).min(32);
+            display.move_mouse(grip.moved(-away, 0));
+            held.said
+                .try_recv()
+                .ok()
+                .map(|said| assert_eq!(said, "begun"))
+        });
+        display.drag_mouse(grip.moved(-away, 0), TARGET);
         // Small movements, as of a real hand.
         let mut nudge = 0;
         self.until("the page notices the files over it", |app| {
@@ -71,12 +96,11 @@ impl App<'_> {
 }
 
 impl Held<'_> {
-    fn hear(&mut self, word: &str) {
-        let line = self.said.next();
-        let line = line.map(|l| l.expect("the drag source is heard"));
+    fn hear(&self, word: &str) {
+        let line = self.said.recv_timeout(PATIENCE);
         assert_eq!(
             line.as_deref(),
-            Some(word),
+            Ok(word),
             "the drag source ({}) says what it does",
             self.source.pid()
         );
@@ -86,7 +110,7 @@ impl Held<'_> {
     ///
     /// # Panics
     /// If the drag does not end.
-    pub fn let_go(mut self) {
+    pub fn let_go(self) {
         self.app.display().xdotool(&["mouseup", "1"]);
         self.hear("ended");
     }
@@ -95,7 +119,7 @@ impl Held<'_> {
     ///
     /// # Panics
     /// If the drag does not end.
-    pub fn carry_away(mut self) {
+    pub fn carry_away(self) {
         let away = SOURCE.moved(40, 600);
         self.app.display().drag_mouse(TARGET, away);
         self.app.display().xdotool(&["mouseup", "1"]);
