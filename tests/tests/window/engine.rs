@@ -72,9 +72,13 @@ fn reading_shows_its_progress_and_can_be_stopped() {
     assert!(progress.contains("token"), "how fast it reads: {progress}");
     assert_eq!(app.state().as_deref(), Some("reading"));
     assert!(!app.is_shown("send"), "stop stands in the place of send");
+    app.until("a line shows where it reads", |app| {
+        (app.count("strip-sweep") == 1).then_some(())
+    });
     app.picture("reading");
     app.click("stop");
     assert_eq!(app.reaches(&["stopped", "done", "failed"]), "stopped");
+    assert_eq!(app.count("strip-sweep"), 0);
     app.until("one can ask again", |app| {
         app.is_shown("send").then_some(())
     });
@@ -102,6 +106,9 @@ fn a_stopped_answer_keeps_its_text() {
     let early = app.answer().chars().count();
     let later = app.until("the answer grows", |app| {
         Some(app.answer().chars().count()).filter(|&n| n > early + 20)
+    });
+    app.until("what it looks at glows", |app| {
+        (app.count("strip-glow") > 0).then_some(())
     });
     app.picture("answering");
     app.click("stop");

@@ -35,6 +35,7 @@ import { trailOf, type Cells } from './attended'
 import { percent } from './format'
 import { AUTO, AUTOMATIC } from './methods'
 import { speedsOf, type Speeds } from './speed'
+import { sweepOf } from './sweep'
 import { parted } from './thoughts'
 import { newestOf } from './versions'
 
@@ -151,6 +152,12 @@ export class AppState {
 
   /** The running question. At most one. */
   running = $derived(this.turns.find((turn) => RUNNING.includes(turn.state)) ?? null)
+  /** Where in the document the running question reads, as a share of it; null while it does not. */
+  sweep = $derived(
+    this.live && this.live.turn === this.running?.id
+      ? sweepOf(this.live.progress, this.model?.layers ?? 1, !!this.document?.streaming)
+      : null,
+  )
   /** Whether questions wait for their turn. */
   waiting = $derived(this.turns.some((turn) => turn.state === 'waiting'))
   shown = $derived(this.turns.find((turn) => turn.id === this.selected) ?? null)

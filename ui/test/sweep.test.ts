@@ -1,0 +1,28 @@
+import { expect, it } from 'vitest'
+import type { Progress } from '../src/lib/contract'
+import { sweepOf } from '../src/lib/sweep'
+
+const at = (tokensDone: number, more: Partial<Progress> = {}): Progress => ({
+  phase: 'reading',
+  tokensDone,
+  tokensTotal: 800,
+  tokensPerSecond: 1,
+  secondsLeft: 1,
+  tokensFromVault: 0,
+  ...more,
+})
+
+it('goes through the document once a layer, or once in pieces', () => {
+  expect([0, 50, 100, 150].map((done) => sweepOf(at(done), 8, false))).toEqual([0, 0.5, 0, 0.5])
+  expect(sweepOf(at(200), 8, true)).toBe(0.25)
+})
+
+it('begins where the vault ends', () => {
+  expect(sweepOf(at(50, { tokensFromVault: 800 }), 8, false)).toBe(0.75)
+})
+
+it('is nowhere before, after, and for a question alone', () => {
+  expect(sweepOf(at(800), 8, false)).toBeNull()
+  expect(sweepOf(at(10, { phase: 'answering' }), 8, false)).toBeNull()
+  expect(sweepOf(at(1, { tokensTotal: 30 }), 8, false)).toBeNull()
+})
