@@ -16,6 +16,7 @@ mod list;
 mod logits;
 mod map;
 mod map_page;
+mod map_table;
 mod methods;
 mod model;
 mod options;

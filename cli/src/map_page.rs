@@ -6,7 +6,7 @@ use std::ops::Range;
 use kept_engine::documents::Document;
 use kept_engine::{Answer, Run, runs};
 
-use crate::map::{table_rows, turn_rows};
+use crate::map_table::{table_rows, turn_rows};
 use crate::output::{bytes, count};
 
 /// Number of colour steps. A share is rounded to the nearest step.

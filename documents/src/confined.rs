@@ -9,7 +9,8 @@
 use kept_sandbox::{Failure, Limits, Task};
 use serde::{Deserialize, Serialize};
 
-use crate::{DocumentError, Format, Page, extract, pdf, sniff};
+use crate::found::{Found, Source};
+use crate::{DocumentError, extract, pdf, sniff};
 
 /// Address space to read a file, in bytes, and in addition per byte of the file.
 const MEMORY: (u64, u64) = (768 << 20, 4);
@@ -23,29 +24,6 @@ pub const READING: Task = Task {
     name: "document",
     work,
 };
-
-/// What is to be read.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub(crate) enum Source {
-    /// A PDF.
-    Pdf,
-    /// A ZIP archive, whose parts identify the format.
-    Archive,
-    /// A document in markup; of formats that are text, the decoded text.
-    Markup(Format),
-}
-
-/// What was read.
-#[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Found {
-    /// The format; `None` for a PDF.
-    pub format: Option<Format>,
-    #[serde(skip)]
-    pub text: String,
-    pub pages: Vec<Page>,
-    /// Numbers of the pages that could not be read; their ranges contain no text.
-    pub unread: Vec<u32>,
-}
 
 #[derive(Serialize, Deserialize)]
 struct Request {
@@ -142,6 +120,7 @@ fn take_head<T: for<'a> Deserialize<'a>>(bytes: &mut Vec<u8>) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Format, Page};
 
     #[test]
     fn a_reply_is_what_the_task_read() {

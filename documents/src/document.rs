@@ -10,7 +10,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::confined::{self, Source};
+use crate::confined;
+use crate::found::Source;
 use crate::sniff::Sniffed;
 use crate::{DocumentError, Format, PageKind, Part, extract, passage, sniff, text};
 

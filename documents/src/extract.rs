@@ -35,7 +35,7 @@ mod xml;
 use archive::Archive;
 pub(crate) use archive::Content;
 
-use crate::confined::Found;
+use crate::found::Found;
 use crate::{DocumentError, Format, guarded, text};
 
 /// Stack size of the thread, in bytes. Readers recurse once per nested element, to the depth that `xml` allows.

@@ -21,6 +21,7 @@ mod document;
 mod error;
 mod extract;
 mod format;
+mod found;
 mod guarded;
 mod joined;
 mod outline;

@@ -1,7 +1,7 @@
 //! `pdf` in a build without the feature of that name: every PDF is refused.
 
 use crate::DocumentError;
-use crate::confined::Found;
+use crate::found::Found;
 
 /// # Errors
 /// Always.

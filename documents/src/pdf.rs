@@ -15,7 +15,7 @@ use pdf_extract::{
     Dictionary, Document as Pdf, Error as PdfError, LoadOptions, Object, ObjectId, OutputError,
 };
 
-use crate::confined::Found;
+use crate::found::Found;
 use crate::{DocumentError, Page, guarded, pdf_content, pdf_layout};
 
 /// Timeout for loading the file, and for each page. A page takes milliseconds; the margin is for slow machines.

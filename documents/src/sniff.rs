@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-use crate::confined::Source;
 use crate::extract::{self, Content};
+use crate::found::Source;
 use crate::{DocumentError, Format, Kind};
 
 const SAVE_AS: &str = "save it as PDF or plain text and open that";

@@ -17,16 +17,16 @@
 //! uses all eight tile registers from start to finish, so no state has to survive between blocks. `prefill.rs` decides
 //! what is multiplied when.
 
+pub(crate) mod permission;
 mod split;
 
 use std::arch::asm;
 use std::arch::x86_64::*;
-use std::sync::OnceLock;
 
 use split::{halves, pairs, split_keys, split_values};
 
 use crate::panel::{PANEL, ProductShape, TILE};
-use crate::prefill::Products;
+use crate::prefill::products::Products;
 use crate::x86::Avx512;
 
 /// Rows and lanes of a tile register.
@@ -37,43 +37,6 @@ const STEP: usize = 32;
 const LEFT: usize = 2 * 2 * STEP;
 /// Bytes of one step for 16 lanes of the right operand.
 const RIGHT: usize = 2 * 2 * STEP * SIDE;
-
-/// Whether the CPU has AMX and the operating system grants this process its use.
-pub(crate) fn available() -> bool {
-    static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| {
-        let leaf = __cpuid_count(7, 0);
-        let (bf16, tiles) = (leaf.edx >> 22 & 1 == 1, leaf.edx >> 24 & 1 == 1);
-        is_x86_feature_detected!("avx512f") && bf16 && tiles && request_permission()
-    })
-}
-
-/// Requests the tile registers from Linux, which grants them per process and on request only.
-#[cfg(target_os = "linux")]
-fn request_permission() -> bool {
-    const ARCH_PRCTL: isize = 158;
-    const REQUEST_PERMISSION: usize = 0x1023;
-    const TILE_DATA: usize = 18;
-    let mut result = ARCH_PRCTL;
-    // SAFETY: the system call touches no memory of this process; it clobbers rcx and r11 only.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") result,
-            in("rdi") REQUEST_PERMISSION,
-            in("rsi") TILE_DATA,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result == 0
-}
-
-#[cfg(not(target_os = "linux"))]
-fn request_permission() -> bool {
-    false
-}
 
 /// Configures all tile registers of this thread as 16 rows of 64 bytes; dropping it releases them.
 pub(crate) struct Configured;

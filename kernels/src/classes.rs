@@ -15,8 +15,8 @@
 
 mod pieces;
 
-use crate::decode::UNPACKED;
 use crate::simd::simd_level;
+use crate::span::UNPACKED;
 use crate::threads::{SharedMut, for_each_range};
 use crate::{HeadShape, Pairing, RowStore, Scale};
 use pieces::{Buffers, Piece, attend, shares};

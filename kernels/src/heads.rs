@@ -9,8 +9,7 @@
 //!
 //! `span.rs` and `classes.rs` choose the rows and process the logits between the two products.
 
-use crate::panel::WIDEST;
-use crate::simd::{Lanes, SimdLevel, by_level};
+use crate::simd::{Lanes, SimdLevel, WIDEST, by_level};
 use crate::stored::{BLOCK, Bytes, Floats, Halves, Nibbles, Stored};
 use crate::{CacheType, HeadShape};
 

@@ -72,7 +72,7 @@ pub use counting::{
     CountingAllocator, OUT_OF_MEMORY, allocated_bytes, allocations, may_be_refused,
     settled_allocations,
 };
-pub use decode::{DecodeAttention, DecodeScratch, Rotation, decode_attention};
+pub use decode::{DecodeScratch, decode_attention};
 pub use delta::{
     DeltaRule, DeltaShape, DeltaState, convolve, delta_rule, normalise_queries_and_keys,
 };
@@ -91,6 +91,7 @@ pub use quadratic::{add_gram, quadratic_forms, softmax};
 pub use quantised::QuantisedRows;
 pub use rows::{RowState, RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};
+pub use span::{DecodeAttention, Rotation};
 pub use stop::{Stop, Stopped};
 pub use weight_type::WeightType;
 pub use window::{Normalise, WindowScores, window_maxima, window_scores, window_scores_among};

@@ -11,14 +11,11 @@
 //!
 //! The callers choose which keys and rows to visit, and in what order.
 
-use crate::simd::Lanes;
+use crate::simd::{Lanes, WIDEST};
 
 /// Keys per tile: the logits of 64 keys x 64 lanes (16 KiB) stay in the L1 cache, as does the tile's share of queries
 /// or values while one panel passes over it.
 pub(crate) const TILE: usize = 64;
-
-/// Most elements of a vector, over all levels.
-pub(crate) const WIDEST: usize = 16;
 
 /// Most lanes of a panel, over all levels.
 pub(crate) const PANEL: usize = 64;

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use crate::elementwise::soft_cap_lanes;
 use crate::panel::{
-    ProductShape, Running, Strided, TILE, UNSEEN, WIDEST, add_probabilities, join_heads, pack_lane,
+    ProductShape, Running, Strided, TILE, UNSEEN, add_probabilities, join_heads, pack_lane,
     product, raise_to_probabilities, softmax_tile, split, to_probabilities,
 };
-use crate::simd::{Lanes, by_level};
+use crate::simd::{Lanes, WIDEST, by_level};
 use crate::threads::SharedMut;
 use crate::window::{Normalise, WindowScores};
 use crate::{HeadShape, Stop};

@@ -8,7 +8,8 @@
 use std::cell::Cell;
 use std::sync::OnceLock;
 
-use crate::panel::WIDEST;
+/// Most elements of a vector, over all levels.
+pub(crate) const WIDEST: usize = 16;
 
 /// Vector instructions that the kernels use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,7 +73,7 @@ fn highest() -> SimdLevel {
         SimdLevel::Scalar
     } else if !is_x86_feature_detected!("avx512f") {
         SimdLevel::Avx2
-    } else if !crate::amx::available() {
+    } else if !crate::amx::permission::available() {
         SimdLevel::Avx512
     } else {
         SimdLevel::Amx

@@ -6,12 +6,115 @@
 use std::ops::Range;
 
 use crate::cache_type::{hadamard, unpack_lanes};
-use crate::decode::{DecodeAttention, Partial, Rotation, Span, UNPACKED};
 use crate::elementwise::{rotate_row, soft_cap_lanes};
 use crate::heads::{Group, Logits, add_heads, dot_heads};
-use crate::panel::WIDEST;
-use crate::simd::{Lanes, by_level};
-use crate::{CacheType, RowStore};
+use crate::simd::{Lanes, WIDEST, by_level};
+use crate::{CacheType, HeadShape, Pairing, RowStore, Scale};
+
+/// Keys unpacked and rotated at a time: as many as fit the L1 cache together with the queries.
+pub(crate) const UNPACKED: usize = 16;
+
+/// Rotates keys that are stored before RoPE to a re-assigned position as they are read.
+///
+/// Used by methods that re-assign positions after eviction (StreamingLLM, TreeKV).
+#[derive(Clone, Copy, Debug)]
+pub struct Rotation<'a> {
+    /// `[positions, rope_dim / 2]`
+    pub cos: &'a [f32],
+    /// `[positions, rope_dim / 2]`
+    pub sin: &'a [f32],
+    /// Leading elements of a row that are rotated, at most `head_dim`; the rest pass through.
+    pub rope_dim: usize,
+    /// Which elements form a pair.
+    pub pairing: Pairing,
+    /// Rank of every slot: row `r` of KV head `h` is entry `keys.first_row(h) + r`.
+    pub ranks: &'a [u32],
+}
+
+impl Rotation<'_> {
+    /// Panics on wrong shapes, before the pool starts: a panic inside the pool would leave candle's pool unusable.
+    pub(crate) fn check(&self, task: &DecodeAttention<'_>) {
+        let (rope_dim, head_dim) = (self.rope_dim, task.shape.head_dim);
+        assert!(
+            rope_dim > 0 && rope_dim.is_multiple_of(2) && rope_dim <= head_dim,
+            "rope_dim {rope_dim} for head_dim {head_dim}"
+        );
+        assert_eq!(
+            self.cos.len(),
+            self.sin.len(),
+            "cos and sin differ in length"
+        );
+        let positions = self.cos.len() / (rope_dim / 2);
+        for (h, &rows) in task.rows.iter().enumerate() {
+            let first = task.keys.first_row(h);
+            let highest = self.ranks[first..first + rows]
+                .iter()
+                .fold(0, |a, &b| a.max(b));
+            assert!(
+                (highest as usize) < positions,
+                "kv head {h} has rank {highest}, the angle tables hold {positions} positions"
+            );
+        }
+    }
+}
+
+/// Attention of one query row over `rows[h]` rows of each KV head.
+#[derive(Clone, Copy, Debug)]
+pub struct DecodeAttention<'a> {
+    /// Heads of the layer.
+    pub shape: HeadShape,
+    /// Converts dot products to logits.
+    pub scale: Scale<'a>,
+    /// `[q_heads, head_dim]`, rotated.
+    pub query: &'a [f32],
+    /// Keys: rotated, or before RoPE if `rotation` is given.
+    pub keys: &'a RowStore,
+    /// Values, in the same rows as their keys.
+    pub values: &'a RowStore,
+    /// Valid rows per KV head, at least 1 each. `[kv_heads]`
+    pub rows: &'a [usize],
+    /// `Some` if the stored keys are not rotated; each is rotated as it is read.
+    pub rotation: Option<Rotation<'a>>,
+}
+
+/// Rows `first..first + rows` of one KV head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub kv_head: usize,
+    pub first: usize,
+    pub rows: usize,
+}
+
+/// Partial result of one span, per head of the group: the largest logit, the sum of `exp(logit - largest)`, and the
+/// values weighted by these exponentials; and scratch for keys that are rotated as they are read.
+pub(crate) struct Partial<'a> {
+    /// `[group]`
+    pub max: &'a mut [f32],
+    /// `[group]`
+    pub sum: &'a mut [f32],
+    /// `[group, head_dim]`
+    pub out: &'a mut [f32],
+    /// `[UNPACKED, head_dim]`
+    pub rows: &'a mut [f32],
+}
+
+impl<'a> Partial<'a> {
+    pub(crate) fn len(shape: &HeadShape) -> usize {
+        2 * shape.group() + (shape.group() + UNPACKED) * shape.head_dim
+    }
+
+    pub(crate) fn new(part: &'a mut [f32], shape: &HeadShape) -> Self {
+        let (max, part) = part.split_at_mut(shape.group());
+        let (sum, part) = part.split_at_mut(shape.group());
+        let (out, rows) = part.split_at_mut(shape.group() * shape.head_dim);
+        Self {
+            max,
+            sum,
+            out,
+            rows,
+        }
+    }
+}
 
 by_level! {
     /// # Safety

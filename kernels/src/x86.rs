@@ -2,8 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::panel::WIDEST;
-use crate::simd::{Lanes, SimdLevel};
+use crate::simd::{Lanes, SimdLevel, WIDEST};
 
 /// Eight lanes.
 #[derive(Clone, Copy)]

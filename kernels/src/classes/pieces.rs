@@ -6,10 +6,10 @@ use std::ops::Range;
 
 use super::{ClassAttention, RankRotation};
 use crate::CacheType;
-use crate::decode::UNPACKED;
 use crate::elementwise::{rotate_row, soft_cap_lanes};
 use crate::heads::{Group, Logits, add_heads, dot_heads};
 use crate::simd::{Lanes, by_level};
+use crate::span::UNPACKED;
 use crate::span::{softmax_row, unpack_row};
 use crate::threads::SharedMut;
 
