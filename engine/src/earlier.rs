@@ -149,6 +149,8 @@ mod tests {
             (6..8, 0.5),
             (8..12, 0.0),
             (12..18, 1.0),
+            // No token has the end.
+            (18..20, 0.0),
         ];
         assert_eq!(found, expected, "a character has its largest share");
         assert_eq!(earlier.mean_share(Some(0), &shares), Some(0.5));
