@@ -83,8 +83,7 @@ impl Writing<'_, '_> {
                 break Finish::Repetition;
             }
             token = (self.decoder).next(token, self.sampler, Some(self.votes))?;
-            self.votes.end_step(text.len(), token);
-            watch.attended(&self.votes.latest());
+            watch.attended(&self.votes.end_step(text.len(), token));
         };
         let said = text.len();
         stream.finish(&mut text);

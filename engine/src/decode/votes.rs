@@ -82,12 +82,6 @@ impl Votes {
         first.into_iter().chain(steps).map(attended).collect()
     }
 
-    /// What the latest token attended to, compared with the answer so far; as in [`Attended::tokens`].
-    pub fn latest(&self) -> Vec<(u32, f32)> {
-        let latest = self.steps.last();
-        latest.map_or_else(Vec::new, |step| self.shown(self.more(step)))
-    }
-
     /// The document tokens that a step attended to more than the other steps did on average, and by how much. Without
     /// the average every step would show the beginning of the document, which all heads attend to.
     fn more(&self, step: &TokenVotes) -> Vec<(u32, f32)> {
@@ -121,8 +115,9 @@ impl Votes {
         }
     }
 
-    /// The votes since the last step led to `token`, which follows `said` bytes of the answer.
-    pub fn end_step(&mut self, said: usize, token: u32) {
+    /// The votes since the last step led to `token`, which follows `said` bytes of the answer. Returns what it attended
+    /// to, compared with the answer so far; as in [`Attended::tokens`].
+    pub fn end_step(&mut self, said: usize, token: u32) -> Vec<(u32, f32)> {
         self.current.sort_unstable_by_key(|vote| vote.0);
         let mut votes: Vec<(u32, f32)> = Vec::new();
         for (token, probability) in self.current.drain(..) {
@@ -137,12 +132,11 @@ impl Votes {
         for &(token, vote) in &votes {
             *self.totals.entry(token).or_default() += vote;
         }
-        let step = TokenVotes { said, token, votes };
-        self.steps.push(step);
+        self.steps.push(TokenVotes { said, token, votes });
         let more = self.more(&self.steps[self.steps.len() - 1]);
-        self.most = more
-            .first()
-            .map_or(self.most, |token| self.most.max(token.1));
+        let most = more.first().map_or(0.0, |token| token.1);
+        self.most = self.most.max(most);
+        self.shown(more)
     }
 }
 
@@ -174,7 +168,8 @@ mod tests {
     #[test]
     fn what_every_token_attends_to_explains_none() {
         let mut votes = Votes::new(10..50);
-        assert!(votes.attended().is_empty() && votes.latest().is_empty());
+        assert!(votes.attended().is_empty());
+        let mut latest = Vec::new();
         // The first document token gets the same from all; the others from one each.
         for (said, position) in [(2, 20), (5, 30), (9, 40)] {
             votes.count(Pos(10), 5.0);
@@ -182,7 +177,7 @@ mod tests {
             if said == 9 {
                 votes.count(Pos(30), 1.0);
             }
-            votes.end_step(said, 7);
+            latest = votes.end_step(said, 7);
         }
         let said = |said, tokens: &[(u32, f32)]| Attended {
             said,
@@ -196,6 +191,6 @@ mod tests {
             said(9, &[(30, 1.0)]),
         ];
         assert_eq!(votes.attended(), expected);
-        assert_eq!(votes.latest(), [(30, 1.0)]);
+        assert_eq!(latest, [(30, 1.0)]);
     }
 }

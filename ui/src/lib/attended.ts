@@ -18,6 +18,7 @@ export type Cells = readonly (readonly [number, number])[]
 
 /** Share of the earlier attention that is left with every further piece of an answer that is written. */
 const FADES = 0.75
+/** Less than this share of the most attention is forgotten. */
 const LEAST = 0.1
 
 /** The words of `text` that contain the entries, each with its strongest one, the strongest first. */

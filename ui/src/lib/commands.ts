@@ -63,7 +63,7 @@
  * map_table({ turn, layer })                    -> TableRow[]
  * map_layers({ turn })                          -> LayerRow[]
  * map_earlier({ turn, layer: number | null })    -> EarlierTurns | null   of the earlier turns that the question saw
- * map_attended({ turn })    -> Attended[]   what each token of the answer attended to
+ * map_attended({ turn })                        -> Attended[]    what each token of the answer looked at
  * set_thinking({ thinking })                    -> null          event: 'thinking'
  * stop_reading()                                -> null          reading in the background; event: 'readAhead'
  * resume_reading()                              -> null          goes on after a stop

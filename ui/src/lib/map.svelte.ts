@@ -196,9 +196,14 @@ export class MapView {
     }
   }
 
-  /** What the tokens of the answer looked at, by entries of `own`; nothing before the answer is complete. */
-  async attended(): Promise<Attended[]> {
-    return this.#turn === null ? [] : this.#calls.mapAttended(this.#turn)
+  /** What the tokens of the answer of `own` looked at, by its entries; nothing before the answer is complete. */
+  async attended(own: Painted): Promise<Attended[]> {
+    try {
+      return await this.#calls.mapAttended(own.turn)
+    } catch (problem) {
+      if (own.turn === this.#turn) this.#report(problem)
+      return []
+    }
   }
 
   async table(): Promise<TableRow[]> {
