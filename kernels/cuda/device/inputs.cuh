@@ -5,11 +5,27 @@
 #include "device.cuh"
 
 struct Inputs {
-    float* numbers;  // [width]
-    int8_t* bytes;   // [width]
-    float* scales;   // [width / 32]
-    float* sums;     // [width / 16]: sums of 16 bytes each, times their scale
+    float* numbers;        // [width]
+    int8_t* bytes;         // [width]
+    float* scales;         // [width / 32]
+    float* sums;           // [width / 16]: sums of 16 bytes each, times their scale
+    const float* squares;  // [runs] or null: sums whose total gives the RMSNorm's factor, which the numbers still lack
+    uint32_t runs;
+    float eps;
 };
+
+// What products of these inputs are multiplied with: the factor of their RMSNorm, in all lanes of the warp. An RMSNorm
+// divides a row by one number, so that it can be applied to the products.
+__device__ __forceinline__ float norm_factor(const Inputs& in, uint32_t width) {
+    if (in.squares == nullptr) {
+        return 1.0f;
+    }
+    float sum = 0.0f;
+    for (uint32_t i = threadIdx.x % LANES; i < in.runs; i += LANES) {
+        sum += in.squares[i];
+    }
+    return 1.0f / sqrtf(warp_sum(sum) / (float)width + in.eps);
+}
 
 // Writes the warp's 32 numbers at `first`, one per lane, except those from `width` on.
 __device__ __forceinline__ void put_inputs(const Inputs& to, size_t first, float mine, size_t width) {

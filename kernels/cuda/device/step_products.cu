@@ -2,7 +2,8 @@
 // the same input.
 //
 //   block       8 rows of the weights, a warp each; step_gated: 32 rows of both matrices, whose products are activated,
-//               multiplied and quantised for the next product in the same launch
+//               multiplied and quantised for the next product in the same launch; step_added: 32 rows, a warp each,
+//               added to the residual stream and quantised for the next product
 //   bytes       the weights once; the input's bytes (1.4 a number) for every row, from the caches
 //   operations  2 * rows * cols, four to an instruction
 //
@@ -310,14 +311,14 @@ __device__ __forceinline__ float times_any_row(const uint8_t* row, const Inputs&
 }
 
 // Kernel variants: one type, or any type by its number.
-template <class Kind>
+template <class Kind, int AHEAD = Kind::AHEAD>
 struct Only {
     static __device__ __forceinline__ float times(const Matrix& matrix, uint32_t row, const Inputs& in, uint32_t cols) {
-        return times_row<Kind, Kind::AHEAD>(matrix.blocks + row * matrix.row_bytes, in, cols);
+        return times_row<Kind, AHEAD>(matrix.blocks + row * matrix.row_bytes, in, cols);
     }
     static __device__ __forceinline__ void times_both(const Matrix& one, const Matrix& other, uint32_t row, const Inputs& in, uint32_t cols, float& a,
                                                       float& b) {
-        times_rows<Kind, (Kind::AHEAD + 1) / 2>(one.blocks + row * one.row_bytes, other.blocks + row * other.row_bytes, in, cols, a, b);
+        times_rows<Kind, (AHEAD + 1) / 2>(one.blocks + row * one.row_bytes, other.blocks + row * other.row_bytes, in, cols, a, b);
     }
 };
 template <class Kind>
@@ -378,7 +379,7 @@ __device__ __forceinline__ void step_products_of(const StepProducts& p) {
     if (row >= matrix.rows) {
         return;
     }
-    float x = Kind::times(matrix, row, p.in, p.cols);
+    float x = Kind::times(matrix, row, p.in, p.cols) * norm_factor(p.in, p.cols);
     if (threadIdx.x % LANES == 0) {
         x += matrix.bias != nullptr ? matrix.bias[row] : 0.0f;
         x = p.cap > 0.0f ? p.cap * tanhf(x / p.cap) : x;
@@ -397,24 +398,58 @@ struct StepGated {
 template <class Kind>
 __device__ __forceinline__ void step_gated_of(const StepGated& p) {
     KEPT_SHARED(memory);
-    float* const activated = reinterpret_cast<float*>(memory);  // [32]
+    float* const gates = reinterpret_cast<float*>(memory);  // [32]
+    float* const ups = gates + LANES;                       // [32]
     const uint32_t first = blockIdx.x * LANES;
     for (uint32_t i = threadIdx.x / LANES; i < LANES; i += blockDim.x / LANES) {
-        float both = 0.0f;
+        float gate = 0.0f, up = 0.0f;
         if (first + i < p.gate.rows) {
-            float gate, up;
             Kind::times_both(p.gate, p.up, first + i, p.in, p.cols, gate, up);
-            const float x = p.gelu ? 0.5f * gate * (1.0f + tanhf(0.7978845608f * (gate + 0.044715f * gate * gate * gate)))
-                                   : gate / (1.0f + fast_exp(-gate));
-            both = x * up;
         }
         if (threadIdx.x % LANES == 0) {
-            activated[i] = both;
+            gates[i] = gate;
+            ups[i] = up;
         }
     }
     __syncthreads();
     if (threadIdx.x < LANES) {
-        put_inputs(p.out, first, activated[threadIdx.x], p.gate.rows);
+        const float factor = norm_factor(p.in, p.cols), gate = gates[threadIdx.x] * factor, up = ups[threadIdx.x] * factor;
+        const float x = p.gelu ? 0.5f * gate * (1.0f + tanhf(0.7978845608f * (gate + 0.044715f * gate * gate * gate)))
+                               : gate / (1.0f + fast_exp(-gate));
+        put_inputs(p.out, first, x * up, p.gate.rows);
+    }
+}
+
+struct StepAdded {
+    Matrix matrix;        // `out` is the residual stream
+    const float* weight;  // [rows]: of the RMSNorm before the next product
+    float* squares;       // [rows / 32]
+    Inputs in, out;       // the factor of the norm is left to the readers of `out`
+    uint32_t cols;
+};
+
+// block: 32 rows
+template <class Kind>
+__device__ __forceinline__ void step_added_of(const StepAdded& p) {
+    KEPT_SHARED(memory);
+    float* const rows = reinterpret_cast<float*>(memory);  // [32]
+    const uint32_t first = blockIdx.x * LANES, row = first + threadIdx.x / LANES;
+    if (row < p.matrix.rows) {
+        const float x = Kind::times(p.matrix, row, p.in, p.cols) * norm_factor(p.in, p.cols);
+        if (threadIdx.x % LANES == 0) {
+            const float sum = p.matrix.out[row] + x + (p.matrix.bias != nullptr ? p.matrix.bias[row] : 0.0f);
+            p.matrix.out[row] = sum;
+            rows[row - first] = sum;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < LANES) {
+        const uint32_t i = first + threadIdx.x;
+        const float x = i < p.matrix.rows ? rows[threadIdx.x] : 0.0f, squares = warp_sum(x * x);
+        if (threadIdx.x == 0) {
+            p.squares[blockIdx.x] = squares;
+        }
+        put_inputs(p.out, first, i < p.matrix.rows ? x * p.weight[i] : 0.0f, p.matrix.rows);
     }
 }
 
@@ -451,3 +486,21 @@ KEPT_STEP(q3_k, Only<Q3K>, FEWER_BLOCKS)
 KEPT_STEP(q4_k, Only<Q4K>, PRODUCT_BLOCKS)
 KEPT_STEP(q5_k, Only<Q5K>, PRODUCT_BLOCKS)
 KEPT_STEP(q6_k, Only<Q6K>, PRODUCT_BLOCKS)
+
+// 32 warps: 64 registers a thread.
+#define KEPT_ADDED(kind, Kind) KEPT_KERNEL(1024, step_added_##kind, StepAdded) { step_added_of<Kind>(p); }
+
+KEPT_ADDED(f32, OnlyFloats<Singles>)
+KEPT_ADDED(f16, OnlyFloats<Halves>)
+KEPT_ADDED(bf16, OnlyFloats<Brains>)
+KEPT_ADDED(q4_0, Only<Q4_0>)
+KEPT_ADDED(q4_1, Only<Q4_1>)
+KEPT_ADDED(q5_0, Only<Q5_0>)
+KEPT_ADDED(q5_1, Only<Q5_1>)
+KEPT_ADDED(q8_0, Only<Q8_0>)
+KEPT_ADDED(q2_k, Only<Q2K>)
+using FewerQ3K = Only<Q3K, 1>;
+KEPT_ADDED(q3_k, FewerQ3K)
+KEPT_ADDED(q4_k, Only<Q4K>)
+KEPT_ADDED(q5_k, Only<Q5K>)
+KEPT_ADDED(q6_k, Only<Q6K>)

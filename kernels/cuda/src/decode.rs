@@ -204,6 +204,7 @@ impl Device {
         task.check(scratch)?;
         let (heads, dim) = (task.shape.q_heads, task.shape.head_dim);
         output.check(heads, dim);
+        output.out.lacks_norm = None;
         let stride = output.stride(heads);
         assert!(
             output.probabilities.is_none() || stride >= scratch.max_rows,

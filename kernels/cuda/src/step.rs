@@ -109,6 +109,18 @@ struct GatedParameters {
     gelu: u32,
 }
 
+/// `device/step_products.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct AddedParameters {
+    matrix: MatrixParameters,
+    weight: Address,
+    squares: Address,
+    inputs: InputsParameters,
+    out: InputsParameters,
+    cols: u32,
+}
+
 /// `device/step.cu`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -257,6 +269,7 @@ impl Device {
             "residual, added, post and out are [width {width}]"
         );
         assert!(width <= WIDEST, "a norm takes rows of up to {WIDEST}");
+        out.lacks_norm = None;
         let parameters = NormParameters {
             residual: residual.address(),
             added: added.map_or(0, |(added, _)| added.address()),
@@ -278,6 +291,7 @@ impl Device {
     /// Quantises the numbers of `row`.
     pub fn step_inputs(&self, row: &mut RowInputs) -> Result<(), DeviceError> {
         let width = row.width();
+        row.lacks_norm = None;
         let parameters = RoundParameters {
             of: row.parameters(),
             width: width as u32,
@@ -342,6 +356,47 @@ impl Device {
         unsafe { self.launch(&kernel, geometry, &parameters) }
     }
 
+    /// Adds `inputs * weights^T` to `residual [rows]` and writes the `norm` of `residual` to `out`, all but its factor:
+    /// products that read `out` apply it. So a norm needs no launch, in which one block would wait for all others.
+    ///
+    /// # Panics
+    /// When shapes do not match.
+    pub fn step_added(
+        &self,
+        (weights, bias, residual): RowProduct<'_>,
+        inputs: &RowInputs,
+        norm: RmsNorm<'_>,
+        out: &mut RowInputs,
+    ) -> Result<(), DeviceError> {
+        let (rows, cols) = (weights.rows(), weights.cols());
+        assert!(
+            inputs.width() >= cols
+                && residual.len() >= rows
+                && out.width() == rows
+                && norm.weight.len() == rows
+                && bias.is_none_or(|bias| bias.len() == rows),
+            "residual, bias, norm and out are [rows {rows}], inputs are [cols {cols}]"
+        );
+        out.lacks_norm = Some(norm.eps);
+        let bias = bias.map_or(0, Buffer::address);
+        let parameters = AddedParameters {
+            matrix: MatrixParameters::new(weights, bias, residual.address()),
+            weight: norm.weight.address(),
+            squares: out.squares.address(),
+            inputs: inputs.parameters(),
+            out: out.parameters(),
+            cols: cols as u32,
+        };
+        let geometry = Geometry {
+            grid: [rows.div_ceil(RUN) as u32, 1, 1],
+            block: [1024, 1, 1],
+            shared_bytes: (RUN * 4) as u32,
+        };
+        let kernel = kernel_name("step_added", [weights].into_iter());
+        // SAFETY: lengths were checked; everything that is written is borrowed mutably.
+        unsafe { self.launch(&kernel, geometry, &parameters) }
+    }
+
     /// `out = activation(inputs * gate^T) * (inputs * up^T)`.
     ///
     /// # Panics
@@ -359,6 +414,7 @@ impl Device {
             (up.rows(), up.cols()) == (rows, cols) && inputs.width() >= cols && out.width() >= rows,
             "gate and up are [rows {rows}, cols {cols}]"
         );
+        out.lacks_norm = None;
         let parameters = GatedParameters {
             gate: MatrixParameters::new(gate, 0, 0),
             up: MatrixParameters::new(up, 0, 0),
@@ -370,7 +426,7 @@ impl Device {
         let geometry = Geometry {
             grid: [rows.div_ceil(RUN) as u32, 1, 1],
             block: [256, 1, 1],
-            shared_bytes: (RUN * 4) as u32,
+            shared_bytes: (2 * RUN * 4) as u32,
         };
         let kernel = kernel_name("step_gated", [gate, up].into_iter());
         // SAFETY: lengths were checked; everything that is written is borrowed mutably.

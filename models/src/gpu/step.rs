@@ -2,16 +2,17 @@
 //! Computes the same as [`GpuModel`]'s functions for many rows, with fused kernels:
 //!
 //! ```text
-//! layer   1 norm | 2 q, k, v | 3 heads to the cache | 4 attention | 5 + o | 6 norm | 7 gate, up, activation | 8 + down
-//! end     norm | logits
+//! begin   norm
+//! layer   1 q, k, v | 2 heads to the cache | 3 attention | 4 + o, norm | 5 gate, up, activation | 6 + down, norm
+//! end     logits
 //! ```
 //!
-//! The cache implements 3 and 4. If the output of attention or of the feed-forward has its own norm, one launch
-//! computes that norm, the addition and the next norm. Attention takes a second launch if `head_dim` is not a multiple
+//! The cache implements 2 and 3. If the output of attention or of the feed-forward has its own norm, a launch after the
+//! product computes that norm, the addition and the next norm. Attention takes a second launch if `head_dim` is not a multiple
 //! of 32 (to quantise the output), or if the method reads probabilities; with class tables it takes five.
 
 use half::f16;
-use kept_cuda::{Buffer, Device, DeviceError, RowInputs, StepHeads, StepLayer};
+use kept_cuda::{Buffer, Device, DeviceError, RowInputs, StepHeads, StepLayer, Weights};
 
 use crate::config::Config;
 use crate::gpu::{GpuModel, GpuRope, activation};
@@ -84,12 +85,14 @@ impl GpuStep {
     }
 }
 
-/// Output of the previous half layer that still has to be added to the residual stream.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pending {
-    Nothing,
-    Attention(usize),
-    FeedForward(usize),
+/// The end of a half layer: the product that is added to the residual stream, and the norms around the addition.
+struct HalfLayer<'a> {
+    weights: &'a Weights,
+    bias: Option<&'a Buffer<f32>>,
+    /// Of the product, before the addition.
+    post_norm: Option<&'a Buffer<f32>>,
+    /// Of the residual stream, after the addition.
+    next_norm: &'a Buffer<f32>,
 }
 
 impl GpuModel {
@@ -113,9 +116,9 @@ impl GpuModel {
     ) -> Result<(), DeviceError> {
         assert_eq!(layers.len(), self.layers.len(), "a cache for each layer");
         let config = &self.config;
-        let mut pending = Pending::Nothing;
+        let first = self.norm(&self.layers[0].attention_norm);
+        device.step_norm(&mut step.residual, None, first, &mut step.inputs)?;
         for (layer, (own, cached)) in self.layers.iter().zip(layers).enumerate() {
-            self.step_norm(device, step, pending, &own.attention_norm)?;
             let GpuStep {
                 inputs, q, k, v, ..
             } = step;
@@ -136,70 +139,74 @@ impl GpuModel {
             };
             cached.put(device, &heads, &mut step.queries)?;
             attend(layer, cached, &step.queries, &mut step.attention)?;
-            // Added to the residual directly, unless a norm comes first.
-            let apart = own.post_attention_norm.is_some();
-            let out = if apart {
-                &mut step.half
-            } else {
-                &mut step.residual
+            let end = HalfLayer {
+                weights: &own.matrices.o,
+                bias: own.o_bias.as_ref(),
+                post_norm: own.post_attention_norm.as_ref(),
+                next_norm: &own.ffn_norm,
             };
-            let mut product = [(&own.matrices.o, own.o_bias.as_ref(), out)];
-            device.step_products(&mut product, &step.attention, !apart, None)?;
-            let added = if apart {
-                Pending::Attention(layer)
-            } else {
-                Pending::Nothing
-            };
-            self.step_norm(device, step, added, &own.ffn_norm)?;
+            self.end_half_layer(
+                device,
+                &mut step.residual,
+                &mut step.half,
+                end,
+                &step.attention,
+                &mut step.inputs,
+            )?;
             let (gate, up) = (&own.matrices.gate, &own.matrices.up);
             device.step_gated(activation(config)?, gate, up, &step.inputs, &mut step.gated)?;
-            let apart = own.post_ffn_norm.is_some();
-            let out = if apart {
-                &mut step.half
-            } else {
-                &mut step.residual
+            let next = self.layers.get(layer + 1);
+            let end = HalfLayer {
+                weights: &own.matrices.down,
+                bias: None,
+                post_norm: own.post_ffn_norm.as_ref(),
+                next_norm: next.map_or(&self.output_norm, |next| &next.attention_norm),
             };
-            let mut product = [(&own.matrices.down, None, out)];
-            device.step_products(&mut product, &step.gated, !apart, None)?;
-            pending = if apart {
-                Pending::FeedForward(layer)
-            } else {
-                Pending::Nothing
-            };
+            self.end_half_layer(
+                device,
+                &mut step.residual,
+                &mut step.half,
+                end,
+                &step.gated,
+                &mut step.inputs,
+            )?;
         }
-        self.step_logits(device, step, pending)
+        self.step_logits(device, step)
     }
 
     /// Logits of the row in `step`, whose residual stream is that after the last layer.
     pub fn last_logits(&self, step: &mut GpuStep) -> Result<(), DeviceError> {
-        self.step_logits(self.device(), step, Pending::Nothing)
+        let norm = self.norm(&self.output_norm);
+        let device = self.device();
+        device.step_norm(&mut step.residual, None, norm, &mut step.inputs)?;
+        self.step_logits(device, step)
     }
 
-    fn step_logits(
-        &self,
-        device: &Device,
-        step: &mut GpuStep,
-        pending: Pending,
-    ) -> Result<(), DeviceError> {
-        self.step_norm(device, step, pending, &self.output_norm)?;
+    fn step_logits(&self, device: &Device, step: &mut GpuStep) -> Result<(), DeviceError> {
         let mut product = [(&self.output, None, &mut step.logits)];
         device.step_products(&mut product, &step.inputs, false, self.config.logit_cap)
     }
 
-    fn step_norm(
+    /// Adds the output of a half layer to the residual stream and computes the inputs of the next one.
+    fn end_half_layer(
         &self,
         device: &Device,
-        step: &mut GpuStep,
-        pending: Pending,
-        weight: &Buffer<f32>,
+        residual: &mut Buffer<f32>,
+        half: &mut Buffer<f32>,
+        end: HalfLayer<'_>,
+        inputs: &RowInputs,
+        out: &mut RowInputs,
     ) -> Result<(), DeviceError> {
-        let post = match pending {
-            Pending::Nothing => None,
-            Pending::Attention(layer) => self.layers[layer].post_attention_norm.as_ref(),
-            Pending::FeedForward(layer) => self.layers[layer].post_ffn_norm.as_ref(),
-        };
-        let added = (pending != Pending::Nothing).then_some((&step.half, post));
-        let norm = self.norm(weight);
-        device.step_norm(&mut step.residual, added, norm, &mut step.inputs)
+        let next = self.norm(end.next_norm);
+        if end.post_norm.is_none() {
+            return device.step_added((end.weights, end.bias, residual), inputs, next, out);
+        }
+        device.step_products(
+            &mut [(end.weights, end.bias, &mut *half)],
+            inputs,
+            false,
+            None,
+        )?;
+        device.step_norm(residual, Some((half, end.post_norm)), next, out)
     }
 }

@@ -16,6 +16,10 @@ pub struct RowInputs {
     pub(super) scales: Buffer<f32>,
     /// `[width / 16]`
     pub(super) sums: Buffer<f32>,
+    /// `[width / 32]`: sums of squares, for the factor of a norm.
+    pub(super) squares: Buffer<f32>,
+    /// Epsilon of the RMSNorm whose factor the numbers still lack.
+    pub(crate) lacks_norm: Option<f32>,
 }
 
 /// `device/inputs.cuh`.
@@ -26,6 +30,9 @@ pub(crate) struct InputsParameters {
     bytes: Address,
     scales: Address,
     sums: Address,
+    squares: Address,
+    runs: u32,
+    eps: f32,
 }
 
 impl RowInputs {
@@ -36,10 +43,12 @@ impl RowInputs {
             bytes: device.alloc_uninit(width)?,
             scales: device.alloc_uninit(width.div_ceil(RUN))?,
             sums: device.alloc_uninit(width.div_ceil(RUN / 2))?,
+            squares: device.alloc_uninit(width.div_ceil(RUN))?,
+            lacks_norm: None,
         })
     }
 
-    /// The f32 row, `[width]`.
+    /// The f32 row, `[width]`: without the norm's factor if [`Device::step_added`] wrote it.
     pub fn numbers(&self) -> &Buffer<f32> {
         &self.numbers
     }
@@ -51,7 +60,8 @@ impl RowInputs {
 
     /// Bytes of device memory.
     pub fn bytes(&self) -> u64 {
-        self.numbers.bytes() + self.bytes.bytes() + self.scales.bytes() + self.sums.bytes()
+        let floats = [&self.numbers, &self.scales, &self.sums, &self.squares];
+        floats.iter().map(|b| b.bytes()).sum::<u64>() + self.bytes.bytes()
     }
 
     pub(crate) fn width(&self) -> usize {
@@ -64,6 +74,9 @@ impl RowInputs {
             bytes: self.bytes.address(),
             scales: self.scales.address(),
             sums: self.sums.address(),
+            squares: self.lacks_norm.map_or(0, |_| self.squares.address()),
+            runs: self.squares.len() as u32,
+            eps: self.lacks_norm.unwrap_or(0.0),
         }
     }
 }

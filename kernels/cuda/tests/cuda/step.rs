@@ -275,6 +275,83 @@ fn step_norm_adds_the_pending_output_first() {
     }
 }
 
+/// A product added to the residual stream, whose norm is applied by the products that read it: of one type, of several,
+/// gated, and added again.
+#[test]
+fn products_apply_the_norm_of_the_product_before() {
+    let eps = 1e-5;
+    fn task(weight: &Buffer<f32>, eps: f32) -> RmsNorm<'_> {
+        RmsNorm { weight, eps }
+    }
+    for device in devices() {
+        let mut numbers = Numbers::new(26);
+        for (kind, rows, cols) in
+            (KINDS.map(|kind| (kind, 256, 512)).into_iter()).chain([(F16, 50, 35)])
+        {
+            let what = format!("{kind:?} of {rows}");
+            let [residual, bias, norm] = [0; 3].map(|_| numbers.rows(rows));
+            let x = numbers.rows(cols);
+            let (weights, exact) = matrix(&device, &mut numbers, kind, rows, cols);
+            let [mut stream, device_bias, weight] =
+                [&residual, &bias, &norm].map(|row| device.copy_of(row).expect("memory"));
+            let mut row = RowInputs::new(&device, rows).expect("memory");
+            device
+                .step_added(
+                    (&weights, Some(&device_bias), &mut stream),
+                    &inputs(&device, &x),
+                    task(&weight, eps),
+                    &mut row,
+                )
+                .expect("it runs");
+            let products = product(&exact, &rounded(&x, kind));
+            let sum: Vec<f32> = (products.iter().zip(&bias).zip(&residual))
+                .map(|((x, bias), before)| x + bias + before)
+                .collect();
+            close(&stream.to_vec().expect("read"), &sum, 8e-3, &what);
+            let normed = normed(&sum, &norm, eps);
+            let next_kinds = if rows % 256 == 0 { KINDS } else { [F16; 13] };
+            let first = KINDS.iter().position(|own| *own == kind).expect("a kind");
+            for kinds in [[0, 0], [0, 1]]
+                .map(|next| next.map(|n| next_kinds[(first + n) % next_kinds.len()]))
+            {
+                let [(a, exact_a), (b, exact_b)] =
+                    kinds.map(|kind| matrix(&device, &mut numbers, kind, 32, rows));
+                let [of_a, of_b] = [(&exact_a, kinds[0]), (&exact_b, kinds[1])]
+                    .map(|(exact, kind)| product(exact, &rounded(&normed, kind)));
+                let [mut out_a, mut out_b] =
+                    [0; 2].map(|_| device.alloc_uninit(32).expect("memory"));
+                let mut both = [(&a, None, &mut out_a), (&b, None, &mut out_b)];
+                device
+                    .step_products(&mut both, &row, false, None)
+                    .expect("it runs");
+                close(&out_a.to_vec().expect("read"), &of_a, 2e-2, &what);
+                close(&out_b.to_vec().expect("read"), &of_b, 2e-2, &what);
+                let mut gated = RowInputs::new(&device, 32).expect("memory");
+                device
+                    .step_gated(Activation::Silu, &a, &b, &row, &mut gated)
+                    .expect("it runs");
+                let expected: Vec<f32> = (of_a.iter().zip(&of_b))
+                    .map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up)
+                    .collect();
+                close(
+                    &gated.numbers().to_vec().expect("read"),
+                    &expected,
+                    4e-2,
+                    &what,
+                );
+                let [mut stream, weight] =
+                    [0; 2].map(|_| device.copy_of(&[1.0; 32]).expect("memory"));
+                let mut last = RowInputs::new(&device, 32).expect("memory");
+                device
+                    .step_added((&a, None, &mut stream), &row, task(&weight, eps), &mut last)
+                    .expect("it runs");
+                let expected: Vec<f32> = of_a.iter().map(|x| x + 1.0).collect();
+                close(&stream.to_vec().expect("read"), &expected, 2e-2, &what);
+            }
+        }
+    }
+}
+
 #[test]
 fn top_k_is_descending_with_nan_first() {
     for device in devices() {
