@@ -52,18 +52,32 @@ struct F16 {
     static constexpr bool TURNED = false;
 };
 
+// Eight elements as stored, and their scale: `words` of a wide row are four, those of a q8_0 row two, of a q4_0 row one.
+struct Packed {
+    Sixteen words;
+    half_t scale;
+};
+
+// Integers become halves by their bits: 0x6400 + i is the half 1024 + i, and every step up to the product with the scale
+// is exact.
+
 // Blocks of 32 signed bytes with a scale.
 struct Q8 {
     static constexpr bool TURNED = false;
     template <int DIM>
-    static __device__ __forceinline__ Sixteen piece(const Rows& rows, size_t row, int piece) {
-        constexpr int SCALES = (DIM + 31) / 32;
+    static __device__ __forceinline__ void load(Packed& out, const Rows& rows, size_t row, int piece) {
         const uint32_t* const words = reinterpret_cast<const uint32_t*>(reinterpret_cast<const int8_t*>(rows.data) + row * DIM + piece * 8);
-        const float scale = to_float(rows.scales[row * SCALES + piece / 4]);
+        out.words.words[0] = words[0];
+        out.words.words[1] = words[1];
+        out.scale = rows.scales[row * ((DIM + 31) / 32) + piece / 4];
+    }
+    static __device__ __forceinline__ Sixteen unpack(const Packed& packed) {
         Sixteen out;
+#pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const uint32_t two = words[i / 2] >> 16 * (i % 2);
-            out.words[i] = pack_halves(scale * (float)(int8_t)two, scale * (float)(int8_t)(two >> 8));
+            // Signed bytes plus 128.
+            const uint32_t bytes = packed.words.words[i / 2] ^ 0x80808080u;
+            out.words[i] = scale_halves(pick_bytes(bytes, 0x64646464u, i % 2 == 0 ? 0x4140u : 0x4342u), 0x64806480u, packed.scale);
         }
         return out;
     }
@@ -73,34 +87,64 @@ struct Q8 {
 struct Q4 {
     static constexpr bool TURNED = true;
     template <int DIM>
-    static __device__ __forceinline__ Sixteen piece(const Rows& rows, size_t row, int piece) {
-        constexpr int SCALES = (DIM + 31) / 32;
-        const uint32_t word = reinterpret_cast<const uint32_t*>(reinterpret_cast<const uint8_t*>(rows.data) + row * (DIM / 2))[piece];
-        const float scale = to_float(rows.scales[row * SCALES + piece / 4]);
+    static __device__ __forceinline__ void load(Packed& out, const Rows& rows, size_t row, int piece) {
+        out.words.words[0] = reinterpret_cast<const uint32_t*>(reinterpret_cast<const uint8_t*>(rows.data) + row * (DIM / 2))[piece];
+        out.scale = rows.scales[row * ((DIM + 31) / 32) + piece / 4];
+    }
+    static __device__ __forceinline__ Sixteen unpack(const Packed& packed) {
         Sixteen out;
+#pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const int low = (int)(word >> 8 * i & 15u) - 8, high = (int)(word >> (8 * i + 4) & 15u) - 8;
-            out.words[i] = pack_halves(scale * (float)low, scale * (float)high);
+            const uint32_t byte = packed.words.words[0] >> 8 * i;
+            out.words[i] = scale_halves((byte & 15u) | (byte & 0xF0u) << 12 | 0x64006400u, 0x64086408u, packed.scale);
         }
         return out;
     }
 };
+
+// How many pieces a thread requests before it needs the first. Heads of 256, Turing and Blackwell have no registers for
+// more than one.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 800 || __CUDA_ARCH__ >= 1000)
+constexpr int PIECES_AHEAD = 1;
+#else
+constexpr int PIECES_AHEAD = 4;
+#endif
 
 // Begins to fill `tile` with rows first..first + KEYS of a head whose slots begin at `slot`; rows from `end` on become
 // 0.
 template <int DIM, int KEYS, class Kind>
 struct Fill {
     static __device__ __forceinline__ void begin(half_t* tile, const Rows& rows, const DecodeAttention& p, size_t slot, int first, int end) {
-        constexpr int PIECES = DIM / 8;
-        for (int i = threadIdx.x; i < KEYS * PIECES; i += blockDim.x) {
-            const int row = i / PIECES, piece = i % PIECES;
-            Sixteen numbers = {{0, 0, 0, 0}};
-            if (first + row < end) {
-                const size_t own = slot + first + row, place = p.places != nullptr ? p.places[own] : own;
-                numbers = place < p.narrow ? Kind::template piece<DIM>(rows, place, piece)
-                                           : load_16(rows.wide + (place - p.narrow) * DIM + piece * 8);
+        constexpr int PIECES = DIM / 8, AHEAD = DIM < 256 ? PIECES_AHEAD : 1;
+        constexpr uint32_t NOWHERE = 0xFFFFFFFFu;
+        for (int begin = threadIdx.x; begin < KEYS * PIECES; begin += AHEAD * blockDim.x) {
+            uint32_t places[AHEAD];
+            Packed packed[AHEAD];
+#pragma unroll
+            for (int n = 0; n < AHEAD; ++n) {
+                const int i = begin + n * blockDim.x, row = first + i / PIECES;
+                const uint32_t own = (uint32_t)slot + row;
+                places[n] = i >= KEYS * PIECES || row >= end ? NOWHERE : p.places != nullptr ? p.places[own] : own;
             }
-            store_16(tile + row * STRIDE<DIM> + piece * 8, numbers);
+#pragma unroll
+            for (int n = 0; n < AHEAD; ++n) {
+                const int piece = (begin + n * blockDim.x) % PIECES;
+                if (places[n] < p.narrow) {
+                    Kind::template load<DIM>(packed[n], rows, places[n], piece);
+                } else if (places[n] != NOWHERE) {
+                    packed[n].words = load_16(rows.wide + (size_t)(places[n] - p.narrow) * DIM + piece * 8);
+                }
+            }
+#pragma unroll
+            for (int n = 0; n < AHEAD; ++n) {
+                const int i = begin + n * blockDim.x, row = i / PIECES, piece = i % PIECES;
+                if (i < KEYS * PIECES) {
+                    const Sixteen numbers = places[n] < p.narrow    ? Kind::unpack(packed[n])
+                                            : places[n] != NOWHERE ? packed[n].words
+                                                                   : Sixteen{{0, 0, 0, 0}};
+                    store_16(tile + row * STRIDE<DIM> + piece * 8, numbers);
+                }
+            }
         }
     }
 };

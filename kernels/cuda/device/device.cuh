@@ -23,6 +23,16 @@ __device__ __forceinline__ uint32_t pack_halves(float low, float high) {
 __device__ __forceinline__ float low_half(uint32_t two) { return __low2float(*reinterpret_cast<__half2*>(&two)); }
 __device__ __forceinline__ float high_half(uint32_t two) { return __high2float(*reinterpret_cast<__half2*>(&two)); }
 
+// Four of the eight bytes of (high, low): byte i of the result is that whose number is in bits 4 i.. of `which`.
+__device__ __forceinline__ uint32_t pick_bytes(uint32_t low, uint32_t high, uint32_t which) { return __byte_perm(low, high, which); }
+
+// (two - offsets) * scale for two halves, each operation rounded to halves.
+__device__ __forceinline__ uint32_t scale_halves(uint32_t two, uint32_t offsets, half_t scale) {
+    const __half2 difference = __hsub2(*reinterpret_cast<const __half2*>(&two), *reinterpret_cast<const __half2*>(&offsets));
+    const __half2 out = __hmul2(difference, __half2half2(scale));
+    return *reinterpret_cast<const uint32_t*>(&out);
+}
+
 #define KEPT_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 
 template <class T>

@@ -184,6 +184,18 @@ inline Sixteen load_16(const void* from) {
     return out;
 }
 inline Sixteen load_16_once(const void* from) { return load_16(from); }
+inline uint32_t pick_bytes(uint32_t low, uint32_t high, uint32_t which) {
+    const uint64_t bytes = (uint64_t)high << 32 | low;
+    uint32_t out = 0;
+    for (int i = 0; i < 4; ++i) {
+        out |= (uint32_t)(bytes >> 8 * (which >> 4 * i & 7u) & 255u) << 8 * i;
+    }
+    return out;
+}
+inline uint32_t scale_halves(uint32_t two, uint32_t offsets, half_t scale) {
+    auto scaled = [&](float x, float offset) { return to_float(to_half(x - offset)) * to_float(scale); };
+    return pack_halves(scaled(low_half(two), low_half(offsets)), scaled(high_half(two), high_half(offsets)));
+}
 inline uint32_t shift_right(uint32_t low, uint32_t high, uint32_t bits) { return (uint32_t)(((uint64_t)high << 32 | low) >> bits); }
 inline void store_16(void* to, Sixteen value) {
     if ((uintptr_t)to % 16 != 0) {

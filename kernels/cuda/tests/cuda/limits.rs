@@ -88,11 +88,13 @@ fn the_resource_table_matches_the_sources() {
     assert_eq!(named, all, "a line for each kernel");
 }
 
-/// Kernels that spill. The first is not launched there: the GPU has no shared memory for two blocks of it. The second
-/// spills four registers.
-const SPILLING: [(&str, u32); 2] = [
+/// Kernels that spill. The first is not launched there: the GPU has no shared memory for two blocks of it. The others
+/// have a stack of 8 or 16 bytes.
+const SPILLING: [(&str, u32); 4] = [
     ("prefill_attention_wide_128", 120),
     ("step_added_q3_k", 120),
+    ("decode_attention_q8_0_256", 120),
+    ("decode_attention_q4_0_256", 120),
 ];
 
 #[test]
