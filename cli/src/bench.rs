@@ -2,6 +2,7 @@
 
 mod decoding;
 mod moved;
+mod parts;
 mod reading;
 
 use anyhow::ensure;
@@ -9,8 +10,8 @@ use kept_engine::kernels::{PackedRows, bandwidth, threads};
 use kept_engine::models::Model;
 use kept_engine::policies::PromptShape;
 use kept_engine::{
-    ComputeDevice, DeviceChoice, Engine, Limits, MethodSpec, PlanRequest, Streaming, gpu_rates,
-    peak_resident_bytes, resident_bytes,
+    ComputeDevice, DeviceChoice, Engine, Limits, MethodSpec, PartTime, PlanRequest, Streaming,
+    gpu_rates, peak_resident_bytes, resident_bytes,
 };
 use serde::Serialize;
 
@@ -76,6 +77,9 @@ struct BenchJson {
     again: Option<(f64, usize)>,
     /// Bytes that the second question moves at least.
     again_bytes: Option<f64>,
+    /// The parts of a decode step, with `--kernels`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parts: Option<Vec<PartTime>>,
 }
 
 #[derive(Serialize)]
@@ -148,6 +152,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         max_new_tokens: decode_tokens,
         vaults: vaults.as_ref(),
         gpu_memory: arguments.gpu_memory()?,
+        kernels: arguments.kernels,
     };
     // The estimate is made before the prompt allocates GPU memory.
     let expected_gpu_bytes = if arguments.after.is_none() && !arguments.streaming {
@@ -186,7 +191,11 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     if arguments.json {
         output::print_json(&report)
     } else {
-        print(&report)
+        print(&report)?;
+        match &report.parts {
+            Some(times) => parts::print(times, parts::limit(arguments)?),
+            None => Ok(()),
+        }
     }
 }
 
@@ -295,6 +304,7 @@ impl Measured {
             first_token_seconds: prefill_seconds + decoded.first_token_seconds,
             again_bytes: (again.as_ref()).map(|again| moved.again(again.known, n - again.known)),
             again: again.map(|again| (again.seconds, again.known)),
+            parts: decoded.parts,
         }
     }
 }

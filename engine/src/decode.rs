@@ -7,7 +7,7 @@ use kept_policies::{Evict, Pos, Row, StepObservation};
 
 pub use votes::{Attended, TokenVotes, Votes};
 
-use crate::backend::{self, DecodeBackend, StepOutput};
+use crate::backend::{self, DecodeBackend, PartTime, StepOutput};
 use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::{EngineError, Sampler};
 
@@ -199,6 +199,14 @@ impl<'a> Decoder<'a> {
     /// Whether the method evicts rows during decoding.
     pub fn evicts(&self) -> bool {
         self.evictor.is_some()
+    }
+
+    /// Times of the parts of a step, after at least two tokens. No token may follow.
+    ///
+    /// # Errors
+    /// [`EngineError::Gpu`] for a model on a GPU.
+    pub fn part_times(&mut self) -> Result<Vec<PartTime>, EngineError> {
+        self.backend.part_times(&self.cache)
     }
 
     /// Bytes of the decode loop's host buffers.

@@ -49,6 +49,7 @@ mod writing;
 
 pub use auto::{AUTO, Chosen};
 pub use backend::GpuWatch;
+pub use backend::PartTime;
 pub use compact::{CompactCache, CompactLayer};
 pub use decode::{Attended, Decoder, TokenVotes, Votes};
 pub use device::{
@@ -59,7 +60,8 @@ pub use error::EngineError;
 pub use event::{Event, Phase, Progress};
 pub use fit::{Fit, FitLine, TOKENS_PER_PAGE};
 pub use grid::{
-    GridBytesError, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, TableRow, TokenSlots, ends16,
+    GridBytesError, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, TableRow,
+    TokenSlots, ends16,
 };
 pub use in_the_box::{SAMPLE, is_beyond_the_box, is_in_the_box};
 pub use ledger::{MemoryLedger, MemoryNow};

@@ -36,7 +36,7 @@ pub use config::{
 };
 pub use decoder::RowScratch;
 pub use error::ModelError;
-pub use gpu::{GpuModel, GpuPass, GpuRope, GpuStep, RopeContext, beside_weights};
+pub use gpu::{GpuModel, GpuPass, GpuRope, GpuStep, RopeContext, StepPart, beside_weights};
 pub use model::Model;
 pub use pass::LayerPass;
 pub use rope::RopeTable;

@@ -11,7 +11,7 @@ use kept_kernels::mapped::MappedMatrix;
 use crate::architecture::{Part, QkNorm};
 use crate::delta::DeltaNet;
 use crate::experts::Experts;
-use crate::gguf::Gguf;
+use crate::gguf::{Gguf, TensorInfo};
 use crate::gpu::GpuModel;
 use crate::per_layer::{PerLayer, PerLayerTables};
 use crate::weights::{self, SharedMatrix};
@@ -440,17 +440,54 @@ impl Model {
     /// the experts that a token does not use.
     pub fn step_bytes(&self) -> u64 {
         let bytes = |name| self.gguf.tensor(name).map_or(0, |t| t.bytes as u64);
-        let unused = self.config.experts.map_or(0, |counts| {
-            let experts = self.gguf.tensors().filter(|t| t.name.contains("_exps."));
-            let bytes: u64 = experts.map(|t| t.bytes as u64).sum();
-            bytes / counts.all as u64 * (counts.all - counts.used) as u64
-        });
-        let read = self.weights_bytes() - unused - bytes("per_layer_token_embd.weight");
+        let unused = (self.gguf.tensors()).map(|t| t.bytes as u64 - self.read_bytes(t));
+        let unused = unused.sum::<u64>() + bytes("per_layer_token_embd.weight");
+        let read = self.weights_bytes() - unused;
         match bytes("output.weight") {
             // Tied: the table is the output projection too.
             0 => read,
             _ => read - bytes("token_embd.weight"),
         }
+    }
+
+    /// Bytes of a layer's tensor read per token: of experts, those of the experts that a token uses.
+    fn read_bytes(&self, tensor: &TensorInfo) -> u64 {
+        let bytes = tensor.bytes as u64;
+        match self.config.experts {
+            Some(counts) if tensor.name.contains("_exps.") => {
+                bytes / counts.all as u64 * counts.used as u64
+            }
+            _ => bytes,
+        }
+    }
+
+    /// Bytes of weights read per decoded token by the projections of attention, by recurrent layers, by the rest of the
+    /// other layers, and by the logits: together [`Model::step_bytes`].
+    pub fn part_bytes(&self) -> [u64; 4] {
+        let (mut projections, mut recurrent) = (0, 0);
+        for tensor in self.gguf.tensors() {
+            let Some((layer, name)) =
+                (tensor.name.strip_prefix("blk.")).and_then(|rest| rest.split_once('.'))
+            else {
+                continue;
+            };
+            let layer = layer.parse().ok().and_then(|i: usize| self.layers.get(i));
+            if layer.is_some_and(|layer| matches!(layer.mixer, Mixer::Recurrent(_))) {
+                recurrent += self.read_bytes(tensor);
+            } else if ["attn_q.", "attn_k.", "attn_v.", "attn_qkv."]
+                .iter()
+                .any(|part| name.starts_with(part))
+            {
+                projections += tensor.bytes as u64;
+            }
+        }
+        let logits = self.output.bytes().len() as u64;
+        [
+            projections,
+            recurrent,
+            self.step_bytes() - projections - recurrent - logits,
+            logits,
+        ]
     }
 
     /// Bytes of weights read per prompt token: those of the layers.

@@ -228,6 +228,9 @@ pub struct BenchArguments {
     /// Measure only the memory bandwidth of this machine: copying and reading.
     #[arg(long)]
     pub bandwidth: bool,
+    /// Also measure the parts of a decode step: microseconds of a layer, GB/s, and the share of the memory bandwidth.
+    #[arg(long)]
+    pub kernels: bool,
     /// Print one JSON object instead of text.
     #[arg(long)]
     pub json: bool,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use kept_engine::kernels::{Stop, allocations, settled_allocations};
 use kept_engine::models::RopeTable;
-use kept_engine::{Decoder, EngineError, GpuWatch, Sampler, Sampling};
+use kept_engine::{Decoder, EngineError, GpuWatch, PartTime, Sampler, Sampling};
 
 use super::reading::{Asked, PromptState};
 
@@ -22,6 +22,8 @@ pub struct Decoded {
     pub gpu_bytes: u64,
     /// Peak GPU memory in bytes, as reported by the driver.
     pub gpu_peak: Option<u64>,
+    /// The parts of a step, if asked for.
+    pub parts: Option<Vec<PartTime>>,
 }
 
 impl Asked<'_> {
@@ -60,11 +62,14 @@ impl Asked<'_> {
         }
         let seconds = started.elapsed().as_secs_f64();
         let allocated = allocations() - allocated;
+        let kv_bytes = decoder.cache().kv_bytes();
+        let parts = (self.kernels).then(|| decoder.part_times()).transpose()?;
         Ok(Decoded {
             first_token_seconds,
             tokens_per_second: f64::from(steps) / seconds,
             allocations_per_token: allocated as f64 / f64::from(steps),
-            kv_bytes: decoder.cache().kv_bytes(),
+            kv_bytes,
+            parts,
             scratch_bytes,
             rope_bytes: rope.bytes(),
             gpu_bytes: decoder.gpu_bytes(),

@@ -30,6 +30,8 @@ pub struct Asked<'a> {
     pub vaults: Option<&'a OwnVaults>,
     /// GPU memory limit in bytes.
     pub gpu_memory: Option<u64>,
+    /// Also time the parts of a decode step.
+    pub kernels: bool,
 }
 
 /// What decode continues from.

@@ -436,6 +436,19 @@ pub(crate) trait HostAttention {
     ) -> Result<(), EngineError>;
 }
 
+/// Time of one part of a decode step: of all layers together.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct PartTime {
+    /// In plain words.
+    pub part: &'static str,
+    /// How often it runs in a step: once for each of its layers.
+    pub times: usize,
+    /// Seconds of a step.
+    pub seconds: f64,
+    /// Bytes of weights and kept rows that it reads in a step.
+    pub bytes: u64,
+}
+
 /// The buffers of a decode loop.
 pub(crate) trait DecodeBackend {
     /// Logits `[vocab]` of `hidden [width]`, the last layer's output.
@@ -450,6 +463,9 @@ pub(crate) trait DecodeBackend {
         after: &mut AfterLayer<'_>,
         top_k: Option<usize>,
     ) -> Result<StepOutput<'_>, EngineError>;
+
+    /// Times of the parts of a step, after at least two steps over `cache`. No step may follow.
+    fn part_times(&mut self, cache: &CompactCache) -> Result<Vec<PartTime>, EngineError>;
 
     /// Bytes of host buffers.
     fn host_bytes(&self) -> u64;

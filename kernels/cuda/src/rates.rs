@@ -83,7 +83,7 @@ impl Device {
         let mut to: Buffer<u8> = self.zeros(of.copied)?;
         // Several copies in a row, so that the host's launch and wait times are a small part.
         let copy =
-            self.median(|| (0..COPIES).try_for_each(|_| to.copy_from(0, &from, 0..of.copied)))?;
+            self.seconds(|| (0..COPIES).try_for_each(|_| to.copy_from(0, &from, 0..of.copied)))?;
         drop((from, to));
         let to_gpu = self.upload_seconds(of.copied)?;
 
@@ -98,7 +98,7 @@ impl Device {
             block: [128, 1, 1],
             shared_bytes: 0,
         };
-        let matrix = self.median(|| {
+        let matrix = self.seconds(|| {
             // SAFETY: `out` has an element for each thread.
             unsafe { self.launch("matrix_rate", geometry, &parameters) }
         })?;
@@ -122,7 +122,7 @@ impl Device {
             staging.space()?.fill(half);
             staging.send(bytes)?;
         }
-        self.median(|| {
+        self.seconds(|| {
             staging.space()?;
             staging.send(bytes).map(drop)
         })
@@ -151,11 +151,17 @@ impl Device {
             keys: &keys,
             values: &values,
         };
-        self.median(|| self.prefill_attention(&task, &mut scratch, &mut out, None))
+        self.seconds(|| self.prefill_attention(&task, &mut scratch, &mut out, None))
     }
 
     /// Median run time in seconds, after one warm-up run.
-    fn median(&self, mut run: impl FnMut() -> Result<(), DeviceError>) -> Result<f64, DeviceError> {
+    ///
+    /// # Errors
+    /// Those of `run` and of the device.
+    pub fn seconds(
+        &self,
+        mut run: impl FnMut() -> Result<(), DeviceError>,
+    ) -> Result<f64, DeviceError> {
         run()?;
         self.wait()?;
         let mut seconds = [0.0; RUNS];

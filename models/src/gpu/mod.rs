@@ -27,7 +27,7 @@ use crate::config::{Config, LayerKind, LayerRotation};
 use crate::decoder::widest;
 use crate::model::Model;
 use crate::rope::RopeTable;
-pub use step::GpuStep;
+pub use step::{GpuStep, StepPart};
 pub use weights::beside_weights;
 use weights::{GpuLayer, Slot, spaces};
 

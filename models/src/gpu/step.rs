@@ -15,7 +15,57 @@ use half::f16;
 use kept_cuda::{Buffer, Device, DeviceError, RowInputs, StepHeads, StepLayer, Weights};
 
 use crate::config::Config;
+use crate::gpu::weights::Matrices;
 use crate::gpu::{GpuModel, GpuRope, activation};
+
+/// A part of a decode step, to time it alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepPart {
+    /// Norm of the embedding.
+    Norm,
+    /// Queries, keys and values.
+    Projections,
+    /// Norms of heads, RoPE, the new row.
+    Heads,
+    /// Attention over the kept rows.
+    Attention,
+    /// Output of attention, added to the residual stream, and the next norm.
+    Output,
+    /// Gate and up projections, activation.
+    Gated,
+    /// Down projection, added to the residual stream, and the next norm.
+    Down,
+    /// Logits.
+    Logits,
+}
+
+impl StepPart {
+    /// All parts, in the order of a layer.
+    pub const ALL: [Self; 8] = [
+        Self::Norm,
+        Self::Projections,
+        Self::Heads,
+        Self::Attention,
+        Self::Output,
+        Self::Gated,
+        Self::Down,
+        Self::Logits,
+    ];
+
+    /// In plain words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Norm => "norm of the embedding",
+            Self::Projections => "queries, keys, values",
+            Self::Heads => "heads, RoPE, the new row",
+            Self::Attention => "attention",
+            Self::Output => "output, next norm",
+            Self::Gated => "gate, up, activation",
+            Self::Down => "down, next norm",
+            Self::Logits => "logits",
+        }
+    }
+}
 
 /// Device buffers of a decode step.
 pub struct GpuStep {
@@ -97,7 +147,8 @@ struct HalfLayer<'a> {
 
 impl GpuModel {
     /// Runs the row in `step` through all layers and computes its logits. `attend` computes attention of the queries
-    /// over a layer's cached rows, which include the token's own key and value, into the given [`RowInputs`].
+    /// over a layer's cached rows, which include the token's own key and value, into the given [`RowInputs`]. With
+    /// `only`, nothing but this part of each layer is launched, on the numbers of an earlier step: to time it.
     ///
     /// # Panics
     /// If the number of `layers` or a shape is wrong.
@@ -107,6 +158,7 @@ impl GpuModel {
         step: &mut GpuStep,
         layers: &mut [StepLayer],
         rope: &GpuRope,
+        only: Option<StepPart>,
         mut attend: impl FnMut(
             usize,
             &StepLayer,
@@ -116,8 +168,11 @@ impl GpuModel {
     ) -> Result<(), DeviceError> {
         assert_eq!(layers.len(), self.layers.len(), "a cache for each layer");
         let config = &self.config;
-        let first = self.norm(&self.layers[0].attention_norm);
-        device.step_norm(&mut step.residual, None, first, &mut step.inputs)?;
+        let runs = |part| only.is_none_or(|only| only == part);
+        if runs(StepPart::Norm) {
+            let first = self.norm(&self.layers[0].attention_norm);
+            device.step_norm(&mut step.residual, None, first, &mut step.inputs)?;
+        }
         for (layer, (own, cached)) in self.layers.iter().zip(layers).enumerate() {
             let GpuStep {
                 inputs, q, k, v, ..
@@ -127,7 +182,9 @@ impl GpuModel {
                 (&own.matrices.k, own.k_bias.as_ref(), &mut *k),
                 (&own.matrices.v, own.v_bias.as_ref(), &mut *v),
             ];
-            device.step_products(&mut projections, inputs, false, None)?;
+            if runs(StepPart::Projections) {
+                device.step_products(&mut projections, inputs, false, None)?;
+            }
             let heads = StepHeads {
                 q,
                 k,
@@ -137,24 +194,32 @@ impl GpuModel {
                 eps: config.norm_eps,
                 angles: rope.of_layer(layer),
             };
-            cached.put(device, &heads, &mut step.queries)?;
-            attend(layer, cached, &step.queries, &mut step.attention)?;
+            if runs(StepPart::Heads) {
+                cached.put(device, &heads, &mut step.queries)?;
+            }
+            if runs(StepPart::Attention) {
+                attend(layer, cached, &step.queries, &mut step.attention)?;
+            }
             let end = HalfLayer {
                 weights: &own.matrices.o,
                 bias: own.o_bias.as_ref(),
                 post_norm: own.post_attention_norm.as_ref(),
                 next_norm: &own.ffn_norm,
             };
-            self.end_half_layer(
-                device,
-                &mut step.residual,
-                &mut step.half,
-                end,
-                &step.attention,
-                &mut step.inputs,
-            )?;
+            if runs(StepPart::Output) {
+                self.end_half_layer(
+                    device,
+                    &mut step.residual,
+                    &mut step.half,
+                    end,
+                    &step.attention,
+                    &mut step.inputs,
+                )?;
+            }
             let (gate, up) = (&own.matrices.gate, &own.matrices.up);
-            device.step_gated(activation(config)?, gate, up, &step.inputs, &mut step.gated)?;
+            if runs(StepPart::Gated) {
+                device.step_gated(activation(config)?, gate, up, &step.inputs, &mut step.gated)?;
+            }
             let next = self.layers.get(layer + 1);
             let end = HalfLayer {
                 weights: &own.matrices.down,
@@ -162,16 +227,40 @@ impl GpuModel {
                 post_norm: own.post_ffn_norm.as_ref(),
                 next_norm: next.map_or(&self.output_norm, |next| &next.attention_norm),
             };
-            self.end_half_layer(
-                device,
-                &mut step.residual,
-                &mut step.half,
-                end,
-                &step.gated,
-                &mut step.inputs,
-            )?;
+            if runs(StepPart::Down) {
+                self.end_half_layer(
+                    device,
+                    &mut step.residual,
+                    &mut step.half,
+                    end,
+                    &step.gated,
+                    &mut step.inputs,
+                )?;
+            }
         }
-        self.step_logits(device, step)
+        if runs(StepPart::Logits) {
+            self.step_logits(device, step)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of weights that a part of a step reads, over all layers.
+    pub fn part_bytes(&self, part: StepPart) -> u64 {
+        let of_layers = |matrices: fn(&Matrices) -> Vec<&Weights>| {
+            let all = self
+                .layers
+                .iter()
+                .flat_map(|layer| matrices(&layer.matrices));
+            all.map(|m| m.bytes() + m.host_bytes()).sum()
+        };
+        match part {
+            StepPart::Norm | StepPart::Heads | StepPart::Attention => 0,
+            StepPart::Projections => of_layers(|m| vec![&m.q, &m.k, &m.v]),
+            StepPart::Output => of_layers(|m| vec![&m.o]),
+            StepPart::Gated => of_layers(|m| vec![&m.gate, &m.up]),
+            StepPart::Down => of_layers(|m| vec![&m.down]),
+            StepPart::Logits => self.output.bytes(),
+        }
     }
 
     /// Logits of the row in `step`, whose residual stream is that after the last layer.

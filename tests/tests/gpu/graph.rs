@@ -153,6 +153,38 @@ fn steps_of_methods_that_change_rows_are_one_graph() {
     }
 }
 
+/// Each part of a step is replayed alone: together they read all weights and kept rows.
+#[test]
+fn the_parts_of_a_step_are_timed() {
+    if without_emulator() {
+        return;
+    }
+    for arch in ["llama", "gemma2"] {
+        let file = tiny(&quick(arch, 2));
+        let (gpu, _) = emulated::fault_injecting(86, 1 << 30);
+        let there = on_gpu(open(&file.path), &gpu);
+        decoding(
+            &there,
+            CacheType::F16,
+            spec("snapkv", "w=8", 24),
+            |mut decoder| {
+                for token in 0..3 {
+                    decoder.next(token, &mut greedy(), None).expect("a token");
+                }
+                let rows = decoder.cache().kv_bytes();
+                let parts = decoder.part_times().expect("times");
+                assert!(parts.iter().all(|part| part.seconds > 0.0), "{parts:?}");
+                let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
+                let (weights, all) = (bytes - rows, there.gpu().expect("a GPU").bytes());
+                assert!(
+                    weights < all && weights > all / 10 * 9,
+                    "{weights} of {all} without norms"
+                );
+            },
+        );
+    }
+}
+
 /// Logits `[STEPS][vocab]` after the answer's tokens, those tokens, and the votes.
 fn answer(
     model: &Model,

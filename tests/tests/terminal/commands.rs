@@ -260,6 +260,45 @@ fn bench_measures_a_question_from_the_vault() {
     run(&["--memory", "8GiB"]).refused(&["--memory"]);
 }
 
+/// The parts of a decode step read all of its bytes.
+#[test]
+fn bench_times_the_parts_of_a_step() {
+    for arch in ["qwen2", "qwen35moe"] {
+        let file = golden::Unpacked::architecture(arch);
+        let model = file.path();
+        let run = |json: &[&str]| {
+            let words = ["bench", "--kernels", "--prompt-tokens", "40"];
+            let more = ["--decode-tokens", "4", "--model"];
+            let words = words.iter().chain(json).chain(&more).map(OsStr::new);
+            kept(words.chain([model.as_os_str()]))
+        };
+        let bench = run(&["--json"]).json();
+        let parts = bench["parts"].as_array().expect("parts");
+        let sum = |key: &str| -> f64 {
+            parts
+                .iter()
+                .map(|part| part[key].as_f64().expect("a number"))
+                .sum()
+        };
+        assert_eq!(
+            Some(sum("bytes")),
+            bench["bytes_per_token"].as_f64(),
+            "{bench}"
+        );
+        assert!(
+            parts
+                .iter()
+                .all(|part| part["seconds"].as_f64() > Some(0.0)),
+            "{bench}"
+        );
+        let text = run(&[]).stdout;
+        assert!(
+            text.contains("of limit") && text.contains("logits"),
+            "{text}"
+        );
+    }
+}
+
 /// A cache of synthetic rows cannot serve a method that continues from prefill measurements.
 #[test]
 fn bench_refuses_synthetic_rows_for_stateful_methods() {

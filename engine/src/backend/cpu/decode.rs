@@ -1,11 +1,13 @@
 //! Decode on the CPU. All memory is allocated before the first token; a step allocates nothing.
 
+use std::time::{Duration, Instant};
+
 use kept_models::{Model, RopeTable, RowScratch};
 use kept_policies::Pos;
 
 use super::attention::AttentionScratch;
 use crate::EngineError;
-use crate::backend::{DecodeBackend, StepOutput};
+use crate::backend::{DecodeBackend, PartTime, StepOutput};
 use crate::compact::CompactCache;
 use crate::decode::{AfterLayer, LayerAttention};
 
@@ -56,11 +58,52 @@ impl Buffers {
     }
 }
 
+/// Parts of a step.
+#[derive(Clone, Copy)]
+enum Part {
+    Projections,
+    Attention,
+    Rest,
+    Recurrent,
+    Logits,
+}
+
+/// Times of the parts of all steps so far. A lap costs some 30 ns.
+struct Laps {
+    steps: u32,
+    since: Instant,
+    /// By [`Part`].
+    times: [Duration; 5],
+}
+
+impl Laps {
+    fn new() -> Self {
+        Self {
+            steps: 0,
+            since: Instant::now(),
+            times: Default::default(),
+        }
+    }
+
+    fn begin_step(&mut self) {
+        self.steps += 1;
+        self.since = Instant::now();
+    }
+
+    /// Ends a part, which began with the end of the one before it.
+    fn end(&mut self, part: Part) {
+        let now = Instant::now();
+        self.times[part as usize] += now - self.since;
+        self.since = now;
+    }
+}
+
 /// A decode loop.
 pub(super) struct CpuDecoder<'m> {
     model: &'m Model,
     rope: &'m RopeTable,
     buffers: Buffers,
+    laps: Laps,
 }
 
 impl<'m> CpuDecoder<'m> {
@@ -70,6 +113,7 @@ impl<'m> CpuDecoder<'m> {
             model,
             rope,
             buffers: Buffers::new(model, cache.max_capacity(), cache.max_entries()),
+            laps: Laps::new(),
         }
     }
 }
@@ -88,7 +132,8 @@ impl DecodeBackend for CpuDecoder<'_> {
         after: &mut AfterLayer<'_>,
         _top_k: Option<usize>,
     ) -> Result<StepOutput<'_>, EngineError> {
-        let (model, b) = (self.model, &mut self.buffers);
+        let (model, b, laps) = (self.model, &mut self.buffers, &mut self.laps);
+        laps.begin_step();
         let config = model.config();
         let Pos(position) = cache.next;
         let (reassigned, window_rope_origin) = (cache.reassigned, cache.window_rope_origin);
@@ -96,6 +141,7 @@ impl DecodeBackend for CpuDecoder<'_> {
         for layer in 0..config.layers {
             if let Some(state) = &mut cache.layers[layer].state {
                 model.recur_row(layer, &mut b.residual, state, &mut b.row);
+                laps.end(Part::Recurrent);
                 continue;
             }
             let kind = &config.kinds[layer];
@@ -105,6 +151,7 @@ impl DecodeBackend for CpuDecoder<'_> {
             let kv_width = if own { config.kv_width_of(layer) } else { 0 };
             let (k, v) = (&mut b.k[..kv_width], &mut b.v[..kv_width]);
             model.project_row(layer, &b.residual, &mut b.row, q, k, v);
+            laps.end(Part::Projections);
             let rope = self.rope.of_layer(layer);
             // Re-assigned positions: keys are rotated by their rank when attention reads them. Otherwise the
             // new key is rotated by its position now. Some models have layers without RoPE.
@@ -131,7 +178,9 @@ impl DecodeBackend for CpuDecoder<'_> {
             }
             let attended = &mut b.attention[..q.len()];
             let probabilities = b.attend.attend(model, layer, cached, q, ranked, attended);
+            laps.end(Part::Attention);
             model.finish_row(layer, attended, token, &mut b.residual, &mut b.row);
+            laps.end(Part::Rest);
             if !own {
                 continue;
             }
@@ -145,9 +194,47 @@ impl DecodeBackend for CpuDecoder<'_> {
                 most: &most,
             };
             after.layer(cached, &attention, &mut |_| ());
+            laps.end(Part::Attention);
         }
         model.logits_row(&b.residual, &mut b.row, &mut b.logits);
+        laps.end(Part::Logits);
         Ok(StepOutput::Logits(&mut b.logits))
+    }
+
+    fn part_times(&mut self, cache: &CompactCache) -> Result<Vec<PartTime>, EngineError> {
+        let layers = cache.layers.len();
+        let recurrent = cache.layers.iter().filter(|l| l.state.is_some()).count();
+        let [projections, recurrent_bytes, rest, logits] = self.model.part_bytes();
+        let part = |part: Part, name, times, bytes| PartTime {
+            part: name,
+            times,
+            seconds: self.laps.times[part as usize].as_secs_f64() / f64::from(self.laps.steps),
+            bytes,
+        };
+        let attention = layers - recurrent;
+        let all = [
+            part(
+                Part::Projections,
+                "norm, queries, keys, values",
+                attention,
+                projections,
+            ),
+            part(
+                Part::Attention,
+                "RoPE, attention, eviction",
+                attention,
+                cache.kv_bytes(),
+            ),
+            part(Part::Rest, "output, feed-forward", attention, rest),
+            part(
+                Part::Recurrent,
+                "recurrent layers",
+                recurrent,
+                recurrent_bytes,
+            ),
+            part(Part::Logits, "logits", 1, logits),
+        ];
+        Ok(all.into_iter().filter(|part| part.times > 0).collect())
     }
 
     fn host_bytes(&self) -> u64 {

@@ -19,15 +19,18 @@ use kept_cuda::{
     MOST_CANDIDATES, Readback, StepLayer, StepScratch,
 };
 use kept_kernels::{HeadShape, Scale};
-use kept_models::{GpuModel, GpuRope, GpuStep, Model, RopeTable};
+use kept_models::{GpuModel, GpuRope, GpuStep, Model, RopeTable, StepPart};
 
 use super::plan::DecodePlan;
 use super::slot_table::{SlotTable, upload_rows};
 use crate::EngineError;
-use crate::backend::{DecodeBackend, DeviceRows, StepOutput};
+use crate::backend::{DecodeBackend, DeviceRows, PartTime, StepOutput};
 use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::decode::{AfterLayer, LayerAttention, Probabilities};
 use crate::shape::{gpu_attention_scale, head_shape};
+
+/// How often a part of a step is replayed to time it: the host's launch and wait are then a small share.
+const REPLAYS: usize = 10;
 
 /// Buffers and parameters of a captured step.
 struct Work {
@@ -46,6 +49,8 @@ struct Work {
     q_heads: usize,
     /// Number of most likely tokens to select.
     most: usize,
+    /// The part to time, launched alone.
+    only: Option<StepPart>,
 }
 
 impl Work {
@@ -63,21 +68,29 @@ impl Work {
             scale,
             q_heads,
             most,
+            only,
         } = work;
         let of_layer = (probabilities.as_ref()).map_or(0, |all| all.len() / layers.len());
-        gpu.step(device, step, layers, rope, |layer, rows, queries, out| {
-            let first = 2 * MOST_CANDIDATES + 2 * layer * *q_heads;
-            let own = layer * of_layer..(layer + 1) * of_layer;
-            let mut probabilities = probabilities.as_ref().map(|all| all.share(own));
-            let output = DecodeOutput {
-                out,
-                best: &mut outcome.share(first..first + 2 * *q_heads),
-                probabilities: probabilities.as_mut(),
-            };
-            let angles = rope.of_layer(layer);
-            rows.attend(device, *scale, angles, queries, attend, output)
-        })?;
-        if *most == 0 {
+        gpu.step(
+            device,
+            step,
+            layers,
+            rope,
+            *only,
+            |layer, rows, queries, out| {
+                let first = 2 * MOST_CANDIDATES + 2 * layer * *q_heads;
+                let own = layer * of_layer..(layer + 1) * of_layer;
+                let mut probabilities = probabilities.as_ref().map(|all| all.share(own));
+                let output = DecodeOutput {
+                    out,
+                    best: &mut outcome.share(first..first + 2 * *q_heads),
+                    probabilities: probabilities.as_mut(),
+                };
+                let angles = rope.of_layer(layer);
+                rows.attend(device, *scale, angles, queries, attend, output)
+            },
+        )?;
+        if *most == 0 || only.is_some() {
             return Ok(());
         }
         let mut logits = outcome.share(0..MOST_CANDIDATES);
@@ -297,6 +310,7 @@ impl<'m> CudaDecoder<'m> {
             scale: gpu_attention_scale(model),
             q_heads: shape.q_heads,
             most: 0,
+            only: None,
         };
         Ok(Self {
             model,
@@ -422,7 +436,9 @@ impl DecodeBackend for CudaDecoder<'_> {
                 probabilities: observed.probabilities(layer, q_heads),
                 most: &most,
             };
-            after.layer(cached, &attention, &mut |change| changed.push(change));
+            after.layer(cached, &attention, &mut |change| {
+                changed.push(change)
+            });
             observed.changed = changed;
             observed.upload_changes(layer, cached, &mut self.slot_table, &mut self.rows)?;
         }
@@ -432,6 +448,32 @@ impl DecodeBackend for CudaDecoder<'_> {
         }
         self.logits.read(0, &mut self.host_logits)?;
         Ok(StepOutput::Logits(&mut self.host_logits))
+    }
+
+    fn part_times(&mut self, cache: &CompactCache) -> Result<Vec<PartTime>, EngineError> {
+        let mut work = self.take_work()?;
+        let gpu = work.gpu.clone();
+        let mut times = Vec::new();
+        for part in StepPart::ALL {
+            let layers = cache.layers.len();
+            let (runs, rows) = match part {
+                StepPart::Norm | StepPart::Logits => (1, 0),
+                StepPart::Attention => (layers, cache.kv_bytes()),
+                _ => (layers, 0),
+            };
+            work.only = Some(part);
+            let graph = CapturedGraph::new(&self.device, work, Work::run)?;
+            let replay = || (0..REPLAYS).try_for_each(|_| graph.run());
+            let seconds = self.device.seconds(replay)?;
+            work = graph.into_work();
+            times.push(PartTime {
+                part: part.name(),
+                times: runs,
+                seconds: seconds / REPLAYS as f64,
+                bytes: gpu.part_bytes(part) + rows,
+            });
+        }
+        Ok(times)
     }
 
     fn host_bytes(&self) -> u64 {

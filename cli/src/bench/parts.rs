@@ -1,0 +1,42 @@
+//! The parts of a decode step, beside the memory bandwidth.
+
+use kept_engine::kernels::bandwidth;
+use kept_engine::{ComputeDevice, DeviceChoice, PartTime, gpu_rates};
+
+use crate::arguments::BenchArguments;
+use crate::output;
+
+/// Memory bandwidth in bytes per second: copies on a GPU, reading on a CPU.
+pub fn limit(arguments: &BenchArguments) -> anyhow::Result<f64> {
+    match arguments.engine.compute.device.device.parse()? {
+        DeviceChoice::Named(ComputeDevice::Cuda(ordinal)) => Ok(1e9 * gpu_rates(ordinal)?.copy_gbs),
+        _ => Ok(bandwidth().read),
+    }
+}
+
+/// Parts of a decode step beside the memory bandwidth `limit`, in bytes per second.
+pub fn print(parts: &[PartTime], limit: f64) -> anyhow::Result<()> {
+    let mut text = format!(
+        "\n{:<28} {:>9} {:>10} {:>9} {:>8}\n",
+        "part of a token", "us each", "us", "GB/s", "of limit"
+    );
+    for part in parts {
+        let speed = part.bytes as f64 / part.seconds;
+        let rate = match part.bytes {
+            0 => String::new(),
+            _ => format!("{:>9.1} {:>6.0} %", speed / 1e9, 100.0 * speed / limit),
+        };
+        let line = format!(
+            "{:<28} {:>9.1} {:>10.1} {rate}",
+            part.part,
+            1e6 * part.seconds / part.times as f64,
+            1e6 * part.seconds
+        );
+        text += line.trim_end();
+        text += "\n";
+    }
+    let seconds: f64 = parts.iter().map(|part| part.seconds).sum();
+    text += &format!("{:<28} {:>9} {:>10.1}\n", "together", "", 1e6 * seconds);
+    text += &format!("limit: {:.1} GB/s of memory bandwidth\n", limit / 1e9);
+    output::print_text(&text)
+}
