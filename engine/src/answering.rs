@@ -144,6 +144,7 @@ impl Engine {
             sources,
             citations,
             attended: votes.attended(),
+            by_head: votes.by_head(),
             text: written.text,
             report: AnswerReport {
                 finish: written.finish,

@@ -5,7 +5,7 @@ mod votes;
 use kept_models::{Model, RopeTable};
 use kept_policies::{Evict, Pos, Row, StepObservation};
 
-pub use votes::{Attended, TokenVotes, Votes};
+pub use votes::{Attended, HeadAttention, TokenVotes, Votes};
 
 use crate::backend::{self, DecodeBackend, PartTime, StepOutput};
 use crate::compact::{Changed, CompactCache, CompactLayer};
@@ -80,9 +80,11 @@ pub(crate) fn scratch_bytes(model: &Model, max_rows: usize, max_entries: usize) 
 }
 
 impl AfterLayer<'_> {
-    /// Runs on one layer; called for every layer in turn. `changed` receives every change except single evictions.
+    /// Runs on the layer `index` of the model; called for every layer in turn. `changed` receives every change except
+    /// single evictions.
     pub(crate) fn layer(
         &mut self,
+        index: usize,
         cached: &mut CompactLayer,
         attention: &LayerAttention<'_>,
         changed: &mut dyn FnMut(Changed),
@@ -90,9 +92,10 @@ impl AfterLayer<'_> {
         if let Some(votes) = self.votes.as_deref_mut() {
             let group = self.q_heads / cached.kv_heads();
             for q_head in 0..self.q_heads {
-                let positions = cached.attended(q_head / group);
+                let head = q_head / group;
+                let positions = cached.attended(head);
                 let (probability, place) = (attention.most)(q_head, positions.len());
-                votes.count(positions[place], probability);
+                votes.count((index, head), positions[place], probability);
             }
         }
         if cached.window().is_some() {

@@ -10,6 +10,7 @@
 //! The earlier turns of a conversation have a map of their own ([`crate::Earlier`]). All other positions are in no map:
 //! [`crate::RetentionMap`] is the exact record.
 
+mod attention;
 mod cells;
 mod heads;
 mod lift;
@@ -18,6 +19,7 @@ mod sums;
 
 use std::ops::Range;
 
+pub use attention::AttentionGrid;
 pub use lift::{LEVELS, NEUTRAL_QUESTIONS};
 pub use packed::GridBytesError;
 pub use sums::TableRow;

@@ -51,7 +51,7 @@ pub use auto::{AUTO, Chosen};
 pub use backend::GpuWatch;
 pub use backend::PartTime;
 pub use compact::{CompactCache, CompactLayer};
-pub use decode::{Attended, Decoder, TokenVotes, Votes};
+pub use decode::{Attended, Decoder, HeadAttention, TokenVotes, Votes};
 pub use device::{
     ComputeDevice, DeviceChoice, Gpu, GpuRates, UnknownDevice, fitting_gpu, gpu_rates, gpus,
 };
@@ -60,7 +60,7 @@ pub use error::EngineError;
 pub use event::{Event, Phase, Progress};
 pub use fit::{Fit, FitLine, TOKENS_PER_PAGE};
 pub use grid::{
-    GridBytesError, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, TableRow,
+    AttentionGrid, GridBytesError, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, TableRow,
     TokenSlots, ends16,
 };
 pub use in_the_box::{SAMPLE, is_beyond_the_box, is_in_the_box};

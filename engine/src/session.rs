@@ -15,8 +15,8 @@ use crate::note::Note;
 use crate::plan::{full_cache_bytes, window_bytes};
 use crate::shape::shape_of;
 use crate::{
-    Attended, Chosen, Citation, EngineError, MemoryLedger, MethodSpec, PlanRequest, Prompt,
-    RetentionMap, Sampling, Source, Streaming, Turn,
+    Attended, Chosen, Citation, EngineError, HeadAttention, MemoryLedger, MethodSpec, PlanRequest,
+    Prompt, RetentionMap, Sampling, Source, Streaming, Turn,
 };
 use kept_vault::{ModelPrint, VaultUse, Vaults};
 
@@ -141,6 +141,8 @@ pub struct Answer {
     pub citations: Vec<Citation>,
     /// What each token of the answer attended to in the document.
     pub attended: Vec<Attended>,
+    /// What each KV head attended to in the document, over the whole answer.
+    pub by_head: Vec<HeadAttention>,
     /// Which tokens were kept.
     pub map: RetentionMap,
     /// What the question read from and wrote to the document's vault.

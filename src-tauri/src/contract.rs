@@ -25,7 +25,8 @@ pub use library::{
 };
 pub use turns::{
     Attended, Chosen, Citation, EarlierTurn, EarlierTurns, Estimate, Facts, LayerRow, Memory,
-    Phase, Progress, Refusal, RefusalCode, Relation, Source, TableRow, TokenSlots, Turn, TurnState,
+    Phase, PictureOf, Progress, Refusal, RefusalCode, Relation, Source, TableRow, TokenSlots, Turn,
+    TurnState,
 };
 pub use vault::{ReadAhead, StoredDocument, Vault};
 

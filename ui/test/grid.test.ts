@@ -94,14 +94,15 @@ describe('the views', () => {
   let part: Record<string, unknown> | null = null
   let asked: Record<string, unknown>[] = []
   let hasHeads = true
+  let known = true
 
   beforeEach(async () => {
     asked = []
-    hasHeads = true
+    hasHeads = known = true
     vi.spyOn(HTMLElement.prototype, 'clientWidth', 'get').mockReturnValue(600)
     vi.spyOn(HTMLElement.prototype, 'clientHeight', 'get').mockReturnValue(100)
     mockIPC((name, args) => {
-      const given = args as { from: number; to: number; columns: number; heads: boolean; token: number }
+      const given = args as { from: number; to: number; columns: number; heads: boolean; of: string; token: number }
       if (name === 'map_ends') return new Uint32Array(ENDS).buffer
       if (name === 'map_counts') return new Uint16Array([0, 0, 0, 3, 0, 0]).buffer
       if (name === 'map_token') {
@@ -112,7 +113,7 @@ describe('the views', () => {
       }
       if (name === 'map_picture') {
         asked.push(given as unknown as Record<string, unknown>)
-        if (given.heads && !hasHeads) return new ArrayBuffer(0)
+        if ((given.heads && !hasHeads) || (given.of === 'attention' && !known)) return new ArrayBuffer(0)
         const columns = Math.min(given.columns, given.to - given.from)
         return new Uint8Array(columns * (given.heads ? 4 : 2)).fill(given.heads ? 255 : 51).buffer
       }
@@ -151,7 +152,7 @@ describe('the views', () => {
 
   it('has a row for each layer, and says what is under the cursor', async () => {
     await show(Grid)
-    expect(asked).toEqual([{ turn: 1, from: 0, to: 6, columns: 6, heads: false, lift: false }])
+    expect(asked).toEqual([{ turn: 1, from: 0, to: 6, columns: 6, heads: false, of: 'memory' }])
     expect(find('grid-cells')?.dataset['rows']).toBe('2')
     for (const key of ['ArrowDown', 'ArrowRight', 'ArrowRight', 'ArrowRight']) await press(key)
     expect(words('grid-said')).toBe('Layer 2: 20 % remembered, at 35 %: “4711”')
@@ -167,12 +168,33 @@ describe('the views', () => {
     await show(Grid)
     await press('Enter')
     expect(find('grid-cells')?.dataset['rows']).toBe('4')
-    expect(asked.at(-1)).toMatchObject({ heads: true, lift: false })
+    expect(asked.at(-1)).toMatchObject({ heads: true, of: 'memory' })
     await press('ArrowDown')
     expect(words('grid-said')).toContain('Layer 1, head 1: 100 % remembered')
     find('grid-heads')!.click()
     await settle()
     expect(find('grid-cells')?.dataset['rows']).toBe('2')
+  })
+
+  it('shows what the answer looked at', async () => {
+    await show(Grid)
+    find('grid-attention')!.click()
+    await settle()
+    expect(asked.at(-1)).toMatchObject({ heads: false, of: 'attention' })
+    find('grid-heads')!.click()
+    await settle()
+    expect(asked.at(-1)).toMatchObject({ heads: true, of: 'attention' })
+    await press('ArrowDown')
+    expect(words('grid-said')).toContain('Layer 1, head 1: 100 % of its attention for the answer')
+  })
+
+  it('says when what the answer looked at is not known', async () => {
+    known = false
+    await show(Grid)
+    expect(find('grid-attention')).not.toBeNull()
+    find('grid-attention')!.click()
+    await settle()
+    expect(words('grid-said')).toContain('What each layer looked at is not known')
   })
 
   it('says when heads are not known', async () => {

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use kept_engine::models::Model;
 use kept_engine::{
-    Answer, Citation, CompactLayer, Engine, MapGrid, MemoryNow, Note, Progress, Prompt, Reading,
-    Source, Turn, Watch, ends16,
+    Answer, AttentionGrid, Citation, CompactLayer, Engine, MapGrid, MemoryNow, Note, Progress,
+    Prompt, Reading, Source, Turn, Watch, ends16,
 };
 use kept_worker::protocol::{AnswerFacts, AskRequest, AttendedFacts, Reply, SourceInfo};
 
@@ -154,6 +154,7 @@ impl<'a> Watching<'a> {
             cells: cells_of(&one.tokens, &self.filling.grid),
         });
         AnswerFacts {
+            by_head: AttentionGrid::new(&self.filling.grid, &answer.by_head),
             attended: attended.collect(),
             citations: citations.collect(),
             sources: answer.sources.into_iter().map(|s| self.source(s)).collect(),

@@ -14,6 +14,9 @@ const MOST_SHOWN: usize = 8;
 /// Less attention than this share of the strongest in the answer is not shown.
 const LEAST_SHOWN: f32 = 0.1;
 
+/// The most document tokens that are shown for one KV head.
+const MOST_OF_HEAD: usize = 64;
+
 /// Votes of a step in most models, in layers times query heads.
 const USUAL_VOTES: usize = 2048;
 
@@ -30,6 +33,19 @@ pub struct Votes {
     totals: HashMap<u32, f32>,
     /// The most that a step attended to a token more than the steps before it did.
     most: f32,
+    /// Votes of each layer and KV head for each document token, over all steps.
+    heads: HashMap<(usize, usize), HashMap<u32, f32>>,
+}
+
+/// What a KV head attended to during an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeadAttention {
+    /// Layer of the model.
+    pub layer: usize,
+    /// KV head of the layer.
+    pub head: usize,
+    /// Document tokens with the sum of their votes, at most 64, most votes first.
+    pub tokens: Vec<(u32, f32)>,
 }
 
 /// The votes that led to one token of the answer.
@@ -62,6 +78,7 @@ impl Votes {
             steps: Vec::new(),
             totals: HashMap::new(),
             most: 0.0,
+            heads: HashMap::new(),
         }
     }
 
@@ -107,11 +124,31 @@ impl Votes {
         tokens
     }
 
-    pub(super) fn count(&mut self, position: Pos, probability: f32) {
+    /// What each KV head attended to, by layer and head.
+    pub fn by_head(&self) -> Vec<HeadAttention> {
+        let head = |(&(layer, head), tokens): (&(usize, usize), &HashMap<u32, f32>)| {
+            let mut tokens: Vec<(u32, f32)> = tokens.iter().map(|(&t, &v)| (t, v)).collect();
+            tokens.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            tokens.truncate(MOST_OF_HEAD);
+            HeadAttention {
+                layer,
+                head,
+                tokens,
+            }
+        };
+        let mut heads: Vec<_> = self.heads.iter().map(head).collect();
+        heads.sort_by_key(|of| (of.layer, of.head));
+        heads
+    }
+
+    /// Counts the most attended slot of a query head, which belongs to the KV head `head` of a layer.
+    pub(super) fn count(&mut self, (layer, head): (usize, usize), position: Pos, probability: f32) {
         let position = position.0 as usize;
         if self.document.contains(&position) {
-            let token = position - self.document.start;
-            self.current.push((token as u32, probability));
+            let token = (position - self.document.start) as u32;
+            self.current.push((token, probability));
+            let tokens = self.heads.entry((layer, head)).or_default();
+            *tokens.entry(token).or_default() += probability;
         }
     }
 
@@ -148,21 +185,42 @@ mod tests {
     fn votes_are_merged_per_step() {
         let mut votes = Votes::new(10..50);
         for (position, probability) in [(12, 0.25), (11, 0.5), (12, 0.5), (5, 1.0), (50, 1.0)] {
-            votes.count(Pos(position), probability);
+            votes.count((0, 0), Pos(position), probability);
         }
         votes.end_step(0, 7);
-        votes.count(Pos(11), 0.25);
+        votes.count((0, 0), Pos(11), 0.25);
         votes.end_step(3, 8);
         let said: Vec<_> = votes.steps().iter().map(|step| step.said).collect();
         assert_eq!(said, [0, 3]);
         assert_eq!(votes.steps()[0].votes, [(2, 0.75), (1, 0.5)]);
         assert_eq!(votes.steps()[1].votes, [(1, 0.25)]);
         for position in 10..50 {
-            votes.count(Pos(position), position as f32);
+            votes.count((0, 0), Pos(position), position as f32);
         }
         votes.end_step(4, 9);
         let last = &votes.steps()[2].votes;
         assert_eq!((last.len(), last[0]), (MOST_OF_STEP, (39, 49.0)));
+    }
+
+    #[test]
+    fn votes_are_summed_by_head() {
+        let mut votes = Votes::new(10..50);
+        for (head, position, probability) in
+            [((1, 0), 11, 0.25), ((0, 1), 12, 0.5), ((1, 0), 12, 0.5)]
+        {
+            votes.count(head, Pos(position), probability);
+        }
+        votes.end_step(0, 7);
+        votes.count((1, 0), Pos(11), 0.5);
+        votes.count((1, 1), Pos(9), 1.0);
+        votes.end_step(3, 8);
+        let head = |layer, head, tokens: &[(u32, f32)]| HeadAttention {
+            layer,
+            head,
+            tokens: tokens.to_vec(),
+        };
+        let expected = [head(0, 1, &[(2, 0.5)]), head(1, 0, &[(1, 0.75), (2, 0.5)])];
+        assert_eq!(votes.by_head(), expected);
     }
 
     #[test]
@@ -172,10 +230,10 @@ mod tests {
         let mut latest = Vec::new();
         // The first document token gets the same from all; the others from one each.
         for (said, position) in [(2, 20), (5, 30), (9, 40)] {
-            votes.count(Pos(10), 5.0);
-            votes.count(Pos(position), 2.0);
+            votes.count((0, 0), Pos(10), 5.0);
+            votes.count((0, 0), Pos(position), 2.0);
             if said == 9 {
-                votes.count(Pos(30), 1.0);
+                votes.count((0, 0), Pos(30), 1.0);
             }
             latest = votes.end_step(said, 7);
         }

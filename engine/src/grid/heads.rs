@@ -170,6 +170,11 @@ impl MapGrid {
     }
 }
 
+/// The column of `cells` that holds `cell`, as in [`columns_of`].
+pub(super) fn column_of(cells: &Range<usize>, columns: usize, cell: usize) -> usize {
+    ((cell - cells.start + 1) * columns - 1) / cells.len()
+}
+
 /// `cells` as `columns` ranges of equal length, up to one cell.
 fn columns_of(cells: &Range<usize>, columns: usize) -> impl Iterator<Item = Range<usize>> + use<> {
     let (start, length) = (cells.start, cells.len());
@@ -177,7 +182,8 @@ fn columns_of(cells: &Range<usize>, columns: usize) -> impl Iterator<Item = Rang
     (0..columns).map(move |column| edge(column)..edge(column + 1))
 }
 
-fn share(kept: usize, slots: usize) -> u8 {
+/// `kept` of `slots`, 255 for all; any of them is at least 1.
+pub(super) fn share(kept: usize, slots: usize) -> u8 {
     match (kept, slots) {
         (0, _) | (_, 0) => 0,
         (kept, slots) => ((kept * 255 + slots / 2) / slots).clamp(1, 255) as u8,

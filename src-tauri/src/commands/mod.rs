@@ -16,8 +16,8 @@ use tauri::{AppHandle, Manager, Runtime, State};
 use tauri_plugin_dialog::{DialogExt, FilePath};
 
 use crate::contract::{
-    AppEvent, Attended, Choice, EarlierTurns, Estimate, LayerRow, Parameters, Place, Refusal,
-    Relation, Replacement, Settings, Snapshot, TableRow, TokenSlots,
+    AppEvent, Attended, Choice, EarlierTurns, Estimate, LayerRow, Parameters, PictureOf, Place,
+    Refusal, Relation, Replacement, Settings, Snapshot, TableRow, TokenSlots,
 };
 use crate::drop::absolute;
 use crate::effects::Effects;
@@ -337,9 +337,9 @@ pub async fn map_levels(effects: Desktop<'_>, turn: u64) -> Result<Response, Str
     Ok(Response::new(effects.with(|state| state.levels_of(turn))))
 }
 
-/// The map as a picture: `[rows][columns]` u8, the mean share of slots that keep the tokens of each column, 255 for 100 %. A
-/// row is a layer, or with `heads` a KV head, layer by layer; empty if heads are not known. The columns divide the tokens
-/// `from..to` evenly; there are fewer if these are fewer.
+/// The map as a picture: `[rows][columns]` u8, the mean share of slots that keep the tokens of each column, or the share of
+/// the answer's attention that went to them, 255 for 100 %. A row is a layer, or with `heads` a KV head, layer by layer;
+/// empty if that is not known. The columns divide the tokens `from..to` evenly; there are fewer if these are fewer.
 #[tauri::command]
 pub async fn map_picture(
     effects: Desktop<'_>,
@@ -348,11 +348,18 @@ pub async fn map_picture(
     to: usize,
     columns: usize,
     heads: bool,
-    lift: bool,
+    of: PictureOf,
 ) -> Result<Response, String> {
-    let map = effects.map_view(turn, None, lift).await?;
     let columns = columns.clamp(1, MOST_COLUMNS);
-    let picture = map.picture(from..to, columns, heads);
+    let picture = if of == PictureOf::Attention {
+        let map = effects.map(turn).await?;
+        let map = state::lock(&map);
+        let to = to.min(map.document.cells());
+        map.by_head.picture(from.min(to)..to, columns, heads)
+    } else {
+        let map = effects.map_view(turn, None, of == PictureOf::Question);
+        map.await?.picture(from..to, columns, heads)
+    };
     Ok(Response::new(picture.unwrap_or_default()))
 }
 

@@ -99,6 +99,18 @@ pub struct Chosen {
     pub reason: String,
 }
 
+/// What a picture of the map shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub enum PictureOf {
+    /// What is kept.
+    Memory,
+    /// What is kept because of the question.
+    Question,
+    /// What the answer attended to.
+    Attention,
+}
+
 /// What a token of an answer attended to in the document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]

@@ -359,7 +359,9 @@ impl AppState {
             let (_, sample) = self.how_it_is_read();
             let kept = answer.vault.written;
             if let Some(map) = self.maps.get(&turn) {
-                lock(map).attended = attended(&answer);
+                let mut map = lock(map);
+                map.attended = attended(&answer);
+                map.by_head = answer.by_head.clone();
             }
             self.end_turn(turn, state, |turn| finish(turn, answer, sample));
             self.want_neutral(turn);

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use kept_engine::{GridError, MapGrid};
+use kept_engine::{AttentionGrid, GridError, MapGrid};
 use serde::{Deserialize, Serialize};
 
 use super::{AppState, MAPS_IN_MEMORY, SharedMap};
@@ -19,6 +19,8 @@ pub struct TurnMap {
     pub earlier: Option<EarlierMap>,
     /// What each token of the answer attended to, once it is complete.
     pub attended: Vec<Attended>,
+    /// What each KV head attended to, once the answer is complete.
+    pub by_head: AttentionGrid,
 }
 
 /// What a question kept of the earlier turns.
@@ -45,6 +47,7 @@ impl From<MapGrid> for TurnMap {
             document,
             earlier: None,
             attended: Vec::new(),
+            by_head: AttentionGrid::default(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kept_engine::{MapGrid, Note, Phase as EnginePhase};
+use kept_engine::{AttentionGrid, MapGrid, Note, Phase as EnginePhase};
 use kept_worker::protocol::{self, Failure, Fault, FaultCode, Reply};
 
 use super::facts::{chosen_of, memory};
@@ -159,6 +159,7 @@ impl AppState {
                         grid: grid(turns_tokens_per_cell, of_turns),
                     }),
                     attended: Vec::new(),
+                    by_head: AttentionGrid::default(),
                 };
                 self.map_begins(turn, map, windows);
             }

@@ -332,7 +332,7 @@ impl Store {
     /// Gives the turn `to` the map of `from`.
     pub async fn copy_map(&self, from: u64, to: u64) -> Result<(), StoreError> {
         sqlx::query(
-            "INSERT OR REPLACE INTO map (turn, bytes, neutral, earlier, earlier_map, attended) SELECT ?, bytes, neutral, earlier, earlier_map, attended FROM map WHERE turn = ?",
+            "INSERT OR REPLACE INTO map (turn, bytes, neutral, earlier, earlier_map, attended, by_head) SELECT ?, bytes, neutral, earlier, earlier_map, attended, by_head FROM map WHERE turn = ?",
         )
         .bind(row_of_id(to)?)
         .bind(row_of_id(from)?)
@@ -346,11 +346,12 @@ impl Store {
         let earlier = map.earlier.as_ref();
         let texts = earlier.map(|earlier| deflate(to_json(&earlier.texts)?.as_bytes()));
         let grid = earlier.map(|earlier| deflate(&earlier.grid.to_bytes()));
-        sqlx::query("INSERT OR REPLACE INTO map (turn, bytes, earlier, earlier_map, attended) SELECT id, ?, ?, ?, ? FROM turn WHERE id = ?")
+        sqlx::query("INSERT OR REPLACE INTO map (turn, bytes, earlier, earlier_map, attended, by_head) SELECT id, ?, ?, ?, ?, ? FROM turn WHERE id = ?")
             .bind(deflate(&map.document.to_bytes())?)
             .bind(texts.transpose()?)
             .bind(grid.transpose()?)
             .bind(deflate(to_json(&map.attended)?.as_bytes())?)
+            .bind(deflate(to_json(&map.by_head)?.as_bytes())?)
             .bind(row_of_id(turn)?)
             .execute(&self.pool)
             .await?;
@@ -369,11 +370,12 @@ impl Store {
 
     /// Loads a turn's map.
     pub async fn map(&self, turn: u64) -> Result<Option<TurnMap>, StoreError> {
-        let row =
-            sqlx::query("SELECT bytes, earlier, earlier_map, attended FROM map WHERE turn = ?")
-                .bind(row_of_id(turn)?)
-                .fetch_optional(&self.pool)
-                .await?;
+        let row = sqlx::query(
+            "SELECT bytes, earlier, earlier_map, attended, by_head FROM map WHERE turn = ?",
+        )
+        .bind(row_of_id(turn)?)
+        .fetch_optional(&self.pool)
+        .await?;
         let Some(row) = row else { return Ok(None) };
         let (texts, grid): (Option<&[u8]>, Option<&[u8]>) =
             (row.try_get("earlier")?, row.try_get("earlier_map")?);
@@ -383,12 +385,15 @@ impl Store {
                 grid: grid_of(grid)?,
             })
         });
-        let attended: Option<&[u8]> = row.try_get("attended")?;
+        let (attended, by_head): (Option<&[u8]>, Option<&[u8]>) =
+            (row.try_get("attended")?, row.try_get("by_head")?);
         let attended = attended.map(|attended| of_json(&text_of(attended)?));
+        let by_head = by_head.map(|by_head| of_json(&text_of(by_head)?));
         Ok(Some(TurnMap {
             document: grid_of(row.try_get("bytes")?)?,
             earlier: earlier.transpose()?,
             attended: attended.transpose()?.unwrap_or_default(),
+            by_head: by_head.transpose()?.unwrap_or_default(),
         }))
     }
 

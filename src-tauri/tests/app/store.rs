@@ -10,7 +10,7 @@ use kept_app::state::{
     Remembered, Save, TurnMap,
 };
 use kept_app::store::{self, Open, Opened};
-use kept_engine::MapGrid;
+use kept_engine::{AttentionGrid, HeadAttention, MapGrid};
 use kept_worker::protocol::{DocumentInfo, PageInfo};
 use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -115,7 +115,19 @@ fn map() -> TurnMap {
             said: 2,
             cells: vec![(1, 255), (0, 40)],
         }],
+        by_head: by_head(),
     }
+}
+
+/// Of the second head of the first layer.
+fn by_head() -> AttentionGrid {
+    let tokens = vec![(1, 0.75), (0, 0.25)];
+    let head = HeadAttention {
+        layer: 0,
+        head: 1,
+        tokens,
+    };
+    AttentionGrid::new(&grid(), &[head])
 }
 
 /// Opens, writes, closes.
@@ -537,6 +549,7 @@ async fn the_conversation_of_an_earlier_version_is_kept() {
     for sentence in [
         "ALTER TABLE map DROP COLUMN earlier",
         "ALTER TABLE map DROP COLUMN earlier_map",
+        "ALTER TABLE map DROP COLUMN by_head",
         "ALTER TABLE map DROP COLUMN attended",
         "ALTER TABLE map DROP COLUMN neutral",
         "ALTER TABLE turn DROP COLUMN version_of",

@@ -172,6 +172,23 @@ fn the_grid_shows_layers_and_heads_with_the_cursor_of_the_page() {
     });
     assert!(said.contains("remembered"), "{said}");
     app.picture("grid");
+    // What the answer looked at, by layer and head.
+    app.click("grid-attention");
+    let said = app.until(
+        "the cell says what share of the attention went there",
+        |app| {
+            nudge = 1 - nudge;
+            let moved = app.driver().point(x + nudge, y, false);
+            moved.expect("the mouse moves");
+            let said = app.text("grid-said")?;
+            (rows(app)? == layers * (1 + heads) && said.contains("of its attention"))
+                .then_some(said)
+        },
+    );
+    assert!(said.starts_with("Layer"), "{said}");
+    app.picture("grid-attention");
+    app.click("grid-memory");
+    app.until("memory is drawn again", |app| rows(app));
     app.driver().point(x, y, true).expect("a click");
     app.until("the page goes there, with the word's card", |app| {
         app.text("word-said").filter(|said| said.contains("slot"))

@@ -11,6 +11,7 @@ import type {
   Inspection,
   LayerRow,
   Parameters,
+  PictureOf,
   Refusal,
   Relation,
   Replacement,
@@ -83,7 +84,7 @@ export const mapPicture = (
   from: number,
   to: number,
   columns: number,
-  view: { heads: boolean; lift: boolean },
+  view: { heads: boolean; of: PictureOf },
 ) => raw('map_picture', { turn, from, to, columns, ...view })
 export const comparedMap = (comparison: number, run: number | null) => raw('compared_map', { comparison, run })
 export const saveExport = (kind: 'png' | 'svg' | 'csv', data: string) => call<null>('save_export', { kind, data })

@@ -53,8 +53,8 @@
  *                                                                'turn' with the number of budgets that are known
  * map_levels({ turn })                          -> ArrayBuffer   Uint8: number of budgets, each in percent, then for
  *                                                                each [tokens] shares; 255 is 100 %
- * map_picture({ turn, from, to, columns, heads, lift })   -> ArrayBuffer   Uint8 [rows][columns] shares; a row per layer,
- *                                                or with `heads` per KV head (empty if those are not known)
+ * map_picture({ turn, from, to, columns, heads, of })   -> ArrayBuffer   Uint8 [rows][columns] shares; a row per layer,
+ *                                                or with `heads` per KV head; empty if that is not known
  * compared_map({ comparison, run: number | null })   -> ArrayBuffer   Uint8 [tokens] shares of a run; without one, ends
  *                                                as `map_ends`
  * save_export({ kind, data })                   -> null          system's dialog; a 'png' (base64), 'svg' or 'csv'; outcome

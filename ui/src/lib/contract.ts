@@ -1035,6 +1035,11 @@ said: number,
 cells: Array<[number, number]>, };
 
 /**
+ * What a picture of the map shows.
+ */
+export type PictureOf = "memory" | "question" | "attention";
+
+/**
  * The state of a question.
  */
 export type TurnState = "waiting" | "asked" | "reading" | "answering" | "done" | "stopped" | "failed";

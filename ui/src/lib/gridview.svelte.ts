@@ -7,6 +7,7 @@ import { capital, count, percent, plural, shorten } from './format'
 import { columnOf, mostOf, moved, pictureOf, rowsOf, shareAt, tokensOf, zoomed, type Picture, type Row } from './grid'
 import { numberOf } from './layers'
 import type { MapView } from './map.svelte'
+import type { PictureOf, Turn } from './contract'
 import { described } from './parameters'
 import type { Reader } from './reader.svelte'
 import { tokenAt } from './runs'
@@ -19,6 +20,25 @@ interface Given {
   text: () => string
 }
 
+/** What the grid shows: what is remembered, what of it because of the question, or what the answer looked at. */
+export const TITLES: Record<PictureOf, string> = {
+  memory: 'What each layer remembers',
+  question: 'What each layer remembers because of the question',
+  attention: 'What each layer looked at for the answer',
+}
+const ofTokens = (tokens: number): string => (tokens > 1 ? ` of ${plural(tokens, 'token')}` : '')
+/** A share of some tokens in words. */
+const SAYS: Record<PictureOf, (share: string, tokens: number) => string> = {
+  memory: (share, tokens) => `${share}${ofTokens(tokens)} remembered`,
+  question: (share, tokens) => `${share}${ofTokens(tokens)} because of this question`,
+  attention: (share, tokens) =>
+    `${share} of its attention for the answer went to ${tokens > 1 ? `these ${plural(tokens, 'token')}` : 'this token'}`,
+}
+
+/** Whether a turn has an answer that looked at something. */
+export const looksAt = (turn: Turn | null): boolean =>
+  turn !== null && turn.hasMap && turn.answer !== '' && (turn.state === 'done' || turn.state === 'stopped')
+
 /** Time after the last movement before the picture is made sharp. */
 const SOON_MS = 60
 
@@ -27,14 +47,13 @@ export class GridView {
   /** Columns of the screen. */
   columns = $state(0)
   unfolded = $state.raw<ReadonlySet<number>>(new Set())
-  /** Shows what is kept because of the question. */
-  lift = $state(false)
+  of = $state<PictureOf>('memory')
   /** The tokens in view; null for all. */
   range = $state.raw<{ from: number; to: number } | null>(null)
   layers = $state.raw<Picture | null>(null)
   heads = $state.raw<Picture | null>(null)
   problem = $state<string | null>(null)
-  /** An answer of an earlier version: its heads were not stored. */
+  /** An answer of an earlier version: its heads, or what it looked at, were not stored. */
   unknown = $state(false)
   /** The row and the token under the pointer, or chosen by the keyboard. */
   at = $state.raw<{ row: number; token: number } | null>(null)
@@ -45,12 +64,15 @@ export class GridView {
   many = $derived(this.own?.layers ?? 0)
   kvHeads = $derived(this.own?.kvHeads ?? 1)
   /** Heads can be told apart. */
-  byHead = $derived(this.kvHeads > 1 && (this.own?.together ?? 1) === 1 && !this.lift && !this.unknown)
+  byHead = $derived.by(() => {
+    if (this.kvHeads === 1 || this.unknown) return false
+    return this.of === 'attention' || (this.of === 'memory' && (this.own?.together ?? 1) === 1)
+  })
   view = $derived(this.range ?? { from: 0, to: this.tokens })
   rows = $derived(rowsOf(this.many, this.kvHeads, this.byHead ? this.unfolded : new Set()))
   most = $derived(this.layers ? mostOf(this.heads ?? this.layers) : 255)
   /** The ends of the scale. */
-  ends = $derived<[string, string]>([this.lift ? '0 %' : 'forgotten', percent(this.most / 255)])
+  ends = $derived<[string, string]>([this.of === 'memory' ? 'forgotten' : '0 %', percent(this.most / 255)])
   /** The token of the cursor, of the grid or of the page. */
   cursor = $derived.by(() => {
     if (this.at) return this.at.token
@@ -66,17 +88,28 @@ export class GridView {
     $effect(() => {
       void this.own?.turn
       untrack(() => {
-        this.range = this.at = this.layers = this.heads = null
+        this.range = this.at = null
+      })
+    })
+    // Another answer or another view of it.
+    $effect(() => {
+      void this.own?.turn
+      void this.of
+      untrack(() => {
+        this.layers = this.heads = null
         this.unknown = false
       })
     })
     $effect(() => {
-      if (app.shown?.hasLift !== true) this.lift = false
+      const { shown } = app
+      const { of } = this
+      const there = of === 'memory' || (of === 'question' ? shown?.hasLift === true : looksAt(shown))
+      if (!there) this.of = 'memory'
     })
     $effect(() => {
-      const { own, view, lift } = this
+      const { own, view, of } = this
       if (!own || this.columns === 0 || this.tokens === 0) return
-      const wanted = { turn: own.turn, ...view, columns: Math.min(this.tokens, this.columns), lift }
+      const wanted = { turn: own.turn, ...view, columns: Math.min(this.tokens, this.columns), of }
       const needsHeads = this.unfolded.size > 0 && this.byHead
       // The first picture comes at once.
       const wait = untrack(() => (this.layers === null ? 0 : SOON_MS))
@@ -96,20 +129,20 @@ export class GridView {
   }
 
   async #fetch(
-    { turn, from, to, columns, lift }: { turn: number; from: number; to: number; columns: number; lift: boolean },
+    { turn, from, to, columns, of }: { turn: number; from: number; to: number; columns: number; of: PictureOf },
     needsHeads: boolean,
   ): Promise<void> {
     const mine = ++this.#asked
     try {
       const [whole, byHead] = await Promise.all([
-        mapPicture(turn, from, to, columns, { heads: false, lift }),
-        needsHeads ? mapPicture(turn, from, to, columns, { heads: true, lift: false }) : null,
+        mapPicture(turn, from, to, columns, { heads: false, of }),
+        needsHeads ? mapPicture(turn, from, to, columns, { heads: true, of }) : null,
       ])
       if (mine !== this.#asked) return
       this.layers = pictureOf(whole, this.many, from, to)
       this.heads = byHead && pictureOf(byHead, this.many * this.kvHeads, from, to)
       this.problem = null
-      this.unknown ||= needsHeads && this.heads === null
+      this.unknown ||= of === 'attention' ? this.layers === null : needsHeads && this.heads === null
     } catch (refusal) {
       if (mine === this.#asked) this.problem = sentence(refusal)
     }
@@ -134,19 +167,21 @@ export class GridView {
   said = $derived.by(() => {
     const { at, layers, problem } = this
     if (problem !== null) return problem
-    if (this.unknown && !at) return 'Which heads remember what is not known for this answer: ask again to see it.'
+    if (this.unknown && !at) {
+      const what = this.of === 'attention' ? 'What each layer looked at' : 'Which heads remember what'
+      return `${what} is not known for this answer: ask again to see it.`
+    }
     const row = at && this.rows[at.row]
     if (!at || !row || !layers) return null
     const column = columnOf(layers, at.token)
     const { from, to } = tokensOf(layers, column)
     const share = shareAt(layers, this.heads, this.kvHeads, row, column) / 255
     const [{ start }, { end }] = [this.textOf(from), this.textOf(to - 1)]
-    const what = to - from > 1 ? ` of ${plural(to - from, 'token')}` : ''
     const layer = this.nameOf({ ...row, head: null })
     const name = row.head === null ? layer : `${layer}, ${this.nameOf(row)}`
-    const verb = this.lift ? 'because of this question' : 'remembered'
+    const said = SAYS[this.of](percent(share), to - from)
     const words = shorten(this.#given.text().slice(start, end), 48)
-    return `${name}: ${percent(share)}${what} ${verb}, ${this.#placeOf(start)}: “${words}”`
+    return `${name}: ${said}, ${this.#placeOf(start)}: “${words}”`
   })
 
   fold(layer: number): void {
@@ -196,7 +231,7 @@ export class GridView {
 
   /** The grid as a picture to share. */
   sheet(): Sheet | null {
-    const { layers, heads, kvHeads, rows, most, nameOf, ends, view, lift } = this
+    const { layers, heads, kvHeads, rows, most, nameOf, ends, view, of } = this
     if (!layers) return null
     const { app } = this.#given
     const { shown } = app
@@ -206,7 +241,7 @@ export class GridView {
       return page === null ? `token ${count(token + 1)}` : capital(pageName(app.document, page))
     })
     const how = shown && described(shown, app.methods, shown.facts?.chosen?.method)
-    const title = `What each layer remembers${lift ? ' because of the question' : ''}`
+    const title = TITLES[of]
     const lines = [
       [app.document?.name, how, app.model?.name].filter(Boolean).join(' · '),
       shown ? `“${shorten(shown.question, 120)}”` : '',

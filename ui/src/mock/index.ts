@@ -14,6 +14,7 @@ import type {
   EarlierTurns,
   Memory,
   Parameters,
+  PictureOf,
   Relation,
   Settings,
   Snapshot,
@@ -411,6 +412,7 @@ export function start(): void {
       to: number
       columns: number
       heads: boolean
+      of: PictureOf
       thinking: boolean
       id: string | number
       stretch: string | null
@@ -531,7 +533,7 @@ export function start(): void {
         return found.buffer
       }
       case 'map_picture':
-        return mind().picture(args.from, args.to, args.columns, args.heads).buffer
+        return mind().picture(args.from, args.to, args.columns, args.heads, args.of === 'attention').buffer
       case 'save_export':
         return null
       case 'map_token':

@@ -63,8 +63,8 @@ export class Mind {
     return counts
   }
 
-  /** As `map_picture`; heads of a layer take turns. */
-  picture(from: number, to: number, columns: number, heads: boolean): Uint8Array<ArrayBuffer> {
+  /** As `map_picture`; heads of a layer take turns. `attention`: fewer tokens, as an answer looks at few. */
+  picture(from: number, to: number, columns: number, heads: boolean, attention: boolean): Uint8Array<ArrayBuffer> {
     const many = Math.min(columns, to - from)
     const rows = heads ? this.kvHeads : 1
     const picture = new Uint8Array(this.layers * rows * many)
@@ -75,7 +75,7 @@ export class Mind {
         const end = from + Math.floor(((to - from) * (column + 1)) / many)
         for (let row = 0; row < rows; row++) {
           let sum = 0
-          for (let i = first; i < end; i++)
+          for (let i = first; i < end; i += attention ? 9 : 1)
             sum += heads ? Number((row + i) % this.kvHeads < slots[i]!) : slots[i]! / this.kvHeads
           picture[(layer * rows + row) * many + column] = sum > 0 ? Math.max(1, (255 * sum) / (end - first)) : 0
         }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use kept_engine::vault::VaultUse;
-use kept_engine::{AnswerReport, Chosen, Citation, Fit, Gpu, MemoryNow, Note};
+use kept_engine::{AnswerReport, AttentionGrid, Chosen, Citation, Fit, Gpu, MemoryNow, Note};
 
 /// A method as displayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,6 +214,9 @@ pub struct AnswerFacts {
     /// What each token of the answer attended to in the document.
     #[serde(default)]
     pub attended: Vec<AttendedFacts>,
+    /// What each KV head attended to, over the whole answer.
+    #[serde(default)]
+    pub by_head: AttentionGrid,
     /// Further notes for the user.
     pub notes: Vec<Note>,
     /// Memory in use at the end.

@@ -253,6 +253,7 @@ fn answered(ticket: u64, text: &str, finish: kept_engine::Finish) -> Reply {
                 said: 0,
                 cells: vec![(1, 255), (0, 40)],
             }],
+            by_head: kept_engine::AttentionGrid::default(),
             rows_per_layer: vec![2, 3],
             first_token_seconds: 1.1,
             sources: vec![SourceInfo {
