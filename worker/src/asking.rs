@@ -311,6 +311,7 @@ fn answer(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> 
     match engine.ask_watched(&ask, &mut watching, &job.stop) {
         Ok(answer) => {
             let answer = watching.facts(answer);
+            let answer = Box::new(answer);
             (Reply::Answered { ticket, answer }, EngineHealth::Sound)
         }
         Err(error) => failed_with(ticket, Failure::Ask, &error),

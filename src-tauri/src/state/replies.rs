@@ -78,7 +78,7 @@ impl AppState {
                     self.turn_progressed(now, turn, reply, &bytes)?;
                 }
             }
-            Reply::Answered { ticket, answer } => self.answered(ticket, answer),
+            Reply::Answered { ticket, answer } => self.answered(ticket, *answer),
             Reply::Comparing {
                 ticket,
                 run,

@@ -456,7 +456,7 @@ pub enum Reply {
         /// Ticket of the question.
         ticket: u64,
         /// The answer and what it cost.
-        answer: AnswerFacts,
+        answer: Box<AnswerFacts>,
     },
     /// Progress of a run of a comparison. At most about 20 per second.
     Comparing {

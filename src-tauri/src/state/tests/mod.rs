@@ -228,7 +228,7 @@ fn memory_now() -> MemoryNow {
 fn answered(ticket: u64, text: &str, finish: kept_engine::Finish) -> Reply {
     Reply::Answered {
         ticket,
-        answer: AnswerFacts {
+        answer: Box::new(AnswerFacts {
             text: text.into(),
             report: kept_engine::AnswerReport {
                 finish,
@@ -270,6 +270,6 @@ fn answered(ticket: u64, text: &str, finish: kept_engine::Finish) -> Reply {
             notes: Vec::new(),
             memory: memory_now(),
             vault: Box::new(kept_engine::vault::VaultUse::none(5)),
-        },
+        }),
     }
 }
