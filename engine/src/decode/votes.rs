@@ -25,8 +25,8 @@ const USUAL_VOTES: usize = 2048;
 pub struct Votes {
     /// Positions of the document.
     document: Range<usize>,
-    /// Votes of the current step: document tokens, with repetitions.
-    current: Vec<(u32, f32)>,
+    /// Votes of the current step.
+    current: Vec<Vote>,
     /// The finished steps, in order.
     steps: Vec<TokenVotes>,
     /// Votes of each document token, over all steps.
@@ -35,6 +35,14 @@ pub struct Votes {
     most: f32,
     /// Votes of each layer and KV head for each document token, over all steps.
     heads: HashMap<(usize, usize), HashMap<u32, f32>>,
+}
+
+/// A vote of one query head: for a document token, with its probability.
+struct Vote {
+    token: u32,
+    probability: f32,
+    /// Layer and KV head.
+    slot: (usize, usize),
 }
 
 /// What a KV head attended to during an answer.
@@ -141,23 +149,31 @@ impl Votes {
         heads
     }
 
-    /// Counts the most attended slot of a query head, which belongs to the KV head `head` of a layer.
-    pub(super) fn count(&mut self, (layer, head): (usize, usize), position: Pos, probability: f32) {
+    /// Counts the most attended slot of a query head, which belongs to the layer and KV head `slot`.
+    pub(super) fn count(&mut self, slot: (usize, usize), position: Pos, probability: f32) {
         let position = position.0 as usize;
         if self.document.contains(&position) {
-            let token = (position - self.document.start) as u32;
-            self.current.push((token, probability));
-            let tokens = self.heads.entry((layer, head)).or_default();
-            *tokens.entry(token).or_default() += probability;
+            self.current.push(Vote {
+                token: (position - self.document.start) as u32,
+                probability,
+                slot,
+            });
         }
     }
 
     /// The votes since the last step led to `token`, which follows `said` bytes of the answer. Returns what it attended
     /// to, compared with the answer so far; as in [`Attended::tokens`].
     pub fn end_step(&mut self, said: usize, token: u32) -> Vec<(u32, f32)> {
-        self.current.sort_unstable_by_key(|vote| vote.0);
+        self.current.sort_unstable_by_key(|vote| vote.token);
         let mut votes: Vec<(u32, f32)> = Vec::new();
-        for (token, probability) in self.current.drain(..) {
+        for vote in self.current.drain(..) {
+            let Vote {
+                token,
+                probability,
+                slot,
+            } = vote;
+            let tokens = self.heads.entry(slot).or_default();
+            *tokens.entry(token).or_default() += probability;
             match votes.last_mut() {
                 Some(vote) if vote.0 == token => vote.1 += probability,
                 _ => votes.push((token, probability)),

@@ -24,7 +24,7 @@ case "$*" in
 doctor*--json*) printf '{\n "device": "cuda:0",\n "name": "A GPU"\n}\n' ;;
 methods) printf 'snapkv  one\nh2o  another\n' ;;
 ask*cuda:99*) echo "there is no GPU cuda:99" >&2; exit 1 ;;
-ask*) [ "${CUDA_VISIBLE_DEVICES-some}" ] || { echo "use --device cpu" >&2; exit 1; }; echo '{"answer": "4711"}' ;;
+ask*) [ "${CUDA_VISIBLE_DEVICES-some}" ] || { echo "no GPU cuda:0: use the CPU (--device cpu)" >&2; exit 1; }; echo '{"answer": "4711"}' ;;
 bench*--bandwidth*) echo '{"card": "A GPU", "copy_gbs": 4000.0, "to_card_gbs": 50.0, "matrix_tflops": 400.0, "attention_tflops": 200.0}' ;;
 bench*)
     case "$*" in *"$HANGS"*) [ -z "$HANGS" ] || exec sleep 600 ;; esac
