@@ -115,20 +115,39 @@ constexpr int PIECES_AHEAD = 4;
 template <int DIM, int KEYS, class Kind>
 struct Fill {
     static __device__ __forceinline__ void begin(half_t* tile, const Rows& rows, const DecodeAttention& p, size_t slot, int first, int end) {
-        constexpr int PIECES = DIM / 8, AHEAD = DIM < 256 ? PIECES_AHEAD : 1;
+        constexpr int PIECES = DIM / 8, THREADS = KEYS / 16 * LANES, AHEAD = DIM < 256 ? PIECES_AHEAD : 1;
         constexpr uint32_t NOWHERE = 0xFFFFFFFFu;
-        for (int begin = threadIdx.x; begin < KEYS * PIECES; begin += AHEAD * blockDim.x) {
+        if constexpr (AHEAD == 1) {
+#pragma unroll 1
+            for (int i = threadIdx.x; i < KEYS * PIECES; i += THREADS) {
+                const int row = i / PIECES, piece = i % PIECES;
+                Sixteen numbers = {{0, 0, 0, 0}};
+                if (first + row < end) {
+                    const uint32_t own = (uint32_t)slot + first + row, place = p.places != nullptr ? p.places[own] : own;
+                    if (place < p.narrow) {
+                        Packed packed;
+                        Kind::template load<DIM>(packed, rows, place, piece);
+                        numbers = Kind::unpack(packed);
+                    } else {
+                        numbers = load_16(rows.wide + (size_t)(place - p.narrow) * DIM + piece * 8);
+                    }
+                }
+                store_16(tile + row * STRIDE<DIM> + piece * 8, numbers);
+            }
+            return;
+        }
+        for (int begin = threadIdx.x; begin < KEYS * PIECES; begin += AHEAD * THREADS) {
             uint32_t places[AHEAD];
             Packed packed[AHEAD];
 #pragma unroll
             for (int n = 0; n < AHEAD; ++n) {
-                const int i = begin + n * blockDim.x, row = first + i / PIECES;
+                const int i = begin + n * THREADS, row = first + i / PIECES;
                 const uint32_t own = (uint32_t)slot + row;
                 places[n] = i >= KEYS * PIECES || row >= end ? NOWHERE : p.places != nullptr ? p.places[own] : own;
             }
 #pragma unroll
             for (int n = 0; n < AHEAD; ++n) {
-                const int piece = (begin + n * blockDim.x) % PIECES;
+                const int piece = (begin + n * THREADS) % PIECES;
                 if (places[n] < p.narrow) {
                     Kind::template load<DIM>(packed[n], rows, places[n], piece);
                 } else if (places[n] != NOWHERE) {
@@ -137,7 +156,7 @@ struct Fill {
             }
 #pragma unroll
             for (int n = 0; n < AHEAD; ++n) {
-                const int i = begin + n * blockDim.x, row = i / PIECES, piece = i % PIECES;
+                const int i = begin + n * THREADS, row = i / PIECES, piece = i % PIECES;
                 if (i < KEYS * PIECES) {
                     const Sixteen numbers = places[n] < p.narrow    ? Kind::unpack(packed[n])
                                             : places[n] != NOWHERE ? packed[n].words

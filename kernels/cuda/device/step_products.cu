@@ -159,7 +159,8 @@ struct Q3K {
         const size_t first = (size_t)(piece / 4) * 256 + half * 128 + part * 16;
         const uint8_t* const scales = block + 96;
         float products = 0.0f;
-#pragma unroll
+// Two at a time: the registers of a block of 32 warps allow no more.
+#pragma unroll 2
         for (int j = 0; j < 4; ++j) {
             const int which = half * 8 + 2 * j + part;
             const int low = which < 8 ? scales[which] & 15 : scales[which - 8] >> 4, high = scales[8 + which % 4] >> 2 * (which / 4) & 3;
@@ -311,14 +312,14 @@ __device__ __forceinline__ float times_any_row(const uint8_t* row, const Inputs&
 }
 
 // Kernel variants: one type, or any type by its number.
-template <class Kind, int AHEAD = Kind::AHEAD>
+template <class Kind>
 struct Only {
     static __device__ __forceinline__ float times(const Matrix& matrix, uint32_t row, const Inputs& in, uint32_t cols) {
-        return times_row<Kind, AHEAD>(matrix.blocks + row * matrix.row_bytes, in, cols);
+        return times_row<Kind, Kind::AHEAD>(matrix.blocks + row * matrix.row_bytes, in, cols);
     }
     static __device__ __forceinline__ void times_both(const Matrix& one, const Matrix& other, uint32_t row, const Inputs& in, uint32_t cols, float& a,
                                                       float& b) {
-        times_rows<Kind, (AHEAD + 1) / 2>(one.blocks + row * one.row_bytes, other.blocks + row * other.row_bytes, in, cols, a, b);
+        times_rows<Kind, (Kind::AHEAD + 1) / 2>(one.blocks + row * one.row_bytes, other.blocks + row * other.row_bytes, in, cols, a, b);
     }
 };
 template <class Kind>
@@ -499,8 +500,7 @@ KEPT_ADDED(q5_0, Only<Q5_0>)
 KEPT_ADDED(q5_1, Only<Q5_1>)
 KEPT_ADDED(q8_0, Only<Q8_0>)
 KEPT_ADDED(q2_k, Only<Q2K>)
-using FewerQ3K = Only<Q3K, 1>;
-KEPT_ADDED(q3_k, FewerQ3K)
+KEPT_ADDED(q3_k, Only<Q3K>)
 KEPT_ADDED(q4_k, Only<Q4K>)
 KEPT_ADDED(q5_k, Only<Q5K>)
 KEPT_ADDED(q6_k, Only<Q6K>)

@@ -88,14 +88,8 @@ fn the_resource_table_matches_the_sources() {
     assert_eq!(named, all, "a line for each kernel");
 }
 
-/// Kernels that spill. The first is not launched there: the GPU has no shared memory for two blocks of it. The others
-/// have a stack of 8 or 16 bytes.
-const SPILLING: [(&str, u32); 4] = [
-    ("prefill_attention_wide_128", 120),
-    ("step_added_q3_k", 120),
-    ("decode_attention_q8_0_256", 120),
-    ("decode_attention_q4_0_256", 120),
-];
+/// This GPU has no shared memory for two blocks of it, so that the kernel for fewer rows is launched there.
+const NOT_LAUNCHED: (&str, u32) = ("prefill_attention_wide_128", 120);
 
 #[test]
 fn registers_and_shared_memory_fit_every_gpu() {
@@ -110,7 +104,7 @@ fn registers_and_shared_memory_fit_every_gpu() {
                 "{name} on sm_{gpu}: {} registers a thread, {of_block} a block",
                 taken.registers
             );
-            if !SPILLING.contains(&(name.as_str(), gpu)) {
+            if (name.as_str(), gpu) != NOT_LAUNCHED {
                 assert_eq!(taken.spilled, 0, "{name} on sm_{gpu} spills registers");
                 assert_eq!(taken.stack, 0, "{name} on sm_{gpu} has a stack");
             }
