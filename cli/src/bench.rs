@@ -193,7 +193,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     } else {
         print(&report)?;
         match &report.parts {
-            Some(times) => parts::print(times, parts::limit(arguments)?),
+            Some(times) => parts::print(times, parts::limit(&engine)?),
             None => Ok(()),
         }
     }

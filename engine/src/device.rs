@@ -168,7 +168,21 @@ impl EngineError {
 /// # Errors
 /// [`EngineError::NoGpu`] without a GPU, [`EngineError::Gpu`] if it fails.
 pub fn gpu_rates(ordinal: usize) -> Result<GpuRates, EngineError> {
-    let device = open_gpu(ordinal)?;
+    rates_of(&open_gpu(ordinal)?)
+}
+
+impl Engine {
+    /// Peak rates of the GPU that the model is on; `None` on the CPU.
+    ///
+    /// # Errors
+    /// [`EngineError::Gpu`] if the GPU fails or has no memory left to measure with.
+    pub fn gpu_rates(&self) -> Result<Option<GpuRates>, EngineError> {
+        let gpu = self.model().gpu();
+        gpu.map(|gpu| rates_of(gpu.device())).transpose()
+    }
+}
+
+fn rates_of(device: &kept_cuda::Device) -> Result<GpuRates, EngineError> {
     let rates = device.rates(&kept_cuda::RatesOf::GPU)?;
     Ok(GpuRates {
         gpu: device.facts().name.clone(),

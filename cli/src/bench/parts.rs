@@ -1,17 +1,14 @@
 //! The parts of a decode step, beside the memory bandwidth.
 
 use kept_engine::kernels::bandwidth;
-use kept_engine::{ComputeDevice, DeviceChoice, PartTime, gpu_rates};
+use kept_engine::{Engine, PartTime};
 
-use crate::arguments::BenchArguments;
 use crate::output;
 
-/// Memory bandwidth in bytes per second: copies on a GPU, reading on a CPU.
-pub fn limit(arguments: &BenchArguments) -> anyhow::Result<f64> {
-    match arguments.engine.compute.device.device.parse()? {
-        DeviceChoice::Named(ComputeDevice::Cuda(ordinal)) => Ok(1e9 * gpu_rates(ordinal)?.copy_gbs),
-        _ => Ok(bandwidth().read),
-    }
+/// Memory bandwidth of the engine's device in bytes per second: copies on a GPU, reading on a CPU.
+pub fn limit(engine: &Engine) -> anyhow::Result<f64> {
+    let gpu = engine.gpu_rates()?;
+    Ok(gpu.map_or_else(|| bandwidth().read, |rates| 1e9 * rates.copy_gbs))
 }
 
 /// Parts of a decode step beside the memory bandwidth `limit`, in bytes per second.

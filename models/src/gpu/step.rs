@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The cache implements 2 and 3. If the output of attention or of the feed-forward has its own norm, a launch after the
-//! product computes that norm, the addition and the next norm. Attention takes a second launch if `head_dim` is not a multiple
-//! of 32 (to quantise the output), or if the method reads probabilities; with class tables it takes five.
+//! product computes that norm, the addition and the next norm. Attention takes a second launch if `head_dim` is not a
+//! multiple of 32 (to quantise the output), or if the method reads probabilities; with class tables it takes five.
 
 use half::f16;
 use kept_cuda::{Buffer, Device, DeviceError, RowInputs, StepHeads, StepLayer, Weights};
@@ -40,7 +40,7 @@ pub enum StepPart {
 }
 
 impl StepPart {
-    /// All parts, in the order of a layer.
+    /// All parts, in order.
     pub const ALL: [Self; 8] = [
         Self::Norm,
         Self::Projections,
@@ -51,6 +51,11 @@ impl StepPart {
         Self::Down,
         Self::Logits,
     ];
+
+    /// The parts of every layer.
+    pub fn is_of_layers(self) -> bool {
+        !matches!(self, Self::Norm | Self::Logits)
+    }
 
     /// In plain words.
     pub fn name(self) -> &'static str {
@@ -135,6 +140,13 @@ impl GpuStep {
     }
 }
 
+/// Where a step is.
+struct LayerOfStep<'a> {
+    layer: usize,
+    cached: &'a mut StepLayer,
+    rope: &'a GpuRope,
+}
+
 /// The end of a half layer: the product that is added to the residual stream, and the norms around the addition.
 struct HalfLayer<'a> {
     weights: &'a Weights,
@@ -167,81 +179,97 @@ impl GpuModel {
         ) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         assert_eq!(layers.len(), self.layers.len(), "a cache for each layer");
-        let config = &self.config;
-        let runs = |part| only.is_none_or(|only| only == part);
-        if runs(StepPart::Norm) {
+        let runs = |part: &StepPart| only.is_none_or(|only| only == *part);
+        if runs(&StepPart::Norm) {
             let first = self.norm(&self.layers[0].attention_norm);
             device.step_norm(&mut step.residual, None, first, &mut step.inputs)?;
         }
-        for (layer, (own, cached)) in self.layers.iter().zip(layers).enumerate() {
-            let GpuStep {
-                inputs, q, k, v, ..
-            } = step;
-            let mut projections = [
-                (&own.matrices.q, own.q_bias.as_ref(), &mut *q),
-                (&own.matrices.k, own.k_bias.as_ref(), &mut *k),
-                (&own.matrices.v, own.v_bias.as_ref(), &mut *v),
-            ];
-            if runs(StepPart::Projections) {
-                device.step_products(&mut projections, inputs, false, None)?;
-            }
-            let heads = StepHeads {
-                q,
-                k,
-                v,
-                q_norm: own.q_norm.as_ref(),
-                k_norm: own.k_norm.as_ref(),
-                eps: config.norm_eps,
-                angles: rope.of_layer(layer),
+        for (layer, cached) in layers.iter_mut().enumerate() {
+            let mut at = LayerOfStep {
+                layer,
+                cached,
+                rope,
             };
-            if runs(StepPart::Heads) {
-                cached.put(device, &heads, &mut step.queries)?;
-            }
-            if runs(StepPart::Attention) {
-                attend(layer, cached, &step.queries, &mut step.attention)?;
-            }
-            let end = HalfLayer {
-                weights: &own.matrices.o,
-                bias: own.o_bias.as_ref(),
-                post_norm: own.post_attention_norm.as_ref(),
-                next_norm: &own.ffn_norm,
-            };
-            if runs(StepPart::Output) {
-                self.end_half_layer(
-                    device,
-                    &mut step.residual,
-                    &mut step.half,
-                    end,
-                    &step.attention,
-                    &mut step.inputs,
-                )?;
-            }
-            let (gate, up) = (&own.matrices.gate, &own.matrices.up);
-            if runs(StepPart::Gated) {
-                device.step_gated(activation(config)?, gate, up, &step.inputs, &mut step.gated)?;
-            }
-            let next = self.layers.get(layer + 1);
-            let end = HalfLayer {
-                weights: &own.matrices.down,
-                bias: None,
-                post_norm: own.post_ffn_norm.as_ref(),
-                next_norm: next.map_or(&self.output_norm, |next| &next.attention_norm),
-            };
-            if runs(StepPart::Down) {
-                self.end_half_layer(
-                    device,
-                    &mut step.residual,
-                    &mut step.half,
-                    end,
-                    &step.gated,
-                    &mut step.inputs,
-                )?;
+            let parts = StepPart::ALL.into_iter().filter(|part| part.is_of_layers());
+            for part in parts.filter(runs) {
+                self.step_part(device, step, part, &mut at, &mut attend)?;
             }
         }
-        if runs(StepPart::Logits) {
+        if runs(&StepPart::Logits) {
             self.step_logits(device, step)?;
         }
         Ok(())
+    }
+
+    /// One part of a layer.
+    fn step_part(
+        &self,
+        device: &Device,
+        step: &mut GpuStep,
+        part: StepPart,
+        at: &mut LayerOfStep<'_>,
+        attend: &mut impl FnMut(
+            usize,
+            &StepLayer,
+            &Buffer<f16>,
+            &mut RowInputs,
+        ) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let own = &self.layers[at.layer];
+        let Matrices {
+            q, k, v, gate, up, ..
+        } = &own.matrices;
+        match part {
+            // Before and after the layers.
+            StepPart::Norm | StepPart::Logits => Ok(()),
+            StepPart::Projections => {
+                let mut products = [
+                    (q, own.q_bias.as_ref(), &mut step.q),
+                    (k, own.k_bias.as_ref(), &mut step.k),
+                    (v, own.v_bias.as_ref(), &mut step.v),
+                ];
+                device.step_products(&mut products, &step.inputs, false, None)
+            }
+            StepPart::Heads => {
+                let heads = StepHeads {
+                    q: &step.q,
+                    k: &step.k,
+                    v: &step.v,
+                    q_norm: own.q_norm.as_ref(),
+                    k_norm: own.k_norm.as_ref(),
+                    eps: self.config.norm_eps,
+                    angles: at.rope.of_layer(at.layer),
+                };
+                at.cached.put(device, &heads, &mut step.queries)
+            }
+            StepPart::Attention => attend(at.layer, at.cached, &step.queries, &mut step.attention),
+            StepPart::Output => {
+                let end = self.end_of_attention(at.layer);
+                let GpuStep {
+                    residual,
+                    half,
+                    attention,
+                    inputs,
+                    ..
+                } = step;
+                self.end_half_layer(device, end, [residual, half], attention, inputs)
+            }
+            StepPart::Gated => {
+                let activation = activation(&self.config)?;
+                device.step_gated(activation, gate, up, &step.inputs, &mut step.gated)
+            }
+            StepPart::Down => {
+                let end = self.end_of_feed_forward(at.layer);
+                let GpuStep {
+                    residual,
+                    half,
+                    gated,
+                    inputs,
+                    ..
+                } = step;
+                self.end_half_layer(device, end, [residual, half], gated, inputs)
+            }
+        }
     }
 
     /// Bytes of weights that a part of a step reads, over all layers.
@@ -276,13 +304,32 @@ impl GpuModel {
         device.step_products(&mut product, &step.inputs, false, self.config.logit_cap)
     }
 
+    fn end_of_attention(&self, layer: usize) -> HalfLayer<'_> {
+        let own = &self.layers[layer];
+        HalfLayer {
+            weights: &own.matrices.o,
+            bias: own.o_bias.as_ref(),
+            post_norm: own.post_attention_norm.as_ref(),
+            next_norm: &own.ffn_norm,
+        }
+    }
+
+    fn end_of_feed_forward(&self, layer: usize) -> HalfLayer<'_> {
+        let (own, next) = (&self.layers[layer], self.layers.get(layer + 1));
+        HalfLayer {
+            weights: &own.matrices.down,
+            bias: None,
+            post_norm: own.post_ffn_norm.as_ref(),
+            next_norm: next.map_or(&self.output_norm, |next| &next.attention_norm),
+        }
+    }
+
     /// Adds the output of a half layer to the residual stream and computes the inputs of the next one.
     fn end_half_layer(
         &self,
         device: &Device,
-        residual: &mut Buffer<f32>,
-        half: &mut Buffer<f32>,
         end: HalfLayer<'_>,
+        [residual, half]: [&mut Buffer<f32>; 2],
         inputs: &RowInputs,
         out: &mut RowInputs,
     ) -> Result<(), DeviceError> {
@@ -290,12 +337,8 @@ impl GpuModel {
         if end.post_norm.is_none() {
             return device.step_added((end.weights, end.bias, residual), inputs, next, out);
         }
-        device.step_products(
-            &mut [(end.weights, end.bias, &mut *half)],
-            inputs,
-            false,
-            None,
-        )?;
+        let mut product = [(end.weights, end.bias, &mut *half)];
+        device.step_products(&mut product, inputs, false, None)?;
         device.step_norm(residual, Some((half, end.post_norm)), next, out)
     }
 }

@@ -456,11 +456,8 @@ impl DecodeBackend for CudaDecoder<'_> {
         let mut times = Vec::new();
         for part in StepPart::ALL {
             let layers = cache.layers.len();
-            let (runs, rows) = match part {
-                StepPart::Norm | StepPart::Logits => (1, 0),
-                StepPart::Attention => (layers, cache.kv_bytes()),
-                _ => (layers, 0),
-            };
+            let attends = part == StepPart::Attention;
+            let rows = if attends { cache.kv_bytes() } else { 0 };
             work.only = Some(part);
             let graph = CapturedGraph::new(&self.device, work, Work::run)?;
             let replay = || (0..REPLAYS).try_for_each(|_| graph.run());
@@ -468,7 +465,7 @@ impl DecodeBackend for CudaDecoder<'_> {
             work = graph.into_work();
             times.push(PartTime {
                 part: part.name(),
-                times: runs,
+                times: if part.is_of_layers() { layers } else { 1 },
                 seconds: seconds / REPLAYS as f64,
                 bytes: gpu.part_bytes(part) + rows,
             });
