@@ -80,28 +80,27 @@ pub(crate) fn scratch_bytes(model: &Model, max_rows: usize, max_entries: usize) 
 }
 
 impl AfterLayer<'_> {
-    /// Runs on the layer `index` of the model; called for every layer in turn. `changed` receives every change except
-    /// single evictions.
+    /// Runs on one layer; called for every layer in turn. `changed` receives every change except single evictions.
     pub(crate) fn layer(
         &mut self,
-        index: usize,
         cached: &mut CompactLayer,
         attention: &LayerAttention<'_>,
         changed: &mut dyn FnMut(Changed),
     ) {
+        let cut_layer = cached.window().is_none().then_some(self.cut_layers);
         if let Some(votes) = self.votes.as_deref_mut() {
             let group = self.q_heads / cached.kv_heads();
             for q_head in 0..self.q_heads {
                 let head = q_head / group;
                 let positions = cached.attended(head);
                 let (probability, place) = (attention.most)(q_head, positions.len());
-                votes.count((index, head), positions[place], probability);
+                let slot = cut_layer.map(|layer| (layer, head));
+                votes.count(slot, positions[place], probability);
             }
         }
-        if cached.window().is_some() {
+        let Some(layer) = cut_layer else {
             return;
-        }
-        let layer = self.cut_layers;
+        };
         self.cut_layers += 1;
         if let Some(evictor) = self.evictor.as_deref_mut() {
             evict_after_step(

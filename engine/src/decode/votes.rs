@@ -33,7 +33,7 @@ pub struct Votes {
     totals: HashMap<u32, f32>,
     /// The most that a step attended to a token more than the steps before it did.
     most: f32,
-    /// Votes of each layer and KV head for each document token, over all steps.
+    /// Votes of each layer that the method cuts and each KV head for each document token, over all steps.
     heads: HashMap<(usize, usize), HashMap<u32, f32>>,
 }
 
@@ -41,14 +41,14 @@ pub struct Votes {
 struct Vote {
     token: u32,
     probability: f32,
-    /// Layer and KV head.
-    slot: (usize, usize),
+    /// Layer among those that the method cuts, and KV head; `None` of a layer that it does not cut.
+    slot: Option<(usize, usize)>,
 }
 
 /// What a KV head attended to during an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadAttention {
-    /// Layer of the model.
+    /// Layer among those that the method cuts, as in the map.
     pub layer: usize,
     /// KV head of the layer.
     pub head: usize,
@@ -132,7 +132,7 @@ impl Votes {
         tokens
     }
 
-    /// What each KV head attended to, by layer and head.
+    /// What each KV head of the layers that the method cuts attended to, by layer and head.
     pub fn by_head(&self) -> Vec<HeadAttention> {
         let head = |(&(layer, head), tokens): (&(usize, usize), &HashMap<u32, f32>)| {
             let mut tokens: Vec<(u32, f32)> = tokens.iter().map(|(&t, &v)| (t, v)).collect();
@@ -149,8 +149,9 @@ impl Votes {
         heads
     }
 
-    /// Counts the most attended slot of a query head, which belongs to the layer and KV head `slot`.
-    pub(super) fn count(&mut self, slot: (usize, usize), position: Pos, probability: f32) {
+    /// Counts the most attended row of a query head. `slot`: the layer among those that the method cuts, and the KV head;
+    /// `None` in other layers.
+    pub(super) fn count(&mut self, slot: Option<(usize, usize)>, position: Pos, probability: f32) {
         let position = position.0 as usize;
         if self.document.contains(&position) {
             self.current.push(Vote {
@@ -172,8 +173,10 @@ impl Votes {
                 probability,
                 slot,
             } = vote;
-            let tokens = self.heads.entry(slot).or_default();
-            *tokens.entry(token).or_default() += probability;
+            if let Some(slot) = slot {
+                let tokens = self.heads.entry(slot).or_default();
+                *tokens.entry(token).or_default() += probability;
+            }
             match votes.last_mut() {
                 Some(vote) if vote.0 == token => vote.1 += probability,
                 _ => votes.push((token, probability)),
@@ -201,17 +204,17 @@ mod tests {
     fn votes_are_merged_per_step() {
         let mut votes = Votes::new(10..50);
         for (position, probability) in [(12, 0.25), (11, 0.5), (12, 0.5), (5, 1.0), (50, 1.0)] {
-            votes.count((0, 0), Pos(position), probability);
+            votes.count(Some((0, 0)), Pos(position), probability);
         }
         votes.end_step(0, 7);
-        votes.count((0, 0), Pos(11), 0.25);
+        votes.count(Some((0, 0)), Pos(11), 0.25);
         votes.end_step(3, 8);
         let said: Vec<_> = votes.steps().iter().map(|step| step.said).collect();
         assert_eq!(said, [0, 3]);
         assert_eq!(votes.steps()[0].votes, [(2, 0.75), (1, 0.5)]);
         assert_eq!(votes.steps()[1].votes, [(1, 0.25)]);
         for position in 10..50 {
-            votes.count((0, 0), Pos(position), position as f32);
+            votes.count(Some((0, 0)), Pos(position), position as f32);
         }
         votes.end_step(4, 9);
         let last = &votes.steps()[2].votes;
@@ -224,11 +227,13 @@ mod tests {
         for (head, position, probability) in
             [((1, 0), 11, 0.25), ((0, 1), 12, 0.5), ((1, 0), 12, 0.5)]
         {
-            votes.count(head, Pos(position), probability);
+            votes.count(Some(head), Pos(position), probability);
         }
         votes.end_step(0, 7);
-        votes.count((1, 0), Pos(11), 0.5);
-        votes.count((1, 1), Pos(9), 1.0);
+        votes.count(Some((1, 0)), Pos(11), 0.5);
+        // Not of the document, and of a layer that is not cut.
+        votes.count(Some((1, 1)), Pos(9), 1.0);
+        votes.count(None, Pos(12), 1.0);
         votes.end_step(3, 8);
         let head = |layer, head, tokens: &[(u32, f32)]| HeadAttention {
             layer,
@@ -246,10 +251,10 @@ mod tests {
         let mut latest = Vec::new();
         // The first document token gets the same from all; the others from one each.
         for (said, position) in [(2, 20), (5, 30), (9, 40)] {
-            votes.count((0, 0), Pos(10), 5.0);
-            votes.count((0, 0), Pos(position), 2.0);
+            votes.count(Some((0, 0)), Pos(10), 5.0);
+            votes.count(Some((0, 0)), Pos(position), 2.0);
             if said == 9 {
-                votes.count((0, 0), Pos(30), 1.0);
+                votes.count(Some((0, 0)), Pos(30), 1.0);
             }
             latest = votes.end_step(said, 7);
         }

@@ -1,5 +1,6 @@
 //! Prefill, decode, streaming, the vault and the worker process.
 
+mod attention;
 mod conversation_vault;
 mod conversations;
 mod fidelity;

@@ -193,7 +193,7 @@ impl DecodeBackend for CpuDecoder<'_> {
                 probabilities,
                 most: &most,
             };
-            after.layer(layer, cached, &attention, &mut |_| ());
+            after.layer(cached, &attention, &mut |_| ());
             laps.end(Part::Attention);
         }
         model.logits_row(&b.residual, &mut b.row, &mut b.logits);

@@ -428,7 +428,7 @@ impl DecodeBackend for CudaDecoder<'_> {
                     probabilities: Probabilities::NONE,
                     most: &most,
                 };
-                after.layer(layer, cached, &attention, &mut |_| ());
+                after.layer(cached, &attention, &mut |_| ());
                 continue;
             };
             let mut changed = std::mem::take(&mut observed.changed);
@@ -436,9 +436,7 @@ impl DecodeBackend for CudaDecoder<'_> {
                 probabilities: observed.probabilities(layer, q_heads),
                 most: &most,
             };
-            after.layer(layer, cached, &attention, &mut |change| {
-                changed.push(change)
-            });
+            after.layer(cached, &attention, &mut |change| changed.push(change));
             observed.changed = changed;
             observed.upload_changes(layer, cached, &mut self.slot_table, &mut self.rows)?;
         }

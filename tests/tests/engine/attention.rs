@@ -1,0 +1,63 @@
+//! What the heads of an answer looked at, beside the map of what they kept.
+
+use std::collections::BTreeSet;
+
+use kept_engine::documents::Document;
+use kept_engine::kernels::Stop;
+use kept_engine::policies::Budget;
+use kept_engine::{Ask, Engine, LayerRetention, Limits, MethodSpec, Sampling, Watch};
+use kept_tests::golden::Unpacked;
+
+/// Watches nothing.
+struct Nothing;
+
+impl Watch for Nothing {}
+
+/// A head can look at nothing that its row of the map has forgotten: layers and heads are those of the map, also where
+/// some layers have windows, are recurrent or share keys.
+#[test]
+fn heads_look_at_what_their_row_of_the_map_keeps() {
+    let text = "The nets are mended in the morning, and the boats are tarred at noon. ".repeat(9);
+    let document = Document::from_bytes("notes.txt", text.into_bytes()).expect("a document");
+    for arch in ["qwen2", "gemma2", "gemma3", "gemma4-e", "qwen35"] {
+        let file = Unpacked::architecture(arch);
+        let engine = Engine::open(&file.path()).expect("a tiny model");
+        let ask = Ask {
+            document: &document,
+            turns: &[],
+            question: "When are the nets mended?",
+            method: &MethodSpec::plain("snapkv"),
+            budget: Some(Budget::Rows(60)),
+            sampling: &Sampling::default(),
+            max_tokens: 12,
+            thinking: false,
+            limits: Limits::default(),
+            vault: None,
+        };
+        let answer = engine.ask_watched(&ask, &mut Nothing, &Stop::new());
+        let answer = answer.unwrap_or_else(|error| panic!("{arch}: {error}"));
+        let layers: Vec<&LayerRetention> = answer.map.cut_layers().collect();
+        let looked: BTreeSet<usize> = answer.by_head.iter().map(|of| of.layer).collect();
+        assert!(
+            looked.iter().eq(&(0..layers.len()).collect::<Vec<_>>()),
+            "{arch}: {looked:?}"
+        );
+        let mut forgotten = false;
+        for of in &answer.by_head {
+            let LayerRetention::Kept(heads) = layers[of.layer] else {
+                panic!("{arch}: layer {} keeps everything", of.layer);
+            };
+            let kept = &heads[of.head];
+            let document = answer.prompt.document.clone();
+            forgotten |= document.clone().any(|at| !kept.contains(&(at as u32)));
+            for &(token, _) in &of.tokens {
+                let position = (document.start + token as usize) as u32;
+                assert!(
+                    kept.contains(&position),
+                    "{arch}: {of:?} looks at {position}"
+                );
+            }
+        }
+        assert!(forgotten, "{arch}: the budget is smaller than the document");
+    }
+}
