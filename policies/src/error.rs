@@ -129,7 +129,7 @@ impl PolicyError {
     pub fn no_streaming(method: &'static str) -> Self {
         Self::NoStreaming {
             method,
-            able: crate::registry::STREAMING.join(", "),
+            able: crate::STREAMING.join(", "),
         }
     }
 

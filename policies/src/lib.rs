@@ -11,6 +11,7 @@ mod blocks;
 mod budget;
 mod error;
 mod evict;
+mod info;
 mod merge;
 mod method;
 mod methods;
@@ -32,11 +33,12 @@ mod wrappers;
 pub use budget::Budget;
 pub use error::PolicyError;
 pub use evict::{DecodeValueMerge, Evict, Evictions, StepObservation};
+pub use info::MethodInfo;
 pub use merge::{
     ClassChange, ClassHead, ClassRows, ClassStep, ClassTable, Entry, MergedHead, Union,
 };
 pub use method::{Method, Retention, RowPlan, RowRequest, Score, Select, Selection, ValueMerge};
-pub use methods::ems::global_local;
+pub use methods::ems_decode::global_local;
 pub use methods::hbw_kv::HbwKv;
 pub use methods::pyramidinfer::geometric_rows;
 pub use methods::pyramidkv::Schedule;
@@ -48,7 +50,7 @@ pub use observation::{
 pub use parallel::{Parallel, Serial};
 pub use parameters::{Parameter, Parameters};
 pub use prompt_rows::{BilinearForm, PromptRows};
-pub use registry::{MethodInfo, QUESTION_AGNOSTIC, STREAMING, build, find, methods};
+pub use registry::{QUESTION_AGNOSTIC, STREAMING, build, find, methods};
 pub use shape::{ModelShape, Pos, Positions, PromptShape, Protected, Row};
 pub use snapshot::Snapshot;
 pub use wrappers::adakv::Safeguard;

@@ -1,4 +1,4 @@
-//! All methods by name: how to build them, and their entries in tables.
+//! All methods by name.
 
 use std::sync::Arc;
 
@@ -7,31 +7,7 @@ use crate::methods::{
     pyramidkv, random, scissorhands, snapkv, streaming_llm, tova, treekv,
 };
 use crate::wrappers::{adakv, cam, decode_cap};
-use crate::{Method, Parameter, Parameters, PolicyError};
-
-/// Builds a method from name-value pairs.
-pub type Build = fn(&[(String, String)]) -> Result<Arc<dyn Method>, PolicyError>;
-
-/// A method's entry in tables, and how to build it.
-#[derive(Debug, Clone, Copy)]
-pub struct MethodInfo {
-    /// Name in `--method`.
-    pub name: &'static str,
-    /// Name in the paper.
-    pub title: &'static str,
-    /// The publication; empty for the full cache.
-    pub paper: &'static str,
-    /// The rows it keeps, in a few words.
-    pub keeps: &'static str,
-    /// When it acts.
-    pub acts: &'static str,
-    /// Positions of kept rows for RoPE.
-    pub positions: &'static str,
-    /// Parameters of `--set`.
-    pub parameters: &'static [Parameter],
-    /// Builds the method from name-value pairs.
-    pub build: Build,
-}
+use crate::{Method, MethodInfo, PolicyError};
 
 const METHODS: &[MethodInfo] = &[
     full::INFO,
@@ -103,14 +79,4 @@ pub fn find(name: &str) -> Result<&'static MethodInfo, PolicyError> {
 pub fn build(name: &str, values: &[(String, String)]) -> Result<Arc<dyn Method>, PolicyError> {
     let info = find(name)?;
     decode_cap::capped(info, (info.build)(values)?, values)
-}
-
-/// Builds the method of `info` with its own options.
-pub(crate) fn read<M: Method + 'static>(
-    info: &'static MethodInfo,
-    values: &[(String, String)],
-    read: fn(&Parameters) -> Result<M, PolicyError>,
-) -> Result<Arc<dyn Method>, PolicyError> {
-    let p = Parameters::new(info.name, info.parameters, values)?;
-    Ok(Arc::new(read(&p)?))
 }

@@ -1,7 +1,7 @@
 use crate::blocks::{blocks, means, ranked, sums};
+use crate::info::read;
 use crate::options::{FROM_1, MOST, PAPER_HAS_0, Range, options};
 use crate::parallel::{par_chunks, par_map};
-use crate::registry::read;
 use crate::score::reduce;
 use crate::window::{W, usual_window};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};

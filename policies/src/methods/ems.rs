@@ -21,10 +21,10 @@
 //! `positions=original` merges keys after RoPE, so similar tokens are also close in the text. `positions=reassigned`
 //! merges keys before RoPE; the position of an entry is then its rank among the entries.
 
-use super::ems_decode::{Capacity, Head, Rules};
+use super::ems_decode::{Capacity, Head, Rules, global_local};
+use crate::info::read;
 use crate::options::{FROM_0, FROM_1, ODD, PAPER_HAS_0, Range, options};
 use crate::parallel::par_map;
-use crate::registry::read;
 use crate::window::{W, observed_rows, usual_window};
 use crate::{
     ClassHead, ClassTable, Entry, Evict, GroupReduce, MergedHead, Method, MethodInfo, Observation,
@@ -331,25 +331,4 @@ impl Parts {
             entries: kept,
         }
     }
-}
-
-/// EMS's score of each token (eq. 2), `max(glo * sum(loc) / sum(glo), loc)`, written to `scores`.
-pub fn global_local(glo: &[f32], loc: &[f32], scores: &mut [f32]) {
-    let factor = (sum(loc) / sum(glo)) as f32;
-    for ((s, g), l) in scores.iter_mut().zip(glo).zip(loc) {
-        *s = (g * factor).max(*l);
-    }
-}
-
-/// Sums in 8 lanes, which the compiler vectorises: a head has thousands of entries, and decode sums them at every
-/// token.
-fn sum(of: &[f32]) -> f64 {
-    let mut sums = [0.0f64; 8];
-    let (of, rest) = of.as_chunks::<8>();
-    for numbers in of {
-        for i in 0..8 {
-            sums[i] += f64::from(numbers[i]);
-        }
-    }
-    sums.iter().sum::<f64>() + rest.iter().map(|&x| f64::from(x)).sum::<f64>()
 }

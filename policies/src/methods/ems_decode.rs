@@ -17,7 +17,6 @@
 //!                         else:            0  2    8 | 9 10     entries of 1 are evicted
 //! ```
 
-use super::ems::global_local;
 use crate::snapshot::{self, Snapshot};
 use crate::{ClassChange, ClassHead, ClassStep, MergedHead, Pos, Row, Union};
 
@@ -348,4 +347,25 @@ impl Head {
             });
         }
     }
+}
+
+/// EMS's score of each token (eq. 2), `max(glo * sum(loc) / sum(glo), loc)`, written to `scores`.
+pub fn global_local(glo: &[f32], loc: &[f32], scores: &mut [f32]) {
+    let factor = (sum(loc) / sum(glo)) as f32;
+    for ((s, g), l) in scores.iter_mut().zip(glo).zip(loc) {
+        *s = (g * factor).max(*l);
+    }
+}
+
+/// Sums in 8 lanes, which the compiler vectorises: a head has thousands of entries, and decode sums them at every
+/// token.
+fn sum(of: &[f32]) -> f64 {
+    let mut sums = [0.0f64; 8];
+    let (of, rest) = of.as_chunks::<8>();
+    for numbers in of {
+        for i in 0..8 {
+            sums[i] += f64::from(numbers[i]);
+        }
+    }
+    sums.iter().sum::<f64>() + rest.iter().map(|&x| f64::from(x)).sum::<f64>()
 }

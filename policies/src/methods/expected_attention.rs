@@ -17,8 +17,8 @@
 //! score(k) = (mean over the group of softmax(...) + ε) * ‖v‖
 //! ```
 
+use crate::info::read;
 use crate::options::{FROM_0, Range, YES_NO, options};
-use crate::registry::read;
 use crate::top_tokens::{TopTokens, cached_or};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{

@@ -1,4 +1,4 @@
-use crate::registry::read;
+use crate::info::read;
 use crate::{
     Method, MethodInfo, Observation, PolicyError, Retention, RowPlan, RowRequest, Select, Selection,
 };

@@ -11,9 +11,9 @@
 //!                       0  1  4 | 7  8  9   + 10    ->   the lowest of {0 1 4 7} is evicted
 //! ```
 
+use crate::info::read;
 use crate::options::{FROM_1, ON_OFF, PAPER_HAS_0, YES_NO, options};
 use crate::parallel::par_map;
-use crate::registry::read;
 use crate::slots::{SlotNumbers, lowest};
 use crate::top_tokens::keep_best;
 use crate::{

@@ -1,7 +1,7 @@
 use crate::blocks::{blocks, means, ranked};
+use crate::info::read;
 use crate::options::{FROM_1, PAPER_HAS_0, Range, options, words};
 use crate::parallel::par_map;
-use crate::registry::read;
 use crate::top_k::TopK;
 use crate::window::{W, usual_window};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};

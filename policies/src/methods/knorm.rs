@@ -9,8 +9,8 @@
 //! norms    5  1  4  2  3        B = 2 keeps       1     2
 //! ```
 
+use crate::info::read;
 use crate::options::{PAPER_HAS_0, options};
-use crate::registry::read;
 use crate::top_tokens::{TopTokens, cached_or};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{Method, MethodInfo, Observation, PolicyError, RowPlan, RowRequest, Score, Select};

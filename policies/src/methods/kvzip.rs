@@ -24,9 +24,9 @@
 //!   head can lose its whole document; for a minimum per head wrap this method in `adakv` with `base = kvzip`.
 //! - Equal scores: the lower layer is kept first, then the lower head, then the lower position.
 
+use crate::info::read;
 use crate::options::{FROM_0, FROM_1, Range, options, words};
 use crate::parallel::par_map;
-use crate::registry::read;
 use crate::top_k::TopK;
 use crate::top_tokens::keep_best_of_each;
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};

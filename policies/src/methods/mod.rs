@@ -2,7 +2,7 @@
 
 pub(crate) mod chunkkv;
 pub(crate) mod ems;
-mod ems_decode;
+pub(crate) mod ems_decode;
 pub(crate) mod expected_attention;
 pub(crate) mod full;
 pub(crate) mod h2o;

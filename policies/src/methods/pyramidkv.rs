@@ -1,5 +1,5 @@
+use crate::info::read;
 use crate::options::{FROM_1, ODD, PAPER_HAS_0, Range, options, words};
-use crate::registry::read;
 use crate::top_tokens::TopTokens;
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{

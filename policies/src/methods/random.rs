@@ -8,9 +8,9 @@
 //!                                 s   x   x   x     r r
 //! ```
 
+use crate::info::read;
 use crate::options::{PAPER_HAS_0, SEED, options};
 use crate::parallel::par_map;
-use crate::registry::read;
 use crate::top_tokens::TopTokens;
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{Method, MethodInfo, Observation, PolicyError, RowPlan, RowRequest, Score, Select};

@@ -15,9 +15,9 @@
 //! evicted; the prompt is cut to the whole budget (as in every method of this crate), and the first token of the answer
 //! above it triggers the first drop; every layer and head has the same budget.
 
+use crate::info::read;
 use crate::options::{FROM_1, PAPER_HAS_0, Range, options};
 use crate::parallel::par_map;
-use crate::registry::read;
 use crate::{
     Evict, Evictions, LowAttention, Method, MethodInfo, Observation, PolicyError, Pos, Protected,
     Retention, RowPlan, RowRequest, Select, Selection, StepObservation, top_positions,

@@ -1,6 +1,6 @@
+use crate::info::read;
 use crate::options::{FROM_1, ODD, PAPER_HAS_0, Range, options};
 use crate::parallel::par_map;
-use crate::registry::read;
 use crate::score::reduce_and_pool;
 use crate::top_tokens::TopTokens;
 use crate::window::{W, usual_window};

@@ -9,8 +9,8 @@
 //! B = 6, sinks = 2, prompt 0..=5:   [0 1 2 3 4 5] -> [0 1 3 4 5 6] -> [0 1 4 5 6 7]
 //! ```
 
+use crate::info::read;
 use crate::options::{FROM_0, REASSIGNED_OR_ORIGINAL, options, words};
-use crate::registry::read;
 use crate::{
     Evict, Evictions, Method, MethodInfo, Observation, PolicyError, Pos, Positions, Retention, Row,
     RowPlan, RowRequest, Select, Selection, StepObservation,

@@ -6,8 +6,8 @@
 //! `recent` keeps more last tokens (TreeKV, section 5.1). The last query of a prompt is the question's; the tail of the
 //! chat template after it is observed and kept in addition (`window.rs`).
 
+use crate::info::read;
 use crate::options::{MOST, ON_OFF, PAPER_HAS_0, Range, options};
-use crate::registry::read;
 use crate::score::sum_of_rows;
 use crate::slots::lowest;
 use crate::top_tokens::keep_best;

@@ -18,9 +18,9 @@
 //! ```
 
 use crate::blocks::means;
+use crate::info::read;
 use crate::options::{FROM_0, FROM_1, REASSIGNED_OR_ORIGINAL, Range, options, words};
 use crate::parallel::par_map;
-use crate::registry::read;
 use crate::snapshot::{self, Snapshot};
 use crate::{
     Evict, Evictions, GroupReduce, Method, MethodInfo, Observation, PolicyError, Pos, Positions,
