@@ -60,6 +60,7 @@ mod stored;
 pub mod threads;
 mod weight_type;
 mod window;
+mod window_task;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -94,7 +95,8 @@ pub use simd::{SimdLevel, simd_level};
 pub use span::{DecodeAttention, Rotation};
 pub use stop::{Stop, Stopped};
 pub use weight_type::WeightType;
-pub use window::{Normalise, WindowScores, window_maxima, window_scores, window_scores_among};
+pub use window::{window_maxima, window_scores, window_scores_among};
+pub use window_task::{Normalise, WindowScores};
 
 /// Heads of an attention layer. Query head `h` reads KV head `h / group()`.
 ///

@@ -10,8 +10,7 @@ use crate::panel::{
 };
 use crate::simd::{Lanes, WIDEST, by_level};
 use crate::threads::SharedMut;
-use crate::window::{Normalise, WindowScores};
-use crate::{HeadShape, Stop};
+use crate::{HeadShape, Stop, WindowScores};
 
 /// Window rows that pass over the keys together; [`Pass::Mark`] stores them in one word.
 pub(crate) const ROWS: usize = 64;
@@ -41,22 +40,6 @@ impl Rows {
 
     fn last_row(&self) -> usize {
         self.first + self.rows - 1
-    }
-}
-
-impl WindowScores<'_> {
-    /// Number of keys visible to any of the first `rows` window rows.
-    pub(crate) fn keys_of_rows(&self, rows: usize) -> usize {
-        let prefix = self.tokens - self.rows();
-        match self.normalise {
-            Normalise::All => prefix + rows,
-            Normalise::Prefix => prefix,
-        }
-    }
-
-    /// Last key visible to window row `row`; requires a non-empty prefix.
-    fn last_key(&self, row: usize) -> usize {
-        self.keys_of_rows(row + 1) - 1
     }
 }
 
