@@ -10,25 +10,23 @@
 //!     +--- norm --- gate, up projections --- silu or gelu(gate) * up --- down projection --- [norm] ---> + residual
 //! ```
 //!
-//! A recurrent layer has `delta.rs` in place of attention. Two entry points: [`LayerPass`] for many rows of one layer
+//! A recurrent layer has `delta.rs` in place of attention. Two entry points: [`LayerPass`](crate::LayerPass) for many rows of one layer
 //! (prefill), `*_row` for one token (decode). Both multiply the mapped blocks in place. Inputs are quantised once for q,
 //! k and v and once for gate and up, and these matrices are multiplied together. A projection adds directly to the
-//! residual stream if no bias, norm or factor comes between. Mixtures of experts: `experts.rs`. [`LayerPass`] copies
+//! residual stream if no bias, norm or factor comes between. Mixtures of experts: `experts.rs`. A pass copies
 //! floating-point weights as f32 and frees them when dropped. `*_row` functions do not allocate.
 
-use kept_kernels::mapped::{MappedMatrix, Product, multiply_together};
-use kept_kernels::{
-    DeltaState, QuantisedRows, Stop, add_assign, gelu_mul, rms_norm, rms_norm_in_place,
-    sigmoid_mul, silu_mul, soft_cap, swiglu_clamped,
-};
+use kept_kernels::mapped::{Product, multiply_together};
+use kept_kernels::{DeltaState, QuantisedRows, Stop, Stopped, rms_norm, sigmoid_mul, soft_cap};
 
 use crate::Config;
-use crate::architecture::{Activation, Part};
+use crate::arithmetic::{activate, beside_width, normalise, product, scale, widest};
 use crate::delta::{DeltaScratch, DeltaTask};
-use crate::experts::{ExpertInput, ExpertScratch};
-use crate::model::{Attention, Dense, DenseAndExperts, FeedForward, Layer, Mixer, Model};
-use crate::pass::LayerPass;
-use crate::per_layer::PerLayerScratch;
+use crate::experts::ExpertScratch;
+use crate::feed_forward::{Dense, DenseAndExperts, ExpertInput, FeedForward};
+use crate::layer::{Attention, Layer, Mixer};
+use crate::model::Model;
+use crate::per_layer::{PerLayerScratch, PerLayerTask};
 use crate::weights::Floats;
 
 /// Scratch buffers for decoding one token, allocated once per answer.
@@ -57,19 +55,6 @@ pub struct RowScratch {
     per_layer: Option<PerLayerScratch>,
     /// A stop that is never requested: a row takes milliseconds.
     never: Stop,
-}
-
-/// Elements per row of each buffer of experts beside a dense feed-forward: the width, or 0 without them.
-pub(crate) fn beside_width(config: &Config) -> usize {
-    match (config.experts, config.architecture.experts) {
-        (Some(_), Part::Optional) => config.width,
-        _ => 0,
-    }
-}
-
-/// Width of the widest projection input.
-pub(crate) fn widest(config: &Config) -> usize {
-    config.width.max(config.q_width()).max(config.ffn)
 }
 
 impl RowScratch {
@@ -125,122 +110,6 @@ fn multiply_row<const N: usize>(
     }
 }
 
-pub(crate) fn product<'a>(matrix: &'a MappedMatrix, out: &'a mut [f32]) -> Product<'a> {
-    Product {
-        matrix,
-        out,
-        add: false,
-    }
-}
-
-impl Attention {
-    /// Adds biases and applies head norms to projected queries `q [rows, q_heads * head_dim]`, keys and values
-    /// `[rows, kv_heads * head_dim]`.
-    pub(crate) fn apply_bias_and_norms(
-        &self,
-        config: &Config,
-        q: &mut [f32],
-        k: &mut [f32],
-        v: &mut [f32],
-    ) {
-        for (x, bias) in [
-            (&mut *q, &self.q_bias),
-            (&mut *k, &self.k_bias),
-            (&mut *v, &self.v_bias),
-        ] {
-            add_bias(x, bias);
-        }
-        for (x, norm) in [(q, &self.q_norm), (k, &self.k_norm), (v, &self.v_norm)] {
-            if let Some(norm) = norm {
-                rms_norm_in_place(x, norm, config.norm_eps);
-            }
-        }
-    }
-
-    /// Splits `both [rows, q_heads, 2 head_dim]` into queries and gates, `[rows, q_heads, head_dim]` each.
-    pub(crate) fn split_gates(dim: usize, both: &[f32], q: &mut [f32], gates: &mut [f32]) {
-        let heads = q.chunks_exact_mut(dim).zip(gates.chunks_exact_mut(dim));
-        for (both, (q, gate)) in both.chunks_exact(2 * dim).zip(heads) {
-            q.copy_from_slice(&both[..dim]);
-            gate.copy_from_slice(&both[dim..]);
-        }
-    }
-}
-
-impl Layer {
-    /// Whether the output projection of attention can add to the residual stream directly.
-    pub(crate) fn adds_attention(&self, config: &Config, attention: &Attention) -> bool {
-        attention.o.is_quantised()
-            && attention.o_bias.is_none()
-            && self.post_attention_norm.is_none()
-            && config.residual_scale == 1.0
-    }
-
-    /// Whether the down projection of the feed-forward can add to the residual stream directly.
-    pub(crate) fn adds_ffn(&self, config: &Config, ffn: &Dense) -> bool {
-        ffn.down.is_quantised() && self.post_ffn_norm.is_none() && config.residual_scale == 1.0
-    }
-
-    /// Adds the projected attention output `added [rows, width]` to the residual stream.
-    pub(crate) fn add_attention(
-        &self,
-        config: &Config,
-        attention: &Attention,
-        added: &mut [f32],
-        residual: &mut [f32],
-    ) {
-        add_bias(added, &attention.o_bias);
-        add_normed(config, &self.post_attention_norm, added, residual);
-    }
-
-    /// Adds the projected feed-forward output `added [rows, width]` to the residual stream.
-    pub(crate) fn add_ffn(&self, config: &Config, added: &mut [f32], residual: &mut [f32]) {
-        add_normed(config, &self.post_ffn_norm, added, residual);
-    }
-}
-
-/// Adds the output of a part of a layer to the residual stream, after its norm if there is one.
-fn add_normed(config: &Config, norm: &Option<Vec<f32>>, added: &mut [f32], residual: &mut [f32]) {
-    if let Some(norm) = norm {
-        rms_norm_in_place(added, norm, config.norm_eps);
-    }
-    scale(added, config.residual_scale);
-    add_assign(residual, added);
-}
-
-/// `out = norm(x)` for `x [rows, width]`; without a norm, a copy.
-pub(crate) fn normalise(config: &Config, norm: &Option<Vec<f32>>, x: &[f32], out: &mut [f32]) {
-    match norm {
-        Some(norm) => rms_norm(x, norm, config.norm_eps, out),
-        None => out.copy_from_slice(x),
-    }
-}
-
-/// `x *= factor`
-pub(crate) fn scale(x: &mut [f32], factor: f32) {
-    if factor != 1.0 {
-        x.iter_mut().for_each(|x| *x *= factor);
-    }
-}
-
-/// Adds `bias [width]` to each row of `x [rows, width]`.
-fn add_bias(x: &mut [f32], bias: &Option<Vec<f32>>) {
-    if let Some(bias) = bias {
-        for row in x.chunks_exact_mut(bias.len()) {
-            add_assign(row, bias);
-        }
-    }
-}
-
-/// `gate = activation(gate) * up`.
-pub(crate) fn activate(activation: Activation, gate: &mut [f32], up: &[f32]) {
-    match activation {
-        Activation::Silu => silu_mul(gate, up),
-        Activation::GeluTanh => gelu_mul(gate, up),
-        Activation::SwigluClamped => swiglu_clamped(gate, up),
-    }
-}
-
 impl Model {
     /// Embeds tokens: `ids [n]` to `out [n, width]`.
     ///
@@ -255,15 +124,29 @@ impl Model {
         scale(out, self.config.embedding_scale);
     }
 
-    /// Prepares one layer for many rows; each call of the pass takes at most `max_rows` rows.
+    /// Adds the embeddings of `layer` for the tokens `ids [rows]`, if it has any, to `residual [rows, width]`.
     ///
-    /// Floating-point weights are copied when first multiplied (`layer_tiles_bytes`) and freed with the pass.
-    ///
-    /// # Panics
-    /// If there is no such layer.
-    pub fn layer_pass(&self, layer: usize, max_rows: usize) -> LayerPass<'_> {
-        let copy = |matrix| Floats::new(matrix, max_rows);
-        LayerPass::new(self, layer, max_rows, copy)
+    /// # Errors
+    /// [`Stopped`]; the residual is then unchanged.
+    pub(crate) fn add_per_layer(
+        &self,
+        layer: usize,
+        ids: &[u32],
+        residual: &mut [f32],
+        scratch: &mut PerLayerScratch,
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        let (Some(own), Some(tables)) = (&self.layers[layer].per_layer, &self.per_layer) else {
+            return Ok(());
+        };
+        self.embed(ids, scratch.embeddings(residual.len()));
+        let task = PerLayerTask {
+            config: &self.config,
+            tables,
+            layer,
+            ids,
+        };
+        own.add(&task, residual, scratch, stop)
     }
 
     /// Adds biases and applies head norms of `layer` to projected queries `q [rows, q_heads * head_dim]`, keys and
@@ -271,15 +154,6 @@ impl Model {
     pub fn apply_bias_and_norms(&self, layer: usize, q: &mut [f32], k: &mut [f32], v: &mut [f32]) {
         let attention = self.layers[layer].attention();
         attention.apply_bias_and_norms(&self.config, q, k, v);
-    }
-
-    /// Like [`Model::layer_pass`], but multiplies floating-point weights in place for any number of rows. For few rows
-    /// a copy would cost more than it saves.
-    ///
-    /// # Panics
-    /// If there is no such layer.
-    pub fn layer_pass_mapped(&self, layer: usize, max_rows: usize) -> LayerPass<'_> {
-        LayerPass::new(self, layer, max_rows, Floats::mapped)
     }
 
     /// Decode, first half of a layer: projects one token's `residual [width]` to `q [q_heads * head_dim]`, `k` and `v`
@@ -427,8 +301,8 @@ impl Model {
             }
             FeedForward::Both(ffn) => self.both_row(layer, ffn, residual, scratch),
         }
-        if let (Some(own), Some(space)) = (&layer.per_layer, &mut scratch.per_layer) {
-            let added = own.add(self, index, tokens, residual, space, &scratch.never);
+        if let Some(space) = &mut scratch.per_layer {
+            let added = self.add_per_layer(index, tokens, residual, space, &scratch.never);
             added.expect("never stopped");
         }
         scale(residual, layer.output_scale);

@@ -15,8 +15,8 @@ use kept_kernels::{
 };
 
 use crate::ModelError;
+use crate::arithmetic::multiply;
 use crate::config::Config;
-use crate::experts::multiply;
 use crate::gguf::Gguf;
 use crate::weights::{self, Floats};
 

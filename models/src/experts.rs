@@ -6,21 +6,20 @@
 //! residual += sum over e in S:  w[e] * (down[e] * (activation(gate[e] * x [+ bias]) * (up[e] * x [+ bias])) [+ bias])
 //! ```
 //!
-//! Gemma 4 has both: the sum of a dense feed-forward and of experts, each with its norms ([`DenseAndExperts`]).
+//! Gemma 4 has both: the sum of a dense feed-forward and of experts, each with its norms (`feed_forward.rs`).
 //!
 //! Rows are grouped by expert, so that each expert's weights are read once for all rows that chose it. The weight of an
 //! expert is applied before its down projection, which is linear. A softmax over all scores that is renormalised over
 //! the chosen ones (Qwen 3) is this softmax.
 
 use kept_kernels::mapped::{MappedMatrix, multiply_together};
-use kept_kernels::{QuantisedRows, Stop, Stopped, add_assign, rms_norm, rms_norm_in_place};
+use kept_kernels::{QuantisedRows, Stop, Stopped, add_assign};
 
 use crate::ModelError;
 use crate::architecture::Part;
+use crate::arithmetic::{activate, multiply, product};
 use crate::config::{Config, ExpertCounts};
-use crate::decoder::{activate, product};
 use crate::gguf::Gguf;
-use crate::model::DenseAndExperts;
 use crate::weights::{self, Floats};
 
 /// The experts of one layer.
@@ -285,51 +284,6 @@ impl Experts {
     }
 }
 
-/// What experts beside a dense feed-forward read.
-pub(crate) struct ExpertInput<'a> {
-    /// `[rows, width]`: the residual stream.
-    pub(crate) residual: &'a [f32],
-    /// `[rows, width]`: space for what the experts see.
-    pub(crate) normed: &'a mut [f32],
-    /// `[rows, width]`: space for what the router sees.
-    pub(crate) routed: &'a mut [f32],
-    /// The router's weights.
-    pub(crate) router: &'a Floats<'a>,
-}
-
-impl DenseAndExperts {
-    /// Adds the experts' output to `added`, the output of the dense feed-forward, each after its norm. All are `[rows,
-    /// width]`; `of_experts` is space. Allocates nothing.
-    ///
-    /// # Errors
-    /// [`Stopped`]; `added` is then partly written.
-    pub(crate) fn add_experts(
-        &self,
-        config: &Config,
-        input: ExpertInput<'_>,
-        [added, of_experts]: [&mut [f32]; 2],
-        scratch: &mut ExpertScratch,
-        stop: &Stop,
-    ) -> Result<(), Stopped> {
-        let eps = config.norm_eps;
-        let ExpertInput {
-            residual,
-            normed,
-            routed,
-            router,
-        } = input;
-        rms_norm_in_place(added, &self.dense_norm, eps);
-        rms_norm(residual, &self.input_norm, eps, normed);
-        rms_norm(residual, &self.router_norm, eps, routed);
-        of_experts.fill(0.0);
-        let seen = [&*normed, &*routed];
-        (self.experts).add(config, router, seen, of_experts, scratch, stop)?;
-        rms_norm_in_place(of_experts, &self.experts_norm, eps);
-        add_assign(added, of_experts);
-        Ok(())
-    }
-}
-
 impl SharedExpert {
     /// Adds the expert's output for `normed [rows, width]` to `residual [rows, width]`.
     fn add(
@@ -371,22 +325,6 @@ impl SharedExpert {
         add_assign(residual, added);
         Ok(())
     }
-}
-
-/// `out = inputs * matrix^T`; `floats` is the same matrix.
-pub(crate) fn multiply(
-    matrix: &MappedMatrix,
-    floats: &Floats<'_>,
-    inputs: &[f32],
-    rounded: &mut QuantisedRows,
-    out: &mut [f32],
-    stop: &Stop,
-) -> Result<(), Stopped> {
-    if !matrix.is_quantised() {
-        return floats.multiply(inputs, out, stop);
-    }
-    rounded.fill(inputs, matrix.cols());
-    multiply_together([product(matrix, out)], rounded, stop)
 }
 
 /// Adds the bias of `expert`, `[len]`, to each row of `x [rows, len]`.

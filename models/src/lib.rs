@@ -10,14 +10,17 @@
 //! candle's types appear in no public signature.
 
 mod architecture;
+mod arithmetic;
 mod chat_template;
 mod config;
 mod decoder;
 mod delta;
 mod error;
 mod experts;
+mod feed_forward;
 pub mod gguf;
 mod gpu;
+mod layer;
 mod memory_size;
 mod model;
 mod pass;

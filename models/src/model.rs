@@ -6,16 +6,14 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use kept_kernels::mapped::MappedMatrix;
+use kept_cuda::{Device, DeviceError};
 
-use crate::architecture::{Part, QkNorm};
-use crate::delta::DeltaNet;
-use crate::experts::Experts;
 use crate::gguf::{Gguf, TensorInfo};
-use crate::gpu::GpuModel;
-use crate::per_layer::{PerLayer, PerLayerTables};
+use crate::gpu::{GpuModel, GpuSource};
+use crate::layer::{Layer, Mixer};
+use crate::per_layer::PerLayerTables;
 use crate::weights::{self, SharedMatrix};
-use crate::{ChatTemplate, Config, ExpertCounts, ModelError, OpenOptions, Tokenizer};
+use crate::{ChatTemplate, Config, ModelError, OpenOptions, Tokenizer};
 
 /// An opened model: its shape, mapped weights, tokenizer and chat template.
 ///
@@ -39,277 +37,6 @@ pub struct Model {
     pub(crate) gpu: Option<Arc<GpuModel>>,
     tokenizer: OnceLock<Result<Tokenizer, ModelError>>,
     template: OnceLock<Result<ChatTemplate, ModelError>>,
-}
-
-/// Weights of one decoder layer. A weight is `None` if files of its architecture do not have it.
-pub(crate) struct Layer {
-    /// `[width]`
-    pub(crate) attention_norm: Option<Vec<f32>>,
-    pub(crate) mixer: Mixer,
-    /// `[width]`: norm of the mixer's output before it is added.
-    pub(crate) post_attention_norm: Option<Vec<f32>>,
-    /// `[width]`
-    pub(crate) ffn_norm: Option<Vec<f32>>,
-    pub(crate) ffn: FeedForward,
-    /// `[width]`: norm of the feed-forward output before it is added.
-    pub(crate) post_ffn_norm: Option<Vec<f32>>,
-    /// The embeddings that the layer adds.
-    pub(crate) per_layer: Option<PerLayer>,
-    /// Factor on the residual stream after the layer; 1 in most models.
-    pub(crate) output_scale: f32,
-}
-
-/// What mixes the tokens of one layer.
-pub(crate) enum Mixer {
-    Attention(Attention),
-    Recurrent(DeltaNet),
-}
-
-/// Weights of attention. A weight is `None` if files of its architecture do not have it.
-pub(crate) struct Attention {
-    /// `[q_heads * head_dim, width]`; with output gates `[q_heads * 2 * head_dim, width]`, each head's query and gate.
-    pub(crate) q: MappedMatrix,
-    /// `[kv_heads * head_dim, width]`; `None` in a layer that attends to the keys of an earlier one.
-    pub(crate) k: Option<MappedMatrix>,
-    /// `[kv_heads * head_dim, width]`; `None` if values are the keys as projected, or without keys.
-    pub(crate) v: Option<MappedMatrix>,
-    /// `[q_heads * head_dim]`
-    pub(crate) q_bias: Option<Vec<f32>>,
-    /// `[kv_heads * head_dim]`
-    pub(crate) k_bias: Option<Vec<f32>>,
-    /// `[kv_heads * head_dim]`
-    pub(crate) v_bias: Option<Vec<f32>>,
-    /// `[head_dim]`, or `[q_heads * head_dim]`: norm of each query head, or of all together, before RoPE.
-    pub(crate) q_norm: Option<Vec<f32>>,
-    /// `[head_dim]`, or `[kv_heads * head_dim]`: norm of each key head, or of all together, before RoPE.
-    pub(crate) k_norm: Option<Vec<f32>>,
-    /// `[head_dim]`: norm of each value head.
-    pub(crate) v_norm: Option<Vec<f32>>,
-    /// `[width, q_heads * head_dim]`
-    pub(crate) o: MappedMatrix,
-    /// `[width]`
-    pub(crate) o_bias: Option<Vec<f32>>,
-    /// `[q_heads]`: logits that take part in every softmax of a head and belong to no key.
-    pub(crate) sinks: Option<Vec<f32>>,
-}
-
-/// The feed-forward of one layer.
-pub(crate) enum FeedForward {
-    Dense(Dense),
-    Experts(Box<Experts>),
-    /// The sum of both.
-    Both(Box<DenseAndExperts>),
-}
-
-/// A dense feed-forward and experts beside it.
-pub(crate) struct DenseAndExperts {
-    pub(crate) dense: Dense,
-    pub(crate) experts: Experts,
-    /// `[width]`: norm of the dense output.
-    pub(crate) dense_norm: Vec<f32>,
-    /// `[width]`: norm of the residual stream for the experts.
-    pub(crate) input_norm: Vec<f32>,
-    /// `[width]`: norm of the residual stream for the router.
-    pub(crate) router_norm: Vec<f32>,
-    /// `[width]`: norm of the experts' output.
-    pub(crate) experts_norm: Vec<f32>,
-}
-
-impl DenseAndExperts {
-    fn read(
-        gguf: &Gguf,
-        config: &Config,
-        counts: ExpertCounts,
-        layer: usize,
-    ) -> Result<Self, ModelError> {
-        let vector =
-            |part: &str| weights::vector(gguf, &format!("blk.{layer}.{part}"), config.width);
-        let mut router_norm = vector("ffn_gate_inp.scale")?;
-        let scale = (config.width as f32).sqrt().recip();
-        router_norm.iter_mut().for_each(|x| *x *= scale);
-        Ok(Self {
-            dense: Dense::read(gguf, config, layer)?,
-            experts: Experts::read(gguf, config, counts, layer)?,
-            dense_norm: vector("post_ffw_norm_1.weight")?,
-            input_norm: vector("pre_ffw_norm_2.weight")?,
-            router_norm,
-            experts_norm: vector("post_ffw_norm_2.weight")?,
-        })
-    }
-}
-
-/// A feed-forward that every token passes through.
-pub(crate) struct Dense {
-    /// `[ffn, width]`
-    pub(crate) gate: MappedMatrix,
-    /// `[ffn, width]`
-    pub(crate) up: MappedMatrix,
-    /// `[width, ffn]`
-    pub(crate) down: MappedMatrix,
-}
-
-impl Dense {
-    fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Dense, ModelError> {
-        let (width, ffn) = (config.width, config.kinds[layer].ffn);
-        let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        let matrix = |part, rows, cols| weights::matrix(gguf, &name(part), rows, cols);
-        let [gate, up] = if config.architecture.fused {
-            weights::stacked(gguf, &name("ffn_up"), [ffn, ffn], width)?
-        } else {
-            [
-                matrix("ffn_gate", ffn, width)?,
-                matrix("ffn_up", ffn, width)?,
-            ]
-        };
-        Ok(Dense {
-            gate,
-            up,
-            down: matrix("ffn_down", width, ffn)?,
-        })
-    }
-}
-
-impl Attention {
-    fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Self, ModelError> {
-        let width = config.width;
-        let (q_width, kv_width) = (config.q_width_of(layer), config.kv_width_of(layer));
-        let (architecture, kind) = (config.architecture, &config.kinds[layer]);
-        let weight = |part: &str| format!("blk.{layer}.{part}.weight");
-        let matrix = |part, rows, cols| weights::matrix(gguf, &weight(part), rows, cols);
-        let bias = |kind: Part, part: &str, len: usize| {
-            let name = format!("blk.{layer}.{part}.bias");
-            match kind {
-                Part::Absent => Ok(None),
-                Part::Optional => weights::optional_vector(gguf, &name, len),
-                Part::Required => weights::vector(gguf, &name, len).map(Some),
-            }
-        };
-        let has = |part: &str| gguf.tensor(&weight(part)).is_some();
-        let q_rows = if architecture.output_gate {
-            2 * q_width
-        } else {
-            q_width
-        };
-        let [q, k, v] = if kind.keys_of.is_some() {
-            [Some(matrix("attn_q", q_rows, width)?), None, None]
-        } else if architecture.value_norm && !has("attn_v") && !has("attn_qkv") {
-            let k = matrix("attn_k", kv_width, width)?;
-            [Some(matrix("attn_q", q_rows, width)?), Some(k), None]
-        } else if has("attn_qkv") || architecture.fused && !has("attn_q") {
-            // With both, one of the tensors would be ignored.
-            if let Some(part) = ["attn_q", "attn_k", "attn_v"]
-                .into_iter()
-                .find(|part| has(part))
-            {
-                return Err(ModelError::UnknownTensor { name: weight(part) });
-            }
-            let qkv = [q_rows, kv_width, kv_width];
-            weights::stacked(gguf, &weight("attn_qkv"), qkv, width)?.map(Some)
-        } else {
-            let [k, v] = ["attn_k", "attn_v"].map(|part| matrix(part, kv_width, width));
-            [matrix("attn_q", q_rows, width)?, k?, v?].map(Some)
-        };
-        let norm = |part, width| match architecture.qk_norm {
-            QkNorm::None => Ok(None),
-            QkNorm::Heads => weights::vector(gguf, &weight(part), kind.head_dim).map(Some),
-            QkNorm::Together => weights::vector(gguf, &weight(part), width).map(Some),
-        };
-        let of_keys = k.is_some();
-        let key_bias = |part| match of_keys {
-            true => bias(architecture.qkv_bias, part, kv_width),
-            false => Ok(None),
-        };
-        Ok(Self {
-            q: q.expect("every layer has queries"),
-            q_bias: bias(architecture.qkv_bias, "attn_q", q_rows)?,
-            k_bias: key_bias("attn_k")?,
-            v_bias: key_bias("attn_v")?,
-            q_norm: norm("attn_q_norm", q_width)?,
-            k_norm: match of_keys {
-                true => norm("attn_k_norm", kv_width)?,
-                false => None,
-            },
-            v_norm: (architecture.value_norm && of_keys).then(|| vec![1.0; kind.head_dim]),
-            k,
-            v,
-            o: matrix("attn_output", width, q_width)?,
-            o_bias: bias(architecture.output_bias, "attn_output", width)?,
-            sinks: (architecture.sinks)
-                .then(|| weights::vector(gguf, &weight("attn_sinks"), config.q_heads))
-                .transpose()?,
-        })
-    }
-}
-
-impl Layer {
-    fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Layer, ModelError> {
-        let (width, architecture) = (config.width, config.architecture);
-        let name = |part: &str| format!("blk.{layer}.{part}");
-        let norm = |part: &str| weights::vector(gguf, &name(part), width);
-        let norm_if = |there: bool, part| there.then(|| norm(part)).transpose();
-        let recurrent = config.delta.filter(|_| config.kinds[layer].recurrent);
-        Ok(Layer {
-            attention_norm: norm_if(architecture.pre_norm, "attn_norm.weight")?,
-            mixer: match recurrent {
-                Some(shape) => Mixer::Recurrent(DeltaNet::read(gguf, config, shape, layer)?),
-                None => Mixer::Attention(Attention::read(gguf, config, layer)?),
-            },
-            post_attention_norm: norm_if(architecture.sandwich, "post_attention_norm.weight")?,
-            ffn_norm: norm_if(architecture.pre_norm, architecture.ffn_norm)?,
-            ffn: match (config.experts, architecture.experts) {
-                (Some(counts), Part::Optional) => {
-                    let both = DenseAndExperts::read(gguf, config, counts, layer)?;
-                    FeedForward::Both(Box::new(both))
-                }
-                (Some(counts), _) => {
-                    FeedForward::Experts(Box::new(Experts::read(gguf, config, counts, layer)?))
-                }
-                (None, _) => FeedForward::Dense(Dense::read(gguf, config, layer)?),
-            },
-            post_ffn_norm: norm_if(architecture.sandwich, "post_ffw_norm.weight")?,
-            per_layer: (config.per_layer)
-                .map(|per_layer| PerLayer::read(gguf, config, per_layer, layer))
-                .transpose()?,
-            output_scale: match architecture.output_scale {
-                true => weights::optional_vector(gguf, &name("layer_output_scale.weight"), 1)?,
-                false => None,
-            }
-            .map_or(1.0, |scale| scale[0]),
-        })
-    }
-
-    /// The layer's attention.
-    ///
-    /// # Panics
-    /// If the layer is recurrent.
-    pub(crate) fn attention(&self) -> &Attention {
-        match &self.mixer {
-            Mixer::Attention(attention) => attention,
-            Mixer::Recurrent(_) => panic!("a recurrent layer has no attention"),
-        }
-    }
-
-    /// The matrices that are copied if they are not quantised: all but those of the experts.
-    fn copied(&self) -> Vec<&MappedMatrix> {
-        let mut all: Vec<&MappedMatrix> = match &self.mixer {
-            Mixer::Attention(Attention { q, k, v, o, .. }) => {
-                [Some(q), k.as_ref(), v.as_ref(), Some(o)]
-                    .into_iter()
-                    .flatten()
-                    .collect()
-            }
-            Mixer::Recurrent(delta) => delta.matrices().to_vec(),
-        };
-        match &self.ffn {
-            FeedForward::Dense(Dense { gate, up, down }) => all.extend([gate, up, down]),
-            FeedForward::Experts(experts) => all.push(&experts.router),
-            FeedForward::Both(both) => {
-                let Dense { gate, up, down } = &both.dense;
-                all.extend([gate, up, down, &both.experts.router]);
-            }
-        }
-        all
-    }
 }
 
 impl Model {
@@ -520,6 +247,42 @@ impl Model {
             matrices.map(weights::copied_bytes).sum()
         };
         self.layers.iter().map(layer).max().unwrap_or(0)
+    }
+
+    /// Uploads the weights to `device`, which then does all computation except for a few methods.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the model does not fit, or if the head dimension or a weight type has no kernel.
+    pub fn on_gpu(mut self, device: Device) -> Result<Model, DeviceError> {
+        self.take_gpu(device)?;
+        Ok(self)
+    }
+
+    /// [`Model::on_gpu`] in place. After an error the model is unchanged.
+    ///
+    /// # Errors
+    /// As for [`Model::on_gpu`].
+    pub fn take_gpu(&mut self, device: Device) -> Result<(), DeviceError> {
+        self.gpu = Some(Arc::new(GpuModel::new(
+            &GpuSource {
+                config: &self.config,
+                layers: &self.layers,
+                output: &self.output,
+                output_norm: &self.output_norm,
+            },
+            device,
+        )?));
+        Ok(())
+    }
+
+    /// The GPU model, if the weights were uploaded.
+    pub fn gpu(&self) -> Option<&GpuModel> {
+        self.gpu.as_deref()
+    }
+
+    /// The GPU model, shared, for callers that may outlive the model.
+    pub fn shared_gpu(&self) -> Option<Arc<GpuModel>> {
+        self.gpu.clone()
     }
 }
 

@@ -4,10 +4,12 @@ use kept_kernels::mapped::{MappedMatrix, Product, multiply_rows_together, multip
 use kept_kernels::{DeltaState, QuantisedRows, Stop, Stopped, sigmoid_mul};
 
 use crate::Config;
-use crate::decoder::{activate, beside_width, normalise, product, scale, widest};
+use crate::arithmetic::{activate, beside_width, normalise, product, scale, widest};
 use crate::delta::{DeltaCopies, DeltaScratch, DeltaTask};
-use crate::experts::{ExpertInput, ExpertScratch};
-use crate::model::{Attention, Dense, DenseAndExperts, FeedForward, Layer, Mixer, Model};
+use crate::experts::ExpertScratch;
+use crate::feed_forward::{Dense, DenseAndExperts, ExpertInput, FeedForward};
+use crate::layer::{Attention, Layer, Mixer};
+use crate::model::Model;
 use crate::per_layer::PerLayerScratch;
 use crate::weights::Floats;
 
@@ -187,6 +189,28 @@ fn multiply<const N: usize>(
         }
     }
     Ok(())
+}
+
+impl Model {
+    /// Prepares one layer for many rows; each call of the pass takes at most `max_rows` rows.
+    ///
+    /// Floating-point weights are copied when first multiplied (`layer_tiles_bytes`) and freed with the pass.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn layer_pass(&self, layer: usize, max_rows: usize) -> LayerPass<'_> {
+        let copy = |matrix| Floats::new(matrix, max_rows);
+        LayerPass::new(self, layer, max_rows, copy)
+    }
+
+    /// Like [`Model::layer_pass`], but multiplies floating-point weights in place for any number of rows. For few rows
+    /// a copy would cost more than it saves.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub fn layer_pass_mapped(&self, layer: usize, max_rows: usize) -> LayerPass<'_> {
+        LayerPass::new(self, layer, max_rows, Floats::mapped)
+    }
 }
 
 impl<'a> LayerPass<'a> {
@@ -466,8 +490,8 @@ impl<'a> LayerPass<'a> {
             }
             FeedForward::Both(ffn) => self.both(ffn, residual, stop)?,
         }
-        if let (Some(own), Some(scratch)) = (&layer.per_layer, &mut self.per_layer) {
-            own.add(self.model, self.index, tokens, residual, scratch, stop)?;
+        if let Some(scratch) = &mut self.per_layer {
+            (self.model).add_per_layer(self.index, tokens, residual, scratch, stop)?;
         }
         scale(residual, layer.output_scale);
         Ok(())

@@ -12,11 +12,9 @@ use kept_kernels::mapped::MappedMatrix;
 use kept_kernels::{QuantisedRows, Stop, Stopped, add_assign, rms_norm_in_place};
 
 use crate::ModelError;
+use crate::arithmetic::{activate, multiply};
 use crate::config::Config;
-use crate::decoder::activate;
-use crate::experts::multiply;
 use crate::gguf::Gguf;
-use crate::model::Model;
 use crate::weights::{self, Floats};
 
 /// The tables of all layers.
@@ -52,6 +50,15 @@ pub(crate) struct PerLayerScratch {
     rounded: QuantisedRows,
 }
 
+/// The embeddings to add.
+pub(crate) struct PerLayerTask<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) tables: &'a PerLayerTables,
+    pub(crate) layer: usize,
+    /// `[rows]`: the tokens.
+    pub(crate) ids: &'a [u32],
+}
+
 impl PerLayerScratch {
     pub(crate) fn new(config: &Config, per_layer: usize, rows: usize) -> Self {
         Self {
@@ -61,6 +68,11 @@ impl PerLayerScratch {
             row: vec![0.0; per_layer],
             rounded: QuantisedRows::new(rows * config.width.max(per_layer)),
         }
+    }
+
+    /// Space for the embeddings of the rows, which [`PerLayer::add`] reads: `len` elements.
+    pub(crate) fn embeddings(&mut self, len: usize) -> &mut [f32] {
+        &mut self.wide[..len]
     }
 
     /// Memory in bytes.
@@ -113,23 +125,24 @@ impl PerLayer {
         })
     }
 
-    /// Adds the embeddings of layer `layer` for the tokens `ids [rows]` to `residual [rows, width]`. Allocates nothing.
+    /// Adds the layer's embeddings for the tokens of `task` to `residual [rows, width]`. Allocates nothing.
+    /// The tokens' embeddings are in [`PerLayerScratch::embeddings`].
     ///
     /// # Errors
     /// [`Stopped`]; the residual is then unchanged.
     pub(crate) fn add(
         &self,
-        model: &Model,
-        layer: usize,
-        ids: &[u32],
+        task: &PerLayerTask<'_>,
         residual: &mut [f32],
         scratch: &mut PerLayerScratch,
         stop: &Stop,
     ) -> Result<(), Stopped> {
-        let (config, tables) = (
-            &model.config,
-            model.per_layer.as_ref().expect("the model has tables"),
-        );
+        let &PerLayerTask {
+            config,
+            tables,
+            layer,
+            ids,
+        } = task;
         let per_layer = self.gate.rows();
         let PerLayerScratch {
             wide,
@@ -143,7 +156,6 @@ impl PerLayer {
             &mut input[..ids.len() * per_layer],
             &mut gate[..ids.len() * per_layer],
         );
-        model.embed(ids, wide);
         let projection = &tables.projections[layer];
         multiply(
             projection,

@@ -13,7 +13,6 @@ mod step;
 mod weights;
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use half::f16;
 use kept_cuda::{
@@ -21,11 +20,12 @@ use kept_cuda::{
     RowPositions, Weights,
 };
 use kept_kernels::Pairing;
+use kept_kernels::mapped::MappedMatrix;
 
 use crate::architecture::Activation;
+use crate::arithmetic::widest;
 use crate::config::{Config, LayerKind, LayerRotation};
-use crate::decoder::widest;
-use crate::model::Model;
+use crate::layer::Layer;
 use crate::rope::RopeTable;
 pub use step::{GpuStep, StepPart};
 pub use weights::beside_weights;
@@ -119,26 +119,36 @@ impl GpuPass {
     }
 }
 
+/// What is uploaded of a model.
+pub(crate) struct GpuSource<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) layers: &'a [Layer],
+    /// `[vocab, width]`
+    pub(crate) output: &'a MappedMatrix,
+    /// `[width]`
+    pub(crate) output_norm: &'a [f32],
+}
+
 impl GpuModel {
     /// Uploads `model` to `device`. As many layers as fit, with memory left for a question, go to the device; the
     /// others go to host memory.
     ///
     /// # Errors
     /// [`DeviceError`] if the model does not fit, or if the head dimension or a weight type has no kernel.
-    fn new(model: &Model, device: Device) -> Result<Self, DeviceError> {
+    pub(crate) fn new(model: &GpuSource<'_>, device: Device) -> Result<Self, DeviceError> {
         let config = model.config.clone();
         kept_cuda::supports(config.head_dim, config.width)?;
         weights::check(&config)?;
         let free_before = device.free_memory()?;
-        let spaces = spaces(model, &device)?;
+        let spaces = spaces(model.layers, model.output, &device)?;
         let layers = model.layers.iter().zip(spaces);
         let layers = layers.map(|(layer, space)| GpuLayer::new(layer, &device, space));
         let layers = layers.collect::<Result<Vec<_>, DeviceError>>()?;
-        let [output] = Weights::of(&device, MemorySpace::Device, [&model.output])?;
+        let [output] = Weights::of(&device, MemorySpace::Device, [model.output])?;
         Ok(Self {
             slot: (layers.iter().map(GpuLayer::slot_bytes)).max().unwrap_or(0),
             layers,
-            output_norm: device.copy_of(&model.output_norm)?,
+            output_norm: device.copy_of(model.output_norm)?,
             output,
             config,
             device,
@@ -412,35 +422,5 @@ impl GpuRope {
         let tables = [Some(&self.own), self.of_windows.as_ref()];
         let tables = tables.into_iter().flatten();
         tables.map(|t| t.cos.bytes() + t.sin.bytes()).sum()
-    }
-}
-
-impl Model {
-    /// Uploads the weights to `device`, which then does all computation except for a few methods.
-    ///
-    /// # Errors
-    /// [`DeviceError`] if the model does not fit, or if the head dimension or a weight type has no kernel.
-    pub fn on_gpu(mut self, device: Device) -> Result<Model, DeviceError> {
-        self.take_gpu(device)?;
-        Ok(self)
-    }
-
-    /// [`Model::on_gpu`] in place. After an error the model is unchanged.
-    ///
-    /// # Errors
-    /// As for [`Model::on_gpu`].
-    pub fn take_gpu(&mut self, device: Device) -> Result<(), DeviceError> {
-        self.gpu = Some(Arc::new(GpuModel::new(self, device)?));
-        Ok(())
-    }
-
-    /// The GPU model, if the weights were uploaded.
-    pub fn gpu(&self) -> Option<&GpuModel> {
-        self.gpu.as_deref()
-    }
-
-    /// The GPU model, shared, for callers that may outlive the model.
-    pub fn shared_gpu(&self) -> Option<Arc<GpuModel>> {
-        self.gpu.clone()
     }
 }

@@ -12,7 +12,8 @@ use kept_kernels::mapped::MappedMatrix;
 
 use crate::Config;
 use crate::architecture::QkNorm;
-use crate::model::{Attention, Dense, FeedForward, Layer, Mixer, Model};
+use crate::feed_forward::{Dense, FeedForward};
+use crate::layer::{Attention, Layer, Mixer};
 
 /// Refuses models with arithmetic that has no kernel.
 pub(crate) fn check(config: &Config) -> Result<(), DeviceError> {
@@ -70,7 +71,11 @@ pub fn beside_weights(memory: u64) -> u64 {
 }
 
 /// Chooses the memory of each layer's matrices: `device` for as many layers as leave enough memory for a question.
-pub(crate) fn spaces(model: &Model, device: &Device) -> Result<Vec<MemorySpace>, DeviceError> {
+pub(crate) fn spaces(
+    layers: &[Layer],
+    output: &MappedMatrix,
+    device: &Device,
+) -> Result<Vec<MemorySpace>, DeviceError> {
     let bytes = |layer: &Layer| {
         let (_, matrices) = parts(layer)?;
         let bytes = matrices
@@ -78,9 +83,9 @@ pub(crate) fn spaces(model: &Model, device: &Device) -> Result<Vec<MemorySpace>,
             .map(|matrix| Weights::bytes_of(device, matrix));
         bytes.sum::<Result<u64, DeviceError>>()
     };
-    let layers = model.layers.iter().map(bytes);
+    let layers = layers.iter().map(bytes);
     let layers = layers.collect::<Result<Vec<u64>, DeviceError>>()?;
-    let output = Weights::bytes_of(device, &model.output)?;
+    let output = Weights::bytes_of(device, output)?;
     let beside = beside_weights(device.facts().memory);
     let mut free = device.free_memory()?.saturating_sub(output + beside);
     if layers.iter().sum::<u64>() > free {

@@ -17,14 +17,11 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 use kept_kernels::{Stop, Stopped};
 
 use super::parallel_bpe::{Pieces, merge_pieces};
-use super::vocabulary::{Kind, Vocabulary};
+use super::vocabulary::{Kind, SPACE, Vocabulary};
 use crate::ModelError;
 use crate::gguf::Gguf;
 use crate::memory_size::table;
 use crate::tokenizer::{Encoding, GEMMA4};
-
-/// A space in the internal form.
-pub(crate) const SPACE: char = '▁';
 
 /// Most text segments whose tokens are cached, per thread.
 const REMEMBERED: usize = 1 << 17;

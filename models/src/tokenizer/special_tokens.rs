@@ -1,7 +1,6 @@
 //! Special tokens, found in a text by name: control tokens, and user-defined tokens that are matched before merging.
 
-use super::sentencepiece::SPACE;
-use super::vocabulary::{Kind, Script, Vocabulary};
+use super::vocabulary::{Kind, SPACE, Script, Vocabulary};
 use crate::ModelError;
 use crate::gguf::Gguf;
 

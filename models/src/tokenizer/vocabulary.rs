@@ -5,10 +5,12 @@
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use super::sentencepiece::SPACE;
 use crate::ModelError;
 use crate::gguf::Gguf;
 use crate::memory_size::{allocated, table};
+
+/// A space in the internal form.
+pub(super) const SPACE: char = '▁';
 
 /// Kind of a token, from `tokenizer.ggml.token_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,0 +1,96 @@
+//! Arithmetic of rows that all parts of a layer share: products, norms, biases, activations.
+
+use kept_kernels::mapped::{MappedMatrix, Product, multiply_together};
+use kept_kernels::{
+    QuantisedRows, Stop, Stopped, add_assign, gelu_mul, rms_norm, rms_norm_in_place, silu_mul,
+    swiglu_clamped,
+};
+
+use crate::Config;
+use crate::architecture::{Activation, Part};
+use crate::weights::Floats;
+
+/// Elements per row of each buffer of experts beside a dense feed-forward: the width, or 0 without them.
+pub(crate) fn beside_width(config: &Config) -> usize {
+    match (config.experts, config.architecture.experts) {
+        (Some(_), Part::Optional) => config.width,
+        _ => 0,
+    }
+}
+
+/// Width of the widest projection input.
+pub(crate) fn widest(config: &Config) -> usize {
+    config.width.max(config.q_width()).max(config.ffn)
+}
+
+/// A product that replaces `out`.
+pub(crate) fn product<'a>(matrix: &'a MappedMatrix, out: &'a mut [f32]) -> Product<'a> {
+    Product {
+        matrix,
+        out,
+        add: false,
+    }
+}
+
+/// `out = inputs * matrix^T`; `floats` is the same matrix.
+pub(crate) fn multiply(
+    matrix: &MappedMatrix,
+    floats: &Floats<'_>,
+    inputs: &[f32],
+    rounded: &mut QuantisedRows,
+    out: &mut [f32],
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    if !matrix.is_quantised() {
+        return floats.multiply(inputs, out, stop);
+    }
+    rounded.fill(inputs, matrix.cols());
+    multiply_together([product(matrix, out)], rounded, stop)
+}
+
+/// Adds the output of a part of a layer to the residual stream, after its norm if there is one.
+pub(crate) fn add_normed(
+    config: &Config,
+    norm: &Option<Vec<f32>>,
+    added: &mut [f32],
+    residual: &mut [f32],
+) {
+    if let Some(norm) = norm {
+        rms_norm_in_place(added, norm, config.norm_eps);
+    }
+    scale(added, config.residual_scale);
+    add_assign(residual, added);
+}
+
+/// `out = norm(x)` for `x [rows, width]`; without a norm, a copy.
+pub(crate) fn normalise(config: &Config, norm: &Option<Vec<f32>>, x: &[f32], out: &mut [f32]) {
+    match norm {
+        Some(norm) => rms_norm(x, norm, config.norm_eps, out),
+        None => out.copy_from_slice(x),
+    }
+}
+
+/// `x *= factor`
+pub(crate) fn scale(x: &mut [f32], factor: f32) {
+    if factor != 1.0 {
+        x.iter_mut().for_each(|x| *x *= factor);
+    }
+}
+
+/// Adds `bias [width]` to each row of `x [rows, width]`.
+pub(crate) fn add_bias(x: &mut [f32], bias: &Option<Vec<f32>>) {
+    if let Some(bias) = bias {
+        for row in x.chunks_exact_mut(bias.len()) {
+            add_assign(row, bias);
+        }
+    }
+}
+
+/// `gate = activation(gate) * up`.
+pub(crate) fn activate(activation: Activation, gate: &mut [f32], up: &[f32]) {
+    match activation {
+        Activation::Silu => silu_mul(gate, up),
+        Activation::GeluTanh => gelu_mul(gate, up),
+        Activation::SwigluClamped => swiglu_clamped(gate, up),
+    }
+}

@@ -1,0 +1,128 @@
+//! The feed-forward of a layer: dense, experts, or the sum of both (Gemma 4).
+
+use kept_kernels::mapped::MappedMatrix;
+use kept_kernels::{Stop, Stopped, add_assign, rms_norm, rms_norm_in_place};
+
+use crate::experts::{ExpertScratch, Experts};
+use crate::gguf::Gguf;
+use crate::weights::{self, Floats};
+use crate::{Config, ExpertCounts, ModelError};
+
+/// The feed-forward of one layer.
+pub(crate) enum FeedForward {
+    Dense(Dense),
+    Experts(Box<Experts>),
+    /// The sum of both.
+    Both(Box<DenseAndExperts>),
+}
+
+/// A dense feed-forward and experts beside it.
+pub(crate) struct DenseAndExperts {
+    pub(crate) dense: Dense,
+    pub(crate) experts: Experts,
+    /// `[width]`: norm of the dense output.
+    pub(crate) dense_norm: Vec<f32>,
+    /// `[width]`: norm of the residual stream for the experts.
+    pub(crate) input_norm: Vec<f32>,
+    /// `[width]`: norm of the residual stream for the router.
+    pub(crate) router_norm: Vec<f32>,
+    /// `[width]`: norm of the experts' output.
+    pub(crate) experts_norm: Vec<f32>,
+}
+
+impl DenseAndExperts {
+    pub(crate) fn read(
+        gguf: &Gguf,
+        config: &Config,
+        counts: ExpertCounts,
+        layer: usize,
+    ) -> Result<Self, ModelError> {
+        let vector =
+            |part: &str| weights::vector(gguf, &format!("blk.{layer}.{part}"), config.width);
+        let mut router_norm = vector("ffn_gate_inp.scale")?;
+        let scale = (config.width as f32).sqrt().recip();
+        router_norm.iter_mut().for_each(|x| *x *= scale);
+        Ok(Self {
+            dense: Dense::read(gguf, config, layer)?,
+            experts: Experts::read(gguf, config, counts, layer)?,
+            dense_norm: vector("post_ffw_norm_1.weight")?,
+            input_norm: vector("pre_ffw_norm_2.weight")?,
+            router_norm,
+            experts_norm: vector("post_ffw_norm_2.weight")?,
+        })
+    }
+
+    /// Adds the experts' output to `added`, the output of the dense feed-forward, each after its norm. All are `[rows,
+    /// width]`; `of_experts` is space. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`Stopped`]; `added` is then partly written.
+    pub(crate) fn add_experts(
+        &self,
+        config: &Config,
+        input: ExpertInput<'_>,
+        [added, of_experts]: [&mut [f32]; 2],
+        scratch: &mut ExpertScratch,
+        stop: &Stop,
+    ) -> Result<(), Stopped> {
+        let eps = config.norm_eps;
+        let ExpertInput {
+            residual,
+            normed,
+            routed,
+            router,
+        } = input;
+        rms_norm_in_place(added, &self.dense_norm, eps);
+        rms_norm(residual, &self.input_norm, eps, normed);
+        rms_norm(residual, &self.router_norm, eps, routed);
+        of_experts.fill(0.0);
+        let seen = [&*normed, &*routed];
+        (self.experts).add(config, router, seen, of_experts, scratch, stop)?;
+        rms_norm_in_place(of_experts, &self.experts_norm, eps);
+        add_assign(added, of_experts);
+        Ok(())
+    }
+}
+
+/// A feed-forward that every token passes through.
+pub(crate) struct Dense {
+    /// `[ffn, width]`
+    pub(crate) gate: MappedMatrix,
+    /// `[ffn, width]`
+    pub(crate) up: MappedMatrix,
+    /// `[width, ffn]`
+    pub(crate) down: MappedMatrix,
+}
+
+impl Dense {
+    pub(crate) fn read(gguf: &Gguf, config: &Config, layer: usize) -> Result<Dense, ModelError> {
+        let (width, ffn) = (config.width, config.kinds[layer].ffn);
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        let matrix = |part, rows, cols| weights::matrix(gguf, &name(part), rows, cols);
+        let [gate, up] = if config.architecture.fused {
+            weights::stacked(gguf, &name("ffn_up"), [ffn, ffn], width)?
+        } else {
+            [
+                matrix("ffn_gate", ffn, width)?,
+                matrix("ffn_up", ffn, width)?,
+            ]
+        };
+        Ok(Dense {
+            gate,
+            up,
+            down: matrix("ffn_down", width, ffn)?,
+        })
+    }
+}
+
+/// What experts beside a dense feed-forward read.
+pub(crate) struct ExpertInput<'a> {
+    /// `[rows, width]`: the residual stream.
+    pub(crate) residual: &'a [f32],
+    /// `[rows, width]`: space for what the experts see.
+    pub(crate) normed: &'a mut [f32],
+    /// `[rows, width]`: space for what the router sees.
+    pub(crate) routed: &'a mut [f32],
+    /// The router's weights.
+    pub(crate) router: &'a Floats<'a>,
+}
