@@ -10,8 +10,6 @@ use kept_engine::EngineError;
 use kept_engine::kernels::format_bytes;
 use serde_json::{Value, json};
 
-use crate::files::MOST_BYTES;
-
 /// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
@@ -52,9 +50,12 @@ pub(crate) enum ApiError {
     #[error(
         "a file may have {}, and all files here together {}: send a smaller one, or delete some with DELETE /v1/files/ID",
         format_bytes(MAX_SOURCE_BYTES),
-        format_bytes(MOST_BYTES)
+        format_bytes(*most)
     )]
-    TooLarge,
+    TooLarge {
+        /// Bytes that all files may have together.
+        most: u64,
+    },
     #[error(transparent)]
     Document(#[from] DocumentError),
     #[error("{0} questions wait already: ask again later")]
@@ -79,7 +80,7 @@ impl ApiError {
             Self::NoFile(_) => (StatusCode::NOT_FOUND, "file_not_found"),
             Self::Upload(error) => (error.status(), "invalid_upload"),
             Self::NoUpload => (StatusCode::BAD_REQUEST, "invalid_upload"),
-            Self::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "file_too_large"),
+            Self::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "file_too_large"),
             Self::Document(_) => (StatusCode::BAD_REQUEST, "unreadable_document"),
             Self::Busy(_) => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
             Self::Engine(

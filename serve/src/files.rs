@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::{Server, response};
 
 /// Bytes of all files together.
-pub(crate) const MOST_BYTES: u64 = 2 * MAX_SOURCE_BYTES;
+const MOST_BYTES: u64 = 2 * MAX_SOURCE_BYTES;
 
 /// An uploaded document.
 struct File {
@@ -108,7 +108,7 @@ pub(crate) async fn upload(
                 let mut bytes = Vec::new();
                 while let Some(piece) = part.chunk().await? {
                     if (bytes.len() + piece.len()) as u64 > left.min(MAX_SOURCE_BYTES) {
-                        return Err(ApiError::TooLarge);
+                        return Err(ApiError::TooLarge { most: MOST_BYTES });
                     }
                     bytes.extend_from_slice(&piece);
                 }

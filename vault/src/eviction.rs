@@ -5,8 +5,8 @@ use std::fs::{File, TryLockError};
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
+use super::describe::describe;
 use super::folder::EXTENSION;
-use super::footer::describe;
 use super::making::{LOCK, Locked, PART, is_named, lock, open, open_to_read, private, wait_for};
 use super::{VaultError, VaultFolder, VaultKey};
 

@@ -7,10 +7,10 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use kept_kernels::{PackedRows, Stop};
+use kept_kernels::Stop;
 
+use super::describe::{Holds, describe};
 use super::end::{self, EndOf, LoadedEnd, Walk};
-use super::footer::describe;
 use super::format::VaultShape;
 use super::making::{PART, UnfinishedFile};
 use super::{Vault, VaultError, VaultKey, VaultWriter};
@@ -40,17 +40,6 @@ pub struct VaultEntry {
     pub bytes: u64,
     /// When it was last used.
     pub used: SystemTime,
-}
-
-/// The content of a vault.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Holds {
-    /// Keys and values of all tokens, in this row format.
-    Rows(PackedRows),
-    /// Keys and values of the turns of a conversation, in this row format.
-    Turns(PackedRows),
-    /// The end state of streaming mode; with the settings of streaming mode, in words.
-    End(String),
 }
 
 impl VaultFolder {

@@ -1,16 +1,11 @@
-//! The footer of a file in the vault folder: proves that the file is complete, and describes the content.
+//! The footer of a file in the vault folder: proves that the file is complete.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::Path;
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::end::EndFooter;
-use super::folder::Holds;
-use super::format::{Footer, MAGIC, MAX_FOOTER, TAIL};
-use super::making::open_to_read;
+use super::format::{MAGIC, MAX_FOOTER, TAIL};
 
 /// Reads the footer of a complete vault of `bytes` bytes and the length of its JSON; or describes the damage.
 pub(super) fn footer<F: DeserializeOwned>(
@@ -48,46 +43,4 @@ pub(super) fn footer<F: DeserializeOwned>(
     }
     let footer = serde_json::from_slice(&json);
     Ok(footer.map(|footer| (footer, length)).map_err(|_| DAMAGED))
-}
-
-/// The content of a file in the vault folder, for lists.
-pub(super) struct Described {
-    pub(super) document: String,
-    pub(super) model: String,
-    pub(super) tokens: usize,
-    pub(super) holds: Holds,
-}
-
-/// The footer of either kind of file.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Either {
-    Rows(Footer),
-    End(EndFooter),
-}
-
-/// Describes the file at `path`; `None` if it is damaged.
-pub(super) fn describe(path: &Path) -> std::io::Result<Option<Described>> {
-    let mut file = open_to_read(path)?;
-    let bytes = file.metadata()?.len();
-    let Ok((footer, _)) = footer(&mut file, bytes)? else {
-        return Ok(None);
-    };
-    Ok(match footer {
-        Either::Rows(footer) => footer.shape().map(|shape| Described {
-            document: footer.document,
-            model: footer.model,
-            tokens: shape.tokens,
-            holds: match shape.from {
-                Some(_) => Holds::Turns(shape.kind),
-                None => Holds::Rows(shape.kind),
-            },
-        }),
-        Either::End(EndFooter { of, .. }) => Some(Described {
-            document: of.document,
-            model: of.model,
-            tokens: of.tokens,
-            holds: Holds::End(of.how),
-        }),
-    })
 }

@@ -15,6 +15,7 @@
 //!
 //! The vault of a document contains no questions and answers. The turns of a conversation have a vault of their own.
 
+mod describe;
 mod end;
 mod error;
 mod eviction;
@@ -29,12 +30,11 @@ mod read;
 mod tests;
 mod write;
 
+pub use describe::Holds;
 pub use end::{EndOf, LoadedEnd};
 pub use error::VaultError;
-pub use folder::shared;
-pub use folder::{FEW_SHARED, Holds, VaultEntry, VaultFolder};
-pub use format::LAST_QUERIES;
-pub use format::{LayerShape, Measurement, VaultShape};
+pub use folder::{FEW_SHARED, VaultEntry, VaultFolder, shared};
+pub use format::{LAST_QUERIES, LayerShape, Measurement, VaultShape};
 pub use kept::{VaultAccess, VaultUse, Vaults};
 pub use key::{ModelPrint, VaultKey};
 pub use read::{HostRows, LayerNumbers, Numbers, RowsOf, Run, Vault, VaultRows};
