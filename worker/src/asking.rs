@@ -1,82 +1,22 @@
 //! The thread that runs questions, comparisons and readings, one after another, and reports the progress of each.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
-use kept_engine::kernels::Stop;
 use kept_engine::policies::Budget;
 use kept_engine::{
     Ask, Engine, EngineError, LEVELS, Limits, MapGrid, NEUTRAL_QUESTIONS, Progress, ReadRequest,
     Sampling,
 };
-use kept_worker::protocol::{
-    AskRequest, CompareRequest, EstimateRequest, Failure, Fault, FaultCode, Reply,
-};
+use kept_worker::protocol::{AskRequest, EstimateRequest, Failure, Fault, FaultCode, Reply};
 
 use crate::comparing::compare;
-use crate::dispatcher::{Input, parse_budget, with_cache_type};
 use crate::keeping::Keeping;
-use crate::opening::{OpenDocument, OpenModel};
 use crate::output::Output;
 use crate::watching::{Filling, Watching};
-
-/// State of the engine after a question or comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EngineHealth {
-    /// Usable.
-    Sound,
-    /// A bug (panic) may have left inconsistent state.
-    Broken,
-    /// The GPU failed or is out of memory.
-    GpuLost,
-}
-
-/// The final reply to a request, and the state of the engine after it.
-pub type Ending = (Reply, EngineHealth);
-
-/// The state of the engine after `error`.
-pub fn engine_health(error: &EngineError) -> EngineHealth {
-    if error.loses_gpu() {
-        EngineHealth::GpuLost
-    } else {
-        EngineHealth::Sound
-    }
-}
-
-/// The kinds of work of this thread.
-pub enum Work {
-    Ask(AskRequest, Keeping),
-    Compare(CompareRequest),
-    /// Reads the document for these questions.
-    Read(EstimateRequest, Keeping),
-    /// Computes what is kept whatever is asked.
-    Neutral(AskRequest, Keeping),
-    /// Computes what is kept with other budgets.
-    Levels(AskRequest, Keeping),
-}
-
-impl Work {
-    /// The kind of failure to report.
-    fn failure(&self) -> Failure {
-        match self {
-            Work::Ask(..) => Failure::Ask,
-            Work::Compare(_) => Failure::Compare,
-            Work::Read(..) => Failure::Read,
-            Work::Neutral(..) => Failure::Neutral,
-            Work::Levels(..) => Failure::Levels,
-        }
-    }
-}
-
-/// One unit of work with its model, document and stop flag.
-pub struct Job {
-    pub ticket: u64,
-    pub model: Arc<OpenModel>,
-    pub document: Arc<OpenDocument>,
-    pub stop: Stop,
-    pub work: Work,
-}
+use crate::work::{
+    Ending, EngineHealth, Input, Job, Work, engine_health, parse_budget, with_cache_type,
+};
 
 /// Starts the thread. Progress goes directly to `output`; the final reply of each job goes to the dispatcher through
 /// `inbox`.

@@ -9,9 +9,8 @@ use kept_engine::{Engine, EngineError, Event, MapGrid, RetentionMap, ends16};
 use kept_eval::fidelity::{MethodRun, Reference, ReferenceReport, RunReport};
 use kept_worker::protocol::{CompareRequest, CompareRun, Failure, Fault, Reply};
 
-use crate::asking::{Ending, EngineHealth, Job, engine_health};
-use crate::dispatcher::{parse_budget, with_cache_type};
 use crate::output::Output;
+use crate::work::{Ending, EngineHealth, Job, engine_health, parse_budget, with_cache_type};
 
 /// Limit of the answer length, in tokens: the full cache's attention and logits along its answer are held in memory.
 const MOST_TOKENS: usize = 1024;

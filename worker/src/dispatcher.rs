@@ -9,37 +9,15 @@ use kept_engine::DocumentLength;
 use kept_engine::kernels::Stop;
 use kept_worker::protocol::{Failure, Fault, FaultCode, Reply, Request};
 
-use crate::asking::{self, EngineHealth, Job};
+use crate::asking;
 use crate::facts;
 use crate::joining;
 use crate::keeping::Keeping;
-use crate::opening::{self, ModelName, OpenDocument, OpenModel, Opened, Outcome};
+use crate::opening;
 use crate::output::Output;
+use crate::work::{Input, Job, ModelName, OpenDocument, OpenModel, Opened, Outcome};
 
 mod questions;
-
-pub use questions::{parse_budget, with_cache_type};
-
-/// An input of the dispatcher.
-pub enum Input {
-    /// A request of the app, with its bytes.
-    Request(Request, Vec<u8>),
-    /// End of standard input: the app exited, or needs this process no longer.
-    NothingMore,
-    /// A message that is JSON but not a valid request; with the reason as a sentence.
-    NotUnderstood(String),
-    /// A model was opened, or failed to open; with the number of the operation.
-    ModelOpened(u64, Opened),
-    /// A document was opened, or failed to open.
-    DocumentOpened(u64, Outcome<Arc<OpenDocument>>),
-    /// The document's tokens were counted, or counting failed.
-    Counted(u64, Outcome<DocumentLength>),
-    /// A question or comparison ended: its final reply, and the state of the engine after it.
-    Ended {
-        reply: Reply,
-        engine_health: EngineHealth,
-    },
-}
 
 /// The question, comparison or reading in progress.
 struct Running {

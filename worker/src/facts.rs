@@ -10,7 +10,7 @@ use kept_worker::protocol::{
     DocumentInfo, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts, Reply,
 };
 
-use crate::opening::ModelName;
+use crate::work::ModelName;
 
 /// The method for estimates of the number of readable pages: a common one, at a common cost.
 const USUAL_METHOD: &str = "snapkv";

@@ -4,7 +4,7 @@ use kept_engine::documents::Document;
 use kept_worker::protocol::{DocumentInfo, MAX_PAYLOAD_BYTES, PartInfo};
 
 use crate::facts;
-use crate::opening::{OpenDocument, Outcome};
+use crate::work::{OpenDocument, Outcome};
 
 /// `open` followed by `new`.
 pub fn add(open: &OpenDocument, new: &OpenDocument) -> Outcome<OpenDocument> {

@@ -15,6 +15,7 @@ mod keeping;
 mod opening;
 mod output;
 mod watching;
+mod work;
 
 use std::io::{BufReader, Read};
 use std::process::ExitCode;
@@ -28,8 +29,9 @@ use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::device::Task;
-use crate::dispatcher::{Dispatcher, Input};
+use crate::dispatcher::Dispatcher;
 use crate::output::Output;
+use crate::work::Input;
 
 /// A refused allocation ends this process with a sentence on standard error; the app starts another process.
 #[global_allocator]

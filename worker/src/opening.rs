@@ -10,53 +10,12 @@ use kept_engine::documents::Document;
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::{DocumentLength, Engine, EngineError, model_path};
 use kept_worker::protocol::Fault;
-use kept_worker::protocol::{
-    DocumentInfo, Failure, Inspection, MAX_PAYLOAD_BYTES, ModelFacts, Reply,
-};
+use kept_worker::protocol::{Failure, Inspection, MAX_PAYLOAD_BYTES, Reply};
 
 use crate::device;
-use crate::dispatcher::Input;
 use crate::facts;
 use crate::output::Output;
-
-/// Identifies a model: a path or `mini`, and the RoPE scaling that extends its context length.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelName {
-    pub model: String,
-    pub stretch: Option<String>,
-}
-
-/// An open model.
-pub struct OpenModel {
-    pub engine: Engine,
-    pub facts: ModelFacts,
-}
-
-impl OpenModel {
-    /// The name by which the model was opened.
-    pub fn name(&self) -> ModelName {
-        ModelName {
-            model: self.facts.choice.clone(),
-            stretch: self.facts.stretch.clone(),
-        }
-    }
-}
-
-/// An open document.
-pub struct OpenDocument {
-    pub info: DocumentInfo,
-    pub document: Document,
-}
-
-/// Result of opening or counting.
-pub type Outcome<T> = Result<T, Fault>;
-
-/// A model that was opened, or why it was not.
-pub struct Opened {
-    pub outcome: Outcome<Arc<OpenModel>>,
-    /// The previous model, unless it was freed to make memory available.
-    pub before: Option<Arc<OpenModel>>,
-}
+use crate::work::{Input, ModelName, OpenDocument, OpenModel, Opened, Outcome};
 
 /// Opens the model that `name` names and sends the result to `inbox` under `number`. The model `before`, if given, is
 /// freed first, as soon as it has no other users.

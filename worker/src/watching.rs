@@ -10,9 +10,8 @@ use kept_engine::{
 };
 use kept_worker::protocol::{AnswerFacts, AskRequest, AttendedFacts, Reply, SourceInfo};
 
-use crate::asking::Job;
-use crate::opening::{OpenDocument, OpenModel};
 use crate::output::Output;
+use crate::work::{Job, OpenDocument, OpenModel};
 
 /// UTF-16 units of a text.
 fn units(text: &str) -> usize {

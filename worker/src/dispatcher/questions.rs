@@ -6,14 +6,14 @@
 
 use std::sync::Arc;
 
-use kept_engine::kernels::{Stop, UnknownCacheType};
-use kept_engine::policies::Budget;
+use kept_engine::kernels::Stop;
 use kept_engine::{Engine, Estimate, Limits, PlanRequest};
 use kept_worker::protocol::{EstimateRequest, Failure, Fault, Reply, Request};
 
 use super::{Dispatcher, Running};
-use crate::asking::{EngineHealth, Job, Work};
-use crate::opening::{OpenDocument, OpenModel};
+use crate::work::{
+    EngineHealth, Job, OpenDocument, OpenModel, Work, parse_budget, with_cache_type,
+};
 
 impl Dispatcher {
     /// Dispatches all deferred requests again after a change.
@@ -228,25 +228,4 @@ fn occupies_engine(request: &Request) -> bool {
             | Request::Neutral { .. }
             | Request::Levels { .. }
     )
-}
-
-/// The engine with the cache type named `cache`, or unchanged without a name.
-pub fn with_cache_type(engine: &Engine, cache: Option<&str>) -> Result<Engine, Fault> {
-    match cache {
-        Some(name) => match name.parse() {
-            Ok(cache) => Ok(engine.clone().with_cache(cache)),
-            Err(error) => Err(UnknownCacheType::to_string(&error).into()),
-        },
-        None => Ok(engine.clone()),
-    }
-}
-
-/// Parses the budget that the user entered.
-pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, Fault> {
-    budget
-        .map(|text| {
-            text.parse::<Budget>()
-                .map_err(|error| error.to_string().into())
-        })
-        .transpose()
 }

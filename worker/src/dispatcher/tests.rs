@@ -9,6 +9,7 @@ use kept_engine::documents::Document;
 use kept_worker::protocol::read_frame;
 
 use super::*;
+use crate::work::EngineHealth;
 
 fn next(replies: &mut PipeReader) -> Reply {
     let frame = read_frame(replies).unwrap().expect("a reply");

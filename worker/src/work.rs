@@ -1,0 +1,152 @@
+//! What the worker's threads tell each other: requests and results to the dispatcher, jobs from it.
+
+use std::sync::Arc;
+
+use kept_engine::documents::Document;
+use kept_engine::kernels::{Stop, UnknownCacheType};
+use kept_engine::policies::Budget;
+use kept_engine::{DocumentLength, Engine, EngineError};
+use kept_worker::protocol::{
+    AskRequest, CompareRequest, DocumentInfo, EstimateRequest, Failure, Fault, ModelFacts, Reply,
+    Request,
+};
+
+use crate::keeping::Keeping;
+
+/// An input of the dispatcher.
+pub enum Input {
+    /// A request of the app, with its bytes.
+    Request(Request, Vec<u8>),
+    /// End of standard input: the app exited, or needs this process no longer.
+    NothingMore,
+    /// A message that is JSON but not a valid request; with the reason as a sentence.
+    NotUnderstood(String),
+    /// A model was opened, or failed to open; with the number of the operation.
+    ModelOpened(u64, Opened),
+    /// A document was opened, or failed to open.
+    DocumentOpened(u64, Outcome<Arc<OpenDocument>>),
+    /// The document's tokens were counted, or counting failed.
+    Counted(u64, Outcome<DocumentLength>),
+    /// A question or comparison ended: its final reply, and the state of the engine after it.
+    Ended {
+        reply: Reply,
+        engine_health: EngineHealth,
+    },
+}
+
+/// Identifies a model: a path or `mini`, and the RoPE scaling that extends its context length.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelName {
+    pub model: String,
+    pub stretch: Option<String>,
+}
+
+/// An open model.
+pub struct OpenModel {
+    pub engine: Engine,
+    pub facts: ModelFacts,
+}
+
+impl OpenModel {
+    /// The name by which the model was opened.
+    pub fn name(&self) -> ModelName {
+        ModelName {
+            model: self.facts.choice.clone(),
+            stretch: self.facts.stretch.clone(),
+        }
+    }
+}
+
+/// An open document.
+pub struct OpenDocument {
+    pub info: DocumentInfo,
+    pub document: Document,
+}
+
+/// Result of opening or counting.
+pub type Outcome<T> = Result<T, Fault>;
+
+/// A model that was opened, or why it was not.
+pub struct Opened {
+    pub outcome: Outcome<Arc<OpenModel>>,
+    /// The previous model, unless it was freed to make memory available.
+    pub before: Option<Arc<OpenModel>>,
+}
+
+/// State of the engine after a question or comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EngineHealth {
+    /// Usable.
+    Sound,
+    /// A bug (panic) may have left inconsistent state.
+    Broken,
+    /// The GPU failed or is out of memory.
+    GpuLost,
+}
+
+/// The final reply to a request, and the state of the engine after it.
+pub type Ending = (Reply, EngineHealth);
+
+/// The state of the engine after `error`.
+pub fn engine_health(error: &EngineError) -> EngineHealth {
+    if error.loses_gpu() {
+        EngineHealth::GpuLost
+    } else {
+        EngineHealth::Sound
+    }
+}
+
+/// The kinds of work of the thread of questions.
+pub enum Work {
+    Ask(AskRequest, Keeping),
+    Compare(CompareRequest),
+    /// Reads the document for these questions.
+    Read(EstimateRequest, Keeping),
+    /// Computes what is kept whatever is asked.
+    Neutral(AskRequest, Keeping),
+    /// Computes what is kept with other budgets.
+    Levels(AskRequest, Keeping),
+}
+
+impl Work {
+    /// The kind of failure to report.
+    pub fn failure(&self) -> Failure {
+        match self {
+            Work::Ask(..) => Failure::Ask,
+            Work::Compare(_) => Failure::Compare,
+            Work::Read(..) => Failure::Read,
+            Work::Neutral(..) => Failure::Neutral,
+            Work::Levels(..) => Failure::Levels,
+        }
+    }
+}
+
+/// One unit of work with its model, document and stop flag.
+pub struct Job {
+    pub ticket: u64,
+    pub model: Arc<OpenModel>,
+    pub document: Arc<OpenDocument>,
+    pub stop: Stop,
+    pub work: Work,
+}
+
+/// Parses the budget that the user entered.
+pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, Fault> {
+    budget
+        .map(|text| {
+            text.parse::<Budget>()
+                .map_err(|error| error.to_string().into())
+        })
+        .transpose()
+}
+
+/// The engine with the cache type named `cache`, or unchanged without a name.
+pub fn with_cache_type(engine: &Engine, cache: Option<&str>) -> Result<Engine, Fault> {
+    match cache {
+        Some(name) => match name.parse() {
+            Ok(cache) => Ok(engine.clone().with_cache(cache)),
+            Err(error) => Err(UnknownCacheType::to_string(&error).into()),
+        },
+        None => Ok(engine.clone()),
+    }
+}
