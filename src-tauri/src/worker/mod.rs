@@ -89,7 +89,7 @@ pub async fn supervise(
         let gpus = programs.detect_gpus().await;
         let start = programs.start(worker_events.device().as_deref(), &gpus);
         worker_events.gpus(gpus);
-        let end = match process::start(&start) {
+        let end = match start.spawn() {
             Ok(child) => run_worker(child, generation, &mut orders, &*worker_events).await,
             Err(error) => {
                 tracing::error!(program = %start.program.display(), %error, "the engine cannot be started");

@@ -1,27 +1,13 @@
-//! The worker's process: starts it, and describes in one sentence how it ended.
+//! How the worker ended, or why it could not be started, in one sentence.
 
 use std::io;
 use std::path::Path;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 
 use kept_engine::kernels::OUT_OF_MEMORY;
-use tokio::process::{Child, Command};
-
-use super::programs::Start;
 
 /// The exit code of the worker after a GPU error (`worker/src/main.rs`).
 const GPU_LOST: i32 = 71;
-
-/// Starts the worker. It ends when its stdin is closed, and at the latest when the handle is dropped.
-pub fn start(start: &Start) -> io::Result<Child> {
-    Command::new(&start.program)
-        .args(&start.arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-}
 
 /// Why the worker cannot be started, in one sentence that names the program and the environment variable `variable`
 /// that can name another program.

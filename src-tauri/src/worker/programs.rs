@@ -1,12 +1,13 @@
 //! The worker programs: the plain one, and one for GPUs in the same folder. Decides which one is started with which
 //! arguments, and queries the GPU program for the GPUs of this computer.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
 use kept_worker::protocol::Gpus;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 use super::process::cannot_start;
 
@@ -109,6 +110,17 @@ fn none(why: &str) -> Gpus {
 }
 
 impl Start {
+    /// Starts the worker. It ends when its stdin is closed, and at the latest when the handle is dropped.
+    pub fn spawn(&self) -> io::Result<Child> {
+        Command::new(&self.program)
+            .args(&self.arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+    }
+
     /// The environment variable that names another program in place of this one.
     pub fn variable(&self, programs: &Programs) -> &'static str {
         if programs.gpu.as_ref() == Some(&self.program) {
