@@ -15,7 +15,10 @@
 //! ```
 
 mod cache;
+mod classes;
 mod gather;
+mod merging;
+mod snapshot;
 mod state;
 
 use std::ops::Range;
@@ -23,11 +26,10 @@ use std::ops::Range;
 use kept_kernels::{DeltaState, RowStore};
 use kept_policies::{DecodeValueMerge, Pos, Positions, Retention, Row};
 
-use crate::classes::Classes;
-
 pub use cache::CompactCache;
+pub(crate) use classes::Classes;
 pub(crate) use gather::{F16_ROWS, Gather, RingGather, Stored, group_merges};
-pub(crate) use state::{snapshot_positions, snapshot_rows};
+pub(crate) use snapshot::snapshot_rows;
 
 /// A change of a method to a layer, for updating a copy of the layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,12 +8,12 @@
 //! This crate has no user interface. It reads no files but models and vaults: documents come as text, answers leave
 //! as text.
 
+mod after_layer;
 mod answering;
 mod asking;
 mod auto;
 mod backend;
 mod cache_name;
-mod classes;
 mod compact;
 mod decode;
 mod device;
@@ -44,14 +44,14 @@ mod streaming;
 mod synthetic;
 mod system;
 mod together;
+mod votes;
 mod watch;
 mod writing;
 
 pub use auto::{AUTO, Chosen};
-pub use backend::GpuWatch;
-pub use backend::PartTime;
+pub use backend::{GpuWatch, PartTime};
 pub use compact::{CompactCache, CompactLayer};
-pub use decode::{Attended, Decoder, HeadAttention, TokenVotes, Votes};
+pub use decode::Decoder;
 pub use device::{
     ComputeDevice, DeviceChoice, Gpu, GpuRates, UnknownDevice, fitting_gpu, gpu_rates, gpus,
 };
@@ -83,6 +83,7 @@ pub use streaming::{Stream, Streamed, Streaming};
 pub use synthetic::{SyntheticCache, synthetic_cache};
 pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};
 pub use together::{Answers, PromptContext};
+pub use votes::{Attended, HeadAttention, TokenVotes, Votes};
 pub use watch::{ProgressMeter, Reading, Watch};
 
 pub use kept_documents as documents;

@@ -16,8 +16,8 @@ use std::ops::Range;
 use kept_documents::{Document, sentences};
 use serde::Serialize;
 
-use crate::decode::Votes;
 use crate::prompt::Prompt;
+use crate::votes::Votes;
 
 /// A passage of the document.
 #[derive(Debug, Clone, PartialEq, Serialize)]

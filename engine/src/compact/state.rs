@@ -1,9 +1,9 @@
 //! Saving a layer's state and restoring it into a layer that was built in the same way.
 
-use kept_kernels::RowStore;
-use kept_policies::{Pos, Row, Snapshot};
+use kept_policies::{Row, Snapshot};
 
 use super::CompactLayer;
+use super::snapshot::{snapshot_positions, snapshot_rows};
 
 impl CompactLayer {
     /// Passes all mutable state of the layer to `through`.
@@ -23,24 +23,5 @@ impl CompactLayer {
         if let Some(classes) = &mut self.classes {
             classes.snapshot(through);
         }
-    }
-}
-
-/// Passes the data of a row store to `through`.
-pub(crate) fn snapshot_rows(store: &mut RowStore, through: &mut dyn Snapshot) {
-    let state = store.state();
-    through.floats(state.floats);
-    through.bytes(state.bytes);
-    for places in state.places {
-        through.words(places);
-    }
-}
-
-/// Passes positions to `through`.
-pub(crate) fn snapshot_positions(positions: &mut [Pos], through: &mut dyn Snapshot) {
-    let mut words: Vec<u32> = positions.iter().map(|position| position.0).collect();
-    through.words(&mut words);
-    for (position, word) in positions.iter_mut().zip(words) {
-        *position = Pos(word);
     }
 }

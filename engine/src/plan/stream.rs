@@ -7,7 +7,7 @@ use kept_policies::{ClassTable, Method, PolicyError, PromptShape, Retention, Row
 
 use super::kept::{kept_bytes, places_bytes};
 use super::prefill::{CHUNK, LayerKeeps, refuse_repeated_rounding, refuse_unlike_layers};
-use crate::classes::Classes;
+use crate::compact::Classes;
 use crate::compact::CompactLayer;
 use crate::shape::{head_shape, shape_of};
 use crate::{EngineError, MemoryLedger, backend, decode};

@@ -15,7 +15,7 @@
 //! ```
 
 mod check;
-mod measurements;
+mod input;
 mod prefix;
 mod progress;
 mod reader;
@@ -34,14 +34,14 @@ use crate::backend::{self, DeviceRows};
 use crate::compact::{CompactCache, CompactLayer};
 use crate::plan::{CHUNK, LayerKeeps, PrefillPlan};
 use crate::watch::EventSink;
-use crate::{EngineError, MemoryLedger, RetentionMap, Segment, Watch};
+use crate::{EngineError, MemoryLedger, RetentionMap, Watch};
 use kept_vault::{VaultAccess, VaultUse};
 
-pub(crate) use measurements::Measurements;
+use input::Read;
 pub(crate) use prefix::Prefix;
 use progress::ReadingProgress;
-pub(crate) use reader::LayerTask;
-use reader::{GlobalLayer, Read, Reader};
+pub use reader::Reconstructed;
+use reader::{GlobalLayer, Reader};
 pub(crate) use reconstruction::ReconstructionPass;
 pub use shared::{Cut, SharedPrefill};
 
@@ -102,17 +102,6 @@ pub struct PrefillOutcome {
     pub repeated: Option<Reconstructed>,
     /// What was read from and written to the vault; `None` without a vault.
     pub vault: Option<VaultUse>,
-}
-
-/// Output of the reconstruction pass: the document repeated in chunks. Every chunk is read directly after the
-/// document, independently of the other chunks.
-pub struct Reconstructed {
-    /// The chunks and the rows of each chunk.
-    pub segments: Vec<Segment>,
-    /// `[rows]`: token ids.
-    pub ids: Vec<u32>,
-    /// `[rows, width]`: the last layer's output, before the final norm.
-    pub hidden: Vec<f32>,
 }
 
 impl Prefill<'_> {

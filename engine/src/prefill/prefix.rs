@@ -14,6 +14,7 @@
 mod estimated;
 mod loading;
 mod request;
+mod rows;
 mod turns;
 mod writing;
 
@@ -21,7 +22,7 @@ use kept_kernels::{DeltaState, PackedRows};
 use kept_models::Model;
 use kept_policies::PromptShape;
 
-use super::reader::Read;
+use super::input::Read;
 use crate::backend;
 use crate::plan::PrefillPlan;
 use crate::shape::{head_shape, window_heads};
@@ -310,14 +311,6 @@ impl Prefix {
             state: state_numbers(model),
             measurements,
         })
-    }
-
-    /// The state of the current layer after the known tokens, if the layer is recurrent.
-    pub(crate) fn state(&self) -> Option<&[f32]> {
-        let turns = self.turns.as_ref().map(TurnRows::state);
-        let own = Some(self.numbers.state.as_slice()).filter(|_| self.known > 0);
-        let mut states = [turns, own].into_iter().flatten();
-        states.find(|state| !state.is_empty())
     }
 
     /// Tokens up to the document's end; the whole prompt without vaults.

@@ -7,28 +7,27 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use kept_kernels::{HeadShape, Stop};
-use kept_models::{Model, RopeTable};
 use kept_policies::{WeightedWindow, Window};
 
-use super::Reconstructed;
-use super::measurements::Measurements;
+use super::input::Read;
 use super::prefix::{FEW_ROWS, Learned, Prefix};
 use super::progress::ReadingProgress;
 use super::reconstruction::{ReconstructionPass, RepeatedLayer};
 use super::token_dropping::SurvivingTokens;
-use crate::backend::{self, Chunk, DeviceRows, PrefillBackend, PrefillInput};
+use crate::backend::{self, Chunk, DeviceRows, Measurements, PrefillBackend, PrefillInput};
 use crate::plan::PrefillPlan;
 use crate::shape::head_shape;
-use crate::{EngineError, MemoryLedger, Watch};
+use crate::{EngineError, MemoryLedger, Segment, Watch};
 
-/// The input of a prefill, common to all methods.
-#[derive(Clone, Copy)]
-pub(super) struct Read<'a> {
-    pub(super) model: &'a Model,
-    /// `[n]`
-    pub(super) ids: &'a [u32],
-    pub(super) rope: &'a RopeTable,
-    pub(super) every_row: bool,
+/// Output of the reconstruction pass: the document repeated in chunks. Every chunk is read directly after the
+/// document, independently of the other chunks.
+pub struct Reconstructed {
+    /// The chunks and the rows of each chunk.
+    pub segments: Vec<Segment>,
+    /// `[rows]`: token ids.
+    pub ids: Vec<u32>,
+    /// `[rows, width]`: the last layer's output, before the final norm.
+    pub hidden: Vec<f32>,
 }
 
 /// State of a prefill: the current layer and its measurements.
@@ -70,15 +69,15 @@ pub(super) struct GlobalLayer {
 }
 
 /// One layer's prefill and the measurements that methods request from it.
-pub(crate) struct LayerTask {
+struct LayerTask {
     /// Index among all layers of the model.
-    pub(crate) layer: usize,
-    pub(crate) last_layer: bool,
+    layer: usize,
+    last_layer: bool,
     /// Tokens that enter the layer.
     n: usize,
     /// How many of them are in the prefix.
     prefix: usize,
-    pub(crate) column_sums: bool,
+    column_sums: bool,
     /// Whether scores of the reconstruction are requested.
     reconstruction: bool,
     /// The first token of the observation window.
@@ -219,8 +218,8 @@ impl<'a> Reader<'a> {
         );
         measurements.window_queries.clear();
         self.held = Held::default();
+        measurements.column_sums.clear();
         if task.column_sums {
-            measurements.column_sums.clear();
             measurements.column_sums.resize(self.heads.q_heads * n, 0.0);
         }
         task
@@ -245,7 +244,7 @@ impl<'a> Reader<'a> {
         if let Some(score_cache) = self.sizes[0].needs_in(layer).score_cache {
             self.scored = prefix.fill_scores(score_cache, &mut self.known_scores, task.n);
         }
-        self.backend.begin_layer(task, measurements)
+        self.backend.begin_layer(measurements)
     }
 
     /// Runs the prefix's tokens without known rows through the layer, then the reconstruction pass, if any.

@@ -6,8 +6,8 @@ use kept_kernels::{CacheType, Stop};
 use kept_models::{Model, RopeTable};
 use kept_policies::Method;
 
+use super::input::Read;
 use super::prefix::Prefix;
-use super::reader::Read;
 use super::{PrefillOutcome, read_and_cut, shape};
 use crate::EngineError;
 use crate::backend;

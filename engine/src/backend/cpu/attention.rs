@@ -6,8 +6,8 @@ use kept_kernels::{
 };
 use kept_models::{Model, RopeTable};
 
+use crate::after_layer::Probabilities;
 use crate::compact::CompactLayer;
-use crate::decode::Probabilities;
 use crate::shape::{attention_scale, head_shape, layer_heads, window_heads};
 
 /// Scratch of [`AttentionScratch::attend`], shared by all layers.

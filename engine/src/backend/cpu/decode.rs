@@ -7,9 +7,9 @@ use kept_policies::Pos;
 
 use super::attention::AttentionScratch;
 use crate::EngineError;
-use crate::backend::{DecodeBackend, PartTime, StepOutput};
+use crate::after_layer::{AfterLayer, LayerAttention};
+use crate::backend::seam::{DecodeBackend, PartTime, StepOutput};
 use crate::compact::CompactCache;
-use crate::decode::{AfterLayer, LayerAttention};
 
 /// The buffers of the decode loop, allocated once.
 pub(super) struct Buffers {

@@ -2,21 +2,19 @@
 
 mod attention;
 mod decode;
-mod prefill;
+mod host_rows;
+pub(super) mod prefill;
 
-use std::ops::Range;
+use kept_models::{Model, RopeTable};
 
-use kept_kernels::{DeltaState, PrefillAttention, Stop, prefill_attention};
-use kept_models::{LayerPass, Model, RopeTable};
-
-use super::{Backend, DecodeBackend, HostAttention, HostLayer, PrefillBackend, PrefillInput};
+use super::seam::{Backend, DecodeBackend, HostAttention, HostLayer, PrefillBackend, PrefillInput};
 use crate::EngineError;
 use crate::compact::CompactCache;
 use crate::plan::StreamPlan;
 use crate::system::available_memory;
 use decode::{Buffers, CpuDecoder};
+use host_rows::CpuAttention;
 use prefill::CpuPrefill;
-pub(super) use prefill::retain;
 
 /// The CPU with a model.
 pub(super) struct Cpu<'m> {
@@ -70,51 +68,5 @@ impl<'m> Backend<'m> for Cpu<'m> {
 
     fn host_attention(&self, _plan: &StreamPlan) -> Box<dyn HostAttention + 'm> {
         Box::new(CpuAttention)
-    }
-}
-
-impl HostLayer for LayerPass<'_> {
-    fn project(
-        &mut self,
-        residual: &[f32],
-        [q, k, v]: [&mut [f32]; 3],
-        stop: &Stop,
-    ) -> Result<(), EngineError> {
-        Ok(LayerPass::project(self, residual, q, k, v, stop)?)
-    }
-
-    fn finish(
-        &mut self,
-        attention: &[f32],
-        residual: &mut [f32],
-        stop: &Stop,
-    ) -> Result<(), EngineError> {
-        // Models whose layers add embeddings are refused here, so that tokens are not needed.
-        Ok(LayerPass::finish(self, attention, &[], residual, stop)?)
-    }
-
-    fn recur(
-        &mut self,
-        residual: &mut [f32],
-        state: &mut DeltaState,
-        stop: &Stop,
-    ) -> Result<(), EngineError> {
-        Ok(LayerPass::recur(self, residual, state, stop)?)
-    }
-}
-
-/// Attention on the CPU.
-struct CpuAttention;
-
-impl HostAttention for CpuAttention {
-    fn attend(
-        &mut self,
-        task: &PrefillAttention<'_>,
-        _new: Range<usize>,
-        out: &mut [f32],
-        log_sum_exp: Option<&mut [f32]>,
-        stop: &Stop,
-    ) -> Result<(), EngineError> {
-        Ok(prefill_attention(task, out, log_sum_exp, stop)?)
     }
 }

@@ -10,17 +10,18 @@ use kept_kernels::{
 use kept_models::{LayerPass, Model, RopeTable};
 use kept_policies::{PromptRows, Softmax, WeightedWindow, Window};
 
-use super::CpuAttention;
+use super::host_rows::CpuAttention;
 use crate::EngineError;
-use crate::backend::{
-    Chunk, DeviceRows, GatherSource, GatherTask, HostBuffers, HostView, LayerRowsAccess,
-    PrefillBackend, PrefillInput, PrefillMemory, RowAccess,
+use crate::backend::buffers::HostBuffers;
+use crate::backend::measurements::Measurements;
+use crate::backend::seam::{
+    Chunk, DeviceRows, GatherSource, GatherTask, HostView, LayerRowsAccess, PrefillBackend,
+    PrefillInput, PrefillMemory, PrefixRows, RowAccess,
 };
 use crate::compact::{CompactLayer, RingGather};
 use crate::gathered_rope::GatheredRope;
 use crate::observe::{HostRows, LastQueries, LogSumExp, host_rows};
 use crate::plan::PrefillPlan;
-use crate::prefill::{LayerTask, Measurements, Prefix};
 use crate::shape::{attention_scale, head_shape, layer_heads};
 
 /// All buffers of one prefill.
@@ -193,7 +194,7 @@ impl PrefillBackend for CpuPrefill<'_> {
     fn load_prefix(
         &mut self,
         layer: usize,
-        prefix: &mut Prefix,
+        prefix: &mut dyn PrefixRows,
         stop: &Stop,
     ) -> Result<(), EngineError> {
         let buffers = &mut self.buffers;
@@ -213,11 +214,7 @@ impl PrefillBackend for CpuPrefill<'_> {
         Ok(())
     }
 
-    fn begin_layer(
-        &mut self,
-        _task: &LayerTask,
-        _measurements: &Measurements,
-    ) -> Result<(), EngineError> {
+    fn begin_layer(&mut self, _measurements: &Measurements) -> Result<(), EngineError> {
         Ok(())
     }
 
@@ -310,7 +307,11 @@ impl PrefillBackend for CpuPrefill<'_> {
         Ok(started.elapsed())
     }
 
-    fn complete(&mut self, chunk: &Chunk<'_>, prefix: &mut Prefix) -> Result<(), EngineError> {
+    fn complete(
+        &mut self,
+        chunk: &Chunk<'_>,
+        prefix: &mut dyn PrefixRows,
+    ) -> Result<(), EngineError> {
         if chunk.writes && !self.recurs(chunk) {
             let (keys, values) = (&self.buffers.keys, &self.buffers.values);
             prefix.write_rows(keys, values, chunk.first..chunk.first + chunk.count);

@@ -10,7 +10,7 @@ use kept_kernels::{DeltaState, HeadShape, PrefillAttention, RowStore, Stop};
 use kept_models::{GpuModel, GpuPass, Model};
 
 use crate::EngineError;
-use crate::backend::{HostAttention, HostLayer};
+use crate::backend::seam::{HostAttention, HostLayer};
 use crate::plan::StreamPlan;
 
 /// Most rows per pass.
@@ -106,7 +106,7 @@ impl HostLayer for StagedLayer<'_> {
         _state: &mut DeltaState,
         _stop: &Stop,
     ) -> Result<(), EngineError> {
-        Err(super::no_states())
+        Err(no_states())
     }
 
     fn finish(
@@ -289,4 +289,11 @@ impl HostAttention for StagedAttention<'_> {
         };
         Ok(staging.attend(task, new, out, log_sum_exp)?)
     }
+}
+
+/// A GPU has no recurrent model: uploading one is refused.
+pub(super) fn no_states() -> EngineError {
+    EngineError::Gpu(DeviceError::Part {
+        part: "recurrent layers",
+    })
 }

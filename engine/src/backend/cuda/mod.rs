@@ -4,13 +4,13 @@ mod decode;
 mod host_rows;
 mod placing;
 mod prefill;
-mod watch;
+pub(super) mod watch;
 
 use kept_cuda::{DeviceError, RowKind};
 use kept_kernels::{CacheType, PackedRows};
 use kept_models::{GpuModel, Model, RopeTable};
 
-use super::{Backend, DecodeBackend, HostAttention, HostLayer, PrefillBackend, PrefillInput};
+use super::seam::{Backend, DecodeBackend, HostAttention, HostLayer, PrefillBackend, PrefillInput};
 use crate::compact::CompactCache;
 use crate::plan::{PrefillPlan, StreamPlan};
 use crate::{EngineError, MemoryLedger};
@@ -128,11 +128,4 @@ impl<'m> Backend<'m> for Cuda<'m> {
     fn host_attention(&self, plan: &StreamPlan) -> Box<dyn HostAttention + 'm> {
         Box::new(StagedAttention::for_stream(self.gpu, plan))
     }
-}
-
-/// A GPU has no recurrent model: uploading one is refused.
-fn no_states() -> EngineError {
-    EngineError::Gpu(DeviceError::Part {
-        part: "recurrent layers",
-    })
 }

@@ -29,15 +29,16 @@ use kept_policies::{Future, Softmax, WeightedWindow, Window};
 use super::decode::DecodePlan;
 use super::host_rows::{self, StagedAttention, StagedLayer};
 use crate::EngineError;
-use crate::backend::cpu::retain;
-use crate::backend::{
-    Chunk, DeviceRows, GatherTask, HostBuffers, HostView, LayerRowsAccess, PrefillBackend,
-    PrefillInput, PrefillMemory, RowAccess,
+use crate::backend::buffers::HostBuffers;
+use crate::backend::cpu::prefill::retain;
+use crate::backend::measurements::Measurements;
+use crate::backend::seam::{
+    Chunk, DeviceRows, GatherTask, HostView, LayerRowsAccess, PrefillBackend, PrefillInput,
+    PrefillMemory, PrefixRows, RowAccess,
 };
 use crate::compact::CompactLayer;
 use crate::observe::ramp_weights;
 use crate::plan::PrefillPlan;
-use crate::prefill::{LayerTask, Measurements, Prefix};
 use crate::shape::{gpu_attention_scale, head_shape};
 use kept::RowDestination;
 use residual::Residual;
@@ -406,7 +407,7 @@ impl PrefillBackend for CudaPrefill<'_> {
     fn load_prefix(
         &mut self,
         layer: usize,
-        prefix: &mut Prefix,
+        prefix: &mut dyn PrefixRows,
         stop: &Stop,
     ) -> Result<(), EngineError> {
         self.whole = false;
@@ -415,16 +416,8 @@ impl PrefillBackend for CudaPrefill<'_> {
         Ok(rows.outcome?)
     }
 
-    fn begin_layer(
-        &mut self,
-        task: &LayerTask,
-        measurements: &Measurements,
-    ) -> Result<(), EngineError> {
-        let sums: &[f32] = if task.column_sums {
-            &measurements.column_sums
-        } else {
-            &[]
-        };
+    fn begin_layer(&mut self, measurements: &Measurements) -> Result<(), EngineError> {
+        let sums = &measurements.column_sums;
         self.column_sums.write(0, sums)?;
         self.columns = sums.len();
         let queries = measurements.window_queries.iter();
@@ -477,7 +470,11 @@ impl PrefillBackend for CudaPrefill<'_> {
     }
 
     /// Written to the vault while the GPU computes: the previous chunk, and at the prefix's end this chunk too.
-    fn complete(&mut self, chunk: &Chunk<'_>, prefix: &mut Prefix) -> Result<(), EngineError> {
+    fn complete(
+        &mut self,
+        chunk: &Chunk<'_>,
+        prefix: &mut dyn PrefixRows,
+    ) -> Result<(), EngineError> {
         let later = usize::from(chunk.writes && !chunk.ends_prefix);
         while let Some((first, packed)) = self.packed(later)? {
             prefix.write_packed(first, packed);
@@ -580,7 +577,7 @@ impl PrefillBackend for CudaPrefill<'_> {
     }
 
     fn keep_state(&mut self) -> Result<CompactLayer, EngineError> {
-        Err(crate::backend::cuda::no_states())
+        Err(host_rows::no_states())
     }
 
     fn gather_window(

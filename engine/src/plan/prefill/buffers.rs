@@ -6,7 +6,7 @@ use kept_policies::{Needs, Positions, ValueMerge};
 
 use super::PrefillPlan;
 use crate::MemoryLedger;
-use crate::classes::Classes;
+use crate::compact::Classes;
 use crate::gathered_rope::GatheredRope;
 use crate::observe::QueryMoments;
 use crate::plan::kept::{kept_bytes, places_bytes};

@@ -2,36 +2,14 @@
 
 use kept_kernels::{PackedRows, Stop};
 use kept_policies::{Future, ScoreCacheKey};
-use kept_vault::{LayerNumbers, Measurement, Numbers, Run, VaultError, VaultRows, VaultWriter};
+use kept_vault::{Measurement, Numbers, Run, VaultError, VaultRows, VaultWriter};
 
 use super::Prefix;
 use crate::observe::Measured;
 
 impl Prefix {
-    /// Begins a layer: passes the known tokens' rows to `rows` and to the vault that is written. After a
-    /// stop, only some of them.
-    ///
-    /// # Errors
-    /// [`VaultError`] if the vault cannot be read completely; the contents of `rows` are then undefined.
-    pub(crate) fn begin_layer(
-        &mut self,
-        layer: usize,
-        rows: &mut dyn VaultRows,
-        stop: &Stop,
-    ) -> Result<(), VaultError> {
-        self.queries.clear();
-        self.numbers = LayerNumbers::default();
-        self.begin_document(layer, rows, stop)?;
-        if let Some(turns) = &mut self.turns
-            && let Some(error) = turns.begin_layer(layer, rows, stop)?
-        {
-            self.notes.extend(error.turns_unwritten());
-        }
-        Ok(())
-    }
-
-    /// As [`Prefix::begin_layer`], the document's part.
-    fn begin_document(
+    /// The document's part of [`PrefixRows::begin_layer`](crate::backend::PrefixRows::begin_layer).
+    pub(super) fn begin_document(
         &mut self,
         layer: usize,
         rows: &mut dyn VaultRows,

@@ -20,7 +20,7 @@ use kept_vault::{
 
 use super::fits_model;
 use super::loading::Tee;
-use crate::prefill::reader::Read;
+use crate::prefill::input::Read;
 use crate::shape::{head_shape, window_heads};
 
 /// The state of the vault of a conversation in one prefill.
@@ -170,7 +170,7 @@ impl TurnRows {
 
     /// As [`TurnRows::write_rows`], for packed rows as in `Prefix::write_packed`.
     pub(super) fn write_packed(&mut self, first: usize, packed: &[u8]) -> Result<(), VaultError> {
-        self.writing(|writer| super::writing::packed(writer, first, packed))
+        self.writing(|writer| super::writing::write_packed(writer, first, packed))
     }
 
     fn writing(

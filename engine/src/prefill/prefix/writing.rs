@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kept_kernels::{RowStore, Stop};
+use kept_kernels::Stop;
 use kept_policies::ScoreCacheKey;
 
 use super::Prefix;
@@ -47,35 +47,6 @@ impl Prefix {
         })
     }
 
-    /// Writes the rows `which` of a layer, row == position. After an error, writing ends with a note.
-    pub(crate) fn write_rows(&mut self, keys: &RowStore, values: &RowStore, which: Range<usize>) {
-        if let Some(turns) = self.turns.as_mut().filter(|_| which.start >= self.tokens) {
-            let written = turns.write_rows(keys, values, which);
-            return self.note_turns(written);
-        }
-        let Some(writer) = &mut self.writer else {
-            return;
-        };
-        if let Err(error) = writer.rows(keys, values, which) {
-            self.give_up_writing(&error);
-        }
-    }
-
-    /// Writes rows of the tokens from `first` on: keys, then values, `packed [2, kv_heads, count,
-    /// row_bytes]`. After an error, writing ends with a note.
-    pub(crate) fn write_packed(&mut self, first: usize, packed: &[u8]) {
-        if let Some(turns) = self.turns.as_mut().filter(|_| first >= self.tokens) {
-            let written = turns.write_packed(first, packed);
-            return self.note_turns(written);
-        }
-        let Some(writer) = &mut self.writer else {
-            return;
-        };
-        if let Err(error) = self::packed(writer, first, packed) {
-            self.give_up_writing(&error);
-        }
-    }
-
     /// Ends a layer after the earlier turns, with the `state` of a recurrent layer. After a stop, their vault is
     /// discarded.
     pub(in crate::prefill) fn end_turns(&mut self, state: Option<[&[f32]; 2]>, stop: &Stop) {
@@ -85,7 +56,7 @@ impl Prefix {
     }
 
     /// Adds a note if the turns could not be written.
-    fn note_turns(&mut self, written: Result<(), VaultError>) {
+    pub(super) fn note_turns(&mut self, written: Result<(), VaultError>) {
         if let Err(error) = written {
             self.notes.extend(error.turns_unwritten());
         }
@@ -202,7 +173,7 @@ impl Prefix {
 }
 
 /// Writes rows of the tokens from `first` on: keys, then values, `packed [2, kv_heads, count, row_bytes]`.
-pub(super) fn packed(
+pub(super) fn write_packed(
     writer: &mut VaultWriter,
     first: usize,
     packed: &[u8],

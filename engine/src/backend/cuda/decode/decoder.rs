@@ -24,9 +24,9 @@ use kept_models::{GpuModel, GpuRope, GpuStep, Model, RopeTable, StepPart};
 use super::plan::DecodePlan;
 use super::slot_table::{SlotTable, upload_rows};
 use crate::EngineError;
-use crate::backend::{DecodeBackend, DeviceRows, PartTime, StepOutput};
+use crate::after_layer::{AfterLayer, LayerAttention, Probabilities};
+use crate::backend::seam::{DecodeBackend, DeviceRows, PartTime, StepOutput};
 use crate::compact::{Changed, CompactCache, CompactLayer};
-use crate::decode::{AfterLayer, LayerAttention, Probabilities};
 use crate::shape::{gpu_attention_scale, head_shape};
 
 /// How often a part of a step is replayed to time it: the host's launch and wait are then a small share.
@@ -394,6 +394,23 @@ impl<'m> CudaDecoder<'m> {
         }
         let most = self.most.unwrap_or(0);
         (&mut self.top_k_logits[..most], &rest[..most])
+    }
+}
+
+impl DecodePlan {
+    /// Device bytes for decoding, without the weights, with rotations of `positions` positions.
+    pub(in crate::backend::cuda) fn bytes(
+        &self,
+        gpu: &GpuModel,
+        model: &Model,
+        positions: usize,
+    ) -> Result<u64, DeviceError> {
+        // A RoPE table has the same size for every position.
+        let a_position = RopeTable::new(model.config(), 1);
+        let taken = gpu.device().measure_allocations(|device| {
+            CudaDecoder::allocate(device, model, &a_position, self, None).map(drop)
+        })?;
+        Ok(taken + (positions.max(1) as u64 - 1) * a_position.bytes())
     }
 }
 

@@ -7,7 +7,7 @@ mod slot_table;
 use kept_models::{GpuModel, Model, RopeTable};
 
 use crate::EngineError;
-use crate::backend::DecodeBackend;
+use crate::backend::seam::DecodeBackend;
 use crate::compact::CompactCache;
 use decoder::CudaDecoder;
 pub(super) use plan::{DecodePlan, capacity_of};

@@ -1,10 +1,8 @@
 //! Capacities and memory of decoding on a GPU.
 
-use kept_cuda::{DeviceError, LayerCapacity, RowKind};
+use kept_cuda::{LayerCapacity, RowKind};
 use kept_kernels::CacheType;
-use kept_models::{GpuModel, Model, RopeTable};
 
-use super::decoder::CudaDecoder;
 use crate::EngineError;
 use crate::compact::{CompactCache, CompactLayer, F16_ROWS};
 use crate::plan::{LayerKeeps, PrefillPlan, StreamPlan};
@@ -135,20 +133,5 @@ impl DecodePlan {
             max_entries: cache.max_entries(),
             looks,
         })
-    }
-
-    /// Device bytes for decoding, without the weights, with rotations of `positions` positions.
-    pub(in crate::backend::cuda) fn bytes(
-        &self,
-        gpu: &GpuModel,
-        model: &Model,
-        positions: usize,
-    ) -> Result<u64, DeviceError> {
-        // A RoPE table has the same size for every position.
-        let a_position = RopeTable::new(model.config(), 1);
-        let taken = gpu.device().measure_allocations(|device| {
-            CudaDecoder::allocate(device, model, &a_position, self, None).map(drop)
-        })?;
-        Ok(taken + (positions.max(1) as u64 - 1) * a_position.bytes())
     }
 }

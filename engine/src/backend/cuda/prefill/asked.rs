@@ -9,7 +9,7 @@ use kept_policies::{BilinearForm, Needs, PromptRows};
 
 use super::CudaPrefill;
 use crate::EngineError;
-use crate::backend::LayerRowsAccess;
+use crate::backend::seam::LayerRowsAccess;
 use crate::plan::PrefillPlan;
 
 /// Scratch buffers of the computations.

@@ -19,7 +19,7 @@ pub(crate) struct Measurements {
 
 impl Measurements {
     /// Allocates the buffers for methods of these plans on one prefill.
-    pub(super) fn new(plans: &[PrefillPlan]) -> Self {
+    pub(crate) fn new(plans: &[PrefillPlan]) -> Self {
         let most = |of: fn(&PrefillPlan) -> usize| plans.iter().map(of).max().unwrap_or(0);
         Self {
             window_queries: Vec::with_capacity(most(PrefillPlan::window_queries)),
@@ -31,7 +31,7 @@ impl Measurements {
     }
 
     /// Bytes of all buffers.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         let floats = self.window_queries.capacity()
             + self.window_scores.capacity()
             + self.column_sums.capacity()
