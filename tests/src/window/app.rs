@@ -6,6 +6,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -28,6 +29,10 @@ if (!window.__trouble) {
   addEventListener('unhandledrejection', e => note('unhandledrejection', String(e.reason)))
   addEventListener('securitypolicyviolation', e => note('securitypolicyviolation', e.violatedDirective + ' ' + e.blockedURI))
 }";
+
+/// Held while a driver starts and opens its window. Driver and window talk over a port that the driver takes when it
+/// is free: two drivers at once may take the same.
+static STARTING: Mutex<()> = Mutex::new(());
 
 /// Launch options of the app.
 #[derive(Debug, Clone, Default)]
@@ -87,6 +92,7 @@ impl Launch {
             .join(format!("log-{}", display.name().trim_start_matches(':')));
         let log = unused(log);
         let written = File::create(&log).expect("a log");
+        let starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         let port = free_port();
         let mut command = if self.session_bus {
             let mut command = Command::new("dbus-run-session");
@@ -125,6 +131,7 @@ impl Launch {
                 let log = std::fs::read_to_string(&log).unwrap_or_default();
                 panic!("no window opened: {e}\nthe log:\n{log}")
             });
+        drop(starting);
         let app = App {
             driver,
             _started: started,

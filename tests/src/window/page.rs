@@ -1,5 +1,7 @@
 //! Reads and operates the page as a user does, through its `data-testid`s.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::app::{App, Launch};
@@ -40,7 +42,7 @@ pub fn answered(home: &Home) -> App<'_> {
     // The answer may be complete before the last layer is painted.
     app.until("the painting has settled", |app| {
         let before = app.runs();
-        std::thread::sleep(std::time::Duration::from_millis(700));
+        std::thread::sleep(Duration::from_millis(700));
         (app.runs() == before).then_some(())
     });
     app
@@ -272,6 +274,23 @@ impl App<'_> {
         shares
             .map(|s| s.as_f64().expect("a share") as u64)
             .collect()
+    }
+
+    /// Waits until the page shows what is remembered because of the question, and returns the [`App::runs`] at its top
+    /// once they stay the same.
+    #[track_caller]
+    pub fn runs_because_of_the_question(&self) -> Vec<u64> {
+        self.until("what is remembered because of the question", |app| {
+            let words = app.text("kept-share")?;
+            words.contains("because of this question").then_some(())
+        });
+        // The page may have gone to the passage of the answer; after a restart it begins at the top.
+        self.script("$('document').scrollTop = 0", Value::Null);
+        self.until("the painting of the top has settled", |app| {
+            let before = app.runs();
+            std::thread::sleep(Duration::from_millis(700));
+            (app.runs() == before).then_some(before)
+        })
     }
 
     /// Number of colours of the strip; without a map it has two, for its lines and between them.

@@ -256,17 +256,7 @@ fn the_page_shows_what_is_remembered_because_of_the_question() {
     app.until("the view is offered", |app| {
         app.is_shown("view-question").then_some(())
     });
-    app.until("it is shown", |app| {
-        let words = app.text("kept-share")?;
-        words.contains("because of this question").then_some(())
-    });
-    // The page may have gone to the passage of the answer; after a restart it begins at the top.
-    app.script("$('document').scrollTop = 0", Value::Null);
-    let because = app.until("the painting of the top has settled", |app| {
-        let before = app.runs();
-        std::thread::sleep(std::time::Duration::from_millis(700));
-        (app.runs() == before).then_some(before)
-    });
+    let because = app.runs_because_of_the_question();
     app.picture("because-of-the-question");
     app.click("view-all");
     app.until("all of memory is shown", |app| {

@@ -97,10 +97,7 @@ fn conversation_map_and_draft_survive_a_restart() {
         (app.snapshot()["draft"] == "And where was ").then_some(())
     });
     let (answer, facts) = (app.answer(), app.text("facts"));
-    app.script("$('document').scrollTop = 0", Value::Null);
-    let runs = app.until("the runs at the start", |app| {
-        Some(app.runs()).filter(|r| !r.is_empty())
-    });
+    let runs = app.runs_because_of_the_question();
     let saved = app.snapshot()["turns"].clone();
     app.close();
 
