@@ -1,6 +1,6 @@
 # Targets for users and CI. Each target installs its dependencies and prints its actions.
 
-.PHONY: run check test hostile crashes dist test-dist models vocabularies lint page bench golden wheel embedded cuda test-gpu bench-gpu setup setup-test
+.PHONY: run check test test-window test-programs hostile crashes dist test-dist models vocabularies lint page bench golden wheel embedded cuda test-gpu bench-gpu setup setup-test
 
 # The folder into which rustup or apt installs cargo if it was missing when make started.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -26,10 +26,21 @@ check: setup page lint
 	$(CARGO) test --workspace --lib --bins
 	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; fi
 
-# Everything: what `check` does, goldens, the programs end to end, the real app window.
+# Everything: what `check` does, goldens, the programs end to end, the real app window. The tests of the window wait more
+# than they compute, so the other tests run beside them.
 test: setup-test check
 	$(CARGO) build --workspace --bins
-	$(ONE_THREAD) $(CARGO) test --workspace --no-fail-fast --test '*'
+	$(CARGO) test --workspace --no-run --test '*'
+	$(MAKE) --jobs 2 --keep-going $(TOGETHER) test-window test-programs
+
+test-window:
+	$(ONE_THREAD) $(CARGO) test --workspace --test window
+
+test-programs:
+	$(ONE_THREAD) $(CARGO) test --workspace --no-fail-fast --test '[!w]*' --test watched
+
+# Prints the output of each target when it ends (GNU make 4).
+TOGETHER := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
 # 5,000 hostile documents, templates and models through the program: minutes.
 hostile: setup
@@ -88,6 +99,7 @@ golden:
 	$(PYTHON) -m venv target/golden-venv
 	target/golden-venv/bin/pip install --quiet -r tests/golden/requirements.txt
 	target/golden-venv/bin/python tests/golden/make_golden.py
+	target/golden-venv/bin/python tests/golden/quantised.py
 	$(PYTHON) -m venv target/golden-kvpress
 	target/golden-kvpress/bin/pip install --quiet -r tests/golden/requirements-kvpress.txt
 	target/golden-kvpress/bin/python tests/golden/kvpress_rows.py

@@ -23,6 +23,7 @@ The references are independent code: transformers for logits, llama.cpp for gree
     deep-group2-tied.*      a model that drops tokens between its layers, and its logits: see thinned_logits.py
     kvpress.*               rows that kvpress keeps: by kvpress_rows.py, run separately (older transformers)
     kvpress_kvzip.*         the same of KVzip: by kvpress_kvzip.py
+    quantised.*             a model of the weight types that only llama.cpp writes: by quantised.py, run separately
     real_models.json.gz     llama.cpp on the models of `make models`: by real_models.py, run separately
     mini.json               ids of the same strings and greedy tokens, of assets/mini.gguf
 """
