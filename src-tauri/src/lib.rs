@@ -18,6 +18,7 @@ mod exported;
 pub mod library;
 mod map_views;
 pub mod messages;
+mod names;
 mod offsets;
 mod sample;
 pub mod state;

@@ -12,7 +12,8 @@ use crate::contract::{FoundPassage, NoticeKind, Place};
 use crate::effects::Effects;
 use crate::exported;
 use crate::messages;
-use crate::state::{AppState, file_name};
+use crate::names::file_name;
+use crate::state::AppState;
 
 /// Begins a new conversation about the open document.
 #[tauri::command]

@@ -14,25 +14,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kept_engine::available_memory;
 use kept_hub::choose::{Listed, choose};
 use kept_hub::{
-    Download, Finder, Folders, Found, Hub, HubCache, HubError, HubFile, ModelChoice, ModelRef,
-    Phase, Place, Preferred,
+    Download, Finder, Folders, Found, Hub, HubCache, HubError, ModelChoice, ModelRef, Phase, Place,
+    Preferred,
 };
-use serde::{Deserialize, Serialize};
 
 use self::queue::Queue;
 use crate::contract::{self, AppEvent, HubOffer, Inspection, NoticeKind};
 use crate::effects::Effects;
 use crate::messages;
-use crate::state::{Remembered, Save};
-
-/// An unfinished download in its stored form: enough to list it after a restart, and to resume it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BegunDownload {
-    /// The model.
-    pub reference: ModelRef,
-    /// Its files, as listed by the hub.
-    pub files: Vec<HubFile>,
-}
+use crate::state::{BegunDownload, Remembered, Save};
 
 /// Sets the model of the first start to the default of the terminal program. Later starts have settings, so nothing is
 /// searched and no choice is overridden.

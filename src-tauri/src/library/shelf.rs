@@ -6,12 +6,13 @@ use kept_hub::{
     Download, Entry, Fit, FoundModel, HubCache, Offer, Phase, Place, RepoId, Settings, Unfinished,
 };
 
-use super::{BegunDownload, State, cache, is_ours};
+use super::{State, cache, is_ours};
 use crate::contract::{
     self, CatalogueModel, HubOffer, Library, ModelFolder, Suits, UnfinishedModel,
 };
 use crate::messages;
-use crate::state::{ModelEntry, file_name};
+use crate::names::file_name;
+use crate::state::{BegunDownload, ModelEntry};
 
 /// The models page without the downloads of the queue.
 pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64>) -> Library {

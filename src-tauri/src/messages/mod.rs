@@ -16,7 +16,7 @@ pub use self::reading::{
     BUSY_DEVICE, COMPARE_STREAMED, cache_type, cannot_stream, chosen, device, keep_budget, keeping,
     memory_limit, streamed, streams, vault_cleared,
 };
-use crate::state::file_name;
+use crate::names::file_name;
 
 /// Formats an error or a note as a sentence with a capital letter and a full stop. A first word that is a name (of a
 /// file, a setting) is unchanged.

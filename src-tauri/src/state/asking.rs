@@ -7,11 +7,12 @@ use kept_engine::{AUTO, MethodSpec};
 use kept_worker::protocol::{AnswerFacts, EstimateRequest, Fault, Request};
 use tokio::sync::oneshot;
 
+use super::AppState;
+use super::checks::{assigned, check_choice};
+use super::effect::Save;
 use super::facts::{attended, finish, memory};
-use super::maps::lock;
-use super::models::{assigned, check_choice};
-use super::queue::{Queued, Unready};
-use super::{AppState, Save};
+use super::turn_map::lock;
+use super::waiting::{Queued, Unready};
 use crate::contract::{
     AppEvent, Choice, Estimate, Memory, Progress, Refusal, Relation, Turn, TurnState, WorkerStatus,
 };

@@ -10,31 +10,22 @@ use kept_eval::fidelity::{ReferenceReport, RunReport};
 use kept_worker::protocol::{CompareRequest, CompareRun, Request};
 use serde_json::json;
 
+use super::AppState;
 use super::asking::method_of;
-use super::documents::file_name;
-use super::models::check_choice;
-use super::{AppState, Running};
+use super::background::ComparedMaps;
+use super::checks::check_choice;
+use super::waiting::Running;
 use crate::contract::{
     AppEvent, Choice, Comparison, ComparisonRun, ComparisonState, NoticeKind, Place, Progress,
     ReferenceResult, RunResult,
 };
 use crate::messages::{self, as_sentence};
+use crate::names::file_name;
 
 /// Maximum number of runs of one comparison.
 const MOST_RUNS: usize = 200;
 /// Maximum answer length of the full cache that the methods are compared along, in tokens: as in the terminal program.
 const ANSWER_TOKENS: usize = 64;
-
-/// What the runs of a comparison keep of the document.
-#[derive(Default)]
-pub(super) struct ComparedMaps {
-    /// Of this comparison.
-    comparison: u64,
-    /// End of each cell in UTF-16 units, u32 little endian.
-    ends: Vec<u8>,
-    /// By run: `[cells]` shares, 255 is 100 %.
-    shares: HashMap<usize, Vec<u8>>,
-}
 
 impl AppState {
     /// The ends of the cells of a comparison's maps, or the shares of one `run`; see

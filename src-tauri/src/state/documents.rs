@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use kept_worker::protocol::{DocumentInfo, Fault, FaultCode, Request};
 
+use super::AppState;
 use super::document::{OpenDocument, plain_text};
-use super::{AppState, Effect, Opening, Save};
+use super::effect::{Effect, Save};
+use super::waiting::Opening;
 use crate::contract::{AppEvent, LockedFile, NoticeKind, Place, Replacement, WorkerStatus};
 use crate::messages::{self, as_sentence};
+use crate::names::file_name;
 use crate::sample;
 
 /// Whether a file is a model, judged by its name.
@@ -22,14 +25,6 @@ const LONGEST_NAME: usize = 60;
 
 /// The ticket of the document that is being opened: tickets of questions start at 1.
 const STOP_DOCUMENT: u64 = 0;
-
-/// The displayed name of a path: the file's name.
-pub fn file_name(path: &Path) -> String {
-    path.file_name()
-        .unwrap_or(path.as_os_str())
-        .to_string_lossy()
-        .into_owned()
-}
 
 impl AppState {
     /// The open document.

@@ -1,39 +1,13 @@
 //! What an answered question would keep with less memory: computed on request, from the document's vault, one budget
 //! after the other. The page then shows the document under any budget at once.
 
-use std::collections::HashMap;
-
 use kept_engine::LEVELS;
 use kept_worker::protocol::Request;
 
 use super::AppState;
+use super::background::{Level, Levels};
 use super::neutral::how;
 use crate::messages;
-
-/// The shares of one budget.
-struct Level {
-    /// The budget, in percent of the prompt.
-    percent: u8,
-    /// `[cells]`: share of the slots that keep each cell, 255 is 100 %.
-    shares: Vec<u8>,
-}
-
-/// The levels of the open conversation.
-#[derive(Default)]
-pub(super) struct Levels {
-    /// The turn whose levels are computed next.
-    due: Option<u64>,
-    /// The request that runs: its ticket and turn.
-    running: Option<(u64, u64)>,
-    /// By turn, the smallest budget first.
-    known: HashMap<u64, Vec<Level>>,
-}
-
-impl Levels {
-    pub(super) fn is_running(&self) -> bool {
-        self.running.is_some()
-    }
-}
 
 impl AppState {
     /// Begins to compute what a turn keeps with less memory, once the worker is free. Each level is an event of the

@@ -2,7 +2,8 @@
 
 use kept_worker::protocol;
 
-use super::{AppState, Effect};
+use super::AppState;
+use super::effect::Effect;
 use crate::contract::{
     AppEvent, ComparisonState, MethodFacts, NoticeKind, ParameterFacts, Place, TurnState,
     WorkerState, WorkerStatus,

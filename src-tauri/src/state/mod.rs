@@ -5,10 +5,14 @@
 //! kept-worker does the engine's work, and `store` does the storage.
 
 mod asking;
+mod background;
+mod checks;
 mod comparing;
+mod conversation;
 mod conversations;
 mod document;
 mod documents;
+mod effect;
 mod facts;
 mod gpus;
 mod levels;
@@ -19,271 +23,37 @@ mod models;
 mod neutral;
 mod queue;
 mod reading_ahead;
+mod remembered;
 mod replies;
 mod throttle;
+mod turn_map;
 mod vault;
+mod waiting;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
-use kept_engine::MapGrid;
 use kept_worker::protocol::Request;
 use tokio::sync::oneshot;
 
 use crate::contract::{
-    AppEvent, Comparison, Estimate, Gpus, Inspection, MethodFacts, ModelChoice, ModelFacts,
-    NoticeKind, Place, Refusal, Settings, Snapshot, Theme, Turn, Vault, WorkerState, WorkerStatus,
-    ordinary_zoom, usual_keeping,
+    AppEvent, Comparison, Estimate, Gpus, Inspection, MethodFacts, ModelFacts, NoticeKind, Place,
+    Refusal, Settings, Snapshot, Turn, Vault, WorkerState, WorkerStatus,
 };
-use crate::library::BegunDownload;
-use crate::store::Open;
-use comparing::ComparedMaps;
-pub use conversations::{Conversation, Loaded};
+use background::{BackgroundReading, ComparedMaps, Levels, NeutralMaps};
+pub use checks::{MOST_TOKENS, check_method};
+pub use conversation::{CLOSED_BEFORE_END, Conversation, Loaded};
 pub use document::{OpenDocument, plain_text};
-pub use documents::file_name;
-use levels::Levels;
-pub use maps::{EarlierMap, EarlierTexts, MapPlace, TurnMap, lock};
-pub use models::{MOST_TOKENS, check_method};
-use neutral::NeutralMaps;
-use queue::Queued;
-use reading_ahead::BackgroundReading;
+pub use effect::{Effect, Open, Save};
+pub use remembered::{BegunDownload, ModelEntry, Remembered, default_settings};
 pub use throttle::Throttle;
-
-/// A map that is being filled or was loaded; shared with the code that counts over it.
-pub type SharedMap<T = TurnMap> = Arc<Mutex<T>>;
+pub use turn_map::{EarlierMap, EarlierTexts, MapPlace, SharedMap, TurnMap, lock};
+use waiting::{Opening, Queued, Running, Wanted};
 
 /// Number of maps of earlier turns that stay in memory.
 const MAPS_IN_MEMORY: usize = 4;
-
-/// A side effect of a state change. Effects are executed in order.
-pub enum Effect {
-    /// Send an event to the page.
-    Page(AppEvent),
-    /// Send a request to the worker of this generation (see [`AppState::worker_hello`]).
-    Worker {
-        /// The process that the request is for; a later process does not get it.
-        generation: u64,
-        /// The request.
-        request: Request,
-        /// Bytes that follow it.
-        bytes: Option<Arc<str>>,
-    },
-    /// End the worker, if it runs, and start a new one.
-    RestartWorker,
-    /// Write to the store.
-    Save(Save),
-    /// The window's title.
-    Title(String),
-    /// The window's theme.
-    Theme(Theme),
-}
-
-/// A write to the store.
-pub enum Save {
-    /// The current settings.
-    Settings(Box<Settings>),
-    /// A model file that was chosen and could be opened.
-    Model(ModelEntry),
-    /// A document, new or extended.
-    Document(Arc<OpenDocument>),
-    /// What is open.
-    Open(Open),
-    /// A conversation, new or changed.
-    Conversation(Box<Conversation>),
-    /// A deleted conversation, which can still be restored.
-    HideConversation(u64),
-    /// Deleted conversations can no longer be restored.
-    RemoveHidden,
-    /// A turn of a conversation, new or changed.
-    Turn {
-        /// The conversation.
-        conversation: u64,
-        /// The current turn.
-        turn: Box<Turn>,
-    },
-    /// A question that was removed before it was asked.
-    RemoveTurn(u64),
-    /// A turn's map, also for a copy of the turn.
-    CopyMap {
-        /// The turn.
-        from: u64,
-        /// Its copy.
-        to: u64,
-    },
-    /// A turn's map.
-    Map {
-        /// The turn.
-        turn: u64,
-        /// The map; its contents are read when it is written.
-        map: SharedMap,
-    },
-    /// What the method of a turn keeps whatever is asked.
-    Neutral {
-        /// The turn.
-        turn: u64,
-        /// The map.
-        map: SharedMap<MapGrid>,
-    },
-    /// The draft question.
-    Draft(String),
-    /// Whether models think before they answer, in this conversation.
-    Thinking(bool),
-    /// A model that was removed from the list, by its id.
-    NoModel(String),
-    /// Unfinished downloads.
-    Downloads(Vec<BegunDownload>),
-}
-
-/// A model that the user can choose, with its path, which the page never receives.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelEntry {
-    /// The part for the page.
-    pub choice: ModelChoice,
-    /// The part for the worker: a path, or `mini`.
-    pub path: String,
-    /// It was opened successfully before. A model that never was is removed from the list when opening fails.
-    pub opened: bool,
-}
-
-/// The model that the worker should open.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Wanted {
-    path: String,
-    stretch: Option<String>,
-}
-
-impl ModelEntry {
-    /// A chosen model file that was not opened yet, with an id that is unused in `others`.
-    fn file(others: &[ModelEntry], label: String, path: String) -> Self {
-        let number = |entry: &ModelEntry| entry.choice.id.strip_prefix('m')?.parse::<u64>().ok();
-        let highest = others.iter().filter_map(number).max().unwrap_or(0);
-        Self {
-            choice: ModelChoice {
-                id: format!("m{}", highest + 1),
-                label,
-                in_box: false,
-                stretch: None,
-            },
-            path,
-            opened: false,
-        }
-    }
-
-    /// The built-in model.
-    pub fn mini() -> Self {
-        Self {
-            choice: ModelChoice {
-                id: kept_engine::MINI.to_owned(),
-                label: kept_engine::MINI.to_owned(),
-                in_box: true,
-                stretch: None,
-            },
-            path: kept_engine::MINI.to_owned(),
-            opened: true,
-        }
-    }
-}
-
-/// The stored state of an earlier start, or the empty state.
-#[derive(Default)]
-pub struct Remembered {
-    /// Settings.
-    pub settings: Option<Settings>,
-    /// Model files chosen before.
-    pub models: Vec<ModelEntry>,
-    /// The open document.
-    pub document: Option<OpenDocument>,
-    /// The open conversation.
-    pub conversation: Option<u64>,
-    /// Its turns; maps remain in the store.
-    pub turns: Vec<Turn>,
-    /// All conversations.
-    pub conversations: Vec<Conversation>,
-    /// The draft question.
-    pub draft: String,
-    /// Whether models with a thinking mode think before they answer, in this conversation.
-    pub thinking: bool,
-    /// Unfinished downloads, which `library` handles.
-    pub downloads: Vec<BegunDownload>,
-    /// The highest document id ever assigned, so that ids are unique.
-    pub last_document: u64,
-    /// The highest turn id ever assigned.
-    pub last_turn: u64,
-    /// The highest conversation id ever assigned.
-    pub last_conversation: u64,
-    /// Whether Kept was started before.
-    pub started_before: bool,
-}
-
-impl Remembered {
-    /// Makes the model at `path` the setting of a first start, as if the user had chosen it; `name` is the label for a
-    /// file without a meaningful name of its own.
-    pub fn prefer(&mut self, path: &Path, name: &str) {
-        // A path that is not valid Unicode cannot be a setting; the user has to choose a model.
-        let Some(text) = path.to_str() else {
-            return;
-        };
-        let known = self.models.iter().find(|known| known.path == text);
-        let model = match known.map(|known| known.choice.id.clone()) {
-            Some(id) => id,
-            None => {
-                let named = path.extension().is_some();
-                let label = if named {
-                    file_name(path)
-                } else {
-                    name.to_owned()
-                };
-                let entry = ModelEntry::file(&self.models, label, text.to_owned());
-                self.models.push(entry);
-                self.models[self.models.len() - 1].choice.id.clone()
-            }
-        };
-        self.settings = Some(Settings {
-            model,
-            ..default_settings()
-        });
-    }
-}
-
-/// The request that runs in the worker.
-struct Running {
-    /// Its ticket in the protocol.
-    ticket: u64,
-    /// The turn it answers; `None` once its conversation was deleted.
-    turn: Option<u64>,
-    /// The last progress, sent again with the final memory.
-    progress: Option<crate::contract::Progress>,
-    /// The newest progress, if it was not sent yet.
-    newest: Option<(crate::contract::Progress, crate::contract::Memory)>,
-}
-
-impl Running {
-    /// A request without a turn.
-    fn without_turn(ticket: u64) -> Self {
-        Self {
-            ticket,
-            turn: None,
-            progress: None,
-            newest: None,
-        }
-    }
-}
-
-/// A file that is being opened as the document.
-#[derive(Clone, PartialEq, Eq)]
-struct Opening {
-    path: PathBuf,
-    name: String,
-    /// It is added to the open document.
-    adds: bool,
-    /// The password that the user typed for it.
-    password: Option<Arc<str>>,
-}
-
-/// The error of a turn that was running when Kept was closed.
-pub const CLOSED_BEFORE_END: &str = "Kept was closed before this answer ended.";
 
 /// The state of the app.
 pub struct AppState {
@@ -370,9 +140,9 @@ impl AppState {
         // Parameters of a renamed method, and values that are no longer valid, are dropped.
         settings
             .parameters
-            .retain(|method, values| models::check_method(method, values).is_ok());
+            .retain(|method, values| check_method(method, values).is_ok());
         let mut turns = remembered.turns;
-        let interrupted = conversations::interrupt(&mut turns);
+        let interrupted = conversation::interrupt(&mut turns);
         let highest = remembered.conversations.iter().map(|known| known.id).max();
         let mut state = Self {
             settings,
@@ -541,26 +311,6 @@ impl AppState {
     fn ticket(&mut self) -> u64 {
         self.next_ticket += 1;
         self.next_ticket
-    }
-}
-
-/// Settings of a first start.
-pub fn default_settings() -> Settings {
-    Settings {
-        theme: Theme::System,
-        model: kept_engine::MINI.to_owned(),
-        method: kept_engine::AUTO.to_owned(),
-        parameters: BTreeMap::new(),
-        budget: None,
-        max_tokens: kept_engine::Engine::DEFAULT_MAX_TOKENS,
-        repeat_penalty: None,
-        zoom: ordinary_zoom(),
-        keep: usual_keeping(),
-        keep_budget: None,
-        cache: None,
-        memory: None,
-        device: None,
-        sidebar: None,
     }
 }
 

@@ -2,73 +2,24 @@
 
 use std::path::{Path, PathBuf};
 
-use kept_engine::models::RopeChoice;
-use kept_engine::policies::{self, Budget};
-use kept_engine::{AUTO, REPEAT_PENALTY};
+use kept_engine::REPEAT_PENALTY;
 use kept_worker::protocol::{self, Request};
 use tokio::sync::oneshot;
 
+use super::AppState;
+use super::checks::{MOST_TOKENS, ZOOM, check_method, check_stretch, parse_budget};
+use super::effect::{Effect, Save};
 use super::gpus::check_device;
 use super::limits::{check_cache, check_memory};
+use super::remembered::ModelEntry;
 use super::vault::check_keeping;
-use super::{AppState, Effect, ModelEntry, Save, Wanted};
+use super::waiting::Wanted;
 use crate::contract::{
-    AppEvent, Choice, FitLine, Inspection, ModelChoice, ModelFacts, NoticeKind, Parameters, Place,
-    Refusal, RefusalCode, Settings, WorkerStatus,
+    AppEvent, FitLine, Inspection, ModelChoice, ModelFacts, NoticeKind, Parameters, Place, Refusal,
+    Settings, WorkerStatus,
 };
 use crate::messages::{self, as_sentence};
-use crate::state::documents::file_name;
-
-/// Maximum setting for the longest answer, in tokens.
-pub const MOST_TOKENS: usize = 32_768;
-/// Valid text sizes, in percent.
-pub const ZOOM: std::ops::RangeInclusive<u16> = 50..=300;
-
-/// Parses the budget as typed by the user: empty is the default budget.
-pub fn parse_budget(budget: Option<&str>) -> Result<Option<Budget>, String> {
-    match budget {
-        None => Ok(None),
-        Some(text) => text
-            .parse()
-            .map(Some)
-            .map_err(|error: policies::PolicyError| as_sentence(&error.to_string())),
-    }
-}
-
-/// Whether the method exists and takes these parameters.
-pub fn check_method(method: &str, parameters: &Parameters) -> Result<(), Refusal> {
-    // `auto` has no parameters.
-    if method == AUTO && parameters.is_empty() {
-        return Ok(());
-    }
-    policies::build(method, &assigned(parameters))
-        .map(drop)
-        .map_err(|error| Refusal {
-            message: messages::method(&error),
-            code: (error.parameter()).map(|name| RefusalCode::Parameter {
-                name: name.to_owned(),
-            }),
-        })
-}
-
-/// Checks a method and budget, as far as possible without a document.
-pub fn check_choice(choice: &Choice) -> Result<(), Refusal> {
-    check_method(&choice.method, &choice.parameters)?;
-    Ok(parse_budget(choice.budget.as_deref()).map(drop)?)
-}
-
-/// Checks a RoPE scaling, as far as possible without a model.
-pub fn check_stretch(stretch: Option<&str>) -> Result<(), String> {
-    match stretch.map(str::parse::<RopeChoice>) {
-        Some(Err(why)) => Err(as_sentence(&why)),
-        _ => Ok(()),
-    }
-}
-
-/// Parameters in the form of the engine's protocol.
-pub fn assigned(parameters: &Parameters) -> Vec<(String, String)> {
-    parameters.clone().into_iter().collect()
-}
+use crate::names::file_name;
 
 impl AppState {
     /// The current settings.

@@ -1,34 +1,18 @@
 //! What a method keeps of the document whatever is asked. It is computed in the background after an answer, from the
 //! document's vault; the page then shows what was kept because of the question.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use kept_engine::MapGrid;
 use kept_engine::MethodSpec;
 use kept_worker::protocol::{AskRequest, Request};
 
+use super::AppState;
 use super::asking::method_of;
-use super::{AppState, MapPlace, Save, SharedMap};
+use super::effect::Save;
+use super::turn_map::{MapPlace, SharedMap};
 use crate::contract::{Choice, Turn, WorkerStatus};
 use crate::messages;
-
-/// The neutral maps of the open conversation.
-#[derive(Default)]
-pub(super) struct NeutralMaps {
-    /// The answered turn whose neutral map is computed next.
-    due: Option<u64>,
-    /// The request that runs: its ticket and turn.
-    running: Option<(u64, u64)>,
-    /// By turn.
-    known: HashMap<u64, SharedMap<MapGrid>>,
-}
-
-impl NeutralMaps {
-    pub(super) fn is_running(&self) -> bool {
-        self.running.is_some()
-    }
-}
 
 /// The method and budget that a turn was answered with; `None` in streaming mode, whose map is not exact.
 pub(super) fn how(turn: &Turn) -> Option<(MethodSpec, Option<String>)> {

@@ -4,39 +4,12 @@ use std::collections::BTreeMap;
 
 use kept_worker::protocol::{AskRequest, Request};
 
+use super::AppState;
 use super::asking::method_of;
-use super::{AppState, Running, Save};
-use crate::contract::{AppEvent, Choice, Turn, TurnState};
+use super::effect::Save;
+use super::waiting::{Queued, Running, Unready};
+use crate::contract::{AppEvent, Turn, TurnState};
 use crate::messages;
-
-/// A question that waits. Its turn is the last one, or followed by other waiting ones.
-#[derive(Debug)]
-pub(super) struct Queued {
-    /// Its turn.
-    pub turn: u64,
-    /// Method and budget.
-    pub choice: Choice,
-    /// The model does not see the earlier turns.
-    pub alone: bool,
-}
-
-/// Why a question cannot be asked now. One sentence each.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unready {
-    /// Something has to start or open first.
-    NotYet(&'static str),
-    /// The user has to change something.
-    Never(String),
-}
-
-impl From<Unready> for String {
-    fn from(unready: Unready) -> Self {
-        match unready {
-            Unready::NotYet(why) => why.to_owned(),
-            Unready::Never(why) => why,
-        }
-    }
-}
 
 impl AppState {
     /// Asks the first question that waits, if nothing else runs. Questions that can no longer be asked fail.

@@ -7,39 +7,11 @@ use kept_engine::Progress;
 use kept_worker::protocol::{EstimateRequest, Request};
 
 use super::AppState;
+use super::background::Step;
 use crate::contract::{AppEvent, Choice, ReadAhead, Settings, WorkerStatus};
 
 /// Shorter documents, in tokens, are read with the first question.
 const LEAST_TOKENS: usize = 2048;
-
-/// Reading the open document in the background with the open model.
-#[derive(Debug, Default)]
-pub(super) struct BackgroundReading {
-    step: Step,
-    /// The last progress for this document and model.
-    progress: Option<Progress>,
-    /// The questions for which it was read last.
-    of: Option<EstimateRequest>,
-}
-
-impl BackgroundReading {
-    pub(super) fn is_running(&self) -> bool {
-        matches!(self.step, Step::Running(_))
-    }
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Step {
-    /// Not begun, or interrupted: it begins as soon as nothing else runs.
-    #[default]
-    Due,
-    /// The worker reads; with the ticket of the request.
-    Running(u64),
-    /// The user stopped it, or it failed: it goes on when the user asks for it.
-    Stopped,
-    /// Complete, or as far as the vault could be written.
-    Done,
-}
 
 impl AppState {
     /// Begins to read the document if it is due and nothing else runs.

@@ -6,8 +6,9 @@ use std::time::Instant;
 use kept_engine::{AttentionGrid, MapGrid, Note, Phase as EnginePhase};
 use kept_worker::protocol::{self, Failure, Fault, FaultCode, Reply};
 
+use super::AppState;
 use super::facts::{chosen_of, memory};
-use super::{AppState, EarlierMap, EarlierTexts, TurnMap};
+use super::turn_map::{EarlierMap, EarlierTexts, TurnMap};
 use crate::contract::{
     self, ComparisonState, Estimate, Memory, NoticeKind, Phase, Place, Refusal, RefusalCode,
     StoredDocument, TurnState, Vault,

@@ -11,7 +11,7 @@ mod writer;
 
 pub use lock::{Lock, lock};
 pub use open::{Opened, open, open_in_memory};
-pub use rows::{Open, Store};
+pub use rows::Store;
 pub use writer::{Writer, start_writing};
 
 /// Why the store cannot be used.

@@ -8,28 +8,19 @@ use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use kept_engine::MapGrid;
 use kept_worker::protocol::DocumentInfo;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
 
 use super::StoreError;
 use crate::contract::{ModelChoice, Settings, Turn, TurnState};
-use crate::state::{EarlierMap, Loaded, ModelEntry, OpenDocument, Remembered, TurnMap};
+use crate::state::{EarlierMap, Loaded, ModelEntry, Open, OpenDocument, Remembered, TurnMap};
 
 /// The open database.
 #[derive(Debug, Clone)]
 pub struct Store {
     pub(super) pool: SqlitePool,
-}
-
-/// What is open.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Open {
-    /// The document.
-    pub document: Option<u64>,
-    /// Its conversation; `None` before the first question.
-    pub conversation: Option<u64>,
 }
 
 /// Maximum size of an inflated text or map: far above any document.

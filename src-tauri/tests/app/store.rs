@@ -4,12 +4,13 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use kept_app::contract::{Attended, Facts, Parameters, Settings, Source, Theme, Turn, TurnState};
-use kept_app::library::BegunDownload;
+use kept_app::state::BegunDownload;
+use kept_app::state::Open;
 use kept_app::state::{
     self, AppState, Conversation, EarlierMap, EarlierTexts, Effect, ModelEntry, OpenDocument,
     Remembered, Save, TurnMap,
 };
-use kept_app::store::{self, Open, Opened};
+use kept_app::store::{self, Opened};
 use kept_engine::{AttentionGrid, HeadAttention, MapGrid};
 use kept_worker::protocol::{DocumentInfo, PageInfo};
 use sqlx::Connection;

@@ -5,8 +5,8 @@ use kept_engine::Finish;
 use super::*;
 use crate::contract::{ConversationEntry, TurnState};
 use crate::messages;
+use crate::state::Open;
 use crate::state::{Conversation, Loaded};
-use crate::store::Open;
 
 /// Asks and answers a question.
 fn converse(story: &mut Story, question: &str) {

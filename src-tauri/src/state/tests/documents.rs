@@ -6,7 +6,7 @@ use kept_worker::protocol::{Failure, PartInfo};
 use super::*;
 use crate::contract::Replacement;
 use crate::messages;
-use crate::store::Open;
+use crate::state::Open;
 
 fn document(name: &str) -> Reply {
     Reply::Document {

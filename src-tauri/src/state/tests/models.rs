@@ -1,8 +1,12 @@
 //! Models and settings.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use kept_worker::protocol::Failure;
 
 use super::*;
+use crate::contract::{ModelChoice, Theme};
 use crate::messages;
 
 #[test]
