@@ -1,6 +1,6 @@
 # Targets for users and CI. Each target installs its dependencies and prints its actions.
 
-.PHONY: run check test test-window test-programs hostile crashes dist test-dist models vocabularies lint page bench golden wheel embedded cuda test-gpu bench-gpu setup setup-test
+.PHONY: run check test test-window test-programs hostile crashes fuzz dist test-dist models vocabularies lint page bench golden wheel embedded cuda test-gpu bench-gpu setup setup-test
 
 # The folder into which rustup or apt installs cargo if it was missing when make started.
 export PATH := $(PATH):$(HOME)/.cargo/bin
@@ -51,6 +51,10 @@ hostile: setup
 crashes: setup page
 	$(CARGO) build --workspace --bins
 	scripts/crashes "$$(scripts/target-dir)/debug"
+
+# Fuzzing by coverage, a minute for each target of fuzz/ (FUZZ_SECONDS=3600: an hour); builds for half an hour at first.
+fuzz: setup
+	scripts/fuzz
 
 # Two small real models, into the cache folder: for trying Kept, and for tests (--test models real_models).
 models:
