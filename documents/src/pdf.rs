@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MAX_TEXT_BYTES: usize = 256 << 20;
 /// Stack size of the thread, in bytes. Parsers recurse once per nested object.
 const STACK_BYTES: usize = 64 << 20;
+/// Numbers of objects are below it. Kept adds two objects for each page.
+const MOST_OBJECTS: u32 = 1 << 30;
 /// Separator between pages; it belongs to the page before it.
 const BETWEEN_PAGES: &str = "\n\n";
 
@@ -207,6 +209,10 @@ fn load(bytes: &[u8], password: Option<&str>) -> Result<Pdf, Failure> {
         return Err(Failure::Encrypted);
     }
     pdf_content::drop_images_and_bombs(&mut pdf);
+    // A damaged table of contents names fewer objects than there are, and the next one would replace one of them: a page
+    // its own form, which then draws itself for ever.
+    pdf.objects.retain(|(number, _), _| *number < MOST_OBJECTS);
+    pdf.max_id = pdf.objects.keys().map(|id| id.0).max().unwrap_or(0);
     Ok(pdf)
 }
 

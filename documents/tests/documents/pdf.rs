@@ -228,6 +228,32 @@ fn truncated_files_never_panic() {
 }
 
 #[test]
+fn a_table_without_its_first_entry_makes_no_page_its_own_form() {
+    let stream = |keys: &str, text: &str| {
+        format!("<<{keys}/Length {}>>stream\n{text}\nendstream", text.len())
+    };
+    let objects = [
+        "<</Type/Catalog/Pages 2 0 R>>".to_owned(),
+        "<</Type/Pages/Kids[3 0 R]/Count 1>>".to_owned(),
+        "<</Type/Page/Parent 2 0 R/Contents 4 0 R/Resources<</Font<</F 5 0 R>>/XObject<</X 6 0 R>>>>>>".to_owned(),
+        stream("", "BT /F 12 Tf 50 500 Td (On the page) Tj ET /X Do"),
+        "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>".to_owned(),
+        stream("/Type/XObject/Subtype/Form", "BT /F 12 Tf 50 300 Td (In a form) Tj ET"),
+    ];
+    // Counted from 0, as the entry of the free object is missing: the last object has a number that looks free.
+    let (mut pdf, mut table) = ("%PDF-1.7\n".to_owned(), "xref\n0 6\n".to_owned());
+    for (number, object) in (1..).zip(objects) {
+        table += &format!("{:010} 00000 n \n", pdf.len());
+        pdf += &format!("{number} 0 obj\n{object}\nendobj\n");
+    }
+    let start = pdf.len();
+    pdf += &format!("{table}trailer<</Size 7/Root 1 0 R>>\nstartxref\n{start}\n%%EOF");
+    let document = Document::from_bytes("a.pdf", pdf.into_bytes()).expect("a page");
+    check(&document);
+    assert_eq!(document.text, "On the page\n\nIn a form");
+}
+
+#[test]
 fn flipped_bytes_never_panic_or_hang() {
     let mut state = 1_u64;
     let mut random = |below: usize| {
