@@ -43,6 +43,11 @@ pub(super) fn without_generation_tags(source: &str) -> String {
     out + rest
 }
 
+/// The most spaces for each level of JSON.
+const MOST_INDENTED: usize = 100;
+/// The deepest nesting of what becomes JSON.
+const DEEPEST: usize = 500;
+
 /// `json.dumps(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False)`
 pub(super) fn tojson(
     value: &Value,
@@ -54,6 +59,10 @@ pub(super) fn tojson(
         None => arguments.get("ensure_ascii")?,
     };
     let indent: Option<usize> = arguments.get("indent")?;
+    if let Some(indent) = indent.filter(|indent| *indent > MOST_INDENTED) {
+        let what = format!("tojson indents by {indent}: {MOST_INDENTED} is the most");
+        return Err(Error::new(ErrorKind::InvalidOperation, what));
+    }
     let separators: Option<Vec<String>> = arguments.get("separators")?;
     let sort_keys: Option<bool> = arguments.get("sort_keys")?;
     arguments.assert_all_used()?;
@@ -91,6 +100,10 @@ struct Json<'a> {
 
 impl Json<'_> {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > DEEPEST {
+            let what = format!("tojson writes lists of {DEEPEST} levels at most");
+            return Err(Error::new(ErrorKind::InvalidOperation, what));
+        }
         match value.kind() {
             ValueKind::None => self.out.push_str("null"),
             ValueKind::Bool => self

@@ -204,6 +204,22 @@ fn template_errors_and_endless_loops_are_refused() {
         let error = compile(panics).unwrap().render(&[], true, false);
         assert!(!matches!(error, Ok(text) if !text.is_empty()), "{panics}");
     }
+    let deep = "{% set n = namespace(a=[]) %}{% for i in range(600) %}{% set n.a = [n.a] %}{% endfor %}{{ n.a | tojson }}";
+    for (json, named) in [
+        (
+            "{{ [1] | tojson(indent=18446744073709551615) }}",
+            "18446744073709551615",
+        ),
+        (
+            "{{ [1] | tojson(indent=9223372036854775807) }}",
+            "100 is the most",
+        ),
+        (deep, "500 levels"),
+    ] {
+        let error = compile(json).unwrap().render(&[], true, false);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(named), "{error}");
+    }
     assert!(matches!(
         compile("{% if %}"),
         Err(ModelError::Template { .. })
