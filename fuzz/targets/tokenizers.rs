@@ -23,7 +23,9 @@ fuzz_target!(|data: &[u8]| {
     let path = file("model.gguf", &written(kind, lines).bytes(), 0);
     let gguf = Gguf::open(&path).expect("a container");
     if let Ok(tokenizer) = Tokenizer::of_file(&gguf) {
-        check(&tokenizer, &text.replace("\\n", "\n"));
+        // Only these have no token for what is unknown; elsewhere it may be any, also a control token.
+        let all_known = kind.starts_with("gpt2");
+        check(&tokenizer, &text.replace("\\n", "\n"), all_known);
     }
 });
 
@@ -68,7 +70,7 @@ fn written<'a>(kind: &str, lines: impl Iterator<Item = &'a str>) -> GgufWriter {
     file
 }
 
-fn check(tokenizer: &Tokenizer, text: &str) {
+fn check(tokenizer: &Tokenizer, text: &str, all_known: bool) {
     for tokenized in [tokenizer.encode(text), tokenizer.encode_after(text, true)] {
         assert!(tokenizer.fewest_tokens(text) <= tokenized.ids.len());
         let mut end = 0;
@@ -81,7 +83,7 @@ fn check(tokenizer: &Tokenizer, text: &str) {
         let mut out = String::new();
         for &id in &tokenized.ids {
             assert!((id as usize) < tokenizer.vocab());
-            assert!(!tokenizer.is_control(id), "a text has no control tokens");
+            assert!(!all_known || !tokenizer.is_control(id), "text stays text");
             decoder.push(tokenizer, id, &mut out);
         }
         decoder.finish(&mut out);
