@@ -50,22 +50,48 @@ export function isInside(text: string, at: number): boolean {
   return isLetter(text, at) && joins(text, at - 1)
 }
 
-/** The counts of `tokens` with every word as strong as its strongest token. */
-export function snap(text: string, { ends, counts }: Tokens): Uint16Array {
-  const snapped = counts.slice()
-  let first = 0
-  let most = 0
-  for (let i = 0; i < counts.length; i++) {
-    most = Math.max(most, counts[i]!)
+/** The words of a text: one past the last token of each, and whether it closes the word before it. */
+interface Words {
+  text: string
+  stops: Uint32Array
+  closes: Uint8Array
+}
+
+const words = new WeakMap<Uint32Array, Words>()
+
+/** The words that the tokens with these ends make; the same result while both are the same. */
+function wordsOf(text: string, ends: Uint32Array): Words {
+  const known = words.get(ends)
+  if (known?.text === text) return known
+  const stops: number[] = []
+  const closes: number[] = []
+  let before = 0
+  for (let i = 0; i < ends.length; i++) {
     const end = ends[i]!
     const start = i > 0 ? ends[i - 1]! : 0
     // A piece of a character that the next token completes, or of a word that goes on.
-    if (i + 1 < counts.length && (end === start || isInside(text, end))) continue
-    const before = first > 0 ? ends[first - 1]! : 0
-    const closes = first > 0 && closing(text, before, end)
-    snapped.fill(closes ? Math.max(most, snapped[first - 1]!) : most, first, i + 1)
-    first = i + 1
-    most = 0
+    if (i + 1 < ends.length && (end === start || isInside(text, end))) continue
+    closes.push(Number(stops.length > 0 && closing(text, before, end)))
+    stops.push(i + 1)
+    before = end
+  }
+  const found = { text, stops: Uint32Array.from(stops), closes: Uint8Array.from(closes) }
+  words.set(ends, found)
+  return found
+}
+
+/** The counts of `tokens` with every word as strong as its strongest token. */
+export function snap(text: string, { ends, counts }: Tokens): Uint16Array {
+  const { stops, closes } = wordsOf(text, ends)
+  const snapped = new Uint16Array(counts.length)
+  let [first, before] = [0, 0]
+  for (let word = 0; word < stops.length; word++) {
+    const stop = stops[word]!
+    let most = closes[word] === 1 ? before : 0
+    for (let i = first; i < stop; i++) if (counts[i]! > most) most = counts[i]!
+    for (let i = first; i < stop; i++) snapped[i] = most
+    first = stop
+    before = most
   }
   return snapped
 }
