@@ -1,8 +1,9 @@
 //! What a step of decode does after each layer: votes are counted, and the method evicts rows.
 
-use kept_policies::{Evict, Row, StepObservation};
+use kept_policies::{Evict, Pos, Row, StepObservation};
 
 use crate::compact::{Changed, CompactLayer};
+use crate::evictions::EvictionRecorder;
 use crate::votes::Votes;
 
 /// Attention probabilities of a token in a layer, by slot, or by entry where tokens share rows.
@@ -34,6 +35,7 @@ pub(crate) struct AfterLayer<'s> {
     evictor: Option<&'s mut (dyn Evict + 'static)>,
     votes: Option<&'s mut Votes>,
     scratch: &'s mut EvictionScratch,
+    record: Option<&'s mut EvictionRecorder>,
     q_heads: usize,
     /// Layers of the method so far.
     cut_layers: usize,
@@ -72,12 +74,14 @@ impl<'s> AfterLayer<'s> {
         evictor: Option<&'s mut (dyn Evict + 'static)>,
         votes: Option<&'s mut Votes>,
         scratch: &'s mut EvictionScratch,
+        record: Option<&'s mut EvictionRecorder>,
         q_heads: usize,
     ) -> Self {
         Self {
             evictor,
             votes,
             scratch,
+            record,
             q_heads,
             cut_layers: 0,
         }
@@ -113,13 +117,19 @@ impl<'s> AfterLayer<'s> {
                 attention.probabilities,
                 self.scratch,
                 changed,
+                &mut |position| {
+                    if let Some(record) = self.record.as_deref_mut() {
+                        record.lose(position);
+                    }
+                },
             );
         }
     }
 }
 
 /// Runs the method on a layer after a token: it selects rows to evict by the token's attention. `layer` is the
-/// index among the method's layers. `changed` receives every change except single evictions.
+/// index among the method's layers. `changed` receives every change except single evictions, `lost` the position of
+/// each token that a KV head no longer holds.
 fn evict_after_step(
     cached: &mut CompactLayer,
     layer: usize,
@@ -127,10 +137,11 @@ fn evict_after_step(
     probabilities: Probabilities<'_>,
     scratch: &mut EvictionScratch,
     changed: &mut dyn FnMut(Changed),
+    lost: &mut dyn FnMut(Pos),
 ) {
     let Probabilities { values, stride } = probabilities;
     if cached.classes.is_some() {
-        cached.step_classes_reporting(layer, evictor, values, stride, changed);
+        cached.step_classes_reporting(layer, evictor, values, stride, changed, lost);
     } else {
         let EvictionScratch { evict, keep } = scratch;
         evict.fill(None);
@@ -149,6 +160,13 @@ fn evict_after_step(
         cached.merge_values(evictor.value_merges());
         for spill in evictor.value_merges() {
             changed(Changed::Row(spill.head, spill.to));
+        }
+        for (head, row) in evict.iter().enumerate() {
+            let first = cached.keys.first_row(head);
+            let goes =
+                |slot: &usize| *row == Some(Row(*slot as u32)) || (swept && !keep[first + *slot]);
+            let slots = cached.live_slots(head).filter(goes);
+            slots.for_each(|slot| lost(cached.positions[first + slot]));
         }
         cached.evict(evict);
         if swept {

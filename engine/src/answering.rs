@@ -102,6 +102,7 @@ impl Engine {
         let (prompt, mut ledger, mut notes) = (read.prompt, read.ledger, read.notes);
         let mut votes = Votes::new(prompt.document.clone());
         let mut decoder = Decoder::new(self.model(), answering.rope, read.evictor, read.cache)?;
+        decoder.record_evictions(prompt.document.clone());
         ledger.decode = decoder.scratch_bytes();
         let started = Instant::now();
         let written = {
@@ -145,6 +146,7 @@ impl Engine {
             citations,
             attended: votes.attended(),
             by_head: votes.by_head(),
+            evictions: decoder.evictions(),
             text: written.text,
             report: AnswerReport {
                 finish: written.finish,

@@ -1,11 +1,14 @@
 //! Decode: one token at a time over the compact KV cache. All memory is allocated before the first token.
 
+use std::ops::Range;
+
 use kept_models::{Model, RopeTable};
 use kept_policies::{Evict, Pos};
 
 use crate::after_layer::{AfterLayer, EvictionScratch};
 use crate::backend::{self, DecodeBackend, PartTime, StepOutput};
 use crate::compact::CompactCache;
+use crate::evictions::{EvictionLog, EvictionRecorder};
 use crate::votes::Votes;
 use crate::{EngineError, Sampler};
 
@@ -16,6 +19,8 @@ pub struct Decoder<'a> {
     evictor: Option<Box<dyn Evict>>,
     cache: CompactCache,
     evictions: EvictionScratch,
+    /// What is evicted, if it is recorded.
+    record: Option<EvictionRecorder>,
     backend: Box<dyn DecodeBackend + 'a>,
 }
 
@@ -44,6 +49,7 @@ impl<'a> Decoder<'a> {
             model,
             evictor,
             evictions: EvictionScratch::new(kv_heads, cache.max_capacity()),
+            record: None,
             backend: backend::of(model).decode(&mut cache, rope, observes)?,
             cache,
         })
@@ -67,6 +73,19 @@ impl<'a> Decoder<'a> {
     /// Returns the method's state.
     pub fn into_evictor(self) -> Option<Box<dyn Evict>> {
         self.evictor
+    }
+
+    /// Records what the method evicts from now on of the document at these positions.
+    pub fn record_evictions(&mut self, document: Range<usize>) {
+        if self.evicts() && document.len() <= EvictionLog::MOST {
+            self.record = Some(EvictionRecorder::new(document));
+        }
+    }
+
+    /// What was recorded since [`Decoder::record_evictions`].
+    pub fn evictions(&mut self) -> EvictionLog {
+        let record = self.record.take();
+        record.map(|record| record.record).unwrap_or_default()
     }
 
     /// Whether the method evicts rows during decoding.
@@ -141,11 +160,20 @@ impl<'a> Decoder<'a> {
     ) -> Result<StepOutput<'_>, EngineError> {
         let q_heads = self.model.config().q_heads;
         let evictor = self.evictor.as_deref_mut();
-        let mut after = AfterLayer::new(evictor, votes, &mut self.evictions, q_heads);
+        let mut after = AfterLayer::new(
+            evictor,
+            votes,
+            &mut self.evictions,
+            self.record.as_mut(),
+            q_heads,
+        );
         let output = self
             .backend
             .step(token, &mut self.cache, &mut after, top_k)?;
         self.cache.next = Pos(self.cache.next.0 + 1);
+        if let Some(record) = &mut self.record {
+            record.end_step();
+        }
         Ok(output)
     }
 }

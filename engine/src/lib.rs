@@ -20,6 +20,7 @@ mod device;
 mod earlier;
 mod error;
 mod event;
+mod evictions;
 mod fit;
 mod gathered_rope;
 mod grid;
@@ -58,6 +59,7 @@ pub use device::{
 pub use earlier::Earlier;
 pub use error::EngineError;
 pub use event::{Event, Phase, Progress};
+pub use evictions::{Evicted, EvictionLog};
 pub use fit::{Fit, FitLine, TOKENS_PER_PAGE};
 pub use grid::{
     AttentionGrid, GridBytesError, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, TableRow,

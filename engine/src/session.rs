@@ -15,8 +15,8 @@ use crate::note::Note;
 use crate::plan::{full_cache_bytes, window_bytes};
 use crate::shape::shape_of;
 use crate::{
-    Attended, Chosen, Citation, EngineError, HeadAttention, MemoryLedger, MethodSpec, PlanRequest,
-    Prompt, RetentionMap, Sampling, Source, Streaming, Turn,
+    Attended, Chosen, Citation, EngineError, EvictionLog, HeadAttention, MemoryLedger, MethodSpec,
+    PlanRequest, Prompt, RetentionMap, Sampling, Source, Streaming, Turn,
 };
 use kept_vault::{ModelPrint, VaultUse, Vaults};
 
@@ -143,6 +143,8 @@ pub struct Answer {
     pub attended: Vec<Attended>,
     /// What each KV head attended to in the document, over the whole answer.
     pub by_head: Vec<HeadAttention>,
+    /// What the method forgot of the document while it answered; `map` is from before the answer.
+    pub evictions: EvictionLog,
     /// Which tokens were kept.
     pub map: RetentionMap,
     /// What the question read from and wrote to the document's vault.

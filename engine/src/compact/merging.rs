@@ -225,10 +225,12 @@ impl CompactLayer {
         probabilities: &[f32],
         stride: usize,
     ) {
-        self.step_classes_reporting(layer, evictor, probabilities, stride, &mut |_| ());
+        let (changed, lost) = (&mut |_| (), &mut |_| ());
+        self.step_classes_reporting(layer, evictor, probabilities, stride, changed, lost);
     }
 
-    /// [`CompactLayer::step_classes`]; `changed` receives every change.
+    /// [`CompactLayer::step_classes`]; `changed` receives every change, `lost` the position of each token that leaves its
+    /// class.
     pub(crate) fn step_classes_reporting(
         &mut self,
         layer: usize,
@@ -236,6 +238,7 @@ impl CompactLayer {
         probabilities: &[f32],
         stride: usize,
         changed: &mut dyn FnMut(Changed),
+        lost: &mut dyn FnMut(Pos),
     ) {
         let kv_heads = self.kv_heads();
         let group = probabilities.len() / stride / kv_heads;
@@ -268,7 +271,7 @@ impl CompactLayer {
             for_each_pair(heads, &mut changes, decide)
         }
         for (head, change) in changes.iter().enumerate() {
-            self.apply(head, change);
+            self.apply(head, change, lost);
             if let (Some(gone), Some(union)) = (change.gone, change.into) {
                 changed(Changed::Row(head, gone));
                 changed(Changed::Row(head, union.row));
@@ -282,7 +285,7 @@ impl CompactLayer {
         }
     }
 
-    fn apply(&mut self, head: usize, change: &ClassChange) {
+    fn apply(&mut self, head: usize, change: &ClassChange, lost: &mut dyn FnMut(Pos)) {
         if let (Some(gone), Some(union)) = (change.gone, change.into) {
             self.make_direction(head, gone);
             self.make_direction(head, union.row);
@@ -306,7 +309,12 @@ impl CompactLayer {
                         }
                     }
                 }
-                None => table.retain(head, |_, class| class != gone.0),
+                None => {
+                    let entries = table.positions_of(head).iter().zip(table.classes_of(head));
+                    let members = entries.filter(|(_, class)| **class == gone.0);
+                    members.for_each(|(position, _)| lost(*position));
+                    table.retain(head, |_, class| class != gone.0);
+                }
             }
             self.free_row(head, gone);
         }
@@ -314,6 +322,7 @@ impl CompactLayer {
             && let Some(dropped) = change.dropped
         {
             table.shared = true;
+            lost(table.positions_of(head)[dropped]);
             table.remove(head, dropped);
         }
     }

@@ -3,6 +3,7 @@
 mod attention;
 mod conversation_vault;
 mod conversations;
+mod evictions;
 mod fidelity;
 mod numbers;
 mod reading;

@@ -60,7 +60,7 @@ fn class_members_share_a_direction_and_keep_their_length() {
 
 #[test]
 fn a_merged_class_frees_its_row_for_the_next_token() {
-    let mut layer = layer();
+    let (mut layer, mut lost) = (layer(), Vec::new());
     let union = Union {
         row: Row(1),
         weight: 1.0,
@@ -73,7 +73,9 @@ fn a_merged_class_frees_its_row_for_the_next_token() {
             into: Some(union),
             dropped: Some(1),
         },
+        &mut |position| lost.push(position),
     );
+    assert_eq!(lost, [Pos(1)], "merged tokens are still held");
     assert_eq!(
         layer.entries(0),
         [(Pos(0), Pos(0)), (Pos(2), Pos(2)), (Pos(3), Pos(2))]
@@ -91,7 +93,9 @@ fn a_merged_class_frees_its_row_for_the_next_token() {
             gone: Some(Row(1)),
             ..ClassChange::default()
         },
+        &mut |position| lost.push(position),
     );
+    assert_eq!(lost, [Pos(1), Pos(2), Pos(3)]);
     assert_eq!(layer.entries(0), [(Pos(0), Pos(0)), (Pos(4), Pos(4))]);
     assert_eq!(layer.kept(0), [Pos(0), Pos(4)]);
 }
