@@ -47,6 +47,7 @@ fn main() {
         "map_layers",
         "map_earlier",
         "map_attended",
+        "map_evictions",
         "look_for_models",
         "add_model_folder",
         "forget_model_folder",

@@ -120,6 +120,7 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::map_layers,
             commands::map_earlier,
             commands::map_attended,
+            commands::map_evictions,
             commands::models::look_for_models,
             commands::models::add_model_folder,
             commands::models::forget_model_folder,

@@ -22,6 +22,7 @@ export function turn(some: Partial<Turn> = {}): Turn {
     windows: [],
     versionOf: null,
     hasLift: false,
+    hasReplay: false,
     levels: 0,
     levelsDone: false,
     ...some,

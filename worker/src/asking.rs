@@ -250,6 +250,7 @@ fn answer(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> 
     let mut watching = Watching::new(job, asked, &engine, output);
     match engine.ask_watched(&ask, &mut watching, &job.stop) {
         Ok(answer) => {
+            watching.report_evictions(&answer);
             let answer = watching.facts(answer);
             let answer = Box::new(answer);
             (Reply::Answered { ticket, answer }, EngineHealth::Sound)

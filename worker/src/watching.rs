@@ -127,6 +127,16 @@ impl<'a> Watching<'a> {
         }
     }
 
+    /// Reports what was forgotten during the answer.
+    pub fn report_evictions(&self, answer: &Answer) {
+        if !answer.evictions.is_empty() && self.filling.grid.tokens_per_cell() == 1 {
+            let ticket = self.ticket;
+            let bytes = answer.evictions.to_bytes();
+            self.output
+                .send_with_bytes(&Reply::Evictions { ticket }, &bytes);
+        }
+    }
+
     pub fn facts(self, answer: Answer) -> AnswerFacts {
         let text = format!("{}{}", self.opened, answer.text);
         let turns_kept = turns_kept(&answer);

@@ -434,6 +434,15 @@ pub async fn map_attended(effects: Desktop<'_>, turn: u64) -> Result<Vec<Attende
     Ok(state::lock(&map).attended.clone())
 }
 
+/// What was forgotten during an answer: [`kept_engine::EvictionLog::to_bytes`]. With [`map_counts`], the map at the end, it
+/// gives the map after each token of the answer.
+#[tauri::command]
+pub async fn map_evictions(effects: Desktop<'_>, turn: u64) -> Result<Response, String> {
+    let map = effects.map(turn).await?;
+    let bytes = state::lock(&map).evictions.to_bytes();
+    Ok(Response::new(bytes))
+}
+
 /// Logs an error of the page.
 #[tauri::command]
 pub async fn report(kind: String, message: String) {

@@ -303,6 +303,9 @@ pub struct Turn {
     /// The map can be shown without what is kept whatever is asked.
     #[serde(default)]
     pub has_lift: bool,
+    /// It is known what was forgotten during the answer (`map_evictions`); false if nothing was.
+    #[serde(default)]
+    pub has_replay: bool,
     /// Number of smaller budgets for which it is known what is kept (`map_levels`).
     #[serde(default)]
     pub levels: usize,

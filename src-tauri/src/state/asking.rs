@@ -76,6 +76,7 @@ impl AppState {
             windows: Vec::new(),
             version_of,
             has_lift: false,
+            has_replay: false,
             levels: 0,
             levels_done: false,
         });

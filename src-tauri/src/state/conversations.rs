@@ -212,6 +212,7 @@ impl AppState {
         let turns = turns.into_iter().map(|turn| Turn {
             has_map: false,
             has_lift: false,
+            has_replay: false,
             levels: 0,
             levels_done: false,
             ..turn

@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use kept_engine::EvictionLog;
+
 use super::turn_map::{MapPlace, SharedMap, TurnMap, lock};
 use super::{AppState, MAPS_IN_MEMORY};
 use crate::contract::{AppEvent, TurnState};
@@ -80,6 +82,22 @@ impl AppState {
         if self.throttle.map.want(now) {
             self.emit_map();
         }
+    }
+
+    /// What was forgotten during the answer of `turn`.
+    ///
+    /// # Errors
+    /// If the bytes are invalid.
+    pub(super) fn evictions_arrived(&mut self, turn: u64, bytes: &[u8]) -> Result<(), String> {
+        if let Some(map) = self.maps.get(&turn).cloned() {
+            let mut map = lock(&map);
+            map.evictions = EvictionLog::from_bytes(bytes, map.document.cells())
+                .ok_or_else(|| format!("{} bytes that are no record of evictions", bytes.len()))?;
+            if let Some(turn) = self.turn_mut(turn) {
+                turn.has_replay = true;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn emit_map(&mut self) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kept_engine::{AttentionGrid, MapGrid, Note, Phase as EnginePhase};
+use kept_engine::{AttentionGrid, EvictionLog, MapGrid, Note, Phase as EnginePhase};
 use kept_worker::protocol::{self, Failure, Fault, FaultCode, Reply};
 
 use super::AppState;
@@ -72,6 +72,7 @@ impl AppState {
             }
             Reply::Prompt { ticket, .. }
             | Reply::Layer { ticket, .. }
+            | Reply::Evictions { ticket }
             | Reply::Progress { ticket, .. }
             | Reply::Read { ticket, .. }
             | Reply::Token { ticket, .. } => {
@@ -161,10 +162,12 @@ impl AppState {
                     }),
                     attended: Vec::new(),
                     by_head: AttentionGrid::default(),
+                    evictions: EvictionLog::default(),
                 };
                 self.map_begins(turn, map, windows);
             }
             Reply::Layer { layer, .. } => self.layer_arrived(now, turn, layer, bytes),
+            Reply::Evictions { .. } => self.evictions_arrived(turn, bytes)?,
             Reply::Progress {
                 progress,
                 memory: used,

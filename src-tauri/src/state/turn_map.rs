@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kept_engine::{AttentionGrid, GridError, MapGrid};
+use kept_engine::{AttentionGrid, EvictionLog, GridError, MapGrid};
 use serde::{Deserialize, Serialize};
 
 use crate::contract::Attended;
@@ -21,6 +21,8 @@ pub struct TurnMap {
     pub attended: Vec<Attended>,
     /// What each KV head attended to, once the answer is complete.
     pub by_head: AttentionGrid,
+    /// What was forgotten during the answer, once it is complete; `document` is the map at its end.
+    pub evictions: EvictionLog,
 }
 
 /// What a question kept of the earlier turns.
@@ -48,6 +50,7 @@ impl From<MapGrid> for TurnMap {
             earlier: None,
             attended: Vec::new(),
             by_head: AttentionGrid::default(),
+            evictions: EvictionLog::default(),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
-use kept_engine::MapGrid;
+use kept_engine::{EvictionLog, MapGrid};
 use kept_worker::protocol::DocumentInfo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -271,7 +271,7 @@ impl Store {
 
     async fn turns(&self, conversation: u64) -> Result<Vec<Turn>, StoreError> {
         let rows = sqlx::query(
-            "SELECT turn.*, map.turn IS NOT NULL AS has_map, map.neutral IS NOT NULL AS has_lift FROM turn LEFT JOIN map ON map.turn = turn.id WHERE conversation = ? ORDER BY id",
+            "SELECT turn.*, map.turn IS NOT NULL AS has_map, map.neutral IS NOT NULL AS has_lift, map.evictions IS NOT NULL AS has_replay FROM turn LEFT JOIN map ON map.turn = turn.id WHERE conversation = ? ORDER BY id",
         )
         .bind(row_of_id(conversation)?)
         .fetch_all(&self.pool)
@@ -323,7 +323,7 @@ impl Store {
     /// Gives the turn `to` the map of `from`.
     pub async fn copy_map(&self, from: u64, to: u64) -> Result<(), StoreError> {
         sqlx::query(
-            "INSERT OR REPLACE INTO map (turn, bytes, neutral, earlier, earlier_map, attended, by_head) SELECT ?, bytes, neutral, earlier, earlier_map, attended, by_head FROM map WHERE turn = ?",
+            "INSERT OR REPLACE INTO map (turn, bytes, neutral, earlier, earlier_map, attended, by_head, evictions) SELECT ?, bytes, neutral, earlier, earlier_map, attended, by_head, evictions FROM map WHERE turn = ?",
         )
         .bind(row_of_id(to)?)
         .bind(row_of_id(from)?)
@@ -337,12 +337,15 @@ impl Store {
         let earlier = map.earlier.as_ref();
         let texts = earlier.map(|earlier| deflate(to_json(&earlier.texts)?.as_bytes()));
         let grid = earlier.map(|earlier| deflate(&earlier.grid.to_bytes()));
-        sqlx::query("INSERT OR REPLACE INTO map (turn, bytes, earlier, earlier_map, attended, by_head) SELECT id, ?, ?, ?, ?, ? FROM turn WHERE id = ?")
+        let evictions = &map.evictions;
+        let evictions = (!evictions.is_empty()).then(|| deflate(&evictions.to_bytes()));
+        sqlx::query("INSERT OR REPLACE INTO map (turn, bytes, earlier, earlier_map, attended, by_head, evictions) SELECT id, ?, ?, ?, ?, ?, ? FROM turn WHERE id = ?")
             .bind(deflate(&map.document.to_bytes())?)
             .bind(texts.transpose()?)
             .bind(grid.transpose()?)
             .bind(deflate(to_json(&map.attended)?.as_bytes())?)
             .bind(deflate(to_json(&map.by_head)?.as_bytes())?)
+            .bind(evictions.transpose()?)
             .bind(row_of_id(turn)?)
             .execute(&self.pool)
             .await?;
@@ -362,7 +365,7 @@ impl Store {
     /// Loads a turn's map.
     pub async fn map(&self, turn: u64) -> Result<Option<TurnMap>, StoreError> {
         let row = sqlx::query(
-            "SELECT bytes, earlier, earlier_map, attended, by_head FROM map WHERE turn = ?",
+            "SELECT bytes, earlier, earlier_map, attended, by_head, evictions FROM map WHERE turn = ?",
         )
         .bind(row_of_id(turn)?)
         .fetch_optional(&self.pool)
@@ -380,11 +383,15 @@ impl Store {
             (row.try_get("attended")?, row.try_get("by_head")?);
         let attended = attended.map(|attended| of_json(&text_of(attended)?));
         let by_head = by_head.map(|by_head| of_json(&text_of(by_head)?));
+        let document = grid_of(row.try_get("bytes")?)?;
+        let evictions: Option<&[u8]> = row.try_get("evictions")?;
+        let evictions = evictions.map(|evictions| log_of(evictions, document.cells()));
         Ok(Some(TurnMap {
-            document: grid_of(row.try_get("bytes")?)?,
+            document,
             earlier: earlier.transpose()?,
             attended: attended.transpose()?.unwrap_or_default(),
             by_head: by_head.transpose()?.unwrap_or_default(),
+            evictions: evictions.transpose()?.unwrap_or_default(),
         }))
     }
 
@@ -402,6 +409,11 @@ impl Store {
 fn grid_of(bytes: &[u8]) -> Result<MapGrid, StoreError> {
     MapGrid::from_bytes(&inflate(bytes)?)
         .map_err(|error| StoreError::Value(format!("a map ({error})")))
+}
+
+fn log_of(bytes: &[u8], cells: usize) -> Result<EvictionLog, StoreError> {
+    EvictionLog::from_bytes(&inflate(bytes)?, cells)
+        .ok_or_else(|| StoreError::Value("a record of evictions".to_owned()))
 }
 
 fn turn_of_row(row: &SqliteRow) -> Result<Turn, StoreError> {
@@ -428,6 +440,7 @@ fn turn_of_row(row: &SqliteRow) -> Result<Turn, StoreError> {
         windows: of_json(row.try_get("windows")?)?,
         version_of: version_of.map(id_of_row).transpose()?,
         has_lift: row.try_get("has_lift")?,
+        has_replay: row.try_get("has_replay")?,
         levels: 0,
         levels_done: false,
     })

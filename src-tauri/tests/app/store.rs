@@ -11,7 +11,7 @@ use kept_app::state::{
     Remembered, Save, TurnMap,
 };
 use kept_app::store::{self, Opened};
-use kept_engine::{AttentionGrid, HeadAttention, MapGrid};
+use kept_engine::{AttentionGrid, EvictionLog, HeadAttention, MapGrid};
 use kept_worker::protocol::{DocumentInfo, PageInfo};
 use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -83,6 +83,7 @@ fn turn(id: u64, state: TurnState) -> Turn {
         windows: vec![Some(512), None],
         version_of: None,
         has_lift: false,
+        has_replay: true,
         levels: 0,
         levels_done: false,
     }
@@ -117,7 +118,14 @@ fn map() -> TurnMap {
             cells: vec![(1, 255), (0, 40)],
         }],
         by_head: by_head(),
+        evictions: evictions(),
     }
+}
+
+/// The second token lost two slots at the third token of the answer.
+fn evictions() -> EvictionLog {
+    let words = [3u32, 1, 2, 1, 2].map(u32::to_le_bytes).concat();
+    EvictionLog::from_bytes(&words, 2).expect("valid")
 }
 
 /// Of the second head of the first layer.
@@ -342,6 +350,7 @@ async fn versions_and_copies_of_maps_are_kept_and_a_removed_question_is_not() {
     saves.push(Save::CopyMap { from: 1, to: 2 });
     let waiting = Turn {
         has_map: false,
+        has_replay: false,
         model: "mini".into(),
         thinking: false,
         ..turn(3, TurnState::Waiting)
@@ -550,6 +559,7 @@ async fn the_conversation_of_an_earlier_version_is_kept() {
     for sentence in [
         "ALTER TABLE map DROP COLUMN earlier",
         "ALTER TABLE map DROP COLUMN earlier_map",
+        "ALTER TABLE map DROP COLUMN evictions",
         "ALTER TABLE map DROP COLUMN by_head",
         "ALTER TABLE map DROP COLUMN attended",
         "ALTER TABLE map DROP COLUMN neutral",
@@ -577,10 +587,15 @@ async fn the_conversation_of_an_earlier_version_is_kept() {
     assert_eq!(remembered.conversation, Some(7));
     let attempt = Turn {
         has_map: false,
+        has_replay: false,
         version_of: Some(7),
         ..turn(8, TurnState::Stopped)
     };
-    assert_eq!(remembered.turns, [turn(7, TurnState::Done), attempt]);
+    let first = Turn {
+        has_replay: false,
+        ..turn(7, TurnState::Done)
+    };
+    assert_eq!(remembered.turns, [first, attempt]);
     assert_eq!(remembered.conversations.len(), 1);
     let found = opened.store.search("because").await.expect("read");
     assert_eq!(found.len(), 2);
@@ -597,6 +612,7 @@ async fn after_a_kill_the_partial_answer_is_restored_as_failed() {
     let mut running = turn(1, TurnState::Answering);
     running.facts = None;
     running.has_map = false;
+    running.has_replay = false;
     let store = &opened.store;
     store.set_document(&document(1)).await.expect("written");
     let begun = store.set_conversation(&conversation(1, 1)).await;

@@ -95,6 +95,7 @@ export const mapLayers = (turn: number) => call<LayerRow[]>('map_layers', { turn
 export const mapEarlier = (turn: number, layer: number | null) =>
   call<EarlierTurns | null>('map_earlier', { turn, layer })
 export const mapAttended = (turn: number) => call<Attended[]>('map_attended', { turn })
+export const mapEvictions = (turn: number) => raw('map_evictions', { turn })
 export const setThinking = (thinking: boolean) => call<null>('set_thinking', { thinking })
 export const stopReading = () => call<null>('stop_reading')
 export const resumeReading = () => call<null>('resume_reading')

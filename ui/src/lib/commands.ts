@@ -64,6 +64,8 @@
  * map_layers({ turn })                          -> LayerRow[]
  * map_earlier({ turn, layer: number | null })    -> EarlierTurns | null   of the earlier turns that the question saw
  * map_attended({ turn })                        -> Attended[]    what each token of the answer looked at
+ * map_evictions({ turn })                       -> ArrayBuffer   Uint32 little endian: tokens of the answer, tokens of a step,
+ *                                                then step, token and lost slots of each entry
  * set_thinking({ thinking })                    -> null          event: 'thinking'
  * stop_reading()                                -> null          reading in the background; event: 'readAhead'
  * resume_reading()                              -> null          goes on after a stop
@@ -128,6 +130,7 @@ export type CommandName =
   | 'map_layers'
   | 'map_earlier'
   | 'map_attended'
+  | 'map_evictions'
   | 'look_for_models'
   | 'add_model_folder'
   | 'forget_model_folder'

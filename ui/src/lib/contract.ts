@@ -1199,6 +1199,10 @@ versionOf: number | null,
  */
 hasLift: boolean, 
 /**
+ * It is known what was forgotten during the answer (`map_evictions`); false if nothing was.
+ */
+hasReplay: boolean, 
+/**
  * Number of smaller budgets for which it is known what is kept (`map_levels`).
  */
 levels: number, 

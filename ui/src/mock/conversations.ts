@@ -45,7 +45,7 @@ const SEEDS: [Which, number, boolean, [string, string][]][] = [
 function told(id: number, question: string, answer: string): Turn {
   return {
     id, question, answer, state: 'done', error: null, method: 'snapkv', parameters: {}, budget: null, cache: null, memory: null,
-    model: 'mini', sources: [], facts: null, hasMap: false, thinking: false, windows: [], versionOf: null, hasLift: false, levels: 0, levelsDone: false,
+    model: 'mini', sources: [], facts: null, hasMap: false, thinking: false, windows: [], versionOf: null, hasLift: false, hasReplay: false, levels: 0, levelsDone: false,
   } // prettier-ignore
 }
 

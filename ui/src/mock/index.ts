@@ -1,7 +1,7 @@
 /**
  * Answers the page's commands without the program, for developing the page (`vite build --mode mock`, `vite --mode
  * mock`). Never in the production build. Options: `?document=none|sample|long`, `?theme=`, `?slow=`,
- * `?lift`, `?doubt=unseen|forgotten`;
+ * `?pages=`, `?lift`, `?replay`, `?doubt=unseen|forgotten`;
  * `window.mock.emit(event)` sends any event.
  */
 import { mockIPC, mockWindows } from '@tauri-apps/api/mocks'
@@ -78,7 +78,7 @@ export function start(): void {
   }
 
   function textOf(which: Which): string {
-    if (which === 'long') return longText()
+    if (which === 'long') return longText(Number(query.get('pages') ?? 312))
     return which === 'sample' ? ((window as unknown as { mockText?: string }).mockText ?? sample) : which
   }
 
@@ -287,6 +287,7 @@ export function start(): void {
       turn.sources = mind.sources(snapshot.document?.pages ?? [], query.get('doubt') === 'unseen' ? 0.1 : 0.3)
       if (query.get('doubt') === 'forgotten') for (const source of turn.sources) source.kept = 0.04
       turn.hasLift = query.has('lift')
+      turn.hasReplay = query.has('replay')
       turn.facts = {
         finish: 'end',
         promptTokens: tokens,
@@ -488,6 +489,7 @@ export function start(): void {
           thinking: snapshot.thinking,
           windows: [],
           hasLift: false,
+          hasReplay: false,
           levels: 0,
           levelsDone: false,
           versionOf: original ? (original.versionOf ?? original.id) : null,
@@ -548,6 +550,10 @@ export function start(): void {
         const { answer } = conversations.turns().find(({ id }) => id === args.turn)!
         const pieces = [...answer.matchAll(/\s*\S+/g)]
         return pieces.map((piece) => ({ said: piece.index, cells: mind().lookedAt(piece[0]) }))
+      }
+      case 'map_evictions': {
+        const { answer, hasReplay } = conversations.turns().find(({ id }) => id === args.turn)!
+        return mind().evictions(hasReplay ? (answer.match(/\s*\S+/g) ?? []).length : 0).buffer
       }
       case 'set_thinking':
         snapshot.thinking = args.thinking

@@ -10,7 +10,7 @@ const PARAGRAPHS = [
   'Rent is due on quarter days. A payment that reaches the lessor after the seventh day bears interest at two hundredths above the rate of the savings bank, counted from the day it fell due.',
 ]
 
-export function longText(pages = 312): string {
+export function longText(pages: number): string {
   const found: string[] = []
   for (let page = 1; page <= pages; page++) {
     const section = `${Math.ceil(page / 12)}.${(page % 12) + 1} Repairs and improvements, part ${page}`

@@ -103,6 +103,15 @@ export class Mind {
     return bytes
   }
 
+  /** As `map_evictions`, for an answer of `tokens` tokens: each forgets something of a few. */
+  evictions(tokens: number): Uint32Array<ArrayBuffer> {
+    const words = [tokens, 1]
+    for (let step = 0; step < tokens; step++)
+      for (let i = 0; i < 6; i++)
+        words.push(step, (step * 7919 + i * 104_729) % this.ends.length, 1 + (i % this.kvHeads))
+    return Uint32Array.from(words)
+  }
+
   #share(counts: Uint16Array, from: number, to: number, layer: number | null): { mean: number; max: number } {
     const slots = (layer === null ? Math.max(1, this.layersDone) : 1) * this.kvHeads
     let i = tokenAt(this.ends, from)

@@ -451,6 +451,12 @@ pub enum Reply {
         #[serde(default)]
         attended: Vec<(u32, u8)>,
     },
+    /// What the method forgot of the document while it answered, just before [`Reply::Answered`]. Bytes follow:
+    /// [`kept_engine::EvictionLog::to_bytes`]. Only where something was, and a cell is a token.
+    Evictions {
+        /// Ticket of the question.
+        ticket: u64,
+    },
     /// The answer is complete.
     Answered {
         /// Ticket of the question.
@@ -519,6 +525,7 @@ impl Reply {
             Reply::Document { .. }
                 | Reply::Prompt { .. }
                 | Reply::Layer { .. }
+                | Reply::Evictions { .. }
                 | Reply::NeutralMap { .. }
                 | Reply::Level { .. }
                 | Reply::Reference { .. }

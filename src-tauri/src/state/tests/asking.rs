@@ -43,6 +43,27 @@ fn a_question_is_answered() {
 }
 
 #[test]
+fn what_was_forgotten_during_the_answer_is_kept_with_its_map() {
+    let mut story = Story::ready();
+    let (turn, ticket) = story.ask("Why?");
+    story.read(ticket, 2);
+    let log = [4u32, 1, 0, 2, 1, 3, 1, 1].map(u32::to_le_bytes).concat();
+    let too_far = [4u32, 1, 0, 3, 1].map(u32::to_le_bytes).concat();
+    let mut hear = |bytes: &[u8]| {
+        let reply = Reply::Evictions { ticket };
+        (story.state).worker_reply(Instant::now(), reply, bytes.to_vec())
+    };
+    assert!(hear(&too_far).is_err(), "the document has three tokens");
+    assert_eq!(hear(&log), Ok(()));
+    story.hear(answered(ticket, "Because.", kept_engine::Finish::End));
+    assert!(story.turn().has_replay);
+    let Ok(MapPlace::Here(map)) = story.state.map(turn) else {
+        panic!("a map in memory");
+    };
+    assert_eq!(lock(&map).evictions.to_bytes(), log);
+}
+
+#[test]
 fn the_page_hears_every_piece_once_and_in_order() {
     let mut story = Story::ready();
     let (turn, ticket) = story.ask("Why?");
