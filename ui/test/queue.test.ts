@@ -71,6 +71,20 @@ async function settle() {
 const relation = (some: object) => ({ alone: false, again: null, edits: null, ...some })
 
 describe('while a question runs', () => {
+  it('has its text back if it is removed before the program has said that it took it', async () => {
+    answers['ask'] = () => {
+      kept.app.apply({ event: 'turn', turn: turn({ id: 99, question: 'Whose code?', state: 'waiting' }) })
+      kept.app.apply({ event: 'turnRemoved', turn: 99 })
+      return 99
+    }
+    show(Composer)
+    type('Whose code?')
+    press(box(), 'Enter')
+    await settle()
+    expect(named('ask')).toHaveLength(1)
+    expect(box().value).toBe('Whose code?')
+  })
+
   beforeEach(() => tell({ id: 1, state: 'reading', hasMap: true }))
 
   it('the next one can be asked, with Stop beside it', async () => {

@@ -168,8 +168,10 @@ fn axe_finds_nothing_in_what_explains_the_map() {
         (app.attribute("answer", "data-explains")? == "true").then_some(())
     });
     app.script("$('answer').focus()", Value::Null);
-    app.driver().keys(&["\u{E014}"]).expect("ArrowRight");
-    is_there(&app, "looked");
+    app.until("a word shows what it looked at", |app| {
+        app.driver().keys(&["\u{E014}"]).expect("ArrowRight");
+        app.is_shown("looked").then_some(())
+    });
     audit.look(&app, "looked");
     app.script("$('memory-slider').focus()", Value::Null);
     app.until("what smaller budgets keep is known", |app| {

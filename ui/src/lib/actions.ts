@@ -132,10 +132,11 @@ export class Actions {
     const { draft: before, editing } = app
     const id = await this.ask(question, { edits: editing?.turn ?? null })
     if (id === null) return
-    // Keep text typed while the question was sent, and the text of a question that was refused meanwhile.
+    // Keep text typed while the question was sent, and the text of a question that was refused or removed meanwhile.
     const refused = app.turns.some((turn) => turn.id === id && turn.state === 'failed')
+    const returned = refused || app.removed.has(id)
     if (editing !== null) app.stopEditing()
-    else if (app.draft === before && !refused) app.draft = ''
+    else if (app.draft === before && !returned) app.draft = ''
     this.#saveDraftNow()
   }
 

@@ -127,6 +127,8 @@ export class AppState {
 
   /** The composer's text. */
   draft = $state('')
+  /** Turns that were removed before they were asked. */
+  readonly removed = new Set<number>()
   /** The turn whose question is being edited in the composer, and the draft from before. */
   editing = $state.raw<{ turn: number; draft: string } | null>(null)
   /** The budget while the slider moves; undefined at rest. */
@@ -460,6 +462,7 @@ export class AppState {
     const index = this.turns.findIndex((turn) => turn.id === id)
     const [removed] = index < 0 ? [] : this.turns.splice(index, 1)
     if (!removed) return
+    this.removed.add(id)
     if (this.selected === id) this.selected = newestOf(this.turns, removed)?.id ?? null
     // The question of a version still stands in its card.
     if (removed.versionOf === null) this.#offer(removed.question)
