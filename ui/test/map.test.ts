@@ -63,6 +63,9 @@ class Program implements MapCalls {
   async mapAttended() {
     return []
   }
+  async mapEvictions() {
+    return new ArrayBuffer(8)
+  }
   async mapLevels() {
     return new Uint8Array([2, 5, 50, 0, 51, 0, 255, 102, 0]).buffer
   }

@@ -1,6 +1,8 @@
-//! What explains the map: the page with less memory, two memories side by side, the grid of layers, the card of a word, and
-//! what can be saved of them.
-use kept_tests::window::{ANSWER, App, Dialog, Home, QUESTION, answered, can_open, first_start};
+//! What explains the map: the page with less memory, the replay of an answer, two memories side by side, the grid of layers,
+//! the card of a word, and what can be saved of them.
+use kept_tests::window::{
+    ANSWER, App, Dialog, Home, Launch, QUESTION, answered, can_open, first_start,
+};
 use serde_json::{Value, json};
 
 /// [`answered`] with SnapKV, which looks at the question.
@@ -67,6 +69,83 @@ fn the_page_is_shown_with_less_memory() {
     app.click("memory-own");
     app.until("the answer's own map is back", |app| {
         (memory(app) == own && app.runs() == before).then_some(())
+    });
+    app.close();
+}
+
+/// TreeKV forgets while it answers: the answer is replayed with what was remembered at each moment, also after a restart.
+#[test]
+fn an_answer_is_replayed_with_what_was_forgotten_during_it() {
+    if !can_open() {
+        return;
+    }
+    let home = Home::new();
+    let app = first_start(&home);
+    app.choose_method("treekv");
+    app.ask(QUESTION);
+    app.is_answered();
+    let summary = |app: &App<'_>| {
+        app.text("replay-said")
+            .filter(|said| said.starts_with("While answering, the model forgot"))
+    };
+    let forgot = app.until("what was forgotten is said", summary);
+    let end = app.runs();
+    let moment = |app: &App<'_>| -> Option<u64> {
+        let now = app.attribute("replay-slider", "aria-valuenow")?;
+        now.parse().ok()
+    };
+    let steps = moment(&app).expect("a number");
+    // What flashes is gone soon.
+    let watch = "window.flashed = 0
+        new MutationObserver(() => (window.flashed = Math.max(window.flashed, $$('strip-lost').length)))
+            .observe($('strip').parentElement, { childList: true })
+        $('replay-slider').focus()";
+    app.script(watch, Value::Null);
+    app.driver().keys(&["\u{E011}"]).expect("Home");
+    app.until("the map from before the answer is shown", |app| {
+        let share = app.text("kept-share")?;
+        (moment(app)? == 0 && share.starts_with("At this moment")).then_some(())
+    });
+    assert_eq!(
+        app.text("replay-said").as_deref(),
+        Some("Before the answer")
+    );
+    app.picture("replay-before");
+    for step in 1..=steps {
+        app.driver().keys(&["\u{E014}"]).expect("ArrowRight");
+        app.until("the next moment is shown", |app| {
+            (moment(app)? == step).then_some(())
+        });
+    }
+    let flashed = app.script("return window.flashed", Value::Null);
+    assert!(flashed.as_u64() > Some(0), "{flashed}");
+    let said = app.text("replay-said").expect("words");
+    assert!(
+        said.contains(ANSWER) && said.contains("forgotten"),
+        "{said}"
+    );
+    app.picture("replay");
+    app.click("replay-play");
+    app.until("it plays from the beginning to the end", |app| {
+        let plays = app.attribute("replay-play", "aria-label")? == "Pause";
+        (moment(app)? == steps && !plays).then_some(())
+    });
+    app.click("replay-end");
+    app.until("the answer's own map is back", |app| {
+        summary(app).filter(|_| app.runs() == end)
+    });
+    app.close();
+    let app = Launch::plain().open(&home);
+    let again = app.until("it is known after a restart", summary);
+    assert_eq!(again, forgot);
+    app.choose_method("snapkv");
+    app.click("ask-again");
+    app.until("a method that forgets nothing while it answers", |app| {
+        let turns = app.snapshot()["turns"].clone();
+        (turns.as_array()?.len() == 2 && turns[1]["state"] == "done").then_some(())
+    });
+    app.until("has no replay", |app| {
+        (!app.is_shown("replay")).then_some(())
     });
     app.close();
 }

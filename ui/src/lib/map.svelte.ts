@@ -4,6 +4,7 @@
  */
 import type { Attended, EarlierTurns, LayerRow, TableRow, TokenSlots } from './contract'
 import { levelsOf, type Level } from './levels'
+import { countsAt, replayOf, type Replay } from './replay'
 import { bandsOf, leastCount, meanShare, regionsOf, type Band, type Region, type Tokens } from './runs'
 import { snapped } from './words'
 
@@ -17,6 +18,7 @@ export interface MapCalls {
   mapEarlier(turn: number, layer: number | null): Promise<EarlierTurns | null>
   mapLevels(turn: number): Promise<ArrayBuffer>
   mapAttended(turn: number): Promise<Attended[]>
+  mapEvictions(turn: number): Promise<ArrayBuffer>
 }
 
 export interface Painted extends Tokens {
@@ -38,6 +40,9 @@ export interface Painted extends Tokens {
 
 /** Minimum time between fetches while the map is incomplete. */
 const EVERY_MS = 110
+
+/** The most moments of an answer that are kept. */
+const MOMENTS = 8
 
 /** Share of the tokens below the full colour of what is kept because of the question. */
 const FULL_AT = 0.995
@@ -80,7 +85,11 @@ export class MapView {
   levels = $state.raw<readonly Level[]>([])
   /** The budget of `levels` that is shown instead of the answer's own, in percent. */
   level = $state<number | null>(null)
-  #shown = $derived(this.#at(this.level) ?? this.own)
+  /** What was forgotten during the answer; see `replay.ts`. */
+  replay = $state.raw<Replay | null>(null)
+  /** The moment of the answer that is shown instead of its end. */
+  moment = $state<number | null>(null)
+  #shown = $derived(this.#at(this.level) ?? this.momentOf(this.moment) ?? this.own)
   layer = $state<number | null>(null)
   /** Show what is kept because of the question, where that is known. */
   lift = $state(true)
@@ -97,6 +106,8 @@ export class MapView {
   /** The map changed during a fetch. */
   #again = false
   #tokens = new Map<string, TokenSlots>()
+  /** The last moments of `replay` that were shown. */
+  #moments: { of: Tokens | null; found: Map<number, Painted> } = { of: null, found: new Map() }
   #regions = new WeakMap<Tokens, Region[]>()
 
   constructor(calls: MapCalls, report: (problem: unknown) => void) {
@@ -121,6 +132,29 @@ export class MapView {
     return { turn, layers, kvHeads, layer: null, ...found, all: found }
   }
 
+  /** All that was remembered at a moment of the answer; null where that is not known. */
+  momentOf(moment: number | null): Painted | null {
+    const { own, replay } = this
+    // What was forgotten is known of all layers together.
+    if (moment === null || !own || !replay || own.layer !== null) return null
+    if (this.#moments.of !== own.all) this.#moments = { of: own.all, found: new Map() }
+    const { found } = this.#moments
+    const known = found.get(moment)
+    if (known) return known
+    const { ends, counts, slots } = own.all
+    const all = { ends, counts: countsAt(replay, counts, moment), slots }
+    const painted = { ...own, ...all, all, because: null, mean: meanShare(all), earlier: null }
+    if (found.size >= MOMENTS) found.delete([...found.keys()].find((one) => one > 0)!)
+    found.set(moment, painted)
+    return painted
+  }
+
+  /** The answer's own map, as it is at the end. */
+  #end(): void {
+    this.level = null
+    this.moment = null
+  }
+
   /** Shows the map of `turn`; null shows none. `hasLift`: what is kept because of its question is known. */
   show(turn: number | null, hasLift = false): void {
     if (turn === this.#turn && hasLift === this.#hasLift) return
@@ -130,7 +164,8 @@ export class MapView {
     this.#turn = turn
     this.#tokens.clear()
     this.levels = []
-    this.level = null
+    this.replay = null
+    this.#end()
     this.#last = 0
     if (turn !== null) return this.refresh()
     // The map of one turn remains until the next one arrives; without one, the text is unpainted at once.
@@ -140,7 +175,7 @@ export class MapView {
   }
 
   choose(layer: number | null): void {
-    this.level = null
+    this.#end()
     if (layer === this.layer) return
     this.layer = layer
     this.#last = 0
@@ -149,7 +184,7 @@ export class MapView {
 
   /** Shows what is kept because of the question, or everything. */
   view(lift: boolean): void {
-    this.level = null
+    this.#end()
     if (lift === this.lift) return
     this.lift = lift
     this.#last = 0
@@ -191,6 +226,19 @@ export class MapView {
     try {
       const levels = levelsOf(await this.#calls.mapLevels(turn), ends)
       if (turn === this.#turn) this.levels = levels
+    } catch (problem) {
+      if (turn === this.#turn) this.#report(problem)
+    }
+  }
+
+  /** Fetches what was forgotten during the answer. */
+  async fetchReplay(): Promise<void> {
+    const turn = this.#turn
+    const ends = this.own?.turn === turn ? this.own?.ends : undefined
+    if (turn === null || !ends || this.replay !== null) return
+    try {
+      const replay = replayOf(await this.#calls.mapEvictions(turn), ends)
+      if (turn === this.#turn) this.replay = replay
     } catch (problem) {
       if (turn === this.#turn) this.#report(problem)
     }

@@ -5,6 +5,7 @@
 import type { Glow } from './attended'
 import type { Turn } from './contract'
 import type { Passage } from './pieces'
+import type { Lost } from './replay'
 
 export interface Target {
   offset: number
@@ -25,6 +26,8 @@ export class Reader {
   word = $state.raw<{ start: number; focus: boolean } | null>(null)
   /** What a word of the answer looked at. */
   glow = $state.raw<readonly Glow[]>([])
+  /** What is being forgotten, for a moment. */
+  lost = $state.raw<readonly Lost[]>([])
   /** Whether the grid of layers is shown; null where it has room. */
   grid = $state<boolean | null>(null)
   /** Whether the outline is shown. */
@@ -65,6 +68,7 @@ export class Reader {
     this.pointed = null
     this.word = null
     this.glow = []
+    this.lost = []
     this.moved = false
   }
 }
