@@ -27,10 +27,16 @@ pub(crate) struct ByteLevel {
 impl ByteLevel {
     pub(crate) fn read(gguf: &Gguf, vocabulary: &Vocabulary) -> Result<ByteLevel, ModelError> {
         let rules = ByteLevelRules::of_file(gguf)?;
-        let has_token = std::array::from_fn(|byte| {
-            let id = vocabulary.id(symbol_of_byte(byte as u8).encode_utf8(&mut [0; 4]));
-            id.is_some_and(|id| vocabulary.kind(id) == Kind::Normal)
-        });
+        // As in `merges`: of several equal tokens, one plain one suffices.
+        let mut has_token = [false; 256];
+        for id in (0..vocabulary.len() as u32).filter(|&id| vocabulary.kind(id) == Kind::Normal) {
+            let mut symbols = vocabulary.text(id).chars();
+            if let (Some(symbol), None) = (symbols.next(), symbols.next())
+                && let Some(byte) = byte_of_symbol(symbol)
+            {
+                has_token[usize::from(byte)] = true;
+            }
+        }
         if !has_token.contains(&true) {
             let what = "no byte has a token, so no text can be encoded".to_owned();
             return Err(ModelError::BadVocabulary { what });
@@ -128,19 +134,16 @@ impl ByteLevel {
                 .expect("BPE fails with an unknown token or a dropout only, and here is neither");
             let mut at = start;
             merged.extend(tokens.iter().map(|token| {
-                for _ in vocabulary.bytes(token.id) {
-                    at += self.bytes_without_token(&text.as_bytes()[at..end]) + 1;
+                // Bytes without a token are missing between those of tokens.
+                for byte in vocabulary.bytes(token.id) {
+                    let rest = &text.as_bytes()[at..end];
+                    let gap = rest.iter().position(|other| other == byte);
+                    at += gap.map_or(rest.len(), |gap| gap + 1);
                 }
                 (token.id, at as u32)
             }));
         }
         Ok(merged)
-    }
-
-    /// Number of leading bytes of `bytes` that have no token.
-    fn bytes_without_token(&self, bytes: &[u8]) -> usize {
-        let lacks = |byte: &&u8| !self.has_token[**byte as usize];
-        bytes.iter().take_while(lacks).count()
     }
 }
 

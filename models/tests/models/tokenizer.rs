@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use kept_kernels::Stop;
-use kept_models::testing::{CONTROL, MetaValue, TinyLlama};
+use kept_models::gguf::Gguf;
+use kept_models::testing::{CONTROL, GgufWriter, MetaValue, TinyLlama};
 use kept_models::{Message, Model, ModelError, StreamDecoder, Tokenizer};
 
 fn open(tiny: &TinyLlama) -> Model {
@@ -67,6 +68,41 @@ fn spans_tile_the_text_and_match_its_bytes() {
             assert_eq!(end as usize, text.len(), "{pre} {text:?}");
             assert!(tokenizer.fewest_tokens(text) <= tokens.ids.len());
         }
+    }
+}
+
+#[test]
+fn tokens_end_within_the_text_whatever_the_vocabulary_lacks() {
+    type Token = (u32, &'static str);
+    let cases: [(&str, &[Token], &str); 2] = [
+        // Of two equal tokens the first is unused.
+        ("smollm", &[(5, "l"), (1, "l"), (1, "H"), (1, "e")], "Hello"),
+        // A word has a token, and none of its bytes.
+        ("llama-bpe", &[(1, "H"), (1, "ĠCC")], "H CC"),
+    ];
+    for (pre, tokens, text) in cases {
+        let mut file = GgufWriter::default();
+        let mut set = |key: &str, value| {
+            file.set(&format!("tokenizer.ggml.{key}"), value);
+        };
+        let texts = tokens.iter().map(|(_, text)| (*text).to_owned());
+        set("model", MetaValue::Text("gpt2".to_owned()));
+        set("pre", MetaValue::Text(pre.to_owned()));
+        set("tokens", MetaValue::Texts(texts.collect()));
+        set("merges", MetaValue::Texts(Vec::new()));
+        let types = tokens.iter().map(|(kind, _)| *kind);
+        set("token_type", MetaValue::Wholes(types.collect()));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("vocabulary.gguf");
+        file.write(&path).unwrap();
+        let tokenizer = Tokenizer::of_file(&Gguf::open(&path).unwrap()).unwrap();
+        let found = tokenizer.encode(text);
+        let ends: Vec<u32> = found.spans.iter().map(|span| span.end).collect();
+        assert!(
+            ends.is_sorted() && ends.last() == Some(&(text.len() as u32)),
+            "{ends:?}"
+        );
+        assert!(tokenizer.fewest_tokens(text) <= found.ids.len());
     }
 }
 
