@@ -88,8 +88,8 @@ fn an_answer_is_replayed_with_what_was_forgotten_during_it() {
         app.text("replay-said")
             .filter(|said| said.starts_with("While answering, the model forgot"))
     };
+    let end = app.runs_because_of_the_question();
     let forgot = app.until("what was forgotten is said", summary);
-    let end = app.runs();
     let moment = |app: &App<'_>| -> Option<u64> {
         let now = app.attribute("replay-slider", "aria-valuenow")?;
         now.parse().ok()

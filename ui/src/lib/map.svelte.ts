@@ -237,8 +237,10 @@ export class MapView {
     const ends = this.own?.turn === turn ? this.own?.ends : undefined
     if (turn === null || !ends || this.replay !== null) return
     try {
-      const replay = replayOf(await this.#calls.mapEvictions(turn), ends)
-      if (turn === this.#turn) this.replay = replay
+      const bytes = await this.#calls.mapEvictions(turn)
+      // The map here may still be one from during the answer; the replay begins at its end.
+      await this.#fetch()
+      if (turn === this.#turn) this.replay = replayOf(bytes, ends)
     } catch (problem) {
       if (turn === this.#turn) this.#report(problem)
     }
