@@ -52,7 +52,7 @@ crashes: setup page
 	$(CARGO) build --workspace --bins
 	scripts/crashes "$$(scripts/target-dir)/debug"
 
-# Fuzzing by coverage, a minute for each target of fuzz/ (FUZZ_SECONDS=3600: an hour); builds for half an hour at first.
+# Fuzzing by coverage, a minute for each target of fuzz/ (FUZZ_SECONDS=3600: an hour); the first build takes long.
 fuzz: setup
 	scripts/fuzz
 

@@ -26,12 +26,12 @@ pub fn folder() -> &'static Path {
         .path()
 }
 
-/// Writes a file of that folder: `bytes`, and a hole of `room` bytes after them.
-pub fn file(name: &str, bytes: &[u8], room: u64) -> PathBuf {
+/// Writes a file of that folder: `bytes`, and a hole of `hole` bytes after them.
+pub fn file(name: &str, bytes: &[u8], hole: u64) -> PathBuf {
     let path = folder().join(name);
     let mut file = File::create(&path).expect("a file");
     file.write_all(bytes).expect("written");
-    file.set_len(bytes.len() as u64 + room).expect("a hole");
+    file.set_len(bytes.len() as u64 + hole).expect("a hole");
     path
 }
 

@@ -5,6 +5,6 @@ use kept_fuzz::{file, open_model};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let room = data.last().map_or(0, |last| u64::from(*last) << 12);
-    open_model(&file("model.gguf", data, room));
+    let hole = data.last().map_or(0, |last| u64::from(*last) << 12);
+    open_model(&file("model.gguf", data, hole));
 });

@@ -19,17 +19,17 @@ const WEIGHT: u8 = 0x11;
 
 fuzz_target!(|data: &[u8]| {
     let mut model = GgufWriter::default();
-    let mut room = LARGEST;
+    let mut left = LARGEST;
     for line in String::from_utf8_lossy(data).lines().take(400) {
         let mut words = line.splitn(3, ' ');
         if let (Some(what), Some(key), Some(rest)) = (words.next(), words.next(), words.next()) {
-            add(&mut model, &mut room, what, key, rest);
+            add(&mut model, &mut left, what, key, rest);
         }
     }
     open_model(&file("model.gguf", &model.bytes(), 0));
 });
 
-fn add(model: &mut GgufWriter, room: &mut usize, what: &str, key: &str, rest: &str) -> Option<()> {
+fn add(model: &mut GgufWriter, left: &mut usize, what: &str, key: &str, rest: &str) -> Option<()> {
     let wholes = || {
         rest.split(' ')
             .map(|n| n.parse::<u32>().ok())
@@ -55,7 +55,7 @@ fn add(model: &mut GgufWriter, room: &mut usize, what: &str, key: &str, rest: &s
                 .try_fold(1usize, |all, n| all.checked_mul(*n))?;
             let (block, bytes) = TensorType::from_number(*kind).block().unwrap_or((1, 1));
             let bytes = (count / block).checked_mul(bytes)?;
-            *room = room.checked_sub(bytes)?;
+            *left = left.checked_sub(bytes)?;
             model.raw_tensor(key, &shape, *kind, vec![WEIGHT; bytes]);
             return Some(());
         }
