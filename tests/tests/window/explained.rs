@@ -1,5 +1,5 @@
 //! What explains the map: the page with less memory, the replay of an answer, two memories side by side, the grid of layers,
-//! the card of a word, and what can be saved of them.
+//! the details of a word, and what can be saved of them.
 use kept_tests::window::{
     ANSWER, App, Dialog, Home, Launch, QUESTION, answered, can_open, first_start,
 };
