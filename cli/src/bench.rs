@@ -261,9 +261,9 @@ impl Measured {
                 _ => (expected_gpu_bytes, most),
             });
         let moved = Moved(model);
-        let read_bytes = match reading.chunk {
-            Some(chunk) => moved.streaming(n, chunk, kv_bytes),
-            None => moved.reading(n),
+        let read_bytes = match arguments.streaming {
+            true => moved.streaming(n, reading.chunk, kv_bytes),
+            false => moved.reading(n, reading.chunk),
         };
         BenchJson {
             model: model.name().to_owned(),

@@ -1,7 +1,6 @@
 //! Minimum number of bytes that each part of a measurement moves, computed from the model's shape. Repeated reads after
 //! CPU cache misses are not counted.
 
-use kept_engine::Prefill;
 use kept_engine::kernels::PackedRows;
 use kept_engine::models::{LayerPass, Model};
 
@@ -35,13 +34,13 @@ impl Moved<'_> {
         self.0.layers_bytes() as f64 * blocks as f64 + residual as f64
     }
 
-    /// Bytes of the prefill of `n` tokens. In addition to the passes, keys and values are written once and read by
-    /// every later chunk.
-    pub fn reading(&self, n: usize) -> f64 {
-        let chunks = (0..n).step_by(Prefill::CHUNK);
+    /// Bytes of the prefill of `n` tokens, `chunk` at a time. In addition to the passes, keys and values are written once
+    /// and read by every later chunk.
+    pub fn reading(&self, n: usize, chunk: usize) -> f64 {
+        let chunks = (0..n).step_by(chunk.max(1));
         chunks
             .map(|first| {
-                let last = n.min(first + Prefill::CHUNK);
+                let last = n.min(first + chunk);
                 self.pass(last - first) + self.floats() * (2 * last - first) as f64
             })
             .sum()

@@ -55,8 +55,8 @@ pub struct Reading {
     pub seconds: f64,
     /// Tokens per second in the first and in the last tenth, in streaming mode.
     pub tenths: Option<(f64, f64)>,
-    /// Tokens per chunk, in streaming mode.
-    pub chunk: Option<usize>,
+    /// Tokens per chunk.
+    pub chunk: usize,
     /// Tokens that came from the vault.
     pub known: usize,
 }
@@ -111,7 +111,7 @@ impl Asked<'_> {
             ledger: outcome.ledger,
             selecting: outcome.selecting,
             tenths: None,
-            chunk: None,
+            chunk: outcome.chunk,
             known: outcome.vault.map_or(0, |used| used.tokens_from_vault),
         };
         let prompt = PromptState {
@@ -177,7 +177,7 @@ impl Asked<'_> {
             selecting: Duration::ZERO,
             seconds: 0.0,
             tenths: None,
-            chunk: None,
+            chunk: Prefill::CHUNK,
             known: 0,
         };
         let prompt = PromptState {
@@ -240,7 +240,7 @@ impl Asked<'_> {
             ledger,
             selecting: Duration::ZERO,
             tenths: tenths(&marks),
-            chunk: Some(chunk),
+            chunk,
             known: 0,
         };
         let prompt = PromptState {

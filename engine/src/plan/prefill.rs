@@ -19,6 +19,10 @@ use crate::{EngineError, backend};
 /// buffers.
 pub(crate) const CHUNK: usize = 512;
 
+/// Tokens that run through a layer together on a GPU with memory for them, the most first. After 32,768 tokens of an 8B
+/// model in Q4_K_M on an H200, 2,048 took a tenth less time than 512, and 4,096 no less than 2,048.
+pub(crate) const WIDE_CHUNKS: [usize; 2] = [4 * CHUNK, 2 * CHUNK];
+
 /// What is kept of one layer of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LayerKeeps {

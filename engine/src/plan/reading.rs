@@ -3,7 +3,7 @@
 use kept_kernels::PackedRows;
 use kept_policies::Method;
 
-use super::prefill::CHUNK;
+use super::prefill::{CHUNK, WIDE_CHUNKS};
 use super::{PlanRequest, PrefillPlan, StreamPlan};
 use crate::auto;
 use crate::note::{Note, WithinMemory};
@@ -145,7 +145,7 @@ impl Engine {
         let queries = LAST_QUERIES.min(tokens) * heads.q_heads * heads.head_dim;
         let measured = Measurement::most_bytes(heads.into(), tokens);
         let numbers = (2 * queries + tokens) * size_of::<f32>() + measured;
-        let locked = backend::of(self.model()).transfer_bytes(kind, CHUNK);
+        let locked = backend::of(self.model()).transfer_bytes(kind, WIDE_CHUNKS[0]);
         // Those of the document and of the conversation.
         let files = 2 * (Vault::buffer_bytes() + VaultWriter::buffer_bytes());
         files + (tokens * size_of::<u32>() + numbers) as u64 + locked

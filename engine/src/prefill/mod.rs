@@ -96,6 +96,8 @@ pub struct PrefillOutcome {
     pub reading: Duration,
     /// Memory, by category.
     pub ledger: MemoryLedger,
+    /// Tokens that ran through a layer together.
+    pub chunk: usize,
     /// Messages for the user about this prefill, one sentence each.
     pub notes: Vec<String>,
     /// The reconstruction of the document, if the method needs one and `every_row` is set.
@@ -105,7 +107,7 @@ pub struct PrefillOutcome {
 }
 
 impl Prefill<'_> {
-    /// Tokens that run through a layer together, by default.
+    /// Tokens that run through a layer together, by default; more on a GPU with memory for them.
     pub const CHUNK: usize = CHUNK;
 }
 
@@ -355,6 +357,7 @@ fn read_and_cut(
             map: kept.map,
             hidden: hidden.next().expect("one for each"),
             evictor: evictor(kept.select, &sizes.row_plan),
+            chunk: sizes.chunk,
             plan: sizes.row_plan,
             selecting: kept.selecting,
             reading: alone + kept.selecting,

@@ -108,6 +108,11 @@ impl SharedPrefill<'_> {
                 Err(error) => return Err(error),
             });
         }
+        // They read the same chunks.
+        let chunk = sizes.iter().map(|sizes| sizes.chunk).min();
+        for sizes in &mut sizes {
+            sizes.chunk = chunk.unwrap_or(sizes.chunk);
+        }
         if !taken.is_empty() {
             let outcomes = read_and_cut(
                 read,

@@ -21,6 +21,8 @@ const STEPS: usize = 2;
 /// Tokens of a prompt: more than the exact rows of a head, so that some rows are quantised.
 const LONG: usize = 100;
 const DOCUMENT: Range<usize> = 3..LONG - 12;
+/// Tokens of a prompt: more than one chunk of the usual width.
+const WIDE: usize = 600;
 
 /// A prompt of [`LONG`] tokens on a model, with capacity for an answer.
 struct LongPrompt<'a> {
@@ -360,6 +362,38 @@ fn rows_beyond_the_memory_are_on_the_host() {
         assert!(ledger.gpu <= limit, "{} of {limit}", ledger.gpu);
         assert_eq!(ledger.kept_on_gpu > 0, stay, "{limit} of {}", all.gpu);
         assert_eq!(ledger.kept(), all.kept(), "{limit} of {}", all.gpu);
+    }
+}
+
+/// A GPU with memory for it reads wider chunks. The rows that are kept are the same. Attention adds in another order, and
+/// products round their inputs to bytes, so the logits, up to 1.6, are not.
+#[test]
+fn chunks_are_as_wide_as_the_memory_allows() {
+    if without_emulator() {
+        return;
+    }
+    let file = tiny(&quick("llama", 2));
+    let there = on_gpu(open(&file.path), &emulated::device(86, 1 << 30));
+    let prompt = LongPrompt {
+        ids: ids(WIDE, there.config().vocab),
+        rope: RopeTable::new(there.config(), WIDE + STEPS),
+        ..LongPrompt::new(&there, CacheType::F16, STEPS)
+    };
+    let method = spec("snapkv", "w=8", 90);
+    let built = method.method();
+    let read = |memory| prompt.read(&*built, method.budget, memory);
+    let wide = read(None);
+    // The most bytes that are too few for it.
+    let limit = wide.ledger.gpu - 1;
+    let narrow = read(Some(limit));
+    assert_eq!((wide.chunk, narrow.chunk), (WIDE, Prefill::CHUNK));
+    assert!(narrow.ledger.gpu <= limit);
+    let (expected, found) = (prompt.answer(wide).0, prompt.answer(narrow).0);
+    assert!(found.map == expected.map);
+    for (found, expected) in found.logits.iter().zip(&expected.logits) {
+        let apart = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+        let apart = apart.fold(0.0, f32::max);
+        assert!(apart < 0.05, "{apart}");
     }
 }
 

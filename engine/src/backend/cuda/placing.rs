@@ -1,8 +1,8 @@
-//! Placement of a prefill's buffers on GPU or host.
+//! Placement of a prefill's buffers on GPU or host, and how many tokens it reads at once.
 
 use kept_cuda::DeviceError;
 
-use crate::plan::PrefillPlan;
+use crate::plan::{CHUNK, PrefillPlan, WIDE_CHUNKS};
 
 /// Placement of the movable parts of a prefill.
 #[derive(Clone, Copy)]
@@ -34,30 +34,42 @@ impl Placement {
     }
 }
 
-/// Sets the first placement of [`PLACEMENTS`] whose `bytes` fit into `free` bytes. If none fits, sets the one that
-/// takes the least: the error should report the smallest shortage.
+/// Chunks to try, the widest first: those of [`WIDE_CHUNKS`] if the plan has the usual one, otherwise the plan's.
+fn chunks(plan: &PrefillPlan) -> Vec<usize> {
+    let wide = WIDE_CHUNKS.map(|chunk| chunk.min(plan.tokens()));
+    let wide = wide.into_iter().filter(|_| plan.chunk == CHUNK);
+    wide.chain([plan.chunk]).collect()
+}
+
+/// Sets the first placement of [`PLACEMENTS`] whose `bytes` fit into `free` bytes, and its widest chunk that does. If
+/// none fits, sets what takes the least: the error should report the smallest shortage.
 pub(super) fn place(
     plan: &mut PrefillPlan,
     free: u64,
     bytes: impl Fn(&PrefillPlan) -> Result<u64, DeviceError>,
 ) -> Result<(), DeviceError> {
     let may_stay = plan.may_stay();
-    let mut least: Option<(u64, Placement)> = None;
+    let chunks = chunks(plan);
+    let mut least: Option<(u64, Placement, usize)> = None;
     for placement in PLACEMENTS {
         if placement.rows_on_gpu && !may_stay {
             continue;
         }
         placement.apply(plan);
-        let bytes = bytes(plan)?;
-        if bytes <= free {
-            return Ok(());
-        }
-        if least.is_none_or(|(least, _)| bytes < least) {
-            least = Some((bytes, placement));
+        for &chunk in &chunks {
+            plan.chunk = chunk;
+            let bytes = bytes(plan)?;
+            if bytes <= free {
+                return Ok(());
+            }
+            if least.is_none_or(|(least, ..)| bytes < least) {
+                least = Some((bytes, placement, chunk));
+            }
         }
     }
-    if let Some((_, placement)) = least {
+    if let Some((_, placement, chunk)) = least {
         placement.apply(plan);
+        plan.chunk = chunk;
     }
     Ok(())
 }
