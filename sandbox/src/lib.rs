@@ -10,14 +10,18 @@
 //! work in its own process.
 
 mod confine;
+mod program;
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
+
+pub use program::command;
 
 /// The first argument of the process that works.
 const ARGUMENT: &str = "--kept-sandbox";
@@ -87,9 +91,14 @@ static OUT_OF_MEMORY: OnceLock<i32> = OnceLock::new();
 /// `out_of_memory` is the exit code with which the program's allocator ends it.
 pub fn enter(tasks: &[Task], out_of_memory: i32) {
     let mut arguments = std::env::args_os().skip(1);
-    if arguments.next().is_some_and(|first| first == ARGUMENT) {
+    let first = arguments.next();
+    if first.as_ref().is_some_and(|first| first == ARGUMENT) {
         let done = serve(tasks, arguments);
         std::process::exit(done.map_or(MALFORMED, |()| 0));
+    }
+    if first.is_some_and(|first| first == program::ARGUMENT) {
+        program::become_program(arguments);
+        std::process::exit(MALFORMED);
     }
     confine::make_file_limit_an_error();
     // A second call says the same.
@@ -157,14 +166,17 @@ fn end(child: &mut Child, until: Instant) -> io::Result<Option<ExitStatus>> {
     }
 }
 
-fn start(task: &str, input: &[&[u8]], limits: Limits) -> io::Result<Child> {
+fn own_program() -> io::Result<PathBuf> {
     // The file may have been replaced by an update since this program was started.
-    let program = match cfg!(target_os = "linux") {
-        true => "/proc/self/exe".into(),
-        false => std::env::current_exe()?,
-    };
+    match cfg!(target_os = "linux") {
+        true => Ok("/proc/self/exe".into()),
+        false => std::env::current_exe(),
+    }
+}
+
+fn start(task: &str, input: &[&[u8]], limits: Limits) -> io::Result<Child> {
     let bytes: usize = input.iter().map(|part| part.len()).sum();
-    let mut command = Command::new(program);
+    let mut command = Command::new(own_program()?);
     command.args([ARGUMENT, task]);
     command.args([limits.memory, limits.seconds, bytes as u64].map(|n| n.to_string()));
     command

@@ -1,9 +1,11 @@
 //! What a task may take and reach, with real tasks in real processes.
 
+use std::ffi::OsStr;
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use kept_kernels::{CountingAllocator, OUT_OF_MEMORY};
-use kept_sandbox::{Exceeded, Failure, Limits, Task, enter, run};
+use kept_sandbox::{Exceeded, Failure, Limits, Task, command, enter, run};
 use libtest_mimic::{Arguments, Trial};
 
 #[global_allocator]
@@ -85,11 +87,91 @@ fn exceeded(name: &str) -> Exceeded {
 
 fn main() {
     enter(TASKS, OUT_OF_MEMORY);
-    let trial = Trial::test("what_a_task_takes_and_reaches_is_limited", || {
-        what_a_task_takes_and_reaches_is_limited();
-        Ok(())
+    let trials: [(&str, fn()); 2] = [
+        (
+            "what_a_task_takes_and_reaches_is_limited",
+            what_a_task_takes_and_reaches_is_limited,
+        ),
+        (
+            "what_another_program_writes_and_reaches_is_limited",
+            what_another_program_writes_and_reaches_is_limited,
+        ),
+    ];
+    let trials = trials.map(|(name, check)| {
+        Trial::test(name, move || {
+            check();
+            Ok(())
+        })
     });
-    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit();
+    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
+}
+
+fn what_another_program_writes_and_reaches_is_limited() {
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let shell = |script: &str| {
+        let mut command = command(OsStr::new("/bin/bash"), folder.path(), LIMITS).expect("itself");
+        command.args(["-c", script]).current_dir(folder.path());
+        let output = command.output().expect("a shell");
+        (output.status.code(), output.stdout)
+    };
+    assert_eq!(
+        shell("read x < /etc/passwd && echo hello > here && cat here; exit 3"),
+        (Some(3), b"hello\n".into())
+    );
+    assert_eq!(shell("echo thrown away > /dev/null").0, Some(0));
+    let outside = tempfile::tempdir().expect("a folder");
+    let there = outside.path().join("there");
+    if has_landlock() {
+        assert_ne!(shell(&format!("echo no > {}", there.display())).0, Some(0));
+        assert_ne!(
+            shell(&format!("rmdir {}", outside.path().display())).0,
+            Some(0)
+        );
+        assert!(!there.exists() && outside.path().exists());
+    } else {
+        eprintln!(
+            "skipped: this kernel has no Landlock, and files outside of the folder can be written"
+        );
+    }
+    assert_ne!(shell("exec 3<>/dev/tcp/127.0.0.1/9").0, Some(0));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    assert_ne!(
+        shell(&format!("exec 3<>/dev/tcp/127.0.0.1/{port}")).0,
+        Some(0)
+    );
+    assert_ne!(
+        shell("head -c 2000000 /dev/zero > large").0,
+        Some(0),
+        "a file above the limit"
+    );
+    // The shell is ended by the signal of the limit.
+    assert_eq!(
+        shell("while :; do :; done").0,
+        None,
+        "more computing than the limit"
+    );
+    let missing = command(OsStr::new("/no/such/program"), folder.path(), LIMITS);
+    assert!(
+        !missing
+            .expect("itself")
+            .status()
+            .expect("a process")
+            .success()
+    );
+}
+
+/// Whether the kernel can confine what a process writes.
+fn has_landlock() -> bool {
+    use landlock::{ABI, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
+    let rules = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+    rules
+        .handle_access(AccessFs::from_write(ABI::V1))
+        .and_then(|r| r.create())
+        .is_ok()
 }
 
 fn what_a_task_takes_and_reaches_is_limited() {
