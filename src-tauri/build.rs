@@ -24,6 +24,7 @@ fn main() {
         "save_comparison",
         "replace_document",
         "unlock_document",
+        "recognise_document",
         "new_conversation",
         "branch_conversation",
         "open_conversation",

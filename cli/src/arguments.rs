@@ -16,7 +16,7 @@ use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
 use kept_engine::{AUTO, DeviceChoice, Engine, MINI, MethodSpec};
 
-pub use self::asking::{AskArguments, ChatArguments, Color, MapArguments, PasswordArguments};
+pub use self::asking::{AskArguments, ChatArguments, Color, MapArguments, OpenArguments};
 pub use self::measuring::{
     BenchArguments, CompareArguments, EvalCommand, NeedleArguments, PerplexityArguments,
     QaArguments,

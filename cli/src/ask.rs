@@ -2,9 +2,10 @@
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::anyhow;
-use kept_engine::documents::{Document, DocumentError};
+use kept_engine::documents::{Document, DocumentError, Recognition};
 use kept_engine::kernels::Stop;
 use kept_engine::vault::{VaultUse, Vaults};
 use kept_engine::{
@@ -12,10 +13,10 @@ use kept_engine::{
 };
 use serde::Serialize;
 
-use crate::arguments::{AskArguments, PasswordArguments};
+use crate::arguments::{AskArguments, OpenArguments};
 use crate::model::Answering;
 use crate::output::{self, bytes, count};
-use crate::progress::{ReadingBar, duration, stop_on_ctrl_c};
+use crate::progress::{CountBar, ReadingBar, duration, stop_on_ctrl_c};
 use crate::{map, paint};
 
 /// The output of `--json`.
@@ -68,7 +69,7 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
         output::check_target(path, &inputs)?;
     }
     let engine = arguments.engine.open(&model.path)?;
-    let document = open_documents(&arguments.document, &arguments.password)?;
+    let document = open_documents(&arguments.document, &arguments.opening)?;
     let vaults = folder.as_ref();
     let vaults = vaults.map(|&(ref folder, kind)| Vaults { folder, kind });
     let mut asker = Asker::new(&engine, &document, trouble, model.notes(&document))
@@ -115,26 +116,49 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
 }
 
 /// Opens documents and joins them into one text.
-pub fn open_documents(paths: &[PathBuf], password: &PasswordArguments) -> anyhow::Result<Document> {
+pub fn open_documents(paths: &[PathBuf], how: &OpenArguments) -> anyhow::Result<Document> {
     if paths.is_empty() {
         return Ok(Document::empty());
     }
     let open = |path: &PathBuf| {
-        let opened = Document::open_with(
-            path,
-            &path.display().to_string(),
-            password.password.as_deref(),
-        );
+        let shown = path.display().to_string();
+        let opened = match how.recognise.is_empty() {
+            true => Document::open_with(path, &shown, how.password.as_deref()),
+            false => recognise(path, &shown, &how.recognise),
+        };
         opened.map_err(|error| match error {
             DocumentError::PdfEncrypted { .. } => {
-                let name = path.display();
-                anyhow!("{name} is protected by a password: give it with --password")
+                anyhow!("{shown} is protected by a password: give it with --password")
             }
+            error if error.pages_to_recognise().is_some() => anyhow!(
+                "{error}; with --recognise eng, or another language, Kept does so where tesseract is installed"
+            ),
             error => error.into(),
         })
     };
     let documents = paths.iter().map(open);
     Ok(Document::join(documents.collect::<Result<_, _>>()?))
+}
+
+/// Opens a document with the text of its scanned pages recognised, under a progress bar.
+fn recognise(path: &Path, shown: &str, languages: &[String]) -> Result<Document, DocumentError> {
+    let bar = OnceLock::new();
+    let progress = |done, pages| {
+        let bar = bar.get_or_init(|| CountBar::new(pages));
+        if done > 0 {
+            bar.next("pages recognised");
+        }
+    };
+    let recognition = Recognition {
+        languages,
+        progress: &progress,
+        is_stopped: &|| false,
+    };
+    let document = Document::recognise(path, shown, &recognition);
+    if let Some(bar) = bar.get() {
+        bar.clear();
+    }
+    document
 }
 
 /// Asks questions about one document and prints the answers.

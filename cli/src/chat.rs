@@ -124,7 +124,7 @@ pub fn run(arguments: &ChatArguments) -> anyhow::Result<()> {
     Sampler::new(&sampling)?;
     let model = Answering::resolve(arguments.engine.model.as_deref())?;
     let engine: Engine = arguments.engine.open(&model.path)?;
-    let document = open_documents(&arguments.document, &arguments.password)?;
+    let document = open_documents(&arguments.document, &arguments.opening)?;
     let vaults = folder.as_ref();
     let interactive = !arguments.json && std::io::stdin().is_terminal();
     let interrupt = Interrupt::default();

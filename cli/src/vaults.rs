@@ -49,7 +49,7 @@ pub fn read(arguments: &ReadArguments) -> anyhow::Result<()> {
     };
     let model = Answering::resolve(arguments.model.as_deref())?;
     let engine = arguments.compute.open(&model.path, None)?;
-    let document = open_documents(&arguments.document, &arguments.password)?;
+    let document = open_documents(&arguments.document, &arguments.opening)?;
     let request = ReadRequest {
         document: &document,
         method: &MethodSpec::plain(AUTO),

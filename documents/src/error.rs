@@ -8,6 +8,8 @@ use std::io;
 use kept_sandbox::Exceeded;
 use serde::{Deserialize, Serialize};
 
+use crate::Unrecognised;
+
 /// Why a file cannot be opened as a document.
 ///
 /// `name` is the path given to [`Document::open`](crate::Document::open), or the name given to
@@ -125,6 +127,30 @@ pub enum DocumentError {
     PdfUnreadableFonts {
         /// The path as given.
         name: String,
+        /// Number of pages.
+        pages: usize,
+    },
+
+    /// An image.
+    #[error(
+        "{name} is {format}, without text: recognise its text first, for example with `ocrmypdf in.png out.pdf`, and \
+         open the result"
+    )]
+    Image {
+        /// The path as given.
+        name: String,
+        /// The format, with an article: "a PNG image".
+        format: Cow<'static, str>,
+    },
+
+    /// The text of a scan was not recognised.
+    #[error("{name} cannot be read: {why}")]
+    #[serde(skip)]
+    Recognition {
+        /// The path as given.
+        name: String,
+        /// The reason.
+        why: Unrecognised,
     },
 
     /// A PDF that requires a password.
@@ -248,6 +274,19 @@ pub enum DocumentError {
         /// The limit in bytes.
         limit: u64,
     },
+}
+
+impl DocumentError {
+    /// The number of pages without text, if [`Document::recognise`](crate::Document::recognise) may find some.
+    pub fn pages_to_recognise(&self) -> Option<usize> {
+        match self {
+            Self::PdfWithoutText { pages, .. } | Self::PdfUnreadableFonts { pages, .. } => {
+                Some(*pages)
+            }
+            Self::Image { .. } => Some(1),
+            _ => None,
+        }
+    }
 }
 
 /// The operating system's message without its error number, which means nothing to a user.

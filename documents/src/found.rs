@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Format, Page};
 
+/// Separator between the pages of a PDF; it belongs to the page before it.
+pub(crate) const BETWEEN_PAGES: &str = "\n\n";
+
 /// What is to be read.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Source {

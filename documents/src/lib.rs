@@ -32,6 +32,7 @@ mod pdf;
 mod pdf_content;
 #[cfg(feature = "pdf")]
 mod pdf_layout;
+mod recognise;
 mod sniff;
 mod text;
 
@@ -42,3 +43,4 @@ pub use format::{Format, PageKind};
 pub use joined::Part;
 pub use outline::{Heading, outline, shorten};
 pub use passage::sentences;
+pub use recognise::{Recognition, Unrecognised, recognised_languages};

@@ -15,7 +15,7 @@ use pdf_extract::{
     Dictionary, Document as Pdf, Error as PdfError, LoadOptions, Object, ObjectId, OutputError,
 };
 
-use crate::found::Found;
+use crate::found::{BETWEEN_PAGES, Found};
 use crate::{DocumentError, Page, guarded, pdf_content, pdf_layout};
 
 /// Timeout for loading the file, and for each page. A page takes milliseconds; the margin is for slow machines.
@@ -26,8 +26,6 @@ const MAX_TEXT_BYTES: usize = 256 << 20;
 const STACK_BYTES: usize = 64 << 20;
 /// Numbers of objects are below it. Kept adds two objects for each page.
 const MOST_OBJECTS: u32 = 1 << 30;
-/// Separator between pages; it belongs to the page before it.
-const BETWEEN_PAGES: &str = "\n\n";
 
 /// Messages from the thread. Each message restarts the timeout.
 enum Progress {
@@ -159,7 +157,7 @@ impl Received {
             return Err(DocumentError::PdfWithoutText { name, pages });
         }
         if self.nameless * 3 > self.letters {
-            return Err(DocumentError::PdfUnreadableFonts { name });
+            return Err(DocumentError::PdfUnreadableFonts { name, pages });
         }
         Ok(found)
     }

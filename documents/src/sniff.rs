@@ -20,12 +20,8 @@ const COMPOUND: &[u8] = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1";
 /// is a bitmap, but also the start of a sentence about a car. `text` detects other binary files by their control
 /// characters.
 const MAGIC: &[(&[u8], &str)] = &[
-    (b"\x89PNG\r\n\x1a\n", "a PNG image"),
-    (b"\xff\xd8\xff", "a JPEG image"),
     (b"GIF87a", "a GIF image"),
     (b"GIF89a", "a GIF image"),
-    (b"II*\0", "a TIFF image"),
-    (b"MM\0*", "a TIFF image"),
     (b"\x7fELF", "a program (ELF)"),
     (b"MZ\x90\0", "a Windows program"),
     (b"\xcf\xfa\xed\xfe", "a macOS program"),
@@ -42,6 +38,14 @@ const MAGIC: &[(&[u8], &str)] = &[
     (b"wOFF\0", "a font"),
     (b"OTTO\0", "a font"),
     (b"\0\x01\0\0\0", "a font"),
+];
+
+/// Images whose text can be recognised, by their first bytes.
+const IMAGES: &[(&[u8], &str)] = &[
+    (b"\x89PNG\r\n\x1a\n", "a PNG image"),
+    (b"\xff\xd8\xff", "a JPEG image"),
+    (b"II*\0", "a TIFF image"),
+    (b"MM\0*", "a TIFF image"),
 ];
 
 /// Documents and archives by their first bytes, each with a way to convert them.
@@ -89,6 +93,12 @@ pub(crate) fn sniff(name: &str, bytes: &[u8]) -> Result<Sniffed, DocumentError> 
 
     if is_pdf(bytes, &extension) {
         return Ok(Sniffed::Parsed(Source::Pdf));
+    }
+    if let Some((_, format)) = IMAGES.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+        return Err(DocumentError::Image {
+            name: name.to_owned(),
+            format: (*format).into(),
+        });
     }
     if let Some((_, binary)) = MAGIC.iter().find(|(magic, _)| bytes.starts_with(magic)) {
         return Err(DocumentError::Binary {

@@ -13,7 +13,7 @@ import io
 import pathlib
 import zlib
 
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from pypdf import PdfReader, PdfWriter
 from reportlab.lib.pagesizes import A5
 from reportlab.lib.styles import ParagraphStyle
@@ -233,6 +233,33 @@ def locked():
         (HERE / name).write_bytes(buffer.getvalue())
 
 
+# Pages of a scan, as a reader must see them.
+SCANNED = [
+    ["MINUTES OF THE BOAT CLUB", "", "The meeting began at seven in the hall.", "The treasurer of the club is Olga Brandt.",
+     "She counted the money twice."],
+    ["SECOND PAGE", "", "The number of the mooring is 5173.", "Nobody objected, and the meeting ended."],
+]
+
+
+def scans():
+    font = ImageFont.truetype("DejaVuSans.ttf", 40)
+    pages = []
+    for lines in SCANNED:
+        page = Image.new("1", (1240, 620), 1)
+        draw = ImageDraw.Draw(page)
+        for i, line in enumerate(lines):
+            draw.text((90, 80 + 60 * i), line, 0, font)
+        pages.append(page)
+    how = dict(resolution=200, creationDate=None, modDate=None)
+    pages[0].save(HERE / "scan.pdf", save_all=True, append_images=pages[1:], **how)
+    pages[1].save(HERE / "scan.png", dpi=(200, 200))
+    # A page of text, and one of a scan behind it.
+    mixed = PdfWriter()
+    mixed.add_page(PdfReader(HERE / "plain.pdf").pages[0])
+    mixed.add_page(PdfReader(HERE / "scan.pdf").pages[1])
+    mixed.write(HERE / "text-and-scan.pdf")
+
+
 def others():
     Image.new("L", (4, 4), 9).save(HERE / "picture.png")
     import zipfile
@@ -247,5 +274,6 @@ if __name__ == "__main__":
     drawn()
     hand_written()
     locked()
+    scans()
     others()
     print(sum(f.stat().st_size for f in HERE.iterdir()), "bytes")

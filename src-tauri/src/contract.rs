@@ -197,13 +197,31 @@ pub enum Replacement {
     Replace,
 }
 
-/// A document that waits for its password.
+/// A file that is opened once the user has decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
-pub struct LockedFile {
+pub struct PendingFile {
     /// Its name.
     pub name: String,
-    /// A password was typed that does not open it.
-    pub wrong: bool,
+    /// What it waits for.
+    pub needs: FileNeeds,
+}
+
+/// What a file needs to be opened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum FileNeeds {
+    /// A password.
+    Password {
+        /// One was typed that does not open it.
+        wrong: bool,
+    },
+    /// The recognition of its text.
+    Recognition {
+        /// Pages that are images.
+        pages: usize,
+        /// Languages to choose from, as tesseract names them; none if a program is missing.
+        languages: Vec<String>,
+    },
 }
 
 /// The state of the engine's process.
@@ -311,6 +329,10 @@ pub enum AppEvent {
     Opening {
         name: Option<String>,
     },
+    Recognising {
+        done: usize,
+        pages: usize,
+    },
     Document {
         document: Option<DocumentFacts>,
         turns: Vec<Turn>,
@@ -385,8 +407,8 @@ pub enum AppEvent {
     Replacing {
         name: Option<String>,
     },
-    Locked {
-        locked: Option<LockedFile>,
+    Pending {
+        file: Option<PendingFile>,
     },
     Drag {
         files: usize,

@@ -97,6 +97,7 @@ pub fn builder<R: Runtime>(builder: Builder<R>) -> Builder<R> {
             commands::save_comparison,
             commands::replace_document,
             commands::unlock_document,
+            commands::recognise_document,
             commands::conversations::new_conversation,
             commands::conversations::branch_conversation,
             commands::conversations::open_conversation,

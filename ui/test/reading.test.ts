@@ -15,6 +15,7 @@ import Advanced from '../src/parts/Advanced.svelte'
 import FindBar from '../src/parts/FindBar.svelte'
 import Header from '../src/parts/Header.svelte'
 import Replace from '../src/parts/Replace.svelte'
+import Recognise from '../src/parts/Recognise.svelte'
 import Unlock from '../src/parts/Unlock.svelte'
 import Frame from './Frame.svelte'
 import { documentFacts, snapshot, turn } from './given'
@@ -313,8 +314,9 @@ describe('smaller things', () => {
   })
 
   it('a document that is protected asks for its password, and takes none that is empty', async () => {
-    kept.app.apply({ event: 'locked', locked: { name: 'bank.pdf', wrong: true } })
-    show(Unlock, { locked: kept.app.locked! })
+    const needs = { kind: 'password', wrong: true } as const
+    kept.app.apply({ event: 'pending', file: { name: 'bank.pdf', needs } })
+    show(Unlock, { name: 'bank.pdf', wrong: true })
     expect(one('unlock')?.textContent).toContain('The password does not open bank.pdf.')
     const field = one<HTMLInputElement>('unlock-password')!
     expect(document.activeElement).toBe(field)
@@ -327,7 +329,34 @@ describe('smaller things', () => {
     await settle()
     const said = asked.filter((c) => c.name === 'unlock_document').map((c) => c.args['password'])
     expect(said).toEqual(['open sesame', null])
-    kept.app.apply({ event: 'locked', locked: null })
-    expect(kept.app.locked).toBeNull()
+    kept.app.apply({ event: 'pending', file: null })
+    expect(kept.app.pending).toBeNull()
+  })
+
+  it('a scan asks for the languages of its text, with those of the system chosen', async () => {
+    show(Recognise, { name: 'lease.pdf', pages: 12, languages: ['chi_sim', 'deu', 'eng'] })
+    expect(one('recognise')?.textContent).toContain('12 pages of images')
+    const chosen = () => [...document.querySelectorAll<HTMLInputElement>('[data-testid^=language-]:checked')]
+    expect(chosen().map((box) => box.value)).toEqual(['eng'])
+    expect(one('language-deu')!.parentElement!.textContent.trim()).toBe('German')
+    expect(one('language-chi_sim')!.parentElement!.textContent.trim()).toBe('chi_sim')
+    one('language-deu')!.click()
+    await settle()
+    one('recognise-yes')!.click()
+    one('language-eng')!.click()
+    one('language-deu')!.click()
+    await settle()
+    expect(one<HTMLButtonElement>('recognise-yes')!.disabled).toBe(true)
+    one('recognise-no')!.click()
+    await settle()
+    const said = asked.filter((c) => c.name === 'recognise_document').map((c) => c.args['languages'])
+    expect(said).toEqual([['deu', 'eng'], null])
+  })
+
+  it('without the programs, a scan says what to install', () => {
+    show(Recognise, { name: 'lease.pdf', pages: 1, languages: [] })
+    expect(one('recognise')?.textContent).toContain('1 page of images')
+    expect(one('recognise')?.textContent).toContain('tesseract-ocr')
+    expect(one('recognise-yes')).toBeNull()
   })
 })

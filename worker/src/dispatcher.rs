@@ -15,7 +15,7 @@ use crate::joining;
 use crate::keeping::Keeping;
 use crate::opening;
 use crate::output::Output;
-use crate::work::{Input, Job, ModelName, OpenDocument, OpenModel, Opened, Outcome};
+use crate::work::{Access, Input, Job, ModelName, OpenDocument, OpenModel, Opened, Outcome};
 
 mod questions;
 
@@ -49,7 +49,7 @@ pub struct Dispatcher {
     length: Option<Outcome<DocumentLength>>,
     /// Numbers of the operations in progress. A result with another number is outdated and ignored.
     opening_model: Option<Opening>,
-    opening_document: Option<u64>,
+    opening_document: Option<(u64, Stop)>,
     /// Whether the document being opened is added to the open one.
     adding: bool,
     counting: Option<u64>,
@@ -97,6 +97,10 @@ impl Dispatcher {
                     format!("the engine was asked for something it does not know ({why}); install window and engine of the same version"),
                 ),
                 Input::ModelOpened(number, opened) => self.model_opened(number, opened),
+                Input::Recognised(number, done, pages) if self.is_opening(number) => {
+                    self.output.send(&Reply::Recognising { done, pages });
+                }
+                Input::Recognised(..) => {}
                 Input::DocumentOpened(number, outcome) => self.document_opened(number, outcome),
                 Input::Counted(number, outcome) if self.counting == Some(number) => {
                     self.counting = None;
@@ -129,12 +133,17 @@ impl Dispatcher {
                 model,
                 stretch,
             } => opening::inspect(ticket, ModelName { model, stretch }, self.output.clone()),
-            Request::OpenDocument { path } => self.open_document(path, None, false),
-            Request::AddDocument { path } => self.open_document(path, None, true),
+            Request::OpenDocument { path } => self.open_document(path, Access::Plain, false),
+            Request::AddDocument { path } => self.open_document(path, Access::Plain, true),
             Request::UnlockDocument { path, adds } => {
                 let password = String::from_utf8_lossy(&bytes).into_owned();
-                self.open_document(path, Some(password), adds);
+                self.open_document(path, Access::Password(password), adds);
             }
+            Request::RecogniseDocument {
+                path,
+                adds,
+                languages,
+            } => self.open_document(path, Access::Recognition(languages), adds),
             Request::RemoveDocument { part } => self.remove_document(part),
             Request::AdoptDocument { document } => {
                 self.cancel_document();
@@ -233,15 +242,21 @@ impl Dispatcher {
         self.retry_waiting();
     }
 
-    fn open_document(&mut self, path: PathBuf, password: Option<String>, adding: bool) {
+    fn open_document(&mut self, path: PathBuf, access: Access, adding: bool) {
         self.cancel_document();
         self.adding = adding;
-        self.opening_document = Some(self.next_number());
-        opening::document(self.number, path, password, self.inbox.clone());
+        let (number, stop) = (self.next_number(), Stop::new());
+        self.opening_document = Some((number, stop.clone()));
+        opening::document(number, path, access, stop, self.inbox.clone());
+    }
+
+    /// Whether the document that is opened under `number` is still wanted.
+    fn is_opening(&self, number: u64) -> bool {
+        (self.opening_document.as_ref()).is_some_and(|(current, _)| *current == number)
     }
 
     fn document_opened(&mut self, number: u64, outcome: Outcome<Arc<OpenDocument>>) {
-        if self.opening_document != Some(number) {
+        if !self.is_opening(number) {
             return;
         }
         self.opening_document = None;
@@ -278,9 +293,11 @@ impl Dispatcher {
         self.retry_waiting();
     }
 
-    /// Cancels the document that is being opened. Its thread runs to the end; the result is ignored.
+    /// Cancels the document that is being opened. A recognition stops; otherwise its thread runs to the end, and the
+    /// result is ignored.
     fn cancel_document(&mut self) {
-        if self.opening_document.take().is_some() {
+        if let Some((_, stop)) = self.opening_document.take() {
+            stop.request();
             self.report_stopped(None, Failure::Document);
             self.retry_waiting();
         }

@@ -6,7 +6,8 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use kept_engine::documents::Document;
+use kept_engine::documents::{Document, Recognition};
+use kept_engine::kernels::Stop;
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::{DocumentLength, Engine, EngineError, model_path};
 use kept_worker::protocol::Fault;
@@ -15,7 +16,7 @@ use kept_worker::protocol::{Failure, Inspection, MAX_PAYLOAD_BYTES, Reply};
 use crate::device;
 use crate::facts;
 use crate::output::Output;
-use crate::work::{Input, ModelName, OpenDocument, OpenModel, Opened, Outcome};
+use crate::work::{Access, Input, ModelName, OpenDocument, OpenModel, Opened, Outcome};
 
 /// Opens the model that `name` names and sends the result to `inbox` under `number`. The model `before`, if given, is
 /// freed first, as soon as it has no other users.
@@ -53,9 +54,15 @@ pub fn inspect(ticket: u64, name: ModelName, output: Output) {
 }
 
 /// Reads the document at `path` and sends the result to `inbox` under `number`.
-pub fn document(number: u64, path: PathBuf, password: Option<String>, inbox: Sender<Input>) {
+pub fn document(number: u64, path: PathBuf, access: Access, stop: Stop, inbox: Sender<Input>) {
     spawn_named("document", move || {
-        let opened = catch_bug(|| open_document(&path, password.as_deref())).map(Arc::new);
+        let progress = Mutex::new(inbox.clone());
+        let progress = |done, pages| {
+            let inbox = progress.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = inbox.send(Input::Recognised(number, done, pages));
+        };
+        let open = || open_document(&path, &access, &progress, &stop);
+        let opened = catch_bug(open).map(Arc::new);
         let _ = inbox.send(Input::DocumentOpened(number, opened));
     });
 }
@@ -137,12 +144,28 @@ fn drop_when_unused(mut model: Arc<OpenModel>) {
     }
 }
 
-fn open_document(path: &Path, password: Option<&str>) -> Outcome<OpenDocument> {
+fn open_document(
+    path: &Path,
+    access: &Access,
+    progress: &(dyn Fn(usize, usize) + Sync),
+    stop: &Stop,
+) -> Outcome<OpenDocument> {
     let name = path
         .file_name()
         .unwrap_or(path.as_os_str())
         .to_string_lossy();
-    let document = Document::open_with(path, &name, password)?;
+    let document = match access {
+        Access::Plain => Document::open_with(path, &name, None),
+        Access::Password(password) => Document::open_with(path, &name, Some(password)),
+        Access::Recognition(languages) => {
+            let recognition = Recognition {
+                languages,
+                progress,
+                is_stopped: &|| stop.is_requested(),
+            };
+            Document::recognise(path, &name, &recognition)
+        }
+    }?;
     if document.text.len() > MAX_PAYLOAD_BYTES {
         return Err(format!(
             "{} has {} bytes of text, more than the {MAX_PAYLOAD_BYTES} that can be shown: split it into smaller files",

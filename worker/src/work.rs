@@ -23,6 +23,8 @@ pub enum Input {
     NotUnderstood(String),
     /// A model was opened, or failed to open; with the number of the operation.
     ModelOpened(u64, Opened),
+    /// Of the document that is opened under this number, so many pages of so many were recognised.
+    Recognised(u64, usize, usize),
     /// A document was opened, or failed to open.
     DocumentOpened(u64, Outcome<Arc<OpenDocument>>),
     /// The document's tokens were counted, or counting failed.
@@ -61,6 +63,16 @@ impl OpenModel {
 pub struct OpenDocument {
     pub info: DocumentInfo,
     pub document: Document,
+}
+
+/// How a document is opened.
+pub enum Access {
+    /// As it is.
+    Plain,
+    /// With a password.
+    Password(String),
+    /// With the text of pages that are images recognised, in these languages.
+    Recognition(Vec<String>),
 }
 
 /// Result of opening or counting.

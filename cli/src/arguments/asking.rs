@@ -46,9 +46,9 @@ impl LimitArguments {
     }
 }
 
-/// The password of a document.
+/// How a document is opened.
 #[derive(Debug, Args)]
-pub struct PasswordArguments {
+pub struct OpenArguments {
     /// Password of an encrypted PDF. Other programs of this computer can see the arguments of a command, and not its
     /// environment.
     #[arg(
@@ -59,6 +59,10 @@ pub struct PasswordArguments {
         allow_hyphen_values = true
     )]
     pub password: Option<String>,
+    /// Recognise the text of scanned pages and images in these languages, as tesseract names them: eng, or deu+eng.
+    /// Tesseract and, for PDFs, pdftoppm of poppler must be installed.
+    #[arg(long, value_name = "LANGUAGES", value_delimiter = '+')]
+    pub recognise: Vec<String>,
 }
 
 /// A document and a question.
@@ -68,7 +72,7 @@ pub struct QuestionArguments {
     #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
     pub document: PathBuf,
     #[command(flatten)]
-    pub password: PasswordArguments,
+    pub opening: OpenArguments,
     /// The question.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub question: String,
@@ -77,7 +81,7 @@ pub struct QuestionArguments {
 impl QuestionArguments {
     /// Opens the document.
     pub fn open(&self) -> anyhow::Result<Document> {
-        open_documents(std::slice::from_ref(&self.document), &self.password)
+        open_documents(std::slice::from_ref(&self.document), &self.opening)
     }
 }
 
@@ -106,7 +110,7 @@ pub struct AskArguments {
     #[arg(long, value_name = "FILE", allow_hyphen_values = true, required = true)]
     pub document: Vec<PathBuf>,
     #[command(flatten)]
-    pub password: PasswordArguments,
+    pub opening: OpenArguments,
     /// The question; several are answered in order, and the document is read once.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, required = true)]
     pub question: Vec<String>,
@@ -144,7 +148,7 @@ pub struct ChatArguments {
     #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
     pub document: Vec<PathBuf>,
     #[command(flatten)]
-    pub password: PasswordArguments,
+    pub opening: OpenArguments,
     #[command(flatten)]
     pub engine: EngineArguments,
     #[command(flatten)]

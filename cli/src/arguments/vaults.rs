@@ -7,7 +7,7 @@ use kept_engine::kernels::PackedRows;
 use kept_engine::policies::Budget;
 use kept_engine::vault::VaultFolder;
 
-use super::{ComputeArguments, PasswordArguments};
+use super::{ComputeArguments, OpenArguments};
 
 /// Storage of documents in vaults.
 #[derive(Debug, Args)]
@@ -90,7 +90,7 @@ pub struct ReadArguments {
     #[arg(long, required = true, value_name = "FILE", allow_hyphen_values = true)]
     pub document: Vec<PathBuf>,
     #[command(flatten)]
-    pub password: PasswordArguments,
+    pub opening: OpenArguments,
     /// As in `kept ask`.
     #[arg(long, value_name = "FILE|NAME|mini")]
     pub model: Option<String>,

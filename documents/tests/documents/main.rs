@@ -5,4 +5,5 @@ mod office;
 mod outline;
 mod passages;
 mod pdf;
+mod recognise;
 mod text;

@@ -101,7 +101,7 @@ fn the_file_extension_gives_the_kind() {
 fn errors_name_the_type_of_files_that_are_not_text() {
     let png = said(Document::open(&fixture("picture.png")));
     assert!(
-        png.contains("picture.png is not text but a PNG image: Kept reads"),
+        png.contains("picture.png is a PNG image, without text: recognise"),
         "{png}"
     );
     assert!(said(Document::open(&fixture("archive.zip"))).contains("a ZIP archive"));

@@ -236,6 +236,16 @@ pub async fn save_comparison<R: Runtime>(
     Ok(())
 }
 
+/// Opens the document that waits for it with its text recognised, or gives it up.
+#[tauri::command]
+pub async fn recognise_document(
+    effects: Desktop<'_>,
+    languages: Option<Vec<String>>,
+) -> Result<(), String> {
+    effects.with(|state| state.recognise_document(languages));
+    Ok(())
+}
+
 /// Applies the user's decision about a file whose opening stops running work.
 #[tauri::command]
 pub async fn replace_document(effects: Desktop<'_>, how: Replacement) -> Result<(), String> {

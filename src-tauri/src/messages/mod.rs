@@ -57,9 +57,10 @@ pub fn fault(fault: &Fault) -> String {
             weights,
         } => reading::limit_too_small(*limit, *missing, *weights),
         FaultCode::CacheType { cache, method, why } => reading::cannot_store(cache, method, why),
-        FaultCode::Parameter { .. } | FaultCode::Password { .. } | FaultCode::Other => {
-            as_sentence(&fault.message)
-        }
+        FaultCode::Parameter { .. }
+        | FaultCode::Password { .. }
+        | FaultCode::Scan { .. }
+        | FaultCode::Other => as_sentence(&fault.message),
     }
 }
 

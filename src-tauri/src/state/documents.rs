@@ -8,8 +8,10 @@ use kept_worker::protocol::{DocumentInfo, Fault, FaultCode, Request};
 use super::AppState;
 use super::document::{OpenDocument, plain_text};
 use super::effect::{Effect, Save};
-use super::waiting::Opening;
-use crate::contract::{AppEvent, LockedFile, NoticeKind, Place, Replacement, WorkerStatus};
+use super::waiting::{Access, Opening};
+use crate::contract::{
+    AppEvent, FileNeeds, NoticeKind, PendingFile, Place, Replacement, WorkerStatus,
+};
 use crate::messages::{self, as_sentence};
 use crate::names::file_name;
 use crate::sample;
@@ -70,7 +72,7 @@ impl AppState {
             self.replacement = Some(path);
             return self.emit(AppEvent::Replacing { name });
         }
-        self.begin_opening(path, false, None);
+        self.begin_opening(path, false, Access::Plain);
     }
 
     /// Opens a file and adds it to the open document: questions cover both.
@@ -84,7 +86,7 @@ impl AppState {
             messages::BUSY_DOCUMENTS.to_owned()
         } else {
             let alone = self.document.is_none();
-            return self.begin_opening(path, !alone, None);
+            return self.begin_opening(path, !alone, Access::Plain);
         };
         self.notice(NoticeKind::Error, Place::Document, refusal);
     }
@@ -94,20 +96,29 @@ impl AppState {
         let waiting = self.replacement.take();
         self.emit(AppEvent::Replacing { name: None });
         match (waiting, how) {
-            (Some(path), Replacement::Replace) => self.begin_opening(path, false, None),
+            (Some(path), Replacement::Replace) => self.begin_opening(path, false, Access::Plain),
             _ => self.to_add.clear(),
         }
     }
 
     /// Opens the document that waits for its password with what the user typed; without a password it is not opened.
     pub fn unlock_document(&mut self, password: Option<String>) {
-        let Some(locked) = self.locked.take() else {
+        self.decide_pending(password.map(|typed| Access::Password(typed.into())));
+    }
+
+    /// Opens the document that waits for it with its text recognised in `languages`; without any it is not opened.
+    pub fn recognise_document(&mut self, languages: Option<Vec<String>>) {
+        self.decide_pending(languages.map(Access::Recognition));
+    }
+
+    fn decide_pending(&mut self, access: Option<Access>) {
+        let Some(pending) = self.pending.take() else {
             return;
         };
-        self.emit(AppEvent::Locked { locked: None });
-        match password {
-            Some(typed) => self.begin_opening(locked.path, locked.adds, Some(typed.into())),
-            None => self.open_next(locked.adds),
+        self.emit(AppEvent::Pending { file: None });
+        match access {
+            Some(access) => self.begin_opening(pending.path, pending.adds, access),
+            None => self.open_next(pending.adds),
         }
     }
 
@@ -133,7 +144,7 @@ impl AppState {
         Ok(())
     }
 
-    fn begin_opening(&mut self, path: PathBuf, adds: bool, password: Option<Arc<str>>) {
+    fn begin_opening(&mut self, path: PathBuf, adds: bool, access: Access) {
         if self.worker.state == WorkerStatus::Failed {
             // The engine may have crashed on the previous document: a new document justifies a restart.
             self.restart_worker();
@@ -143,7 +154,7 @@ impl AppState {
             path,
             name: name.clone(),
             adds,
-            password,
+            access,
         });
         self.emit(AppEvent::Opening { name: Some(name) });
         self.send_opening();
@@ -166,11 +177,21 @@ impl AppState {
             None => {
                 let opening = opening.clone();
                 let (path, adds) = (opening.path.clone(), opening.adds);
-                let password = opening.password.clone();
-                let request = match (&password, adds) {
-                    (Some(_), adds) => Request::UnlockDocument { path, adds },
-                    (None, true) => Request::AddDocument { path },
-                    (None, false) => Request::OpenDocument { path },
+                let (request, password) = match &opening.access {
+                    Access::Plain if adds => (Request::AddDocument { path }, None),
+                    Access::Plain => (Request::OpenDocument { path }, None),
+                    Access::Password(typed) => {
+                        (Request::UnlockDocument { path, adds }, Some(typed.clone()))
+                    }
+                    Access::Recognition(languages) => {
+                        let languages = languages.clone();
+                        let request = Request::RecogniseDocument {
+                            path,
+                            adds,
+                            languages,
+                        };
+                        (request, None)
+                    }
                 };
                 self.document_in_flight = Some(opening);
                 self.send(request, password);
@@ -245,11 +266,19 @@ impl AppState {
         }
         self.end_opening();
         let Some(sent) = sent else { return };
-        if let FaultCode::Password { wrong } = fault.code {
+        let needs = match &fault.code {
+            FaultCode::Password { wrong } => Some(FileNeeds::Password { wrong: *wrong }),
+            FaultCode::Scan { pages, languages } => Some(FileNeeds::Recognition {
+                pages: *pages,
+                languages: languages.clone(),
+            }),
+            _ => None,
+        };
+        if let Some(needs) = needs {
             let name = sent.name.clone();
-            self.locked = Some(sent);
-            let locked = Some(LockedFile { name, wrong });
-            self.emit(AppEvent::Locked { locked });
+            self.pending = Some(sent);
+            let file = Some(PendingFile { name, needs });
+            self.emit(AppEvent::Pending { file });
         } else if !stopped {
             let Opening { path, adds, .. } = sent;
             tracing::warn!(path = %path.display(), message, "a document was not opened");
@@ -337,8 +366,8 @@ impl AppState {
         if self.replacement.take().is_some() {
             self.emit(AppEvent::Replacing { name: None });
         }
-        if self.locked.take().is_some() {
-            self.emit(AppEvent::Locked { locked: None });
+        if self.pending.take().is_some() {
+            self.emit(AppEvent::Pending { file: None });
         }
         self.leave_conversation();
         let document = Arc::new(document);

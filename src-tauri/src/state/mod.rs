@@ -88,8 +88,8 @@ pub struct AppState {
     comparing: Option<u64>,
     /// A file that waits for the user's decision, because opening it stops running work.
     replacement: Option<PathBuf>,
-    /// A document that waits for its password.
-    locked: Option<Opening>,
+    /// A file that waits for its password, or for the recognition of its text.
+    pending: Option<Opening>,
     /// A comparison that waits because the question of a deleted conversation is still ending.
     held: Option<Request>,
     /// Questions that wait.
@@ -165,7 +165,7 @@ impl AppState {
             comparison: None,
             comparing: None,
             replacement: None,
-            locked: None,
+            pending: None,
             held: None,
             queue: VecDeque::new(),
             estimates: HashMap::new(),

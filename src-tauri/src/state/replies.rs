@@ -30,6 +30,9 @@ impl AppState {
         match reply {
             Reply::Hello { .. } => return Err("a second hello".to_owned()),
             Reply::Model { model } => self.model_arrived(model),
+            Reply::Recognising { done, pages } => {
+                self.emit(contract::AppEvent::Recognising { done, pages });
+            }
             Reply::Document { document } => self.document_arrived(document, text(bytes)?),
             Reply::Tokens {
                 tokens,
@@ -264,7 +267,7 @@ fn refusal(fault: &Fault) -> Refusal {
             FaultCode::MemoryLimit { .. } => Some(RefusalCode::MemoryLimit),
             FaultCode::CacheType { .. } => Some(RefusalCode::CacheType),
             FaultCode::Parameter { name } => Some(RefusalCode::Parameter { name: name.clone() }),
-            FaultCode::Password { .. } | FaultCode::Other => None,
+            FaultCode::Password { .. } | FaultCode::Scan { .. } | FaultCode::Other => None,
         },
     }
 }

@@ -36,8 +36,18 @@ pub(super) struct Opening {
     pub(super) name: String,
     /// It is added to the open document.
     pub(super) adds: bool,
-    /// The password that the user typed for it.
-    pub(super) password: Option<Arc<str>>,
+    pub(super) access: Access,
+}
+
+/// How a file is opened.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Access {
+    /// As it is.
+    Plain,
+    /// With the password that the user typed.
+    Password(Arc<str>),
+    /// With its text recognised in these languages.
+    Recognition(Vec<String>),
 }
 
 /// The model that the worker should open.

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use kept_engine::documents::recognised_languages;
 use kept_tests::golden::{self, ids};
 use kept_tests::terminal::{Run, kept};
 use serde_json::Value;
@@ -65,6 +66,39 @@ fn ask_json_has_every_documented_field() {
         );
         assert!(source["page"].is_null(), "a text file has no pages");
     }
+}
+
+#[test]
+fn a_scan_is_read_by_text_recognition() {
+    let ask = |extra: &[&str]| {
+        let mut arguments: Vec<OsString> =
+            vec!["ask".into(), "--json".into(), "--vault=off".into()];
+        arguments.extend(["--model=mini".into(), "--document".into()]);
+        arguments.push(
+            golden::repository()
+                .join("documents/tests/fixtures/scan.pdf")
+                .into(),
+        );
+        arguments.push("--question=What is the number of the mooring?".into());
+        arguments.extend(extra.iter().map(Into::into));
+        kept(arguments)
+    };
+    ask(&[]).refused(&["scan.pdf has 2 pages without any text", "--recognise eng"]);
+    let installed = recognised_languages();
+    if !installed.iter().any(|language| language == "eng") {
+        ask(&["--recognise=eng"]).refused(&["scan.pdf"]);
+        eprintln!("skipped: tesseract with English, or pdftoppm, is not installed");
+        return;
+    }
+    ask(&["--recognise=eng+tlh"]).refused(&["scan.pdf", "no language tlh", "eng"]);
+    let answered = ask(&["--recognise=eng"]).json();
+    let says = "The number of the mooring is 5173.";
+    assert_eq!(answered["answer"], says, "{answered}");
+    let source = &answered["sources"][0];
+    assert_eq!(
+        (&source["text"], &source["page"]),
+        (&says.into(), &2.into())
+    );
 }
 
 #[test]

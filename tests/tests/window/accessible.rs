@@ -256,6 +256,11 @@ fn axe_finds_nothing_while_files_arrive() {
     is_there(&app, "unlock");
     audit.look(&app, "unlock");
     app.click("unlock-no");
+    // With languages to choose from, or with what to install.
+    app.drop_files(&[&golden::repository().join("documents/tests/fixtures/scan.pdf")]);
+    is_there(&app, "recognise");
+    audit.look(&app, "recognise");
+    app.click("recognise-no");
     app.close();
     audit.ends();
 }

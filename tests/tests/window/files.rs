@@ -5,9 +5,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kept_engine::documents::recognised_languages;
 use kept_tests::golden;
 use kept_tests::window::{App, Home, Notice, QUESTION, can_open, first_start, pages_pdf};
 use serde_json::Value;
+
+/// The dialogs that ask about a file before it is opened.
+const PENDING: [&str; 2] = ["unlock", "recognise"];
 
 fn sample() -> String {
     fs::read_to_string(golden::repository().join("assets/sample.txt")).expect("the sample")
@@ -167,8 +171,8 @@ fn unreadable_files_are_refused_with_one_sentence() {
     refused(&app, &[&home.file("noise.dat", &noise)], &["noise.dat"]);
     refused(
         &app,
-        &[&home.file("picture.png", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01")],
-        &["picture.png"],
+        &[&home.file("picture.gif", b"GIF89a\x01\0\x01\0\0\0\0;")],
+        &["picture.gif", "a GIF image"],
     );
     let half = pages_pdf(&["one".into(), "two".into()]);
     refused(
@@ -176,7 +180,7 @@ fn unreadable_files_are_refused_with_one_sentence() {
         &[&home.file("half.pdf", &half[..half.len() / 2])],
         &["half.pdf"],
     );
-    for name in ["scanned.pdf", "zero-pages.pdf", "garbage.pdf"] {
+    for name in ["zero-pages.pdf", "garbage.pdf"] {
         let fixture = golden::repository()
             .join("documents/tests/fixtures")
             .join(name);
@@ -221,6 +225,58 @@ fn a_pdf_with_a_password_is_opened_by_typing_it() {
     });
     assert_eq!(app.text("document-name").as_deref(), Some("password.pdf"));
     assert_eq!(app.notices(), []);
+    app.close();
+}
+
+#[test]
+fn a_scan_is_opened_by_recognising_its_text() {
+    if !can_open() {
+        return;
+    }
+    if !recognised_languages()
+        .iter()
+        .any(|language| language == "eng")
+    {
+        eprintln!("skipped: tesseract with English, or pdftoppm, is not installed");
+        return;
+    }
+    let home = Home::new();
+    let app = first_start(&home);
+    let scan = golden::repository().join("documents/tests/fixtures/scan.pdf");
+    app.drop_files(&[&scan]);
+    let asked = app.until("it is asked for", |app| app.text("recognise"));
+    assert!(
+        asked.contains("scan.pdf has no text that can be read: 2 pages of images"),
+        "{asked}"
+    );
+    app.picture("asked");
+    // Given up, nothing changes.
+    app.click("recognise-no");
+    app.until("the dialog is gone", |app| {
+        (!app.is_shown("recognise")).then_some(())
+    });
+    assert_eq!(app.text("document-name").as_deref(), Some("sample.txt"));
+    app.drop_files(&[&scan]);
+    app.until("it is asked for again", |app| app.text("recognise"));
+    app.click("recognise-yes");
+    app.shows_document("scan.pdf");
+    assert!(!app.is_shown("recognise"));
+    app.until("the text is on the page", |app| {
+        (app.text("document")).filter(|text| text.contains("The number of the mooring is 5173."))
+    });
+    app.picture("recognised");
+    assert_eq!(app.notices(), []);
+    // Images without text.
+    let fixture = |name: &str| {
+        golden::repository()
+            .join("documents/tests/fixtures")
+            .join(name)
+    };
+    app.drop_files(&[&fixture("scanned.pdf")]);
+    app.until("it is asked for", |app| app.text("recognise"));
+    app.click("recognise-yes");
+    app.says(&["scanned.pdf", "no text was recognised"]);
+    assert_eq!(app.text("document-name").as_deref(), Some("scan.pdf"));
     app.close();
 }
 
@@ -376,11 +432,11 @@ fn damaged_pdfs_do_not_crash_the_app() {
             let opened = app.text("document-name").is_some_and(|n| n.contains(name));
             let settled = opened && app.snapshot()["opening"].is_null();
             let refused = app.notices().iter().any(|n| n.text.contains(name));
-            let locked = app.is_shown("unlock");
-            (settled || refused || locked).then_some(refused || locked)
+            let pending = PENDING.iter().any(|dialog| app.is_shown(dialog));
+            (settled || refused || pending).then_some(refused || pending)
         });
-        if app.is_shown("unlock") {
-            app.click("unlock-no");
+        for dialog in PENDING.iter().filter(|dialog| app.is_shown(dialog)) {
+            app.click(&format!("{dialog}-no"));
         }
         println!("{name} is {}", if refused { "refused" } else { "opened" });
         assert!(app.worker().is_some(), "the engine outlives {name}");

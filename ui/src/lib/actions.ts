@@ -246,6 +246,7 @@ export class Actions {
   saveExport = (kind: 'png' | 'svg' | 'csv', data: string) => this.#try('document', calls.saveExport(kind, data))
   replaceDocument = (how: Replacement) => this.#try('document', calls.replaceDocument(how))
   unlockDocument = (password: string | null) => this.#try('document', calls.unlockDocument(password))
+  recogniseDocument = (languages: string[] | null) => this.#try('document', calls.recogniseDocument(languages))
   addDocument = () => this.#try('document', calls.addDocument())
   removeDocument = (index: number) => this.#try('document', calls.removeDocument(index))
 

@@ -13,13 +13,13 @@ import type {
   Estimate,
   FoundPassage,
   Library,
-  LockedFile,
   Memory,
   MethodFacts,
   ModelChoice,
   ModelFacts,
   NoticePlace,
   Parameters,
+  PendingFile,
   Progress,
   ReadAhead,
   Refusal,
@@ -83,6 +83,8 @@ export class AppState {
   methods = $state.raw<MethodFacts[]>([])
   document = $state.raw<DocumentFacts | null>(null)
   opening = $state<string | null>(null)
+  /** Pages of the file that is being opened whose text was recognised, of how many. */
+  recognising = $state.raw<{ done: number; pages: number } | null>(null)
   turns = $state<Turn[]>([])
   /** All conversations with a question, in the order of the list. */
   conversations = $state.raw<ConversationEntry[]>([])
@@ -98,8 +100,8 @@ export class AppState {
   thinking = $state(false)
   /** A file that waits for confirmation, because opening it stops a running question or comparison. */
   replacing = $state<string | null>(null)
-  /** A document that waits for its password. */
-  locked = $state.raw<LockedFile | null>(null)
+  /** A file that waits for its password, or for the recognition of its text. */
+  pending = $state.raw<PendingFile | null>(null)
   worker = $state.raw<WorkerState>({ state: 'starting', message: null })
   /** The vaults on disk. */
   vault = $state.raw<Vault | null>(null)
@@ -242,8 +244,12 @@ export class AppState {
         this.model = event.model
         this.modelError = event.error
         return
+      case 'recognising':
+        this.recognising = { done: event.done, pages: event.pages }
+        return
       case 'opening':
         this.opening = event.name
+        this.recognising = null
         if (event.name) {
           this.announcement = `Opening ${event.name}`
           this.dismissAll('document')
@@ -297,8 +303,8 @@ export class AppState {
       case 'replacing':
         this.replacing = event.name
         return
-      case 'locked':
-        this.locked = event.locked
+      case 'pending':
+        this.pending = event.file
         return
       case 'drag':
         this.drag = event.files > 0 ? { files: event.files, refusal: event.refusal } : null

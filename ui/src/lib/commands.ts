@@ -24,6 +24,7 @@
  * replace_document({ how: Replacement })        -> null          the user's decision on the waiting file
  * unlock_document({ password: string | null })  -> null          for the document that waits for its password; null
  *                                                                gives it up
+ * recognise_document({ languages: string[] | null }) -> null     for the scan that waits for it; null gives it up
  * add_document()                                -> null          system's dialog: one more document to read
  * remove_document({ index })                    -> null          one of `documents`; begins a fresh conversation
  * new_conversation()                            -> null          the same document, no turns; events: 'document' and
@@ -107,6 +108,7 @@ export type CommandName =
   | 'save_comparison'
   | 'replace_document'
   | 'unlock_document'
+  | 'recognise_document'
   | 'new_conversation'
   | 'branch_conversation'
   | 'open_conversation'

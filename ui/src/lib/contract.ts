@@ -267,17 +267,34 @@ suggestions: Array<string>, };
 export type Replacement = "keep" | "replace";
 
 /**
- * A document that waits for its password.
+ * A file that is opened once the user has decided.
  */
-export type LockedFile = { 
+export type PendingFile = { 
 /**
  * Its name.
  */
 name: string, 
 /**
- * A password was typed that does not open it.
+ * What it waits for.
  */
-wrong: boolean, };
+needs: FileNeeds, };
+
+/**
+ * What a file needs to be opened.
+ */
+export type FileNeeds = { "kind": "password", 
+/**
+ * One was typed that does not open it.
+ */
+wrong: boolean, } | { "kind": "recognition", 
+/**
+ * Pages that are images.
+ */
+pages: number, 
+/**
+ * Languages to choose from, as tesseract names them; none if a program is missing.
+ */
+languages: Array<string>, };
 
 /**
  * The state of the engine's process.
@@ -382,7 +399,7 @@ export type NoticeKind = "error" | "info";
 /**
  * An event from the program to the page.
  */
-export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "methods", methods: Array<MethodFacts>, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "turnRemoved", turn: number, } | { "event": "token", turn: number, text: string, attended: Array<[number, number]>, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, } | { "event": "readAhead", reading: ReadAhead | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "locked", locked: LockedFile | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
+export type AppEvent = { "event": "worker", worker: WorkerState, } | { "event": "methods", methods: Array<MethodFacts>, } | { "event": "models", models: Array<ModelChoice>, settings: Settings, } | { "event": "model", model: ModelFacts | null, error: string | null, } | { "event": "opening", name: string | null, } | { "event": "recognising", done: number, pages: number, } | { "event": "document", document: DocumentFacts | null, turns: Array<Turn>, } | { "event": "conversations", conversations: Array<ConversationEntry>, current: number | null, } | { "event": "turn", turn: Turn, } | { "event": "turnRemoved", turn: number, } | { "event": "token", turn: number, text: string, attended: Array<[number, number]>, } | { "event": "progress", turn: number, progress: Progress, memory: Memory, } | { "event": "map", turn: number, layersDone: number, layers: number, } | { "event": "comparison", comparison: Comparison | null, } | { "event": "comparisonReference", comparison: number, result: ReferenceResult, } | { "event": "comparisonRun", comparison: number, run: number, result: RunResult, } | { "event": "comparisonProgress", comparison: number, run: number | null, sharing: number, progress: Progress, } | { "event": "comparisonEnded", comparison: number, state: ComparisonState, error: string | null, } | { "event": "thinking", thinking: boolean, } | { "event": "vault", vault: Vault | null, } | { "event": "readAhead", reading: ReadAhead | null, } | { "event": "gpus", gpus: Gpus, } | { "event": "library", library: Library, } | { "event": "downloads", downloads: Array<Download>, } | { "event": "replacing", name: string | null, } | { "event": "pending", file: PendingFile | null, } | { "event": "drag", files: number, refusal: string | null, } | { "event": "notice", kind: NoticeKind, where: NoticePlace, message: string, };
 
 /**
  * The state of a comparison.

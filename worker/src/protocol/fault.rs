@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use kept_engine::EngineError;
-use kept_engine::documents::DocumentError;
+use kept_engine::documents::{DocumentError, recognised_languages};
 
 /// Why something was not done: a kind that a program can decide on, and a sentence for a user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +45,13 @@ pub enum FaultCode {
     Password {
         /// One was given that does not open it.
         wrong: bool,
+    },
+    /// Pages of a document are images.
+    Scan {
+        /// How many.
+        pages: usize,
+        /// Languages in which their text can be recognised; none if a program for it is missing.
+        languages: Vec<String>,
     },
     /// Anything else.
     #[default]
@@ -94,7 +101,13 @@ impl From<DocumentError> for Fault {
         let code = match error {
             DocumentError::PdfEncrypted { .. } => FaultCode::Password { wrong: false },
             DocumentError::PdfPassword { .. } => FaultCode::Password { wrong: true },
-            _ => FaultCode::Other,
+            _ => match error.pages_to_recognise() {
+                Some(pages) => FaultCode::Scan {
+                    pages,
+                    languages: recognised_languages(),
+                },
+                None => FaultCode::Other,
+            },
         };
         Fault {
             code,

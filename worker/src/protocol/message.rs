@@ -59,6 +59,17 @@ pub enum Request {
         /// It is added to the open document.
         adds: bool,
     },
+    /// As [`Request::OpenDocument`] or [`Request::AddDocument`], with the text of pages that are images recognised. Replies
+    /// also [`Reply::Recognising`].
+    RecogniseDocument {
+        /// The file.
+        #[serde(with = "super::path")]
+        path: PathBuf,
+        /// It is added to the open document.
+        adds: bool,
+        /// Languages of the text, among those of [`FaultCode::Scan`].
+        languages: Vec<String>,
+    },
     /// Removes one of several joined documents. Reply: [`Reply::Document`] or [`Reply::Failed`].
     RemoveDocument {
         /// Index of the document, from 0.
@@ -283,6 +294,13 @@ pub enum Reply {
         ticket: u64,
         /// What the model can read, from its header.
         inspection: Box<Inspection>,
+    },
+    /// Pages of the document that is being opened were recognised.
+    Recognising {
+        /// Pages done.
+        done: usize,
+        /// Pages that are recognised.
+        pages: usize,
     },
     /// A document was opened. Its text follows as bytes, UTF-8.
     Document {

@@ -1,10 +1,10 @@
 //! Opening and closing documents.
 
 use kept_engine::Finish;
-use kept_worker::protocol::{Failure, PartInfo};
+use kept_worker::protocol::{Failure, FaultCode, PartInfo};
 
 use super::*;
-use crate::contract::Replacement;
+use crate::contract::{FileNeeds, PendingFile, Replacement};
 use crate::messages;
 use crate::state::Open;
 
@@ -36,19 +36,71 @@ fn a_first_start_shows_the_sample_and_gives_it_to_the_worker() {
 }
 
 #[test]
+fn a_scan_waits_for_the_languages_of_its_text() {
+    let mut story = Story::ready();
+    let languages = || vec!["deu".to_owned(), "eng".to_owned()];
+    let refused = || Reply::Failed {
+        ticket: None,
+        what: Failure::Document,
+        message: "it has no text".into(),
+        code: FaultCode::Scan {
+            pages: 3,
+            languages: languages(),
+        },
+        stopped: false,
+    };
+    let asked = AppEvent::Pending {
+        file: Some(PendingFile {
+            name: "lease.pdf".into(),
+            needs: FileNeeds::Recognition {
+                pages: 3,
+                languages: languages(),
+            },
+        }),
+    };
+    // The second of two files that were dropped together is added to the first.
+    story
+        .state
+        .open_paths(vec!["/lease.pdf".into(), "/b.txt".into()]);
+    story.look();
+    story.hear(refused());
+    assert!(story.events().contains(&asked));
+    assert_eq!(story.notices(), [] as [&str; 0], "nothing went wrong yet");
+    story.state.recognise_document(Some(vec!["deu".into()]));
+    let recognise = Request::RecogniseDocument {
+        path: "/lease.pdf".into(),
+        adds: false,
+        languages: vec!["deu".into()],
+    };
+    assert_eq!(story.requests(), [recognise]);
+    let (done, pages) = (1, 3);
+    story.hear(Reply::Recognising { done, pages });
+    assert!(
+        story
+            .events()
+            .contains(&AppEvent::Recognising { done, pages })
+    );
+    story.hear_bytes(document("lease.pdf"), b"the lease");
+    let add = Request::AddDocument {
+        path: "/b.txt".into(),
+    };
+    assert!(story.requests().contains(&add));
+}
+
+#[test]
 fn a_locked_document_waits_for_its_password() {
     let mut story = Story::ready();
     let refused = |wrong| Reply::Failed {
         ticket: None,
         what: Failure::Document,
         message: "it is protected".into(),
-        code: kept_worker::protocol::FaultCode::Password { wrong },
+        code: FaultCode::Password { wrong },
         stopped: false,
     };
-    let asked = |wrong| AppEvent::Locked {
-        locked: Some(crate::contract::LockedFile {
+    let asked = |wrong| AppEvent::Pending {
+        file: Some(PendingFile {
             name: "bank.pdf".into(),
-            wrong,
+            needs: FileNeeds::Password { wrong },
         }),
     };
     story.state.open_path("/bank.pdf".into());

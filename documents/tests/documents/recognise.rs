@@ -1,0 +1,139 @@
+//! Text recognition of scans, with the real programs.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use kept_documents::{
+    Document, DocumentError, Kind, Recognition, Unrecognised, recognised_languages,
+};
+
+const FIRST: &str = "MINUTES OF THE BOAT CLUB\n\nThe meeting began at seven in the hall.\nThe treasurer of the \
+                     club is Olga Brandt.\nShe counted the money twice.";
+const SECOND: &str =
+    "SECOND PAGE\n\nThe number of the mooring is 5173.\nNobody objected, and the meeting ended.";
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/fixtures")
+        .join(name)
+}
+
+fn recognise(name: &str, language: &str) -> Result<Document, DocumentError> {
+    let languages = [language.to_owned()];
+    Document::recognise(
+        &fixture(name),
+        name,
+        &Recognition {
+            languages: &languages,
+            progress: &|_, _| (),
+            is_stopped: &|| false,
+        },
+    )
+}
+
+fn why(outcome: Result<Document, DocumentError>) -> Unrecognised {
+    match outcome.map(|document| document.text) {
+        Err(DocumentError::Recognition { why, .. }) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whether English can be recognised here; otherwise the test says that it was skipped.
+fn can_recognise() -> bool {
+    let can = recognised_languages().iter().any(|l| l == "eng");
+    if !can {
+        eprintln!("skipped: tesseract with English, or pdftoppm, is not installed");
+    }
+    can
+}
+
+#[test]
+fn scanned_pages_become_text() {
+    if !can_recognise() {
+        return;
+    }
+    let scan = Document::open(&fixture("scan.pdf")).expect_err("it has no text");
+    assert_eq!(scan.pages_to_recognise(), Some(2));
+    let steps = Mutex::new(Vec::new());
+    let languages = ["eng".to_owned()];
+    let recognition = Recognition {
+        languages: &languages,
+        progress: &|done, pages| steps.lock().expect("no panic").push((done, pages)),
+        is_stopped: &|| false,
+    };
+    let document = Document::recognise(&fixture("scan.pdf"), "scan.pdf", &recognition);
+    let document = document.expect("text");
+    assert_eq!(document.text, format!("{FIRST}\n\n{SECOND}"));
+    assert_eq!(document.kind, Kind::Pdf);
+    let pages: Vec<_> = document.pages.iter().map(|p| p.range.clone()).collect();
+    let second = FIRST.len() + 2;
+    assert_eq!(pages, [0..second, second..document.text.len()]);
+    assert_eq!(
+        steps.into_inner().expect("no panic"),
+        [(0, 2), (1, 2), (2, 2)]
+    );
+    assert_eq!(document.unread_pages, [0_u32; 0]);
+}
+
+#[test]
+fn pages_with_text_keep_it() {
+    if !can_recognise() {
+        return;
+    }
+    let plain = Document::open(&fixture("plain.pdf")).expect("text");
+    let mixed = recognise("text-and-scan.pdf", "eng").expect("text");
+    assert_eq!(mixed.text, format!("{}\n\n{SECOND}", plain.text));
+    assert_eq!(
+        recognise("plain.pdf", "eng").expect("text").text,
+        plain.text
+    );
+    assert_eq!(recognise("page.html", "none").expect("no pages").kind, {
+        Document::open(&fixture("page.html")).expect("text").kind
+    });
+}
+
+#[test]
+fn an_image_becomes_text() {
+    if !can_recognise() {
+        return;
+    }
+    let image = Document::open(&fixture("scan.png")).expect_err("it is an image");
+    assert_eq!(image.pages_to_recognise(), Some(1));
+    let document = recognise("scan.png", "eng").expect("text");
+    assert_eq!(
+        (document.text.as_str(), document.kind),
+        (SECOND, Kind::PlainText)
+    );
+    assert_eq!(document.pages, []);
+}
+
+#[test]
+fn what_cannot_be_recognised_is_refused() {
+    if !can_recognise() {
+        return;
+    }
+    for without in ["scanned.pdf", "picture.png"] {
+        assert_eq!(
+            why(recognise(without, "eng")),
+            Unrecognised::Nothing,
+            "{without}"
+        );
+    }
+    let unknown = why(recognise("scan.pdf", "tlh")).to_string();
+    assert!(
+        unknown.contains("no language tlh") && unknown.contains("eng"),
+        "{unknown}"
+    );
+    let languages = ["eng".to_owned()];
+    let stopped = Recognition {
+        languages: &languages,
+        progress: &|_, _| (),
+        is_stopped: &|| true,
+    };
+    let stopped = Document::recognise(&fixture("scan.pdf"), "scan.pdf", &stopped);
+    assert_eq!(why(stopped), Unrecognised::Stopped);
+    assert!(matches!(
+        recognise("garbage.pdf", "eng"),
+        Err(DocumentError::PdfBroken { .. })
+    ));
+}
