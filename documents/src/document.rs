@@ -113,6 +113,9 @@ pub struct Document {
     pub malformed: usize,
     /// Numbers of the damaged pages, whose text is missing from `text`. Report them to the user.
     pub unread_pages: Vec<u32>,
+    /// Numbers of the pages that show an image and have no text; [`Document::recognise`] may find some. Report them to the
+    /// user.
+    pub image_pages: Vec<u32>,
     /// The documents joined by [`Document::join`], in order; empty for a single file.
     pub parts: Vec<Part>,
 }
@@ -130,6 +133,7 @@ impl Document {
             skipped_bytes: 0,
             malformed: 0,
             unread_pages: Vec::new(),
+            image_pages: Vec::new(),
             parts: Vec::new(),
         }
     }
@@ -209,6 +213,7 @@ impl Document {
                     text: found.text,
                     pages: found.pages,
                     unread_pages: found.unread,
+                    image_pages: found.images,
                     ..Self::empty()
                 }
             }

@@ -94,6 +94,7 @@ pub(crate) fn read(name: &str, format: Format, bytes: &[u8]) -> Result<Found, Do
         text,
         pages,
         unread: Vec::new(),
+        images: Vec::new(),
     })
 }
 

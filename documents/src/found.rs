@@ -28,4 +28,6 @@ pub(crate) struct Found {
     pub pages: Vec<Page>,
     /// Numbers of the pages that could not be read; their ranges contain no text.
     pub unread: Vec<u32>,
+    /// Numbers of the pages that show an image and have no text.
+    pub images: Vec<u32>,
 }

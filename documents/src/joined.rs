@@ -48,6 +48,7 @@ impl Document {
             skipped_bytes: 0,
             malformed: 0,
             unread_pages: Vec::new(),
+            image_pages: Vec::new(),
             parts: Vec::new(),
         };
         for (i, mut document) in documents.into_iter().enumerate() {

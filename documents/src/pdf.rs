@@ -29,8 +29,11 @@ const MOST_OBJECTS: u32 = 1 << 30;
 
 /// Messages from the thread. Each message restarts the timeout.
 enum Progress {
-    Loaded { pages: usize },
-    Page(Result<pdf_layout::PageText, ()>),
+    Loaded {
+        pages: usize,
+    },
+    /// The page's text, and whether it may show an image.
+    Page(Result<(pdf_layout::PageText, bool), ()>),
     Failed(Failure),
 }
 
@@ -120,7 +123,7 @@ struct Received {
 
 impl Received {
     /// Appends the next page; `Err` if it could not be read.
-    fn add(&mut self, page: Result<pdf_layout::PageText, ()>) {
+    fn add(&mut self, page: Result<(pdf_layout::PageText, bool), ()>) {
         let found = &mut self.found;
         let number = found.pages.len() as u32 + 1;
         if let Some(last) = found.pages.last_mut() {
@@ -129,7 +132,10 @@ impl Received {
         }
         let start = found.text.len();
         match page {
-            Ok(page) => {
+            Ok((page, has_image)) => {
+                if has_image && page.text.trim().is_empty() {
+                    found.images.push(number);
+                }
                 found.text.push_str(&page.text);
                 self.letters += page.letters;
                 self.nameless += page.nameless;
@@ -231,13 +237,14 @@ fn reason(error: &PdfError) -> String {
     }
 }
 
-/// The text of one page; `None` if the page cannot be read.
+/// The text of one page, and whether it may show an image; `None` if the page cannot be read.
 fn read_page(
     pdf: &mut Pdf,
     page: ObjectId,
     stop: &AtomicBool,
     most: usize,
-) -> Option<pdf_layout::PageText> {
+) -> Option<(pdf_layout::PageText, bool)> {
+    let has_image = pdf_content::has_image(pdf, page);
     let content = pdf_content::clean_page(pdf, page)?;
     // The library draws whole files, or counts all pages for each page, so it gets a file with only this page.
     let tree = pdf.add_object(Dictionary::from_iter([
@@ -253,5 +260,5 @@ fn read_page(
     pdf.objects.remove(&tree);
     pdf.objects.remove(&content);
     drawn.ok()?;
-    Some(layout.finish())
+    Some((layout.finish(), has_image))
 }

@@ -38,6 +38,20 @@ pub(crate) fn drop_images_and_bombs(pdf: &mut Pdf) {
     }
 }
 
+/// Whether `page` may show an image.
+pub(crate) fn has_image(pdf: &Pdf, page: ObjectId) -> bool {
+    let resources = inherited_resources(pdf, page);
+    let objects = resources.get_deref(b"XObject", pdf);
+    let objects = objects.and_then(Object::as_dict).into_iter().flatten();
+    let streams = objects.filter_map(|(_, object)| match pdf.dereference(object) {
+        Ok((_, Object::Stream(stream))) => Some(stream),
+        _ => None,
+    });
+    streams
+        .into_iter()
+        .any(|stream| has_name(&stream.dict, b"Subtype", b"Image"))
+}
+
 fn is_bomb(stream: &Stream) -> bool {
     let filters = stream.filters().unwrap_or_default();
     let flates = filters

@@ -172,12 +172,22 @@ pub fn document_notes(document: &Document) -> Vec<String> {
             document.name, document.encoding
         ));
     }
+    let numbers = |pages: &[u32]| -> String {
+        let pages: Vec<String> = pages.iter().map(u32::to_string).collect();
+        pages.join(", ")
+    };
     if !document.unread_pages.is_empty() {
-        let pages: Vec<String> = document.unread_pages.iter().map(u32::to_string).collect();
         notes.push(format!(
             "these pages of {} are damaged and were not read: {}",
             document.name,
-            pages.join(", ")
+            numbers(&document.unread_pages)
+        ));
+    }
+    if !document.image_pages.is_empty() {
+        notes.push(format!(
+            "these pages of {} are images, and their text was not read: {}",
+            document.name,
+            numbers(&document.image_pages)
         ));
     }
     notes

@@ -217,6 +217,8 @@ pub enum FileNeeds {
     },
     /// The recognition of its text.
     Recognition {
+        /// It is open without the text of these pages.
+        open: bool,
         /// Pages that are images.
         pages: usize,
         /// Languages to choose from, as tesseract names them; none if a program is missing.

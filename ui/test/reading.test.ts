@@ -15,6 +15,7 @@ import Advanced from '../src/parts/Advanced.svelte'
 import FindBar from '../src/parts/FindBar.svelte'
 import Header from '../src/parts/Header.svelte'
 import Replace from '../src/parts/Replace.svelte'
+import ImagePages from '../src/parts/ImagePages.svelte'
 import Recognise from '../src/parts/Recognise.svelte'
 import Unlock from '../src/parts/Unlock.svelte'
 import Frame from './Frame.svelte'
@@ -334,7 +335,8 @@ describe('smaller things', () => {
   })
 
   it('a scan asks for the languages of its text, with those of the system chosen', async () => {
-    show(Recognise, { name: 'lease.pdf', pages: 12, languages: ['chi_sim', 'deu', 'eng'] })
+    const close = () => void kept.actions.recogniseDocument(null)
+    show(Recognise, { name: 'lease.pdf', pages: 12, languages: ['chi_sim', 'deu', 'eng'], close })
     expect(one('recognise')?.textContent).toContain('12 pages of images')
     const chosen = () => [...document.querySelectorAll<HTMLInputElement>('[data-testid^=language-]:checked')]
     expect(chosen().map((box) => box.value)).toEqual(['eng'])
@@ -353,8 +355,29 @@ describe('smaller things', () => {
     expect(said).toEqual([['deu', 'eng'], null])
   })
 
+  it('the text of pages that are images can be recognised while the document is open', async () => {
+    show(ImagePages, {})
+    expect(one('image-pages')).toBeNull()
+    const needs = { kind: 'recognition' as const, open: true, pages: 3, languages: ['eng'] }
+    kept.app.apply({ event: 'pending', file: { name: 'lease.pdf', needs } })
+    await settle()
+    expect(kept.app.asks).toBe(false)
+    one('image-pages-recognise')!.click()
+    await settle()
+    expect(one('recognise')?.textContent).toContain('3 pages of images')
+    one('recognise-no')!.click()
+    await settle()
+    expect(one('recognise')).toBeNull()
+    one('image-pages-recognise')!.click()
+    await settle()
+    one('recognise-yes')!.click()
+    await settle()
+    const said = asked.filter((c) => c.name === 'recognise_document').map((c) => c.args['languages'])
+    expect(said).toEqual([['eng']])
+  })
+
   it('without the programs, a scan says what to install', () => {
-    show(Recognise, { name: 'lease.pdf', pages: 1, languages: [] })
+    show(Recognise, { name: 'lease.pdf', pages: 1, languages: [], close: () => {} })
     expect(one('recognise')?.textContent).toContain('1 page of images')
     expect(one('recognise')?.textContent).toContain('tesseract-ocr')
     expect(one('recognise-yes')).toBeNull()

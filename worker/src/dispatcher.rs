@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use kept_engine::DocumentLength;
+use kept_engine::documents::recognised_languages;
 use kept_engine::kernels::Stop;
 use kept_worker::protocol::{Failure, Fault, FaultCode, Reply, Request};
 
@@ -280,8 +281,10 @@ impl Dispatcher {
     fn accept_document(&mut self, outcome: Outcome<Arc<OpenDocument>>) {
         match outcome {
             Ok(document) => {
+                let has_images = !document.info.image_pages.is_empty();
                 let reply = Reply::Document {
                     document: document.info.clone(),
+                    languages: has_images.then(recognised_languages).unwrap_or_default(),
                 };
                 let text = document.document.text.as_bytes();
                 self.output.send_with_bytes(&reply, text);

@@ -122,6 +122,7 @@ pub fn document(document: &Document) -> DocumentInfo {
         skipped_bytes: document.skipped_bytes,
         malformed: document.malformed,
         unread_pages: document.unread_pages.clone(),
+        image_pages: document.image_pages.clone(),
         pages: (document.pages.iter())
             .map(|page| PageInfo {
                 number: page.number,
@@ -196,6 +197,7 @@ fn without_parts(info: &DocumentInfo, text: String) -> Document {
         skipped_bytes: info.skipped_bytes,
         malformed: 0,
         unread_pages: Vec::new(),
+        image_pages: Vec::new(),
         parts: Vec::new(),
     }
 }

@@ -81,7 +81,13 @@ fn pages_with_text_keep_it() {
         return;
     }
     let plain = Document::open(&fixture("plain.pdf")).expect("text");
+    let unread = Document::open(&fixture("text-and-scan.pdf")).expect("text");
+    assert_eq!(
+        (unread.image_pages.as_slice(), plain.image_pages.as_slice()),
+        (&[2_u32][..], &[][..])
+    );
     let mixed = recognise("text-and-scan.pdf", "eng").expect("text");
+    assert_eq!(mixed.image_pages, [0_u32; 0]);
     assert_eq!(mixed.text, format!("{}\n\n{SECOND}", plain.text));
     assert_eq!(
         recognise("plain.pdf", "eng").expect("text").text,

@@ -199,6 +199,7 @@ impl AppState {
     pub(super) fn leave_conversation(&mut self) {
         self.held = None;
         self.queue.clear();
+        self.forget_pending();
         self.leave_comparison();
         if let Some(running) = &mut self.running
             && running.turn.take().is_some()

@@ -52,6 +52,7 @@ pub fn plain_text(name: String, text: &str) -> DocumentInfo {
         skipped_bytes: 0,
         malformed: 0,
         unread_pages: Vec::new(),
+        image_pages: Vec::new(),
         pages: Vec::new(),
         notes: Vec::new(),
         parts: Vec::new(),

@@ -111,6 +111,19 @@ impl AppState {
         self.decide_pending(languages.map(Access::Recognition));
     }
 
+    pub(super) fn forget_pending(&mut self) {
+        if self.pending.take().is_some() {
+            self.emit(AppEvent::Pending { file: None });
+        }
+    }
+
+    fn wait_for(&mut self, opening: Opening, needs: FileNeeds) {
+        let name = opening.name.clone();
+        self.pending = Some(opening);
+        let file = Some(PendingFile { name, needs });
+        self.emit(AppEvent::Pending { file });
+    }
+
     fn decide_pending(&mut self, access: Option<Access>) {
         let Some(pending) = self.pending.take() else {
             return;
@@ -210,7 +223,13 @@ impl AppState {
         is_wanted
     }
 
-    pub(super) fn document_arrived(&mut self, info: DocumentInfo, text: Arc<str>) {
+    /// `languages`: those in which the text of its image pages can be recognised.
+    pub(super) fn document_arrived(
+        &mut self,
+        info: DocumentInfo,
+        text: Arc<str>,
+        languages: Vec<String>,
+    ) {
         if let Some(of) = self.removing.take() {
             if self.document.as_ref().is_none_or(|d| d.id != of) {
                 // Another document was opened in the meantime.
@@ -219,7 +238,8 @@ impl AppState {
             let id = self.new_document_id();
             return self.set_document(OpenDocument::new(id, info, text, false));
         }
-        let adds = self.opening.as_ref().is_some_and(|o| o.adds);
+        let opened = self.opening.clone();
+        let adds = opened.as_ref().is_some_and(|o| o.adds);
         if !self.arrived_wanted() {
             // The worker now has a file that is no longer requested; it gets the open document again.
             self.send_document();
@@ -238,8 +258,19 @@ impl AppState {
                 self.grow(OpenDocument::new(id, info, text, false));
             }
             None => {
-                let id = self.new_document_id();
+                let (id, pages) = (self.new_document_id(), info.image_pages.len());
                 self.set_document(OpenDocument::new(id, info, text, false));
+                if let Some(opened) =
+                    opened.filter(|_| !languages.is_empty() && self.to_add.is_empty())
+                {
+                    let open = true;
+                    let needs = FileNeeds::Recognition {
+                        open,
+                        pages,
+                        languages,
+                    };
+                    self.wait_for(opened, needs);
+                }
             }
         }
         self.open_next(true);
@@ -269,16 +300,14 @@ impl AppState {
         let needs = match &fault.code {
             FaultCode::Password { wrong } => Some(FileNeeds::Password { wrong: *wrong }),
             FaultCode::Scan { pages, languages } => Some(FileNeeds::Recognition {
+                open: false,
                 pages: *pages,
                 languages: languages.clone(),
             }),
             _ => None,
         };
         if let Some(needs) = needs {
-            let name = sent.name.clone();
-            self.pending = Some(sent);
-            let file = Some(PendingFile { name, needs });
-            self.emit(AppEvent::Pending { file });
+            self.wait_for(sent, needs);
         } else if !stopped {
             let Opening { path, adds, .. } = sent;
             tracing::warn!(path = %path.display(), message, "a document was not opened");
@@ -366,9 +395,6 @@ impl AppState {
         if self.replacement.take().is_some() {
             self.emit(AppEvent::Replacing { name: None });
         }
-        if self.pending.take().is_some() {
-            self.emit(AppEvent::Pending { file: None });
-        }
         self.leave_conversation();
         let document = Arc::new(document);
         self.document = Some(document.clone());
@@ -383,6 +409,7 @@ impl AppState {
     /// Sets the open document after another document was appended: the conversation is kept, and its offsets remain
     /// valid.
     fn grow(&mut self, document: OpenDocument) {
+        self.forget_pending();
         self.leave_comparison();
         let document = Arc::new(document);
         self.document = Some(document.clone());

@@ -33,7 +33,10 @@ impl AppState {
             Reply::Recognising { done, pages } => {
                 self.emit(contract::AppEvent::Recognising { done, pages });
             }
-            Reply::Document { document } => self.document_arrived(document, text(bytes)?),
+            Reply::Document {
+                document,
+                languages,
+            } => self.document_arrived(document, text(bytes)?, languages),
             Reply::Tokens {
                 tokens,
                 at_least,

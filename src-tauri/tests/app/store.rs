@@ -25,6 +25,7 @@ fn document(id: u64) -> OpenDocument {
         skipped_bytes: 0,
         malformed: 1,
         unread_pages: vec![3],
+        image_pages: vec![2],
         pages: vec![PageInfo {
             number: 1,
             start: 0,

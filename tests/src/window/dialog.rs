@@ -81,9 +81,12 @@ impl Dialog {
         let display = app.display();
         display.xdotool(&["windowfocus", "--sync", &number]);
         std::thread::sleep(patience);
-        // A path that starts with a slash opens the dialog's path field.
+        // The slash that a path starts with opens the dialog's path field, which may take a while.
+        let (slash, rest) = path.split_at(1);
         display.xdotool(&["key", "ctrl+a"]);
-        display.xdotool(&["type", "--delay", "20", path]);
+        display.xdotool(&["type", slash]);
+        std::thread::sleep(patience);
+        display.xdotool(&["type", "--delay", "20", rest]);
         let typed = Instant::now();
         while self.number(app).is_some() && typed.elapsed() < TAKES {
             // The confirm button is enabled only after the dialog has checked the folder.

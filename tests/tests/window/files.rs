@@ -246,7 +246,7 @@ fn a_scan_is_opened_by_recognising_its_text() {
     app.drop_files(&[&scan]);
     let asked = app.until("it is asked for", |app| app.text("recognise"));
     assert!(
-        asked.contains("scan.pdf has no text that can be read: 2 pages of images"),
+        asked.contains("scan.pdf has 2 pages of images without text"),
         "{asked}"
     );
     app.picture("asked");
@@ -277,6 +277,24 @@ fn a_scan_is_opened_by_recognising_its_text() {
     app.click("recognise-yes");
     app.says(&["scanned.pdf", "no text was recognised"]);
     assert_eq!(app.text("document-name").as_deref(), Some("scan.pdf"));
+    app.close_notices();
+    // Some pages of images: the document is open, and says which.
+    app.drop_files(&[&fixture("text-and-scan.pdf")]);
+    app.shows_document("text-and-scan.pdf");
+    app.until("the text of its image is offered", |app| {
+        app.text("image-pages")
+    });
+    let shown = app.text("document").expect("a document");
+    let note = "these pages of text-and-scan.pdf are images, and their text was not read: 2";
+    assert!(shown.contains(note), "{shown}");
+    app.picture("image-pages");
+    app.click("image-pages-recognise");
+    app.until("it is asked for", |app| app.text("recognise"));
+    app.click("recognise-yes");
+    app.until("its text is on the page", |app| {
+        (app.text("document")).filter(|text| text.contains("The number of the mooring is 5173."))
+    });
+    assert!(!app.is_shown("image-pages"));
     app.close();
 }
 

@@ -102,6 +102,8 @@ export class AppState {
   replacing = $state<string | null>(null)
   /** A file that waits for its password, or for the recognition of its text. */
   pending = $state.raw<PendingFile | null>(null)
+  /** Whether a dialog asks about that file; one that is open already only has an offer above its page. */
+  readonly asks = $derived(this.pending?.needs.kind === 'password' || this.pending?.needs.open === false)
   worker = $state.raw<WorkerState>({ state: 'starting', message: null })
   /** The vaults on disk. */
   vault = $state.raw<Vault | null>(null)

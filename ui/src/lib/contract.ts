@@ -288,6 +288,10 @@ export type FileNeeds = { "kind": "password",
  */
 wrong: boolean, } | { "kind": "recognition", 
 /**
+ * It is open without the text of these pages.
+ */
+open: boolean, 
+/**
  * Pages that are images.
  */
 pages: number, 

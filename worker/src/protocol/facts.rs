@@ -139,6 +139,9 @@ pub struct DocumentInfo {
     pub malformed: usize,
     /// Damaged pages, which are empty in the text.
     pub unread_pages: Vec<u32>,
+    /// Pages that show an image and have no text.
+    #[serde(default)]
+    pub image_pages: Vec<u32>,
     /// The pages in order, tiling the text; empty if the format has no pages.
     pub pages: Vec<PageInfo>,
     /// Notes for the user on reading the file, one sentence each.

@@ -306,6 +306,9 @@ pub enum Reply {
     Document {
         /// Facts of the document.
         document: DocumentInfo,
+        /// Languages in which the text of its image pages can be recognised.
+        #[serde(default)]
+        languages: Vec<String>,
     },
     /// Length of the open document in tokens of the open model. Sent when both are open, and again when either
     /// changes.

@@ -370,6 +370,7 @@ fn senseless_replies_are_errors() {
     assert!(story.state.worker_reply(now, prompt, vec![0; 11]).is_err());
     let document = Reply::Document {
         document: info("a.txt"),
+        languages: Vec::new(),
     };
     assert!(story.state.worker_reply(now, document, vec![0xff]).is_err());
 }

@@ -108,6 +108,7 @@ fn a_conversation_is_opened_with_its_document_and_turns() {
     story.state.open_path("/a.txt".into());
     let reply = Reply::Document {
         document: info("a.txt"),
+        languages: Vec::new(),
     };
     story.hear_bytes(reply, b"a");
     converse(&mut story, "Two?");
@@ -229,6 +230,7 @@ fn a_shared_document_is_not_extended() {
     story.state.add_path("/b.txt".into());
     let reply = Reply::Document {
         document: info("both"),
+        languages: Vec::new(),
     };
     story.hear_bytes(reply, b"both");
     let grown = story.document().expect("open");

@@ -11,6 +11,7 @@ use crate::state::Open;
 fn document(name: &str) -> Reply {
     Reply::Document {
         document: info(name),
+        languages: Vec::new(),
     }
 }
 
@@ -53,6 +54,7 @@ fn a_scan_waits_for_the_languages_of_its_text() {
         file: Some(PendingFile {
             name: "lease.pdf".into(),
             needs: FileNeeds::Recognition {
+                open: false,
                 pages: 3,
                 languages: languages(),
             },
@@ -85,6 +87,52 @@ fn a_scan_waits_for_the_languages_of_its_text() {
         path: "/b.txt".into(),
     };
     assert!(story.requests().contains(&add));
+}
+
+#[test]
+fn a_document_with_pages_of_images_is_open_and_offers_their_text() {
+    let mut story = Story::ready();
+    let arrived = |name: &str| Reply::Document {
+        document: DocumentInfo {
+            image_pages: vec![2, 5],
+            ..info(name)
+        },
+        languages: vec!["eng".into()],
+    };
+    let offered = AppEvent::Pending {
+        file: Some(PendingFile {
+            name: "lease.pdf".into(),
+            needs: FileNeeds::Recognition {
+                open: true,
+                pages: 2,
+                languages: vec!["eng".into()],
+            },
+        }),
+    };
+    let gone = AppEvent::Pending { file: None };
+    story.state.open_path("/lease.pdf".into());
+    story.look();
+    story.hear_bytes(arrived("lease.pdf"), b"the lease");
+    let events = story.events();
+    assert!(events.contains(&offered), "{events:?}");
+    assert!(story.document().is_some_and(|d| d.name == "lease.pdf"));
+    // Another document ends the offer.
+    story.state.open_sample();
+    assert!(story.events().contains(&gone));
+    story.state.recognise_document(Some(vec!["eng".into()]));
+    assert_eq!(story.state.snapshot().opening, None);
+    // Taken, the file is opened anew.
+    story.state.open_path("/lease.pdf".into());
+    story.look();
+    story.hear_bytes(arrived("lease.pdf"), b"the lease");
+    story.look();
+    story.state.recognise_document(Some(vec!["eng".into()]));
+    let recognise = Request::RecogniseDocument {
+        path: "/lease.pdf".into(),
+        adds: false,
+        languages: vec!["eng".into()],
+    };
+    assert_eq!(story.requests(), [recognise]);
 }
 
 #[test]
@@ -324,6 +372,7 @@ fn both() -> Reply {
             parts: vec![part("a.txt", 0, 3), part("b.txt", 4, 7)],
             ..info("a.txt + b.txt")
         },
+        languages: Vec::new(),
     }
 }
 

@@ -161,6 +161,7 @@ fn another_document_stops_reading_and_a_failure_is_not_repeated() {
     story.look();
     let reply = Reply::Document {
         document: info("a.txt"),
+        languages: Vec::new(),
     };
     story.hear_bytes(reply, b"a");
     assert_eq!(story.requests(), [Request::Stop { ticket }]);

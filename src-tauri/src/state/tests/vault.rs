@@ -198,6 +198,7 @@ fn left_to_itself_the_sample_is_kept_to_a_quarter_and_a_document_of_ones_own_is_
     own.hear_bytes(
         Reply::Document {
             document: info("a.txt"),
+            languages: Vec::new(),
         },
         b"a",
     );

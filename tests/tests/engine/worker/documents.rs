@@ -37,7 +37,7 @@ fn hostile_documents_are_refused_like_in_process() {
             worker.find(|reply| matches!(reply, Reply::Document { .. } | Reply::Failed { .. }));
         let name = path.file_name().expect("a name").to_string_lossy();
         match (Document::open_with(&path, &name, None), reply) {
-            (Ok(expected), Reply::Document { document }) => {
+            (Ok(expected), Reply::Document { document, .. }) => {
                 opened += 1;
                 assert_eq!(document.name, expected.name);
                 assert_eq!(bytes, expected.text.as_bytes(), "{}", expected.name);
@@ -197,7 +197,7 @@ fn an_adopted_document_is_answered_like_an_opened_one() {
     let mut worker = Worker::start();
     worker.say(&Request::OpenDocument { path: sample() });
     let (reply, text) = worker.next();
-    let Reply::Document { mut document } = reply else {
+    let Reply::Document { mut document, .. } = reply else {
         panic!("{reply:?}")
     };
     document.notes.push("page 3 is damaged".to_owned());
@@ -221,7 +221,7 @@ fn a_conversation_needs_no_document() {
     let mut worker = Worker::start();
     worker.say(&open_model("mini"));
     worker.say(&Request::OpenDocument { path: sample() });
-    let (Reply::Document { mut document }, _) = worker.find(arrives) else {
+    let (Reply::Document { mut document, .. }, _) = worker.find(arrives) else {
         panic!("no document");
     };
     document.name = String::new();
@@ -269,7 +269,7 @@ fn a_cancelled_document_never_arrives() {
         assert_eq!((ticket, what, stopped), (None, Failure::Document, true));
     }
     let (reply, _) = worker.next();
-    let Reply::Document { document } = reply else {
+    let Reply::Document { document, .. } = reply else {
         panic!("{reply:?}")
     };
     assert_eq!(document.name, "sample.txt");
@@ -287,7 +287,7 @@ fn arrives(reply: &Reply) -> bool {
 /// The next document: its facts and its text.
 fn arrived(worker: &Worker) -> (DocumentInfo, String) {
     let (reply, bytes) = worker.find(arrives);
-    let Reply::Document { document } = reply else {
+    let Reply::Document { document, .. } = reply else {
         panic!("{reply:?}")
     };
     (document, String::from_utf8(bytes).expect("UTF-8"))
