@@ -127,6 +127,9 @@ pub fn open_documents(paths: &[PathBuf], how: &OpenArguments) -> anyhow::Result<
             false => recognise(path, &shown, &how.recognise),
         };
         opened.map_err(|error| match error {
+            DocumentError::PdfEncrypted { .. } if !how.recognise.is_empty() => anyhow!(
+                "{shown} is protected by a password: save a copy without one in a PDF viewer, and have that recognised"
+            ),
             DocumentError::PdfEncrypted { .. } => {
                 anyhow!("{shown} is protected by a password: give it with --password")
             }

@@ -165,7 +165,12 @@ fn open_document(
             };
             Document::recognise(path, &name, &recognition)
         }
-    }?;
+    };
+    let document = document.map_err(|error| match access {
+        // The programs that recognise text take no password that others cannot see.
+        Access::Password(_) if error.pages_to_recognise().is_some() => error.to_string().into(),
+        _ => Fault::from(error),
+    })?;
     if document.text.len() > MAX_PAYLOAD_BYTES {
         return Err(format!(
             "{} has {} bytes of text, more than the {MAX_PAYLOAD_BYTES} that can be shown: split it into smaller files",

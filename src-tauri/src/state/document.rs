@@ -8,6 +8,7 @@ use kept_engine::documents::Kind;
 use kept_worker::protocol::{DocumentInfo, PartInfo};
 
 use crate::contract::{DocumentFacts, DocumentPart, OutlineEntry, PageRange};
+use crate::messages;
 use crate::offsets::utf16_offsets;
 use crate::sample;
 
@@ -151,7 +152,9 @@ impl OpenDocument {
             pages: self.pages.clone(),
             documents: self.parts.clone(),
             outline: self.outline.clone(),
-            notes: self.info.notes.clone(),
+            notes: (self.info.notes.iter())
+                .map(|note| messages::about_file(&self.info.name, note))
+                .collect(),
             tokens: self.tokens,
             more_tokens: self.more_tokens,
             too_long: self.too_long.clone(),

@@ -260,9 +260,10 @@ impl AppState {
             None => {
                 let (id, pages) = (self.new_document_id(), info.image_pages.len());
                 self.set_document(OpenDocument::new(id, info, text, false));
-                if let Some(opened) =
-                    opened.filter(|_| !languages.is_empty() && self.to_add.is_empty())
-                {
+                if let Some(opened) = opened.filter(|opened| {
+                    let plain = opened.access == Access::Plain;
+                    plain && !languages.is_empty() && self.to_add.is_empty()
+                }) {
                     let open = true;
                     let needs = FileNeeds::Recognition {
                         open,

@@ -90,6 +90,10 @@ fn a_scan_is_read_by_text_recognition() {
         eprintln!("skipped: tesseract with English, or pdftoppm, is not installed");
         return;
     }
+    let locked = golden::repository().join("documents/tests/fixtures/password.pdf");
+    let locked = locked.to_str().expect("a path");
+    let both = ["--recognise=eng", "--password=open sesame", "--document"];
+    ask(&[&both[..], &[locked]].concat()).refused(&["password.pdf", "a copy without one"]);
     ask(&["--recognise=eng+tlh"]).refused(&["scan.pdf", "no language tlh", "eng"]);
     let answered = ask(&["--recognise=eng"]).json();
     let says = "The number of the mooring is 5173.";
