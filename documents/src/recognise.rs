@@ -122,6 +122,7 @@ impl Document {
             kind,
             source_bytes: path.metadata().map_or(0, |metadata| metadata.len()),
             unread_pages: found.unread,
+            image_pages: found.images,
             ..Self::empty()
         })
     }
@@ -199,7 +200,11 @@ impl Reader<'_> {
         if pages.iter().all(String::is_empty) {
             return Err(Unrecognised::Nothing);
         }
+        // Blank ones, pictures, and those too large to be drawn.
+        let without_text = empty.iter().filter(|&&page| pages[page].is_empty());
+        let images = without_text.map(|page| *page as u32 + 1);
         let mut found = Found {
+            images: images.filter(|page| !unread.contains(page)).collect(),
             unread,
             ..Found::default()
         };

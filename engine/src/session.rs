@@ -185,7 +185,7 @@ pub fn document_notes(document: &Document) -> Vec<String> {
     }
     if !document.image_pages.is_empty() {
         notes.push(format!(
-            "these pages of {} are images, and their text was not read: {}",
+            "no text was read from these pages of {}, which are images: {}",
             document.name,
             numbers(&document.image_pages)
         ));

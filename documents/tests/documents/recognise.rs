@@ -98,6 +98,44 @@ fn pages_with_text_keep_it() {
     });
 }
 
+/// A page that is too large to be drawn, and one of text.
+#[test]
+fn pages_without_recognised_text_are_named() {
+    if !can_recognise() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("large.pdf");
+    let scan = std::fs::read(fixture("scan.pdf")).expect("a scan");
+    let at = scan
+        .windows(9)
+        .position(|w| w == b"/MediaBox")
+        .expect("a page");
+    let end = at
+        + scan[at..]
+            .iter()
+            .position(|b| *b == b']')
+            .expect("its size")
+        + 1;
+    // As many bytes as before: nothing else moves.
+    let mut size = b"/MediaBox[0 0 99999 99999".to_vec();
+    assert!(size.len() < end - at, "{} of {}", size.len(), end - at);
+    size.resize(end - at - 1, b' ');
+    size.push(b']');
+    let large = [&scan[..at], &size, &scan[end..]].concat();
+    std::fs::write(&path, large).expect("written");
+    let languages = ["eng".to_owned()];
+    let recognition = Recognition {
+        languages: &languages,
+        progress: &|_, _| (),
+        is_stopped: &|| false,
+    };
+    let document = Document::recognise(&path, "large.pdf", &recognition).expect("text");
+    assert_eq!(document.text, format!("\n\n{SECOND}"));
+    let without: Vec<u32> = [document.image_pages, document.unread_pages].concat();
+    assert_eq!(without, [1]);
+}
+
 #[test]
 fn an_image_becomes_text() {
     if !can_recognise() {

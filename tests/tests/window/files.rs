@@ -285,7 +285,7 @@ fn a_scan_is_opened_by_recognising_its_text() {
         app.text("image-pages")
     });
     let shown = app.text("document").expect("a document");
-    let note = "These pages of text-and-scan.pdf are images, and their text was not read: 2.";
+    let note = "No text was read from these pages of text-and-scan.pdf, which are images: 2.";
     assert!(shown.contains(note), "{shown}");
     app.picture("image-pages");
     app.click("image-pages-recognise");
