@@ -121,7 +121,7 @@ fn a_document_with_pages_of_images_is_open_and_offers_their_text() {
     assert!(story.events().contains(&gone));
     story.state.recognise_document(Some(vec!["eng".into()]));
     assert_eq!(story.state.snapshot().opening, None);
-    // Taken, the file is opened anew.
+    // Accepted, the file is opened again.
     story.state.open_path("/lease.pdf".into());
     story.look();
     story.hear_bytes(arrived("lease.pdf"), b"the lease");
