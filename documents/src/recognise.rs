@@ -77,7 +77,7 @@ impl Document {
             name: shown.to_owned(),
             why,
         };
-        let (pages, kind) = match &opened {
+        let (pages, kind): (Vec<String>, _) = match &opened {
             Ok(document) if document.kind != Kind::Pdf => return opened,
             Ok(document) => {
                 let text = |page: &Page| document.text[page.range.clone()].trim_end();
@@ -93,6 +93,9 @@ impl Document {
                 (vec![String::new(); pages], kind)
             }
         };
+        if !pages.iter().any(String::is_empty) {
+            return opened;
+        }
         let languages = recognised_languages();
         if languages.is_empty() {
             return Err(fail(Unrecognised::NotInstalled));
