@@ -5,6 +5,7 @@
  * layout pass.
  */
 import { Fade } from './fade'
+import { draw } from './frames.svelte'
 import { CURRENT, FOUND, NOTE, PASSAGE, USED, fadedOf, piecesOf, type Passage, type Piece, type Wish } from './pieces'
 import { STEPS } from './runs'
 
@@ -156,17 +157,14 @@ function boxed(box: Box, left: number, top: number): HTMLElement {
 
 const alive = new Map<Element, Paint>()
 const waiting = new Set<Paint>()
-let frame = 0
 
 function soon(paint: Paint): void {
   waiting.add(paint)
-  frame ||= requestAnimationFrame(paintAll)
+  draw('page', paintAll, paintAll)
 }
 
 /** Paints all pending blocks: everything is measured before anything is drawn. */
 export function paintAll(): void {
-  cancelAnimationFrame(frame)
-  frame = 0
   const paints = [...waiting]
   waiting.clear()
   const measured = paints.map((paint) => paint.measure())
