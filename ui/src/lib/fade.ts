@@ -16,31 +16,31 @@ function shared(): Highlight | null {
 
 /** The faded parts of one block. */
 export class Fade {
-  #ranges: AbstractRange[] = []
+  #ranges = new Map<string, AbstractRange>()
 
   /** Fades these parts of `node`, whose first character is at `start`, and no others. */
   show(node: Text, parts: readonly Passage[], start: number): void {
-    this.clear()
-    if (parts.length === 0) return
     const highlight = shared()
     if (highlight === null) return
-    // Static: live ranges would be updated at every change of the document.
-    this.#ranges = parts.map(
-      (part) =>
-        new StaticRange({
-          startContainer: node,
-          startOffset: Math.min(node.length, part.start - start),
-          endContainer: node,
-          endOffset: Math.min(node.length, part.end - start),
-        }),
-    )
-    for (const range of this.#ranges) highlight.add(range)
+    const ranges = new Map<string, AbstractRange>()
+    for (const part of parts) {
+      const from = Math.min(node.length, part.start - start)
+      const to = Math.min(node.length, part.end - start)
+      const known = this.#ranges.get(`${from}-${to}`)
+      // Static: live ranges would be updated at every change of the document.
+      const range =
+        known?.startContainer === node
+          ? known
+          : new StaticRange({ startContainer: node, startOffset: from, endContainer: node, endOffset: to })
+      ranges.set(`${from}-${to}`, range)
+    }
+    for (const [key, range] of this.#ranges) if (ranges.get(key) !== range) highlight.delete(range)
+    for (const [key, range] of ranges) if (this.#ranges.get(key) !== range) highlight.add(range)
+    this.#ranges = ranges
   }
 
   clear(): void {
-    if (this.#ranges.length === 0) return
-    const highlight = shared()
-    for (const range of this.#ranges) highlight?.delete(range)
-    this.#ranges = []
+    for (const range of this.#ranges.values()) shared()?.delete(range)
+    this.#ranges.clear()
   }
 }

@@ -46,6 +46,11 @@ export class Paint {
   #faded: Passage[] = []
   #fade = new Fade()
   #state = ''
+  /** The boxes of each piece, by its offsets, as long as no letter moves. */
+  #boxes = new Map<string, Box[]>()
+  #shown = ''
+  /** What is drawn, by piece and corners. */
+  #drawn = new Map<string, HTMLElement>()
 
   constructor(text: HTMLElement, layer: HTMLElement) {
     this.text = text
@@ -67,6 +72,12 @@ export class Paint {
     soon(this)
   }
 
+  /** Letters have moved. */
+  moved(): void {
+    this.#boxes.clear()
+    this.#drawn.clear()
+  }
+
   close(): void {
     forget(this)
     this.#fade.clear()
@@ -76,28 +87,37 @@ export class Paint {
   measure(): Box[][] {
     const node = this.text.firstChild
     if (this.pieces.length === 0 || !(node instanceof Text)) return []
-    const origin = this.layer.getBoundingClientRect()
-    const { left, right } = this.text.getBoundingClientRect()
-    const range = document.createRange()
+    if (this.#shown !== node.data) this.moved()
+    this.#shown = node.data
     const measured = this.pieces.map((piece) => {
-      range.setStart(node, Math.min(node.length, piece.start - this.start))
-      range.setEnd(node, Math.min(node.length, piece.end - this.start))
-      const boxes: Box[] = []
-      for (const rect of range.getClientRects()) {
-        // White space at the end of a line overflows the edge; its paint does not.
-        const from = Math.max(left, rect.left)
-        const to = Math.min(right, rect.right)
-        if (to - from < LEAST) continue
-        const top = rect.top - origin.top - OVER
-        // Whole pixels: neighbours neither overlap nor leave a gap.
-        const start = Math.round(from - origin.left)
-        const width = Math.max(1, Math.round(to - origin.left) - start)
-        boxes.push({ left: start, top, width, height: rect.height + 2 * OVER })
-      }
-      return boxes
+      const key = `${piece.start}-${piece.end}`
+      const boxes = this.#boxes.get(key) ?? this.#boxesOf(node, piece)
+      this.#boxes.set(key, boxes)
+      return boxes.map((box) => ({ ...box }))
     })
     this.#join(measured)
     return measured
+  }
+
+  #boxesOf(node: Text, piece: Piece): Box[] {
+    const origin = this.layer.getBoundingClientRect()
+    const { left, right } = this.text.getBoundingClientRect()
+    const range = document.createRange()
+    range.setStart(node, Math.min(node.length, piece.start - this.start))
+    range.setEnd(node, Math.min(node.length, piece.end - this.start))
+    const boxes: Box[] = []
+    for (const rect of range.getClientRects()) {
+      // White space at the end of a line overflows the edge; its paint does not.
+      const from = Math.max(left, rect.left)
+      const to = Math.min(right, rect.right)
+      if (to - from < LEAST) continue
+      const top = rect.top - origin.top - OVER
+      // Whole pixels: neighbours neither overlap nor leave a gap.
+      const start = Math.round(from - origin.left)
+      const width = Math.max(1, Math.round(to - origin.left) - start)
+      boxes.push({ left: start, top, width, height: rect.height + 2 * OVER })
+    }
+    return boxes
   }
 
   /** Marks the sides at which the boxes of neighbouring runs meet. */
@@ -120,32 +140,44 @@ export class Paint {
 
   /** Draws the measured boxes. Only writes to the DOM. */
   draw(measured: readonly Box[][]): void {
-    const elements: HTMLElement[] = []
+    const drawn = new Map<string, HTMLElement>()
     measured.forEach((boxes, i) => {
-      const first = boxes[0]
-      const { step, label } = this.pieces[i]!
-      if (!first) return
-      const element = boxed(first, 0, 0)
-      element.className = CLASSES.get(step) ?? 'run'
-      if (label !== undefined) {
-        // In the margin, beside its line.
-        element.style.cssText = `top:${first.top + OVER}px`
-        element.textContent = label
-      }
-      if (step === USED) element.dataset['testid'] = 'used'
-      if (step > 0) {
-        element.dataset['testid'] = 'run'
-        element.dataset['share'] = String((step * 100) / STEPS)
-        element.style.setProperty('--s', String(step / STEPS))
-      }
-      // The lines after the first.
-      for (const box of boxes.slice(1)) element.append(boxed(box, first.left, first.top))
-      elements.push(element)
+      if (boxes.length === 0) return
+      const piece = this.pieces[i]!
+      const key = `${piece.start}-${piece.end}:${piece.step}${boxes.map((box) => box.joined ?? '')}`
+      drawn.set(key, this.#drawn.get(key) ?? elementOf(piece, boxes))
     })
-    this.layer.replaceChildren(...elements)
+    const wanted = new Set(drawn.values())
+    for (const element of [...this.layer.children]) if (!wanted.has(element as HTMLElement)) element.remove()
+    let next = this.layer.firstChild
+    for (const element of wanted) {
+      if (element === next) next = next.nextSibling
+      else this.layer.insertBefore(element, next)
+    }
+    this.#drawn = drawn
     const node = this.text.firstChild
     if (node instanceof Text) this.#fade.show(node, this.#faded, this.start)
   }
+}
+
+function elementOf({ step, label }: Piece, boxes: readonly Box[]): HTMLElement {
+  const first = boxes[0]!
+  const element = boxed(first, 0, 0)
+  element.className = CLASSES.get(step) ?? 'run'
+  if (label !== undefined) {
+    // In the margin, beside its line.
+    element.style.cssText = `top:${first.top + OVER}px`
+    element.textContent = label
+  }
+  if (step === USED) element.dataset['testid'] = 'used'
+  if (step > 0) {
+    element.dataset['testid'] = 'run'
+    element.dataset['share'] = String((step * 100) / STEPS)
+    element.style.setProperty('--s', String(step / STEPS))
+  }
+  // The lines after the first.
+  for (const box of boxes.slice(1)) element.append(boxed(box, first.left, first.top))
+  return element
 }
 
 function boxed(box: Box, left: number, top: number): HTMLElement {
@@ -177,19 +209,19 @@ function watch(paint: Paint): void {
   if (sizes === null) {
     // Letters have moved: the width changed, or a font was loaded.
     sizes = new ResizeObserver((entries) => {
-      for (const entry of entries) {
-        const found = alive.get(entry.target)
-        if (found && found.pieces.length > 0) waiting.add(found)
-      }
+      for (const entry of entries) moved(alive.get(entry.target))
       paintAll()
     })
     const fonts = document.fonts as FontFaceSet | undefined
-    fonts?.addEventListener('loadingdone', () => {
-      for (const found of alive.values()) if (found.pieces.length > 0) soon(found)
-    })
+    fonts?.addEventListener('loadingdone', () => alive.forEach(moved))
   }
   alive.set(paint.text, paint)
   sizes.observe(paint.text)
+}
+
+function moved(paint: Paint | undefined): void {
+  paint?.moved()
+  if (paint && paint.pieces.length > 0) soon(paint)
 }
 
 function forget(paint: Paint): void {
