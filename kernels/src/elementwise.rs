@@ -21,13 +21,9 @@ pub enum Pairing {
 /// weight.len()]`.
 pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "x and out differ in length");
-    assert_eq!(
-        x.len() % weight.len(),
-        0,
-        "x is not whole rows of {}",
-        weight.len()
-    );
-    let (width, level) = (weight.len(), simd_level());
+    let width = weight.len();
+    assert_eq!(x.len() % width, 0, "x is not whole rows of {width}");
+    let level = simd_level();
     for_each_part(out, width, |first, out| {
         // SAFETY: the level was detected.
         unsafe { norm_rows(level, &x[first..first + out.len()], weight, eps, out) }
@@ -54,14 +50,10 @@ unsafe fn norm_rows_lanes<V: Lanes>(x: &[f32], weight: &[f32], eps: f32, out: &m
 
 /// [`rms_norm`] of each row of `x [rows, weight.len()]`, in place.
 pub fn rms_norm_in_place(x: &mut [f32], weight: &[f32], eps: f32) {
-    assert_eq!(
-        x.len() % weight.len(),
-        0,
-        "x is not whole rows of {}",
-        weight.len()
-    );
+    let width = weight.len();
+    assert_eq!(x.len() % width, 0, "x is not whole rows of {width}");
     let level = simd_level();
-    for_each_part(x, weight.len(), |_, x| {
+    for_each_part(x, width, |_, x| {
         // SAFETY: the level was detected.
         unsafe { norm_in_place(level, x, weight, eps) }
     });
@@ -225,38 +217,6 @@ fn check_rotation(x: &[f32], heads: usize, head_dim: usize, cos: &[f32], sin: &[
     );
 }
 
-/// `gate = silu(gate) * up`, in place, where `silu(x) = x / (1 + exp(-x))`.
-pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
-    assert_eq!(gate.len(), up.len(), "gate and up differ in length");
-    let level = simd_level();
-    for_each_part(gate, 1, |first, gate| {
-        // SAFETY: the level was detected.
-        unsafe { silu_mul_part(level, gate, &up[first..first + gate.len()]) }
-    });
-}
-
-by_level! {
-    /// # Safety
-    /// The CPU supports the level's instructions.
-    unsafe fn silu_mul_part(gate: &mut [f32], up: &[f32]) = silu_mul_lanes;
-}
-
-#[inline(always)]
-unsafe fn silu_mul_lanes<V: Lanes>(gate: &mut [f32], up: &[f32]) {
-    let whole = gate.len() - gate.len() % V::N;
-    // SAFETY: whole vectors of both slices.
-    unsafe {
-        for i in (0..whole).step_by(V::N) {
-            let x = V::load(gate.as_ptr().add(i));
-            let y = x.times_sigmoid(x).mul(V::load(up.as_ptr().add(i)));
-            y.store(gate.as_mut_ptr().add(i));
-        }
-    }
-    for (x, up) in gate[whole..].iter_mut().zip(&up[whole..]) {
-        *x = *x / (1.0 + (-*x).exp()) * up;
-    }
-}
-
 /// `x = silu(x)`, in place.
 pub(crate) fn silu(x: &mut [f32]) {
     let level = simd_level();
@@ -287,37 +247,81 @@ unsafe fn silu_lanes<V: Lanes>(x: &mut [f32]) {
     }
 }
 
-/// `x = x * sigmoid(gate)`, in place.
-pub fn sigmoid_mul(x: &mut [f32], gate: &[f32]) {
-    assert_eq!(x.len(), gate.len(), "x and gate differ in length");
+/// An operation on two slices, element by element.
+trait Pairwise {
+    /// # Safety
+    /// Call only from code compiled for the level of `V`.
+    unsafe fn lanes<V: Lanes>(x: V, y: V) -> V;
+
+    fn element(x: f32, y: f32) -> f32;
+}
+
+/// `x = op(x, y)`, in place.
+fn for_each_pair<O: Pairwise>(x: &mut [f32], y: &[f32]) {
+    assert_eq!(x.len(), y.len(), "the slices differ in length");
     let level = simd_level();
     for_each_part(x, 1, |first, x| {
         // SAFETY: the level was detected.
-        unsafe { sigmoid_mul_part(level, x, &gate[first..first + x.len()]) }
+        unsafe { pairs_part::<O>(level, x, &y[first..first + x.len()]) }
     });
 }
 
 by_level! {
     /// # Safety
     /// The CPU supports the level's instructions.
-    unsafe fn sigmoid_mul_part(x: &mut [f32], gate: &[f32]) = sigmoid_mul_lanes;
+    unsafe fn pairs_part<O: Pairwise>(x: &mut [f32], y: &[f32]) = pairs_lanes;
 }
 
 #[inline(always)]
-unsafe fn sigmoid_mul_lanes<V: Lanes>(x: &mut [f32], gate: &[f32]) {
+unsafe fn pairs_lanes<V: Lanes, O: Pairwise>(x: &mut [f32], y: &[f32]) {
     let mut vectors = x.chunks_exact_mut(V::N);
-    let mut gates = gate.chunks_exact(V::N);
-    for (x, gate) in (&mut vectors).zip(&mut gates) {
-        // SAFETY: whole vectors.
-        unsafe {
-            let gate = V::load(gate.as_ptr());
-            V::load(x.as_ptr())
-                .times_sigmoid(gate)
-                .store(x.as_mut_ptr());
-        }
+    let mut others = y.chunks_exact(V::N);
+    for (x, y) in (&mut vectors).zip(&mut others) {
+        // SAFETY: whole vectors; the caller guarantees the level.
+        unsafe { O::lanes(V::load(x.as_ptr()), V::load(y.as_ptr())).store(x.as_mut_ptr()) };
     }
-    for (x, gate) in vectors.into_remainder().iter_mut().zip(gates.remainder()) {
-        *x /= 1.0 + (-gate).exp();
+    for (x, y) in vectors.into_remainder().iter_mut().zip(others.remainder()) {
+        *x = O::element(*x, *y);
+    }
+}
+
+/// `gate = silu(gate) * up`, in place, where `silu(x) = x / (1 + exp(-x))`.
+pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
+    for_each_pair::<SiluMul>(gate, up);
+}
+
+struct SiluMul;
+
+impl Pairwise for SiluMul {
+    #[inline(always)]
+    unsafe fn lanes<V: Lanes>(x: V, up: V) -> V {
+        // SAFETY: guaranteed by the caller.
+        unsafe { x.times_sigmoid(x).mul(up) }
+    }
+
+    #[inline(always)]
+    fn element(x: f32, up: f32) -> f32 {
+        x / (1.0 + (-x).exp()) * up
+    }
+}
+
+/// `x = x * sigmoid(gate)`, in place.
+pub fn sigmoid_mul(x: &mut [f32], gate: &[f32]) {
+    for_each_pair::<SigmoidMul>(x, gate);
+}
+
+struct SigmoidMul;
+
+impl Pairwise for SigmoidMul {
+    #[inline(always)]
+    unsafe fn lanes<V: Lanes>(x: V, gate: V) -> V {
+        // SAFETY: guaranteed by the caller.
+        unsafe { x.times_sigmoid(gate) }
+    }
+
+    #[inline(always)]
+    fn element(x: f32, gate: f32) -> f32 {
+        x / (1.0 + (-gate).exp())
     }
 }
 
@@ -328,36 +332,26 @@ const GELU_CUBE: f32 = 0.044_715;
 /// `gate = gelu(gate) * up`, in place, with the tanh approximation of GELU: `gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi)
 /// (x + 0.044715 x^3)))`, which equals `x * sigmoid` of twice the tanh argument.
 pub fn gelu_mul(gate: &mut [f32], up: &[f32]) {
-    assert_eq!(gate.len(), up.len(), "gate and up differ in length");
-    let level = simd_level();
-    for_each_part(gate, 1, |first, gate| {
-        // SAFETY: the level was detected.
-        unsafe { gelu_mul_part(level, gate, &up[first..first + gate.len()]) }
-    });
+    for_each_pair::<GeluMul>(gate, up);
 }
 
-by_level! {
-    /// # Safety
-    /// The CPU supports the level's instructions.
-    unsafe fn gelu_mul_part(gate: &mut [f32], up: &[f32]) = gelu_mul_lanes;
-}
+struct GeluMul;
 
-#[inline(always)]
-unsafe fn gelu_mul_lanes<V: Lanes>(gate: &mut [f32], up: &[f32]) {
-    let whole = gate.len() - gate.len() % V::N;
-    // SAFETY: whole vectors of both slices.
-    unsafe {
-        let (slope, cube, one) = (V::splat(GELU_SLOPE), V::splat(GELU_CUBE), V::splat(1.0));
-        for i in (0..whole).step_by(V::N) {
-            let x = V::load(gate.as_ptr().add(i));
+impl Pairwise for GeluMul {
+    #[inline(always)]
+    unsafe fn lanes<V: Lanes>(x: V, up: V) -> V {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let (slope, cube, one) = (V::splat(GELU_SLOPE), V::splat(GELU_CUBE), V::splat(1.0));
             let inner = x.mul(cube).mul_add(x, one).mul(x).mul(slope);
-            let y = x.times_sigmoid(inner).mul(V::load(up.as_ptr().add(i)));
-            y.store(gate.as_mut_ptr().add(i));
+            x.times_sigmoid(inner).mul(up)
         }
     }
-    for (x, up) in gate[whole..].iter_mut().zip(&up[whole..]) {
-        let inner = GELU_SLOPE * *x * (1.0 + GELU_CUBE * *x * *x);
-        *x = *x / (1.0 + (-inner).exp()) * up;
+
+    #[inline(always)]
+    fn element(x: f32, up: f32) -> f32 {
+        let inner = GELU_SLOPE * x * (1.0 + GELU_CUBE * x * x);
+        x / (1.0 + (-inner).exp()) * up
     }
 }
 
@@ -368,42 +362,31 @@ const CLAMPED_SLOPE: f32 = 1.702;
 /// `gate = g * sigmoid(1.702 g) * (u + 1)` with `g = min(gate, 7)` and `u = up` clamped to -7..=7, in place: the
 /// activation of gpt-oss.
 pub fn swiglu_clamped(gate: &mut [f32], up: &[f32]) {
-    assert_eq!(gate.len(), up.len(), "gate and up differ in length");
-    let level = simd_level();
-    for_each_part(gate, 1, |first, gate| {
-        // SAFETY: the level was detected.
-        unsafe { swiglu_clamped_part(level, gate, &up[first..first + gate.len()]) }
-    });
+    for_each_pair::<SwigluClamped>(gate, up);
 }
 
-by_level! {
-    /// # Safety
-    /// The CPU supports the level's instructions.
-    unsafe fn swiglu_clamped_part(gate: &mut [f32], up: &[f32]) = swiglu_clamped_lanes;
-}
+struct SwigluClamped;
 
-#[inline(always)]
-unsafe fn swiglu_clamped_lanes<V: Lanes>(gate: &mut [f32], up: &[f32]) {
-    let whole = gate.len() - gate.len() % V::N;
-    // SAFETY: whole vectors of both slices.
-    unsafe {
-        let (most, least, one) = (V::splat(CLAMP), V::splat(-CLAMP), V::splat(1.0));
-        for i in (0..whole).step_by(V::N) {
-            let (x, u) = (V::load(gate.as_ptr().add(i)), V::load(up.as_ptr().add(i)));
+impl Pairwise for SwigluClamped {
+    #[inline(always)]
+    unsafe fn lanes<V: Lanes>(x: V, u: V) -> V {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let (most, least, one) = (V::splat(CLAMP), V::splat(-CLAMP), V::splat(1.0));
             // Written so that NaN stays NaN: a comparison with NaN is false.
             let x = V::select_less(most, x, most, x);
             let u = V::select_less(most, u, most, u);
             let u = V::select_less(u, least, least, u);
-            let y = x
-                .times_sigmoid(x.mul(V::splat(CLAMPED_SLOPE)))
-                .mul(u.add(one));
-            y.store(gate.as_mut_ptr().add(i));
+            let sigmoid = x.times_sigmoid(x.mul(V::splat(CLAMPED_SLOPE)));
+            sigmoid.mul(u.add(one))
         }
     }
-    for (x, up) in gate[whole..].iter_mut().zip(&up[whole..]) {
-        let g = if *x > CLAMP { CLAMP } else { *x };
+
+    #[inline(always)]
+    fn element(x: f32, up: f32) -> f32 {
+        let g = if x > CLAMP { CLAMP } else { x };
         let u = up.clamp(-CLAMP, CLAMP);
-        *x = g / (1.0 + (-CLAMPED_SLOPE * g).exp()) * (u + 1.0);
+        g / (1.0 + (-CLAMPED_SLOPE * g).exp()) * (u + 1.0)
     }
 }
 
