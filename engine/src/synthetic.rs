@@ -34,12 +34,12 @@ pub fn synthetic_cache(
     cache: CacheType,
 ) -> Result<SyntheticCache, EngineError> {
     let shape = PromptShape::of(tokens);
-    let sizes = PrefillPlan::new(model, method, &shape, budget, max_new_tokens, CHUNK)?
+    let plan = PrefillPlan::new(model, method, &shape, budget, max_new_tokens, CHUNK)?
         .with_cache(model, cache)?;
     let mut gathered = Vec::new();
-    let layers = sizes.keeps.iter().enumerate().map(|(layer, keeps)| {
+    let layers = plan.keeps.iter().enumerate().map(|(layer, keeps)| {
         let kept = match keeps {
-            LayerKeeps::Cut(own) => tokens.min(sizes.row_plan.rows[*own]),
+            LayerKeeps::Cut(own) => tokens.min(plan.row_plan.rows[*own]),
             LayerKeeps::Window(window) => tokens.min(*window),
             LayerKeeps::State(_) | LayerKeeps::Nothing => 0,
         };
@@ -57,9 +57,9 @@ pub fn synthetic_cache(
                     values: &values,
                     tokens: kept,
                     retention: &everything,
-                    capacities: &vec![sizes.capacities[*own]; kv_heads],
-                    positions: sizes.row_plan.positions,
-                    stored: sizes.stored(),
+                    capacities: &vec![plan.capacities[*own]; kv_heads],
+                    positions: plan.row_plan.positions,
+                    stored: plan.stored(),
                     places: Some(&positions),
                     unrotate: None,
                     value_merges: &[],
@@ -67,7 +67,7 @@ pub fn synthetic_cache(
                     merged: false,
                 };
                 let compact = gather.layer(&mut gathered);
-                match sizes.table {
+                match plan.table {
                     Some(table) => compact.with_table(&keys, &everything, table),
                     None => compact,
                 }
@@ -80,7 +80,7 @@ pub fn synthetic_cache(
                     values: &values,
                     tokens: kept,
                     window: *window,
-                    max_new_tokens: sizes.max_new_tokens(),
+                    max_new_tokens: plan.max_new_tokens(),
                     cache,
                 };
                 let mut ring = ring.layer(&mut gathered);
@@ -92,16 +92,16 @@ pub fn synthetic_cache(
     let cache = CompactCache {
         layers: layers.collect(),
         next: Pos(tokens as u32),
-        reassigned: sizes.reassigns_positions(),
+        reassigned: plan.reassigns_positions(),
         window_rope_origin: Pos(0),
-        widest: sizes.max_capacity,
-        kind: sizes.cache,
+        widest: plan.max_capacity,
+        kind: plan.cache,
         on_gpu: None,
     };
     Ok(SyntheticCache {
         cache,
-        evictor: evictor(method.start(&sizes.row_plan), &sizes.row_plan),
-        plan: sizes.row_plan,
+        evictor: evictor(method.start(&plan.row_plan), &plan.row_plan),
+        plan: plan.row_plan,
     })
 }
 

@@ -6,6 +6,7 @@ mod cpu;
 mod cuda;
 mod measurements;
 mod seam;
+mod tasks;
 
 use kept_models::Model;
 
@@ -13,10 +14,13 @@ pub(crate) use buffers::HostBuffers;
 pub(crate) use cpu::decode_bytes;
 pub use cuda::GpuWatch;
 pub(crate) use measurements::Measurements;
-pub use seam::PartTime;
 pub(crate) use seam::{
-    Backend, Chunk, DecodeBackend, DeviceRows, GatherTask, HostAttention, HostLayer, HostView,
-    PrefillBackend, PrefillInput, PrefixRows, RowAccess, StepOutput,
+    Backend, DecodeBackend, HostAttention, HostLayer, HostView, LayerRowsAccess, PrefillBackend,
+    PrefixRows,
+};
+pub use tasks::PartTime;
+pub(crate) use tasks::{
+    Chunk, DeviceRows, GatherTask, Keep, LastRows, PrefillInput, RowAccess, StepOutput,
 };
 
 /// The backend of `model`: the GPU that has its weights, otherwise the CPU.

@@ -1,7 +1,7 @@
 //! What the engine asks of a device: prefill, streaming mode and decode in the same words for every device.
 //!
 //! ```text
-//! prefill    prepare, project, attend, complete (chunk by chunk) -> window, .. -> rows -> gather     PrefillBackend
+//! prefill    prepare, project, attend (chunk by chunk) -> observe -> rows -> keep ...................  PrefillBackend
 //! decode     step, with a callback after each layer ................................................  DecodeBackend
 //! streaming  project, finish for rows in host memory, and attention over them ....................  HostLayer, HostAttention
 //! plan       device_bytes, place, check_free ........................................................ Backend
@@ -10,22 +10,21 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use kept_cuda::GpuCache;
 use kept_kernels::{CacheType, DeltaState, PackedRows, PrefillAttention, RowStore, Stop};
 use kept_models::RopeTable;
-use kept_policies::{PromptRows, Selection, WeightedWindow, Window};
+use kept_policies::PromptRows;
 use kept_vault::{VaultError, VaultRows};
 
 use super::buffers::HostBuffers;
 use super::cuda::watch::GpuWatch;
 use super::measurements::Measurements;
+use super::tasks::{
+    Chunk, DeviceRows, Keep, LastRows, PartTime, PrefillEnd, PrefillInput, RowAccess, StepOutput,
+};
 use crate::after_layer::AfterLayer;
-use crate::compact::{CompactCache, CompactLayer, Gather};
+use crate::compact::{CompactCache, CompactLayer};
 use crate::plan::{PrefillPlan, StreamPlan};
 use crate::{EngineError, MemoryLedger};
-
-/// Rows of a compact cache in device memory.
-pub(crate) type DeviceRows = GpuCache;
 
 /// A device with a model's weights.
 pub(crate) trait Backend<'m> {
@@ -122,114 +121,6 @@ pub(crate) trait Backend<'m> {
     fn host_attention(&self, plan: &StreamPlan) -> Box<dyn HostAttention + 'm>;
 }
 
-/// What a prefill starts with.
-pub(crate) struct PrefillInput<'m> {
-    pub(crate) rope: &'m RopeTable,
-    /// One for each method.
-    pub(crate) plans: &'m [PrefillPlan],
-    /// `[rows]`: the tokens that run through the layers.
-    pub(crate) ids: &'m [u32],
-    /// `[rows, width]`: their embeddings.
-    pub(crate) residual: Vec<f32>,
-}
-
-/// A chunk of tokens in a layer.
-pub(crate) struct Chunk<'c> {
-    pub(crate) layer: usize,
-    /// First row, in the layer's keys and values.
-    pub(crate) first: usize,
-    /// First row, in the residual stream.
-    pub(crate) at: usize,
-    pub(crate) count: usize,
-    /// Residual stream rows of the layer's next chunk, if any.
-    pub(crate) next: Range<usize>,
-    /// Positions of the rows, if they differ from row indices.
-    pub(crate) positions: Option<&'c [u32]>,
-    /// Attention window of a sliding-window layer, in positions including the row's own.
-    pub(crate) window: Option<usize>,
-    /// How many of the chunk's last rows need the rest of the layer (attention output and MLP).
-    pub(crate) needed: usize,
-    /// How many of its last rows belong to the observation window.
-    pub(crate) observed: usize,
-    pub(crate) column_sums: bool,
-    /// The type to which new rows in f32 are rounded, if the vault's rows have another.
-    pub(crate) rounds: Option<PackedRows>,
-    /// Whether the rows are written to a vault.
-    pub(crate) writes: bool,
-    /// Whether this is the last chunk that is written to a vault.
-    pub(crate) ends_prefix: bool,
-}
-
-/// A method's access to the rows of a layer.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RowAccess {
-    /// Index among all layers of the model.
-    pub(crate) layer: usize,
-    /// Rows of the layer.
-    pub(crate) tokens: usize,
-    /// Whether the method reads copies of keys and values in host memory.
-    pub(crate) copies: bool,
-    /// Whether it computes on the rows where they are.
-    pub(crate) computations: bool,
-    /// Whether it sees keys before RoPE.
-    pub(crate) before_rope: bool,
-    /// Whether other methods need the rotated keys afterwards.
-    pub(crate) shared: bool,
-}
-
-/// A method's selection in a layer.
-pub(crate) struct GatherTask<'g> {
-    /// Index among all layers of the model.
-    pub(crate) layer: usize,
-    /// Index among the method's layers.
-    pub(crate) in_policy: usize,
-    pub(crate) plan: &'g PrefillPlan,
-    pub(crate) rope: &'g RopeTable,
-    pub(crate) selection: &'g Selection,
-    /// Positions of the layer's rows, if they differ from row indices.
-    pub(crate) positions: Option<&'g [u32]>,
-}
-
-/// Where a gather takes its rows from, and what is already done with them.
-pub(crate) struct GatherSource<'g> {
-    pub(crate) keys: &'g RowStore,
-    pub(crate) values: &'g RowStore,
-    /// Whether RoPE is undone on keys that are stored before RoPE.
-    pub(crate) unrotated: bool,
-    /// Sums of evicted values, as in [`Gather`].
-    pub(crate) value_sums: Option<&'g [f32]>,
-    /// Whether the rows of classes are merged.
-    pub(crate) merged: bool,
-}
-
-impl GatherTask<'_> {
-    /// Runs `build` on the construction of the compact layer from `source`.
-    pub(crate) fn gather<T>(
-        &self,
-        source: &GatherSource<'_>,
-        build: impl FnOnce(&Gather<'_>) -> T,
-    ) -> T {
-        let (plan, selection) = (self.plan, self.selection);
-        let rope = self.rope.of_layer(self.layer);
-        let unrotates = plan.reassigns_positions() && !source.unrotated;
-        build(&Gather {
-            keys: source.keys,
-            values: source.values,
-            tokens: plan.layer_input_tokens(self.in_policy),
-            retention: &selection.retention,
-            capacities: &plan.head_capacities(self.in_policy, &selection.retention),
-            positions: plan.row_plan.positions,
-            stored: plan.stored(),
-            places: self.positions,
-            // Methods that re-assign positions store keys before RoPE.
-            unrotate: rope.filter(|_| unrotates),
-            value_merges: &selection.value_merges,
-            left: source.value_sums,
-            merged: source.merged,
-        })
-    }
-}
-
 /// The vault's part in a prefill, as a backend sees it.
 pub(crate) trait PrefixRows {
     /// Begins a layer: passes the known tokens' rows to `rows` and to the vault that is written. After a stop, only
@@ -253,17 +144,6 @@ pub(crate) trait PrefixRows {
     /// Writes rows of the tokens from `first` on: keys, then values, `packed [2, kv_heads, count, row_bytes]`. After an
     /// error, writing ends with a note.
     fn write_packed(&mut self, first: usize, packed: &[u8]);
-}
-
-/// Memory of a prefill's buffers, in bytes.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct PrefillMemory {
-    /// A layer's keys and values on the host.
-    pub(crate) layer_kv: u64,
-    /// Other host buffers, except the residual stream.
-    pub(crate) activations: u64,
-    /// Device memory, weights included.
-    pub(crate) device: u64,
 }
 
 /// One layer's keys and values, the residual stream and scratch buffers of a prefill. Measurements and methods are on
@@ -298,21 +178,15 @@ pub(crate) trait PrefillBackend {
     /// `[count, q_heads, head_dim]`: the rotated queries of the chunk.
     fn queries(&mut self, count: usize) -> Result<&[f32], EngineError>;
 
-    /// Attention, the rest of the layer for the needed rows, and column sums. Returns the time spent measuring, if the
-    /// host measures.
+    /// Attention, the rest of the layer for the needed rows, and column sums; writes rows to the vault. Returns the time
+    /// spent measuring, if the host measures.
     fn attend(
         &mut self,
         chunk: &Chunk<'_>,
         measurements: &mut Measurements,
+        prefix: &mut dyn PrefixRows,
         stop: &Stop,
     ) -> Result<Duration, EngineError>;
-
-    /// Waits until the chunk is computed, and writes its rows to the vault.
-    fn complete(
-        &mut self,
-        chunk: &Chunk<'_>,
-        prefix: &mut dyn PrefixRows,
-    ) -> Result<(), EngineError>;
 
     /// Adds what was measured for the queries `rows` since the last call to `measurements`, with or without
     /// `column_sums`.
@@ -326,29 +200,10 @@ pub(crate) trait PrefillBackend {
     /// The current layer for more rows in host memory; its first `rows` rows are on the host.
     fn on_host(&mut self, rows: usize) -> Result<HostView<'_>, EngineError>;
 
-    /// Attention of the observation window over the layer's `tokens` rows, into `measurements`.
-    fn window(
+    /// Measures attention of the last queries over the layer's `tokens` rows.
+    fn observe(
         &mut self,
-        window: Window,
-        tokens: usize,
-        measurements: &mut Measurements,
-        stop: &Stop,
-    ) -> Result<(), EngineError>;
-
-    /// As [`PrefillBackend::window`], weighted towards the newest row. Keys outside `among` may be left out.
-    fn weighted_window(
-        &mut self,
-        window: WeightedWindow,
-        among: Option<&[u32]>,
-        tokens: usize,
-        measurements: &mut Measurements,
-        stop: &Stop,
-    ) -> Result<(), EngineError>;
-
-    /// Keys to which the last `rows` queries pay less than average attention, into `measurements`.
-    fn low_attention(
-        &mut self,
-        rows: usize,
+        what: LastRows<'_>,
         tokens: usize,
         measurements: &mut Measurements,
         stop: &Stop,
@@ -357,39 +212,20 @@ pub(crate) trait PrefillBackend {
     /// Prepares a method's access to the layer's rows.
     fn prepare_rows(&mut self, access: RowAccess, rope: &RopeTable) -> Result<(), EngineError>;
 
-    /// The layer's rows, for computations where they are.
-    fn rows(&self, layer: usize, before_rope: bool) -> Box<dyn LayerRowsAccess + '_>;
+    /// The layer's rows, as [`PrefillBackend::prepare_rows`] has prepared them.
+    fn rows(&self, access: RowAccess) -> Box<dyn LayerRowsAccess + '_>;
 
-    /// `[kv_heads, rows, head_dim]`: copies of keys and values, after [`PrefillBackend::prepare_rows`].
-    fn copies(&self) -> [&[f32]; 2];
-
-    /// The compact layer of a selection.
-    fn gather(&mut self, task: &GatherTask<'_>) -> Result<CompactLayer, EngineError>;
+    /// The compact layer.
+    fn keep(&mut self, what: Keep<'_>) -> Result<CompactLayer, EngineError>;
 
     /// The numbers of the current layer's state after the tokens so far, if the layer is recurrent.
     fn state(&self) -> Option<[&[f32]; 2]>;
 
-    /// The compact layer of a recurrent layer: its state after all tokens.
-    fn keep_state(&mut self) -> Result<CompactLayer, EngineError>;
-
-    /// The compact layer of a sliding-window layer: its last `window` positions.
-    fn gather_window(
-        &mut self,
-        plan: &PrefillPlan,
-        window: usize,
-    ) -> Result<CompactLayer, EngineError>;
-
     /// Removes all rows but `surviving`, ascending, of the first `rows` rows from the residual stream.
     fn retain_rows(&mut self, surviving: &[u32], rows: usize) -> Result<(), EngineError>;
 
-    /// Memory of all buffers.
-    fn memory(&self) -> PrefillMemory;
-
-    /// The kept rows of all layers, if they stayed on the device.
-    fn take_cache(&mut self) -> Option<DeviceRows>;
-
-    /// `[rows, width]`: rows of the residual stream.
-    fn into_residual(self: Box<Self>, rows: Range<usize>) -> Result<Vec<f32>, EngineError>;
+    /// Ends the prefill, with `rows` of the residual stream.
+    fn end(self: Box<Self>, rows: Range<usize>) -> Result<PrefillEnd, EngineError>;
 }
 
 /// The current layer of a prefill for rows in host memory.
@@ -399,10 +235,13 @@ pub(crate) struct HostView<'v> {
     pub(crate) buffers: &'v mut HostBuffers,
 }
 
-/// Computations of methods on a layer's rows.
+/// A method's view of a layer's rows.
 pub(crate) trait LayerRowsAccess {
-    /// The computations.
-    fn rows(&self) -> &dyn PromptRows;
+    /// Computations where the rows are, if the method needs them.
+    fn computations(&self) -> Option<&dyn PromptRows>;
+
+    /// `[kv_heads, rows, head_dim]`: copies of keys and values in host memory, if the method needs them.
+    fn copies(&self) -> Option<[&[f32]; 2]>;
 
     /// The first error of the computations; the method's selection is invalid after one.
     fn check(&self) -> Result<(), EngineError>;
@@ -448,19 +287,6 @@ pub(crate) trait HostAttention {
     ) -> Result<(), EngineError>;
 }
 
-/// Time of one part of a decode step: of all layers together.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub struct PartTime {
-    /// In plain words.
-    pub part: &'static str,
-    /// How often it runs in a step: once for each of its layers.
-    pub times: usize,
-    /// Seconds of a step.
-    pub seconds: f64,
-    /// Bytes of weights and kept rows that it reads in a step.
-    pub bytes: u64,
-}
-
 /// The buffers of a decode loop.
 pub(crate) trait DecodeBackend {
     /// Logits `[vocab]` of `hidden [width]`, the last layer's output.
@@ -491,12 +317,4 @@ pub(crate) trait DecodeBackend {
     fn into_rows(self: Box<Self>) -> Option<DeviceRows> {
         None
     }
-}
-
-/// The logits after a token.
-pub(crate) enum StepOutput<'a> {
-    /// `[vocab]`
-    Logits(&'a mut [f32]),
-    /// The most likely tokens in descending order: their logits and ids.
-    TopK(&'a mut [f32], &'a [u32]),
 }

@@ -185,7 +185,7 @@ impl PrefillPlan {
         let own_memory = backend::of(model).has_own_memory();
         let rings = model.config().windows();
         let widest_ring = rings.map(|w| w.min(tokens + max_new_tokens)).max();
-        let mut sizes = Self {
+        let mut plan = Self {
             method: method.name(),
             table: row_plan.table.map(|table| ClassTable {
                 entries: (tokens + max_new_tokens).min(table.entries.saturating_add(1)),
@@ -214,28 +214,28 @@ impl PrefillPlan {
             row_plan,
         };
         let config = model.config();
-        if sizes.drops_tokens() && config.full_layers().count() < config.layers {
+        if plan.drops_tokens() && config.full_layers().count() < config.layers {
             return Err(EngineError::TokenDroppingWithSlidingWindows {
-                method: sizes.method,
+                method: plan.method,
                 model: model.name().to_owned(),
             });
         }
-        sizes.size_layers();
-        let asked = sizes.needs.iter().find_map(|needs| needs.reconstruction);
+        plan.size_layers();
+        let asked = plan.needs.iter().find_map(|needs| needs.reconstruction);
         if asked.is_some() && config.recurrent_layers() > 0 {
             return Err(EngineError::ReconstructionWithState {
-                method: sizes.method,
+                method: plan.method,
                 model: model.name().to_owned(),
             });
         }
         if asked.is_some() {
-            refuse_unlike_layers(model, sizes.method)?;
+            refuse_unlike_layers(model, plan.method)?;
         }
         if let Some(asked) = asked.filter(|_| !prompt.document().is_empty()) {
-            sizes.reconstruction_plan =
+            plan.reconstruction_plan =
                 Some(ReconstructionPlan::new(model, prompt.document(), asked)?);
         }
-        Ok(sizes)
+        Ok(plan)
     }
 
     /// Tokens of the prompt.

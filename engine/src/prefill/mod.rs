@@ -246,7 +246,7 @@ impl PlannedPrefill<'_> {
             Some(access) if !self.every_row => Prefix::open(access, read, &self.plan, &prompt),
             _ => Prefix::none(prompt.tokens),
         };
-        let mut plan = prefix.sizes(self.plan);
+        let mut plan = prefix.adapt(self.plan);
         backend::of(self.model).place(&mut plan, self.gpu_memory)?;
         let tokens_read = plan.tokens_read();
         let (plans, methods) = (vec![plan], [self.method]);
@@ -293,42 +293,42 @@ struct KeptLayers {
 /// the only method, and its first prefill only measures.
 fn read_and_cut(
     read: Read<'_>,
-    mut sizes: Vec<PrefillPlan>,
+    mut plans: Vec<PrefillPlan>,
     prefix: &mut Prefix,
     methods: &[&dyn Method],
     watch: &mut dyn Watch,
     stop: &Stop,
 ) -> Result<Vec<PrefillOutcome>, EngineError> {
     let began = Instant::now();
-    let notes: Vec<Vec<String>> = sizes.iter().map(PrefillPlan::notes).collect();
-    let of_each = methods.iter().zip(&sizes);
-    let mut selects: Vec<_> = of_each.map(|(m, sizes)| m.start(&sizes.row_plan)).collect();
-    let mut progress = ReadingProgress::new(&sizes[0], read.model, read.rope);
+    let notes: Vec<Vec<String>> = plans.iter().map(PrefillPlan::notes).collect();
+    let of_each = methods.iter().zip(&plans);
+    let mut selects: Vec<_> = of_each.map(|(m, plan)| m.start(&plan.row_plan)).collect();
+    let mut progress = ReadingProgress::new(&plans[0], read.model, read.rope);
     let mut scoring = Duration::ZERO;
     let (mut score_pass, mut repeated) = (None, None);
-    if sizes[0].row_plan.score_pass {
+    if plans[0].row_plan.score_pass {
         let started = Instant::now();
-        let mut reader = Reader::new(read, &sizes, prefix, &mut progress)?;
+        let mut reader = Reader::new(read, &plans, prefix, &mut progress)?;
         reader.run_score_pass(&mut *selects[0], watch, stop)?;
-        score_pass = Some(reader.ledger());
-        repeated = reader.into_output()?.1;
-        let plan = selects[0].allocate_budget(&sizes[0].row_plan);
-        sizes[0].allocate_budget(plan);
+        let end = reader.end()?;
+        score_pass = Some(end.ledger);
+        repeated = end.repeated;
+        let plan = selects[0].allocate_budget(&plans[0].row_plan);
+        plans[0].allocate_budget(plan);
         scoring = started.elapsed();
     }
 
-    let mut reader = Reader::new(read, &sizes, prefix, &mut progress)?;
+    let mut reader = Reader::new(read, &plans, prefix, &mut progress)?;
     let (mut kept, selecting) = cut_layers(&mut reader, methods, selects, watch, stop)?;
     kept[0].selecting += scoring;
-    reader.end();
-    let last = reader.ledger();
+    let mut end = reader.end()?;
     let reading = match score_pass {
         // Host memory is that of the first pass; the kept rows of the second pass are added below.
         Some(first) => MemoryLedger {
-            gpu: first.gpu.max(last.gpu),
+            gpu: first.gpu.max(end.ledger.gpu),
             ..first
         },
-        None => last,
+        None => end.ledger,
     };
     let reading = MemoryLedger {
         weights: read.model.weights_in_memory(),
@@ -338,27 +338,25 @@ fn read_and_cut(
         decode: 0,
         ..reading
     };
-    let mut on_gpu = reader.take_cache();
-    let (hidden, again) = reader.into_output()?;
-    let mut repeated = repeated.or(again);
-    let mut hidden = vec![hidden; methods.len()].into_iter();
+    let mut repeated = repeated.or(end.repeated);
+    let mut hidden = vec![end.hidden; methods.len()].into_iter();
     let alone = began.elapsed().saturating_sub(scoring + selecting);
-    let all = kept.into_iter().zip(notes).zip(sizes);
-    let outcomes = all.map(|((kept, notes), sizes)| {
-        let cache = compact_cache(kept.layers, &sizes, on_gpu.take());
+    let all = kept.into_iter().zip(notes).zip(plans);
+    let outcomes = all.map(|((kept, notes), plan)| {
+        let cache = compact_cache(kept.layers, &plan, end.cache.take());
         PrefillOutcome {
             ledger: MemoryLedger {
                 kept_rows: cache.allocated_bytes() - cache.bytes_on_gpu(),
                 kept_on_gpu: cache.bytes_on_gpu(),
-                tables: cache.table_bytes() + sizes.row_plan.bytes,
+                tables: cache.table_bytes() + plan.row_plan.bytes,
                 ..reading
             },
             cache,
             map: kept.map,
             hidden: hidden.next().expect("one for each"),
-            evictor: evictor(kept.select, &sizes.row_plan),
-            chunk: sizes.chunk,
-            plan: sizes.row_plan,
+            evictor: evictor(kept.select, &plan.row_plan),
+            chunk: plan.chunk,
+            plan: plan.row_plan,
             selecting: kept.selecting,
             reading: alone + kept.selecting,
             notes,
@@ -384,11 +382,11 @@ fn cut_layers(
     watch: &mut dyn Watch,
     stop: &Stop,
 ) -> Result<(Vec<KeptLayers>, Duration), EngineError> {
-    let all = reader.sizes();
-    let nothing = |(sizes, select): (&PrefillPlan, _)| KeptLayers {
+    let all = reader.plans();
+    let nothing = |(plan, select): (&PrefillPlan, _)| KeptLayers {
         select,
-        map: RetentionMap::new(sizes.tokens(), reader.kv_heads()),
-        layers: Vec::with_capacity(sizes.keeps.len()),
+        map: RetentionMap::new(plan.tokens(), reader.kv_heads()),
+        layers: Vec::with_capacity(plan.keeps.len()),
         selecting: Duration::ZERO,
     };
     let mut kept: Vec<KeptLayers> = all.iter().zip(selects).map(nothing).collect();
@@ -420,8 +418,8 @@ fn cut_layers(
             }
         };
         spent += measuring;
-        for (kept, sizes) in kept.iter_mut().zip(all) {
-            let needs = sizes.needs[in_policy];
+        for (kept, plan) in kept.iter_mut().zip(all) {
+            let needs = plan.needs[in_policy];
             if needs.column_sums || needs.future.is_some() || needs.reconstruction.is_some() {
                 kept.selecting += measuring;
             }
@@ -448,16 +446,16 @@ fn cut_layers(
 /// The compact cache of the kept `layers` after the prompt. Its rows may be on the GPU.
 fn compact_cache(
     layers: Vec<CompactLayer>,
-    sizes: &PrefillPlan,
+    plan: &PrefillPlan,
     on_gpu: Option<DeviceRows>,
 ) -> CompactCache {
     CompactCache {
         layers,
-        next: Pos(sizes.tokens() as u32),
+        next: Pos(plan.tokens() as u32),
         window_rope_origin: Pos(0),
-        reassigned: sizes.reassigns_positions(),
-        widest: sizes.max_capacity,
-        kind: sizes.cache,
+        reassigned: plan.reassigns_positions(),
+        widest: plan.max_capacity,
+        kind: plan.cache,
         on_gpu,
     }
 }

@@ -115,11 +115,11 @@ impl Prefix {
     pub(super) fn open(
         access: &VaultAccess<'_>,
         read: Read<'_>,
-        sizes: &PrefillPlan,
+        plan: &PrefillPlan,
         prompt: &PromptShape,
     ) -> Self {
         let mut prefix = Self::none(prompt.tokens);
-        let request = MeasurementRequest::new(sizes, prompt);
+        let request = MeasurementRequest::new(plan, prompt);
         // Without a document, turns and question take its place.
         let document = prompt.document();
         let has_document = access.turns.first().is_none_or(|&turn| turn > document.end);
@@ -129,13 +129,13 @@ impl Prefix {
             0
         };
         if end < FEW_SHARED {
-            if request.measurements.is_empty() && !sizes.drops_tokens() {
+            if request.measurements.is_empty() && !plan.drops_tokens() {
                 prefix.open_turns(access, read, 0, read.ids.len() - request.query_rows);
-                prefix.buffers = prefix.count_buffers(read.model, sizes, None);
+                prefix.buffers = prefix.count_buffers(read.model, plan, None);
             }
             return prefix;
         }
-        if sizes.drops_tokens() {
+        if plan.drops_tokens() {
             prefix.notes.push(
                 "this method drops tokens as it reads, so the document's vault is neither used nor made"
                     .to_owned(),
@@ -176,7 +176,7 @@ impl Prefix {
         if !has_sums && (prefix.same || prefix.writer.is_some()) {
             // Without all rows of the document, those of the turns are of no use; a reconstruction overwrites them. A
             // new file begins with the first turn.
-            let repeats = sizes.reconstruction_plan.is_some() && !prefix.knows_reconstruction();
+            let repeats = plan.reconstruction_plan.is_some() && !prefix.knows_reconstruction();
             let latest = if prefix.known < end || repeats {
                 0
             } else {
@@ -185,7 +185,7 @@ impl Prefix {
             prefix.open_turns(access, read, end, latest);
         }
         let written = prefix.writer.as_ref().map(|writer| writer.shape().clone());
-        prefix.buffers = prefix.count_buffers(read.model, sizes, written.as_ref());
+        prefix.buffers = prefix.count_buffers(read.model, plan, written.as_ref());
         prefix
     }
 
@@ -207,12 +207,12 @@ impl Prefix {
         self.width = head_shape(model).q_heads * head_shape(model).head_dim;
     }
 
-    /// Adapts `sizes` to the rows from the vault.
-    pub(super) fn sizes(&self, mut sizes: PrefillPlan) -> PrefillPlan {
-        sizes.start_after_prefix(self.known(), self.buffers, self.knows_reconstruction());
-        let mut sizes = sizes.with_vault(self.kind);
-        sizes.rearranges = self.rearranges(&sizes);
-        sizes
+    /// Adapts `plan` to the rows from the vault.
+    pub(super) fn adapt(&self, mut plan: PrefillPlan) -> PrefillPlan {
+        plan.start_after_prefix(self.known(), self.buffers, self.knows_reconstruction());
+        let mut plan = plan.with_vault(self.kind);
+        plan.rearranges = self.rearranges(&plan);
+        plan
     }
 
     /// Determines how many tokens and which measurements of `vault` can be used.
@@ -358,11 +358,11 @@ impl Prefix {
     }
 
     /// Whether a layer's weights are rearranged for many rows.
-    pub(super) fn rearranges(&self, sizes: &PrefillPlan) -> bool {
-        if self.known < self.tokens || sizes.reconstruction_plan.is_some() {
+    pub(super) fn rearranges(&self, plan: &PrefillPlan) -> bool {
+        if self.known < self.tokens || plan.reconstruction_plan.is_some() {
             return true;
         }
-        let n = sizes.tokens();
+        let n = plan.tokens();
         let next = |&first: &usize| Some(self.section_end(first, n)).filter(|&end| end < n);
         let mut sections = std::iter::successors(Some(self.known()), next);
         sections.any(|first| self.section_end(first, n) - first > FEW_ROWS)
@@ -382,7 +382,7 @@ impl Prefix {
     fn count_buffers(
         &self,
         model: &Model,
-        sizes: &PrefillPlan,
+        plan: &PrefillPlan,
         written: Option<&VaultShape>,
     ) -> u64 {
         let numbers = |shape: &VaultShape| {
@@ -403,9 +403,9 @@ impl Prefix {
             + written.map_or(0, writing)
             + self.turns.as_ref().map_or(0, TurnRows::buffer_bytes)
             + (self.kind).map_or(0, |kind| {
-                backend::of(model).transfer_bytes(kind, sizes.chunk)
+                backend::of(model).transfer_bytes(kind, plan.chunk)
             })
-            + (scores * sizes.tokens() * size_of::<f32>()) as u64
+            + (scores * plan.tokens() * size_of::<f32>()) as u64
     }
 
     /// The type to which new rows of the tokens from `first` on are rounded, so that the first prefill computes with

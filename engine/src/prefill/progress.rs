@@ -19,20 +19,20 @@ pub(super) struct ReadingProgress {
 }
 
 impl ReadingProgress {
-    pub(super) fn new(sizes: &PrefillPlan, model: &Model, rope: &RopeTable) -> Self {
-        let ledger = sizes.ledger(model);
-        let layers = sizes.row_plan.rows.len() as u64;
-        let after = |layer: u64| sizes.row_plan.bytes * layer / layers;
+    pub(super) fn new(plan: &PrefillPlan, model: &Model, rope: &RopeTable) -> Self {
+        let ledger = plan.ledger(model);
+        let layers = plan.row_plan.rows.len() as u64;
+        let after = |layer: u64| plan.row_plan.bytes * layer / layers;
         Self {
             method: (0..layers).map(|l| after(l + 1) - after(l)).collect(),
             now: MemoryNow {
                 weights: ledger.weights,
-                kept_full: full_cache_bytes(model.config(), sizes.tokens(), sizes.cache),
+                kept_full: full_cache_bytes(model.config(), plan.tokens(), plan.cache),
                 scratch: ledger.reading() + rope.bytes(),
                 ..MemoryNow::default()
             },
-            meter: ProgressMeter::new(Phase::Reading, sizes.tokens_read(), sizes.steps())
-                .with_vault_tokens(sizes.known()),
+            meter: ProgressMeter::new(Phase::Reading, plan.tokens_read(), plan.steps())
+                .with_vault_tokens(plan.known()),
             passed: 0,
         }
     }

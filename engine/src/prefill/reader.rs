@@ -34,7 +34,7 @@ pub struct Reconstructed {
 pub(super) struct Reader<'a> {
     of: Read<'a>,
     /// One entry per method; exactly one if tokens are dropped or the document is reconstructed.
-    sizes: &'a [PrefillPlan],
+    plans: &'a [PrefillPlan],
     heads: HeadShape,
     /// The residual stream, the layer's keys and values, and all scratch buffers.
     backend: Box<dyn PrefillBackend + 'a>,
@@ -57,6 +57,18 @@ pub(super) struct Reader<'a> {
     /// Measurements of the current layer that are computed: the next method may need the same.
     held: Held,
     progress: &'a mut ReadingProgress,
+}
+
+/// What a prefill leaves after its last layer.
+pub(super) struct ReadEnd {
+    /// Memory of the prefill itself.
+    pub(super) ledger: MemoryLedger,
+    /// The kept rows of all layers, if they stayed on the GPU.
+    pub(super) cache: Option<DeviceRows>,
+    /// The last layer's output: of the last row, `[width]`, or of every row if requested, `[n, width]`.
+    pub(super) hidden: Vec<f32>,
+    /// The output of the reconstruction pass, if there was one and every row was requested.
+    pub(super) repeated: Option<Reconstructed>,
 }
 
 /// A global layer: one that methods compact.
@@ -93,24 +105,24 @@ struct Held {
 }
 
 impl<'a> Reader<'a> {
-    /// Allocates everything. `sizes` has one entry per method.
+    /// Allocates everything. `plans` has one entry per method.
     ///
     /// # Errors
     /// [`EngineError::Gpu`] if the GPU has too little memory.
     pub(super) fn new(
         of: Read<'a>,
-        sizes: &'a [PrefillPlan],
+        plans: &'a [PrefillPlan],
         prefix: &'a mut Prefix,
         progress: &'a mut ReadingProgress,
     ) -> Result<Self, EngineError> {
         assert!(
-            sizes.len() == 1 || !sizes.iter().any(PrefillPlan::needs_own_reading),
+            plans.len() == 1 || !plans.iter().any(PrefillPlan::needs_own_reading),
             "a method that changes prefill cannot share it with other methods"
         );
         let Read {
             model, ids, rope, ..
         } = of;
-        let (heads, first) = (head_shape(model), &sizes[0]);
+        let (heads, first) = (head_shape(model), &plans[0]);
         let mut residual = vec![0.0f32; first.residual()];
         model.embed(&ids[prefix.known()..], &mut residual);
         let known_scores = if prefix.has_scores() {
@@ -120,13 +132,13 @@ impl<'a> Reader<'a> {
         };
         let input = PrefillInput {
             rope,
-            plans: sizes,
+            plans,
             ids: &ids[prefix.known()..],
             residual,
         };
         Ok(Self {
             of,
-            sizes,
+            plans,
             heads,
             backend: backend::of(model).prefill(input)?,
             entered: first.residual() / model.config().width,
@@ -136,8 +148,8 @@ impl<'a> Reader<'a> {
             known_scores,
             scored: false,
             prefix,
-            measurements: Measurements::new(sizes),
-            candidates: vec![None; sizes.len()],
+            measurements: Measurements::new(plans),
+            candidates: vec![None; plans.len()],
             held: Held::default(),
             progress,
         })
@@ -148,9 +160,9 @@ impl<'a> Reader<'a> {
         self.heads.kv_heads
     }
 
-    /// The sizes of all methods.
-    pub(super) fn sizes(&self) -> &'a [PrefillPlan] {
-        self.sizes
+    /// The plans of all methods.
+    pub(super) fn plans(&self) -> &'a [PrefillPlan] {
+        self.plans
     }
 
     /// Runs the tokens without known rows through `layer`: computes keys, values, the layer's output and the
@@ -191,19 +203,19 @@ impl<'a> Reader<'a> {
         let rows = task.n - first;
         self.progress
             .add_rows(task.n - self.prefix.known() - rows, watch);
-        let at_once = self.sizes[0].chunk.min(rows);
+        let at_once = self.plans[0].chunk.min(rows);
         self.backend.prepare(task.layer, at_once, rows <= FEW_ROWS);
         self.read_rows(task, first..task.n, watch, stop)
     }
 
     /// Resets the measurements for `layer`.
     fn begin_layer(&mut self, layer: usize) -> LayerTask {
-        let sizes = &self.sizes[0];
-        let n = sizes.entering_in(layer);
-        let needs = || self.sizes.iter().map(|sizes| sizes.needs_in(layer));
+        let plan = &self.plans[0];
+        let n = plan.entering_in(layer);
+        let needs = || self.plans.iter().map(|plan| plan.needs_in(layer));
         let task = LayerTask {
             layer,
-            last_layer: layer + 1 == sizes.keeps.len(),
+            last_layer: layer + 1 == plan.keeps.len(),
             n,
             // A prefill that drops tokens uses no vault: all entering tokens then count as the prefix.
             prefix: self.prefix.tokens().min(n),
@@ -214,7 +226,7 @@ impl<'a> Reader<'a> {
         let measurements = &mut self.measurements;
         measurements.measured.start(
             self.heads,
-            self.sizes.iter().filter_map(|s| s.needs_in(layer).future),
+            self.plans.iter().filter_map(|s| s.needs_in(layer).future),
         );
         measurements.window_queries.clear();
         self.held = Held::default();
@@ -234,14 +246,14 @@ impl<'a> Reader<'a> {
         if task.column_sums {
             prefix.fill_column_sums(&mut measurements.column_sums, task.n);
         }
-        for future in (self.sizes.iter()).filter_map(|sizes| sizes.needs_in(layer).future) {
+        for future in (self.plans.iter()).filter_map(|plan| plan.needs_in(layer).future) {
             prefix.fill_query_sums(future, &mut measurements.measured);
         }
         self.scored = false;
         if prefix.knows_reconstruction() {
             prefix.fill_reconstruction(&mut self.known_scores, task.n);
         }
-        if let Some(score_cache) = self.sizes[0].needs_in(layer).score_cache {
+        if let Some(score_cache) = self.plans[0].needs_in(layer).score_cache {
             self.scored = prefix.fill_scores(score_cache, &mut self.known_scores, task.n);
         }
         self.backend.begin_layer(measurements)
@@ -261,7 +273,7 @@ impl<'a> Reader<'a> {
         } else {
             prefix.saturating_sub(known)
         };
-        let at_once = self.sizes[0].chunk.min(rows);
+        let at_once = self.plans[0].chunk.min(rows);
         self.backend.prepare(task.layer, at_once, false);
         let mut measuring = self.read_rows(task, known..prefix, watch, stop)?;
         let column_sums = repeats || self.prefix.writes_document();
@@ -300,7 +312,7 @@ impl<'a> Reader<'a> {
             // The choice depends only on the number of rows, so an answer does not depend on what was just read.
             let few = section.len() <= FEW_ROWS;
             if prepared != Some(few) {
-                let most = if few { FEW_ROWS } else { self.sizes[0].chunk };
+                let most = if few { FEW_ROWS } else { self.plans[0].chunk };
                 let at_once = most.min(task.n - section.start);
                 self.backend.prepare(task.layer, at_once, few);
                 prepared = Some(few);
@@ -323,7 +335,7 @@ impl<'a> Reader<'a> {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
-        let chunk = self.sizes[0].chunk;
+        let chunk = self.plans[0].chunk;
         let mut measuring = Duration::ZERO;
         for first in rows.clone().step_by(chunk) {
             let rows = first..rows.end.min(first + chunk);
@@ -344,7 +356,7 @@ impl<'a> Reader<'a> {
         // A chunk ends at the end of the prefix or turn.
         let (known, prefix) = (self.prefix.known(), self.prefix.tokens());
         let section = self.prefix.section_end(rows.end, task.n);
-        let next = section.min(rows.end + self.sizes[0].chunk);
+        let next = section.min(rows.end + self.plans[0].chunk);
         let alive = self.alive.positions();
         let config = self.of.model.config();
         let sharing = config.kinds[task.layer].keys_of.is_some();
@@ -374,8 +386,7 @@ impl<'a> Reader<'a> {
         if self.prefix.wants_queries(&rows) && !sharing {
             self.prefix.store_queries(first, backend.queries(count)?);
         }
-        measuring += backend.attend(&chunk, measurements, stop)?;
-        backend.complete(&chunk, self.prefix)?;
+        measuring += backend.attend(&chunk, measurements, self.prefix, stop)?;
         self.progress.add_rows(count, watch);
         Ok(measuring)
     }
@@ -392,57 +403,42 @@ impl<'a> Reader<'a> {
         self.prefix.end_layer(task.layer, &learned, stop);
     }
 
-    /// Memory of the prefill itself.
-    pub(super) fn ledger(&self) -> MemoryLedger {
-        let reconstruction = self.reconstruction.as_ref();
-        let own = reconstruction.map_or(0, ReconstructionPass::store_bytes);
-        // The allocated size: dropping tokens does not shrink the buffer.
-        let residual = (self.sizes[0].residual() * size_of::<f32>()) as u64;
-        let memory = self.backend.memory();
-        MemoryLedger {
-            gpu: memory.device,
-            layer_tiles: self.sizes[0].tiles_bytes(self.of.model),
-            layer_kv: memory.layer_kv + own,
-            residual: residual + reconstruction.map_or(0, ReconstructionPass::residual_bytes),
-            activations: memory.activations + self.measurements.bytes(),
-            vault: self.prefix.buffer_bytes(),
-            ..MemoryLedger::default()
-        }
-    }
-
-    /// The kept rows of all layers, if they stayed on the GPU.
-    pub(super) fn take_cache(&mut self) -> Option<DeviceRows> {
-        self.backend.take_cache()
-    }
-
-    /// Completes the document's vault after the last layer.
-    pub(super) fn end(&mut self) {
-        self.prefix.end(self.of.ids);
-    }
-
-    /// The last layer's output: of the last row, `[width]`, or of every row if requested, `[n, width]`; and
-    /// the output of the reconstruction pass if requested.
+    /// Ends the prefill after the last layer, and completes the document's vault.
     ///
     /// # Errors
     /// [`EngineError::Gpu`].
-    pub(super) fn into_output(self) -> Result<(Vec<f32>, Option<Reconstructed>), EngineError> {
-        let first = if self.of.every_row {
-            0
-        } else {
-            self.entered - 1
+    pub(super) fn end(self) -> Result<ReadEnd, EngineError> {
+        self.prefix.end(self.of.ids);
+        let plan = &self.plans[0];
+        let first = match self.of.every_row {
+            true => 0,
+            false => self.entered - 1,
         };
-        let hidden = self.backend.into_residual(first..self.entered)?;
-        let plan = self.sizes[0]
-            .reconstruction_plan
-            .as_ref()
-            .filter(|_| self.of.every_row);
-        let repeated = plan
-            .zip(self.reconstruction)
-            .map(|(plan, rows)| Reconstructed {
+        let end = self.backend.end(first..self.entered)?;
+        let reconstruction = self.reconstruction.as_ref();
+        let own = reconstruction.map_or(0, ReconstructionPass::store_bytes);
+        // The allocated size: dropping tokens does not shrink the buffer.
+        let residual = (plan.residual() * size_of::<f32>()) as u64;
+        let ledger = MemoryLedger {
+            gpu: end.memory.device,
+            layer_tiles: plan.tiles_bytes(self.of.model),
+            layer_kv: end.memory.layer_kv + own,
+            residual: residual + reconstruction.map_or(0, ReconstructionPass::residual_bytes),
+            activations: end.memory.activations + self.measurements.bytes(),
+            vault: self.prefix.buffer_bytes(),
+            ..MemoryLedger::default()
+        };
+        let segments = plan.reconstruction_plan.as_ref();
+        let repeated = (segments.filter(|_| self.of.every_row)).zip(self.reconstruction);
+        Ok(ReadEnd {
+            ledger,
+            cache: end.cache,
+            hidden: end.residual,
+            repeated: repeated.map(|(plan, rows)| Reconstructed {
                 segments: plan.segments().collect(),
                 ids: plan.ids(self.of.ids),
                 hidden: rows.into_residual(),
-            });
-        Ok((hidden, repeated))
+            }),
+        })
     }
 }

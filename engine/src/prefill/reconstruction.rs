@@ -70,12 +70,12 @@ impl<'a> ReconstructionPass<'a> {
         model: &'a Model,
         ids: &[u32],
         rope: &'a RopeTable,
-        sizes: &PrefillPlan,
+        prefill: &PrefillPlan,
         plan: &'a ReconstructionPlan,
         heads: HeadShape,
     ) -> Self {
         let (end, longest) = (plan.document().end, plan.longest());
-        let mut residual = vec![0.0; sizes.repetition_residual()];
+        let mut residual = vec![0.0; prefill.repetition_residual()];
         model.embed(&plan.ids(ids), &mut residual);
         let rows = |rows| RowStore::uniform(heads.kv_heads, rows, heads.head_dim);
         let after = ids.len() - end;
@@ -85,7 +85,7 @@ impl<'a> ReconstructionPass<'a> {
             rope,
             heads,
             tokens: ids.len(),
-            chunk: sizes.chunk,
+            chunk: prefill.chunk,
             residual,
             gathered_rope: GatheredRope::new(rope, longest),
             saved: [rows(after), rows(after)],

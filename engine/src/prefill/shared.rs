@@ -70,7 +70,7 @@ impl SharedPrefill<'_> {
         };
         let mut watch = EventSink(progress);
         let mut results: Vec<Option<Result<PrefillOutcome, EngineError>>> = Vec::new();
-        let (mut taken, mut sizes, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut taken, mut plans, mut places) = (Vec::new(), Vec::new(), Vec::new());
         for (place, cut) in cuts.into_iter().enumerate() {
             let own = PrefillPlan::new(
                 self.model,
@@ -100,7 +100,7 @@ impl SharedPrefill<'_> {
                 }
                 Ok(own) => {
                     taken.push(cut.method);
-                    sizes.push(own);
+                    plans.push(own);
                     places.push(place);
                     None
                 }
@@ -109,14 +109,14 @@ impl SharedPrefill<'_> {
             });
         }
         // They read the same chunks.
-        let chunk = sizes.iter().map(|sizes| sizes.chunk).min();
-        for sizes in &mut sizes {
-            sizes.chunk = chunk.unwrap_or(sizes.chunk);
+        let chunk = plans.iter().map(|plan| plan.chunk).min();
+        for plan in &mut plans {
+            plan.chunk = chunk.unwrap_or(plan.chunk);
         }
         if !taken.is_empty() {
             let outcomes = read_and_cut(
                 read,
-                sizes,
+                plans,
                 &mut Prefix::none(self.ids.len()),
                 &taken,
                 &mut watch,

@@ -8,7 +8,8 @@ use kept_policies::Pos;
 use super::attention::AttentionScratch;
 use crate::EngineError;
 use crate::after_layer::{AfterLayer, LayerAttention};
-use crate::backend::seam::{DecodeBackend, PartTime, StepOutput};
+use crate::backend::seam::DecodeBackend;
+use crate::backend::tasks::{PartTime, StepOutput};
 use crate::compact::CompactCache;
 
 /// The buffers of the decode loop, allocated once.

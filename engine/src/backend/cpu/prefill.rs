@@ -1,27 +1,26 @@
 //! Prefill on the CPU.
 
+mod observing;
+
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use kept_kernels::{
-    DeltaState, HeadShape, Normalise, PrefillAttention, Stop, WindowScores, prefill_attention,
-    window_scores,
-};
+use kept_kernels::{DeltaState, HeadShape, PrefillAttention, Stop, prefill_attention};
 use kept_models::{LayerPass, Model, RopeTable};
-use kept_policies::{PromptRows, Softmax, WeightedWindow, Window};
+use kept_policies::PromptRows;
 
 use super::host_rows::CpuAttention;
 use crate::EngineError;
 use crate::backend::buffers::HostBuffers;
 use crate::backend::measurements::Measurements;
-use crate::backend::seam::{
-    Chunk, DeviceRows, GatherSource, GatherTask, HostView, LayerRowsAccess, PrefillBackend,
-    PrefillInput, PrefillMemory, PrefixRows, RowAccess,
+use crate::backend::seam::{HostView, LayerRowsAccess, PrefillBackend, PrefixRows};
+use crate::backend::tasks::{
+    Chunk, GatherSource, GatherTask, Keep, LastRows, PrefillEnd, PrefillInput, PrefillMemory,
+    RowAccess,
 };
 use crate::compact::{CompactLayer, RingGather};
 use crate::gathered_rope::GatheredRope;
-use crate::observe::{HostRows, LastQueries, LogSumExp, host_rows};
-use crate::plan::PrefillPlan;
+use crate::observe::{HostRows, host_rows};
 use crate::shape::{attention_scale, head_shape, layer_heads};
 
 /// All buffers of one prefill.
@@ -103,18 +102,6 @@ impl<'m> CpuPrefill<'m> {
         }
     }
 
-    /// The last queries of the prompt and the layer's keys.
-    fn last_queries<'q>(&'q self, queries: &'q [f32], tokens: usize) -> LastQueries<'q> {
-        LastQueries {
-            shape: self.heads,
-            scale: attention_scale(self.model, self.weights.layer),
-            queries,
-            keys: &self.buffers.keys,
-            tokens,
-            log_sum_exp: &self.buffers.log_sum_exp[..self.heads.q_heads * self.attended],
-        }
-    }
-
     /// Whether the chunk's layer is recurrent.
     fn recurs(&self, chunk: &Chunk<'_>) -> bool {
         self.model.config().kinds[chunk.layer].recurrent
@@ -163,30 +150,22 @@ impl<'m> CpuPrefill<'m> {
         Ok(pass.finish(out, ids, &mut self.residual[at], stop)?)
     }
 
-    /// Adds the attention of the chunk's rows to the column sums.
-    fn add_column_sums(
-        &mut self,
-        chunk: &Chunk<'_>,
-        sums: &mut [f32],
-        stop: &Stop,
-    ) -> Result<(), EngineError> {
-        let buffers = &mut self.buffers;
-        let floats = chunk.count * self.heads.q_heads;
-        let last = LastQueries {
-            shape: self.heads,
-            scale: attention_scale(self.model, chunk.layer),
-            queries: &buffers.q[..floats * self.heads.head_dim],
-            keys: &buffers.keys,
-            tokens: chunk.first + chunk.count,
-            log_sum_exp: &[],
+    /// The compact layer of a selection.
+    fn gather(&mut self, task: &GatherTask<'_>) -> CompactLayer {
+        let unrotated = self.buffers.unrotated();
+        let (keys, values, gathered) = self.buffers.of_method();
+        let source = GatherSource {
+            keys,
+            values,
+            unrotated,
+            value_sums: None,
+            merged: false,
         };
-        let log_sum_exp = &mut buffers.log_sum_exp[..floats];
-        let log_sum_exp = if self.attended > 0 {
-            LogSumExp::Known(log_sum_exp)
-        } else {
-            LogSumExp::Unknown(log_sum_exp)
-        };
-        Ok(last.add_column_sums(log_sum_exp, sums, stop)?)
+        let compact = task.gather(&source, |gather| gather.layer(gathered));
+        match task.plan.table {
+            Some(table) => compact.with_table(keys, &task.selection.retention, table),
+            None => compact,
+        }
     }
 }
 
@@ -292,6 +271,7 @@ impl PrefillBackend for CpuPrefill<'_> {
         &mut self,
         chunk: &Chunk<'_>,
         measurements: &mut Measurements,
+        prefix: &mut dyn PrefixRows,
         stop: &Stop,
     ) -> Result<Duration, EngineError> {
         if self.recurs(chunk) {
@@ -299,24 +279,16 @@ impl PrefillBackend for CpuPrefill<'_> {
             return Ok(Duration::ZERO);
         }
         self.attend_needed(chunk, stop)?;
-        if !chunk.column_sums {
-            return Ok(Duration::ZERO);
-        }
         let started = Instant::now();
-        self.add_column_sums(chunk, &mut measurements.column_sums, stop)?;
-        Ok(started.elapsed())
-    }
-
-    fn complete(
-        &mut self,
-        chunk: &Chunk<'_>,
-        prefix: &mut dyn PrefixRows,
-    ) -> Result<(), EngineError> {
-        if chunk.writes && !self.recurs(chunk) {
+        if chunk.column_sums {
+            self.add_column_sums(chunk, &mut measurements.column_sums, stop)?;
+        }
+        let measuring = started.elapsed();
+        if chunk.writes {
             let (keys, values) = (&self.buffers.keys, &self.buffers.values);
             prefix.write_rows(keys, values, chunk.first..chunk.first + chunk.count);
         }
-        Ok(())
+        Ok(measuring)
     }
 
     fn collect(
@@ -336,63 +308,14 @@ impl PrefillBackend for CpuPrefill<'_> {
         })
     }
 
-    fn window(
+    fn observe(
         &mut self,
-        window: Window,
+        what: LastRows<'_>,
         tokens: usize,
         measurements: &mut Measurements,
         stop: &Stop,
     ) -> Result<(), EngineError> {
-        let Measurements {
-            window_queries,
-            window_scores: out,
-            ..
-        } = measurements;
-        out.resize(self.heads.q_heads * tokens, 0.0);
-        let last = self.last_queries(window_queries, tokens);
-        let task = WindowScores {
-            shape: last.shape,
-            scale: last.scale,
-            queries: last.last(window.rows),
-            keys: last.keys,
-            tokens,
-            normalise: match window.softmax {
-                Softmax::All => Normalise::All,
-                Softmax::Prefix => Normalise::Prefix,
-            },
-            row_weights: None,
-            log_sum_exp: last.log_sum_exp,
-        };
-        Ok(window_scores(&task, out, stop)?)
-    }
-
-    fn weighted_window(
-        &mut self,
-        window: WeightedWindow,
-        among: Option<&[u32]>,
-        tokens: usize,
-        measurements: &mut Measurements,
-        stop: &Stop,
-    ) -> Result<(), EngineError> {
-        let out = &mut measurements.measured.weighted_window;
-        let last = self.last_queries(&measurements.window_queries, tokens);
-        match among {
-            Some(among) => last.ramp_among(window, among, out, stop)?,
-            None => last.weighted_window(window, out, stop)?,
-        }
-        Ok(())
-    }
-
-    fn low_attention(
-        &mut self,
-        rows: usize,
-        tokens: usize,
-        measurements: &mut Measurements,
-        stop: &Stop,
-    ) -> Result<(), EngineError> {
-        let out = &mut measurements.measured.bits;
-        let last = self.last_queries(&measurements.window_queries, tokens);
-        Ok(last.low_attention(rows, out, stop)?)
+        Ok(self.measure(what, tokens, measurements, stop)?)
     }
 
     fn prepare_rows(&mut self, access: RowAccess, rope: &RopeTable) -> Result<(), EngineError> {
@@ -404,35 +327,31 @@ impl PrefillBackend for CpuPrefill<'_> {
         Ok(())
     }
 
-    fn rows(&self, _layer: usize, before_rope: bool) -> Box<dyn LayerRowsAccess + '_> {
+    fn rows(&self, access: RowAccess) -> Box<dyn LayerRowsAccess + '_> {
         let buffers = &self.buffers;
-        let keys = if before_rope {
+        let keys = if access.before_rope {
             buffers.method_keys()
         } else {
             &buffers.keys
         };
-        Box::new(host_rows(keys, &buffers.values))
+        Box::new(CpuRows {
+            rows: host_rows(keys, &buffers.values),
+            access,
+        })
     }
 
-    fn copies(&self) -> [&[f32]; 2] {
-        let buffers = &self.buffers;
-        [buffers.method_keys().as_slice(), buffers.values.as_slice()]
-    }
-
-    fn gather(&mut self, task: &GatherTask<'_>) -> Result<CompactLayer, EngineError> {
-        let unrotated = self.buffers.unrotated();
-        let (keys, values, gathered) = self.buffers.of_method();
-        let source = GatherSource {
-            keys,
-            values,
-            unrotated,
-            value_sums: None,
-            merged: false,
-        };
-        let compact = task.gather(&source, |gather| gather.layer(gathered));
-        Ok(match task.plan.table {
-            Some(table) => compact.with_table(keys, &task.selection.retention, table),
-            None => compact,
+    fn keep(&mut self, what: Keep<'_>) -> Result<CompactLayer, EngineError> {
+        Ok(match what {
+            Keep::Selection(task) => self.gather(&task),
+            Keep::Window(plan, window) => {
+                let (keys, values) = (&self.buffers.keys, &self.buffers.values);
+                let gather = RingGather::new(keys, values, plan, window);
+                gather.layer(&mut self.buffers.gathered)
+            }
+            Keep::State => {
+                let state = self.state.clone().expect("the model is recurrent");
+                CompactLayer::recurrent(state)
+            }
         })
     }
 
@@ -442,44 +361,25 @@ impl PrefillBackend for CpuPrefill<'_> {
         state.map(DeltaState::read)
     }
 
-    fn keep_state(&mut self) -> Result<CompactLayer, EngineError> {
-        let state = self.state.clone().expect("the model is recurrent");
-        Ok(CompactLayer::recurrent(state))
-    }
-
-    fn gather_window(
-        &mut self,
-        plan: &PrefillPlan,
-        window: usize,
-    ) -> Result<CompactLayer, EngineError> {
-        let (keys, values) = (&self.buffers.keys, &self.buffers.values);
-        let gather = RingGather::new(keys, values, plan, window);
-        Ok(gather.layer(&mut self.buffers.gathered))
-    }
-
     fn retain_rows(&mut self, surviving: &[u32], _rows: usize) -> Result<(), EngineError> {
         retain(&mut self.residual, surviving, self.model.config().width);
         Ok(())
     }
 
-    fn memory(&self) -> PrefillMemory {
-        PrefillMemory {
-            layer_kv: self.buffers.row_bytes(),
-            activations: self.buffers.bytes() + self.largest_pass,
-            device: 0,
-        }
-    }
-
-    fn take_cache(&mut self) -> Option<DeviceRows> {
-        None
-    }
-
-    fn into_residual(mut self: Box<Self>, rows: Range<usize>) -> Result<Vec<f32>, EngineError> {
+    fn end(mut self: Box<Self>, rows: Range<usize>) -> Result<PrefillEnd, EngineError> {
         let width = self.model.config().width;
         self.residual.truncate(rows.end * width);
         self.residual.drain(..rows.start * width);
         self.residual.shrink_to_fit();
-        Ok(self.residual)
+        Ok(PrefillEnd {
+            memory: PrefillMemory {
+                layer_kv: self.buffers.row_bytes(),
+                activations: self.buffers.bytes() + self.largest_pass,
+                device: 0,
+            },
+            cache: None,
+            residual: self.residual,
+        })
     }
 }
 
@@ -492,9 +392,19 @@ pub(in crate::backend) fn retain(residual: &mut Vec<f32>, surviving: &[u32], wid
     residual.truncate(surviving.len() * width);
 }
 
-impl LayerRowsAccess for HostRows<'_> {
-    fn rows(&self) -> &dyn PromptRows {
-        self
+/// The current layer's rows for a method.
+struct CpuRows<'r> {
+    rows: HostRows<'r>,
+    access: RowAccess,
+}
+
+impl LayerRowsAccess for CpuRows<'_> {
+    fn computations(&self) -> Option<&dyn PromptRows> {
+        self.access.computations.then_some(&self.rows as _)
+    }
+
+    fn copies(&self) -> Option<[&[f32]; 2]> {
+        (self.access.copies).then_some([self.rows.keys, self.rows.values])
     }
 
     fn check(&self) -> Result<(), EngineError> {

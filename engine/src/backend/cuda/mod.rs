@@ -10,7 +10,8 @@ use kept_cuda::{DeviceError, RowKind};
 use kept_kernels::{CacheType, PackedRows};
 use kept_models::{GpuModel, Model, RopeTable};
 
-use super::seam::{Backend, DecodeBackend, HostAttention, HostLayer, PrefillBackend, PrefillInput};
+use super::seam::{Backend, DecodeBackend, HostAttention, HostLayer, PrefillBackend};
+use super::tasks::PrefillInput;
 use crate::compact::CompactCache;
 use crate::plan::{PrefillPlan, StreamPlan};
 use crate::{EngineError, MemoryLedger};

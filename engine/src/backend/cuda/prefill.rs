@@ -4,9 +4,11 @@
 //! the device if no method changes them during decode.
 
 mod asked;
+mod chunk;
 mod gathering;
 mod kept;
 mod observing;
+mod on_host;
 mod residual;
 mod transfer;
 
@@ -19,28 +21,29 @@ use std::time::Duration;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
-    AttentionScratch, Buffer, Device, DeviceError, Indices, LayerCapacity, LayerRows,
-    PrefillAttention, QuerySums, Readback, RowPositions, Scores, ScoresScratch, UploadStaging,
+    AttentionScratch, Buffer, Device, DeviceError, LayerCapacity, LayerRows, QuerySums, Readback,
+    ScoresScratch, UploadStaging,
 };
 use kept_kernels::{HeadShape, Normalise, Scale, Stop, words};
-use kept_models::{GpuModel, GpuPass, GpuRope, Model, RopeContext, RopeTable};
-use kept_policies::{Future, Softmax, WeightedWindow, Window};
+use kept_models::{GpuModel, GpuPass, GpuRope, Model, RopeTable};
+use kept_policies::{Future, Softmax};
 
 use super::decode::DecodePlan;
-use super::host_rows::{self, StagedAttention, StagedLayer};
+use super::host_rows;
 use crate::EngineError;
 use crate::backend::buffers::HostBuffers;
 use crate::backend::cpu::prefill::retain;
 use crate::backend::measurements::Measurements;
-use crate::backend::seam::{
-    Chunk, DeviceRows, GatherTask, HostView, LayerRowsAccess, PrefillBackend, PrefillInput,
-    PrefillMemory, PrefixRows, RowAccess,
+use crate::backend::seam::{HostView, LayerRowsAccess, PrefillBackend, PrefixRows};
+use crate::backend::tasks::{
+    Chunk, Keep, LastRows, PrefillEnd, PrefillInput, PrefillMemory, RowAccess,
 };
 use crate::compact::CompactLayer;
 use crate::observe::ramp_weights;
 use crate::plan::PrefillPlan;
 use crate::shape::{gpu_attention_scale, head_shape};
 use kept::RowDestination;
+use on_host::OnHost;
 use residual::Residual;
 use transfer::{SENT_AT_ONCE, VaultWriteback};
 
@@ -127,11 +130,11 @@ impl<'a> CudaPrefill<'a> {
     pub(super) fn bytes_for(
         gpu: &'a GpuModel,
         model: &'a Model,
-        sizes: &PrefillPlan,
+        plan: &PrefillPlan,
     ) -> Result<u64, DeviceError> {
         // A RoPE table has the same size for every position.
         let a_position = RopeTable::new(model.config(), 1);
-        let only = std::slice::from_ref(sizes);
+        let only = std::slice::from_ref(plan);
         let with = |gpu_plan: &[LayerCapacity]| {
             gpu.device().measure_allocations(|device| {
                 let mut reading =
@@ -140,18 +143,18 @@ impl<'a> CudaPrefill<'a> {
                 Ok(reading)
             })
         };
-        let gpu_plan = if sizes.rows_on_gpu {
-            DecodePlan::after_prefill(sizes).layers
+        let gpu_plan = if plan.rows_on_gpu {
+            DecodePlan::after_prefill(plan).layers
         } else {
             Vec::new()
         };
-        let repeated = OnHost::bytes(gpu, model, sizes)?;
-        let taken = match sizes.row_plan.score_pass {
+        let repeated = OnHost::bytes(gpu, model, plan)?;
+        let taken = match plan.row_plan.score_pass {
             // The first pass runs the reconstruction and keeps nothing; the second pass is the opposite.
             true => (with(&[])? + repeated).max(with(&gpu_plan)?),
             false => with(&gpu_plan)? + repeated,
         };
-        let positions = (sizes.tokens() + sizes.max_new_tokens()).max(1) as u64;
+        let positions = (plan.tokens() + plan.max_new_tokens()).max(1) as u64;
         Ok(taken + (positions - 1) * a_position.bytes())
     }
 
@@ -162,15 +165,15 @@ impl<'a> CudaPrefill<'a> {
         gpu: &'a GpuModel,
         model: &'a Model,
         rope: &RopeTable,
-        sizes: &[PrefillPlan],
+        plans: &[PrefillPlan],
         buffers: HostBuffers,
     ) -> Result<Self, DeviceError> {
         let heads = head_shape(model);
-        let first = &sizes[0];
-        let most = |of: fn(&PrefillPlan) -> usize| sizes.iter().map(of).max().unwrap_or(0);
+        let first = &plans[0];
+        let most = |of: fn(&PrefillPlan) -> usize| plans.iter().map(of).max().unwrap_or(0);
         let q_width = heads.q_heads * heads.head_dim;
         let window = most(PrefillPlan::window_queries) / q_width;
-        let needs = || sizes.iter().flat_map(|sizes| &sizes.needs);
+        let needs = || plans.iter().flat_map(|plan| &plan.needs);
         let looks = needs().any(|n| n.window.is_some() || n.weighted_window.is_some());
         let low_attention = needs().filter_map(|n| n.low_attention).max();
         let n = first.tokens();
@@ -202,9 +205,9 @@ impl<'a> CudaPrefill<'a> {
             writeback: (first.vault_rows())
                 .map(|kind| VaultWriteback::new(device, kind, heads, first.chunk))
                 .transpose()?,
-            kept: RowDestination::new(device, heads, sizes)?,
+            kept: RowDestination::new(device, heads, plans)?,
             query_sums: observing::query_sums(device, heads, needs().filter_map(|n| n.future))?,
-            asked: asked::Scratch::new(device, sizes, n, heads.head_dim)?,
+            asked: asked::Scratch::new(device, plans, n, heads.head_dim)?,
             row_readback: Readback::new(device, Readback::<f16>::PIECE.min(n * heads.head_dim))?,
             halves: Vec::new(),
             buffers,
@@ -249,157 +252,12 @@ impl<'a> CudaPrefill<'a> {
             + self.scores.bytes()
     }
 
-    /// Adds the queries before RoPE of a chunk that was just projected to the sums `wanted`.
-    fn sum_queries(
-        &mut self,
-        chunk: &Chunk<'_>,
-        wanted: impl Iterator<Item = Future>,
-    ) -> Result<(), DeviceError> {
-        let mut wanted = wanted.peekable();
-        if wanted.peek().is_some() {
-            let (gpu, pass, queries) = (self.gpu, &self.pass, &mut self.queries);
-            gpu.ready_queries(chunk.layer, chunk.count, RopeContext::RAW, pass, queries)?;
-        }
-        let rows = chunk.first..chunk.first + chunk.count;
-        wanted.try_for_each(|future| self.add_queries(future, rows.clone()))
-    }
-
-    /// Applies RoPE, stores keys and values, and copies the observed queries to `window_queries`.
-    fn store(&mut self, chunk: &Chunk<'_>) -> Result<(), DeviceError> {
-        let &Chunk {
-            layer,
-            first,
-            count,
-            ..
-        } = chunk;
-        let positions = (chunk.positions)
-            .map(|positions| Indices::new(self.gpu.device(), positions))
-            .transpose()?;
-        let context = RopeContext {
-            angles: self.rope.of_layer(layer),
-            places: positions
-                .as_ref()
-                .map_or(RowPositions::From(first), RowPositions::At),
-        };
-        let (gpu, pass) = (self.gpu, &self.pass);
-        gpu.ready_queries(layer, count, context, pass, &mut self.queries)?;
-        let rows = first..first + count;
-        gpu.ready_keys(layer, rows.clone(), context, pass, &mut self.keys)?;
-        gpu.ready_values(layer, rows, pass, &mut self.values)?;
-        if chunk.observed > 0 {
-            let width = self.heads.q_heads * self.heads.head_dim;
-            let last = (count - chunk.observed) * width..count * width;
-            self.window_queries
-                .copy_from(self.window_rows * width, &self.queries, last)?;
-            self.window_rows += chunk.observed;
-        }
-        Ok(())
-    }
-
-    /// Attention, the rest of the layer for the needed rows, and column sums. Asynchronous.
-    fn attend_chunk(&mut self, chunk: &Chunk<'_>) -> Result<(), DeviceError> {
-        let &Chunk {
-            layer,
-            first,
-            count,
-            needed,
-            ..
-        } = chunk;
-        let (device, q_width) = (self.device(), self.q_width());
-        let whole = needed == count;
-        if needed > 0 {
-            let skip = count - needed;
-            let queries = self.queries.share(skip * q_width..count * q_width);
-            let task = PrefillAttention {
-                shape: self.heads,
-                scale: self.scale,
-                window: chunk.window,
-                queries: &queries,
-                rows: needed,
-                first: first + skip,
-                keys: &self.keys,
-                values: &self.values,
-            };
-            let known = (chunk.column_sums && whole).then_some(&mut self.log_sum_exp);
-            device.prefill_attention(&task, &mut self.parts, &mut self.attention, known)?;
-            let mut stream = self.residual.rows(chunk.at, skip..count);
-            self.gpu
-                .finish(layer, &self.attention, &mut stream, needed, &mut self.pass)?;
-            self.residual
-                .write_back(chunk.at + skip..chunk.at + count)?;
-        }
-        if chunk.column_sums {
-            let task = Scores {
-                shape: self.heads,
-                scale: self.scale,
-                queries: &self.queries,
-                rows: count,
-                keys: &self.keys,
-                tokens: first + count,
-                normalise: Normalise::All,
-            };
-            if !whole {
-                device.log_sum_exp(&task, &mut self.parts, &mut self.log_sum_exp)?;
-            }
-            let mut sums = self.column_sums.share(0..self.columns);
-            device.add_column_sums(&task, &self.log_sum_exp, &mut sums)?;
-        }
-        Ok(())
-    }
-
     /// Downloads all `rows` rows of the layer, unless they are on the host.
     fn download_all(&mut self, rows: usize) -> Result<(), DeviceError> {
         if !std::mem::replace(&mut self.whole, true) {
             self.download_rows(rows)?;
         }
         Ok(())
-    }
-}
-
-/// A layer for rows in host memory.
-struct OnHost<'a> {
-    gpu: &'a GpuModel,
-    model: &'a Model,
-    layer: StagedLayer<'a>,
-    attention: StagedAttention<'a>,
-    bytes: u64,
-}
-
-impl<'a> OnHost<'a> {
-    /// For the reconstruction of `plan`, if there is one.
-    fn new(
-        gpu: &'a GpuModel,
-        model: &'a Model,
-        plan: &PrefillPlan,
-    ) -> Result<Option<Self>, DeviceError> {
-        let Some(attention) = Self::attention(gpu, model, plan) else {
-            return Ok(None);
-        };
-        Ok(Some(Self {
-            gpu,
-            model,
-            layer: StagedLayer::new(gpu, model, 0, 0),
-            attention,
-            bytes: Self::bytes(gpu, model, plan)?,
-        }))
-    }
-
-    /// Attention for the rows of a reconstruction, after the document.
-    fn attention(
-        gpu: &'a GpuModel,
-        model: &Model,
-        plan: &PrefillPlan,
-    ) -> Option<StagedAttention<'a>> {
-        let longest = plan.reconstruction_plan.as_ref()?.longest();
-        let (rows, columns) = (plan.chunk.min(longest), plan.layer_rows());
-        Some(StagedAttention::new(gpu, head_shape(model), rows, columns))
-    }
-
-    /// Device bytes; 0 without a reconstruction.
-    fn bytes(gpu: &GpuModel, model: &Model, plan: &PrefillPlan) -> Result<u64, DeviceError> {
-        OnHost::attention(gpu, model, plan).map_or(Ok(0), |attention| {
-            Ok(host_rows::layer_bytes(gpu, plan.chunk)? + attention.bytes()?)
-        })
     }
 }
 
@@ -429,7 +287,7 @@ impl PrefillBackend for CudaPrefill<'_> {
 
     fn prepare(&mut self, layer: usize, at_once: usize, _few: bool) {
         if let Some(on_host) = &mut self.on_host {
-            on_host.layer = StagedLayer::new(on_host.gpu, on_host.model, layer, at_once);
+            on_host.prepare(layer, at_once);
         }
     }
 
@@ -463,24 +321,18 @@ impl PrefillBackend for CudaPrefill<'_> {
         &mut self,
         chunk: &Chunk<'_>,
         _measurements: &mut Measurements,
+        prefix: &mut dyn PrefixRows,
         _stop: &Stop,
     ) -> Result<Duration, EngineError> {
         self.attend_chunk(chunk)?;
-        Ok(Duration::ZERO)
-    }
-
-    /// Written to the vault while the GPU computes: the previous chunk, and at the prefix's end this chunk too.
-    fn complete(
-        &mut self,
-        chunk: &Chunk<'_>,
-        prefix: &mut dyn PrefixRows,
-    ) -> Result<(), EngineError> {
+        // Written to the vault while the GPU computes: the previous chunk, and at the prefix's end this chunk too.
         let later = usize::from(chunk.writes && !chunk.ends_prefix);
         while let Some((first, packed)) = self.packed(later)? {
             prefix.write_packed(first, packed);
         }
         // Per chunk, so that a stop takes effect quickly.
-        Ok(self.device().wait()?)
+        self.device().wait()?;
+        Ok(Duration::ZERO)
     }
 
     fn collect(
@@ -500,51 +352,40 @@ impl PrefillBackend for CudaPrefill<'_> {
     fn on_host(&mut self, rows: usize) -> Result<HostView<'_>, EngineError> {
         self.download_rows(rows)?;
         let on_host = self.on_host.as_mut().expect("a reconstruction");
-        Ok(HostView {
-            layer: &mut on_host.layer,
-            attention: &mut on_host.attention,
-            buffers: &mut self.buffers,
-        })
+        Ok(on_host.view(&mut self.buffers))
     }
 
-    fn window(
+    fn observe(
         &mut self,
-        window: Window,
+        what: LastRows<'_>,
         tokens: usize,
         measurements: &mut Measurements,
         _stop: &Stop,
     ) -> Result<(), EngineError> {
-        let normalise = match window.softmax {
-            Softmax::All => Normalise::All,
-            Softmax::Prefix => Normalise::Prefix,
-        };
-        let out = &mut measurements.window_scores;
-        out.resize(self.heads.q_heads * tokens, 0.0);
-        Ok(self.window_scores(window.rows, normalise, tokens, None, out)?)
-    }
-
-    fn weighted_window(
-        &mut self,
-        window: WeightedWindow,
-        _among: Option<&[u32]>,
-        tokens: usize,
-        measurements: &mut Measurements,
-        _stop: &Stop,
-    ) -> Result<(), EngineError> {
-        let weights = ramp_weights(window);
-        let out = &mut measurements.measured.weighted_window;
-        out.resize(self.heads.q_heads * tokens, 0.0);
-        Ok(self.window_scores(window.rows, Normalise::All, tokens, Some(&weights), out)?)
-    }
-
-    fn low_attention(
-        &mut self,
-        rows: usize,
-        tokens: usize,
-        measurements: &mut Measurements,
-        _stop: &Stop,
-    ) -> Result<(), EngineError> {
-        Ok(self.mark_low_attention(rows, tokens, &mut measurements.measured.bits)?)
+        let size = self.heads.q_heads * tokens;
+        let Measurements {
+            window_scores,
+            measured,
+            ..
+        } = measurements;
+        Ok(match what {
+            LastRows::Window(window) => {
+                let normalise = match window.softmax {
+                    Softmax::All => Normalise::All,
+                    Softmax::Prefix => Normalise::Prefix,
+                };
+                window_scores.resize(size, 0.0);
+                self.window_scores(window.rows, normalise, tokens, None, window_scores)
+            }
+            LastRows::WeightedWindow(window, _) => {
+                let (weights, out) = (ramp_weights(window), &mut measured.weighted_window);
+                out.resize(size, 0.0);
+                self.window_scores(window.rows, Normalise::All, tokens, Some(&weights), out)
+            }
+            LastRows::LowAttention(rows) => {
+                self.mark_low_attention(rows, tokens, &mut measured.bits)
+            }
+        }?)
     }
 
     fn prepare_rows(&mut self, access: RowAccess, rope: &RopeTable) -> Result<(), EngineError> {
@@ -559,33 +400,20 @@ impl PrefillBackend for CudaPrefill<'_> {
         Ok(())
     }
 
-    fn rows(&self, layer: usize, before_rope: bool) -> Box<dyn LayerRowsAccess + '_> {
-        Box::new(self.method_rows(layer, before_rope))
+    fn rows(&self, access: RowAccess) -> Box<dyn LayerRowsAccess + '_> {
+        Box::new(self.method_rows(access))
     }
 
-    fn copies(&self) -> [&[f32]; 2] {
-        let (keys, values) = (self.buffers.method_keys(), &self.buffers.values);
-        [keys.as_slice(), values.as_slice()]
-    }
-
-    fn gather(&mut self, task: &GatherTask<'_>) -> Result<CompactLayer, EngineError> {
-        self.gather_selection(task)
+    fn keep(&mut self, what: Keep<'_>) -> Result<CompactLayer, EngineError> {
+        match what {
+            Keep::Selection(task) => self.gather_selection(&task),
+            Keep::Window(plan, window) => self.gather_ring(plan, window),
+            Keep::State => Err(host_rows::no_states()),
+        }
     }
 
     fn state(&self) -> Option<[&[f32]; 2]> {
         None
-    }
-
-    fn keep_state(&mut self) -> Result<CompactLayer, EngineError> {
-        Err(host_rows::no_states())
-    }
-
-    fn gather_window(
-        &mut self,
-        plan: &PrefillPlan,
-        window: usize,
-    ) -> Result<CompactLayer, EngineError> {
-        self.gather_ring(plan, window)
     }
 
     fn retain_rows(&mut self, surviving: &[u32], rows: usize) -> Result<(), EngineError> {
@@ -594,20 +422,16 @@ impl PrefillBackend for CudaPrefill<'_> {
         Ok(self.residual.write(&residual)?)
     }
 
-    fn memory(&self) -> PrefillMemory {
+    fn end(mut self: Box<Self>, rows: Range<usize>) -> Result<PrefillEnd, EngineError> {
         let on_host = self.on_host.as_ref().map_or(0, |on_host| on_host.bytes);
-        PrefillMemory {
-            layer_kv: self.buffers.row_bytes(),
-            activations: self.buffers.bytes(),
-            device: self.gpu.bytes() + self.bytes() + on_host,
-        }
-    }
-
-    fn take_cache(&mut self) -> Option<DeviceRows> {
-        self.kept.take_cache()
-    }
-
-    fn into_residual(mut self: Box<Self>, rows: Range<usize>) -> Result<Vec<f32>, EngineError> {
-        Ok(self.residual.read(rows)?)
+        Ok(PrefillEnd {
+            memory: PrefillMemory {
+                layer_kv: self.buffers.row_bytes(),
+                activations: self.buffers.bytes(),
+                device: self.gpu.bytes() + self.bytes() + on_host,
+            },
+            cache: self.kept.take_cache(),
+            residual: self.residual.read(rows)?,
+        })
     }
 }

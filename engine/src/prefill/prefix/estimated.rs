@@ -34,7 +34,7 @@ impl Plan {
         if end < FEW_SHARED {
             return Ok(None);
         }
-        let sizes = match &self.reading {
+        let plan = match &self.reading {
             Reading::Prefill(plan) => plan,
             Reading::Stream(plan) => {
                 let end = engine.end_of(Some(vaults), begins, &self.spec, plan);
@@ -45,14 +45,14 @@ impl Plan {
                 }));
             }
         };
-        if sizes.drops_tokens() {
+        if plan.drops_tokens() {
             return Ok(None);
         }
         let (model, ids) = (engine.model(), &begins[..end]);
-        let positions = prompt.tokens + sizes.max_new_tokens();
+        let positions = prompt.tokens + plan.max_new_tokens();
         let rope = RopeTable::frequencies_of(model.config(), positions);
         let key = VaultKey::new(engine.print(), &rope, ids, vaults.kind);
-        let measured = MeasurementRequest::new(sizes, prompt);
+        let measured = MeasurementRequest::new(plan, prompt);
         let mut prefix = Prefix::none(prompt.tokens);
         prefix.enable(end, vaults.kind, model);
         match vaults.folder.find(&key, ids) {
@@ -63,12 +63,12 @@ impl Plan {
             Err(error) => tracing::debug!(%error, "a vault could not be looked into"),
         }
         let written = prefix.shape_to_write(model, &measured);
-        prefix.buffers = prefix.count_buffers(model, sizes, written.as_ref());
-        let mut sizes = prefix.sizes((**sizes).clone());
-        backend::of(model).place(&mut sizes, request.limits.memory)?;
+        prefix.buffers = prefix.count_buffers(model, plan, written.as_ref());
+        let mut plan = prefix.adapt((**plan).clone());
+        backend::of(model).place(&mut plan, request.limits.memory)?;
         Ok(Some(PrefixEstimate {
             tokens: prefix.known,
-            ledger: Some(engine.ledger_of(&sizes)?),
+            ledger: Some(engine.ledger_of(&plan)?),
         }))
     }
 }

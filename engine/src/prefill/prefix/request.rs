@@ -16,14 +16,14 @@ pub(super) struct MeasurementRequest {
 }
 
 impl MeasurementRequest {
-    pub(super) fn new(sizes: &PrefillPlan, prompt: &PromptShape) -> Self {
-        let of_layer: Vec<Vec<Measurement>> = (sizes.needs.iter())
+    pub(super) fn new(plan: &PrefillPlan, prompt: &PromptShape) -> Self {
+        let of_layer: Vec<Vec<Measurement>> = (plan.needs.iter())
             .map(|needs| {
                 let sums = needs.column_sums.then_some(Measurement::ColumnSums);
                 let future = needs.future.map(Measurement::of_future);
                 let reconstruction = needs
                     .reconstruction
-                    .filter(|_| sizes.reconstruction_plan.is_some());
+                    .filter(|_| plan.reconstruction_plan.is_some());
                 let reconstruction =
                     reconstruction.map(|r| Measurement::of_repetition(r, prompt.before));
                 let scores = needs.score_cache.map(Measurement::of_scores);
@@ -43,7 +43,7 @@ impl MeasurementRequest {
         }
         let everywhere = measurements.iter().copied();
         let everywhere = everywhere.filter(|m| of_layer.iter().all(|layer| layer.contains(m)));
-        let query_rows = sizes.needs.iter().map(|needs| needs.query_rows());
+        let query_rows = plan.needs.iter().map(|needs| needs.query_rows());
         Self {
             query_rows: query_rows.max().unwrap_or(0),
             everywhere: everywhere.collect(),

@@ -1,10 +1,10 @@
 //! Measurement and selection in a layer after its prefill.
 
 use kept_kernels::Stop;
-use kept_policies::{LowAttention, Method, Observation, PromptRows, Retention, Select, Selection};
+use kept_policies::{LowAttention, Method, Observation, Retention, Select, Selection};
 
 use super::{GlobalLayer, Reader};
-use crate::backend::{GatherTask, RowAccess};
+use crate::backend::{GatherTask, Keep, LastRows, LayerRowsAccess, RowAccess};
 use crate::compact::CompactLayer;
 use crate::observe::Pool;
 use crate::plan::LayerKeeps;
@@ -22,7 +22,9 @@ impl Reader<'_> {
         window: usize,
         which: usize,
     ) -> Result<CompactLayer, EngineError> {
-        let ring = self.backend.gather_window(&self.sizes[which], window)?;
+        let ring = self
+            .backend
+            .keep(Keep::Window(&self.plans[which], window))?;
         self.progress.add_layer(None, &ring);
         Ok(ring)
     }
@@ -32,7 +34,7 @@ impl Reader<'_> {
     /// # Errors
     /// [`EngineError::Gpu`].
     pub(in crate::prefill) fn keep_state(&mut self) -> Result<CompactLayer, EngineError> {
-        self.backend.keep_state()
+        self.backend.keep(Keep::State)
     }
 
     /// Measures what method number `which` needs of the current layer and compacts the layer with the
@@ -51,14 +53,14 @@ impl Reader<'_> {
         self.measure(layer, which, stop)?;
         self.score_query_agnostic(layer, method)?;
         let selection = self.select(layer, which, select)?;
-        let compact = self.backend.gather(&GatherTask {
+        let compact = self.backend.keep(Keep::Selection(GatherTask {
             layer: layer.in_model,
             in_policy: index,
-            plan: &self.sizes[which],
+            plan: &self.plans[which],
             rope: self.of.rope,
             selection: &selection,
             positions: self.alive.positions(),
-        })?;
+        }))?;
         let retention = (self.alive).at_positions(selection.retention, self.heads.kv_heads);
         self.drop_tokens(index, which, selection.surviving_tokens)?;
         self.candidates[which] = selection.candidates;
@@ -73,11 +75,11 @@ impl Reader<'_> {
         which: usize,
         select: &mut dyn Select,
     ) -> Result<Selection, EngineError> {
-        let (index, sizes) = (layer.in_policy, &self.sizes[which]);
+        let (index, plan) = (layer.in_policy, &self.plans[which]);
         let (n, budget, needs) = (
-            sizes.layer_input_tokens(index),
-            sizes.row_plan.rows[index],
-            sizes.needs[index],
+            plan.layer_input_tokens(index),
+            plan.row_plan.rows[index],
+            plan.needs[index],
         );
         let access = RowAccess {
             layer: layer.in_model,
@@ -85,20 +87,15 @@ impl Reader<'_> {
             copies: needs.copies,
             computations: needs.rows,
             // Methods that re-assign positions see keys as they will be stored.
-            before_rope: sizes.reassigns_positions(),
-            shared: self.sizes.len() > 1,
+            before_rope: plan.reassigns_positions(),
+            shared: self.plans.len() > 1,
         };
         self.backend.prepare_rows(access, self.of.rope)?;
-        let computations =
-            (needs.rows).then(|| self.backend.rows(layer.in_model, access.before_rope));
-        let rows = Rows {
-            copies: needs.copies.then(|| self.backend.copies()),
-            computations: computations.as_ref().map(|rows| rows.rows()),
-        };
-        let observation = self.observation(index, which, rows);
-        let selection = select.select(&sizes.row_plan, &observation);
-        computations.map_or(Ok(()), |rows| rows.check())?;
-        check(&selection.retention, n, budget, sizes.table);
+        let rows = self.backend.rows(access);
+        let observation = self.observation(index, which, Some(&*rows));
+        let selection = select.select(&plan.row_plan, &observation);
+        rows.check()?;
+        check(&selection.retention, n, budget, plan.table);
         Ok(selection)
     }
 
@@ -110,12 +107,12 @@ impl Reader<'_> {
         which: usize,
         surviving: Option<Vec<u32>>,
     ) -> Result<(), EngineError> {
-        let sizes = &self.sizes[which];
-        let n = sizes.layer_input_tokens(index);
+        let plan = &self.plans[which];
+        let n = plan.layer_input_tokens(index);
         let left = surviving.as_ref().map_or(n, Vec::len);
-        let last = index + 1 == sizes.row_plan.rows.len();
+        let last = index + 1 == plan.row_plan.rows.len();
         assert!(
-            last || sizes.layer_input_tokens(index + 1) == left,
+            last || plan.layer_input_tokens(index + 1) == left,
             "as many tokens enter the next layer as the method announced"
         );
         let Some(surviving) = surviving else {
@@ -134,7 +131,7 @@ impl Reader<'_> {
         method: &dyn Method,
     ) -> Result<(), EngineError> {
         let index = layer.in_policy;
-        let needs = self.sizes[0].needs[index];
+        let needs = self.plans[0].needs[index];
         let Some(score_cache) = needs.score_cache else {
             return Ok(());
         };
@@ -144,16 +141,20 @@ impl Reader<'_> {
         let scorer = method
             .scorer()
             .expect("a method with a score cache has a scorer");
-        let computations = self.backend.rows(layer.in_model, false);
-        let rows = Rows {
-            copies: None,
-            computations: Some(computations.rows()),
-        };
-        let scores = scorer.score(&self.sizes[0].row_plan, &self.observation(index, 0, rows));
-        computations.check()?;
-        drop(computations);
+        let n = self.plans[0].layer_input_tokens(index);
+        let rows = self.backend.rows(RowAccess {
+            layer: layer.in_model,
+            tokens: n,
+            copies: false,
+            computations: true,
+            before_rope: false,
+            shared: false,
+        });
+        let observation = self.observation(index, 0, Some(&*rows));
+        let scores = scorer.score(&self.plans[0].row_plan, &observation);
+        rows.check()?;
+        drop(rows);
         self.prefix.write_scores(&scores);
-        let n = self.sizes[0].layer_input_tokens(index);
         for (known, head) in self.known_scores.chunks_exact_mut(n).zip(&scores) {
             known[..head.len()].copy_from_slice(head);
         }
@@ -168,13 +169,13 @@ impl Reader<'_> {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<(), EngineError> {
-        let sizes = &self.sizes()[0];
-        for (in_model, &keeps) in sizes.keeps.iter().enumerate() {
+        let plan = &self.plans()[0];
+        for (in_model, &keeps) in plan.keeps.iter().enumerate() {
             self.read(in_model, watch, stop)?;
             let LayerKeeps::Cut(in_policy) = keeps else {
                 continue;
             };
-            let needs = sizes.needs[in_policy];
+            let needs = plan.needs[in_policy];
             assert!(
                 !needs.rows && !needs.copies,
                 "a score pass needs no access to rows"
@@ -184,27 +185,29 @@ impl Reader<'_> {
                 in_policy,
             };
             self.measure(layer, 0, stop)?;
-            select.score_pass(
-                &sizes.row_plan,
-                &self.observation(in_policy, 0, Rows::default()),
-            );
+            select.score_pass(&plan.row_plan, &self.observation(in_policy, 0, None));
         }
-        self.end();
         Ok(())
     }
 
     /// The measurements of `layer` for method number `which`, with access to `rows`.
-    fn observation<'o>(&'o self, layer: usize, which: usize, rows: Rows<'o>) -> Observation<'o> {
-        let (sizes, measurements) = (&self.sizes[which], &self.measurements);
-        let (needs, measured) = (sizes.needs[layer], &measurements.measured);
+    fn observation<'o>(
+        &'o self,
+        layer: usize,
+        which: usize,
+        rows: Option<&'o dyn LayerRowsAccess>,
+    ) -> Observation<'o> {
+        let (plan, measurements) = (&self.plans[which], &self.measurements);
+        let (needs, measured) = (plan.needs[layer], &measurements.measured);
+        let copies = rows.and_then(|rows| rows.copies());
         assert!(
-            rows.copies.is_none() || sizes.layer_rows() == sizes.tokens(),
+            copies.is_none() || plan.layer_rows() == plan.tokens(),
             "methods that read copies of keys and values do not use the reconstruction pass"
         );
         let reconstruction = self.reconstruction.as_ref();
         Observation {
             layer,
-            tokens: sizes.layer_input_tokens(layer),
+            tokens: plan.layer_input_tokens(layer),
             kv_heads: self.heads.kv_heads,
             group: self.heads.group(),
             window: (needs.window).map(|_| measurements.window_scores.as_slice()),
@@ -224,9 +227,9 @@ impl Reader<'_> {
                         .then_some(&self.known_scores),
                 ),
             scored: (needs.score_cache.is_some() && self.scored).then_some(&self.known_scores),
-            keys: rows.copies.map(|[keys, _]| keys),
-            values: rows.copies.map(|[_, values]| values),
-            rows: rows.computations,
+            keys: copies.map(|[keys, _]| keys),
+            values: copies.map(|[_, values]| values),
+            rows: rows.and_then(|rows| rows.computations()),
             threads: &Pool,
         }
     }
@@ -239,9 +242,9 @@ impl Reader<'_> {
         which: usize,
         stop: &Stop,
     ) -> Result<(), EngineError> {
-        let sizes = &self.sizes[which];
-        let needs = sizes.needs[layer.in_policy];
-        let tokens = sizes.layer_input_tokens(layer.in_policy);
+        let plan = &self.plans[which];
+        let needs = plan.needs[layer.in_policy];
+        let tokens = plan.layer_input_tokens(layer.in_policy);
         let (backend, measurements) = (&mut self.backend, &mut self.measurements);
         if let Some(future) = needs.future.filter(|_| !self.scored) {
             let rotated = self.of.rope.of_layer(layer.in_model).is_some();
@@ -252,31 +255,23 @@ impl Reader<'_> {
             && self.held.weighted_window != Some(window)
         {
             let among = self.candidates[which].as_deref();
-            backend.weighted_window(window, among, tokens, measurements, stop)?;
+            let what = LastRows::WeightedWindow(window, among);
+            backend.observe(what, tokens, measurements, stop)?;
             // The next method may use other tokens.
             self.held.weighted_window = among.is_none().then_some(window);
         }
         if let Some(rows) = needs.low_attention
             && self.held.low_attention != Some(rows)
         {
-            backend.low_attention(rows, tokens, measurements, stop)?;
+            backend.observe(LastRows::LowAttention(rows), tokens, measurements, stop)?;
             self.held.low_attention = Some(rows);
         }
         if let Some(window) = needs.window
             && self.held.window != Some(window)
         {
-            backend.window(window, tokens, measurements, stop)?;
+            backend.observe(LastRows::Window(window), tokens, measurements, stop)?;
             self.held.window = Some(window);
         }
         Ok(())
     }
-}
-
-/// A method's access to rows.
-#[derive(Default)]
-struct Rows<'o> {
-    /// `[kv_heads, rows, head_dim]`: keys and values.
-    copies: Option<[&'o [f32]; 2]>,
-    /// Computations on the rows.
-    computations: Option<&'o dyn PromptRows>,
 }

@@ -25,7 +25,8 @@ use super::plan::DecodePlan;
 use super::slot_table::{SlotTable, upload_rows};
 use crate::EngineError;
 use crate::after_layer::{AfterLayer, LayerAttention, Probabilities};
-use crate::backend::seam::{DecodeBackend, DeviceRows, PartTime, StepOutput};
+use crate::backend::seam::DecodeBackend;
+use crate::backend::tasks::{DeviceRows, PartTime, StepOutput};
 use crate::compact::{Changed, CompactCache, CompactLayer};
 use crate::shape::{gpu_attention_scale, head_shape};
 

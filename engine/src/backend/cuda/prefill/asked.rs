@@ -10,6 +10,7 @@ use kept_policies::{BilinearForm, Needs, PromptRows};
 use super::CudaPrefill;
 use crate::EngineError;
 use crate::backend::seam::LayerRowsAccess;
+use crate::backend::tasks::RowAccess;
 use crate::plan::PrefillPlan;
 
 /// Scratch buffers of the computations.
@@ -22,11 +23,11 @@ impl Scratch {
     /// Allocates scratch for prompts of `tokens` tokens, if a method needs it.
     pub(super) fn new(
         device: &Device,
-        sizes: &[PrefillPlan],
+        plans: &[PrefillPlan],
         tokens: usize,
         head_dim: usize,
     ) -> Result<Option<Mutex<Self>>, DeviceError> {
-        let mut needs = sizes.iter().flat_map(|sizes| &sizes.needs);
+        let mut needs = plans.iter().flat_map(|plan| &plan.needs);
         if !needs.any(|needs: &Needs| needs.rows) {
             return Ok(None);
         }
@@ -50,7 +51,9 @@ pub(super) struct GpuRows<'r> {
     device: &'r Device,
     keys: &'r LayerRows,
     values: &'r LayerRows,
-    scratch: &'r Mutex<Scratch>,
+    /// `None` if no method computes on rows.
+    scratch: Option<&'r Mutex<Scratch>>,
+    copies: Option<[&'r [f32]; 2]>,
     unrotated: Option<Angles<'r>>,
     /// The first error.
     failed: Mutex<Option<DeviceError>>,
@@ -67,7 +70,8 @@ impl GpuRows<'_> {
     fn run(&self, computation: impl FnOnce(&mut Scratch) -> Result<(), DeviceError>) {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         if failed.is_none() {
-            let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+            let scratch = self.scratch.expect("a method that computes on rows");
+            let mut scratch = scratch.lock().unwrap_or_else(PoisonError::into_inner);
             *failed = computation(&mut scratch).err();
         }
     }
@@ -82,8 +86,12 @@ impl GpuRows<'_> {
 }
 
 impl LayerRowsAccess for GpuRows<'_> {
-    fn rows(&self) -> &dyn PromptRows {
-        self
+    fn computations(&self) -> Option<&dyn PromptRows> {
+        self.scratch.map(|_| self as _)
+    }
+
+    fn copies(&self) -> Option<[&[f32]; 2]> {
+        self.copies
     }
 
     fn check(&self) -> Result<(), EngineError> {
@@ -158,17 +166,17 @@ impl PromptRows for GpuRows<'_> {
 }
 
 impl CudaPrefill<'_> {
-    /// The current layer's rows. With `raw`, keys are used as before RoPE, if `layer` has RoPE.
-    ///
-    /// # Panics
-    /// If no method computes on rows.
-    pub(super) fn method_rows(&self, layer: usize, raw: bool) -> GpuRows<'_> {
+    /// The current layer's rows.
+    pub(super) fn method_rows(&self, access: RowAccess) -> GpuRows<'_> {
+        let angles = self.rope.of_layer(access.layer);
+        let [keys, values] = [self.buffers.method_keys(), &self.buffers.values];
         GpuRows {
             device: self.device(),
             keys: &self.keys,
             values: &self.values,
-            scratch: self.asked.as_ref().expect("a method that asks"),
-            unrotated: self.rope.of_layer(layer).filter(|_| raw),
+            scratch: self.asked.as_ref().filter(|_| access.computations),
+            copies: (access.copies).then(|| [keys.as_slice(), values.as_slice()]),
+            unrotated: angles.filter(|_| access.before_rope),
             failed: Mutex::new(None),
         }
     }

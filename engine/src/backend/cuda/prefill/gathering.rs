@@ -5,7 +5,7 @@ use kept_policies::{Pos, Retention};
 use super::CudaPrefill;
 use crate::EngineError;
 use crate::backend::cuda::decode::capacity_of;
-use crate::backend::seam::{GatherSource, GatherTask};
+use crate::backend::tasks::{GatherSource, GatherTask};
 use crate::compact::{CompactLayer, RingGather};
 use crate::plan::PrefillPlan;
 

@@ -65,20 +65,20 @@ impl RowDestination {
     pub(super) fn new(
         device: &Device,
         heads: HeadShape,
-        sizes: &[PrefillPlan],
+        plans: &[PrefillPlan],
     ) -> Result<Self, DeviceError> {
-        let entries = sizes
+        let entries = plans
             .iter()
             .map(PrefillPlan::max_entries)
             .max()
             .unwrap_or(0);
-        let value_merges = sizes.iter().any(|sizes| sizes.row_plan.merges_values);
+        let value_merges = plans.iter().any(|plan| plan.row_plan.merges_values);
         let members = entries.max(if value_merges { LEFT_AT_ONCE } else { 0 });
-        let sizes = &sizes[0];
-        if sizes.rows_on_gpu {
-            let rows = heads.kv_heads * sizes.tokens();
+        let plan = &plans[0];
+        if plan.rows_on_gpu {
+            let rows = heads.kv_heads * plan.tokens();
             return Ok(Self::ToCache(Box::new(ToCache {
-                cache: Some(GpuCache::without_rows(device, heads, sizes.keeps.len())?),
+                cache: Some(GpuCache::without_rows(device, heads, plan.keeps.len())?),
                 keeping: Keeping::new(device, COPIED_AT_ONCE.min(rows).max(1))?,
             })));
         }

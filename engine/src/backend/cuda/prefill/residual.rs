@@ -36,23 +36,23 @@ impl Residual {
     pub(super) fn new(
         device: &Device,
         width: usize,
-        sizes: &PrefillPlan,
+        plan: &PrefillPlan,
     ) -> Result<Self, DeviceError> {
         let stage = || {
             Ok::<_, DeviceError>(Stage {
-                rows: device.alloc_uninit(sizes.chunk * width)?,
+                rows: device.alloc_uninit(plan.chunk * width)?,
                 holds: 0..0,
                 upload: None,
                 write_back: None,
             })
         };
-        let space = if sizes.residual_on_host {
+        let space = if plan.residual_on_host {
             MemorySpace::Host
         } else {
             MemorySpace::Device
         };
         Ok(Self {
-            all: device.alloc_uninit_in(space, sizes.residual())?,
+            all: device.alloc_uninit_in(space, plan.residual())?,
             stages: match space {
                 MemorySpace::Host => Some([stage()?, stage()?]),
                 MemorySpace::Device => None,

@@ -8,7 +8,7 @@ use kept_kernels::{HeadShape, PackedRows};
 use kept_models::Model;
 
 use super::CudaPrefill;
-use crate::backend::seam::Chunk;
+use crate::backend::tasks::Chunk;
 use crate::shape::head_shape;
 use kept_vault::{RowsOf, Run, VaultRows};
 
