@@ -18,6 +18,7 @@
 //! ```
 
 mod capacity;
+mod changes;
 mod keeping;
 mod step_layer;
 
@@ -28,6 +29,7 @@ use kept_kernels::{HeadShape, RowStore};
 
 use crate::{Buffer, Device, DeviceError, Indices, KeptRows};
 use capacity::HeadCapacity;
+use changes::ChangedRows;
 
 pub use capacity::LayerCapacity;
 pub use keeping::Keeping;
@@ -39,6 +41,11 @@ struct Tables {
     classes: Buffer<u32>,
     /// `[kv_heads, capacity]`
     lengths: Buffer<f32>,
+    /// As `classes` and `lengths`, on the host.
+    host_classes: Vec<u32>,
+    host_lengths: Vec<f32>,
+    /// Entries that the device does not have yet, and perhaps others between them.
+    changed: Range<usize>,
     capacity: usize,
     /// `[kv_heads]`: one more than the largest class in each head's table.
     ends: Vec<usize>,
@@ -47,11 +54,14 @@ struct Tables {
 }
 
 impl Tables {
-    /// A second handle to the same tables, without the host's bounds.
+    /// A second handle to the same tables, without the host's part.
     fn share(&self) -> Self {
         Self {
             classes: self.classes.share(0..self.classes.len()),
             lengths: self.lengths.share(0..self.lengths.len()),
+            host_classes: Vec::new(),
+            host_lengths: Vec::new(),
+            changed: 0..0,
             capacity: self.capacity,
             ends: Vec::new(),
             rows: Vec::new(),
@@ -105,6 +115,8 @@ pub struct GpuCache {
     /// position for RoPE.
     token: Buffer<u32>,
     staged: Vec<u32>,
+    /// If a method changes rows while it answers.
+    changed: Option<ChangedRows>,
     /// Upper bound (exclusive) of positions and ranks.
     reach: usize,
 }
@@ -143,7 +155,8 @@ impl GpuCache {
                 + layer.first_rows.bytes()
                 + tables.map_or(0, |t| t.classes.bytes() + t.lengths.bytes())
         });
-        layers.sum::<u64>() + self.token.bytes()
+        let changed = self.changed.as_ref().map_or(0, ChangedRows::bytes);
+        layers.sum::<u64>() + self.token.bytes() + changed
     }
 
     /// Replaces the rows of some slots of one head of a layer by rows of the host's stores, at the stores' places.
@@ -202,36 +215,6 @@ impl GpuCache {
         own.write(0, ranks)
     }
 
-    /// Replaces entries of one head's look-up table from `first` on.
-    ///
-    /// # Panics
-    /// When the layer has no table, or the entries exceed its capacity.
-    pub fn write_entries(
-        &mut self,
-        layer: usize,
-        head: usize,
-        first: usize,
-        classes: &[u32],
-        lengths: &[f32],
-    ) -> Result<(), DeviceError> {
-        let layer = &mut self.layers[layer];
-        let tables = layer.tables.as_mut().expect("a layer with a table");
-        assert!(
-            classes.len() == lengths.len() && first + classes.len() <= tables.capacity,
-            "{} entries from {first} on, of {}",
-            classes.len(),
-            tables.capacity
-        );
-        let end = classes.iter().max().map_or(0, |&most| most as usize + 1);
-        tables.ends[head] = match first {
-            0 => end,
-            _ => tables.ends[head].max(end),
-        };
-        let at = head * tables.capacity + first;
-        tables.classes.write(at, classes)?;
-        tables.lengths.write(at, lengths)
-    }
-
     /// Stages one layer's changes for the next token. Call [`GpuCache::send`] after all layers.
     ///
     /// # Panics
@@ -283,7 +266,7 @@ impl GpuCache {
         }
     }
 
-    /// Uploads the staged changes of the token at `position`, and quantises the rows that lose their wide places to it.
+    /// Uploads all changes and the token at `position`, and quantises the rows that lose their wide places to it.
     ///
     /// # Panics
     /// When the position, if a layer is not ranked, is not below the `reach` of [`GpuCache::step_layers`]; when a table
@@ -299,6 +282,7 @@ impl GpuCache {
         }
         *self.staged.last_mut().expect("the position is there") = position as u32;
         self.token.write(0, &self.staged)?;
+        self.send_changes()?;
         for layer in &mut self.layers {
             let ([from, to], count) = (&layer.aged, layer.told_aged);
             self.device.narrow(&mut layer.keys, from, to, count)?;

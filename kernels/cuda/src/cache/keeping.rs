@@ -67,6 +67,7 @@ impl GpuCache {
             shape,
             layers: Vec::with_capacity(layers),
             staged: vec![0; sent],
+            changed: None,
             reach: 0,
             token: device.zeros(sent)?,
         })
@@ -98,6 +99,9 @@ impl GpuCache {
             Ok(Tables {
                 classes: device.zeros(kv_heads * entries)?,
                 lengths: device.zeros(kv_heads * entries)?,
+                host_classes: vec![0; kv_heads * entries],
+                host_lengths: vec![0.0; kv_heads * entries],
+                changed: 0..0,
                 capacity: entries,
                 ends: vec![0; kv_heads],
                 rows: vec![0; kv_heads],

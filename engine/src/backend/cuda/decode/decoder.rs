@@ -12,22 +12,21 @@
 
 use std::sync::Arc;
 
-use half::f16;
-use half::slice::HalfFloatSliceExt;
 use kept_cuda::{
     Buffer, Candidates, CapturedGraph, DecodeOutput, Device, DeviceError, GpuCache,
-    MOST_CANDIDATES, Readback, StepLayer, StepScratch,
+    MOST_CANDIDATES, StepLayer, StepScratch,
 };
-use kept_kernels::{HeadShape, Scale};
+use kept_kernels::Scale;
 use kept_models::{GpuModel, GpuRope, GpuStep, Model, RopeTable, StepPart};
 
+use super::observed::Observed;
 use super::plan::DecodePlan;
 use super::slot_table::{SlotTable, upload_rows};
 use crate::EngineError;
 use crate::after_layer::{AfterLayer, LayerAttention, Probabilities};
 use crate::backend::seam::DecodeBackend;
 use crate::backend::tasks::{DeviceRows, PartTime, StepOutput};
-use crate::compact::{Changed, CompactCache, CompactLayer};
+use crate::compact::CompactCache;
 use crate::shape::{gpu_attention_scale, head_shape};
 
 /// How often a part of a step is replayed to time it: the host's launch and wait are then a small share.
@@ -105,105 +104,6 @@ enum Step {
     /// Runs launch by launch: once, so that the driver has loaded everything before capture.
     New(Work),
     CapturedGraph(CapturedGraph<Work>),
-}
-
-/// What the host reads after each token for a method that changes rows.
-struct Observed {
-    /// `[layers, q_heads, stride]`
-    probabilities: Buffer<f32>,
-    /// As `probabilities`, on the host.
-    host_probabilities: Vec<f32>,
-    readback: Readback<f32>,
-    stride: usize,
-    /// `[layers, 2, kv_heads, head_dim]`: keys and values of the newest token.
-    rows: Buffer<f16>,
-    /// As `rows`, on the host.
-    host_rows: Vec<f16>,
-    /// `[2, head_dim]`: key and value of one head.
-    row: Vec<f32>,
-    /// Changes of the method to a layer that the GPU does not have yet.
-    changed: Vec<Changed>,
-}
-
-impl Observed {
-    fn new(device: &Device, shape: HeadShape, gpu_plan: &DecodePlan) -> Result<Self, DeviceError> {
-        let layers = gpu_plan.layers.len();
-        let stride = gpu_plan.max_rows.max(gpu_plan.max_entries);
-        let probabilities = layers * shape.q_heads * stride;
-        let rows = layers * 2 * shape.kv_heads * shape.head_dim;
-        Ok(Self {
-            probabilities: device.alloc_uninit(probabilities)?,
-            host_probabilities: vec![0.0; probabilities],
-            readback: Readback::new(device, Readback::<f32>::PIECE.min(probabilities))?,
-            stride,
-            rows: device.alloc_uninit(rows)?,
-            host_rows: vec![f16::ZERO; rows],
-            row: vec![0.0; 2 * shape.head_dim],
-            changed: Vec::new(),
-        })
-    }
-
-    fn bytes(&self) -> u64 {
-        self.probabilities.bytes() + self.rows.bytes()
-    }
-
-    /// Downloads the probabilities, and the new rows to their slots in `cache`.
-    fn download(
-        &mut self,
-        slot_table: &SlotTable,
-        cache: &mut CompactCache,
-    ) -> Result<(), DeviceError> {
-        self.readback
-            .read(&self.probabilities, 0, &mut self.host_probabilities)?;
-        self.rows.read(0, &mut self.host_rows)?;
-        let dim = self.row.len() / 2;
-        let layers = cache.layers.len();
-        let new = self.host_rows.chunks_exact(self.host_rows.len() / layers);
-        for (layer, (cached, new)) in cache.layers.iter_mut().zip(new).enumerate() {
-            let (keys, values) = new.split_at(new.len() / 2);
-            let (key, value) = self.row.split_at_mut(dim);
-            for head in 0..cached.kv_heads() {
-                let own = head * dim..(head + 1) * dim;
-                keys[own.clone()].convert_to_f32_slice(key);
-                values[own].convert_to_f32_slice(value);
-                cached.write(head, slot_table.slot(layer, head), key, value);
-            }
-        }
-        Ok(())
-    }
-
-    fn probabilities(&self, layer: usize, q_heads: usize) -> Probabilities<'_> {
-        let of_layer = q_heads * self.stride;
-        Probabilities {
-            values: &self.host_probabilities[layer * of_layer..][..of_layer],
-            stride: self.stride,
-        }
-    }
-
-    /// Uploads the changes of the method to a layer.
-    fn upload_changes(
-        &mut self,
-        layer: usize,
-        cached: &CompactLayer,
-        slot_table: &mut SlotTable,
-        rows: &mut GpuCache,
-    ) -> Result<(), DeviceError> {
-        for change in self.changed.drain(..) {
-            match change {
-                Changed::Row(head, row) => {
-                    let slot = row.0 as usize;
-                    rows.write_rows(layer, head, slot..slot + 1, &cached.keys, &cached.values)?;
-                }
-                Changed::Table => slot_table.table_changed(layer),
-                // In a quantised cache, rows only trade places: slots are renumbered and no row moves.
-                Changed::Rows if cached.keys.cache_type().is_quantised() => {
-                    slot_table.places_changed(layer);
-                }
-                Changed::Rows => upload_rows(rows, layer, cached)?,
-            }
-        }
-        Ok(())
-    }
 }
 
 /// The GPU cache and all device buffers of the decode loop.
@@ -296,6 +196,9 @@ impl<'m> CudaDecoder<'m> {
         };
         let observed = || Observed::new(device, shape, gpu_plan);
         let observed = gpu_plan.looks.then(observed).transpose()?;
+        if observed.is_some() {
+            rows.prepare_changes()?;
+        }
         let outcome = 2 * (MOST_CANDIDATES + layers * shape.q_heads);
         let whole = |buffer: &Buffer<f32>| buffer.share(0..buffer.len());
         let (max_rows, max_entries) = (gpu_plan.max_rows, gpu_plan.max_entries);
@@ -456,7 +359,7 @@ impl DecodeBackend for CudaDecoder<'_> {
             };
             after.layer(cached, &attention, &mut |change| changed.push(change));
             observed.changed = changed;
-            observed.upload_changes(layer, cached, &mut self.slot_table, &mut self.rows)?;
+            observed.pass_changes(layer, cached, &mut self.slot_table, &mut self.rows)?;
         }
         if top_k.is_some() {
             let (logits, tokens) = self.top_k();

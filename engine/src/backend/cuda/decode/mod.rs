@@ -1,6 +1,7 @@
 //! Decoding on a GPU.
 
 mod decoder;
+mod observed;
 mod plan;
 mod slot_table;
 

@@ -101,26 +101,20 @@ impl SlotTable {
                 rows.write_ranks(layer, &cached.ranks)?;
             }
             if cached.entry_capacity() > 0 {
-                self.upload_tables(layer, cached, rows)?;
+                self.stage_tables(layer, cached, rows);
             }
         }
         Ok(())
     }
 
-    fn upload_tables(
-        &mut self,
-        layer: usize,
-        cached: &CompactLayer,
-        rows: &mut GpuCache,
-    ) -> Result<(), DeviceError> {
+    fn stage_tables(&mut self, layer: usize, cached: &CompactLayer, rows: &mut GpuCache) {
         let whole = std::mem::take(&mut self.tables_changed[layer]);
         for head in 0..self.kv_heads {
             let Some((classes, lengths)) = cached.table_of(head) else {
                 continue;
             };
             let first = if whole { 0 } else { classes.len() - 1 };
-            rows.write_entries(layer, head, first, &classes[first..], &lengths[first..])?;
+            rows.write_entries(layer, head, first, &classes[first..], &lengths[first..]);
         }
-        Ok(())
     }
 }
