@@ -72,6 +72,7 @@ impl FromStr for DeviceChoice {
 
 /// A GPU that this build supports.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Gpu {
     /// Its name for `--device`.
     pub device: String,

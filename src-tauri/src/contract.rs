@@ -5,7 +5,6 @@
 mod comparison;
 mod conversations;
 mod document;
-mod gpus;
 mod library;
 mod turns;
 mod vault;
@@ -18,7 +17,8 @@ use ts_rs::TS;
 pub use comparison::{Comparison, ComparisonRun, ComparisonState, ReferenceResult, RunResult};
 pub use conversations::{ConversationEntry, FoundPassage, FoundPiece};
 pub use document::{DocumentFacts, DocumentPart, OutlineEntry, PageRange};
-pub use gpus::{Gpu, Gpus};
+pub use kept_engine::Gpu;
+pub use kept_worker::protocol::{Gpus, MethodFacts, ModelFacts, ParameterFacts, StoredDocument};
 pub use library::{
     CatalogueModel, Download, DownloadState, FitLine, FoundModel, HubOffer, Inspection, Library,
     ModelFolder, Suits, UnfinishedModel,
@@ -28,7 +28,7 @@ pub use turns::{
     Phase, PictureOf, Progress, Refusal, RefusalCode, Relation, Source, TableRow, TokenSlots, Turn,
     TurnState,
 };
-pub use vault::{ReadAhead, StoredDocument, Vault};
+pub use vault::{ReadAhead, Vault};
 
 /// The colour theme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
@@ -135,56 +135,6 @@ pub struct ModelChoice {
     pub in_box: bool,
     /// RoPE scaling of the context, `yarn:4`; `None` uses the file's own.
     pub stretch: Option<String>,
-}
-
-/// The open model.
-#[derive(Debug, Clone, PartialEq, Serialize, TS)]
-#[serde(rename_all = "camelCase")]
-#[allow(missing_docs)] // the names are those of the model file's metadata
-pub struct ModelFacts {
-    pub name: String,
-    pub file: String,
-    pub quantisation: String,
-    pub architecture: String,
-    pub layers: usize,
-    pub q_heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-    pub context: usize,
-    pub parameters: u64,
-    pub weights_bytes: u64,
-    pub bytes_per_row: u64,
-    pub stretch: Option<String>,
-    pub can_think: bool,
-    pub computes_on: String,
-    pub why_processor: Option<String>,
-}
-
-/// One parameter of a method.
-#[derive(Debug, Clone, PartialEq, Serialize, TS)]
-#[serde(rename_all = "camelCase")]
-#[allow(missing_docs)] // as in `kept_policies::Parameter`
-pub struct ParameterFacts {
-    pub name: String,
-    pub default: String,
-    pub range: String,
-    pub meaning: String,
-}
-
-/// A method, for tables and menus.
-#[derive(Debug, Clone, PartialEq, Serialize, TS)]
-#[serde(rename_all = "camelCase")]
-#[allow(missing_docs)] // as in `kept_policies::MethodInfo`
-pub struct MethodFacts {
-    pub name: String,
-    pub title: String,
-    pub paper: String,
-    pub keeps: String,
-    pub acts: String,
-    pub positions: String,
-    pub parameters: Vec<ParameterFacts>,
-    pub streams: bool,
-    pub sees_question: bool,
 }
 
 /// The user's decision about a file whose opening stops running work.

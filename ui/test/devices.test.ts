@@ -6,7 +6,7 @@ import { snapshot } from './given'
 
 const NONE: Gpus = { gpus: [], whyNone: 'No NVIDIA driver was found.' }
 const ONE: Gpus = {
-  gpus: [{ device: 'cuda:0', name: 'NVIDIA RTX 4090', memory: 24 * 2 ** 30, free: 22 * 2 ** 30 }],
+  gpus: [{ device: 'cuda:0', name: 'NVIDIA RTX 4090', capability: '8.9', memory: 24 * 2 ** 30, free: 22 * 2 ** 30 }],
   whyNone: null,
 }
 const model = (computesOn: string, whyProcessor: string | null = null) => ({

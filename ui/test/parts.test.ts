@@ -138,17 +138,25 @@ describe('the composer', () => {
   it('says how far the document is read in the background', async () => {
     const kept = given()
     show(Composer, kept)
-    const say = (running: boolean, share: number, secondsLeft: number | null) => {
-      kept.app.apply({ event: 'readAhead', reading: { running, share, secondsLeft } })
+    const say = (running: boolean, tokensDone: number | null) => {
+      const now = {
+        phase: 'reading' as const,
+        tokensTotal: 1000,
+        tokensPerSecond: 5,
+        tokensFromVault: 0,
+        secondsLeft: 130,
+      }
+      const progress = tokensDone === null ? null : { ...now, tokensDone }
+      kept.app.apply({ event: 'readAhead', reading: { running, progress } })
       flushSync()
       return find('reading')?.textContent?.replace(/\s+/g, ' ').trim()
     }
     expect(find('reading')).toBeNull()
-    expect(say(true, 0, null)).toBe('Reading in the background: 0 % Stop')
-    expect(say(true, 0.34, 130)).toBe('Reading in the background: 34 %, 2 min left Stop')
+    expect(say(true, null)).toBe('Reading in the background: 0 % Stop')
+    expect(say(true, 340)).toBe('Reading in the background: 34 %, 2 min left Stop')
     expect(find('how-read')).toBeNull()
     find('reading-stop')!.click()
-    expect(say(false, 0.34, null)).toBe('34 % of the document is read. Read on')
+    expect(say(false, 340)).toBe('34 % of the document is read. Read on')
     find('reading-resume')!.click()
     await settle()
     expect([named('stop_reading').length, named('resume_reading').length]).toEqual([1, 1])

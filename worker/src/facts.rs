@@ -91,7 +91,6 @@ pub fn model(
     let numbers = |shape: &[usize]| shape.iter().map(|&n| n as u64).product::<u64>();
     ModelFacts {
         name: model.name().to_owned(),
-        choice: name.model.clone(),
         file: path
             .file_name()
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned()),

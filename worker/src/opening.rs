@@ -131,6 +131,7 @@ fn open_model(name: &ModelName, before: &mut Option<Arc<OpenModel>>) -> Outcome<
         device::on_chosen_device(engine)?
     };
     Ok(OpenModel {
+        name: name.clone(),
         facts: facts::model(&engine, name, &path, why_processor),
         engine,
     })

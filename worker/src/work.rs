@@ -45,18 +45,10 @@ pub struct ModelName {
 
 /// An open model.
 pub struct OpenModel {
+    /// The name by which it was opened.
+    pub name: ModelName,
     pub engine: Engine,
     pub facts: ModelFacts,
-}
-
-impl OpenModel {
-    /// The name by which the model was opened.
-    pub fn name(&self) -> ModelName {
-        ModelName {
-            model: self.facts.choice.clone(),
-            stretch: self.facts.stretch.clone(),
-        }
-    }
 }
 
 /// An open document.

@@ -1,7 +1,10 @@
 //! The vaults on disk in the page's form. Data types only, like the rest of `contract`.
 
+use kept_worker::protocol::StoredDocument;
 use serde::Serialize;
 use ts_rs::TS;
+
+use super::Progress;
 
 /// The document is read in the background, or this was stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, TS)]
@@ -9,10 +12,8 @@ use ts_rs::TS;
 pub struct ReadAhead {
     /// It runs; otherwise the user can let it go on.
     pub running: bool,
-    /// Share of the document that is read, 0 to 1.
-    pub share: f64,
-    /// Estimated rest, in seconds; `None` until it is known.
-    pub seconds_left: Option<f64>,
+    /// How far it has come; `None` until it is known.
+    pub progress: Option<Progress>,
 }
 
 /// The vault folder.
@@ -29,18 +30,4 @@ pub struct Vault {
     pub budget: u64,
     /// The stored documents, most recently used first.
     pub stored: Vec<StoredDocument>,
-}
-
-/// A document in the vaults.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
-#[serde(rename_all = "camelCase")]
-pub struct StoredDocument {
-    /// Its name.
-    pub name: String,
-    /// Its tokens.
-    pub tokens: usize,
-    /// Bytes on disk.
-    pub bytes: u64,
-    /// When it was last read, in seconds since 1970.
-    pub used: u64,
 }

@@ -11,6 +11,7 @@ use super::AppState;
 use super::checks::{assigned, check_choice};
 use super::effect::Save;
 use super::facts::{attended, finish, memory};
+use super::slots::{OpenModel, take};
 use super::turn_map::lock;
 use super::waiting::{Queued, Unready};
 use crate::contract::{
@@ -22,12 +23,12 @@ use crate::sample;
 impl AppState {
     /// Whether a question of this conversation runs or waits.
     pub fn is_running(&self) -> bool {
-        !self.queue.is_empty() || self.running.as_ref().is_some_and(|r| r.turn.is_some())
+        !self.open.queue.is_empty() || self.running.as_ref().is_some_and(|r| r.turn.is_some())
     }
 
     /// Whether a question or a comparison about the open document runs.
     pub fn is_busy(&self) -> bool {
-        self.is_running() || self.comparing.is_some()
+        self.is_running() || self.compared.ticket().is_some()
     }
 
     /// Asks a question and returns the turn's id, or the reason for a refusal in one sentence. It waits while another
@@ -55,9 +56,8 @@ impl AppState {
         if let Some(turn) = relation.edits {
             self.branch_before(turn, question)?;
         }
-        let id = self.next_turn;
-        self.next_turn += 1;
-        self.turns.push(Turn {
+        let id = take(&mut self.ids.turn);
+        self.open.turns.push(Turn {
             id,
             question: question.to_owned(),
             answer: String::new(),
@@ -81,13 +81,13 @@ impl AppState {
             levels_done: false,
         });
         self.add_question(question, version_of.is_some());
-        self.queue.push_back(Queued {
+        self.open.queue.push_back(Queued {
             turn: id,
             choice,
             alone: relation.alone,
         });
         self.ask_next();
-        if self.queue.iter().any(|queued| queued.turn == id) {
+        if self.open.queue.iter().any(|queued| queued.turn == id) {
             self.save_turn(id);
             self.emit_turn(id);
         }
@@ -100,17 +100,17 @@ impl AppState {
         let Some(document) = &self.document else {
             return never(messages::NO_DOCUMENT);
         };
-        match self.worker.state {
+        match self.worker.status() {
             WorkerStatus::Ready => {}
             WorkerStatus::Failed => return never(messages::ENGINE_FAILED),
             WorkerStatus::Starting | WorkerStatus::Restarting => {
                 return Err(Unready::NotYet(messages::ENGINE_STARTING));
             }
         }
-        match (&self.model, &self.model_error) {
-            (Some(_), _) => {}
-            (None, Some(error)) => return never(error),
-            (None, None) => return Err(Unready::NotYet(messages::MODEL_OPENING)),
+        match &self.models.open {
+            OpenModel::Open(_) => {}
+            OpenModel::Failed(error) => return never(error),
+            OpenModel::Opening => return Err(Unready::NotYet(messages::MODEL_OPENING)),
         }
         match &document.too_long {
             Some(sentence) => never(sentence),
@@ -120,7 +120,7 @@ impl AppState {
 
     /// A turn of this conversation.
     pub(super) fn known_turn(&self, id: u64) -> Result<&Turn, String> {
-        let known = self.turns.iter().find(|turn| turn.id == id);
+        let known = self.open.turns.iter().find(|turn| turn.id == id);
         known.ok_or_else(|| messages::NO_TURN.to_owned())
     }
 
@@ -162,7 +162,7 @@ impl AppState {
         let memory = self.memory_limit()?;
         let ticket = self.ticket();
         let (send, receive) = oneshot::channel();
-        self.estimates.insert(ticket, send);
+        self.worker.estimates.insert(ticket, send);
         let of = self.estimate_request(&choice, memory);
         self.send(Request::Estimate { ticket, of }, None);
         Ok(receive)
@@ -187,7 +187,7 @@ impl AppState {
                 let ticket = running.ticket;
                 self.send(Request::Stop { ticket }, None);
             }
-            _ => match self.queue.pop_front() {
+            _ => match self.open.queue.pop_front() {
                 Some(queued) => self.end_turn(queued.turn, TurnState::Stopped, |_| {}),
                 None => self.stop_opening(),
             },
@@ -197,8 +197,8 @@ impl AppState {
     /// Leaves the conversation, which remains in the list: stops its questions and ignores the replies that still
     /// arrive.
     pub(super) fn leave_conversation(&mut self) {
-        self.held = None;
-        self.queue.clear();
+        self.compared.held = None;
+        self.open.queue.clear();
         self.forget_pending();
         self.leave_comparison();
         if let Some(running) = &mut self.running
@@ -208,7 +208,11 @@ impl AppState {
             self.send(Request::Stop { ticket }, None);
         }
         self.throttle.forget();
-        let open = self.turns.iter_mut().filter(|turn| turn.state.is_open());
+        let open = self
+            .open
+            .turns
+            .iter_mut()
+            .filter(|turn| turn.state.is_open());
         let stopped = open.map(|turn| {
             turn.state = TurnState::Stopped;
             turn.id
@@ -216,8 +220,8 @@ impl AppState {
         for turn in stopped.collect::<Vec<_>>() {
             self.save_turn(turn);
         }
-        self.conversation = None;
-        self.turns.clear();
+        self.open.conversation = None;
+        self.open.turns.clear();
         self.set_thinking(false);
         self.forget_maps();
         self.forget_neutral();
@@ -231,7 +235,7 @@ impl AppState {
     }
 
     pub(super) fn turn_mut(&mut self, id: u64) -> Option<&mut Turn> {
-        self.turns.iter_mut().rev().find(|turn| turn.id == id)
+        self.open.turns.iter_mut().rev().find(|turn| turn.id == id)
     }
 
     pub(super) fn emit_turn(&mut self, id: u64) {
@@ -243,7 +247,7 @@ impl AppState {
 
     pub(super) fn save_turn(&mut self, id: u64) {
         let turn = self.turn_mut(id).map(|turn| Box::new(turn.clone()));
-        if let (Some(conversation), Some(turn)) = (self.conversation, turn) {
+        if let (Some(conversation), Some(turn)) = (self.open.conversation, turn) {
             self.save(Save::Turn { conversation, turn });
         }
     }
@@ -361,7 +365,7 @@ impl AppState {
             self.running_ended();
             let (_, sample) = self.how_it_is_read();
             let kept = answer.vault.written;
-            if let Some(map) = self.maps.get(&turn) {
+            if let Some(map) = self.maps.known.get(&turn) {
                 let mut map = lock(map);
                 map.attended = attended(&answer);
                 map.by_head = answer.by_head.clone();
@@ -402,7 +406,7 @@ impl AppState {
     pub(super) fn running_ended(&mut self) {
         self.flush_text();
         self.running = None;
-        if let Some(request) = self.held.take()
+        if let Some(request) = self.compared.held.take()
             && let Request::Compare { ticket, .. } = request
         {
             self.start_comparing(request, ticket);

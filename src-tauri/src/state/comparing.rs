@@ -34,7 +34,7 @@ impl AppState {
     /// # Errors
     /// One sentence, if there is no such map.
     pub fn compared_map(&self, comparison: u64, run: Option<usize>) -> Result<Vec<u8>, String> {
-        let maps = &self.compared_maps;
+        let maps = &self.compared.maps;
         let found = match run {
             None => Some(&maps.ends),
             Some(run) => maps.shares.get(&run),
@@ -53,7 +53,7 @@ impl AppState {
         if self.is_running() {
             return Err(messages::BUSY.to_owned());
         }
-        if self.comparing.is_some() {
+        if self.compared.ticket().is_some() {
             return Err(messages::BUSY_COMPARING.to_owned());
         }
         if runs.is_empty() {
@@ -103,12 +103,11 @@ impl AppState {
             sharing: 1,
             progress: None,
         };
-        self.comparison = Some(comparison);
-        self.comparing = Some(ticket);
+        self.compared.comparison = Some(comparison);
         self.emit_comparison();
         if self.running.is_some() {
             // The question of a deleted conversation is still ending.
-            self.held = Some(request);
+            self.compared.held = Some(request);
         } else {
             self.start_comparing(request, ticket);
         }
@@ -122,10 +121,10 @@ impl AppState {
 
     /// Stops the running comparison, if any; finished runs remain.
     pub fn stop_comparison(&mut self) {
-        let Some(ticket) = self.comparing else {
+        let Some(ticket) = self.compared.ticket() else {
             return;
         };
-        if self.held.take().is_some() {
+        if self.compared.held.take().is_some() {
             return self.end_comparison(ticket, ComparisonState::Stopped, None);
         }
         self.send(Request::Stop { ticket }, None);
@@ -133,23 +132,23 @@ impl AppState {
 
     /// Drops the comparison, because its document is closed or changed.
     pub(super) fn leave_comparison(&mut self) {
-        if let Some(ticket) = self.comparing.take() {
+        if let Some(ticket) = self.compared.ticket() {
             self.send(Request::Stop { ticket }, None);
         }
-        self.compared_maps = ComparedMaps::default();
-        if self.comparison.take().is_some() {
+        self.compared.maps = ComparedMaps::default();
+        if self.compared.comparison.take().is_some() {
             self.emit_comparison();
         }
     }
 
     fn emit_comparison(&mut self) {
-        let comparison = self.comparison.clone().map(Box::new);
+        let comparison = self.compared.comparison.clone().map(Box::new);
         self.emit(AppEvent::Comparison { comparison });
     }
 
     /// The comparison with the id `ticket`, unless it was dropped.
     fn comparison_of(&mut self, ticket: u64) -> Option<&mut Comparison> {
-        self.comparison.as_mut().filter(|c| c.id == ticket)
+        self.compared.comparison.as_mut().filter(|c| c.id == ticket)
     }
 
     pub(super) fn compared_progress(
@@ -190,7 +189,7 @@ impl AppState {
         };
         comparison.reference = Some(result.clone());
         (comparison.current, comparison.progress) = (Some(0), None);
-        self.compared_maps = ComparedMaps {
+        self.compared.maps = ComparedMaps {
             comparison: ticket,
             ends: ends.to_vec(),
             shares: HashMap::new(),
@@ -220,7 +219,7 @@ impl AppState {
             return Err(format!("a run {run} of a comparison"));
         };
         place.result = Some(result.clone());
-        self.compared_maps.shares.insert(run, shares);
+        self.compared.maps.shares.insert(run, shares);
         self.emit(AppEvent::ComparisonRun {
             comparison: ticket,
             run,
@@ -241,7 +240,6 @@ impl AppState {
         state: ComparisonState,
         error: Option<String>,
     ) {
-        self.comparing.take_if(|running| *running == ticket);
         if let Some(comparison) = self.comparison_of(ticket) {
             comparison.state = state;
             comparison.error = error.clone();
@@ -257,7 +255,7 @@ impl AppState {
     /// A file name and the comparison as JSON, with each run as in `kept compare --json`; or the reason why there is
     /// none.
     pub fn exported_comparison(&self) -> Result<(String, String), String> {
-        let Some(comparison) = &self.comparison else {
+        let Some(comparison) = &self.compared.comparison else {
             return Err(messages::NO_COMPARISON.to_owned());
         };
         let Some(reference) = &comparison.reference else {

@@ -8,6 +8,7 @@ use super::AppState;
 use super::conversation::{Conversation, Loaded, interrupt};
 use super::document::OpenDocument;
 use super::effect::{Open, Save};
+use super::slots::take;
 use crate::contract::{AppEvent, ConversationEntry, Turn};
 use crate::messages;
 
@@ -23,14 +24,19 @@ fn now() -> u64 {
 impl AppState {
     /// The list, pinned conversations first, then the newest.
     pub(super) fn entries(&self) -> Vec<ConversationEntry> {
-        let mut entries: Vec<_> = self.conversations.iter().map(Conversation::entry).collect();
+        let mut entries: Vec<_> = self
+            .conversations
+            .all
+            .iter()
+            .map(Conversation::entry)
+            .collect();
         entries.sort_by_key(|entry| (!entry.pinned, u64::MAX - entry.updated, u64::MAX - entry.id));
         entries
     }
 
     pub(super) fn emit_conversations(&mut self) {
         let conversations = self.entries();
-        let current = self.conversation;
+        let current = self.open.conversation;
         self.emit(AppEvent::Conversations {
             conversations,
             current,
@@ -41,18 +47,18 @@ impl AppState {
     pub(super) fn save_open(&mut self) {
         self.save(Save::Open(Open {
             document: self.document.as_ref().map(|d| d.id),
-            conversation: self.conversation,
+            conversation: self.open.conversation,
         }));
     }
 
     fn conversation_mut(&mut self, id: u64) -> Result<&mut Conversation, String> {
-        let mut all = self.conversations.iter_mut();
+        let mut all = self.conversations.all.iter_mut();
         all.find(|conversation| conversation.id == id)
             .ok_or_else(|| messages::NO_CONVERSATION.to_owned())
     }
 
     fn save_conversation(&mut self, id: u64) {
-        let known = self.conversations.iter().find(|known| known.id == id);
+        let known = self.conversations.all.iter().find(|known| known.id == id);
         if let Some(conversation) = known.cloned() {
             self.save(Save::Conversation(Box::new(conversation)));
         }
@@ -63,10 +69,10 @@ impl AppState {
         let Some(document) = &self.document else {
             return;
         };
-        let id = self.conversation.unwrap_or(self.next_conversation);
-        if self.conversation.is_none() {
-            self.next_conversation += 1;
-            self.conversations.push(Conversation {
+        let open = self.open.conversation;
+        let id = open.unwrap_or_else(|| take(&mut self.ids.conversation));
+        if open.is_none() {
+            self.conversations.all.push(Conversation {
                 id,
                 document: document.id,
                 name: document.info.name.clone(),
@@ -83,7 +89,7 @@ impl AppState {
             conversation.updated = now();
         }
         self.save_conversation(id);
-        if self.conversation.replace(id).is_none() {
+        if self.open.conversation.replace(id).is_none() {
             self.save_open();
         }
         self.emit_conversations();
@@ -92,12 +98,12 @@ impl AppState {
     /// A question of the open conversation, or another version of one, was removed. A conversation without any leaves
     /// the list.
     pub(super) fn question_removed(&mut self, is_version: bool) {
-        let Some(id) = self.conversation else {
+        let Some(id) = self.open.conversation else {
             return;
         };
-        if self.turns.is_empty() {
-            self.conversations.retain(|known| known.id != id);
-            self.conversation = None;
+        if self.open.turns.is_empty() {
+            self.conversations.all.retain(|known| known.id != id);
+            self.open.conversation = None;
             self.save(Save::HideConversation(id));
             self.save_open();
         } else if let Ok(conversation) = self.conversation_mut(id) {
@@ -110,7 +116,7 @@ impl AppState {
     pub(super) fn conversation_grew(&mut self) {
         let document = self.document.as_ref();
         let document = document.map(|d| (d.id, d.info.name.clone(), d.pages.len()));
-        if let (Some(id), Some((document, name, pages))) = (self.conversation, document)
+        if let (Some(id), Some((document, name, pages))) = (self.open.conversation, document)
             && let Ok(conversation) = self.conversation_mut(id)
         {
             conversation.document = document;
@@ -123,8 +129,12 @@ impl AppState {
 
     /// Whether another conversation is about the document `id` too.
     pub(super) fn is_shared(&self, document: u64) -> bool {
-        let mut all = self.conversations.iter().chain(&self.deleted);
-        all.any(|other| other.document == document && Some(other.id) != self.conversation)
+        let mut all = self
+            .conversations
+            .all
+            .iter()
+            .chain(&self.conversations.deleted);
+        all.any(|other| other.document == document && Some(other.id) != self.open.conversation)
     }
 
     /// Begins a new conversation about the open document.
@@ -150,7 +160,7 @@ impl AppState {
     }
 
     pub(super) fn not_busy(&self) -> Result<(), String> {
-        if self.comparing.is_some() {
+        if self.compared.ticket().is_some() {
             return Err(messages::BUSY_COMPARING.to_owned());
         }
         if self.is_running() {
@@ -173,9 +183,9 @@ impl AppState {
         self.stop_opening();
         self.leave_conversation();
         let interrupted = interrupt(&mut turns);
-        self.conversation = Some(conversation);
+        self.open.conversation = Some(conversation);
         self.set_thinking(turns.last().is_some_and(|turn| turn.thinking));
-        self.turns = turns;
+        self.open.turns = turns;
         for turn in interrupted {
             self.save_turn(turn.id);
         }
@@ -202,8 +212,7 @@ impl AppState {
         turns: Vec<Turn>,
     ) -> Result<(), String> {
         self.not_busy()?;
-        let id = self.next_conversation;
-        self.next_conversation += 1;
+        let id = take(&mut self.ids.conversation);
         let document = OpenDocument {
             id: self.new_document_id(),
             ..document
@@ -247,12 +256,11 @@ impl AppState {
             pinned: false,
         };
         self.save(Save::Conversation(Box::new(conversation.clone())));
-        self.conversations.push(conversation);
+        self.conversations.all.push(conversation);
         let mut copies: Vec<Turn> = Vec::with_capacity(turns.len());
         let mut copied = HashMap::new();
         for turn in turns {
-            let (from, to) = (turn.id, self.next_turn);
-            self.next_turn += 1;
+            let (from, to) = (turn.id, take(&mut self.ids.turn));
             copied.insert(from, to);
             let turn = Turn {
                 id: to,
@@ -285,7 +293,7 @@ impl AppState {
             version_of: None,
             ..known.clone()
         });
-        let title = match self.conversation {
+        let title = match self.open.conversation {
             Some(id) => self.title_of_conversation(id)?,
             None => String::new(),
         };
@@ -299,7 +307,7 @@ impl AppState {
     pub(super) fn branch_before(&mut self, turn: u64, question: &str) -> Result<(), String> {
         self.not_busy()?;
         let kept = self.turns_until(self.known_turn(turn)?.first_version());
-        let thinking = self.thinking;
+        let thinking = self.open.thinking;
         if kept.is_empty() {
             self.new_conversation()?;
         } else {
@@ -312,15 +320,14 @@ impl AppState {
     /// The turns before the question whose first version is `first`.
     fn turns_until(&self, first: u64) -> Vec<Turn> {
         let before = |turn: &&Turn| turn.first_version() < first;
-        self.turns.iter().filter(before).cloned().collect()
+        self.open.turns.iter().filter(before).cloned().collect()
     }
 
     fn open_branch(&mut self, title: &str, turns: Vec<Turn>) -> Result<(), String> {
         let Some(document) = self.document.clone() else {
             return Err(messages::NO_DOCUMENT.to_owned());
         };
-        let id = self.next_conversation;
-        self.next_conversation += 1;
+        let id = take(&mut self.ids.conversation);
         let turns = self.copy_turns(id, &document, title, turns);
         self.show_conversation(Loaded {
             conversation: id,
@@ -369,12 +376,12 @@ impl AppState {
     /// One sentence, if there is no such conversation.
     pub fn delete_conversation(&mut self, id: u64) -> Result<(), String> {
         let conversation = self.conversation_mut(id)?.clone();
-        if self.deleted.replace(conversation).is_some() {
+        if self.conversations.deleted.replace(conversation).is_some() {
             self.save(Save::RemoveHidden);
         }
-        self.conversations.retain(|known| known.id != id);
+        self.conversations.all.retain(|known| known.id != id);
         self.save(Save::HideConversation(id));
-        if self.conversation == Some(id) {
+        if self.open.conversation == Some(id) {
             self.leave_conversation();
             self.save_open();
             self.emit_document();
@@ -388,9 +395,12 @@ impl AppState {
     /// # Errors
     /// One sentence, if it is not that one.
     pub fn restore_conversation(&mut self, id: u64) -> Result<(), String> {
-        let deleted = self.deleted.take_if(|deleted| deleted.id == id);
+        let deleted = self
+            .conversations
+            .deleted
+            .take_if(|deleted| deleted.id == id);
         let conversation = deleted.ok_or_else(|| messages::NO_CONVERSATION.to_owned())?;
-        self.conversations.push(conversation);
+        self.conversations.all.push(conversation);
         self.save_conversation(id);
         self.emit_conversations();
         Ok(())

@@ -8,6 +8,7 @@ use kept_worker::protocol::{DocumentInfo, Fault, FaultCode, Request};
 use super::AppState;
 use super::document::{OpenDocument, plain_text};
 use super::effect::{Effect, Save};
+use super::slots::take;
 use super::waiting::{Access, Opening};
 use crate::contract::{
     AppEvent, FileNeeds, NoticeKind, PendingFile, Place, Replacement, WorkerStatus,
@@ -54,7 +55,7 @@ impl AppState {
         }
         let mut documents = documents.into_iter();
         if let Some(first) = documents.next() {
-            self.to_add = documents.collect();
+            self.file.to_add = documents.collect();
             self.open_file(first);
         }
     }
@@ -69,7 +70,7 @@ impl AppState {
         // A file dropped by mistake must not stop an answer.
         if self.is_busy() {
             let name = Some(file_name(&path));
-            self.replacement = Some(path);
+            self.file.replacement = Some(path);
             return self.emit(AppEvent::Replacing { name });
         }
         self.begin_opening(path, false, Access::Plain);
@@ -93,11 +94,11 @@ impl AppState {
 
     /// Applies the user's decision about a file whose opening stops running work.
     pub fn replace_document(&mut self, how: Replacement) {
-        let waiting = self.replacement.take();
+        let waiting = self.file.replacement.take();
         self.emit(AppEvent::Replacing { name: None });
         match (waiting, how) {
             (Some(path), Replacement::Replace) => self.begin_opening(path, false, Access::Plain),
-            _ => self.to_add.clear(),
+            _ => self.file.to_add.clear(),
         }
     }
 
@@ -112,20 +113,20 @@ impl AppState {
     }
 
     pub(super) fn forget_pending(&mut self) {
-        if self.pending.take().is_some() {
+        if self.file.pending.take().is_some() {
             self.emit(AppEvent::Pending { file: None });
         }
     }
 
     fn wait_for(&mut self, opening: Opening, needs: FileNeeds) {
         let name = opening.name.clone();
-        self.pending = Some(opening);
+        self.file.pending = Some(opening);
         let file = Some(PendingFile { name, needs });
         self.emit(AppEvent::Pending { file });
     }
 
     fn decide_pending(&mut self, access: Option<Access>) {
-        let Some(pending) = self.pending.take() else {
+        let Some(pending) = self.file.pending.take() else {
             return;
         };
         self.emit(AppEvent::Pending { file: None });
@@ -138,32 +139,26 @@ impl AppState {
     /// Removes one of several documents; a new conversation begins about the others. Returns the reason for a refusal
     /// in one sentence.
     pub fn remove_document(&mut self, index: usize) -> Result<(), String> {
-        if self.is_busy() || self.opening.is_some() || self.removing.is_some() {
+        if self.is_busy() || self.file.opening.is_some() || self.file.removing.is_some() {
             return Err(messages::BUSY_DOCUMENTS.to_owned());
         }
-        match self.worker.state {
-            WorkerStatus::Ready => {}
-            WorkerStatus::Failed => return Err(messages::ENGINE_NOT_RUNNING.to_owned()),
-            WorkerStatus::Starting | WorkerStatus::Restarting => {
-                return Err(messages::ENGINE_NOT_YET.to_owned());
-            }
-        }
+        self.worker.check_ready()?;
         let parts = self.document.as_ref().map_or(0, |d| d.parts.len());
         if index >= parts {
             return Err(messages::NO_SUCH_DOCUMENT.to_owned());
         }
-        self.removing = self.document.as_ref().map(|d| d.id);
+        self.file.removing = self.document.as_ref().map(|d| d.id);
         self.send(Request::RemoveDocument { part: index }, None);
         Ok(())
     }
 
     fn begin_opening(&mut self, path: PathBuf, adds: bool, access: Access) {
-        if self.worker.state == WorkerStatus::Failed {
+        if self.worker.status() == WorkerStatus::Failed {
             // The engine may have crashed on the previous document: a new document justifies a restart.
             self.restart_worker();
         }
         let name = file_name(&path);
-        self.opening = Some(Opening {
+        self.file.opening = Some(Opening {
             path,
             name: name.clone(),
             adds,
@@ -175,11 +170,13 @@ impl AppState {
 
     /// Requests the file from the worker. If the worker is still reading another file, that one is stopped first.
     pub(super) fn send_opening(&mut self) {
-        let Some(opening) = &self.opening else { return };
-        if self.worker.state != WorkerStatus::Ready {
+        let Some(opening) = &self.file.opening else {
+            return;
+        };
+        if self.worker.status() != WorkerStatus::Ready {
             return;
         }
-        match &self.document_in_flight {
+        match &self.file.in_flight {
             Some(sent) if sent == opening => {}
             Some(_) => self.send(
                 Request::Stop {
@@ -206,7 +203,7 @@ impl AppState {
                         (request, None)
                     }
                 };
-                self.document_in_flight = Some(opening);
+                self.file.in_flight = Some(opening);
                 self.send(request, password);
             }
         }
@@ -215,8 +212,8 @@ impl AppState {
     /// Whether the user still waits for the file that the worker just answered for. If not, the current file is
     /// requested.
     fn arrived_wanted(&mut self) -> bool {
-        let answered = self.document_in_flight.take();
-        let is_wanted = self.opening.is_some() && answered == self.opening;
+        let answered = self.file.in_flight.take();
+        let is_wanted = self.file.opening.is_some() && answered == self.file.opening;
         if !is_wanted {
             self.send_opening();
         }
@@ -230,7 +227,7 @@ impl AppState {
         text: Arc<str>,
         languages: Vec<String>,
     ) {
-        if let Some(of) = self.removing.take() {
+        if let Some(of) = self.file.removing.take() {
             if self.document.as_ref().is_none_or(|d| d.id != of) {
                 // Another document was opened in the meantime.
                 return self.send_document();
@@ -238,7 +235,7 @@ impl AppState {
             let id = self.new_document_id();
             return self.set_document(OpenDocument::new(id, info, text, false));
         }
-        let opened = self.opening.clone();
+        let opened = self.file.opening.clone();
         let adds = opened.as_ref().is_some_and(|o| o.adds);
         if !self.arrived_wanted() {
             // The worker now has a file that is no longer requested; it gets the open document again.
@@ -262,7 +259,7 @@ impl AppState {
                 self.set_document(OpenDocument::new(id, info, text, false));
                 if let Some(opened) = opened.filter(|opened| {
                     let plain = opened.access == Access::Plain;
-                    plain && !languages.is_empty() && self.to_add.is_empty()
+                    plain && !languages.is_empty() && self.file.to_add.is_empty()
                 }) {
                     let open = true;
                     let needs = FileNeeds::Recognition {
@@ -280,7 +277,7 @@ impl AppState {
     /// Opens the next of several files that were dropped together. `adds`: it is added to the earlier ones; otherwise
     /// none of them could be opened, and it becomes the document.
     fn open_next(&mut self, adds: bool) {
-        match self.to_add.pop_front() {
+        match self.file.to_add.pop_front() {
             Some(path) if adds => self.add_path(path),
             Some(path) => self.open_file(path),
             None => {}
@@ -289,10 +286,10 @@ impl AppState {
 
     pub(super) fn document_failed(&mut self, fault: &Fault, stopped: bool) {
         let message = fault.message.as_str();
-        if self.removing.take().is_some() {
+        if self.file.removing.take().is_some() {
             return self.notice(NoticeKind::Error, Place::Document, as_sentence(message));
         }
-        let sent = self.document_in_flight.clone();
+        let sent = self.file.in_flight.clone();
         if !self.arrived_wanted() {
             return;
         }
@@ -319,7 +316,7 @@ impl AppState {
     }
 
     pub(super) fn end_opening(&mut self) {
-        if self.opening.take().is_some() {
+        if self.file.opening.take().is_some() {
             self.emit(AppEvent::Opening { name: None });
         }
     }
@@ -379,9 +376,9 @@ impl AppState {
     }
 
     pub(super) fn stop_opening(&mut self) {
-        self.to_add.clear();
+        self.file.to_add.clear();
         self.end_opening();
-        if self.document_in_flight.is_some() {
+        if self.file.in_flight.is_some() {
             self.send(
                 Request::Stop {
                     ticket: STOP_DOCUMENT,
@@ -393,7 +390,7 @@ impl AppState {
 
     /// Sets the open document and begins a new conversation about it.
     fn set_document(&mut self, document: OpenDocument) {
-        if self.replacement.take().is_some() {
+        if self.file.replacement.take().is_some() {
             self.emit(AppEvent::Replacing { name: None });
         }
         self.leave_conversation();
@@ -430,7 +427,7 @@ impl AppState {
         refusal: Option<String>,
         context: Option<usize>,
     ) {
-        let Some(model) = &self.model else {
+        let Some(model) = self.models.open.facts() else {
             return; // the count is for a model that is no longer chosen
         };
         let model = model.name.clone();
@@ -477,7 +474,7 @@ impl AppState {
     pub(super) fn emit_document(&mut self) {
         self.flush_text();
         let document = self.document.as_ref().map(|d| d.facts());
-        let turns = self.turns.clone();
+        let turns = self.open.turns.clone();
         self.emit(AppEvent::Document { document, turns });
     }
 
@@ -492,8 +489,7 @@ impl AppState {
     }
 
     pub(super) fn new_document_id(&mut self) -> u64 {
-        let id = self.next_document;
-        self.next_document += 1;
+        let id = take(&mut self.ids.document);
         id
     }
 }

@@ -25,11 +25,12 @@ impl AppState {
             return Err(messages::NO_LEVELS.to_owned());
         }
         if self
+            .maps
             .levels
             .running
             .is_none_or(|(_, running)| running != turn)
         {
-            self.levels.due = Some(turn);
+            self.maps.levels.due = Some(turn);
         }
         self.ask_levels();
         Ok(())
@@ -37,26 +38,31 @@ impl AppState {
 
     /// Computes the levels that are due, if nothing else runs.
     pub(super) fn ask_levels(&mut self) {
-        if self.levels.due.is_none() || !self.can_work_in_background() {
+        if self.maps.levels.due.is_none() || !self.can_work_in_background() {
             return;
         }
-        let due = self.levels.due.take();
+        let due = self.maps.levels.due.take();
         if let Some(id) = due
             && let Some(ask) = self.background_question(id)
         {
             let ticket = self.ticket();
-            self.levels.running = Some((ticket, id));
-            self.levels.known.remove(&id);
+            self.maps.levels.running = Some((ticket, id));
+            self.maps.levels.known.remove(&id);
             self.send(Request::Levels { ticket, ask }, None);
         }
     }
 
     /// A level has arrived.
     pub(super) fn level_arrived(&mut self, ticket: u64, percent: u8, shares: Vec<u8>) {
-        let Some((_, id)) = self.levels.running.filter(|running| running.0 == ticket) else {
+        let Some((_, id)) = self
+            .maps
+            .levels
+            .running
+            .filter(|running| running.0 == ticket)
+        else {
             return;
         };
-        let levels = self.levels.known.entry(id).or_default();
+        let levels = self.maps.levels.known.entry(id).or_default();
         levels.push(Level { percent, shares });
         let count = levels.len();
         self.set_levels(id, count, false);
@@ -73,27 +79,32 @@ impl AppState {
     /// A request has ended. `stopped`: for a question, after which it is due again.
     pub(super) fn levels_ended(&mut self, ticket: Option<u64>, stopped: bool) {
         let of_ticket = |(running, _): &(u64, u64)| ticket.is_none_or(|ticket| ticket == *running);
-        if let Some((_, id)) = self.levels.running.filter(of_ticket) {
-            self.levels.running = None;
+        if let Some((_, id)) = self.maps.levels.running.filter(of_ticket) {
+            self.maps.levels.running = None;
             if stopped {
-                self.levels.due.get_or_insert(id);
+                self.maps.levels.due.get_or_insert(id);
             } else {
-                let count = self.levels.known.get(&id).map_or(0, Vec::len);
+                let count = self.maps.levels.known.get(&id).map_or(0, Vec::len);
                 self.set_levels(id, count, true);
             }
         }
     }
 
     pub(super) fn forget_levels(&mut self) {
-        if let Some((ticket, _)) = self.levels.running.take() {
+        if let Some((ticket, _)) = self.maps.levels.running.take() {
             self.send(Request::Stop { ticket }, None);
         }
-        self.levels = Levels::default();
+        self.maps.levels = Levels::default();
     }
 
     /// The levels of a turn that are known: their number, their budgets in percent, `[levels][cells]` shares.
     pub fn levels_of(&self, turn: u64) -> Vec<u8> {
-        let levels = self.levels.known.get(&turn).map_or(&[][..], Vec::as_slice);
+        let levels = self
+            .maps
+            .levels
+            .known
+            .get(&turn)
+            .map_or(&[][..], Vec::as_slice);
         let levels = &levels[..levels.len().min(LEVELS.len())];
         let count = levels.len() as u8; // at most `LEVELS`
         let budgets = levels.iter().map(|level| level.percent);

@@ -1,12 +1,10 @@
 //! Start, crash and restart of the worker, as the app state handles them. No typed or answered text is lost.
 
-use kept_worker::protocol;
-
 use super::AppState;
 use super::effect::Effect;
+use super::slots::OpenModel;
 use crate::contract::{
-    AppEvent, ComparisonState, MethodFacts, NoticeKind, ParameterFacts, Place, TurnState,
-    WorkerState, WorkerStatus,
+    AppEvent, ComparisonState, MethodFacts, NoticeKind, Place, TurnState, WorkerState, WorkerStatus,
 };
 use crate::messages;
 
@@ -14,18 +12,17 @@ impl AppState {
     /// A worker has started and sent its hello: it gets the model, the document and the file that was being opened.
     /// `generation` identifies this process; requests carry it, so that no request for an earlier process reaches a
     /// later one.
-    pub fn worker_hello(&mut self, generation: u64, methods: Vec<protocol::MethodFacts>) {
-        self.generation = generation;
-        self.methods = methods.into_iter().map(method_facts).collect();
-        let methods = self.methods.clone();
+    pub fn worker_hello(&mut self, generation: u64, methods: Vec<MethodFacts>) {
+        self.worker.generation = generation;
+        self.methods = methods.clone();
         self.emit(AppEvent::Methods { methods });
         self.set_worker(WorkerStatus::Ready, None);
-        if let Some((place, message)) = self.after_restart.take() {
+        if let Some((place, message)) = self.worker.after_restart.take() {
             self.notice(NoticeKind::Error, place, message);
         }
-        self.model_in_flight = None;
-        self.document_in_flight = None;
-        self.removing = None;
+        self.models.in_flight = None;
+        self.file.in_flight = None;
+        self.file.removing = None;
         self.send_model();
         self.send_document();
         self.send_opening();
@@ -35,9 +32,9 @@ impl AppState {
     /// The worker has ended and is about to be restarted. `what` is a sentence: how it ended.
     pub fn worker_died(&mut self, what: &str) {
         let was_asked = self.running.as_ref().is_some_and(|r| r.turn.is_some());
-        let opened = self.document_in_flight.is_some();
-        let opening = self.opening.as_ref().filter(|_| opened);
-        self.after_restart = match opening {
+        let opened = self.file.in_flight.is_some();
+        let opening = self.file.opening.as_ref().filter(|_| opened);
+        self.worker.after_restart = match opening {
             // The turn shows it.
             _ if was_asked => None,
             Some(file) => Some((
@@ -50,14 +47,14 @@ impl AppState {
             // The worker may have crashed on the file; the user decides whether to try again.
             self.end_opening();
         }
-        let compared = self.comparing.is_some();
+        let compared = self.compared.ticket().is_some();
         self.end_running_work(
             &messages::restarted_ask_again(what),
             &messages::restarted(what),
         );
         if compared {
             // The comparison shows it.
-            self.after_restart = None;
+            self.worker.after_restart = None;
         }
         self.set_worker(
             WorkerStatus::Restarting,
@@ -67,8 +64,8 @@ impl AppState {
 
     /// The worker has ended and is not restarted until the user requests it. `message` is a sentence.
     pub fn worker_gone(&mut self, message: &str) {
-        self.after_restart = None;
-        if let Some(opening) = &self.opening {
+        self.worker.after_restart = None;
+        if let Some(opening) = &self.file.opening {
             let message = messages::engine_not_running(&opening.name);
             self.notice(NoticeKind::Error, Place::Document, message);
             self.end_opening();
@@ -81,7 +78,7 @@ impl AppState {
     /// Restarts the worker.
     pub fn restart_worker(&mut self) {
         self.end_running_work(messages::RESTARTED_BY_HAND, messages::RESTARTED);
-        self.after_restart = None;
+        self.worker.after_restart = None;
         self.set_worker(WorkerStatus::Restarting, None);
         self.effects.push(Effect::RestartWorker);
     }
@@ -89,24 +86,24 @@ impl AppState {
     /// Ends everything that ran in a worker that has ended. `reason` is the sentence for a question, `compared` the one
     /// for a comparison.
     fn end_running_work(&mut self, reason: &str, compared: &str) {
-        self.generation = 0;
+        self.worker.generation = 0;
         // Reading may have been the cause: it does not begin again by itself.
         self.reading_failed(None, reason, false);
         self.neutral_ended(None, false);
         self.levels_ended(None, false);
-        self.model_in_flight = None;
-        self.document_in_flight = None;
-        self.removing = None;
-        self.clearing = None;
-        for (_, waiting) in self.estimates.drain() {
+        self.models.in_flight = None;
+        self.file.in_flight = None;
+        self.file.removing = None;
+        self.vaults.clearing = None;
+        for (_, waiting) in self.worker.estimates.drain() {
             // The receiver may be dropped.
             let _ = waiting.send(Err(reason.to_owned().into()));
         }
-        for (_, (_, waiting)) in self.inspections.drain() {
+        for (_, (_, waiting)) in self.worker.inspections.drain() {
             let _ = waiting.send(Err(reason.to_owned()));
         }
-        self.held = None;
-        if let Some(ticket) = self.comparing {
+        self.compared.held = None;
+        if let Some(ticket) = self.compared.ticket() {
             let reason = Some(messages::compared_so_far(compared));
             self.end_comparison(ticket, ComparisonState::Failed, reason);
         }
@@ -116,41 +113,15 @@ impl AppState {
             });
         }
         self.throttle.forget();
-        if self.model.take().is_some() {
-            self.emit(AppEvent::Model {
-                model: None,
-                error: None,
-            });
+        if self.models.open.facts().is_some() {
+            self.set_model(OpenModel::Opening);
         }
         self.forget_tokens();
     }
 
     fn set_worker(&mut self, state: WorkerStatus, message: Option<String>) {
-        self.worker = WorkerState { state, message };
-        let worker = self.worker.clone();
+        self.worker.state = WorkerState { state, message };
+        let worker = self.worker.state.clone();
         self.emit(AppEvent::Worker { worker });
-    }
-}
-
-fn method_facts(method: protocol::MethodFacts) -> MethodFacts {
-    MethodFacts {
-        name: method.name,
-        title: method.title,
-        paper: method.paper,
-        keeps: method.keeps,
-        acts: method.acts,
-        positions: method.positions,
-        streams: method.streams,
-        sees_question: method.sees_question,
-        parameters: method
-            .parameters
-            .into_iter()
-            .map(|parameter| ParameterFacts {
-                name: parameter.name,
-                default: parameter.default,
-                range: parameter.range,
-                meaning: parameter.meaning,
-            })
-            .collect(),
     }
 }

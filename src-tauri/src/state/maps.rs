@@ -13,11 +13,11 @@ use crate::messages;
 impl AppState {
     /// The location of the map of `turn`.
     pub fn map(&self, turn: u64) -> Result<MapPlace, String> {
-        let known = self.turns.iter().find(|t| t.id == turn);
+        let known = self.open.turns.iter().find(|t| t.id == turn);
         if !known.is_some_and(|turn| turn.has_map) {
             return Err(messages::NO_MAP.to_owned());
         }
-        Ok(match self.maps.get(&turn) {
+        Ok(match self.maps.known.get(&turn) {
             Some(map) => MapPlace::Here(map.clone()),
             None => MapPlace::InStore,
         })
@@ -26,7 +26,7 @@ impl AppState {
     /// Caches a loaded map and evicts the oldest one if there are too many. Returns the cached map, which is an earlier
     /// one if the turn already had one.
     pub fn keep_map(&mut self, turn: u64, map: TurnMap) -> SharedMap {
-        if let Some(known) = self.maps.get(&turn) {
+        if let Some(known) = self.maps.known.get(&turn) {
             return known.clone();
         }
         let map = Arc::new(Mutex::new(map));
@@ -37,23 +37,23 @@ impl AppState {
     /// The sliding-window layers of the model, which the method did not compress, for the map of `turn`; see
     /// [`crate::contract::Turn::windows`].
     pub fn windows_of(&self, turn: u64) -> Vec<Option<usize>> {
-        let known = self.turns.iter().find(|t| t.id == turn);
+        let known = self.open.turns.iter().find(|t| t.id == turn);
         known.map_or_else(Vec::new, |turn| turn.windows.clone())
     }
 
     fn remember_map(&mut self, turn: u64, map: SharedMap) {
-        self.maps.insert(turn, map);
-        self.map_order.push_back(turn);
-        while self.map_order.len() > MAPS_IN_MEMORY {
-            if let Some(oldest) = self.map_order.pop_front() {
-                self.maps.remove(&oldest);
+        self.maps.known.insert(turn, map);
+        self.maps.order.push_back(turn);
+        while self.maps.order.len() > MAPS_IN_MEMORY {
+            if let Some(oldest) = self.maps.order.pop_front() {
+                self.maps.known.remove(&oldest);
             }
         }
     }
 
     pub(super) fn forget_maps(&mut self) {
-        self.maps.clear();
-        self.map_order.clear();
+        self.maps.known.clear();
+        self.maps.order.clear();
     }
 
     /// The prompt is tokenized: `map` has no layer yet. Without a document there is nothing to paint.
@@ -72,7 +72,7 @@ impl AppState {
     }
 
     pub(super) fn layer_arrived(&mut self, now: Instant, turn: u64, layer: usize, kept: &[u8]) {
-        let Some(map) = self.maps.get(&turn).cloned() else {
+        let Some(map) = self.maps.known.get(&turn).cloned() else {
             return;
         };
         if let Err(error) = lock(&map).set_layer(layer, kept) {
@@ -89,7 +89,7 @@ impl AppState {
     /// # Errors
     /// If the bytes are invalid.
     pub(super) fn evictions_arrived(&mut self, turn: u64, bytes: &[u8]) -> Result<(), String> {
-        if let Some(map) = self.maps.get(&turn).cloned() {
+        if let Some(map) = self.maps.known.get(&turn).cloned() {
             let mut map = lock(&map);
             map.evictions = EvictionLog::from_bytes(bytes, map.document.cells())
                 .ok_or_else(|| format!("{} bytes that are no record of evictions", bytes.len()))?;
@@ -102,7 +102,8 @@ impl AppState {
 
     pub(super) fn emit_map(&mut self) {
         let turn = self.running.as_ref().and_then(|running| running.turn);
-        if let Some((turn, map)) = turn.and_then(|turn| Some((turn, self.maps.get(&turn)?.clone())))
+        if let Some((turn, map)) =
+            turn.and_then(|turn| Some((turn, self.maps.known.get(&turn)?.clone())))
         {
             self.announce(turn, &map);
         }
@@ -123,10 +124,10 @@ impl AppState {
     /// The turn has ended: returns its final map for storing and announces it once more; `None` if no layer ever
     /// arrived.
     pub(super) fn finish_map(&mut self, turn: u64) -> Option<SharedMap> {
-        let map = self.maps.get(&turn)?.clone();
+        let map = self.maps.known.get(&turn)?.clone();
         if lock(&map).document.layers_done() == 0 {
-            self.maps.remove(&turn);
-            self.map_order.retain(|known| *known != turn);
+            self.maps.known.remove(&turn);
+            self.maps.order.retain(|known| *known != turn);
             return None;
         }
         self.announce(turn, &map);

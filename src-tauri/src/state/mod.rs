@@ -25,32 +25,34 @@ mod queue;
 mod reading_ahead;
 mod remembered;
 mod replies;
+mod slots;
 mod throttle;
 mod turn_map;
 mod vault;
 mod waiting;
 
-use std::collections::{HashMap, VecDeque};
-use std::path::PathBuf;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
 use kept_worker::protocol::Request;
-use tokio::sync::oneshot;
 
 use crate::contract::{
-    AppEvent, Comparison, Estimate, Gpus, Inspection, MethodFacts, ModelFacts, NoticeKind, Place,
-    Refusal, Settings, Snapshot, Turn, Vault, WorkerState, WorkerStatus,
+    AppEvent, Gpus, MethodFacts, NoticeKind, Place, Settings, Snapshot, WorkerStatus,
 };
-use background::{BackgroundReading, ComparedMaps, Levels, NeutralMaps};
+use background::BackgroundReading;
 pub use checks::{MOST_TOKENS, check_method};
 pub use conversation::{CLOSED_BEFORE_END, Conversation, Loaded};
 pub use document::{OpenDocument, plain_text};
 pub use effect::{Effect, Open, Save};
 pub use remembered::{BegunDownload, ModelEntry, Remembered, default_settings};
+use slots::{
+    Compared, Conversations, Files, Ids, Maps, Models, OpenConversation, OpenModel, Vaults, Worker,
+    take,
+};
 pub use throttle::Throttle;
 pub use turn_map::{EarlierMap, EarlierTexts, MapPlace, SharedMap, TurnMap, lock};
-use waiting::{Opening, Queued, Running, Wanted};
+use waiting::Running;
 
 /// Number of maps of earlier turns that stay in memory.
 const MAPS_IN_MEMORY: usize = 4;
@@ -58,72 +60,26 @@ const MAPS_IN_MEMORY: usize = 4;
 /// The state of the app.
 pub struct AppState {
     settings: Settings,
-    models: Vec<ModelEntry>,
-    model: Option<ModelFacts>,
-    model_error: Option<String>,
-    /// The model that was sent to the worker and is not yet answered.
-    model_in_flight: Option<Wanted>,
-    /// Id and RoPE scaling of the last model that was opened: the fallback if a new one cannot be opened.
-    model_before: Option<(String, Option<String>)>,
+    models: Models,
     methods: Vec<MethodFacts>,
     document: Option<Arc<OpenDocument>>,
-    opening: Option<Opening>,
-    /// The file that the worker is opening; the user may have chosen another one since.
-    document_in_flight: Option<Opening>,
-    /// Files to be added after it, in order.
-    to_add: VecDeque<PathBuf>,
-    /// Id of the document of which the worker is removing a part; the reply has the remaining parts.
-    removing: Option<u64>,
-    /// The open conversation; `None` before its first question.
-    conversation: Option<u64>,
-    turns: Vec<Turn>,
-    /// All conversations, the open one among them.
-    conversations: Vec<Conversation>,
-    /// The conversation that was deleted last.
-    deleted: Option<Conversation>,
+    file: Files,
+    open: OpenConversation,
+    conversations: Conversations,
+    /// The request for an answer or a comparison that runs in the worker.
     running: Option<Running>,
-    /// The comparison, with its results so far.
-    comparison: Option<Comparison>,
-    /// Ticket of the comparison while it runs.
-    comparing: Option<u64>,
-    /// A file that waits for the user's decision, because opening it stops running work.
-    replacement: Option<PathBuf>,
-    /// A file that waits for its password, or for the recognition of its text.
-    pending: Option<Opening>,
-    /// A comparison that waits because the question of a deleted conversation is still ending.
-    held: Option<Request>,
-    /// Questions that wait.
-    queue: VecDeque<Queued>,
-    estimates: HashMap<u64, oneshot::Sender<Result<Estimate, Refusal>>>,
-    /// Models that are being inspected, with their paths.
-    inspections: HashMap<u64, (PathBuf, oneshot::Sender<Result<Inspection, String>>)>,
-    maps: HashMap<u64, SharedMap>,
-    map_order: VecDeque<u64>,
-    draft: String,
-    /// Whether models with a thinking mode think before they answer, in this conversation.
-    thinking: bool,
-    /// The drag over the app window: its number and its count of files.
-    drag: Option<(u64, usize)>,
-    /// The vaults, once the worker has reported them.
-    vault: Option<Vault>,
+    compared: Compared,
+    maps: Maps,
+    reading: BackgroundReading,
+    vaults: Vaults,
     /// The detected GPUs, or why there is none.
     gpus: Gpus,
-    reading: BackgroundReading,
-    neutral: NeutralMaps,
-    levels: Levels,
-    compared_maps: ComparedMaps,
-    /// Ticket of the request to clear the vaults, until it is answered.
-    clearing: Option<u64>,
-    worker: WorkerState,
-    /// Generation of the running worker; 0 before its hello.
-    generation: u64,
-    /// A notice for the user once the worker has restarted.
-    after_restart: Option<(Place, String)>,
+    draft: String,
+    /// The drag over the app window: its number and its count of files.
+    drag: Option<(u64, usize)>,
+    worker: Worker,
     saves: bool,
-    next_document: u64,
-    next_turn: u64,
-    next_conversation: u64,
-    next_ticket: u64,
+    ids: Ids,
     throttle: Throttle,
     effects: Vec<Effect>,
 }
@@ -146,53 +102,41 @@ impl AppState {
         let highest = remembered.conversations.iter().map(|known| known.id).max();
         let mut state = Self {
             settings,
-            models,
-            model: None,
-            model_error: None,
-            model_in_flight: None,
-            model_before: None,
+            models: Models {
+                all: models,
+                open: OpenModel::Opening,
+                in_flight: None,
+                before: None,
+            },
             methods: Vec::new(),
             document: remembered.document.map(Arc::new),
-            opening: None,
-            document_in_flight: None,
-            to_add: VecDeque::new(),
-            removing: None,
-            conversation: remembered.conversation,
-            turns,
-            conversations: remembered.conversations,
-            deleted: None,
-            running: None,
-            comparison: None,
-            comparing: None,
-            replacement: None,
-            pending: None,
-            held: None,
-            queue: VecDeque::new(),
-            estimates: HashMap::new(),
-            inspections: HashMap::new(),
-            maps: HashMap::new(),
-            map_order: VecDeque::new(),
-            draft: remembered.draft,
-            thinking: remembered.thinking,
-            drag: None,
-            vault: None,
-            gpus: Gpus::default(),
-            reading: BackgroundReading::default(),
-            neutral: NeutralMaps::default(),
-            levels: Levels::default(),
-            compared_maps: ComparedMaps::default(),
-            clearing: None,
-            worker: WorkerState {
-                state: WorkerStatus::Starting,
-                message: None,
+            file: Files::default(),
+            open: OpenConversation {
+                conversation: remembered.conversation,
+                turns,
+                queue: VecDeque::new(),
+                thinking: remembered.thinking,
             },
-            generation: 0,
-            after_restart: None,
+            conversations: Conversations {
+                all: remembered.conversations,
+                deleted: None,
+            },
+            running: None,
+            compared: Compared::default(),
+            maps: Maps::default(),
+            reading: BackgroundReading::default(),
+            vaults: Vaults::default(),
+            gpus: Gpus::default(),
+            draft: remembered.draft,
+            drag: None,
+            worker: Worker::starting(),
             saves,
-            next_document: remembered.last_document + 1,
-            next_turn: remembered.last_turn + 1,
-            next_conversation: remembered.last_conversation.max(highest.unwrap_or(0)) + 1,
-            next_ticket: 1,
+            ids: Ids {
+                document: remembered.last_document + 1,
+                turn: remembered.last_turn + 1,
+                conversation: remembered.last_conversation.max(highest.unwrap_or(0)) + 1,
+                ticket: 1,
+            },
             throttle: Throttle::default(),
             effects: Vec::new(),
         };
@@ -217,19 +161,19 @@ impl AppState {
         Snapshot {
             settings: self.settings.clone(),
             models: self.choices(),
-            model: self.model.clone(),
-            model_error: self.model_error.clone(),
+            model: self.models.open.facts().cloned(),
+            model_error: self.models.open.error().map(str::to_owned),
             methods: self.methods.clone(),
             document: self.document.as_ref().map(|d| d.facts()),
-            opening: self.opening.as_ref().map(|o| o.name.clone()),
-            turns: self.turns.clone(),
+            opening: self.file.opening.as_ref().map(|o| o.name.clone()),
+            turns: self.open.turns.clone(),
             conversations: self.entries(),
-            conversation: self.conversation,
-            comparison: self.comparison.clone(),
+            conversation: self.open.conversation,
+            comparison: self.compared.comparison.clone(),
             draft: self.draft.clone(),
-            thinking: self.thinking,
-            worker: self.worker.clone(),
-            vault: self.vault.clone(),
+            thinking: self.open.thinking,
+            worker: self.worker.state.clone(),
+            vault: self.vaults.known.clone(),
             reading: self.reading_shown(),
             gpus: self.gpus.clone(),
             saves: self.saves,
@@ -299,9 +243,9 @@ impl AppState {
 
     /// Sends a request to the worker if it runs. State that a new worker requires is sent again after its hello.
     fn send(&mut self, request: Request, bytes: Option<Arc<str>>) {
-        if self.worker.state == WorkerStatus::Ready {
+        if self.worker.status() == WorkerStatus::Ready {
             self.effects.push(Effect::Worker {
-                generation: self.generation,
+                generation: self.worker.generation,
                 request,
                 bytes,
             });
@@ -309,8 +253,7 @@ impl AppState {
     }
 
     fn ticket(&mut self) -> u64 {
-        self.next_ticket += 1;
-        self.next_ticket
+        take(&mut self.ids.ticket)
     }
 }
 

@@ -12,6 +12,7 @@ use super::effect::{Effect, Save};
 use super::gpus::check_device;
 use super::limits::{check_cache, check_memory};
 use super::remembered::ModelEntry;
+use super::slots::OpenModel;
 use super::vault::check_keeping;
 use super::waiting::Wanted;
 use crate::contract::{
@@ -28,7 +29,7 @@ impl AppState {
     }
 
     pub(super) fn choices(&self) -> Vec<ModelChoice> {
-        self.models.iter().map(|m| m.choice.clone()).collect()
+        self.models.all.iter().map(|m| m.choice.clone()).collect()
     }
 
     /// Applies new settings, all or none.
@@ -53,7 +54,12 @@ impl AppState {
         check_cache(settings.cache.as_deref())?;
         check_memory(settings.memory.as_deref())?;
         check_device(settings.device.as_deref())?;
-        if !self.models.iter().any(|m| m.choice.id == settings.model) {
+        if !self
+            .models
+            .all
+            .iter()
+            .any(|m| m.choice.id == settings.model)
+        {
             return Err(messages::unknown_model(&settings.model).into());
         }
         let keeping = |settings: &Settings| (settings.keep.clone(), settings.keep_budget.clone());
@@ -63,7 +69,7 @@ impl AppState {
             return Err(messages::BUSY_MODEL.to_owned().into());
         }
         let device_changed = settings.device != self.settings.device;
-        if device_changed && (self.is_busy() || self.opening.is_some()) {
+        if device_changed && (self.is_busy() || self.file.opening.is_some()) {
             return Err(messages::BUSY_DEVICE.to_owned().into());
         }
         if settings.theme != self.settings.theme {
@@ -113,7 +119,7 @@ impl AppState {
         if self.is_busy() {
             return self.notice(NoticeKind::Error, Place::Model, messages::BUSY_MODEL);
         }
-        let id = match self.models.iter().find(|m| m.path == text) {
+        let id = match self.models.all.iter().find(|m| m.path == text) {
             Some(known) => known.choice.id.clone(),
             None => self.add_model(&path, text, label),
         };
@@ -128,14 +134,14 @@ impl AppState {
 
     fn add_model(&mut self, path: &Path, text: String, label: Option<String>) -> String {
         let mut label = label.unwrap_or_else(|| file_name(path));
-        if self.models.iter().any(|m| m.choice.label == label)
+        if self.models.all.iter().any(|m| m.choice.label == label)
             && let Some(folder) = path.parent().and_then(Path::file_name)
         {
             label = format!("{label} ({})", folder.to_string_lossy());
         }
-        let entry = ModelEntry::file(&self.models, label, text);
+        let entry = ModelEntry::file(&self.models.all, label, text);
         let id = entry.choice.id.clone();
-        self.models.push(entry);
+        self.models.all.push(entry);
         id
     }
 
@@ -148,7 +154,7 @@ impl AppState {
     /// The displayed name of the chosen model.
     pub(super) fn model_label(&self) -> String {
         let chosen = |m: &&ModelEntry| m.choice.id == self.settings.model;
-        let chosen = self.models.iter().find(chosen);
+        let chosen = self.models.all.iter().find(chosen);
         chosen.map_or_else(String::new, |m| match &m.choice.stretch {
             Some(stretch) => format!("{} ({stretch})", m.choice.label),
             None => m.choice.label.clone(),
@@ -156,17 +162,17 @@ impl AppState {
     }
 
     fn entry_mut(&mut self, id: &str) -> Option<&mut ModelEntry> {
-        self.models.iter_mut().find(|m| m.choice.id == id)
+        self.models.all.iter_mut().find(|m| m.choice.id == id)
     }
 
     /// The models that the user can choose, with their paths.
     pub fn models(&self) -> &[ModelEntry] {
-        &self.models
+        &self.models.all
     }
 
     fn wanted(&self) -> Option<Wanted> {
         let chosen = |m: &&ModelEntry| m.choice.id == self.settings.model;
-        self.models.iter().find(chosen).map(|m| Wanted {
+        self.models.all.iter().find(chosen).map(|m| Wanted {
             path: m.path.clone(),
             stretch: m.choice.stretch.clone(),
         })
@@ -180,14 +186,14 @@ impl AppState {
     /// Removes a model from the list, because its file was deleted.
     pub fn forget_model(&mut self, path: &Path) {
         let is_it = |m: &ModelEntry| Path::new(&m.path) == path;
-        let Some(entry) = self.models.iter().find(|m| is_it(m)) else {
+        let Some(entry) = self.models.all.iter().find(|m| is_it(m)) else {
             return;
         };
         let id = entry.choice.id.clone();
         if id == self.settings.model {
             return;
         }
-        self.models.retain(|m| !is_it(m));
+        self.models.all.retain(|m| !is_it(m));
         self.save(Save::NoModel(id));
         self.emit_models();
     }
@@ -199,20 +205,14 @@ impl AppState {
         stretch: Option<String>,
     ) -> Result<oneshot::Receiver<Result<Inspection, String>>, String> {
         check_stretch(stretch.as_deref())?;
-        match self.worker.state {
-            WorkerStatus::Ready => {}
-            WorkerStatus::Failed => return Err(messages::ENGINE_NOT_RUNNING.to_owned()),
-            WorkerStatus::Starting | WorkerStatus::Restarting => {
-                return Err(messages::ENGINE_NOT_YET.to_owned());
-            }
-        }
+        self.worker.check_ready()?;
         let model = path
             .to_str()
             .ok_or_else(|| messages::not_utf8(&path))?
             .to_owned();
         let ticket = self.ticket();
         let (send, receive) = oneshot::channel();
-        self.inspections.insert(ticket, (path, send));
+        self.worker.inspections.insert(ticket, (path, send));
         self.send(
             Request::InspectModel {
                 ticket,
@@ -229,7 +229,7 @@ impl AppState {
         ticket: u64,
         inspection: Result<protocol::Inspection, &str>,
     ) {
-        if let Some((path, waiting)) = self.inspections.remove(&ticket) {
+        if let Some((path, waiting)) = self.worker.inspections.remove(&ticket) {
             let answer = match inspection {
                 Ok(inspection) => Ok(inspection_of(inspection)),
                 Err(message) => Err(messages::model_failed(message, &path)),
@@ -241,8 +241,8 @@ impl AppState {
 
     /// Switches the thinking mode of models for this conversation.
     pub fn set_thinking(&mut self, thinking: bool) {
-        if self.thinking != thinking {
-            self.thinking = thinking;
+        if self.open.thinking != thinking {
+            self.open.thinking = thinking;
             self.save(Save::Thinking(thinking));
             self.emit(AppEvent::Thinking { thinking });
         }
@@ -250,10 +250,10 @@ impl AppState {
 
     /// Opens the model of the settings.
     pub(super) fn open_model(&mut self) {
-        self.set_model(None, None);
+        self.set_model(OpenModel::Opening);
         self.forget_tokens();
         self.reset_reading();
-        match self.worker.state {
+        match self.worker.status() {
             // The engine may have crashed on the previous model: a new choice justifies a restart.
             WorkerStatus::Failed => self.restart_worker(),
             _ => self.send_model(),
@@ -263,11 +263,11 @@ impl AppState {
     /// Sends the chosen model to the worker. If the worker is still opening another model, this happens after its
     /// reply.
     pub(super) fn send_model(&mut self) {
-        if self.worker.state != WorkerStatus::Ready || self.model_in_flight.is_some() {
+        if self.worker.status() != WorkerStatus::Ready || self.models.in_flight.is_some() {
             return;
         }
         if let Some(wanted) = self.wanted() {
-            self.model_in_flight = Some(wanted.clone());
+            self.models.in_flight = Some(wanted.clone());
             let Wanted {
                 path: model,
                 stretch,
@@ -276,28 +276,28 @@ impl AppState {
         }
     }
 
-    fn set_model(&mut self, model: Option<ModelFacts>, error: Option<String>) {
-        self.model = model.clone();
-        self.model_error = error.clone();
+    pub(super) fn set_model(&mut self, open: OpenModel) {
+        let (model, error) = (open.facts().cloned(), open.error().map(str::to_owned));
+        self.models.open = open;
         self.emit(AppEvent::Model { model, error });
     }
 
     /// Whether the model that the worker just answered for is still the chosen one. If not, the chosen one is sent.
     fn model_wanted(&mut self) -> bool {
-        let wanted = self.model_in_flight.take() == self.wanted();
+        let wanted = self.models.in_flight.take() == self.wanted();
         if !wanted {
             self.send_model();
         }
         wanted
     }
 
-    pub(super) fn model_arrived(&mut self, model: protocol::ModelFacts) {
+    pub(super) fn model_arrived(&mut self, mut model: ModelFacts) {
         if !self.model_wanted() {
             return;
         }
         let chosen = self.settings.model.clone();
         let now = Some((chosen.clone(), model.stretch.clone()));
-        let same = std::mem::replace(&mut self.model_before, now.clone()) == now;
+        let same = std::mem::replace(&mut self.models.before, now.clone()) == now;
         if let Some(entry) = self.entry_mut(&chosen)
             && !entry.choice.in_box
             && !(entry.opened && same)
@@ -306,7 +306,8 @@ impl AppState {
             let entry = entry.clone();
             self.save(Save::Model(entry));
         }
-        self.set_model(Some(facts(model)), None);
+        model.why_processor = model.why_processor.map(|why| as_sentence(&why));
+        self.set_model(OpenModel::Open(Box::new(model)));
     }
 
     pub(super) fn model_failed(&mut self, message: &str) {
@@ -321,11 +322,13 @@ impl AppState {
         let message = messages::model_failed(message, Path::new(&path));
         let chosen = self.settings.model.clone();
         let failed = (chosen.clone(), stretch);
-        let before = self.model_before.take().filter(|before| *before != failed);
+        let before = self.models.before.take().filter(|before| *before != failed);
         // A file that was never opened successfully is removed from the list.
-        let (keep, failed) = (self.models.len(), chosen);
-        self.models.retain(|m| m.opened || m.choice.id != failed);
-        let removed = self.models.len() < keep;
+        let (keep, failed) = (self.models.all.len(), chosen);
+        self.models
+            .all
+            .retain(|m| m.opened || m.choice.id != failed);
+        let removed = self.models.all.len() < keep;
         match before {
             Some((before, stretch)) => {
                 // The RoPE scaling of the failed model may be the cause, so its previous one is restored, if any.
@@ -346,29 +349,8 @@ impl AppState {
                 self.notice(NoticeKind::Error, Place::Model, message);
                 self.open_model();
             }
-            None => self.set_model(None, Some(message)),
+            None => self.set_model(OpenModel::Failed(message)),
         }
-    }
-}
-
-fn facts(model: protocol::ModelFacts) -> ModelFacts {
-    ModelFacts {
-        name: model.name,
-        file: model.file,
-        quantisation: model.quantisation,
-        architecture: model.architecture,
-        layers: model.layers,
-        q_heads: model.q_heads,
-        kv_heads: model.kv_heads,
-        head_dim: model.head_dim,
-        context: model.context,
-        parameters: model.parameters,
-        weights_bytes: model.weights_bytes,
-        bytes_per_row: model.bytes_per_row,
-        stretch: model.stretch,
-        can_think: model.can_think,
-        computes_on: model.computes_on,
-        why_processor: model.why_processor.map(|why| as_sentence(&why)),
     }
 }
 

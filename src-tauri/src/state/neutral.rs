@@ -37,7 +37,12 @@ pub(super) fn how(turn: &Turn) -> Option<(MethodSpec, Option<String>)> {
 impl AppState {
     /// A turn was answered: its neutral map is that of an earlier turn with the same method, or will be computed.
     pub(super) fn want_neutral(&mut self, id: u64) {
-        let Some(turn) = self.turns.iter().find(|turn| turn.id == id && turn.has_map) else {
+        let Some(turn) = self
+            .open
+            .turns
+            .iter()
+            .find(|turn| turn.id == id && turn.has_map)
+        else {
             return;
         };
         let Some(how_made) = how(turn) else {
@@ -51,13 +56,13 @@ impl AppState {
         let same = |other: &&Turn| {
             other.model == turn.model
                 && other.cache == turn.cache
-                && self.neutral.known.contains_key(&other.id)
+                && self.maps.neutral.known.contains_key(&other.id)
                 && how(other).as_ref() == Some(&how_made)
         };
-        let known = self.turns.iter().find(same);
-        match known.and_then(|other| self.neutral.known.get(&other.id).cloned()) {
+        let known = self.open.turns.iter().find(same);
+        match known.and_then(|other| self.maps.neutral.known.get(&other.id).cloned()) {
             Some(map) => self.set_neutral(id, map),
-            None => self.neutral.due = Some(id),
+            None => self.maps.neutral.due = Some(id),
         }
     }
 
@@ -66,12 +71,12 @@ impl AppState {
         if !self.can_work_in_background() {
             return;
         }
-        let Some(id) = self.neutral.due.take() else {
+        let Some(id) = self.maps.neutral.due.take() else {
             return;
         };
         if let Some(ask) = self.background_question(id) {
             let ticket = self.ticket();
-            self.neutral.running = Some((ticket, id));
+            self.maps.neutral.running = Some((ticket, id));
             self.send(Request::Neutral { ticket, ask }, None);
         }
     }
@@ -79,7 +84,7 @@ impl AppState {
     /// The question of a turn again, for its maps only; `None` if another model is open since, or the turn has no exact
     /// map.
     pub(super) fn background_question(&self, id: u64) -> Option<AskRequest> {
-        let turn = self.turns.iter().find(|turn| turn.id == id)?;
+        let turn = self.open.turns.iter().find(|turn| turn.id == id)?;
         let (method, budget) = how(turn)?;
         if turn.model != self.model_label() {
             return None;
@@ -101,9 +106,10 @@ impl AppState {
 
     /// Whether the worker can compute maps in the background: it is ready, and nothing else runs.
     pub(super) fn can_work_in_background(&self) -> bool {
-        let idle = !self.is_busy() && self.running.is_none() && self.opening.is_none();
-        let ready = self.worker.state == WorkerStatus::Ready && self.model.is_some();
-        let free = !self.neutral.is_running() && !self.levels.is_running();
+        let idle = !self.is_busy() && self.running.is_none() && self.file.opening.is_none();
+        let ready =
+            self.worker.status() == WorkerStatus::Ready && self.models.open.facts().is_some();
+        let free = !self.maps.neutral.is_running() && !self.maps.levels.is_running();
         idle && ready && free && !self.reading.is_running() && self.settings.keep != "off"
     }
 
@@ -113,14 +119,19 @@ impl AppState {
     /// If the bytes are no map.
     pub(super) fn neutral_arrived(&mut self, ticket: u64, bytes: &[u8]) -> Result<(), String> {
         let map = MapGrid::from_bytes(bytes).map_err(|error| error.to_string())?;
-        if let Some((_, turn)) = self.neutral.running.filter(|running| running.0 == ticket) {
+        if let Some((_, turn)) = self
+            .maps
+            .neutral
+            .running
+            .filter(|running| running.0 == ticket)
+        {
             self.set_neutral(turn, Arc::new(Mutex::new(map)));
         }
         Ok(())
     }
 
     fn set_neutral(&mut self, id: u64, map: SharedMap<MapGrid>) {
-        self.neutral.known.insert(id, map.clone());
+        self.maps.neutral.known.insert(id, map.clone());
         let Some(turn) = self.turn_mut(id) else {
             return;
         };
@@ -131,22 +142,22 @@ impl AppState {
 
     /// A request has ended. `stopped`: for a question, after which it is due again.
     pub(super) fn neutral_ended(&mut self, ticket: Option<u64>, stopped: bool) {
-        let running = self.neutral.running;
+        let running = self.maps.neutral.running;
         let of_ticket = |(running, _): &(u64, u64)| ticket.is_none_or(|ticket| ticket == *running);
         if let Some((_, turn)) = running.filter(of_ticket) {
-            self.neutral.running = None;
+            self.maps.neutral.running = None;
             if stopped {
-                self.neutral.due.get_or_insert(turn);
+                self.maps.neutral.due.get_or_insert(turn);
             }
         }
     }
 
     pub(super) fn forget_neutral(&mut self) {
-        if let Some((ticket, _)) = self.neutral.running {
+        if let Some((ticket, _)) = self.maps.neutral.running {
             self.send(Request::Stop { ticket }, None);
         }
-        self.neutral.due = None;
-        self.neutral.known.clear();
+        self.maps.neutral.due = None;
+        self.maps.neutral.known.clear();
     }
 
     /// The location of the neutral map of `turn`.
@@ -154,11 +165,11 @@ impl AppState {
     /// # Errors
     /// One sentence, if there is none.
     pub fn neutral_map(&self, turn: u64) -> Result<MapPlace<MapGrid>, String> {
-        let known = self.turns.iter().find(|t| t.id == turn);
+        let known = self.open.turns.iter().find(|t| t.id == turn);
         if !known.is_some_and(|turn| turn.has_lift) {
             return Err(messages::NO_LIFT.to_owned());
         }
-        Ok(match self.neutral.known.get(&turn) {
+        Ok(match self.maps.neutral.known.get(&turn) {
             Some(map) => MapPlace::Here(map.clone()),
             None => MapPlace::InStore,
         })
@@ -167,7 +178,7 @@ impl AppState {
     /// Caches a loaded neutral map.
     pub fn keep_neutral(&mut self, turn: u64, map: MapGrid) -> SharedMap<MapGrid> {
         let map = Arc::new(Mutex::new(map));
-        self.neutral.known.insert(turn, map.clone());
+        self.maps.neutral.known.insert(turn, map.clone());
         map
     }
 }

@@ -14,13 +14,16 @@ use crate::messages;
 impl AppState {
     /// Asks the first question that waits, if nothing else runs. Questions that can no longer be asked fail.
     pub(super) fn ask_next(&mut self) {
-        while self.running.is_none() && self.comparing.is_none() && !self.queue.is_empty() {
+        while self.running.is_none()
+            && self.compared.ticket().is_none()
+            && !self.open.queue.is_empty()
+        {
             let ready = match self.ready_for_questions() {
                 Err(Unready::NotYet(_)) => return,
                 Err(Unready::Never(why)) => Err(why),
                 Ok(()) => self.memory_limit(),
             };
-            let Some(queued) = self.queue.pop_front() else {
+            let Some(queued) = self.open.queue.pop_front() else {
                 return;
             };
             match ready {
@@ -39,8 +42,12 @@ impl AppState {
             choice,
             alone,
         } = queued;
-        let can_think = self.model.as_ref().is_some_and(|model| model.can_think);
-        let thinking = self.thinking && can_think;
+        let can_think = self
+            .models
+            .open
+            .facts()
+            .is_some_and(|model| model.can_think);
+        let thinking = self.open.thinking && can_think;
         let (model, settings) = (self.model_label(), self.settings.clone());
         let Some(turn) = self.turn_mut(id) else {
             return;
@@ -90,7 +97,7 @@ impl AppState {
         }
         let answered = |turn: &&Turn| matches!(turn.state, TurnState::Done | TurnState::Stopped);
         let mut turns = BTreeMap::new();
-        for turn in self.turns.iter().filter(answered) {
+        for turn in self.open.turns.iter().filter(answered) {
             let version = turn.first_version();
             if let Some(turn) = kept_engine::Turn::new(&turn.question, &turn.answer)
                 && version < first
@@ -106,12 +113,16 @@ impl AppState {
     /// # Errors
     /// One sentence, if it does not wait.
     pub fn remove_waiting(&mut self, turn: u64) -> Result<(), String> {
-        let at = self.queue.iter().position(|queued| queued.turn == turn);
+        let at = self
+            .open
+            .queue
+            .iter()
+            .position(|queued| queued.turn == turn);
         let at = at.ok_or_else(|| messages::NOT_WAITING.to_owned())?;
-        self.queue.remove(at);
-        let versions = self.turns.iter().filter(|t| t.id == turn);
+        self.open.queue.remove(at);
+        let versions = self.open.turns.iter().filter(|t| t.id == turn);
         let is_version = versions.into_iter().any(|turn| turn.version_of.is_some());
-        self.turns.retain(|known| known.id != turn);
+        self.open.turns.retain(|known| known.id != turn);
         self.save(Save::RemoveTurn(turn));
         self.emit(AppEvent::TurnRemoved { turn });
         self.question_removed(is_version);

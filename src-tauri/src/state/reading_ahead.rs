@@ -8,6 +8,7 @@ use kept_worker::protocol::{EstimateRequest, Request};
 
 use super::AppState;
 use super::background::Step;
+use super::replies::progress_of;
 use crate::contract::{AppEvent, Choice, ReadAhead, Settings, WorkerStatus};
 
 /// Shorter documents, in tokens, are read with the first question.
@@ -23,12 +24,18 @@ impl AppState {
             let tokens = document.tokens.is_some_and(|tokens| tokens >= LEAST_TOKENS);
             document.too_long.is_none() && tokens
         });
-        let idle = !self.is_busy() && self.running.is_none() && self.opening.is_none();
-        let ready = self.worker.state == WorkerStatus::Ready && self.model.is_some();
+        let idle = !self.is_busy() && self.running.is_none() && self.file.opening.is_none();
+        let ready =
+            self.worker.status() == WorkerStatus::Ready && self.models.open.facts().is_some();
         let Some(of) = self.questions_to_come() else {
             return;
         };
-        if long && idle && ready && !self.neutral.is_running() && !self.levels.is_running() {
+        if long
+            && idle
+            && ready
+            && !self.maps.neutral.is_running()
+            && !self.maps.levels.is_running()
+        {
             let ticket = self.ticket();
             self.reading.of = Some(of.clone());
             self.send(Request::ReadDocument { ticket, of }, None);
@@ -118,12 +125,8 @@ impl AppState {
         if self.reading.step != Step::Running(ticket) {
             return;
         }
-        let percent =
-            |progress: Progress| 100 * progress.tokens_done / progress.tokens_total.max(1);
-        let before = self.reading.progress.replace(now);
-        if before.map(percent) != Some(percent(now)) {
-            self.emit_reading();
-        }
+        self.reading.progress = Some(now);
+        self.emit_reading();
     }
 
     /// The worker has read the document, as far as the vault could be written.
@@ -172,10 +175,7 @@ impl AppState {
         let stopped = self.reading.step == Step::Stopped && progress.is_some();
         (running || stopped).then(|| ReadAhead {
             running,
-            share: progress.map_or(0.0, |now| {
-                now.tokens_done as f64 / now.tokens_total.max(1) as f64
-            }),
-            seconds_left: progress.filter(|_| running).map(|now| now.seconds_left),
+            progress: progress.as_ref().map(progress_of),
         })
     }
 }

@@ -11,7 +11,7 @@ use super::facts::{chosen_of, memory};
 use super::turn_map::{EarlierMap, EarlierTexts, TurnMap};
 use crate::contract::{
     self, ComparisonState, Estimate, Memory, NoticeKind, Phase, Place, Refusal, RefusalCode,
-    StoredDocument, TurnState, Vault,
+    TurnState, Vault,
 };
 use crate::messages::{self, as_sentence};
 
@@ -61,18 +61,12 @@ impl AppState {
                 stored,
                 ..
             } => {
-                let stored = stored.into_iter().map(|document| StoredDocument {
-                    name: document.name,
-                    tokens: document.tokens,
-                    bytes: document.bytes,
-                    used: document.used,
-                });
                 let vault = Vault {
                     folder,
                     documents,
                     bytes,
                     budget,
-                    stored: stored.collect(),
+                    stored,
                 };
                 self.vault_told(ticket, vault);
             }
@@ -225,7 +219,7 @@ impl AppState {
     }
 
     fn estimated(&mut self, ticket: u64, estimate: Result<protocol::Estimate, Refusal>) {
-        if let Some(waiting) = self.estimates.remove(&ticket) {
+        if let Some(waiting) = self.worker.estimates.remove(&ticket) {
             let (streams, sample) = self.how_it_is_read();
             let estimate = estimate.map(|estimate| Estimate {
                 chosen: (estimate.chosen.as_deref())
@@ -275,7 +269,7 @@ fn refusal(fault: &Fault) -> Refusal {
     }
 }
 
-fn progress_of(progress: &kept_engine::Progress) -> contract::Progress {
+pub(super) fn progress_of(progress: &kept_engine::Progress) -> contract::Progress {
     contract::Progress {
         phase: match progress.phase {
             EnginePhase::Reading => Phase::Reading,

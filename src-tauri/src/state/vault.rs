@@ -4,7 +4,7 @@ use kept_engine::policies::Budget;
 use kept_worker::protocol::Request;
 
 use super::AppState;
-use crate::contract::{AppEvent, NoticeKind, Place, Settings, Vault, WorkerStatus};
+use crate::contract::{AppEvent, NoticeKind, Place, Settings, Vault};
 use crate::messages::{self, as_sentence};
 
 /// The types of vault rows; the first is no vault.
@@ -48,8 +48,8 @@ impl AppState {
     }
 
     pub(super) fn vault_told(&mut self, ticket: u64, vault: Vault) {
-        if self.clearing == Some(ticket) {
-            self.clearing = None;
+        if self.vaults.clearing == Some(ticket) {
+            self.vaults.clearing = None;
             let said = messages::vault_cleared(vault.documents);
             self.notice(NoticeKind::Info, Place::Settings, said);
         }
@@ -57,28 +57,22 @@ impl AppState {
     }
 
     pub(super) fn vault_failed(&mut self, message: &str) {
-        self.clearing = None;
+        self.vaults.clearing = None;
         tracing::warn!(message, "the vault cannot be used");
         self.notice(NoticeKind::Error, Place::Settings, as_sentence(message));
         self.set_vault(None);
     }
 
     fn set_vault(&mut self, vault: Option<Vault>) {
-        self.vault = vault.clone();
+        self.vaults.known = vault.clone();
         self.emit(AppEvent::Vault { vault });
     }
 
     /// Removes all vaults that are not in use. Returns the reason for a refusal in one sentence.
     pub fn clear_vault(&mut self) -> Result<(), String> {
-        match self.worker.state {
-            WorkerStatus::Ready => {}
-            WorkerStatus::Failed => return Err(messages::ENGINE_NOT_RUNNING.to_owned()),
-            WorkerStatus::Starting | WorkerStatus::Restarting => {
-                return Err(messages::ENGINE_NOT_YET.to_owned());
-            }
-        }
+        self.worker.check_ready()?;
         let ticket = self.ticket();
-        self.clearing = Some(ticket);
+        self.vaults.clearing = Some(ticket);
         self.send(Request::ClearVaults { ticket }, None);
         Ok(())
     }

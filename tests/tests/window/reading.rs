@@ -10,6 +10,12 @@ fn says(app: &App<'_>, id: &str, words: &str) -> String {
     })
 }
 
+/// Share of the document that is read in the background.
+fn share(app: &App) -> Option<f64> {
+    let progress = &app.snapshot()["reading"]["progress"];
+    Some(progress["tokensDone"].as_f64()? / progress["tokensTotal"].as_f64()?)
+}
+
 #[test]
 fn a_document_is_read_in_the_background_and_a_stop_loses_nothing() {
     if !can_open() {
@@ -21,9 +27,9 @@ fn a_document_is_read_in_the_background_and_a_stop_loses_nothing() {
         .argument(slow_model(&home))
         .open(&home);
     says(&app, "reading", "Reading in the background");
-    app.until("a part is read", |app| {
-        let share = app.snapshot()["reading"]["share"].as_f64()?;
-        (share > 0.3).then_some(())
+    app.until("a part is read", |app| (share(app)? > 0.3).then_some(()));
+    app.until("the strip shows where", |app| {
+        app.is_shown("strip-sweep").then_some(())
     });
     app.picture("reading");
     app.click("reading-stop");
@@ -34,7 +40,7 @@ fn a_document_is_read_in_the_background_and_a_stop_loses_nothing() {
     app.close();
     let app = Launch::plain().open(&home);
     let line = says(&app, "reading", "%");
-    let share = app.snapshot()["reading"]["share"].as_f64();
+    let share = share(&app);
     assert!(share.is_none_or(|share| share > 0.1), "{line} {share:?}");
     says(&app, "how-read", "Already read");
     app.close();

@@ -164,6 +164,12 @@ export class AppState {
       ? sweepOf(this.live.progress, this.model?.layers ?? 1, !!this.document?.streaming)
       : null,
   )
+  /** The same of reading in the background. */
+  backgroundSweep = $derived(
+    this.reading?.running && this.reading.progress
+      ? sweepOf(this.reading.progress, this.model?.layers ?? 1, !!this.document?.streaming)
+      : null,
+  )
   /** Whether questions wait for their turn. */
   waiting = $derived(this.turns.some((turn) => turn.state === 'waiting'))
   shown = $derived(this.turns.find((turn) => turn.id === this.selected) ?? null)

@@ -111,19 +111,135 @@ inBox: boolean,
 stretch: string | null, };
 
 /**
- * The open model.
+ * An open model.
  */
-export type ModelFacts = { name: string, file: string, quantisation: string, architecture: string, layers: number, qHeads: number, kvHeads: number, headDim: number, context: number, parameters: number, weightsBytes: number, bytesPerRow: number, stretch: string | null, canThink: boolean, computesOn: string, whyProcessor: string | null, };
+export type ModelFacts = { 
+/**
+ * The name in the file.
+ */
+name: string, 
+/**
+ * The file's name without its folder.
+ */
+file: string, 
+/**
+ * The block type of most bytes, for example `Q8_0`.
+ */
+quantisation: string, 
+/**
+ * The architecture in the file.
+ */
+architecture: string, 
+/**
+ * Layers.
+ */
+layers: number, 
+/**
+ * Query heads.
+ */
+qHeads: number, 
+/**
+ * KV heads.
+ */
+kvHeads: number, 
+/**
+ * Head dimension.
+ */
+headDim: number, 
+/**
+ * Context length, in tokens.
+ */
+context: number, 
+/**
+ * Number of weights.
+ */
+parameters: number, 
+/**
+ * Bytes of all weights.
+ */
+weightsBytes: number, 
+/**
+ * Bytes of one row in every head of every layer.
+ */
+bytesPerRow: number, 
+/**
+ * The requested RoPE scaling that extends the context length.
+ */
+stretch: string | null, 
+/**
+ * Whether the chat template has a switch for thinking before the answer.
+ */
+canThink: boolean, 
+/**
+ * The compute device, in words: `the CPU`, or a GPU's name.
+ */
+computesOn: string, 
+/**
+ * Why the model runs on the CPU although a GPU was requested: one sentence.
+ */
+whyProcessor: string | null, };
 
 /**
- * One parameter of a method.
+ * A parameter of a method.
  */
-export type ParameterFacts = { name: string, default: string, range: string, meaning: string, };
+export type ParameterFacts = { 
+/**
+ * Its name.
+ */
+name: string, 
+/**
+ * The default value.
+ */
+default: string, 
+/**
+ * The allowed values, in words.
+ */
+range: string, 
+/**
+ * Its meaning.
+ */
+meaning: string, };
 
 /**
- * A method, for tables and menus.
+ * A method as displayed.
  */
-export type MethodFacts = { name: string, title: string, paper: string, keeps: string, acts: string, positions: string, parameters: Array<ParameterFacts>, streams: boolean, seesQuestion: boolean, };
+export type MethodFacts = { 
+/**
+ * Name in `MethodSpec`.
+ */
+name: string, 
+/**
+ * Name in the papers.
+ */
+title: string, 
+/**
+ * Where it was published; empty for the full cache.
+ */
+paper: string, 
+/**
+ * Which rows it keeps, in a few words.
+ */
+keeps: string, 
+/**
+ * When it evicts.
+ */
+acts: string, 
+/**
+ * Which positions the kept rows use.
+ */
+positions: string, 
+/**
+ * Its parameters.
+ */
+parameters: Array<ParameterFacts>, 
+/**
+ * Whether it supports streaming mode.
+ */
+streams: boolean, 
+/**
+ * Whether its ranking depends on the question.
+ */
+seesQuestion: boolean, };
 
 /**
  * A page and the text on it.
@@ -503,36 +619,40 @@ sharing: number,
 progress: Progress | null, };
 
 /**
- * The GPUs of this computer when the engine was last started.
+ * The GPUs of a computer, as printed by `kept-worker --gpus` in one line.
  */
 export type Gpus = { 
 /**
- * Usable GPUs.
+ * The usable GPUs.
  */
 gpus: Array<Gpu>, 
 /**
- * Why no GPU is usable, one sentence.
+ * Why there is no usable GPU: one sentence.
  */
 whyNone: string | null, };
 
 /**
- * A GPU that the engine can compute on.
+ * A GPU that this build supports.
  */
 export type Gpu = { 
 /**
- * As in [`super::Settings`]: `cuda:0`.
+ * Its name for `--device`.
  */
 device: string, 
 /**
- * Displayed name.
+ * Its product name.
  */
 name: string, 
 /**
- * Memory in bytes.
+ * Compute capability, as in 8.6.
+ */
+capability: string, 
+/**
+ * Bytes of its memory.
  */
 memory: number, 
 /**
- * Free memory in bytes.
+ * Bytes of it that are free now.
  */
 free: number, };
 
@@ -1450,15 +1570,15 @@ export type StoredDocument = {
  */
 name: string, 
 /**
- * Its tokens.
+ * Its tokens, with those of the template before it; the most, if several models have read it.
  */
 tokens: number, 
 /**
- * Bytes on disk.
+ * Bytes of its vaults on disk.
  */
 bytes: number, 
 /**
- * When it was last read, in seconds since 1970.
+ * When one of them was last used, in seconds since 1970.
  */
 used: number, };
 
@@ -1471,13 +1591,9 @@ export type ReadAhead = {
  */
 running: boolean, 
 /**
- * Share of the document that is read, 0 to 1.
+ * How far it has come; `None` until it is known.
  */
-share: number, 
-/**
- * Estimated rest, in seconds; `None` until it is known.
- */
-secondsLeft: number | null, };
+progress: Progress | null, };
 
 /**
  * Why an answer ended.

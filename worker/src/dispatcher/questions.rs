@@ -188,7 +188,7 @@ impl Dispatcher {
                 self.model = None;
             }
             (None, Some(model)) => {
-                let name = model.name();
+                let name = model.name.clone();
                 self.open_model(name, true);
                 // Unless the old model must be freed first, [`Dispatcher::open_model`] left it in place.
                 self.model = None;

@@ -50,12 +50,12 @@ fn adopt(text: &str) -> Input {
 #[test]
 fn previous_model_returns_if_the_next_fails_to_open() {
     let (mut replies, say) = at_work(|_| true);
-    let choice = |reply: Reply| match reply {
-        Reply::Model { model } => model.choice,
+    let file = |reply: Reply| match reply {
+        Reply::Model { model } => model.file,
         other => panic!("{other:?}"),
     };
     say(open("mini"));
-    assert_eq!(choice(next(&mut replies)), "mini");
+    assert_eq!(file(next(&mut replies)), "mini.gguf");
     say(open("/no/such/model.gguf"));
     let reply = next(&mut replies);
     assert!(
@@ -76,7 +76,7 @@ fn previous_model_returns_if_the_next_fails_to_open() {
         "/../tests/golden/group2-llama3-tied.gguf"
     );
     say(open(other));
-    assert_eq!(choice(next(&mut replies)), other);
+    assert_eq!(file(next(&mut replies)), "group2-llama3-tied.gguf");
     let counted = next(&mut replies);
     assert!(matches!(counted, Reply::Tokens { fits: true, .. }));
 }

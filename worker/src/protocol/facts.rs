@@ -1,4 +1,5 @@
-//! Data of the messages: facts about methods, models, documents and answers.
+//! Data of the messages: facts about methods, models, documents and answers. The page gets those with TypeScript types as
+//! they are.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,6 +8,8 @@ use kept_engine::{AnswerReport, AttentionGrid, Chosen, Citation, Fit, Gpu, Memor
 
 /// A method as displayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct MethodFacts {
     /// Name in `MethodSpec`.
     pub name: String,
@@ -23,15 +26,15 @@ pub struct MethodFacts {
     /// Its parameters.
     pub parameters: Vec<ParameterFacts>,
     /// Whether it supports streaming mode.
-    #[serde(default)]
     pub streams: bool,
     /// Whether its ranking depends on the question.
-    #[serde(default)]
     pub sees_question: bool,
 }
 
 /// A parameter of a method.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct ParameterFacts {
     /// Its name.
     pub name: String,
@@ -45,11 +48,11 @@ pub struct ParameterFacts {
 
 /// An open model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct ModelFacts {
     /// The name in the file.
     pub name: String,
-    /// The model as requested: a path, or `mini`.
-    pub choice: String,
     /// The file's name without its folder.
     pub file: String,
     /// The block type of most bytes, for example `Q8_0`.
@@ -73,21 +76,19 @@ pub struct ModelFacts {
     /// Bytes of one row in every head of every layer.
     pub bytes_per_row: u64,
     /// The requested RoPE scaling that extends the context length.
-    #[serde(default)]
     pub stretch: Option<String>,
     /// Whether the chat template has a switch for thinking before the answer.
-    #[serde(default)]
     pub can_think: bool,
     /// The compute device, in words: `the CPU`, or a GPU's name.
-    #[serde(default)]
     pub computes_on: String,
     /// Why the model runs on the CPU although a GPU was requested: one sentence.
-    #[serde(default)]
     pub why_processor: Option<String>,
 }
 
 /// The GPUs of a computer, as printed by `kept-worker --gpus` in one line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Gpus {
     /// The usable GPUs.
     pub gpus: Vec<Gpu>,
@@ -175,6 +176,8 @@ pub struct PageInfo {
 
 /// A document in the vaults.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct StoredDocument {
     /// Its name.
     pub name: String,
@@ -195,15 +198,12 @@ pub struct AnswerFacts {
     #[serde(flatten)]
     pub report: AnswerReport,
     /// The choice of `auto` and its reasons, if `auto` was requested.
-    #[serde(default)]
     pub chosen: Option<Box<Chosen>>,
     /// Name of the model.
     pub model: String,
     /// Earlier turns of the conversation that the model saw.
-    #[serde(default)]
     pub turns_seen: usize,
     /// Mean share of layer-head slots that keep their tokens, 0 to 1; `None` without any.
-    #[serde(default)]
     pub turns_kept: Option<f32>,
     /// Rows per KV head kept of the prompt, in the layers that the method cuts.
     pub rows_per_layer: Vec<usize>,
@@ -212,13 +212,10 @@ pub struct AnswerFacts {
     /// Source passages of the answer, the most attended first.
     pub sources: Vec<SourceInfo>,
     /// For each sentence of the answer its passage, where that is clear; ends are UTF-16 units of `text`.
-    #[serde(default)]
     pub citations: Vec<Citation>,
     /// What each token of the answer attended to in the document.
-    #[serde(default)]
     pub attended: Vec<AttendedFacts>,
     /// What each KV head attended to, over the whole answer.
-    #[serde(default)]
     pub by_head: AttentionGrid,
     /// Further notes for the user.
     pub notes: Vec<Note>,
@@ -251,7 +248,6 @@ pub struct SourceInfo {
     /// Page, if the document has pages.
     pub page: Option<u32>,
     /// Name of the document that contains the passage, if several were joined.
-    #[serde(default)]
     pub document: Option<String>,
     /// The text of the passage.
     pub text: String,

@@ -23,7 +23,6 @@ pub enum Request {
         /// A path, or `mini`.
         model: String,
         /// RoPE scaling that extends the context length: `yarn:4`; `None` uses the file's setting.
-        #[serde(default)]
         stretch: Option<String>,
     },
     /// Computes what a model can read with the memory that is free now, from its header alone: no weights are read.
@@ -34,7 +33,6 @@ pub enum Request {
         /// A path, or `mini`.
         model: String,
         /// As in [`Request::OpenModel`].
-        #[serde(default)]
         stretch: Option<String>,
     },
     /// Reads a file. Reply: [`Reply::Document`] or [`Reply::Failed`].
@@ -165,11 +163,6 @@ pub enum Request {
     },
 }
 
-/// Default of `tokens_per_cell` for messages of older versions, which had no cells.
-fn one() -> usize {
-    1
-}
-
 impl Request {
     /// Whether a frame of bytes follows.
     pub fn has_bytes(&self) -> bool {
@@ -189,13 +182,10 @@ pub struct EstimateRequest {
     pub budget: Option<String>,
     /// The cache type: a name of `CacheType`; `None` uses the default, or a narrower type under a
     /// tight memory limit.
-    #[serde(default)]
     pub cache: Option<String>,
     /// Limit of all memory in bytes, as in [`kept_engine::Limits`]; `None` is no limit.
-    #[serde(default)]
     pub memory: Option<u64>,
     /// Longest answer, in tokens; `None` uses the default.
-    #[serde(default)]
     pub max_tokens: Option<usize>,
 }
 
@@ -203,7 +193,6 @@ pub struct EstimateRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AskRequest {
     /// Earlier turns of the conversation that the model sees, oldest first.
-    #[serde(default)]
     pub turns: Vec<Turn>,
     /// The question.
     pub question: String,
@@ -218,16 +207,12 @@ pub struct AskRequest {
     /// Seed of the sampler.
     pub seed: u64,
     /// As [`kept_engine::Sampling::repeat_penalty`].
-    #[serde(default)]
     pub repeat_penalty: Option<f64>,
     /// Whether a model that can think before answering does so.
-    #[serde(default)]
     pub thinking: bool,
     /// As in [`EstimateRequest`].
-    #[serde(default)]
     pub cache: Option<String>,
     /// As in [`EstimateRequest`].
-    #[serde(default)]
     pub memory: Option<u64>,
 }
 
@@ -241,7 +226,6 @@ pub struct CompareRequest {
     /// The runs, in this order.
     pub runs: Vec<CompareRun>,
     /// As in [`EstimateRequest`], for the runs; the full cache itself is stored exactly.
-    #[serde(default)]
     pub cache: Option<String>,
 }
 
@@ -277,10 +261,8 @@ pub enum Reply {
         /// Default length limit of an answer, in tokens.
         default_max_tokens: usize,
         /// Names of all cache types, the most exact first.
-        #[serde(default)]
         caches: Vec<String>,
         /// The default cache type.
-        #[serde(default)]
         default_cache: String,
     },
     /// A model was opened.
@@ -307,7 +289,6 @@ pub enum Reply {
         /// Facts of the document.
         document: DocumentInfo,
         /// Languages in which the text of its image pages can be recognised.
-        #[serde(default)]
         languages: Vec<String>,
     },
     /// Length of the open document in tokens of the open model. Sent when both are open, and again when either
@@ -326,7 +307,6 @@ pub enum Reply {
         message: Option<String>,
         /// Whether the document exceeds the context length: only methods with [`MethodFacts::streams`] can read it,
         /// and approximately.
-        #[serde(default)]
         streams: bool,
     },
     /// The estimated cost of a question.
@@ -347,19 +327,14 @@ pub enum Reply {
         /// Tokens of the document.
         document_tokens: usize,
         /// Tokens of the document per cell of the map.
-        #[serde(default = "one")]
         tokens_per_cell: usize,
         /// The earlier turns that the model sees.
-        #[serde(default)]
         turns: Vec<Turn>,
         /// How many older turns were left out.
-        #[serde(default)]
         turns_left_out: usize,
         /// Cells of the map of the earlier turns.
-        #[serde(default)]
         turns_cells: usize,
         /// Tokens of the earlier turns per cell of their map.
-        #[serde(default = "one")]
         turns_tokens_per_cell: usize,
         /// Number of layers that the method cuts; the indices of [`Reply::Layer`] count these layers only.
         layers: usize,
@@ -401,7 +376,6 @@ pub enum Reply {
         /// Seconds of prefill.
         seconds: f64,
         /// Tokens of the prompt whose rows came from the vault, without prefill.
-        #[serde(default)]
         tokens_from_vault: usize,
     },
     /// Progress of reading a document before a question. At most about 20 per second.
@@ -459,7 +433,6 @@ pub enum Reply {
         /// Bytes that all vaults may take on disk.
         budget: u64,
         /// The stored documents, most recently used first.
-        #[serde(default)]
         stored: Vec<StoredDocument>,
     },
     /// The next piece of the answer.
@@ -469,7 +442,6 @@ pub enum Reply {
         /// The text.
         text: String,
         /// What its last token attended to: cells of the map with weights, as in [`super::AttendedFacts::cells`].
-        #[serde(default)]
         attended: Vec<(u32, u8)>,
     },
     /// What the method forgot of the document while it answered, just before [`Reply::Answered`]. Bytes follow:
@@ -533,7 +505,6 @@ pub enum Reply {
         /// Whether the user stopped the request; then `message` is not an error.
         stopped: bool,
         /// Machine-readable kind of the failure.
-        #[serde(default)]
         code: FaultCode,
     },
 }

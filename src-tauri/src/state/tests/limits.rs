@@ -101,7 +101,7 @@ fn settings_that_a_version_without_a_limit_saved_have_none() {
             "{refused}"
         );
     }
-    assert!(story.state.turns.is_empty());
+    assert!(story.state.open.turns.is_empty());
 }
 
 #[test]

@@ -21,7 +21,7 @@ use kept_worker::protocol::{
 };
 
 use super::*;
-use crate::contract::{Choice, DocumentFacts, Relation};
+use crate::contract::{Choice, DocumentFacts, Refusal, Relation, Turn};
 
 /// An app state, the clock, and the effects since the last look.
 struct Story {
@@ -167,7 +167,6 @@ fn model(choice: &str) -> Reply {
     Reply::Model {
         model: kept_worker::protocol::ModelFacts {
             name: choice.into(),
-            choice: choice.into(),
             file: format!("{choice}.gguf"),
             quantisation: "Q8_0".into(),
             architecture: "llama".into(),
