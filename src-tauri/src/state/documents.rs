@@ -489,7 +489,6 @@ impl AppState {
     }
 
     pub(super) fn new_document_id(&mut self) -> u64 {
-        let id = take(&mut self.ids.document);
-        id
+        take(&mut self.ids.document)
     }
 }
