@@ -23,7 +23,7 @@ mod state;
 
 use std::ops::Range;
 
-use kept_kernels::{DeltaState, RowStore};
+use kept_kernels::{RecurrentState, RowStore};
 use kept_policies::{DecodeValueMerge, Pos, Positions, Retention, Row};
 
 pub use cache::CompactCache;
@@ -72,7 +72,7 @@ pub struct CompactLayer {
     /// Attention window in positions including the token's own, for a sliding-window layer.
     window: Option<usize>,
     /// For a recurrent layer, which has no rows; its window is 0, as in layers that attend to the rows of an earlier one.
-    pub(crate) state: Option<Box<DeltaState>>,
+    pub(crate) state: Option<Box<RecurrentState>>,
 }
 
 impl CompactLayer {
@@ -104,7 +104,7 @@ impl CompactLayer {
     }
 
     /// A recurrent layer.
-    pub(crate) fn recurrent(state: DeltaState) -> Self {
+    pub(crate) fn recurrent(state: RecurrentState) -> Self {
         Self {
             state: Some(Box::new(state)),
             ..Self::without_rows()

@@ -1,7 +1,7 @@
 //! A compact cache with random rows, for benchmarks: decoding costs the same with any values, and a prefill
 //! of a long document takes minutes.
 
-use kept_kernels::{CacheType, DeltaState, RowStore, threads};
+use kept_kernels::{CacheType, RecurrentState, RowStore, threads};
 use kept_models::Model;
 use kept_policies::{Evict, Method, Pos, PromptShape, Retention, RowPlan};
 
@@ -73,7 +73,7 @@ pub fn synthetic_cache(
                 }
             }
             LayerKeeps::Nothing => CompactLayer::without_rows(),
-            LayerKeeps::State(shape) => CompactLayer::recurrent(DeltaState::new(*shape)),
+            LayerKeeps::State(shape) => CompactLayer::recurrent(RecurrentState::new(*shape)),
             LayerKeeps::Window(window) => {
                 let ring = RingGather {
                     keys: &keys,

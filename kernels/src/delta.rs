@@ -5,15 +5,15 @@
 //! ```
 //!
 //! `q` and `k` have length 1, and `q` is divided by the square root of `dim`. Before that, a short causal convolution
-//! with SiLU mixes every channel with its last values.
+//! (`recurrent.rs`) with SiLU mixes every channel with its last values.
 
 use std::ops::Range;
 
 use crate::simd::{Lanes, by_level, simd_level};
 use crate::threads::{SharedMut, for_each_range};
-use crate::{Stop, Stopped};
+use crate::{RecurrentShape, RecurrentState, Stop, Stopped};
 
-/// Heads of a recurrent layer. Value head `h` uses key head `h % key_heads`.
+/// Heads of a layer with the delta rule. Value head `h` uses key head `h % key_heads`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaShape {
     /// Heads of queries and keys.
@@ -35,108 +35,6 @@ impl DeltaShape {
     /// Numbers of a token's values.
     pub fn value_width(&self) -> usize {
         self.value_heads * self.dim
-    }
-}
-
-/// State of one recurrent layer after some tokens.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DeltaState {
-    shape: DeltaShape,
-    /// `[value_heads, dim, dim]`: rows by key element.
-    memory: Vec<f32>,
-    /// `[taps - 1, channels]`: the last inputs of the convolution.
-    inputs: Vec<f32>,
-}
-
-impl DeltaState {
-    /// The state before any token.
-    pub fn new(shape: DeltaShape) -> Self {
-        Self {
-            shape,
-            memory: vec![0.0; shape.value_width() * shape.dim],
-            inputs: vec![0.0; (shape.taps - 1) * shape.channels()],
-        }
-    }
-
-    /// Back to the state before any token.
-    pub fn clear(&mut self) {
-        self.memory.fill(0.0);
-        self.inputs.fill(0.0);
-    }
-
-    /// Bytes of the state.
-    pub fn bytes(&self) -> u64 {
-        Self::bytes_for(self.shape)
-    }
-
-    /// The numbers of the state, for saving it.
-    pub fn read(&self) -> [&[f32]; 2] {
-        [&self.memory, &self.inputs]
-    }
-
-    /// The state with these numbers, one part after the other as in [`DeltaState::read`].
-    ///
-    /// # Panics
-    /// If their number differs.
-    pub fn restore(&mut self, numbers: &[f32]) {
-        let (memory, inputs) = numbers.split_at(self.memory.len());
-        self.memory.copy_from_slice(memory);
-        self.inputs.copy_from_slice(inputs);
-    }
-
-    /// The numbers of the state, for changing it.
-    pub fn numbers(&mut self) -> [&mut [f32]; 2] {
-        [&mut self.memory, &mut self.inputs]
-    }
-
-    /// Bytes of the state of a layer.
-    pub fn bytes_for(shape: DeltaShape) -> u64 {
-        let numbers = shape.value_width() * shape.dim + (shape.taps - 1) * shape.channels();
-        (numbers * size_of::<f32>()) as u64
-    }
-}
-
-/// Causal convolution of `x [rows, channels]` with `taps [taps, channels]`, then SiLU, to `out [rows, channels]`.
-/// Updates the state's last inputs.
-///
-/// # Panics
-/// If a length does not match.
-pub fn convolve(state: &mut DeltaState, taps: &[f32], x: &[f32], out: &mut [f32]) {
-    let (channels, count) = (state.shape.channels(), state.shape.taps);
-    assert_eq!(taps.len(), count * channels, "taps are [taps, channels]");
-    assert!(
-        x.len() == out.len() && x.len().is_multiple_of(channels),
-        "x and out are [rows, channels]"
-    );
-    let rows = x.len() / channels;
-    // Input of row `row`, which may lie before the first one.
-    let inputs = &state.inputs;
-    let input = |row: isize| match usize::try_from(row) {
-        Ok(row) => &x[row * channels..][..channels],
-        Err(_) => &inputs[(count as isize - 1 + row) as usize * channels..][..channels],
-    };
-    let shared = SharedMut::new(out);
-    for_each_range(rows, |range| {
-        for row in range {
-            // SAFETY: each row is computed once.
-            let out = unsafe { shared.part(row * channels..(row + 1) * channels) };
-            out.fill(0.0);
-            for (tap, taps) in taps.chunks_exact(channels).enumerate() {
-                let x = input(row as isize - (count as isize - 1) + tap as isize);
-                for ((out, tap), x) in out.iter_mut().zip(taps).zip(x) {
-                    *out += tap * x;
-                }
-            }
-        }
-    });
-    crate::elementwise::silu(out);
-    let kept = count - 1;
-    if rows >= kept {
-        let last = &x[(rows - kept) * channels..];
-        state.inputs.copy_from_slice(last);
-    } else {
-        state.inputs.copy_within(rows * channels.., 0);
-        state.inputs[(kept - rows) * channels..].copy_from_slice(x);
     }
 }
 
@@ -174,14 +72,16 @@ pub struct DeltaRule<'a> {
 /// [`Stopped`], after [`Stop::request`]; the state is then partly updated.
 ///
 /// # Panics
-/// If a length does not match.
+/// If a length does not match or the state is not that of a delta rule.
 pub fn delta_rule(
     task: &DeltaRule<'_>,
-    state: &mut DeltaState,
+    state: &mut RecurrentState,
     out: &mut [f32],
     stop: &Stop,
 ) -> Result<(), Stopped> {
-    let shape = state.shape;
+    let RecurrentShape::Delta(shape) = state.shape else {
+        panic!("the layer has no delta rule");
+    };
     let rows = task.qkv.len() / shape.channels();
     assert_eq!(
         task.qkv.len(),
@@ -357,7 +257,7 @@ impl Step<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SimdLevel;
+    use crate::{SimdLevel, convolve};
 
     fn numbers(count: usize, seed: u32) -> Vec<f32> {
         let next = |i: usize| {
@@ -365,22 +265,6 @@ mod tests {
             (x.wrapping_mul(0x9e37_79b9) >> 8) as f32 / (1 << 23) as f32 - 1.0
         };
         (0..count).map(next).collect()
-    }
-
-    /// `found [rows, channels]` is the convolution by its definition.
-    fn assert_convolved(channels: usize, taps: &[f32], x: &[f32], found: &[f32]) {
-        for (i, found) in found.iter().enumerate() {
-            let (row, channel) = (i / channels, i % channels);
-            let sum: f64 = (0..4)
-                .filter(|tap| row + tap >= 3)
-                .map(|tap| {
-                    let x = x[(row + tap - 3) * channels + channel];
-                    f64::from(taps[tap * channels + channel]) * f64::from(x)
-                })
-                .sum();
-            let silu = sum / (1.0 + (-sum).exp());
-            assert!((f64::from(*found) - silu).abs() < 1e-5, "{found} {silu}");
-        }
     }
 
     /// Every level, in chunks, against the plain loops over all columns at once.
@@ -406,7 +290,7 @@ mod tests {
                 .map(unit)
                 .collect();
             let run = |chunks: &[Range<usize>]| {
-                let mut state = DeltaState::new(shape);
+                let mut state = RecurrentState::new(RecurrentShape::Delta(shape));
                 let mut all = Vec::new();
                 for rows in chunks {
                     let part =
@@ -427,10 +311,9 @@ mod tests {
                 (all, state)
             };
             let expected = {
-                let mut state = DeltaState::new(shape);
+                let mut state = RecurrentState::new(RecurrentShape::Delta(shape));
                 let mut qkv = vec![0.0; x.len()];
                 convolve(&mut state, &taps, &x, &mut qkv);
-                assert_convolved(shape.channels(), &taps, &x, &qkv);
                 normalise_queries_and_keys(shape, &mut qkv);
                 let mut out = vec![0.0; rows * shape.value_width()];
                 for head in 0..value_heads {
@@ -478,7 +361,7 @@ mod tests {
             decay: &[1.0],
             beta: &[1.0],
         };
-        let mut state = DeltaState::new(shape);
+        let mut state = RecurrentState::new(RecurrentShape::Delta(shape));
         assert!(delta_rule(&task, &mut state, &mut [0.0; 4], &stop).is_err());
     }
 }

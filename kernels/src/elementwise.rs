@@ -218,7 +218,7 @@ fn check_rotation(x: &[f32], heads: usize, head_dim: usize, cos: &[f32], sin: &[
 }
 
 /// `x = silu(x)`, in place.
-pub(crate) fn silu(x: &mut [f32]) {
+pub fn silu(x: &mut [f32]) {
     let level = simd_level();
     for_each_part(x, 1, |_, x| {
         // SAFETY: the level was detected.

@@ -11,7 +11,8 @@
 //! - `pass.rs`: one pass of query rows over keys, for `window.rs` and `measure.rs`.
 //! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows; `heads.rs`: its inner loops;
 //!   `stored.rs`: loading rows of each type into registers.
-//! - `delta.rs`: [`delta_rule`], recurrent layers whose memory has constant size.
+//! - `recurrent.rs`: [`RecurrentState`], layers whose memory has constant size, and [`convolve`]; `delta.rs`:
+//!   [`delta_rule`].
 //! - `classes.rs`: [`class_attention`], decode attention where several tokens share a row, and merging rows.
 //! - `nearest_by_cosine.rs`: [`nearest_by_cosine`], the most similar token among candidates; `rows/alike.rs`: cosines
 //!   of kept rows.
@@ -51,6 +52,7 @@ mod pool;
 mod prefill;
 mod quadratic;
 mod quantised;
+mod recurrent;
 pub mod reference;
 mod rows;
 mod simd;
@@ -74,11 +76,9 @@ pub use counting::{
     settled_allocations,
 };
 pub use decode::{DecodeScratch, decode_attention};
-pub use delta::{
-    DeltaRule, DeltaShape, DeltaState, convolve, delta_rule, normalise_queries_and_keys,
-};
+pub use delta::{DeltaRule, DeltaShape, delta_rule, normalise_queries_and_keys};
 pub use elementwise::{
-    Pairing, add_assign, argmax, gelu_mul, rms_norm, rms_norm_in_place, rotate, sigmoid_mul,
+    Pairing, add_assign, argmax, gelu_mul, rms_norm, rms_norm_in_place, rotate, sigmoid_mul, silu,
     silu_mul, soft_cap, swiglu_clamped, unrotate,
 };
 pub use format_bytes::format_bytes;
@@ -90,6 +90,7 @@ pub use packed::PackedRows;
 pub use prefill::{PrefillAttention, prefill_attention};
 pub use quadratic::{add_gram, quadratic_forms, softmax};
 pub use quantised::QuantisedRows;
+pub use recurrent::{RecurrentShape, RecurrentState, convolve};
 pub use rows::{RowState, RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};
 pub use span::{DecodeAttention, Rotation};

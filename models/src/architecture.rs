@@ -20,9 +20,12 @@
 //! mistral3  neighbours         optional                        SiLU                            YaRN; queries scaled
 //! granite   neighbours         optional                        SiLU                            none if not finetuned
 //! olmo2     halves                       all heads after only  SiLU        3 of 4, unscaled    YaRN in global layers
+//! lfm2      halves             optional    yes                 SiLU        most recurrent
 //! ```
 //!
 //! Sources: `src/models/*.cpp` of llama.cpp, `modeling_*.py` of transformers.
+
+mod tensors;
 
 use kept_kernels::Pairing;
 
@@ -60,6 +63,8 @@ pub enum Activation {
 pub(crate) enum Sliding {
     /// No meaning: all layers are global, as in llama.cpp (Mistral 7B 0.1, Phi-3 and Qwen2 have the key).
     Ignored,
+    /// All layers with attention, so that a file with the key is refused.
+    All,
     /// All layers but every `period`-th attend to the last `window` positions only. A file without the key uses
     /// `window`; if that is `None`, all its layers are global.
     Most {
@@ -91,6 +96,25 @@ pub(crate) enum QkNorm {
     Heads,
     /// Of all heads of a token together.
     Together,
+}
+
+/// Which layers are recurrent, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Recurrence {
+    None,
+    /// Gated delta nets: all layers but every n-th, `n - 1`, `2n - 1`, ..., unless the file declares another n.
+    Delta(usize),
+    /// Gated short convolutions: the layers to which the file gives no KV heads.
+    Convolution,
+}
+
+/// How the scores of experts become weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Router {
+    /// A softmax over the scores of the chosen experts.
+    Softmax,
+    /// The sigmoid of each score, divided by the sum of those chosen. `exp_probs_b` is added for the choice only.
+    Sigmoid,
 }
 
 /// One row of the table above.
@@ -147,15 +171,20 @@ pub(crate) struct Architecture {
     pub unrotated_every: Option<usize>,
     /// `attn_sinks`: a learned logit for each query head in every softmax.
     pub sinks: bool,
-    /// Every n-th layer, `n - 1`, `2n - 1`, ..., has attention, unless the file declares another n; the others are
-    /// recurrent (`delta.rs`).
-    pub attention_every: Option<usize>,
+    /// Which layers are recurrent (`recurrent.rs`).
+    pub recurrence: Recurrence,
     /// Each head of `attn_q` has a gate besides the query: attention is multiplied by its sigmoid.
     pub output_gate: bool,
     /// Name of the norm before the feed-forward.
     pub ffn_norm: &'static str,
+    /// Name of the norm after the last layer.
+    pub output_norm: &'static str,
     /// The feed-forward is a mixture of experts; if that is optional, a dense feed-forward is computed beside it.
     pub experts: Part,
+    /// The first layers, as many as the file declares, have a dense feed-forward instead.
+    pub dense_first: bool,
+    /// How experts are weighted.
+    pub router: Router,
     /// Another expert is for every token.
     pub shared_expert: bool,
     /// The router and the experts have biases.
@@ -195,10 +224,13 @@ const LLAMA: Architecture = Architecture {
     output_scale: false,
     unrotated_every: None,
     sinks: false,
-    attention_every: None,
+    recurrence: Recurrence::None,
     output_gate: false,
     ffn_norm: "ffn_norm.weight",
+    output_norm: "output_norm.weight",
     experts: Part::Absent,
+    dense_first: false,
+    router: Router::Softmax,
     shared_expert: false,
     expert_bias: false,
     whole_yarn_bounds: true,
@@ -236,9 +268,19 @@ const QWEN35: Architecture = Architecture {
     // Qwen 3.5 and 3.6.
     name: "qwen35",
     qk_norm: QkNorm::Heads,
-    attention_every: Some(4),
+    recurrence: Recurrence::Delta(4),
     output_gate: true,
     ffn_norm: "post_attention_norm.weight",
+    ..PLAIN
+};
+
+const LFM2: Architecture = Architecture {
+    // LFM2 and LFM2.5.
+    name: "lfm2",
+    qk_norm: QkNorm::Heads,
+    sliding: Sliding::All,
+    recurrence: Recurrence::Convolution,
+    output_norm: "token_embd_norm.weight",
     ..PLAIN
 };
 
@@ -370,6 +412,15 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         },
         ..PLAIN
     },
+    LFM2,
+    Architecture {
+        // LFM2 with experts: 8B-A1B, 24B-A2B.
+        name: "lfm2moe",
+        experts: Part::Required,
+        dense_first: true,
+        router: Router::Sigmoid,
+        ..LFM2
+    },
 ];
 
 /// The table row of the architecture `name`.
@@ -381,131 +432,6 @@ pub(crate) fn find(name: &str) -> Option<&'static Architecture> {
 pub(crate) fn supported() -> String {
     let names: Vec<&str> = ARCHITECTURES.iter().map(|a| a.name).collect();
     names.join(", ")
-}
-
-/// Layer tensors of experts.
-const ROUTED: [&str; 5] = [
-    "ffn_gate_inp.weight",
-    "ffn_gate_exps.weight",
-    "ffn_up_exps.weight",
-    "ffn_gate_up_exps.weight",
-    "ffn_down_exps.weight",
-];
-/// Further ones where experts stand beside a dense feed-forward.
-const ROUTED_BESIDE_DENSE: [&str; 5] = [
-    "ffn_gate_inp.scale",
-    "ffn_down_exps.scale",
-    "pre_ffw_norm_2.weight",
-    "post_ffw_norm_1.weight",
-    "post_ffw_norm_2.weight",
-];
-const ROUTED_BIAS: [&str; 4] = [
-    "ffn_gate_inp.bias",
-    "ffn_gate_exps.bias",
-    "ffn_up_exps.bias",
-    "ffn_down_exps.bias",
-];
-/// Layer tensors of an expert that computes every token.
-const SHARED: [&str; 4] = [
-    "ffn_gate_inp_shexp.weight",
-    "ffn_gate_shexp.weight",
-    "ffn_up_shexp.weight",
-    "ffn_down_shexp.weight",
-];
-/// Layer tensors of recurrent layers.
-const RECURRENT: [&str; 8] = [
-    "attn_gate.weight",
-    "ssm_alpha.weight",
-    "ssm_beta.weight",
-    "ssm_conv1d.weight",
-    "ssm_dt.bias",
-    "ssm_a",
-    "ssm_norm.weight",
-    "ssm_out.weight",
-];
-
-impl Architecture {
-    /// A tensor that every layer of every file has.
-    pub(crate) fn first_tensor(&self) -> &'static str {
-        if self.pre_norm {
-            "attn_norm.weight"
-        } else {
-            "post_attention_norm.weight"
-        }
-    }
-
-    /// Names of the layer tensors that a file of this architecture may contain, such as `attn_q.weight`, with or without
-    /// experts. Any other tensor would be missing from the computation.
-    pub(crate) fn layer_tensors(&self, experts: bool) -> Vec<&'static str> {
-        let dense = self.experts != Part::Required;
-        let groups: [(bool, &[&'static str]); 16] = [
-            // `attn_rot_embd` holds the angles that old converters stored; Kept computes them.
-            (
-                true,
-                &[
-                    "attn_output.weight",
-                    "attn_q.weight",
-                    "attn_k.weight",
-                    "attn_v.weight",
-                    "attn_qkv.weight",
-                    "attn_rot_embd.weight",
-                ],
-            ),
-            (self.pre_norm, &["attn_norm.weight", self.ffn_norm]),
-            (dense, &["ffn_up.weight", "ffn_down.weight"]),
-            (dense && !self.fused, &["ffn_gate.weight"]),
-            (experts, &ROUTED),
-            (
-                experts && self.experts == Part::Optional,
-                &ROUTED_BESIDE_DENSE,
-            ),
-            (
-                self.per_layer,
-                &["inp_gate.weight", "proj.weight", "post_norm.weight"],
-            ),
-            (self.output_scale, &["layer_output_scale.weight"]),
-            (self.shared_expert, &SHARED),
-            (self.expert_bias, &ROUTED_BIAS),
-            (
-                self.qkv_bias.is_allowed(),
-                &["attn_q.bias", "attn_k.bias", "attn_v.bias"],
-            ),
-            (self.output_bias.is_allowed(), &["attn_output.bias"]),
-            (
-                self.qk_norm != QkNorm::None,
-                &["attn_q_norm.weight", "attn_k_norm.weight"],
-            ),
-            (self.attention_every.is_some(), &RECURRENT),
-            (self.sinks, &["attn_sinks.weight"]),
-            (
-                self.sandwich,
-                &["post_attention_norm.weight", "post_ffw_norm.weight"],
-            ),
-        ];
-        let present = groups.into_iter().filter(|(present, _)| *present);
-        present
-            .flat_map(|(_, names)| names.iter().copied())
-            .collect()
-    }
-
-    /// Names of the tensors outside layers that a file of this architecture may contain.
-    pub(crate) fn model_tensors(&self) -> Vec<&'static str> {
-        let mut names = vec!["token_embd.weight", "output.weight", "output_norm.weight"];
-        if self.per_layer {
-            names.extend([
-                "per_layer_token_embd.weight",
-                "per_layer_model_proj.weight",
-                "per_layer_proj_norm.weight",
-            ]);
-        }
-        if self.rope_freqs {
-            names.push("rope_freqs.weight");
-        }
-        if self.rope_factors {
-            names.extend(["rope_factors_long.weight", "rope_factors_short.weight"]);
-        }
-        names
-    }
 }
 
 #[cfg(test)]

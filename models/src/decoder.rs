@@ -10,23 +10,23 @@
 //!     +--- norm --- gate, up projections --- silu or gelu(gate) * up --- down projection --- [norm] ---> + residual
 //! ```
 //!
-//! A recurrent layer has `delta.rs` in place of attention. Two entry points: [`LayerPass`](crate::LayerPass) for many rows of one layer
+//! A recurrent layer has `recurrent.rs` in place of attention. Two entry points: [`LayerPass`](crate::LayerPass) for many rows of one layer
 //! (prefill), `*_row` for one token (decode). Both multiply the mapped blocks in place. Inputs are quantised once for q,
 //! k and v and once for gate and up, and these matrices are multiplied together. A projection adds directly to the
 //! residual stream if no bias, norm or factor comes between. Mixtures of experts: `experts.rs`. A pass copies
 //! floating-point weights as f32 and frees them when dropped. `*_row` functions do not allocate.
 
 use kept_kernels::mapped::{Product, multiply_together};
-use kept_kernels::{DeltaState, QuantisedRows, Stop, Stopped, rms_norm, sigmoid_mul, soft_cap};
+use kept_kernels::{QuantisedRows, RecurrentState, Stop, Stopped, rms_norm, sigmoid_mul, soft_cap};
 
 use crate::Config;
 use crate::arithmetic::{activate, beside_width, normalise, product, scale, widest};
-use crate::delta::{DeltaScratch, DeltaTask};
 use crate::experts::ExpertScratch;
 use crate::feed_forward::{Dense, DenseAndExperts, ExpertInput, FeedForward};
 use crate::layer::{Attention, Layer, Mixer};
 use crate::model::Model;
 use crate::per_layer::{PerLayerScratch, PerLayerTask};
+use crate::recurrent::{RecurrentScratch, RecurrentTask};
 use crate::weights::Floats;
 
 /// Scratch buffers for decoding one token, allocated once per answer.
@@ -50,7 +50,7 @@ pub struct RowScratch {
     /// `[2, width]`: what the router sees, and the output of experts beside a dense feed-forward; otherwise empty.
     beside: Vec<f32>,
     /// If the model has recurrent layers.
-    delta: Option<DeltaScratch>,
+    recurrent: Option<RecurrentScratch>,
     /// If layers add embeddings.
     per_layer: Option<PerLayerScratch>,
     /// A stop that is never requested: a row takes milliseconds.
@@ -71,7 +71,7 @@ impl RowScratch {
             experts: (config.experts).map(|counts| ExpertScratch::new(config, counts, 1)),
             beside: vec![0.0; 2 * beside_width(config)],
             per_layer: (config.per_layer).map(|n| PerLayerScratch::new(config, n, 1)),
-            delta: (config.delta).map(|shape| DeltaScratch::new(config, shape, 1)),
+            recurrent: (config.recurrent).map(|shape| RecurrentScratch::new(config, shape, 1)),
             never: Stop::new(),
         }
     }
@@ -86,7 +86,7 @@ impl RowScratch {
             + self.gates.len()
             + self.beside.len();
         let experts = self.experts.as_ref().map_or(0, ExpertScratch::size)
-            + self.delta.as_ref().map_or(0, DeltaScratch::size);
+            + (self.recurrent.as_ref()).map_or(0, RecurrentScratch::size);
         let per_layer = self.per_layer.as_ref().map_or(0, PerLayerScratch::size);
         (numbers * size_of::<f32>()) as u64 + self.rounded.size_in_bytes() + experts + per_layer
     }
@@ -206,24 +206,24 @@ impl Model {
         &self,
         layer: usize,
         residual: &mut [f32],
-        state: &mut DeltaState,
+        state: &mut RecurrentState,
         scratch: &mut RowScratch,
     ) {
         let (index, layer) = (layer, &self.layers[layer]);
-        let (Mixer::Recurrent(delta), Some(shape)) = (&layer.mixer, self.config.delta) else {
+        let Mixer::Recurrent(recurrent) = &layer.mixer else {
             panic!("the layer is not recurrent");
         };
         let norm = &layer.attention_norm;
         normalise(&self.config, norm, residual, &mut scratch.normed);
-        let copies = delta.copies(Floats::mapped);
-        let task = DeltaTask {
+        let copies = recurrent.copies(Floats::mapped);
+        let task = RecurrentTask {
             config: &self.config,
-            shape,
             copies: &copies,
             normed: &scratch.normed,
         };
-        let space = scratch.delta.as_mut().expect("the model is recurrent");
-        let added = delta.add(&task, residual, state, space, &scratch.never);
+        let space = scratch.recurrent.as_mut();
+        let space = space.expect("the model is recurrent");
+        let added = recurrent.add(&task, residual, state, space, &scratch.never);
         added.expect("never stopped");
         self.feed_forward_row(index, &[], residual, scratch);
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! scores = router * x [+ bias]        S = the highest `used` scores, w = softmax over S
+//!                                     LFM2: p = sigmoid(scores), S = the highest `used` p + bias, w = p / sum of S
 //! residual += [sigmoid(shared router * x) * shared expert(x)]
 //! residual += sum over e in S:  w[e] * (down[e] * (activation(gate[e] * x [+ bias]) * (up[e] * x [+ bias])) [+ bias])
 //! ```
@@ -16,7 +17,7 @@ use kept_kernels::mapped::{MappedMatrix, multiply_together};
 use kept_kernels::{QuantisedRows, Stop, Stopped, add_assign};
 
 use crate::ModelError;
-use crate::architecture::Part;
+use crate::architecture::{Part, Router};
 use crate::arithmetic::{activate, multiply, product};
 use crate::config::{Config, ExpertCounts};
 use crate::gguf::Gguf;
@@ -26,8 +27,9 @@ use crate::weights::{self, Floats};
 pub(crate) struct Experts {
     /// `[experts, width]`
     pub(crate) router: MappedMatrix,
-    /// `[experts]`
+    /// `[experts]`: added to the scores; to sigmoids, for the choice only.
     router_bias: Option<Vec<f32>>,
+    weighting: Router,
     /// `[experts]` of `[ffn, width]`
     gate: Vec<MappedMatrix>,
     up: Vec<MappedMatrix>,
@@ -62,7 +64,7 @@ struct SharedExpert {
 struct Choice {
     expert: usize,
     row: usize,
-    /// The router's score; then the weight.
+    /// What experts are chosen by; then the weight.
     weight: f32,
 }
 
@@ -140,10 +142,14 @@ impl Experts {
         let down = pile("ffn_down_exps.weight", width, ffn)?;
         Ok(Self {
             router: weights::matrix(gguf, &name("ffn_gate_inp.weight"), all, width)?,
-            router_bias: match config.architecture.expert_bias {
-                true => Some(weights::vector(gguf, &name("ffn_gate_inp.bias"), all)?),
-                false => None,
-            },
+            router_bias: match (config.architecture.router, config.architecture.expert_bias) {
+                (Router::Sigmoid, _) => Some("exp_probs_b.bias"),
+                (Router::Softmax, true) => Some("ffn_gate_inp.bias"),
+                (Router::Softmax, false) => None,
+            }
+            .map(|part| weights::vector(gguf, &name(part), all))
+            .transpose()?,
+            weighting: config.architecture.router,
             gate,
             up,
             down,
@@ -247,12 +253,16 @@ impl Experts {
     /// The choices of all rows with `scores [rows, experts]`, by expert. Of equal scores the first experts are chosen.
     fn choose(&self, scores: &mut [f32], choices: &mut Vec<Choice>) {
         choices.clear();
+        let bias = |expert: usize| (self.router_bias.as_ref()).map_or(0.0, |bias| bias[expert]);
         for (row, scores) in scores.chunks_exact_mut(self.gate.len()).enumerate() {
-            if let Some(bias) = &self.router_bias {
-                add_assign(scores, bias);
+            if self.weighting == Router::Sigmoid {
+                scores
+                    .iter_mut()
+                    .for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
             }
             let first = choices.len();
-            for (expert, &weight) in scores.iter().enumerate() {
+            for (expert, &score) in scores.iter().enumerate() {
+                let weight = score + bias(expert);
                 let better = |choice: &Choice| weight > choice.weight;
                 let place = choices[first..].iter().position(better);
                 let place = place.unwrap_or(choices.len() - first);
@@ -266,21 +276,32 @@ impl Experts {
                     choices.truncate(first + self.used);
                 }
             }
-            let chosen = &mut choices[first..];
-            let highest = chosen[0].weight;
-            let mut sum = 0.0;
-            for choice in chosen.iter_mut() {
-                choice.weight = (choice.weight - highest).exp();
-                sum += choice.weight;
-            }
-            for choice in chosen {
-                choice.weight /= sum;
-                if let Some(scale) = &self.scale {
-                    choice.weight *= scale[choice.expert];
-                }
-            }
+            self.weigh(scores, &mut choices[first..]);
         }
         choices.sort_unstable_by_key(|choice| (choice.expert, choice.row));
+    }
+
+    /// The weights of a row's choices, the best first. `scores [experts]` are sigmoids if weights are.
+    fn weigh(&self, scores: &[f32], chosen: &mut [Choice]) {
+        let highest = chosen[0].weight;
+        // As the model's own code.
+        let mut sum = match self.weighting {
+            Router::Softmax => 0.0,
+            Router::Sigmoid => 1e-6,
+        };
+        for choice in chosen.iter_mut() {
+            choice.weight = match self.weighting {
+                Router::Softmax => (choice.weight - highest).exp(),
+                Router::Sigmoid => scores[choice.expert],
+            };
+            sum += choice.weight;
+        }
+        for choice in chosen {
+            choice.weight /= sum;
+            if let Some(scale) = &self.scale {
+                choice.weight *= scale[choice.expert];
+            }
+        }
     }
 }
 

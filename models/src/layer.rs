@@ -5,11 +5,11 @@ use kept_kernels::rms_norm_in_place;
 
 use crate::architecture::{Part, QkNorm};
 use crate::arithmetic::{add_bias, add_normed};
-use crate::delta::DeltaNet;
 use crate::experts::Experts;
 use crate::feed_forward::{Dense, DenseAndExperts, FeedForward};
 use crate::gguf::Gguf;
 use crate::per_layer::PerLayer;
+use crate::recurrent::Recurrent;
 use crate::{Config, ModelError, weights};
 
 /// Weights of one decoder layer. A weight is `None` if files of its architecture do not have it.
@@ -33,7 +33,7 @@ pub(crate) struct Layer {
 /// What mixes the tokens of one layer.
 pub(crate) enum Mixer {
     Attention(Attention),
-    Recurrent(DeltaNet),
+    Recurrent(Recurrent),
 }
 
 /// Weights of attention. A weight is `None` if files of its architecture do not have it.
@@ -174,16 +174,20 @@ impl Layer {
         let name = |part: &str| format!("blk.{layer}.{part}");
         let norm = |part: &str| weights::vector(gguf, &name(part), width);
         let norm_if = |there: bool, part| there.then(|| norm(part)).transpose();
-        let recurrent = config.delta.filter(|_| config.kinds[layer].recurrent);
+        let kind = &config.kinds[layer];
+        let recurrent = config.recurrent.filter(|_| kind.recurrent);
         Ok(Layer {
             attention_norm: norm_if(architecture.pre_norm, "attn_norm.weight")?,
             mixer: match recurrent {
-                Some(shape) => Mixer::Recurrent(DeltaNet::read(gguf, config, shape, layer)?),
+                Some(shape) => Mixer::Recurrent(Recurrent::read(gguf, config, shape, layer)?),
                 None => Mixer::Attention(Attention::read(gguf, config, layer)?),
             },
             post_attention_norm: norm_if(architecture.sandwich, "post_attention_norm.weight")?,
             ffn_norm: norm_if(architecture.pre_norm, architecture.ffn_norm)?,
-            ffn: match (config.experts, architecture.experts) {
+            ffn: match (
+                config.experts.filter(|_| kind.experts),
+                architecture.experts,
+            ) {
                 (Some(counts), Part::Optional) => {
                     let both = DenseAndExperts::read(gguf, config, counts, layer)?;
                     FeedForward::Both(Box::new(both))
@@ -225,7 +229,7 @@ impl Layer {
                     .flatten()
                     .collect()
             }
-            Mixer::Recurrent(delta) => delta.matrices().to_vec(),
+            Mixer::Recurrent(recurrent) => recurrent.matrices(),
         };
         match &self.ffn {
             FeedForward::Dense(Dense { gate, up, down }) => all.extend([gate, up, down]),

@@ -25,6 +25,7 @@ mod memory_size;
 mod model;
 mod pass;
 mod per_layer;
+mod recurrent;
 mod rope;
 #[cfg(feature = "testing")]
 pub mod testing;

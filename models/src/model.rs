@@ -13,7 +13,7 @@ use crate::gpu::{GpuModel, GpuSource};
 use crate::layer::{Layer, Mixer};
 use crate::per_layer::PerLayerTables;
 use crate::weights::{self, SharedMatrix};
-use crate::{ChatTemplate, Config, ModelError, OpenOptions, Tokenizer};
+use crate::{ChatTemplate, Config, LayerKind, ModelError, OpenOptions, Tokenizer};
 
 /// An opened model: its shape, mapped weights, tokenizer and chat template.
 ///
@@ -82,7 +82,7 @@ impl Model {
             .transpose()?;
         Ok(Model {
             name: name.map_or_else(stem, str::to_owned),
-            output_norm: weights::vector(&gguf, "output_norm.weight", config.width)?,
+            output_norm: weights::vector(&gguf, config.architecture.output_norm, config.width)?,
             gguf,
             config,
             embedding,
@@ -296,12 +296,16 @@ impl std::fmt::Debug for Model {
 }
 
 fn refuse_unknown_tensors(gguf: &Gguf, config: &Config) -> Result<(), ModelError> {
-    let layer_tensors = config.architecture.layer_tensors(config.experts.is_some());
+    let of_layer = |kind: &LayerKind| {
+        let architecture = config.architecture;
+        architecture.layer_tensors(kind.experts, kind.recurrent)
+    };
+    let layer_tensors: Vec<_> = config.kinds.iter().map(of_layer).collect();
     let model_tensors = config.architecture.model_tensors();
     let known = |name: &str| match name.strip_prefix("blk.").and_then(|r| r.split_once('.')) {
         Some((layer, part)) => layer.parse::<usize>().is_ok_and(|l| {
             let unused = config.layers..config.layers + config.prediction_layers;
-            unused.contains(&l) || l < config.layers && layer_tensors.contains(&part)
+            unused.contains(&l) || layer_tensors.get(l).is_some_and(|own| own.contains(&part))
         }),
         None => model_tensors.contains(&name),
     };

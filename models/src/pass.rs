@@ -1,16 +1,16 @@
 //! [`LayerPass`]: many rows through one layer, as described in `decoder.rs`.
 
 use kept_kernels::mapped::{MappedMatrix, Product, multiply_rows_together, multiply_together};
-use kept_kernels::{DeltaState, QuantisedRows, Stop, Stopped, sigmoid_mul};
+use kept_kernels::{QuantisedRows, RecurrentState, Stop, Stopped, sigmoid_mul};
 
 use crate::Config;
 use crate::arithmetic::{activate, beside_width, normalise, product, scale, widest};
-use crate::delta::{DeltaCopies, DeltaScratch, DeltaTask};
 use crate::experts::ExpertScratch;
 use crate::feed_forward::{Dense, DenseAndExperts, ExpertInput, FeedForward};
 use crate::layer::{Attention, Layer, Mixer};
 use crate::model::Model;
 use crate::per_layer::PerLayerScratch;
+use crate::recurrent::{RecurrentCopies, RecurrentScratch, RecurrentTask};
 use crate::weights::Floats;
 
 /// One layer prepared for many rows.
@@ -41,7 +41,7 @@ pub struct LayerPass<'a> {
     /// If the layer adds embeddings.
     per_layer: Option<PerLayerScratch>,
     /// If the layer is recurrent.
-    delta: Option<DeltaScratch>,
+    recurrent: Option<RecurrentScratch>,
     /// `[block rows, 2 * q_width]`: queries and gates as projected; then the gated attention. Empty without gates.
     both: Vec<f32>,
     /// `[rows, q_width]`: gates of the rows projected last. Empty without gates.
@@ -118,11 +118,12 @@ impl Block {
         let experts = config
             .experts
             .map_or(0, |counts| ExpertScratch::bytes(config, counts, self.rows));
-        let delta = (config.delta).map_or(0, |shape| DeltaScratch::bytes(config, shape, self.rows));
+        let recurrent =
+            (config.recurrent).map_or(0, |shape| RecurrentScratch::bytes(config, shape, self.rows));
         let per_layer =
             (config.per_layer).map_or(0, |n| PerLayerScratch::bytes(config, n, self.rows));
         let rounded = rounded.iter().sum::<u64>();
-        (numbers * size_of::<f32>()) as u64 + rounded + experts + delta + per_layer
+        (numbers * size_of::<f32>()) as u64 + rounded + experts + recurrent + per_layer
     }
 }
 
@@ -139,7 +140,7 @@ enum MixerCopies<'a> {
         v: Option<Floats<'a>>,
         o: Floats<'a>,
     },
-    Recurrent(DeltaCopies<'a>),
+    Recurrent(RecurrentCopies<'a>),
 }
 
 /// A layer has at least one of both; experts are multiplied in place.
@@ -244,7 +245,7 @@ impl<'a> LayerPass<'a> {
                         v: v.as_ref().map(&copy),
                         o: copy(o),
                     },
-                    Mixer::Recurrent(delta) => MixerCopies::Recurrent(delta.copies(&copy)),
+                    Mixer::Recurrent(recurrent) => MixerCopies::Recurrent(recurrent.copies(&copy)),
                 },
                 ffn: FeedForwardCopies::new(&layer.ffn, &copy),
             },
@@ -257,9 +258,10 @@ impl<'a> LayerPass<'a> {
             experts: (config.experts).map(|counts| ExpertScratch::new(config, counts, rows)),
             beside: vec![0.0; rows * 3 * beside_width(config)],
             per_layer: (config.per_layer).map(|n| PerLayerScratch::new(config, n, rows)),
-            delta: (config.delta)
-                .filter(|_| matches!(layer.mixer, Mixer::Recurrent(_)))
-                .map(|shape| DeltaScratch::new(config, shape, rows)),
+            recurrent: match &layer.mixer {
+                Mixer::Attention(_) => None,
+                Mixer::Recurrent(own) => Some(RecurrentScratch::new(config, own.shape(), rows)),
+            },
             both: vec![0.0; rows * 2 * config.gate_width()],
             gates: vec![0.0; max_rows * config.gate_width()],
             projected: 0,
@@ -398,26 +400,25 @@ impl<'a> LayerPass<'a> {
     pub fn recur(
         &mut self,
         residual: &mut [f32],
-        state: &mut DeltaState,
+        state: &mut RecurrentState,
         stop: &Stop,
     ) -> Result<(), Stopped> {
         let width = self.config.width;
         for residual in residual.chunks_mut(self.block.rows * width) {
-            let (Mixer::Recurrent(delta), MixerCopies::Recurrent(copies), Some(shape)) =
-                (&self.layer.mixer, &self.floats.mixer, self.config.delta)
+            let (Mixer::Recurrent(recurrent), MixerCopies::Recurrent(copies)) =
+                (&self.layer.mixer, &self.floats.mixer)
             else {
                 panic!("the layer is not recurrent");
             };
             let normed = &mut self.normed[..residual.len()];
             normalise(self.config, &self.layer.attention_norm, residual, normed);
-            let task = DeltaTask {
+            let task = RecurrentTask {
                 config: self.config,
-                shape,
                 copies,
                 normed,
             };
-            let scratch = self.delta.as_mut().expect("the layer is recurrent");
-            delta.add(&task, residual, state, scratch, stop)?;
+            let scratch = self.recurrent.as_mut().expect("the layer is recurrent");
+            recurrent.add(&task, residual, state, scratch, stop)?;
             self.feed_forward(&[], residual, stop)?;
         }
         Ok(())

@@ -58,7 +58,7 @@ class Shape:
     @property
     def arch_in_file(self) -> str:
         return {"gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "ministral3": "mistral3",
-                "olmo3": "olmo2"}.get(self.arch, self.arch)
+                "olmo3": "olmo2", "lfm2_moe": "lfm2moe"}.get(self.arch, self.arch)
 
     @property
     def seed(self) -> int:
@@ -97,6 +97,10 @@ def gemma4(layers: int, period: int, kv_heads: tuple[int, int] = (2, 2), **keys)
 
 def gemma4_layers(layers: int, period: int) -> dict:
     return {"layer_types": ["sliding_attention" if (i + 1) % period else "full_attention" for i in range(layers)]}
+
+
+def lfm2_layers(kv_heads: list[int]) -> list[str]:
+    return ["full_attention" if heads else "conv" for heads in kv_heads]
 
 
 # A head with 12 rotated numbers has six pairs, one with 16 has eight; gemma normalises q and k, so its scores need a
@@ -171,10 +175,19 @@ SHAPES = [
                     "pad_token_id": 0}, layers=8, head_dim=8, hidden=32, tied=False,
           keys={"attention.sliding_window": WINDOW, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
                 "rope.scaling.original_context_length": TRAINED}),
+    Shape("lfm2", {"rope_parameters": PLAIN, "layer_types": lfm2_layers([0, 2, 0, 0, 2, 0]), "block_auto_adjust_ff_dim": False,
+                   "pad_token_id": 0}, layers=6, head_dim=8,
+          keys={"attention.head_count_kv": [0, 2, 0, 0, 2, 0], "shortconv.l_cache": 3}),
+    Shape("lfm2_moe", {"rope_parameters": PLAIN, "layer_types": lfm2_layers([0, 0, 2, 0, 2]), "conv_L_cache": 4, "pad_token_id": 0,
+                       "num_dense_layers": 2, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+          name="lfm2moe", layers=5, head_dim=8,
+          keys={"attention.head_count_kv": [0, 0, 2, 0, 2], "shortconv.l_cache": 4, "leading_dense_block_count": 2,
+                "expert_count": 6, "expert_used_count": 2, "expert_feed_forward_length": 24, "expert_gating_func": 2}),
 ]
 CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
            "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
-           "gemma4": "Gemma4Text", "smollm3": "SmolLM3", "ministral3": "Ministral3", "granite": "Granite", "olmo3": "Olmo3"}
+           "gemma4": "Gemma4Text", "smollm3": "SmolLM3", "ministral3": "Ministral3", "granite": "Granite", "olmo3": "Olmo3",
+           "lfm2": "Lfm2", "lfm2_moe": "Lfm2Moe"}
 CAUSAL = {"gemma3": "Gemma3", "gemma4": "Gemma4", "qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe"}
 
 
@@ -193,7 +206,7 @@ def build(shape: Shape):
     generator = torch.Generator().manual_seed(shape.seed)
     sayable = torch.tensor([text.isprintable() and text.isascii() for text in texts()])
     adds_one = shape.arch.startswith(("gemma2", "gemma3", "qwen3_5"))
-    scalars = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith("layer_scalar")]
+    scalars = [(name, buffer) for name, buffer in model.named_buffers() if name.endswith(("layer_scalar", "expert_bias"))]
     with torch.no_grad():
         for name, weight in sorted([*model.named_parameters(), *scalars]):
             if name.endswith("bias"):
@@ -228,6 +241,10 @@ PARTS = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
          "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
          "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
          "mlp.shared_expert.down_proj": "ffn_down_shexp", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+LFM2_PARTS = {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.out_proj": "attn_output",
+              "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm", "conv.conv": "shortconv.conv",
+              "conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj", "feed_forward.w1": "ffn_gate",
+              "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up", "feed_forward.gate": "ffn_gate_inp"}
 SANDWICH = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
             "post_feedforward_layernorm": "post_ffw_norm"}
 
@@ -247,6 +264,8 @@ def tensors(shape: Shape, model):
     """The names and numbers that a converter writes."""
     gemma, qwen35 = shape.arch.startswith("gemma"), shape.arch.startswith("qwen3_5")
     parts = PARTS | (SANDWICH if gemma or shape.arch == "olmo3" else {}) | (GEMMA4_PARTS if shape.arch == "gemma4" else {})
+    if shape.arch.startswith("lfm2"):
+        parts = PARTS | LFM2_PARTS
     if shape.arch == "gpt_oss" or qwen35:
         parts = parts | {"post_attention_layernorm": "post_attention_norm"}
     for name, weight in model.state_dict().items():
@@ -261,6 +280,8 @@ def tensors(shape: Shape, model):
             yield "token_embd.weight", data
         elif stem == "norm":
             yield "output_norm.weight", data
+        elif stem == "embedding_norm":
+            yield "token_embd_norm.weight", data
         elif stem in GEMMA4_TENSORS:
             yield f"{GEMMA4_TENSORS[stem]}.weight", data
         else:
@@ -271,7 +292,7 @@ def tensors(shape: Shape, model):
             if part.startswith("linear_attn"):
                 yield f"blk.{layer}.{RECURRENT[name.split('.', 3)[3]]}", tiled(shape, name, data)
                 continue
-            if part == "mlp.experts":
+            if part in ("mlp.experts", "feed_forward.experts"):
                 yield from experts(shape, layer, kind, data)
                 continue
             if kind == "sinks":
@@ -281,8 +302,13 @@ def tensors(shape: Shape, model):
             if heads and shape.arch in ("llama", "smollm3", "ministral3", "granite"):
                 matrix = tiny.neighbouring_pairs(data.reshape(len(data), -1), heads)
                 data = matrix.reshape(data.shape)
+            if kind == "expert_bias":
+                yield f"blk.{layer}.exp_probs_b.bias", data
+                continue
             if part == "mlp.shared_expert_gate":
                 data = data[0]
+            if part == "conv.conv":
+                data = data[:, 0]
             yield f"blk.{layer}.{parts[part]}.{kind}", data
 
 
@@ -490,6 +516,27 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
             "full_attention_inv_freq", lambda m: m.model.rotary_emb.sliding_attention_inv_freq)
         mistakes["sliding layers as full ones rotate"] = inv_freq(
             "sliding_attention_inv_freq", lambda m: m.model.rotary_emb.full_attention_inv_freq)
+    if shape.arch.startswith("lfm2"):
+        def convolutions(change):
+            def changed(model):
+                for weight in [layer.conv.conv.weight for layer in model.model.layers if hasattr(layer, "conv")]:
+                    change(weight.data)
+            return changed
+
+        mistakes |= {f"no {x} norm": each(f"{x}_layernorm", 1.0) for x in ("q", "k")}
+        mistakes["no tokens before"] = convolutions(lambda taps: taps[..., :-1].zero_())
+        mistakes["the first tap missing"] = convolutions(lambda taps: taps[..., 0].zero_())
+        mistakes["taps reversed"] = convolutions(lambda taps: taps.copy_(taps.flip(-1)))
+        mistakes["factors exchanged"] = lambda m: [
+            layer.conv.in_proj.weight.data.copy_(layer.conv.in_proj.weight.data.roll(shape.width, 0))
+            for layer in m.model.layers if hasattr(layer, "conv")]
+    if shape.arch == "lfm2_moe":
+        def sparse(change):
+            return lambda m: [change(layer.feed_forward) for layer in m.model.layers[shape.hf["num_dense_layers"]:]]
+
+        mistakes["no bias of experts"] = sparse(lambda ffn: ffn.expert_bias.zero_())
+        mistakes["weights that do not sum to one"] = sparse(lambda ffn: setattr(ffn.gate, "norm_topk_prob", False))
+        mistakes["one expert less"] = sparse(lambda ffn: setattr(ffn.gate, "top_k", 1))
     if shape.arch == "smollm3":
         mistakes["every layer rotated"] = attention("use_rope", 1)
     if shape.arch.startswith("gemma"):

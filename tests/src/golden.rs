@@ -61,7 +61,7 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 17] = [
+pub const ARCHITECTURES: [&str; 19] = [
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
@@ -79,6 +79,8 @@ pub const ARCHITECTURES: [&str; 17] = [
     "gemma4-dense",
     "gemma4-e",
     "gemma4-experts",
+    "lfm2",
+    "lfm2moe",
 ];
 
 /// A decompressed model in a temporary folder, removed on drop.

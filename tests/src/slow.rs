@@ -3,7 +3,7 @@
 //! Token by token, head by head, attention in f64: it shares no cache, slots, chunks or attention kernels with the
 //! engine. The projections are the engine's own; `golden_logits.rs` checks those against transformers.
 
-use kept_engine::kernels::DeltaState;
+use kept_engine::kernels::RecurrentState;
 use kept_engine::models::{Model, RopeTable, RowScratch};
 
 /// RoPE positions of keys and queries.
@@ -24,7 +24,7 @@ struct Layer {
     keys: Vec<Vec<f32>>,
     values: Vec<Vec<f32>>,
     /// Of a recurrent layer, which has no keys.
-    state: Option<DeltaState>,
+    state: Option<RecurrentState>,
 }
 
 /// The rows that the newest token attends to in a KV head.
@@ -52,9 +52,9 @@ impl<'m> Slow<'m> {
             rope,
             layers: (model.config().kinds.iter())
                 .map(|kind| Layer {
-                    state: (model.config().delta)
+                    state: (model.config().recurrent)
                         .filter(|_| kind.recurrent)
-                        .map(DeltaState::new),
+                        .map(RecurrentState::new),
                     ..Layer::default()
                 })
                 .collect(),

@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use kept_kernels::{CacheType, DeltaState, PackedRows, PrefillAttention, RowStore, Stop};
+use kept_kernels::{CacheType, PackedRows, PrefillAttention, RecurrentState, RowStore, Stop};
 use kept_models::RopeTable;
 use kept_policies::PromptRows;
 use kept_vault::{VaultError, VaultRows};
@@ -261,7 +261,7 @@ pub(crate) trait HostLayer {
     fn recur(
         &mut self,
         residual: &mut [f32],
-        state: &mut DeltaState,
+        state: &mut RecurrentState,
         stop: &Stop,
     ) -> Result<(), EngineError>;
 

@@ -3,7 +3,7 @@
 
 mod buffers;
 
-use kept_kernels::{CacheType, DeltaShape, PackedRows};
+use kept_kernels::{CacheType, PackedRows, RecurrentShape};
 use kept_models::{Config, Model};
 use kept_policies::{
     ClassTable, Method, Needs, Positions, PromptShape, Retention, RowPlan, RowRequest,
@@ -31,7 +31,7 @@ pub(crate) enum LayerKeeps {
     /// The last positions, as many as the sliding window has; methods do not see this layer.
     Window(usize),
     /// A state of constant size, of a recurrent layer; methods do not see this layer.
-    State(DeltaShape),
+    State(RecurrentShape),
     /// Nothing: the layer attends to what an earlier one keeps.
     Nothing,
 }
@@ -42,7 +42,7 @@ impl LayerKeeps {
         let mut cut = 0..;
         let config = model.config();
         let keeps = config.kinds.iter().map(|kind| {
-            let state = config.delta.filter(|_| kind.recurrent);
+            let state = config.recurrent.filter(|_| kind.recurrent);
             match (state, kind.window) {
                 _ if kind.keys_of.is_some() => Self::Nothing,
                 (Some(shape), _) => Self::State(shape),

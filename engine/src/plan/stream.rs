@@ -1,7 +1,7 @@
 //! The buffer sizes of a prefill in streaming mode, computed before it begins and independent of the text's
 //! length.
 
-use kept_kernels::{CacheType, DeltaState, HeadShape, RowStore};
+use kept_kernels::{CacheType, HeadShape, RecurrentState, RowStore};
 use kept_models::{LayerPass, Model, RopeTable};
 use kept_policies::{ClassTable, Method, PolicyError, PromptShape, Retention, RowPlan, RowRequest};
 
@@ -291,7 +291,7 @@ impl StreamPlan {
                         Classes::bytes_for(table, kv_heads, kv_heads * self.slots())
                     });
                 }
-                LayerKeeps::State(shape) => kept_rows += DeltaState::bytes_for(shape) as usize,
+                LayerKeeps::State(shape) => kept_rows += RecurrentState::bytes_for(shape) as usize,
                 LayerKeeps::Nothing => {}
                 LayerKeeps::Window(window) => {
                     let slots = window.min(self.tokens + self.max_new_tokens);

@@ -18,7 +18,7 @@ mod rows;
 mod turns;
 mod writing;
 
-use kept_kernels::{DeltaState, PackedRows};
+use kept_kernels::{PackedRows, RecurrentState};
 use kept_models::Model;
 use kept_policies::PromptShape;
 
@@ -45,9 +45,9 @@ fn fits_model(vault: &Vault, model: &Model) -> bool {
 
 /// Numbers of a recurrent layer's state; 0 without recurrent layers.
 fn state_numbers(model: &Model) -> usize {
-    let shape = model.config().delta;
+    let shape = model.config().recurrent;
     shape.map_or(0, |shape| {
-        DeltaState::bytes_for(shape) as usize / size_of::<f32>()
+        RecurrentState::bytes_for(shape) as usize / size_of::<f32>()
     })
 }
 

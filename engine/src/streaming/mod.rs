@@ -23,7 +23,7 @@ mod layer;
 mod ring;
 mod state;
 
-use kept_kernels::{DeltaState, Stop};
+use kept_kernels::{RecurrentState, Stop};
 use kept_models::{Model, RopeTable};
 use kept_policies::{Evict, Method, Pos};
 use serde::{Deserialize, Serialize};
@@ -60,7 +60,7 @@ enum StreamLayer {
     /// A sliding-window layer.
     Ring(Box<Ring>),
     /// A recurrent layer.
-    State(Box<DeltaState>),
+    State(Box<RecurrentState>),
 }
 
 /// A prefill in streaming mode.
@@ -112,7 +112,7 @@ impl<'a> Stream<'a> {
             LayerKeeps::Cut(own) => StreamLayer::Cut(own, Box::new(plan.empty_layer())),
             LayerKeeps::Window(window) => StreamLayer::Ring(Box::new(Ring::new(&plan, window))),
             LayerKeeps::Nothing => unreachable!("refused by the plan"),
-            LayerKeeps::State(shape) => StreamLayer::State(Box::new(DeltaState::new(shape))),
+            LayerKeeps::State(shape) => StreamLayer::State(Box::new(RecurrentState::new(shape))),
         };
         let backend = backend::of(model);
         Self {

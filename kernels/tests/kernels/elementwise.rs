@@ -3,7 +3,7 @@
 use crate::support::{Random, assert_close};
 use kept_kernels::{
     Pairing, RowStore, SimdLevel, add_assign, argmax, gather_rows, gelu_mul, reference, rms_norm,
-    rms_norm_in_place, rotate, sigmoid_mul, silu_mul, soft_cap, swiglu_clamped, unrotate,
+    rms_norm_in_place, rotate, sigmoid_mul, silu, silu_mul, soft_cap, swiglu_clamped, unrotate,
 };
 
 #[test]
@@ -81,6 +81,10 @@ fn norms_and_gates_equal_the_reference() {
                     2e-6,
                     &format!("{level:?} silu {rows} x {width}"),
                 );
+                let mut alone = wide.clone();
+                silu(&mut alone);
+                alone.iter_mut().zip(&up).for_each(|(x, up)| *x *= up);
+                assert_close(&alone, &gated, 2e-6, &format!("{level:?} silu alone"));
             });
         }
     }

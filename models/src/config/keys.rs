@@ -6,6 +6,9 @@ use crate::gguf::{Gguf, Value};
 /// Largest count accepted; products of a few such counts fit in 64 bits.
 pub(super) const MAX_COUNT: u64 = 1 << 24;
 
+/// KV heads, of all layers or of each.
+pub(super) const KV_HEADS: &str = "attention.head_count_kv";
+
 /// The keys `{name}.*` of a file.
 #[derive(Clone, Copy)]
 pub(super) struct Keys<'a> {
@@ -87,19 +90,30 @@ impl Keys<'_> {
         Ok(n as usize)
     }
 
-    /// `[layers]`: required counts, given as a list, or as one number for all layers.
-    pub(super) fn counts(&self, key: &str, layers: usize) -> Result<Vec<usize>, ModelError> {
+    /// `[layers]`: a list of whole numbers; `None` if the key is absent or its value is not a list.
+    pub(super) fn list(&self, key: &str, layers: usize) -> Result<Option<Vec<u64>>, ModelError> {
         let full = self.full(key);
         let Some(Value::Array(_)) = self.gguf.get(&full) else {
-            return Ok(vec![self.count(key)?; layers]);
+            return Ok(None);
         };
-        let counts = self.gguf.wholes(&full)?.unwrap_or_default();
-        if counts.len() < layers {
+        let mut numbers = self.gguf.wholes(&full)?.unwrap_or_default();
+        if numbers.len() < layers {
             let needs = format!("one for each of the {layers} layers is needed");
-            return Err(self.bad(key, format!("{} numbers", counts.len()), needs));
+            return Err(self.bad(key, format!("{} numbers", numbers.len()), needs));
         }
-        let counts = counts[..layers].iter();
-        counts.map(|&n| self.checked_count(key, n)).collect()
+        numbers.truncate(layers);
+        Ok(Some(numbers))
+    }
+
+    /// `[layers]`: required counts, given as a list, or as one number for all layers.
+    pub(super) fn counts(&self, key: &str, layers: usize) -> Result<Vec<usize>, ModelError> {
+        match self.list(key, layers)? {
+            None => Ok(vec![self.count(key)?; layers]),
+            Some(counts) => {
+                let counts = counts.into_iter();
+                counts.map(|n| self.checked_count(key, n)).collect()
+            }
+        }
     }
 
     /// A required count, given as one number or as a list of equal numbers, one per layer.

@@ -1,9 +1,9 @@
-//! Properties that vary by layer: windows, heads, widths, recurrence, and whose keys a layer attends to.
+//! Properties that vary by layer: windows, heads, widths, and whose keys a layer attends to.
 
-use super::keys::{Keys, MAX_COUNT, missing_tensor};
+use super::keys::{KV_HEADS, Keys, MAX_COUNT, missing_tensor};
 use super::{LayerKind, LayerRotation};
 use crate::ModelError;
-use crate::architecture::{Architecture, Sliding};
+use crate::architecture::{Architecture, Recurrence, Sliding};
 
 /// KV heads and elements per head of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,28 +30,27 @@ impl Heads {
         width: usize,
         windows: &[Option<usize>],
     ) -> Result<Self, ModelError> {
-        const KV: &str = "attention.head_count_kv";
         let q_heads = keys.uniform_count("attention.head_count")?;
         let head_dim = head_dim(keys, architecture, width, q_heads)?;
-        let kv_heads = match keys.has(KV) {
+        let kv_heads = match keys.has(KV_HEADS) {
             false => [q_heads; 2],
             true if architecture.window_heads => {
-                let counts = keys.counts(KV, windows.len())?;
+                let counts = keys.counts(KV_HEADS, windows.len())?;
                 let of = |slides: bool| {
                     let layers = windows.iter().zip(&counts);
                     let counts = layers.filter(|(window, _)| window.is_some() == slides);
-                    same(keys, KV, counts.map(|(_, &n)| n))
+                    same(keys, KV_HEADS, counts.map(|(_, &n)| n))
                 };
                 let [global, window] = [of(false)?, of(true)?];
                 let global = global.or(window).unwrap_or(q_heads);
                 [global, window.unwrap_or(global)]
             }
-            true => [keys.uniform_count(KV)?; 2],
+            true => [keys.uniform_count(KV_HEADS)?; 2],
         };
         for kv_heads in kv_heads {
             if !q_heads.is_multiple_of(kv_heads) {
                 let needs = format!("it must divide the {q_heads} query heads");
-                return Err(keys.bad(KV, kv_heads, needs));
+                return Err(keys.bad(KV_HEADS, kv_heads, needs));
             }
         }
         let heads = |at: usize| LayerHeads {
@@ -130,9 +129,9 @@ pub(super) fn count(
     architecture: &Architecture,
 ) -> Result<(usize, usize), ModelError> {
     let blocks = keys.count("block_count")?;
-    let prediction_layers = match architecture.attention_every {
-        Some(_) => keys.whole("nextn_predict_layers")?.unwrap_or(0) as usize,
-        None => 0,
+    let prediction_layers = match architecture.recurrence {
+        Recurrence::Delta(_) => keys.whole("nextn_predict_layers")?.unwrap_or(0) as usize,
+        _ => 0,
     };
     let count = blocks.saturating_sub(prediction_layers);
     if count == 0 {
@@ -145,31 +144,6 @@ pub(super) fn count(
         (keys.gguf.tensor(&name)).ok_or_else(|| missing_tensor(&name))?;
     }
     Ok((count, prediction_layers))
-}
-
-/// `[layers]`: whether each layer is recurrent.
-pub(super) fn recurrent(
-    keys: &Keys<'_>,
-    architecture: &Architecture,
-    layers: usize,
-) -> Result<Vec<bool>, ModelError> {
-    let Some(every) = architecture.attention_every else {
-        return Ok(vec![false; layers]);
-    };
-    if let Some(flags) = keys.flags("attention.recurrent_layers")? {
-        if flags.len() < layers {
-            let needs = format!("one flag for each of the {layers} layers is needed");
-            let found = format!("{} flags", flags.len());
-            return Err(keys.bad("attention.recurrent_layers", found, needs));
-        }
-        return Ok(flags[..layers].to_vec());
-    }
-    let every = keys
-        .optional_count("full_attention_interval")?
-        .unwrap_or(every);
-    Ok((1..=layers)
-        .map(|layer| !layer.is_multiple_of(every))
-        .collect())
 }
 
 /// `[layers]`: each layer's window; and the window that the file declares but that is not applied.
@@ -186,6 +160,13 @@ pub(super) fn windows(
             let ignored = said.filter(|&n| n > 0).map(|n| n as usize);
             return Ok((vec![None; layers], ignored));
         }
+        Sliding::All => match said {
+            None | Some(0) => return Ok((vec![None; layers], None)),
+            Some(n) => {
+                let needs = "at least one layer must attend to every position".to_owned();
+                return Err(keys.bad(WINDOW, n, needs));
+            }
+        },
         Sliding::Most { period, window, .. } => match (said, window) {
             // As in llama.cpp: no sliding-window layers.
             (Some(0), _) | (None, None) => return Ok((vec![None; layers], None)),
@@ -211,12 +192,7 @@ pub(super) fn windows(
 pub(super) fn refuse_all_sliding(
     keys: &Keys<'_>,
     windows: &[Option<usize>],
-    recurrent: &[bool],
 ) -> Result<(), ModelError> {
-    if recurrent.iter().all(|&recurrent| recurrent) && !recurrent.is_empty() {
-        let needs = "at least one layer must have attention".to_owned();
-        return Err(keys.bad("full_attention_interval", "no layer with attention", needs));
-    }
     if windows.iter().all(Option::is_some) {
         let needs = "at least one layer must attend to every position".to_owned();
         let of = format!("{} layers with a window", windows.len());
@@ -262,6 +238,7 @@ pub(super) struct Layers {
     pub(super) keys_of: Vec<Option<usize>>,
     /// Widths of the feed-forward.
     pub(super) ffn: Vec<usize>,
+    pub(super) experts: Vec<bool>,
 }
 
 /// `[layers]`: the kind of each layer.
@@ -285,6 +262,7 @@ pub(super) fn kinds(
             kv_heads,
             head_dim,
             ffn: layers.ffn[layer],
+            experts: layers.experts[layer],
         }
     };
     layers.windows.iter().enumerate().map(kind).collect()

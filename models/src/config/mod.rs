@@ -5,11 +5,12 @@
 mod keys;
 mod layers;
 mod read;
+mod recurrent;
 mod rope;
 
 pub use rope::{LongRope, RopeChoice, RopeConfig, RopeScaling, Yarn};
 
-use kept_kernels::{DeltaShape, DeltaState};
+use kept_kernels::{RecurrentShape, RecurrentState};
 
 use crate::architecture::{Activation, Architecture};
 
@@ -30,8 +31,8 @@ pub struct Config {
     pub per_layer: Option<usize>,
     /// For a mixture of experts, how many there are.
     pub experts: Option<ExpertCounts>,
-    /// Heads of the recurrent layers, if there are any.
-    pub delta: Option<DeltaShape>,
+    /// The shape of the recurrent layers, if there are any.
+    pub recurrent: Option<RecurrentShape>,
     /// Layers for predicting several tokens at once, which the file has and Kept does not use.
     pub prediction_layers: usize,
     /// Number of query heads.
@@ -116,7 +117,7 @@ pub struct LayerKind {
     pub window: Option<usize>,
     /// How queries and keys are rotated.
     pub rotation: LayerRotation,
-    /// Whether the layer has a state of constant size ([`Config::delta`]) instead of attention. Its window is then 0
+    /// Whether the layer has a state of constant size ([`Config::recurrent`]) instead of attention. Its window is then 0
     /// positions.
     pub recurrent: bool,
     /// The earlier layer whose keys and values the layer attends to, if it has none of its own. Its window is then 0
@@ -128,6 +129,8 @@ pub struct LayerKind {
     pub head_dim: usize,
     /// Width of the hidden layer of the dense feed-forward; without one, of an expert.
     pub ffn: usize,
+    /// Whether the layer has experts ([`Config::experts`]).
+    pub experts: bool,
 }
 
 /// How a layer's queries and keys are rotated.
@@ -265,7 +268,7 @@ impl Config {
 
     /// Bytes of the states of all recurrent layers.
     pub fn state_bytes(&self) -> u64 {
-        let each = self.delta.map_or(0, DeltaState::bytes_for);
+        let each = self.recurrent.map_or(0, RecurrentState::bytes_for);
         self.recurrent_layers() as u64 * each
     }
 }

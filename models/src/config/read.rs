@@ -1,12 +1,10 @@
 //! Completes an architecture's table entry from the metadata.
 
-use kept_kernels::DeltaShape;
-
 use super::keys::{Keys, MAX_COUNT, bad, missing, missing_tensor};
 use super::layers::{self, Heads, Layers};
-use super::{Config, ExpertCounts, LayerRotation, OpenOptions, QueryScale, rope};
+use super::{Config, ExpertCounts, LayerRotation, OpenOptions, QueryScale, recurrent, rope};
 use crate::ModelError;
-use crate::architecture::{self, Architecture, Part, Sliding, WindowRope};
+use crate::architecture::{self, Architecture, Part, Router, Sliding, WindowRope};
 use crate::gguf::Gguf;
 
 impl Config {
@@ -24,10 +22,11 @@ impl Config {
         let (count, prediction_layers) = layers::count(&keys, architecture)?;
         let norm_eps = norm_eps(&keys)?;
         let context = keys.count("context_length")?;
-        let delta = delta(&keys, architecture)?;
-        let recurrent = layers::recurrent(&keys, architecture, count)?;
+        let shape = recurrent::shape(&keys, architecture, width)?;
+        let recurrent = recurrent::layers(&keys, architecture, count)?;
         let (windows, ignored_window) = layers::windows(&keys, architecture, count)?;
-        layers::refuse_all_sliding(&keys, &windows, &recurrent)?;
+        recurrent::refuse_all(&keys, architecture, &recurrent)?;
+        layers::refuse_all_sliding(&keys, &windows)?;
         let heads = Heads::read(&keys, architecture, width, &windows)?;
         let (q_heads, global) = (heads.q_heads, heads.global);
         let (rope, context) =
@@ -41,15 +40,14 @@ impl Config {
         // As llama.cpp: Granite's files switch RoPE off by this key.
         let unrotated =
             architecture.multipliers && keys.flag("rope.scaling.finetuned")? == Some(false);
-        let ffn = match experts {
-            Some(counts) if architecture.experts == Part::Required => vec![counts.ffn; count],
-            _ if architecture.window_heads => keys.counts("feed_forward_length", count)?,
-            _ => vec![keys.uniform_count("feed_forward_length")?; count],
-        };
+        let dense_first = dense_first(&keys, architecture)?;
         let layers = Layers {
             recurrent,
             keys_of: layers::keys_of(&keys, architecture, &windows)?,
-            ffn,
+            ffn: widths(&keys, architecture, experts, count, dense_first)?,
+            experts: (0..count)
+                .map(|layer| experts.is_some() && layer >= dense_first)
+                .collect(),
             windows,
         };
         let rotation = |layer: usize, window| match (architecture.unrotated_every, window) {
@@ -66,7 +64,7 @@ impl Config {
             ffn: layers.ffn.iter().copied().max().unwrap_or(0),
             per_layer: per_layer(&keys, architecture)?,
             experts,
-            delta,
+            recurrent: shape,
             prediction_layers,
             q_heads,
             kv_heads: global.kv_heads,
@@ -130,36 +128,6 @@ fn window_base(architecture: &Architecture, base: f64) -> Option<f64> {
     }
 }
 
-/// Heads of the recurrent layers of an architecture that has them.
-fn delta(keys: &Keys<'_>, architecture: &Architecture) -> Result<Option<DeltaShape>, ModelError> {
-    if architecture.attention_every.is_none() {
-        return Ok(None);
-    }
-    let shape = DeltaShape {
-        key_heads: keys.count("ssm.group_count")?,
-        value_heads: keys.count("ssm.time_step_rank")?,
-        dim: keys.count("ssm.state_size")?,
-        taps: keys.count("ssm.conv_kernel")?,
-    };
-    if !shape.value_heads.is_multiple_of(shape.key_heads) {
-        let needs = format!("it must divide the {} value heads", shape.value_heads);
-        return Err(keys.bad("ssm.group_count", shape.key_heads, needs));
-    }
-    let inner = keys.count("ssm.inner_size")? as u64;
-    if inner != shape.value_heads as u64 * shape.dim as u64 {
-        let needs = format!(
-            "{} heads of {}, the length of a key, are supported",
-            shape.value_heads, shape.dim
-        );
-        return Err(keys.bad("ssm.inner_size", inner, needs));
-    }
-    if shape.dim > 1024 || inner > 1 << 20 || !(2..=16).contains(&shape.taps) {
-        let needs = "2 to 16 taps and heads of at most 1,024 numbers are supported".to_owned();
-        return Err(keys.bad("ssm.conv_kernel", shape.taps, needs));
-    }
-    Ok(Some(shape))
-}
-
 /// The number of experts of an architecture that has them.
 fn experts(
     keys: &Keys<'_>,
@@ -187,6 +155,9 @@ fn experts(
             format!("at most {all}, all experts, are possible"),
         ));
     }
+    if architecture.router == Router::Sigmoid {
+        refuse_other_weights(keys)?;
+    }
     let shared_ffn = match architecture.shared_expert {
         true => Some(keys.count("expert_shared_feed_forward_length")?),
         false => None,
@@ -197,6 +168,55 @@ fn experts(
         ffn: keys.count("expert_feed_forward_length")?,
         shared_ffn,
     }))
+}
+
+/// Refuses experts whose weights are not the sigmoids of the scores, divided by their sum.
+fn refuse_other_weights(keys: &Keys<'_>) -> Result<(), ModelError> {
+    const GATING: &str = "expert_gating_func";
+    const SUM: &str = "expert_weights_norm";
+    const SCALE: &str = "expert_weights_scale";
+    let needs = |what: &str| format!("only {what} is supported in {} models", keys.name);
+    match keys.count(GATING)? {
+        2 => {}
+        other => return Err(keys.bad(GATING, other, needs("2, the sigmoid,"))),
+    }
+    if keys.flag(SUM)? == Some(false) {
+        return Err(keys.bad(SUM, false, needs("true")));
+    }
+    match keys.number(SCALE)? {
+        Some(n) if n != 0.0 && n != 1.0 => Err(keys.bad(SCALE, n, needs("1"))),
+        _ => Ok(()),
+    }
+}
+
+/// How many first layers have a dense feed-forward instead of experts.
+fn dense_first(keys: &Keys<'_>, architecture: &Architecture) -> Result<usize, ModelError> {
+    match architecture.dense_first {
+        true => Ok(keys.whole("leading_dense_block_count")?.unwrap_or(0) as usize),
+        false => Ok(0),
+    }
+}
+
+/// `[layers]`: widths of the feed-forward; without a dense one, of an expert.
+fn widths(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    experts: Option<ExpertCounts>,
+    layers: usize,
+    dense_first: usize,
+) -> Result<Vec<usize>, ModelError> {
+    const DENSE: &str = "feed_forward_length";
+    let counts = experts.filter(|_| architecture.experts == Part::Required);
+    let first = match counts {
+        Some(_) => dense_first.min(layers),
+        None if architecture.window_heads => return keys.counts(DENSE, layers),
+        None => layers,
+    };
+    let mut widths = vec![counts.map_or(0, |counts| counts.ffn); layers];
+    if first > 0 {
+        widths[..first].fill(keys.uniform_count(DENSE)?);
+    }
+    Ok(widths)
 }
 
 /// Numbers of the embeddings that each layer adds, of an architecture that has them.

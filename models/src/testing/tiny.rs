@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use kept_kernels::DeltaShape;
-
 use super::{GgufWriter, MetaValue};
-use crate::architecture::{self, Architecture, Part, QkNorm, Sliding};
+use crate::architecture::{self, Architecture, Part, QkNorm, Router, Sliding};
 use crate::gguf::Gguf;
 use crate::tokenizer::vocabulary::symbol_of_byte;
 
@@ -96,13 +94,6 @@ const MERGES: &[&str] = &[
 
 /// Experts of a layer, of architectures that have them.
 const EXPERTS: usize = 4;
-/// Heads of recurrent layers, of architectures that have them; `value_width` is a multiple of 256.
-const DELTA: DeltaShape = DeltaShape {
-    key_heads: 2,
-    value_heads: 4,
-    dim: 64,
-    taps: 4,
-};
 
 /// Control tokens of the tiny tokenizer, with ids from 0.
 pub const CONTROL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
@@ -126,7 +117,6 @@ impl TinyLlama {
             ("embedding_length", self.width),
             ("feed_forward_length", self.ffn),
             ("attention.head_count", self.q_heads),
-            ("attention.head_count_kv", self.kv_heads),
             ("attention.key_length", self.head_dim),
             ("attention.value_length", self.head_dim),
             ("rope.dimension_count", self.head_dim),
@@ -134,6 +124,7 @@ impl TinyLlama {
         ] {
             w.set(&key(part), whole(value));
         }
+        w.set(&key("attention.head_count_kv"), self.head_counts());
         w.set(
             &key("attention.layer_norm_rms_epsilon"),
             MetaValue::Number(1e-5),
@@ -164,19 +155,14 @@ impl TinyLlama {
             if own.shared_expert {
                 w.set(&key("expert_shared_feed_forward_length"), whole(self.ffn));
             }
-        }
-        if own.attention_every.is_some() {
-            w.set(&key("full_attention_interval"), whole(2));
-            for (part, value) in [
-                ("ssm.group_count", DELTA.key_heads),
-                ("ssm.time_step_rank", DELTA.value_heads),
-                ("ssm.state_size", DELTA.dim),
-                ("ssm.inner_size", DELTA.value_width()),
-                ("ssm.conv_kernel", DELTA.taps),
-            ] {
-                w.set(&key(part), whole(value));
+            if own.router == Router::Sigmoid {
+                w.set(&key("expert_gating_func"), whole(2));
+            }
+            if own.dense_first {
+                w.set(&key("leading_dense_block_count"), whole(1));
             }
         }
+        self.recurrent_keys(&mut w);
         self.tokenizer(&mut w);
         self.tensors(&mut w);
         w
@@ -190,7 +176,7 @@ impl TinyLlama {
         self.writer().write(path)
     }
 
-    fn architecture(&self) -> &'static Architecture {
+    pub(super) fn architecture(&self) -> &'static Architecture {
         architecture::find(self.arch).expect("a supported architecture")
     }
 
@@ -247,16 +233,7 @@ impl TinyLlama {
         let mut random = Random(self.seed);
         self.matrices(w, &mut random);
         self.vectors(w, &mut random);
-        for layer in (0..self.layers).filter(|&layer| self.recurs(layer)) {
-            let shape = [DELTA.channels(), DELTA.taps];
-            let numbers: Vec<f32> = (0..shape[0] * shape[1]).map(|_| random.next()).collect();
-            w.tensor(
-                &format!("blk.{layer}.ssm_conv1d.weight"),
-                &shape,
-                "F32",
-                &numbers,
-            );
-        }
+        self.taps(w, &mut random);
         let (width, ffn) = (self.width, self.ffn);
         for layer in (0..self.layers).filter(|_| self.architecture().expert_bias) {
             for (part, rows) in [("gate", ffn), ("up", ffn), ("down", width)] {
@@ -267,12 +244,19 @@ impl TinyLlama {
         }
     }
 
-    /// Whether a layer is recurrent: every other one, as the metadata says.
-    fn recurs(&self, layer: usize) -> bool {
-        self.architecture().attention_every.is_some() && layer.is_multiple_of(2)
+    /// Whether a layer has experts: all, or all but the first, as the metadata says.
+    fn routes(&self, layer: usize) -> bool {
+        let own = self.architecture();
+        own.experts == Part::Required && !(own.dense_first && layer == 0)
     }
 
-    fn matrix(&self, w: &mut GgufWriter, random: &mut Random, name: &str, shape: &[usize]) {
+    pub(super) fn matrix(
+        &self,
+        w: &mut GgufWriter,
+        random: &mut Random,
+        name: &str,
+        shape: &[usize],
+    ) {
         let (cols, rows) = (shape[shape.len() - 1], shape[..shape.len() - 1].iter());
         let rows: usize = rows.product();
         let scale = 1.0 / (cols as f32).sqrt();
@@ -318,39 +302,33 @@ impl TinyLlama {
                 ("attn_output", &[width, q]),
             ]
         };
-        let recurrent: &[(&str, &[usize])] = &[
-            ("attn_qkv", &[DELTA.channels(), width]),
-            ("attn_gate", &[DELTA.value_width(), width]),
-            ("ssm_alpha", &[DELTA.value_heads, width]),
-            ("ssm_beta", &[DELTA.value_heads, width]),
-            ("ssm_out", &[width, DELTA.value_width()]),
+        let experts: &[(&str, &[usize])] = &[
+            ("ffn_gate_inp", &[EXPERTS, width]),
+            ("ffn_gate_exps", &[EXPERTS, ffn, width]),
+            ("ffn_up_exps", &[EXPERTS, ffn, width]),
+            ("ffn_down_exps", &[EXPERTS, width, ffn]),
         ];
-        let feed_forward: &[(&str, &[usize])] = match (own.experts, own.fused) {
-            (Part::Required, _) => &[
-                ("ffn_gate_inp", &[EXPERTS, width]),
-                ("ffn_gate_exps", &[EXPERTS, ffn, width]),
-                ("ffn_up_exps", &[EXPERTS, ffn, width]),
-                ("ffn_down_exps", &[EXPERTS, width, ffn]),
-            ],
-            (_, true) => &[("ffn_up", &[2 * ffn, width]), ("ffn_down", &[width, ffn])],
-            (_, false) => &[
+        let dense: &[(&str, &[usize])] = match own.fused {
+            true => &[("ffn_up", &[2 * ffn, width]), ("ffn_down", &[width, ffn])],
+            false => &[
                 ("ffn_gate", &[ffn, width]),
                 ("ffn_up", &[ffn, width]),
                 ("ffn_down", &[width, ffn]),
             ],
         };
         for layer in 0..self.layers {
-            let mixer = if self.recurs(layer) {
-                recurrent
-            } else {
-                attention
-            };
             let shared: &[(&str, &[usize])] = &[
                 ("ffn_gate_shexp", &[ffn, width]),
                 ("ffn_up_shexp", &[ffn, width]),
                 ("ffn_down_shexp", &[width, ffn]),
             ];
             let shared = if own.shared_expert { shared } else { &[] };
+            let feed_forward = if self.routes(layer) { experts } else { dense };
+            let recurs = self.recurs(layer);
+            if recurs {
+                self.recurrent_matrices(w, random, layer);
+            }
+            let mixer = if recurs { &[] } else { attention };
             for (part, shape) in mixer.iter().chain(feed_forward).chain(shared) {
                 self.matrix(w, random, &format!("blk.{layer}.{part}.weight"), shape);
             }
@@ -364,7 +342,7 @@ impl TinyLlama {
             let numbers: Vec<f32> = (0..len).map(|_| around + 0.1 * random.next()).collect();
             w.tensor(name, &[len], "F32", &numbers);
         };
-        vector("output_norm.weight", width, 1.0);
+        vector(own.output_norm, width, 1.0);
         for layer in 0..self.layers {
             let name = |part: &str| format!("blk.{layer}.{part}");
             if own.pre_norm {
@@ -377,10 +355,13 @@ impl TinyLlama {
             if own.expert_bias {
                 vector(&name("ffn_gate_inp.bias"), EXPERTS, 0.0);
             }
+            if own.router == Router::Sigmoid && self.routes(layer) {
+                vector(&name("exp_probs_b.bias"), EXPERTS, 0.0);
+            }
             if self.recurs(layer) {
-                vector(&name("ssm_dt.bias"), DELTA.value_heads, 0.0);
-                vector(&name("ssm_a"), DELTA.value_heads, -0.2);
-                vector(&name("ssm_norm.weight"), DELTA.dim, 1.0);
+                for (part, len, mean) in self.recurrent_vectors() {
+                    vector(&name(part), *len, *mean);
+                }
                 continue;
             }
             if own.sinks {
@@ -444,10 +425,10 @@ fn tokens() -> Vec<String> {
 }
 
 /// Random numbers from -1 to 1, the same on every machine.
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
-    fn next(&mut self) -> f32 {
+    pub(super) fn next(&mut self) -> f32 {
         // SplitMix64 (Steele, Lea and Flood, 2014).
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -7,10 +7,11 @@ use std::path::Path;
 use crate::support::{batched, relative_distance, row_wise};
 use kept_models::testing::{GgufWriter, MetaValue, TinyLlama};
 use kept_models::{
-    Config, LayerRotation, Model, ModelError, OpenOptions, RopeChoice, RopeScaling, RopeTable,
+    Config, LayerKind, LayerRotation, Model, ModelError, OpenOptions, RopeChoice, RopeScaling,
+    RopeTable,
 };
 
-const ALL: [&str; 15] = [
+const ALL: [&str; 17] = [
     "llama",
     "qwen2",
     "qwen3",
@@ -26,6 +27,8 @@ const ALL: [&str; 15] = [
     "mistral3",
     "granite",
     "olmo2",
+    "lfm2",
+    "lfm2moe",
 ];
 
 fn tiny(arch: &'static str) -> TinyLlama {
@@ -106,8 +109,13 @@ fn quantised_models_have_a_small_kl_to_f32() {
             (row_wise(&model, &ids), model.config().vocab)
         };
         let (exact, vocab) = of("F32");
-        // A recurrent layer carries its error on through all later tokens.
-        let more = if arch.starts_with("qwen35") { 5.0 } else { 1.0 };
+        // A recurrent layer carries its error on through all later tokens; a convolution is of the product of two
+        // projections, multiplied by a third.
+        let more = match arch {
+            "qwen35" | "qwen35moe" => 5.0,
+            "lfm2" | "lfm2moe" => 8.0,
+            _ => 1.0,
+        };
         for (kind, most) in [("Q8_0", 5e-4 * more), ("Q4_K_M", 1e-2 * more)] {
             let kl = kl(&of(kind).0, &exact, vocab);
             println!("{arch} {kind}: KL {kl:.1e}");
@@ -125,6 +133,8 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         ("gemma2", "post_ffw_norm.weight"),
         ("gemma3", "attn_k_norm.weight"),
         ("olmo2", "post_attention_norm.weight"),
+        ("lfm2", "attn_q_norm.weight"),
+        ("lfm2moe", "exp_probs_b.bias"),
     ] {
         let name = format!("blk.1.{part}");
         let mut writer = tiny(arch).writer();
@@ -138,12 +148,81 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         ("phi3", "ffn_gate.weight"),
         ("smollm3", "attn_sinks.weight"),
         ("olmo2", "attn_norm.weight"),
+        ("lfm2", "shortconv.in_proj.weight"),
+        ("lfm2moe", "ffn_gate.weight"),
     ] {
         let name = format!("blk.1.{part}");
         let mut writer = tiny(arch).writer();
         writer.tensor(&name, &[16], "F32", &[0.5; 16]);
         let error = open(&writer, &OpenOptions::default()).unwrap_err();
         assert_eq!(error, ModelError::UnknownTensor { name });
+    }
+}
+
+/// A half-supported LFM2 is refused by the name of its key or tensor.
+#[test]
+fn lfm2_has_convolutions_where_the_file_gives_no_kv_heads() {
+    let lfm2 = config("lfm2moe", |_| {});
+    let kinds = |of: fn(&LayerKind) -> bool| -> Vec<bool> { lfm2.kinds.iter().map(of).collect() };
+    assert_eq!(
+        kinds(|kind| kind.recurrent),
+        [true, false, true, false, true, false]
+    );
+    assert_eq!(
+        kinds(|kind| kind.experts),
+        [false, true, true, true, true, true]
+    );
+    assert_eq!(lfm2.full_layers().collect::<Vec<_>>(), [1, 3, 5]);
+    // Two rows of the width, in three layers.
+    assert_eq!(lfm2.state_bytes(), 3 * 2 * 64 * 4);
+    let refused = |arch: &'static str, change: &dyn Fn(&mut GgufWriter)| {
+        let mut writer = tiny(arch).writer();
+        change(&mut writer);
+        let error = open(&writer, &OpenOptions::default()).unwrap_err();
+        error.to_string()
+    };
+    for (key, value) in [
+        ("shortconv.l_cache", MetaValue::Whole(1)),
+        ("attention.head_count_kv", MetaValue::Wholes(vec![0; 6])),
+        ("attention.head_count_kv", MetaValue::Wholes(vec![0, 2])),
+        ("attention.sliding_window", MetaValue::Whole(8)),
+        ("attention.causal", MetaValue::Flag(false)),
+        ("expert_gating_func", MetaValue::Whole(1)),
+        ("expert_weights_norm", MetaValue::Flag(false)),
+        ("expert_weights_scale", MetaValue::Number(2.5)),
+    ] {
+        let key = format!("lfm2moe.{key}");
+        let error = refused("lfm2moe", &|w| {
+            w.set(&key, value.clone());
+        });
+        assert!(error.contains(&key), "{error}");
+    }
+    let key = "lfm2.shortconv.l_cache";
+    let error = refused("lfm2", &|w| {
+        w.remove(key);
+    });
+    assert!(error.contains(key), "{error}");
+    for name in [
+        "blk.0.shortconv.conv.weight",
+        "blk.2.shortconv.out_proj.weight",
+        "blk.1.attn_output.weight",
+        "token_embd_norm.weight",
+    ] {
+        let error = refused("lfm2", &|w| {
+            w.remove_tensor(name);
+        });
+        assert!(error.contains(name), "{error}");
+    }
+    for name in [
+        "blk.0.attn_q.weight",
+        "blk.0.shortconv.conv.bias",
+        "output_norm.weight",
+        "dense_2.weight",
+    ] {
+        let error = refused("lfm2", &|w| {
+            w.tensor(name, &[64], "F32", &[0.0; 64]);
+        });
+        assert!(error.contains(name), "{error}");
     }
 }
 

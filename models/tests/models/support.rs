@@ -1,7 +1,7 @@
 //! A forward pass in plain loops over the model's components: full attention, all rows kept. It shows that the
 //! components are correct, independently of the engine.
 
-use kept_kernels::{DeltaState, Stop};
+use kept_kernels::{RecurrentState, Stop};
 use kept_models::{Model, RopeTable, RowScratch};
 
 /// Logits `[n, vocab]` of all positions, many rows at a time.
@@ -20,7 +20,7 @@ pub fn batched(model: &Model, ids: &[u32]) -> Vec<f32> {
     for layer in 0..config.layers {
         let mut pass = model.layer_pass(layer, n);
         if config.kinds[layer].recurrent {
-            let mut state = DeltaState::new(config.delta.unwrap());
+            let mut state = RecurrentState::new(config.recurrent.unwrap());
             pass.recur(&mut residual, &mut state, &stop).unwrap();
             continue;
         }
@@ -57,7 +57,7 @@ pub fn row_wise(model: &Model, ids: &[u32]) -> Vec<f32> {
     let (width, kv_width) = (config.width, config.kv_width());
     let rope = RopeTable::new(config, ids.len());
     let mut caches = vec![(Vec::new(), Vec::new()); config.layers];
-    let state = || config.delta.map(DeltaState::new);
+    let state = || config.recurrent.map(RecurrentState::new);
     let mut states: Vec<_> = (0..config.layers).map(|_| state()).collect();
     let mut scratch = RowScratch::new(config);
     let (mut residual, mut logits) = (vec![0.0; width], vec![0.0; ids.len() * config.vocab]);

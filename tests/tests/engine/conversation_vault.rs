@@ -82,6 +82,7 @@ fn a_follow_up_takes_the_turns_from_the_vault() {
         "gemma2",
         "qwen3",
         "qwen35",
+        "lfm2moe",
         "gpt-oss",
         "phi-4-mini",
     ] {

@@ -209,9 +209,9 @@ fn a_gpu_that_is_too_small_is_refused_at_every_stage() {
     }
 }
 
-/// A head size without a kernel is refused by its size.
+/// A head size without a kernel is refused by its size, a recurrent layer by its name.
 #[test]
-fn head_sizes_without_a_kernel_are_refused() {
+fn models_without_a_kernel_are_refused() {
     if without_emulator() {
         return;
     }
@@ -223,6 +223,15 @@ fn head_sizes_without_a_kernel_are_refused() {
     let gpu = emulated::device(86, 1 << 30);
     let refusal = open(&file.path).on_gpu(gpu).expect_err("refused");
     assert!(refusal.to_string().contains("32"), "{refusal}");
+    for arch in ["qwen35", "lfm2"] {
+        let file = tiny(&small(arch, 2));
+        let gpu = emulated::device(86, 1 << 30);
+        let refusal = open(&file.path).on_gpu(gpu).expect_err("refused");
+        assert_eq!(
+            refusal.to_string(),
+            "recurrent layers cannot be computed on a GPU yet; use the CPU"
+        );
+    }
 }
 
 /// A stopped prefill ends, on a GPU as well.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kept_kernels::{DeltaState, PrefillAttention, Stop, prefill_attention};
+use kept_kernels::{PrefillAttention, RecurrentState, Stop, prefill_attention};
 use kept_models::LayerPass;
 
 use crate::EngineError;
@@ -31,7 +31,7 @@ impl HostLayer for LayerPass<'_> {
     fn recur(
         &mut self,
         residual: &mut [f32],
-        state: &mut DeltaState,
+        state: &mut RecurrentState,
         stop: &Stop,
     ) -> Result<(), EngineError> {
         Ok(LayerPass::recur(self, residual, state, stop)?)

@@ -5,7 +5,7 @@ mod observing;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use kept_kernels::{DeltaState, HeadShape, PrefillAttention, Stop, prefill_attention};
+use kept_kernels::{HeadShape, PrefillAttention, RecurrentState, Stop, prefill_attention};
 use kept_models::{LayerPass, Model, RopeTable};
 use kept_policies::PromptRows;
 
@@ -43,7 +43,7 @@ pub(super) struct CpuPrefill<'m> {
     /// Largest size of a layer pass so far, in bytes.
     largest_pass: u64,
     /// State of the current layer, if the model has recurrent layers.
-    state: Option<DeltaState>,
+    state: Option<RecurrentState>,
 }
 
 /// The current layer's weights, rearranged on first use.
@@ -98,7 +98,7 @@ impl<'m> CpuPrefill<'m> {
             attention: CpuAttention,
             attended: 0,
             largest_pass: 0,
-            state: model.config().delta.map(DeltaState::new),
+            state: model.config().recurrent.map(RecurrentState::new),
         }
     }
 
@@ -358,7 +358,7 @@ impl PrefillBackend for CpuPrefill<'_> {
     fn state(&self) -> Option<[&[f32]; 2]> {
         let recurrent = self.model.config().kinds[self.weights.layer].recurrent;
         let state = self.state.as_ref().filter(|_| recurrent);
-        state.map(DeltaState::read)
+        state.map(RecurrentState::read)
     }
 
     fn retain_rows(&mut self, surviving: &[u32], _rows: usize) -> Result<(), EngineError> {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{AttentionScratch, Buffer, Device, DeviceError, LayerRows};
-use kept_kernels::{DeltaState, HeadShape, PrefillAttention, RowStore, Stop};
+use kept_kernels::{HeadShape, PrefillAttention, RecurrentState, RowStore, Stop};
 use kept_models::{GpuModel, GpuPass, Model};
 
 use crate::EngineError;
@@ -103,7 +103,7 @@ impl HostLayer for StagedLayer<'_> {
     fn recur(
         &mut self,
         _residual: &mut [f32],
-        _state: &mut DeltaState,
+        _state: &mut RecurrentState,
         _stop: &Stop,
     ) -> Result<(), EngineError> {
         Err(no_states())

@@ -1,0 +1,148 @@
+//! The tensors that files of an architecture contain.
+
+use super::{Architecture, Part, QkNorm, Recurrence, Router};
+
+/// Layer tensors of experts.
+const ROUTED: [&str; 5] = [
+    "ffn_gate_inp.weight",
+    "ffn_gate_exps.weight",
+    "ffn_up_exps.weight",
+    "ffn_gate_up_exps.weight",
+    "ffn_down_exps.weight",
+];
+/// Further ones where experts stand beside a dense feed-forward.
+const ROUTED_BESIDE_DENSE: [&str; 5] = [
+    "ffn_gate_inp.scale",
+    "ffn_down_exps.scale",
+    "pre_ffw_norm_2.weight",
+    "post_ffw_norm_1.weight",
+    "post_ffw_norm_2.weight",
+];
+const ROUTED_BIAS: [&str; 4] = [
+    "ffn_gate_inp.bias",
+    "ffn_gate_exps.bias",
+    "ffn_up_exps.bias",
+    "ffn_down_exps.bias",
+];
+/// Layer tensors of an expert that computes every token.
+const SHARED: [&str; 4] = [
+    "ffn_gate_inp_shexp.weight",
+    "ffn_gate_shexp.weight",
+    "ffn_up_shexp.weight",
+    "ffn_down_shexp.weight",
+];
+/// Layer tensors of gated delta nets.
+const DELTA: [&str; 9] = [
+    "attn_qkv.weight",
+    "attn_gate.weight",
+    "ssm_alpha.weight",
+    "ssm_beta.weight",
+    "ssm_conv1d.weight",
+    "ssm_dt.bias",
+    "ssm_a",
+    "ssm_norm.weight",
+    "ssm_out.weight",
+];
+/// Layer tensors of gated short convolutions.
+const CONVOLUTION: [&str; 3] = [
+    "shortconv.in_proj.weight",
+    "shortconv.conv.weight",
+    "shortconv.out_proj.weight",
+];
+
+impl Architecture {
+    /// A tensor that every layer of every file has.
+    pub(crate) fn first_tensor(&self) -> &'static str {
+        if self.pre_norm {
+            "attn_norm.weight"
+        } else {
+            "post_attention_norm.weight"
+        }
+    }
+
+    /// Names of the tensors that a layer of this architecture may have, such as `attn_q.weight`, with or without experts
+    /// and attention. Any other tensor would be missing from the computation.
+    pub(crate) fn layer_tensors(&self, experts: bool, recurrent: bool) -> Vec<&'static str> {
+        let dense = !experts || self.experts != Part::Required;
+        let attention = !recurrent;
+        let recurrent: &[&'static str] = match self.recurrence {
+            Recurrence::Delta(_) if recurrent => &DELTA,
+            Recurrence::Convolution if recurrent => &CONVOLUTION,
+            _ => &[],
+        };
+        let groups: [(bool, &[&'static str]); 17] = [
+            // `attn_rot_embd` holds the angles that old converters stored; Kept computes them.
+            (
+                attention,
+                &[
+                    "attn_output.weight",
+                    "attn_q.weight",
+                    "attn_k.weight",
+                    "attn_v.weight",
+                    "attn_qkv.weight",
+                    "attn_rot_embd.weight",
+                ],
+            ),
+            (self.pre_norm, &["attn_norm.weight", self.ffn_norm]),
+            (dense, &["ffn_up.weight", "ffn_down.weight"]),
+            (dense && !self.fused, &["ffn_gate.weight"]),
+            (experts, &ROUTED),
+            (
+                experts && self.router == Router::Sigmoid,
+                &["exp_probs_b.bias"],
+            ),
+            (
+                experts && self.experts == Part::Optional,
+                &ROUTED_BESIDE_DENSE,
+            ),
+            (
+                self.per_layer,
+                &["inp_gate.weight", "proj.weight", "post_norm.weight"],
+            ),
+            (self.output_scale, &["layer_output_scale.weight"]),
+            (experts && self.shared_expert, &SHARED),
+            (experts && self.expert_bias, &ROUTED_BIAS),
+            (
+                attention && self.qkv_bias.is_allowed(),
+                &["attn_q.bias", "attn_k.bias", "attn_v.bias"],
+            ),
+            (
+                attention && self.output_bias.is_allowed(),
+                &["attn_output.bias"],
+            ),
+            (
+                attention && self.qk_norm != QkNorm::None,
+                &["attn_q_norm.weight", "attn_k_norm.weight"],
+            ),
+            (true, recurrent),
+            (attention && self.sinks, &["attn_sinks.weight"]),
+            (
+                self.sandwich,
+                &["post_attention_norm.weight", "post_ffw_norm.weight"],
+            ),
+        ];
+        let present = groups.into_iter().filter(|(present, _)| *present);
+        present
+            .flat_map(|(_, names)| names.iter().copied())
+            .collect()
+    }
+
+    /// Names of the tensors outside layers that a file of this architecture may contain.
+    pub(crate) fn model_tensors(&self) -> Vec<&'static str> {
+        let mut names = vec!["token_embd.weight", "output.weight", self.output_norm];
+        if self.per_layer {
+            names.extend([
+                "per_layer_token_embd.weight",
+                "per_layer_model_proj.weight",
+                "per_layer_proj_norm.weight",
+            ]);
+        }
+        if self.rope_freqs {
+            names.push("rope_freqs.weight");
+        }
+        if self.rope_factors {
+            names.extend(["rope_factors_long.weight", "rope_factors_short.weight"]);
+        }
+        names
+    }
+}

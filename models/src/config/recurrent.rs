@@ -1,0 +1,110 @@
+//! Which layers are recurrent, and their shape.
+
+use kept_kernels::{DeltaShape, RecurrentShape};
+
+use super::keys::{KV_HEADS, Keys};
+use crate::ModelError;
+use crate::architecture::{Architecture, Recurrence};
+
+/// Taps of a convolution.
+const TAPS: std::ops::RangeInclusive<usize> = 2..=16;
+
+/// The shape of the recurrent layers of an architecture that has them, in a model of `width`.
+pub(super) fn shape(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    width: usize,
+) -> Result<Option<RecurrentShape>, ModelError> {
+    match architecture.recurrence {
+        Recurrence::None => Ok(None),
+        Recurrence::Delta(_) => Ok(Some(RecurrentShape::Delta(delta(keys)?))),
+        Recurrence::Convolution => {
+            const COUNT: &str = "shortconv.l_cache";
+            let taps = keys.count(COUNT)?;
+            if !TAPS.contains(&taps) {
+                let needs = "2 to 16 taps are supported".to_owned();
+                return Err(keys.bad(COUNT, taps, needs));
+            }
+            Ok(Some(RecurrentShape::Convolution {
+                channels: width,
+                taps,
+            }))
+        }
+    }
+}
+
+/// Heads of gated delta nets.
+fn delta(keys: &Keys<'_>) -> Result<DeltaShape, ModelError> {
+    let shape = DeltaShape {
+        key_heads: keys.count("ssm.group_count")?,
+        value_heads: keys.count("ssm.time_step_rank")?,
+        dim: keys.count("ssm.state_size")?,
+        taps: keys.count("ssm.conv_kernel")?,
+    };
+    if !shape.value_heads.is_multiple_of(shape.key_heads) {
+        let needs = format!("it must divide the {} value heads", shape.value_heads);
+        return Err(keys.bad("ssm.group_count", shape.key_heads, needs));
+    }
+    let inner = keys.count("ssm.inner_size")? as u64;
+    if inner != shape.value_heads as u64 * shape.dim as u64 {
+        let needs = format!(
+            "{} heads of {}, the length of a key, are supported",
+            shape.value_heads, shape.dim
+        );
+        return Err(keys.bad("ssm.inner_size", inner, needs));
+    }
+    if shape.dim > 1024 || inner > 1 << 20 || !TAPS.contains(&shape.taps) {
+        let needs = "2 to 16 taps and heads of at most 1,024 numbers are supported".to_owned();
+        return Err(keys.bad("ssm.conv_kernel", shape.taps, needs));
+    }
+    Ok(shape)
+}
+
+/// `[layers]`: whether each layer is recurrent.
+pub(super) fn layers(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    layers: usize,
+) -> Result<Vec<bool>, ModelError> {
+    let every = match architecture.recurrence {
+        Recurrence::None => return Ok(vec![false; layers]),
+        Recurrence::Delta(every) => every,
+        Recurrence::Convolution => {
+            let counts = keys.list(KV_HEADS, layers)?;
+            let none = |counts: Vec<u64>| counts.iter().map(|&n| n == 0).collect();
+            return Ok(counts.map_or(vec![false; layers], none));
+        }
+    };
+    if let Some(flags) = keys.flags("attention.recurrent_layers")? {
+        if flags.len() < layers {
+            let needs = format!("one flag for each of the {layers} layers is needed");
+            let found = format!("{} flags", flags.len());
+            return Err(keys.bad("attention.recurrent_layers", found, needs));
+        }
+        return Ok(flags[..layers].to_vec());
+    }
+    let every = keys
+        .optional_count("full_attention_interval")?
+        .unwrap_or(every);
+    Ok((1..=layers)
+        .map(|layer| !layer.is_multiple_of(every))
+        .collect())
+}
+
+/// Refuses a model with recurrent layers only: it has no layer that attends to a document, so there is nothing to
+/// compress.
+pub(super) fn refuse_all(
+    keys: &Keys<'_>,
+    architecture: &Architecture,
+    recurrent: &[bool],
+) -> Result<(), ModelError> {
+    if recurrent.iter().any(|&recurrent| !recurrent) {
+        return Ok(());
+    }
+    let key = match architecture.recurrence {
+        Recurrence::Convolution => KV_HEADS,
+        _ => "full_attention_interval",
+    };
+    let needs = "at least one layer must have attention".to_owned();
+    Err(keys.bad(key, "no layer with attention", needs))
+}
