@@ -25,7 +25,8 @@ TEMPLATES = {"llama2": ("<s>", "</s>"), "llama3": ("<|begin_of_text|>", "<|eot_i
              "mistral-tekken": ("<s>", "</s>"), "qwen25": (None, "<|im_end|>"), "qwen3": (None, "<|im_end|>"), "phi3": ("<s>", "<|endoftext|>"),
              "phi4-mini": ("<|endoftext|>", "<|endoftext|>"), "gemma2": ("<bos>", "<eos>"), "gemma3": ("<bos>", "<eos>"),
              "smollm2": ("<|im_start|>", "<|im_end|>"), "smollm3": (None, "<|im_end|>"),
-             "deepseek-r1": ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"), "python": ("<s>", "</s>"), "harmony": (None, "<|return|>")}
+             "deepseek-r1": ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"), "python": ("<s>", "</s>"), "harmony": (None, "<|return|>"),
+             "lfm2": ("<|startoftext|>", "<|im_end|>")}
 
 TOOLS = [
     {"type": "function", "function": {"name": "weather", "description": "The weather <now> in a \"place\" & its 'surroundings' — ça va?",
