@@ -17,6 +17,7 @@ mod cache_name;
 mod compact;
 mod decode;
 mod device;
+mod document_length;
 mod earlier;
 mod error;
 mod event;
@@ -56,6 +57,7 @@ pub use decode::Decoder;
 pub use device::{
     ComputeDevice, DeviceChoice, Gpu, GpuRates, UnknownDevice, fitting_gpu, gpu_rates, gpus,
 };
+pub use document_length::DocumentLength;
 pub use earlier::Earlier;
 pub use error::EngineError;
 pub use event::{Event, Phase, Progress};
@@ -74,7 +76,7 @@ pub use observe::{HostRows, Pool};
 pub use paint::{Run, runs};
 pub use plan::{Estimate, Plan, PlanRequest, Segment, StreamPlan};
 pub use prefill::{Cut, Prefill, PrefillOutcome, Reconstructed, SharedPrefill};
-pub use prompt::{DocumentLength, Part, Prompt, PromptText, PromptToken, Turn};
+pub use prompt::{Part, Prompt, PromptText, PromptToken, Turn};
 pub use reading::{DocumentRead, ReadRequest};
 pub use repetition::Repetition;
 pub use retention::{LayerRetention, RetentionMap};

@@ -19,6 +19,8 @@
 //!                         | turn 0                      | turn 1                               |
 //! ```
 
+mod limits;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,6 +29,7 @@ use kept_models::{ChatTemplate, Message, Model, TokenizedText, Tokenizer};
 use kept_policies::PromptShape;
 
 use crate::{Earlier, EngineError};
+pub(crate) use limits::{ORDINARY_QUESTION, SMALLEST_ANSWER, surely_too_long, too_long};
 
 /// The part of the prompt that a token belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -121,18 +124,9 @@ fn mark(index: usize) -> String {
     format!("{MARK_OPENS}{index}{MARK_CLOSES}")
 }
 
-/// Tokens reserved for a short answer: the minimum of the context length after the prompt.
-pub(crate) const SMALLEST_ANSWER: usize = 16;
-
 /// Part of the context length that a conversation leaves for the answer, as 1 / `ANSWER_PART`: the oldest turns give
 /// way to it.
 const ANSWER_PART: usize = 8;
-
-/// Longer texts are not tokenised if a lower bound shows that they are too long: tokenising would take many seconds.
-const COUNTED_BYTES: usize = 8 << 20;
-
-/// Bytes of a text that are tokenised to estimate the bytes per token.
-const SAMPLE_BYTES: usize = 64 * 1024;
 
 impl Prompt {
     /// Encodes `document` and `question` for `model`, which answers without thinking first.
@@ -230,7 +224,11 @@ impl Prompt {
     }
 
     /// Encodes a prompt of any length.
-    fn encode(model: &Model, text: &PromptText<'_>, stop: &Stop) -> Result<Self, EngineError> {
+    pub(crate) fn encode(
+        model: &Model,
+        text: &PromptText<'_>,
+        stop: &Stop,
+    ) -> Result<Self, EngineError> {
         let tokenizer = model.tokenizer()?;
         let refused = || EngineError::Template(model.name().to_owned());
         let frame = Frame::new(model.chat_template()?, text)?.ok_or_else(refused)?;
@@ -328,7 +326,11 @@ impl Prompt {
     }
 
     /// The error if prompt and a short answer exceed the context length.
-    fn too_long(&self, model: &Model, document: &str) -> Result<Option<EngineError>, EngineError> {
+    pub(crate) fn too_long(
+        &self,
+        model: &Model,
+        document: &str,
+    ) -> Result<Option<EngineError>, EngineError> {
         let context = model.config().context;
         if self.len() + SMALLEST_ANSWER <= context {
             return Ok(None);
@@ -474,120 +476,4 @@ impl<'a> Frame<'a> {
             first_follows,
         }))
     }
-}
-
-/// Length of a document in tokens of a model, before a question is asked.
-#[derive(Debug)]
-pub struct DocumentLength {
-    /// Tokens of the document; a lower bound if it is far too long.
-    pub tokens: usize,
-    /// Whether `tokens` is a lower bound.
-    pub at_least: bool,
-    /// Tokens of a prompt with this document and a question of ordinary length.
-    pub prompt_tokens: usize,
-    /// Shape of this prompt.
-    pub prompt: PromptShape,
-    /// The tokens with which every prompt on the document begins; empty if the document was not counted completely or
-    /// no question can be asked.
-    pub begins: Vec<u32>,
-    /// The error, if no question of ordinary length can be asked.
-    pub too_long: Option<EngineError>,
-    /// A sentence on streaming mode, if the document exceeds the context length.
-    pub streaming: Option<String>,
-}
-
-/// A question of ordinary length, as a placeholder: about 16 tokens.
-pub(crate) const ORDINARY_QUESTION: &str = "What does the document say about the harbour?";
-
-impl DocumentLength {
-    /// Counts the tokens of `document` for `model`: about a second for a book.
-    ///
-    /// # Errors
-    /// An invalid tokenizer or chat template.
-    pub fn new(model: &Model, document: &str) -> Result<Self, EngineError> {
-        if document.len() > COUNTED_BYTES
-            && let Some(at_least) = surely_too_long(model, document)?
-        {
-            return Ok(Self {
-                tokens: at_least,
-                at_least: true,
-                prompt_tokens: at_least,
-                prompt: PromptShape::of(at_least),
-                begins: Vec::new(),
-                too_long: None,
-                streaming: Some(streaming_note(
-                    model,
-                    &format!("more than {at_least} tokens"),
-                )),
-            });
-        }
-        let text = PromptText {
-            document,
-            turns: &[],
-            question: ORDINARY_QUESTION,
-            thinking: false,
-        };
-        let prompt = Prompt::encode(model, &text, &Stop::new())?;
-        let refusal = prompt.too_long(model, document)?;
-        let beyond = matches!(refusal, Some(EngineError::TooLong { .. }));
-        Ok(Self {
-            tokens: prompt.document.len(),
-            at_least: false,
-            prompt_tokens: prompt.len(),
-            prompt: prompt.shape(),
-            begins: if refusal.is_none() || beyond {
-                prompt.ids[..prompt.document.end].to_vec()
-            } else {
-                Vec::new()
-            },
-            too_long: refusal.filter(|_| !beyond),
-            streaming: beyond.then(|| streaming_note(model, &format!("{} tokens", prompt.len()))),
-        })
-    }
-}
-
-/// The note that a document of `have`, longer than the context length, will be read in streaming mode.
-fn streaming_note(model: &Model, have: &str) -> String {
-    format!(
-        "the document has {have} with the question and {} reads {}: it will be read in streaming mode, which is approximate, because rows evicted on the way cannot be found again; a model with a longer context reads it whole",
-        model.name(),
-        model.config().context
-    )
-}
-
-/// A lower bound on the tokens of `document` if it already exceeds the context length: then tokenising is
-/// unnecessary.
-fn surely_too_long(model: &Model, document: &str) -> Result<Option<usize>, EngineError> {
-    let at_least = model.tokenizer()?.fewest_tokens(document);
-    Ok((at_least > model.config().context).then_some(at_least))
-}
-
-/// The error for a document that is too long, with how much of it would fit; `around` tokens of the prompt are not
-/// the document's.
-fn too_long(
-    model: &Model,
-    document: &str,
-    have: String,
-    around: usize,
-) -> Result<EngineError, EngineError> {
-    let context = model.config().context;
-    let mut end = document.len().min(SAMPLE_BYTES);
-    while !document.is_char_boundary(end) {
-        end -= 1;
-    }
-    let sample = model.tokenizer()?.encode(&document[..end]).ids.len().max(1);
-    let space = context.saturating_sub(around.max(64) + SMALLEST_ANSWER);
-    let bytes = end * space / sample;
-    let fits = match bytes {
-        0..10_000 => format!("{bytes} bytes"),
-        10_000..10_000_000 => format!("{} kB", bytes / 1000),
-        _ => format!("{} MB", bytes / 1_000_000),
-    };
-    let share = 100.0 * bytes as f64 / document.len().max(1) as f64;
-    Ok(EngineError::TooLong {
-        model: model.name().to_owned(),
-        have,
-        context,
-        fits: format!("{fits} ({share:.1} %)"),
-    })
 }

@@ -7,8 +7,9 @@
 mod facts;
 mod fault;
 mod frame;
-mod message;
 mod path;
+mod reply;
+mod request;
 
 pub use facts::{
     AnswerFacts, AttendedFacts, DocumentInfo, Gpus, Inspection, MethodFacts, ModelFacts, PageInfo,
@@ -19,8 +20,7 @@ pub use frame::{
     Frame, HEADER_BYTES, Kind, MAX_PAYLOAD_BYTES, ProtocolError, header, parse_header, read_frame,
     write_frame,
 };
-pub use message::{
-    AskRequest, CompareRequest, CompareRun, EstimateRequest, Failure, Reply, Request,
-};
+pub use reply::{Failure, Reply};
+pub use request::{AskRequest, CompareRequest, CompareRun, EstimateRequest, Request};
 
 pub use kept_engine::{Estimate, Finish, Fit, FitLine, MemoryNow, Phase, Progress};

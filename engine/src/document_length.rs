@@ -1,0 +1,87 @@
+//! [`DocumentLength`]: whether a question can be asked about a document, before there is one.
+
+use kept_kernels::Stop;
+use kept_models::Model;
+use kept_policies::PromptShape;
+
+use crate::EngineError;
+use crate::prompt::{ORDINARY_QUESTION, Prompt, PromptText, surely_too_long};
+
+/// Longer texts are not tokenised if a lower bound shows that they are too long: tokenising would take many seconds.
+const COUNTED_BYTES: usize = 8 << 20;
+
+/// Length of a document in tokens of a model, before a question is asked.
+#[derive(Debug)]
+pub struct DocumentLength {
+    /// Tokens of the document; a lower bound if it is far too long.
+    pub tokens: usize,
+    /// Whether `tokens` is a lower bound.
+    pub at_least: bool,
+    /// Tokens of a prompt with this document and a question of ordinary length.
+    pub prompt_tokens: usize,
+    /// Shape of this prompt.
+    pub prompt: PromptShape,
+    /// The tokens with which every prompt on the document begins; empty if the document was not counted completely or
+    /// no question can be asked.
+    pub begins: Vec<u32>,
+    /// The error, if no question of ordinary length can be asked.
+    pub too_long: Option<EngineError>,
+    /// A sentence on streaming mode, if the document exceeds the context length.
+    pub streaming: Option<String>,
+}
+
+impl DocumentLength {
+    /// Counts the tokens of `document` for `model`: about a second for a book.
+    ///
+    /// # Errors
+    /// An invalid tokenizer or chat template.
+    pub fn new(model: &Model, document: &str) -> Result<Self, EngineError> {
+        if document.len() > COUNTED_BYTES
+            && let Some(at_least) = surely_too_long(model, document)?
+        {
+            return Ok(Self {
+                tokens: at_least,
+                at_least: true,
+                prompt_tokens: at_least,
+                prompt: PromptShape::of(at_least),
+                begins: Vec::new(),
+                too_long: None,
+                streaming: Some(streaming_note(
+                    model,
+                    &format!("more than {at_least} tokens"),
+                )),
+            });
+        }
+        let text = PromptText {
+            document,
+            turns: &[],
+            question: ORDINARY_QUESTION,
+            thinking: false,
+        };
+        let prompt = Prompt::encode(model, &text, &Stop::new())?;
+        let refusal = prompt.too_long(model, document)?;
+        let beyond = matches!(refusal, Some(EngineError::TooLong { .. }));
+        Ok(Self {
+            tokens: prompt.document.len(),
+            at_least: false,
+            prompt_tokens: prompt.len(),
+            prompt: prompt.shape(),
+            begins: if refusal.is_none() || beyond {
+                prompt.ids[..prompt.document.end].to_vec()
+            } else {
+                Vec::new()
+            },
+            too_long: refusal.filter(|_| !beyond),
+            streaming: beyond.then(|| streaming_note(model, &format!("{} tokens", prompt.len()))),
+        })
+    }
+}
+
+/// The note that a document of `have`, longer than the context length, will be read in streaming mode.
+fn streaming_note(model: &Model, have: &str) -> String {
+    format!(
+        "the document has {have} with the question and {} reads {}: it will be read in streaming mode, which is approximate, because rows evicted on the way cannot be found again; a model with a longer context reads it whole",
+        model.name(),
+        model.config().context
+    )
+}

@@ -1,0 +1,235 @@
+//! The messages of the app to the worker, as JSON. Sizes are bytes; offsets are bytes of the document's text,
+//! or UTF-16 code units if the name ends in 16.
+//!
+//! Where the description of a message says that bytes follow, they are in the next frame.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::facts::DocumentInfo;
+use kept_engine::{MethodSpec, Turn};
+
+/// A request of the app to the worker.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum Request {
+    /// Opens a model. Reply: [`Reply::Model`] or [`Reply::Failed`].
+    OpenModel {
+        /// A path, or `mini`.
+        model: String,
+        /// RoPE scaling that extends the context length: `yarn:4`; `None` uses the file's setting.
+        stretch: Option<String>,
+    },
+    /// Computes what a model can read with the memory that is free now, from its header alone: no weights are read.
+    /// Reply: [`Reply::Inspected`] or [`Reply::Failed`], also while a question runs.
+    InspectModel {
+        /// Identifies the request in its reply.
+        ticket: u64,
+        /// A path, or `mini`.
+        model: String,
+        /// As in [`Request::OpenModel`].
+        stretch: Option<String>,
+    },
+    /// Reads a file. Reply: [`Reply::Document`] or [`Reply::Failed`].
+    OpenDocument {
+        /// The file.
+        #[serde(with = "super::path")]
+        path: PathBuf,
+    },
+    /// Reads a file and appends it to the open document, whose text stays a prefix of the joined text. Reply:
+    /// [`Reply::Document`] or [`Reply::Failed`].
+    AddDocument {
+        /// The file.
+        #[serde(with = "super::path")]
+        path: PathBuf,
+    },
+    /// As [`Request::OpenDocument`] or [`Request::AddDocument`], for a file that is protected by a password. The password
+    /// follows as bytes.
+    UnlockDocument {
+        /// The file.
+        #[serde(with = "super::path")]
+        path: PathBuf,
+        /// It is added to the open document.
+        adds: bool,
+    },
+    /// As [`Request::OpenDocument`] or [`Request::AddDocument`], with the text of pages that are images recognised. Replies
+    /// also [`Reply::Recognising`].
+    RecogniseDocument {
+        /// The file.
+        #[serde(with = "super::path")]
+        path: PathBuf,
+        /// It is added to the open document.
+        adds: bool,
+        /// Languages of the text, among those of [`FaultCode::Scan`].
+        languages: Vec<String>,
+    },
+    /// Removes one of several joined documents. Reply: [`Reply::Document`] or [`Reply::Failed`].
+    RemoveDocument {
+        /// Index of the document, from 0.
+        part: usize,
+    },
+    /// Opens a document from text that the app stored. The text follows as bytes. No reply.
+    AdoptDocument {
+        /// The document's facts.
+        document: DocumentInfo,
+    },
+    /// Estimates the cost of a question. Reply: [`Reply::Estimate`] or [`Reply::Failed`], also while a question runs.
+    Estimate {
+        /// Identifies the request in its reply.
+        ticket: u64,
+        /// What is estimated.
+        #[serde(flatten)]
+        of: EstimateRequest,
+    },
+    /// Asks a question about the open document with the open model. One at a time.
+    Ask {
+        /// Identifies the request in its replies.
+        ticket: u64,
+        /// The question.
+        #[serde(flatten)]
+        ask: AskRequest,
+    },
+    /// Compares methods and budgets with the full cache, for the open document and model. Occupies the worker as a
+    /// question does: one of either at a time. Replies: [`Reply::Reference`], a [`Reply::Run`] for each run and
+    /// [`Reply::Compared`]; or [`Reply::Failed`], also after a stop, with earlier replies still valid. There is no
+    /// memory limit: the full cache and its attention along the answer are the reference of every run and must be
+    /// complete.
+    Compare {
+        /// Identifies the request in its replies.
+        ticket: u64,
+        /// The comparison.
+        #[serde(flatten)]
+        compare: CompareRequest,
+    },
+    /// Reads the open document into its vault, before a question is asked. Occupies the worker, but a question or
+    /// comparison stops it. Replies: [`Reply::ReadAhead`] and [`Reply::DocumentRead`], or [`Reply::Failed`].
+    ReadDocument {
+        /// Identifies the request in its replies.
+        ticket: u64,
+        /// The questions to come.
+        #[serde(flatten)]
+        of: EstimateRequest,
+    },
+    /// Computes what a question's method and budget keep of the open document whatever is asked. `ask` is the question,
+    /// whose text and turns are not used. Occupies the worker, but a question or comparison stops it. Replies:
+    /// [`Reply::NeutralMap`] and [`Reply::NeutralDone`], or [`Reply::Failed`].
+    Neutral {
+        /// Identifies the request in its reply.
+        ticket: u64,
+        /// The question.
+        #[serde(flatten)]
+        ask: AskRequest,
+    },
+    /// Computes what a question keeps with each budget of [`kept_engine::LEVELS`]; the budget of `ask` and its turns are
+    /// not used. Occupies the worker as [`Request::Neutral`] does. Replies: [`Reply::Level`] for each budget that the
+    /// method allows, the smallest first, and [`Reply::LevelsDone`], or [`Reply::Failed`].
+    Levels {
+        /// Identifies the request in its reply.
+        ticket: u64,
+        /// The question.
+        #[serde(flatten)]
+        ask: AskRequest,
+    },
+    /// Sets how documents are stored in vaults from now on: `q8_0` (the initial setting), `f16` or `off`. Reply:
+    /// [`Reply::Vaults`] or [`Reply::Failed`].
+    KeepDocuments {
+        /// Identifies the request in its reply.
+        ticket: u64,
+        /// `q8_0`, `f16` or `off`.
+        kind: String,
+        /// Bytes that all vaults may take on disk; `None` uses the default.
+        budget: Option<u64>,
+    },
+    /// Lists the stored vaults. Reply: [`Reply::Vaults`] or [`Reply::Failed`].
+    Vaults {
+        /// Identifies the request in its reply.
+        ticket: u64,
+    },
+    /// Removes all vaults that are not in use. Reply: [`Reply::Vaults`] or [`Reply::Failed`].
+    ClearVaults {
+        /// Identifies the request in its reply.
+        ticket: u64,
+    },
+    /// Stops the question, comparison or reading with this ticket; 0 cancels the document that is being opened. The stopped
+    /// request still gets its final reply.
+    Stop {
+        /// The ticket of the request.
+        ticket: u64,
+    },
+}
+
+impl Request {
+    /// Whether a frame of bytes follows.
+    pub fn has_bytes(&self) -> bool {
+        matches!(
+            self,
+            Request::AdoptDocument { .. } | Request::UnlockDocument { .. }
+        )
+    }
+}
+
+/// A question as far as its cost depends on it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EstimateRequest {
+    /// The method.
+    pub method: MethodSpec,
+    /// The budget as the user enters it: `25%`, `512`, `64MiB`; `None` uses the default.
+    pub budget: Option<String>,
+    /// The cache type: a name of `CacheType`; `None` uses the default, or a narrower type under a
+    /// tight memory limit.
+    pub cache: Option<String>,
+    /// Limit of all memory in bytes, as in [`kept_engine::Limits`]; `None` is no limit.
+    pub memory: Option<u64>,
+    /// Longest answer, in tokens; `None` uses the default.
+    pub max_tokens: Option<usize>,
+}
+
+/// A question about the open document.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AskRequest {
+    /// Earlier turns of the conversation that the model sees, oldest first.
+    pub turns: Vec<Turn>,
+    /// The question.
+    pub question: String,
+    /// The method.
+    pub method: MethodSpec,
+    /// As in [`EstimateRequest`].
+    pub budget: Option<String>,
+    /// Longest answer, in tokens.
+    pub max_tokens: usize,
+    /// 0 always picks the most likely token.
+    pub temperature: f32,
+    /// Seed of the sampler.
+    pub seed: u64,
+    /// As [`kept_engine::Sampling::repeat_penalty`].
+    pub repeat_penalty: Option<f64>,
+    /// Whether a model that can think before answering does so.
+    pub thinking: bool,
+    /// As in [`EstimateRequest`].
+    pub cache: Option<String>,
+    /// As in [`EstimateRequest`].
+    pub memory: Option<u64>,
+}
+
+/// A comparison of methods and budgets with the full cache.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CompareRequest {
+    /// The question.
+    pub question: String,
+    /// Longest answer of the full cache to compare along, in tokens.
+    pub max_tokens: usize,
+    /// The runs, in this order.
+    pub runs: Vec<CompareRun>,
+    /// As in [`EstimateRequest`], for the runs; the full cache itself is stored exactly.
+    pub cache: Option<String>,
+}
+
+/// One run of a comparison.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CompareRun {
+    /// The method.
+    pub method: MethodSpec,
+    /// As in [`EstimateRequest`].
+    pub budget: Option<String>,
+}
