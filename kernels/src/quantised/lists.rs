@@ -43,13 +43,32 @@ pub(super) const IQ4: [i8; 16] = [
 /// Halves: 0, 1/2, 1, 3/2, 2, 3, 4 and 6, then the same with a minus.
 pub(super) const FP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// `quants = numbers`, negative where a bit of `signs` is set.
+/// A byte of one in each byte.
+const ONES: u64 = 0x0101_0101_0101_0101;
+
+/// Eight numbers in a word, the first in its lowest byte.
 #[inline(always)]
-fn signed(numbers: &[i8], signs: u8, quants: &mut [u8]) {
-    for (i, (quant, &number)) in quants.iter_mut().zip(numbers).enumerate() {
-        let number = if signs >> i & 1 == 1 { -number } else { number };
-        *quant = 128u8.wrapping_add_signed(number);
-    }
+fn eight(numbers: &[i8; 8]) -> u64 {
+    u64::from_le_bytes(numbers.map(i8::cast_unsigned))
+}
+
+/// As [`eight`], of two vectors.
+#[inline(always)]
+fn two_of_four(first: &[i8; 4], second: &[i8; 4]) -> u64 {
+    let [first, second] = [first, second]
+        .map(|numbers| u64::from(u32::from_le_bytes(numbers.map(i8::cast_unsigned))));
+    first | second << 32
+}
+
+/// `quants [8] = numbers`, which are above 0, negative where a bit of `signs` is set.
+#[inline(always)]
+fn signed(numbers: u64, signs: u8, quants: &mut [u8]) {
+    // Byte i holds bit i, then 1 if that is set.
+    let bits = (u64::from(signs) * ONES) & 0x8040_2010_0804_0201;
+    let minus = ((bits + 0x7f * ONES) >> 7) & ONES;
+    // Two's complement of the bytes with a minus; none of them is 0, so that no byte carries.
+    let numbers = (numbers ^ (minus * 0xff)) + minus;
+    quants.copy_from_slice(&(numbers ^ (0x80 * ONES)).to_le_bytes());
 }
 
 /// Seven signs; the eighth makes the number of minuses even.
@@ -89,10 +108,9 @@ fn half_word(bytes: &[u8], at: usize) -> u16 {
 /// Numbers of the list of IQ1, each an eighth more or less.
 #[inline(always)]
 fn shifted(index: usize, less: bool, quants: &mut [u8]) {
-    let shift = if less { -1 } else { 1 };
-    for (quant, &number) in quants.iter_mut().zip(&IQ1[index]) {
-        *quant = 128u8.wrapping_add_signed(number + shift);
-    }
+    let numbers = eight(&IQ1[index]) ^ (0x80 * ONES);
+    let numbers = if less { numbers - ONES } else { numbers + ONES };
+    quants.copy_from_slice(&numbers.to_le_bytes());
 }
 
 /// Digit `n` of the five ternary digits of a byte, which is a fraction of 256; as a quant.
@@ -131,7 +149,7 @@ formats! {
             let signs = word(block, 2 + 8 * group + 4);
             into.scales[group] = d * (0.5 + (signs >> 28) as f32) * 0.25;
             for (i, (quants, &index)) in quants.chunks_exact_mut(8).zip(indices).enumerate() {
-                signed(&IQ2_XXS[usize::from(index)], even_signs(signs >> (7 * i)), quants);
+                signed(eight(&IQ2_XXS[usize::from(index)]), even_signs(signs >> (7 * i)), quants);
             }
         }
     };
@@ -145,7 +163,7 @@ formats! {
         for (i, quants) in into.quants.chunks_exact_mut(8).enumerate() {
             let packed = half_word(block, 2 + 2 * i);
             let signs = even_signs(u32::from(packed >> 9));
-            signed(&IQ2_XS[usize::from(packed & 511)], signs, quants);
+            signed(eight(&IQ2_XS[usize::from(packed & 511)]), signs, quants);
         }
     };
     /// `f16 d, 32 lower bytes of indices, 32 bytes of signs, 8 bytes of upper index bits, 16 scales of four bits`.
@@ -157,7 +175,7 @@ formats! {
         }
         for (i, quants) in into.quants.chunks_exact_mut(8).enumerate() {
             let upper = usize::from(block[66 + i / 4] >> (2 * (i % 4)) & 3);
-            signed(&IQ2_S[usize::from(block[2 + i]) | upper << 8], block[34 + i], quants);
+            signed(eight(&IQ2_S[usize::from(block[2 + i]) | upper << 8]), block[34 + i], quants);
         }
     };
     /// `f16 d, 64 indices`, then for 32 numbers: 4 times 7 signs with a scale above.
@@ -166,10 +184,10 @@ formats! {
         for (group, quants) in into.quants.chunks_exact_mut(32).enumerate() {
             let signs = word(block, 66 + 4 * group);
             into.scales[group] = d * (0.5 + (signs >> 28) as f32) * 0.5;
-            for (i, quants) in quants.chunks_exact_mut(4).enumerate() {
-                let eight = even_signs(signs >> (7 * (i / 2)));
-                let index = usize::from(block[2 + 8 * group + i]);
-                signed(&IQ3_XXS[index], eight >> (4 * (i % 2)), quants);
+            for (i, quants) in quants.chunks_exact_mut(8).enumerate() {
+                let numbers = |n: usize| &IQ3_XXS[usize::from(block[2 + 8 * group + 2 * i + n])];
+                let signs = even_signs(signs >> (7 * i));
+                signed(two_of_four(numbers(0), numbers(1)), signs, quants);
             }
         }
     };
@@ -180,10 +198,12 @@ formats! {
             let four = block[106 + group / 2] >> (4 * (group % 2)) & 15;
             *scale = d * (1.0 + 2.0 * f32::from(four));
         }
-        for (i, quants) in into.quants.chunks_exact_mut(4).enumerate() {
-            let ninth = usize::from(block[66 + i / 8] >> (i % 8) & 1);
-            let signs = block[74 + i / 2] >> (4 * (i % 2));
-            signed(&IQ3_S[usize::from(block[2 + i]) | ninth << 8], signs, quants);
+        for (i, quants) in into.quants.chunks_exact_mut(8).enumerate() {
+            let ninths = usize::from(block[66 + i / 4]) >> (2 * (i % 4));
+            let numbers = |n: usize| {
+                &IQ3_S[usize::from(block[2 + 2 * i + n]) | (ninths >> n & 1) << 8]
+            };
+            signed(two_of_four(numbers(0), numbers(1)), block[74 + i], quants);
         }
     };
     /// `f16 d, 32 lower bytes of indices`, then for 32 numbers: 4 times 3 upper index bits, a scale of three bits, and
