@@ -86,7 +86,7 @@ const MOST_THREADS: usize = 1024;
 #[derive(Debug, Args)]
 pub struct EngineArguments {
     /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`)
-    /// [default for ask and map: the choice of `kept models use`, otherwise mini].
+    /// [default: the choice of `kept models use`, otherwise the best one found on this computer, otherwise mini].
     #[arg(long, value_name = "FILE|NAME|mini")]
     pub model: Option<String>,
     /// Compression method, with parameters in brackets if any: 'snapkv[w=8,sinks=0]'; `kept methods` lists them. With

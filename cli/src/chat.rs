@@ -173,7 +173,11 @@ impl Chat<'_> {
                 }
             }
         }
-        anyhow::ensure!(refused == 0, "{refused} lines of the input were refused");
+        let lines = if refused == 1 { "line" } else { "lines" };
+        anyhow::ensure!(
+            refused == 0,
+            "{refused} {lines} of the input could not be answered; the reasons are above"
+        );
         Ok(())
     }
 

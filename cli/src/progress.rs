@@ -17,7 +17,7 @@ impl ReadingBar {
     pub fn new() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(20));
         if let Ok(style) =
-            ProgressStyle::with_template("reading{prefix} {bar:24} {percent:>3} %  {msg:.52}")
+            ProgressStyle::with_template("reading{prefix} {bar:24} {percent:>3} %  {msg:52!}")
         {
             bar.set_style(style.progress_chars("━╸─"));
         }
@@ -63,7 +63,7 @@ impl CountBar {
     pub fn new(total: usize) -> Self {
         let target = ProgressDrawTarget::stderr_with_hz(20);
         let bar = ProgressBar::with_draw_target(Some(total as u64), target);
-        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len}  {msg:.36}") {
+        if let Ok(style) = ProgressStyle::with_template("{bar:24} {pos}/{len}  {msg:36!}") {
             bar.set_style(style.progress_chars("━╸─"));
         }
         Self(bar)

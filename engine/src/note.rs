@@ -122,7 +122,11 @@ impl fmt::Display for Note {
                 }
                 write!(
                     f,
-                    ": the model does not see its oldest {turns} question(s) and answer(s)"
+                    ": the model does not see its oldest {}",
+                    match turns {
+                        1 => "question and answer".to_owned(),
+                        _ => format!("{turns} questions and answers"),
+                    }
                 )
             }
             Note::Other { sentence } => f.write_str(sentence),

@@ -11,7 +11,8 @@ Usage: kept-app [FILE...] [--model FILE.gguf]
 
   FILE                a document to open: PDF, text, Markdown, source code, Office, EPUB, HTML, e-mail; questions
                       cover all documents that are named
-  --model FILE.gguf   a model to open; otherwise the one chosen last, at first the built-in one
+  --model FILE.gguf   a model to open; otherwise the one chosen last, at first one found on this
+                      computer, or the built-in one
   --help              this
   --version           the version
 

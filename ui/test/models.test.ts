@@ -25,7 +25,7 @@ import { keptOf } from './kept'
 function model(some: Partial<FoundModel> = {}): FoundModel {
   return {
     id: 'f1', name: 'maker/tiny-GGUF:tiny-Q8_0.gguf', title: null, architecture: 'llama', quantisation: 'Q8_0', bytes: 3 << 20, parts: 1,
-    parameters: 8.03e9, context: 8192, place: 'hub cache', lies: '~/hub', reason: null, choice: null, inBox: false, removable: true, ...some,
+    parameters: 8.03e9, context: 8192, place: 'hub cache', lies: '~/hub', reason: null, chats: true, choice: null, inBox: false, removable: true, ...some,
   } // prettier-ignore
 }
 const mini = model({ id: 'mini', name: 'mini', choice: 'mini', inBox: true, removable: false })
@@ -111,10 +111,11 @@ describe('words about models', () => {
       model({ id: 'chosen', choice: 'm1' }),
       model({ id: 'refused', reason: 'It is of an unknown kind.' }),
       model({ id: 'huge', bytes: 90e9 }),
+      model({ id: 'base', bytes: 7e9, chats: false }),
       model({ id: 'small', bytes: 1e9 }),
       model({ id: 'large', bytes: 6e9 }),
     ]
-    expect(notChosen(library({ found })).map(({ id }) => id)).toEqual(['large', 'small', 'huge'])
+    expect(notChosen(library({ found })).map(({ id }) => id)).toEqual(['large', 'small', 'huge', 'base'])
     expect(notChosen(null)).toEqual([])
   })
 

@@ -192,7 +192,7 @@ fn map_of(
     keeping: &Keeping,
 ) -> Result<MapGrid, EngineError> {
     let ask = Ask {
-        turns: &[],
+        turns: &asked.turns,
         document: &job.document.document,
         question,
         method: &asked.method,

@@ -68,7 +68,7 @@ pub struct OpenArguments {
 /// A document and a question.
 #[derive(Debug, Args)]
 pub struct QuestionArguments {
-    /// The document: text, Markdown, source code or PDF.
+    /// The document: text, Markdown, source code, PDF, Office, OpenDocument, EPUB, HTML, e-mail, subtitles.
     #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
     pub document: PathBuf,
     #[command(flatten)]
@@ -105,7 +105,7 @@ Examples:
 The vault keeps what the model computed of a document in $KEPT_VAULTS, or else in kept/vaults where the system keeps caches;
 kept vaults list shows what is there.")]
 pub struct AskArguments {
-    /// The document: text, Markdown, source code or PDF. Several documents are read in this order, as one text with
+    /// The document: text, Markdown, source code, PDF, Office, OpenDocument, EPUB, HTML, e-mail, subtitles. Several documents are read in this order, as one text with
     /// their names.
     #[arg(long, value_name = "FILE", allow_hyphen_values = true, required = true)]
     pub document: Vec<PathBuf>,
@@ -143,7 +143,7 @@ Ctrl-D ends the conversation. With --json every line of the input is one questio
   {\"question\": \"Who is the captain?\", \"method\": \"snapkv\", \"budget\": \"25%\", \"alone\": true}
 and every line of the output is its answer, with the fields of kept ask --json, or {\"error\": ...}.")]
 pub struct ChatArguments {
-    /// The document: text, Markdown, source code or PDF; several are read as one text. Without one, the model answers
+    /// The document: text, Markdown, source code, PDF, Office, OpenDocument, EPUB, HTML, e-mail, subtitles; several are read as one text. Without one, the model answers
     /// from what it knows.
     #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
     pub document: Vec<PathBuf>,

@@ -86,7 +86,7 @@ pub struct VaultsArguments {
 
 #[derive(Debug, Args)]
 pub struct ReadArguments {
-    /// The document: text, Markdown, source code or PDF; several are read as one text.
+    /// The document: text, Markdown, source code, PDF, Office, OpenDocument, EPUB, HTML, e-mail, subtitles; several are read as one text.
     #[arg(long, required = true, value_name = "FILE", allow_hyphen_values = true)]
     pub document: Vec<PathBuf>,
     #[command(flatten)]

@@ -47,6 +47,8 @@ pub struct FoundModel {
     pub lies: String,
     /// Why Kept cannot open it; `None` if it can, judged by the header.
     pub reason: Option<String>,
+    /// It has a chat template; other models continue a text instead of answering.
+    pub chats: bool,
     /// Its id in the list of chosen models, if it was chosen before.
     pub choice: Option<String>,
     /// The built-in model.

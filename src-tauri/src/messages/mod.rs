@@ -13,8 +13,8 @@ use kept_worker::protocol::{Fault, FaultCode};
 
 pub use self::hub::{NOT_SUPPORTED, model_in_use, removed};
 pub use self::reading::{
-    BUSY_DEVICE, COMPARE_STREAMED, cache_type, cannot_stream, chosen, device, keep_budget, keeping,
-    memory_limit, streamed, streams, vault_cleared,
+    BUSY_DEVICE, COMPARE_STREAMED, cache_type, cannot_stream, chosen, device, keep_budget,
+    keep_budget_small, keeping, memory_limit, streamed, streams, vault_cleared,
 };
 use crate::names::file_name;
 

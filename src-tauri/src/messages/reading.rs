@@ -170,6 +170,11 @@ pub fn keep_budget(typed: &str) -> String {
     format!("“{typed}” is not an amount of disk space: type for example 20 GiB or 500 MiB.")
 }
 
+/// A disk budget that holds no document.
+pub fn keep_budget_small(typed: &str) -> String {
+    format!("“{typed}” holds no document: give at least 64 MiB, or switch the vault off.")
+}
+
 /// The result of clearing the vault, which leaves `left` documents that are in use.
 pub fn vault_cleared(left: usize) -> String {
     match left {

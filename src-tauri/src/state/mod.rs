@@ -97,6 +97,11 @@ impl AppState {
         settings
             .parameters
             .retain(|method, values| check_method(method, values).is_ok());
+        // What a file on the command line gives way to, if it cannot be opened.
+        let before = models
+            .iter()
+            .find(|m| m.choice.id == settings.model)
+            .map(|m| (m.choice.id.clone(), m.choice.stretch.clone()));
         let mut turns = remembered.turns;
         let interrupted = conversation::interrupt(&mut turns);
         let highest = remembered.conversations.iter().map(|known| known.id).max();
@@ -106,7 +111,7 @@ impl AppState {
                 all: models,
                 open: OpenModel::Opening,
                 in_flight: None,
-                before: None,
+                before,
             },
             methods: Vec::new(),
             document: remembered.document.map(Arc::new),

@@ -34,8 +34,14 @@ pub(super) fn how(turn: &Turn) -> Option<(MethodSpec, Option<String>)> {
     Some((method, budget))
 }
 
+/// Earlier turns that the model saw with the question.
+fn turns_seen(turn: &Turn) -> usize {
+    turn.facts.as_ref().map_or(0, |facts| facts.turns_seen)
+}
+
 impl AppState {
-    /// A turn was answered: its neutral map is that of an earlier turn with the same method, or will be computed.
+    /// A turn was answered: its neutral map will be computed, or is that of an earlier turn with the same method if neither
+    /// saw other turns.
     pub(super) fn want_neutral(&mut self, id: u64) {
         let Some(turn) = self
             .open
@@ -58,6 +64,8 @@ impl AppState {
                 && other.cache == turn.cache
                 && self.maps.neutral.known.contains_key(&other.id)
                 && how(other).as_ref() == Some(&how_made)
+                && turns_seen(turn) == 0
+                && turns_seen(other) == 0
         };
         let known = self.open.turns.iter().find(same);
         match known.and_then(|other| self.maps.neutral.known.get(&other.id).cloned()) {
@@ -90,7 +98,10 @@ impl AppState {
             return None;
         }
         Some(AskRequest {
-            turns: Vec::new(),
+            turns: match turns_seen(turn) {
+                0 => Vec::new(),
+                _ => self.turns_before(turn.first_version()),
+            },
             question: turn.question.clone(),
             method,
             budget,

@@ -91,7 +91,7 @@ impl AppState {
 
     /// The turns that a model sees with the question whose first version is `first`: the earlier questions, each with
     /// its newest answer. The built-in model answers single questions only, so it sees none.
-    fn turns_before(&self, first: u64) -> Vec<kept_engine::Turn> {
+    pub(super) fn turns_before(&self, first: u64) -> Vec<kept_engine::Turn> {
         if self.settings.model == kept_engine::MINI {
             return Vec::new();
         }

@@ -23,7 +23,7 @@ pub(super) struct Models {
     pub(super) open: OpenModel,
     /// The model that was sent to the worker and is not yet answered.
     pub(super) in_flight: Option<Wanted>,
-    /// Id and RoPE scaling of the last model that was opened: the fallback if a new one cannot be opened.
+    /// Id and RoPE scaling of the model that was opened or chosen last: the fallback if a new one cannot be opened.
     pub(super) before: Option<(String, Option<String>)>,
 }
 

@@ -10,6 +10,9 @@ use crate::messages::{self, as_sentence};
 /// The types of vault rows; the first is no vault.
 const KINDS: [&str; 3] = ["off", "q8_0", "f16"];
 
+/// A smaller disk limit removes what was read and holds no document.
+const LEAST_BYTES: u64 = 64 << 20;
+
 /// Checks the vault settings and returns the disk budget in bytes, if one is set.
 pub fn check_keeping(settings: &Settings) -> Result<Option<u64>, String> {
     if !KINDS.contains(&settings.keep.as_str()) {
@@ -19,6 +22,7 @@ pub fn check_keeping(settings: &Settings) -> Result<Option<u64>, String> {
         return Ok(None);
     };
     match typed.parse() {
+        Ok(Budget::Bytes(bytes)) if bytes < LEAST_BYTES => Err(messages::keep_budget_small(typed)),
         Ok(Budget::Bytes(bytes)) => Ok(Some(bytes)),
         _ => Err(messages::keep_budget(typed)),
     }

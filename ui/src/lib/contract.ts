@@ -714,6 +714,10 @@ lies: string,
  */
 reason: string | null, 
 /**
+ * It has a chat template; other models continue a text instead of answering.
+ */
+chats: boolean, 
+/**
  * Its id in the list of chosen models, if it was chosen before.
  */
 choice: string | null, 

@@ -14,13 +14,19 @@ export function shortName(model: FoundModel): string {
   )
 }
 
-/** Models on this computer that can be opened and were not chosen yet, the largest that fits the free memory first. */
+/**
+ * Models on this computer that can be opened and were not chosen yet: those that answer before those that only continue a
+ * text, then the largest that fits the free memory.
+ */
 export function notChosen(library: Library | null): FoundModel[] {
   const free = library?.freeMemory ?? Infinity
   const fits = (model: FoundModel) => model.bytes < free
   const found = library?.found.filter((model) => !model.inBox && model.reason === null && model.choice === null) ?? []
   return found.toSorted(
-    (a, b) => Number(fits(b)) - Number(fits(a)) || (fits(a) ? b.bytes - a.bytes : a.bytes - b.bytes),
+    (a, b) =>
+      Number(b.chats) - Number(a.chats) ||
+      Number(fits(b)) - Number(fits(a)) ||
+      (fits(a) ? b.bytes - a.bytes : a.bytes - b.bytes),
   )
 }
 
@@ -36,6 +42,7 @@ export function kind(model: FoundModel): string {
   if (model.parameters !== null) words.push(parameters(model.parameters))
   if (model.context !== null) words.push(`reads ${count(model.context)} tokens`)
   if (model.parts > 1) words.push(plural(model.parts, 'file'))
+  if (!model.chats) words.push('no chat template: continues a text rather than answering')
   return words.join(' · ')
 }
 

@@ -6,7 +6,7 @@ const GIB = 2 ** 30
 function found(some: Partial<FoundModel>): FoundModel {
   return {
     id: 'f0', name: 'model.gguf', title: null, architecture: 'llama', quantisation: 'Q4_K_M', bytes: 4.58 * GIB, parts: 1,
-    parameters: 8.03e9, context: 131072, place: 'hub cache', lies: '~/.cache/huggingface/hub', reason: null, choice: null,
+    parameters: 8.03e9, context: 131072, place: 'hub cache', lies: '~/.cache/huggingface/hub', reason: null, chats: true, choice: null,
     inBox: false, removable: true, ...some,
   } // prettier-ignore
 }

@@ -61,8 +61,8 @@ fn a_file_that_is_no_model_leaves_the_one_before() {
     assert!(story.state.snapshot().model.is_some());
 }
 
-#[test]
-fn a_known_model_that_is_gone_is_an_error_and_stays_the_choice() {
+/// A story in which a model on a USB disk was chosen earlier.
+fn chosen_earlier() -> Story {
     let mut settings = default_settings();
     settings.model = "m1".into();
     let entry = ModelEntry {
@@ -75,12 +75,29 @@ fn a_known_model_that_is_gone_is_an_error_and_stays_the_choice() {
         path: "/usb.gguf".into(),
         opened: true,
     };
-    let mut story = Story::after(Remembered {
+    Story::after(Remembered {
         settings: Some(settings),
         models: vec![entry],
         started_before: true,
         ..Remembered::default()
-    });
+    })
+}
+
+#[test]
+fn a_model_of_the_command_line_that_cannot_be_opened_changes_no_choice() {
+    let mut story = chosen_earlier();
+    story.state.choose_model_file("/missing.gguf".into());
+    story.hello();
+    story.hear(failed(Failure::Model, "there is no file missing.gguf"));
+    assert_eq!(story.state.settings().model, "m1");
+    assert!(story.notices()[0].contains("missing.gguf could not be opened"));
+    story.hear(model("/usb.gguf"));
+    assert!(story.state.snapshot().model.is_some());
+}
+
+#[test]
+fn a_known_model_that_is_gone_is_an_error_and_stays_the_choice() {
+    let mut story = chosen_earlier();
     story.hello();
     story.hear(failed(Failure::Model, "there is no file usb.gguf"));
     let snapshot = story.state.snapshot();

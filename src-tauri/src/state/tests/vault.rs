@@ -66,6 +66,7 @@ fn the_worker_is_told_how_documents_are_kept_and_again_when_that_changes() {
         ("q4", None, "“q4”"),
         ("off", Some("much"), "“much”"),
         ("off", Some("25%"), "“25%”"),
+        ("f16", Some("1 KiB"), "“1 KiB” holds no document"),
     ] {
         settings.keep = keep.into();
         settings.keep_budget = budget.map(str::to_owned);
