@@ -2,8 +2,9 @@
 """Synthetic models of real shapes, for timing: the size and cost of a real model without a download.
 
 bench_models.py FOLDER [NAME ...]
-    NAME: llama-8b-q4_k_m, llama-1b-q4_k_m, llama-1b-q8_0, qwen-0.5b-q4_k_m, qwen-0.5b-q8_0, toy-q4_k_m, and with few
-    of their layers: qwen-30b-a3b-q4_k_m (4 of 48), gpt-oss-20b-mxfp4 (4 of 24), qwen-3.5-4b-q4_k_m (8 of 32)
+    NAME: llama-8b-q4_k_m, llama-1b-q4_k_m, llama-1b-q8_0, qwen-0.5b-q4_k_m, qwen-0.5b-q8_0, toy-q4_k_m; the same with
+    one type in all layers, q2_k, q3_k, iq2_xs or iq3_s; and with few of their layers: qwen-30b-a3b-q4_k_m (4 of 48),
+    gpt-oss-20b-mxfp4 (4 of 24), qwen-3.5-4b-q4_k_m (8 of 32)
 
 Blocks are random in their file format (needs: pip install gguf numpy). The tensor types are those that llama.cpp's
 quantizer chooses: in Q4_K_M the output (for small models the tied embedding) has Q6_K, and so have half of the value
@@ -82,8 +83,30 @@ def mxfp4(rng, count):
     return np.concatenate([rng.integers(119, 122, (count, 1), dtype=np.uint8), noise(rng, count, 16)], axis=1)
 
 
+def q2_k(rng, count):
+    # A number is a pair of bits times a scale, less a minimum that centres it.
+    scales = rng.integers(8, 16, (count, 16), dtype=np.uint8)
+    d = SPREAD / (1.1 * 12)
+    return np.concatenate([scales | scales << 4, noise(rng, count, 64), halves(d, count), halves(1.5 * d, count)], axis=1)
+
+
+def q3_k(rng, count):
+    return np.concatenate([noise(rng, count, 108), halves(SPREAD / (2.3 * 18), count)], axis=1)
+
+
+def iq2_xs(rng, count):
+    return np.concatenate([halves(SPREAD / (28 * 2), count), noise(rng, count, 72)], axis=1)
+
+
+def iq3_s(rng, count):
+    return np.concatenate([halves(SPREAD / (9 * 17), count), noise(rng, count, 108)], axis=1)
+
+
 # Numbers per block, and the generator of blocks.
-BLOCKS = {Type.MXFP4: (32, mxfp4), Type.Q8_0: (32, q8_0), Type.Q5_0: (32, q5_0), Type.Q4_K: (256, q4_k), Type.Q6_K: (256, q6_k)}
+BLOCKS = {Type.MXFP4: (32, mxfp4), Type.Q8_0: (32, q8_0), Type.Q5_0: (32, q5_0), Type.Q4_K: (256, q4_k), Type.Q6_K: (256, q6_k),
+          Type.Q2_K: (256, q2_k), Type.Q3_K: (256, q3_k), Type.IQ2_XS: (256, iq2_xs), Type.IQ3_S: (256, iq3_s)}
+# The type of all matrices of the layers.
+ALIKE = {"q2_k": Type.Q2_K, "q3_k": Type.Q3_K, "iq2_xs": Type.IQ2_XS, "iq3_s": Type.IQ3_S}
 FALLBACK = {Type.Q4_K: Type.Q5_0, Type.Q6_K: Type.Q8_0, Type.Q8_0: Type.Q8_0}
 
 
@@ -142,6 +165,8 @@ def write(path, shape, mix, seed=0):
     def matrix(name, rows, cols, kind, count=None):
         if mix == "q8_0":
             kind = Type.Q8_0
+        if mix in ALIKE and name.startswith("blk."):
+            kind = ALIKE[mix]
         if cols % BLOCKS[kind][0]:
             kind = FALLBACK[kind]
         numbers, draw = BLOCKS[kind]
