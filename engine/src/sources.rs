@@ -101,7 +101,7 @@ impl Passages {
         for (token, said, evidence) in copies {
             // The last byte, not the first: a token often begins with the space at the end of the previous sentence.
             let byte = (prompt.spans()[token as usize].end as usize).saturating_sub(1);
-            // What stands between joined documents is nobody's text.
+            // The text between joined documents belongs to none of them.
             if !document.parts.is_empty() && document.part_of(byte).is_none() {
                 continue;
             }
