@@ -47,7 +47,7 @@ impl PromptRead {
         reading: Duration,
         mut notes: Vec<Note>,
     ) -> Self {
-        notes.extend(outcome.notes.into_iter().map(Note::from));
+        notes.extend(outcome.notes);
         let vault = outcome.vault;
         Self {
             vault: vault.unwrap_or_else(|| VaultUse::none(prompt.len())),

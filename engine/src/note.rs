@@ -49,6 +49,13 @@ pub enum Note {
         /// The context length in tokens, if they exceed it; otherwise the budget is too small for them.
         context: Option<usize>,
     },
+    /// The document runs through the model a second time, for the scores of a reconstruction.
+    Reconstruction {
+        /// Tokens that are read for it.
+        tokens: usize,
+        /// Tokens of the prompt, which are read besides; `None` if they come from a vault.
+        prompt: Option<usize>,
+    },
     /// Anything else.
     Other {
         /// One sentence.
@@ -127,6 +134,20 @@ impl fmt::Display for Note {
                         1 => "question and answer".to_owned(),
                         _ => format!("{turns} questions and answers"),
                     }
+                )
+            }
+            Note::Reconstruction { tokens, prompt } => {
+                write!(
+                    f,
+                    "the document is read again to see what the model looks back at: {tokens} tokens"
+                )?;
+                let Some(prompt) = prompt else {
+                    return Ok(());
+                };
+                write!(
+                    f,
+                    " in addition to the prompt's {prompt}, so reading takes at least {:.1} times as long",
+                    1.0 + *tokens as f64 / (*prompt).max(1) as f64
                 )
             }
             Note::Other { sentence } => f.write_str(sentence),

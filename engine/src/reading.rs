@@ -10,27 +10,31 @@
 //! Each section writes a vault of all tokens so far, which replaces the one before: sections grow with the document, so
 //! that a document is written about eight times at most.
 //!
+//! Then the method of the questions to come measures what it needs of the document alone: KVzip's reconstruction. Methods
+//! that sum over all queries of the document (H2O, EMS, Expected Attention) measure while they read, so they read it in
+//! one piece.
+//!
 //! A document longer than the context length is read in streaming mode with the method and budget of the questions to
 //! come, and the state at its end is saved (`streaming/state.rs`): no method in streaming mode looks at the question
 //! before that, so every question on the document goes on from there.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use kept_kernels::Stop;
 use kept_models::RopeTable;
-use kept_policies::{Budget, PromptShape, RowRequest};
+use kept_policies::{Budget, PromptShape};
 use kept_vault::{Vault, VaultAccess, VaultKey, Vaults, shared};
 
 use crate::documents::Document;
-use crate::plan::Reading;
+use crate::plan::{Plan, Reading};
 use crate::prefill::PlannedPrefill;
 use crate::prompt::ORDINARY_QUESTION;
-use crate::shape::shape_of;
 use crate::streaming::StreamedText;
 use crate::watch::EventSink;
 use crate::{
-    AUTO, Engine, EngineError, Event, Limits, MethodSpec, Note, Phase, PlanRequest, Progress,
-    Prompt, PromptText, Streaming,
+    Engine, EngineError, Event, Limits, MethodSpec, Note, Phase, PlanRequest, Progress, Prompt,
+    PromptText, Streaming,
 };
 
 /// Smallest section, in tokens.
@@ -73,12 +77,12 @@ pub struct DocumentRead {
 }
 
 impl Engine {
-    /// Reads a document into its vault; `progress` covers the whole document. For methods that measure the document
-    /// while it is read (H2O, EMS, Expected Attention) nothing is read, unless in streaming mode: their first question
-    /// reads it.
+    /// Reads a document into its vault, with what the method measures of the document alone; `progress` covers both.
+    /// Nothing is read for methods that drop tokens between layers: they do not use the vault.
     ///
     /// # Errors
-    /// A document that exceeds the context length with a method that has no streaming mode, too little memory, a stop.
+    /// A document that exceeds the context length with a method that has no streaming mode, an invalid budget, too little
+    /// memory, a stop.
     pub fn read_document(
         &self,
         request: &ReadRequest<'_>,
@@ -86,11 +90,7 @@ impl Engine {
         stop: &Stop,
     ) -> Result<DocumentRead, EngineError> {
         let &ReadRequest {
-            document,
-            method,
-            vaults,
-            memory,
-            ..
+            document, vaults, ..
         } = request;
         let text = PromptText {
             document: &document.text,
@@ -102,102 +102,171 @@ impl Engine {
         if self.streams(Streaming::Auto, prompt.len()) {
             return self.read_streamed(request, &prompt, progress, stop);
         }
-        let end = prompt.document.end;
-        if self.measures_while_reading(method, &prompt)? {
-            let title = kept_policies::find(&method.name).map_or(&*method.name, |info| info.title);
-            return Ok(DocumentRead {
-                tokens: end,
-                from_vault: 0,
-                stored: 0,
-                notes: vec![
-                    format!(
-                        "{title} measures a document while it is read: the first question reads it"
-                    )
-                    .into(),
-                ],
-            });
-        }
+        let (shape, end) = (prompt.shape(), prompt.document.end);
+        let of_question = PlanRequest {
+            prompt: &shape,
+            method: request.method,
+            budget: request.budget,
+            max_new_tokens: request.max_tokens,
+            limits: Limits {
+                memory: request.memory,
+                streaming: Streaming::Off,
+            },
+            text_bytes: document.text.len() as u64,
+            vault: Some(vaults.kind),
+        };
+        let planned = self.plan(&of_question)?;
+        let (planned, known) = planned.with_vault(&prompt.ids[..end], &of_question, vaults)?;
+        let Reading::Prefill(planned) = planned.reading else {
+            unreachable!("streaming mode is off");
+        };
+        let at_once = planned.sums_over_queries();
         // Some models rotate differently in long texts, so the table is that of an ordinary question.
         let positions = prompt.len() + Self::DEFAULT_MAX_TOKENS;
-        let rope = RopeTable::new(self.model().config(), positions);
-        let key = |tokens: usize| {
-            let ids = &prompt.ids[..tokens];
-            VaultKey::new(self.print(), &rope, ids, vaults.kind)
+        let mut reading = RegularReading {
+            engine: self,
+            request,
+            ids: &prompt.ids,
+            before: prompt.document.start,
+            rope: RopeTable::new(self.model().config(), positions),
+            total: end + planned.repeated(),
+            read: DocumentRead {
+                tokens: end,
+                from_vault: known,
+                stored: known,
+                notes: Vec::new(),
+            },
+            started: Instant::now(),
+            progress,
         };
-        let known = vaults.folder.find(&key(end), &prompt.ids[..end])?;
+        if planned.drops_tokens() {
+            return Ok(reading.read);
+        }
+        if !at_once {
+            reading.read_sections(stop)?;
+        }
+        let complete = reading.read.stored == end;
+        if (at_once && !complete) || (complete && planned.repeated() > 0) {
+            let covers = reading.read.stored..reading.total;
+            if reading.run(self.plan(&of_question)?, prompt.len(), covers, stop)? {
+                reading.read.stored = end;
+            }
+        }
+        Ok(reading.read)
+    }
+}
+
+/// A reading of a document by regular prefills.
+struct RegularReading<'a> {
+    engine: &'a Engine,
+    request: &'a ReadRequest<'a>,
+    /// The prompt of an ordinary question.
+    ids: &'a [u32],
+    /// Its tokens before the document.
+    before: usize,
+    rope: RopeTable,
+    /// Tokens of everything that is read.
+    total: usize,
+    read: DocumentRead,
+    started: Instant,
+    progress: &'a mut dyn FnMut(&Progress),
+}
+
+impl RegularReading<'_> {
+    /// Reads what the vault lacks, section by section, until it cannot be written.
+    fn read_sections(&mut self, stop: &Stop) -> Result<(), EngineError> {
+        let (end, vaults) = (self.read.tokens, self.request.vaults);
+        let known = vaults.folder.find(&self.key(end), &self.ids[..end])?;
         let from_vault = known
             .as_ref()
-            .map_or(0, |vault| shared(vault.ids(), &prompt.ids[..end]));
+            .map_or(0, |vault| shared(vault.ids(), &self.ids[..end]));
+        (self.read.from_vault, self.read.stored) = (from_vault, from_vault);
         // A vault that ends within this document is an unfinished reading of it.
+        let name = &self.request.document.name;
         let is_part =
-            |vault: &Vault| vault.document() == document.name && vault.shape().tokens == from_vault;
+            |vault: &Vault| vault.document() == *name && vault.shape().tokens == from_vault;
         let part = known.as_ref().filter(|vault| is_part(vault));
         let mut replaced = part.and_then(Vault::key).filter(|_| from_vault < end);
         drop(known);
-        let mut read = DocumentRead {
-            tokens: end,
-            from_vault,
-            stored: from_vault,
-            notes: Vec::new(),
-        };
-        let started = Instant::now();
-        while read.stored < end {
-            let first = read.stored;
+        while self.read.stored < end {
+            let first = self.read.stored;
             let section = first..end.min(first + SECTION.max(first / PART));
-            let mut of_section = |event: Event| {
-                if let Event::Progress(now) = event {
-                    let done = section.start + now.tokens_done.min(section.len());
-                    progress(&progress_of(done, &read, started));
-                }
-            };
             let shape = PromptShape {
-                before: prompt.document.start,
+                before: self.before,
                 after: 1,
                 ..PromptShape::of(section.end + 1)
             };
-            let plan = self.plan(&PlanRequest {
+            let plan = self.engine.plan(&PlanRequest {
                 prompt: &shape,
                 method: &MethodSpec::plain(METHOD),
                 budget: Some(Budget::Rows(ROWS)),
                 max_new_tokens: 1,
                 limits: Limits {
-                    memory,
+                    memory: self.request.memory,
                     streaming: Streaming::Off,
                 },
-                text_bytes: document.text.len() as u64,
+                text_bytes: self.request.document.text.len() as u64,
                 vault: Some(vaults.kind),
             })?;
-            self.check_memory(&plan.ledger()?)?;
-            let Reading::Prefill(prefill) = plan.reading else {
-                unreachable!("streaming mode is off");
-            };
-            let planned = PlannedPrefill {
-                model: self.model(),
-                ids: &prompt.ids[..section.end + 1],
-                rope: &rope,
-                every_row: false,
-                method: &*plan.method,
-                plan: *prefill,
-                vault: Some(VaultAccess {
-                    vaults,
-                    model: self.print(),
-                    document: &document.name,
-                    turns: &[],
-                    rebuild: false,
-                }),
-                gpu_memory: memory,
-            };
-            let outcome = planned.run(&mut EventSink(&mut of_section), stop)?;
-            if !outcome.vault.is_some_and(|vault| vault.written) {
-                read.notes = outcome.notes.into_iter().map(Note::from).collect();
+            if !self.run(plan, section.end + 1, section.clone(), stop)? {
                 break;
             }
-            if let Some(key) = replaced.replace(key(section.end)) {
+            if let Some(key) = replaced.replace(self.key(section.end)) {
                 vaults.folder.remove_or_warn(&key);
             }
-            read.stored = section.end;
+            self.read.stored = section.end;
         }
-        Ok(read)
+        Ok(())
+    }
+
+    /// The key of a vault of the first `tokens` tokens.
+    fn key(&self, tokens: usize) -> VaultKey {
+        let kind = self.request.vaults.kind;
+        VaultKey::new(self.engine.print(), &self.rope, &self.ids[..tokens], kind)
+    }
+
+    /// Reads the first `tokens` tokens of the prompt, which are `covers` of everything, and drops what was kept. Returns
+    /// whether the vault was written; the notes say why not.
+    fn run(
+        &mut self,
+        plan: Plan,
+        tokens: usize,
+        covers: Range<usize>,
+        stop: &Stop,
+    ) -> Result<bool, EngineError> {
+        self.engine.check_memory(&plan.ledger()?)?;
+        let Reading::Prefill(prefill) = plan.reading else {
+            unreachable!("streaming mode is off");
+        };
+        let mut of_run = |event: Event| {
+            if let Event::Progress(now) = event {
+                let done = covers.start + now.tokens_done.min(covers.len());
+                let now = progress_of(done, self.total, self.read.from_vault, self.started);
+                (self.progress)(&now);
+            }
+        };
+        let planned = PlannedPrefill {
+            model: self.engine.model(),
+            ids: &self.ids[..tokens],
+            rope: &self.rope,
+            every_row: false,
+            method: &*plan.method,
+            plan: *prefill,
+            vault: Some(VaultAccess {
+                vaults: self.request.vaults,
+                model: self.engine.print(),
+                document: &self.request.document.name,
+                turns: &[],
+                rebuild: false,
+            }),
+            gpu_memory: self.request.memory,
+        };
+        let outcome = planned.run(&mut EventSink(&mut of_run), stop)?;
+        let written = outcome.vault.is_some_and(|vault| vault.written);
+        if !written {
+            self.read.notes = outcome.notes;
+        }
+        Ok(written)
     }
 }
 
@@ -251,11 +320,8 @@ impl Engine {
         let mut of_document = |event: Event| {
             if let Event::Progress(now) = event {
                 let from_vault = now.tokens_from_vault;
-                let read = DocumentRead {
-                    from_vault,
-                    ..read.clone()
-                };
-                progress(&progress_of(from_vault + now.tokens_done, &read, started));
+                let done = from_vault + now.tokens_done;
+                progress(&progress_of(done, ids.len(), from_vault, started));
             }
         };
         let mut notes = Vec::new();
@@ -267,38 +333,20 @@ impl Engine {
         }
         Ok(read)
     }
-
-    /// Whether a method needs sums over all queries of the document, which exist only while it is read.
-    fn measures_while_reading(
-        &self,
-        method: &MethodSpec,
-        prompt: &Prompt,
-    ) -> Result<bool, EngineError> {
-        if method.name == AUTO {
-            return Ok(false);
-        }
-        let rows = method.build()?.plan(&RowRequest {
-            model: shape_of(self.model()),
-            prompt: prompt.shape(),
-            budget: prompt.len() - 1,
-        })?;
-        let mut needs = rows.needs.iter();
-        Ok(needs.any(|needs| needs.column_sums || needs.future.is_some()))
-    }
 }
 
-/// The progress over the whole document after `done` tokens.
-fn progress_of(done: usize, read: &DocumentRead, started: Instant) -> Progress {
+/// The progress after `done` of `total` tokens.
+fn progress_of(done: usize, total: usize, from_vault: usize, started: Instant) -> Progress {
     let elapsed = started.elapsed().as_secs_f64();
-    let rate = (done - read.from_vault) as f64 / elapsed.max(f64::EPSILON);
+    let rate = (done - from_vault) as f64 / elapsed.max(f64::EPSILON);
     Progress {
         phase: Phase::Reading,
         tokens_done: done,
-        tokens_total: read.tokens,
-        tokens_from_vault: read.from_vault,
+        tokens_total: total,
+        tokens_from_vault: from_vault,
         tokens_per_second: rate,
         seconds_left: if rate > 0.0 {
-            (read.tokens - done) as f64 / rate
+            (total - done) as f64 / rate
         } else {
             0.0
         },

@@ -206,7 +206,8 @@ impl Case {
             .with_document(self.document())
         };
         let outcome = prefill.run(&mut |_| (), &Stop::new())?;
-        let (vault, notes, map) = (outcome.vault, outcome.notes, outcome.map);
+        let notes = outcome.notes.iter().map(ToString::to_string).collect();
+        let (vault, map) = (outcome.vault, outcome.map);
         let mut decoder =
             Decoder::new(model, &rope, outcome.evictor, outcome.cache).expect("memory");
         let mut logits = decoder.logits_of(&outcome.hidden).expect("logits").to_vec();

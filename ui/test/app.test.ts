@@ -141,6 +141,7 @@ describe('the memory bar', () => {
     notes: [],
     chosen: null,
     tokensFromVault: 0,
+    tokensToRepeat: 0,
     cache: 'q8_0',
   }
   const sum = (m: Memory) =>

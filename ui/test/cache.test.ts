@@ -106,7 +106,7 @@ describe('how rows are stored', () => {
   it('is a word of the memory bar and of an answer’s facts', () => {
     const kept = given('q8_0')
     kept.app.estimate = {
-      promptTokens: 100, rows: 25, memory: memory(), notes: [], chosen: null, tokensFromVault: 0, cache: 'q8_0',
+      promptTokens: 100, rows: 25, memory: memory(), notes: [], chosen: null, tokensFromVault: 0, tokensToRepeat: 0, cache: 'q8_0',
     } // prettier-ignore
     show(MemoryBar, kept)
     expect(words('memory-kept')).toContain('100 B, 8-bit')

@@ -44,6 +44,7 @@ beforeEach(() => {
         notes: [],
         chosen: null,
         tokensFromVault: 0,
+        tokensToRepeat: 0,
         cache: 'f16',
       }
     }
@@ -130,7 +131,7 @@ describe('the memory limit', () => {
   it('has the memory bar show what is to come once it is another', () => {
     const answered = turn({ facts: FACTS, memory: '6 GiB' })
     const estimate = {
-      promptTokens: 100, rows: 25, memory: memory(), notes: [], chosen: null, tokensFromVault: 0, cache: 'f16',
+      promptTokens: 100, rows: 25, memory: memory(), notes: [], chosen: null, tokensFromVault: 0, tokensToRepeat: 0, cache: 'f16',
     } // prettier-ignore
     const phase = (limit: string | null) =>
       figures(null, answered, null, estimate, null, { ...snapshot().settings, memory: limit })?.phase

@@ -138,25 +138,24 @@ describe('the composer', () => {
   it('says how far the document is read in the background', async () => {
     const kept = given()
     show(Composer, kept)
-    const say = (running: boolean, tokensDone: number | null) => {
-      const now = {
+    const say = (running: boolean, tokensDone: number) => {
+      const progress = {
         phase: 'reading' as const,
         tokensTotal: 1000,
         tokensPerSecond: 5,
         tokensFromVault: 0,
         secondsLeft: 130,
+        tokensDone,
       }
-      const progress = tokensDone === null ? null : { ...now, tokensDone }
       kept.app.apply({ event: 'readAhead', reading: { running, progress } })
       flushSync()
       return find('reading')?.textContent?.replace(/\s+/g, ' ').trim()
     }
     expect(find('reading')).toBeNull()
-    expect(say(true, null)).toBe('Reading in the background: 0 % Stop')
     expect(say(true, 340)).toBe('Reading in the background: 34 %, 2 min left Stop')
     expect(find('how-read')).toBeNull()
     find('reading-stop')!.click()
-    expect(say(false, 340)).toBe('34 % of the document is read. Read on')
+    expect(say(false, 340)).toBe('Reading was stopped at 34 %. Read on')
     find('reading-resume')!.click()
     await settle()
     expect([named('stop_reading').length, named('resume_reading').length]).toEqual([1, 1])
@@ -448,6 +447,7 @@ describe('the memory bar', () => {
       notes: [],
       chosen: null,
       tokensFromVault: 0,
+      tokensToRepeat: 0,
       cache: 'f16',
     }
     show(MemoryBar, kept)
@@ -500,6 +500,7 @@ describe('the estimate', () => {
           notes: [],
           chosen: null,
           tokensFromVault: 0,
+          tokensToRepeat: 0,
           cache: 'f16',
         }
       }
@@ -531,6 +532,7 @@ describe('the estimate', () => {
       notes: [],
       chosen: null,
       tokensFromVault: 0,
+      tokensToRepeat: 0,
       cache: 'f16',
     }
     const model = kept.app.model!

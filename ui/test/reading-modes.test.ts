@@ -68,6 +68,7 @@ const estimate = (some: Partial<Estimate> = {}): Estimate => ({
   notes: [],
   chosen: null,
   tokensFromVault: 0,
+  tokensToRepeat: 0,
   cache: 'f16',
   ...some,
 })

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest'
 import type { Progress } from '../src/lib/contract'
-import { sweepOf } from '../src/lib/sweep'
+import { backgroundSweepOf, sweepOf } from '../src/lib/sweep'
 
 const at = (tokensDone: number, more: Partial<Progress> = {}): Progress => ({
   phase: 'reading',
@@ -25,4 +25,10 @@ it('is nowhere before, after, and for a question alone', () => {
   expect(sweepOf(at(800), 8, false)).toBeNull()
   expect(sweepOf(at(10, { phase: 'answering' }), 8, false)).toBeNull()
   expect(sweepOf(at(1, { tokensTotal: 30 }), 8, false)).toBeNull()
+})
+
+it('of reading in the background goes through the document once, or once more', () => {
+  expect([0, 200, 799, 800].map((done) => backgroundSweepOf(at(done), 800))).toEqual([0, 0.25, 799 / 800, null])
+  const twice = { tokensTotal: 1800 }
+  expect([400, 800, 1300].map((done) => backgroundSweepOf(at(done, twice), 800))).toEqual([0.5, 0, 0.5])
 })

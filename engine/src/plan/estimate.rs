@@ -37,6 +37,9 @@ pub struct Estimate {
     /// [`Engine::estimate_with_vault`].
     #[serde(default)]
     pub tokens_from_vault: usize,
+    /// Tokens that are read besides the prompt for the reconstruction of the document; 0 with other methods, and if a
+    /// vault has its scores.
+    pub tokens_to_repeat: usize,
 }
 
 impl Plan {
@@ -48,10 +51,11 @@ impl Plan {
         let (engine, ledger) = (&self.engine, self.ledger()?);
         let config = engine.model().config();
         let of_head = |rows| kept_bytes(rows, rows, config.head_dim, engine.cache_type());
-        let (tokens, rows, heads, scratch_bytes, notes);
+        let (tokens, repeated, rows, heads, scratch_bytes, notes);
         match &self.reading {
             Reading::Prefill(plan) => {
                 tokens = plan.tokens();
+                repeated = plan.reread();
                 let kept: usize = plan.kept().sum();
                 rows = (kept as f64 / plan.row_plan.rows.len().max(1) as f64).round() as usize;
                 heads = plan.kept().map(of_head).sum::<usize>();
@@ -59,11 +63,12 @@ impl Plan {
                     .budget
                     .map(|_| budget_note(&self.spec, self.rows(), tokens));
                 let of_budget = of_budget.flatten().into_iter();
-                notes = of_budget.chain(plan.notes()).map(Note::from).collect();
+                notes = of_budget.map(Note::from).chain(plan.notes()).collect();
                 scratch_bytes = ledger.peak() + ledger.kept_on_gpu;
             }
             Reading::Stream(plan) => {
                 tokens = plan.tokens;
+                repeated = 0;
                 rows = plan.rows.min(tokens);
                 heads = config.full_layers().count() * of_head(rows);
                 notes = engine.streaming_notes(&self.spec, plan, tokens)?;
@@ -83,6 +88,7 @@ impl Plan {
             cache: self.cache().name().to_owned(),
             chosen: self.chosen.clone().map(Box::new),
             tokens_from_vault: 0,
+            tokens_to_repeat: repeated,
         })
     }
 }
@@ -108,15 +114,9 @@ impl Engine {
         begins: &[u32],
         vaults: Vaults<'_>,
     ) -> Result<Estimate, EngineError> {
-        let plan = self.plan(request)?;
+        let (plan, tokens) = self.plan(request)?.with_vault(begins, request, vaults)?;
         let mut estimate = plan.estimate()?;
-        if let Some(estimated) = plan.estimate_prefix_hit(begins, request, vaults)? {
-            estimate.tokens_from_vault = estimated.tokens;
-            if let Some(ledger) = estimated.ledger {
-                estimate.scratch =
-                    ledger.peak() + ledger.kept_on_gpu - ledger.weights - estimate.kv_bytes;
-            }
-        }
+        estimate.tokens_from_vault = tokens;
         Ok(estimate)
     }
 

@@ -13,7 +13,7 @@ use kept_policies::{
 use super::ReconstructionPlan;
 use crate::compact::Stored;
 use crate::shape::shape_of;
-use crate::{EngineError, backend};
+use crate::{EngineError, Note, backend};
 
 /// Tokens that run through a layer together: enough for the matrix kernels, few enough for small scratch
 /// buffers.
@@ -371,6 +371,12 @@ impl PrefillPlan {
         }
     }
 
+    /// Whether the method needs sums over all queries of the document, which exist only while it is read.
+    pub(crate) fn sums_over_queries(&self) -> bool {
+        let mut needs = self.needs.iter();
+        needs.any(|needs| needs.column_sums || needs.future.is_some())
+    }
+
     /// Whether tokens are dropped between layers.
     pub(crate) fn drops_tokens(&self) -> bool {
         let of_layers = self.row_plan.layer_input_tokens.iter().flatten();
@@ -388,13 +394,14 @@ impl PrefillPlan {
         1 + usize::from(self.row_plan.score_pass)
     }
 
-    /// Messages for the user about this prefill, one sentence each.
-    pub(crate) fn notes(&self) -> Vec<String> {
+    /// Notes for the user about this prefill.
+    pub(crate) fn notes(&self) -> Vec<Note> {
         let plan = self.reconstruction_plan.as_ref();
         let repeated = plan.map(|plan| plan.note(self.readings(), self.tokens(), self.known > 0));
         self.row_plan
             .note
             .clone()
+            .map(Note::from)
             .into_iter()
             .chain(repeated)
             .collect()
@@ -414,8 +421,8 @@ impl PrefillPlan {
         self.known
     }
 
-    /// Rows of the reconstruction.
-    fn repeated(&self) -> usize {
+    /// Rows of the reconstruction; 0 without one.
+    pub(crate) fn repeated(&self) -> usize {
         self.reconstruction_plan
             .as_ref()
             .map_or(0, ReconstructionPlan::rows)
@@ -424,6 +431,14 @@ impl PrefillPlan {
     /// Tokens that are read in total, as shown to the user: the prompt once per pass, and the reconstruction.
     pub(crate) fn tokens_read(&self) -> usize {
         self.readings() * (self.tokens() - self.known) + self.repeated()
+    }
+
+    /// Tokens that are read besides the prompt for a reconstruction; 0 without one.
+    pub(crate) fn reread(&self) -> usize {
+        match self.reconstruction_plan {
+            Some(_) => self.tokens_read() - (self.tokens() - self.known),
+            None => 0,
+        }
     }
 
     /// Rows that pass through layers, over all layers and passes.

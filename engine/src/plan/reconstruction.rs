@@ -13,7 +13,7 @@ use std::ops::Range;
 use kept_models::{Message, Model};
 use kept_policies::Reconstruction;
 
-use crate::EngineError;
+use crate::{EngineError, Note};
 
 /// The requests to the model, for the first chunk and for the others.
 const FIRST_REQUEST: &str = "\n\nRepeat the previous context exactly.";
@@ -162,19 +162,14 @@ impl ReconstructionPlan {
         all
     }
 
-    /// Message for the user. `tokens` of the prompt are read; with `from_vault`, the others come from a
-    /// vault.
-    pub(crate) fn note(&self, readings: usize, tokens: usize, from_vault: bool) -> String {
-        if from_vault {
-            let rows = self.rows();
-            return format!(
-                "the document is read again to see what the model looks back at: {rows} tokens"
-            );
+    /// The note for the user: `tokens` of the prompt are read `readings` times; with `from_vault`, they come from a vault.
+    pub(crate) fn note(&self, readings: usize, tokens: usize, from_vault: bool) -> Note {
+        Note::Reconstruction {
+            tokens: match from_vault {
+                true => self.rows(),
+                false => self.rows() + (readings - 1) * tokens,
+            },
+            prompt: (!from_vault).then_some(tokens),
         }
-        let more = self.rows() + (readings - 1) * tokens;
-        format!(
-            "the document is read again to see what the model looks back at: {more} tokens in addition to the prompt's {tokens}, so reading takes at least {:.1} times as long",
-            1.0 + more as f64 / tokens.max(1) as f64
-        )
     }
 }

@@ -34,7 +34,7 @@ use crate::backend::{self, DeviceRows};
 use crate::compact::{CompactCache, CompactLayer};
 use crate::plan::{CHUNK, LayerKeeps, PrefillPlan};
 use crate::watch::EventSink;
-use crate::{EngineError, MemoryLedger, RetentionMap, Watch};
+use crate::{EngineError, MemoryLedger, Note, RetentionMap, Watch};
 use kept_vault::{VaultAccess, VaultUse};
 
 use input::Read;
@@ -98,8 +98,8 @@ pub struct PrefillOutcome {
     pub ledger: MemoryLedger,
     /// Tokens that ran through a layer together.
     pub chunk: usize,
-    /// Messages for the user about this prefill, one sentence each.
-    pub notes: Vec<String>,
+    /// Notes for the user about this prefill.
+    pub notes: Vec<Note>,
     /// The reconstruction of the document, if the method needs one and `every_row` is set.
     pub repeated: Option<Reconstructed>,
     /// What was read from and written to the vault; `None` without a vault.
@@ -252,7 +252,8 @@ impl PlannedPrefill<'_> {
         let (plans, methods) = (vec![plan], [self.method]);
         let outcome = read_and_cut(read, plans, &mut prefix, &methods, watch, stop)?.pop();
         let outcome = outcome.map(|mut outcome| {
-            outcome.notes.extend_from_slice(prefix.notes());
+            let of_vault = prefix.notes().iter().cloned().map(Note::from);
+            outcome.notes.extend(of_vault);
             outcome.vault = prefix.into_use(tokens_read);
             outcome
         });
@@ -300,7 +301,7 @@ fn read_and_cut(
     stop: &Stop,
 ) -> Result<Vec<PrefillOutcome>, EngineError> {
     let began = Instant::now();
-    let notes: Vec<Vec<String>> = plans.iter().map(PrefillPlan::notes).collect();
+    let notes: Vec<Vec<Note>> = plans.iter().map(PrefillPlan::notes).collect();
     let of_each = methods.iter().zip(&plans);
     let mut selects: Vec<_> = of_each.map(|(m, plan)| m.start(&plan.row_plan)).collect();
     let mut progress = ReadingProgress::new(&plans[0], read.model, read.rope);

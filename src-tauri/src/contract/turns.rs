@@ -83,6 +83,8 @@ pub struct Estimate {
     pub chosen: Option<Chosen>,
     /// Tokens of the prompt that come from the vault and need no prefill.
     pub tokens_from_vault: usize,
+    /// Tokens that are read besides the prompt, for KVzip; 0 with other methods, and once the vault has its scores.
+    pub tokens_to_repeat: usize,
     /// Type of the kept rows, as in [`super::Settings`].
     pub cache: String,
 }

@@ -12,8 +12,8 @@ use super::Progress;
 pub struct ReadAhead {
     /// It runs; otherwise the user can let it go on.
     pub running: bool,
-    /// How far it has come; `None` until it is known.
-    pub progress: Option<Progress>,
+    /// How far it has come.
+    pub progress: Progress,
 }
 
 /// The vault folder.

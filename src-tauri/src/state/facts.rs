@@ -38,7 +38,10 @@ fn notes(answer: &AnswerFacts) -> Vec<String> {
     let others = (answer.notes.iter()).filter(|note| {
         !matches!(
             note,
-            Note::AutoChose { .. } | Note::Streaming { .. } | Note::StreamingPositions { .. }
+            Note::AutoChose { .. }
+                | Note::Streaming { .. }
+                | Note::StreamingPositions { .. }
+                | Note::Reconstruction { .. }
         )
     });
     let rows = answer.rows_per_layer.iter().max();

@@ -1,7 +1,8 @@
 //! Reading the document in the background, before a question: begins when document and model are open and nothing else
 //! runs. A question or comparison interrupts it in the worker; it goes on afterwards, unless the user stopped it.
 //!
-//! A document longer than the context length is read for one method and budget: when these change, it is read again.
+//! It is read for the method and budget of the questions to come: when these change, the worker looks what is missing for
+//! them. A document longer than the context length is then read again.
 
 use kept_engine::Progress;
 use kept_worker::protocol::{EstimateRequest, Request};
@@ -60,19 +61,21 @@ impl AppState {
         Some(self.estimate_request(&choice, self.memory_limit().ok()?))
     }
 
-    /// The settings have changed, or a reading has ended: a document that is read for other questions than those to come
-    /// is read again.
+    /// The settings have changed, or a reading has ended: a document that was read for other questions than those to come
+    /// is due again.
     pub(super) fn read_for_other_questions(&mut self) {
-        let (streams, _) = self.how_it_is_read();
-        if !streams || self.reading.of == self.questions_to_come() {
+        if self.reading.of == self.questions_to_come() {
             return;
         }
+        let (streams, _) = self.how_it_is_read();
         match self.reading.step {
             // It is due again once the worker has stopped.
-            Step::Running(_) => {
+            Step::Running(_) if streams => {
                 self.reading.progress = None;
                 self.stop_worker_reading();
             }
+            // What is being read serves the others too; they are looked at when it ends.
+            Step::Running(_) => {}
             Step::Done => {
                 self.reading.progress = None;
                 self.set_step(Step::Due);
@@ -168,14 +171,14 @@ impl AppState {
         self.emit(AppEvent::ReadAhead { reading });
     }
 
-    /// Reading in the page's form, while it runs or is stopped before its end.
+    /// Reading in the page's form, from its first progress to its end: the worker may find that nothing is to be read.
     pub(super) fn reading_shown(&self) -> Option<ReadAhead> {
-        let progress = self.reading.progress;
         let running = self.reading.is_running();
-        let stopped = self.reading.step == Step::Stopped && progress.is_some();
-        (running || stopped).then(|| ReadAhead {
+        let shown = running || self.reading.step == Step::Stopped;
+        let progress = self.reading.progress.as_ref().filter(|_| shown)?;
+        Some(ReadAhead {
             running,
-            progress: progress.as_ref().map(progress_of),
+            progress: progress_of(progress),
         })
     }
 }

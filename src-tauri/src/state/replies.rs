@@ -225,6 +225,7 @@ impl AppState {
                 chosen: (estimate.chosen.as_deref())
                     .map(|chosen| chosen_of(chosen, estimate.prompt_tokens, sample)),
                 tokens_from_vault: estimate.tokens_from_vault,
+                tokens_to_repeat: estimate.tokens_to_repeat,
                 cache: estimate.cache.clone(),
                 notes: notes_of(&estimate, streams),
                 prompt_tokens: estimate.prompt_tokens,
@@ -248,7 +249,8 @@ impl AppState {
 /// The notes of an estimate, without the choice of `auto` and streaming mode, which the page shows elsewhere.
 fn notes_of(estimate: &protocol::Estimate, streams: bool) -> Vec<String> {
     let shown = |note: &&Note| match note {
-        Note::AutoChose { .. } => false,
+        // Shown by other fields of the estimate.
+        Note::AutoChose { .. } | Note::Reconstruction { .. } => false,
         Note::WithinMemory(_) => true,
         _ => !streams,
     };

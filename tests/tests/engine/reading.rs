@@ -229,22 +229,59 @@ fn a_document_beyond_the_context_is_read_up_to_its_end() {
     }
 }
 
-/// Their first question would read the document again.
+/// What these methods measure of the document is in the vault before the first question, which then reads the question
+/// only, and answers as without a vault.
 #[test]
-fn methods_that_measure_while_reading_are_left_to_their_question() {
+fn the_method_of_the_questions_measures_while_reading() {
     let (engine, document) = (engine(), document());
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = VaultFolder::new(place.path(), 1 << 30);
-    let vaults = Vaults {
-        folder: &folder,
-        kind: PackedRows::Q8_0,
-    };
-    for name in ["h2o", "ems", "expected_attention"] {
+    for name in ["h2o", "ems", "expected_attention", "kvzip"] {
         let method = MethodSpec::plain(name);
-        let request = of(&document, vaults, &method);
-        let read = engine.read_document(&request, &mut |_| (), &Stop::new());
-        let read = read.expect("not an error");
-        assert_eq!((read.stored, read.notes.len()), (0, 1), "{name}");
+        let ask = |vaults| {
+            let ask = Ask {
+                document: &document,
+                turns: &[],
+                question: "What is the locker code of Ann Quorvin?",
+                method: &method,
+                budget: Some(Budget::Share(0.25)),
+                sampling: &Sampling::default(),
+                max_tokens: 8,
+                thinking: false,
+                limits: Limits::default(),
+                vault: Some(vaults),
+            };
+            engine.ask(&ask, &mut |_| (), &Stop::new()).expect(name)
+        };
+        let places = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+        let folders = places
+            .each_ref()
+            .map(|place| VaultFolder::new(place.path(), 1 << 30));
+        let [vaults, others] = folders.each_ref().map(|folder| Vaults {
+            folder,
+            kind: PackedRows::F16,
+        });
+        let request = ReadRequest {
+            budget: Some(Budget::Share(0.25)),
+            ..of(&document, vaults, &method)
+        };
+        let mut all: Vec<Progress> = Vec::new();
+        let read = engine.read_document(&request, &mut |now| all.push(*now), &Stop::new());
+        let read = read.expect(name);
+        let tokens = read.tokens;
+        assert_eq!((read.stored, read.notes.len()), (tokens, 0), "{name}");
+        let last = all.last().expect("progress");
+        assert_eq!(last.tokens_done, last.tokens_total, "{name}");
+        assert!(all.is_sorted_by_key(|now| now.tokens_done), "{name}");
+        assert!(all.iter().all(|now| now.tokens_total == last.tokens_total));
+        assert_eq!(last.tokens_total > tokens, name == "kvzip", "{name}");
+        assert_eq!(folders[0].list().expect("a list").len(), 1, "{name}");
+
+        let mut again = 0;
+        let read = engine.read_document(&request, &mut |_| again += 1, &Stop::new());
+        assert_eq!((read.expect(name).stored, again), (tokens, 0), "{name}");
+
+        let (known, first) = (ask(vaults), ask(others));
+        assert_eq!(known.vault.tokens_from_vault, tokens, "{name}");
+        assert!(!known.vault.written && first.vault.written, "{name}");
+        assert_eq!((known.text, known.map), (first.text, first.map), "{name}");
     }
-    assert!(folder.list().expect("a list").is_empty());
 }

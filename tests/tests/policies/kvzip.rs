@@ -257,7 +257,7 @@ fn a_repetition_ends_where_the_model_does() {
     let longest = segments.iter().map(|s| s.rows.len()).max().unwrap_or(0);
     assert!(300 + longest <= 512, "{segments:?}");
     assert_eq!(segments.last().map(|s| s.chunk.end), Some(300));
-    assert!(notes[0].contains("read again"), "{notes:?}");
+    assert!(notes[0].to_string().contains("read again"), "{notes:?}");
     let error = run(&ids, "chunk=250").expect_err("refused");
     assert!(matches!(error, EngineError::TooLongToRepeat { .. }));
     let (said, most) = (error.to_string(), segments[0].chunk.len());

@@ -181,7 +181,7 @@ fn what_is_stored_is_what_entered() {
     assert_eq!(outcome.cache.kv_bytes(), rows as u64 * a_row);
     assert_eq!(outcome.map.rows_per_layer(), outcome.plan.rows);
     assert!(
-        outcome.notes[0].contains("of 200 tokens"),
+        outcome.notes[0].to_string().contains("of 200 tokens"),
         "{:?}",
         outcome.notes
     );

@@ -35,7 +35,7 @@ import { trailOf, type Cells } from './attended'
 import { percent } from './format'
 import { AUTO, AUTOMATIC } from './methods'
 import { speedsOf, type Speeds } from './speed'
-import { sweepOf } from './sweep'
+import { backgroundSweepOf, sweepOf } from './sweep'
 import { parted } from './thoughts'
 import { newestOf } from './versions'
 
@@ -166,9 +166,7 @@ export class AppState {
   )
   /** The same of reading in the background. */
   backgroundSweep = $derived(
-    this.reading?.running && this.reading.progress
-      ? sweepOf(this.reading.progress, this.model?.layers ?? 1, !!this.document?.streaming)
-      : null,
+    this.reading?.running ? backgroundSweepOf(this.reading.progress, this.document?.tokens ?? 0) : null,
   )
   /** Whether questions wait for their turn. */
   waiting = $derived(this.turns.some((turn) => turn.state === 'waiting'))

@@ -1099,6 +1099,10 @@ chosen: Chosen | null,
  */
 tokensFromVault: number, 
 /**
+ * Tokens that are read besides the prompt, for KVzip; 0 with other methods, and once the vault has its scores.
+ */
+tokensToRepeat: number, 
+/**
  * Type of the kept rows, as in [`super::Settings`].
  */
 cache: string, };
@@ -1595,9 +1599,9 @@ export type ReadAhead = {
  */
 running: boolean, 
 /**
- * How far it has come; `None` until it is known.
+ * How far it has come.
  */
-progress: Progress | null, };
+progress: Progress, };
 
 /**
  * Why an answer ended.

@@ -15,3 +15,12 @@ export function sweepOf(progress: Progress, layers: number, inPieces: boolean): 
   const passed = inPieces ? share : (share * layers) % 1
   return (tokensFromVault + passed * tokensTotal) / (tokensFromVault + tokensTotal)
 }
+
+/**
+ * The same of reading in the background, which goes through the `tokens` of the document once, and with some methods once
+ * more.
+ */
+export function backgroundSweepOf({ tokensDone, tokensTotal }: Progress, tokens: number): number | null {
+  if (tokensDone >= tokensTotal) return null
+  return tokensDone < tokens ? tokensDone / tokens : (tokensDone - tokens) / (tokensTotal - tokens)
+}

@@ -466,6 +466,7 @@ export function start(): void {
           notes: [],
           chosen: null,
           tokensFromVault: 0,
+          tokensToRepeat: 0,
           cache: snapshot.settings.cache ?? 'f16',
         }
       }

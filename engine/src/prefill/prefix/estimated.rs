@@ -3,50 +3,40 @@
 use kept_models::RopeTable;
 
 use super::{MeasurementRequest, Prefix, fits_model};
+use crate::EngineError;
 use crate::backend;
 use crate::plan::{Plan, PlanRequest, Reading};
 use crate::streaming::End;
-use crate::{EngineError, MemoryLedger};
 use kept_vault::{FEW_SHARED, VaultKey, Vaults};
 
-/// Tokens that a prefill would take from the vault, and its memory.
-pub(crate) struct PrefixEstimate {
-    /// Tokens of the prompt that would not be read: their rows and all needed measurements are in a vault.
-    pub(crate) tokens: usize,
-    /// Memory of the prefill including the vault's buffers; `None` in streaming mode.
-    pub(crate) ledger: Option<MemoryLedger>,
-}
-
 impl Plan {
-    /// Estimates the vault's part in a question; `None` if no vault would be used or written. `begins` are
-    /// the tokens with which every prompt on the document begins ([`crate::DocumentLength::begins`]).
+    /// This plan with what a vault provides, and the tokens of the prompt that it provides: their rows and all needed
+    /// measurements. `begins` are the tokens with which every prompt on the document begins
+    /// ([`crate::DocumentLength::begins`]).
     ///
     /// # Errors
     /// Invalid methods and budgets, as in [`crate::Engine::plan`].
-    pub(crate) fn estimate_prefix_hit(
-        &self,
+    pub(crate) fn with_vault(
+        self,
         begins: &[u32],
         request: &PlanRequest<'_>,
         vaults: Vaults<'_>,
-    ) -> Result<Option<PrefixEstimate>, EngineError> {
+    ) -> Result<(Self, usize), EngineError> {
         let (engine, prompt) = (&self.engine, request.prompt);
         let end = begins.len().min(prompt.tokens.saturating_sub(1));
         if end < FEW_SHARED {
-            return Ok(None);
+            return Ok((self, 0));
         }
         let plan = match &self.reading {
             Reading::Prefill(plan) => plan,
             Reading::Stream(plan) => {
                 let end = engine.end_of(Some(vaults), begins, &self.spec, plan);
                 let tokens = end.filter(End::is_known).map_or(0, |end| end.tokens());
-                return Ok(Some(PrefixEstimate {
-                    tokens,
-                    ledger: None,
-                }));
+                return Ok((self, tokens));
             }
         };
         if plan.drops_tokens() {
-            return Ok(None);
+            return Ok((self, 0));
         }
         let (model, ids) = (engine.model(), &begins[..end]);
         let positions = prompt.tokens + plan.max_new_tokens();
@@ -66,9 +56,7 @@ impl Plan {
         prefix.buffers = prefix.count_buffers(model, plan, written.as_ref());
         let mut plan = prefix.adapt((**plan).clone());
         backend::of(model).place(&mut plan, request.limits.memory)?;
-        Ok(Some(PrefixEstimate {
-            tokens: prefix.known,
-            ledger: Some(engine.ledger_of(&plan)?),
-        }))
+        let reading = Reading::Prefill(Box::new(plan));
+        Ok((Self { reading, ..self }, prefix.known))
     }
 }

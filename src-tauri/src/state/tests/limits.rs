@@ -139,6 +139,7 @@ fn what_was_chosen_for_a_limit_is_said_first_and_a_refusal_in_the_windows_words(
         cache: "f16".into(),
         chosen: None,
         tokens_from_vault: 0,
+        tokens_to_repeat: 0,
     };
     let found = estimated(&|ticket| Reply::Estimate {
         ticket,

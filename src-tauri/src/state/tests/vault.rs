@@ -250,6 +250,7 @@ fn what_was_chosen_and_why_is_said_once_and_in_the_windows_words() {
         cache: "f16".into(),
         chosen: Some(Box::new(chosen())),
         tokens_from_vault: 90,
+        tokens_to_repeat: 0,
     };
     story.hear(Reply::Estimate { ticket, estimate });
     let found = waiting.try_recv().expect("answered").expect("an estimate");
