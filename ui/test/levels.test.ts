@@ -112,7 +112,7 @@ describe('the slider', () => {
   it('shows the page under each budget, without asking for anything', async () => {
     await known()
     const before = called.length
-    expect(said()).toBe('With 2 %, no word of the passage that answers is left')
+    expect(said()).toBe('With 2 %, the passage that answers is forgotten')
     expect(document.querySelector<HTMLElement>('[data-testid=memory-lost]')?.dataset['percent']).toBe('2')
     await press('ArrowLeft')
     expect(kept.map.level).toBe(10)
@@ -146,10 +146,12 @@ describe('the slider', () => {
     expect(said()).toBe('Less memory cannot be shown.')
   })
 
-  it('says that a method remembers everything', () => {
+  it('takes SnapKV for an answer that remembers everything', async () => {
     kept.app.turns[0]!.method = 'full'
     flushSync()
-    expect(slider().getAttribute('aria-disabled')).toBe('true')
-    expect(said()).toBe('This method remembers everything')
+    expect(slider().getAttribute('aria-disabled')).toBe('false')
+    await known()
+    await press('Home')
+    expect(said()).toMatch(/^With \d+ % and SnapKV/)
   })
 })

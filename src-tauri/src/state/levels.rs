@@ -1,13 +1,16 @@
 //! What an answered question would keep with less memory: computed on request, from the document's vault, one budget
 //! after the other. The page then shows the document under any budget at once.
 
-use kept_engine::LEVELS;
+use kept_engine::{LEVELS, MethodSpec};
 use kept_worker::protocol::Request;
 
 use super::AppState;
 use super::background::{Level, Levels};
 use super::neutral::how;
 use crate::messages;
+
+/// The method of the levels of an answer that kept everything.
+const OF_EVERYTHING: &str = "snapkv";
 
 impl AppState {
     /// Begins to compute what a turn keeps with less memory, once the worker is free. Each level is an event of the
@@ -43,8 +46,11 @@ impl AppState {
         }
         let due = self.maps.levels.due.take();
         if let Some(id) = due
-            && let Some(ask) = self.background_question(id)
+            && let Some(mut ask) = self.background_question(id)
         {
+            if ask.method.name == "full" {
+                ask.method = MethodSpec::plain(OF_EVERYTHING);
+            }
             let ticket = self.ticket();
             self.maps.levels.running = Some((ticket, id));
             self.maps.levels.known.remove(&id);

@@ -48,6 +48,26 @@ fn levels_arrive_one_by_one_and_are_computed_once() {
     assert_eq!(story.state.levels_of(turn + 1), [0]);
 }
 
+/// The method of the next request for levels.
+fn method_of_levels(story: &mut Story) -> String {
+    let mut requests = story.requests().into_iter();
+    let found = requests.find_map(|request| match request {
+        Request::Levels { ask, .. } => Some(ask.method.name),
+        _ => None,
+    });
+    found.expect("asked")
+}
+
+#[test]
+fn an_answer_that_kept_everything_has_the_levels_of_snapkv() {
+    for (method, of_levels) in [("full", "snapkv"), ("keydiff", "keydiff")] {
+        let mut story = methodical();
+        let turn = answer(&mut story, method, None);
+        story.state.show_less_memory(turn).expect("a map");
+        assert_eq!(method_of_levels(&mut story), of_levels);
+    }
+}
+
 #[test]
 fn a_question_comes_first_and_levels_begin_anew() {
     let mut story = methodical();

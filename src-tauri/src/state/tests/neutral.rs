@@ -24,7 +24,8 @@ fn facts(name: &str, sees_question: bool) -> MethodFacts {
 pub(super) fn methodical() -> Story {
     let mut story = Story::first_start();
     story.generation += 1;
-    let methods = vec![facts("snapkv", true), facts("keydiff", false)];
+    let methods = ["keydiff", "full"].map(|name| facts(name, false));
+    let methods = [vec![facts("snapkv", true)], methods.into()].concat();
     story.state.worker_hello(story.generation, methods);
     story.hear(model("mini"));
     story.look();
