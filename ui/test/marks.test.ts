@@ -82,6 +82,13 @@ describe('the legend', () => {
     expect(kept.map.threshold).toBe(0)
   })
 
+  it('is of the strongest where what the question changes is shown', () => {
+    kept.map.painted = mapped([1, 2, 9], { mean: null })
+    show(Legend)
+    expect(all('threshold')[0]!.getAttribute('aria-valuetext')).toBe('Yellow from 25 % of the strongest on')
+    expect(all('legend')[0]!.textContent).toMatch(/^Weak.*strong$/s)
+  })
+
   it('follows the pointer, and returns by a double click', () => {
     show(Legend)
     const ramp = all('threshold')[0]!.parentElement!
