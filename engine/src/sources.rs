@@ -130,8 +130,9 @@ impl Passages {
         order
     }
 
-    /// The passage that the bytes `said` of the answer stand on, if that is clear.
-    fn of_sentence(&self, said: &Range<usize>) -> Option<usize> {
+    /// The passage that the sentence `said` of the answer, in bytes of its `text`, stands on, if that is clear. A passage
+    /// with numbers, but none of the sentence's, is no source of it.
+    fn of_sentence(&self, document: &str, text: &str, said: &Range<usize>) -> Option<usize> {
         let mut totals: BTreeMap<usize, f32> = BTreeMap::new();
         for (at, passage, evidence) in &self.copies {
             if said.contains(at) {
@@ -145,8 +146,19 @@ impl Passages {
         let &(passage, most) = order.first()?;
         let is_clear =
             all >= CLEAR_EVIDENCE && most >= all * CLEAR_SHARE && most >= next * CLEAR_LEAD;
-        is_clear.then_some(passage)
+        let of_passage = numbers(&document[self.ranges[passage].clone()]);
+        let mut of_sentence = numbers(&text[said.clone()]).peekable();
+        let agree = of_sentence.peek().is_none()
+            || of_passage.clone().next().is_none()
+            || of_sentence.any(|said| of_passage.clone().any(|read| read == said));
+        (is_clear && agree).then_some(passage)
     }
+}
+
+/// The numbers in a text, without signs and separators.
+fn numbers(text: &str) -> impl Iterator<Item = &str> + Clone {
+    let runs = text.split(|c: char| !c.is_numeric());
+    runs.filter(|run| !run.is_empty())
 }
 
 /// The passages that the answer `text` stands on: those with the most evidence in descending order, then further ones
@@ -163,7 +175,8 @@ pub(crate) fn sources(
     let mut citations = Vec::new();
     let mut begin = 0;
     for sentence in sentences(text) {
-        if let Some(passage) = passages.of_sentence(&(begin..sentence.end)) {
+        let said = begin..sentence.end;
+        if let Some(passage) = passages.of_sentence(&document.text, text, &said) {
             let known = chosen.iter().position(|&chosen| chosen == passage);
             let source = known.unwrap_or_else(|| {
                 chosen.push(passage);
@@ -192,4 +205,27 @@ pub(crate) fn sources(
         }
     });
     (sources.collect(), citations)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_passage_with_other_numbers_is_no_source() {
+        let document = "The code of Ann is 2906. The code of Bo is 4711. Cy has one, too.";
+        let of = |passage: usize, text: &str| {
+            let passages = Passages {
+                ranges: vec![0..24, 25..48, 49..65],
+                evidence: vec![0.0; 3],
+                copies: vec![(4, passage, 1.0)],
+            };
+            passages.of_sentence(document, text, &(0..text.len()))
+        };
+        assert_eq!(of(0, "The code is 4711."), None);
+        assert_eq!(of(1, "The code is 4711."), Some(1));
+        assert_eq!(of(1, "The 2 codes are 2906 and 4711."), Some(1));
+        assert_eq!(of(0, "The code is secret."), Some(0), "no number");
+        assert_eq!(of(2, "Cy has 1."), Some(2), "a number in words");
+    }
 }
