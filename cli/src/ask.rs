@@ -115,14 +115,29 @@ pub fn run(arguments: AskArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The path of a document that is read from the standard input.
+pub const STANDARD_INPUT: &str = "-";
+
 /// Opens documents and joins them into one text.
 pub fn open_documents(paths: &[PathBuf], how: &OpenArguments) -> anyhow::Result<Document> {
     if paths.is_empty() {
         return Ok(Document::empty());
     }
+    let from_input = |path: &&PathBuf| path.as_os_str() == STANDARD_INPUT;
+    anyhow::ensure!(
+        paths.iter().filter(from_input).count() < 2,
+        "the standard input is one document: write --document - once"
+    );
+    anyhow::ensure!(
+        how.recognise.is_empty() || !paths.iter().any(|path| from_input(&path)),
+        "scanned pages are recognised in a file: save the document, and give its path"
+    );
     let open = |path: &PathBuf| {
         let shown = path.display().to_string();
         let opened = match how.recognise.is_empty() {
+            _ if from_input(&path) => {
+                Document::from_reader(std::io::stdin(), "standard input", how.password.as_deref())
+            }
             true => Document::open_with(path, &shown, how.password.as_deref()),
             false => recognise(path, &shown, &how.recognise),
         };

@@ -16,7 +16,7 @@ use rustyline::error::ReadlineError;
 use serde::{Deserialize, Serialize};
 
 use crate::arguments::ChatArguments;
-use crate::ask::{Asker, open_documents};
+use crate::ask::{Asker, STANDARD_INPUT, open_documents};
 use crate::model::Answering;
 use crate::{map, output, paint};
 
@@ -124,6 +124,10 @@ pub fn run(arguments: &ChatArguments) -> anyhow::Result<()> {
     Sampler::new(&sampling)?;
     let model = Answering::resolve(arguments.engine.model.as_deref())?;
     let engine: Engine = arguments.engine.open(&model.path)?;
+    anyhow::ensure!(
+        (arguments.document.iter()).all(|path| path.as_os_str() != STANDARD_INPUT),
+        "the standard input has the questions of the conversation: give the document as a file"
+    );
     let document = open_documents(&arguments.document, &arguments.opening)?;
     let vaults = folder.as_ref();
     let interactive = !arguments.json && std::io::stdin().is_terminal();
@@ -194,6 +198,10 @@ impl Chat<'_> {
         }
         if line.starts_with('{') {
             self.ask_json(line)?;
+        } else if let Some(command) = line.strip_prefix('/') {
+            anyhow::bail!(
+                "/{command}: with --json there are no commands; a question that begins with / is written as {{\"question\": ...}}"
+            );
         } else {
             self.ask(line, false)?;
         }

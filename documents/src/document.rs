@@ -164,6 +164,22 @@ impl Document {
         Self::decode(name, shown, password, bytes)
     }
 
+    /// Reads a document from `source`, of which there is no file; `shown` is its name.
+    ///
+    /// # Errors
+    /// As [`Document::open_with`].
+    pub fn from_reader(
+        source: impl Read,
+        shown: &str,
+        password: Option<&str>,
+    ) -> Result<Self, DocumentError> {
+        let bytes = read_all(source, 0, shown, |source| DocumentError::Read {
+            name: shown.to_owned(),
+            source,
+        })?;
+        Self::decode(shown.to_owned(), shown.to_owned(), password, bytes)
+    }
+
     /// Decodes a document from memory. The extension of `name` is a hint for the format.
     ///
     /// # Errors
@@ -334,12 +350,21 @@ fn read(path: &Path, shown: &str) -> Result<Vec<u8>, DocumentError> {
     if metadata.len() > MAX_SOURCE_BYTES {
         return Err(too_large(shown, metadata.len()));
     }
-    let mut bytes = Vec::with_capacity(metadata.len() as usize + 1);
-    // One byte above the limit, because the file can grow after the size check.
     let file = File::open(path).map_err(failed)?;
-    file.take(MAX_SOURCE_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
+    read_all(file, metadata.len() as usize, shown, failed)
+}
+
+/// All bytes of a source of about `expected` bytes.
+fn read_all(
+    source: impl Read,
+    expected: usize,
+    shown: &str,
+    failed: impl Fn(io::Error) -> DocumentError,
+) -> Result<Vec<u8>, DocumentError> {
+    let mut bytes = Vec::with_capacity(expected + 1);
+    // One byte above the limit, because a file can grow after its size was checked.
+    let mut source = source.take(MAX_SOURCE_BYTES + 1);
+    source.read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > MAX_SOURCE_BYTES {
         return Err(too_large(shown, bytes.len() as u64));
     }

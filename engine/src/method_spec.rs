@@ -133,7 +133,7 @@ impl MethodSpec {
 impl FromStr for MethodSpec {
     type Err = MethodTextError;
 
-    /// Parses `name` or `name[parameter=value,...]`.
+    /// Parses `name` or `name[parameter=value,...]`. A name may be written as in the papers: `SnapKV`, `HBW-KV`.
     fn from_str(text: &str) -> Result<Self, MethodTextError> {
         use MethodTextError as Error;
         let entry = text.trim();
@@ -145,7 +145,7 @@ impl FromStr for MethodSpec {
             return if entry.contains(']') {
                 Err(Error::NotOpened(written()))
             } else {
-                Ok(Self::plain(entry))
+                Ok(Self::plain(&canonical(entry)))
             };
         };
         let name = name.trim();
@@ -172,7 +172,7 @@ impl FromStr for MethodSpec {
                 name: name.to_owned(),
             });
         }
-        let mut method = Self::plain(name);
+        let mut method = Self::plain(&canonical(name));
         for part in inside.split(',').map(str::trim) {
             let assignment = part.split_once('=');
             let assignment = assignment.map(|(name, value)| (name.trim(), value.trim()));
@@ -198,6 +198,18 @@ impl FromStr for MethodSpec {
         }
         Ok(method)
     }
+}
+
+/// The name of the method that `written` names but for case and punctuation; `written` if there is none.
+fn canonical(written: &str) -> String {
+    let letters = |name: &str| -> String {
+        let all = name.chars().filter(|c| c.is_alphanumeric());
+        all.flat_map(char::to_lowercase).collect()
+    };
+    let names = kept_policies::methods().iter().map(|info| info.name);
+    let mut names = names.chain([crate::AUTO]);
+    let found = names.find(|name| letters(name) == letters(written));
+    found.unwrap_or(written).to_owned()
 }
 
 /// The canonical text form: parameters in the order of the method's table, then those of its base, and numbers in
@@ -253,6 +265,23 @@ mod tests {
 
     fn method(text: &str) -> MethodSpec {
         text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+    }
+
+    #[test]
+    fn names_may_be_written_as_in_the_papers() {
+        let written = [
+            "SnapKV",
+            "HBW-KV",
+            "Streaming LLM",
+            "Auto",
+            "Ada-KV[base=h2o]",
+            "x-Y",
+        ];
+        let names = written.map(|text| method(text).name);
+        assert_eq!(
+            names,
+            ["snapkv", "hbw_kv", "streaming_llm", "auto", "adakv", "x-Y"]
+        );
     }
 
     #[test]

@@ -99,6 +99,7 @@ pub enum Color {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  git log -p | kept ask --document - --question \"What was renamed?\"
   kept ask --document book.pdf --question \"Who is the captain?\" --question \"Where does the ship sail?\"
       reads the document once and answers both; a later command on the same document does not read it again
 
@@ -106,7 +107,7 @@ The vault keeps what the model computed of a document in $KEPT_VAULTS, or else i
 kept vaults list shows what is there.")]
 pub struct AskArguments {
     /// The document: text, Markdown, source code, PDF, Office, OpenDocument, EPUB, HTML, e-mail, subtitles. Several documents are read in this order, as one text with
-    /// their names.
+    /// their names; - reads the standard input.
     #[arg(long, value_name = "FILE", allow_hyphen_values = true, required = true)]
     pub document: Vec<PathBuf>,
     #[command(flatten)]

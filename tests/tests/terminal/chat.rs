@@ -80,6 +80,7 @@ fn broken_lines_and_refusals_do_not_end_a_conversation() {
         json!({"question": QUESTION, "method": "nosuch"}).to_string(),
         json!({"question": QUESTION, "method": "snapkv", "budget": "lots"}).to_string(),
         json!({"question": " ", "method": "snapkv"}).to_string(),
+        "/map".to_owned(),
     ];
     let mut input = lines_before.join("\n").into_bytes();
     input.extend_from_slice(b"\n\xff\xfe\n\xef\xbb\xbf");
@@ -87,15 +88,15 @@ fn broken_lines_and_refusals_do_not_end_a_conversation() {
     let run = place.chat(&["--json", "--method", "full"], &input);
     assert_eq!(run.code, Some(0), "{}", run.stderr);
     let answers = lines(&run);
-    assert_eq!(answers.len(), 7);
-    for refused in &answers[..6] {
+    assert_eq!(answers.len(), 8);
+    for refused in &answers[..7] {
         let said = refused["error"].as_str().expect("a sentence");
         assert!(!said.is_empty() && !said.contains('\n'), "{said}");
     }
-    assert_eq!(answers[6]["turns"], 0, "nothing was answered before");
-    assert_eq!(answers[6]["question"], QUESTION, "without the mark");
+    assert_eq!(answers[7]["turns"], 0, "nothing was answered before");
+    assert_eq!(answers[7]["question"], QUESTION, "without the mark");
     // A refused line changes no setting.
-    assert_eq!(answers[6]["method"], "full");
+    assert_eq!(answers[7]["method"], "full");
 }
 
 #[test]
@@ -239,4 +240,39 @@ fn the_prompt_is_shown_in_the_models_template() {
     }
     assert!(prompt.contains("<|im_start|>assistant"), "{prompt}");
     assert!(answers[0]["prompt"].is_string());
+}
+
+#[test]
+fn a_document_comes_from_the_standard_input() {
+    let place = Place::new();
+    let sample = golden::repository().join("assets/sample.txt");
+    let text = std::fs::read(&sample).expect("the sample");
+    let ask = |document: &str, input: &[u8]| {
+        let arguments = [
+            "ask",
+            "--model",
+            "mini",
+            "--document",
+            document,
+            "--question",
+            QUESTION,
+            "--json",
+        ];
+        kept_with_input(place.folder.path(), arguments, input)
+    };
+    let (file, piped) = (ask(sample.to_str().expect("a path"), b""), ask("-", &text));
+    let [file, piped] = [file, piped].map(|run| {
+        assert_eq!(run.code, Some(0), "{}", run.stderr);
+        lines(&run).remove(0)
+    });
+    assert_eq!(piped["answer"], file["answer"]);
+    assert_eq!(piped["sources"][0]["text"], file["sources"][0]["text"]);
+    // Nothing, and the input of a conversation.
+    let empty = ask("-", b"");
+    assert_eq!(empty.code, Some(1));
+    assert!(empty.stderr.contains("standard input"), "{}", empty.stderr);
+    let chat = ["chat", "--model", "mini", "--document", "-"];
+    let refused = kept_with_input(place.folder.path(), chat, QUESTION);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains("as a file"), "{}", refused.stderr);
 }
