@@ -156,7 +156,8 @@ impl Server {
     /// If `named` is another model than the one that is open.
     fn check_model(&self, named: Option<&str>) -> Result<(), error::ApiError> {
         let known = [self.settings.model.as_str(), "kept"];
-        match named.filter(|named| !known.contains(named)) {
+        let is_known = |named: &&str| known.iter().any(|name| name.eq_ignore_ascii_case(named));
+        match named.filter(|named| !is_known(named)) {
             None => Ok(()),
             Some(named) => Err(error::ApiError::NoModel {
                 named: named.to_owned(),
