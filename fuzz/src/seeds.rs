@@ -12,9 +12,9 @@ use zip::ZipArchive;
 
 /// The largest seed in bytes.
 const LARGEST: usize = 8 << 10;
-const ARCHITECTURES: [&str; 10] = [
+const ARCHITECTURES: [&str; 11] = [
     "llama", "gemma2", "gemma3", "gemma4", "phi3", "qwen3moe", "qwen35", "gpt-oss", "granite",
-    "lfm2moe",
+    "lfm2moe", "granitehybrid",
 ];
 /// Archives, with the first byte that the target `documents` knows them by.
 const ARCHIVES: [(&str, char); 8] = [

@@ -11,8 +11,8 @@
 //! - `pass.rs`: one pass of query rows over keys, for `window.rs` and `measure.rs`.
 //! - `decode.rs`, `span.rs`: [`decode_attention`], one new token over the kept rows; `heads.rs`: its inner loops;
 //!   `stored.rs`: loading rows of each type into registers.
-//! - `recurrent.rs`: [`RecurrentState`], layers whose memory has constant size, and [`convolve`]; `delta.rs`:
-//!   [`delta_rule`].
+//! - `recurrent.rs`: [`RecurrentState`], layers whose memory has constant size, and [`convolve`];
+//!   `linear_attention.rs`: [`linear_attention`].
 //! - `classes.rs`: [`class_attention`], decode attention where several tokens share a row, and merging rows.
 //! - `nearest_by_cosine.rs`: [`nearest_by_cosine`], the most similar token among candidates; `rows/alike.rs`: cosines
 //!   of kept rows.
@@ -38,10 +38,10 @@ mod cache_type;
 mod classes;
 mod counting;
 mod decode;
-mod delta;
 mod elementwise;
 mod format_bytes;
 mod heads;
+mod linear_attention;
 pub mod mapped;
 mod measure;
 mod nearest_by_cosine;
@@ -76,12 +76,14 @@ pub use counting::{
     settled_allocations,
 };
 pub use decode::{DecodeScratch, decode_attention};
-pub use delta::{DeltaRule, DeltaShape, delta_rule, normalise_queries_and_keys};
 pub use elementwise::{
     Pairing, add_assign, argmax, gelu_mul, rms_norm, rms_norm_in_place, rotate, sigmoid_mul, silu,
     silu_mul, soft_cap, swiglu_clamped, unrotate,
 };
 pub use format_bytes::format_bytes;
+pub use linear_attention::{
+    DeltaShape, LinearAttention, StateSpaceShape, linear_attention, normalise_queries_and_keys,
+};
 pub use measure::{
     LastRows, add_column_sums, log_sum_exp, mark_below_average, row_probabilities, words,
 };

@@ -1,13 +1,15 @@
 //! What recurrent layers share: a state of constant size, and a short causal convolution over time.
 
-use crate::DeltaShape;
 use crate::threads::{SharedMut, for_each_range};
+use crate::{DeltaShape, StateSpaceShape};
 
 /// The shape of a recurrent layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecurrentShape {
     /// A convolution of queries, keys and values, then the gated delta rule.
     Delta(DeltaShape),
+    /// A convolution of values and projections, then a state space (Granite 4).
+    StateSpace(StateSpaceShape),
     /// A convolution alone (LFM2).
     Convolution {
         /// Numbers of a token.
@@ -22,6 +24,7 @@ impl RecurrentShape {
     pub fn channels(&self) -> usize {
         match self {
             Self::Delta(shape) => shape.channels(),
+            Self::StateSpace(shape) => shape.channels(),
             Self::Convolution { channels, .. } => *channels,
         }
     }
@@ -30,6 +33,7 @@ impl RecurrentShape {
     pub fn taps(&self) -> usize {
         match self {
             Self::Delta(shape) => shape.taps,
+            Self::StateSpace(shape) => shape.taps,
             Self::Convolution { taps, .. } => *taps,
         }
     }
@@ -38,6 +42,7 @@ impl RecurrentShape {
     fn numbers(&self) -> [usize; 2] {
         let memory = match self {
             Self::Delta(shape) => shape.value_width() * shape.dim,
+            Self::StateSpace(shape) => shape.value_width() * shape.state,
             Self::Convolution { .. } => 0,
         };
         [memory, (self.taps() - 1) * self.channels()]
@@ -48,7 +53,7 @@ impl RecurrentShape {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecurrentState {
     pub(crate) shape: RecurrentShape,
-    /// Of the delta rule, `[value_heads, dim, dim]`: rows by key element; otherwise empty.
+    /// `[heads, key_dim, value_dim]`; of a convolution alone empty.
     pub(crate) memory: Vec<f32>,
     /// `[taps - 1, channels]`: the last inputs of the convolution.
     inputs: Vec<f32>,

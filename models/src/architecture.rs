@@ -18,7 +18,7 @@
 //! gemma4    halves             optional    yes       yes       GELU        5 of 6, own base    partial in global layers
 //! smollm3   neighbours         optional                        SiLU                            3 of 4 layers
 //! mistral3  neighbours         optional                        SiLU                            YaRN; queries scaled
-//! granite   neighbours         optional                        SiLU                            none if not finetuned
+//! granite   neighbours         optional                        SiLU        hybrids: most       none if not finetuned
 //! olmo2     halves                       all heads after only  SiLU        3 of 4, unscaled    YaRN in global layers
 //! lfm2      halves             optional    yes                 SiLU        most recurrent
 //! ```
@@ -106,6 +106,18 @@ pub(crate) enum Recurrence {
     Delta(usize),
     /// Gated short convolutions: the layers to which the file gives no KV heads.
     Convolution,
+    /// State spaces: the layers to which the file gives no KV heads.
+    StateSpace,
+}
+
+/// An expert that every token passes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shared {
+    None,
+    /// Its output is multiplied by the sigmoid of a score.
+    Gated,
+    /// In files that declare its width.
+    Plain,
 }
 
 /// How the scores of experts become weights.
@@ -179,14 +191,16 @@ pub(crate) struct Architecture {
     pub ffn_norm: &'static str,
     /// Name of the norm after the last layer.
     pub output_norm: &'static str,
-    /// The feed-forward is a mixture of experts; if that is optional, a dense feed-forward is computed beside it.
+    /// The feed-forward is a mixture of experts.
     pub experts: Part,
+    /// A dense feed-forward is computed beside the experts.
+    pub dense_beside: bool,
     /// The first layers, as many as the file declares, have a dense feed-forward instead.
     pub dense_first: bool,
     /// How experts are weighted.
     pub router: Router,
     /// Another expert is for every token.
-    pub shared_expert: bool,
+    pub shared_expert: Shared,
     /// The router and the experts have biases.
     pub expert_bias: bool,
     /// The pairs between which YaRN mixes are rounded to whole pairs.
@@ -229,9 +243,10 @@ const LLAMA: Architecture = Architecture {
     ffn_norm: "ffn_norm.weight",
     output_norm: "output_norm.weight",
     experts: Part::Absent,
+    dense_beside: false,
     dense_first: false,
     router: Router::Softmax,
-    shared_expert: false,
+    shared_expert: Shared::None,
     expert_bias: false,
     whole_yarn_bounds: true,
     rope_freqs: true,
@@ -274,6 +289,13 @@ const QWEN35: Architecture = Architecture {
     ..PLAIN
 };
 
+const GRANITE: Architecture = Architecture {
+    // Granite 3 and the dense models of Granite 4.
+    name: "granite",
+    multipliers: true,
+    ..LLAMA
+};
+
 const LFM2: Architecture = Architecture {
     // LFM2 and LFM2.5.
     name: "lfm2",
@@ -311,7 +333,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         // Qwen 3.5 and 3.6 with experts: 35B-A3B.
         name: "qwen35moe",
         experts: Part::Required,
-        shared_expert: true,
+        shared_expert: Shared::Gated,
         ..QWEN35
     },
     Architecture {
@@ -373,6 +395,7 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         per_layer: true,
         output_scale: true,
         experts: Part::Optional,
+        dense_beside: true,
         rope_freqs: true,
         ..GEMMA2
     },
@@ -392,11 +415,21 @@ pub(crate) const ARCHITECTURES: &[Architecture] = &[
         rope_factors: false,
         ..LLAMA
     },
+    GRANITE,
     Architecture {
-        // Granite 3 and the dense models of Granite 4.
-        name: "granite",
-        multipliers: true,
-        ..LLAMA
+        // Granite 3 with experts: 1B-A400M, 3B-A800M.
+        name: "granitemoe",
+        experts: Part::Required,
+        shared_expert: Shared::Plain,
+        ..GRANITE
+    },
+    Architecture {
+        // The hybrids of Granite 4: 350M, 1B, Micro, and with experts Tiny and Small.
+        name: "granitehybrid",
+        recurrence: Recurrence::StateSpace,
+        experts: Part::Optional,
+        shared_expert: Shared::Plain,
+        ..GRANITE
     },
     Architecture {
         // OLMo 2 and 3.

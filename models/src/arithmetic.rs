@@ -7,14 +7,14 @@ use kept_kernels::{
 };
 
 use crate::Config;
-use crate::architecture::{Activation, Part};
+use crate::architecture::Activation;
 use crate::weights::Floats;
 
 /// Elements per row of each buffer of experts beside a dense feed-forward: the width, or 0 without them.
 pub(crate) fn beside_width(config: &Config) -> usize {
-    match (config.experts, config.architecture.experts) {
-        (Some(_), Part::Optional) => config.width,
-        _ => 0,
+    match config.experts.filter(|_| config.architecture.dense_beside) {
+        Some(_) => config.width,
+        None => 0,
     }
 }
 
@@ -93,4 +93,9 @@ pub(crate) fn activate(activation: Activation, gate: &mut [f32], up: &[f32]) {
         Activation::GeluTanh => gelu_mul(gate, up),
         Activation::SwigluClamped => swiglu_clamped(gate, up),
     }
+}
+
+/// `ln(1 + exp(x))`.
+pub(crate) fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { x.exp().ln_1p() }
 }

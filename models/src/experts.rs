@@ -3,7 +3,7 @@
 //! ```text
 //! scores = router * x [+ bias]        S = the highest `used` scores, w = softmax over S
 //!                                     LFM2: p = sigmoid(scores), S = the highest `used` p + bias, w = p / sum of S
-//! residual += [sigmoid(shared router * x) * shared expert(x)]
+//! residual += [shared expert(x)], or [sigmoid(shared router * x) * shared expert(x)]
 //! residual += sum over e in S:  w[e] * (down[e] * (activation(gate[e] * x [+ bias]) * (up[e] * x [+ bias])) [+ bias])
 //! ```
 //!
@@ -17,8 +17,8 @@ use kept_kernels::mapped::{MappedMatrix, multiply_together};
 use kept_kernels::{QuantisedRows, Stop, Stopped, add_assign};
 
 use crate::ModelError;
-use crate::architecture::{Part, Router};
-use crate::arithmetic::{activate, multiply, product};
+use crate::architecture::{Router, Shared};
+use crate::arithmetic::{activate, multiply, product, scale};
 use crate::config::{Config, ExpertCounts};
 use crate::gguf::Gguf;
 use crate::weights::{self, Floats};
@@ -48,10 +48,10 @@ pub(crate) struct Experts {
     shared: Option<SharedExpert>,
 }
 
-/// An expert that every token passes through: its output is multiplied by `sigmoid(router * x)`.
+/// An expert that every token passes through.
 struct SharedExpert {
-    /// `[width]`
-    router: Vec<f32>,
+    /// `[width]`: its output is multiplied by `sigmoid(router * x)`.
+    router: Option<Vec<f32>>,
     /// `[shared_ffn, width]`
     gate: MappedMatrix,
     up: MappedMatrix,
@@ -156,16 +156,21 @@ impl Experts {
             gate_bias: bias("ffn_gate_exps.bias", ffn)?,
             up_bias: bias("ffn_up_exps.bias", ffn)?,
             down_bias: bias("ffn_down_exps.bias", width)?,
-            scale: match config.architecture.experts {
-                Part::Optional => {
-                    weights::optional_vector(gguf, &name("ffn_down_exps.scale"), all)?
-                }
-                _ => None,
+            scale: match config.architecture.dense_beside {
+                true => weights::optional_vector(gguf, &name("ffn_down_exps.scale"), all)?,
+                false => None,
             },
             used: counts.used,
             shared: match counts.shared_ffn {
                 Some(ffn) => Some(SharedExpert {
-                    router: weights::vector(gguf, &name("ffn_gate_inp_shexp.weight"), width)?,
+                    router: match config.architecture.shared_expert {
+                        Shared::Gated => Some(weights::vector(
+                            gguf,
+                            &name("ffn_gate_inp_shexp.weight"),
+                            width,
+                        )?),
+                        _ => None,
+                    },
                     gate: weights::matrix(gguf, &name("ffn_gate_shexp.weight"), ffn, width)?,
                     up: weights::matrix(gguf, &name("ffn_up_shexp.weight"), ffn, width)?,
                     down: weights::matrix(gguf, &name("ffn_down_shexp.weight"), width, ffn)?,
@@ -205,6 +210,7 @@ impl Experts {
         let scores = &mut scores[..rows * self.gate.len()];
         multiply(&self.router, router, routed, rounded, scores, stop)?;
         self.choose(scores, choices);
+        (choices.iter_mut()).for_each(|choice| choice.weight *= config.residual_scale);
         for chosen in choices.chunk_by(|a, b| a.expert == b.expert) {
             let expert = chosen[0].expert;
             let gathered = &mut gathered[..chosen.len() * width];
@@ -338,9 +344,11 @@ impl SharedExpert {
             .chunks_exact(config.width)
             .zip(hidden.chunks_exact_mut(ffn))
         {
-            let score: f32 = x.iter().zip(router).map(|(x, weight)| x * weight).sum();
-            let share = 1.0 / (1.0 + (-score).exp());
-            hidden.iter_mut().for_each(|x| *x *= share);
+            let share = router.as_ref().map_or(1.0, |router| {
+                let score: f32 = x.iter().zip(router).map(|(x, weight)| x * weight).sum();
+                1.0 / (1.0 + (-score).exp())
+            });
+            scale(hidden, share * config.residual_scale);
         }
         multiply(down, &Floats::mapped(down), hidden, rounded, added, stop)?;
         add_assign(residual, added);

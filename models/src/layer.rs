@@ -186,13 +186,13 @@ impl Layer {
             ffn_norm: norm_if(architecture.pre_norm, architecture.ffn_norm)?,
             ffn: match (
                 config.experts.filter(|_| kind.experts),
-                architecture.experts,
+                architecture.dense_beside,
             ) {
-                (Some(counts), Part::Optional) => {
+                (Some(counts), true) => {
                     let both = DenseAndExperts::read(gguf, config, counts, layer)?;
                     FeedForward::Both(Box::new(both))
                 }
-                (Some(counts), _) => {
+                (Some(counts), false) => {
                     FeedForward::Experts(Box::new(Experts::read(gguf, config, counts, layer)?))
                 }
                 (None, _) => FeedForward::Dense(Dense::read(gguf, config, layer)?),

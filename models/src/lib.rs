@@ -14,7 +14,7 @@ mod arithmetic;
 mod chat_template;
 mod config;
 mod decoder;
-mod delta;
+mod delta_net;
 mod error;
 mod experts;
 mod feed_forward;
@@ -27,6 +27,8 @@ mod pass;
 mod per_layer;
 mod recurrent;
 mod rope;
+mod rule;
+mod state_space;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tokenizer;

@@ -1,11 +1,12 @@
 //! A recurrent layer instead of attention. Its state has a constant size: there is nothing to compress.
 //!
 //! ```text
-//! delta net     x [width] --> q, k, v: convolution, SiLU --> delta rule, gated (delta.rs) --> out --> + residual
-//! convolution   x [width] --> b, c, y:   c * convolution(b * y)                           --> out --> + residual
+//! delta net     x [width] --> q, k, v: convolution, SiLU --> delta rule, gated (delta_net.rs)    --> out --> + residual
+//! state space   x [width] --> v, k, q: convolution, SiLU --> memory, gated (state_space.rs)      --> out --> + residual
+//! convolution   x [width] --> b, c, y:   c * convolution(b * y)                                  --> out --> + residual
 //! ```
 //!
-//! Sources: arXiv 2412.06464 and Qwen 3.5; arXiv 2511.23404 (LFM2).
+//! Sources: arXiv 2412.06464 and Qwen 3.5; arXiv 2405.21060 and Granite 4; arXiv 2511.23404 (LFM2).
 
 use kept_kernels::mapped::MappedMatrix;
 use kept_kernels::{
@@ -13,29 +14,50 @@ use kept_kernels::{
 };
 
 use crate::ModelError;
-use crate::arithmetic::multiply;
+use crate::arithmetic::{multiply, scale};
 use crate::config::Config;
-use crate::delta::{DeltaNet, DeltaTask};
+use crate::delta_net::DeltaNet;
 use crate::gguf::Gguf;
+use crate::rule::RuleTask;
+use crate::state_space::StateSpace;
 use crate::weights::{self, Floats};
 
 /// Weights of one recurrent layer.
 pub(crate) struct Recurrent {
     shape: RecurrentShape,
-    /// `[inputs, width]`: queries, keys, values; or `b`, `c`, `y`.
+    /// `[inputs, width]`: queries, keys, values in the rule's order; or `b`, `c`, `y`.
     input: MappedMatrix,
     /// `[taps, channels]`
     taps: Vec<f32>,
-    /// Of a delta net.
-    delta: Option<DeltaNet>,
+    /// What follows the convolution; nothing if it is alone.
+    rule: Option<Rule>,
     /// `[width, mixed]`
     out: MappedMatrix,
+}
+
+/// How a layer remembers what its convolution saw.
+enum Rule {
+    Delta(DeltaNet),
+    StateSpace(StateSpace),
+}
+
+impl Rule {
+    fn matrices(&self) -> [Option<&MappedMatrix>; 3] {
+        match self {
+            Self::Delta(net) => net.matrices().map(Some),
+            Self::StateSpace(space) => {
+                let [z, step] = space.matrices();
+                [Some(z), Some(step), None]
+            }
+        }
+    }
 }
 
 /// Copies of the matrices that are not quantised.
 pub(crate) struct RecurrentCopies<'a> {
     input: Floats<'a>,
-    delta: Option<[Floats<'a>; 3]>,
+    /// Of [`Rule::matrices`].
+    rule: [Option<Floats<'a>>; 3],
     out: Floats<'a>,
 }
 
@@ -55,13 +77,17 @@ pub(crate) struct RecurrentScratch {
     rounded: QuantisedRows,
 }
 
-/// Numbers per row: inputs, the convolution's output, what the output projection reads, the delta rule's output, decay,
-/// beta, and what is added to the residual stream.
+/// Numbers per row: inputs, the convolution's output, what the output projection reads, the rule's output, decay, beta,
+/// and what is added to the residual stream.
 fn widths(config: &Config, shape: RecurrentShape) -> [usize; 7] {
     let [inputs, mixed, seen, heads] = match shape {
         RecurrentShape::Delta(delta) => {
             let values = delta.value_width();
             [delta.channels(), values, values, delta.value_heads]
+        }
+        RecurrentShape::StateSpace(space) => {
+            let values = space.value_width();
+            [space.channels(), values, values, space.heads]
         }
         RecurrentShape::Convolution { channels, .. } => [3 * channels, channels, 0, 0],
     };
@@ -106,25 +132,36 @@ impl Recurrent {
         layer: usize,
     ) -> Result<Self, ModelError> {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        let [input, taps, out] = match shape {
-            RecurrentShape::Delta(_) => ["attn_qkv", "ssm_conv1d", "ssm_out"],
+        let [inputs, channels, mixed, ..] = widths(config, shape);
+        let matrix = |part: &str| weights::matrix(gguf, &name(part), inputs, config.width);
+        let (rule, input, [taps, out]) = match shape {
+            RecurrentShape::Delta(delta) => {
+                let net = DeltaNet::read(gguf, config, delta, layer)?;
+                let names = ["ssm_conv1d", "ssm_out"];
+                (Some(Rule::Delta(net)), matrix("attn_qkv")?, names)
+            }
+            RecurrentShape::StateSpace(space) => {
+                let (space, input) = StateSpace::read(gguf, config.width, space, layer)?;
+                (
+                    Some(Rule::StateSpace(space)),
+                    input,
+                    ["ssm_conv1d", "ssm_out"],
+                )
+            }
             RecurrentShape::Convolution { .. } => {
-                ["shortconv.in_proj", "shortconv.conv", "shortconv.out_proj"]
+                let names = ["shortconv.conv", "shortconv.out_proj"];
+                (None, matrix("shortconv.in_proj")?, names)
             }
         };
-        let [inputs, channels, mixed, ..] = widths(config, shape);
         let count = shape.taps();
         let by_channel = weights::vector_of(gguf, &name(taps), &[channels, count])?;
         Ok(Self {
             shape,
-            input: weights::matrix(gguf, &name(input), inputs, config.width)?,
+            input,
             taps: (0..count * channels)
                 .map(|i| by_channel[i % channels * count + i / channels])
                 .collect(),
-            delta: match shape {
-                RecurrentShape::Delta(delta) => Some(DeltaNet::read(gguf, config, delta, layer)?),
-                RecurrentShape::Convolution { .. } => None,
-            },
+            rule,
             out: weights::matrix(gguf, &name(out), config.width, mixed)?,
         })
     }
@@ -134,8 +171,8 @@ impl Recurrent {
     }
 
     pub(crate) fn matrices(&self) -> Vec<&MappedMatrix> {
-        let delta = self.delta.iter().flat_map(DeltaNet::matrices);
-        [&self.input, &self.out].into_iter().chain(delta).collect()
+        let rule = self.rule.iter().flat_map(Rule::matrices).flatten();
+        [&self.input, &self.out].into_iter().chain(rule).collect()
     }
 
     pub(crate) fn copies<'a>(
@@ -144,7 +181,9 @@ impl Recurrent {
     ) -> RecurrentCopies<'a> {
         RecurrentCopies {
             input: copy(&self.input),
-            delta: (self.delta.as_ref()).map(|delta| delta.matrices().map(&copy)),
+            rule: (self.rule.as_ref())
+                .map_or([None; 3], Rule::matrices)
+                .map(|matrix| matrix.map(&copy)),
             out: copy(&self.out),
         }
     }
@@ -162,8 +201,8 @@ impl Recurrent {
         scratch: &mut RecurrentScratch,
         stop: &Stop,
     ) -> Result<(), Stopped> {
-        let (normed, copies) = (task.normed, task.copies);
-        let rows = normed.len() / task.config.width;
+        let (config, normed, copies) = (task.config, task.normed, task.copies);
+        let rows = normed.len() / config.width;
         let RecurrentScratch {
             rows: most,
             buffers,
@@ -175,15 +214,18 @@ impl Recurrent {
                 &mut buffer[..numbers]
             });
         multiply(&self.input, &copies.input, normed, rounded, inputs, stop)?;
-        if let (Some(delta), Some(copies)) = (&self.delta, &copies.delta) {
+        if let Some(rule) = &self.rule {
             convolve(state, &self.taps, inputs, convolved);
-            let task = DeltaTask {
-                config: task.config,
-                copies,
+            let task = RuleTask {
+                config,
+                copies: &copies.rule,
                 normed,
             };
             let space = [convolved, seen, decay, beta];
-            delta.mix(&task, space, state, mixed, rounded, stop)?;
+            match rule {
+                Rule::Delta(net) => net.mix(&task, space, state, mixed, rounded, stop)?,
+                Rule::StateSpace(own) => own.mix(&task, space, state, mixed, rounded, stop)?,
+            }
         } else {
             let channels = self.shape.channels();
             for (row, out) in rows_of(inputs, mixed, channels) {
@@ -196,6 +238,7 @@ impl Recurrent {
             }
         }
         multiply(&self.out, &copies.out, mixed, rounded, added, stop)?;
+        scale(added, config.residual_scale);
         add_assign(residual, added);
         Ok(())
     }

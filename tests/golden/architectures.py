@@ -58,7 +58,8 @@ class Shape:
     @property
     def arch_in_file(self) -> str:
         return {"gpt_oss": "gpt-oss", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "ministral3": "mistral3",
-                "olmo3": "olmo2", "lfm2_moe": "lfm2moe"}.get(self.arch, self.arch)
+                "olmo3": "olmo2", "lfm2_moe": "lfm2moe", "granitemoeshared": "granitemoe",
+                "granitemoehybrid": "granitehybrid"}.get(self.arch, self.arch)
 
     @property
     def seed(self) -> int:
@@ -97,6 +98,19 @@ def gemma4(layers: int, period: int, kv_heads: tuple[int, int] = (2, 2), **keys)
 
 def gemma4_layers(layers: int, period: int) -> dict:
     return {"layer_types": ["sliding_attention" if (i + 1) % period else "full_attention" for i in range(layers)]}
+
+
+# Granite's factors, and the state spaces of its hybrids.
+GRANITE = {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.35, "attention_multiplier": 0.4}
+GRANITE_KEYS = {"embedding_scale": 3.0, "logit_scale": 2.0, "residual_scale": 0.35, "attention.scale": 0.4}
+HYBRID = GRANITE | {"position_embedding_type": "nope", "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_n_groups": 1,
+                    "mamba_d_state": 24, "mamba_d_conv": 4, "mamba_expand": 2, "mamba_chunk_size": 16}
+HYBRID_KEYS = GRANITE_KEYS | {"rope.scaling.finetuned": False, "ssm.conv_kernel": 4, "ssm.state_size": 24,
+                              "ssm.group_count": 1, "ssm.inner_size": 64, "ssm.time_step_rank": 4}
+
+
+def hybrid_layers(kv_heads: list[int]) -> list[str]:
+    return ["attention" if heads else "mamba" for heads in kv_heads]
 
 
 def lfm2_layers(kv_heads: list[int]) -> list[str]:
@@ -168,9 +182,18 @@ SHAPES = [
                          "sliding_window": None, "pad_token_id": 0}, name="mistral3", tied=False,
           keys={"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": TRAINED,
                 "rope.scaling.yarn_log_multiplier": 1.0, "attention.temperature_scale": 0.5}),
-    Shape("granite", {"rope_parameters": PLAIN, "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.35,
-                      "attention_multiplier": 0.4},
-          keys={"embedding_scale": 3.0, "logit_scale": 2.0, "residual_scale": 0.35, "attention.scale": 0.4}),
+    Shape("granite", GRANITE | {"rope_parameters": PLAIN}, keys=GRANITE_KEYS),
+    Shape("granitemoeshared", GRANITE | {"rope_parameters": PLAIN, "num_local_experts": 6, "num_experts_per_tok": 2,
+                                         "shared_intermediate_size": 40}, name="granitemoe", head_dim=8,
+          keys=GRANITE_KEYS | {"expert_count": 6, "expert_used_count": 2, "expert_shared_feed_forward_length": 40}),
+    Shape("granitemoehybrid", HYBRID | {"layer_types": hybrid_layers([0, 0, 2, 0, 2, 0]), "num_local_experts": 0,
+                                        "shared_intermediate_size": 48}, name="granitehybrid", layers=6, head_dim=8,
+          keys=HYBRID_KEYS | {"attention.head_count_kv": [0, 0, 2, 0, 2, 0]}),
+    Shape("granitemoehybrid", HYBRID | {"layer_types": hybrid_layers([0, 2, 0, 2]), "num_local_experts": 6,
+                                        "num_experts_per_tok": 2, "shared_intermediate_size": 40},
+          name="granitehybrid-experts", layers=4, head_dim=8,
+          keys=HYBRID_KEYS | {"attention.head_count_kv": [0, 2, 0, 2], "expert_count": 6, "expert_used_count": 2,
+                              "expert_shared_feed_forward_length": 40}),
     Shape("olmo3", {"rope_parameters": {"full_attention": YARN, "sliding_attention": PLAIN}, "sliding_window": WINDOW,
                     "pad_token_id": 0}, layers=8, head_dim=8, hidden=32, tied=False,
           keys={"attention.sliding_window": WINDOW, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
@@ -187,7 +210,8 @@ SHAPES = [
 CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "gpt_oss": "GptOss", "qwen3_5_text": "Qwen3_5Text", "qwen3_5_moe_text": "Qwen3_5MoeText",
            "phi3": "Phi3", "gemma2": "Gemma2", "gemma3": "Gemma3Text",
            "gemma4": "Gemma4Text", "smollm3": "SmolLM3", "ministral3": "Ministral3", "granite": "Granite", "olmo3": "Olmo3",
-           "lfm2": "Lfm2", "lfm2_moe": "Lfm2Moe"}
+           "lfm2": "Lfm2", "lfm2_moe": "Lfm2Moe", "granitemoeshared": "GraniteMoeShared",
+           "granitemoehybrid": "GraniteMoeHybrid"}
 CAUSAL = {"gemma3": "Gemma3", "gemma4": "Gemma4", "qwen3_5_text": "Qwen3_5", "qwen3_5_moe_text": "Qwen3_5Moe"}
 
 
@@ -238,7 +262,7 @@ def texts() -> list[str]:
 PARTS = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
          "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
          "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-         "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+         "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.router": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
          "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
          "mlp.shared_expert.down_proj": "ffn_down_shexp", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 LFM2_PARTS = {"operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "self_attn.out_proj": "attn_output",
@@ -292,14 +316,20 @@ def tensors(shape: Shape, model):
             if part.startswith("linear_attn"):
                 yield f"blk.{layer}.{RECURRENT[name.split('.', 3)[3]]}", tiled(shape, name, data)
                 continue
-            if part in ("mlp.experts", "feed_forward.experts"):
+            if part.startswith("mamba"):
+                yield f"blk.{layer}.{STATE_SPACE[name.split('.', 3)[3]]}", state_space(name, data)
+                continue
+            if part.startswith("shared_mlp"):
+                yield from shared_expert(shape, layer, part, data)
+                continue
+            if part in ("mlp.experts", "feed_forward.experts", "block_sparse_moe.experts"):
                 yield from experts(shape, layer, kind, data)
                 continue
             if kind == "sinks":
                 yield f"blk.{layer}.attn_sinks.weight", data
                 continue
             heads = {"self_attn.q_proj": shape.heads, "self_attn.k_proj": shape.kv_heads}.get(part)
-            if heads and shape.arch in ("llama", "smollm3", "ministral3", "granite"):
+            if heads and shape.arch.startswith(("llama", "smollm3", "ministral3", "granite")):
                 matrix = tiny.neighbouring_pairs(data.reshape(len(data), -1), heads)
                 data = matrix.reshape(data.shape)
             if kind == "expert_bias":
@@ -316,6 +346,34 @@ RECURRENT = {"linear_attn.in_proj_qkv.weight": "attn_qkv.weight", "linear_attn.i
              "linear_attn.in_proj_b.weight": "ssm_beta.weight", "linear_attn.in_proj_a.weight": "ssm_alpha.weight",
              "linear_attn.conv1d.weight": "ssm_conv1d.weight", "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a",
              "linear_attn.norm.weight": "ssm_norm.weight", "linear_attn.out_proj.weight": "ssm_out.weight"}
+
+
+STATE_SPACE = {"mamba.in_proj.weight": "ssm_in.weight", "mamba.conv1d.weight": "ssm_conv1d.weight",
+               "mamba.conv1d.bias": "ssm_conv1d.bias", "mamba.dt_bias": "ssm_dt.bias", "mamba.A_log": "ssm_a", "mamba.D": "ssm_d",
+               "mamba.norm.weight": "ssm_norm.weight", "mamba.out_proj.weight": "ssm_out.weight"}
+
+
+def state_space(name: str, data: np.ndarray) -> np.ndarray:
+    """A tensor of a state space of one group, as converters write it."""
+    part = name.rsplit("mamba.", 1)[1]
+    if part == "A_log":
+        return -np.exp(data)[:, None]
+    if part == "D":
+        return data[:, None]
+    if part == "conv1d.weight":
+        return data[:, 0]
+    return data[None] if part == "norm.weight" else data
+
+
+def shared_expert(shape: Shape, layer: str, part: str, data: np.ndarray):
+    """Granite's expert for every token, which without experts is the dense feed-forward."""
+    end = "_shexp" if shape.hf["num_local_experts"] else ""
+    if part.endswith("input_linear"):
+        gate, up = np.split(data, 2)
+        yield f"blk.{layer}.ffn_gate{end}.weight", gate
+        yield f"blk.{layer}.ffn_up{end}.weight", up
+    else:
+        yield f"blk.{layer}.ffn_down{end}.weight", data
 
 
 def tiled(shape: Shape, name: str, data: np.ndarray) -> np.ndarray:
@@ -364,7 +422,7 @@ def write_gguf(shape: Shape, model, path: Path) -> None:
              "attention.key_length": shape.head_dim, "attention.value_length": shape.head_dim,
              "rope.dimension_count": shape.head_dim, "vocab_size": tiny.VOCABULARY}
     for key, value in ({"rope.freq_base": 10_000.0, "attention.layer_norm_rms_epsilon": 1e-5} | sizes | shape.keys).items():
-        add = {int: out.add_uint32, float: out.add_float32, str: out.add_string, list: out.add_array}[type(value)]
+        add = {bool: out.add_bool, int: out.add_uint32, float: out.add_float32, str: out.add_string, list: out.add_array}[type(value)]
         add(f"{shape.arch_in_file}.{key}", value)
     tiny.write_tokenizer(out, tiny.tokenizer())
     for name, factors in shape.factors.items():
@@ -413,7 +471,7 @@ def dropped(shape: Shape, model) -> dict[str, np.ndarray]:
     ids = draw_ids(shape.seed + 2, PROMPT + STEPS)
     rng = np.random.default_rng(shape.seed)
     full = [i for i, layer in enumerate(model.model.layers)
-            if hasattr(layer, "self_attn") and getattr(layer.self_attn, "sliding_window", None) is None]
+            if getattr(layer, "self_attn", None) and getattr(layer.self_attn, "sliding_window", None) is None]
     groups = {i: model.model.layers[i].self_attn.num_key_value_groups for i in full}
     kept = {i: np.sort(np.stack([rng.permutation(PROMPT)[:KEPT] for _ in range(shape.heads // groups[i])]), axis=1)
             for i in full}
@@ -502,11 +560,18 @@ def check_that_errors_show(shape: Shape, ids: np.ndarray, right: np.ndarray) -> 
         mistakes["no temperature"] = lambda m: m.config.rope_parameters.update(llama_4_scaling_beta=0.0)
         mistakes["no yarn"] = inv_freq("inv_freq", lambda m: plain)
         mistakes["yarn with a magnitude"] = lambda m: setattr(m.model.rotary_emb, "attention_scaling", 1 + 0.1 * np.log(4))
-    if shape.arch == "granite":
+    if shape.arch.startswith("granite"):
         mistakes["embedding not scaled"] = lambda m: setattr(m.model, "embedding_multiplier", 1.0)
         mistakes["logits not divided"] = lambda m: setattr(m.config, "logits_scaling", 1.0)
-        mistakes["scale of the head"] = attention("scaling", 0.25)
+        mistakes["scale of the head"] = lambda m: [
+            setattr(x.self_attn, "scaling", 0.25) for x in m.model.layers if getattr(x, "self_attn", None)]
         mistakes["residual not scaled"] = lambda m: [setattr(x, "residual_multiplier", 1.0) for x in m.model.layers]
+    if shape.hf.get("num_local_experts"):
+        mistakes["no expert for every token"] = each("shared_mlp.output_linear", 0.0)
+        mistakes["one expert less"] = lambda m: [setattr(x.block_sparse_moe.router, "top_k", 1) for x in m.model.layers]
+    if shape.arch == "granitemoehybrid":
+        mistakes |= {f"no {x}": each(x, value) for x, value in (("dt_bias", 0.0), ("A_log", -20.0), ("mamba.D", 0.0),
+                                                                 ("conv1d.bias", 0.0), ("mamba.norm", 1.0))}
     if shape.arch == "olmo3":
         mistakes |= {f"no {x} norm": each(f"{x}_norm", 1.0) for x in ("q", "k")}
         mistakes |= {f"no {x}": each(x, 1.0) for x in ("post_attention_layernorm", "post_feedforward_layernorm")}

@@ -26,7 +26,7 @@ TEMPLATES = {"llama2": ("<s>", "</s>"), "llama3": ("<|begin_of_text|>", "<|eot_i
              "phi4-mini": ("<|endoftext|>", "<|endoftext|>"), "gemma2": ("<bos>", "<eos>"), "gemma3": ("<bos>", "<eos>"),
              "smollm2": ("<|im_start|>", "<|im_end|>"), "smollm3": (None, "<|im_end|>"),
              "deepseek-r1": ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"), "python": ("<s>", "</s>"), "harmony": (None, "<|return|>"),
-             "lfm2": ("<|startoftext|>", "<|im_end|>")}
+             "lfm2": ("<|startoftext|>", "<|im_end|>"), "granite4": ("<|end_of_text|>", "<|end_of_text|>")}
 
 TOOLS = [
     {"type": "function", "function": {"name": "weather", "description": "The weather <now> in a \"place\" & its 'surroundings' — ça va?",

@@ -61,7 +61,7 @@ pub fn model(stem: &str) -> PathBuf {
 }
 
 /// The tiny models of `golden/architectures`, by file stem: one for each architecture.
-pub const ARCHITECTURES: [&str; 19] = [
+pub const ARCHITECTURES: [&str; 22] = [
     "llama-bias-yarn",
     "qwen2",
     "qwen3",
@@ -75,6 +75,9 @@ pub const ARCHITECTURES: [&str; 19] = [
     "smollm3",
     "mistral3",
     "granite",
+    "granitemoe",
+    "granitehybrid",
+    "granitehybrid-experts",
     "olmo3",
     "gemma4-dense",
     "gemma4-e",

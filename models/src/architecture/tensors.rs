@@ -1,6 +1,6 @@
 //! The tensors that files of an architecture contain.
 
-use super::{Architecture, Part, QkNorm, Recurrence, Router};
+use super::{Architecture, QkNorm, Recurrence, Router, Shared};
 
 /// Layer tensors of experts.
 const ROUTED: [&str; 5] = [
@@ -25,8 +25,7 @@ const ROUTED_BIAS: [&str; 4] = [
     "ffn_down_exps.bias",
 ];
 /// Layer tensors of an expert that computes every token.
-const SHARED: [&str; 4] = [
-    "ffn_gate_inp_shexp.weight",
+const SHARED: [&str; 3] = [
     "ffn_gate_shexp.weight",
     "ffn_up_shexp.weight",
     "ffn_down_shexp.weight",
@@ -40,6 +39,17 @@ const DELTA: [&str; 9] = [
     "ssm_conv1d.weight",
     "ssm_dt.bias",
     "ssm_a",
+    "ssm_norm.weight",
+    "ssm_out.weight",
+];
+/// Layer tensors of state spaces.
+const STATE_SPACE: [&str; 8] = [
+    "ssm_in.weight",
+    "ssm_conv1d.weight",
+    "ssm_conv1d.bias",
+    "ssm_dt.bias",
+    "ssm_a",
+    "ssm_d",
     "ssm_norm.weight",
     "ssm_out.weight",
 ];
@@ -63,14 +73,15 @@ impl Architecture {
     /// Names of the tensors that a layer of this architecture may have, such as `attn_q.weight`, with or without experts
     /// and attention. Any other tensor would be missing from the computation.
     pub(crate) fn layer_tensors(&self, experts: bool, recurrent: bool) -> Vec<&'static str> {
-        let dense = !experts || self.experts != Part::Required;
+        let dense = !experts || self.dense_beside;
         let attention = !recurrent;
         let recurrent: &[&'static str] = match self.recurrence {
             Recurrence::Delta(_) if recurrent => &DELTA,
             Recurrence::Convolution if recurrent => &CONVOLUTION,
+            Recurrence::StateSpace if recurrent => &STATE_SPACE,
             _ => &[],
         };
-        let groups: [(bool, &[&'static str]); 17] = [
+        let groups: [(bool, &[&'static str]); 18] = [
             // `attn_rot_embd` holds the angles that old converters stored; Kept computes them.
             (
                 attention,
@@ -91,16 +102,17 @@ impl Architecture {
                 experts && self.router == Router::Sigmoid,
                 &["exp_probs_b.bias"],
             ),
-            (
-                experts && self.experts == Part::Optional,
-                &ROUTED_BESIDE_DENSE,
-            ),
+            (experts && self.dense_beside, &ROUTED_BESIDE_DENSE),
             (
                 self.per_layer,
                 &["inp_gate.weight", "proj.weight", "post_norm.weight"],
             ),
             (self.output_scale, &["layer_output_scale.weight"]),
-            (experts && self.shared_expert, &SHARED),
+            (experts && self.shared_expert != Shared::None, &SHARED),
+            (
+                experts && self.shared_expert == Shared::Gated,
+                &["ffn_gate_inp_shexp.weight"],
+            ),
             (experts && self.expert_bias, &ROUTED_BIAS),
             (
                 attention && self.qkv_bias.is_allowed(),

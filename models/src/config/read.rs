@@ -4,7 +4,7 @@ use super::keys::{Keys, MAX_COUNT, bad, missing, missing_tensor};
 use super::layers::{self, Heads, Layers};
 use super::{Config, ExpertCounts, LayerRotation, OpenOptions, QueryScale, recurrent, rope};
 use crate::ModelError;
-use crate::architecture::{self, Architecture, Part, Router, Sliding, WindowRope};
+use crate::architecture::{self, Architecture, Part, Router, Shared, Sliding, WindowRope};
 use crate::gguf::Gguf;
 
 impl Config {
@@ -158,14 +158,23 @@ fn experts(
     if architecture.router == Router::Sigmoid {
         refuse_other_weights(keys)?;
     }
+    const SHARED: &str = "expert_shared_feed_forward_length";
     let shared_ffn = match architecture.shared_expert {
-        true => Some(keys.count("expert_shared_feed_forward_length")?),
-        false => None,
+        Shared::None => None,
+        Shared::Gated => Some(keys.count(SHARED)?),
+        Shared::Plain if keys.whole(SHARED)? == Some(0) => None,
+        Shared::Plain => keys.optional_count(SHARED)?,
+    };
+    const WIDTH: &str = "expert_feed_forward_length";
+    let ffn = match architecture.multipliers && !keys.has(WIDTH) {
+        // Granite's files give the width of an expert by the key for dense feed-forwards.
+        true => keys.uniform_count("feed_forward_length")?,
+        false => keys.count(WIDTH)?,
     };
     Ok(Some(ExpertCounts {
         all,
         used,
-        ffn: keys.count("expert_feed_forward_length")?,
+        ffn,
         shared_ffn,
     }))
 }
@@ -206,7 +215,7 @@ fn widths(
     dense_first: usize,
 ) -> Result<Vec<usize>, ModelError> {
     const DENSE: &str = "feed_forward_length";
-    let counts = experts.filter(|_| architecture.experts == Part::Required);
+    let counts = experts.filter(|_| !architecture.dense_beside);
     let first = match counts {
         Some(_) => dense_first.min(layers),
         None if architecture.window_heads => return keys.counts(DENSE, layers),

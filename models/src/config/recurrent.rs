@@ -1,6 +1,6 @@
 //! Which layers are recurrent, and their shape.
 
-use kept_kernels::{DeltaShape, RecurrentShape};
+use kept_kernels::{DeltaShape, RecurrentShape, StateSpaceShape};
 
 use super::keys::{KV_HEADS, Keys};
 use crate::ModelError;
@@ -18,6 +18,7 @@ pub(super) fn shape(
     match architecture.recurrence {
         Recurrence::None => Ok(None),
         Recurrence::Delta(_) => Ok(Some(RecurrentShape::Delta(delta(keys)?))),
+        Recurrence::StateSpace => Ok(Some(RecurrentShape::StateSpace(state_space(keys)?))),
         Recurrence::Convolution => {
             const COUNT: &str = "shortconv.l_cache";
             let taps = keys.count(COUNT)?;
@@ -60,6 +61,39 @@ fn delta(keys: &Keys<'_>) -> Result<DeltaShape, ModelError> {
     Ok(shape)
 }
 
+/// Heads of state spaces.
+fn state_space(keys: &Keys<'_>) -> Result<StateSpaceShape, ModelError> {
+    let (groups, heads) = (
+        keys.count("ssm.group_count")?,
+        keys.count("ssm.time_step_rank")?,
+    );
+    if !heads.is_multiple_of(groups) {
+        let needs = format!("it must divide the {heads} heads");
+        return Err(keys.bad("ssm.group_count", groups, needs));
+    }
+    let inner = keys.count("ssm.inner_size")?;
+    if !inner.is_multiple_of(heads) {
+        let needs = format!("{heads} heads of the same size are needed");
+        return Err(keys.bad("ssm.inner_size", inner, needs));
+    }
+    let shape = StateSpaceShape {
+        groups,
+        heads,
+        head_dim: inner / heads,
+        state: keys.count("ssm.state_size")?,
+        taps: keys.count("ssm.conv_kernel")?,
+    };
+    if shape.head_dim.max(shape.state) > 1024 || shape.channels() > 1 << 20 {
+        let needs = "heads and states of at most 1,024 numbers are supported".to_owned();
+        return Err(keys.bad("ssm.state_size", shape.state, needs));
+    }
+    if !TAPS.contains(&shape.taps) {
+        let needs = "2 to 16 taps are supported".to_owned();
+        return Err(keys.bad("ssm.conv_kernel", shape.taps, needs));
+    }
+    Ok(shape)
+}
+
 /// `[layers]`: whether each layer is recurrent.
 pub(super) fn layers(
     keys: &Keys<'_>,
@@ -69,7 +103,7 @@ pub(super) fn layers(
     let every = match architecture.recurrence {
         Recurrence::None => return Ok(vec![false; layers]),
         Recurrence::Delta(every) => every,
-        Recurrence::Convolution => {
+        Recurrence::Convolution | Recurrence::StateSpace => {
             let counts = keys.list(KV_HEADS, layers)?;
             let none = |counts: Vec<u64>| counts.iter().map(|&n| n == 0).collect();
             return Ok(counts.map_or(vec![false; layers], none));
@@ -102,7 +136,7 @@ pub(super) fn refuse_all(
         return Ok(());
     }
     let key = match architecture.recurrence {
-        Recurrence::Convolution => KV_HEADS,
+        Recurrence::Convolution | Recurrence::StateSpace => KV_HEADS,
         _ => "full_attention_interval",
     };
     let needs = "at least one layer must have attention".to_owned();

@@ -1,6 +1,6 @@
 //! The recurrent layers of a model with random weights.
 
-use kept_kernels::DeltaShape;
+use kept_kernels::{DeltaShape, StateSpaceShape};
 
 use super::tiny::Random;
 use super::{GgufWriter, MetaValue, TinyLlama};
@@ -11,6 +11,14 @@ const DELTA: DeltaShape = DeltaShape {
     key_heads: 2,
     value_heads: 4,
     dim: 64,
+    taps: 4,
+};
+/// Heads of state spaces; `value_width` is a multiple of 256.
+const SPACE: StateSpaceShape = StateSpaceShape {
+    groups: 2,
+    heads: 4,
+    head_dim: 64,
+    state: 16,
     taps: 4,
 };
 /// Taps of short convolutions.
@@ -26,7 +34,9 @@ impl TinyLlama {
     pub(super) fn head_counts(&self) -> MetaValue {
         let heads = |layer| u32::from(!self.recurs(layer)) * self.kv_heads as u32;
         match self.architecture().recurrence {
-            Recurrence::Convolution => MetaValue::Wholes((0..self.layers).map(heads).collect()),
+            Recurrence::Convolution | Recurrence::StateSpace => {
+                MetaValue::Wholes((0..self.layers).map(heads).collect())
+            }
             _ => MetaValue::Whole(self.kv_heads as u32),
         }
     }
@@ -35,6 +45,13 @@ impl TinyLlama {
         let keys: &[(&str, usize)] = match self.architecture().recurrence {
             Recurrence::None => &[],
             Recurrence::Convolution => &[("shortconv.l_cache", TAPS)],
+            Recurrence::StateSpace => &[
+                ("ssm.group_count", SPACE.groups),
+                ("ssm.time_step_rank", SPACE.heads),
+                ("ssm.state_size", SPACE.state),
+                ("ssm.inner_size", SPACE.heads * SPACE.head_dim),
+                ("ssm.conv_kernel", SPACE.taps),
+            ],
             Recurrence::Delta(_) => &[
                 ("full_attention_interval", 2),
                 ("ssm.group_count", DELTA.key_heads),
@@ -57,6 +74,13 @@ impl TinyLlama {
                 ("shortconv.in_proj", [3 * width, width]),
                 ("shortconv.out_proj", [width, width]),
             ],
+            Recurrence::StateSpace => &[
+                (
+                    "ssm_in",
+                    [SPACE.value_width() + SPACE.channels() + SPACE.heads, width],
+                ),
+                ("ssm_out", [width, SPACE.value_width()]),
+            ],
             _ => &[
                 ("attn_qkv", [DELTA.channels(), width]),
                 ("attn_gate", [DELTA.value_width(), width]),
@@ -70,28 +94,37 @@ impl TinyLlama {
         }
     }
 
-    /// The taps of all convolutions.
-    pub(super) fn taps(&self, w: &mut GgufWriter, random: &mut Random) {
-        let (part, shape) = match self.architecture().recurrence {
-            Recurrence::Convolution => ("shortconv.conv", [self.width, TAPS]),
-            _ => ("ssm_conv1d", [DELTA.channels(), DELTA.taps]),
+    /// The taps of all convolutions, and the vectors of recurrent layers.
+    pub(super) fn recurrent_rest(&self, w: &mut GgufWriter, random: &mut Random) {
+        let norm = [SPACE.groups, SPACE.value_width() / SPACE.groups];
+        let convolution = [self.width, TAPS];
+        let of_space = [SPACE.channels(), SPACE.taps];
+        let of_delta = [DELTA.channels(), DELTA.taps];
+        // Name, shape, mean and spread.
+        let tensors: &[(&str, &[usize], f32, f32)] = match self.architecture().recurrence {
+            Recurrence::None => &[],
+            Recurrence::Convolution => &[("shortconv.conv.weight", &convolution, 0.0, 1.0)],
+            Recurrence::StateSpace => &[
+                ("ssm_conv1d.weight", &of_space, 0.0, 1.0),
+                ("ssm_conv1d.bias", &of_space[..1], 0.0, 0.1),
+                ("ssm_dt.bias", &[SPACE.heads], 0.0, 0.1),
+                ("ssm_a", &[SPACE.heads, 1], -0.2, 0.1),
+                ("ssm_d", &[SPACE.heads, 1], 1.0, 0.1),
+                ("ssm_norm.weight", &norm, 1.0, 0.1),
+            ],
+            Recurrence::Delta(_) => &[
+                ("ssm_conv1d.weight", &of_delta, 0.0, 1.0),
+                ("ssm_dt.bias", &[DELTA.value_heads], 0.0, 0.1),
+                ("ssm_a", &[DELTA.value_heads], -0.2, 0.1),
+                ("ssm_norm.weight", &[DELTA.dim], 1.0, 0.1),
+            ],
         };
         for layer in (0..self.layers).filter(|&layer| self.recurs(layer)) {
-            let numbers: Vec<f32> = (0..shape[0] * shape[1]).map(|_| random.next()).collect();
-            let name = format!("blk.{layer}.{part}.weight");
-            w.tensor(&name, &shape, "F32", &numbers);
-        }
-    }
-
-    /// Vectors of a recurrent layer: name, length and mean.
-    pub(super) fn recurrent_vectors(&self) -> &'static [(&'static str, usize, f32)] {
-        match self.architecture().recurrence {
-            Recurrence::Delta(_) => &[
-                ("ssm_dt.bias", DELTA.value_heads, 0.0),
-                ("ssm_a", DELTA.value_heads, -0.2),
-                ("ssm_norm.weight", DELTA.dim, 1.0),
-            ],
-            _ => &[],
+            for &(part, shape, mean, spread) in tensors {
+                let count = shape.iter().product();
+                let numbers: Vec<f32> = (0..count).map(|_| mean + spread * random.next()).collect();
+                w.tensor(&format!("blk.{layer}.{part}"), shape, "F32", &numbers);
+            }
         }
     }
 }

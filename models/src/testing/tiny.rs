@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{GgufWriter, MetaValue};
-use crate::architecture::{self, Architecture, Part, QkNorm, Router, Sliding};
+use crate::architecture::{self, Architecture, Part, QkNorm, Router, Shared, Sliding};
 use crate::gguf::Gguf;
 use crate::tokenizer::vocabulary::symbol_of_byte;
 
@@ -152,7 +152,7 @@ impl TinyLlama {
             w.set(&key("expert_count"), whole(EXPERTS));
             w.set(&key("expert_used_count"), whole(2));
             w.set(&key("expert_feed_forward_length"), whole(self.ffn));
-            if own.shared_expert {
+            if own.shared_expert != Shared::None {
                 w.set(&key("expert_shared_feed_forward_length"), whole(self.ffn));
             }
             if own.router == Router::Sigmoid {
@@ -233,7 +233,7 @@ impl TinyLlama {
         let mut random = Random(self.seed);
         self.matrices(w, &mut random);
         self.vectors(w, &mut random);
-        self.taps(w, &mut random);
+        self.recurrent_rest(w, &mut random);
         let (width, ffn) = (self.width, self.ffn);
         for layer in (0..self.layers).filter(|_| self.architecture().expert_bias) {
             for (part, rows) in [("gate", ffn), ("up", ffn), ("down", width)] {
@@ -322,7 +322,11 @@ impl TinyLlama {
                 ("ffn_up_shexp", &[ffn, width]),
                 ("ffn_down_shexp", &[width, ffn]),
             ];
-            let shared = if own.shared_expert { shared } else { &[] };
+            let shared = match own.shared_expert {
+                Shared::None => &[],
+                _ if !self.routes(layer) => &[],
+                _ => shared,
+            };
             let feed_forward = if self.routes(layer) { experts } else { dense };
             let recurs = self.recurs(layer);
             if recurs {
@@ -349,7 +353,7 @@ impl TinyLlama {
                 vector(&name("attn_norm.weight"), width, 1.0);
                 vector(&name(own.ffn_norm), width, 1.0);
             }
-            if own.shared_expert {
+            if own.shared_expert == Shared::Gated {
                 vector(&name("ffn_gate_inp_shexp.weight"), width, 0.0);
             }
             if own.expert_bias {
@@ -359,9 +363,6 @@ impl TinyLlama {
                 vector(&name("exp_probs_b.bias"), EXPERTS, 0.0);
             }
             if self.recurs(layer) {
-                for (part, len, mean) in self.recurrent_vectors() {
-                    vector(&name(part), *len, *mean);
-                }
                 continue;
             }
             if own.sinks {

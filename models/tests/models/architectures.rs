@@ -11,7 +11,7 @@ use kept_models::{
     RopeTable,
 };
 
-const ALL: [&str; 17] = [
+const ALL: [&str; 19] = [
     "llama",
     "qwen2",
     "qwen3",
@@ -26,6 +26,8 @@ const ALL: [&str; 17] = [
     "smollm3",
     "mistral3",
     "granite",
+    "granitemoe",
+    "granitehybrid",
     "olmo2",
     "lfm2",
     "lfm2moe",
@@ -112,7 +114,7 @@ fn quantised_models_have_a_small_kl_to_f32() {
         // A recurrent layer carries its error on through all later tokens; a convolution is of the product of two
         // projections, multiplied by a third.
         let more = match arch {
-            "qwen35" | "qwen35moe" => 5.0,
+            "qwen35" | "qwen35moe" | "granitehybrid" => 5.0,
             "lfm2" | "lfm2moe" => 8.0,
             _ => 1.0,
         };
@@ -135,6 +137,7 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         ("olmo2", "post_attention_norm.weight"),
         ("lfm2", "attn_q_norm.weight"),
         ("lfm2moe", "exp_probs_b.bias"),
+        ("granitemoe", "ffn_up_shexp.weight"),
     ] {
         let name = format!("blk.1.{part}");
         let mut writer = tiny(arch).writer();
@@ -150,6 +153,8 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         ("olmo2", "attn_norm.weight"),
         ("lfm2", "shortconv.in_proj.weight"),
         ("lfm2moe", "ffn_gate.weight"),
+        ("granitemoe", "ffn_gate_inp_shexp.weight"),
+        ("granitehybrid", "ssm_in.weight"),
     ] {
         let name = format!("blk.1.{part}");
         let mut writer = tiny(arch).writer();
@@ -157,6 +162,55 @@ fn missing_and_unknown_tensors_of_architectures_are_named() {
         let error = open(&writer, &OpenOptions::default()).unwrap_err();
         assert_eq!(error, ModelError::UnknownTensor { name });
     }
+}
+
+/// Granite's hybrids: state spaces where the file gives no KV heads, and experts only if it declares them.
+#[test]
+fn granite_has_state_spaces_where_the_file_gives_no_kv_heads() {
+    let hybrid = config("granitehybrid", |_| {});
+    let recurrent: Vec<bool> = hybrid.kinds.iter().map(|kind| kind.recurrent).collect();
+    assert_eq!(recurrent, [true, false, true, false, true, false]);
+    assert!(hybrid.experts.is_none() && config("granitemoe", |_| {}).experts.is_some());
+    // Four heads of 64 by 16, and three inputs of values and of two groups of keys and queries.
+    assert_eq!(
+        hybrid.state_bytes(),
+        3 * 4 * (256 * 16 + 3 * (256 + 2 * 2 * 16))
+    );
+    let refused = |change: &dyn Fn(&mut GgufWriter)| {
+        let mut writer = tiny("granitehybrid").writer();
+        change(&mut writer);
+        let error = open(&writer, &OpenOptions::default()).unwrap_err();
+        error.to_string()
+    };
+    for (key, value) in [
+        ("ssm.group_count", 3),
+        ("ssm.inner_size", 255),
+        ("ssm.state_size", 2048),
+        ("ssm.conv_kernel", 1),
+        ("ssm.time_step_rank", 0),
+        ("expert_count", 4),
+    ] {
+        let key = format!("granitehybrid.{key}");
+        let error = refused(&|w| {
+            w.set(&key, MetaValue::Whole(value));
+        });
+        // Experts need further keys.
+        assert!(error.contains("granitehybrid."), "{key}: {error}");
+    }
+    for name in [
+        "blk.0.ssm_in.weight",
+        "blk.2.ssm_d",
+        "blk.4.ssm_conv1d.bias",
+    ] {
+        let error = refused(&|w| {
+            w.remove_tensor(name);
+        });
+        assert!(error.contains(name), "{error}");
+    }
+    let error = refused(&|w| {
+        w.tensor("blk.0.attn_q.weight", &[64], "F32", &[0.0; 64]);
+    });
+    assert!(error.contains("blk.0.attn_q.weight"), "{error}");
 }
 
 /// A half-supported LFM2 is refused by the name of its key or tensor.

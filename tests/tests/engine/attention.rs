@@ -19,7 +19,15 @@ impl Watch for Nothing {}
 fn heads_look_at_what_their_row_of_the_map_keeps() {
     let text = "The nets are mended in the morning, and the boats are tarred at noon. ".repeat(9);
     let document = Document::from_bytes("notes.txt", text.into_bytes()).expect("a document");
-    for arch in ["qwen2", "gemma2", "gemma3", "gemma4-e", "qwen35", "lfm2"] {
+    for arch in [
+        "qwen2",
+        "gemma2",
+        "gemma3",
+        "gemma4-e",
+        "qwen35",
+        "lfm2",
+        "granitehybrid",
+    ] {
         let file = Unpacked::architecture(arch);
         let engine = Engine::open(&file.path()).expect("a tiny model");
         let ask = Ask {

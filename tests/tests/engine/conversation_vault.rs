@@ -83,6 +83,7 @@ fn a_follow_up_takes_the_turns_from_the_vault() {
         "qwen3",
         "qwen35",
         "lfm2moe",
+        "granitehybrid",
         "gpt-oss",
         "phi-4-mini",
     ] {

@@ -8,7 +8,14 @@ use kept_engine::{Answer, Ask, Engine, EngineError, Limits, MethodSpec, Sampling
 use kept_tests::golden::Unpacked;
 use kept_tests::vaults::Place;
 
-const MODELS: [&str; 4] = ["qwen35", "qwen35moe", "lfm2", "lfm2moe"];
+const MODELS: [&str; 6] = [
+    "qwen35",
+    "qwen35moe",
+    "lfm2",
+    "lfm2moe",
+    "granitehybrid",
+    "granitehybrid-experts",
+];
 
 fn ask(engine: &Engine, method: &str, vault: Option<Vaults<'_>>) -> Result<Answer, EngineError> {
     asked(engine, method, 8, vault)

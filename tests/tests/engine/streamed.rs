@@ -285,7 +285,16 @@ fn models() -> Vec<(String, Model)> {
     let small = ["group2-llama3-tied", "group4-linear-untied"];
     let golden = small.map(|name| (name.to_owned(), open(&golden::model(name))));
     let others = [
-        "gemma2", "gemma3", "smollm3", "gpt-oss", "qwen35", "mistral3", "granite", "olmo3", "lfm2",
+        "gemma2",
+        "gemma3",
+        "smollm3",
+        "gpt-oss",
+        "qwen35",
+        "mistral3",
+        "granite",
+        "olmo3",
+        "lfm2",
+        "granitehybrid",
     ];
     let others = others.map(|name| {
         let unpacked = Unpacked::architecture(name);

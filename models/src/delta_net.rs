@@ -8,15 +8,16 @@
 
 use kept_kernels::mapped::MappedMatrix;
 use kept_kernels::{
-    DeltaRule, DeltaShape, QuantisedRows, RecurrentState, Stop, Stopped, delta_rule,
+    DeltaShape, LinearAttention, QuantisedRows, RecurrentState, Stop, Stopped, linear_attention,
     normalise_queries_and_keys, rms_norm_in_place, silu, silu_mul,
 };
 
 use crate::ModelError;
-use crate::arithmetic::multiply;
+use crate::arithmetic::{multiply, softplus};
 use crate::config::Config;
 use crate::gguf::Gguf;
-use crate::weights::{self, Floats};
+use crate::rule::RuleTask;
+use crate::weights;
 
 /// Weights of one layer's rule.
 pub(crate) struct DeltaNet {
@@ -33,15 +34,6 @@ pub(crate) struct DeltaNet {
     a: Vec<f32>,
     /// `[dim]`
     norm: Vec<f32>,
-}
-
-/// Rows to run through the rule.
-pub(crate) struct DeltaTask<'a> {
-    pub(crate) config: &'a Config,
-    /// Of [`DeltaNet::matrices`].
-    pub(crate) copies: &'a [Floats<'a>; 3],
-    /// `[rows, width]`
-    pub(crate) normed: &'a [f32],
 }
 
 impl DeltaNet {
@@ -76,7 +68,7 @@ impl DeltaNet {
     /// [`Stopped`]; the state is then partly written.
     pub(crate) fn mix(
         &self,
-        task: &DeltaTask<'_>,
+        task: &RuleTask<'_>,
         [qkv, seen, decay, beta]: [&mut [f32]; 4],
         state: &mut RecurrentState,
         out: &mut [f32],
@@ -84,10 +76,9 @@ impl DeltaNet {
         stop: &Stop,
     ) -> Result<(), Stopped> {
         let (shape, normed) = (self.shape, task.normed);
-        let [of_z, of_alpha, of_beta] = task.copies;
-        multiply(&self.z, of_z, normed, rounded, out, stop)?;
-        multiply(&self.alpha, of_alpha, normed, rounded, decay, stop)?;
-        multiply(&self.beta, of_beta, normed, rounded, beta, stop)?;
+        multiply(&self.z, task.copies(0), normed, rounded, out, stop)?;
+        multiply(&self.alpha, task.copies(1), normed, rounded, decay, stop)?;
+        multiply(&self.beta, task.copies(2), normed, rounded, beta, stop)?;
         for row in decay.chunks_exact_mut(shape.value_heads) {
             for ((x, dt), a) in row.iter_mut().zip(&self.dt).zip(&self.a) {
                 *x = (a * softplus(*x + dt)).exp();
@@ -96,15 +87,14 @@ impl DeltaNet {
         beta.iter_mut().for_each(|x| *x = 1.0 / (1.0 + (-*x).exp()));
         silu(qkv);
         normalise_queries_and_keys(shape, qkv);
-        let rule = DeltaRule { qkv, decay, beta };
-        delta_rule(&rule, state, seen, stop)?;
+        let rule = LinearAttention {
+            channels: qkv,
+            decay,
+            beta,
+        };
+        linear_attention(&rule, state, seen, stop)?;
         rms_norm_in_place(seen, &self.norm, task.config.norm_eps);
         silu_mul(out, seen);
         Ok(())
     }
-}
-
-/// `ln(1 + exp(x))`.
-fn softplus(x: f32) -> f32 {
-    if x > 20.0 { x } else { x.exp().ln_1p() }
 }
