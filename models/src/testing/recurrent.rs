@@ -94,37 +94,39 @@ impl TinyLlama {
         }
     }
 
-    /// The taps of all convolutions, and the vectors of recurrent layers.
-    pub(super) fn recurrent_rest(&self, w: &mut GgufWriter, random: &mut Random) {
-        let norm = [SPACE.groups, SPACE.value_width() / SPACE.groups];
-        let convolution = [self.width, TAPS];
-        let of_space = [SPACE.channels(), SPACE.taps];
-        let of_delta = [DELTA.channels(), DELTA.taps];
-        // Name, shape, mean and spread.
-        let tensors: &[(&str, &[usize], f32, f32)] = match self.architecture().recurrence {
-            Recurrence::None => &[],
-            Recurrence::Convolution => &[("shortconv.conv.weight", &convolution, 0.0, 1.0)],
-            Recurrence::StateSpace => &[
-                ("ssm_conv1d.weight", &of_space, 0.0, 1.0),
-                ("ssm_conv1d.bias", &of_space[..1], 0.0, 0.1),
-                ("ssm_dt.bias", &[SPACE.heads], 0.0, 0.1),
-                ("ssm_a", &[SPACE.heads, 1], -0.2, 0.1),
-                ("ssm_d", &[SPACE.heads, 1], 1.0, 0.1),
-                ("ssm_norm.weight", &norm, 1.0, 0.1),
-            ],
-            Recurrence::Delta(_) => &[
-                ("ssm_conv1d.weight", &of_delta, 0.0, 1.0),
-                ("ssm_dt.bias", &[DELTA.value_heads], 0.0, 0.1),
-                ("ssm_a", &[DELTA.value_heads], -0.2, 0.1),
-                ("ssm_norm.weight", &[DELTA.dim], 1.0, 0.1),
-            ],
+    /// The taps of all convolutions.
+    pub(super) fn taps(&self, w: &mut GgufWriter, random: &mut Random) {
+        let (part, shape) = match self.architecture().recurrence {
+            Recurrence::Convolution => ("shortconv.conv", [self.width, TAPS]),
+            Recurrence::StateSpace => ("ssm_conv1d", [SPACE.channels(), SPACE.taps]),
+            _ => ("ssm_conv1d", [DELTA.channels(), DELTA.taps]),
         };
         for layer in (0..self.layers).filter(|&layer| self.recurs(layer)) {
-            for &(part, shape, mean, spread) in tensors {
-                let count = shape.iter().product();
-                let numbers: Vec<f32> = (0..count).map(|_| mean + spread * random.next()).collect();
-                w.tensor(&format!("blk.{layer}.{part}"), shape, "F32", &numbers);
-            }
+            let numbers: Vec<f32> = (0..shape[0] * shape[1]).map(|_| random.next()).collect();
+            let name = format!("blk.{layer}.{part}.weight");
+            w.tensor(&name, &shape, "F32", &numbers);
+        }
+    }
+
+    /// Vectors of a recurrent layer: name, shape and mean.
+    pub(super) fn recurrent_vectors(&self) -> &'static [(&'static str, &'static [usize], f32)] {
+        const CHANNELS: [usize; 1] =
+            [SPACE.heads * SPACE.head_dim + 2 * SPACE.groups * SPACE.state];
+        const NORM: [usize; 2] = [SPACE.groups, SPACE.heads * SPACE.head_dim / SPACE.groups];
+        match self.architecture().recurrence {
+            Recurrence::Delta(_) => &[
+                ("ssm_dt.bias", &[DELTA.value_heads], 0.0),
+                ("ssm_a", &[DELTA.value_heads], -0.2),
+                ("ssm_norm.weight", &[DELTA.dim], 1.0),
+            ],
+            Recurrence::StateSpace => &[
+                ("ssm_conv1d.bias", &CHANNELS, 0.0),
+                ("ssm_dt.bias", &[SPACE.heads], 0.0),
+                ("ssm_a", &[SPACE.heads, 1], -0.2),
+                ("ssm_d", &[SPACE.heads, 1], 1.0),
+                ("ssm_norm.weight", &NORM, 1.0),
+            ],
+            _ => &[],
         }
     }
 }

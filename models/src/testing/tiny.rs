@@ -233,7 +233,7 @@ impl TinyLlama {
         let mut random = Random(self.seed);
         self.matrices(w, &mut random);
         self.vectors(w, &mut random);
-        self.recurrent_rest(w, &mut random);
+        self.taps(w, &mut random);
         let (width, ffn) = (self.width, self.ffn);
         for layer in (0..self.layers).filter(|_| self.architecture().expert_bias) {
             for (part, rows) in [("gate", ffn), ("up", ffn), ("down", width)] {
@@ -342,34 +342,38 @@ impl TinyLlama {
     fn vectors(&self, w: &mut GgufWriter, random: &mut Random) {
         let (q, kv) = (self.q_heads * self.head_dim, self.kv_heads * self.head_dim);
         let (own, width) = (self.architecture(), self.width);
-        let mut vector = |name: &str, len: usize, around: f32| {
-            let numbers: Vec<f32> = (0..len).map(|_| around + 0.1 * random.next()).collect();
-            w.tensor(name, &[len], "F32", &numbers);
+        let mut vector = |name: &str, shape: &[usize], around: f32| {
+            let count = 0..shape.iter().product();
+            let numbers: Vec<f32> = count.map(|_| around + 0.1 * random.next()).collect();
+            w.tensor(name, shape, "F32", &numbers);
         };
-        vector(own.output_norm, width, 1.0);
+        vector(own.output_norm, &[width], 1.0);
         for layer in 0..self.layers {
             let name = |part: &str| format!("blk.{layer}.{part}");
             if own.pre_norm {
-                vector(&name("attn_norm.weight"), width, 1.0);
-                vector(&name(own.ffn_norm), width, 1.0);
+                vector(&name("attn_norm.weight"), &[width], 1.0);
+                vector(&name(own.ffn_norm), &[width], 1.0);
             }
             if own.shared_expert == Shared::Gated {
-                vector(&name("ffn_gate_inp_shexp.weight"), width, 0.0);
+                vector(&name("ffn_gate_inp_shexp.weight"), &[width], 0.0);
             }
             if own.expert_bias {
-                vector(&name("ffn_gate_inp.bias"), EXPERTS, 0.0);
+                vector(&name("ffn_gate_inp.bias"), &[EXPERTS], 0.0);
             }
             if own.router == Router::Sigmoid && self.routes(layer) {
-                vector(&name("exp_probs_b.bias"), EXPERTS, 0.0);
+                vector(&name("exp_probs_b.bias"), &[EXPERTS], 0.0);
             }
             if self.recurs(layer) {
+                for (part, shape, mean) in self.recurrent_vectors() {
+                    vector(&name(part), shape, *mean);
+                }
                 continue;
             }
             if own.sinks {
-                vector(&name("attn_sinks.weight"), self.q_heads, 0.0);
+                vector(&name("attn_sinks.weight"), &[self.q_heads], 0.0);
             }
             if own.output_bias == Part::Required {
-                vector(&name("attn_output.bias"), width, 0.0);
+                vector(&name("attn_output.bias"), &[width], 0.0);
             }
             let norms = match own.qk_norm {
                 QkNorm::None => None,
@@ -379,17 +383,17 @@ impl TinyLlama {
             if let Some([of_q, of_k]) = norms {
                 // Without another scale, norms keep dot products small, as in trained models.
                 let around = if own.unscaled_attention { 0.3 } else { 1.0 };
-                vector(&name("attn_q_norm.weight"), of_q, around);
-                vector(&name("attn_k_norm.weight"), of_k, around);
+                vector(&name("attn_q_norm.weight"), &[of_q], around);
+                vector(&name("attn_k_norm.weight"), &[of_k], around);
             }
             if own.sandwich {
-                vector(&name("post_attention_norm.weight"), width, 1.0);
-                vector(&name("post_ffw_norm.weight"), width, 1.0);
+                vector(&name("post_attention_norm.weight"), &[width], 1.0);
+                vector(&name("post_ffw_norm.weight"), &[width], 1.0);
             }
             if own.qkv_bias == Part::Required {
-                vector(&name("attn_q.bias"), q, 0.0);
-                vector(&name("attn_k.bias"), kv, 0.0);
-                vector(&name("attn_v.bias"), kv, 0.0);
+                vector(&name("attn_q.bias"), &[q], 0.0);
+                vector(&name("attn_k.bias"), &[kv], 0.0);
+                vector(&name("attn_v.bias"), &[kv], 0.0);
             }
         }
     }
