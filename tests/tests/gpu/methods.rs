@@ -223,7 +223,7 @@ fn models_without_a_kernel_are_refused() {
     let gpu = emulated::device(86, 1 << 30);
     let refusal = open(&file.path).on_gpu(gpu).expect_err("refused");
     assert!(refusal.to_string().contains("32"), "{refusal}");
-    for arch in ["qwen35", "lfm2", "granitehybrid"] {
+    for arch in ["qwen35", "lfm2"] {
         let file = tiny(&small(arch, 2));
         let gpu = emulated::device(86, 1 << 30);
         let refusal = open(&file.path).on_gpu(gpu).expect_err("refused");
