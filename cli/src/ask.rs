@@ -134,11 +134,12 @@ pub fn open_documents(paths: &[PathBuf], how: &OpenArguments) -> anyhow::Result<
     );
     let open = |path: &PathBuf| {
         let shown = path.display().to_string();
+        let password = how.password.as_deref();
         let opened = match how.recognise.is_empty() {
-            _ if from_input(&path) => {
-                Document::from_reader(std::io::stdin(), "standard input", how.password.as_deref())
+            true if from_input(&path) => {
+                Document::from_reader(std::io::stdin(), "standard input", password)
             }
-            true => Document::open_with(path, &shown, how.password.as_deref()),
+            true => Document::open_with(path, &shown, password),
             false => recognise(path, &shown, &how.recognise),
         };
         opened.map_err(|error| match error {

@@ -53,7 +53,7 @@ pub struct ReadRequest<'a> {
     pub document: &'a Document,
     /// The method of the questions to come.
     pub method: &'a MethodSpec,
-    /// Their budget; it matters in streaming mode only, as does the length of their answers.
+    /// Their budget. It matters in streaming mode, as does the length of their answers, and for the choice of `auto`.
     pub budget: Option<Budget>,
     /// Longest answer, in tokens.
     pub max_tokens: usize,

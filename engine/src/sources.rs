@@ -146,19 +146,32 @@ impl Passages {
         let &(passage, most) = order.first()?;
         let is_clear =
             all >= CLEAR_EVIDENCE && most >= all * CLEAR_SHARE && most >= next * CLEAR_LEAD;
-        let of_passage = numbers(&document[self.ranges[passage].clone()]);
-        let mut of_sentence = numbers(&text[said.clone()]).peekable();
-        let agree = of_sentence.peek().is_none()
-            || of_passage.clone().next().is_none()
-            || of_sentence.any(|said| of_passage.clone().any(|read| read == said));
+        let read = numbers(&document[self.ranges[passage].clone()]);
+        let said = numbers(&text[said.clone()]);
+        let agree = said.is_empty() || read.is_empty() || said.iter().any(|n| read.contains(n));
         (is_clear && agree).then_some(passage)
     }
 }
 
-/// The numbers in a text, without signs and separators.
-fn numbers(text: &str) -> impl Iterator<Item = &str> + Clone {
-    let runs = text.split(|c: char| !c.is_numeric());
-    runs.filter(|run| !run.is_empty())
+/// The digits of each number in a text: `4,150` and `4 150` are `4150`. The number of a list item is none.
+fn numbers(text: &str) -> Vec<String> {
+    let marked = text.trim_start().split_once(['.', ')']);
+    let marked = marked.filter(|(mark, rest)| {
+        mark.chars().all(char::is_numeric) && rest.starts_with(char::is_whitespace)
+    });
+    let text: Vec<char> = marked.map_or(text, |(_, rest)| rest).chars().collect();
+    let mut all = vec![String::new()];
+    for (i, &c) in text.iter().enumerate() {
+        let between = |c: char| ",.'\u{2019} \u{a0}\u{202f}".contains(c);
+        let digit = |at: Option<&char>| at.is_some_and(|c| c.is_numeric());
+        if c.is_numeric() {
+            all.last_mut().expect("one at least").push(c);
+        } else if !(between(c) && i > 0 && digit(text.get(i - 1)) && digit(text.get(i + 1))) {
+            all.push(String::new());
+        }
+    }
+    all.retain(|number| !number.is_empty());
+    all
 }
 
 /// The passages that the answer `text` stands on: those with the most evidence in descending order, then further ones
@@ -227,5 +240,14 @@ mod tests {
         assert_eq!(of(1, "The 2 codes are 2906 and 4711."), Some(1));
         assert_eq!(of(0, "The code is secret."), Some(0), "no number");
         assert_eq!(of(2, "Cy has 1."), Some(2), "a number in words");
+        assert_eq!(of(0, "7. The code is secret."), Some(0), "a list item");
+    }
+
+    #[test]
+    fn numbers_are_their_digits() {
+        assert_eq!(numbers("It cost 4,150 euros, not 3 600."), ["4150", "3600"]);
+        assert_eq!(numbers("12) On 28 September, 3.5 m."), ["28", "35"]);
+        assert_eq!(numbers("1884. In that winter"), [] as [&str; 0]);
+        assert!(numbers("none, at all").is_empty());
     }
 }

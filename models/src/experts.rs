@@ -210,6 +210,7 @@ impl Experts {
         let scores = &mut scores[..rows * self.gate.len()];
         multiply(&self.router, router, routed, rounded, scores, stop)?;
         self.choose(scores, choices);
+        // What a layer adds is linear in the weights.
         (choices.iter_mut()).for_each(|choice| choice.weight *= config.residual_scale);
         for chosen in choices.chunk_by(|a, b| a.expert == b.expert) {
             let expert = chosen[0].expert;
