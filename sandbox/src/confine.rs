@@ -33,8 +33,8 @@ pub(crate) fn signal(_status: ExitStatus) -> Option<Signal> {
     None
 }
 
-/// Keeps the signal of a limit on file sizes from ending the program.
-pub(crate) fn make_file_limit_an_error() {
+/// From now on a file that grows beyond the user's limit is an error of the write, not the end of the program.
+pub fn make_file_limit_an_error() {
     #[cfg(unix)]
     {
         let noticed = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));

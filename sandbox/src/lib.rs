@@ -21,6 +21,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use confine::make_file_limit_an_error;
 pub use program::command;
 
 /// The first argument of the process that works.

@@ -24,6 +24,7 @@ fn main() -> ExitCode {
     }
     #[cfg(target_os = "linux")]
     with_safe_renderer();
+    kept_sandbox::make_file_limit_an_error();
     match window::run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => refuse(&error.to_string(), 1),

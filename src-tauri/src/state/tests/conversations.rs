@@ -1,12 +1,16 @@
 //! The list of conversations.
 
+use std::path::Path;
+
 use kept_engine::Finish;
+use kept_worker::protocol::{PageInfo, PartInfo};
+use serde_json::{Value, json};
 
 use super::*;
 use crate::contract::{ConversationEntry, TurnState};
 use crate::messages;
 use crate::state::Open;
-use crate::state::{Conversation, Loaded};
+use crate::state::{Conversation, Loaded, OpenDocument};
 
 /// Asks and answers a question.
 fn converse(story: &mut Story, question: &str) {
@@ -281,4 +285,91 @@ fn an_exported_conversation_is_imported_as_another_one() {
     assert!(refused("{\"kept_conversation\": 2}").contains("newer Kept"));
     let empty = json.split("\"turns\"").next().expect("text").to_owned() + "\"turns\": []}";
     assert!(refused(&empty).contains("no question"));
+}
+
+/// The paths of all values of a JSON document.
+fn paths(value: &Value, path: &str, found: &mut Vec<String>) {
+    found.push(path.to_owned());
+    match value {
+        Value::Array(items) => {
+            for (i, item) in items.iter().enumerate() {
+                paths(item, &format!("{path}/{i}"), found);
+            }
+        }
+        Value::Object(fields) => {
+            for (name, item) in fields {
+                paths(item, &format!("{path}/{name}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn a_forged_conversation_is_refused_or_shown() {
+    let mut story = Story::ready();
+    converse(&mut story, "One?");
+    let mut open = loaded(&mut story);
+    let info = open.document.info.clone();
+    let page = |number, start, end| PageInfo { number, start, end };
+    let part = |start, end| PartInfo {
+        start,
+        end,
+        document: info.clone(),
+    };
+    let mut joined = info.clone();
+    joined.pages = vec![page(1, 0, 3), page(2, 3, 9)];
+    joined.parts = vec![part(0, 4), part(4, 9)];
+    open.document = OpenDocument::new(0, joined, "# \u{e9}\u{1f600} and # more".into(), false);
+    let json = crate::exported::export(Path::new("a.json"), "Rent", &open);
+    let whole: Value = serde_json::from_str(&json).expect("JSON");
+    let mut all = Vec::new();
+    paths(&whole, "", &mut all);
+    let forged = [
+        json!(null),
+        json!(0),
+        json!(1),
+        json!(4),
+        json!(-1),
+        json!(u32::MAX),
+        json!(u64::MAX),
+        json!(1e308),
+        json!(""),
+        json!("\u{1f600}\u{0}"),
+        json!([]),
+        json!({}),
+    ];
+    let mut shown = 0;
+    for path in &all {
+        for value in &forged {
+            let mut changed = whole.clone();
+            *changed.pointer_mut(path).expect("a path") = value.clone();
+            let bytes = serde_json::to_vec(&changed).expect("JSON");
+            let Ok((title, document, turns)) = crate::exported::import("a.json", &bytes) else {
+                continue;
+            };
+            let mut story = Story::ready();
+            if story
+                .state
+                .import_conversation(&title, document, turns)
+                .is_err()
+            {
+                continue;
+            }
+            shown += 1;
+            let snapshot = serde_json::to_value(story.state.snapshot()).expect("JSON");
+            assert!(snapshot["turns"].is_array(), "{path} = {value}");
+            let again = loaded(&mut story);
+            for name in ["a.json", "a.html", "a.md"] {
+                crate::exported::export(Path::new(name), &title, &again);
+            }
+        }
+    }
+    assert!(shown > 100, "{shown} of {}", all.len() * forged.len());
+    // Every beginning of the file, and nesting without an end.
+    for end in (0..json.len()).filter(|end| json.is_char_boundary(*end)) {
+        let read = crate::exported::import("a.json", &json.as_bytes()[..end]);
+        assert!(read.is_err() || json[end..].trim().is_empty(), "{end}");
+    }
+    assert!(crate::exported::import("a.json", "[".repeat(1 << 20).as_bytes()).is_err());
 }
