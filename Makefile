@@ -24,7 +24,11 @@ run: setup page
 check: setup page lint
 	cd ui && ../scripts/node npm run --silent test
 	$(CARGO) test --workspace --lib --bins
-	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny check; fi
+	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+	    $(CARGO) deny check bans licenses sources; \
+	else \
+	    echo "cargo-deny is not installed: licences and sources of dependencies are not checked"; \
+	fi
 
 # Everything: what `check` does, goldens, the programs end to end, the real app window. The tests of the window wait more
 # than they compute, so the other tests run beside them.

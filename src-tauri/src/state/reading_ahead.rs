@@ -12,8 +12,9 @@ use super::background::Step;
 use super::replies::progress_of;
 use crate::contract::{AppEvent, Choice, ReadAhead, Settings, WorkerStatus};
 
-/// Shorter documents, in tokens, are read with the first question.
-const LEAST_TOKENS: usize = 2048;
+/// Tokens times bytes of weights, about as the time of reading: less takes a fraction of a second, and is read with the
+/// first question.
+const LEAST_WORK: u64 = 6 << 30;
 
 impl AppState {
     /// Begins to read the document if it is due and nothing else runs.
@@ -21,13 +22,13 @@ impl AppState {
         if self.reading.step != Step::Due || self.settings.keep == "off" {
             return;
         }
+        let weights = (self.models.open.facts()).map_or(0, |model| model.weights_bytes);
         let long = self.document.as_ref().is_some_and(|document| {
-            let tokens = document.tokens.is_some_and(|tokens| tokens >= LEAST_TOKENS);
-            document.too_long.is_none() && tokens
+            let tokens = document.tokens.unwrap_or(0) as u64;
+            document.too_long.is_none() && tokens.saturating_mul(weights) >= LEAST_WORK
         });
         let idle = !self.is_busy() && self.running.is_none() && self.file.opening.is_none();
-        let ready =
-            self.worker.status() == WorkerStatus::Ready && self.models.open.facts().is_some();
+        let ready = self.worker.status() == WorkerStatus::Ready;
         let Some(of) = self.questions_to_come() else {
             return;
         };

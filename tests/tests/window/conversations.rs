@@ -141,6 +141,9 @@ fn conversations_are_named_pinned_deleted_and_restored() {
     app.picture("deleted");
     app.click("undo-delete");
     are_listed(&app, &["The locker", "Who may come in free?"]);
+    app.until("it is open again", |app| {
+        (app.count("turn") == 1).then_some(())
+    });
     choose(&app, "Who may come in free?", "conversation-delete");
     are_listed(&app, &["The locker"]);
     app.close();

@@ -39,6 +39,8 @@ export class Actions {
   #estimateTimer: ReturnType<typeof setTimeout> | null = null
   #estimateRun = 0
   #undoTimer: ReturnType<typeof setTimeout> | undefined
+  /** Whether the deleted conversation was the open one. */
+  #deletedOpen = false
   #asking = false
 
   constructor(app: AppState) {
@@ -87,17 +89,20 @@ export class Actions {
   pinConversation = (id: number, pinned: boolean) => this.#try('conversation', calls.pinConversation(id, pinned))
   /** Deletes a conversation, and offers to undo that for a while. */
   deleteConversation = async (entry: ConversationEntry) => {
+    const open = entry.id === this.#app.conversation
     if ((await this.#try('conversation', calls.deleteConversation(entry.id))) === undefined) return
     clearTimeout(this.#undoTimer)
     this.#app.deleted = entry
+    this.#deletedOpen = open
     this.#undoTimer = setTimeout(() => (this.#app.deleted = null), UNDO_MS)
   }
 
-  /** Restores the conversation that was deleted last. */
-  restoreConversation = () => {
+  /** Restores the conversation that was deleted last. If it was the open one, and nothing was asked since, it is open again. */
+  restoreConversation = async () => {
     const { deleted } = this.#app
     this.#app.deleted = null
-    if (deleted) void this.#try('conversation', calls.restoreConversation(deleted.id))
+    if (!deleted || (await this.#try('conversation', calls.restoreConversation(deleted.id))) === undefined) return
+    if (this.#deletedOpen && this.#app.conversation === null) await this.openConversation(deleted.id)
   }
 
   searchConversations = (query: string) => this.#try('conversation', calls.searchConversations(query))

@@ -176,7 +176,7 @@ fn model(choice: &str) -> Reply {
             head_dim: 8,
             context: 2048,
             parameters: 1,
-            weights_bytes: 1,
+            weights_bytes: 3 << 20,
             bytes_per_row: 16,
             stretch: None,
             can_think: false,
