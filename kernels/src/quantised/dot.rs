@@ -2,7 +2,7 @@
 //!
 //! Rows are read one after the other, so memory is read sequentially: interleaving four rows was a third as fast,
 //! because the runs are too short for the hardware prefetcher. The code issues software prefetches as well. Every format
-//! is multiplied in registers ([`x86`], [`x86_of_256`]); without byte vector instructions all use their description in
+//! is multiplied in registers ([`x86`], [`x86_of_256`], [`x86_of_lists`]); without byte vector instructions all use their description in
 //! `format.rs` or `lists.rs`.
 
 use super::format::{Format, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Unpacked};
@@ -103,6 +103,12 @@ in_registers! {
     Q5K: q5_k;
     Q6K: q6_k;
     Iq4Xs: iq4_xs;
+    Tq1_0: ternary<Tq1_0>;
+    Tq2_0: ternary<Tq2_0>;
+}
+
+in_registers! {
+    x86_of_lists:
     Iq1S: listed<Iq1S>;
     Iq1M: listed<Iq1M>;
     Iq2Xxs: listed<Iq2Xxs>;
@@ -110,11 +116,11 @@ in_registers! {
     Iq2S: listed<Iq2S>;
     Iq3Xxs: listed<Iq3Xxs>;
     Iq3S: listed<Iq3S>;
-    Tq1_0: listed<Tq1_0>;
-    Tq2_0: listed<Tq2_0>;
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
 #[cfg(target_arch = "x86_64")]
 mod x86_of_256;
+#[cfg(target_arch = "x86_64")]
+mod x86_of_lists;

@@ -30,13 +30,13 @@ const fn list<const COUNT: usize, const LENGTH: usize>(
     list
 }
 
-static IQ2_XXS: [[i8; 8]; 256] = list(0, 2, &[8, 25, 43, 0]);
-static IQ2_XS: [[i8; 8]; 512] = list(256, 2, &[8, 25, 43, 0]);
-static IQ2_S: [[i8; 8]; 1024] = list(768, 2, &[8, 25, 43, 0]);
-static IQ3_XXS: [[i8; 4]; 256] = list(1792, 3, &[4, 12, 20, 28, 36, 44, 52, 62]);
-static IQ3_S: [[i8; 4]; 512] = list(2048, 3, &[1, 3, 5, 7, 9, 11, 13, 15]);
+pub(super) static IQ2_XXS: [[i8; 8]; 256] = list(0, 2, &[8, 25, 43, 0]);
+pub(super) static IQ2_XS: [[i8; 8]; 512] = list(256, 2, &[8, 25, 43, 0]);
+pub(super) static IQ2_S: [[i8; 8]; 1024] = list(768, 2, &[8, 25, 43, 0]);
+pub(super) static IQ3_XXS: [[i8; 4]; 256] = list(1792, 3, &[4, 12, 20, 28, 36, 44, 52, 62]);
+pub(super) static IQ3_S: [[i8; 4]; 512] = list(2048, 3, &[1, 3, 5, 7, 9, 11, 13, 15]);
 /// Eighths.
-static IQ1: [[i8; 8]; 2048] = list(2560, 2, &[-8, 0, 8, 0]);
+pub(super) static IQ1: [[i8; 8]; 2048] = list(2560, 2, &[-8, 0, 8, 0]);
 pub(super) const IQ4: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];

@@ -175,7 +175,10 @@ impl BlockOf32 for Q5_0 {
         // SAFETY: guaranteed by the caller.
         unsafe {
             // Without the fifth bit the number is 16 less: sets the upper bits of its two's complement.
-            let less = _mm256_andnot_si256(expand_bits(at.add(2)), _mm256_set1_epi8(0xf0_u8 as i8));
+            let less = _mm256_andnot_si256(
+                expand_bits(at.add(2).cast::<u32>().read_unaligned()),
+                _mm256_set1_epi8(0xf0_u8 as i8),
+            );
             _mm256_or_si256(nibbles(at.add(6)), less)
         }
     }
@@ -194,7 +197,10 @@ impl BlockOf32 for Q5_1 {
     unsafe fn weights(at: *const u8) -> __m256i {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let more = _mm256_and_si256(expand_bits(at.add(4)), _mm256_set1_epi8(16));
+            let more = _mm256_and_si256(
+                expand_bits(at.add(4).cast::<u32>().read_unaligned()),
+                _mm256_set1_epi8(16),
+            );
             _mm256_or_si256(nibbles(at.add(8)), more)
         }
     }
@@ -234,8 +240,8 @@ pub(super) unsafe fn nibbles_of(list: &[i8; 16], at: *const u8) -> __m256i {
 
 /// Expands 32 bits to 32 bytes: byte i is all ones where bit i is set.
 #[inline(always)]
-unsafe fn expand_bits(at: *const u8) -> __m256i {
-    // SAFETY: the caller guarantees the instructions and four readable bytes.
+pub(super) unsafe fn expand_bits(bits: u32) -> __m256i {
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let spread = _mm256_set_epi64x(
             0x0303_0303_0303_0303,
@@ -244,7 +250,7 @@ unsafe fn expand_bits(at: *const u8) -> __m256i {
             0,
         );
         let others = _mm256_set1_epi64x(0x7fbf_dfef_f7fb_fdfe);
-        let bits = _mm256_set1_epi32(at.cast::<i32>().read_unaligned());
+        let bits = _mm256_set1_epi32(bits.cast_signed());
         let bits = _mm256_or_si256(_mm256_shuffle_epi8(bits, spread), others);
         _mm256_cmpeq_epi8(bits, _mm256_set1_epi8(-1))
     }

@@ -130,9 +130,9 @@ pub(super) unsafe fn q3_k<const VNNI: bool>(rows: [&[u8]; ROWS], input: Row<'_>)
     unsafe { pairs_of_256::<Q3K, VNNI, true>(rows, input) }
 }
 
-/// Formats whose numbers are looked up in lists: unpacked one block after the other, with an offset of 128.
+/// Ternary numbers: unpacked one block after the other, with an offset of 128.
 #[inline(always)]
-pub(super) unsafe fn listed<F: Format, const VNNI: bool>(
+pub(super) unsafe fn ternary<F: Format, const VNNI: bool>(
     rows: [&[u8]; ROWS],
     input: Row<'_>,
 ) -> [f32; ROWS] {
@@ -151,15 +151,8 @@ pub(super) unsafe fn listed<F: Format, const VNNI: bool>(
                     let thirty_two = 8 * block + group;
                     let x = load(input.bytes.as_ptr().add(32 * thirty_two).cast());
                     let products = _mm256_cvtepi32_ps(signed::<VNNI>(weights, x));
-                    let scale = match F::GROUP {
-                        32 => _mm256_set1_ps(unpacked.scales[group]),
-                        _ => _mm256_set_m128(
-                            _mm_set1_ps(unpacked.scales[2 * group + 1]),
-                            _mm_set1_ps(unpacked.scales[2 * group]),
-                        ),
-                    };
-                    let level = _mm256_set1_ps(*input.scales.get_unchecked(thirty_two));
-                    let scale = _mm256_mul_ps(scale, level);
+                    let level = *input.scales.get_unchecked(thirty_two);
+                    let scale = _mm256_set1_ps(unpacked.scales[group] * level);
                     both[group % 2] = _mm256_fmadd_ps(products, scale, both[group % 2]);
                 }
             }
