@@ -16,7 +16,7 @@ const QUESTIONS: [&str; 3] = [
     "Which plant grows in the yard?",
     "What is this text about?",
 ];
-const BUDGETS: [&str; 3] = ["64", "10%", "full"];
+const BUDGETS: [&str; 3] = ["64", "10%", "100%"];
 /// Questions between two lines of the table.
 const STEP: u64 = 500;
 
@@ -32,16 +32,16 @@ fn state(pid: u32) -> [u64; 3] {
     [number("VmRSS:"), number("Threads:"), files.count() as u64]
 }
 
-/// The requests: every method with every budget and question, half of them at a temperature.
+/// The requests: every method with three budgets, a question for each; half of them at a temperature.
 fn requests() -> Vec<Request> {
     let mut all = Vec::new();
     for method in kept_policies::methods() {
-        for (budget, question) in BUDGETS.iter().zip(QUESTIONS.iter().cycle().skip(all.len())) {
+        for (budget, question) in BUDGETS.iter().zip(QUESTIONS) {
             let mut request = ask(0, question, method.name);
             let Request::Ask { ask, .. } = &mut request else {
                 unreachable!()
             };
-            ask.budget = (method.name != "full").then(|| budget.replace("full", "100%"));
+            ask.budget = (method.name != "full").then(|| (*budget).to_owned());
             ask.temperature = (all.len() % 2) as f32 * 0.7;
             ask.max_tokens = 24;
             all.push(request);

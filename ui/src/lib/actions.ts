@@ -97,7 +97,7 @@ export class Actions {
     this.#undoTimer = setTimeout(() => (this.#app.deleted = null), UNDO_MS)
   }
 
-  /** Restores the conversation that was deleted last. If it was the open one, and nothing was asked since, it is open again. */
+  /** Restores the conversation that was deleted last; opens it if it was open, and no other is open now. */
   restoreConversation = async () => {
     const { deleted } = this.#app
     this.#app.deleted = null
