@@ -111,8 +111,10 @@ fn windows_and_caps_equal_the_reference() {
                                 prefill_attention(&task, &mut out, Some(&mut lse), &Stop::new())
                             })
                             .unwrap();
-                        assert_close(&out, &expected, exactness(level, first + rows), &what);
-                        assert_close(&lse, &expected_lse, exactness(level, first + rows), &what);
+                        // Logits three times as large have errors three times as large.
+                        let tolerance = 3.0 * exactness(level, first + rows);
+                        assert_close(&out, &expected, tolerance, &what);
+                        assert_close(&lse, &expected_lse, tolerance, &what);
                     }
                 }
             }
