@@ -15,6 +15,7 @@ use kept_engine::kernels::CacheType;
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
 use kept_engine::{AUTO, DeviceChoice, Engine, MINI, MethodSpec};
+use kept_engine_cuda::CudaGpus;
 
 pub use self::asking::{AskArguments, ChatArguments, Color, MapArguments, OpenArguments};
 pub use self::measuring::{
@@ -158,7 +159,7 @@ impl ComputeArguments {
             kept_engine::kernels::threads::configure(Some(threads));
         }
         let engine = Engine::open_with(model, &self.stretch.options())?;
-        let (engine, why_cpu) = engine.placed(device)?;
+        let (engine, why_cpu) = engine.placed(device, &CudaGpus)?;
         // Without the feature `cuda` the CPU is the only choice, so there is nothing to explain.
         if let Some(why) = why_cpu.filter(|_| cfg!(feature = "cuda")) {
             eprintln!("computing on the CPU: {why}");

@@ -358,8 +358,7 @@ fn text_of<'a>(ask: &Ask<'a>) -> PromptText<'a> {
 
 /// The name of the GPU, if the model runs on one.
 fn gpu_name(engine: &Engine) -> Option<&str> {
-    let gpu = engine.model().gpu()?;
-    Some(&gpu.device().facts().name)
+    engine.uses_gpu().then(|| engine.computes_on())
 }
 
 /// The method that answered, with the parameters that the user set; a chosen method has none.

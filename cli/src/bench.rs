@@ -6,13 +6,14 @@ mod parts;
 mod reading;
 
 use anyhow::ensure;
+use kept_engine::backend::Gpus;
 use kept_engine::kernels::{PackedRows, bandwidth, threads};
-use kept_engine::models::Model;
 use kept_engine::policies::PromptShape;
 use kept_engine::{
     ComputeDevice, DeviceChoice, Engine, Limits, MethodSpec, PartTime, PlanRequest, Streaming,
-    gpu_rates, peak_resident_bytes, resident_bytes,
+    peak_resident_bytes, resident_bytes,
 };
+use kept_engine_cuda::CudaGpus;
 use serde::Serialize;
 
 use crate::arguments::BenchArguments;
@@ -92,7 +93,7 @@ struct BandwidthJson {
 
 /// Measures the peak rates of a GPU.
 fn measure_gpu(arguments: &BenchArguments, ordinal: usize) -> anyhow::Result<()> {
-    let rates = gpu_rates(ordinal)?;
+    let rates = CudaGpus.rates(ordinal)?;
     if arguments.json {
         return output::print_json(&rates);
     }
@@ -137,7 +138,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     );
     let base_bytes = resident_bytes();
     let engine = arguments.engine.open(&arguments.engine.model_path()?)?;
-    check_model(arguments, engine.model())?;
+    check_model(arguments, &engine)?;
     let ids = synthetic_ids(n, engine.model().config().vocab);
     let built = method.build()?;
     let watched = engine.watch_gpu()?;
@@ -200,9 +201,9 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
 }
 
 /// Checks that the model can take the tokens and the limit of GPU memory.
-fn check_model(arguments: &BenchArguments, model: &Model) -> anyhow::Result<()> {
+fn check_model(arguments: &BenchArguments, engine: &Engine) -> anyhow::Result<()> {
     let (n, decode_tokens) = (arguments.tokens(), arguments.decode_tokens);
-    let context = model.config().context;
+    let context = engine.model().config().context;
     // Synthetic rows fit any context length.
     ensure!(
         arguments.after.is_some()
@@ -211,7 +212,7 @@ fn check_model(arguments: &BenchArguments, model: &Model) -> anyhow::Result<()> 
         "--prompt-tokens {n} and --decode-tokens {decode_tokens} are more than the model's context of {context}; give fewer"
     );
     ensure!(
-        arguments.memory.is_none() || model.gpu().is_some(),
+        arguments.memory.is_none() || engine.uses_gpu(),
         "--memory is the most that is taken of a GPU; name one with --device cuda:0"
     );
     Ok(())
@@ -253,14 +254,15 @@ impl Measured {
         ledger.rope = decoded.rope_bytes;
         let decode_speed = decoded.tokens_per_second;
         let bytes_per_token = model.step_bytes() + decoded.kv_bytes;
-        let gpu_bytes = decoded
-            .gpu_peak
-            .map(|most| match (model.gpu(), expected_gpu_bytes) {
-                // Synthetic rows and streaming mode have no estimate: only the memory of decode is counted.
-                (Some(gpu), 0) => (gpu.bytes() + decoded.gpu_bytes, most),
-                _ => (expected_gpu_bytes, most),
-            });
-        let moved = Moved(model);
+        let gpu_bytes =
+            decoded.gpu_peak.map(
+                |most| match (engine.weights_on_device(), expected_gpu_bytes) {
+                    // Synthetic rows and streaming mode have no estimate: only the memory of decode is counted.
+                    (weights, 0) if weights > 0 => (weights + decoded.gpu_bytes, most),
+                    _ => (expected_gpu_bytes, most),
+                },
+            );
+        let moved = Moved(engine);
         let read_bytes = match arguments.streaming {
             true => moved.streaming(n, reading.chunk, kv_bytes),
             false => moved.reading(n, reading.chunk),
@@ -299,7 +301,7 @@ impl Measured {
             bytes_per_token,
             bandwidth_gbs: bytes_per_token as f64 * decode_speed / 1e9,
             allocations_per_token: decoded.allocations_per_token,
-            gpu: model.gpu().map(|gpu| gpu.device().facts().name.clone()),
+            gpu: (engine.uses_gpu()).then(|| engine.computes_on().to_owned()),
             gpu_bytes,
             first_token_seconds: prefill_seconds + decoded.first_token_seconds,
             again_bytes: (again.as_ref()).map(|again| moved.again(again.known, n - again.known)),

@@ -2,8 +2,10 @@
 
 use std::io::IsTerminal;
 
+use kept_engine::backend::Gpus;
 use kept_engine::kernels::{simd_level, threads};
-use kept_engine::{Engine, Gpu, MINI, gpus, model_path};
+use kept_engine::{Engine, Gpu, MINI, model_path};
+use kept_engine_cuda::CudaGpus;
 use serde::Serialize;
 
 use crate::arguments::{Color, DoctorArguments};
@@ -29,7 +31,7 @@ struct DoctorJson {
 
 pub fn run(arguments: &DoctorArguments) -> anyhow::Result<()> {
     let mini = mini();
-    let gpus = gpus();
+    let gpus = CudaGpus.list();
     let report = DoctorJson {
         version: env!("CARGO_PKG_VERSION"),
         system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use kept_engine::backend::Gpus;
 use kept_engine::kernels::CacheType;
 use kept_engine::models::{Config, LayerRotation, Model, RopeConfig, RopeScaling};
-use kept_engine::{Engine, Fit, MethodSpec, gpus};
+use kept_engine::{Engine, Fit, MethodSpec};
+use kept_engine_cuda::CudaGpus;
 use serde::Serialize;
 
 use crate::arguments::InspectArguments;
@@ -90,12 +92,12 @@ impl GpuFit {
         memory: Option<u64>,
         usual: &MethodSpec,
     ) -> anyhow::Result<Option<Self>> {
-        let Some(gpu) = gpus().into_iter().flatten().next() else {
+        let Some(gpu) = CudaGpus.list().into_iter().flatten().next() else {
             return Ok(None);
         };
         let path = model_path(&arguments.model)?;
         let engine = Engine::open_with(&path, &arguments.stretch.options())?;
-        let placed = engine.as_if_on(gpu.device.parse()?);
+        let placed = engine.as_if_on(gpu.device.parse()?, &CudaGpus);
         Ok(Some(Self {
             fit: (placed.as_ref().ok()).map(|placed| placed.fit(memory.unwrap_or(gpu.free), usual)),
             error: placed.err().map(|error| error.to_string()),

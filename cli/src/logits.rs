@@ -38,7 +38,7 @@ pub fn run(arguments: &LogitsArguments) -> anyhow::Result<()> {
     // Comparisons with other engines need the most exact type, unless the user names one: f32 on the CPU. A GPU
     // supports nothing more exact than f16.
     let engine = match engine.named_cache() {
-        None if engine.model().gpu().is_none() => engine.with_cache(CacheType::F32),
+        None if !engine.uses_gpu() => engine.with_cache(CacheType::F32),
         _ => engine,
     };
     let context = engine.model().config().context;

@@ -8,30 +8,31 @@ use crate::votes::Votes;
 
 /// Attention probabilities of a token in a layer, by slot, or by entry where tokens share rows.
 #[derive(Clone, Copy)]
-pub(crate) struct Probabilities<'a> {
+pub struct Probabilities<'a> {
     /// `[q_heads, stride]`; elements past a head's rows are stale.
-    pub(crate) values: &'a [f32],
-    pub(crate) stride: usize,
+    pub values: &'a [f32],
+    /// Elements from one query head to the next.
+    pub stride: usize,
 }
 
 impl Probabilities<'_> {
     /// Of a step that reads none.
-    pub(crate) const NONE: Probabilities<'static> = Probabilities {
+    pub const NONE: Probabilities<'static> = Probabilities {
         values: &[],
         stride: 0,
     };
 }
 
 /// Attention of a token in a layer.
-pub(crate) struct LayerAttention<'a> {
+pub struct LayerAttention<'a> {
     /// All probabilities, if the method reads them.
-    pub(crate) probabilities: Probabilities<'a>,
+    pub probabilities: Probabilities<'a>,
     /// The largest probability of a query head over its first `rows` slots or entries, and its index.
-    pub(crate) most: &'a dyn Fn(usize, usize) -> (f32, usize),
+    pub most: &'a dyn Fn(usize, usize) -> (f32, usize),
 }
 
 /// What happens with a layer after the attention of a token: votes are counted and the method evicts rows.
-pub(crate) struct AfterLayer<'s> {
+pub struct AfterLayer<'s> {
     evictor: Option<&'s mut (dyn Evict + 'static)>,
     votes: Option<&'s mut Votes>,
     scratch: &'s mut EvictionScratch,
@@ -88,7 +89,7 @@ impl<'s> AfterLayer<'s> {
     }
 
     /// Runs on one layer; called for every layer in turn. `changed` receives every change except single evictions.
-    pub(crate) fn layer(
+    pub fn layer(
         &mut self,
         cached: &mut CompactLayer,
         attention: &LayerAttention<'_>,

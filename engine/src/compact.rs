@@ -28,12 +28,13 @@ use kept_policies::{DecodeValueMerge, Pos, Positions, Retention, Row};
 
 pub use cache::CompactCache;
 pub(crate) use classes::Classes;
-pub(crate) use gather::{F16_ROWS, Gather, RingGather, Stored, group_merges};
+pub(crate) use gather::Stored;
+pub use gather::{F16_ROWS, Gather, RingGather, group_merges};
 pub(crate) use snapshot::snapshot_rows;
 
 /// A change of a method to a layer, for updating a copy of the layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Changed {
+pub enum Changed {
     /// A row of a KV head.
     Row(usize, Row),
     /// Any rows.
@@ -44,27 +45,33 @@ pub(crate) enum Changed {
 
 /// How a slot got a wide (f16) place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Widened {
+pub enum Widened {
     /// No change: it has one, or none is available.
     No,
     /// A free place.
     Free,
     /// The slot traded places with an old row: that row moved from place `wide` to place `narrow`.
-    Traded { wide: usize, narrow: usize },
+    Traded {
+        /// The place that the slot has now.
+        wide: usize,
+        /// The place that the old row has now.
+        narrow: usize,
+    },
 }
 
 /// One layer's kept keys and values.
 pub struct CompactLayer {
     /// Keys: after RoPE at original positions, or before RoPE if positions are re-assigned. Only the places,
     /// without data, if the rows are on a GPU.
-    pub(crate) keys: RowStore,
-    pub(crate) values: RowStore,
+    pub keys: RowStore,
+    /// Values, in the slots of `keys`.
+    pub values: RowStore,
     /// `[kv_heads]`: filled slots, including a hole.
-    pub(crate) rows: Vec<usize>,
+    pub rows: Vec<usize>,
     /// `[slots]`: position of each slot, head by head as in `keys` ([`RowStore::first_row`]).
     pub(crate) positions: Vec<Pos>,
     /// `[slots]`: rank of each slot among the live ones; empty if positions are original.
-    pub(crate) ranks: Vec<u32>,
+    pub ranks: Vec<u32>,
     /// `[kv_heads]`: the evicted slot that the next token will take.
     hole: Vec<Option<Row>>,
     /// Which tokens share which row, if the method merges: a row is then a class with its centre's position.
@@ -262,7 +269,7 @@ impl CompactLayer {
     }
 
     /// Assigns a slot of one KV head to the token at `position`, without writing its row.
-    pub(crate) fn assign_slot(&mut self, head: usize, position: Pos) -> usize {
+    pub fn assign_slot(&mut self, head: usize, position: Pos) -> usize {
         let live = self.live_rows(head);
         let first = self.keys.first_row(head);
         let slot = match (self.hole[head].take(), self.window) {
@@ -281,7 +288,7 @@ impl CompactLayer {
     }
 
     /// Replaces a row.
-    pub(crate) fn write(&mut self, head: usize, slot: usize, key: &[f32], value: &[f32]) {
+    pub fn write(&mut self, head: usize, slot: usize, key: &[f32], value: &[f32]) {
         self.keys.write(head, slot, key);
         self.values.write(head, slot, value);
     }
@@ -289,7 +296,7 @@ impl CompactLayer {
     /// Gives a slot with a narrow (quantised) place a wide (f16) one, so that the newest rows are f16 in a
     /// quantised cache whose rows are replaced. The place is a free one, or that of the oldest row that has
     /// one and is not among the first tokens; that row is quantised now.
-    pub(crate) fn make_wide(&mut self, head: usize, slot: usize) -> Widened {
+    pub fn make_wide(&mut self, head: usize, slot: usize) -> Widened {
         if !self.keys.is_narrow(head, slot) {
             return Widened::No;
         }

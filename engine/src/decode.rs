@@ -146,7 +146,10 @@ impl<'a> Decoder<'a> {
         sampler: &mut Sampler,
         votes: Option<&mut Votes>,
     ) -> Result<u32, EngineError> {
-        match self.run(token, votes, sampler.candidates())? {
+        let top_k = sampler
+            .candidates()
+            .filter(|k| *k <= self.backend.max_top_k());
+        match self.run(token, votes, top_k)? {
             StepOutput::Logits(logits) => sampler.next(logits),
             StepOutput::TopK(logits, tokens) => sampler.next_of(logits, tokens),
         }

@@ -1,13 +1,11 @@
-//! The compute device: the CPU, or a GPU. A build without the feature `cuda` refuses GPUs with an error
-//! message.
+//! The compute device: the CPU, or a GPU of a [`Gpus`].
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::backend::{self, GpuWatch};
+use crate::backend::{self, GpuWatch, Gpus};
 use crate::{Engine, EngineError};
 use kept_kernels::format_bytes;
-use kept_models::beside_weights;
 
 /// A device for `--device`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -86,50 +84,10 @@ pub struct Gpu {
     pub free: u64,
 }
 
-/// The GPUs of this computer.
-///
-/// # Errors
-/// Why no GPU is usable, as a sentence with a way out.
-#[cfg(feature = "cuda")]
-pub fn gpus() -> Result<Vec<Gpu>, String> {
-    let gpus = kept_cuda::nvidia::gpus().map_err(|why| why.to_string())?;
-    let gpu = |gpu: kept_cuda::nvidia::Gpu| Gpu {
-        device: ComputeDevice::Cuda(gpu.ordinal).to_string(),
-        name: gpu.facts.name,
-        capability: format!(
-            "{}.{}",
-            gpu.facts.capability / 10,
-            gpu.facts.capability % 10
-        ),
-        memory: gpu.facts.memory,
-        free: gpu.free,
-    };
-    Ok(gpus.into_iter().map(gpu).collect())
-}
-
-/// The GPUs of this computer.
-///
-/// # Errors
-/// Always: this build has no GPU kernels.
-#[cfg(not(feature = "cuda"))]
-pub fn gpus() -> Result<Vec<Gpu>, String> {
-    Err(WITHOUT.to_owned())
-}
-
-#[cfg(not(feature = "cuda"))]
-const WITHOUT: &str = "this build of Kept computes on the CPU only; `make cuda` makes one for GPUs";
-
-#[cfg(feature = "cuda")]
-fn open_gpu(ordinal: usize) -> Result<kept_cuda::Device, EngineError> {
-    kept_cuda::nvidia::open(ordinal)
-        .map_err(|why| EngineError::NoGpu(format!("no GPU cuda:{ordinal}: {why}; use the CPU")))
-}
-
-#[cfg(not(feature = "cuda"))]
-fn open_gpu(ordinal: usize) -> Result<kept_cuda::Device, EngineError> {
-    Err(EngineError::NoGpu(format!(
-        "no GPU cuda:{ordinal}: {WITHOUT}, or use the CPU"
-    )))
+/// Memory in bytes to reserve for a question on a GPU with `memory` bytes, in addition to the weights: the kernels'
+/// code, the scratch buffers of a chunk, and the KV rows of a document of ordinary length.
+pub fn beside_weights(memory: u64) -> u64 {
+    (2 << 30).min(memory / 4)
 }
 
 /// The GPU with the most free memory, if at least half of a model of `weights` bytes fits together with a
@@ -159,39 +117,9 @@ impl EngineError {
     /// Whether the GPU is unreliable after this error: it failed or ran out of memory. An engine
     /// in a worker process should be restarted.
     pub fn loses_gpu(&self) -> bool {
-        use kept_cuda::DeviceError::{Failed, OutOfMemory};
+        use kept_kernels::DeviceError::{Failed, OutOfMemory};
         matches!(self, Self::Gpu(Failed { .. } | OutOfMemory { .. }))
     }
-}
-
-/// Peak rates of a GPU, measured within a second or two.
-///
-/// # Errors
-/// [`EngineError::NoGpu`] without a GPU, [`EngineError::Gpu`] if it fails.
-pub fn gpu_rates(ordinal: usize) -> Result<GpuRates, EngineError> {
-    rates_of(&open_gpu(ordinal)?)
-}
-
-impl Engine {
-    /// Peak rates of the GPU that the model is on; `None` on the CPU.
-    ///
-    /// # Errors
-    /// [`EngineError::Gpu`] if the GPU fails or has no memory left to measure with.
-    pub fn gpu_rates(&self) -> Result<Option<GpuRates>, EngineError> {
-        let gpu = self.model().gpu();
-        gpu.map(|gpu| rates_of(gpu.device())).transpose()
-    }
-}
-
-fn rates_of(device: &kept_cuda::Device) -> Result<GpuRates, EngineError> {
-    let rates = device.rates(&kept_cuda::RatesOf::GPU)?;
-    Ok(GpuRates {
-        gpu: device.facts().name.clone(),
-        copy_gbs: rates.copy / 1e9,
-        to_gpu_gbs: rates.to_gpu / 1e9,
-        matrix_tflops: rates.matrix / 1e12,
-        attention_tflops: rates.attention / 1e12,
-    })
 }
 
 /// Peak rates of a GPU.
@@ -212,16 +140,18 @@ pub struct GpuRates {
 }
 
 impl Engine {
-    /// Moves the engine to `device`. For a GPU, the weights are copied to device memory. Layers that do not
-    /// fit together with a question stay in pinned host memory, which the GPU reads.
+    /// Moves the engine to `device`, which for a GPU is one of `gpus`: see [`Gpus::upload`].
     ///
     /// # Errors
-    /// [`EngineError::NoGpu`] without a GPU, [`EngineError::Gpu`] if the model does not fit.
-    pub fn on(self, device: ComputeDevice) -> Result<Self, EngineError> {
-        match device {
-            ComputeDevice::Cpu => Ok(self),
-            ComputeDevice::Cuda(ordinal) => self.on_gpu(open_gpu(ordinal)?),
+    /// Those of [`Gpus::upload`].
+    ///
+    /// # Panics
+    /// If clones of the engine exist.
+    pub fn on(mut self, device: ComputeDevice, gpus: &dyn Gpus) -> Result<Self, EngineError> {
+        if let ComputeDevice::Cuda(ordinal) = device {
+            gpus.upload(self.model_mut(), ordinal)?;
         }
+        Ok(self)
     }
 
     /// Moves the engine to the chosen device. If `auto` finds no GPU, also returns the reason for using the
@@ -229,15 +159,20 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::on`], for a named device.
-    pub fn placed(mut self, choice: DeviceChoice) -> Result<(Self, Option<String>), EngineError> {
+    pub fn placed(
+        mut self,
+        choice: DeviceChoice,
+        gpus: &dyn Gpus,
+    ) -> Result<(Self, Option<String>), EngineError> {
         if let DeviceChoice::Named(device) = choice {
-            return Ok((self.on(device)?, None));
+            return Ok((self.on(device, gpus)?, None));
         }
-        let fitting = gpus().and_then(|gpus| fitting_gpu(&gpus, self.model().weights_bytes()));
+        let found = gpus.list();
+        let fitting = found.and_then(|found| fitting_gpu(&found, self.model().weights_bytes()));
         let placed = fitting.and_then(|device| match device {
             ComputeDevice::Cpu => Ok(()),
-            ComputeDevice::Cuda(ordinal) => open_gpu(ordinal)
-                .and_then(|gpu| self.take_gpu(gpu))
+            ComputeDevice::Cuda(ordinal) => gpus
+                .upload(self.model_mut(), ordinal)
                 .map_err(|error| error.to_string()),
         });
         Ok((self, placed.err()))
@@ -248,11 +183,24 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::on`].
-    pub fn as_if_on(self, device: ComputeDevice) -> Result<Self, EngineError> {
-        match device {
-            ComputeDevice::Cpu => Ok(self),
-            ComputeDevice::Cuda(ordinal) => self.on_gpu(open_gpu(ordinal)?.dry_run()),
+    pub fn as_if_on(mut self, device: ComputeDevice, gpus: &dyn Gpus) -> Result<Self, EngineError> {
+        if let ComputeDevice::Cuda(ordinal) = device {
+            gpus.upload_dry(self.model_mut(), ordinal)?;
         }
+        Ok(self)
+    }
+
+    /// Peak rates of the GPU that the model is on; `None` on the CPU.
+    ///
+    /// # Errors
+    /// [`EngineError::Gpu`] if the GPU fails or has no memory left to measure with.
+    pub fn gpu_rates(&self) -> Result<Option<GpuRates>, EngineError> {
+        backend::of(self.model()).rates()
+    }
+
+    /// Bytes of weights in device memory; 0 on the CPU.
+    pub fn weights_on_device(&self) -> u64 {
+        backend::of(self.model()).weights_on_device()
     }
 
     /// Message for the user about a model that does not fit its GPU, as a sentence.
@@ -314,17 +262,17 @@ mod tests {
     #[test]
     fn only_failures_and_full_memory_lose_the_gpu() {
         let device = || "NVIDIA".to_owned();
-        let failed = kept_cuda::DeviceError::Failed {
+        let failed = kept_kernels::DeviceError::Failed {
             device: device(),
             what: "attention".to_owned(),
             reason: "an illegal memory access".to_owned(),
         };
-        let full = kept_cuda::DeviceError::OutOfMemory {
+        let full = kept_kernels::DeviceError::OutOfMemory {
             device: device(),
             needed: 2,
             free: 1,
         };
-        let of_the_host = kept_cuda::DeviceError::HostMemory { needed: 1 << 30 };
+        let of_the_host = kept_kernels::DeviceError::HostMemory { needed: 1 << 30 };
         for (error, lost) in [
             (EngineError::Gpu(failed), true),
             (EngineError::Gpu(full), true),

@@ -89,7 +89,7 @@ pub enum EngineError {
     },
     /// The GPU failed or is out of memory.
     #[error(transparent)]
-    Gpu(#[from] kept_cuda::DeviceError),
+    Gpu(#[from] kept_kernels::DeviceError),
     /// No usable GPU.
     #[error("{0}")]
     NoGpu(String),

@@ -12,7 +12,7 @@ mod after_layer;
 mod answering;
 mod asking;
 mod auto;
-mod backend;
+pub mod backend;
 mod cache_name;
 mod compact;
 mod decode;
@@ -54,9 +54,7 @@ pub use auto::{AUTO, Chosen};
 pub use backend::{GpuWatch, PartTime};
 pub use compact::{CompactCache, CompactLayer};
 pub use decode::Decoder;
-pub use device::{
-    ComputeDevice, DeviceChoice, Gpu, GpuRates, UnknownDevice, fitting_gpu, gpu_rates, gpus,
-};
+pub use device::{ComputeDevice, DeviceChoice, Gpu, GpuRates, UnknownDevice, fitting_gpu};
 pub use document_length::DocumentLength;
 pub use earlier::Earlier;
 pub use error::EngineError;

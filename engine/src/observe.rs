@@ -152,7 +152,7 @@ impl<'a> LastQueries<'a> {
 }
 
 /// `[rows]`: weight of each of the last rows.
-pub(crate) fn ramp_weights(weighted_window: WeightedWindow) -> Vec<f32> {
+pub fn ramp_weights(weighted_window: WeightedWindow) -> Vec<f32> {
     let last = (weighted_window.rows - 1).max(1) as f32;
     (0..weighted_window.rows)
         .map(|row| {
@@ -218,13 +218,13 @@ impl Measured {
     }
 
     /// The requests of this layer.
-    pub(crate) fn futures(&self) -> impl Iterator<Item = Future> {
+    pub fn futures(&self) -> impl Iterator<Item = Future> {
         self.moments.iter().map(|(future, _)| *future)
     }
 
     /// Adds sums over the queries `rows` of the prompt that `future` counts. `with` receives the current sums
     /// of queries and of their products and adds to them.
-    pub(crate) fn add_sums<E>(
+    pub fn add_sums<E>(
         &mut self,
         future: Future,
         rows: Range<usize>,
@@ -280,14 +280,14 @@ impl Measured {
 }
 
 /// Which of the queries `rows` of a prompt `future` counts, relative to the first of them.
-pub(crate) fn counted_rows(future: Future, rows: Range<usize>) -> Range<usize> {
+pub fn counted_rows(future: Future, rows: Range<usize>) -> Range<usize> {
     let row = |position: usize| position.clamp(rows.start, rows.end) - rows.start;
     let (skip, end) = (row(future.skip), row(future.until));
     skip.min(end)..end
 }
 
 /// Whether two requests need the same statistics.
-pub(crate) fn same_moments(a: Future, b: Future) -> bool {
+pub fn same_moments(a: Future, b: Future) -> bool {
     (a.skip, a.until, a.covariance) == (b.skip, b.until, b.covariance)
 }
 

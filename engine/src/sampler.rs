@@ -141,15 +141,14 @@ impl Sampler {
         }
     }
 
-    /// Number of most likely tokens that [`Sampler::next_of`] needs; `None` if it needs all, or more than a
-    /// GPU can select.
+    /// Number of most likely tokens that [`Sampler::next_of`] needs; `None` if it needs all.
     pub(crate) fn candidates(&self) -> Option<usize> {
         let most = match &self.drawing {
             None => Some(1),
             Some(_) => self.sampling.top_k,
         };
         // With a penalty, any token may become the most likely.
-        most.filter(|most| *most <= kept_cuda::MOST_CANDIDATES && self.penalty().is_none())
+        most.filter(|_| self.penalty().is_none())
     }
 
     /// Samples from the most likely tokens, as many as [`Sampler::candidates`] returns: `tokens` with their

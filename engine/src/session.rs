@@ -269,28 +269,13 @@ impl Engine {
         })
     }
 
-    /// Uploads the model's weights to `device`, which computes from now on.
-    ///
-    /// # Errors
-    /// [`EngineError::Gpu`] if the model does not fit in GPU memory.
+    /// The model, to attach a device to it.
     ///
     /// # Panics
-    /// If clones of the engine exist, which would not use the GPU.
-    pub fn on_gpu(mut self, device: kept_cuda::Device) -> Result<Self, EngineError> {
-        self.take_gpu(device)?;
-        Ok(self)
-    }
-
-    /// [`Engine::on_gpu`] in place: after an error the engine computes on its previous device.
-    ///
-    /// # Errors
-    /// As [`Engine::on_gpu`].
-    ///
-    /// # Panics
-    /// As [`Engine::on_gpu`].
-    pub fn take_gpu(&mut self, device: kept_cuda::Device) -> Result<(), EngineError> {
-        let opened = Arc::get_mut(&mut self.opened).expect("an engine without copies");
-        Ok(opened.model.take_gpu(device)?)
+    /// If clones of the engine exist.
+    pub fn model_mut(&mut self) -> &mut Model {
+        let opened = Arc::get_mut(&mut self.opened).expect("an engine without clones");
+        &mut opened.model
     }
 
     /// Bytes of the program itself, where the system reports them: what the process had allocated before it opened

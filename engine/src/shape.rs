@@ -13,15 +13,6 @@ pub(crate) fn attention_scale(model: &Model, layer: usize) -> Scale<'_> {
     }
 }
 
-/// As [`attention_scale`], for a GPU, on which no model has sinks.
-pub(crate) fn gpu_attention_scale(model: &Model) -> Scale<'static> {
-    Scale {
-        factor: model.config().attention_scale,
-        cap: model.config().attention_cap,
-        sinks: None,
-    }
-}
-
 /// The model's dimensions for policies: its layers are the global layers, the only ones that methods compact.
 pub(crate) fn shape_of(model: &Model) -> ModelShape {
     let config = model.config();
@@ -34,7 +25,7 @@ pub(crate) fn shape_of(model: &Model) -> ModelShape {
 }
 
 /// The heads of the model's global layers for the kernels.
-pub(crate) fn head_shape(model: &Model) -> HeadShape {
+pub fn head_shape(model: &Model) -> HeadShape {
     heads_of(&shape_of(model))
 }
 

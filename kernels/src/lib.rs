@@ -23,7 +23,8 @@
 //! - `packed.rs`: [`PackedRows`], rows in f16 or q8_0.
 //! - `threads.rs`, `pool.rs`, `stop.rs`: the thread pool of all kernels, and how to interrupt them.
 //! - `mapped.rs`: weights in a mapped file; `quantised/`: products with quantised weights.
-//! - `format_bytes.rs`: human-readable byte counts.
+//! - `format_bytes.rs`: human-readable byte counts; `device_error.rs`: [`DeviceError`], what devices other than the CPU
+//!   report.
 //! - `bandwidth.rs`: memory bandwidth of the machine, for benchmarks.
 //!
 //! This crate contains no models, no policies and no tensors with a run-time shape. Every argument is an f32 slice
@@ -38,6 +39,7 @@ mod cache_type;
 mod classes;
 mod counting;
 mod decode;
+mod device_error;
 mod elementwise;
 mod format_bytes;
 mod heads;
@@ -76,6 +78,7 @@ pub use counting::{
     settled_allocations,
 };
 pub use decode::{DecodeScratch, decode_attention};
+pub use device_error::DeviceError;
 pub use elementwise::{
     Pairing, add_assign, argmax, gelu_mul, rms_norm, rms_norm_in_place, rotate, sigmoid_mul, silu,
     silu_mul, soft_cap, swiglu_clamped, unrotate,

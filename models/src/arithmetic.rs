@@ -18,11 +18,6 @@ pub(crate) fn beside_width(config: &Config) -> usize {
     }
 }
 
-/// Width of the widest projection input.
-pub(crate) fn widest(config: &Config) -> usize {
-    config.width.max(config.q_width()).max(config.ffn)
-}
-
 /// A product that replaces `out`.
 pub(crate) fn product<'a>(matrix: &'a MappedMatrix, out: &'a mut [f32]) -> Product<'a> {
     Product {

@@ -20,7 +20,7 @@ use kept_kernels::mapped::{Product, multiply_together};
 use kept_kernels::{QuantisedRows, RecurrentState, Stop, Stopped, rms_norm, sigmoid_mul, soft_cap};
 
 use crate::Config;
-use crate::arithmetic::{activate, beside_width, normalise, product, scale, widest};
+use crate::arithmetic::{activate, beside_width, normalise, product, scale};
 use crate::experts::ExpertScratch;
 use crate::feed_forward::{Dense, DenseAndExperts, ExpertInput, FeedForward};
 use crate::layer::{Attention, Layer, Mixer};
@@ -65,7 +65,7 @@ impl RowScratch {
             gate: vec![0.0; config.ffn],
             up: vec![0.0; config.ffn],
             added: vec![0.0; config.width],
-            rounded: QuantisedRows::new(widest(config)),
+            rounded: QuantisedRows::new(config.widest_input()),
             both: vec![0.0; 2 * config.gate_width()],
             gates: vec![0.0; config.gate_width()],
             experts: (config.experts).map(|counts| ExpertScratch::new(config, counts, 1)),

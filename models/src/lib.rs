@@ -4,7 +4,8 @@
 //! - `architecture.rs`: the supported architectures, in one table.
 //! - [`Config`]: the shape of a model; [`RopeTable`]: its RoPE angles.
 //! - [`Tokenizer`]: text to tokens with exact byte ranges, and back; [`ChatTemplate`]: messages to prompt text.
-//! - [`Model`]: embedding, projections, feed-forward and logits over `f32` slices; [`GpuModel`]: the same on a GPU.
+//! - [`Model`]: embedding, projections, feed-forward and logits over `f32` slices; [`DenseWeights`]: its weights, for a
+//!   device that has its own copy.
 //!
 //! Out of scope: attention, KV caches and the loop over layers (in the engine) and policies (unknown to this crate).
 //! candle's types appear in no public signature.
@@ -15,11 +16,11 @@ mod chat_template;
 mod config;
 mod decoder;
 mod delta_net;
+mod dense;
 mod error;
 mod experts;
 mod feed_forward;
 pub mod gguf;
-mod gpu;
 mod layer;
 mod memory_size;
 mod model;
@@ -41,8 +42,8 @@ pub use config::{
     RopeConfig, RopeScaling, Yarn,
 };
 pub use decoder::RowScratch;
+pub use dense::{DenseLayer, DenseWeights};
 pub use error::ModelError;
-pub use gpu::{GpuModel, GpuPass, GpuRope, GpuStep, RopeContext, StepPart, beside_weights};
 pub use model::Model;
 pub use pass::LayerPass;
 pub use rope::RopeTable;

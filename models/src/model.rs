@@ -3,13 +3,11 @@
 //! `decoder.rs` has the arithmetic, `architecture.rs` the tensors of each architecture. The engine owns attention and
 //! caches.
 
+use std::any::Any;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use kept_cuda::{Device, DeviceError};
-
 use crate::gguf::{Gguf, TensorInfo};
-use crate::gpu::{GpuModel, GpuSource};
 use crate::layer::{Layer, Mixer};
 use crate::per_layer::PerLayerTables;
 use crate::weights::{self, SharedMatrix};
@@ -33,8 +31,8 @@ pub struct Model {
     pub(crate) layers: Vec<Layer>,
     /// Tables of the embeddings that each layer adds, if the model has them.
     pub(crate) per_layer: Option<PerLayerTables>,
-    /// The weights on a GPU, if they were uploaded.
-    pub(crate) gpu: Option<Arc<GpuModel>>,
+    /// What a device has of the model, such as its weights in device memory.
+    attachment: Option<Box<dyn Any + Send + Sync>>,
     tokenizer: OnceLock<Result<Tokenizer, ModelError>>,
     template: OnceLock<Result<ChatTemplate, ModelError>>,
 }
@@ -89,7 +87,7 @@ impl Model {
             output,
             per_layer,
             layers,
-            gpu: None,
+            attachment: None,
             tokenizer: OnceLock::new(),
             template: OnceLock::new(),
         })
@@ -228,11 +226,6 @@ impl Model {
         self.weights_bytes() - tables.map(bytes).iter().sum::<u64>()
     }
 
-    /// Host memory of the weights in bytes: the file's pages, and copies of layers that do not fit on a GPU.
-    pub fn weights_in_memory(&self) -> u64 {
-        self.weights_bytes() + self.gpu().map_or(0, GpuModel::host_bytes)
-    }
-
     /// Memory of the tokenizer in bytes; 0 until it is built.
     pub fn vocabulary_bytes(&self) -> u64 {
         let built = self.tokenizer.get().and_then(|built| built.as_ref().ok());
@@ -249,40 +242,15 @@ impl Model {
         self.layers.iter().map(layer).max().unwrap_or(0)
     }
 
-    /// Uploads the weights to `device`, which then does all computation except for a few methods.
-    ///
-    /// # Errors
-    /// [`DeviceError`] if the model does not fit, or if the head dimension or a weight type has no kernel.
-    pub fn on_gpu(mut self, device: Device) -> Result<Model, DeviceError> {
-        self.take_gpu(device)?;
-        Ok(self)
+    /// Keeps `attachment` with the model: what a device has of it, such as its weights in device memory. Replaces an
+    /// earlier one. This crate does not read it.
+    pub fn attach(&mut self, attachment: impl Any + Send + Sync) {
+        self.attachment = Some(Box::new(attachment));
     }
 
-    /// [`Model::on_gpu`] in place. After an error the model is unchanged.
-    ///
-    /// # Errors
-    /// As for [`Model::on_gpu`].
-    pub fn take_gpu(&mut self, device: Device) -> Result<(), DeviceError> {
-        self.gpu = Some(Arc::new(GpuModel::new(
-            &GpuSource {
-                config: &self.config,
-                layers: &self.layers,
-                output: &self.output,
-                output_norm: &self.output_norm,
-            },
-            device,
-        )?));
-        Ok(())
-    }
-
-    /// The GPU model, if the weights were uploaded.
-    pub fn gpu(&self) -> Option<&GpuModel> {
-        self.gpu.as_deref()
-    }
-
-    /// The GPU model, shared, for callers that may outlive the model.
-    pub fn shared_gpu(&self) -> Option<Arc<GpuModel>> {
-        self.gpu.clone()
+    /// The attachment, if it has this type.
+    pub fn attached<T: Any>(&self) -> Option<&T> {
+        self.attachment.as_deref()?.downcast_ref()
     }
 }
 

@@ -4,7 +4,7 @@ use kept_kernels::mapped::{MappedMatrix, Product, multiply_rows_together, multip
 use kept_kernels::{QuantisedRows, RecurrentState, Stop, Stopped, sigmoid_mul};
 
 use crate::Config;
-use crate::arithmetic::{activate, beside_width, normalise, product, scale, widest};
+use crate::arithmetic::{activate, beside_width, normalise, product, scale};
 use crate::experts::ExpertScratch;
 use crate::feed_forward::{Dense, DenseAndExperts, ExpertInput, FeedForward};
 use crate::layer::{Attention, Layer, Mixer};
@@ -107,7 +107,7 @@ impl Block {
         if self.slices() {
             [config.width.max(config.q_width()), self.ffn].map(|width| self.rows * width)
         } else {
-            [self.rows * widest(config), 0]
+            [self.rows * config.widest_input(), 0]
         }
     }
 

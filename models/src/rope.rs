@@ -131,7 +131,7 @@ impl RopeTable {
     }
 
     /// `[layers]`: rotation of each layer.
-    pub(crate) fn kinds(&self) -> &[LayerKind] {
+    pub fn kinds(&self) -> &[LayerKind] {
         &self.kinds
     }
 

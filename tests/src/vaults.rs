@@ -180,9 +180,9 @@ impl Case {
         let prefill = Prefill {
             chunk: self.chunk,
             // The most exact cache type, which on a GPU is f16.
-            cache: match model.gpu() {
-                Some(_) => CacheType::F16,
-                None => CacheType::F32,
+            cache: match kept_engine::backend::of(model).has_own_memory() {
+                true => CacheType::F16,
+                false => CacheType::F32,
             },
             vault: place.map(|place| VaultAccess {
                 vaults: Vaults {

@@ -3,7 +3,9 @@
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use kept_engine::{DeviceChoice, Engine, gpus};
+use kept_engine::backend::Gpus as _;
+use kept_engine::{DeviceChoice, Engine};
+use kept_engine_cuda::CudaGpus;
 use kept_worker::protocol::Gpus;
 
 /// The mode that the command line selects.
@@ -46,7 +48,7 @@ fn parse_device(device: &str) -> Result<DeviceChoice, String> {
 
 /// Prints the GPUs on standard output.
 pub fn print_gpus() -> ExitCode {
-    let (gpus, why_none) = match gpus() {
+    let (gpus, why_none) = match CudaGpus.list() {
         Ok(gpus) => (gpus, None),
         Err(why) => (Vec::new(), Some(why)),
     };
@@ -69,7 +71,9 @@ pub fn print_gpus() -> ExitCode {
 pub fn on_chosen_device(engine: Engine) -> Result<(Engine, Option<String>), String> {
     match CHOSEN.get() {
         None => Ok((engine, None)),
-        Some(&choice) => engine.placed(choice).map_err(|error| error.to_string()),
+        Some(&choice) => engine
+            .placed(choice, &CudaGpus)
+            .map_err(|error| error.to_string()),
     }
 }
 

@@ -1,20 +1,21 @@
 //! Minimum number of bytes that each part of a measurement moves, computed from the model's shape. Repeated reads after
 //! CPU cache misses are not counted.
 
+use kept_engine::Engine;
 use kept_engine::kernels::PackedRows;
-use kept_engine::models::{LayerPass, Model};
+use kept_engine::models::LayerPass;
 
 /// Bytes of a number during prefill.
 const FLOAT: usize = size_of::<f32>();
 
-/// Counts the bytes of one model.
-pub struct Moved<'a>(pub &'a Model);
+/// Counts the bytes of the model of one engine.
+pub struct Moved<'a>(pub &'a Engine);
 
 impl Moved<'_> {
     /// Bytes of the keys and values of one position in all layers; `row` maps a head's dimension to the bytes of its
     /// row.
     fn position(&self, row: impl Fn(usize) -> usize) -> f64 {
-        let config = self.0.config();
+        let config = self.0.model().config();
         (2 * config.layers * config.kv_heads * row(config.head_dim)) as f64
     }
 
@@ -25,13 +26,13 @@ impl Moved<'_> {
     /// Bytes of a forward pass of `rows` tokens: the weights once for each block of tokens, and the residual stream,
     /// read and written by both halves of every layer.
     fn pass(&self, rows: usize) -> f64 {
-        let blocks = match self.0.gpu() {
-            Some(_) => 1,
-            None => LayerPass::weight_passes(self.0, rows),
+        let blocks = match self.0.uses_gpu() {
+            true => 1,
+            false => LayerPass::weight_passes(self.0.model(), rows),
         };
-        let config = self.0.config();
+        let config = self.0.model().config();
         let residual = 4 * config.layers * config.width * FLOAT * rows;
-        self.0.layers_bytes() as f64 * blocks as f64 + residual as f64
+        self.0.model().layers_bytes() as f64 * blocks as f64 + residual as f64
     }
 
     /// Bytes of the prefill of `n` tokens, `chunk` at a time. In addition to the passes, keys and values are written once

@@ -7,25 +7,25 @@ use crate::plan::PrefillPlan;
 
 /// Host buffers for one layer, reused for all layers. A backend with its own memory uses them for rows that the host
 /// reads.
-pub(crate) struct HostBuffers {
+pub struct HostBuffers {
     /// `[n]` rows per KV head, or more if a reconstruction is appended to the document.
-    pub(crate) keys: RowStore,
+    pub keys: RowStore,
     /// As `keys`.
-    pub(crate) values: RowStore,
+    pub values: RowStore,
     /// `[chunk, q_heads, head_dim]`
-    pub(crate) q: Vec<f32>,
+    pub q: Vec<f32>,
     /// `[chunk, kv_heads, head_dim]`
-    pub(crate) k: Vec<f32>,
+    pub k: Vec<f32>,
     /// `[chunk, kv_heads, head_dim]`
-    pub(crate) v: Vec<f32>,
+    pub v: Vec<f32>,
     /// `[chunk, q_heads, head_dim]`
-    pub(crate) attention: Vec<f32>,
+    pub attention: Vec<f32>,
     /// `[q_heads, chunk]`: log-sum-exp of one chunk's rows, if a measurement needs it.
-    pub(super) log_sum_exp: Vec<f32>,
+    pub log_sum_exp: Vec<f32>,
     /// `[rows, head_dim]`: kept rows of one head before rounding.
-    pub(super) gathered: Vec<f32>,
+    pub gathered: Vec<f32>,
     /// Packed rows read from a vault; counted in the vault's memory.
-    pub(super) packed: Vec<u8>,
+    pub packed: Vec<u8>,
     /// Keys before RoPE for the current method, if it needs them.
     raw: RawKeys,
     /// Copy of the keys before RoPE for one of several methods: the others need the rotated keys.
@@ -60,7 +60,7 @@ enum RawKeys {
 
 impl HostBuffers {
     /// Allocates the buffers for methods of these plans on one prefill.
-    pub(super) fn new(plans: &[PrefillPlan], heads: HeadShape) -> Self {
+    pub fn new(plans: &[PrefillPlan], heads: HeadShape) -> Self {
         let rows = || RowStore::uniform(heads.kv_heads, plans[0].layer_rows(), heads.head_dim);
         let most = |of: fn(&PrefillPlan) -> usize| plans.iter().map(of).max().unwrap_or(0);
         Self {
@@ -83,7 +83,7 @@ impl HostBuffers {
     }
 
     /// Makes `keys` and `values` those of `layer`: empty rows, or those of the earlier layer that it attends to.
-    pub(super) fn begin_layer(&mut self, model: &Model, layer: usize) {
+    pub fn begin_layer(&mut self, model: &Model, layer: usize) {
         self.largest_rows = self.most_bytes();
         let none = || RowStore::uniform(0, 0, 1);
         if let Some(held) = self.holds.take() {
@@ -111,7 +111,7 @@ impl HostBuffers {
     }
 
     /// No buffers, to measure the memory of a device.
-    pub(super) fn none() -> Self {
+    pub fn none() -> Self {
         let rows = || RowStore::uniform(1, 0, 1);
         Self {
             keys: rows(),
@@ -133,17 +133,17 @@ impl HostBuffers {
     }
 
     /// The current method sees rotated keys.
-    pub(super) fn keep_rotated(&mut self) {
+    pub fn keep_rotated(&mut self) {
         self.raw = RawKeys::None;
     }
 
     /// Whether the current method sees keys before RoPE.
-    pub(super) fn unrotated(&self) -> bool {
+    pub fn unrotated(&self) -> bool {
         self.raw != RawKeys::None
     }
 
     /// Undoes RoPE on the keys: in place, or on a copy if the rotated keys are needed again (`shared`).
-    pub(super) fn unrotate(&mut self, rope: Option<&RopeTable>, shared: bool) {
+    pub fn unrotate(&mut self, rope: Option<&RopeTable>, shared: bool) {
         let keys = if shared {
             self.raw = RawKeys::Copied;
             self.raw_copy.insert(self.keys.clone())
@@ -160,21 +160,21 @@ impl HostBuffers {
     }
 
     /// The keys that the current method sees, the values, and the buffer for gathered rows.
-    pub(super) fn of_method(&mut self) -> (&RowStore, &RowStore, &mut Vec<f32>) {
+    pub fn of_method(&mut self) -> (&RowStore, &RowStore, &mut Vec<f32>) {
         let copy = self.raw_copy.as_ref();
         let keys = copy.filter(|_| self.raw == RawKeys::Copied);
         (keys.unwrap_or(&self.keys), &self.values, &mut self.gathered)
     }
 
     /// The keys that the current method sees.
-    pub(super) fn method_keys(&self) -> &RowStore {
+    pub fn method_keys(&self) -> &RowStore {
         let copy = self.raw_copy.as_ref();
         copy.filter(|_| self.raw == RawKeys::Copied)
             .unwrap_or(&self.keys)
     }
 
     /// Bytes of keys and values, the most so far.
-    pub(super) fn row_bytes(&self) -> u64 {
+    pub fn row_bytes(&self) -> u64 {
         let raw = self.raw_copy.as_ref().map_or(0, RowStore::bytes);
         (self.most_bytes() + raw) as u64
     }
@@ -190,7 +190,7 @@ impl HostBuffers {
     }
 
     /// Bytes of all buffers except keys and values.
-    pub(super) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         let floats = self.q.len()
             + self.k.len()
             + self.v.len()

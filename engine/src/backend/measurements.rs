@@ -4,22 +4,22 @@ use crate::observe::Measured;
 use crate::plan::PrefillPlan;
 
 /// What methods and the vault read of one layer; reused for all layers.
-pub(crate) struct Measurements {
+pub struct Measurements {
     /// `[w, q_heads, head_dim]`: rotated queries of the observation window, if any, as far as they are on the host.
-    pub(crate) window_queries: Vec<f32>,
+    pub window_queries: Vec<f32>,
     /// `[q_heads, n]`: attention of the observation window.
-    pub(crate) window_scores: Vec<f32>,
+    pub window_scores: Vec<f32>,
     /// `[q_heads, n]`: attention of all rows, if a method needs it.
-    pub(crate) column_sums: Vec<f32>,
+    pub column_sums: Vec<f32>,
     /// Measurements that only some methods need.
-    pub(crate) measured: Measured,
+    pub measured: Measured,
     /// Size of `measured` at its largest, plus other memory for some methods, in floats (4 bytes).
     measured_floats: usize,
 }
 
 impl Measurements {
     /// Allocates the buffers for methods of these plans on one prefill.
-    pub(crate) fn new(plans: &[PrefillPlan]) -> Self {
+    pub fn new(plans: &[PrefillPlan]) -> Self {
         let most = |of: fn(&PrefillPlan) -> usize| plans.iter().map(of).max().unwrap_or(0);
         Self {
             window_queries: Vec::with_capacity(most(PrefillPlan::window_queries)),
@@ -31,7 +31,7 @@ impl Measurements {
     }
 
     /// Bytes of all buffers.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         let floats = self.window_queries.capacity()
             + self.window_scores.capacity()
             + self.column_sums.capacity()

@@ -5,18 +5,20 @@
 //! decode     step, with a callback after each layer ................................................  DecodeBackend
 //! streaming  project, finish for rows in host memory, and attention over them ....................  HostLayer, HostAttention
 //! plan       device_bytes, place, check_free ........................................................ Backend
+//! start      upload ................................................................................. Gpus
 //! ```
 
+use std::any::Any;
 use std::ops::Range;
 use std::time::Duration;
 
 use kept_kernels::{CacheType, PackedRows, PrefillAttention, RecurrentState, RowStore, Stop};
-use kept_models::RopeTable;
+use kept_models::{Model, RopeTable};
 use kept_policies::PromptRows;
 use kept_vault::{VaultError, VaultRows};
 
 use super::buffers::HostBuffers;
-use super::cuda::watch::GpuWatch;
+use super::gpu_watch::GpuWatch;
 use super::measurements::Measurements;
 use super::tasks::{
     Chunk, DeviceRows, Keep, LastRows, PartTime, PrefillEnd, PrefillInput, RowAccess, StepOutput,
@@ -24,10 +26,44 @@ use super::tasks::{
 use crate::after_layer::AfterLayer;
 use crate::compact::{CompactCache, CompactLayer};
 use crate::plan::{PrefillPlan, StreamPlan};
-use crate::{EngineError, MemoryLedger};
+use crate::{EngineError, Gpu, GpuRates, MemoryLedger};
+
+/// The GPUs of one kind in this computer.
+pub trait Gpus: Sync {
+    /// All of them.
+    ///
+    /// # Errors
+    /// Why none is usable, as a sentence with a way out.
+    fn list(&self) -> Result<Vec<Gpu>, String>;
+
+    /// Uploads the weights of `model` to a GPU and [attaches](super::attach) it. Layers that do not fit together with a
+    /// question stay in pinned host memory, which the GPU reads. After an error the model is unchanged.
+    ///
+    /// # Errors
+    /// [`EngineError::NoGpu`] without this GPU, [`EngineError::Gpu`] if the model does not fit.
+    fn upload(&self, model: &mut Model, ordinal: usize) -> Result<(), EngineError>;
+
+    /// As [`Gpus::upload`], for memory estimates only: nothing is copied, and the model cannot be computed.
+    ///
+    /// # Errors
+    /// As [`Gpus::upload`].
+    fn upload_dry(&self, model: &mut Model, ordinal: usize) -> Result<(), EngineError>;
+
+    /// Peak rates of a GPU, measured within a second or two.
+    ///
+    /// # Errors
+    /// [`EngineError::NoGpu`] without this GPU, [`EngineError::Gpu`] if it fails.
+    fn rates(&self, ordinal: usize) -> Result<GpuRates, EngineError>;
+}
+
+/// A model's weights on a device.
+pub trait DeviceModel: Any + Send + Sync {
+    /// What computes `model`, whose weights these are.
+    fn backend<'m>(&'m self, model: &'m Model) -> Box<dyn Backend<'m> + 'm>;
+}
 
 /// A device with a model's weights.
-pub(crate) trait Backend<'m> {
+pub trait Backend<'m> {
     /// The device's name, for messages.
     fn name(&self) -> &'m str;
 
@@ -95,6 +131,11 @@ pub(crate) trait Backend<'m> {
         Ok(None)
     }
 
+    /// Peak rates of the device, measured within a second or two; `None` for the CPU.
+    fn rates(&self) -> Result<Option<GpuRates>, EngineError> {
+        Ok(None)
+    }
+
     /// Allocates everything for a prefill.
     ///
     /// # Errors
@@ -122,7 +163,7 @@ pub(crate) trait Backend<'m> {
 }
 
 /// The vault's part in a prefill, as a backend sees it.
-pub(crate) trait PrefixRows {
+pub trait PrefixRows {
     /// Begins a layer: passes the known tokens' rows to `rows` and to the vault that is written. After a stop, only
     /// some of them.
     ///
@@ -148,7 +189,7 @@ pub(crate) trait PrefixRows {
 
 /// One layer's keys and values, the residual stream and scratch buffers of a prefill. Measurements and methods are on
 /// the host.
-pub(crate) trait PrefillBackend {
+pub trait PrefillBackend {
     /// Loads the rows of the layer that the vault has.
     fn load_prefix(
         &mut self,
@@ -229,14 +270,17 @@ pub(crate) trait PrefillBackend {
 }
 
 /// The current layer of a prefill for rows in host memory.
-pub(crate) struct HostView<'v> {
-    pub(crate) layer: &'v mut dyn HostLayer,
-    pub(crate) attention: &'v mut dyn HostAttention,
-    pub(crate) buffers: &'v mut HostBuffers,
+pub struct HostView<'v> {
+    /// The layer's products.
+    pub layer: &'v mut dyn HostLayer,
+    /// Its attention.
+    pub attention: &'v mut dyn HostAttention,
+    /// The rows.
+    pub buffers: &'v mut HostBuffers,
 }
 
 /// A method's view of a layer's rows.
-pub(crate) trait LayerRowsAccess {
+pub trait LayerRowsAccess {
     /// Computations where the rows are, if the method needs them.
     fn computations(&self) -> Option<&dyn PromptRows>;
 
@@ -248,7 +292,7 @@ pub(crate) trait LayerRowsAccess {
 }
 
 /// One layer for rows in host memory.
-pub(crate) trait HostLayer {
+pub trait HostLayer {
     /// As [`kept_models::LayerPass::project`].
     fn project(
         &mut self,
@@ -275,7 +319,7 @@ pub(crate) trait HostLayer {
 }
 
 /// Attention of a prefill over rows in host memory.
-pub(crate) trait HostAttention {
+pub trait HostAttention {
     /// As [`kept_kernels::prefill_attention`]. The keys and values `new` have changed since the last call.
     fn attend(
         &mut self,
@@ -288,9 +332,14 @@ pub(crate) trait HostAttention {
 }
 
 /// The buffers of a decode loop.
-pub(crate) trait DecodeBackend {
+pub trait DecodeBackend {
     /// Logits `[vocab]` of `hidden [width]`, the last layer's output.
     fn logits_of(&mut self, hidden: &[f32]) -> Result<&mut [f32], EngineError>;
+
+    /// The largest k for which a step selects the k most likely next tokens; 0 if it gives all logits anyway.
+    fn max_top_k(&self) -> usize {
+        0
+    }
 
     /// Runs a token at the position `cache.next` through the model. `after` is called once per layer, after the
     /// layer's attention. With `top_k`, the logits of the k most likely next tokens are enough.

@@ -1,8 +1,8 @@
 //! What the traits of `seam.rs` pass to a device and get back.
 
+use std::any::Any;
 use std::ops::Range;
 
-use kept_cuda::GpuCache;
 use kept_kernels::{PackedRows, RowStore};
 use kept_models::RopeTable;
 use kept_policies::{Selection, WeightedWindow, Window};
@@ -10,96 +10,101 @@ use kept_policies::{Selection, WeightedWindow, Window};
 use crate::compact::Gather;
 use crate::plan::PrefillPlan;
 
-/// Rows of a compact cache in device memory.
-pub(crate) type DeviceRows = GpuCache;
+/// Rows of a compact cache in device memory, in the form of the device's crate.
+pub type DeviceRows = Box<dyn Any + Send>;
 
 /// What a prefill starts with.
-pub(crate) struct PrefillInput<'m> {
-    pub(crate) rope: &'m RopeTable,
+pub struct PrefillInput<'m> {
+    /// RoPE angles of all positions.
+    pub rope: &'m RopeTable,
     /// One for each method.
-    pub(crate) plans: &'m [PrefillPlan],
+    pub plans: &'m [PrefillPlan],
     /// `[rows]`: the tokens that run through the layers.
-    pub(crate) ids: &'m [u32],
+    pub ids: &'m [u32],
     /// `[rows, width]`: their embeddings.
-    pub(crate) residual: Vec<f32>,
+    pub residual: Vec<f32>,
 }
 
 /// A chunk of tokens in a layer.
-pub(crate) struct Chunk<'c> {
-    pub(crate) layer: usize,
+pub struct Chunk<'c> {
+    /// Index among all layers of the model.
+    pub layer: usize,
     /// First row, in the layer's keys and values.
-    pub(crate) first: usize,
+    pub first: usize,
     /// First row, in the residual stream.
-    pub(crate) at: usize,
-    pub(crate) count: usize,
+    pub at: usize,
+    /// Number of rows.
+    pub count: usize,
     /// Residual stream rows of the layer's next chunk, if any.
-    pub(crate) next: Range<usize>,
+    pub next: Range<usize>,
     /// Positions of the rows, if they differ from row indices.
-    pub(crate) positions: Option<&'c [u32]>,
+    pub positions: Option<&'c [u32]>,
     /// Attention window of a sliding-window layer, in positions including the row's own.
-    pub(crate) window: Option<usize>,
+    pub window: Option<usize>,
     /// How many of the chunk's last rows need the rest of the layer (attention output and MLP).
-    pub(crate) needed: usize,
+    pub needed: usize,
     /// How many of its last rows belong to the observation window.
-    pub(crate) observed: usize,
-    pub(crate) column_sums: bool,
+    pub observed: usize,
+    /// Whether the attention that each key receives is summed.
+    pub column_sums: bool,
     /// The type to which new rows in f32 are rounded, if the vault's rows have another.
-    pub(crate) rounds: Option<PackedRows>,
+    pub rounds: Option<PackedRows>,
     /// Whether the rows are written to a vault.
-    pub(crate) writes: bool,
+    pub writes: bool,
     /// Whether this is the last chunk that is written to a vault.
-    pub(crate) ends_prefix: bool,
+    pub ends_prefix: bool,
 }
 
 /// A method's access to the rows of a layer.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RowAccess {
+pub struct RowAccess {
     /// Index among all layers of the model.
-    pub(crate) layer: usize,
+    pub layer: usize,
     /// Rows of the layer.
-    pub(crate) tokens: usize,
+    pub tokens: usize,
     /// Whether the method reads copies of keys and values in host memory.
-    pub(crate) copies: bool,
+    pub copies: bool,
     /// Whether it computes on the rows where they are.
-    pub(crate) computations: bool,
+    pub computations: bool,
     /// Whether it sees keys before RoPE.
-    pub(crate) before_rope: bool,
+    pub before_rope: bool,
     /// Whether other methods need the rotated keys afterwards.
-    pub(crate) shared: bool,
+    pub shared: bool,
 }
 
 /// A method's selection in a layer.
-pub(crate) struct GatherTask<'g> {
+pub struct GatherTask<'g> {
     /// Index among all layers of the model.
-    pub(crate) layer: usize,
+    pub layer: usize,
     /// Index among the method's layers.
-    pub(crate) in_policy: usize,
-    pub(crate) plan: &'g PrefillPlan,
-    pub(crate) rope: &'g RopeTable,
-    pub(crate) selection: &'g Selection,
+    pub in_policy: usize,
+    /// The method's plan.
+    pub plan: &'g PrefillPlan,
+    /// RoPE angles of all positions.
+    pub rope: &'g RopeTable,
+    /// What the method keeps.
+    pub selection: &'g Selection,
     /// Positions of the layer's rows, if they differ from row indices.
-    pub(crate) positions: Option<&'g [u32]>,
+    pub positions: Option<&'g [u32]>,
 }
 
 /// Where a gather takes its rows from, and what is already done with them.
-pub(crate) struct GatherSource<'g> {
-    pub(crate) keys: &'g RowStore,
-    pub(crate) values: &'g RowStore,
+pub struct GatherSource<'g> {
+    /// Keys of the layer's tokens, row == index.
+    pub keys: &'g RowStore,
+    /// As `keys`.
+    pub values: &'g RowStore,
     /// Whether RoPE is undone on keys that are stored before RoPE.
-    pub(crate) unrotated: bool,
+    pub unrotated: bool,
     /// Sums of evicted values, as in [`Gather`].
-    pub(crate) value_sums: Option<&'g [f32]>,
+    pub value_sums: Option<&'g [f32]>,
     /// Whether the rows of classes are merged.
-    pub(crate) merged: bool,
+    pub merged: bool,
 }
 
 impl GatherTask<'_> {
     /// Runs `build` on the construction of the compact layer from `source`.
-    pub(crate) fn gather<T>(
-        &self,
-        source: &GatherSource<'_>,
-        build: impl FnOnce(&Gather<'_>) -> T,
-    ) -> T {
+    pub fn gather<T>(&self, source: &GatherSource<'_>, build: impl FnOnce(&Gather<'_>) -> T) -> T {
         let (plan, selection) = (self.plan, self.selection);
         let rope = self.rope.of_layer(self.layer);
         let unrotates = plan.reassigns_positions() && !source.unrotated;
@@ -123,7 +128,7 @@ impl GatherTask<'_> {
 
 /// Attention of a layer's last queries.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum LastRows<'r> {
+pub enum LastRows<'r> {
     /// Probabilities of the observation window.
     Window(Window),
     /// Probabilities of a window, weighted towards the newest row. Keys outside the given ones may be left out.
@@ -133,7 +138,7 @@ pub(crate) enum LastRows<'r> {
 }
 
 /// What is kept of a layer.
-pub(crate) enum Keep<'k> {
+pub enum Keep<'k> {
     /// A method's selection.
     Selection(GatherTask<'k>),
     /// The last positions of a sliding-window layer, as many as its window.
@@ -143,24 +148,24 @@ pub(crate) enum Keep<'k> {
 }
 
 /// What a prefill leaves after its last layer.
-pub(crate) struct PrefillEnd {
+pub struct PrefillEnd {
     /// `[rows, width]`: rows of the residual stream.
-    pub(crate) residual: Vec<f32>,
+    pub residual: Vec<f32>,
     /// The kept rows of all layers, if they stayed on the device.
-    pub(crate) cache: Option<DeviceRows>,
+    pub cache: Option<DeviceRows>,
     /// Memory of all buffers.
-    pub(crate) memory: PrefillMemory,
+    pub memory: PrefillMemory,
 }
 
 /// Memory of a prefill's buffers, in bytes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct PrefillMemory {
+pub struct PrefillMemory {
     /// A layer's keys and values on the host.
-    pub(crate) layer_kv: u64,
+    pub layer_kv: u64,
     /// Other host buffers, except the residual stream.
-    pub(crate) activations: u64,
+    pub activations: u64,
     /// Device memory, weights included.
-    pub(crate) device: u64,
+    pub device: u64,
 }
 
 /// Time of one part of a decode step: of all layers together.
@@ -177,7 +182,7 @@ pub struct PartTime {
 }
 
 /// The logits after a token.
-pub(crate) enum StepOutput<'a> {
+pub enum StepOutput<'a> {
     /// `[vocab]`
     Logits(&'a mut [f32]),
     /// The most likely tokens in descending order: their logits and ids.

@@ -8,13 +8,15 @@ use crate::backend::DeviceRows;
 
 /// The kept rows of all layers, and the position of the next token.
 pub struct CompactCache {
-    pub(crate) layers: Vec<CompactLayer>,
+    /// The model's layers, from 0.
+    pub layers: Vec<CompactLayer>,
     /// Position of the next token: tokens seen so far, regardless of evictions.
-    pub(crate) next: Pos,
-    pub(crate) reassigned: bool,
+    pub next: Pos,
+    /// Whether keys are stored before RoPE and rotated by their rank.
+    pub reassigned: bool,
     /// In sliding-window layers, keys are rotated as if the text began at this position: 0, except after
     /// streaming.
-    pub(crate) window_rope_origin: Pos,
+    pub window_rope_origin: Pos,
     /// Planned maximum of slots per head. Scratch buffers are allocated for it, so that they match the
     /// estimate however the heads share their rows.
     pub(crate) widest: usize,
@@ -22,7 +24,7 @@ pub struct CompactCache {
     pub(crate) kind: CacheType,
     /// The rows, if they are on a GPU only; the layers then hold places without data. The decoder takes the
     /// rows over.
-    pub(crate) on_gpu: Option<DeviceRows>,
+    pub on_gpu: Option<DeviceRows>,
 }
 
 impl CompactCache {
@@ -47,7 +49,7 @@ impl CompactCache {
     }
 
     /// Capacity of the largest class table, in entries; 0 if nothing is merged.
-    pub(crate) fn max_entries(&self) -> usize {
+    pub fn max_entries(&self) -> usize {
         let entries = self.layers.iter().map(CompactLayer::entry_capacity);
         entries.max().unwrap_or(0)
     }
@@ -63,7 +65,7 @@ impl CompactCache {
     }
 
     /// Slots of the largest head over all layers, for the attention scratch.
-    pub(crate) fn max_capacity(&self) -> usize {
+    pub fn max_capacity(&self) -> usize {
         let heads = |l: &CompactLayer| (0..l.kv_heads()).map(|h| l.keys.capacity(h)).max();
         let largest = self.layers.iter().filter_map(heads).max();
         largest.unwrap_or(0).max(self.widest)

@@ -12,7 +12,7 @@ use crate::plan::PrefillPlan;
 const EXACT_FIRST: usize = 4;
 /// Rows of a head that stay f16 in a quantised cache, in addition to the answer's: those of the first tokens,
 /// and the newest kept ones.
-pub(crate) const F16_ROWS: usize = 64 + EXACT_FIRST;
+pub const F16_ROWS: usize = 64 + EXACT_FIRST;
 
 /// Whether a token is one of the first, which stay f16 as long as they are kept.
 pub(super) fn is_first(position: Pos) -> bool {
@@ -63,7 +63,7 @@ impl CompactLayer {
 }
 
 /// Input of the construction of a compact layer.
-pub(crate) struct Gather<'a> {
+pub struct Gather<'a> {
     /// The full keys of the layer, `tokens` rows in every head; `values` likewise.
     pub(crate) keys: &'a RowStore,
     pub(crate) values: &'a RowStore,
@@ -89,7 +89,7 @@ pub(crate) struct Gather<'a> {
 
 /// Input of the construction of a sliding-window layer from its last rows, as many as its window. The rows are
 /// replaced with every token, so they are f16 if the cache type is quantised.
-pub(crate) struct RingGather<'a> {
+pub struct RingGather<'a> {
     /// The full keys of the layer, `tokens` rows in every head; `values` likewise.
     pub(crate) keys: &'a RowStore,
     pub(crate) values: &'a RowStore,
@@ -104,7 +104,7 @@ pub(crate) struct RingGather<'a> {
 
 impl<'a> RingGather<'a> {
     /// From the rows of a prefill with this plan.
-    pub(crate) fn new(
+    pub fn new(
         keys: &'a RowStore,
         values: &'a RowStore,
         plan: &PrefillPlan,
@@ -121,12 +121,12 @@ impl<'a> RingGather<'a> {
     }
 
     /// Builds the layer; `gathered` as in [`Gather::layer`].
-    pub(crate) fn layer(&self, gathered: &mut Vec<f32>) -> CompactLayer {
+    pub fn layer(&self, gathered: &mut Vec<f32>) -> CompactLayer {
         self.build(|gather| gather.layer(gathered))
     }
 
     /// Builds the layer without rows: see [`Gather::slot_table`].
-    pub(crate) fn slot_table(&self, slots: &mut Vec<Vec<u32>>) -> CompactLayer {
+    pub fn slot_table(&self, slots: &mut Vec<Vec<u32>>) -> CompactLayer {
         self.build(|gather| gather.slot_table(slots))
     }
 
@@ -160,7 +160,7 @@ impl<'a> RingGather<'a> {
 }
 
 /// Groups consecutive merges with the same target tokens, so that the targets are updated once per group.
-pub(crate) fn group_merges(value_merges: &[ValueMerge]) -> impl Iterator<Item = &[ValueMerge]> {
+pub fn group_merges(value_merges: &[ValueMerge]) -> impl Iterator<Item = &[ValueMerge]> {
     let to = |spread: &ValueMerge| (spread.head, spread.first, spread.count);
     value_merges.chunk_by(move |one, next| to(one) == to(next))
 }
@@ -174,7 +174,7 @@ enum Side {
 impl Gather<'_> {
     /// Builds the layer. `gathered` is scratch for one head's rows before rounding; unused if no rounding or
     /// no computation is needed.
-    pub(crate) fn layer(&self, gathered: &mut Vec<f32>) -> CompactLayer {
+    pub fn layer(&self, gathered: &mut Vec<f32>) -> CompactLayer {
         self.build(RowStore::stored, |layer, head, kept, order| {
             self.fill(Side::Keys, head, kept, order, &mut layer.keys, gathered);
             self.fill(Side::Values, head, kept, order, &mut layer.values, gathered);
@@ -183,7 +183,7 @@ impl Gather<'_> {
 
     /// Builds the layer without rows, for copies that are stored on a GPU: `slots[h][i]` becomes the row for
     /// slot i of head h.
-    pub(crate) fn slot_table(&self, slots: &mut Vec<Vec<u32>>) -> CompactLayer {
+    pub fn slot_table(&self, slots: &mut Vec<Vec<u32>>) -> CompactLayer {
         debug_assert!(
             self.unrotate.is_none() && self.value_merges.is_empty(),
             "rows that are more than copies"

@@ -46,7 +46,7 @@ impl CompactLayer {
 
     /// [`CompactLayer::with_table`], where `length` returns the length of an entry's key by head, entry index
     /// and position.
-    pub(crate) fn with_lengths(
+    pub fn with_lengths(
         mut self,
         length: impl Fn(usize, usize, Pos) -> f32,
         retention: &Retention,
@@ -151,7 +151,7 @@ impl CompactLayer {
     }
 
     /// Classes and lengths of the entries of one KV head, if the layer has a table.
-    pub(crate) fn table_of(&self, head: usize) -> Option<(&[u32], &[f32])> {
+    pub fn table_of(&self, head: usize) -> Option<(&[u32], &[f32])> {
         let table = self.classes.as_ref()?;
         let own = head * table.capacity..head * table.capacity + table.entries[head];
         Some((&table.classes[own.clone()], &table.lengths[own]))
@@ -167,7 +167,7 @@ impl CompactLayer {
     }
 
     /// Rank of the newest token of one KV head in attention.
-    pub(crate) fn last_rank(&self, head: usize) -> usize {
+    pub fn last_rank(&self, head: usize) -> usize {
         match &self.classes {
             Some(table) => table.entries[head] - 1,
             None => self.live_rows(head) - 1,
@@ -358,7 +358,7 @@ impl CompactLayer {
     }
 
     /// Capacity per KV head, in entries; 0 without a table.
-    pub(crate) fn entry_capacity(&self) -> usize {
+    pub fn entry_capacity(&self) -> usize {
         self.classes.as_ref().map_or(0, |table| table.capacity)
     }
 }

@@ -107,7 +107,7 @@ impl Engine {
             None => Err(EngineError::Memory {
                 memory,
                 missing: (least + beside).saturating_sub(memory),
-                weights: self.model().weights_in_memory(),
+                weights: backend::weights_in_memory(self.model()),
             }),
         }
     }

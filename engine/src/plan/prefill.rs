@@ -17,15 +17,15 @@ use crate::{EngineError, Note, backend};
 
 /// Tokens that run through a layer together: enough for the matrix kernels, few enough for small scratch
 /// buffers.
-pub(crate) const CHUNK: usize = 512;
+pub const CHUNK: usize = 512;
 
 /// Tokens that run through a layer together on a GPU with memory for them, the most first. After 32,768 tokens of an 8B
 /// model in Q4_K_M on an H200, 2,048 took a tenth less time than 512, and 4,096 no less than 2,048.
-pub(crate) const WIDE_CHUNKS: [usize; 2] = [4 * CHUNK, 2 * CHUNK];
+pub const WIDE_CHUNKS: [usize; 2] = [4 * CHUNK, 2 * CHUNK];
 
 /// What is kept of one layer of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LayerKeeps {
+pub enum LayerKeeps {
     /// The method's selection; the number is the layer's index among the method's layers.
     Cut(usize),
     /// The last positions, as many as the sliding window has; methods do not see this layer.
@@ -91,26 +91,26 @@ pub(crate) fn refuse_unlike_layers(model: &Model, method: &'static str) -> Resul
 /// The plan of one prefill. `[layers]` counts the method's layers, which are not all of the model's: see
 /// [`LayerKeeps`].
 #[derive(Clone)]
-pub(crate) struct PrefillPlan {
+pub struct PrefillPlan {
     /// Name of the method.
     method: &'static str,
     /// What the method does with the prompt; after a score pass, the plan that allocates the budget.
-    pub(crate) row_plan: RowPlan,
+    pub row_plan: RowPlan,
     /// Tokens that run through a layer together.
-    pub(crate) chunk: usize,
+    pub chunk: usize,
     /// `[layers of the model]`
-    pub(crate) keeps: Vec<LayerKeeps>,
+    pub keeps: Vec<LayerKeeps>,
     /// `[layers]`: requested measurements, limited to the prompt's length; none in layers where nothing is
     /// evicted.
-    pub(crate) needs: Vec<Needs>,
+    pub needs: Vec<Needs>,
     /// `[layers]`: average slots per KV head, including those for the answer.
-    pub(crate) capacities: Vec<usize>,
+    pub capacities: Vec<usize>,
     /// Largest number of slots of any head in any layer.
-    pub(crate) max_capacity: usize,
+    pub max_capacity: usize,
     /// The class table of every layer with its capacity, if the method merges.
-    pub(crate) table: Option<ClassTable>,
+    pub table: Option<ClassTable>,
     /// The reconstruction, if a layer needs it.
-    pub(crate) reconstruction_plan: Option<ReconstructionPlan>,
+    pub reconstruction_plan: Option<ReconstructionPlan>,
     /// First tokens of the prompt whose rows come from a vault; they do not run through the layers.
     known: usize,
     /// Bytes of the vault's buffers.
@@ -120,13 +120,13 @@ pub(crate) struct PrefillPlan {
     /// Whether a layer's weights are rearranged for many rows.
     pub(crate) rearranges: bool,
     /// Type of the kept rows.
-    pub(crate) cache: CacheType,
+    pub cache: CacheType,
     /// Whether the device has memory of its own.
     own_memory: bool,
     /// Whether the residual stream is on the host, because it does not fit on the GPU.
-    pub(crate) residual_on_host: bool,
+    pub residual_on_host: bool,
     /// Whether kept rows stay on the GPU for decoding. The host then holds only the slot tables.
-    pub(crate) rows_on_gpu: bool,
+    pub rows_on_gpu: bool,
     /// Whether kept rows are plain copies and belong to a single method, so that they may stay on the GPU.
     may_stay: bool,
     /// Whether the budget was allocated over all layers and heads: each head's capacity is then what it
@@ -239,23 +239,23 @@ impl PrefillPlan {
     }
 
     /// Tokens of the prompt.
-    pub(crate) fn tokens(&self) -> usize {
+    pub fn tokens(&self) -> usize {
         self.row_plan.prompt.tokens
     }
 
     /// Tokens that may follow the prompt.
-    pub(crate) fn max_new_tokens(&self) -> usize {
+    pub fn max_new_tokens(&self) -> usize {
         self.row_plan.prompt.max_new_tokens
     }
 
     /// Tokens that enter `layer`; fewer than the prompt's for methods that drop tokens.
-    pub(crate) fn layer_input_tokens(&self, layer: usize) -> usize {
+    pub fn layer_input_tokens(&self, layer: usize) -> usize {
         let of_layers = self.row_plan.layer_input_tokens.as_ref();
         of_layers.map_or(self.tokens(), |of_layers| of_layers[layer])
     }
 
     /// Whether keys are stored before RoPE and rotated by their rank.
-    pub(crate) fn reassigns_positions(&self) -> bool {
+    pub fn reassigns_positions(&self) -> bool {
         self.row_plan.positions == Positions::Reassigned
     }
 
@@ -290,17 +290,17 @@ impl PrefillPlan {
     }
 
     /// Whether kept rows may stay on the GPU: they are plain copies, and nothing on the host will read them.
-    pub(crate) fn may_stay(&self) -> bool {
+    pub fn may_stay(&self) -> bool {
         self.may_stay && !self.changes_rows_in_decode() && !self.reassigns_positions()
     }
 
     /// Whether the method merges or evicts rows while it answers, and reads attention probabilities for it.
-    pub(crate) fn changes_rows_in_decode(&self) -> bool {
+    pub fn changes_rows_in_decode(&self) -> bool {
         self.max_entries() > 0 || self.row_plan.decode_rows.is_some()
     }
 
     /// Type of the rows of the vault that is read or written.
-    pub(crate) fn vault_rows(&self) -> Option<PackedRows> {
+    pub fn vault_rows(&self) -> Option<PackedRows> {
         self.vault_rows
     }
 
@@ -450,7 +450,7 @@ impl PrefillPlan {
     }
 
     /// Rows per KV head of a layer's keys and values during prefill.
-    pub(crate) fn layer_rows(&self) -> usize {
+    pub fn layer_rows(&self) -> usize {
         let repeated = |plan: &ReconstructionPlan| plan.document().end + plan.longest();
         self.tokens()
             .max(self.reconstruction_plan.as_ref().map_or(0, repeated))
@@ -484,7 +484,7 @@ impl PrefillPlan {
     }
 
     /// `[layers]`: rows per KV head that are kept of the prompt.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn kept(&self) -> impl Iterator<Item = usize> + '_ {
         self.row_plan
             .rows
             .iter()

@@ -135,7 +135,7 @@ impl ReconstructionPlan {
     }
 
     /// Rows of the longest chunk.
-    pub(crate) fn longest(&self) -> usize {
+    pub fn longest(&self) -> usize {
         let rows = self.segments().map(|segment| segment.rows.len());
         rows.max().unwrap_or(0)
     }

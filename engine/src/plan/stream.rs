@@ -40,7 +40,7 @@ pub struct StreamPlan {
     /// Number of RoPE positions needed: ranks, not positions of the text.
     pub positions: usize,
     /// `[layers of the model]`
-    pub(crate) keeps: Vec<LayerKeeps>,
+    pub keeps: Vec<LayerKeeps>,
     /// What the method does while it reads.
     pub(crate) row_plan: RowPlan,
     /// Name of the method.
@@ -49,9 +49,10 @@ pub struct StreamPlan {
     table: Option<ClassTable>,
     /// Maximum number of rows or entries per KV head between two tokens.
     pub(crate) entries: usize,
-    pub(crate) heads: HeadShape,
+    /// Heads of the global layers.
+    pub heads: HeadShape,
     /// Type of the kept rows.
-    pub(crate) cache: CacheType,
+    pub cache: CacheType,
     /// Whether the state at the document's end is saved in the vaults' folder.
     vault: bool,
     /// Whether the device has memory of its own.
@@ -203,14 +204,14 @@ impl StreamPlan {
     }
 
     /// Slots per KV head of a compacted layer.
-    pub(crate) fn slots(&self) -> usize {
+    pub fn slots(&self) -> usize {
         self.rows
             .saturating_add(1)
             .min(self.tokens + self.max_new_tokens)
     }
 
     /// Slots of the largest head of any layer.
-    pub(crate) fn widest(&self) -> usize {
+    pub fn widest(&self) -> usize {
         let ring = self.keeps.iter().filter_map(|keeps| match keeps {
             LayerKeeps::Window(window) => Some((*window).min(self.tokens + self.max_new_tokens)),
             LayerKeeps::Cut(_) | LayerKeeps::State(_) | LayerKeeps::Nothing => None,
@@ -219,12 +220,12 @@ impl StreamPlan {
     }
 
     /// Maximum number of rows in a chunk's attention in any layer.
-    pub(crate) fn columns(&self) -> usize {
+    pub fn columns(&self) -> usize {
         self.entries.max(self.longest_ring()) + self.chunk
     }
 
     /// Capacity of the largest class table, in entries; 0 if nothing is merged.
-    pub(crate) fn max_entries(&self) -> usize {
+    pub fn max_entries(&self) -> usize {
         self.table.map_or(0, |table| table.entries)
     }
 
@@ -304,7 +305,7 @@ impl StreamPlan {
         let a_position = RopeTable::new(model.config(), 1).bytes();
         MemoryLedger {
             vault: if self.vault { Vault::buffer_bytes() } else { 0 },
-            weights: model.weights_in_memory(),
+            weights: backend::weights_in_memory(model),
             vocabulary: model.vocabulary_bytes(),
             prompt: MemoryLedger::prompt_bytes(self.tokens),
             layer_tiles: model.layer_tiles_bytes(),

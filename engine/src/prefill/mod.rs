@@ -332,7 +332,7 @@ fn read_and_cut(
         None => end.ledger,
     };
     let reading = MemoryLedger {
-        weights: read.model.weights_in_memory(),
+        weights: backend::weights_in_memory(read.model),
         vocabulary: read.model.vocabulary_bytes(),
         prompt: MemoryLedger::prompt_bytes(read.ids.len()),
         rope: read.rope.bytes(),

@@ -40,7 +40,6 @@ mod dry_run;
 mod elementwise;
 #[cfg(feature = "emulated")]
 pub mod emulated;
-mod error;
 mod expected;
 #[cfg(feature = "emulated")]
 mod fault_injecting;
@@ -66,13 +65,13 @@ pub use decode::{DecodeAttention, DecodeOutput, DecodeScratch, Ranks};
 pub use device::{Buffer, Device, MemorySpace, Number};
 pub use driver::FEW;
 pub use elementwise::{Activation, Angles, Heads, RmsNorm, RowPositions};
-pub use error::DeviceError;
 pub use expected::{Asking, QuerySums};
 #[cfg(feature = "emulated")]
 pub use fault_injecting::{Meter, fault_injecting};
 pub use indices::Indices;
 pub use keep::Kept;
 pub use kept::{KeptRows, RowKind};
+pub use kept_kernels::DeviceError;
 pub use merge::{Mean, Merging};
 pub use rates::{Rates, RatesOf};
 pub use rows::{HeadRows, LayerRows};

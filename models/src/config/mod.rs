@@ -194,6 +194,11 @@ impl Config {
         self.kinds[layer].kv_heads * self.kinds[layer].head_dim
     }
 
+    /// Elements per row of the widest input of a dense projection.
+    pub fn widest_input(&self) -> usize {
+        self.width.max(self.q_width()).max(self.ffn)
+    }
+
     /// The window of a layer's attention, which may be over the keys of an earlier layer; `None` if it attends to all
     /// positions.
     ///

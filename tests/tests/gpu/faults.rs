@@ -11,6 +11,7 @@ use kept_engine::{
     Answer, Ask, CompactLayer, Engine, EngineError, Finish, Limits, MethodSpec, Prompt, Reading,
     Sampling, Streaming, Watch,
 };
+use kept_engine_cuda::OnGpu;
 use kept_models::testing::TinyLlama;
 use kept_tests::worker::{Worker, ask, is_end, open_model};
 use kept_worker::protocol::{AskRequest, Failure, Reply, Request};

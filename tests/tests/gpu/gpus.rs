@@ -9,6 +9,7 @@ use kept_engine::kernels::{CacheType, Stop, argmax};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{Method, Parameters, build};
 use kept_engine::{Cut, Decoder, Prefill, PrefillOutcome, RetentionMap, SharedPrefill};
+use kept_engine_cuda::OnGpu;
 use kept_models::testing::TinyLlama;
 use kept_tests::compare::apart;
 use kept_tests::method_spec::TestMethod;

@@ -8,6 +8,7 @@ use kept_cuda::{Meter, emulated};
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::{Decoder, Prefill, Sampler, Sampling, Votes};
+use kept_engine_cuda::OnGpu;
 use kept_models::testing::TinyLlama;
 use kept_tests::compare::apart;
 use kept_tests::method_spec::{TestMethod, spec};

@@ -12,6 +12,7 @@ use kept_engine::{
     Cut, Decoder, Engine, MemoryLedger, MethodSpec, PlanRequest, Prefill, PrefillOutcome,
     RetentionMap, SharedPrefill, TokenVotes, Votes,
 };
+use kept_engine_cuda::OnGpu;
 use kept_models::testing::TinyLlama;
 use kept_tests::method_spec::{TestMethod, spec};
 

@@ -8,6 +8,7 @@ use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::Budget;
 use kept_engine::{Ask, Engine, Limits, MethodSpec, Prefill, Sampling};
+use kept_engine_cuda::OnGpu;
 use kept_models::testing::TinyLlama;
 use kept_tests::method_spec::{TestMethod, spec};
 

@@ -7,6 +7,7 @@ use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::RopeTable;
 use kept_engine::policies::{Budget, PromptShape};
 use kept_engine::{Engine, MethodSpec, Prefill};
+use kept_engine_cuda::OnGpu;
 use kept_tests::compare::apart;
 use kept_tests::method_spec::{TestMethod, spec};
 

@@ -9,6 +9,7 @@ use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{Budget, PromptShape};
 use kept_engine::vault::Vaults;
 use kept_engine::{Ask, Engine, EngineError, Limits, MethodSpec, Prefill, Sampling, Streaming};
+use kept_engine_cuda::OnGpu;
 use kept_models::testing::{MetaValue, TinyLlama};
 use kept_tests::method_spec::{TestMethod, spec};
 use kept_tests::vaults::Place;

@@ -8,6 +8,7 @@ use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{PromptShape, STREAMING};
 use kept_engine::vault::VaultError;
 use kept_engine::{Decoder, Engine, EngineError, MethodSpec, Stream, StreamPlan};
+use kept_engine_cuda::OnGpu;
 use kept_tests::compare::apart;
 use kept_tests::method_spec::{TestMethod, spec};
 use kept_tests::vaults::{Case, Place};

@@ -384,7 +384,7 @@ impl PrefillBackend for CpuPrefill<'_> {
 }
 
 /// Removes all rows but `surviving`, ascending, from `residual [rows, width]`.
-pub(in crate::backend) fn retain(residual: &mut Vec<f32>, surviving: &[u32], width: usize) {
+pub fn retain(residual: &mut Vec<f32>, surviving: &[u32], width: usize) {
     for (to, &from) in surviving.iter().enumerate() {
         let from = from as usize * width;
         residual.copy_within(from..from + width, to * width);

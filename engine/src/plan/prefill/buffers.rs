@@ -69,7 +69,7 @@ impl PrefillPlan {
     }
 
     /// Floats of `[n, width]`: the residual stream of the tokens that run through the layers.
-    pub(crate) fn residual(&self) -> usize {
+    pub fn residual(&self) -> usize {
         (self.tokens() - self.known) * self.width
     }
 
@@ -84,7 +84,7 @@ impl PrefillPlan {
     }
 
     /// Floats of `[w, q_heads, head_dim]`: queries of the largest observation window.
-    pub(crate) fn window_queries(&self) -> usize {
+    pub fn window_queries(&self) -> usize {
         let rows = self.needs.iter().map(Needs::query_rows);
         rows.max().unwrap_or(0) * self.q_width()
     }
@@ -123,7 +123,7 @@ impl PrefillPlan {
     }
 
     /// Floats of `[q_heads, n]`: attention of all rows.
-    pub(crate) fn column_sums(&self) -> usize {
+    pub fn column_sums(&self) -> usize {
         if self.needs.iter().any(|needs| needs.column_sums) {
             self.row_plan.model.q_heads * self.tokens()
         } else {
@@ -133,7 +133,7 @@ impl PrefillPlan {
 
     /// Floats of `[q_heads, chunk]`: log-sum-exp of a chunk's rows, if attention of all rows or of the last
     /// ones is needed.
-    pub(crate) fn log_sum_exp(&self) -> usize {
+    pub fn log_sum_exp(&self) -> usize {
         let asked = |needs: &Needs| {
             needs.column_sums || needs.window.is_some() || needs.weighted_window.is_some()
         };
@@ -153,7 +153,7 @@ impl PrefillPlan {
     }
 
     /// Capacity of a class table, in entries; 0 if nothing is merged.
-    pub(crate) fn max_entries(&self) -> usize {
+    pub fn max_entries(&self) -> usize {
         self.table.map_or(0, |table| table.entries)
     }
 
@@ -214,7 +214,7 @@ impl PrefillPlan {
         });
         MemoryLedger {
             tables: tables + self.row_plan.bytes,
-            weights: model.weights_in_memory(),
+            weights: crate::backend::weights_in_memory(model),
             vocabulary: model.vocabulary_bytes(),
             prompt: MemoryLedger::prompt_bytes(self.tokens()),
             layer_tiles: self.tiles_bytes(model),

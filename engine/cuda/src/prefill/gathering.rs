@@ -1,13 +1,11 @@
 //! Compact layers from a method's selection: rows stay on the GPU, or are downloaded and gathered on the host.
 
+use kept_engine::backend::{GatherSource, GatherTask, PrefillPlan, RingGather};
+use kept_engine::{CompactLayer, EngineError};
 use kept_policies::{Pos, Retention};
 
 use super::CudaPrefill;
-use crate::EngineError;
-use crate::backend::cuda::decode::capacity_of;
-use crate::backend::tasks::{GatherSource, GatherTask};
-use crate::compact::{CompactLayer, RingGather};
-use crate::plan::PrefillPlan;
+use crate::decode::capacity_of;
 
 impl CudaPrefill<'_> {
     /// The compact layer of a method's selection.

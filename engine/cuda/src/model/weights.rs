@@ -7,85 +7,22 @@
 //! ```
 
 use kept_cuda::{Buffer, Device, DeviceError, FEW, MemorySpace, Weights};
-
-use kept_kernels::mapped::MappedMatrix;
-
-use crate::Config;
-use crate::architecture::QkNorm;
-use crate::feed_forward::{Dense, FeedForward};
-use crate::layer::{Attention, Layer, Mixer};
-
-/// Refuses models with arithmetic that has no kernel.
-pub(crate) fn check(config: &Config) -> Result<(), DeviceError> {
-    let refused = |part| Err(DeviceError::Part { part });
-    if config.query_scale.is_some() {
-        return refused("queries scaled by their position");
-    }
-    if !config.has_like_layers() || config.architecture.output_scale {
-        return refused("layers that differ in more than their windows");
-    }
-    if config.residual_scale != 1.0 || config.logit_scale != 1.0 {
-        return refused("scaled residuals or logits");
-    }
-    match (config.architecture.pre_norm, config.architecture.qk_norm) {
-        (false, _) => refused("layers without a norm before attention"),
-        (true, QkNorm::Together) => refused("norms over several heads"),
-        (true, QkNorm::None | QkNorm::Heads) => Ok(()),
-    }
-}
-
-/// A norm that [`check`] found in every layer.
-fn present(norm: &Option<Vec<f32>>) -> &Vec<f32> {
-    norm.as_ref().expect("checked")
-}
-
-/// The attention and the matrices of a layer.
-fn parts(layer: &Layer) -> Result<(&Attention, [&MappedMatrix; 7]), DeviceError> {
-    let refused = |part| Err(DeviceError::Part { part });
-    let Mixer::Attention(attention) = &layer.mixer else {
-        return refused("recurrent layers");
-    };
-    let FeedForward::Dense(Dense { gate, up, down }) = &layer.ffn else {
-        return refused("mixtures of experts");
-    };
-    if attention.sinks.is_some() {
-        return refused("attention sinks");
-    }
-    let Attention {
-        q,
-        k: Some(k),
-        v: Some(v),
-        o,
-        ..
-    } = attention
-    else {
-        return refused("values that are keys");
-    };
-    Ok((attention, [q, k, v, o, gate, up, down]))
-}
-
-/// Memory in bytes to reserve for a question on a GPU with `memory` bytes, in addition to the weights: the kernels'
-/// code, the scratch buffers of a chunk, and the KV rows of a document of ordinary length.
-pub fn beside_weights(memory: u64) -> u64 {
-    (2 << 30).min(memory / 4)
-}
+use kept_engine::backend::beside_weights;
+use kept_models::{DenseLayer, DenseWeights};
 
 /// Chooses the memory of each layer's matrices: `device` for as many layers as leave enough memory for a question.
 pub(crate) fn spaces(
-    layers: &[Layer],
-    output: &MappedMatrix,
+    weights: &DenseWeights<'_>,
     device: &Device,
 ) -> Result<Vec<MemorySpace>, DeviceError> {
-    let bytes = |layer: &Layer| {
-        let (_, matrices) = parts(layer)?;
-        let bytes = matrices
-            .into_iter()
-            .map(|matrix| Weights::bytes_of(device, matrix));
+    let bytes = |layer: &DenseLayer<'_>| {
+        let matrices = layer.matrices.into_iter();
+        let bytes = matrices.map(|matrix| Weights::bytes_of(device, matrix));
         bytes.sum::<Result<u64, DeviceError>>()
     };
-    let layers = layers.iter().map(bytes);
+    let layers = weights.layers.iter().map(bytes);
     let layers = layers.collect::<Result<Vec<u64>, DeviceError>>()?;
-    let output = Weights::bytes_of(device, output)?;
+    let output = Weights::bytes_of(device, weights.output)?;
     let beside = beside_weights(device.facts().memory);
     let mut free = device.free_memory()?.saturating_sub(output + beside);
     if layers.iter().sum::<u64>() > free {
@@ -155,7 +92,7 @@ impl Matrices {
     }
 }
 
-/// A decoder layer's weights; see [`Layer`].
+/// A decoder layer's weights; see [`DenseLayer`].
 pub(crate) struct GpuLayer {
     pub(crate) attention_norm: Buffer<f32>,
     pub(crate) q_bias: Option<Buffer<f32>>,
@@ -173,25 +110,23 @@ pub(crate) struct GpuLayer {
 
 impl GpuLayer {
     pub(crate) fn new(
-        layer: &Layer,
+        layer: &DenseLayer<'_>,
         device: &Device,
         space: MemorySpace,
     ) -> Result<Self, DeviceError> {
-        let vector = |v: &Vec<f32>| device.copy_of(v);
-        let optional = |v: &Option<Vec<f32>>| v.as_ref().map(vector).transpose();
-        let (attention, matrices) = parts(layer)?;
-        let [q, k, v, o, gate, up, down] = Weights::of(device, space, matrices)?;
+        let optional = |v: Option<&[f32]>| v.map(|v| device.copy_of(v)).transpose();
+        let [q, k, v, o, gate, up, down] = Weights::of(device, space, layer.matrices)?;
         Ok(Self {
-            attention_norm: vector(present(&layer.attention_norm))?,
-            q_bias: optional(&attention.q_bias)?,
-            k_bias: optional(&attention.k_bias)?,
-            v_bias: optional(&attention.v_bias)?,
-            q_norm: optional(&attention.q_norm)?,
-            k_norm: optional(&attention.k_norm)?,
-            o_bias: optional(&attention.o_bias)?,
-            post_attention_norm: optional(&layer.post_attention_norm)?,
-            ffn_norm: vector(present(&layer.ffn_norm))?,
-            post_ffn_norm: optional(&layer.post_ffn_norm)?,
+            attention_norm: device.copy_of(layer.attention_norm)?,
+            q_bias: optional(layer.q_bias)?,
+            k_bias: optional(layer.k_bias)?,
+            v_bias: optional(layer.v_bias)?,
+            q_norm: optional(layer.q_norm)?,
+            k_norm: optional(layer.k_norm)?,
+            o_bias: optional(layer.o_bias)?,
+            post_attention_norm: optional(layer.post_attention_norm)?,
+            ffn_norm: device.copy_of(layer.ffn_norm)?,
+            post_ffn_norm: optional(layer.post_ffn_norm)?,
             matrices: Matrices {
                 q,
                 k,

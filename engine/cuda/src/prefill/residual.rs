@@ -9,8 +9,7 @@
 use std::ops::Range;
 
 use kept_cuda::{Buffer, Device, DeviceError, MemorySpace, PendingCopy};
-
-use crate::plan::PrefillPlan;
+use kept_engine::backend::PrefillPlan;
 
 /// `[layer_input_tokens, width]`
 pub(super) struct Residual {

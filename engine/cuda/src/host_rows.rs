@@ -6,12 +6,12 @@ use std::ops::Range;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{AttentionScratch, Buffer, Device, DeviceError, LayerRows};
+use kept_engine::backend::{HostAttention, HostLayer};
+use kept_engine::{EngineError, StreamPlan};
 use kept_kernels::{HeadShape, PrefillAttention, RecurrentState, RowStore, Stop};
-use kept_models::{GpuModel, GpuPass, Model};
+use kept_models::Model;
 
-use crate::EngineError;
-use crate::backend::seam::{HostAttention, HostLayer};
-use crate::plan::StreamPlan;
+use crate::model::{GpuModel, GpuPass};
 
 /// Most rows per pass.
 const ROWS: usize = 512;

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use half::f16;
 use kept_cuda::{Buffer, Device, DeviceError, QuerySums, Scores};
+use kept_engine::backend::{Measured, counted_rows, same_moments};
 use kept_kernels::{HeadShape, Normalise, words};
 use kept_policies::Future;
 
 use super::CudaPrefill;
-use crate::observe::{Measured, counted_rows, same_moments};
 
 /// One sum for each distinct request in `futures`.
 pub(super) fn query_sums(

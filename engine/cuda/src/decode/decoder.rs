@@ -16,18 +16,18 @@ use kept_cuda::{
     Buffer, Candidates, CapturedGraph, DecodeOutput, Device, DeviceError, GpuCache,
     MOST_CANDIDATES, StepLayer, StepScratch,
 };
+use kept_engine::backend::{
+    AfterLayer, DecodeBackend, DeviceRows, LayerAttention, PartTime, Probabilities, StepOutput,
+    head_shape,
+};
+use kept_engine::{CompactCache, EngineError};
 use kept_kernels::Scale;
-use kept_models::{GpuModel, GpuRope, GpuStep, Model, RopeTable, StepPart};
+use kept_models::{Model, RopeTable};
 
 use super::observed::Observed;
 use super::plan::DecodePlan;
 use super::slot_table::{SlotTable, upload_rows};
-use crate::EngineError;
-use crate::after_layer::{AfterLayer, LayerAttention, Probabilities};
-use crate::backend::seam::DecodeBackend;
-use crate::backend::tasks::{DeviceRows, PartTime, StepOutput};
-use crate::compact::CompactCache;
-use crate::shape::{gpu_attention_scale, head_shape};
+use crate::model::{GpuModel, GpuRope, GpuStep, StepPart, attention_scale};
 
 /// How often a part of a step is replayed to time it: the host's launch and wait are then a small share.
 const REPLAYS: usize = 10;
@@ -134,6 +134,11 @@ pub(super) struct CudaDecoder<'m> {
     bytes: u64,
 }
 
+/// The rows that an earlier prefill or answer left on the GPU.
+fn own_rows(rows: DeviceRows) -> GpuCache {
+    *rows.downcast().expect("rows of this backend")
+}
+
 /// The error for an object that already failed.
 fn failed(device: &Device, what: &str, reason: &str) -> DeviceError {
     DeviceError::Failed {
@@ -154,13 +159,13 @@ impl<'m> CudaDecoder<'m> {
     /// Prepares decoding with `gpu_plan` over `cache`: takes over the rows that are on the GPU, or uploads
     /// the host's rows.
     pub(super) fn new(
-        device: &Device,
+        gpu: &Arc<GpuModel>,
         model: &'m Model,
         rope: &RopeTable,
         cache: &mut CompactCache,
         gpu_plan: &DecodePlan,
     ) -> Result<Self, EngineError> {
-        let rows = cache.on_gpu.take();
+        let rows = cache.on_gpu.take().map(own_rows);
         let upload = rows.is_none();
         assert!(
             !upload || cache.bytes_on_gpu() == 0,
@@ -170,7 +175,8 @@ impl<'m> CudaDecoder<'m> {
             upload || !gpu_plan.looks,
             "a method that changes rows was given a cache of one that does not"
         );
-        let mut decoder = Self::allocate(device, model, rope, gpu_plan, rows)?;
+        let device = gpu.device();
+        let mut decoder = Self::allocate(device, gpu, model, rope, gpu_plan, rows)?;
         if upload {
             for (layer, cached) in cache.layers.iter().enumerate() {
                 upload_rows(&mut decoder.rows, layer, cached)?;
@@ -183,6 +189,7 @@ impl<'m> CudaDecoder<'m> {
     /// allocated.
     pub(super) fn allocate(
         device: &Device,
+        gpu: &Arc<GpuModel>,
         model: &'m Model,
         rope: &RopeTable,
         gpu_plan: &DecodePlan,
@@ -203,7 +210,7 @@ impl<'m> CudaDecoder<'m> {
         let whole = |buffer: &Buffer<f32>| buffer.share(0..buffer.len());
         let (max_rows, max_entries) = (gpu_plan.max_rows, gpu_plan.max_entries);
         let work = Work {
-            gpu: model.shared_gpu().expect("a model on a GPU"),
+            gpu: gpu.clone(),
             rope: GpuRope::new(device, rope)?,
             layers: rows.step_layers(rope.positions(), observed.as_ref().map(|o| &o.rows)),
             step: GpuStep::new(device, config)?,
@@ -211,7 +218,7 @@ impl<'m> CudaDecoder<'m> {
             candidates: Candidates::new(device, config.vocab)?,
             outcome: device.zeros(outcome)?,
             probabilities: observed.as_ref().map(|o| whole(&o.probabilities)),
-            scale: gpu_attention_scale(model),
+            scale: attention_scale(config),
             q_heads: shape.q_heads,
             most: 0,
             only: None,
@@ -303,22 +310,26 @@ impl<'m> CudaDecoder<'m> {
 
 impl DecodePlan {
     /// Device bytes for decoding, without the weights, with rotations of `positions` positions.
-    pub(in crate::backend::cuda) fn bytes(
+    pub(crate) fn bytes(
         &self,
-        gpu: &GpuModel,
+        gpu: &Arc<GpuModel>,
         model: &Model,
         positions: usize,
     ) -> Result<u64, DeviceError> {
         // A RoPE table has the same size for every position.
         let a_position = RopeTable::new(model.config(), 1);
         let taken = gpu.device().measure_allocations(|device| {
-            CudaDecoder::allocate(device, model, &a_position, self, None).map(drop)
+            CudaDecoder::allocate(device, gpu, model, &a_position, self, None).map(drop)
         })?;
         Ok(taken + (positions.max(1) as u64 - 1) * a_position.bytes())
     }
 }
 
 impl DecodeBackend for CudaDecoder<'_> {
+    fn max_top_k(&self) -> usize {
+        MOST_CANDIDATES
+    }
+
     fn logits_of(&mut self, hidden: &[f32]) -> Result<&mut [f32], EngineError> {
         self.residual.write(0, hidden)?;
         let mut work = self.take_work()?;
@@ -401,6 +412,6 @@ impl DecodeBackend for CudaDecoder<'_> {
     }
 
     fn into_rows(self: Box<Self>) -> Option<DeviceRows> {
-        Some(self.rows)
+        Some(Box::new(self.rows))
     }
 }

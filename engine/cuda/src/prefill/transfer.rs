@@ -4,13 +4,12 @@
 use std::collections::VecDeque;
 
 use kept_cuda::{Device, DeviceError, DownloadStaging};
+use kept_engine::backend::{Chunk, head_shape};
 use kept_kernels::{HeadShape, PackedRows};
 use kept_models::Model;
+use kept_vault::{RowsOf, Run, VaultRows};
 
 use super::CudaPrefill;
-use crate::backend::tasks::Chunk;
-use crate::shape::head_shape;
-use kept_vault::{RowsOf, Run, VaultRows};
 
 /// Bytes of vault rows per upload.
 pub(super) const SENT_AT_ONCE: usize = 4 << 20;
@@ -21,11 +20,7 @@ fn packed_bytes(kind: PackedRows, heads: HeadShape, rows: usize) -> usize {
 }
 
 /// Bytes of pinned host memory for vault transfers in chunks of `chunk` tokens.
-pub(in crate::backend::cuda) fn transfer_bytes(
-    model: &Model,
-    kind: PackedRows,
-    chunk: usize,
-) -> u64 {
+pub(crate) fn transfer_bytes(model: &Model, kind: PackedRows, chunk: usize) -> u64 {
     (2 * SENT_AT_ONCE + 2 * packed_bytes(kind, head_shape(model), chunk)) as u64
 }
 

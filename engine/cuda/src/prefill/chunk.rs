@@ -1,12 +1,12 @@
 //! One chunk of tokens in a layer. All launches are asynchronous.
 
 use kept_cuda::{DeviceError, Indices, PrefillAttention, RowPositions, Scores};
+use kept_engine::backend::Chunk;
 use kept_kernels::Normalise;
-use kept_models::RopeContext;
 use kept_policies::Future;
 
 use super::CudaPrefill;
-use crate::backend::tasks::Chunk;
+use crate::model::RopeContext;
 
 impl CudaPrefill<'_> {
     /// Adds the queries before RoPE of a chunk that was just projected to the sums `wanted`.

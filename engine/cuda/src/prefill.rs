@@ -12,8 +12,6 @@ mod on_host;
 mod residual;
 mod transfer;
 
-pub(super) use transfer::transfer_bytes;
-
 use std::ops::Range;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -24,27 +22,23 @@ use kept_cuda::{
     AttentionScratch, Buffer, Device, DeviceError, LayerCapacity, LayerRows, QuerySums, Readback,
     ScoresScratch, UploadStaging,
 };
+use kept_engine::backend::{
+    Chunk, DeviceRows, HostBuffers, HostView, Keep, LastRows, LayerRowsAccess, Measurements,
+    PrefillBackend, PrefillEnd, PrefillInput, PrefillMemory, PrefillPlan, PrefixRows, RowAccess,
+    head_shape, ramp_weights, retain,
+};
+use kept_engine::{CompactLayer, EngineError};
 use kept_kernels::{HeadShape, Normalise, Scale, Stop, words};
-use kept_models::{GpuModel, GpuPass, GpuRope, Model, RopeTable};
+use kept_models::{Model, RopeTable};
 use kept_policies::{Future, Softmax};
 
-use super::decode::DecodePlan;
-use super::host_rows;
-use crate::EngineError;
-use crate::backend::buffers::HostBuffers;
-use crate::backend::cpu::prefill::retain;
-use crate::backend::measurements::Measurements;
-use crate::backend::seam::{HostView, LayerRowsAccess, PrefillBackend, PrefixRows};
-use crate::backend::tasks::{
-    Chunk, Keep, LastRows, PrefillEnd, PrefillInput, PrefillMemory, RowAccess,
-};
-use crate::compact::CompactLayer;
-use crate::observe::ramp_weights;
-use crate::plan::PrefillPlan;
-use crate::shape::{gpu_attention_scale, head_shape};
+use crate::decode::DecodePlan;
+use crate::host_rows;
+use crate::model::{GpuModel, GpuPass, GpuRope, attention_scale};
 use kept::RowDestination;
 use on_host::OnHost;
 use residual::Residual;
+pub(super) use transfer::transfer_bytes;
 use transfer::{SENT_AT_ONCE, VaultWriteback};
 
 /// All buffers of one prefill.
@@ -181,7 +175,7 @@ impl<'a> CudaPrefill<'a> {
         Ok(Self {
             rope: GpuRope::new(device, rope)?,
             heads,
-            scale: gpu_attention_scale(model),
+            scale: attention_scale(model.config()),
             pass: GpuPass::new(device, gpu, first.chunk)?,
             residual: Residual::new(device, model.config().width, first)?,
             keys: rows()?,
@@ -430,7 +424,10 @@ impl PrefillBackend for CudaPrefill<'_> {
                 activations: self.buffers.bytes(),
                 device: self.gpu.bytes() + self.bytes() + on_host,
             },
-            cache: self.kept.take_cache(),
+            cache: self
+                .kept
+                .take_cache()
+                .map(|cache| Box::new(cache) as DeviceRows),
             residual: self.residual.read(rows)?,
         })
     }

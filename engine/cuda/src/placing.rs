@@ -1,8 +1,7 @@
 //! Placement of a prefill's buffers on GPU or host, and how many tokens it reads at once.
 
 use kept_cuda::DeviceError;
-
-use crate::plan::{CHUNK, PrefillPlan, WIDE_CHUNKS};
+use kept_engine::backend::{CHUNK, PrefillPlan, WIDE_CHUNKS};
 
 /// Placement of the movable parts of a prefill.
 #[derive(Clone, Copy)]

@@ -5,13 +5,11 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use kept_cuda::{Angles, Asking, Compared, Comparing, Device, DeviceError, LayerRows};
+use kept_engine::EngineError;
+use kept_engine::backend::{LayerRowsAccess, PrefillPlan, RowAccess};
 use kept_policies::{BilinearForm, Needs, PromptRows};
 
 use super::CudaPrefill;
-use crate::EngineError;
-use crate::backend::seam::LayerRowsAccess;
-use crate::backend::tasks::RowAccess;
-use crate::plan::PrefillPlan;
 
 /// Scratch buffers of the computations.
 pub(super) struct Scratch {

@@ -3,12 +3,12 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 use kept_cuda::{Buffer, Device, DeviceError, GpuCache, Readback};
+use kept_engine::backend::{Changed, Probabilities};
+use kept_engine::{CompactCache, CompactLayer};
 use kept_kernels::HeadShape;
 
 use super::plan::DecodePlan;
 use super::slot_table::{SlotTable, upload_rows};
-use crate::after_layer::Probabilities;
-use crate::compact::{Changed, CompactCache, CompactLayer};
 
 /// What the host reads after each token for a method that changes rows.
 pub(super) struct Observed {

@@ -13,10 +13,10 @@
 
 use half::f16;
 use kept_cuda::{Buffer, Device, DeviceError, RowInputs, StepHeads, StepLayer, Weights};
+use kept_models::Config;
 
-use crate::config::Config;
-use crate::gpu::weights::Matrices;
-use crate::gpu::{GpuModel, GpuRope, activation};
+use super::weights::Matrices;
+use super::{GpuModel, GpuRope, activation};
 
 /// A part of a decode step, to time it alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

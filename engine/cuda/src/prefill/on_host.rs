@@ -1,13 +1,11 @@
 //! A layer for rows in host memory: the rows of a reconstruction, after the document.
 
 use kept_cuda::DeviceError;
-use kept_models::{GpuModel, Model};
+use kept_engine::backend::{HostBuffers, HostView, PrefillPlan, head_shape};
+use kept_models::Model;
 
-use crate::backend::buffers::HostBuffers;
-use crate::backend::cuda::host_rows::{self, StagedAttention, StagedLayer};
-use crate::backend::seam::HostView;
-use crate::plan::PrefillPlan;
-use crate::shape::head_shape;
+use crate::host_rows::{self, StagedAttention, StagedLayer};
+use crate::model::GpuModel;
 
 /// A layer for rows in host memory, and attention over them.
 pub(super) struct OnHost<'a> {

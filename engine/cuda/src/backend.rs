@@ -1,33 +1,32 @@
-//! An NVIDIA GPU, real or emulated: weights, rows and the residual stream are in its memory as far as they fit.
+//! The engine's verbs on an NVIDIA GPU, real or emulated: weights, rows and the residual stream are in its memory as far
+//! as they fit.
 
-mod decode;
-mod host_rows;
-mod placing;
-mod prefill;
-pub(super) mod watch;
+use std::sync::Arc;
 
 use kept_cuda::{DeviceError, RowKind};
+use kept_engine::backend::{
+    Backend, DecodeBackend, GpuWatch, HostAttention, HostLayer, PrefillBackend, PrefillInput,
+    PrefillPlan,
+};
+use kept_engine::{CompactCache, EngineError, GpuRates, MemoryLedger, StreamPlan};
 use kept_kernels::{CacheType, PackedRows};
-use kept_models::{GpuModel, Model, RopeTable};
+use kept_models::{Model, RopeTable};
 
-use super::seam::{Backend, DecodeBackend, HostAttention, HostLayer, PrefillBackend};
-use super::tasks::PrefillInput;
-use crate::compact::CompactCache;
-use crate::plan::{PrefillPlan, StreamPlan};
-use crate::{EngineError, MemoryLedger};
-use decode::DecodePlan;
-use host_rows::{StagedAttention, StagedLayer};
-use prefill::CudaPrefill;
-pub use watch::GpuWatch;
+use crate::decode::{self, DecodePlan};
+use crate::gpus::rates_of;
+use crate::host_rows::{self, StagedAttention, StagedLayer};
+use crate::model::GpuModel;
+use crate::placing;
+use crate::prefill::{self, CudaPrefill};
 
 /// A GPU with a model's weights.
 pub(super) struct Cuda<'m> {
     model: &'m Model,
-    gpu: &'m GpuModel,
+    gpu: &'m Arc<GpuModel>,
 }
 
 impl<'m> Cuda<'m> {
-    pub(super) fn new(model: &'m Model, gpu: &'m GpuModel) -> Self {
+    pub(super) fn new(model: &'m Model, gpu: &'m Arc<GpuModel>) -> Self {
         Self { model, gpu }
     }
 
@@ -103,7 +102,13 @@ impl<'m> Backend<'m> for Cuda<'m> {
     }
 
     fn watch(&self) -> Result<Option<GpuWatch>, EngineError> {
-        Ok(Some(GpuWatch::new(self.gpu)?))
+        let device = self.gpu.device().clone();
+        let watch = GpuWatch::new(self.gpu.free_before(), move || Ok(device.free_memory()?))?;
+        Ok(Some(watch))
+    }
+
+    fn rates(&self) -> Result<Option<GpuRates>, EngineError> {
+        rates_of(self.gpu.device()).map(Some)
     }
 
     fn prefill(

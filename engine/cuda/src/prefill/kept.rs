@@ -7,12 +7,11 @@ use kept_cuda::{
     Angles, Buffer, Device, DeviceError, GpuCache, Indices, Keeping, Kept, KeptRows, LayerCapacity,
     LayerRows, Mean, Merging, Readback, RowKind,
 };
+use kept_engine::backend::{PrefillPlan, group_merges};
 use kept_kernels::{HeadShape, RowStore};
 use kept_policies::{MergedHead, Pos, ValueMerge};
 
 use super::CudaPrefill;
-use crate::compact::group_merges;
-use crate::plan::PrefillPlan;
 
 /// Kept rows per download.
 const AT_ONCE: usize = 1024;

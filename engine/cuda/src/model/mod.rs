@@ -1,5 +1,5 @@
-//! A model on a GPU: its weights, and the decoder's arithmetic over device buffers. `decoder.rs` describes a layer;
-//! this module has the same steps.
+//! A model on a GPU: its weights, and the decoder's arithmetic over device buffers. `models/src/decoder.rs` describes a
+//! layer; this module has the same steps.
 //!
 //! ```text
 //! GpuModel     weights of all layers, uploaded once (weights.rs)
@@ -7,7 +7,7 @@
 //! GpuRope      RoPE angles
 //! ```
 //!
-//! Embeddings are looked up on the host, one row each. The engine owns attention and caches.
+//! Embeddings are looked up on the host, one row each. Attention and caches are not here.
 
 mod step;
 mod weights;
@@ -19,16 +19,10 @@ use kept_cuda::{
     Angles, Buffer, Device, DeviceError, Heads, LayerRows, MemorySpace, ProductScratch, RmsNorm,
     RowPositions, Weights,
 };
-use kept_kernels::Pairing;
-use kept_kernels::mapped::MappedMatrix;
+use kept_kernels::{Pairing, Scale};
+use kept_models::{Activation, Config, LayerKind, LayerRotation, Model, RopeTable};
 
-use crate::architecture::Activation;
-use crate::arithmetic::widest;
-use crate::config::{Config, LayerKind, LayerRotation};
-use crate::layer::Layer;
-use crate::rope::RopeTable;
 pub use step::{GpuStep, StepPart};
-pub use weights::beside_weights;
 use weights::{GpuLayer, Slot, spaces};
 
 /// A model's weights on a device.
@@ -94,7 +88,7 @@ impl GpuPass {
             v: device.alloc_uninit(rows * config.kv_width())?,
             gate: device.alloc_uninit(rows * config.ffn)?,
             up: device.alloc_uninit(rows * config.ffn)?,
-            products: ProductScratch::new(device, rows, widest(config))?,
+            products: ProductScratch::new(device, rows, config.widest_input())?,
             slot: Slot::new(device, gpu.slot, rows)?,
         })
     }
@@ -119,36 +113,27 @@ impl GpuPass {
     }
 }
 
-/// What is uploaded of a model.
-pub(crate) struct GpuSource<'a> {
-    pub(crate) config: &'a Config,
-    pub(crate) layers: &'a [Layer],
-    /// `[vocab, width]`
-    pub(crate) output: &'a MappedMatrix,
-    /// `[width]`
-    pub(crate) output_norm: &'a [f32],
-}
-
 impl GpuModel {
     /// Uploads `model` to `device`. As many layers as fit, with memory left for a question, go to the device; the
     /// others go to host memory.
     ///
     /// # Errors
     /// [`DeviceError`] if the model does not fit, or if the head dimension or a weight type has no kernel.
-    pub(crate) fn new(model: &GpuSource<'_>, device: Device) -> Result<Self, DeviceError> {
-        let config = model.config.clone();
+    pub fn new(model: &Model, device: Device) -> Result<Self, DeviceError> {
+        let config = model.config().clone();
         kept_cuda::supports(config.head_dim, config.width)?;
-        weights::check(&config)?;
+        let weights = model.dense_weights();
+        let weights = weights.map_err(|part| DeviceError::Part { part })?;
         let free_before = device.free_memory()?;
-        let spaces = spaces(model.layers, model.output, &device)?;
-        let layers = model.layers.iter().zip(spaces);
+        let spaces = spaces(&weights, &device)?;
+        let layers = weights.layers.iter().zip(spaces);
         let layers = layers.map(|(layer, space)| GpuLayer::new(layer, &device, space));
         let layers = layers.collect::<Result<Vec<_>, DeviceError>>()?;
-        let [output] = Weights::of(&device, MemorySpace::Device, [model.output])?;
+        let [output] = Weights::of(&device, MemorySpace::Device, [weights.output])?;
         Ok(Self {
             slot: (layers.iter().map(GpuLayer::slot_bytes)).max().unwrap_or(0),
             layers,
-            output_norm: device.copy_of(model.output_norm)?,
+            output_norm: device.copy_of(weights.output_norm)?,
             output,
             config,
             device,
@@ -344,6 +329,15 @@ impl GpuModel {
             Some(norm) => device.rms_norm(normed, self.norm(norm), rows, None, Some(residual)),
             None => device.add(residual, normed, rows * width),
         }
+    }
+}
+
+/// Scale and cap of attention logits. No model on a GPU has sinks.
+pub fn attention_scale(config: &Config) -> Scale<'static> {
+    Scale {
+        factor: config.attention_scale,
+        cap: config.attention_cap,
+        sinks: None,
     }
 }
 

@@ -1,6 +1,6 @@
-//! Errors of a device, as sentences for users.
+//! Errors of devices other than the CPU, as sentences for users. Here, because all crates know this one.
 
-use kept_kernels::format_bytes;
+use crate::format_bytes;
 
 /// Why an operation on a device failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -1,16 +1,14 @@
 //! Capacities and memory of decoding on a GPU.
 
 use kept_cuda::{LayerCapacity, RowKind};
+use kept_engine::backend::{F16_ROWS, LayerKeeps, PrefillPlan};
+use kept_engine::{CompactCache, CompactLayer, EngineError, StreamPlan};
 use kept_kernels::CacheType;
 
-use crate::EngineError;
-use crate::compact::{CompactCache, CompactLayer, F16_ROWS};
-use crate::plan::{LayerKeeps, PrefillPlan, StreamPlan};
-
 /// Capacities of the GPU cache and of the decode loop's device buffers.
-pub(in crate::backend::cuda) struct DecodePlan {
+pub(crate) struct DecodePlan {
     /// `[layers of the model]`
-    pub(in crate::backend::cuda) layers: Vec<LayerCapacity>,
+    pub(crate) layers: Vec<LayerCapacity>,
     /// Rows of the largest head.
     pub(super) max_rows: usize,
     /// Entries of the largest class table; 0 if nothing is merged.
@@ -34,9 +32,7 @@ struct SelectedCapacity {
 ///
 /// # Errors
 /// [`EngineError::GpuRows`] if GPUs do not support the row type.
-pub(in crate::backend::cuda) fn capacity_of(
-    layer: &CompactLayer,
-) -> Result<LayerCapacity, EngineError> {
+pub(crate) fn capacity_of(layer: &CompactLayer) -> Result<LayerCapacity, EngineError> {
     let heads = 0..layer.kv_heads();
     let cache = layer.keys.cache_type();
     Ok(LayerCapacity {
@@ -50,7 +46,7 @@ pub(in crate::backend::cuda) fn capacity_of(
 
 impl DecodePlan {
     /// The plan for an answer after a prefill.
-    pub(in crate::backend::cuda) fn after_prefill(plan: &PrefillPlan) -> Self {
+    pub(crate) fn after_prefill(plan: &PrefillPlan) -> Self {
         let kept: Vec<usize> = plan.kept().collect();
         let cut = |own: usize| SelectedCapacity {
             slots: plan.capacities[own],
@@ -69,7 +65,7 @@ impl DecodePlan {
     }
 
     /// The plan for an answer after a text that was read in streaming mode.
-    pub(in crate::backend::cuda) fn after_stream(plan: &StreamPlan) -> Self {
+    pub(crate) fn after_stream(plan: &StreamPlan) -> Self {
         let cut = |_| SelectedCapacity {
             slots: plan.slots(),
             narrow: plan.slots().saturating_sub(F16_ROWS + 1),
@@ -121,10 +117,7 @@ impl DecodePlan {
     }
 
     /// The plan for `cache` in its current state.
-    pub(in crate::backend::cuda) fn for_cache(
-        cache: &CompactCache,
-        looks: bool,
-    ) -> Result<Self, EngineError> {
+    pub(crate) fn for_cache(cache: &CompactCache, looks: bool) -> Result<Self, EngineError> {
         Ok(Self {
             layers: (cache.layers.iter())
                 .map(capacity_of)

@@ -1,8 +1,8 @@
 //! Slots of new tokens in a GPU cache: the host assigns them and uploads the assignment.
 
 use kept_cuda::{DeviceError, GpuCache, NewToken};
-
-use crate::compact::{CompactCache, CompactLayer, Widened};
+use kept_engine::backend::Widened;
+use kept_engine::{CompactCache, CompactLayer};
 
 /// Buffers for the assignment of one token.
 pub(super) struct SlotTable {

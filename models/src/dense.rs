@@ -1,0 +1,117 @@
+//! The weights of a model whose layers are all attention with a dense feed-forward, for a device that has its own copy.
+
+use kept_kernels::mapped::MappedMatrix;
+
+use crate::Model;
+use crate::architecture::QkNorm;
+use crate::feed_forward::{Dense, FeedForward};
+use crate::layer::{Attention, Layer, Mixer};
+
+/// Weights of a layer. A weight is `None` if the model does not have it.
+pub struct DenseLayer<'a> {
+    /// `[width]`
+    pub attention_norm: &'a [f32],
+    /// The matrices of queries, keys, values, attention output, gate, up and down, `[outputs, inputs]` each.
+    pub matrices: [&'a MappedMatrix; 7],
+    /// `[q_heads * head_dim]`
+    pub q_bias: Option<&'a [f32]>,
+    /// `[kv_heads * head_dim]`
+    pub k_bias: Option<&'a [f32]>,
+    /// `[kv_heads * head_dim]`
+    pub v_bias: Option<&'a [f32]>,
+    /// `[head_dim]`: norm of each query head, before RoPE.
+    pub q_norm: Option<&'a [f32]>,
+    /// `[head_dim]`: norm of each key head, before RoPE.
+    pub k_norm: Option<&'a [f32]>,
+    /// `[width]`
+    pub o_bias: Option<&'a [f32]>,
+    /// `[width]`: norm of attention's output before it is added.
+    pub post_attention_norm: Option<&'a [f32]>,
+    /// `[width]`
+    pub ffn_norm: &'a [f32],
+    /// `[width]`: norm of the feed-forward's output before it is added.
+    pub post_ffn_norm: Option<&'a [f32]>,
+}
+
+/// Weights of a model, except the embedding.
+pub struct DenseWeights<'a> {
+    /// The layers, from 0.
+    pub layers: Vec<DenseLayer<'a>>,
+    /// `[width]`
+    pub output_norm: &'a [f32],
+    /// `[vocab, width]`
+    pub output: &'a MappedMatrix,
+}
+
+impl Model {
+    /// The weights, if the model has nothing else than a [`DenseLayer`] in each layer; otherwise the name of a part
+    /// that it has besides.
+    pub fn dense_weights(&self) -> Result<DenseWeights<'_>, &'static str> {
+        self.has_dense_arithmetic()?;
+        let layers = self.layers.iter().map(DenseLayer::of);
+        Ok(DenseWeights {
+            layers: layers.collect::<Result<_, _>>()?,
+            output_norm: &self.output_norm,
+            output: &self.output,
+        })
+    }
+
+    fn has_dense_arithmetic(&self) -> Result<(), &'static str> {
+        let config = self.config();
+        if config.query_scale.is_some() {
+            return Err("queries scaled by their position");
+        }
+        if !config.has_like_layers() || config.architecture.output_scale {
+            return Err("layers that differ in more than their windows");
+        }
+        if config.residual_scale != 1.0 || config.logit_scale != 1.0 {
+            return Err("scaled residuals or logits");
+        }
+        match (config.architecture.pre_norm, config.architecture.qk_norm) {
+            (false, _) => Err("layers without a norm before attention"),
+            (true, QkNorm::Together) => Err("norms over several heads"),
+            (true, QkNorm::None | QkNorm::Heads) => Ok(()),
+        }
+    }
+}
+
+impl<'a> DenseLayer<'a> {
+    fn of(layer: &'a Layer) -> Result<Self, &'static str> {
+        let Mixer::Attention(attention) = &layer.mixer else {
+            return Err("recurrent layers");
+        };
+        let FeedForward::Dense(Dense { gate, up, down }) = &layer.ffn else {
+            return Err("mixtures of experts");
+        };
+        if attention.sinks.is_some() {
+            return Err("attention sinks");
+        }
+        let Attention {
+            q,
+            k: Some(k),
+            v: Some(v),
+            o,
+            ..
+        } = attention
+        else {
+            return Err("values that are keys");
+        };
+        let present = |norm: &'a Option<Vec<f32>>| {
+            norm.as_deref()
+                .ok_or("layers without a norm before attention")
+        };
+        Ok(Self {
+            attention_norm: present(&layer.attention_norm)?,
+            matrices: [q, k, v, o, gate, up, down],
+            q_bias: attention.q_bias.as_deref(),
+            k_bias: attention.k_bias.as_deref(),
+            v_bias: attention.v_bias.as_deref(),
+            q_norm: attention.q_norm.as_deref(),
+            k_norm: attention.k_norm.as_deref(),
+            o_bias: attention.o_bias.as_deref(),
+            post_attention_norm: layer.post_attention_norm.as_deref(),
+            ffn_norm: present(&layer.ffn_norm)?,
+            post_ffn_norm: layer.post_ffn_norm.as_deref(),
+        })
+    }
+}
