@@ -7,7 +7,7 @@ mod reading;
 
 use anyhow::ensure;
 use kept_engine::backend::Gpus;
-use kept_engine::kernels::{PackedRows, bandwidth, threads};
+use kept_engine::kernels::{PackedRows, bandwidth, product_rate, threads};
 use kept_engine::policies::PromptShape;
 use kept_engine::{
     ComputeDevice, DeviceChoice, Engine, Limits, MethodSpec, PartTime, PlanRequest, Streaming,
@@ -89,6 +89,8 @@ struct BandwidthJson {
     /// Counts both the bytes read and the bytes written.
     copy_gbs: f64,
     read_gbs: f64,
+    /// Billions of multiply-adds per second in the products of a prefill.
+    product_gmas: f64,
 }
 
 /// Measures the peak rates of a GPU.
@@ -114,13 +116,14 @@ fn measure_bandwidth(arguments: &BenchArguments) -> anyhow::Result<()> {
         threads: threads::count(),
         copy_gbs: found.copy / 1e9,
         read_gbs: found.read / 1e9,
+        product_gmas: product_rate()? / 1e9,
     };
     if arguments.json {
         return output::print_json(&report);
     }
     output::print_text(&format!(
-        "copying {:.1} GB/s, reading {:.1} GB/s, {} threads\n",
-        report.copy_gbs, report.read_gbs, report.threads
+        "copying {:.1} GB/s, reading {:.1} GB/s, products {:.0} billion multiply-adds/s, {} threads\n",
+        report.copy_gbs, report.read_gbs, report.product_gmas, report.threads
     ))
 }
 

@@ -3,7 +3,10 @@
 
 use std::path::PathBuf;
 
-use kept_engine::available_memory;
+use kept_engine::backend::Gpus;
+use kept_engine::kernels::product_rate;
+use kept_engine::{available_memory, pages_per_minute};
+use kept_engine_cuda::CudaGpus;
 use kept_hub::{Entry, Finder, Fit, Folders, Found, FoundModel};
 use serde_json::{Value, json};
 
@@ -114,6 +117,15 @@ fn as_text(found: &Found) -> String {
 fn catalogue(as_json: bool) -> anyhow::Result<()> {
     let memory = available_memory();
     let entries = Entry::for_memory(memory);
+    // With a GPU, the processor's speed says little.
+    let on_gpu = CudaGpus.list().is_ok_and(|gpus| !gpus.is_empty());
+    let rate = match on_gpu {
+        true => None,
+        false => Some(product_rate()?),
+    };
+    let pages = |entry: &Entry| {
+        rate.map(|rate| pages_per_minute(entry.parameters_per_token(), rate).round())
+    };
     if as_json {
         let entry = |(entry, fit): &(&Entry, Fit)| {
             json!({
@@ -126,6 +138,7 @@ fn catalogue(as_json: bool) -> anyhow::Result<()> {
                 "licence": entry.licence,
                 "minimum_memory_bytes": entry.minimum_memory_bytes,
                 "good_for": entry.good_for,
+                "pages_per_minute": pages(entry),
                 "fit": fit_label(*fit),
             })
         };
@@ -139,8 +152,16 @@ fn catalogue(as_json: bool) -> anyhow::Result<()> {
         None => "the free memory is not known on this system; the smallest come first\n".to_owned(),
     };
     for (entry, fit) in entries {
+        let reads = match pages(entry) {
+            None => String::new(),
+            Some(..1.5) => "; reads about a page a minute here".to_owned(),
+            Some(pages) => format!(
+                "; reads about {} pages a minute here",
+                count(pages as usize)
+            ),
+        };
         text.push_str(&format!(
-            "\n{}: {}\n  {}\n  about {} to download, wants {} of memory ({}); {} tokens; {}; licence: {}\n  kept models pull {}\n",
+            "\n{}: {}\n  {}\n  about {} to download, wants {} of memory ({}){reads}; {} tokens; {}; licence: {}\n  kept models pull {}\n",
             entry.name,
             fit_label(fit),
             entry.good_for,

@@ -25,7 +25,7 @@
 //! - `mapped.rs`: weights in a mapped file; `quantised/`: products with quantised weights.
 //! - `format_bytes.rs`: human-readable byte counts; `device_error.rs`: [`DeviceError`], what devices other than the CPU
 //!   report.
-//! - `bandwidth.rs`: memory bandwidth of the machine, for benchmarks.
+//! - `rates.rs`: what the machine reaches: memory bandwidth, products.
 //!
 //! This crate contains no models, no policies and no tensors with a run-time shape. Every argument is an f32 slice
 //! whose shape is documented; a wrong shape is a panic that names the values.
@@ -34,7 +34,6 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
-mod bandwidth;
 mod cache_type;
 mod classes;
 mod counting;
@@ -54,6 +53,7 @@ mod pool;
 mod prefill;
 mod quadratic;
 mod quantised;
+mod rates;
 mod recurrent;
 pub mod reference;
 mod rows;
@@ -68,7 +68,6 @@ mod window_task;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use bandwidth::{Bandwidth, bandwidth};
 pub use cache_type::{CacheType, UnknownCacheType};
 pub use classes::{
     ClassAttention, ClassScratch, RankRotation, class_attention, mean_row, row_length,
@@ -95,6 +94,7 @@ pub use packed::PackedRows;
 pub use prefill::{PrefillAttention, prefill_attention};
 pub use quadratic::{add_gram, quadratic_forms, softmax};
 pub use quantised::QuantisedRows;
+pub use rates::{Bandwidth, bandwidth, product_rate};
 pub use recurrent::{RecurrentShape, RecurrentState, convolve};
 pub use rows::{RowState, RowStore, gather_rows};
 pub use simd::{SimdLevel, simd_level};

@@ -12,6 +12,7 @@ import {
   lineWords,
   notChosen,
   parameters,
+  readingSpeed,
   shortName,
   stretchWords,
   verdict,
@@ -38,13 +39,19 @@ function download(some: Partial<Download> = {}): Download {
 }
 
 function library(some: Partial<Library> = {}): Library {
-  return { found: [mini, model()], unfinished: [], troubles: [], folders: [], catalogue: [], freeMemory: 8e9, offline: false, ...some }
+  return { found: [mini, model()], unfinished: [], troubles: [], folders: [], catalogue: [], freeMemory: 8e9, freeDisk: 9e9, offline: false, ...some }
 } // prettier-ignore
 
 const inspection: Inspection = {
   layers: 6, slidingLayers: 0, recurrentLayers: 0, window: null, context: 8192, weightsBytes: 3 << 20, kvBytesPerThousand: 1e6, windowBytes: 0,
   canThink: false, freeBytes: 8e9, missingBytes: 0, lines: [{ rows: null, tokens: 8191, pages: 20, peakBytes: 9e6, wholeContext: true }],
 } // prettier-ignore
+
+it('rounds the speed of reading to what is known of it', () => {
+  expect(readingSpeed(0.3)).toBe('reads about a page a minute here')
+  expect(readingSpeed(7.6)).toBe('reads about 8 pages a minute here')
+  expect(readingSpeed(187)).toBe('reads about 185 pages a minute here')
+})
 
 describe('thoughts', () => {
   it('are apart from the answer', () => {
@@ -252,6 +259,23 @@ describe('the page of models', () => {
     app.announcement = ''
     app.apply({ event: 'downloads', downloads: [download({ state: 'finished', model: 'f1' })] })
     expect(app.announcement).toBe('')
+  })
+
+  it('says of recommended models how fast they read here, and what the disk cannot take', () => {
+    const entry = {
+      name: 'M', reference: 'a/b:m.gguf', aboutBytes: 1e9, needsBytes: 2e9, parameters: 1.2e9, context: 8192, licence: 'MIT',
+      goodFor: 'All.', suits: 'fits' as const, pagesPerMinute: null, here: null,
+    } // prettier-ignore
+    const catalogue = [
+      { ...entry, pagesPerMinute: 34.4 },
+      { ...entry, reference: 'a/c:m.gguf', aboutBytes: 20e9 },
+    ]
+    show(library({ catalogue }))
+    const [small, large] = all('catalogue-entry')
+    expect(small!.textContent).toContain('reads about 35 pages a minute here')
+    expect(small!.textContent).not.toContain('on the disk')
+    expect(large!.textContent).not.toContain('pages a minute')
+    expect(large!.textContent).toContain('free on the disk')
   })
 
   it('asks the hub for a name, and says a refusal beside it', async () => {

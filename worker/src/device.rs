@@ -1,12 +1,13 @@
-//! Compute devices: the command line, the list of GPUs, and the placement of a model on a device.
+//! Compute devices: the command line, the list of GPUs, the processor's speed, and the placement of a model on a device.
 
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use kept_engine::backend::Gpus as _;
+use kept_engine::kernels::product_rate;
 use kept_engine::{DeviceChoice, Engine};
 use kept_engine_cuda::CudaGpus;
-use kept_worker::protocol::Gpus;
+use kept_worker::protocol::{Gpus, Speed};
 
 /// The mode that the command line selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,11 +16,13 @@ pub enum Task {
     Serve,
     /// `--gpus`: print the GPUs as one line of JSON ([`Gpus`]) and exit.
     PrintGpus,
+    /// `--speed`: measure the processor, print one line of JSON ([`Speed`]) and exit.
+    PrintSpeed,
 }
 
 static CHOSEN: OnceLock<DeviceChoice> = OnceLock::new();
 
-/// Parses the command line: `--device auto|cpu|cuda:N`, or `--gpus` alone.
+/// Parses the command line: `--device auto|cpu|cuda:N`, or `--gpus` or `--speed` alone.
 ///
 /// # Errors
 /// An unknown argument or value, in one sentence.
@@ -27,6 +30,7 @@ pub fn read_arguments(mut arguments: impl Iterator<Item = String>) -> Result<Tas
     while let Some(argument) = arguments.next() {
         match (argument.as_str(), arguments.next()) {
             ("--gpus", None) if CHOSEN.get().is_none() => return Ok(Task::PrintGpus),
+            ("--speed", None) if CHOSEN.get().is_none() => return Ok(Task::PrintSpeed),
             ("--device", Some(device)) => {
                 if CHOSEN.set(parse_device(&device)?).is_err() {
                     return Err("--device is given once".to_owned());
@@ -34,7 +38,7 @@ pub fn read_arguments(mut arguments: impl Iterator<Item = String>) -> Result<Tas
             }
             _ => {
                 return Err(format!(
-                    "{argument} is not known; it takes --device auto|cpu|cuda:N, or --gpus alone"
+                    "{argument} is not known; it takes --device auto|cpu|cuda:N, or --gpus or --speed alone"
                 ));
             }
         }
@@ -52,7 +56,22 @@ pub fn print_gpus() -> ExitCode {
         Ok(gpus) => (gpus, None),
         Err(why) => (Vec::new(), Some(why)),
     };
-    match serde_json::to_string(&Gpus { gpus, why_none }) {
+    print_line(&Gpus { gpus, why_none })
+}
+
+/// Measures the processor and prints its speed on standard output.
+pub fn print_speed() -> ExitCode {
+    match product_rate() {
+        Ok(product_rate) => print_line(&Speed { product_rate }),
+        Err(error) => {
+            eprintln!("kept-worker: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print_line(what: &impl serde::Serialize) -> ExitCode {
+    match serde_json::to_string(what) {
         Ok(line) => {
             println!("{line}");
             ExitCode::SUCCESS
@@ -97,6 +116,7 @@ mod tests {
         let read = |words: &[&str]| read_arguments(words.iter().map(|w| (*w).to_owned()));
         assert_eq!(read(&[]), Ok(Task::Serve));
         assert_eq!(read(&["--gpus"]), Ok(Task::PrintGpus));
+        assert_eq!(read(&["--speed"]), Ok(Task::PrintSpeed));
         for words in [&["--gpus", "now"][..], &["--device"], &["--fast", "x"]] {
             let refusal = read(words).expect_err("nonsense");
             assert!(refusal.contains("--device auto|cpu|cuda:N"), "{refusal}");

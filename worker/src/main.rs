@@ -57,6 +57,7 @@ fn main() -> ExitCode {
     match device::read_arguments(std::env::args().skip(1)) {
         Ok(Task::Serve) => serve(),
         Ok(Task::PrintGpus) => device::print_gpus(),
+        Ok(Task::PrintSpeed) => device::print_speed(),
         Err(refusal) => {
             eprintln!("kept-worker: {refusal}");
             ExitCode::from(MALFORMED)

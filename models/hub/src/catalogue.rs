@@ -30,6 +30,8 @@ pub struct Entry {
     pub architecture: String,
     /// Approximate number of parameters.
     pub parameters: u64,
+    /// Those of them that a token is multiplied with: fewer with experts, or with an embedding in each layer.
+    pub active_parameters: Option<u64>,
     /// Context length of the model, in tokens.
     pub context: u64,
     /// SPDX identifier, or the licence's own name.
@@ -61,6 +63,11 @@ impl Entry {
             repo: self.repo.clone(),
             what: Some(self.file.clone()),
         }
+    }
+
+    /// Approximate number of parameters that a token is multiplied with.
+    pub fn parameters_per_token(&self) -> u64 {
+        self.active_parameters.unwrap_or(self.parameters)
     }
 
     /// How well the model fits in `available` bytes of free memory.
@@ -126,6 +133,10 @@ mod tests {
                 (3.0..9.0).contains(&bits),
                 "{name}: {bits} bits a parameter"
             );
+            assert!(entry.parameters_per_token() <= entry.parameters, "{name}");
+            let partly = ["qwen3moe", "qwen35moe", "gpt-oss", "gemma4"];
+            let partly = partly.contains(&entry.architecture.as_str());
+            assert_eq!(entry.active_parameters.is_some(), partly, "{name}");
             assert!(
                 entry.minimum_memory_bytes > entry.about_bytes * 5 / 4,
                 "{name}"

@@ -387,19 +387,13 @@ fn check_space(cache: &HubCache, files: &[HubFile]) -> Result<(), HubError> {
         .iter()
         .map(|file| file.bytes - bytes_on_disk(cache, file))
         .fold(0, u64::saturating_add);
-    let exists = cache.root().ancestors().find(|folder| folder.exists());
-    let folder = exists.unwrap_or(cache.root());
-    match fs4::available_space(folder) {
-        Ok(free) if free < needed => Err(HubError::NoSpace {
+    match cache.free_space() {
+        Some(free) if free < needed => Err(HubError::NoSpace {
             folder: cache.root().display().to_string(),
             free,
             needed,
         }),
-        Ok(_) => Ok(()),
-        Err(error) => {
-            tracing::warn!(%error, "free space is not known; the disk may fill up");
-            Ok(())
-        }
+        _ => Ok(()),
     }
 }
 

@@ -15,10 +15,13 @@ use crate::library::Library;
 
 type Shelf<'a> = State<'a, Arc<Library>>;
 
-/// Searches for models on this computer; the outcome is sent as events.
+/// Searches for models on this computer, and measures how fast it reads with those that are recommended; the outcome is
+/// sent as events.
 #[tauri::command]
 pub async fn look_for_models(library: Shelf<'_>) -> Result<(), String> {
     library.search().await;
+    let library = library.inner().clone();
+    tauri::async_runtime::spawn(async move { library.measure().await });
     Ok(())
 }
 

@@ -17,12 +17,14 @@ use kept_hub::{
     Download, Finder, Folders, Found, Hub, HubCache, HubError, ModelChoice, ModelRef, Phase, Place,
     Preferred,
 };
+use kept_worker::protocol::Speed;
 
 use self::queue::Queue;
 use crate::contract::{self, AppEvent, HubOffer, Inspection, NoticeKind};
 use crate::effects::Effects;
 use crate::messages;
 use crate::state::{BegunDownload, Remembered, Save};
+use crate::worker::Programs;
 
 /// Sets the model of the first start to the default of the terminal program. Later starts have settings, so nothing is
 /// searched and no choice is overridden.
@@ -63,6 +65,8 @@ struct State {
     queue: Queue<Download>,
     /// Downloads as last saved.
     saved: Vec<BegunDownload>,
+    /// Speed of the processor, once it was measured.
+    speed: Option<Speed>,
 }
 
 /// Ids that the page uses in place of paths.
@@ -136,6 +140,21 @@ impl Library {
             }
         }
         self.emit();
+    }
+
+    /// Measures the processor once, while nothing else computes, and sends the recommended models with their speed. With
+    /// a GPU, the processor's speed says little.
+    pub async fn measure(&self) {
+        let due = self.state().speed.is_none() && self.effects.with(|state| state.may_measure());
+        if !due {
+            return;
+        }
+        let speed = Programs::installed().measure_speed().await;
+        // A question that was asked meanwhile slowed it down.
+        if self.effects.with(|state| state.may_measure()) {
+            self.state().speed = speed;
+            self.emit();
+        }
     }
 
     /// Sends the current list to the page without a new search.

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use kept_engine::pages_per_minute;
 use kept_hub::{
     Download, Entry, Fit, FoundModel, HubCache, Offer, Phase, Place, RepoId, Settings, Unfinished,
 };
+use kept_worker::protocol::Speed;
 
 use super::{State, cache, is_ours};
 use crate::contract::{
@@ -22,6 +24,7 @@ pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64
         found,
         folders,
         queue,
+        speed,
         ..
     } = state;
     let nothing = kept_hub::Found::default();
@@ -60,10 +63,11 @@ pub(super) fn library(state: &mut State, models: &[ModelEntry], free: Option<u64
             .collect(),
         catalogue: Entry::for_memory(free)
             .into_iter()
-            .map(|(entry, fit)| catalogue_model(entry, fit, &shown))
+            .map(|(entry, fit)| catalogue_model(entry, fit, *speed, &shown))
             .collect(),
         found: shown,
         free_memory: free,
+        free_disk: cache.free_space(),
         offline: settings.offline,
     }
 }
@@ -124,7 +128,12 @@ fn unfinished(one: &Unfinished, id: String, cache: &HubCache) -> UnfinishedModel
     }
 }
 
-fn catalogue_model(entry: &Entry, fit: Fit, found: &[contract::FoundModel]) -> CatalogueModel {
+fn catalogue_model(
+    entry: &Entry,
+    fit: Fit,
+    speed: Option<Speed>,
+    found: &[contract::FoundModel],
+) -> CatalogueModel {
     let reference = entry.reference().to_string();
     CatalogueModel {
         name: entry.name.clone(),
@@ -140,6 +149,8 @@ fn catalogue_model(entry: &Entry, fit: Fit, found: &[contract::FoundModel]) -> C
             Fit::TooLarge => Suits::TooLarge,
             Fit::Unknown => Suits::Unknown,
         },
+        pages_per_minute: speed
+            .map(|speed| pages_per_minute(entry.parameters_per_token(), speed.product_rate)),
         here: id_in_cache(found, &reference),
         reference,
     }

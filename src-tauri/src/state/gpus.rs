@@ -3,6 +3,7 @@
 use kept_engine::ComputeDevice;
 
 use super::AppState;
+use super::background::Step;
 use crate::contract::{AppEvent, Gpus};
 use crate::messages::{self, as_sentence};
 
@@ -15,6 +16,14 @@ pub fn check_device(device: Option<&str>) -> Result<(), String> {
 }
 
 impl AppState {
+    /// Whether the processor can be measured, and its speed matters: there is no GPU, and nothing computes.
+    pub fn may_measure(&self) -> bool {
+        let in_background = matches!(self.reading.step, Step::Running(_))
+            || self.maps.neutral.is_running()
+            || self.maps.levels.is_running();
+        self.gpus.gpus.is_empty() && !self.is_busy() && self.running.is_none() && !in_background
+    }
+
     /// Stores the GPUs that were detected before the engine was started.
     pub fn gpus_found(&mut self, mut gpus: Gpus) {
         gpus.why_none = gpus.why_none.map(|why| as_sentence(&why));

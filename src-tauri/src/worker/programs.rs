@@ -1,12 +1,13 @@
 //! The worker programs: the plain one, and one for GPUs in the same folder. Decides which one is started with which
-//! arguments, and queries the GPU program for the GPUs of this computer.
+//! arguments, and asks them for the GPUs of this computer and the speed of its processor.
 
 use std::io;
-use std::path::PathBuf;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use kept_worker::protocol::Gpus;
+use kept_worker::protocol::{Gpus, Speed};
+use serde::de::DeserializeOwned;
 use tokio::process::{Child, Command};
 
 use super::process::cannot_start;
@@ -15,8 +16,8 @@ use super::process::cannot_start;
 pub const PROGRAM_VARIABLE: &str = "KEPT_WORKER";
 /// The environment variable that names another worker program for GPUs.
 pub const GPU_PROGRAM_VARIABLE: &str = "KEPT_WORKER_CUDA";
-/// Time limit for the GPU driver to answer.
-const LOOKING: Duration = Duration::from_secs(10);
+/// Time limit for the GPU driver to answer, and for measuring the processor.
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// See the module documentation.
 #[derive(Debug, Clone)]
@@ -73,26 +74,61 @@ impl Programs {
         }
     }
 
+    /// Measures the speed of the processor, in about a second; `None` if that fails.
+    pub async fn measure_speed(&self) -> Option<Speed> {
+        let speed = ask_once(&self.plain, "--speed").await;
+        speed
+            .inspect_err(|why| tracing::warn!(?why, "the processor was not measured"))
+            .ok()
+    }
+
     /// Detects the GPUs, or the reason why there is none.
     pub async fn detect_gpus(&self) -> Gpus {
         let Some(program) = &self.gpu else {
             return none("this build of Kept has no GPU support");
         };
-        let asked = Command::new(program)
-            .arg("--gpus")
-            .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .output();
-        match tokio::time::timeout(LOOKING, asked).await {
-            Ok(Ok(output)) => serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
-                tracing::warn!(%error, status = %output.status, "the engine for GPUs did not list them");
+        match ask_once(program, "--gpus").await {
+            Ok(gpus) => gpus,
+            Err(NoAnswer::NotStarted(error)) => {
+                none(&cannot_start(program, GPU_PROGRAM_VARIABLE, &error))
+            }
+            Err(NoAnswer::TooLate) => none("the GPU driver did not answer"),
+            Err(why @ NoAnswer::NotUnderstood { .. }) => {
+                tracing::warn!(?why, "the engine for GPUs did not list them");
                 none("the engine for GPUs did not list the GPUs")
-            }),
-            Ok(Err(error)) => none(&cannot_start(program, GPU_PROGRAM_VARIABLE, &error)),
-            Err(_) => none("the GPU driver did not answer"),
+            }
         }
     }
+}
+
+/// Why a program did not answer a question on its command line.
+#[derive(Debug)]
+enum NoAnswer {
+    NotStarted(io::Error),
+    TooLate,
+    // Read by Debug, for the log.
+    #[expect(dead_code)]
+    NotUnderstood {
+        error: serde_json::Error,
+        status: ExitStatus,
+    },
+}
+
+/// The line of JSON that `program` prints for `argument`.
+async fn ask_once<T: DeserializeOwned>(program: &Path, argument: &str) -> Result<T, NoAnswer> {
+    let asked = Command::new(program)
+        .arg(argument)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let asked = tokio::time::timeout(LONGEST, asked);
+    let output = asked.await.map_err(|_| NoAnswer::TooLate)?;
+    let output = output.map_err(NoAnswer::NotStarted)?;
+    serde_json::from_slice(&output.stdout).map_err(|error| NoAnswer::NotUnderstood {
+        error,
+        status: output.status,
+    })
 }
 
 /// Only the plain program.

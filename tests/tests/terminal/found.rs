@@ -508,6 +508,7 @@ fn the_catalogue_is_listed() {
     for entry in entries {
         assert!(entry["reference"].as_str().unwrap().contains(".gguf"));
         assert!(entry["licence"].is_string() && entry["fit"].is_string());
+        assert!(entry["pages_per_minute"].as_f64().unwrap() >= 0.0);
     }
     let text = kept(home.path(), &["models", "list", "--catalogue"]);
     assert!(

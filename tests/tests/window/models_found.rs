@@ -351,7 +351,11 @@ fn the_built_in_model_states_its_limits() {
     app.until("recommended models are there", |app| {
         (app.count("catalogue-entry") >= 5).then_some(())
     });
-    let entries = app.texts("catalogue-entry");
+    let entries = app.until("how fast this computer reads with each", |app| {
+        let entries = app.texts("catalogue-entry");
+        let measured = entries.iter().all(|e| e.contains("a minute here"));
+        measured.then_some(entries)
+    });
     assert!(
         entries
             .iter()

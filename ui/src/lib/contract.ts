@@ -809,6 +809,10 @@ goodFor: string,
  */
 suits: Suits, 
 /**
+ * Pages that this computer's processor reads in a minute with it, about; once that was measured.
+ */
+pagesPerMinute: number | null, 
+/**
  * Id of the same model on this computer, if it is present.
  */
 here: string | null, };
@@ -841,6 +845,10 @@ catalogue: Array<CatalogueModel>,
  * Memory that is free now.
  */
 freeMemory: number | null, 
+/**
+ * Free bytes of the disk that downloads go to.
+ */
+freeDisk: number | null, 
 /**
  * Downloads are disabled (`HF_HUB_OFFLINE`).
  */

@@ -36,6 +36,12 @@ export function parameters(number: number): string {
   return `${count(number / 1e6)} million parameters`
 }
 
+/** How fast this computer reads with a model: about as many pages as a minute. */
+export function readingSpeed(pagesPerMinute: number): string {
+  const pages = pagesPerMinute < 20 ? Math.round(pagesPerMinute) : Math.round(pagesPerMinute / 5) * 5
+  return pages < 2 ? 'reads about a page a minute here' : `reads about ${count(pages)} pages a minute here`
+}
+
 /** Kind of a model: architecture, quantisation, context length. */
 export function kind(model: FoundModel): string {
   const words = [model.architecture, model.quantisation].filter((word) => word !== null)

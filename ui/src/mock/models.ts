@@ -15,7 +15,7 @@ function entry(some: Partial<CatalogueModel>): CatalogueModel {
   return {
     name: 'SmolLM2 1.7B', reference: 'HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:smollm2-1.7b-instruct-q4_k_m.gguf', aboutBytes: 1.06e9,
     needsBytes: 2 * GIB, parameters: 1.7e9, context: 8192, licence: 'Apache-2.0', goodFor: 'Short documents on any machine.',
-    suits: 'fits', here: null, ...some,
+    suits: 'fits', pagesPerMinute: 19.4, here: null, ...some,
   } // prettier-ignore
 }
 
@@ -35,6 +35,7 @@ const library: Library = {
     entry({ name: 'Gemma 3 27B', reference: 'g/g:g', suits: 'tooLarge', aboutBytes: 16.5e9, licence: 'Gemma' }),
   ],
   freeMemory: 21.4e9,
+  freeDisk: 12e9,
   offline: false,
 }
 

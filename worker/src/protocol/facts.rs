@@ -96,6 +96,14 @@ pub struct Gpus {
     pub why_none: Option<String>,
 }
 
+/// The speed of this computer's processor, as printed by `kept-worker --speed` in one line.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Speed {
+    /// Multiply-adds per second in the products of a prefill ([`kept_engine::kernels::product_rate`]).
+    pub product_rate: f64,
+}
+
 /// What a model can read, computed from its header alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inspection {

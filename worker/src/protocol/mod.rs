@@ -13,7 +13,7 @@ mod request;
 
 pub use facts::{
     AnswerFacts, AttendedFacts, DocumentInfo, Gpus, Inspection, MethodFacts, ModelFacts, PageInfo,
-    ParameterFacts, PartInfo, SourceInfo, StoredDocument,
+    ParameterFacts, PartInfo, SourceInfo, Speed, StoredDocument,
 };
 pub use fault::{Fault, FaultCode};
 pub use frame::{

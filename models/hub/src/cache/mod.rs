@@ -76,6 +76,16 @@ impl HubCache {
         HubCache { root: root.into() }
     }
 
+    /// Bytes that are free on the disk of the cache; `None` if the system does not say.
+    pub fn free_space(&self) -> Option<u64> {
+        let exists = self.root().ancestors().find(|folder| folder.exists());
+        let free = fs4::available_space(exists.unwrap_or(self.root()));
+        free.inspect_err(
+            |error| tracing::warn!(%error, "free space is not known; the disk may fill up"),
+        )
+        .ok()
+    }
+
     /// The folder.
     pub fn root(&self) -> &Path {
         &self.root
