@@ -80,25 +80,30 @@ pub struct WithinMemory {
     pub bytes: u64,
     /// Expected KL divergence from the full cache, in nats; `None` in streaming mode, where no full cache exists.
     pub kl: Option<f64>,
-    /// The measured cost, as a sentence.
-    pub cost: String,
+    /// The measured cost, as a sentence; `None` if the reason of `auto` says it.
+    pub cost: Option<String>,
 }
 
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Note::AutoChose { reason } => write!(f, "chose {reason}"),
-            Note::WithinMemory(within) => write!(
-                f,
-                "{} of memory: {} rows per head ({:.0} % of the prompt), {}, in chunks of {} tokens, {} at the worst moment; {}",
-                format_bytes(within.limit),
-                within.rows,
-                100.0 * within.rows as f64 / within.tokens.max(1) as f64,
-                within.cache,
-                within.chunk,
-                format_bytes(within.bytes),
-                within.cost
-            ),
+            Note::WithinMemory(within) => {
+                write!(
+                    f,
+                    "{} of memory: {} rows per head ({:.0} % of the prompt), {}, in chunks of {} tokens, {} at the worst moment",
+                    format_bytes(within.limit),
+                    within.rows,
+                    100.0 * within.rows as f64 / within.tokens.max(1) as f64,
+                    within.cache,
+                    within.chunk,
+                    format_bytes(within.bytes),
+                )?;
+                match &within.cost {
+                    Some(cost) => write!(f, "; {cost}"),
+                    None => Ok(()),
+                }
+            }
             Note::Streaming {
                 tokens,
                 rows,

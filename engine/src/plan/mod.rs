@@ -142,6 +142,9 @@ impl Engine {
                 budget: (!everything).then_some(Budget::Rows(chosen.rows)),
                 ..*request
             })?;
+            if let Some(Note::WithinMemory(within)) = &mut plan.fitted {
+                within.cost = None;
+            }
             let reason = chosen.reason.clone();
             plan.reasons.insert(0, Note::AutoChose { reason });
             plan.chosen = Some(chosen);

@@ -89,7 +89,7 @@ impl Engine {
             cache: fitted.cache.name().to_owned(),
             bytes: fitted.bytes,
             kl: Some(self.costs(&request.method.name, share, fitted.cache)),
-            cost: self.costs_in_words(request.method, share, fitted.cache),
+            cost: Some(self.costs_in_words(request.method, share, fitted.cache)),
         });
         let plan = self.prefill_plan_with(method, request, fitted.rows, fitted.chunk)?;
         Ok((plan, Some(note)))
@@ -118,7 +118,7 @@ impl Engine {
             cache: fitted.cache.name().to_owned(),
             bytes: fitted.bytes,
             kl: None,
-            cost: auto::streaming_in_words(request.method),
+            cost: Some(auto::streaming_in_words(request.method)),
         });
         let plan = self.stream_plan_with(method, request, fitted.rows, fitted.chunk)?;
         Ok((plan, Some(note)))

@@ -250,7 +250,7 @@ mod tests {
                 cache: "f16".into(),
                 bytes: 5 << 29,
                 kl,
-                cost: String::new(),
+                cost: None,
             }))
         };
         assert_eq!(

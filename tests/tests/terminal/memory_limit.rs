@@ -137,6 +137,13 @@ fn a_memory_limit_holds_for_the_process() {
             assert!(off < 0.1, "{method}: {expected} expected, {peak} taken");
         }
     }
+    // `auto` says what its choice costs, so the limit does not say it again.
+    let chosen = within(all - 0.3 * cache, "auto").json();
+    let notes = chosen["notes"].to_string();
+    assert!(
+        notes.contains("at the worst moment") && !notes.contains("nats of KL divergence"),
+        "{notes}"
+    );
     within(bytes(&whole["ledger"]["weights"]), "snapkv").refused(&["more", "weights"]);
     ask(Some(&model), &document, &["--memory", "half"]).refused(&["--memory", "half"]);
 }

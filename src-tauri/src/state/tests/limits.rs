@@ -126,7 +126,7 @@ fn what_was_chosen_for_a_limit_is_said_first_and_a_refusal_in_the_windows_words(
         cache: "f16".into(),
         bytes: 1 << 30,
         kl: Some(0.0002),
-        cost: String::new(),
+        cost: None,
     });
     let estimate = Estimate {
         prompt_tokens: 100,
