@@ -88,14 +88,20 @@ fn nibbles_of(list: &[i8; 16], packed: &[u8], quants: &mut [u8]) {
     }
 }
 
-/// Half of the power of two that `exponent` stands for (E8M0), so that [`FP4`] can be in halves.
-#[inline(always)]
-pub(super) fn half_power(exponent: u8) -> f32 {
-    f32::from_bits(match exponent {
-        0 | 1 => 0x0020_0000 << exponent,
-        _ => (u32::from(exponent) - 1) << 23,
-    })
-}
+/// Half of the power of two that each exponent stands for (E8M0), so that [`FP4`] can be in halves.
+/// A table: computing them took a third of a product's time.
+pub(super) static HALF_POWERS: [f32; 256] = {
+    let mut powers = [0.0; 256];
+    let mut exponent = 0;
+    while exponent < 256 {
+        powers[exponent] = f32::from_bits(match exponent {
+            0 | 1 => 0x0020_0000 << exponent,
+            _ => (exponent as u32 - 1) << 23,
+        });
+        exponent += 1;
+    }
+    powers
+};
 
 fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -138,7 +144,7 @@ formats! {
     };
     /// `exponent, 16 bytes of nibbles`.
     Mxfp4: 32 numbers in 17 bytes, group 32, offset 128, mins false, |block, into| {
-        into.scales[0] = half_power(block[0]);
+        into.scales[0] = HALF_POWERS[usize::from(block[0])];
         nibbles_of(&FP4, &block[1..], &mut into.quants[..32]);
     };
     /// `f16 d`, then for 32 numbers: 4 indices, and 4 times 7 signs with a scale above.

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::super::format::{Format, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
-use super::super::lists::{FP4, IQ4, Iq4Nl, Mxfp4, half_power};
+use super::super::lists::{FP4, HALF_POWERS, IQ4, Iq4Nl, Mxfp4};
 use super::{BLOCK, ROWS, Row};
 
 /// Sums of four products each of unsigned `weights` of at most six bits and signed `input`.
@@ -224,7 +224,7 @@ impl BlockOf32 for Mxfp4 {
     #[inline(always)]
     unsafe fn scale(at: *const u8) -> __m128 {
         // SAFETY: guaranteed by the caller.
-        unsafe { _mm_set_ss(half_power(*at)) }
+        unsafe { _mm_load_ss(HALF_POWERS.as_ptr().add(usize::from(*at))) }
     }
 }
 
