@@ -317,6 +317,21 @@ impl EngineError {
         )
     }
 
+    /// Of two refusals of the same question the one that lacks less: bytes, or rows.
+    pub(crate) fn or_lacking_less(self, other: Option<Self>) -> Self {
+        let lacks = |error: &Self| match error {
+            Self::Memory { missing, .. } | Self::BudgetBytes { missing, .. } => *missing,
+            Self::Policy(PolicyError::BudgetTooSmall { rows, needed, .. }) => {
+                needed.saturating_sub(*rows) as u64
+            }
+            _ => u64::MAX,
+        };
+        match other {
+            Some(other) if lacks(&other) <= lacks(&self) => other,
+            _ => self,
+        }
+    }
+
     /// Turns [`EngineError::TooLong`] into [`EngineError::TooLongFor`] for `method`, which does not support streaming
     /// mode.
     pub(crate) fn under_method(self, method: &'static str) -> Self {

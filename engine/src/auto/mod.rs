@@ -22,7 +22,7 @@ use kept_policies::Budget;
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{CHUNK, PlanRequest};
-use table::{MeasuredModel, StreamedRun, measured};
+use table::{LEVEL, MeasuredModel, Run, StreamedRun, measured};
 
 use crate::{Engine, EngineError, MethodSpec};
 
@@ -120,6 +120,16 @@ pub(crate) fn streaming_in_words(method: &MethodSpec) -> String {
     )
 }
 
+/// A method with the rows that fit in memory.
+struct Candidate {
+    /// Its measurement at the largest measured share up to that of the rows.
+    run: &'static Run,
+    rows: usize,
+    cache: CacheType,
+    /// Estimated divergence from evicting, in nats.
+    kl: f64,
+}
+
 /// A question on a document before the choice.
 struct Case<'a> {
     request: PlanRequest<'a>,
@@ -201,25 +211,28 @@ impl Engine {
         };
         let wanted = wanted.min(tokens);
         let share = |rows: usize| rows as f64 / tokens.max(1) as f64;
-        // With little memory the share is smaller, and another method may be the best at it. `rows + 1`: a share of
-        // the prompt was rounded down to rows, and a budget of 25 % must find the measurement at 25 %.
-        let fitting = |rows: usize| {
-            let mut refusal = None;
-            for run in table.ranked(share(rows + 1)) {
-                match self.rows_that_fit(case, &MethodSpec::plain(&run.method), wanted) {
-                    Ok((rows, cache)) => return Ok((run, rows, cache)),
-                    // A method with a second pass over the prompt needs more memory, and some keep more whatever
-                    // the budget.
-                    Err(error) if error.concerns_length() => refusal = refusal.or(Some(error)),
-                    Err(error) => return Err(error),
-                }
-            }
-            Err(refusal.expect("the table names methods"))
+        // `rows + 1`: a share of the prompt was rounded down to rows, and a budget of 25 % must find the measurement at
+        // 25 %.
+        let measured_share = |rows: usize| share(rows + 1);
+        let best = table
+            .best(measured_share(wanted))
+            .expect("the table names methods");
+        let found = match self.rows_that_fit(case, &MethodSpec::plain(&best.method), wanted) {
+            Ok((rows, cache)) if rows == wanted => Candidate {
+                run: best,
+                rows,
+                cache,
+                kl: best.kl,
+            },
+            // Another method may be the best at the rows that fit, or keep more of them.
+            Ok(_) | Err(_) => self.best_that_fits(case, wanted, &measured_share)?,
         };
-        let (mut run, mut rows, mut cache) = fitting(wanted)?;
-        if rows < wanted {
-            (run, rows, cache) = fitting(rows)?;
-        }
+        let Candidate {
+            run,
+            rows,
+            cache,
+            kl,
+        } = found;
         let method = MethodSpec::plain(&run.method);
         let stored = self.clone().with_cache(cache);
         let expected_bytes = stored.expected_bytes(case, &method, rows)?;
@@ -246,9 +259,54 @@ impl Engine {
             cache,
             expected_bytes,
             free_bytes: case.free,
-            kl: Some(run.kl + measured().rounding_kl(cache.name())),
+            kl: Some(kl + measured().rounding_kl(cache.name())),
             right: Some(run.right),
         })
+    }
+
+    /// Of all measured methods, each with the rows that fit in memory, up to `wanted`: the one with the lowest estimated
+    /// divergence; of those level with it the one that answers the most facts, then the first in the table.
+    ///
+    /// # Errors
+    /// If nothing fits: the refusal that lacks least.
+    fn best_that_fits(
+        &self,
+        case: &Case<'_>,
+        wanted: usize,
+        measured_share: &dyn Fn(usize) -> f64,
+    ) -> Result<Candidate, EngineError> {
+        let table = self.measured();
+        let mut candidates = Vec::new();
+        let mut refusal = None;
+        for method in table.methods() {
+            match self.rows_that_fit(case, &MethodSpec::plain(method), wanted) {
+                Ok((rows, cache)) => {
+                    let share = measured_share(rows);
+                    candidates.extend(table.run_at(method, share).map(|run| Candidate {
+                        run,
+                        rows,
+                        cache,
+                        kl: table.eviction_kl(method, share.min(1.0)),
+                    }));
+                }
+                // A method with a second pass over the prompt needs more memory, and some keep more whatever the
+                // budget.
+                Err(error) if error.concerns_length() => {
+                    refusal = Some(error.or_lacking_less(refusal));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let cost =
+            |candidate: &Candidate| candidate.kl + measured().rounding_kl(candidate.cache.name());
+        let least = candidates.iter().map(cost).fold(f64::INFINITY, f64::min);
+        candidates.retain(|candidate| cost(candidate) <= least + LEVEL);
+        let right = candidates.iter().map(|candidate| candidate.run.right);
+        let most = right.fold(0.0, f64::max);
+        let mut level = candidates.into_iter().filter(|c| c.run.right >= most);
+        level
+            .next()
+            .ok_or_else(|| refusal.expect("the table names methods"))
     }
 
     fn choose_streaming(&self, case: &Case<'_>) -> Result<Chosen, EngineError> {

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use serde::Deserialize;
 
 /// A mean divergence below this, in nats, makes no visible difference in an answer.
-const LEVEL: f64 = 0.01;
+pub(super) const LEVEL: f64 = 0.01;
 
 /// A mean over fewer prompts is not reliable.
 const ENOUGH_PROMPTS: usize = 10;
@@ -76,7 +76,7 @@ impl MeasuredModel {
     }
 
     /// The measurement of `method` at the largest share up to `share`; at its smallest share if all are larger.
-    fn run_at(&self, method: &str, share: f64) -> Option<&Run> {
+    pub(super) fn run_at(&self, method: &str, share: f64) -> Option<&Run> {
         let mut own = self.runs_of(method);
         own.sort_by(|a, b| a.share.total_cmp(&b.share));
         let below = own.iter().rev().find(|run| run.share <= share + 1e-9);
@@ -106,7 +106,7 @@ impl MeasuredModel {
     }
 
     /// The methods, in the order of the table.
-    fn methods(&self) -> Vec<&str> {
+    pub(super) fn methods(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for run in &self.runs {
             if !names.contains(&run.method.as_str()) {
@@ -156,15 +156,6 @@ impl MeasuredModel {
         let right = most.clone().map(|run| run.right).fold(0.0, f64::max);
         let mut level = most.filter(|run| run.right >= right);
         level.next().copied()
-    }
-
-    /// All methods at `share`: the best first, then the others by divergence.
-    pub(super) fn ranked(&self, share: f64) -> Vec<&Run> {
-        let best = self.best(share);
-        let mut runs = self.runs_at(share);
-        runs.sort_by(|a, b| a.kl.total_cmp(&b.kl));
-        runs.sort_by_key(|run| best != Some(run));
-        runs
     }
 
     /// The smallest share at which the best method is level with the full cache. The largest measured share if no
@@ -244,8 +235,6 @@ mod tests {
         assert_eq!(name(0.5), Some("a"), "level with b, and before it");
         assert_eq!(name(0.01), Some("c"), "below all that was measured");
         assert_eq!(table.sufficient_share(7000), 0.5);
-        let ranked = table.ranked(0.1).into_iter().map(|run| run.method.as_str());
-        assert_eq!(ranked.collect::<Vec<_>>(), ["c", "b", "a"]);
     }
 
     #[test]

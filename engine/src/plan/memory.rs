@@ -246,7 +246,7 @@ impl Engine {
                     )
                     | EngineError::BudgetBelowWindows { .. }),
                 ) => {
-                    refusal = refusal.or(Some(error));
+                    refusal = Some(error.or_lacking_less(refusal));
                     continue;
                 }
                 Err(error) => return Err(error),
