@@ -5,7 +5,7 @@ use kept_models::Model;
 use kept_policies::PromptShape;
 
 use crate::EngineError;
-use crate::prompt::{ORDINARY_QUESTION, Prompt, PromptText, surely_too_long};
+use crate::prompt::{ORDINARY_QUESTION, Prompt, PromptText, Turn, surely_too_long};
 
 /// Longer texts are not tokenised if a lower bound shows that they are too long: tokenising would take many seconds.
 const COUNTED_BYTES: usize = 8 << 20;
@@ -73,6 +73,35 @@ impl DocumentLength {
             },
             too_long: refusal.filter(|_| !beyond),
             streaming: beyond.then(|| streaming_note(model, &format!("{} tokens", prompt.len()))),
+        })
+    }
+}
+
+impl DocumentLength {
+    /// Shape of a prompt with this document, `turns`, of which the oldest are left out if they exceed the context length,
+    /// and a question of ordinary length.
+    ///
+    /// # Errors
+    /// Those of the tokenizer and the chat template.
+    pub fn prompt_after(&self, model: &Model, turns: &[Turn]) -> Result<PromptShape, EngineError> {
+        if turns.is_empty() {
+            return Ok(self.prompt);
+        }
+        let tokens = |turns: &[Turn]| {
+            let text = PromptText {
+                document: "",
+                turns,
+                question: ORDINARY_QUESTION,
+                thinking: false,
+            };
+            Ok::<_, EngineError>(Prompt::encode(model, &text, &Stop::new())?.len())
+        };
+        let free = (model.config().context).saturating_sub(self.prompt.tokens);
+        let more = tokens(turns)?.saturating_sub(tokens(&[])?).min(free);
+        Ok(PromptShape {
+            tokens: self.prompt.tokens + more,
+            after: self.prompt.after + more,
+            ..self.prompt
         })
     }
 }

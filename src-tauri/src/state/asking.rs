@@ -164,7 +164,8 @@ impl AppState {
         let (send, receive) = oneshot::channel();
         self.worker.estimates.insert(ticket, send);
         let of = self.estimate_request(&choice, memory);
-        self.send(Request::Estimate { ticket, of }, None);
+        let turns = self.turns_before(u64::MAX);
+        self.send(Request::Estimate { ticket, of, turns }, None);
         Ok(receive)
     }
 

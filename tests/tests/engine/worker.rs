@@ -322,6 +322,7 @@ fn estimates_do_not_wait_for_a_question() {
                 memory: None,
                 max_tokens: None,
             },
+            turns: Vec::new(),
         });
     }
     let figures = |ticket: u64| move |reply: &Reply| matches!(reply, Reply::Estimate { ticket: t, .. } if *t == ticket);

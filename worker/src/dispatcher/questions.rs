@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use kept_engine::kernels::Stop;
-use kept_engine::{Engine, Estimate, Limits, PlanRequest};
+use kept_engine::{Engine, Estimate, Limits, PlanRequest, Turn};
 use kept_worker::protocol::{EstimateRequest, Failure, Fault, Reply, Request};
 
 use super::{Dispatcher, Running};
@@ -74,9 +74,9 @@ impl Dispatcher {
     ) {
         match request {
             Request::Estimate { .. } if self.length.is_none() => self.waiting.push(request),
-            Request::Estimate { of, .. } => {
+            Request::Estimate { of, turns, .. } => {
                 let estimate = with_cache_type(&model.engine, of.cache.as_deref())
-                    .and_then(|engine| self.estimate(&engine, &document, &of));
+                    .and_then(|engine| self.estimate(&engine, &document, &of, &turns));
                 match estimate {
                     Ok(estimate) => self.output.send(&Reply::Estimate { ticket, estimate }),
                     Err(why) => self.fail(Some(ticket), Failure::Estimate, why),
@@ -111,6 +111,7 @@ impl Dispatcher {
         engine: &Engine,
         document: &OpenDocument,
         asked: &EstimateRequest,
+        turns: &[Turn],
     ) -> Result<Estimate, Fault> {
         let length = match &self.length {
             Some(length) => length.as_ref().map_err(Clone::clone)?,
@@ -120,8 +121,9 @@ impl Dispatcher {
             return Err(refusal.into());
         }
         let vaults = self.keeping.vaults();
+        let prompt = length.prompt_after(engine.model(), turns)?;
         let request = PlanRequest {
-            prompt: &length.prompt,
+            prompt: &prompt,
             method: &asked.method,
             budget: parse_budget(asked.budget.as_deref())?,
             max_new_tokens: asked.max_tokens.unwrap_or(Engine::DEFAULT_MAX_TOKENS),

@@ -81,6 +81,8 @@ pub enum Request {
         /// What is estimated.
         #[serde(flatten)]
         of: EstimateRequest,
+        /// Earlier turns that the question will see, oldest first.
+        turns: Vec<Turn>,
     },
     /// Asks a question about the open document with the open model. One at a time.
     Ask {

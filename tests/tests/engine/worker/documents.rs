@@ -145,6 +145,7 @@ fn a_document_beyond_the_context_length_is_announced() {
             memory: None,
             max_tokens: None,
         },
+        turns: Vec::new(),
     });
     let (mut announced, mut refused, mut estimated, mut answered) = (false, false, false, false);
     while !(announced && refused && estimated && answered) {

@@ -1,12 +1,11 @@
 //! A memory limit over the pipes: an estimate under it holds for the question, and a limit that is too small is refused
 //! at once.
 
-use kept_engine::{AUTO, Estimate};
+use kept_engine::{AUTO, Estimate, Note, Turn};
 use kept_worker::protocol::{AskRequest, EstimateRequest, Failure, FaultCode, Reply, Request};
 use serde_json::json;
 
 use super::{QUESTION, failure, ready};
-use kept_engine::Note;
 use kept_tests::worker::{Worker, is_end, method, sample};
 
 const MIB: u64 = 1 << 20;
@@ -21,6 +20,7 @@ fn estimate(name: &str, budget: Option<&str>, memory: Option<u64>) -> Request {
             memory,
             max_tokens: Some(48),
         },
+        turns: Vec::new(),
     }
 }
 
@@ -163,11 +163,46 @@ fn streaming_under_a_memory_limit_reuses_its_checkpoint() {
     assert!(again.tokens_from_vault > 0, "{again:?}");
 }
 
+/// A question later in a conversation costs what its estimate says.
+#[test]
+fn earlier_turns_count_in_an_estimate() {
+    let mut worker = ready();
+    let turn = |words: &str| Turn::new(QUESTION, words).expect("an answer");
+    let turns = vec![turn(&"It was the keeper. ".repeat(20)), turn("At noon.")];
+    let mut request = estimate("snapkv", Some("10%"), None);
+    let alone = costs(&mut worker, &request).expect("it fits");
+    let Request::Estimate { turns: seen, .. } = &mut request else {
+        unreachable!()
+    };
+    seen.clone_from(&turns);
+    let later = costs(&mut worker, &request).expect("it fits");
+    assert!(later.prompt_tokens > alone.prompt_tokens + 80, "{later:?}");
+
+    let mut asked = ask("snapkv", None);
+    let Request::Ask { ask, .. } = &mut asked else {
+        unreachable!()
+    };
+    (ask.turns, ask.budget) = (turns, Some("10%".to_owned()));
+    worker.say(&asked);
+    let (Reply::Answered { answer, .. }, _) = worker.find(is_end) else {
+        panic!("no answer")
+    };
+    // The estimate assumes a question of typical length.
+    let off = answer.report.prompt_tokens.abs_diff(later.prompt_tokens);
+    assert!(
+        off < 16,
+        "{} of {}",
+        answer.report.prompt_tokens,
+        later.prompt_tokens
+    );
+}
+
 /// A request without a limit has a reply without one.
 #[test]
 fn requests_without_a_memory_limit_are_unchanged() {
     let named = json!({"name": "snapkv", "parameters": []});
-    let written = json!({"request": "estimate", "ticket": 1, "method": named, "budget": null});
+    let written =
+        json!({"request": "estimate", "ticket": 1, "method": named, "budget": null, "turns": []});
     let read: Request = serde_json::from_value(written).expect("an estimate");
     let Request::Estimate { of, .. } = read else {
         panic!("{read:?}")

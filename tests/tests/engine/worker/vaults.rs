@@ -33,7 +33,11 @@ fn questions(name: &str) -> EstimateRequest {
 
 fn estimate(worker: &mut Worker, name: &str) -> Estimate {
     let of = questions(name);
-    worker.say(&Request::Estimate { ticket: 100, of });
+    worker.say(&Request::Estimate {
+        ticket: 100,
+        of,
+        turns: Vec::new(),
+    });
     match worker.find(|reply| matches!(reply, Reply::Estimate { .. } | Reply::Failed { .. })) {
         (Reply::Estimate { estimate, .. }, _) => estimate,
         other => panic!("{other:?}"),
