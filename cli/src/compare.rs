@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use kept_engine::documents::Document;
 use kept_engine::kernels::Stop;
-use kept_engine::policies::{self, Budget, Parameters};
+use kept_engine::policies::{self, Budget, Parameters, PolicyError};
 use kept_engine::{Engine, EngineError, Event, MethodSpec};
 use kept_eval::fidelity::{Drawn, MethodRun, Reference, ReferenceReport, RunReport, pictures};
 
@@ -236,7 +236,11 @@ fn first_duplicate(methods: &[MethodSpec]) -> Option<String> {
 
 /// Parses a list of budgets.
 pub fn chosen_budgets(list: &str) -> anyhow::Result<Vec<Budget>> {
-    let budgets = parts(list).map(str::parse).collect::<Result<Vec<_>, _>>()?;
+    let budgets = parts(list)
+        .map(str::parse)
+        .collect::<Result<Vec<_>, PolicyError>>();
+    // Options are named at the edge: here it is another one than that of a single budget.
+    let budgets = budgets.map_err(|error| anyhow::anyhow!("--budgets: {error}"))?;
     ensure!(
         !budgets.is_empty(),
         "--budgets names none; give for example --budgets 128,25%"

@@ -13,10 +13,17 @@ use crate::progress::{ReadingBar, stop_on_ctrl_c};
 /// Digits of a key in a list: enough to distinguish vaults.
 const SHOWN_DIGITS: usize = 12;
 
-/// The part of a key that differs between documents under one model.
-fn short_key(entry: &VaultEntry) -> String {
+/// The part of a key that differs between documents under one model; the whole key if another of `entries` has this part
+/// too.
+fn shown_key(entry: &VaultEntry, entries: &[VaultEntry]) -> String {
     let key = entry.key.to_string();
-    key[key.len() / 2..][..SHOWN_DIGITS].to_owned()
+    let short = |key: &str| key[key.len() / 2..][..SHOWN_DIGITS].to_owned();
+    let others = entries.iter().filter(|other| other.key != entry.key);
+    let mut alike = others.filter(|other| short(&other.key.to_string()) == short(&key));
+    match alike.next() {
+        None => short(&key),
+        Some(_) => key,
+    }
 }
 
 fn as_json(entry: &VaultEntry) -> Value {
@@ -109,7 +116,7 @@ pub fn list(arguments: &VaultsArguments) -> anyhow::Result<()> {
         text += &match (&entry.document, &entry.model) {
             (Some(document), Some(model)) => format!(
                 "{}  {document}\n      {} tokens, {}, {}, read by {model}\n",
-                short_key(entry),
+                shown_key(entry, &entries),
                 count(entry.tokens),
                 bytes(entry.bytes),
                 match &entry.holds {
@@ -121,7 +128,7 @@ pub fn list(arguments: &VaultsArguments) -> anyhow::Result<()> {
             ),
             _ => format!(
                 "{}  not whole, or of another version: it will be rebuilt\n      {}\n",
-                short_key(entry),
+                shown_key(entry, &entries),
                 bytes(entry.bytes)
             ),
         };

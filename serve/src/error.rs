@@ -1,5 +1,7 @@
 //! Errors as clients of OpenAI's API expect them: `{"error": {"message", "type", "param", "code"}}`.
 
+use std::error::Error as _;
+
 use axum::Json;
 use axum::extract::multipart::MultipartError;
 use axum::extract::rejection::JsonRejection;
@@ -10,11 +12,28 @@ use kept_engine::EngineError;
 use kept_engine::kernels::format_bytes;
 use serde_json::{Value, json};
 
+/// Why a body could not be read, by its cause: the rejection itself speaks of types of this program.
+fn body_in_words(rejection: &JsonRejection) -> String {
+    let cause = || {
+        rejection
+            .source()
+            .map_or_else(String::new, ToString::to_string)
+    };
+    match rejection {
+        JsonRejection::JsonDataError(_) => format!("the body is no chat completion: {}", cause()),
+        JsonRejection::JsonSyntaxError(_) => format!("the body is no JSON: {}", cause()),
+        JsonRejection::MissingJsonContentType(_) => {
+            "send the body with \"Content-Type: application/json\"".to_owned()
+        }
+        other => other.body_text(),
+    }
+}
+
 /// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
     #[error(
-        "this request has no valid token: send it as \"Authorization: Bearer TOKEN\"; kept serve printed it when it started"
+        "this request has no valid token: send it as \"Authorization: Bearer TOKEN\", with the token of --token, or the one that kept serve printed when it started"
     )]
     Token,
     #[error("the host {0:?} is not this computer: address the server by localhost or 127.0.0.1")]
@@ -30,7 +49,7 @@ pub(crate) enum ApiError {
         /// The model of this server.
         open: String,
     },
-    #[error("{0}")]
+    #[error("{}", body_in_words(.0))]
     Body(#[from] JsonRejection),
     #[error("{what}")]
     Invalid {
@@ -75,6 +94,9 @@ impl ApiError {
             Self::Origin(_) => (StatusCode::FORBIDDEN, "origin_not_allowed"),
             Self::Path(..) => (StatusCode::NOT_FOUND, "unknown_url"),
             Self::NoModel { .. } => (StatusCode::NOT_FOUND, "model_not_found"),
+            Self::Body(JsonRejection::JsonDataError(_)) => {
+                (StatusCode::BAD_REQUEST, "invalid_value")
+            }
             Self::Body(rejection) => (rejection.status(), "invalid_json"),
             Self::Invalid { .. } => (StatusCode::BAD_REQUEST, "invalid_value"),
             Self::NoFile(_) => (StatusCode::NOT_FOUND, "file_not_found"),

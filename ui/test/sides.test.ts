@@ -167,7 +167,7 @@ describe('the view', () => {
     await show(RunSides, { comparison: compared, rows: runRows(compared, kept.app.methods) })
     expect(words(all('sides-answer-a')[0])).toBe('The lessor.')
     expect(words(all('sides-answer-b')[0])).toBe('Nobody.')
-    expect(all('sides-share').map(words)).toEqual(['Both remember 0 %', 'Only A 44 %', 'Only B 32 %'])
+    expect(all('sides-share').map(words)).toEqual(['Painted in both 0 %', 'Only in A 44 %', 'Only in B 32 %'])
     expect(words(all('sides-passage')[0])).toBe('Of the passage that answers, A remembers 9 of 9 words, B nothing.')
     expect(all('sides-mark')).toHaveLength(1)
     expect(all('sides-sentence').map(words)).toEqual([
@@ -177,7 +177,7 @@ describe('the view', () => {
     all('sides-sentence')[1]!.click()
     expect([closed, kept.reader.passage]).toEqual([1, { start: 0, end: SECOND - 1 }])
     await choose('b', 0)
-    expect(all('sides-share').map(words)).toEqual(['Both remember 44 %', 'Only A 0 %', 'Only B 56 %'])
+    expect(all('sides-share').map(words)).toEqual(['Painted in both 44 %', 'Only in A 0 %', 'Only in B 56 %'])
     expect(words(all('sides-answer-b')[0])).toBe('The lessor.')
   })
 
@@ -205,7 +205,7 @@ describe('the view', () => {
     kept.app.selected = 2
     await show(VersionSides)
     expect([words(all('sides-answer-a')[0]), words(all('sides-answer-b')[0])]).toEqual(['One.', 'Two.'])
-    expect(all('sides-share').map(words)).toEqual(['Both remember 0 %', 'Only A 44 %', 'Only B 32 %'])
+    expect(all('sides-share').map(words)).toEqual(['Painted in both 0 %', 'Only in A 44 %', 'Only in B 32 %'])
     all('sides-use-a')[0]!.click()
     await settle()
     expect([kept.app.selected, closed, saved[0]?.['budget']]).toEqual([1, 1, null])

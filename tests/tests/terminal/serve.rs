@@ -425,9 +425,9 @@ fn bad_requests_get_one_sentence_each() {
         ),
         (
             json!({"messages": "hello"}),
-            422,
-            "invalid_json",
-            "messages",
+            400,
+            "invalid_value",
+            "no chat completion: messages: invalid type",
         ),
         (
             json!({"messages": [user(&"word ".repeat(90_000))]}),
