@@ -233,6 +233,9 @@ class Writer:
         if not tied:
             self.matrix("output.weight", s["vocab"], self.width, Type.Q6_K)
         self.ones("token_embd_norm.weight" if self.arch == "lfm2" else "output_norm.weight", self.width)
+        if "full_every" in s:
+            # Divisors of RoPE frequencies: layers without a window rotate a quarter of their pairs.
+            self.vector("rope_freqs.weight", np.where(np.arange(self.head // 2) < self.head // 8, 1.0, 1e30))
         if "per_layer" in s:
             all_layers = s["per_layer"] * self.layers
             self.matrix("per_layer_token_embd.weight", s["vocab"], all_layers, Type.Q6_K)
