@@ -174,6 +174,9 @@ fn catalogue(as_json: bool) -> anyhow::Result<()> {
             entry.reference(),
         ));
     }
+    text.push_str(
+        "\nnames and sizes were not checked on the hub: kept models pull says so if a file is gone, and what there is instead\n",
+    );
     output::print_text(&text)
 }
 
