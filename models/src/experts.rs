@@ -95,13 +95,6 @@ impl ExpertScratch {
         }
     }
 
-    /// Memory in bytes.
-    pub(crate) fn size(&self) -> u64 {
-        let numbers = self.scores.len() + self.gathered.len() + self.hidden.len() + self.up.len();
-        let choices = self.choices.capacity() * size_of::<Choice>();
-        (numbers * size_of::<f32>() + choices) as u64 + self.rounded.size_in_bytes()
-    }
-
     /// Bytes of buffers for `rows` rows.
     pub(crate) fn bytes(config: &Config, counts: ExpertCounts, rows: usize) -> u64 {
         let widest = counts.widest();

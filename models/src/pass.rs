@@ -1,7 +1,9 @@
-//! [`LayerPass`]: many rows through one layer, as described in `decoder.rs`.
+//! [`LayerPass`]: rows through one layer, as described in `decoder.rs`.
+
+use std::borrow::BorrowMut;
 
 use kept_kernels::mapped::{MappedMatrix, Product, multiply_rows_together, multiply_together};
-use kept_kernels::{QuantisedRows, RecurrentState, Stop, Stopped, sigmoid_mul};
+use kept_kernels::{QuantisedRows, RecurrentShape, RecurrentState, Stop, Stopped, sigmoid_mul};
 
 use crate::Config;
 use crate::arithmetic::{activate, beside_width, normalise, product, scale};
@@ -13,8 +15,9 @@ use crate::per_layer::PerLayerScratch;
 use crate::recurrent::{RecurrentCopies, RecurrentScratch, RecurrentTask};
 use crate::weights::Floats;
 
-/// One layer prepared for many rows.
-pub struct LayerPass<'a> {
+/// One layer prepared for rows: many in prefill, one in decode. The scratch buffers `S` are its own, or those of all
+/// layers.
+pub struct LayerPass<'a, S = LayerScratch> {
     model: &'a Model,
     config: &'a Config,
     layer: &'a Layer,
@@ -23,22 +26,27 @@ pub struct LayerPass<'a> {
     floats: Copies<'a>,
     /// Rows per block, and columns per block of the feed-forward.
     block: Block,
+    scratch: S,
+}
+
+/// Scratch buffers of a [`LayerPass`].
+pub struct LayerScratch {
     /// `[rows, width]`: the residual stream after the norm; then the output of a projection.
-    normed: Vec<f32>,
+    pub(crate) normed: Vec<f32>,
     /// `[rows, columns]`: gate, then `activation(gate) * up`.
     hidden: Vec<f32>,
     /// `[rows, columns]`
     up: Vec<f32>,
     /// `[rows, widest]`: quantised inputs of a projection.
-    rounded: QuantisedRows,
+    pub(crate) rounded: QuantisedRows,
     /// `[rows, ffn]`: quantised inputs of the down projection, if the feed-forward is done in slices.
     rounded_hidden: QuantisedRows,
-    /// If the layer has experts.
+    /// If the model has experts.
     experts: Option<ExpertScratch>,
     /// `[3, rows, width]`: what the router sees, and the outputs of a dense feed-forward and of the experts beside it;
     /// otherwise empty.
     beside: Vec<f32>,
-    /// If the layer adds embeddings.
+    /// If layers add embeddings.
     per_layer: Option<PerLayerScratch>,
     /// If the layer is recurrent.
     recurrent: Option<RecurrentScratch>,
@@ -48,6 +56,43 @@ pub struct LayerPass<'a> {
     gates: Vec<f32>,
     /// How many rows were projected last.
     projected: usize,
+}
+
+impl LayerScratch {
+    /// For blocks of at most `block`, in calls of at most `max_rows` rows.
+    fn new(
+        config: &Config,
+        block: Block,
+        max_rows: usize,
+        recurrent: Option<RecurrentShape>,
+    ) -> Self {
+        let (rows, [inputs, hidden]) = (block.rows, block.rounded(config));
+        Self {
+            normed: vec![0.0; rows * config.width],
+            hidden: vec![0.0; rows * block.columns],
+            up: vec![0.0; rows * block.columns],
+            rounded: QuantisedRows::new(inputs),
+            rounded_hidden: QuantisedRows::new(hidden),
+            experts: (config.experts).map(|counts| ExpertScratch::new(config, counts, rows)),
+            beside: vec![0.0; rows * 3 * beside_width(config)],
+            per_layer: (config.per_layer).map(|n| PerLayerScratch::new(config, n, rows)),
+            recurrent: recurrent.map(|shape| RecurrentScratch::new(config, shape, rows)),
+            both: vec![0.0; rows * 2 * config.gate_width()],
+            gates: vec![0.0; max_rows * config.gate_width()],
+            projected: 0,
+        }
+    }
+
+    /// For one row, in any layer of a model.
+    pub(crate) fn for_a_row(config: &Config) -> Self {
+        Self::new(config, Block::of_a_row(config.ffn), 1, config.recurrent)
+    }
+
+    /// Memory in bytes for one row.
+    pub(crate) fn row_bytes(config: &Config) -> u64 {
+        let gates = config.gate_width() * size_of::<f32>();
+        Block::of_a_row(config.ffn).bytes(config) + gates as u64
+    }
 }
 
 /// The part of a layer that is computed at once.
@@ -83,6 +128,9 @@ impl Block {
             FeedForward::Both(both) => (Self::EXPERT_ROWS, Some(&both.dense)),
         };
         let ffn = dense.map_or(0, |dense| dense.gate.rows());
+        if max_rows <= 1 {
+            return Self::of_a_row(ffn);
+        }
         let in_place = dense.is_none_or(|Dense { gate, up, down }| {
             [gate, up, down].iter().all(|matrix| matrix.is_quantised())
         });
@@ -91,8 +139,17 @@ impl Block {
             false => (Self::FEW_ROWS, ffn),
         };
         Self {
-            rows: max_rows.clamp(1, rows),
+            rows: max_rows.min(rows),
             columns: columns.min(ffn),
+            ffn,
+        }
+    }
+
+    /// One row, with a feed-forward of `ffn` columns: slices would save no memory.
+    fn of_a_row(ffn: usize) -> Self {
+        Self {
+            rows: 1,
+            columns: ffn,
             ffn,
         }
     }
@@ -169,7 +226,7 @@ const COPIED: &str = "copies of the same layer";
 
 /// `out = inputs * matrix^T` for matrices with the same inputs; quantised matrices are multiplied together. `floats`
 /// are the same matrices.
-fn multiply<const N: usize>(
+pub(crate) fn multiply<const N: usize>(
     inputs: &[f32],
     rounded: &mut QuantisedRows,
     products: [Product<'_>; N],
@@ -200,8 +257,9 @@ impl Model {
     /// # Panics
     /// If there is no such layer.
     pub fn layer_pass(&self, layer: usize, max_rows: usize) -> LayerPass<'_> {
-        let copy = |matrix| Floats::new(matrix, max_rows);
-        LayerPass::new(self, layer, max_rows, copy)
+        LayerPass::new(self, layer, max_rows, |matrix| {
+            Floats::new(matrix, max_rows)
+        })
     }
 
     /// Like [`Model::layer_pass`], but multiplies floating-point weights in place for any number of rows. For few rows
@@ -211,6 +269,19 @@ impl Model {
     /// If there is no such layer.
     pub fn layer_pass_mapped(&self, layer: usize, max_rows: usize) -> LayerPass<'_> {
         LayerPass::new(self, layer, max_rows, Floats::mapped)
+    }
+
+    /// One layer for one row, which does not allocate.
+    ///
+    /// # Panics
+    /// If there is no such layer.
+    pub(crate) fn row_pass<'a>(
+        &'a self,
+        layer: usize,
+        scratch: &'a mut LayerScratch,
+    ) -> LayerPass<'a, &'a mut LayerScratch> {
+        let block = Block::new(&self.layers[layer], 1);
+        LayerPass::with_scratch(self, layer, block, Floats::mapped, scratch)
     }
 }
 
@@ -223,54 +294,25 @@ impl<'a> LayerPass<'a> {
     }
 
     /// `copy` prepares the matrices that are not quantised.
-    pub(crate) fn new(
+    fn new(
         model: &'a Model,
         layer: usize,
         max_rows: usize,
         copy: impl Fn(&'a MappedMatrix) -> Floats<'a>,
-    ) -> LayerPass<'a> {
-        let (config, index, layer) = (&model.config, layer, &model.layers[layer]);
-        let block = Block::new(layer, max_rows);
-        let (rows, [inputs, hidden]) = (block.rows, block.rounded(config));
-        LayerPass {
-            model,
-            config,
-            layer,
-            index,
-            floats: Copies {
-                mixer: match &layer.mixer {
-                    Mixer::Attention(Attention { q, k, v, o, .. }) => MixerCopies::Attention {
-                        q: copy(q),
-                        k: k.as_ref().map(&copy),
-                        v: v.as_ref().map(&copy),
-                        o: copy(o),
-                    },
-                    Mixer::Recurrent(recurrent) => MixerCopies::Recurrent(recurrent.copies(&copy)),
-                },
-                ffn: FeedForwardCopies::new(&layer.ffn, &copy),
-            },
-            block,
-            normed: vec![0.0; rows * config.width],
-            hidden: vec![0.0; rows * block.columns],
-            up: vec![0.0; rows * block.columns],
-            rounded: QuantisedRows::new(inputs),
-            rounded_hidden: QuantisedRows::new(hidden),
-            experts: (config.experts).map(|counts| ExpertScratch::new(config, counts, rows)),
-            beside: vec![0.0; rows * 3 * beside_width(config)],
-            per_layer: (config.per_layer).map(|n| PerLayerScratch::new(config, n, rows)),
-            recurrent: match &layer.mixer {
-                Mixer::Attention(_) => None,
-                Mixer::Recurrent(own) => Some(RecurrentScratch::new(config, own.shape(), rows)),
-            },
-            both: vec![0.0; rows * 2 * config.gate_width()],
-            gates: vec![0.0; max_rows * config.gate_width()],
-            projected: 0,
-        }
+    ) -> Self {
+        let (config, own) = (&model.config, &model.layers[layer]);
+        let recurrent = match &own.mixer {
+            Mixer::Attention(_) => None,
+            Mixer::Recurrent(own) => Some(own.shape()),
+        };
+        let block = Block::new(own, max_rows);
+        let scratch = LayerScratch::new(config, block, max_rows, recurrent);
+        Self::with_scratch(model, layer, block, copy, scratch)
     }
 
     /// Scratch memory in bytes, without copies of weights.
     pub fn bytes(&self) -> u64 {
-        self.block.bytes(self.config) + self.gates.len() as u64 * size_of::<f32>() as u64
+        self.block.bytes(self.config) + size_of_val(self.scratch.gates.as_slice()) as u64
     }
 
     /// The maximum over layers of [`LayerPass::bytes`] for `max_rows` rows, or for the one row that passes layers without
@@ -283,6 +325,37 @@ impl<'a> LayerPass<'a> {
         });
         let gates = max_rows * model.config.gate_width() * size_of::<f32>();
         bytes.max().unwrap_or(0) + gates as u64
+    }
+}
+
+impl<'a, S: BorrowMut<LayerScratch>> LayerPass<'a, S> {
+    fn with_scratch(
+        model: &'a Model,
+        index: usize,
+        block: Block,
+        copy: impl Fn(&'a MappedMatrix) -> Floats<'a>,
+        scratch: S,
+    ) -> Self {
+        let layer = &model.layers[index];
+        let mixer = match &layer.mixer {
+            Mixer::Attention(Attention { q, k, v, o, .. }) => MixerCopies::Attention {
+                q: copy(q),
+                k: k.as_ref().map(&copy),
+                v: v.as_ref().map(&copy),
+                o: copy(o),
+            },
+            Mixer::Recurrent(recurrent) => MixerCopies::Recurrent(recurrent.copies(&copy)),
+        };
+        let ffn = FeedForwardCopies::new(&layer.ffn, &copy);
+        Self {
+            model,
+            config: &model.config,
+            layer,
+            index,
+            floats: Copies { mixer, ffn },
+            block,
+            scratch,
+        }
     }
 
     /// First half of the layer: projects `residual [rows, width]` to `q [rows, q_heads, head_dim]`, `k` and `v`
@@ -301,18 +374,20 @@ impl<'a> LayerPass<'a> {
         v: &mut [f32],
         stop: &Stop,
     ) -> Result<(), Stopped> {
-        let (width, q_width, kv_width) = (
-            self.config.width,
-            self.config.q_width_of(self.index),
-            self.config.kv_width_of(self.index),
-        );
+        let layer = self.layer;
+        let attention = layer.attention();
+        let (width, q_width) = (self.config.width, self.config.q_width_of(self.index));
+        let kv_width = match attention.k {
+            Some(_) => self.config.kv_width_of(self.index),
+            None => 0,
+        };
         let rows = residual.len() / width;
         assert_eq!(residual.len(), rows * width, "residual is [rows, width]");
         assert_eq!(q.len(), rows * q_width, "q is [rows, q_heads, head_dim]");
-        assert_eq!(k.len(), rows * kv_width, "k is [rows, kv_heads, head_dim]");
-        assert_eq!(v.len(), rows * kv_width, "v is [rows, kv_heads, head_dim]");
-        let layer = self.layer;
-        let attention = layer.attention();
+        if kv_width > 0 {
+            assert_eq!(k.len(), rows * kv_width, "k is [rows, kv_heads, head_dim]");
+            assert_eq!(v.len(), rows * kv_width, "v is [rows, kv_heads, head_dim]");
+        }
         let MixerCopies::Attention {
             q: of_q,
             k: of_k,
@@ -322,19 +397,20 @@ impl<'a> LayerPass<'a> {
         else {
             panic!("a recurrent layer has no attention");
         };
-        self.projected = rows;
+        let scratch = self.scratch.borrow_mut();
+        scratch.projected = rows;
         for first in (0..rows).step_by(self.block.rows) {
             let last = rows.min(first + self.block.rows);
             let residual = &residual[first * width..last * width];
-            let normed = &mut self.normed[..residual.len()];
+            let normed = &mut scratch.normed[..residual.len()];
             normalise(self.config, &layer.attention_norm, residual, normed);
             let q = &mut q[first * q_width..last * q_width];
             let k = &mut k[first * kv_width..last * kv_width];
             let v = &mut v[first * kv_width..last * kv_width];
-            let gated = !self.both.is_empty();
-            let both = &mut self.both[..if gated { 2 * q.len() } else { 0 }];
+            let gated = !scratch.both.is_empty();
+            let both = &mut scratch.both[..if gated { 2 * q.len() } else { 0 }];
             let queries = product(&attention.q, if gated { &mut *both } else { &mut *q });
-            let rounded = &mut self.rounded;
+            let rounded = &mut scratch.rounded;
             match ((&attention.k, of_k), (&attention.v, of_v)) {
                 ((Some(keys), Some(of_k)), (Some(values), Some(of_v))) => {
                     let all = [queries, product(keys, k), product(values, v)];
@@ -348,7 +424,7 @@ impl<'a> LayerPass<'a> {
                 _ => multiply(normed, rounded, [queries], [of_q], stop)?,
             }
             if gated {
-                let gates = &mut self.gates[first * q_width..last * q_width];
+                let gates = &mut scratch.gates[first * q_width..last * q_width];
                 Attention::split_gates(self.config.head_dim, both, q, gates);
             }
             attention.apply_bias_and_norms(self.config, q, k, v);
@@ -379,7 +455,7 @@ impl<'a> LayerPass<'a> {
             rows * q_width,
             "attention is [rows, q_heads, head_dim]"
         );
-        let skipped = self.projected - rows;
+        let skipped = self.scratch.borrow().projected - rows;
         for first in (0..rows).step_by(self.block.rows) {
             let last = rows.min(first + self.block.rows);
             let attention = &attention[first * q_width..last * q_width];
@@ -410,15 +486,16 @@ impl<'a> LayerPass<'a> {
             else {
                 panic!("the layer is not recurrent");
             };
-            let normed = &mut self.normed[..residual.len()];
+            let scratch = self.scratch.borrow_mut();
+            let normed = &mut scratch.normed[..residual.len()];
             normalise(self.config, &self.layer.attention_norm, residual, normed);
             let task = RecurrentTask {
                 config: self.config,
                 copies,
                 normed,
             };
-            let scratch = self.recurrent.as_mut().expect("the layer is recurrent");
-            recurrent.add(&task, residual, state, scratch, stop)?;
+            let space = scratch.recurrent.as_mut().expect("the layer is recurrent");
+            recurrent.add(&task, residual, state, space, stop)?;
             self.feed_forward(&[], residual, stop)?;
         }
         Ok(())
@@ -437,14 +514,20 @@ impl<'a> LayerPass<'a> {
             panic!("a recurrent layer has no attention");
         };
         let own = layer.attention();
-        let rounded = &mut self.rounded;
-        let attention = if self.gates.is_empty() {
+        let LayerScratch {
+            rounded,
+            both,
+            gates,
+            normed,
+            ..
+        } = self.scratch.borrow_mut();
+        let attention = if gates.is_empty() {
             attention
         } else {
-            let gated = &mut self.both[..attention.len()];
+            let gated = &mut both[..attention.len()];
             gated.copy_from_slice(attention);
             let first = row * config.q_width_of(self.index);
-            sigmoid_mul(gated, &self.gates[first..first + attention.len()]);
+            sigmoid_mul(gated, &gates[first..first + attention.len()]);
             &*gated
         };
         if layer.adds_attention(config, own) {
@@ -455,7 +538,7 @@ impl<'a> LayerPass<'a> {
             };
             multiply(attention, rounded, [product], [of_o], stop)?;
         } else {
-            let added = &mut self.normed[..residual.len()];
+            let added = &mut normed[..residual.len()];
             multiply(attention, rounded, [product(&own.o, added)], [of_o], stop)?;
             layer.add_attention(config, own, added, residual);
         }
@@ -469,8 +552,8 @@ impl<'a> LayerPass<'a> {
         residual: &mut [f32],
         stop: &Stop,
     ) -> Result<(), Stopped> {
-        let (config, layer) = (self.config, self.layer);
-        let normed = &mut self.normed[..residual.len()];
+        let (config, layer, scratch) = (self.config, self.layer, self.scratch.borrow_mut());
+        let normed = &mut scratch.normed[..residual.len()];
         normalise(config, &layer.ffn_norm, residual, normed);
         match &layer.ffn {
             FeedForward::Dense(ffn) => {
@@ -478,21 +561,21 @@ impl<'a> LayerPass<'a> {
                 if layer.adds_ffn(config, ffn) {
                     self.down(ffn, residual, true, stop)?;
                 } else {
-                    let mut added = std::mem::take(&mut self.normed);
+                    let mut added = std::mem::take(&mut self.scratch.borrow_mut().normed);
                     self.down(ffn, &mut added[..residual.len()], false, stop)?;
                     layer.add_ffn(config, &mut added[..residual.len()], residual);
-                    self.normed = added;
+                    self.scratch.borrow_mut().normed = added;
                 }
             }
             FeedForward::Experts(ffn) => {
                 let router = self.floats.ffn.router.as_ref().expect(COPIED);
-                let scratch = self.experts.as_mut().expect("the layer has experts");
-                ffn.add(config, router, [&*normed; 2], residual, scratch, stop)?;
+                let space = scratch.experts.as_mut().expect("the layer has experts");
+                ffn.add(config, router, [&*normed; 2], residual, space, stop)?;
             }
             FeedForward::Both(ffn) => self.both(ffn, residual, stop)?,
         }
-        if let Some(scratch) = &mut self.per_layer {
-            (self.model).add_per_layer(self.index, tokens, residual, scratch, stop)?;
+        if let Some(space) = &mut self.scratch.borrow_mut().per_layer {
+            (self.model).add_per_layer(self.index, tokens, residual, space, stop)?;
         }
         scale(residual, layer.output_scale);
         Ok(())
@@ -507,21 +590,22 @@ impl<'a> LayerPass<'a> {
     ) -> Result<(), Stopped> {
         self.hide(&ffn.dense, residual.len(), stop)?;
         let numbers = residual.len();
-        let mut beside = std::mem::take(&mut self.beside);
+        let mut beside = std::mem::take(&mut self.scratch.borrow_mut().beside);
         let (routed, rest) = beside.split_at_mut(numbers);
         let (added, rest) = rest.split_at_mut(numbers);
         self.down(&ffn.dense, added, false, stop)?;
+        let scratch = self.scratch.borrow_mut();
         let input = ExpertInput {
             residual,
-            normed: &mut self.normed[..numbers],
+            normed: &mut scratch.normed[..numbers],
             routed,
             router: self.floats.ffn.router.as_ref().expect(COPIED),
         };
-        let scratch = self.experts.as_mut().expect("the layer has experts");
+        let space = scratch.experts.as_mut().expect("the layer has experts");
         let of_experts = &mut rest[..numbers];
-        ffn.add_experts(self.config, input, [&mut *added, of_experts], scratch, stop)?;
+        ffn.add_experts(self.config, input, [&mut *added, of_experts], space, stop)?;
         self.layer.add_ffn(self.config, added, residual);
-        self.beside = beside;
+        self.scratch.borrow_mut().beside = beside;
         Ok(())
     }
 
@@ -529,17 +613,15 @@ impl<'a> LayerPass<'a> {
     /// `rounded_hidden` if it is computed in slices.
     fn hide(&mut self, ffn: &Dense, numbers: usize, stop: &Stop) -> Result<(), Stopped> {
         let m = numbers / self.config.width;
-        let Self {
-            config,
-            floats,
+        let (config, block) = (self.config, self.block);
+        let LayerScratch {
             normed,
             hidden,
             up,
             rounded,
             rounded_hidden,
-            block,
             ..
-        } = self;
+        } = self.scratch.borrow_mut();
         let normed = &normed[..numbers];
         if block.slices() {
             rounded.fill(normed, config.width);
@@ -554,7 +636,7 @@ impl<'a> LayerPass<'a> {
             }
             return Ok(());
         }
-        let [gates, ups, _] = floats.ffn.dense.as_ref().expect(COPIED);
+        let [gates, ups, _] = self.floats.ffn.dense.as_ref().expect(COPIED);
         let (hidden, up) = (&mut hidden[..m * block.ffn], &mut up[..m * block.ffn]);
         let both = [product(&ffn.gate, hidden), product(&ffn.up, up)];
         multiply(normed, rounded, both, [gates, ups], stop)?;
@@ -576,11 +658,12 @@ impl<'a> LayerPass<'a> {
             out,
             add,
         };
+        let scratch = self.scratch.borrow_mut();
         if self.block.slices() {
-            return multiply_together([product], &self.rounded_hidden, stop);
+            return multiply_together([product], &scratch.rounded_hidden, stop);
         }
         let [.., downs] = self.floats.ffn.dense.as_ref().expect(COPIED);
-        let hidden = &self.hidden[..m * self.block.ffn];
-        multiply(hidden, &mut self.rounded, [product], [downs], stop)
+        let hidden = &scratch.hidden[..m * self.block.ffn];
+        multiply(hidden, &mut scratch.rounded, [product], [downs], stop)
     }
 }

@@ -75,12 +75,6 @@ impl PerLayerScratch {
         &mut self.wide[..len]
     }
 
-    /// Memory in bytes.
-    pub(crate) fn size(&self) -> u64 {
-        let numbers = self.wide.len() + self.input.len() + self.gate.len() + self.row.len();
-        (numbers * size_of::<f32>()) as u64 + self.rounded.size_in_bytes()
-    }
-
     /// Bytes of buffers for `rows` rows.
     pub(crate) fn bytes(config: &Config, per_layer: usize, rows: usize) -> u64 {
         let numbers = rows * (config.width + 2 * per_layer) + per_layer;

@@ -110,12 +110,6 @@ impl RecurrentScratch {
         }
     }
 
-    /// Memory in bytes.
-    pub(crate) fn size(&self) -> u64 {
-        let numbers: usize = self.buffers.iter().map(Vec::len).sum();
-        (numbers * size_of::<f32>()) as u64 + self.rounded.size_in_bytes()
-    }
-
     /// Bytes of buffers for `rows` rows.
     pub(crate) fn bytes(config: &Config, shape: RecurrentShape, rows: usize) -> u64 {
         let numbers = rows * widths(config, shape).iter().sum::<usize>();
