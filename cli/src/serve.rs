@@ -32,11 +32,7 @@ pub fn run(arguments: &ServeArguments) -> anyhow::Result<()> {
     let model = Answering::resolve(arguments.engine.model.as_deref())?;
     let engine = arguments.engine.open(&model.path)?;
     let settings = Settings {
-        // The file's name: the one in a model's metadata is often that of a training run.
-        model: match model.path.file_stem() {
-            Some(stem) => stem.to_string_lossy().into_owned(),
-            None => engine.model().name().to_owned(),
-        },
+        model: engine.model().name().to_owned(),
         token,
         origins: arguments.allow_origin.clone(),
         method,

@@ -66,20 +66,11 @@ impl Model {
             layers.push(Layer::read(&gguf, &config, layer)?);
         }
         refuse_unknown_tensors(&gguf, &config)?;
-        let name = gguf
-            .text("general.name")
-            .ok()
-            .flatten()
-            .filter(|name| !name.trim().is_empty());
-        let stem = || {
-            path.file_stem()
-                .map_or_else(String::new, |s| s.to_string_lossy().into_owned())
-        };
         let per_layer = (config.per_layer)
             .map(|per_layer| PerLayerTables::read(&gguf, &config, per_layer))
             .transpose()?;
         Ok(Model {
-            name: name.map_or_else(stem, str::to_owned),
+            name: name_of(&gguf, path),
             output_norm: weights::vector(&gguf, config.architecture.output_norm, config.width)?,
             gguf,
             config,
@@ -114,7 +105,8 @@ impl Model {
         &self.gguf
     }
 
-    /// `general.name`, or the file's name if it is absent or blank.
+    /// The file's name without `.gguf`. `general.name` is often that of a training run, or shared by several
+    /// quantisations; it names files that other programs call by their hash.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -260,6 +252,17 @@ impl std::fmt::Debug for Model {
             .field("name", &self.name)
             .field("config", &self.config)
             .finish()
+    }
+}
+
+/// What [`Model::name`] says.
+fn name_of(gguf: &Gguf, path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let named = path.extension().is_some_and(|end| end == "gguf");
+    let title = gguf.text("general.name").ok().flatten();
+    match title.filter(|title| !named && !title.trim().is_empty()) {
+        Some(title) => title.to_owned(),
+        None => stem.into_owned(),
     }
 }
 

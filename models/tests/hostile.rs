@@ -90,7 +90,7 @@ fn a_valid_file_opens() {
     tiny().write(&file.path).unwrap();
     open_all(&file.path).unwrap();
     let model = Model::open(&file.path).unwrap();
-    assert_eq!(model.name(), "tiny");
+    assert_eq!(model.name(), "model");
     assert_eq!(model.config().head_dim, 16);
     assert!(model.weights_bytes() > 0);
 }

@@ -39,7 +39,7 @@ fn ask_json_has_every_documented_field() {
     )
     .json();
     assert!(answer["answer"].is_string());
-    assert_eq!(answer["model"], "golden group2-llama3-tied");
+    assert_eq!(answer["model"], "group2-llama3-tied");
     assert_eq!(answer["method"], "snapkv");
     let tokens = whole(&answer, "prompt_tokens");
     assert!(whole(&answer, "answer_tokens") <= 12);
@@ -408,7 +408,7 @@ fn doctor_and_inspect_print_their_facts() {
         "--json".as_ref(),
         model.as_os_str(),
     ]);
-    assert!(run.json().to_string().contains("golden group2-llama3-tied"));
+    assert!(run.json().to_string().contains("group2-llama3-tied"));
     let model = golden::Unpacked::architecture("gemma3");
     let path = model.path();
     let inspect = |flags: &[&str]| {

@@ -12,7 +12,7 @@ fn slow(home: &Home) -> App<'_> {
         .open(home);
     app.until("the slow model is open", |app| {
         let now = app.snapshot();
-        (now["worker"]["state"] == "ready" && now["model"]["name"] == "tiny").then_some(())
+        (now["worker"]["state"] == "ready" && now["model"]["name"] == "slow").then_some(())
     });
     app.shows_document("sample.txt");
     let mut settings = app.snapshot()["settings"].clone();
@@ -171,7 +171,7 @@ fn a_kill_while_reading_fails_the_question() {
     );
     assert_eq!(
         app.snapshot()["model"]["name"],
-        "tiny",
+        "slow",
         "the model is opened again"
     );
     app.click("ask-again");

@@ -160,7 +160,7 @@ fn a_text_of_128k_tokens_is_painted_and_scrolls() {
         .argument(wide_model(&home))
         .open(&home);
     app.until("the wide model is open", |app| {
-        (app.snapshot()["model"]["name"] == "tiny").then_some(())
+        (app.snapshot()["model"]["name"] == "wide").then_some(())
     });
     app.shows_document("sample.txt");
     let path = home.file("long.txt", words(165_000));

@@ -143,7 +143,7 @@ fn a_partial_answer_survives_a_kill_of_the_app() {
         .argument(slow_model(&home))
         .open(&home);
     app.until("the slow model is open", |app| {
-        (app.snapshot()["model"]["name"] == "tiny").then_some(())
+        (app.snapshot()["model"]["name"] == "slow").then_some(())
     });
     app.shows_document("sample.txt");
     let mut settings = app.snapshot()["settings"].clone();
