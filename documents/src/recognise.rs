@@ -129,6 +129,29 @@ impl Document {
             ..Self::empty()
         })
     }
+
+    /// [`Document::recognise`] of a file that is in memory; `name` as in [`Document::from_bytes`]. The bytes are in a
+    /// temporary file meanwhile, as the programs read files.
+    ///
+    /// # Errors
+    /// As [`Document::recognise`].
+    pub fn recognise_bytes(
+        name: impl Into<String>,
+        bytes: &[u8],
+        recognition: &Recognition<'_>,
+    ) -> Result<Self, DocumentError> {
+        let name = name.into();
+        let fail = |error: std::io::Error| DocumentError::Recognition {
+            name: name.clone(),
+            why: Unrecognised::Failed(error.to_string()),
+        };
+        let folder = tempfile::tempdir().map_err(fail)?;
+        let path = (folder.path().join("document"))
+            .with_extension(Path::new(&name).extension().unwrap_or_default());
+        std::fs::write(&path, bytes).map_err(fail)?;
+        let document = Self::recognise(&path, &name, recognition)?;
+        Ok(Self { name, ..document })
+    }
 }
 
 /// Why no text was recognised, as the second half of a sentence.

@@ -29,6 +29,17 @@ fn body_in_words(rejection: &JsonRejection) -> String {
     }
 }
 
+/// What to send with a document that needs more than its bytes.
+fn remedy(error: &DocumentError) -> &'static str {
+    match error {
+        DocumentError::PdfEncrypted { .. } => "; the form's part \"password\" takes the password",
+        error if error.pages_to_recognise().is_some() => {
+            "; with a part \"recognise\" of \"eng\", or other languages, Kept does so where tesseract is installed"
+        }
+        _ => "",
+    }
+}
+
 /// Why a request was refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
@@ -75,7 +86,7 @@ pub(crate) enum ApiError {
         /// Bytes that all files may have together.
         most: u64,
     },
-    #[error(transparent)]
+    #[error("{}{}", .0, remedy(.0))]
     Document(#[from] DocumentError),
     #[error("{0} questions wait already: ask again later")]
     Busy(usize),

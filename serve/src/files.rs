@@ -7,9 +7,10 @@ use axum::Json;
 use axum::extract::{Multipart, Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use kept_documents::{Document, MAX_SOURCE_BYTES};
+use kept_documents::{Document, DocumentError, MAX_SOURCE_BYTES, Recognition};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio::sync::watch;
 
 use crate::error::ApiError;
 use crate::{Server, response};
@@ -95,12 +96,48 @@ impl Files {
     }
 }
 
-/// `POST /v1/files`: a form with the parts `file` and `purpose`.
+/// A file to be read, as a client sends it.
+#[derive(Default)]
+struct Upload {
+    name: String,
+    bytes: Vec<u8>,
+    /// Of an encrypted PDF.
+    password: Option<String>,
+    /// Languages of the text of scanned pages; none if it is not to be recognised.
+    languages: Vec<String>,
+}
+
+impl Upload {
+    fn id(&self) -> String {
+        let hash = Sha256::new()
+            .chain_update(&self.name)
+            .chain_update(&self.bytes)
+            .finalize();
+        let digits = hash.iter().take(12).map(|byte| format!("{byte:02x}"));
+        format!("file-{}", digits.collect::<String>())
+    }
+
+    fn read(self, is_stopped: &(dyn Fn() -> bool + Sync)) -> Result<Document, DocumentError> {
+        let recognition = Recognition {
+            languages: &self.languages,
+            progress: &|_, _| {},
+            is_stopped,
+        };
+        match self.password {
+            Some(password) => Document::from_reader(&*self.bytes, &self.name, Some(&password)),
+            None if self.languages.is_empty() => Document::from_bytes(self.name, self.bytes),
+            None => Document::recognise_bytes(self.name, &self.bytes, &recognition),
+        }
+    }
+}
+
+/// `POST /v1/files`: a form with the parts `file`, `purpose`, and where needed `password` and `recognise`.
 pub(crate) async fn upload(
     State(server): State<Arc<Server>>,
     mut form: Multipart,
 ) -> Result<Json<Value>, ApiError> {
     let (mut file, mut purpose) = (None, "user_data".to_owned());
+    let mut upload = Upload::default();
     while let Some(mut part) = form.next_field().await? {
         match (part.name(), part.file_name().map(ToOwned::to_owned)) {
             (Some("file"), Some(name)) => {
@@ -115,19 +152,30 @@ pub(crate) async fn upload(
                 file = Some((name, bytes));
             }
             (Some("purpose"), None) => purpose = part.text().await?,
+            (Some("password"), None) => upload.password = Some(part.text().await?),
+            (Some("recognise"), None) => {
+                let languages = part.text().await?;
+                upload.languages = languages.split('+').map(str::to_owned).collect();
+            }
             _ => {}
         }
     }
     let (name, bytes) = file.ok_or(ApiError::NoUpload)?;
+    // The programs that recognise text take no password that others cannot see.
+    if upload.password.is_some() && !upload.languages.is_empty() {
+        let what = "the text of a file with a password is not recognised: send a copy without one";
+        return Err(ApiError::Invalid {
+            param: "recognise",
+            what: what.to_owned(),
+        });
+    }
     // A name with folders is of no use to anybody.
-    let name = name.rsplit(['/', '\\']).next().unwrap_or("").to_owned();
-    let hash = Sha256::new()
-        .chain_update(&name)
-        .chain_update(&bytes)
-        .finalize();
-    let digits = hash.iter().take(12).map(|byte| format!("{byte:02x}"));
-    let id = format!("file-{}", digits.collect::<String>());
-    let decoded = tokio::task::spawn_blocking(move || Document::from_bytes(name, bytes));
+    upload.name = name.rsplit(['/', '\\']).next().unwrap_or("").to_owned();
+    upload.bytes = bytes;
+    let id = upload.id();
+    // A client that goes away drops this, and with it the sender.
+    let (_here, gone) = watch::channel(());
+    let decoded = tokio::task::spawn_blocking(move || upload.read(&|| gone.has_changed().is_err()));
     let document = decoded
         .await
         .map_err(|error| ApiError::Bug(error.to_string()))??;

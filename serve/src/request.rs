@@ -169,7 +169,7 @@ impl ChatRequest {
             temperature: self.temperature.unwrap_or(0.0),
             // At temperature 0 limits do nothing, and many clients always send them.
             top_k: self.top_k.filter(|&k| k > 0),
-            top_p: self.top_p.filter(|&p| p < 1.0),
+            top_p: self.top_p.filter(|&p| p != 1.0),
             min_p: self.min_p.filter(|&p| p > 0.0),
             repeat_penalty: self.repeat_penalty,
             seed: self.seed.unwrap_or(0).cast_unsigned(),

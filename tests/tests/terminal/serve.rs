@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
+use kept_engine::documents::recognised_languages;
 use kept_tests::golden;
 use kept_tests::hub::at_home;
 use kept_tests::terminal::kept;
@@ -121,11 +122,18 @@ impl Server {
     }
 
     fn upload(&self, name: &str, bytes: &[u8]) -> (u16, Value) {
+        self.upload_with(name, bytes, &[])
+    }
+
+    /// With more parts of the form, by name.
+    fn upload_with(&self, name: &str, bytes: &[u8], more: &[(&str, &str)]) -> (u16, Value) {
         let mut body = Vec::new();
         let part =
             |name: &str| format!("--edge\r\ncontent-disposition: form-data; name={name}\r\n\r\n");
-        body.extend(part("\"purpose\"").bytes());
-        body.extend(b"user_data\r\n");
+        for (name, value) in [&[("purpose", "user_data")], more].concat() {
+            body.extend(part(&format!("{name:?}")).bytes());
+            body.extend(format!("{value}\r\n").bytes());
+        }
         body.extend(part(&format!("\"file\"; filename=\"{name}\"")).bytes());
         body.extend(bytes);
         body.extend(b"\r\n--edge--\r\n");
@@ -243,6 +251,60 @@ fn a_document_is_uploaded_and_asked_whole_and_in_pieces() {
     assert_eq!(
         (status, &error["error"]["code"]),
         (404, &json!("file_not_found"))
+    );
+}
+
+#[test]
+fn scans_and_locked_files_are_read_on_request() {
+    let server = Server::start(&[]);
+    let fixture = |name: &str| {
+        let path = golden::repository()
+            .join("documents/tests/fixtures")
+            .join(name);
+        std::fs::read(path).expect("a fixture")
+    };
+    let refusal = |(status, error): (u16, Value)| {
+        assert_eq!(status, 400, "{error}");
+        error["error"]["message"]
+            .as_str()
+            .expect("a sentence")
+            .to_owned()
+    };
+    let locked = fixture("password.pdf");
+    let said = refusal(server.upload("password.pdf", &locked));
+    assert!(said.contains("part \"password\""), "{said}");
+    let said = refusal(server.upload_with("password.pdf", &locked, &[("password", "wrong")]));
+    assert!(said.contains("password"), "{said}");
+    let password = ("password", "open sesame");
+    let (status, file) = server.upload_with("password.pdf", &locked, &[password]);
+    assert_eq!((status, &file["filename"]), (200, &json!("password.pdf")));
+
+    let (scan, english) = (fixture("scan.pdf"), ("recognise", "eng"));
+    let said = refusal(server.upload("scan.pdf", &scan));
+    assert!(said.contains("part \"recognise\""), "{said}");
+    let said = refusal(server.upload_with("scan.pdf", &scan, &[password, english]));
+    assert!(said.contains("a copy without one"), "{said}");
+    let read = server.upload_with("scan.pdf", &scan, &[english]);
+    if !recognised_languages()
+        .iter()
+        .any(|language| language == "eng")
+    {
+        assert!(refusal(read).contains("scan.pdf"));
+        eprintln!("skipped: tesseract with English, or pdftoppm, is not installed");
+        return;
+    }
+    let (status, file) = read;
+    assert_eq!(
+        (status, &file["filename"], &file["pages"]),
+        (200, &json!("scan.pdf"), &json!(2))
+    );
+    let said = refusal(server.upload_with("scan.pdf", &scan, &[("recognise", "eng+tlh")]));
+    assert!(said.contains("no language tlh"), "{said}");
+    let path = format!("/v1/files/{}/content", file["id"].as_str().expect("an id"));
+    let (_, text) = server.send("GET", &path, &[], b"");
+    assert!(
+        text.contains("The number of the mooring is 5173."),
+        "{text}"
     );
 }
 
