@@ -1,4 +1,4 @@
-//! The command line: `kept-app [FILE...] [--model FILE.gguf]`. Pure parsing: no file is opened.
+//! The command line: `kept-app [FILE...] [--model MODEL]`. Pure parsing: no file is opened.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 pub const HELP: &str = "\
 Kept: ask a long document on your own computer and see which words the model kept.
 
-Usage: kept-app [FILE...] [--model FILE.gguf]
+Usage: kept-app [FILE...] [--model MODEL]
 
   FILE                a document to open: PDF, text, Markdown, source code, Office, EPUB, HTML, e-mail; questions
                       cover all documents that are named
-  --model FILE.gguf   a model to open; otherwise the one chosen last, at first one found on this
-                      computer, or the built-in one
+  --model MODEL       a model to open: a file, or a name of `kept models list`; otherwise the one chosen
+                      last, at first one found on this computer, or the built-in one
   --help              this
   --version           the version
 
@@ -26,7 +26,16 @@ pub struct Arguments {
     /// Documents to open together.
     pub documents: Vec<PathBuf>,
     /// A model to open.
-    pub model: Option<PathBuf>,
+    pub model: Option<NamedModel>,
+}
+
+/// A model as the user named it: a file, or one on this computer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedModel {
+    /// As written.
+    pub name: OsString,
+    /// The file, if the name is that of one.
+    pub file: PathBuf,
 }
 
 /// The parsed command line.
@@ -61,7 +70,8 @@ pub fn parse(
                 Some(model) if !model.is_empty() => set_model(&mut found, folder, &model)?,
                 _ => {
                     return Err(
-                        "--model needs a file; write for example --model model.gguf".to_owned()
+                        "--model needs a file or a name; write for example --model model.gguf"
+                            .to_owned(),
                     );
                 }
             },
@@ -71,7 +81,7 @@ pub fn parse(
                 }
                 _ if word.starts_with('-') && word.len() > 1 => {
                     return Err(format!(
-                        "unknown option '{word}'; kept-app takes [FILE...] [--model FILE.gguf], see --help"
+                        "unknown option '{word}'; kept-app takes [FILE...] [--model MODEL], see --help"
                     ));
                 }
                 _ if argument.is_empty() => {
@@ -86,7 +96,12 @@ pub fn parse(
 
 fn set_model(found: &mut Arguments, folder: &Path, model: &OsString) -> Result<(), String> {
     match found.model {
-        None => found.model = Some(folder.join(model)),
+        None => {
+            found.model = Some(NamedModel {
+                name: model.clone(),
+                file: folder.join(model),
+            });
+        }
         Some(_) => return Err("--model is given twice; give it once".to_owned()),
     }
     Ok(())
@@ -102,19 +117,25 @@ mod tests {
 
     #[test]
     fn paths_are_made_whole() {
-        let window = |documents: &[&str], model: Option<&str>| {
+        let window = |documents: &[&str], model: Option<[&str; 2]>| {
             Ok(CommandLine::Window(Arguments {
                 documents: documents.iter().map(PathBuf::from).collect(),
-                model: model.map(PathBuf::from),
+                model: model.map(|[name, file]| NamedModel {
+                    name: name.into(),
+                    file: file.into(),
+                }),
             }))
         };
         assert_eq!(read(&[]), window(&[], None));
         assert_eq!(read(&["é a.txt"]), window(&["/home/ann/é a.txt"], None));
         assert_eq!(
             read(&["/b.pdf", "--model", "m.gguf", "c.txt"]),
-            window(&["/b.pdf", "/home/ann/c.txt"], Some("/home/ann/m.gguf"))
+            window(
+                &["/b.pdf", "/home/ann/c.txt"],
+                Some(["m.gguf", "/home/ann/m.gguf"])
+            )
         );
-        assert_eq!(read(&["--model=/m"]), window(&[], Some("/m")));
+        assert_eq!(read(&["--model=/m"]), window(&[], Some(["/m", "/m"])));
         assert_eq!(read(&["--", "--help"]), window(&["/home/ann/--help"], None));
         assert_eq!(read(&["--version"]), Ok(CommandLine::Version));
         assert_eq!(read(&["a", "-h"]), Ok(CommandLine::Help));
@@ -124,7 +145,7 @@ mod tests {
     fn nonsense_is_named() {
         for (words, named) in [
             (&["--colour"][..], "'--colour'"),
-            (&["--model"], "--model needs a file"),
+            (&["--model"], "--model needs a file or a name"),
             (&["--model="], "'--model='"),
             (&[""], "empty"),
             (&["--model", "a", "--model", "b"], "twice"),

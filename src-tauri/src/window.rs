@@ -1,8 +1,10 @@
 //! The app window: Tauri's builder, what is opened before the window appears, and what is closed after it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kept_engine::{MINI, model_path};
+use kept_hub::{Finder, HubError};
 use tauri::window::Color;
 use tauri::{
     App, AppHandle, Builder, Manager, RunEvent, Runtime, WebviewWindow, WebviewWindowBuilder,
@@ -10,7 +12,7 @@ use tauri::{
 };
 use tokio::sync::mpsc;
 
-use crate::arguments::{self, Arguments, CommandLine};
+use crate::arguments::{self, Arguments, CommandLine, NamedModel};
 use crate::commands::{self, DialogOpen};
 use crate::contract::{NoticeKind, Place, Theme};
 use crate::effects::{Effects, Frame};
@@ -162,8 +164,8 @@ pub fn run(arguments: Arguments) -> Result<(), WindowError> {
     open_arguments(&effects, arguments);
     let theme = effects.with(|state| state.settings().theme);
     effects.set_frame(Box::new(MainWindow(show(&app, theme)?)));
-    app.run(move |_, event| {
-        if let RunEvent::Exit = event {
+    app.run(move |_, event| match event {
+        RunEvent::Exit => {
             let closed = tauri::async_runtime::block_on(async {
                 tokio::time::timeout(CLOSING, effects.close()).await
             });
@@ -171,6 +173,10 @@ pub fn run(arguments: Arguments) -> Result<(), WindowError> {
                 tracing::error!("the last of the conversation was not saved in time");
             }
         }
+        // "Open with" and files dropped on the icon: macOS names the files here, other systems in the arguments.
+        #[cfg(target_os = "macos")]
+        RunEvent::Opened { urls } => effects.with(|state| state.open_paths(files_of(&urls))),
+        _ => {}
     });
     Ok(())
 }
@@ -299,10 +305,27 @@ pub fn start(
     effects
 }
 
+/// The file of a model; a name that fits several models is refused. Of one that is nowhere, opening says so.
+fn file_of(model: NamedModel) -> Result<PathBuf, HubError> {
+    if model.file.exists() {
+        return Ok(drop::absolute(model.file));
+    }
+    let name = model.name.to_string_lossy();
+    if let Some(built_in) = (name == MINI).then(|| model_path(MINI).ok()).flatten() {
+        return Ok(built_in);
+    }
+    match Finder::from_env()?.choose(&name) {
+        Err(HubError::NoModel { .. } | HubError::NotHere { .. }) => Ok(drop::absolute(model.file)),
+        found => found,
+    }
+}
+
 fn open_arguments(effects: &Effects, arguments: Arguments) {
     effects.with(|state| {
-        if let Some(model) = arguments.model {
-            state.choose_model_file(drop::absolute(model));
+        match arguments.model.map(file_of).transpose() {
+            Ok(Some(file)) => state.choose_model_file(file),
+            Ok(None) => {}
+            Err(error) => state.notice(NoticeKind::Error, Place::Model, format!("{error}.")),
         }
         state.open_paths(
             arguments
@@ -312,6 +335,14 @@ fn open_arguments(effects: &Effects, arguments: Arguments) {
                 .collect(),
         );
     });
+}
+
+/// The files of `urls`. Kept registers no scheme, so that all of them are files.
+#[cfg(any(target_os = "macos", test))]
+fn files_of(urls: &[tauri::Url]) -> Vec<PathBuf> {
+    urls.iter()
+        .filter_map(|url| url.to_file_path().ok())
+        .collect()
 }
 
 /// Kept was started a second time: the open window takes the arguments and comes to the front.
@@ -332,5 +363,18 @@ fn second_start<R: Runtime>(app: &AppHandle<R>, words: Vec<String>, folder: Stri
                 tracing::warn!(%error, "the window does not come to the front");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::files_of;
+
+    #[cfg(unix)]
+    #[test]
+    fn urls_of_files_are_paths() {
+        let urls = ["file:///tmp/a%20b.pdf", "https://example.com/c.pdf"];
+        let urls = urls.map(|url| url.parse().unwrap());
+        assert_eq!(files_of(&urls), [std::path::Path::new("/tmp/a b.pdf")]);
     }
 }
