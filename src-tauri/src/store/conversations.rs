@@ -79,6 +79,7 @@ impl Store {
             )
             .execute(&self.pool)
             .await?;
+            self.forget_removed_words().await?;
         }
         Ok(())
     }

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
+    SqliteSynchronous,
 };
 
 use super::{Store, StoreError};
@@ -39,9 +40,10 @@ pub async fn open(folder: &Path) -> Result<Opened, StoreError> {
         Err(error) if error.is_about_contents() => {
             tracing::error!(%error, path = %path.display(), "the store is moved aside");
             let aside = move_aside(&path)?;
+            keep_private(folder, &path)?;
             let (store, remembered) = open_file(&path).await?;
             let notice = format!(
-                "The saved conversation could not be read and was moved to {}; Kept starts with an empty one.",
+                "The saved conversations and settings could not be read: the file was moved to {}, and Kept starts without them.",
                 aside.display()
             );
             Ok(Opened {
@@ -128,12 +130,34 @@ async fn open_file(path: &Path) -> Result<(Store, Remembered), StoreError> {
     opened
 }
 
-async fn prepare(pool: SqlitePool) -> Result<(Store, Remembered), StoreError> {
+async fn quick_check(connection: &mut SqliteConnection) -> Result<(), StoreError> {
     let check: String = sqlx::query_scalar("PRAGMA quick_check(1)")
-        .fetch_one(&pool)
+        .fetch_one(connection)
         .await?;
-    if check != "ok" {
-        return Err(StoreError::Damaged(check));
+    match check.as_str() {
+        "ok" => Ok(()),
+        _ => Err(StoreError::Damaged(check)),
+    }
+}
+
+/// Makes the index of the search again from its texts. If the file is damaged elsewhere too, it stays as it is.
+///
+/// # Errors
+/// [`StoreError::Damaged`] in that case.
+async fn rebuild_search(pool: &SqlitePool) -> Result<(), StoreError> {
+    let mut transaction = pool.begin().await?;
+    sqlx::query("INSERT INTO search (search) VALUES ('rebuild')")
+        .execute(&mut *transaction)
+        .await?;
+    quick_check(&mut transaction).await?;
+    Ok(transaction.commit().await?)
+}
+
+async fn prepare(pool: SqlitePool) -> Result<(Store, Remembered), StoreError> {
+    let sound = quick_check(&mut *pool.acquire().await?).await;
+    if let Err(damage) = sound {
+        tracing::warn!(%damage, "the index of the search is made again");
+        rebuild_search(&pool).await.map_err(|_| damage)?;
     }
     MIGRATIONS.run(&pool).await?;
     let store = Store::new(pool);

@@ -48,7 +48,7 @@ fn text_of(bytes: &[u8]) -> Result<String, StoreError> {
         .map_err(|_| StoreError::Value("a text that is not UTF-8".to_owned()))
 }
 
-/// Makes a document's text searchable.
+/// Makes a document's text searchable, in place of an earlier one.
 async fn index_text(
     connection: &mut SqliteConnection,
     document: i64,
@@ -240,14 +240,26 @@ impl Store {
         .await?;
         index_text(&mut transaction, row_of_id(document.id)?, &document.text).await?;
         transaction.commit().await?;
+        self.forget_removed_words().await?;
         self.set_highest("last_document", document.id).await
     }
 
     /// Notes what is open, and deletes documents that are neither open nor part of a conversation.
     pub async fn set_open(&self, open: Open) -> Result<(), StoreError> {
         self.set("open", &open).await?;
-        sqlx::query("DELETE FROM document WHERE id IS NOT ? AND id NOT IN (SELECT document FROM conversation)")
+        let removed = sqlx::query("DELETE FROM document WHERE id IS NOT ? AND id NOT IN (SELECT document FROM conversation)")
             .bind(open.document.map(row_of_id).transpose()?)
+            .execute(&self.pool)
+            .await?;
+        match removed.rows_affected() {
+            0 => Ok(()),
+            _ => self.forget_removed_words().await,
+        }
+    }
+
+    /// Merges the index of the search, in which the words of removed texts stay until then.
+    pub(super) async fn forget_removed_words(&self) -> Result<(), StoreError> {
+        sqlx::query("INSERT INTO search (search) VALUES ('optimize')")
             .execute(&self.pool)
             .await?;
         Ok(())
@@ -317,7 +329,7 @@ impl Store {
             .bind(row_of_id(id)?)
             .execute(&self.pool)
             .await?;
-        Ok(())
+        self.forget_removed_words().await
     }
 
     /// Gives the turn `to` the map of `from`.
