@@ -24,7 +24,7 @@ use std::time::Instant;
 use kept_kernels::Stop;
 use kept_models::RopeTable;
 use kept_policies::{Budget, PromptShape};
-use kept_vault::{Vault, VaultAccess, VaultKey, Vaults, shared};
+use kept_vault::{VaultAccess, VaultKey, Vaults, shared};
 
 use crate::documents::Document;
 use crate::plan::{Plan, Reading};
@@ -176,18 +176,12 @@ impl RegularReading<'_> {
     /// Reads what the vault lacks, section by section, until it cannot be written.
     fn read_sections(&mut self, stop: &Stop) -> Result<(), EngineError> {
         let (end, vaults) = (self.read.tokens, self.request.vaults);
-        let known = vaults.folder.find(&self.key(end), &self.ids[..end])?;
-        let from_vault = known
+        let ids = &self.ids[..end];
+        let key = VaultKey::new(self.engine.print(), &self.rope, ids, vaults.kind);
+        let from_vault = (vaults.folder.find(&key, ids)?)
             .as_ref()
-            .map_or(0, |vault| shared(vault.ids(), &self.ids[..end]));
+            .map_or(0, |vault| shared(vault.ids(), ids));
         (self.read.from_vault, self.read.stored) = (from_vault, from_vault);
-        // A vault that ends within this document is an unfinished reading of it.
-        let name = &self.request.document.name;
-        let is_part =
-            |vault: &Vault| vault.document() == *name && vault.shape().tokens == from_vault;
-        let part = known.as_ref().filter(|vault| is_part(vault));
-        let mut replaced = part.and_then(Vault::key).filter(|_| from_vault < end);
-        drop(known);
         while self.read.stored < end {
             let first = self.read.stored;
             let section = first..end.min(first + SECTION.max(first / PART));
@@ -211,18 +205,9 @@ impl RegularReading<'_> {
             if !self.run(plan, section.end + 1, section.clone(), stop)? {
                 break;
             }
-            if let Some(key) = replaced.replace(self.key(section.end)) {
-                vaults.folder.remove_or_warn(&key);
-            }
             self.read.stored = section.end;
         }
         Ok(())
-    }
-
-    /// The key of a vault of the first `tokens` tokens.
-    fn key(&self, tokens: usize) -> VaultKey {
-        let kind = self.request.vaults.kind;
-        VaultKey::new(self.engine.print(), &self.rope, &self.ids[..tokens], kind)
     }
 
     /// Reads the first `tokens` tokens of the prompt, which are `covers` of everything, and drops what was kept. Returns

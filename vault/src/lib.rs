@@ -34,7 +34,7 @@ pub use describe::Holds;
 pub use end::{EndOf, LoadedEnd};
 pub use error::VaultError;
 pub use folder::{FEW_SHARED, VaultEntry, VaultFolder, shared};
-pub use format::{LAST_QUERIES, LayerShape, Measurement, VaultShape};
+pub use format::{LAST_QUERIES, LayerShape, MOST_QUERIES, Measurement, VaultShape};
 pub use kept::{VaultAccess, VaultUse, Vaults};
 pub use key::{ModelPrint, VaultKey};
 pub use read::{HostRows, LayerNumbers, Numbers, RowsOf, Run, Vault, VaultRows};

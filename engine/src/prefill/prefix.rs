@@ -27,8 +27,8 @@ use crate::backend;
 use crate::plan::PrefillPlan;
 use crate::shape::{head_shape, window_heads};
 use kept_vault::{
-    FEW_SHARED, LAST_QUERIES, LayerNumbers, Measurement, Vault, VaultAccess, VaultError, VaultKey,
-    VaultShape, VaultUse, VaultWriter, shared,
+    FEW_SHARED, LAST_QUERIES, LayerNumbers, MOST_QUERIES, Measurement, Vault, VaultAccess,
+    VaultError, VaultFolder, VaultKey, VaultShape, VaultUse, VaultWriter, shared,
 };
 
 use request::MeasurementRequest;
@@ -41,6 +41,20 @@ fn fits_model(vault: &Vault, model: &Model) -> bool {
     let heads = head_shape(model);
     let heads = [heads, window_heads(model).unwrap_or(heads)].map(Into::into);
     vault.fits(heads, windows, state_numbers(model))
+}
+
+/// The key of `vault`, if it ends within the document of these `ids`.
+fn part_of(
+    vault: &Vault,
+    access: &VaultAccess<'_>,
+    ids: &[u32],
+) -> Option<(VaultFolder, VaultKey)> {
+    let tokens = vault.shape().tokens;
+    let is_part = tokens < ids.len() && shared(vault.ids(), ids) == tokens;
+    let key = vault
+        .key()
+        .filter(|_| is_part && vault.document() == access.document)?;
+    Some((access.vaults.folder.clone(), key))
 }
 
 /// Numbers of a recurrent layer's state; 0 without recurrent layers.
@@ -74,6 +88,8 @@ pub(crate) struct Prefix {
     /// Measurements taken from the vault.
     taken: Vec<Measurement>,
     writer: Option<VaultWriter>,
+    /// The vault that `writer` replaces: an unfinished reading of the same document.
+    replaced: Option<(VaultFolder, VaultKey)>,
     /// The earlier turns of the conversation, if their rows may come from a vault.
     turns: Option<TurnRows>,
     /// `[.., q_heads, head_dim]`: rotated queries of the last tokens before `tokens`, for `writer`.
@@ -100,6 +116,7 @@ impl Prefix {
             numbers: LayerNumbers::default(),
             taken: Vec::new(),
             writer: None,
+            replaced: None,
             turns: None,
             queries: Vec::new(),
             width: 0,
@@ -158,6 +175,7 @@ impl Prefix {
                 }
                 Ok(Some(vault)) => {
                     access.vaults.folder.used(&vault);
+                    prefix.replaced = part_of(&vault, access, ids);
                     prefix.use_vault(vault, ids, &request, prompt);
                 }
                 Ok(None) => {}
@@ -292,7 +310,11 @@ impl Prefix {
         let too_many = measurements.len().saturating_sub(Measurement::MOST);
         measurements.drain(..too_many);
         measurements.sort_by_key(Measurement::order);
-        let mut first_query = self.tokens.saturating_sub(LAST_QUERIES);
+        let queries = match request.query_rows {
+            0..=LAST_QUERIES => LAST_QUERIES,
+            _ => MOST_QUERIES,
+        };
+        let mut first_query = self.tokens.saturating_sub(queries);
         if let Some(old) = old
             && first_query < self.known
         {
@@ -416,8 +438,14 @@ impl Prefix {
         kind.filter(|kind| *kind == PackedRows::F16)
     }
 
-    /// Summary for the user; `read` tokens ran through the model. `None` without vaults.
-    pub(super) fn into_use(self, read: usize) -> Option<VaultUse> {
+    /// Ends all passes over the prompt: removes the vault that was replaced. Returns a summary for the user, `None`
+    /// without vaults; `read` tokens ran through the model.
+    pub(super) fn into_use(mut self, read: usize) -> Option<VaultUse> {
+        if let Some((folder, key)) = self.replaced.take().filter(|_| self.written) {
+            // An open file cannot be removed.
+            self.vault = None;
+            folder.remove_or_warn(&key);
+        }
         Some(VaultUse {
             used: self.known() > 0,
             tokens_from_vault: self.known(),

@@ -136,6 +136,8 @@ fn a_question_uses_the_sections_that_were_read() {
     let answer = ask(&engine, &document, Some(vaults));
     assert_eq!(answer.vault.tokens_from_vault, 2 * 1024);
     assert!(answer.vault.written);
+    let listed = folder.list().expect("a list");
+    assert_eq!(listed.len(), 1, "the vault of the sections is replaced");
     let plain = ask(&engine, &document, Some(vaults));
     assert_eq!((answer.text, answer.map), (plain.text, plain.map));
 }

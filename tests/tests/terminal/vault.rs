@@ -408,7 +408,7 @@ fn vaults_are_listed_and_removed_unless_in_use() {
     assert_eq!(entries.len(), 2);
     assert_eq!(entries[0]["document"], "other.txt", "the last used first");
     assert_eq!(entries[1]["document"], "sample.txt");
-    assert_eq!(entries[1]["model"], "Kept mini");
+    assert_eq!(entries[1]["model"], "mini");
     assert_eq!(entries[1]["kind"], "q8_0");
     let sum: u64 = entries
         .iter()
@@ -462,11 +462,11 @@ fn the_least_recently_used_vault_is_evicted() {
         std::thread::sleep(std::time::Duration::from_millis(30));
         let run: Run = kept_in(
             &vaults,
-            arguments(&document(i), &[QUESTION], &["--vault-budget", "11MiB"]),
+            arguments(&document(i), &[QUESTION], &["--vault-budget", "6MiB"]),
         );
         run.json()["vault"]["used"].as_bool().expect("a flag")
     };
-    assert!(!ask(1) && !ask(2), "about 5 MiB each");
+    assert!(!ask(1) && !ask(2), "between 2 and 3 MiB each");
     assert!(ask(1));
     assert!(!ask(3), "2 goes");
     assert!(ask(1) && ask(3));
