@@ -188,6 +188,10 @@ impl Dispatcher {
                 Ok(()) => self.report_vaults(ticket),
                 Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
             },
+            Request::ClearTurns { ticket, document } => match self.keeping.clear_turns(&document) {
+                Ok(()) => self.report_vaults(ticket),
+                Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
+            },
             Request::Stop { ticket: 0 } => self.cancel_document(),
             Request::Stop { ticket } => self.stop(ticket),
         }

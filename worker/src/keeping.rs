@@ -3,7 +3,7 @@
 use std::time::UNIX_EPOCH;
 
 use kept_engine::kernels::PackedRows;
-use kept_engine::vault::{VaultEntry, VaultError, VaultFolder, Vaults};
+use kept_engine::vault::{Holds, VaultEntry, VaultError, VaultFolder, Vaults};
 use kept_worker::protocol::{Reply, StoredDocument};
 
 /// Vault settings of the worker.
@@ -67,6 +67,20 @@ impl Keeping {
         Ok(())
     }
 
+    /// Removes what conversations about the document of this name left, unless it is in use.
+    pub fn clear_turns(&self, document: &str) -> Result<(), String> {
+        let folder = self.folder()?;
+        let entries = folder.list().map_err(|error| error.to_string())?;
+        let is_meant = |entry: &&VaultEntry| {
+            let turns = matches!(entry.holds, Some(Holds::Turns(_)));
+            turns && entry.document.as_deref() == Some(document)
+        };
+        for entry in entries.iter().filter(is_meant) {
+            folder.remove_or_warn(&entry.key);
+        }
+        Ok(())
+    }
+
     /// Evicts vaults down to the user's limit, the least recently used first, except those in use. A vault that
     /// cannot be removed now is evicted when the next document is stored.
     pub fn trim(&self) {
@@ -80,15 +94,16 @@ impl Keeping {
     /// The list of vaults as a reply to the app.
     pub fn report(&self, ticket: u64) -> Result<Reply, String> {
         let folder = self.folder()?;
-        let documents = folder.list().map_err(|error| error.to_string())?;
+        let vaults = folder.list().map_err(|error| error.to_string())?;
+        let stored = stored(&vaults);
         Ok(Reply::Vaults {
             ticket,
             kind: self.kind.map_or("off", PackedRows::name).to_owned(),
             folder: folder.path().display().to_string(),
-            documents: documents.len(),
-            bytes: documents.iter().map(|entry| entry.bytes).sum(),
+            documents: stored.len(),
+            bytes: vaults.iter().map(|entry| entry.bytes).sum(),
             budget: folder.budget(),
-            stored: stored(&documents),
+            stored,
         })
     }
 

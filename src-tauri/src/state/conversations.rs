@@ -376,6 +376,7 @@ impl AppState {
     /// One sentence, if there is no such conversation.
     pub fn delete_conversation(&mut self, id: u64) -> Result<(), String> {
         let conversation = self.conversation_mut(id)?.clone();
+        let document = conversation.name.clone();
         if self.conversations.deleted.replace(conversation).is_some() {
             self.save(Save::RemoveHidden);
         }
@@ -386,6 +387,7 @@ impl AppState {
             self.save_open();
             self.emit_document();
         }
+        self.clear_turns(document);
         self.emit_conversations();
         Ok(())
     }

@@ -72,6 +72,15 @@ impl AppState {
         self.emit(AppEvent::Vault { vault });
     }
 
+    /// Removes what conversations about a document left in the vaults: one of them was deleted. The others read their
+    /// turns once more.
+    pub(super) fn clear_turns(&mut self, document: String) {
+        if self.worker.check_ready().is_ok() {
+            let ticket = self.ticket();
+            self.send(Request::ClearTurns { ticket, document }, None);
+        }
+    }
+
     /// Removes all vaults that are not in use. Returns the reason for a refusal in one sentence.
     pub fn clear_vault(&mut self) -> Result<(), String> {
         self.worker.check_ready()?;

@@ -153,6 +153,14 @@ pub enum Request {
         /// Identifies the request in its reply.
         ticket: u64,
     },
+    /// Removes the vaults of conversations about the document of this name, unless they are in use. Reply:
+    /// [`Reply::Vaults`] or [`Reply::Failed`].
+    ClearTurns {
+        /// Identifies the request in its reply.
+        ticket: u64,
+        /// Name of the document.
+        document: String,
+    },
     /// Stops the question, comparison or reading with this ticket; 0 cancels the document that is being opened. The stopped
     /// request still gets its final reply.
     Stop {

@@ -223,6 +223,18 @@ fn a_deleted_conversation_is_restored_unless_another_was_deleted() {
     assert_eq!(current(&mut story), 3);
 }
 
+#[test]
+fn a_deleted_conversation_leaves_nothing_in_the_vaults() {
+    let mut story = Story::ready();
+    converse(&mut story, "One?");
+    let name = story.document().expect("open").name;
+    story.look();
+    story.delete();
+    let requests = story.requests();
+    let is_it = |request: &Request| matches!(request, Request::ClearTurns { document, .. } if *document == name);
+    assert!(requests.iter().any(is_it), "{requests:?}");
+}
+
 /// An added document does not change what another conversation is about.
 #[test]
 fn a_shared_document_is_not_extended() {

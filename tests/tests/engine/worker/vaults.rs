@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use kept_engine::vault::VaultUse;
-use kept_engine::{AUTO, Estimate, Phase};
+use kept_engine::{AUTO, Estimate, Phase, Turn};
 use kept_tests::worker::{Worker, ask, is_end, method, open_model, sample};
 use kept_worker::protocol::{EstimateRequest, Failure, Reply, Request};
 
@@ -163,7 +163,7 @@ fn kind_and_budget_of_vaults_take_effect_at_once() {
     );
     assert!(!asked(&mut worker, 7).used, "rows of another kind");
     let both = stored(&mut worker, &vaults, &Request::Vaults { ticket: 8 });
-    assert_eq!(both.documents, 2);
+    assert_eq!(both.documents, 1, "two vaults of one document");
     // A smaller budget evicts vaults at once.
     let one = stored(&mut worker, &vaults, &keep("f16", both.bytes - 1));
     assert!(
@@ -181,6 +181,32 @@ fn kind_and_budget_of_vaults_take_effect_at_once() {
     let (ticket, what, message, _) = failure(refused);
     assert_eq!((ticket, what), (Some(5), Failure::Vaults));
     assert!(message.contains("q2"), "{message}");
+}
+
+/// What a deleted conversation left is removed; the document stays.
+#[test]
+fn vaults_of_conversations_are_removed_by_the_name_of_their_document() {
+    let place = tempfile::tempdir().expect("a folder");
+    let vaults = place.path().join("vaults");
+    let mut worker = start(&vaults);
+    let list = |worker: &mut Worker, request| stored(worker, &vaults, &request).bytes;
+    asked(&mut worker, 1);
+    let alone = list(&mut worker, Request::Vaults { ticket: 2 });
+    let mut next = ask(3, QUESTION, "snapkv");
+    let Request::Ask { ask, .. } = &mut next else {
+        unreachable!()
+    };
+    ask.turns = vec![Turn::new(QUESTION, "It is 4711.").expect("an answer")];
+    worker.say(&next);
+    worker.find(is_end);
+    let both = list(&mut worker, Request::Vaults { ticket: 4 });
+    assert!(both > alone);
+    let clear = |document: &str| Request::ClearTurns {
+        ticket: 5,
+        document: document.to_owned(),
+    };
+    assert_eq!(list(&mut worker, clear("other.txt")), both);
+    assert_eq!(list(&mut worker, clear("sample.txt")), alone);
 }
 
 /// A question does not wait for the reading before it, and loses nothing that was read.
