@@ -87,19 +87,20 @@ const MOST_THREADS: usize = 1024;
 #[derive(Debug, Args)]
 pub struct EngineArguments {
     /// A GGUF file, `mini` for the built-in model, or the name of a model on this computer (`kept models list`)
-    /// [default: the choice of `kept models use`, otherwise the best one found on this computer, otherwise mini].
+    /// [default: the choice of `kept models use`, otherwise the best one found on this computer, otherwise mini; bench,
+    /// logits: mini].
     #[arg(long, value_name = "FILE|NAME|mini")]
     pub model: Option<String>,
     /// Compression method, with parameters in brackets if any: 'snapkv[w=8,sinks=0]'; `kept methods` lists them. With
-    /// auto, method and budget are chosen for model, document and memory by measured fidelity [default: auto for ask
-    /// and map, otherwise snapkv].
+    /// auto, method and budget are chosen for model, document and memory by measured fidelity [default: auto; bench,
+    /// logits: snapkv].
     #[arg(long)]
     pub method: Option<String>,
     /// Parameters of the method, as name=value[,name=value]; values in the brackets of --method take precedence.
     #[arg(long, default_value = "", value_name = "NAME=VALUE")]
     pub set: String,
     /// What may be kept: rows per head (512), a share of the prompt (10%) or bytes for the whole cache (512MiB)
-    /// [default: 25%, at least 256 rows].
+    /// [default: with auto what it chooses, otherwise 25%, at least 256 rows].
     #[arg(long, allow_hyphen_values = true)]
     pub budget: Option<String>,
     /// Type of the kept rows: f32, f16, q8_0 or q4_0 (rotated by a Hadamard matrix). With a quantised type, the first

@@ -60,6 +60,10 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
     if !arguments.json {
         output::print_text(&answers(&reference, &rows))?;
     }
+    ensure!(
+        rows.iter().any(|row| row.result.is_ok()),
+        "every run was refused; give another budget"
+    );
     match &arguments.pictures {
         Some(folder) => write_pictures(folder, &reference, &rows),
         None => Ok(()),
@@ -245,6 +249,12 @@ pub fn chosen_budgets(list: &str) -> anyhow::Result<Vec<Budget>> {
         !budgets.is_empty(),
         "--budgets names none; give for example --budgets 128,25%"
     );
+    for (i, budget) in budgets.iter().enumerate() {
+        ensure!(
+            !budgets[..i].contains(budget),
+            "--budgets names {budget} twice; name each once"
+        );
+    }
     Ok(budgets)
 }
 
@@ -303,7 +313,7 @@ fn heading(engine: &Engine, reference: &Reference, wide: usize) -> String {
         engine.cache_type(),
     );
     let head = format!(
-        "{:<wide$} {:>8} {:>6} {:>10} {:>9} {:>6} {:>7} {:>8} {:>8} {:>9}  {}\n",
+        "{:<wide$} {:>8} {:>6} {:>10} {:>9} {:>7} {:>7} {:>8} {:>8} {:>9}  {}\n",
         "method",
         "budget",
         "rows",
@@ -335,7 +345,7 @@ fn table_line(row: &Row, engine: &Engine, wide: usize) -> String {
         format!(" {}", run.cache)
     };
     format!(
-        "{name} {:>6} {:>10} {:>9} {:>6} {:>7} {:>8} {:>8} {:>9.1}  {}\n",
+        "{name} {:>6} {:>10} {:>9} {:>7} {:>7} {:>8} {:>8} {:>9.1}  {}\n",
         count(run.map.mean_rows().round() as usize),
         bytes(run.kv_bytes) + &narrowed,
         fidelity.kl.map_or("-".into(), |kl| format!("{kl:.4}")),

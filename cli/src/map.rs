@@ -122,7 +122,7 @@ pub fn print(document: &Document, answer: &Answer, colored: bool) -> anyhow::Res
         answer.report.cache,
         bytes(answer.report.kv_bytes),
         bytes(answer.report.kv_bytes_full),
-        count(answer.map.mean_rows() as usize),
+        count(answer.map.mean_rows().round() as usize),
         answer.map.cut_layers().count(),
     );
     let sliding = answer.map.windows.iter().flatten().count();

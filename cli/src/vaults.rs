@@ -115,8 +115,12 @@ pub fn list(arguments: &VaultsArguments) -> anyhow::Result<()> {
     for entry in &entries {
         text += &match (&entry.document, &entry.model) {
             (Some(document), Some(model)) => format!(
-                "{}  {document}\n      {} tokens, {}, {}, read by {model}\n",
+                "{}  {}\n      {} tokens, {}, {}, read by {model}\n",
                 shown_key(entry, &entries),
+                match document.as_str() {
+                    "" => "without a document",
+                    name => name,
+                },
                 count(entry.tokens),
                 bytes(entry.bytes),
                 match &entry.holds {
@@ -149,14 +153,21 @@ pub fn remove(arguments: &RemoveArguments) -> anyhow::Result<()> {
         !which.is_empty(),
         "say which document; see kept vaults list"
     );
+    let (named, others): (Vec<_>, Vec<_>) =
+        (folder.list()?.into_iter()).partition(|entry| entry.document.as_deref() == Some(which));
     let is_meant = |entry: &VaultEntry| {
         let key = entry.key.to_string();
-        let digits = which.len() >= 4 && which.bytes().all(|b| b.is_ascii_hexdigit());
-        let by_key = digits && (key[key.len() / 2..].starts_with(which) || key.starts_with(which));
-        entry.document.as_deref() == Some(which) || by_key
+        key[key.len() / 2..].starts_with(which) || key.starts_with(which)
     };
-    let mut entries = folder.list()?;
-    entries.retain(is_meant);
+    let mut entries = named;
+    if entries.is_empty() {
+        entries.extend(others.into_iter().filter(is_meant));
+        anyhow::ensure!(
+            entries.len() < 2,
+            "{} keys begin with '{which}'; give more digits, see kept vaults list",
+            entries.len()
+        );
+    }
     anyhow::ensure!(
         !entries.is_empty(),
         "nothing is kept of '{which}'; see kept vaults list"

@@ -45,7 +45,7 @@ pub enum PolicyError {
     )]
     BudgetText(String),
     /// A budget of 0 rows.
-    #[error("a budget of {0} keeps nothing; give at least 1 row, for example 25%")]
+    #[error("a budget of {0} keeps nothing; give more, for example 25%")]
     BudgetZero(String),
     /// A share above 100 %.
     #[error("a budget of {0} is more than the whole prompt; a share is at most 100%")]

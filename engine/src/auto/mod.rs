@@ -161,7 +161,12 @@ impl Engine {
         if self.streams(limits.streaming, request.prompt.tokens) {
             return self.choose_streaming(&case);
         }
-        if request.budget.is_none()
+        let tokens = request.prompt.tokens;
+        let given = request
+            .budget
+            .map(|_| self.budget_rows(request.budget, tokens));
+        let given = given.transpose()?;
+        if given.is_none_or(|rows| rows >= tokens)
             && let Some(full) = self.choose_full(&case)?
         {
             return Ok(full);
@@ -169,16 +174,17 @@ impl Engine {
         self.choose_cut(&case)
     }
 
-    /// The full cache, if it takes little memory and time.
+    /// The full cache, if it takes little memory and time, or if the budget is for all rows and they fit.
     fn choose_full(&self, case: &Case<'_>) -> Result<Option<Chosen>, EngineError> {
         let tokens = case.request.prompt.tokens;
         let method = MethodSpec::plain("full");
         let expected = self.expected_bytes(case, &method, tokens)?;
         let cache = self.kv_bytes_full(tokens);
+        let asked = case.request.budget.is_some();
         let fits = case
             .free
-            .is_none_or(|free| expected <= free && cache <= free / FULL_PART);
-        let quick = tokens <= SMALL_TOKENS || cache <= self.model().weights_bytes();
+            .is_none_or(|free| expected <= free && (asked || cache <= free / FULL_PART));
+        let quick = asked || tokens <= SMALL_TOKENS || cache <= self.model().weights_bytes();
         Ok((quick && fits).then(|| Chosen {
             reason: format!(
                 "full, every one of {tokens} rows, {}: with the full cache of {} nothing is lost{}",

@@ -296,7 +296,7 @@ mod tests {
         let zero = PolicyError::BudgetZero("0%".into()).to_string();
         assert_eq!(
             as_sentence(&zero),
-            "A budget of 0% keeps nothing; give at least 1 row, for example 25%."
+            "A budget of 0% keeps nothing; give more, for example 25%."
         );
         for method in kept_engine::policies::methods() {
             let error = PolicyError::BudgetTooSmall {

@@ -259,6 +259,7 @@ fn compare_names_invalid_input() {
     compare(&["--budgets", "12,ten"]).refused(&["ten"]);
     compare(&["--budgets", "120%"]).refused(&["120%"]);
     compare(&["--budgets", ""]).refused(&["--budgets"]);
+    compare(&["--budgets", "12,25%,12"]).refused(&["--budgets names 12 twice"]);
     compare(&["--set", "w=8"]).refused(&["w=8", "snapkv:w=8"]);
     compare(&["--methods", "h2o", "--set", "snapkv:w=8"]).refused(&["snapkv", "--methods"]);
     compare(&["--methods", "snapkv", "--set", "snapkv:kernel=4"]).refused(&["kernel=4", "odd"]);
