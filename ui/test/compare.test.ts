@@ -455,7 +455,7 @@ describe('the view', () => {
     })
     flushSync()
     expect(all('compare-row').map((row) => row.dataset['state'])).toEqual(['done', 'running', 'running'])
-    expect(find('compare-now')?.textContent).toBe('Reading with H2O at 25 % and 1 more, 30 %')
+    expect(find('compare-now')?.textContent).toBe('Reading with H2O at 25 % and 1 more: 30 % done')
     find('compare-stop')!.click()
     await settle()
     expect(asked.some((call) => call.name === 'stop_comparison')).toBe(true)

@@ -562,6 +562,23 @@ describe('the header', () => {
     expect([find('budget-error'), find('budget-field')?.getAttribute('aria-invalid')]).toEqual([null, 'false'])
   })
 
+  it('goes to the method whose name is typed', () => {
+    const kept = given()
+    show(Header, kept)
+    find('method-menu')!.click()
+    flushSync()
+    const key = (letter: string) => {
+      const event = new KeyboardEvent('keydown', { key: letter, bubbles: true, cancelable: true })
+      document.activeElement!.dispatchEvent(event)
+      return event.defaultPrevented
+    }
+    const titles = kept.app.methods.map(({ title }) => title)
+    const wanted = titles.at(-1)!
+    expect([...wanted.slice(0, 3)].every(key)).toBe(true)
+    expect(document.activeElement?.textContent).toContain(wanted)
+    expect(key(' ')).toBe(true)
+  })
+
   it('saves a method that is chosen, and takes it back with a sentence if it is refused', async () => {
     const kept = given()
     show(Header, kept)

@@ -168,7 +168,7 @@ describe('the view', () => {
     expect(words(all('sides-answer-a')[0])).toBe('The lessor.')
     expect(words(all('sides-answer-b')[0])).toBe('Nobody.')
     expect(all('sides-share').map(words)).toEqual(['Painted in both 0 %', 'Only in A 44 %', 'Only in B 32 %'])
-    expect(words(all('sides-passage')[0])).toBe('Of the passage that answers, A remembers 9 of 9 words, B nothing.')
+    expect(words(all('sides-passage')[0])).toBe('Of the passage that answers, A remembers 100 %, B 0 %.')
     expect(all('sides-mark')).toHaveLength(1)
     expect(all('sides-sentence').map(words)).toEqual([
       'The lessor pays for it, and for nothing else.',

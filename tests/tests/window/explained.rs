@@ -182,7 +182,7 @@ fn two_methods_are_compared_side_by_side() {
     assert_eq!(chosen, json!(["SnapKV, 25 %", "StreamingLLM, 25 %"]));
     let passage = app.text("sides-passage").expect("words");
     assert!(
-        passage.contains("B nothing"),
+        passage.contains("B 0 %") || passage.contains("B < "),
         "the passage is not recent: {passage}"
     );
     let shares = app.texts("sides-share");

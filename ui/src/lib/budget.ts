@@ -11,6 +11,14 @@ export function written(field: string): string | null {
   return text.replace(/^(\d{1,3}(?:,\d{3})+)\b/, (n) => n.replaceAll(',', '')).replace(/\s*rows?$/i, '')
 }
 
+/** Why a text in its stored form is no budget, whatever the model; null if it may be one. */
+export function mistake(budget: string): string | null {
+  const [, number = '', unit = ''] = /^(\d[\d.]*)\s*(%|[kmg]?i?b)?$/i.exec(budget) ?? []
+  const amount = Number(number)
+  if (number !== '' && amount > 0 && !(unit === '%' && amount > 100)) return null
+  return `“${budget}” is no budget: write a share up to 100 %, rows per head (512) or bytes (64 MiB).`
+}
+
 /** What the field shows: `25 %`, `1,024 rows`, `64 MiB`, or `Automatic`. */
 export function label(budget: string | null): string {
   if (budget === null) return 'Automatic'
