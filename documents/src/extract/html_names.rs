@@ -1,68 +1,24 @@
 //! What the elements of HTML mean for its text.
 
 /// Elements that begin and end a paragraph.
+#[rustfmt::skip]
 pub(super) fn is_block(name: &str) -> bool {
     matches!(
         name,
-        "address"
-            | "article"
-            | "aside"
-            | "blockquote"
-            | "body"
-            | "caption"
-            | "center"
-            | "dd"
-            | "details"
-            | "dialog"
-            | "dir"
-            | "div"
-            | "dl"
-            | "dt"
-            | "fieldset"
-            | "figcaption"
-            | "figure"
-            | "footer"
-            | "form"
-            | "head"
-            | "header"
-            | "hgroup"
-            | "html"
-            | "legend"
-            | "main"
-            | "menu"
-            | "nav"
-            | "option"
-            | "p"
-            | "search"
-            | "section"
-            | "summary"
-            | "tbody"
-            | "tfoot"
-            | "thead"
+        "address" | "article" | "aside" | "blockquote" | "body" | "caption" | "center" | "dd" | "details" | "dialog"
+        | "dir" | "div" | "dl" | "dt" | "fieldset" | "figcaption" | "figure" | "footer" | "form" | "head" | "header"
+        | "hgroup" | "html" | "legend" | "main" | "menu" | "nav" | "option" | "p" | "search" | "section" | "summary"
+        | "tbody" | "tfoot" | "thead"
     )
 }
 
 /// Elements whose contents are not shown as text.
+#[rustfmt::skip]
 pub(super) fn is_unseen(name: &str) -> bool {
     matches!(
         name,
-        "script"
-            | "style"
-            | "noscript"
-            | "noembed"
-            | "noframes"
-            | "template"
-            | "svg"
-            | "iframe"
-            | "object"
-            | "audio"
-            | "video"
-            | "canvas"
-            | "datalist"
-            | "annotation"
-            | "annotation-xml"
-            | "rp"
-            | "rt"
+        "script" | "style" | "noscript" | "noembed" | "noframes" | "template" | "svg" | "iframe" | "object" | "audio"
+        | "video" | "canvas" | "datalist" | "annotation" | "annotation-xml" | "rp" | "rt"
     )
 }
 

@@ -37,163 +37,44 @@ pub(super) enum Word {
 }
 
 /// Words before a number, in English, German, French and Spanish.
-const WORDS: &[(&str, Word)] = &[
-    ("appendix", Word::Appendix),
-    ("annex", Word::Appendix),
-    ("schedule", Word::Appendix),
-    ("exhibit", Word::Appendix),
-    ("anhang", Word::Appendix),
-    ("anlage", Word::Appendix),
-    ("annexe", Word::Appendix),
-    ("anexo", Word::Appendix),
-    ("volume", Word::Volume),
-    ("band", Word::Volume),
-    ("tome", Word::Volume),
-    ("part", Word::Part),
-    ("teil", Word::Part),
-    ("partie", Word::Part),
-    ("parte", Word::Part),
-    ("book", Word::Book),
-    ("buch", Word::Book),
-    ("livre", Word::Book),
-    ("libro", Word::Book),
-    ("epilogue", Word::Book),
-    ("act", Word::Act),
-    ("akt", Word::Act),
-    ("acte", Word::Act),
-    ("title", Word::Title),
-    ("titel", Word::Title),
-    ("titre", Word::Title),
-    ("chapter", Word::Chapter),
-    ("letter", Word::Chapter),
-    ("lecture", Word::Chapter),
-    ("canto", Word::Chapter),
-    ("stave", Word::Chapter),
-    ("kapitel", Word::Chapter),
-    ("chapitre", Word::Chapter),
-    ("capítulo", Word::Chapter),
-    ("scene", Word::Scene),
-    ("szene", Word::Scene),
-    ("article", Word::Article),
-    ("art", Word::Article),
-    ("artikel", Word::Article),
-    ("artículo", Word::Article),
-    ("section", Word::Section),
-    ("sec", Word::Section),
-    ("clause", Word::Section),
-    ("abschnitt", Word::Section),
-    ("sección", Word::Section),
+const WORDS: &[(Word, &str)] = &[
+    (
+        Word::Appendix,
+        "appendix annex schedule exhibit anhang anlage annexe anexo",
+    ),
+    (Word::Volume, "volume band tome"),
+    (Word::Part, "part teil partie parte"),
+    (Word::Book, "book buch livre libro epilogue"),
+    (Word::Act, "act akt acte"),
+    (Word::Title, "title titel titre"),
+    (
+        Word::Chapter,
+        "chapter letter lecture canto stave kapitel chapitre capítulo",
+    ),
+    (Word::Scene, "scene szene"),
+    (Word::Article, "article art artikel artículo"),
+    (Word::Section, "section sec clause abschnitt sección"),
 ];
 
 /// Numbers in words, from 1.
-const CARDINALS: &[&str] = &[
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-    "twenty",
-];
+const CARDINALS: &str = "\
+    one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen \
+    eighteen nineteen twenty";
 /// From thirty.
-const TENS: &[&str] = &[
-    "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety",
-];
-const ORDINALS: &[&str] = &[
-    "first",
-    "second",
-    "third",
-    "fourth",
-    "fifth",
-    "sixth",
-    "seventh",
-    "eighth",
-    "ninth",
-    "tenth",
-    "eleventh",
-    "twelfth",
-    "thirteenth",
-    "fourteenth",
-    "fifteenth",
-    "sixteenth",
-    "seventeenth",
-    "eighteenth",
-    "nineteenth",
-    "twentieth",
-];
+const TENS: &str = "thirty forty fifty sixty seventy eighty ninety";
+const ORDINALS: &str = "\
+    first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth fourteenth fifteenth \
+    sixteenth seventeenth eighteenth nineteenth twentieth";
 
 /// Titles without a number, in lower case.
-const NAMED: &[&str] = &[
-    "abstract",
-    "acknowledgements",
-    "acknowledgments",
-    "afterword",
-    "annexes",
-    "appendices",
-    "appendix",
-    "background",
-    "bibliography",
-    "conclusion",
-    "conclusions",
-    "discussion",
-    "endnotes",
-    "epilogue",
-    "executive summary",
-    "finale",
-    "footnotes",
-    "foreword",
-    "glossary",
-    "index",
-    "introduction",
-    "postscript",
-    "preamble",
-    "preface",
-    "prelude",
-    "prologue",
-    "references",
-    "summary",
-    "anhang",
-    "einleitung",
-    "literaturverzeichnis",
-    "nachwort",
-    "schluss",
-    "vorwort",
-    "zusammenfassung",
-    "annexe",
-    "avant-propos",
-    "bibliographie",
-    "épilogue",
-    "préface",
-    "bibliografía",
-    "conclusiones",
-    "epílogo",
-    "introducción",
-    "prefacio",
-    "prólogo",
-];
-const CONTENTS: &[&str] = &[
-    "contents",
-    "table of contents",
-    "inhalt",
-    "inhaltsverzeichnis",
-    "table des matières",
-    "sommaire",
-    "índice",
-    "contenido",
-];
+const NAMED: &str = "\
+    abstract, acknowledgements, acknowledgments, afterword, annexes, appendices, appendix, background, bibliography, \
+    conclusion, conclusions, discussion, endnotes, epilogue, executive summary, finale, footnotes, foreword, \
+    glossary, index, introduction, postscript, preamble, preface, prelude, prologue, references, summary, anhang, \
+    einleitung, literaturverzeichnis, nachwort, schluss, vorwort, zusammenfassung, annexe, avant-propos, \
+    bibliographie, épilogue, préface, bibliografía, conclusiones, epílogo, introducción, prefacio, prólogo";
+const CONTENTS: &str = "\
+    contents, table of contents, inhalt, inhaltsverzeichnis, table des matières, sommaire, índice, contenido";
 
 /// The mark that `line` begins with, and the rest of the line without separators. The rest begins in lower case only
 /// after a dash or colon: "Part 2 of the form" and "3 apples" are no headings. Whether the rest looks like a title is
@@ -217,10 +98,11 @@ pub(super) fn named(line: &str) -> Option<Mark> {
     }
     let title = title.to_lowercase();
     let title = title.strip_prefix("the ").unwrap_or(&title);
-    if CONTENTS.contains(&title) || title.starts_with("contents of ") {
+    let is_in = |titles: &str| titles.split(", ").any(|known| known == title);
+    if is_in(CONTENTS) || title.starts_with("contents of ") {
         return Some(Mark::Contents);
     }
-    NAMED.contains(&title).then_some(Mark::Named)
+    is_in(NAMED).then_some(Mark::Named)
 }
 
 /// "Chapter IV: Title", "Book the First--Title", "The Second Part", "§ 12a Title".
@@ -342,7 +224,7 @@ fn number(text: &str) -> Option<(String, &str)> {
     if let Some(value) = cardinal(token) {
         // "Twenty-one".
         let (ones, behind) = word(text[token.len()..].strip_prefix('-').unwrap_or(""));
-        let ones = index(&CARDINALS[..9], ones).filter(|_| value >= 20);
+        let ones = index(CARDINALS, ones).filter(|&ones| ones < 10 && value >= 20);
         return match ones.zip(ended(behind)) {
             Some((ones, rest)) => Some(((value + ones).to_string(), rest)),
             None => Some((value.to_string(), rest)),
@@ -376,8 +258,9 @@ fn kind(name: &str) -> Option<Word> {
         return None;
     }
     let name = name.to_lowercase();
-    let found = WORDS.iter().find(|(known, _)| *known == name);
-    found.map(|(_, kind)| *kind)
+    let is_name = |names: &str| names.split(' ').any(|known| known == name);
+    let found = WORDS.iter().find(|(_, names)| is_name(names));
+    found.map(|(kind, _)| *kind)
 }
 
 fn cardinal(word: &str) -> Option<u32> {
@@ -386,9 +269,8 @@ fn cardinal(word: &str) -> Option<u32> {
 }
 
 /// The number that `word` names, from 1.
-fn index(names: &[&str], word: &str) -> Option<u32> {
-    let at = names
-        .iter()
-        .position(|name| name.eq_ignore_ascii_case(word))?;
+fn index(names: &str, word: &str) -> Option<u32> {
+    let is_word = |name: &str| name.eq_ignore_ascii_case(word);
+    let at = names.split(' ').position(is_word)?;
     Some(at as u32 + 1)
 }

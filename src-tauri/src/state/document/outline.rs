@@ -16,20 +16,9 @@ const LONGEST: usize = 60;
 /// A heading with less text below it, in UTF-16 units, has nothing to ask about.
 const TEXT: usize = 60;
 /// Headings above text that nobody asks about, in lower case.
-const DULL: [&str; 12] = [
-    "acknowledgements",
-    "acknowledgments",
-    "annexes",
-    "appendices",
-    "appendix",
-    "bibliography",
-    "contents",
-    "endnotes",
-    "footnotes",
-    "index",
-    "references",
-    "table of contents",
-];
+const DULL: &str = "\
+    acknowledgements, acknowledgments, annexes, appendices, appendix, bibliography, contents, endnotes, footnotes, \
+    index, references, table of contents";
 
 /// The headings of a document with this `text`. The headings of several documents follow the name of each.
 pub(super) fn headings(info: &DocumentInfo, text: &str) -> Vec<Heading> {
@@ -87,7 +76,7 @@ fn question(heading: &Heading) -> Option<String> {
         && name.split_whitespace().any(is_word)
         && name.chars().count() <= LONGEST
         && !name.contains(['"', '“', '”'])
-        && !DULL.contains(&name.to_lowercase().as_str());
+        && !DULL.split(", ").any(|dull| dull == name.to_lowercase());
     let question = || {
         if name.ends_with('?') {
             name.to_owned()
