@@ -51,94 +51,6 @@ pub(crate) enum PreTokenizer {
     DeepSeek3,
 }
 
-/// Meaning of a name in `tokenizer.ggml.pre`.
-struct Named {
-    name: &'static str,
-    pre: PreTokenizer,
-    /// A piece that is itself a token is encoded as that token, without merging.
-    ignores_merges: bool,
-    /// Whether prompts begin with the beginning-of-sequence token if the file does not declare it.
-    adds_bos: bool,
-    /// Whether texts are normalised to Unicode NFC first.
-    composes: bool,
-}
-
-const fn named(name: &'static str, pre: PreTokenizer) -> Named {
-    Named {
-        name,
-        pre,
-        ignores_merges: matches!(pre, PreTokenizer::Llama3 | PreTokenizer::Tekken),
-        adds_bos: matches!(pre, PreTokenizer::Llama3 | PreTokenizer::Tekken),
-        composes: false,
-    }
-}
-
-/// The supported names, as written by llama.cpp's converter. Its name `default`, a fallback expression for unknown
-/// models, is not supported.
-///
-/// Two rules follow the published tokenizers and differ from llama.cpp: Qwen's tokenizers normalise to NFC, and
-/// `smaug-bpe` (today SmolLM3, with Llama 3's vocabulary) ignores merges as Llama 3 does.
-const NAMES: &[Named] = &[
-    named("gpt-2", PreTokenizer::Gpt2),
-    named("phi-2", PreTokenizer::Gpt2),
-    named("jina-es", PreTokenizer::Gpt2),
-    named("jina-de", PreTokenizer::Gpt2),
-    named("gigachat", PreTokenizer::Gpt2),
-    named("a.x-4.0", PreTokenizer::Gpt2),
-    named("mellum", PreTokenizer::Gpt2),
-    named("exaone4", PreTokenizer::Gpt2),
-    named("olmo", PreTokenizer::Gpt2),
-    named("smollm", PreTokenizer::SmolLm),
-    named("starcoder", PreTokenizer::SmolLm),
-    named("refact", PreTokenizer::SmolLm),
-    named("command-r", PreTokenizer::SmolLm),
-    named("codeshell", PreTokenizer::SmolLm),
-    named("exaone", PreTokenizer::SmolLm),
-    named("minerva-7b", PreTokenizer::SmolLm),
-    named("llama-bpe", PreTokenizer::Llama3),
-    named("llama3", PreTokenizer::Llama3),
-    named("llama-v3", PreTokenizer::Llama3),
-    named("falcon3", PreTokenizer::Llama3),
-    named("falcon-h1", PreTokenizer::Llama3),
-    named("pixtral", PreTokenizer::Llama3),
-    named("midm-2.0", PreTokenizer::Llama3),
-    named("lfm2", PreTokenizer::Llama3),
-    Named {
-        adds_bos: false,
-        ..named("smaug-bpe", PreTokenizer::Llama3)
-    },
-    Named {
-        ignores_merges: false,
-        adds_bos: false,
-        ..named("dbrx", PreTokenizer::Llama3)
-    },
-    Named {
-        composes: true,
-        ..named("qwen2", PreTokenizer::Qwen2)
-    },
-    Named {
-        composes: true,
-        ..named("deepseek-r1-qwen", PreTokenizer::Qwen2)
-    },
-    Named {
-        composes: true,
-        ..named("qwen35", PreTokenizer::Qwen35)
-    },
-    named("megrez", PreTokenizer::Qwen2),
-    named("hunyuan", PreTokenizer::Qwen2),
-    named("kormo", PreTokenizer::Qwen2),
-    named("f2llmv2", PreTokenizer::Qwen2),
-    named("tekken", PreTokenizer::Tekken),
-    named("gpt-4o", PreTokenizer::Gpt4o),
-    named("llama4", PreTokenizer::Gpt4o),
-    named("kanana2", PreTokenizer::Gpt4o),
-    named("talkie", PreTokenizer::Gpt4o),
-    named("deepseek-llm", PreTokenizer::DeepSeekLlm),
-    named("deepseek-coder", PreTokenizer::DeepSeekCoder),
-    named("deepseek-v3", PreTokenizer::DeepSeek3),
-    named("hunyuan-dense", PreTokenizer::DeepSeek3),
-];
-
 /// Rules of a vocabulary that follow from the name of its pre-tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ByteLevelRules {
@@ -152,6 +64,71 @@ pub(crate) struct ByteLevelRules {
     pub(crate) composes: bool,
 }
 
+/// The rules of most names with this pre-tokenizer.
+const fn rules(pre: PreTokenizer) -> ByteLevelRules {
+    ByteLevelRules {
+        pre,
+        ignores_merges: matches!(pre, PreTokenizer::Llama3 | PreTokenizer::Tekken),
+        adds_bos: matches!(pre, PreTokenizer::Llama3 | PreTokenizer::Tekken),
+        composes: false,
+    }
+}
+
+/// The supported values of `tokenizer.ggml.pre`, as written by llama.cpp's converter. Its name `default`, a fallback expression for unknown
+/// models, is not supported.
+///
+/// Two rules follow the published tokenizers and differ from llama.cpp: Qwen's tokenizers normalise to NFC, and
+/// `smaug-bpe` (today SmolLM3, with Llama 3's vocabulary) ignores merges as Llama 3 does.
+const NAMES: &[(&str, ByteLevelRules)] = &[
+    (
+        "gpt-2 phi-2 jina-es jina-de gigachat a.x-4.0 mellum exaone4 olmo",
+        rules(PreTokenizer::Gpt2),
+    ),
+    (
+        "smollm starcoder refact command-r codeshell exaone minerva-7b",
+        rules(PreTokenizer::SmolLm),
+    ),
+    (
+        "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2",
+        rules(PreTokenizer::Llama3),
+    ),
+    (
+        "smaug-bpe",
+        ByteLevelRules {
+            adds_bos: false,
+            ..rules(PreTokenizer::Llama3)
+        },
+    ),
+    (
+        "dbrx",
+        ByteLevelRules {
+            ignores_merges: false,
+            adds_bos: false,
+            ..rules(PreTokenizer::Llama3)
+        },
+    ),
+    (
+        "qwen2 deepseek-r1-qwen",
+        ByteLevelRules {
+            composes: true,
+            ..rules(PreTokenizer::Qwen2)
+        },
+    ),
+    (
+        "qwen35",
+        ByteLevelRules {
+            composes: true,
+            ..rules(PreTokenizer::Qwen35)
+        },
+    ),
+    ("megrez hunyuan kormo f2llmv2", rules(PreTokenizer::Qwen2)),
+    ("tekken", rules(PreTokenizer::Tekken)),
+    ("gpt-4o llama4 kanana2 talkie", rules(PreTokenizer::Gpt4o)),
+    ("deepseek-llm", rules(PreTokenizer::DeepSeekLlm)),
+    ("deepseek-coder", rules(PreTokenizer::DeepSeekCoder)),
+    ("deepseek-v3 hunyuan-dense", rules(PreTokenizer::DeepSeek3)),
+];
+
 impl ByteLevelRules {
     /// The rules of a file.
     pub(crate) fn of_file(gguf: &Gguf) -> Result<ByteLevelRules, ModelError> {
@@ -160,18 +137,14 @@ impl ByteLevelRules {
 
     /// The rules for the pre-tokenizer `name`.
     fn named(name: &str) -> Result<ByteLevelRules, ModelError> {
-        let Some(found) = NAMES.iter().find(|known| known.name == name) else {
-            let supported: Vec<&str> = NAMES.iter().map(|known| known.name).collect();
-            return Err(ModelError::UnsupportedPreTokenizer {
+        let is_named = |names: &str| names.split(' ').any(|known| known == name);
+        let found = NAMES.iter().find(|(names, _)| is_named(names));
+        found.map(|&(_, rules)| rules).ok_or_else(|| {
+            let supported: Vec<&str> = NAMES.iter().map(|&(names, _)| names).collect();
+            ModelError::UnsupportedPreTokenizer {
                 name: name.to_owned(),
                 supported: supported.join(" "),
-            });
-        };
-        Ok(ByteLevelRules {
-            pre: found.pre,
-            ignores_merges: found.ignores_merges,
-            adds_bos: found.adds_bos,
-            composes: found.composes,
+            }
         })
     }
 }
