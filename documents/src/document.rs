@@ -30,10 +30,7 @@ pub enum Kind {
     /// Markdown, kept verbatim.
     Markdown,
     /// Source code, data or markup, kept verbatim. Its unit is the line.
-    SourceCode {
-        /// The usual name of the language ("Rust", "Python", "CSV").
-        language: &'static str,
-    },
+    SourceCode,
     /// Text extracted from a PDF.
     Pdf,
     /// Text extracted from markup. A line is a paragraph, an item or a table row, and headings are those of Markdown.
@@ -44,12 +41,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// A word for programs; [`Kind::from_code`] gives the kind again, without the language of source code.
+    /// A word for programs; [`Kind::from_code`] gives the kind again.
     pub fn code(&self) -> &'static str {
         match self {
             Kind::PlainText => "text",
             Kind::Markdown => "markdown",
-            Kind::SourceCode { .. } => "code",
+            Kind::SourceCode => "code",
             Kind::Pdf => "pdf",
             Kind::Extracted { format } => format.name(),
         }
@@ -59,7 +56,7 @@ impl Kind {
     pub fn from_code(code: &str) -> Self {
         match code {
             "markdown" => Kind::Markdown,
-            "code" => Kind::SourceCode { language: "code" },
+            "code" => Kind::SourceCode,
             "pdf" => Kind::Pdf,
             name => {
                 Format::from_name(name).map_or(Kind::PlainText, |format| Kind::Extracted { format })

@@ -49,7 +49,7 @@ impl Heading {
 pub fn outline(text: &str, kind: &Kind) -> Vec<Heading> {
     let of_prose = |is_pdf| select::headings(prose::candidates(text, is_pdf));
     let mut found = match kind {
-        Kind::SourceCode { .. } => Vec::new(),
+        Kind::SourceCode => Vec::new(),
         Kind::Markdown | Kind::Extracted { .. } => markdown::headings(text),
         Kind::PlainText => of_prose(false),
         Kind::Pdf => of_prose(true),

@@ -41,7 +41,7 @@ pub(crate) fn at(text: &str, kind: &Kind, bounds: Range<usize>, byte: usize) -> 
         return byte..byte;
     };
     let is_break: fn(&str, usize) -> bool = match kind {
-        Kind::SourceCode { .. } => ends_line,
+        Kind::SourceCode => ends_line,
         // The lines of an e-mail are wrapped.
         Kind::Markdown
         | Kind::Extracted {

@@ -262,67 +262,25 @@ fn opens_like_html(bytes: &[u8]) -> bool {
     head.starts_with(b"<!doctype html") || head.starts_with(b"<html")
 }
 
+/// Extensions of source code, data and markup.
+const CODE: &str = "\
+    rs py pyi pyw js mjs cjs jsx ts mts cts tsx svelte vue c h cc cpp cxx hh hpp hxx inl cu cuh cs fs fsx java kt kts \
+    scala sc go swift m mm rb php pl pm lua r jl hs ml mli ex exs erl hrl clj cljs lisp el scm zig dart f90 f95 f for \
+    asm s sh bash zsh fish ps1 bat cmd sql css scss less xml svg xsd xsl json jsonl ndjson yaml yml toml ini cfg conf \
+    properties csv tsv log diff patch proto cmake nix tf";
+/// File names of source code without an extension that tells.
+const CODE_NAMES: &str = "Makefile makefile GNUmakefile Dockerfile Containerfile CMakeLists.txt";
+
 /// Text is prose unless its extension means otherwise; a wrong guess changes only how passages are cut.
 fn by_extension(name: &str, extension: &str) -> Kind {
-    let language = match extension {
-        "md" | "markdown" | "mdown" | "mkd" | "mdx" => return Kind::Markdown,
-        "rs" => "Rust",
-        "py" | "pyi" | "pyw" => "Python",
-        "js" | "mjs" | "cjs" | "jsx" => "JavaScript",
-        "ts" | "mts" | "cts" | "tsx" => "TypeScript",
-        "svelte" => "Svelte",
-        "vue" => "Vue",
-        "c" | "h" => "C",
-        "cc" | "cpp" | "cxx" | "hh" | "hpp" | "hxx" | "inl" => "C++",
-        "cu" | "cuh" => "CUDA",
-        "cs" => "C#",
-        "fs" | "fsx" => "F#",
-        "java" => "Java",
-        "kt" | "kts" => "Kotlin",
-        "scala" | "sc" => "Scala",
-        "go" => "Go",
-        "swift" => "Swift",
-        "m" | "mm" => "Objective-C",
-        "rb" => "Ruby",
-        "php" => "PHP",
-        "pl" | "pm" => "Perl",
-        "lua" => "Lua",
-        "r" => "R",
-        "jl" => "Julia",
-        "hs" => "Haskell",
-        "ml" | "mli" => "OCaml",
-        "ex" | "exs" => "Elixir",
-        "erl" | "hrl" => "Erlang",
-        "clj" | "cljs" => "Clojure",
-        "lisp" | "el" | "scm" => "Lisp",
-        "zig" => "Zig",
-        "dart" => "Dart",
-        "f90" | "f95" | "f" | "for" => "Fortran",
-        "asm" | "s" => "Assembly",
-        "sh" | "bash" | "zsh" | "fish" => "Shell",
-        "ps1" => "PowerShell",
-        "bat" | "cmd" => "Batch",
-        "sql" => "SQL",
-        "css" | "scss" | "less" => "CSS",
-        "xml" | "svg" | "xsd" | "xsl" => "XML",
-        "json" | "jsonl" | "ndjson" => "JSON",
-        "yaml" | "yml" => "YAML",
-        "toml" => "TOML",
-        "ini" | "cfg" | "conf" | "properties" => "configuration",
-        "csv" => "CSV",
-        "tsv" => "TSV",
-        "log" => "log",
-        "diff" | "patch" => "diff",
-        "proto" => "Protocol Buffers",
-        "cmake" => "CMake",
-        "nix" => "Nix",
-        "tf" => "Terraform",
-        _ => match Path::new(name).file_name().and_then(|n| n.to_str()) {
-            Some("Makefile" | "makefile" | "GNUmakefile") => "Makefile",
-            Some("Dockerfile" | "Containerfile") => "Dockerfile",
-            Some("CMakeLists.txt") => "CMake",
-            _ => return Kind::PlainText,
-        },
-    };
-    Kind::SourceCode { language }
+    let file = Path::new(name).file_name().and_then(|name| name.to_str());
+    if matches!(extension, "md" | "markdown" | "mdown" | "mkd" | "mdx") {
+        Kind::Markdown
+    } else if CODE.split(' ').any(|code| code == extension)
+        || CODE_NAMES.split(' ').any(|code| Some(code) == file)
+    {
+        Kind::SourceCode
+    } else {
+        Kind::PlainText
+    }
 }
