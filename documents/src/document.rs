@@ -268,13 +268,6 @@ impl Document {
             .map_or(&self.kind, |part| &part.document.kind)
     }
 
-    /// The text of `range` (bytes), extended to whole characters and clipped to the end of the text. Never panics.
-    pub fn excerpt(&self, range: Range<usize>) -> &str {
-        let start = passage::char_floor(&self.text, range.start);
-        let end = passage::char_ceil(&self.text, range.end).max(start);
-        &self.text[start..end]
-    }
-
     /// The byte range of the sentence (in prose) or line (in code, tables, lists) that contains `byte`.
     ///
     /// At most about 400 bytes, without leading or trailing white space, within one page, on character boundaries.

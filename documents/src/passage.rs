@@ -31,9 +31,9 @@ const ABBREVIATIONS: &[&str] = &[
 /// The passage in `text` around `byte`, within `bounds` (the page). `byte` may have any value.
 pub(crate) fn at(text: &str, kind: &Kind, bounds: Range<usize>, byte: usize) -> Range<usize> {
     let last = bounds.end.saturating_sub(1).max(bounds.start);
-    let byte = char_floor(text, byte.clamp(bounds.start, last));
-    let start = char_ceil(text, byte.saturating_sub(REACH).max(bounds.start));
-    let end = char_floor(text, (byte + REACH).min(bounds.end));
+    let byte = text.floor_char_boundary(byte.clamp(bounds.start, last));
+    let start = text.ceil_char_boundary(byte.saturating_sub(REACH).max(bounds.start));
+    let end = text.floor_char_boundary((byte + REACH).min(bounds.end));
     let (start, end) = (start.min(byte), end.max(byte));
     let window = &text[start..end];
 
@@ -73,24 +73,6 @@ pub fn sentences(text: &str) -> Vec<Range<usize>> {
         start = end;
     }
     found
-}
-
-/// The character boundary at or before `byte`; the end of the text if `byte` lies beyond it.
-pub(crate) fn char_floor(text: &str, byte: usize) -> usize {
-    let mut at = byte.min(text.len());
-    while !text.is_char_boundary(at) {
-        at -= 1;
-    }
-    at
-}
-
-/// The character boundary at or after `byte`; the end of the text if `byte` lies beyond it.
-pub(crate) fn char_ceil(text: &str, byte: usize) -> usize {
-    let mut at = byte.min(text.len());
-    while !text.is_char_boundary(at) {
-        at += 1;
-    }
-    at
 }
 
 /// The first byte at or after `byte` that is not white space; if none, the last one before `byte`.
@@ -250,7 +232,7 @@ fn is_abbreviation(before: &str) -> bool {
 fn shorten(window: &str, range: Range<usize>, byte: usize) -> Range<usize> {
     let mut start = range.start;
     while range.end - start > MOST {
-        let limit = char_floor(window, start + MOST);
+        let limit = window.floor_char_boundary(start + MOST);
         let piece = &window[start..limit];
         // Without white space (base64, Chinese), cut at the limit.
         let end = piece

@@ -4,7 +4,6 @@ use super::contents::ContentsPage;
 use super::marks::{self, Mark, Word};
 use super::title::{LONGEST_LINE, SENTENCE, begins_with_word, ends_sentence, is_title};
 use super::{lines, markdown};
-use crate::passage;
 
 /// The longest line in capitals that may be a heading, in characters.
 const CAPITALS: usize = 75;
@@ -222,7 +221,7 @@ fn run_in<'a>(mark: &Mark, name: &'a str) -> Option<&'a str> {
     ) {
         return None;
     }
-    let head = name.get(..passage::char_floor(name, RUN_IN))?;
+    let head = &name[..name.floor_char_boundary(RUN_IN)];
     let title = &name[..head.find(". ")?];
     let text = name[title.len() + 1..].trim_start();
     let words: Vec<String> = title.split(' ').map(str::to_lowercase).collect();

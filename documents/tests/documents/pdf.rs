@@ -46,7 +46,7 @@ fn pages_have_their_text_and_ranges() {
     let document = open("pages.pdf");
     assert_eq!(document.pages.len(), 3);
     assert!(document.unread_pages.is_empty());
-    let page = |i: usize| document.excerpt(document.pages[i].range.clone());
+    let page = |i: usize| &document.text[document.pages[i].range.clone()];
     assert_eq!(page(0), format!("{PLAIN}\n\n"));
     assert_eq!(
         page(1),
