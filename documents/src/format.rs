@@ -43,66 +43,44 @@ pub enum PageKind {
     Chapter,
 }
 
-impl Format {
-    /// All formats.
-    pub const ALL: [Format; 10] = [
-        Format::Docx,
-        Format::Odt,
-        Format::Pptx,
-        Format::Odp,
-        Format::Xlsx,
-        Format::Ods,
-        Format::Epub,
-        Format::Html,
-        Format::Email,
-        Format::Subtitles,
-    ];
+/// The formats in the order of the enum: the stored name, the name for a sentence, and what the pages are called.
+const FORMATS: [(Format, &str, &str, PageKind); 10] = {
+    use Format::*;
+    use PageKind::*;
+    [
+        (Docx, "DOCX", "a Word document", Page),
+        (Odt, "ODT", "an OpenDocument text", Page),
+        (Pptx, "PPTX", "a PowerPoint presentation", Slide),
+        (Odp, "ODP", "an OpenDocument presentation", Slide),
+        (Xlsx, "XLSX", "an Excel workbook", Sheet),
+        (Ods, "ODS", "an OpenDocument spreadsheet", Sheet),
+        (Epub, "EPUB", "an EPUB book", Chapter),
+        (Html, "HTML", "a web page", Page),
+        (Email, "e-mail", "an e-mail", Page),
+        (Subtitles, "subtitles", "a subtitle file", Page),
+    ]
+};
 
+impl Format {
     /// A short name that does not change between versions, to store and to show: "DOCX", "EPUB", "subtitles".
     pub fn name(self) -> &'static str {
-        match self {
-            Format::Docx => "DOCX",
-            Format::Odt => "ODT",
-            Format::Pptx => "PPTX",
-            Format::Odp => "ODP",
-            Format::Xlsx => "XLSX",
-            Format::Ods => "ODS",
-            Format::Epub => "EPUB",
-            Format::Html => "HTML",
-            Format::Email => "e-mail",
-            Format::Subtitles => "subtitles",
-        }
+        FORMATS[self as usize].1
     }
 
     /// The format with this [`name`](Self::name).
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|format| format.name() == name)
+        let found = FORMATS.iter().find(|format| format.1 == name);
+        found.map(|format| format.0)
     }
 
     /// The format for a sentence, with its article.
     pub(crate) fn described(self) -> &'static str {
-        match self {
-            Format::Docx => "a Word document",
-            Format::Odt => "an OpenDocument text",
-            Format::Pptx => "a PowerPoint presentation",
-            Format::Odp => "an OpenDocument presentation",
-            Format::Xlsx => "an Excel workbook",
-            Format::Ods => "an OpenDocument spreadsheet",
-            Format::Epub => "an EPUB book",
-            Format::Html => "a web page",
-            Format::Email => "an e-mail",
-            Format::Subtitles => "a subtitle file",
-        }
+        FORMATS[self as usize].2
     }
 
     /// What the pages of this format are called. Formats without pages have [`PageKind::Page`].
     pub fn page_kind(self) -> PageKind {
-        match self {
-            Format::Pptx | Format::Odp => PageKind::Slide,
-            Format::Xlsx | Format::Ods => PageKind::Sheet,
-            Format::Epub => PageKind::Chapter,
-            _ => PageKind::Page,
-        }
+        FORMATS[self as usize].3
     }
 }
 
