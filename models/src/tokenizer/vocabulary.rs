@@ -38,37 +38,10 @@ pub(crate) enum Script {
 
 /// Texts of tokens that end an answer even if no metadata key declares it; llama.cpp's list. It includes the padding
 /// and separator tokens between files and repositories.
-const END_TEXTS: [&str; 29] = [
-    "<|eot_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|flush|>",
-    "<|calls|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "<|eom_id|>",
-    "<EOT>",
-    "_<EOT>",
-    "[EOT]",
-    "[EOS]",
-    "<|end_of_text|>",
-    "<end_of_utterance>",
-    "<eos>",
-    "<turn|>",
-    "<|tool_response>",
-    "<｜end▁of▁sentence｜>",
-    "<|fim_pad|>",
-    "<fim-pad>",
-    "<fim_pad>",
-    "<|fim_repo|>",
-    "<|repo_name|>",
-    "<fim-repo>",
-    "<reponame>",
-    "<|file_sep|>",
-    STRIKE_END,
-];
+const END_TEXTS: &str = "\
+    <|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> <|eom_id|> \
+    <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> <｜end▁of▁sentence｜> \
+    <|fim_pad|> <fim-pad> <fim_pad> <|fim_repo|> <|repo_name|> <fim-repo> <reponame> <|file_sep|> </s>";
 
 /// Also an HTML tag: ends an answer only if the file types it as a control token.
 const STRIKE_END: &str = "</s>";
@@ -120,11 +93,12 @@ impl Vocabulary {
         for &id in ends.iter().chain(&bos) {
             kinds[id as usize] = Kind::Control;
         }
+        let end_texts: Vec<&str> = END_TEXTS.split(' ').collect();
         let mut ids = HashMap::with_capacity(texts.len());
         for (id, text) in texts.iter().enumerate() {
             ids.entry(Box::from(*text)).or_insert(id as u32);
             let ends_answers =
-                END_TEXTS.contains(text) && (*text != STRIKE_END || kinds[id] == Kind::Control);
+                end_texts.contains(text) && (*text != STRIKE_END || kinds[id] == Kind::Control);
             if ends_answers {
                 kinds[id] = Kind::Control;
                 ends.push(id as u32);
