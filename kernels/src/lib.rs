@@ -1,7 +1,7 @@
 //! CPU kernels: attention over KV rows, the scores that selection methods rank by, gather and merge of rows, the
 //! row-wise operations of a layer, and memory-mapped weights.
 //!
-//! - `rows.rs`: [`RowStore`], keys or values of one layer, and [`gather_rows`].
+//! - `rows.rs`: [`RowStore`], keys or values of one layer.
 //! - `cache_type.rs`: [`CacheType`], the storage type of kept rows.
 //! - `prefill.rs`: [`prefill_attention`], a chunk of the prompt over all positions up to each row.
 //! - `window.rs`: [`window_scores`], the attention of the last rows to each token, and [`window_maxima`], the largest
@@ -96,7 +96,7 @@ pub use quadratic::{add_gram, quadratic_forms, softmax};
 pub use quantised::QuantisedRows;
 pub use rates::{Bandwidth, bandwidth, product_rate};
 pub use recurrent::{RecurrentShape, RecurrentState, convolve};
-pub use rows::{RowState, RowStore, gather_rows};
+pub use rows::{RowState, RowStore};
 pub use simd::{SimdLevel, simd_level};
 pub use span::{DecodeAttention, Rotation};
 pub use stop::{Stop, Stopped};

@@ -380,34 +380,3 @@ fn first_rows(capacities: &[usize]) -> Vec<usize> {
     }
     first_rows
 }
-
-/// Copies the rows `positions` of head `source_head` into rows `first_row..` of head `target_head`, in that order.
-///
-/// # Panics
-/// If the head dimensions differ, a row exceeds its head's capacity, or a store is packed.
-pub fn gather_rows(
-    source: &RowStore,
-    source_head: usize,
-    positions: &[u32],
-    target: &mut RowStore,
-    target_head: usize,
-    first_row: usize,
-) {
-    let head_dim = source.head_dim;
-    assert_eq!(
-        head_dim, target.head_dim,
-        "rows of {head_dim} cannot be gathered into rows of {}",
-        target.head_dim
-    );
-    let capacity = target.capacity(target_head);
-    assert!(
-        first_row + positions.len() <= capacity,
-        "rows {first_row}..{} do not fit head {target_head}, which holds {capacity}",
-        first_row + positions.len()
-    );
-    let source = source.head(source_head);
-    let target = &mut target.head_mut(target_head)[first_row * head_dim..];
-    for (target, &position) in target.chunks_exact_mut(head_dim).zip(positions) {
-        target.copy_from_slice(&source[position as usize * head_dim..][..head_dim]);
-    }
-}

@@ -3,7 +3,7 @@
 use crate::support::{GROUPS, HEAD_DIMS, Random, assert_close, shape, sinks};
 use kept_kernels::{
     CacheType, DecodeAttention, DecodeScratch, Pairing, Rotation, RowStore, Scale, SimdLevel,
-    decode_attention, gather_rows, reference,
+    decode_attention, reference,
 };
 
 fn check(task: &DecodeAttention<'_>, what: &str) {
@@ -127,7 +127,9 @@ fn storage_order_does_not_matter() {
     let order = random.permutation(rows);
     let shuffled = |store: &RowStore| {
         let mut target = RowStore::uniform(1, rows, 64);
-        gather_rows(store, 0, &order, &mut target, 0, 0);
+        let row = |&row: &u32| &store.head(0)[row as usize * 64..][..64];
+        let rows: Vec<f32> = order.iter().flat_map(row).copied().collect();
+        target.copy_in(0, &rows);
         target
     };
     let run = |keys: &RowStore, values: &RowStore| {

@@ -165,16 +165,8 @@ impl Download {
         self.shared.state().failure.clone()
     }
 
-    /// Waits until the download is at rest: finished, paused, cancelled or failed.
-    pub async fn at_rest(&self) -> Status {
-        let mut watch = self.watch();
-        match watch.wait_for(|status| status.phase.is_at_rest()).await {
-            Ok(status) => status.clone(),
-            Err(_) => self.status(),
-        }
-    }
-
-    /// Like [`at_rest`](Self::at_rest) without a runtime: blocks the thread, and passes every status to `show`.
+    /// Blocks the thread until the download is at rest (finished, paused, cancelled or failed), and passes every status
+    /// to `show`.
     ///
     /// # Errors
     /// [`HubError::Bug`] if no runtime can be created.
