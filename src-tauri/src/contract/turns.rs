@@ -175,34 +175,6 @@ pub enum TurnState {
 }
 
 impl TurnState {
-    /// Its name in the store, the same as on the page.
-    pub fn word(self) -> &'static str {
-        match self {
-            TurnState::Waiting => "waiting",
-            TurnState::Asked => "asked",
-            TurnState::Reading => "reading",
-            TurnState::Answering => "answering",
-            TurnState::Done => "done",
-            TurnState::Stopped => "stopped",
-            TurnState::Failed => "failed",
-        }
-    }
-
-    /// The state with the name `word`.
-    pub fn of_word(word: &str) -> Option<Self> {
-        [
-            TurnState::Waiting,
-            TurnState::Asked,
-            TurnState::Reading,
-            TurnState::Answering,
-            TurnState::Done,
-            TurnState::Stopped,
-            TurnState::Failed,
-        ]
-        .into_iter()
-        .find(|state| state.word() == word)
-    }
-
     /// Whether the turn has not ended yet.
     pub fn is_open(self) -> bool {
         matches!(

@@ -14,7 +14,7 @@ use sqlx::Row;
 use sqlx::sqlite::{SqliteConnection, SqlitePool, SqliteRow};
 
 use super::StoreError;
-use crate::contract::{ModelChoice, Settings, Turn, TurnState};
+use crate::contract::{ModelChoice, Settings, Turn};
 use crate::state::{EarlierMap, Loaded, ModelEntry, Open, OpenDocument, Remembered, TurnMap};
 
 /// The open database.
@@ -304,7 +304,7 @@ impl Store {
         .bind(row_of_id(turn.id)?)
         .bind(&turn.question)
         .bind(&turn.answer)
-        .bind(turn.state.word())
+        .bind(to_json(&turn.state)?.trim_matches('"').to_owned())
         .bind(&turn.error)
         .bind(&turn.method)
         .bind(to_json(&turn.parameters)?)
@@ -436,8 +436,8 @@ fn turn_of_row(row: &SqliteRow) -> Result<Turn, StoreError> {
         id: id_of_row(row.try_get("id")?)?,
         question: row.try_get("question")?,
         answer: row.try_get("answer")?,
-        state: TurnState::of_word(state)
-            .ok_or_else(|| StoreError::Value(format!("the state '{state}'")))?,
+        state: of_json(&format!("\"{state}\""))
+            .map_err(|_| StoreError::Value(format!("the state '{state}'")))?,
         error: row.try_get("error")?,
         method: row.try_get("method")?,
         parameters: of_json(row.try_get("parameters")?)?,
