@@ -22,7 +22,6 @@ use std::ops::Range;
 pub use attention::AttentionGrid;
 pub use lift::{LEVELS, NEUTRAL_QUESTIONS};
 pub use packed::GridBytesError;
-pub use sums::TableRow;
 
 /// For each layer and cell of the document, the number of slots that keep the cell: for a cell of one token, the KV
 /// heads that keep the token.

@@ -62,8 +62,8 @@ pub use event::{Event, Phase, Progress};
 pub use evictions::{Evicted, EvictionLog};
 pub use fit::{Fit, FitLine, TOKENS_PER_PAGE, pages_per_minute};
 pub use grid::{
-    AttentionGrid, GridBytesError, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, TableRow,
-    TokenSlots, ends16,
+    AttentionGrid, GridBytesError, GridError, LEVELS, MapGrid, NEUTRAL_QUESTIONS, TokenSlots,
+    ends16,
 };
 pub use in_the_box::{SAMPLE, is_beyond_the_box, is_in_the_box};
 pub use ledger::{MemoryLedger, MemoryNow};

@@ -44,18 +44,18 @@ pub fn table(
     document: Option<&OpenDocument>,
     layer: Option<usize>,
 ) -> Vec<TableRow> {
-    let parts = parts(map, document);
-    one_layer(map, layer)
-        .table(&parts)
-        .into_iter()
-        .zip(&parts)
-        .map(|(row, (_, range))| TableRow {
-            name: row.name,
-            start: range.start as usize,
-            mean: row.mean,
-            max: row.max,
-        })
-        .collect()
+    let shown = one_layer(map, layer);
+    let row = |(name, range): (String, Range<u32>)| {
+        let start = range.start as usize;
+        let (mean, max) = shown.share_of(range);
+        TableRow {
+            name,
+            start,
+            mean,
+            max,
+        }
+    };
+    parts(map, document).into_iter().map(row).collect()
 }
 
 fn parts(map: &MapGrid, document: Option<&OpenDocument>) -> Vec<(String, Range<u32>)> {

@@ -1,6 +1,7 @@
 //! What a question changes in a map: the kept slots minus those that are kept whatever is asked.
 
 use super::MapGrid;
+use super::heads::share;
 
 /// Questions that ask for nothing in particular. What a method keeps for all of them it keeps whatever is asked.
 pub const NEUTRAL_QUESTIONS: [&str; 3] = [
@@ -15,11 +16,8 @@ pub const LEVELS: [u8; 13] = [2, 4, 6, 8, 10, 15, 20, 25, 30, 40, 50, 60, 75];
 impl MapGrid {
     /// `[cells]`: share of the slots that keep each cell, 0 to 255 for 0 to 100 %. A nonzero share is at least 1.
     pub fn shares(&self) -> Vec<u8> {
-        let slots = self.slots(None);
-        let share = |&count: &u16| match (u32::from(count), slots) {
-            (0, _) | (_, 0) => 0,
-            (count, slots) => ((count * 255 + slots / 2) / slots).clamp(1, 255) as u8,
-        };
+        let slots = self.slots(None) as usize;
+        let share = |&count: &u16| share(usize::from(count), slots);
         self.totals.iter().map(share).collect()
     }
 

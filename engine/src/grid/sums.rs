@@ -1,21 +1,9 @@
-//! Figures over ranges of text: shares of a range, the table of pages. A range counts by tokens, as the whole map does:
-//! its share is the mean over the tokens in it. `shareIn` of the app's page computes the same; `shares.json` there has
-//! cases for both.
+//! Shares of a range of text. A range counts by tokens, as the whole map does: its share is the mean over the tokens in
+//! it. `shareIn` of the app's page computes the same; `shares.json` there has cases for both.
 
 use std::ops::Range;
 
 use super::MapGrid;
-
-/// One row of a table: how much of a part of the document is kept.
-#[derive(Debug, Clone, PartialEq)]
-pub struct TableRow {
-    /// Name of the part.
-    pub name: String,
-    /// Mean share of slots over the part's tokens, 0 to 1.
-    pub mean: f32,
-    /// The largest share in the part.
-    pub max: f32,
-}
 
 impl MapGrid {
     /// Mean share of slots over the tokens with text in `range16`, and the largest share of one, 0 to 1. In very long
@@ -34,21 +22,6 @@ impl MapGrid {
             share(sum as f64, counts.len() as f64 * slots),
             share(f64::from(most), slots),
         )
-    }
-
-    /// [`MapGrid::share_of`] for named parts of the document.
-    pub fn table(&self, parts: &[(String, Range<u32>)]) -> Vec<TableRow> {
-        parts
-            .iter()
-            .map(|(name, range)| {
-                let (mean, max) = self.share_of(range.clone());
-                TableRow {
-                    name: name.clone(),
-                    mean,
-                    max,
-                }
-            })
-            .collect()
     }
 
     /// The cells with text in `range16`. Zero-width cells belong to the character that the next cell completes.
