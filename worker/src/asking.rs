@@ -8,15 +8,13 @@ use kept_engine::{
     Ask, Engine, EngineError, LEVELS, Limits, MapGrid, NEUTRAL_QUESTIONS, Progress, ReadRequest,
     Sampling,
 };
-use kept_worker::protocol::{AskRequest, EstimateRequest, Failure, Fault, FaultCode, Reply};
+use kept_worker::protocol::{AskRequest, EstimateRequest, Failure, Fault, Reply};
 
 use crate::comparing::compare;
 use crate::keeping::Keeping;
 use crate::output::Output;
 use crate::watching::{Filling, Watching};
-use crate::work::{
-    Ending, EngineHealth, Input, Job, Work, engine_health, parse_budget, with_cache_type,
-};
+use crate::work::{EngineHealth, Failed, Input, Job, Work, parse_budget, with_cache_type};
 
 /// Starts the thread. Progress goes directly to `output`; the final reply of each job goes to the dispatcher through
 /// `inbox`.
@@ -51,66 +49,47 @@ pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
     jobs
 }
 
-/// Runs `work` and returns its final reply; a panic becomes [`Reply::Failed`] with [`EngineHealth::Broken`].
-fn run_caught(ticket: u64, what: Failure, work: impl FnOnce() -> Ending) -> Ending {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(ending) => ending,
-        Err(_) => {
-            let reply = Reply::Failed {
-                ticket: Some(ticket),
-                what,
-                message: "the engine stopped over an internal error; ask again, and if it happens again, choose another method or model".to_owned(),
-                code: FaultCode::Other,
-                stopped: false,
-            };
-            (reply, EngineHealth::Broken)
+/// Runs `work` and returns its final reply and the state of the engine. A panic becomes [`Reply::Failed`] with
+/// [`EngineHealth::Broken`].
+fn run_caught(
+    ticket: u64,
+    what: Failure,
+    work: impl FnOnce() -> Result<Reply, Failed>,
+) -> (Reply, EngineHealth) {
+    let caught = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(Failed {
+            fault: "the engine stopped over an internal error; ask again, and if it happens again, choose another method or model".into(),
+            stopped: false,
+            engine_health: EngineHealth::Broken,
+        })
+    });
+    match caught {
+        Ok(reply) => (reply, EngineHealth::Sound),
+        Err(failed) => {
+            let reply = Reply::failed(Some(ticket), what, failed.fault, failed.stopped);
+            (reply, failed.engine_health)
         }
     }
 }
 
-fn failed(
-    ticket: u64,
-    what: Failure,
-    fault: Fault,
-    stopped: bool,
-    engine_health: EngineHealth,
-) -> Ending {
-    let reply = Reply::Failed {
-        ticket: Some(ticket),
-        what,
-        message: fault.message,
-        code: fault.code,
-        stopped,
-    };
-    (reply, engine_health)
-}
-
-fn failed_with(ticket: u64, what: Failure, error: &EngineError) -> Ending {
-    let stopped = matches!(error, EngineError::Stopped);
-    failed(ticket, what, error.into(), stopped, engine_health(error))
-}
-
 /// Reads the document into its vault; returns the final reply.
-fn read(job: &Job, of: &EstimateRequest, keeping: &Keeping, output: &Output) -> Ending {
+fn read(
+    job: &Job,
+    of: &EstimateRequest,
+    keeping: &Keeping,
+    output: &Output,
+) -> Result<Reply, Failed> {
     let ticket = job.ticket;
     let Some(vaults) = keeping.vaults() else {
-        let reply = Reply::DocumentRead {
+        return Ok(Reply::DocumentRead {
             ticket,
             tokens: 0,
             stored: 0,
             notes: Vec::new(),
-        };
-        return (reply, EngineHealth::Sound);
+        });
     };
-    let refused = |fault: Fault| failed(ticket, Failure::Read, fault, false, EngineHealth::Sound);
-    let budget = match parse_budget(of.budget.as_deref()) {
-        Ok(budget) => budget,
-        Err(why) => return refused(why),
-    };
-    let engine = match with_cache_type(&job.model.engine, of.cache.as_deref()) {
-        Ok(engine) => engine,
-        Err(why) => return refused(why),
-    };
+    let budget = parse_budget(of.budget.as_deref())?;
+    let engine = with_cache_type(&job.model.engine, of.cache.as_deref())?;
     let request = ReadRequest {
         document: &job.document.document,
         method: &of.method,
@@ -123,51 +102,44 @@ fn read(job: &Job, of: &EstimateRequest, keeping: &Keeping, output: &Output) -> 
         let progress = *progress;
         output.send(&Reply::ReadAhead { ticket, progress });
     };
-    match engine.read_document(&request, &mut progress, &job.stop) {
-        Ok(read) => {
-            let reply = Reply::DocumentRead {
-                ticket,
-                tokens: read.tokens,
-                stored: read.stored,
-                notes: read.notes,
-            };
-            (reply, EngineHealth::Sound)
-        }
-        Err(error) => failed_with(ticket, Failure::Read, &error),
-    }
+    let read = engine.read_document(&request, &mut progress, &job.stop)?;
+    Ok(Reply::DocumentRead {
+        ticket,
+        tokens: read.tokens,
+        stored: read.stored,
+        notes: read.notes,
+    })
 }
 
 /// Computes what is kept whatever is asked; returns the final reply. The document comes from its vault.
-fn neutral(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> Ending {
+fn neutral(
+    job: &Job,
+    asked: &AskRequest,
+    keeping: &Keeping,
+    output: &Output,
+) -> Result<Reply, Failed> {
     let ticket = job.ticket;
-    let budget = match parse_budget(asked.budget.as_deref()) {
-        Ok(budget) => budget,
-        Err(why) => return failed(ticket, Failure::Neutral, why, false, EngineHealth::Sound),
-    };
-    let engine = match with_cache_type(&job.model.engine, asked.cache.as_deref()) {
-        Ok(engine) => engine,
-        Err(why) => return failed(ticket, Failure::Neutral, why, false, EngineHealth::Sound),
-    };
+    let budget = parse_budget(asked.budget.as_deref())?;
+    let engine = with_cache_type(&job.model.engine, asked.cache.as_deref())?;
     let mut maps = Vec::new();
     for question in NEUTRAL_QUESTIONS {
-        match map_of(job, &engine, asked, question, budget, keeping) {
-            Ok(map) => maps.push(map),
-            Err(error) => return failed_with(ticket, Failure::Neutral, &error),
-        }
+        maps.push(map_of(job, &engine, asked, question, budget, keeping)?);
     }
     if let Some(mean) = MapGrid::mean_of(&maps) {
         output.send_with_bytes(&Reply::NeutralMap { ticket }, &mean.to_bytes());
     }
-    (Reply::NeutralDone { ticket }, EngineHealth::Sound)
+    Ok(Reply::NeutralDone { ticket })
 }
 
 /// Computes what a question keeps with each of [`LEVELS`]; returns the final reply.
-fn levels(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> Ending {
+fn levels(
+    job: &Job,
+    asked: &AskRequest,
+    keeping: &Keeping,
+    output: &Output,
+) -> Result<Reply, Failed> {
     let ticket = job.ticket;
-    let engine = match with_cache_type(&job.model.engine, asked.cache.as_deref()) {
-        Ok(engine) => engine,
-        Err(why) => return failed(ticket, Failure::Levels, why, false, EngineHealth::Sound),
-    };
+    let engine = with_cache_type(&job.model.engine, asked.cache.as_deref())?;
     for percent in LEVELS {
         let budget = Some(Budget::Share(f64::from(percent) / 100.0));
         match map_of(job, &engine, asked, &asked.question, budget, keeping) {
@@ -176,10 +148,10 @@ fn levels(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> 
             }
             // The method needs more rows.
             Err(error) if error.is_refusal() => {}
-            Err(error) => return failed_with(ticket, Failure::Levels, &error),
+            Err(error) => return Err(error.into()),
         }
     }
-    (Reply::LevelsDone { ticket }, EngineHealth::Sound)
+    Ok(Reply::LevelsDone { ticket })
 }
 
 /// What `question` keeps with `budget`, without an answer. The document comes from its vault.
@@ -212,16 +184,18 @@ fn map_of(
 }
 
 /// Answers one question; returns the final reply.
-fn answer(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> Ending {
+fn answer(
+    job: &Job,
+    asked: &AskRequest,
+    keeping: &Keeping,
+    output: &Output,
+) -> Result<Reply, Failed> {
     let ticket = job.ticket;
-    let refused = |fault: Fault| failed(ticket, Failure::Ask, fault, false, EngineHealth::Sound);
     if asked.max_tokens == 0 {
-        return refused("an answer of at most 0 tokens is no answer; allow at least 1".into());
+        let why = "an answer of at most 0 tokens is no answer; allow at least 1";
+        return Err(Fault::from(why).into());
     }
-    let budget = match parse_budget(asked.budget.as_deref()) {
-        Ok(budget) => budget,
-        Err(why) => return refused(why),
-    };
+    let budget = parse_budget(asked.budget.as_deref())?;
     let sampling = Sampling {
         temperature: f64::from(asked.temperature),
         seed: asked.seed,
@@ -243,20 +217,12 @@ fn answer(job: &Job, asked: &AskRequest, keeping: &Keeping, output: &Output) -> 
         },
         vault: keeping.vaults(),
     };
-    let engine = match with_cache_type(&job.model.engine, asked.cache.as_deref()) {
-        Ok(engine) => engine,
-        Err(why) => return refused(why),
-    };
+    let engine = with_cache_type(&job.model.engine, asked.cache.as_deref())?;
     let mut watching = Watching::new(job, asked, &engine, output);
-    match engine.ask_watched(&ask, &mut watching, &job.stop) {
-        Ok(answer) => {
-            watching.report_evictions(&answer);
-            let answer = watching.facts(answer);
-            let answer = Box::new(answer);
-            (Reply::Answered { ticket, answer }, EngineHealth::Sound)
-        }
-        Err(error) => failed_with(ticket, Failure::Ask, &error),
-    }
+    let answer = engine.ask_watched(&ask, &mut watching, &job.stop)?;
+    watching.report_evictions(&answer);
+    let answer = Box::new(watching.facts(answer));
+    Ok(Reply::Answered { ticket, answer })
 }
 
 #[cfg(test)]

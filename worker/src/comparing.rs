@@ -7,41 +7,18 @@ use std::time::Instant;
 use kept_engine::policies::Budget;
 use kept_engine::{Engine, EngineError, Event, MapGrid, RetentionMap, ends16};
 use kept_eval::fidelity::{MethodRun, Reference, ReferenceReport, RunReport};
-use kept_worker::protocol::{CompareRequest, CompareRun, Failure, Fault, Reply};
+use kept_worker::protocol::{CompareRequest, CompareRun, Fault, Reply};
 
 use crate::output::Output;
-use crate::work::{Ending, EngineHealth, Job, engine_health, parse_budget, with_cache_type};
+use crate::work::{Failed, Job, parse_budget, with_cache_type};
 
 /// Limit of the answer length, in tokens: the full cache's attention and logits along its answer are held in memory.
 const MOST_TOKENS: usize = 1024;
 
 /// Runs one comparison; returns the final reply. An error of a single run is reported for this run; the others
 /// continue.
-pub fn compare(job: &Job, comparison: &CompareRequest, output: &Output) -> Ending {
-    let failed = |error: &EngineError| {
-        let reply = Reply::Failed {
-            ticket: Some(job.ticket),
-            what: Failure::Compare,
-            message: error.to_string(),
-            code: Fault::from(error).code,
-            stopped: matches!(error, EngineError::Stopped),
-        };
-        (reply, engine_health(error))
-    };
-    let engine = match with_cache_type(&job.model.engine, comparison.cache.as_deref()) {
-        Ok(engine) => engine,
-        Err(fault) => {
-            let reply = Reply::Failed {
-                ticket: Some(job.ticket),
-                what: Failure::Compare,
-                message: fault.message,
-                code: fault.code,
-                stopped: false,
-            };
-            return (reply, EngineHealth::Sound);
-        }
-    };
-    let engine = &engine;
+pub fn compare(job: &Job, comparison: &CompareRequest, output: &Output) -> Result<Reply, Failed> {
+    let engine = &with_cache_type(&job.model.engine, comparison.cache.as_deref())?;
     let started = Instant::now();
     let reference = Reference::read(
         engine,
@@ -50,11 +27,7 @@ pub fn compare(job: &Job, comparison: &CompareRequest, output: &Output) -> Endin
         comparison.max_tokens.clamp(1, MOST_TOKENS),
         &mut |event| report_progress(job, None, 1, &event, output),
         &job.stop,
-    );
-    let reference = match reference {
-        Ok(reference) => reference,
-        Err(error) => return failed(&error),
-    };
+    )?;
     let report = ReferenceReport::new(engine.model().name(), &reference);
     let ends = ends16(&job.document.document.text, reference.prompt.spans());
     // Rows of the reference are not compared by layer.
@@ -68,10 +41,8 @@ pub fn compare(job: &Job, comparison: &CompareRequest, output: &Output) -> Endin
         },
         &bytes.collect::<Vec<u8>>(),
     );
-    match run_all(job, engine, &reference, &comparison.runs, &cells, output) {
-        Ok(()) => (Reply::Compared { ticket: job.ticket }, EngineHealth::Sound),
-        Err(error) => failed(&error),
-    }
+    run_all(job, engine, &reference, &comparison.runs, &cells, output)?;
+    Ok(Reply::Compared { ticket: job.ticket })
 }
 
 /// Compares every run with the full cache and reports each as soon as it is complete. Runs share a prefill of the

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use kept_engine::DocumentLength;
 use kept_engine::documents::recognised_languages;
 use kept_engine::kernels::Stop;
-use kept_worker::protocol::{Failure, Fault, FaultCode, Reply, Request};
+use kept_worker::protocol::{Failure, Fault, Reply, Request};
 
 use crate::asking;
 use crate::facts;
@@ -350,24 +350,12 @@ impl Dispatcher {
     }
 
     fn fail(&self, ticket: Option<u64>, what: Failure, fault: impl Into<Fault>) {
-        let Fault { code, message } = fault.into();
-        self.output.send(&Reply::Failed {
-            ticket,
-            what,
-            message,
-            code,
-            stopped: false,
-        });
+        self.output.send(&Reply::failed(ticket, what, fault, false));
     }
 
     fn report_stopped(&self, ticket: Option<u64>, what: Failure) {
-        self.output.send(&Reply::Failed {
-            ticket,
-            what,
-            message: "stopped".to_owned(),
-            code: FaultCode::Other,
-            stopped: true,
-        });
+        self.output
+            .send(&Reply::failed(ticket, what, "stopped", true));
     }
 
     fn next_number(&mut self) -> u64 {

@@ -42,13 +42,7 @@ pub fn inspect(ticket: u64, name: ModelName, output: Output) {
                 ticket,
                 inspection: Box::new(inspection),
             },
-            Err(fault) => Reply::Failed {
-                ticket: Some(ticket),
-                what: Failure::Inspect,
-                message: fault.message,
-                code: fault.code,
-                stopped: false,
-            },
+            Err(fault) => Reply::failed(Some(ticket), Failure::Inspect, fault, false),
         });
     });
 }

@@ -88,15 +88,35 @@ pub enum EngineHealth {
     GpuLost,
 }
 
-/// The final reply to a request, and the state of the engine after it.
-pub type Ending = (Reply, EngineHealth);
+/// Why a job has no other final reply, and the state of the engine after it.
+pub struct Failed {
+    pub fault: Fault,
+    /// Whether the user stopped the job.
+    pub stopped: bool,
+    pub engine_health: EngineHealth,
+}
 
-/// The state of the engine after `error`.
-pub fn engine_health(error: &EngineError) -> EngineHealth {
-    if error.loses_gpu() {
-        EngineHealth::GpuLost
-    } else {
-        EngineHealth::Sound
+impl From<Fault> for Failed {
+    fn from(fault: Fault) -> Self {
+        Failed {
+            fault,
+            stopped: false,
+            engine_health: EngineHealth::Sound,
+        }
+    }
+}
+
+impl From<EngineError> for Failed {
+    fn from(error: EngineError) -> Self {
+        Failed {
+            stopped: matches!(error, EngineError::Stopped),
+            engine_health: if error.loses_gpu() {
+                EngineHealth::GpuLost
+            } else {
+                EngineHealth::Sound
+            },
+            fault: error.into(),
+        }
     }
 }
 

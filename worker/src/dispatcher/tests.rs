@@ -87,13 +87,7 @@ fn model_is_reopened_after_a_panic() {
     let (mut replies, say) = at_work(|_| false);
     say(open("mini"));
     assert!(matches!(next(&mut replies), Reply::Model { .. }));
-    let reply = Reply::Failed {
-        ticket: Some(1),
-        what: Failure::Ask,
-        message: "a bug".to_owned(),
-        code: kept_worker::protocol::FaultCode::Other,
-        stopped: false,
-    };
+    let reply = Reply::failed(Some(1), Failure::Ask, "a bug", false);
     say(Input::Ended {
         reply: reply.clone(),
         engine_health: EngineHealth::Broken,

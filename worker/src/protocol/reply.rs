@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::facts::{
     AnswerFacts, DocumentInfo, Inspection, MethodFacts, ModelFacts, StoredDocument,
 };
-use super::fault::FaultCode;
+use super::fault::{Fault, FaultCode};
 use kept_engine::{Estimate, MemoryNow, Note, Progress, Turn};
 use kept_eval::fidelity::{ReferenceReport, RunReport};
 
@@ -284,6 +284,23 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// [`Reply::Failed`] because of `fault`.
+    pub fn failed(
+        ticket: Option<u64>,
+        what: Failure,
+        fault: impl Into<Fault>,
+        stopped: bool,
+    ) -> Self {
+        let Fault { code, message } = fault.into();
+        Reply::Failed {
+            ticket,
+            what,
+            message,
+            stopped,
+            code,
+        }
+    }
+
     /// Whether a frame of bytes follows.
     pub fn has_bytes(&self) -> bool {
         matches!(
