@@ -55,7 +55,7 @@ pub fn run(arguments: &CompareArguments) -> anyhow::Result<()> {
             output::print_text(&table_line(row, &engine, wide))
         }
     };
-    let runs = runs(&methods, &budgets);
+    let runs: Vec<_> = runs(&methods, &budgets).iter().map(Run::pair).collect();
     let rows = measure(&engine, &reference, &runs, &print, &stop)?;
     if !arguments.json {
         output::print_text(&answers(&reference, &rows))?;
@@ -275,16 +275,37 @@ fn check_folder(folder: &Path) -> anyhow::Result<()> {
     })
 }
 
+/// A method at a budget.
+#[derive(Clone)]
+pub struct Run {
+    pub method: MethodSpec,
+    /// `None` for the full cache.
+    pub budget: Option<Budget>,
+    /// Empty for the full cache.
+    pub budget_text: String,
+}
+
+impl Run {
+    /// The method and its budget, which is everything for the full cache.
+    pub fn pair(&self) -> (MethodSpec, Budget) {
+        let budget = self.budget.unwrap_or(Budget::Share(1.0));
+        (self.method.clone(), budget)
+    }
+}
+
 /// Every method at every budget; the full cache runs once because it has no budget.
-fn runs(methods: &[MethodSpec], budgets: &[Budget]) -> Vec<(MethodSpec, Budget)> {
-    let of_method = |method: &MethodSpec| -> Vec<(MethodSpec, Budget)> {
-        let everything = [Budget::Share(1.0)];
-        let budgets = match method.name.as_str() {
-            "full" => &everything,
-            _ => budgets,
+pub fn runs(methods: &[MethodSpec], budgets: &[Budget]) -> Vec<Run> {
+    let of_method = |method: &MethodSpec| -> Vec<Run> {
+        let budgets: Vec<Option<Budget>> = match method.name.as_str() {
+            "full" => vec![None],
+            _ => budgets.iter().copied().map(Some).collect(),
         };
-        let at = |&budget| (method.clone(), budget);
-        budgets.iter().map(at).collect()
+        let at = |budget: Option<Budget>| Run {
+            method: method.clone(),
+            budget,
+            budget_text: budget.map(|b| b.to_string()).unwrap_or_default(),
+        };
+        budgets.into_iter().map(at).collect()
     };
     methods.iter().flat_map(of_method).collect()
 }

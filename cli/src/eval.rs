@@ -18,7 +18,7 @@ use kept_eval::needle::{Haystack, NeedleCell, NeedleGrid, needle_picture};
 use serde::Serialize;
 
 use crate::arguments::NeedleArguments;
-use crate::compare::{chosen_budgets, named_methods, parts};
+use crate::compare::{Run, chosen_budgets, named_methods, parts, runs};
 use crate::model::model_path;
 use crate::output;
 use crate::progress::{CountBar, stop_on_ctrl_c};
@@ -46,9 +46,6 @@ struct SummaryRow {
     low: Option<f64>,
     high: Option<f64>,
 }
-
-/// A method, its budget, and the budget as text.
-type Run = (MethodSpec, Budget, String);
 
 /// The grid: every method at every budget, at every length and depth.
 struct Questions {
@@ -88,19 +85,6 @@ impl Questions {
             depths: depths.iter().map(|d| d / 100.0).collect(),
             repeats: arguments.repeats,
         })
-    }
-
-    /// Every method at every budget; the full cache runs once because it has no budget.
-    fn runs(&self) -> Vec<Run> {
-        let of = |method: &MethodSpec| -> Vec<Run> {
-            match method.name.as_str() {
-                "full" => vec![(method.clone(), Budget::Share(1.0), String::new())],
-                _ => (self.budgets.iter())
-                    .map(|budget| (method.clone(), *budget, budget.to_string()))
-                    .collect(),
-            }
-        };
-        self.methods.iter().flat_map(of).collect()
     }
 }
 
@@ -166,7 +150,7 @@ fn ask_all(
     json: bool,
 ) -> anyhow::Result<()> {
     let stop = stop_on_ctrl_c();
-    let runs = questions.runs();
+    let runs = runs(&questions.methods, &questions.budgets);
     let documents = questions.lengths.len() * questions.depths.len() * questions.repeats as usize;
     let bar = CountBar::new(documents);
     for &length in &questions.lengths {
@@ -178,7 +162,10 @@ fn ask_all(
                     depth,
                     seed,
                 };
-                let missing = |run: &&Run| cases.find(&run.0.to_string(), &run.2, place).is_none();
+                let missing = |run: &&Run| {
+                    let label = run.method.to_string();
+                    cases.find(&label, &run.budget_text, place).is_none()
+                };
                 let missing: Vec<Run> = runs.iter().filter(missing).cloned().collect();
                 if missing.is_empty() {
                     continue;
@@ -209,9 +196,7 @@ fn ask(
         .needle_for(engine, place.length, ANSWER_TOKENS, place.depth, place.seed)?
         .context("the text is too short")?;
     let document = Document::from_bytes("haystack", needle.document.clone().into_bytes())?;
-    let asked: Vec<(MethodSpec, Budget)> = (runs.iter())
-        .map(|(method, budget, _)| (method.clone(), *budget))
-        .collect();
+    let asked: Vec<_> = runs.iter().map(Run::pair).collect();
     let question = &needle.question;
     let answers = engine.ask_each(
         &document,
@@ -222,15 +207,15 @@ fn ask(
         stop,
     )?;
     let mut found = Vec::new();
-    for ((method, _, budget), text) in runs.iter().zip(answers.texts) {
+    for (run, text) in runs.iter().zip(answers.texts) {
         let (answer, refused) = match text {
             Ok(answer) => (Some(answer), None),
             Err(refusal) => (None, Some(refusal.to_string())),
         };
         found.push(Case {
-            method: method.name.clone(),
-            label: Some(method.to_string()),
-            budget: budget.clone(),
+            method: run.method.name.clone(),
+            label: Some(run.method.to_string()),
+            budget: run.budget_text.clone(),
             place,
             prompt_tokens: answer.as_ref().map(|_| answers.prompt_tokens),
             expected: needle.value.clone(),
@@ -260,8 +245,8 @@ fn grids(questions: &Questions, cases: &Cases) -> Vec<NeedleGrid> {
         }
         cell
     };
-    let grid = |(method, _, budget): Run| {
-        let label = method.to_string();
+    let grid = |run: Run| {
+        let (label, budget) = (run.method.to_string(), run.budget_text);
         let row = |&depth: &f64| {
             let of = |&length: &usize| cell(&label, &budget, length, depth);
             questions.lengths.iter().map(of).collect()
@@ -272,7 +257,8 @@ fn grids(questions: &Questions, cases: &Cases) -> Vec<NeedleGrid> {
             budget,
         }
     };
-    questions.runs().into_iter().map(grid).collect()
+    let runs = runs(&questions.methods, &questions.budgets);
+    runs.into_iter().map(grid).collect()
 }
 
 fn summary(grid: &NeedleGrid) -> SummaryRow {

@@ -9,15 +9,14 @@ use std::collections::BTreeMap;
 use anyhow::ensure;
 use kept_engine::documents::{Document, sentences};
 use kept_engine::kernels::{PackedRows, Stop};
-use kept_engine::policies::Budget;
 use kept_engine::vault::Vaults;
-use kept_engine::{Answer, Ask, Engine, EngineError, Limits, MethodSpec, Sampling};
+use kept_engine::{Answer, Ask, Engine, EngineError, Limits, Sampling};
 use kept_eval::needle::NeedleCell;
 use kept_eval::qa::{QaQuestion, QaScore};
 use serde::Serialize;
 
 use crate::arguments::QaArguments;
-use crate::compare::{chosen_budgets, chosen_methods};
+use crate::compare::{Run, chosen_budgets, chosen_methods, runs};
 use crate::model::model_path;
 use crate::output;
 use crate::own_vaults::OwnVaults;
@@ -118,7 +117,7 @@ impl Tally {
         let interval = self.answerable.interval();
         let asked = self.answerable.asked;
         SummaryRow {
-            method: run.label.clone(),
+            method: run.method.to_string(),
             budget: run.budget_text.clone(),
             answerable: asked,
             included: self.answerable.share(),
@@ -133,16 +132,6 @@ impl Tally {
             refused: self.refused,
         }
     }
-}
-
-/// A method at a budget, with both as text.
-struct Run {
-    method: MethodSpec,
-    /// The method with its parameters: `snapkv[w=8]`.
-    label: String,
-    budget: Option<Budget>,
-    /// Empty for the full cache.
-    budget_text: String,
 }
 
 pub fn qa(arguments: &QaArguments) -> anyhow::Result<()> {
@@ -161,7 +150,7 @@ pub fn qa(arguments: &QaArguments) -> anyhow::Result<()> {
     let engine = arguments
         .compute
         .open(&model_path(&arguments.model)?, arguments.cache)?;
-    let runs = runs(methods, &budgets);
+    let runs = runs(&methods, &budgets);
     let rows = ask_all(&engine, arguments, &questions, &runs)?;
     if arguments.json {
         output::print_json(&SummaryJson {
@@ -171,25 +160,6 @@ pub fn qa(arguments: &QaArguments) -> anyhow::Result<()> {
     } else {
         output::print_text(&table(&rows))
     }
-}
-
-/// Every method at every budget; the full cache runs once because it has no budget.
-fn runs(methods: Vec<MethodSpec>, budgets: &[Budget]) -> Vec<Run> {
-    let of = |method: MethodSpec| -> Vec<Run> {
-        let budgets: Vec<Option<Budget>> = if method.name == "full" {
-            vec![None]
-        } else {
-            budgets.iter().copied().map(Some).collect()
-        };
-        let run = |budget: Option<Budget>| Run {
-            method: method.clone(),
-            label: method.to_string(),
-            budget,
-            budget_text: budget.map(|b| b.to_string()).unwrap_or_default(),
-        };
-        budgets.into_iter().map(run).collect()
-    };
-    methods.into_iter().flat_map(of).collect()
 }
 
 fn ask_all(
@@ -221,7 +191,7 @@ fn ask_all(
             tally.add(question, score, passage_right);
             if arguments.json {
                 output::print_json(&CaseJson {
-                    method: &run.label,
+                    method: &run.method.to_string(),
                     budget: &run.budget_text,
                     question: QuestionJson {
                         document: &question.document,
