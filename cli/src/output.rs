@@ -7,6 +7,8 @@ use std::path::Path;
 use anyhow::Context;
 use serde::Serialize;
 
+pub use kept_hub::text::{bytes, count};
+
 /// Buffered stdout. The caller must call `finish`, which reports a full disk.
 pub struct Stdout(BufWriter<io::StdoutLock<'static>>);
 
@@ -162,41 +164,4 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
             .downcast_ref::<io::Error>()
             .is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
     })
-}
-
-/// Formats a byte count: `4.8 MiB`.
-pub fn bytes(count: u64) -> String {
-    let count = count as f64;
-    match count {
-        c if c < 1024.0 => format!("{c} bytes"),
-        c if c < 1024.0 * 1024.0 => format!("{:.1} KiB", c / 1024.0),
-        c if c < 1024.0 * 1024.0 * 1024.0 => format!("{:.1} MiB", c / 1048576.0),
-        c => format!("{:.2} GiB", c / 1073741824.0),
-    }
-}
-
-/// Formats a count: `12,345`.
-pub fn count(number: usize) -> String {
-    let digits = number.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_and_bytes_are_formatted() {
-        assert_eq!(count(7), "7");
-        assert_eq!(count(1234567), "1,234,567");
-        assert_eq!(bytes(512), "512 bytes");
-        assert_eq!(bytes(5 << 20), "5.0 MiB");
-    }
 }

@@ -11,6 +11,19 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
+/// Formats a count: `12,345`.
+pub fn count(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// Formats a duration: `45 s`, `3 min 20 s`.
 pub fn duration(seconds: f64) -> String {
     let whole = seconds.clamp(0.0, 1e9).round() as u64;
@@ -46,12 +59,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_durations_and_lists_are_formatted() {
+    fn numbers_and_lists_are_formatted() {
         assert_eq!(bytes(0), "0 bytes");
         assert_eq!(bytes(1023), "1023 bytes");
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(5 << 20), "5.0 MiB");
         assert_eq!(bytes(5 << 30), "5.00 GiB");
+        assert_eq!(count(7), "7");
+        assert_eq!(count(1234567), "1,234,567");
         assert_eq!(duration(3.2), "3 s");
         assert_eq!(duration(200.0), "3 min 20 s");
         assert_eq!(duration(7300.0), "2 h 1 min");

@@ -3,22 +3,10 @@
 
 use kept_engine::kernels::format_bytes;
 use kept_engine::{AUTO, Chosen, WithinMemory};
+use kept_hub::text::count;
 
 /// A KL divergence in nats below which answers do not differ; the same level as in the choice of `auto`.
 const NEGLIGIBLE_KL: f64 = 0.01;
-
-/// Formats a number with thousands separators: `128,440`.
-fn grouped(number: usize) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
 
 fn title(method: &str) -> &str {
     match kept_engine::policies::find(method) {
@@ -66,8 +54,8 @@ pub fn streams(tokens: usize, more: bool, model: &str, context: usize) -> String
     let more = if more { "more than " } else { "" };
     format!(
         "This document has {more}{} tokens (pieces of words), and {model} takes {} at once. It is read in pieces, and the model forgets as it goes, so answers may miss things. A model with a longer context reads it whole.",
-        grouped(tokens),
-        grouped(context)
+        count(tokens),
+        count(context)
     )
 }
 
@@ -75,7 +63,7 @@ pub fn streams(tokens: usize, more: bool, model: &str, context: usize) -> String
 /// the result, so the next question does not read the document again.
 pub fn streamed(rows: Option<usize>, kept: bool) -> String {
     let held = rows.map_or(String::new(), |rows| {
-        format!(", remembering at most {} tokens at a time", grouped(rows))
+        format!(", remembering at most {} tokens at a time", count(rows))
     });
     let next = if kept {
         "The next question on it starts at once."
@@ -132,7 +120,7 @@ pub fn memory_limit(typed: &str) -> String {
 
 /// The effect of a memory limit and its cost.
 pub(super) fn within_limit(within: &WithinMemory) -> String {
-    let (rows, chunk) = (grouped(within.rows), grouped(within.chunk));
+    let (rows, chunk) = (count(within.rows), count(within.chunk));
     let share = 100.0 * within.rows as f64 / within.tokens.max(1) as f64;
     let kept = match within.kl {
         None => format!("at most {rows} tokens are remembered at a time"),
