@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tauri::{AppHandle, Manager, Runtime};
-use tauri_plugin_dialog::{DialogExt, FilePath};
+use tauri_plugin_dialog::{DialogExt, FileDialogBuilder};
 
-use super::{Desktop, DialogOpen};
+use super::{Desktop, dialogs};
 use crate::contract::{FoundPassage, NoticeKind, Place};
 use crate::effects::Effects;
 use crate::exported;
@@ -81,29 +80,14 @@ pub async fn export_conversation<R: Runtime>(
 ) -> Result<(), String> {
     let title = effects.with(|state| state.title_of_conversation(id))?;
     let conversation = effects.conversation(id).await?;
-    if app.state::<DialogOpen>().0.swap(true, Ordering::SeqCst) {
-        return Ok(());
-    }
     let name = PathBuf::from(&conversation.document.info.name).with_extension("md");
     let mut dialog = app.dialog().file();
     dialog = dialog.set_title("Export the conversation");
     dialog = dialog.set_file_name(name.to_string_lossy());
     dialog = dialog.add_filter("Markdown, HTML, JSON", &["md", "html", "json"]);
-    if let Some(window) = app.get_webview_window("main") {
-        dialog = dialog.set_parent(&window);
-    }
-    let effects = effects.inner().clone();
-    dialog.save_file(move |picked: Option<FilePath>| {
-        app.state::<DialogOpen>().0.store(false, Ordering::SeqCst);
-        if let Some(Ok(path)) = picked.map(FilePath::into_path) {
-            tauri::async_runtime::spawn(async move {
-                let text = exported::export(&path, &title, &conversation);
-                let written = tokio::fs::write(&path, text).await;
-                effects.with(|state| {
-                    state.exported(Place::Conversation, "conversation", &path, written.err());
-                });
-            });
-        }
+    let saved = (Place::Conversation, "conversation");
+    dialogs::save(&app, dialog, saved, move |path| {
+        exported::export(path, &title, &conversation).into_bytes()
     });
     Ok(())
 }
@@ -111,25 +95,12 @@ pub async fn export_conversation<R: Runtime>(
 /// Opens the system's dialog for a conversation that was exported as JSON.
 #[tauri::command]
 pub async fn import_conversation<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
-    if app.state::<DialogOpen>().0.swap(true, Ordering::SeqCst) {
-        return Ok(());
-    }
     let mut dialog = app.dialog().file();
     dialog = dialog.set_title("Import a conversation");
     dialog = dialog.add_filter("Exported conversations (JSON)", &["json"]);
-    if let Some(window) = app.get_webview_window("main") {
-        dialog = dialog.set_parent(&window);
-    }
-    let chosen = app.clone();
-    dialog.pick_file(move |picked: Option<FilePath>| {
-        chosen
-            .state::<DialogOpen>()
-            .0
-            .store(false, Ordering::SeqCst);
-        if let Some(Ok(path)) = picked.map(FilePath::into_path) {
-            let effects = chosen.state::<Arc<Effects>>().inner().clone();
-            tauri::async_runtime::spawn(async move { import(&effects, path).await });
-        }
+    let effects = app.state::<Arc<Effects>>().inner().clone();
+    dialogs::choose(&app, dialog, FileDialogBuilder::pick_file, move |path| {
+        tauri::async_runtime::spawn(async move { import(&effects, path).await });
     });
     Ok(())
 }

@@ -1,15 +1,14 @@
 //! Saving what the page has drawn: pictures and tables.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
-use tauri::{AppHandle, Manager, Runtime};
-use tauri_plugin_dialog::{DialogExt, FilePath};
+use tauri::{AppHandle, Runtime};
+use tauri_plugin_dialog::DialogExt;
 
-use super::{Desktop, DialogOpen};
+use super::{Desktop, dialogs};
 use crate::contract::Place;
 
 /// The kind of an exported file.
@@ -65,35 +64,13 @@ pub async fn save_export<R: Runtime>(
         let document = state.document();
         document.map_or_else(|| "map".to_owned(), |d| d.info.name.clone())
     });
-    if app
-        .state::<DialogOpen>()
-        .0
-        .swap(true, std::sync::atomic::Ordering::SeqCst)
-    {
-        return Ok(());
-    }
-    let name = PathBuf::from(name).with_extension(kind.extension());
+    let extension = kind.extension();
+    let name = PathBuf::from(name).with_extension(extension);
     let mut dialog = app.dialog().file();
     dialog = dialog.set_title(format!("Save the {}", kind.noun()));
     dialog = dialog.set_file_name(name.to_string_lossy());
-    dialog = dialog.add_filter(kind.extension().to_uppercase(), &[kind.extension()]);
-    if let Some(window) = app.get_webview_window("main") {
-        dialog = dialog.set_parent(&window);
-    }
-    let effects: Arc<_> = effects.inner().clone();
-    dialog.save_file(move |picked: Option<FilePath>| {
-        app.state::<DialogOpen>()
-            .0
-            .store(false, std::sync::atomic::Ordering::SeqCst);
-        if let Some(Ok(path)) = picked.map(FilePath::into_path) {
-            tauri::async_runtime::spawn(async move {
-                let written = tokio::fs::write(&path, bytes).await;
-                effects.with(|state| {
-                    state.exported(Place::Document, kind.noun(), &path, written.err());
-                });
-            });
-        }
-    });
+    dialog = dialog.add_filter(extension.to_uppercase(), &[extension]);
+    dialogs::save(&app, dialog, (Place::Document, kind.noun()), |_| bytes);
     Ok(())
 }
 

@@ -5,15 +5,15 @@
 //! `ArrayBuffer`.
 
 pub mod conversations;
+mod dialogs;
 pub mod exports;
 pub mod models;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use tauri::ipc::{Channel, Response};
 use tauri::{AppHandle, Manager, Runtime, State};
-use tauri_plugin_dialog::{DialogExt, FilePath};
+use tauri_plugin_dialog::{DialogExt, FileDialogBuilder};
 
 use crate::contract::{
     AppEvent, Attended, Choice, EarlierTurns, Estimate, LayerRow, Parameters, PictureOf, Place,
@@ -24,6 +24,8 @@ use crate::effects::Effects;
 use crate::map_views;
 use crate::messages;
 use crate::state::{self, AppState};
+
+pub use dialogs::DialogOpen;
 
 type Desktop<'a> = State<'a, Arc<Effects>>;
 /// Maximum length of a logged report of the page, in characters.
@@ -58,10 +60,6 @@ pub async fn document_text(effects: Desktop<'_>, id: u64) -> Result<Response, St
     }
 }
 
-/// Ensures that only one dialog is open.
-#[derive(Default)]
-pub struct DialogOpen(AtomicBool);
-
 /// Opens the system's file dialog and passes the chosen file to `open`.
 fn pick<R: Runtime>(
     app: &AppHandle<R>,
@@ -69,23 +67,13 @@ fn pick<R: Runtime>(
     filters: &[(&str, &[&str])],
     open: fn(&mut AppState, std::path::PathBuf),
 ) {
-    if app.state::<DialogOpen>().0.swap(true, Ordering::SeqCst) {
-        return;
-    }
     let mut dialog = app.dialog().file().set_title(title);
     for (name, extensions) in filters {
         dialog = dialog.add_filter(*name, extensions);
     }
-    if let Some(window) = app.get_webview_window("main") {
-        dialog = dialog.set_parent(&window);
-    }
-    let app = app.clone();
-    dialog.pick_file(move |picked: Option<FilePath>| {
-        app.state::<DialogOpen>().0.store(false, Ordering::SeqCst);
-        if let Some(Ok(path)) = picked.map(FilePath::into_path) {
-            app.state::<Arc<Effects>>()
-                .with(|state| open(state, absolute(path)));
-        }
+    let effects = app.state::<Arc<Effects>>().inner().clone();
+    dialogs::choose(app, dialog, FileDialogBuilder::pick_file, move |path| {
+        effects.with(|state| open(state, absolute(path)));
     });
 }
 
@@ -212,27 +200,10 @@ pub async fn save_comparison<R: Runtime>(
     effects: Desktop<'_>,
 ) -> Result<(), String> {
     let (name, json) = effects.with(|state| state.exported_comparison())?;
-    if app.state::<DialogOpen>().0.swap(true, Ordering::SeqCst) {
-        return Ok(());
-    }
-    let mut dialog = app.dialog().file();
-    dialog = dialog.set_title("Save the comparison").set_file_name(name);
-    dialog = dialog.add_filter("JSON", &["json"]);
-    if let Some(window) = app.get_webview_window("main") {
-        dialog = dialog.set_parent(&window);
-    }
-    let effects = effects.inner().clone();
-    dialog.save_file(move |picked: Option<FilePath>| {
-        app.state::<DialogOpen>().0.store(false, Ordering::SeqCst);
-        if let Some(Ok(path)) = picked.map(FilePath::into_path) {
-            tauri::async_runtime::spawn(async move {
-                let written = tokio::fs::write(&path, json).await;
-                effects.with(|state| {
-                    state.exported(Place::Comparison, "comparison", &path, written.err());
-                });
-            });
-        }
-    });
+    let dialog = app.dialog().file().set_title("Save the comparison");
+    let dialog = dialog.set_file_name(name).add_filter("JSON", &["json"]);
+    let saved = (Place::Comparison, "comparison");
+    dialogs::save(&app, dialog, saved, |_| json.into_bytes());
     Ok(())
 }
 

@@ -1,14 +1,12 @@
 //! The commands of the models page. Models, folders and unfinished downloads are named by the ids that the page
 //! received, and new downloads by their names on the hub.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tauri::{AppHandle, Manager, Runtime, State};
-use tauri_plugin_dialog::{DialogExt, FilePath};
+use tauri_plugin_dialog::{DialogExt, FileDialogBuilder};
 
-use super::{Desktop, DialogOpen};
+use super::{Desktop, dialogs};
 use crate::contract::{HubOffer, Inspection};
 use crate::drop::absolute;
 use crate::library::Library;
@@ -28,22 +26,17 @@ pub async fn look_for_models(library: Shelf<'_>) -> Result<(), String> {
 /// Opens the system's dialog for a folder of models.
 #[tauri::command]
 pub async fn add_model_folder<R: Runtime>(app: AppHandle<R>) -> Result<(), String> {
-    if app.state::<DialogOpen>().0.swap(true, Ordering::SeqCst) {
-        return Ok(());
-    }
-    let mut dialog = app.dialog().file().set_title("Add a folder of models");
-    if let Some(window) = app.get_webview_window("main") {
-        dialog = dialog.set_parent(&window);
-    }
-    let app = app.clone();
-    dialog.pick_folder(move |picked: Option<FilePath>| {
-        app.state::<DialogOpen>().0.store(false, Ordering::SeqCst);
-        if let Some(Ok(folder)) = picked.map(FilePath::into_path) {
-            let library = app.state::<Arc<Library>>().inner().clone();
-            let folder: PathBuf = absolute(folder);
+    let dialog = app.dialog().file().set_title("Add a folder of models");
+    let library = app.state::<Arc<Library>>().inner().clone();
+    dialogs::choose(
+        &app,
+        dialog,
+        FileDialogBuilder::pick_folder,
+        move |folder| {
+            let folder = absolute(folder);
             tauri::async_runtime::spawn(async move { library.add_folder(folder).await });
-        }
-    });
+        },
+    );
     Ok(())
 }
 
