@@ -1,76 +1,16 @@
 //! Lists the commands one by one, so that `capabilities/main.json` allows them one by one and no other command can be
 //! called.
 
+const CAPABILITIES: &str = include_str!("capabilities/main.json");
+
 fn main() {
-    let commands = &[
-        "subscribe",
-        "snapshot",
-        "document_text",
-        "choose_document",
-        "chat",
-        "open_text",
-        "open_sample",
-        "close_document",
-        "choose_model",
-        "save_settings",
-        "save_draft",
-        "estimate",
-        "ask",
-        "remove_waiting",
-        "stop",
-        "check_method",
-        "compare",
-        "stop_comparison",
-        "save_comparison",
-        "replace_document",
-        "unlock_document",
-        "recognise_document",
-        "new_conversation",
-        "branch_conversation",
-        "open_conversation",
-        "rename_conversation",
-        "pin_conversation",
-        "delete_conversation",
-        "restore_conversation",
-        "search_conversations",
-        "export_conversation",
-        "import_conversation",
-        "restart_worker",
-        "map_ends",
-        "map_counts",
-        "map_levels",
-        "map_picture",
-        "compared_map",
-        "save_export",
-        "show_less_memory",
-        "map_token",
-        "map_table",
-        "map_layers",
-        "map_earlier",
-        "map_attended",
-        "map_evictions",
-        "look_for_models",
-        "add_model_folder",
-        "forget_model_folder",
-        "inspect_model",
-        "use_model",
-        "remove_model",
-        "remove_unfinished",
-        "resume_unfinished",
-        "hub_offers",
-        "start_download",
-        "resume_download",
-        "pause_download",
-        "cancel_download",
-        "set_thinking",
-        "clear_vault",
-        "stop_reading",
-        "resume_reading",
-        "add_document",
-        "remove_document",
-        "report",
-    ];
-    let manifest = tauri_build::AppManifest::new().commands(commands);
+    let allowed = CAPABILITIES
+        .split('"')
+        .filter_map(|word| word.strip_prefix("allow-"));
+    let commands: Vec<&str> = allowed
+        .map(|command| &*command.replace('-', "_").leak())
+        .collect();
+    let manifest = tauri_build::AppManifest::new().commands(commands.leak());
     let attributes = tauri_build::Attributes::new().app_manifest(manifest);
     if let Err(error) = tauri_build::try_build(attributes) {
         println!("cargo::error={error:#}");

@@ -1,4 +1,4 @@
-//! The commands of the page, one by one, as `ui/src/lib/contract.ts` lists them. Each one calls the app state and
+//! The commands of the page, one by one, as `ui/src/lib/calls.ts` lists them. Each one calls the app state and
 //! returns the result.
 //!
 //! The page cannot pass paths. An error is one sentence for the user. Bytes are sent as raw responses, which arrive as
