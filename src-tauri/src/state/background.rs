@@ -36,22 +36,55 @@ pub(super) enum Step {
     Done,
 }
 
-/// The neutral maps of the open conversation.
-#[derive(Default)]
-pub(super) struct NeutralMaps {
-    /// The answered turn whose neutral map is computed next.
+/// What is computed for turns of the open conversation, one turn at a time.
+pub(super) struct Background<T> {
+    /// The turn that is next.
     pub(super) due: Option<u64>,
     /// The request that runs: its ticket and turn.
     pub(super) running: Option<(u64, u64)>,
     /// By turn.
-    pub(super) known: HashMap<u64, SharedMap<MapGrid>>,
+    pub(super) known: HashMap<u64, T>,
 }
 
-impl NeutralMaps {
+// Derived, it would need a default of `T`.
+impl<T> Default for Background<T> {
+    fn default() -> Self {
+        Background {
+            due: None,
+            running: None,
+            known: HashMap::new(),
+        }
+    }
+}
+
+impl<T> Background<T> {
     pub(super) fn is_running(&self) -> bool {
         self.running.is_some()
     }
+
+    /// The turn of the request `ticket`, if it runs.
+    pub(super) fn turn_of(&self, ticket: u64) -> Option<u64> {
+        let (_, turn) = self.running.filter(|running| running.0 == ticket)?;
+        Some(turn)
+    }
+
+    /// The request `ticket`, or whichever runs, has ended. `stopped`: for a question, after which it is due again.
+    /// Returns the turn if it is complete.
+    pub(super) fn ended(&mut self, ticket: Option<u64>, stopped: bool) -> Option<u64> {
+        let is_of = |running: &mut (u64, u64)| ticket.is_none_or(|ticket| ticket == running.0);
+        let (_, turn) = self.running.take_if(is_of)?;
+        if stopped {
+            self.due.get_or_insert(turn);
+        }
+        (!stopped).then_some(turn)
+    }
 }
+
+/// The neutral maps of the open conversation.
+pub(super) type NeutralMaps = Background<SharedMap<MapGrid>>;
+
+/// The levels of the open conversation, the smallest budget first.
+pub(super) type Levels = Background<Vec<Level>>;
 
 /// The shares of one budget.
 pub(super) struct Level {
@@ -59,23 +92,6 @@ pub(super) struct Level {
     pub(super) percent: u8,
     /// `[cells]`: share of the slots that keep each cell, 255 is 100 %.
     pub(super) shares: Vec<u8>,
-}
-
-/// The levels of the open conversation.
-#[derive(Default)]
-pub(super) struct Levels {
-    /// The turn whose levels are computed next.
-    pub(super) due: Option<u64>,
-    /// The request that runs: its ticket and turn.
-    pub(super) running: Option<(u64, u64)>,
-    /// By turn, the smallest budget first.
-    pub(super) known: HashMap<u64, Vec<Level>>,
-}
-
-impl Levels {
-    pub(super) fn is_running(&self) -> bool {
-        self.running.is_some()
-    }
 }
 
 /// What the runs of a comparison keep of the document.

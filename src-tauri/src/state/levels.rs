@@ -60,12 +60,7 @@ impl AppState {
 
     /// A level has arrived.
     pub(super) fn level_arrived(&mut self, ticket: u64, percent: u8, shares: Vec<u8>) {
-        let Some((_, id)) = self
-            .maps
-            .levels
-            .running
-            .filter(|running| running.0 == ticket)
-        else {
+        let Some(id) = self.maps.levels.turn_of(ticket) else {
             return;
         };
         let levels = self.maps.levels.known.entry(id).or_default();
@@ -82,17 +77,11 @@ impl AppState {
         }
     }
 
-    /// A request has ended. `stopped`: for a question, after which it is due again.
+    /// As [`Background::ended`](super::background::Background::ended).
     pub(super) fn levels_ended(&mut self, ticket: Option<u64>, stopped: bool) {
-        let of_ticket = |(running, _): &(u64, u64)| ticket.is_none_or(|ticket| ticket == *running);
-        if let Some((_, id)) = self.maps.levels.running.filter(of_ticket) {
-            self.maps.levels.running = None;
-            if stopped {
-                self.maps.levels.due.get_or_insert(id);
-            } else {
-                let count = self.maps.levels.known.get(&id).map_or(0, Vec::len);
-                self.set_levels(id, count, true);
-            }
+        if let Some(id) = self.maps.levels.ended(ticket, stopped) {
+            let count = self.maps.levels.known.get(&id).map_or(0, Vec::len);
+            self.set_levels(id, count, true);
         }
     }
 

@@ -89,7 +89,7 @@ impl AppState {
         self.worker.generation = 0;
         // Reading may have been the cause: it does not begin again by itself.
         self.reading_failed(None, reason, false);
-        self.neutral_ended(None, false);
+        self.maps.neutral.ended(None, false);
         self.levels_ended(None, false);
         self.models.in_flight = None;
         self.file.in_flight = None;

@@ -130,12 +130,7 @@ impl AppState {
     /// If the bytes are no map.
     pub(super) fn neutral_arrived(&mut self, ticket: u64, bytes: &[u8]) -> Result<(), String> {
         let map = MapGrid::from_bytes(bytes).map_err(|error| error.to_string())?;
-        if let Some((_, turn)) = self
-            .maps
-            .neutral
-            .running
-            .filter(|running| running.0 == ticket)
-        {
+        if let Some(turn) = self.maps.neutral.turn_of(ticket) {
             self.set_neutral(turn, Arc::new(Mutex::new(map)));
         }
         Ok(())
@@ -149,18 +144,6 @@ impl AppState {
         turn.has_lift = true;
         self.save(Save::Neutral { turn: id, map });
         self.emit_turn(id);
-    }
-
-    /// A request has ended. `stopped`: for a question, after which it is due again.
-    pub(super) fn neutral_ended(&mut self, ticket: Option<u64>, stopped: bool) {
-        let running = self.maps.neutral.running;
-        let of_ticket = |(running, _): &(u64, u64)| ticket.is_none_or(|ticket| ticket == *running);
-        if let Some((_, turn)) = running.filter(of_ticket) {
-            self.maps.neutral.running = None;
-            if stopped {
-                self.maps.neutral.due.get_or_insert(turn);
-            }
-        }
     }
 
     pub(super) fn forget_neutral(&mut self) {

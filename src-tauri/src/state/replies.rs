@@ -106,7 +106,9 @@ impl AppState {
                 self.document_read(ticket);
             }
             Reply::NeutralMap { ticket } => self.neutral_arrived(ticket, &bytes)?,
-            Reply::NeutralDone { ticket } => self.neutral_ended(Some(ticket), false),
+            Reply::NeutralDone { ticket } => {
+                self.maps.neutral.ended(Some(ticket), false);
+            }
             Reply::Level { ticket, percent } => self.level_arrived(ticket, percent, bytes),
             Reply::LevelsDone { ticket } => self.levels_ended(Some(ticket), false),
             Reply::Compared { ticket } => self.compared(ticket, ComparisonState::Done, None),
@@ -201,7 +203,7 @@ impl AppState {
                 if !stopped {
                     tracing::info!(message, "there is no map of what is kept whatever is asked");
                 }
-                self.neutral_ended(ticket, stopped);
+                self.maps.neutral.ended(ticket, stopped);
             }
             (Failure::Levels, ticket) => {
                 if !stopped {
