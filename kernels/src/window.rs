@@ -33,21 +33,7 @@ const ITEMS: usize = 64;
 /// If a shape does not match.
 pub fn window_scores(task: &WindowScores<'_>, out: &mut [f32], stop: &Stop) -> Result<(), Stopped> {
     task.check(out);
-    stop.check()?;
-    out.fill(0.0);
-    let keys = task.keys_of_rows(task.rows());
-    if keys == 0 {
-        return Ok(()); // no key before the window to normalise over
-    }
-    let log_sum_exp = log_sum_exp_of(task, stop)?;
-    let pass = Pass::Add {
-        among: None,
-        log_sum_exp: &log_sum_exp,
-        row_weight: 1.0 / task.rows() as f32,
-        stride: task.tokens,
-        out: SharedMut::new(out),
-    };
-    visit_columns(task, &pass, stop)
+    write_scores(task, None, out, stop)
 }
 
 /// [`window_scores`] of the keys `among` only, which ascend and lie before the window; all other scores are 0.
@@ -69,20 +55,7 @@ pub fn window_scores_among(
         among.is_sorted_by(|a, b| a < b) && among.last().is_none_or(|&last| last < before),
         "keys that ascend, before the window at {before}"
     );
-    stop.check()?;
-    out.fill(0.0);
-    if among.is_empty() {
-        return Ok(());
-    }
-    let log_sum_exp = log_sum_exp_of(task, stop)?;
-    let pass = Pass::Add {
-        among: Some(among),
-        log_sum_exp: &log_sum_exp,
-        row_weight: 1.0 / task.rows() as f32,
-        stride: task.tokens,
-        out: SharedMut::new(out),
-    };
-    visit_columns(task, &pass, stop)?;
+    write_scores(task, Some(among), out, stop)?;
     for row in out.chunks_exact_mut(task.tokens) {
         // Column i belongs to key `among[i] >= i`, so moving from the end overwrites no score.
         for (i, &key) in among.iter().enumerate().rev() {
@@ -93,13 +66,35 @@ pub fn window_scores_among(
     Ok(())
 }
 
+/// Writes the scores of all keys, or of the keys `among` in the first columns of `out`; the others are 0.
+fn write_scores(
+    task: &WindowScores<'_>,
+    among: Option<&[u32]>,
+    out: &mut [f32],
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    stop.check()?;
+    out.fill(0.0);
+    if among.map_or(task.keys_of_rows(task.rows()), <[u32]>::len) == 0 {
+        return Ok(()); // no key before the window to normalise over
+    }
+    let log_sum_exp = log_sum_exp_of(task, stop)?;
+    let pass = Pass::Add {
+        among,
+        log_sum_exp: &log_sum_exp,
+        row_weight: 1.0 / task.rows() as f32,
+        stride: task.tokens,
+        out: SharedMut::new(out),
+    };
+    visit_columns(task, &pass, stop)
+}
+
 /// Passes all rows over all keys, span by span: for passes whose outputs are per key.
 pub(crate) fn visit_columns(
     task: &WindowScores<'_>,
     pass: &Pass<'_>,
     stop: &Stop,
 ) -> Result<(), Stopped> {
-    let (shape, level) = (&task.shape, simd_level());
     let keys = match pass {
         Pass::Add {
             among: Some(among), ..
@@ -107,12 +102,25 @@ pub(crate) fn visit_columns(
         _ => task.keys_of_rows(task.rows()),
     };
     // The result at a key does not depend on the span boundaries; short spans keep all threads busy on a short prompt.
-    let span = keys.div_ceil(ITEMS.div_ceil(shape.kv_heads));
+    let span = keys.div_ceil(ITEMS.div_ceil(task.shape.kv_heads));
     let span = span.next_multiple_of(TILE).clamp(2 * TILE, SPAN);
-    for_each_range(keys.div_ceil(span) * shape.kv_heads, |items| {
+    visit_spans(task, pass, 0..keys, span, stop)
+}
+
+/// Passes all rows over the keys `columns`, `span` keys at a time.
+fn visit_spans(
+    task: &WindowScores<'_>,
+    pass: &Pass<'_>,
+    columns: Range<usize>,
+    span: usize,
+    stop: &Stop,
+) -> Result<(), Stopped> {
+    let (shape, level) = (&task.shape, simd_level());
+    for_each_range(columns.len().div_ceil(span) * shape.kv_heads, |items| {
         for item in items {
-            let (kv_head, start) = (item % shape.kv_heads, item / shape.kv_heads * span);
-            let span = start..keys.min(start + span);
+            let kv_head = item % shape.kv_heads;
+            let start = columns.start + item / shape.kv_heads * span;
+            let span = start..columns.end.min(start + span);
             for first in (0..task.rows()).step_by(ROWS) {
                 let rows = Rows::new(task, kv_head, first);
                 with_scratch(rows.scratch(shape), |scratch| {
@@ -150,29 +158,12 @@ pub fn window_maxima(
         return Ok(()); // no row sees any of these keys
     }
     let log_sum_exp = log_sum_exp_of(task, stop)?;
-    let (shape, level) = (&task.shape, simd_level());
-    let spans = (end - columns.start).div_ceil(SPAN);
     let pass = Pass::Raise {
         log_sum_exp: &log_sum_exp,
         columns: columns.clone(),
         out: SharedMut::new(out),
     };
-    for_each_range(spans * shape.kv_heads, |items| {
-        for item in items {
-            let kv_head = item % shape.kv_heads;
-            let start = columns.start + item / shape.kv_heads * SPAN;
-            let span = start..end.min(start + SPAN);
-            for first in (0..task.rows()).step_by(ROWS) {
-                let rows = Rows::new(task, kv_head, first);
-                with_scratch(rows.scratch(shape), |scratch| {
-                    // SAFETY: `level` was detected; spans of a head are disjoint columns of `out`, whose size is
-                    // checked.
-                    unsafe { visit_span(level, task, &rows, span.clone(), &pass, stop, scratch) }
-                });
-            }
-        }
-    });
-    stop.check()
+    visit_spans(task, &pass, columns.start..end, SPAN, stop)
 }
 
 /// The log-sum-exp of the window rows, `[q_heads, w]`: copied where given, computed otherwise.
