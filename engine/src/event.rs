@@ -5,8 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Note;
 
-/// The current phase of a question.
+/// The phase of a [`Progress`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Prefill: the prompt runs through the layers.

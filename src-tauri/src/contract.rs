@@ -17,16 +17,17 @@ use ts_rs::TS;
 pub use comparison::{Comparison, ComparisonRun, ComparisonState, ReferenceResult, RunResult};
 pub use conversations::{ConversationEntry, FoundPassage, FoundPiece};
 pub use document::{DocumentFacts, DocumentPart, OutlineEntry, PageRange};
-pub use kept_engine::Gpu;
-pub use kept_worker::protocol::{Gpus, MethodFacts, ModelFacts, ParameterFacts, StoredDocument};
+pub use kept_engine::{Gpu, Phase};
+pub use kept_worker::protocol::{
+    AttendedFacts as Attended, Gpus, MethodFacts, ModelFacts, ParameterFacts, StoredDocument,
+};
 pub use library::{
     CatalogueModel, Download, DownloadState, FitLine, FoundModel, HubOffer, Inspection, Library,
     ModelFolder, Suits, UnfinishedModel,
 };
 pub use turns::{
-    Attended, Chosen, Citation, EarlierTurn, EarlierTurns, Estimate, Facts, LayerRow, Memory,
-    Phase, PictureOf, Progress, Refusal, RefusalCode, Relation, Source, TableRow, TokenSlots, Turn,
-    TurnState,
+    Chosen, Citation, EarlierTurn, EarlierTurns, Estimate, Facts, LayerRow, Memory, PictureOf,
+    Progress, Refusal, RefusalCode, Relation, Source, TableRow, TokenSlots, Turn, TurnState,
 };
 pub use vault::{ReadAhead, Vault};
 

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-use super::Parameters;
+use super::{Parameters, Phase};
 
 /// Memory in bytes by category.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
@@ -111,16 +111,6 @@ pub enum PictureOf {
     Question,
     /// What the answer attended to.
     Attention,
-}
-
-/// What a token of an answer attended to in the document.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, TS)]
-#[serde(rename_all = "camelCase")]
-pub struct Attended {
-    /// UTF-16 units of the answer before the token.
-    pub said: u32,
-    /// Entries of the map with the attention they got, 255 for the most in the answer; in descending order.
-    pub cells: Vec<(u32, u8)>,
 }
 
 /// A passage that supports the answer.
@@ -305,16 +295,6 @@ pub struct Relation {
     pub again: Option<u64>,
     /// It takes the place of this turn, in a branch of the conversation.
     pub edits: Option<u64>,
-}
-
-/// The phase of a [`Progress`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
-#[serde(rename_all = "lowercase")]
-pub enum Phase {
-    /// Prefill.
-    Reading,
-    /// Decode.
-    Answering,
 }
 
 /// Progress of prefill or decode.

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::AppState;
 use super::checks::{assigned, check_choice};
 use super::effect::Save;
-use super::facts::{attended, finish, memory};
+use super::facts::{finish, memory};
 use super::slots::{OpenModel, take};
 use super::turn_map::lock;
 use super::waiting::{Queued, Unready};
@@ -368,7 +368,7 @@ impl AppState {
             let kept = answer.vault.written;
             if let Some(map) = self.maps.known.get(&turn) {
                 let mut map = lock(map);
-                map.attended = attended(&answer);
+                map.attended = answer.attended.clone();
                 map.by_head = answer.by_head.clone();
             }
             self.end_turn(turn, state, |turn| finish(turn, answer, sample));

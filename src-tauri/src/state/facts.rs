@@ -1,9 +1,9 @@
 //! Converts the worker's facts about memory and answers to the page's types.
 
 use kept_engine::Note;
-use kept_worker::protocol::{AnswerFacts, AttendedFacts, MemoryNow};
+use kept_worker::protocol::{AnswerFacts, MemoryNow};
 
-use crate::contract::{self, Attended, Citation, Facts, Memory, Source, Turn};
+use crate::contract::{self, Citation, Facts, Memory, Source, Turn};
 use crate::messages;
 
 /// Memory in the page's form.
@@ -48,16 +48,6 @@ fn notes(answer: &AnswerFacts) -> Vec<String> {
     let kept = answer.vault.bytes > 0;
     let said = (answer.report.streamed).then(|| messages::streamed(rows.copied(), kept));
     said.into_iter().chain(others.map(messages::note)).collect()
-}
-
-/// What each token of the answer attended to, in the page's form.
-pub(super) fn attended(answer: &AnswerFacts) -> Vec<Attended> {
-    let attended = answer.attended.iter();
-    let of = |one: &AttendedFacts| Attended {
-        said: one.said,
-        cells: one.cells.clone(),
-    };
-    attended.map(of).collect()
 }
 
 /// Completes a turn that was answered; `sample` as for [`chosen_of`].

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use kept_engine::{AttentionGrid, EvictionLog, MapGrid, Note, Phase as EnginePhase};
+use kept_engine::{AttentionGrid, EvictionLog, MapGrid, Note};
 use kept_worker::protocol::{self, Failure, Fault, FaultCode, Reply};
 
 use super::AppState;
 use super::facts::{chosen_of, memory};
 use super::turn_map::{EarlierMap, EarlierTexts, TurnMap};
 use crate::contract::{
-    self, ComparisonState, Estimate, Memory, NoticeKind, Phase, Place, Refusal, RefusalCode,
-    TurnState, Vault,
+    self, ComparisonState, Estimate, Memory, NoticeKind, Place, Refusal, RefusalCode, TurnState,
+    Vault,
 };
 use crate::messages::{self, as_sentence};
 
@@ -275,10 +275,7 @@ fn refusal(fault: &Fault) -> Refusal {
 
 pub(super) fn progress_of(progress: &kept_engine::Progress) -> contract::Progress {
     contract::Progress {
-        phase: match progress.phase {
-            EnginePhase::Reading => Phase::Reading,
-            EnginePhase::Answering => Phase::Answering,
-        },
+        phase: progress.phase,
         tokens_done: progress.tokens_done,
         tokens_total: progress.tokens_total,
         tokens_per_second: progress.tokens_per_second,

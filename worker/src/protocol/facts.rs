@@ -233,12 +233,14 @@ pub struct AnswerFacts {
     pub vault: Box<VaultUse>,
 }
 
-/// What a token of an answer attended to in the document ([`kept_engine::Attended`]).
+/// What a token of an answer attended to in the document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+#[cfg_attr(feature = "typescript", ts(rename = "Attended"))]
 pub struct AttendedFacts {
     /// UTF-16 units of the answer before the token.
     pub said: u32,
-    /// Cells of the map with the attention they got, 255 for the most in the answer; in descending order.
+    /// Entries of the map with the attention they got, 255 for the most in the answer; in descending order.
     pub cells: Vec<(u32, u8)>,
 }
 
