@@ -151,6 +151,7 @@ fn evict_after_step(
             rows: &cached.rows,
             firsts: cached.keys.first_rows(),
             positions: &cached.positions,
+            newest: &cached.newest,
             group: values.len() / stride / cached.kv_heads(),
             probabilities: values,
             stride,

@@ -74,6 +74,8 @@ pub struct CompactLayer {
     pub ranks: Vec<u32>,
     /// `[kv_heads]`: the evicted slot that the next token will take.
     hole: Vec<Option<Row>>,
+    /// `[kv_heads]`: the slot of the token that was appended last.
+    pub newest: Vec<usize>,
     /// Which tokens share which row, if the method merges: a row is then a class with its centre's position.
     pub(crate) classes: Option<Classes>,
     /// Attention window in positions including the token's own, for a sliding-window layer.
@@ -128,6 +130,7 @@ impl CompactLayer {
             positions: Vec::new(),
             ranks: Vec::new(),
             hole: Vec::new(),
+            newest: Vec::new(),
             classes: None,
             window: Some(0),
             state: None,
@@ -278,6 +281,7 @@ impl CompactLayer {
             (None, Some(window)) => (position.0 - self.positions[first].0) as usize % window,
             (None, None) => self.rows[head],
         };
+        self.newest[head] = slot;
         self.rows[head] = self.rows[head].max(slot + 1);
         self.positions[first + slot] = position;
         if !self.ranks.is_empty() {

@@ -16,6 +16,8 @@ pub struct StepObservation<'a> {
     pub firsts: &'a [usize],
     /// `[slots of all heads]`: the position in each slot.
     pub positions: &'a [Pos],
+    /// `[kv_heads]`: the slot of the new token.
+    pub newest: &'a [usize],
     /// Query heads per KV head.
     pub group: usize,
     /// `[q_heads, stride]`: softmax probability of each filled slot at this step, including the new token's.
@@ -42,14 +44,6 @@ impl StepObservation<'_> {
             let seen = self.probabilities(head, member);
             sums.iter_mut().zip(seen).for_each(|(s, p)| *s += p * share);
         }
-    }
-
-    /// The slot of the newest token in KV head `head`.
-    pub fn newest(&self, head: usize) -> usize {
-        let positions = self.positions(head).iter().enumerate();
-        positions
-            .max_by_key(|(_, p)| **p)
-            .map_or(0, |(slot, _)| slot)
     }
 }
 

@@ -329,7 +329,9 @@ fn after_a_step(
     let firsts: Vec<usize> = (0..heads.len())
         .map(|head| rows[..head].iter().sum())
         .collect();
+    let last: Vec<usize> = rows.iter().map(|rows| rows - 1).collect();
     let step = StepObservation {
+        newest: &last,
         layer: 0,
         rows: &rows,
         firsts: &firsts,

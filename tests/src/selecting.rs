@@ -475,7 +475,10 @@ impl Replay {
                 }
             }
         }
+        let last = (rows.iter().zip(&firsts)).map(|(&rows, &first)| first..first + rows);
+        let last: Vec<usize> = last.map(|slots| newest(&positions[slots])).collect();
         let observation = StepObservation {
+            newest: &last,
             layer: self.layer,
             rows: &rows,
             firsts: &firsts,
@@ -520,6 +523,12 @@ impl Replay {
         held.sort_unstable();
         held
     }
+}
+
+/// The slot of the newest token among these `positions` of slots.
+pub fn newest(positions: &[Pos]) -> usize {
+    let slots = positions.iter().enumerate();
+    slots.max_by_key(|(_, p)| **p).map_or(0, |(slot, _)| slot)
 }
 
 /// `[kv_heads][steps]`: the positions evicted from the cache of `case` during decode.

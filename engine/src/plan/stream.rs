@@ -18,6 +18,8 @@ const CHUNKS: usize = 8;
 
 /// Tokens of a chunk whose probabilities are stored together.
 pub(crate) const TILE: usize = 64;
+/// Tokens whose probabilities are put in the order of the slots at once, on all threads.
+const GATHERED: usize = 16;
 
 /// Minimum chunk size that is efficient: a default budget leaves positions for it.
 const LEAST_CHUNK: usize = 64;
@@ -234,6 +236,14 @@ impl StreamPlan {
         self.slots().max(self.max_entries())
     }
 
+    /// Tokens whose probabilities by slot are held at once; one if the method merges, which needs them by entry.
+    pub(crate) fn gathered(&self) -> usize {
+        match self.table {
+            Some(_) => 1,
+            None => GATHERED.min(self.chunk),
+        }
+    }
+
     pub(crate) fn empty_layer(&self) -> CompactLayer {
         let HeadShape {
             kv_heads, head_dim, ..
@@ -259,7 +269,7 @@ impl StreamPlan {
             let tile = TILE.min(chunk) * heads.q_heads;
             heads.q_heads * chunk
                 + tile * (self.columns() + 1)
-                + heads.q_heads * self.stride()
+                + self.gathered() * heads.q_heads * self.stride()
                 + heads.kv_heads * (self.stride() + self.entries)
         } else {
             0

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use kept_kernels::threads::for_each_pair;
 use kept_kernels::{HeadShape, LastRows, PrefillAttention, RowStore, Stop, row_probabilities};
 use kept_models::{Model, RopeTable};
 use kept_policies::{Evict, Pos, Row, StepObservation};
@@ -43,8 +44,18 @@ struct Head {
     live: usize,
     /// `[slots]`: the row of each slot in `keys`; unused if the method merges (then `places`).
     columns: Vec<u32>,
+    /// Slots that were filled since probabilities were gathered.
+    filled: Vec<usize>,
     /// `[entries]`: positions of the rows before the chunk, by rank.
     places: Vec<Pos>,
+}
+
+impl Head {
+    /// `[columns]`: the probabilities of a tile's row `row`, counted over all query heads of the group.
+    fn seen(&self, row: usize) -> &[f32] {
+        let columns = self.keys.capacity(0);
+        &self.seen[row * columns..][..columns]
+    }
 }
 
 /// All buffers of one chunk in one layer, allocated once.
@@ -65,9 +76,10 @@ pub(super) struct ChunkScratch<'a> {
     heads: Vec<Head>,
     /// `[group, TILE]`: `log_sum_exp` of a tile.
     known: Vec<f32>,
-    /// `[q_heads, stride]`: one token's probabilities by slot. If the method merges, the first `[kv_heads,
-    /// stride]` are the group means by entry.
+    /// `[gathered, q_heads, stride]`: probabilities of some tokens by slot. If the method merges, the first `[kv_heads,
+    /// stride]` are one token's group means by entry.
     step: Vec<f32>,
+    gathered: usize,
     stride: usize,
     /// `[kv_heads]`
     evict: Vec<Option<Row>>,
@@ -96,6 +108,7 @@ impl<'a> ChunkScratch<'a> {
             seen: vec![0.0; looking(tile * group * plan.columns())],
             live: 0,
             columns: vec![0; looking(plan.stride())],
+            filled: Vec::with_capacity(plan.gathered()),
             places: Vec::with_capacity(looking(plan.entries)),
         };
         Self {
@@ -108,7 +121,8 @@ impl<'a> ChunkScratch<'a> {
             attention: vec![0.0; plan.chunk * shape.q_heads * dim],
             heads: (0..shape.kv_heads).map(|_| head()).collect(),
             known: vec![0.0; looking(group * tile)],
-            step: vec![0.0; looking(shape.q_heads * plan.stride())],
+            step: vec![0.0; looking(plan.gathered() * shape.q_heads * plan.stride())],
+            gathered: plan.gathered(),
             stride: plan.stride(),
             evict: vec![None; shape.kv_heads],
             one_head: backend.host_attention(plan),
@@ -288,8 +302,13 @@ impl<'a> ChunkScratch<'a> {
             for row in first..first + count {
                 let position = Pos(chunk.first.0 + row as u32);
                 if self.looks && kept.classes.is_none() {
+                    if (row - first).is_multiple_of(self.gathered) {
+                        self.gather_probabilities(kept, row - first, first + count - row);
+                    }
                     for (head, scratch) in self.heads.iter_mut().enumerate() {
-                        scratch.columns[kept.next_slot(head)] = (scratch.live + row) as u32;
+                        let slot = kept.next_slot(head);
+                        scratch.columns[slot] = (scratch.live + row) as u32;
+                        scratch.filled.push(slot);
                     }
                 }
                 let at = row * width..(row + 1) * width;
@@ -305,18 +324,21 @@ impl<'a> ChunkScratch<'a> {
                     chunk.stop.check()?;
                     continue;
                 }
-                if self.looks {
-                    self.copy_slot_probabilities(kept, row - first);
-                }
+                let (group, stride) = (self.shape.group(), self.stride);
+                let probabilities = match self.looks {
+                    true => self.probabilities_of(row - first),
+                    false => 0..0,
+                };
                 self.evict.fill(None);
                 let step = StepObservation {
                     layer: own,
                     rows: &kept.rows,
                     firsts: kept.keys.first_rows(),
                     positions: &kept.positions,
-                    group: self.shape.group(),
-                    probabilities: &self.step,
-                    stride: self.stride,
+                    newest: &kept.newest,
+                    group,
+                    probabilities: &self.step[probabilities],
+                    stride,
                 };
                 evictor.step(&step, &mut self.evict);
                 kept.evict(&self.evict);
@@ -363,20 +385,41 @@ impl<'a> ChunkScratch<'a> {
         Ok(())
     }
 
-    /// Writes the attention of the tile's row `row` to every filled slot into `step`.
-    fn copy_slot_probabilities(&mut self, kept: &CompactLayer, row: usize) {
-        let group = self.shape.group();
-        for (head, scratch) in self.heads.iter().enumerate() {
-            let columns = scratch.keys.capacity(0);
-            let slots = &scratch.columns[..kept.rows[head]];
-            for member in 0..group {
-                let seen = &scratch.seen[(row * group + member) * columns..][..columns];
-                let step = &mut self.step[(head * group + member) * self.stride..];
+    /// Writes the attention of the tile's rows from `first` on, at most `rows`, to every filled slot into `step`.
+    fn gather_probabilities(&mut self, kept: &CompactLayer, first: usize, rows: usize) {
+        let (group, stride, kv_heads) = (self.shape.group(), self.stride, self.heads.len());
+        let heads = &mut self.heads;
+        heads.iter_mut().for_each(|head| head.filled.clear());
+        let parts = self.step.chunks_mut(group * stride);
+        let mut parts: Vec<&mut [f32]> = parts.take(rows.min(self.gathered) * kv_heads).collect();
+        let mut nothing = vec![(); parts.len()];
+        for_each_pair(&mut parts, &mut nothing, |i, step, ()| {
+            let (row, head) = (first + i / kv_heads, i % kv_heads);
+            let slots = &heads[head].columns[..kept.rows[head]];
+            for (member, step) in step.chunks_mut(stride).enumerate() {
+                let seen = heads[head].seen(row * group + member);
                 for (step, &column) in step.iter_mut().zip(slots) {
                     *step = seen[column as usize];
                 }
             }
+        });
+    }
+
+    /// The range of `step` with the probabilities of the tile's row `row`, after it was appended: those of slots that
+    /// were filled since they were gathered are replaced.
+    fn probabilities_of(&mut self, row: usize) -> Range<usize> {
+        let (group, stride) = (self.shape.group(), self.stride);
+        let one = self.shape.q_heads * stride;
+        let range = row % self.gathered * one..(row % self.gathered + 1) * one;
+        let step = self.step[range.clone()].chunks_mut(stride);
+        for (q_head, step) in step.enumerate() {
+            let head = &self.heads[q_head / group];
+            let seen = head.seen(row * group + q_head % group);
+            for &slot in &head.filled {
+                step[slot] = seen[head.columns[slot] as usize];
+            }
         }
+        range
     }
 
     /// Writes the attention of the tile's row `row` to every entry, in order of position, into `step

@@ -58,7 +58,8 @@ impl Engine {
         let rope = RopeTable::frequencies_of(self.model().config(), plan.positions);
         let mut parameters: Vec<_> = method.parameters.iter().collect();
         parameters.sort();
-        let how = format!("{} {parameters:?} {}", method.name, plan.fingerprint());
+        // The number is that of what methods save of themselves.
+        let how = format!("2 {} {parameters:?} {}", method.name, plan.fingerprint());
         let key = |how: &str| VaultKey::of_end(self.print(), &rope, ids, how);
         Some(End {
             folder: vaults.folder,

@@ -179,7 +179,7 @@ impl Evict for State {
         let (recent, sinks) = (self.recent, self.options.sinks as u32);
         for (head, out) in evict.iter_mut().enumerate() {
             let positions = step.positions(head);
-            let newest = step.newest(head);
+            let newest = step.newest[head];
             let scores = self.scores.of(step.layer, head, positions.len());
             scores[newest] = 0.0;
             step.add_mean(head, scores);

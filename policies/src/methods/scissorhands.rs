@@ -205,7 +205,7 @@ impl Evict for State {
                 continue;
             }
             any = true;
-            let newest = positions[step.newest(head)].0;
+            let newest = positions[step.newest[head]].0;
             let (recent, sinks) = (self.protected.recent as u32, self.protected.sinks as u32);
             let may_go = |slot: &u32| {
                 let position = positions[*slot as usize].0;

@@ -162,7 +162,7 @@ impl Evict for State {
         for head in 0..evict.len() {
             step.add_mean(head, &mut self.scores);
         }
-        let end = positions[step.newest(0)].0 + 1;
+        let end = positions[step.newest[0]].0 + 1;
         let out = lowest(&self.scores, positions, |p| {
             p.0 >= self.sinks && p.0.saturating_add(self.recent) < end
         });

@@ -245,9 +245,9 @@ impl Method for TreeKv {
 struct Line {
     /// Slots by ascending position.
     slots: Vec<u32>,
-    /// Sum S of attention, per row of the line.
+    /// Sum S of attention, by slot.
     sums: Vec<f32>,
-    /// Number C of steps counted, per row of the line.
+    /// Number C of steps counted, by slot.
     counts: Vec<u32>,
     /// Index in the tree of the left row of the next pair.
     idx: usize,
@@ -350,22 +350,22 @@ impl Evict for State {
             ..
         } = self.sizes;
         for (head, (line, out)) in self.lines[step.layer].iter_mut().zip(evict).enumerate() {
-            line.slots.push(step.newest(head) as u32);
-            line.sums.push(0.0);
-            line.counts.push(0);
+            let (newest, rows) = (step.newest[head], step.rows[head]);
+            line.slots.push(newest as u32);
+            line.sums.resize(rows, 0.0);
+            line.counts.resize(rows, 0);
+            (line.sums[newest], line.counts[newest]) = (0.0, 0);
             self.seen.clear();
-            self.seen.resize(step.rows[head], 0.0);
+            self.seen.resize(rows, 0.0);
             step.add_mean(head, &mut self.seen);
-            for i in 0..line.slots.len() {
-                line.sums[i] += self.seen[line.slots[i] as usize];
-                line.counts[i] += 1;
-            }
+            let sums = line.sums.iter_mut().zip(&self.seen);
+            sums.for_each(|(sum, seen)| *sum += seen);
+            line.counts.iter_mut().for_each(|count| *count += 1);
             if line.slots.len() > budget {
-                let mean = |i: usize| line.sums[i] / line.counts[i] as f32;
+                let slot = |i: usize| line.slots[i] as usize;
+                let mean = |i: usize| line.sums[slot(i)] / line.counts[slot(i)] as f32;
                 let gone = self.options.loser(sinks + line.idx, mean);
                 *out = Some(Row(line.slots.remove(gone)));
-                line.sums.remove(gone);
-                line.counts.remove(gone);
                 line.idx = self.options.rule.next(line.idx, tree);
             }
         }

@@ -306,7 +306,7 @@ impl Evict for MergingEvictor {
         for (head, gone) in evict.iter().enumerate() {
             let positions = step.positions(head);
             let attention = self.attention.of(step.layer, head, positions.len());
-            attention[step.newest(head)] = 0.0;
+            attention[step.newest[head]] = 0.0;
             step.add_mean(head, attention);
             let Some(gone) = *gone else { continue };
             let from = positions[gone.0 as usize];

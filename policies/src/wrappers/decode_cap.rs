@@ -237,7 +237,7 @@ impl Evict for Capped {
                 continue;
             }
             any = true;
-            let newest = positions[step.newest(head)].0;
+            let newest = positions[step.newest[head]].0;
             let (w, sinks, seen) = (self.w as u32, self.sinks as u32, &state.seen);
             let score = |slot: u32| match positions[slot as usize].0 {
                 recent if recent + w > newest => f32::INFINITY,

@@ -8,7 +8,7 @@ use kept_policies::{
     StepObservation, build, methods, thinning_lengths,
 };
 use kept_tests::cases::Case;
-use kept_tests::selecting::{Measured, Replay, kept};
+use kept_tests::selecting::{Measured, Replay, kept, newest};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -302,7 +302,7 @@ proptest! {
                 let probabilities: Vec<f32> = slots.iter().map(|&p| weights[p as usize] as f32 / 1000.0).collect();
                 let mut evict = [None];
                 evictor.step(&StepObservation {
-                    layer: 0, rows: &[9], firsts: &[0], positions: &positions, group: 1, probabilities: &probabilities, stride: 9,
+                    layer: 0, rows: &[9], firsts: &[0], positions: &positions, newest: &[newest(&positions)], group: 1, probabilities: &probabilities, stride: 9,
                 }, &mut evict);
                 evict[0].map(|Row(slot)| slots[slot as usize])
             };
