@@ -1,19 +1,22 @@
 //! [`LayerPass`]: rows through one layer, as described in `decoder.rs`.
 
+mod scratch;
+
 use std::borrow::BorrowMut;
 
 use kept_kernels::mapped::{MappedMatrix, Product, multiply_rows_together, multiply_together};
-use kept_kernels::{QuantisedRows, RecurrentShape, RecurrentState, Stop, Stopped, sigmoid_mul};
+use kept_kernels::{QuantisedRows, RecurrentState, Stop, Stopped, sigmoid_mul};
 
 use crate::Config;
-use crate::arithmetic::{activate, beside_width, normalise, product, scale};
-use crate::experts::ExpertScratch;
+use crate::arithmetic::{activate, normalise, product, scale};
 use crate::feed_forward::{Dense, DenseAndExperts, ExpertInput, FeedForward};
 use crate::layer::{Attention, Layer, Mixer};
 use crate::model::Model;
-use crate::per_layer::PerLayerScratch;
-use crate::recurrent::{RecurrentCopies, RecurrentScratch, RecurrentTask};
+use crate::recurrent::{RecurrentCopies, RecurrentTask};
 use crate::weights::Floats;
+
+use scratch::Block;
+pub(crate) use scratch::LayerScratch;
 
 /// One layer prepared for rows: many in prefill, one in decode. The scratch buffers `S` are its own, or those of all
 /// layers.
@@ -27,161 +30,6 @@ pub struct LayerPass<'a, S = LayerScratch> {
     /// Rows per block, and columns per block of the feed-forward.
     block: Block,
     scratch: S,
-}
-
-/// Scratch buffers of a [`LayerPass`].
-pub struct LayerScratch {
-    /// `[rows, width]`: the residual stream after the norm; then the output of a projection.
-    pub(crate) normed: Vec<f32>,
-    /// `[rows, columns]`: gate, then `activation(gate) * up`.
-    hidden: Vec<f32>,
-    /// `[rows, columns]`
-    up: Vec<f32>,
-    /// `[rows, widest]`: quantised inputs of a projection.
-    pub(crate) rounded: QuantisedRows,
-    /// `[rows, ffn]`: quantised inputs of the down projection, if the feed-forward is done in slices.
-    rounded_hidden: QuantisedRows,
-    /// If the model has experts.
-    experts: Option<ExpertScratch>,
-    /// `[3, rows, width]`: what the router sees, and the outputs of a dense feed-forward and of the experts beside it;
-    /// otherwise empty.
-    beside: Vec<f32>,
-    /// If layers add embeddings.
-    per_layer: Option<PerLayerScratch>,
-    /// If the layer is recurrent.
-    recurrent: Option<RecurrentScratch>,
-    /// `[block rows, 2 * q_width]`: queries and gates as projected; then the gated attention. Empty without gates.
-    both: Vec<f32>,
-    /// `[rows, q_width]`: gates of the rows projected last. Empty without gates.
-    gates: Vec<f32>,
-    /// How many rows were projected last.
-    projected: usize,
-}
-
-impl LayerScratch {
-    /// For blocks of at most `block`, in calls of at most `max_rows` rows.
-    fn new(
-        config: &Config,
-        block: Block,
-        max_rows: usize,
-        recurrent: Option<RecurrentShape>,
-    ) -> Self {
-        let (rows, [inputs, hidden]) = (block.rows, block.rounded(config));
-        Self {
-            normed: vec![0.0; rows * config.width],
-            hidden: vec![0.0; rows * block.columns],
-            up: vec![0.0; rows * block.columns],
-            rounded: QuantisedRows::new(inputs),
-            rounded_hidden: QuantisedRows::new(hidden),
-            experts: (config.experts).map(|counts| ExpertScratch::new(config, counts, rows)),
-            beside: vec![0.0; rows * 3 * beside_width(config)],
-            per_layer: (config.per_layer).map(|n| PerLayerScratch::new(config, n, rows)),
-            recurrent: recurrent.map(|shape| RecurrentScratch::new(config, shape, rows)),
-            both: vec![0.0; rows * 2 * config.gate_width()],
-            gates: vec![0.0; max_rows * config.gate_width()],
-            projected: 0,
-        }
-    }
-
-    /// For one row, in any layer of a model.
-    pub(crate) fn for_a_row(config: &Config) -> Self {
-        Self::new(config, Block::of_a_row(config.ffn), 1, config.recurrent)
-    }
-
-    /// Memory in bytes for one row.
-    pub(crate) fn row_bytes(config: &Config) -> u64 {
-        let gates = config.gate_width() * size_of::<f32>();
-        Block::of_a_row(config.ffn).bytes(config) + gates as u64
-    }
-}
-
-/// The part of a layer that is computed at once.
-///
-/// ```text
-/// rows        columns 0 | columns 1 | columns 2         of the feed-forward: gate, up, activation, quantisation;
-///                                                       then down, over all columns
-/// ```
-#[derive(Debug, Clone, Copy)]
-struct Block {
-    rows: usize,
-    columns: usize,
-    /// All columns of the feed-forward; 0 without a dense one.
-    ffn: usize,
-}
-
-impl Block {
-    /// Rows per block if the whole feed-forward is quantised. Weights are read and decoded once per block.
-    const ROWS: usize = 512;
-    /// Columns per block in that case: as many rows of the matrices as keep every thread busy for some milliseconds.
-    const COLUMNS: usize = 1024;
-    /// Rows per block otherwise, where the hidden layer is held in memory as f32.
-    const FEW_ROWS: usize = 192;
-
-    /// Rows per block of a mixture of experts: each expert's weights are read once for the rows of a block that chose
-    /// it, a small part of them.
-    const EXPERT_ROWS: usize = 2048;
-
-    fn new(layer: &Layer, max_rows: usize) -> Self {
-        let (most, dense) = match &layer.ffn {
-            FeedForward::Experts(_) => (Self::EXPERT_ROWS, None),
-            FeedForward::Dense(dense) => (Self::ROWS, Some(dense)),
-            FeedForward::Both(both) => (Self::EXPERT_ROWS, Some(&both.dense)),
-        };
-        let ffn = dense.map_or(0, |dense| dense.gate.rows());
-        if max_rows <= 1 {
-            return Self::of_a_row(ffn);
-        }
-        let in_place = dense.is_none_or(|Dense { gate, up, down }| {
-            [gate, up, down].iter().all(|matrix| matrix.is_quantised())
-        });
-        let (rows, columns) = match in_place {
-            true => (most, Self::COLUMNS),
-            false => (Self::FEW_ROWS, ffn),
-        };
-        Self {
-            rows: max_rows.min(rows),
-            columns: columns.min(ffn),
-            ffn,
-        }
-    }
-
-    /// One row, with a feed-forward of `ffn` columns: slices would save no memory.
-    fn of_a_row(ffn: usize) -> Self {
-        Self {
-            rows: 1,
-            columns: ffn,
-            ffn,
-        }
-    }
-
-    /// Whether the feed-forward is computed in slices of columns.
-    fn slices(&self) -> bool {
-        self.columns < self.ffn
-    }
-
-    /// Elements in the buffers of quantised inputs: of all projections, and of the down projection if it is separate.
-    fn rounded(&self, config: &Config) -> [usize; 2] {
-        if self.slices() {
-            [config.width.max(config.q_width()), self.ffn].map(|width| self.rows * width)
-        } else {
-            [self.rows * config.widest_input(), 0]
-        }
-    }
-
-    fn bytes(&self, config: &Config) -> u64 {
-        let widths = config.width + 2 * self.columns + 2 * config.gate_width();
-        let numbers = self.rows * (widths + 3 * beside_width(config));
-        let rounded = self.rounded(config).map(QuantisedRows::bytes_for);
-        let experts = config
-            .experts
-            .map_or(0, |counts| ExpertScratch::bytes(config, counts, self.rows));
-        let recurrent =
-            (config.recurrent).map_or(0, |shape| RecurrentScratch::bytes(config, shape, self.rows));
-        let per_layer =
-            (config.per_layer).map_or(0, |n| PerLayerScratch::bytes(config, n, self.rows));
-        let rounded = rounded.iter().sum::<u64>();
-        (numbers * size_of::<f32>()) as u64 + rounded + experts + recurrent + per_layer
-    }
 }
 
 /// The matrices of a layer; used for those that are not quantised.
