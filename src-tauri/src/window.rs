@@ -305,7 +305,7 @@ pub fn start(
     effects
 }
 
-/// The file of a model; a name that fits several models is refused. Of one that is nowhere, opening says so.
+/// The file of a model; a name that fits no model or several is refused. Of a missing file, opening says so.
 fn file_of(model: NamedModel) -> Result<PathBuf, HubError> {
     if model.file.exists() {
         return Ok(drop::absolute(model.file));
@@ -315,7 +315,9 @@ fn file_of(model: NamedModel) -> Result<PathBuf, HubError> {
         return Ok(built_in);
     }
     match Finder::from_env()?.choose(&name) {
-        Err(HubError::NoModel { .. } | HubError::NotHere { .. }) => Ok(drop::absolute(model.file)),
+        Err(_) if model.file.extension().is_some_and(|end| end == "gguf") => {
+            Ok(drop::absolute(model.file))
+        }
         found => found,
     }
 }
@@ -325,7 +327,10 @@ fn open_arguments(effects: &Effects, arguments: Arguments) {
         match arguments.model.map(file_of).transpose() {
             Ok(Some(file)) => state.choose_model_file(file),
             Ok(None) => {}
-            Err(error) => state.notice(NoticeKind::Error, Place::Model, format!("{error}.")),
+            Err(error) => {
+                let said = messages::as_sentence(&error.to_string());
+                state.notice(NoticeKind::Error, Place::Model, said);
+            }
         }
         state.open_paths(
             arguments
