@@ -75,7 +75,7 @@ pub struct CompactLayer {
     /// `[kv_heads]`: the evicted slot that the next token will take.
     hole: Vec<Option<Row>>,
     /// `[kv_heads]`: the slot of the token that was appended last.
-    pub newest: Vec<usize>,
+    pub(crate) newest: Vec<usize>,
     /// Which tokens share which row, if the method merges: a row is then a class with its centre's position.
     pub(crate) classes: Option<Classes>,
     /// Attention window in positions including the token's own, for a sliding-window layer.

@@ -51,10 +51,11 @@ struct Head {
 }
 
 impl Head {
-    /// `[columns]`: the probabilities of a tile's row `row`, counted over all query heads of the group.
-    fn seen(&self, row: usize) -> &[f32] {
+    /// `[columns]`: the probabilities of one token and query head; `at` is the token in its tile times the group's
+    /// size, plus the query head in its group.
+    fn seen(&self, at: usize) -> &[f32] {
         let columns = self.keys.capacity(0);
-        &self.seen[row * columns..][..columns]
+        &self.seen[at * columns..][..columns]
     }
 }
 
