@@ -1,5 +1,7 @@
 //! Numbers and dates of a workbook, as its number formats show them; dates always in ISO 8601.
 
+use jiff::Timestamp;
+
 /// How a cell shows a number.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) enum NumberFormat {
@@ -269,41 +271,19 @@ fn duration(days: f64) -> String {
 
 fn date(days: f64, has_date: bool, has_time: bool) -> String {
     let seconds = (days * 86_400.0).round() as i64;
-    let (day, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    let mut shown = String::new();
-    if has_date {
-        // In the calendar of 1900, day 60 is a 29th of February that never was.
-        let since_1970 = day - 25_569 + i64::from(day < 60);
-        let (year, month, day) = civil(since_1970);
-        shown = format!("{year:04}-{month:02}-{day:02}");
-    }
-    if has_time {
-        let space = if has_date { " " } else { "" };
-        shown += &format!("{space}{hour:02}:{minute:02}");
-        if second != 0 {
-            shown += &format!(":{second:02}");
-        }
-    }
-    shown
-}
-
-/// Year, month and day of a number of days since 1970-01-01, by Howard Hinnant's algorithm.
-fn civil(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let day_of_era = days.rem_euclid(146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 {
-        shifted + 3
-    } else {
-        shifted - 9
+    // In the calendar of 1900, day 60 is a 29th of February that never was.
+    let epoch = 25_569 - i64::from(seconds.div_euclid(86_400) < 60);
+    let Ok(time) = Timestamp::from_second(seconds.saturating_sub(epoch * 86_400)) else {
+        return general(days);
     };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
+    let clock = if seconds % 60 == 0 {
+        "%H:%M"
+    } else {
+        "%H:%M:%S"
+    };
+    let shown = [has_date.then_some("%Y-%m-%d"), has_time.then_some(clock)];
+    let shown: Vec<&str> = shown.into_iter().flatten().collect();
+    time.strftime(&shown.join(" ")).to_string()
 }
 
 #[cfg(test)]

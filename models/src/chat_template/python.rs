@@ -1,6 +1,9 @@
 //! Python features that templates use beyond Jinja: `json.dumps`, `strftime`, methods, and Hugging Face's `generation`
 //! tag.
 
+use jiff::Timestamp;
+use jiff::fmt::strtime::{BrokenDownTime, Config};
+use jiff::tz::TimeZone;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
@@ -214,97 +217,12 @@ fn float(number: f64) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// `strftime` for the directives that templates use, in UTC and English. Other directives are copied.
+/// `strftime` in UTC and English. Unknown directives are copied.
 pub(super) fn strftime(format: &str, unix_seconds: u64) -> String {
-    const MONTHS: [&str; 12] = [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ];
-    const DAYS: [&str; 7] = [
-        "Thursday",
-        "Friday",
-        "Saturday",
-        "Sunday",
-        "Monday",
-        "Tuesday",
-        "Wednesday",
-    ];
-    let (days, seconds) = (unix_seconds / 86_400, unix_seconds % 86_400);
-    let (year, month, day) = civil(days);
-    let (hour, minute) = (seconds / 3600, seconds / 60 % 60);
-    let month_name = MONTHS[month as usize - 1];
-    let day_name = DAYS[(days % 7) as usize];
-    let twelve = (hour + 11) % 12 + 1;
-    let day_of_year = (0..366).find(|back| civil(days - back) == (year, 1, 1));
-    let mut out = String::new();
-    let mut rest = format.chars();
-    while let Some(c) = rest.next() {
-        if c != '%' {
-            out.push(c);
-            continue;
-        }
-        let directive = rest.next();
-        // `%-d` is `%d` without zero padding.
-        let bare = directive == Some('-');
-        let directive = if bare { rest.next() } else { directive };
-        let two = |number: u64| {
-            if bare {
-                number.to_string()
-            } else {
-                format!("{number:02}")
-            }
-        };
-        match directive {
-            Some('Y') => out.push_str(&year.to_string()),
-            Some('y') => out.push_str(&two(year % 100)),
-            Some('m') => out.push_str(&two(month)),
-            Some('d') => out.push_str(&two(day)),
-            Some('B') => out.push_str(month_name),
-            Some('b') => out.push_str(&month_name[..3]),
-            Some('A') => out.push_str(day_name),
-            Some('a') => out.push_str(&day_name[..3]),
-            Some('H') => out.push_str(&two(hour)),
-            Some('I') => out.push_str(&two(twelve)),
-            Some('p') => out.push_str(if hour < 12 { "AM" } else { "PM" }),
-            Some('M') => out.push_str(&two(minute)),
-            Some('S') => out.push_str(&two(seconds % 60)),
-            Some('j') => out.push_str(&format!("{:03}", day_of_year.unwrap_or(0) + 1)),
-            Some('%') => out.push('%'),
-            other => {
-                out.push('%');
-                out.extend(bare.then_some('-'));
-                out.extend(other);
-            }
-        }
-    }
-    out
-}
-
-/// Year, month and day of a day number since 1970-01-01 (Howard Hinnant, "chrono-compatible low-level date
-/// algorithms").
-fn civil(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 {
-        month_from_march + 3
-    } else {
-        month_from_march - 9
-    };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+    let seconds = i64::try_from(unix_seconds).unwrap_or(i64::MAX);
+    let time = Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
+    let lenient = Config::new().lenient(true);
+    let time = BrokenDownTime::from(&time.to_zoned(TimeZone::UTC));
+    time.to_string_with_config(&lenient, format)
+        .unwrap_or_else(|_| format.to_owned())
 }
