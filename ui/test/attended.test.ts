@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { cellsOf, glowOf, lookersOf, trailOf, withWords, wordsIn } from '../src/lib/attended'
-import { marked, withButtons } from '../src/lib/citations'
+import { withButtons } from '../src/lib/citations'
 import { render } from '../src/lib/markdown'
 
 const text = 'The locker code is 4711.\nBring it.'
@@ -45,8 +45,9 @@ describe('what an answer looked at', () => {
 
 describe('the words of an answer', () => {
   it('have their places in the Markdown, after thoughts too', () => {
-    const root = render(marked(answer, [{ end: answer.length, source: 0 }]))
-    withButtons(root, [{ start: 0, end: 1, page: null, document: null, text: 'x', weight: 1, kept: 1 }], () => {})
+    const root = render(answer)
+    const passage = { start: 0, end: 1, page: null, document: null, text: 'x', weight: 1, kept: 1 }
+    withButtons(root, answer, [{ end: answer.length, source: 0 }], [passage], () => {})
     withWords(root, answer, 20)
     const words = [...root.querySelectorAll<HTMLElement>('.said')]
     expect(words.map((word) => [word.textContent, word.dataset['from'], word.dataset['to']])).toEqual([

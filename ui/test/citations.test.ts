@@ -1,5 +1,5 @@
 import { describe, expect, it, vi } from 'vitest'
-import { cited, marked, withButtons, withSources } from '../src/lib/citations'
+import { cited, withButtons, withSources } from '../src/lib/citations'
 import { render } from '../src/lib/markdown'
 import { answerFacts, turn } from './given'
 
@@ -41,14 +41,39 @@ describe('citations', () => {
         { end: answer.length, source: 7 },
       ]),
     )
-    const root = render(marked(`${said}\uE001`, citations))
+    const root = render(said)
     const show = vi.fn()
-    withButtons(root, [source('a')], show)
-    expect(root.textContent.trim()).toBe('The code is 4711.1 It is old.\uFFFD')
+    withButtons(root, said, citations, [source('a')], show)
+    expect(root.textContent.trim()).toBe('The code is 4711.1 It is old.')
     const button = root.querySelector('button')!
     expect(button.getAttribute('aria-label')).toBe('Passage 1')
     button.click()
     expect(show).toHaveBeenCalledExactlyOnceWith(0)
+  })
+
+  it('leave tables and code as they are', () => {
+    const said = '| a | b |\n|---|---|\n| One. | Two. |\n\n```py\nx = "One. Two."\n```\nThree.'
+    const ends = [
+      said.indexOf('\n'),
+      said.indexOf('\n| One'),
+      said.indexOf(' | Two'),
+      said.lastIndexOf(' Two'),
+      said.length,
+    ]
+    const root = render(said)
+    withButtons(
+      root,
+      said,
+      ends.map((end) => ({ end, source: 0 })),
+      [source('a')],
+      () => {},
+    )
+    const shown = (tag: string) => [...root.querySelectorAll(tag)].map((found) => found.textContent)
+    expect(shown('th')).toEqual(['a', 'b1'])
+    expect(shown('td')).toEqual(['One.1', 'Two.'])
+    expect(shown('code')).toEqual(['x = "One. Two."\n'])
+    expect(root.querySelector('pre + button')).not.toBeNull()
+    expect(shown('p')).toEqual(['Three.1'])
   })
 
   it('are copied with their passages', () => {

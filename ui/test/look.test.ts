@@ -1,8 +1,20 @@
 import { describe, expect, it } from 'vitest'
 import { label, slider, written } from '../src/lib/budget'
 import { cividis, luminance, type Rgb } from '../src/lib/colours'
-import { bytes, coarse, duration, left, percent, plural, rate, shorten } from '../src/lib/format'
+import { bytes, coarse, duration, excerpt, left, percent, plural, rate, shorten } from '../src/lib/format'
 import { commandOf } from '../src/lib/keys'
+
+describe('a passage', () => {
+  const text =
+    'The roof was mended by a slater from the next village, who had not been cheap and charged us 4,150 euros.'
+
+  it('is shortened to what the answer says', () => {
+    expect(excerpt(text, 'He charged 4,150 euros.', 40)).toBe('… and charged us 4,150 euros.')
+    expect(excerpt(text, 'A slater mended it.', 40)).toBe('The roof was mended by a slater from the …')
+    expect(excerpt(text, 'Nobody knows.', 40)).toBe(shorten(text, 40))
+    expect(excerpt('Short.', 'x', 40)).toBe('Short.')
+  })
+})
 
 describe('cividis', () => {
   it('has fixed ends, whatever is asked', () => {

@@ -88,7 +88,12 @@ describe('before a question', () => {
     expect(words('how-read')).toContain('Already read')
     kept.app.estimate = estimate({ tokensFromVault: Math.round(kept.app.document!.tokens! / 2) })
     flushSync()
-    expect(words('how-read')).toContain('50 % of the document is already read')
+    expect(words('how-read')).toBe(
+      '50 % of the document is already read. The first question reads the rest. Later ones start at once.',
+    )
+    kept.app.estimate = { ...kept.app.estimate, tokensToRepeat: 1000 }
+    flushSync()
+    expect(words('how-read')).toContain('The first question reads the rest, then all of it once more.')
     kept.app.estimate = estimate()
     kept.app.settings = { ...kept.app.settings, keep: 'off' }
     flushSync()

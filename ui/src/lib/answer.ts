@@ -23,11 +23,11 @@ export class AnswerFlow {
     element.replaceChildren(this.#last)
   }
 
-  /** `finish` changes the complete answer before it is shown. */
-  update(text: string, whole: boolean, finish: (answer: DocumentFragment) => void = () => {}): void {
+  /** `finish` changes the complete answer before it is shown, again when `notes` change. */
+  update(text: string, whole: boolean, finish: (answer: DocumentFragment) => void = () => {}, notes = ''): void {
     if (whole) {
-      if (this.#whole === text) return
-      this.#whole = text
+      if (this.#whole === text + notes) return
+      this.#whole = text + notes
       this.#forget()
       const answer = render(text)
       finish(answer)

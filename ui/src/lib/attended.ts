@@ -66,33 +66,51 @@ export function wordsIn(text: string): { start: number; end: number; text: strin
     .map(({ index, segment }) => ({ start: index, end: index + segment.length, text: segment }))
 }
 
-/**
- * Wraps every word of a rendered answer in a `span.said` with its offsets in `answer`, the Markdown that it was rendered
- * from, plus `before`. Buttons stay as they are.
- */
-export function withWords(root: DocumentFragment, answer: string, before: number): void {
+/** A word in a text node of a rendered answer. */
+export interface Rendered {
+  node: Text
+  start: number
+  end: number
+  /** Offset in the answer's Markdown. */
+  from: number
+}
+
+/** The words of an answer rendered from `answer`, without those of buttons. */
+export function renderedWords(root: DocumentFragment, answer: string): Rendered[] {
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT)
-  const texts: Text[] = []
-  while (walker.nextNode()) texts.push(walker.currentNode as Text)
+  const found: Rendered[] = []
   let at = 0
-  for (const text of texts) {
-    if (text.parentElement?.closest('button')) continue
-    const parts: Node[] = []
-    let done = 0
-    for (const word of wordsIn(text.data)) {
+  while (walker.nextNode()) {
+    const node = walker.currentNode as Text
+    if (node.parentElement?.closest('button')) continue
+    for (const { start, end, text } of wordsIn(node.data)) {
       // Markdown only leaves signs out: its words stand in the answer in the same order.
-      const start = answer.indexOf(word.text, at)
-      if (start < 0) continue
-      at = start + word.text.length
+      const from = answer.indexOf(text, at)
+      if (from < 0) continue
+      at = from + text.length
+      found.push({ node, start, end, from })
+    }
+  }
+  return found
+}
+
+/** Wraps every word of a rendered answer in a `span.said` with its offsets in `answer` plus `before`. */
+export function withWords(root: DocumentFragment, answer: string, before: number): void {
+  const words = renderedWords(root, answer)
+  for (const node of new Set(words.map(({ node }) => node))) {
+    const own = words.filter((word) => word.node === node)
+    let done = 0
+    const parts = own.flatMap(({ start, end, from }) => {
       const span = document.createElement('span')
       span.className = 'said'
-      span.dataset['from'] = String(before + start)
-      span.dataset['to'] = String(before + at)
-      span.textContent = word.text
-      parts.push(document.createTextNode(text.data.slice(done, word.start)), span)
-      done = word.end
-    }
-    if (parts.length > 0) text.replaceWith(...parts, document.createTextNode(text.data.slice(done)))
+      span.dataset['from'] = String(before + from)
+      span.dataset['to'] = String(before + from + end - start)
+      span.textContent = node.data.slice(start, end)
+      const gap = document.createTextNode(node.data.slice(done, start))
+      done = end
+      return [gap, span]
+    })
+    node.replaceWith(...parts, document.createTextNode(node.data.slice(done)))
   }
 }
 

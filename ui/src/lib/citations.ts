@@ -3,12 +3,12 @@
  * the turn's whole answer, with thoughts.
  */
 import type { Citation, Source, Turn } from './contract'
+import { renderedWords } from './attended'
 import { pageName } from './blocks'
 import { parted } from './thoughts'
 
-/** Private-use characters stand for the numbers while Markdown is parsed: `MARK` + index of the source. */
-const MARK = 0xe000
-const MARKS = /[\uE000-\uE0FF]/
+/** Signs that belong to the word before them. */
+const SIGNS = /^[^\s\p{L}\p{N}]+/u
 
 /** The answer without thoughts, and its citations as offsets in it. */
 export function cited(turn: Turn): { answer: string; citations: Citation[] } {
@@ -28,53 +28,72 @@ export function standsOn(...turns: readonly (Turn | null | undefined)[]): Source
   return found.filter((one, i) => found.findIndex((other) => other.start === one.start) === i)
 }
 
-/** `text` with `sign(source)` behind every cited sentence. */
-function inserted(text: string, citations: readonly Citation[], sign: (source: number) => string): string {
-  let found = ''
-  let from = 0
-  for (const { end, source } of citations) {
-    found += text.slice(from, end) + sign(source)
-    from = end
-  }
-  return found + text.slice(from)
+/** The button of a passage. */
+function button(source: number, passage: Source, show: (source: number) => void): HTMLButtonElement {
+  const button = document.createElement('button')
+  button.className = 'cite num'
+  button.dataset['testid'] = 'citation'
+  button.textContent = String(source + 1)
+  button.title = passage.text
+  button.setAttribute('aria-label', `Passage ${source + 1}`)
+  button.onclick = () => show(source)
+  return button
 }
 
-/** `text` with a mark behind every cited sentence, for `withButtons`. */
-export function marked(text: string, citations: readonly Citation[]): string {
-  const plain = text.replace(new RegExp(MARKS, 'g'), '\uFFFD')
-  return inserted(plain, citations, (source) => String.fromCharCode(MARK + source))
-}
-
-/** Replaces the marks in rendered Markdown by buttons. */
-export function withButtons(root: DocumentFragment, sources: readonly Source[], show: (source: number) => void): void {
-  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT)
-  const texts: Text[] = []
-  while (walker.nextNode()) texts.push(walker.currentNode as Text)
-  for (let text of texts) {
-    for (let at = text.data.search(MARKS); at >= 0; at = text.data.search(MARKS)) {
-      const rest = text.splitText(at)
-      const source = rest.data.charCodeAt(0) - MARK
-      rest.deleteData(0, 1)
-      const passage = sources[source]
-      if (passage) {
-        const button = document.createElement('button')
-        button.className = 'cite num'
-        button.dataset['testid'] = 'citation'
-        button.textContent = String(source + 1)
-        button.title = passage.text
-        button.setAttribute('aria-label', `Passage ${source + 1}`)
-        button.onclick = () => show(source)
-        rest.before(button)
-      }
-      text = rest
+/**
+ * Sets a button behind every cited sentence of an answer rendered from `answer`: behind its last word and the signs after
+ * that; in code behind the whole block.
+ */
+export function withButtons(
+  root: DocumentFragment,
+  answer: string,
+  citations: readonly Citation[],
+  sources: readonly Source[],
+  show: (source: number) => void,
+): void {
+  const words = renderedWords(root, answer)
+  // From the last one on: a button splits the text before later ones.
+  for (const { end, source } of [...citations].reverse()) {
+    const passage = sources[source]
+    const word = words.filter(({ from }) => from < end).at(-1)
+    if (!passage || !word) continue
+    const sign = button(source, passage, show)
+    const block = word.node.parentElement?.closest('pre')
+    if (block) {
+      if (!block.nextElementSibling?.isEqualNode(sign)) block.after(sign)
+      continue
     }
+    let { node, end: at } = word
+    for (;;) {
+      at += SIGNS.exec(node.data.slice(at))?.[0].length ?? 0
+      const next = at === node.length ? following(node) : null
+      if (!next || !SIGNS.test(next.data)) break
+      node = next
+      at = 0
+    }
+    if (at < node.length || !node.nextSibling?.isEqualNode(sign)) node.splitText(at).before(sign)
   }
+}
+
+/** The text node behind `node` in the same paragraph, list item or cell. */
+function following(node: Text): Text | null {
+  const block = node.parentElement?.closest('p, li, td, th, h1, h2, h3, h4, h5, h6, blockquote')
+  if (!block) return null
+  const walker = document.createTreeWalker(block, NodeFilter.SHOW_TEXT)
+  walker.currentNode = node
+  return walker.nextNode() as Text | null
 }
 
 /** An answer with bracketed numbers and its numbered passages, for the clipboard. */
 export function withSources(turn: Turn, document: { pageNoun: string } | null = null): string {
   const { answer, citations } = cited(turn)
-  const text = inserted(answer, citations, (source) => ` [${source + 1}]`)
+  let text = ''
+  let from = 0
+  for (const { end, source } of citations) {
+    text += `${answer.slice(from, end)} [${source + 1}]`
+    from = end
+  }
+  text += answer.slice(from)
   const lines = turn.sources.map((source, i) => {
     const place = [source.document, source.page === null ? null : pageName(document, source.page)].filter(
       (p) => p !== null,

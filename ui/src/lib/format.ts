@@ -79,6 +79,21 @@ export function shorten(text: string, most: number): string {
   return `${line.slice(0, end).trimEnd()} …`
 }
 
+const WORDS = /[\p{L}\p{N}]{4,}|\p{N}+/gu
+const wordsOf = (text: string) => text.toLowerCase().match(WORDS) ?? []
+
+/** As `shorten`, but the part of `text` that shares the most words with `other`. */
+export function excerpt(text: string, other: string, most: number): string {
+  const line = text.replace(/\s+/g, ' ').trim()
+  if (line.length <= most) return line
+  const shared = new Set(wordsOf(other))
+  const from = (start: number) => (start === 0 ? shorten(line, most) : `… ${shorten(line.slice(start), most - 2)}`)
+  const starts = [0, ...Array.from(line.matchAll(/ /g), ({ index }) => index + 1)]
+  const found = starts.map((start) => new Set(wordsOf(from(start)).filter((word) => shared.has(word))).size)
+  const best = starts.filter((_, i) => found[i] === Math.max(...found))
+  return from(best[0] === 0 ? 0 : best[Math.floor(best.length / 2)]!)
+}
+
 /** With a capital first letter. */
 export function capital(text: string): string {
   return text.charAt(0).toUpperCase() + text.slice(1)
