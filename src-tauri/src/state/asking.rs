@@ -374,6 +374,7 @@ impl AppState {
             self.end_turn(turn, state, |turn| finish(turn, answer, sample));
             self.want_neutral(turn);
             if kept {
+                self.question_read_document();
                 self.request_vaults();
             }
         } else {

@@ -116,6 +116,14 @@ impl AppState {
         }
     }
 
+    /// A question has read the document into its vault: nothing is left of a reading that the user stopped.
+    pub(super) fn question_read_document(&mut self) {
+        if self.reading.step == Step::Stopped {
+            self.reading.progress = None;
+            self.set_step(Step::Done);
+        }
+    }
+
     /// Stops the worker's reading, if it was running.
     fn stop_worker_reading(&mut self) -> bool {
         let Step::Running(ticket) = self.reading.step else {

@@ -116,9 +116,21 @@ fn reading_stops_and_goes_on_when_the_user_says_so() {
     story.hear(answered(asked, "Because", Finish::End));
     assert_eq!(story.requests(), []);
     story.state.resume_reading();
-    begun(&mut story);
+    let ticket = begun(&mut story);
     story.state.resume_reading();
     assert_eq!(story.requests(), [], "once");
+    // A question that reads all of it leaves nothing to resume.
+    story.hear(progress(ticket, 5_000));
+    story.state.stop_reading();
+    story.hear(interrupted(ticket, true));
+    assert!(shown(&mut story).is_some());
+    let (_, asked) = story.ask("And?");
+    let mut reply = answered(asked, "Because", Finish::End);
+    if let Reply::Answered { answer, .. } = &mut reply {
+        answer.vault.written = true;
+    }
+    story.hear(reply);
+    assert_eq!(shown(&mut story), None);
 }
 
 #[test]
