@@ -8,11 +8,12 @@ use kept_policies::Evict;
 
 use crate::backend;
 use crate::note::Note;
+use crate::numbers;
 use crate::sources::sources;
 use crate::writing::Writing;
 use crate::{
     Answer, AnswerReport, Ask, CompactCache, Decoder, Engine, EngineError, Finish, MemoryLedger,
-    MemoryNow, PrefillOutcome, Prompt, Reading, RetentionMap, Sampler, Votes, Watch,
+    MemoryNow, PrefillOutcome, Prompt, Reading, RetentionMap, Sampler, Turn, Votes, Watch,
     peak_resident_bytes,
 };
 use kept_vault::VaultUse;
@@ -141,6 +142,7 @@ impl Engine {
             "answered"
         );
         let (sources, citations) = sources(ask.document, &prompt, &votes, &written.text);
+        notes.extend(unknown_numbers(ask, &written.text));
         Ok(Answer {
             sources,
             citations,
@@ -171,4 +173,18 @@ impl Engine {
             notes,
         })
     }
+}
+
+/// A note on the numbers of an answer that stand in no text that the model read.
+fn unknown_numbers(ask: &Ask<'_>, answer: &str) -> Option<Note> {
+    let answer = Turn::new(ask.question, answer)?.answer;
+    let document = ask.document;
+    let of_turns = ask
+        .turns
+        .iter()
+        .flat_map(|turn| [&*turn.question, &*turn.answer]);
+    let mut texts = vec![ask.question, &*document.text, &*document.name];
+    texts.extend(of_turns);
+    let numbers = numbers::unknown(&answer, &texts);
+    (!document.text.is_empty() && !numbers.is_empty()).then_some(Note::UnknownNumbers { numbers })
 }

@@ -30,6 +30,7 @@ mod ledger;
 mod method_spec;
 mod model_path;
 mod note;
+mod numbers;
 pub mod observe;
 mod paint;
 mod plan;

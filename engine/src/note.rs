@@ -56,6 +56,11 @@ pub enum Note {
         /// Tokens of the prompt, which are read besides; `None` if they come from a vault.
         prompt: Option<usize>,
     },
+    /// The answer has numbers that stand nowhere in the document, the conversation or the question.
+    UnknownNumbers {
+        /// As the answer writes them, at least one.
+        numbers: Vec<String>,
+    },
     /// Anything else.
     Other {
         /// One sentence.
@@ -153,6 +158,22 @@ impl fmt::Display for Note {
                     f,
                     " in addition to the prompt's {prompt}, so reading takes at least {:.1} times as long",
                     1.0 + *tokens as f64 / (*prompt).max(1) as f64
+                )
+            }
+            Note::UnknownNumbers { numbers } => {
+                let (last, others) = numbers.split_last().expect("a number at least");
+                let one = others.is_empty();
+                if !one {
+                    write!(f, "{} and ", others.join(", "))?;
+                }
+                let (stand, they) = if one {
+                    ("stands", "it is")
+                } else {
+                    ("stand", "they are")
+                };
+                write!(
+                    f,
+                    "{last} {stand} nowhere in the document: {they} worked out or made up"
                 )
             }
             Note::Other { sentence } => f.write_str(sentence),

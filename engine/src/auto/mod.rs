@@ -8,10 +8,10 @@
 //!    measured perplexity, or by TreeKV, which keeps rows of every part of the text, if it is hardly worse.
 //! 2. The full cache is used if it takes at most a quarter of the memory, and the document is small or its full cache
 //!    is no larger than the weights (an answer then takes at most about twice as long).
-//! 3. Otherwise, by the measurements on a model of the same kind (chat or base), the best method at the smallest
-//!    share of rows at which it was measured to be level with the full cache; at the largest measured share if no
-//!    method is level, or if the prompt is longer than all measured prompts. With a budget: the best method at this
-//!    budget.
+//! 3. Otherwise, by the measurements on the model of the same kind (chat or base) that is nearest in size, the best
+//!    method at the smallest share of rows at which it was measured to be level with the full cache; at the largest
+//!    measured share if no method is level, or if the prompt is longer than all measured prompts. With a budget: the
+//!    best method at this budget.
 //!
 //! Whether the choice fits in memory is computed in `plan/memory.rs`.
 
@@ -60,10 +60,11 @@ pub struct Chosen {
 }
 
 impl Engine {
-    /// Measurements on a model of the same kind (chat or base) as this one.
+    /// Measurements on the model of this one's kind (chat or base) that is nearest in size.
     fn measured(&self) -> &'static MeasuredModel {
         let template = self.model().chat_template();
-        measured().model_for(template.is_ok_and(|template| template.note().is_none()))
+        let chat = template.is_ok_and(|template| template.note().is_none());
+        measured().model_for(chat, self.model().parameters())
     }
 
     /// Estimated KL divergence from the full cache, in nats, of `method` at `share` of the prompt's rows stored as

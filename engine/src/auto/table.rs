@@ -43,6 +43,8 @@ pub(super) struct MeasuredModel {
     /// Whether the file has a chat template. Methods rank differently on the two kinds: KVzip has the model repeat
     /// the text, which a base model cannot do.
     pub(super) chat: bool,
+    /// Number of parameters in the model's file.
+    pub(super) parameters: u64,
     /// Number of prompts, each with a planted fact.
     pub(super) prompts: usize,
     /// Tokens of the shortest and of the longest prompt.
@@ -54,7 +56,7 @@ pub(super) struct MeasuredModel {
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Measured {
-    /// A chat model, with which `caches` and `streaming` were measured too, and a base model.
+    /// Chat models, with the first of which `caches` and `streaming` were measured too, and a base model.
     pub(super) models: Vec<MeasuredModel>,
     pub(super) caches: Vec<CacheRun>,
     pub(super) streaming: Vec<StreamedRun>,
@@ -171,9 +173,16 @@ impl MeasuredModel {
 }
 
 impl Measured {
-    /// The model of the same kind: with or without a chat template.
-    pub(super) fn model_for(&self, chat: bool) -> &MeasuredModel {
-        let found = self.models.iter().find(|model| model.chat == chat);
+    /// Of the models of the same kind (with or without a chat template) the one whose number of parameters is nearest, as
+    /// a ratio.
+    pub(super) fn model_for(&self, chat: bool, parameters: u64) -> &MeasuredModel {
+        let ratio = |model: &&MeasuredModel| {
+            (model.parameters as f64 / parameters.max(1) as f64)
+                .ln()
+                .abs()
+        };
+        let same = self.models.iter().filter(|model| model.chat == chat);
+        let found = same.min_by(|a, b| ratio(a).total_cmp(&ratio(b)));
         found.unwrap_or(&self.models[0])
     }
 
@@ -201,6 +210,7 @@ mod tests {
         MeasuredModel {
             name: "a model".to_owned(),
             chat: true,
+            parameters: 1,
             prompts: 10,
             tokens: [500, 7000],
             answered: 4,
@@ -263,9 +273,9 @@ mod tests {
             rounding.is_sorted() && rounding[3] > rounding[1],
             "{rounding:?}"
         );
-        for chat in [true, false] {
-            let model = table.model_for(chat);
-            assert_eq!(model.chat, chat);
+        for measured in &table.models {
+            let model = table.model_for(measured.chat, measured.parameters * 5 / 4);
+            assert_eq!(model.name, measured.name);
             assert!(model.best(0.25).is_some() && model.sufficient_share(1000) < 1.0);
         }
         let named = table.streaming.iter().map(|run| run.method.as_str());

@@ -1,0 +1,143 @@
+//! Numbers in texts: which of an answer stand nowhere in what the model read.
+
+use std::collections::HashSet;
+
+/// A number in a text: `4,150.50`.
+struct Number<'a> {
+    /// As it is written.
+    text: &'a str,
+    /// Its groups of digits: 4, 150 and 50.
+    groups: Vec<&'a str>,
+}
+
+/// The most groups that are joined: one of digits, three of thousands and one of decimals.
+const MOST_GROUPS: usize = 5;
+/// Numbers with fewer digits are often written in words, counted or listed.
+const LEAST_DIGITS: usize = 3;
+/// The most numbers that are named.
+const MOST_NAMED: usize = 5;
+
+impl Number<'_> {
+    fn digits(&self) -> String {
+        self.groups.concat()
+    }
+
+    /// The digits of every sequence of groups: whole numbers and decimals, years of dates, items of a list without spaces.
+    fn forms(&self) -> impl Iterator<Item = String> {
+        let groups = &self.groups;
+        (0..groups.len()).flat_map(move |first| {
+            let most = groups.len().min(first + MOST_GROUPS);
+            (first + 1..=most).map(move |end| groups[first..end].concat())
+        })
+    }
+}
+
+/// The numbers of a text, but not the number of a list item at its beginning.
+fn of(text: &str) -> Vec<Number<'_>> {
+    let marked = text.trim_start().split_once(['.', ')']);
+    let marked = marked.filter(|(mark, rest)| {
+        mark.chars().all(char::is_numeric) && rest.starts_with(char::is_whitespace)
+    });
+    let text = marked.map_or(text, |(_, rest)| rest);
+    let mut all: Vec<Number<'_>> = Vec::new();
+    // The end of the last group, and where the last number begins.
+    let (mut last, mut begin) = (0, 0);
+    let starts = text.char_indices().scan(false, |within, (at, c)| {
+        let starts = c.is_numeric() && !*within;
+        *within = c.is_numeric();
+        Some(starts.then_some(at))
+    });
+    for start in starts.flatten() {
+        let rest = &text[start..];
+        let length = rest.find(|c: char| !c.is_numeric()).unwrap_or(rest.len());
+        let between = &text[last..start];
+        let joins = matches!(
+            between,
+            "," | "." | "'" | "\u{2019}" | " " | "\u{a0}" | "\u{202f}"
+        );
+        let group = &rest[..length];
+        last = start + length;
+        match all.last_mut() {
+            Some(number) if joins => {
+                number.groups.push(group);
+                number.text = &text[begin..last];
+            }
+            _ => {
+                begin = start;
+                all.push(Number {
+                    text: group,
+                    groups: vec![group],
+                });
+            }
+        }
+    }
+    all
+}
+
+/// The digits of each number in a text: `4,150` and `4 150` are `4150`. The number of a list item is none.
+pub(crate) fn digits(text: &str) -> Vec<String> {
+    of(text).iter().map(Number::digits).collect()
+}
+
+/// The numbers of `answer`, as it writes them, that stand in none of `texts`, not as part of another number either. Numbers
+/// of one or two digits do not count.
+pub(crate) fn unknown(answer: &str, texts: &[&str]) -> Vec<String> {
+    let long = |form: &String| form.chars().count() >= LEAST_DIGITS;
+    let lines = answer.lines().flat_map(of);
+    let mut unknown: Vec<Number<'_>> = lines
+        .filter(|number| number.forms().any(|f| long(&f)))
+        .collect();
+    for text in texts {
+        if unknown.is_empty() {
+            break;
+        }
+        let known: HashSet<String> = of(text)
+            .iter()
+            .flat_map(Number::forms)
+            .filter(long)
+            .collect();
+        unknown.retain(|number| !number.forms().any(|form| known.contains(&form)));
+    }
+    let mut named: Vec<String> = Vec::new();
+    for number in unknown {
+        if !named.iter().any(|known| known == number.text) {
+            named.push(number.text.to_owned());
+        }
+    }
+    named.truncate(MOST_NAMED);
+    named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_their_digits() {
+        assert_eq!(digits("It cost 4,150 euros, not 3 600."), ["4150", "3600"]);
+        assert_eq!(digits("12) On 28 September, 3.5 m."), ["28", "35"]);
+        assert_eq!(digits("1884. In that winter"), [] as [&str; 0]);
+        assert!(digits("none, at all").is_empty());
+    }
+
+    #[test]
+    fn what_stands_nowhere_is_unknown() {
+        let document = "The rent is 1,350.00 euros from 28 September 2024; items 101,102,103.";
+        let unknown = |answer: &str| unknown(answer, &[document, "What of 777?"]);
+        for known in [
+            "1350 euros",
+            "1 350 euros, since 28.09.2024",
+            "102",
+            "777 is not said",
+            "12 months, 99 %",
+            "1999. The rent",
+        ] {
+            assert_eq!(unknown(known), [] as [&str; 0], "{known}");
+        }
+        assert_eq!(unknown("340 euros"), ["340"]);
+        assert_eq!(
+            unknown("It is 1,450.50\nor 2 025, or 2 025."),
+            ["1,450.50", "2 025"]
+        );
+    }
+}
