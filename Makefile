@@ -113,9 +113,11 @@ golden:
 	target/golden-kvpress/bin/python tests/golden/kvpress_rows.py
 	target/golden-kvpress/bin/python tests/golden/kvpress_kvzip.py
 	scripts/models
+	scripts/models qwen2.5-1.5b
 	scripts/models vocabularies
 	target/golden-venv/bin/python tests/golden/real_models.py
 	target/golden-venv/bin/python tests/golden/real_tokens.py
+	target/golden-kvpress/bin/python tests/golden/kvpress_real.py
 
 # The engine inside another program, in a few lines: engine/examples/ask.rs.
 embedded: setup

@@ -31,7 +31,7 @@ ASKING = ["keydiff", "expected_attention"]
 SUMMING = "ems"
 FAR, BUDGET = 32768, 1024
 # Trained models of `make models`, and prompt lengths for them.
-TRAINED = ["SmolLM2-135M-Instruct.Q4_1.gguf", "gemma-3-270m-q4_k_m.gguf"]
+TRAINED = ["SmolLM2-135M-Instruct.Q4_1.gguf", "gemma-3-270m-q4_k_m.gguf", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"]
 TRAINED_POINTS = [512, 7000]
 
 
@@ -159,7 +159,7 @@ class Bench:
         for name in TRAINED:
             found = [path for path in (pathlib.Path(folder) / name for folder in folders.split(os.pathsep)) if path.exists()]
             if not found:
-                print(f"{name} is not in {folders}, and not timed: make models brings it", file=sys.stderr)
+                print(f"{name} is not in {folders}, and not timed: scripts/models brings it", file=sys.stderr)
             for tokens in points if found else []:
                 self.point(found[0], tokens)
 

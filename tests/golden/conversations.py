@@ -1,4 +1,5 @@
-"""llama.cpp in conversations, on the models of `make models`: `python conversations.py` (after `make models`).
+"""llama.cpp in conversations, on the models of `scripts/models`: `python conversations.py [MODEL...]`. Models that are
+not named keep their results.
 
 Each question is asked with the earlier questions and llama.cpp's own answers before it, in the model's chat template as
 llama.cpp renders it. A file without a template gets the plain text that Kept documents: every message on a line of its
@@ -10,13 +11,14 @@ the runner-up in nats, and its text. The weights are those of the file as f32 (s
 """
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 
+from fetched import HERE, files
 from llama_cpp import Llama
-from real_models import DOCUMENTS, fetched, fingerprint, in_f32
+from real_models import DOCUMENTS, fingerprint, in_f32
 
-HERE = Path(__file__).parent
 ANSWER = 24
 LABEL = "\n\nQuestion: "
 CONVERSATIONS = (
@@ -32,9 +34,10 @@ def prompt_ids(llama: Llama, messages: list[dict], template: bool) -> list[int]:
         text = "".join(message["content"] + "\n" for message in messages) + "Answer:"
     parts = [text]
     if template and LABEL in text:
-        # Kept encodes a question apart from the text before it: the space is a token of its own.
-        at = text.index(LABEL) + len(LABEL)
-        parts = [text[:at], text[at:]]
+        # Kept encodes a document and a question apart from the text around them: ".\n\n" is no token, and the space before
+        # the question is one.
+        at = text.index(LABEL)
+        parts = [text[:at], LABEL, text[at + len(LABEL) :]]
     ids = []
     for part in parts:
         body = {"content": part, "add_special": not ids, "parse_special": True}
@@ -65,24 +68,20 @@ def converse(llama: Llama, document: str | None, questions: tuple[str, ...], tem
 
 
 def main() -> None:
-    models = fetched()
-    golden = {}
-    for name, model in models.MODELS.items():
-        file = models.folder() / model["file"]
-        if not models.is_whole(file, model):
-            raise SystemExit(f"{file} is not there: run `make models`")
+    path = HERE / "conversations.json"
+    golden = json.loads(path.read_text(encoding="utf-8"))
+    for name, file in files(sys.argv[1:]):
         with tempfile.TemporaryDirectory() as folder:
             llama = Llama(in_f32(file, Path(folder) / "f32.gguf"), 4096)
-            template = "smollm2" in name
+            template = "gemma" not in name
             golden[name] = {
-                "file": model["file"],
+                "file": file.name,
                 "conversations": [converse(llama, *each, template) for each in CONVERSATIONS],
             }
         for conversation in golden[name]["conversations"]:
             for turn in conversation["turns"]:
                 print(name, turn["tokens"], repr(turn["answer"]), min(g for g in turn["gaps"] if g is not None))
-    text = json.dumps(golden, indent=1, ensure_ascii=False) + "\n"
-    (HERE / "conversations.json").write_text(text, encoding="utf-8")
+    path.write_text(json.dumps(golden, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

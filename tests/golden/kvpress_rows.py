@@ -68,8 +68,7 @@ CASES = {
 
 
 def draw_ids(seed: int) -> torch.Tensor:
-    """Distinct ids: repeated tokens would have equal values in the first layer, and rows are identified by their
-    values."""
+    """Distinct ids: repeated tokens would have equal values in the first layer, by which rows may be identified."""
     return torch.from_numpy(3 + np.random.default_rng(seed).permutation(tiny.VOCABULARY - 3)[:N + STEPS])
 
 
@@ -79,14 +78,15 @@ def clear(model) -> None:
 
 
 @torch.no_grad()
-def press(model, ids: torch.Tensor, made, steps: int) -> tuple[list[list[np.ndarray]], np.ndarray]:
+def press(model, ids: torch.Tensor, made, steps: int, n: int = N) -> tuple[list[list[np.ndarray]], np.ndarray]:
     """Kept positions [layer][kv head], and logits after the prompt and after each of `steps` tokens."""
     clear(model)
     whole, cut = DynamicCache(), DynamicCache()
-    model(ids[None, :N], past_key_values=whole)
+    model(ids[None, :n], past_key_values=whole)
     clear(model)
     with made(model):
-        rows = [model(ids[None, :N], past_key_values=cut).logits[0, -1]]
+        rows = [model(ids[None, :n], past_key_values=cut).logits[0, -1]]
+    moved = isinstance(made, KeyRerotationPress)  # then the next token's position follows the remaining rows
     kept = []
     for layer, (full, left) in enumerate(zip(whole.layers, cut.layers)):
         masked = getattr(model.model.layers[layer].self_attn, "masked_key_indices", None)
@@ -94,19 +94,19 @@ def press(model, ids: torch.Tensor, made, steps: int) -> tuple[list[list[np.ndar
         for head in range(full.values.shape[1]):
             if masked is not None:
                 gone = masked[2][masked[1] == head].numpy()
-                heads.append(np.setdiff1d(np.arange(N), gone))
+                heads.append(np.setdiff1d(np.arange(n), gone))
                 continue
-            # values are copied unchanged: each kept row is one of the full cache's
-            same = (left.values[0, head][:, None] == full.values[0, head][None]).all(-1)
+            # Each kept row is one of the full cache's. Values are copied unchanged, keys are distinct.
+            cached, compact = ((c.values if moved else c.keys)[0, head] for c in (full, left))
+            same = (compact[:, None] == cached[None]).all(-1)
             assert (same.sum(1) == 1).all()
             heads.append(np.sort(same.int().argmax(1).numpy()))
         kept.append(heads)
-    moved = isinstance(made, KeyRerotationPress)  # then the next token's position follows the remaining rows
     for step in range(steps):
-        position = len(kept[0][0]) + step if moved else N + step
+        position = len(kept[0][0]) + step if moved else n + step
         held = cut.get_seq_length()
         at = torch.tensor([position])
-        rows.append(model(ids[None, N + step:N + step + 1], past_key_values=cut, position_ids=at[None],
+        rows.append(model(ids[None, n + step:n + step + 1], past_key_values=cut, position_ids=at[None],
                           cache_position=torch.tensor([held])).logits[0, -1])
     return kept, torch.stack(rows).float().numpy()
 

@@ -1,5 +1,5 @@
-"""llama.cpp on the models of `make models`, with documents of this repository: `python real_models.py` (after `make
-models`).
+"""llama.cpp on the models of `scripts/models`, with documents of this repository: `python real_models.py [MODEL...]`.
+Models that are not named keep their results.
 
 The results use the file's weights as f32. With quantised weights llama.cpp rounds the other factor to bytes; on these
 texts it then differs by up to 0.018 nats from itself (Gemma, a prompt of 512 tokens), and chooses other tokens at
@@ -14,17 +14,16 @@ real_models.json.gz has for each model
 """
 
 import gzip
-import importlib.machinery
 import json
+import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
 from gguf import GGUFReader, GGUFValueType, GGUFWriter, dequantize
+from fetched import HERE, ROOT, files
 from llama_cpp import Llama
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 DOCUMENTS = ROOT / "tests" / "qa" / "documents"
 # Prose, in this order; each document ends with a line break.
 TEXT = ("stove_manual.md", "story.txt")
@@ -33,11 +32,6 @@ ANSWER = 64
 TOP = 64
 TOLD = (0, 1, 2, 4, 8, 16, 32, 63)  # steps whose most likely tokens are recorded,
 UNSURE = 0.5  # and those with a margin below this, in nats
-
-
-def fetched():
-    """scripts/models: the models and their folder."""
-    return importlib.machinery.SourceFileLoader("models", str(ROOT / "scripts" / "models")).load_module()
 
 
 def in_f32(file: Path, into: Path) -> Path:
@@ -79,13 +73,10 @@ def run(llama: Llama, prompt: list[int]) -> dict:
 
 
 def main() -> None:
-    models = fetched()
-    golden = {"text": TEXT}
+    packed = HERE / "real_models.json.gz"
+    golden = json.loads(gzip.decompress(packed.read_bytes())) | {"text": TEXT}
     text = "".join((DOCUMENTS / name).read_text(encoding="utf-8") for name in TEXT)
-    for name, model in models.MODELS.items():
-        file = models.folder() / model["file"]
-        if not models.is_whole(file, model):
-            raise SystemExit(f"{file} is not there: run `make models`")
+    for name, file in files(sys.argv[1:]):
         with tempfile.TemporaryDirectory() as folder:
             llama = Llama(in_f32(file, Path(folder) / "f32.gguf"), max(PROMPTS) + ANSWER + 8)
             plain, whole = llama.ids(text), llama.ids(text, special=True)
@@ -100,15 +91,14 @@ def main() -> None:
                 runs.append(run(llama, whole[:count]))
                 print(name, count, "leads below 0.1:", sum(lead is not None and lead < 0.1 for lead in runs[-1]["leads"]), flush=True)
         golden[name] = {
-            "file": model["file"],
+            "file": file.name,
             "begin": begin,
             "tokens": plain[: max(PROMPTS)],
             "others": others,
             "runs": runs,
         }
-    packed = gzip.compress(json.dumps(golden, separators=(",", ":")).encode(), 9, mtime=0)
-    (HERE / "real_models.json.gz").write_bytes(packed)
-    print(f"{len(packed)} bytes")
+    packed.write_bytes(gzip.compress(json.dumps(golden, separators=(",", ":")).encode(), 9, mtime=0))
+    print(f"{packed.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ import re
 
 from tokenizers import Tokenizer
 
+from fetched import HERE, fetched
 from llama_cpp import Llama
-from real_models import DOCUMENTS, HERE, fetched, fingerprint
+from real_models import DOCUMENTS, fingerprint
 from tokenizer_texts import hard_strings
 
 WRITTEN = 687  # handwritten difficult strings; of the others every fourth is used
@@ -65,7 +66,7 @@ def main() -> None:
     documents = {path.name: path.read_text(encoding="utf-8") for path in sorted(DOCUMENTS.iterdir())}
     everything = texts + list(documents.values())
     found = {}
-    for name, model in (models.VOCABULARIES | models.MODELS).items():
+    for name, model in (models.VOCABULARIES | {name: models.MODELS[name] for name in models.SMALL}).items():
         file = models.folder() / model["file"]
         if not models.is_whole(file, model):
             raise SystemExit(f"{file} is not there: run `make models vocabularies`")

@@ -25,12 +25,26 @@ pub fn skip(what: &str) {
     eprintln!("skipped: {what}");
 }
 
+fn found(name: &str) -> Option<PathBuf> {
+    let path = folder().map(|folder| folder.join(name));
+    path.filter(|path| path.is_file())
+}
+
 /// A file that the make target `make` downloads, or [`skip`].
 pub fn file(name: &str, make: &str) -> Option<PathBuf> {
-    let path = folder().map(|folder| folder.join(name));
-    let path = path.filter(|path| path.is_file());
+    let path = found(name);
     if path.is_none() {
         skip(&format!("{name} is not on this computer (make {make})"));
+    }
+    path
+}
+
+/// The file of a model that `scripts/models MODEL` downloads only by its name, because it is large. Its tests are skipped
+/// without it, also in CI.
+pub fn large(name: &str, model: &str) -> Option<PathBuf> {
+    let path = found(name);
+    if path.is_none() {
+        eprintln!("skipped: {name} is not on this computer (scripts/models {model})");
     }
     path
 }
