@@ -241,7 +241,7 @@ impl Engine {
     /// Minimum of the default budget, in rows; above it, the default is a quarter of the prompt.
     pub const SMALLEST_DEFAULT_BUDGET: usize = 256;
     /// The default length limit of an answer, in tokens.
-    pub const DEFAULT_MAX_TOKENS: usize = 256;
+    pub const DEFAULT_MAX_TOKENS: usize = 512;
     /// The default cache type.
     pub const DEFAULT_CACHE: CacheType = CacheType::F16;
 
