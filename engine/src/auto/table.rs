@@ -85,12 +85,18 @@ impl MeasuredModel {
         below.or(own.first()).copied()
     }
 
-    /// [`MeasuredModel::run_at`] of every method, in the order of the table.
+    /// [`MeasuredModel::run_at`] of every method, in the order of the table; where some were measured at `share` or less,
+    /// only of those.
     fn runs_at(&self, share: f64) -> Vec<&Run> {
         let methods = self.methods().into_iter();
-        methods
+        let mut runs: Vec<&Run> = methods
             .filter_map(|method| self.run_at(method, share))
-            .collect()
+            .collect();
+        let is_near = |run: &&Run| run.share <= share + 1e-9;
+        if runs.iter().any(is_near) {
+            runs.retain(is_near);
+        }
+        runs
     }
 
     /// Model name, number of prompts and their lengths, in words.
@@ -244,6 +250,10 @@ mod tests {
         assert_eq!(name(0.3), Some("c"), "nothing was measured in between");
         assert_eq!(name(0.5), Some("a"), "level with b, and before it");
         assert_eq!(name(0.01), Some("c"), "below all that was measured");
+        let mut table = self::table();
+        table.runs.push(run("d", 0.5, 0.0, 1.0));
+        let name = table.best(0.2).map(|run| run.method.as_str());
+        assert_eq!(name, Some("c"), "d was measured with more rows");
         assert_eq!(table.sufficient_share(7000), 0.5);
     }
 
