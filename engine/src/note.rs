@@ -58,7 +58,7 @@ pub enum Note {
     },
     /// The answer has numbers that stand nowhere in the document, the conversation or the question.
     UnknownNumbers {
-        /// As the answer writes them, at least one.
+        /// As the answer writes them.
         numbers: Vec<String>,
     },
     /// Anything else.
@@ -160,22 +160,11 @@ impl fmt::Display for Note {
                     1.0 + *tokens as f64 / (*prompt).max(1) as f64
                 )
             }
-            Note::UnknownNumbers { numbers } => {
-                let (last, others) = numbers.split_last().expect("a number at least");
-                let one = others.is_empty();
-                if !one {
-                    write!(f, "{} and ", others.join(", "))?;
-                }
-                let (stand, they) = if one {
-                    ("stands", "it is")
-                } else {
-                    ("stand", "they are")
-                };
-                write!(
-                    f,
-                    "{last} {stand} nowhere in the document: {they} worked out or made up"
-                )
-            }
+            Note::UnknownNumbers { numbers } => write!(
+                f,
+                "numbers that stand nowhere in the document are worked out or made up: {}",
+                numbers.join(", ")
+            ),
             Note::Other { sentence } => f.write_str(sentence),
         }
     }

@@ -431,8 +431,9 @@ impl<'a> Frame<'a> {
     /// ```
     ///
     /// The first four do not differ significantly; an invitation to decline makes a small model decline nearly
-    /// everything. Qwen2.5-1.5B answers 36 of 45 of these questions rightly with the first and 26 with the last, which
-    /// makes it decline 11 wrongly, and 7 of 10 rightly.
+    /// everything. Qwen2.5-1.5B answers 36 of 45 of these questions rightly with the first; with "Question: Answer only
+    /// from the document above. If it does not say, answer: ..." 26, declining 11 wrongly, and 7 of 10 rightly (the same
+    /// command, on a copy of the questions).
     ///
     /// `None` if the template does not reproduce every text exactly once and in order.
     fn new(template: &ChatTemplate, text: &PromptText<'a>) -> Result<Option<Self>, EngineError> {
