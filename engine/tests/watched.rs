@@ -8,7 +8,7 @@ use kept_engine::kernels::Stop;
 use kept_engine::policies::PromptShape;
 use kept_engine::{
     Answer, Ask, CompactLayer, DocumentLength, Engine, Limits, MapGrid, MemoryNow, MethodSpec,
-    Phase, PlanRequest, Progress, Prompt, Reading, Sampling, Watch, ends16,
+    Note, Phase, PlanRequest, Progress, Prompt, Reading, Sampling, Watch, ends16,
 };
 
 const MAX_TOKENS: usize = 24;
@@ -164,7 +164,10 @@ fn estimate_equals_the_ledger_of_the_answer() {
         let rows: usize = answer.rows_per_layer.iter().sum();
         let mean = rows as f64 / answer.rows_per_layer.len() as f64;
         assert_eq!(estimate.rows, mean.round() as usize, "{case}");
-        assert_eq!(estimate.notes, answer.notes, "{case}");
+        // What the answer says is not known before it.
+        let known = |note: &&Note| !matches!(note, Note::UnknownNumbers { .. });
+        let notes: Vec<&Note> = answer.notes.iter().filter(known).collect();
+        assert_eq!(Vec::from_iter(&estimate.notes), notes, "{case}");
     }
 }
 
