@@ -352,6 +352,33 @@ describe('a turn', () => {
     expect(named('ask')[1]?.args).toEqual({ ...asked, relation: { alone: true, again: 5, edits: null } })
   })
 
+  it('answers again at more length if it was cut off', async () => {
+    const kept = given()
+    const facts = answerFacts({ finish: 'length', answerTokens: 512 })
+    kept.app.apply({ event: 'turn', turn: turn({ id: 5, answer: 'Yes, and', budget: '10%', facts }) })
+    show(Turn, kept, { versions: kept.app.turns })
+    expect(find('ask-longer')?.textContent).toBe('Answer again with up to 1,024 tokens')
+    find('ask-longer')!.click()
+    await settle()
+    expect(named('save_settings')[0]?.args['settings']).toMatchObject({ maxTokens: 1024 })
+    expect(named('ask')[0]?.args).toMatchObject({
+      choice: { method: 'snapkv', parameters: {}, budget: '10%' },
+      relation: { alone: false, again: 5, edits: null },
+    })
+    // Longer answers were allowed since: nothing is set.
+    kept.app.settings = { ...kept.app.settings, maxTokens: 4096 }
+    flushSync()
+    expect(find('ask-longer')?.textContent).toBe('Answer again with up to 4,096 tokens')
+    find('ask-longer')!.click()
+    await settle()
+    expect([named('save_settings').length, named('ask').length]).toEqual([1, 2])
+    for (const ended of [{ finish: 'end' }, { finish: 'length', answerTokens: 32768 }]) {
+      kept.app.apply({ event: 'turn', turn: turn({ id: 5, answer: 'Yes.', facts: answerFacts(ended) }) })
+      flushSync()
+      expect(find('ask-longer')).toBeNull()
+    }
+  })
+
   it('does not repeat the notes of the answer above', () => {
     const kept = given()
     const notes = () => {
