@@ -62,6 +62,12 @@ describe('the footer', () => {
     kept.app.settings = { ...kept.app.settings, method: 'snapkv' }
     kept.app.budgetPreview = '10%'
     expect(words('compressed-for')).toContain('Map of SnapKV')
+    // A level has a budget of its own.
+    kept.map.level = 10
+    flushSync()
+    expect(words('compressed-for')).toBe('Map for the question: Who pays?')
+    kept.map.level = null
+    flushSync()
   })
 
   it('counts layers as the model does, and names those outside the map', () => {
