@@ -352,6 +352,22 @@ describe('a turn', () => {
     expect(named('ask')[1]?.args).toEqual({ ...asked, relation: { alone: true, again: 5, edits: null } })
   })
 
+  it('folds many passages', () => {
+    const kept = given()
+    const source = { start: 40, end: 80, page: null, document: null, text: 'the lessor', weight: 0.5, kept: 0.94 }
+    const sources = Array.from({ length: 6 }, () => source)
+    kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources, facts: answerFacts() }) })
+    show(Turn, kept, { versions: kept.app.turns })
+    const passages = () => [document.querySelectorAll('[data-testid=source]').length, find('fold-sources')?.textContent]
+    expect(passages()).toEqual([4, 'Show all 6 passages'])
+    find('fold-sources')!.click()
+    flushSync()
+    expect(passages()).toEqual([6, 'Show fewer passages'])
+    kept.app.apply({ event: 'turn', turn: turn({ answer: 'Yes.', sources: sources.slice(2), facts: answerFacts() }) })
+    flushSync()
+    expect(passages()).toEqual([4, undefined])
+  })
+
   it('answers again at more length if it was cut off', async () => {
     const kept = given()
     const facts = answerFacts({ finish: 'length', answerTokens: 512 })
