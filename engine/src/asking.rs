@@ -125,6 +125,9 @@ impl Engine {
     /// The plan of a question, and how many of its turns the model can see. The newest turns are kept whole, as many as
     /// fit into [`Engine::TURN_SHARE`] of the budget; older ones compete with the document, or cannot be seen if the
     /// method keeps everything behind the document.
+    ///
+    /// Leaving out what does not fit into half of the budget, so that nothing competes, made no difference: of 42 facts
+    /// asked after three long answers, Qwen2.5 1.5B had 31 right instead of 30 (SnapKV, 25 %).
     fn plan_for(&self, ask: &Ask<'_>, prompt: &Prompt) -> Result<(Plan, usize), EngineError> {
         let plan = |kept_last: usize| {
             self.plan(&PlanRequest {
