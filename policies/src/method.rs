@@ -90,7 +90,7 @@ pub trait Select: Send {
 }
 
 /// What a method does with one prompt, decided before prefill.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct RowPlan {
     /// The model.
     pub model: ModelShape,
@@ -133,29 +133,16 @@ pub struct RowPlan {
 impl RowPlan {
     /// `budget` rows in every layer and head; nothing is measured, and decode only appends.
     pub fn uniform(request: &RowRequest) -> Self {
-        let &RowRequest {
-            model,
-            prompt,
-            budget,
-        } = request;
+        let (budget, layers) = (request.budget, request.model.layers);
         Self {
-            model,
-            prompt,
+            model: request.model,
+            prompt: request.prompt,
             budget,
-            rows: vec![budget; model.layers],
-            max_rows_per_head: vec![budget; model.layers],
-            needs: vec![Needs::default(); model.layers],
-            protected: Protected::default(),
-            positions: Positions::Original,
-            decode_rows: None,
+            rows: vec![budget; layers],
+            max_rows_per_head: vec![budget; layers],
+            needs: vec![Needs::default(); layers],
             needs_probabilities: true,
-            table: None,
-            score_pass: false,
-            layer_input_tokens: None,
-            merges_values: false,
-            merges_values_in_decode: false,
-            bytes: 0,
-            note: None,
+            ..Self::default()
         }
     }
 

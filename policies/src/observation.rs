@@ -2,7 +2,7 @@
 //!
 //! This module only defines them. The engine measures (`engine/src/observe.rs`).
 
-use crate::{Parallel, PromptRows, Serial};
+use crate::{Parallel, PromptRows};
 
 /// The keys over which a row of the observation window is normalised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,7 +64,7 @@ impl Needs {
 }
 
 /// The measurements of one layer of the prompt.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct Observation<'a> {
     /// The layer, from 0.
     pub layer: usize,
@@ -104,28 +104,6 @@ pub struct Observation<'a> {
     pub rows: Option<&'a dyn PromptRows>,
     /// The threads on which heads are scored in parallel.
     pub threads: &'a dyn Parallel,
-}
-
-impl Default for Observation<'_> {
-    fn default() -> Self {
-        Self {
-            layer: 0,
-            tokens: 0,
-            kv_heads: 0,
-            group: 0,
-            window: None,
-            column_sums: None,
-            weighted_window: None,
-            low_attention: None,
-            future: None,
-            scored: None,
-            reconstruction: None,
-            keys: None,
-            values: None,
-            rows: None,
-            threads: &Serial,
-        }
-    }
 }
 
 impl<'a> Observation<'a> {

@@ -21,6 +21,12 @@ impl Parallel for Serial {
     }
 }
 
+impl Default for &dyn Parallel {
+    fn default() -> Self {
+        &Serial
+    }
+}
+
 /// Amount of numbers below which one thread is faster than waking up the others.
 const FEW: usize = 1 << 15;
 /// Tokens per part in [`par_chunks`]: a part of the output fits into the L1 cache.

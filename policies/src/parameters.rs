@@ -71,19 +71,6 @@ impl Parameters {
         })
     }
 
-    /// Values whose names are already checked.
-    pub(crate) fn unchecked(
-        method: &'static str,
-        known: &'static [Parameter],
-        values: Vec<(String, String)>,
-    ) -> Self {
-        Self {
-            method,
-            known,
-            values,
-        }
-    }
-
     /// The text set for `name`, if any.
     pub(crate) fn given(&self, name: &str) -> Option<&str> {
         let set = self.values.iter().rev().find(|(n, _)| n == name);

@@ -17,7 +17,7 @@ pub struct Pos(pub u32);
 pub struct Row(pub u32);
 
 /// The dimensions of a model that a method may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ModelShape {
     /// Transformer layers.
     pub layers: usize,

@@ -2,16 +2,40 @@
 
 use crate::parallel::par_map;
 use crate::{
-    Observation, PolicyError, Pos, Protected, Retention, RowPlan, Score, ScoreCacheKey, Select,
-    Selection, top_positions,
+    Method, Observation, PolicyError, Pos, Protected, Retention, RowPlan, RowRequest, Score,
+    ScoreCacheKey, Select, Selection, top_positions,
 };
 
 /// The state of a prompt under a method that only scores.
-pub(crate) struct TopTokens<S>(pub(crate) S);
+struct TopTokens<S>(S);
 
-impl<S: Score + 'static> TopTokens<S> {
-    pub(crate) fn boxed(scorer: S) -> Box<dyn Select> {
-        Box::new(Self(scorer))
+/// A method that only ranks tokens.
+pub trait Ranking: Score + Clone + 'static {
+    /// As [`Method::name`].
+    const NAME: &'static str;
+
+    /// As [`Method::plan`].
+    ///
+    /// # Errors
+    /// As [`Method::plan`].
+    fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError>;
+}
+
+impl<R: Ranking> Method for R {
+    fn name(&self) -> &'static str {
+        R::NAME
+    }
+
+    fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
+        Ranking::plan(self, request)
+    }
+
+    fn start(&self, _plan: &RowPlan) -> Box<dyn Select> {
+        Box::new(TopTokens(self.clone()))
+    }
+
+    fn scorer(&self) -> Option<&dyn Score> {
+        Some(self)
     }
 }
 

@@ -52,11 +52,8 @@ impl Method for ChunkKv {
     }
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
-        let &RowRequest {
-            ref model,
-            ref prompt,
-            budget,
-        } = request;
+        let RowRequest { model, prompt, .. } = request;
+        let budget = request.budget;
         let uniform = RowPlan::uniform(request);
         let (window, sinks) = (
             usual_window(budget),

@@ -91,11 +91,8 @@ impl Method for Ems {
     }
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
-        let &RowRequest {
-            ref model,
-            ref prompt,
-            budget,
-        } = request;
+        let RowRequest { model, prompt, .. } = request;
+        let budget = request.budget;
         // A small budget is refused also if the whole prompt fits: merging continues during decode.
         let usual = usual_window(budget);
         let window = observed_rows(self.w, usual, prompt, budget, self.sinks);
@@ -126,7 +123,17 @@ impl Method for Ems {
     }
 
     fn start(&self, plan: &RowPlan) -> Box<dyn Select> {
-        Box::new(State::new(self, plan))
+        let rules = self.rules(plan);
+        Box::new(State {
+            kernel: self.kernel,
+            rules,
+            capacity: Capacity {
+                entries: plan.prompt.slots(rules.entries),
+                rows: plan.prompt.slots(plan.budget),
+            },
+            kv_heads: plan.model.kv_heads,
+            heads: (0..plan.model.layers).map(|_| Vec::new()).collect(),
+        })
     }
 
     fn stream_plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
@@ -142,22 +149,6 @@ struct State {
     kv_heads: usize,
     /// `[layers][kv_heads]`
     heads: Vec<Vec<Box<dyn ClassHead>>>,
-}
-
-impl State {
-    fn new(options: &Ems, plan: &RowPlan) -> Self {
-        let rules = options.rules(plan);
-        Self {
-            kernel: options.kernel,
-            rules,
-            capacity: Capacity {
-                entries: plan.prompt.slots(rules.entries),
-                rows: plan.prompt.slots(plan.budget),
-            },
-            kv_heads: plan.model.kv_heads,
-            heads: (0..plan.model.layers).map(|_| Vec::new()).collect(),
-        }
-    }
 }
 
 /// One head's attention, and its split before the merge; `None` if the whole prompt fits.

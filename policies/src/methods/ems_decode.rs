@@ -109,7 +109,52 @@ const MOST_ALIKE: f32 = 1.001;
 
 impl ClassHead for Head {
     fn step(&mut self, step: &ClassStep<'_>) -> ClassChange {
-        self.decide(step)
+        let rules = self.rules;
+        for list in [&mut self.glo, &mut self.past, &mut self.cur] {
+            list.push(0.0);
+        }
+        debug_assert_eq!(self.glo.len(), step.positions.len());
+        self.loc.resize(self.glo.len(), 0.0);
+        step.mean(&mut self.loc);
+        for sums in [&mut self.glo, &mut self.cur] {
+            sums.iter_mut().zip(&self.loc).for_each(|(s, p)| *s += p);
+        }
+        self.steps += 1;
+        if self.steps == rules.window {
+            std::mem::swap(&mut self.past, &mut self.cur);
+            self.cur.fill(0.0);
+            self.steps = 0;
+        }
+        let mut change = ClassChange::default();
+        let old = step.positions.len().saturating_sub(rules.window);
+        self.score();
+        self.rank(step, old);
+        if self.order.len() > rules.centres {
+            let gone = self.worst();
+            change.gone = Some(Row(gone));
+            change.into = self.destination(step, gone);
+            if change.into.is_none() {
+                self.retain(|entry| step.classes[entry] != gone);
+            }
+        }
+        if self.glo.len() > rules.entries {
+            // Reached only after a merge or without a change: evicting a class also removes its entries.
+            let mut dropped: Option<usize> = None;
+            for entry in 0..old {
+                if dropped.is_none_or(|d| self.scores[entry] < self.scores[d])
+                    && self.members_after(step.classes[entry], &change) > 1
+                {
+                    dropped = Some(entry);
+                }
+            }
+            change.dropped = dropped;
+            if let Some(entry) = dropped {
+                for list in [&mut self.glo, &mut self.past, &mut self.cur] {
+                    list.remove(entry);
+                }
+            }
+        }
+        change
     }
 
     fn snapshot(&mut self, through: &mut dyn Snapshot) {
@@ -164,56 +209,6 @@ impl Head {
         Box::new(self)
     }
 
-    /// See [`ClassHead::step`].
-    fn decide(&mut self, step: &ClassStep<'_>) -> ClassChange {
-        let rules = &Rules { ..self.rules };
-        for list in [&mut self.glo, &mut self.past, &mut self.cur] {
-            list.push(0.0);
-        }
-        debug_assert_eq!(self.glo.len(), step.positions.len());
-        self.loc.resize(self.glo.len(), 0.0);
-        step.mean(&mut self.loc);
-        for sums in [&mut self.glo, &mut self.cur] {
-            sums.iter_mut().zip(&self.loc).for_each(|(s, p)| *s += p);
-        }
-        self.steps += 1;
-        if self.steps == rules.window {
-            std::mem::swap(&mut self.past, &mut self.cur);
-            self.cur.fill(0.0);
-            self.steps = 0;
-        }
-        let mut change = ClassChange::default();
-        let old = step.positions.len().saturating_sub(rules.window);
-        self.score();
-        self.rank(step, old, rules);
-        if self.order.len() > rules.centres {
-            let gone = self.worst();
-            change.gone = Some(Row(gone));
-            change.into = self.destination(step, gone, rules);
-            if change.into.is_none() {
-                self.retain(|entry| step.classes[entry] != gone);
-            }
-        }
-        if self.glo.len() > rules.entries {
-            // Reached only after a merge or without a change: evicting a class also removes its entries.
-            let mut dropped: Option<usize> = None;
-            for entry in 0..old {
-                if dropped.is_none_or(|d| self.scores[entry] < self.scores[d])
-                    && self.members_after(step.classes[entry], &change) > 1
-                {
-                    dropped = Some(entry);
-                }
-            }
-            change.dropped = dropped;
-            if let Some(entry) = dropped {
-                for list in [&mut self.glo, &mut self.past, &mut self.cur] {
-                    list.remove(entry);
-                }
-            }
-        }
-        change
-    }
-
     /// Scores of all entries, eq. 2.
     fn score(&mut self) {
         self.loc.clear();
@@ -225,13 +220,13 @@ impl Head {
     }
 
     /// Ranks the classes of the first `old` entries.
-    fn rank(&mut self, step: &ClassStep<'_>, old: usize, rules: &Rules) {
+    fn rank(&mut self, step: &ClassStep<'_>, old: usize) {
         self.importance.clear();
         self.importance.resize(step.centres.len(), None);
         self.order.clear();
         for entry in 0..old {
             let class = step.classes[entry];
-            let sink = (step.positions[entry].0 as usize) < rules.sinks;
+            let sink = (step.positions[entry].0 as usize) < self.rules.sinks;
             match &mut self.importance[class as usize] {
                 Some(standing) => {
                     standing.sink |= sink;
@@ -270,7 +265,8 @@ impl Head {
     }
 
     /// The class into which `gone`, the last of `order`, is merged; `None` if no class reaches `tau`.
-    fn destination(&mut self, step: &ClassStep<'_>, gone: u32, rules: &Rules) -> Option<Union> {
+    fn destination(&mut self, step: &ClassStep<'_>, gone: u32) -> Option<Union> {
+        let rules = self.rules;
         let last = self.order.len() - 1;
         let sinks = self.order.iter().filter(|c| self.is_sink(c.class)).count();
         let guarded = rules.protect.max(sinks).min(last);

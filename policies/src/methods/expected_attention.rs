@@ -19,11 +19,11 @@
 
 use crate::info::read;
 use crate::options::{FROM_0, Range, YES_NO, options};
-use crate::top_tokens::{TopTokens, cached_or};
+use crate::top_tokens::{Ranking, cached_or};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{
-    BilinearForm, Future, FutureQueries, Method, MethodInfo, Observation, PolicyError, RowPlan,
-    RowRequest, Score, Select,
+    BilinearForm, Future, FutureQueries, MethodInfo, Observation, PolicyError, RowPlan, RowRequest,
+    Score,
 };
 
 /// Entry in the table of methods.
@@ -57,10 +57,8 @@ options! {
     + DECODE_CAP; + DECODE_EVERY; + DECODE_W;
 }
 
-impl Method for ExpectedAttention {
-    fn name(&self) -> &'static str {
-        INFO.name
-    }
+impl Ranking for ExpectedAttention {
+    const NAME: &'static str = INFO.name;
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
         let RowRequest { prompt, .. } = request;
@@ -86,14 +84,6 @@ impl Method for ExpectedAttention {
             });
             needs.score_cache = score_cache;
         }))
-    }
-
-    fn start(&self, _plan: &RowPlan) -> Box<dyn Select> {
-        TopTokens::boxed(self.clone())
-    }
-
-    fn scorer(&self) -> Option<&dyn Score> {
-        Some(self)
     }
 }
 

@@ -54,11 +54,8 @@ impl Method for H2o {
     }
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
-        let &RowRequest {
-            ref model,
-            ref prompt,
-            budget,
-        } = request;
+        let RowRequest { model, prompt, .. } = request;
+        let budget = request.budget;
         let recent = self.recent.unwrap_or((budget / 2).max(1));
         let recent = recent.max(prompt.kept_last);
         let mut plan = RowPlan::uniform(request)
@@ -77,7 +74,12 @@ impl Method for H2o {
     }
 
     fn start(&self, plan: &RowPlan) -> Box<dyn Select> {
-        Box::new(State::new(self, plan))
+        Box::new(State {
+            options: self.clone(),
+            budget: plan.budget,
+            recent: plan.protected.recent as u32,
+            scores: SlotNumbers::new(&plan.model, plan.prompt.slots(plan.budget)),
+        })
     }
 
     fn scorer(&self) -> Option<&dyn Score> {
@@ -130,17 +132,6 @@ struct State {
     recent: u32,
     /// Accumulated attention per slot.
     scores: SlotNumbers,
-}
-
-impl State {
-    fn new(options: &H2o, plan: &RowPlan) -> Self {
-        Self {
-            options: options.clone(),
-            budget: plan.budget,
-            recent: plan.protected.recent as u32,
-            scores: SlotNumbers::new(&plan.model, plan.prompt.slots(plan.budget)),
-        }
-    }
 }
 
 impl Select for State {

@@ -1,8 +1,8 @@
 use crate::info::read;
 use crate::options::{PAPER_HAS_0, options};
-use crate::top_tokens::{TopTokens, cached_or};
+use crate::top_tokens::{Ranking, cached_or};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::{Method, MethodInfo, Observation, PolicyError, RowPlan, RowRequest, Score, Select};
+use crate::{MethodInfo, Observation, PolicyError, RowPlan, RowRequest, Score};
 
 /// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
@@ -28,10 +28,8 @@ options! {
     + DECODE_CAP; + DECODE_EVERY; + DECODE_W;
 }
 
-impl Method for KeyDiff {
-    fn name(&self) -> &'static str {
-        INFO.name
-    }
+impl Ranking for KeyDiff {
+    const NAME: &'static str = INFO.name;
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
         let uniform = RowPlan::uniform(request);
@@ -41,14 +39,6 @@ impl Method for KeyDiff {
             needs.rows = true;
             needs.score_cache = score_cache;
         }))
-    }
-
-    fn start(&self, _plan: &RowPlan) -> Box<dyn Select> {
-        TopTokens::boxed(self.clone())
-    }
-
-    fn scorer(&self) -> Option<&dyn Score> {
-        Some(self)
     }
 }
 

@@ -86,11 +86,8 @@ impl Method for KvZip {
     }
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
-        let &RowRequest {
-            ref model,
-            ref prompt,
-            budget,
-        } = request;
+        let RowRequest { model, prompt, .. } = request;
+        let budget = request.budget;
         let sinks = prompt.before.max(self.sinks.min(prompt.tokens));
         let recent = prompt.after.max(prompt.kept_last);
         let recent = recent.min(prompt.tokens - sinks);

@@ -55,7 +55,7 @@ options! {
         ratio: Option<f64> => "ratio", "39; faithful: by the budget, 0.9 without one",
             Range::Number("a number from 1 to 1000000; faithful: from 0 to 1", |ratio| ratio >= 0.0);
         /// faithful: a layer that would pass on no more older tokens than this passes all
-        min_context: Option<usize> => "min_context", "64", FROM_1;
+        min_context: usize => "min_context", "64", FROM_1;
         /// first tokens that are kept before any other
         sinks: usize => "sinks", "4", FROM_0;
     }
@@ -87,7 +87,7 @@ fn build(values: &[(String, String)]) -> Result<Arc<dyn Method>, PolicyError> {
         });
     }
     if options.faithful {
-        Ok(Arc::new(TokenDropping::from(options)))
+        Ok(Arc::new(TokenDropping(options)))
     } else {
         Ok(Arc::new(options))
     }
@@ -116,11 +116,8 @@ impl Method for PyramidInfer {
     }
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
-        let &RowRequest {
-            ref model,
-            ref prompt,
-            budget,
-        } = request;
+        let RowRequest { model, prompt, .. } = request;
+        let budget = request.budget;
         let (sinks, usual) = (self.sinks, (budget / 5).max(1));
         let recent = observed_rows(self.recent, usual, prompt, budget, sinks);
         let plan = RowPlan::uniform(request);

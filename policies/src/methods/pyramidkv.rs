@@ -1,10 +1,9 @@
 use crate::info::read;
 use crate::options::{FROM_1, ODD, PAPER_HAS_0, Range, options, words};
-use crate::top_tokens::TopTokens;
+use crate::top_tokens::Ranking;
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{
-    GroupReduce, Method, MethodInfo, Observation, PolicyError, Pooling, RowPlan, RowRequest, Score,
-    Select, SnapKv,
+    GroupReduce, MethodInfo, Observation, PolicyError, Pooling, RowPlan, RowRequest, Score, SnapKv,
 };
 
 /// Entry in the table of methods.
@@ -118,17 +117,12 @@ impl Schedule {
     }
 }
 
-impl Method for PyramidKv {
-    fn name(&self) -> &'static str {
-        INFO.name
-    }
+impl Ranking for PyramidKv {
+    const NAME: &'static str = INFO.name;
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
-        let &RowRequest {
-            ref model,
-            ref prompt,
-            budget,
-        } = request;
+        let RowRequest { model, prompt, .. } = request;
+        let budget = request.budget;
         let plan = RowPlan::uniform(request);
         let plan = plan.with_window(INFO.name, self.w, 8, self.sinks)?;
         if budget >= prompt.tokens {
@@ -139,14 +133,6 @@ impl Method for PyramidKv {
         let schedule = self.schedule;
         let prefix = schedule.prefix_rows(mean, window, tokens, model.layers, self.beta);
         Ok(plan.with_rows(prefix.into_iter().map(|rows| rows + ends).collect()))
-    }
-
-    fn start(&self, _plan: &RowPlan) -> Box<dyn Select> {
-        TopTokens::boxed(self.clone())
-    }
-
-    fn scorer(&self) -> Option<&dyn Score> {
-        Some(self)
     }
 }
 

@@ -11,9 +11,9 @@
 use crate::info::read;
 use crate::options::{PAPER_HAS_0, SEED, options};
 use crate::parallel::par_map;
-use crate::top_tokens::TopTokens;
+use crate::top_tokens::Ranking;
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
-use crate::{Method, MethodInfo, Observation, PolicyError, RowPlan, RowRequest, Score, Select};
+use crate::{MethodInfo, Observation, PolicyError, RowPlan, RowRequest, Score};
 
 /// Entry in the table of methods.
 pub(crate) const INFO: MethodInfo = MethodInfo {
@@ -41,22 +41,12 @@ options! {
     + DECODE_CAP; + DECODE_EVERY; + DECODE_W;
 }
 
-impl Method for Random {
-    fn name(&self) -> &'static str {
-        INFO.name
-    }
+impl Ranking for Random {
+    const NAME: &'static str = INFO.name;
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
         let uniform = RowPlan::uniform(request);
         uniform.around_document(INFO.name, self.sinks, self.recent)
-    }
-
-    fn start(&self, _plan: &RowPlan) -> Box<dyn Select> {
-        TopTokens::boxed(self.clone())
-    }
-
-    fn scorer(&self) -> Option<&dyn Score> {
-        Some(self)
     }
 }
 

@@ -63,11 +63,8 @@ impl Method for Scissorhands {
     }
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
-        let &RowRequest {
-            ref model,
-            ref prompt,
-            budget,
-        } = request;
+        let RowRequest { model, prompt, .. } = request;
+        let budget = request.budget;
         let recent = self.recent.max(prompt.kept_last);
         let mut plan = RowPlan::uniform(request)
             .protecting(self.sinks, recent)

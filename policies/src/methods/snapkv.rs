@@ -2,12 +2,11 @@ use crate::info::read;
 use crate::options::{FROM_1, ODD, PAPER_HAS_0, Range, options};
 use crate::parallel::par_map;
 use crate::score::reduce_and_pool;
-use crate::top_tokens::TopTokens;
+use crate::top_tokens::Ranking;
 use crate::window::{W, usual_window};
 use crate::wrappers::decode_cap::{DECODE_CAP, DECODE_EVERY, DECODE_W};
 use crate::{
-    GroupReduce, Method, MethodInfo, Observation, PolicyError, Pooling, RowPlan, RowRequest, Score,
-    Select,
+    GroupReduce, MethodInfo, Observation, PolicyError, Pooling, RowPlan, RowRequest, Score,
 };
 
 /// Entry in the table of methods.
@@ -40,23 +39,13 @@ options! {
     + DECODE_CAP; + DECODE_EVERY; + DECODE_W;
 }
 
-impl Method for SnapKv {
-    fn name(&self) -> &'static str {
-        INFO.name
-    }
+impl Ranking for SnapKv {
+    const NAME: &'static str = INFO.name;
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
         let &RowRequest { budget, .. } = request;
         let plan = RowPlan::uniform(request);
         plan.with_window(INFO.name, self.w, usual_window(budget), self.sinks)
-    }
-
-    fn start(&self, _plan: &RowPlan) -> Box<dyn Select> {
-        TopTokens::boxed(self.clone())
-    }
-
-    fn scorer(&self) -> Option<&dyn Score> {
-        Some(self)
     }
 }
 

@@ -50,10 +50,9 @@ impl Method for StreamingLlm {
     }
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
-        let &RowRequest { budget, .. } = request;
         let mut plan = RowPlan::uniform(request)
             .protecting(self.sinks, 0)
-            .evicting(true, budget)
+            .evicting(true, request.budget)
             .require_protected_and_one(INFO.name, || {
                 format!("{} sinks and 1 recent token", self.sinks)
             })?;
@@ -63,7 +62,10 @@ impl Method for StreamingLlm {
     }
 
     fn start(&self, plan: &RowPlan) -> Box<dyn Select> {
-        Box::new(State::new(plan))
+        Box::new(State {
+            sinks: plan.protected.sinks,
+            budget: plan.budget,
+        })
     }
 
     fn stream_plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
@@ -75,15 +77,6 @@ impl Method for StreamingLlm {
 struct State {
     sinks: usize,
     budget: usize,
-}
-
-impl State {
-    fn new(plan: &RowPlan) -> Self {
-        Self {
-            sinks: plan.protected.sinks,
-            budget: plan.budget,
-        }
-    }
 }
 
 impl Select for State {

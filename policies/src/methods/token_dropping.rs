@@ -56,30 +56,7 @@ const TRIED: usize = 4096;
 
 /// Token dropping: each layer gets fewer tokens than the one before.
 #[derive(Debug, Clone)]
-pub struct TokenDropping {
-    /// Number of last tokens, before the very last, that always pass; `None` takes a fifth of the prompt.
-    pub recent: Option<usize>,
-    /// Weight of the newest query.
-    pub weight: f64,
-    /// Share of the other tokens that the last layers pass on; `None` derives it from the budget.
-    pub ratio: Option<f64>,
-    /// A layer that would keep this many or fewer tokens before the recent ones drops nothing.
-    pub min_context: usize,
-    /// Number of first tokens that always pass.
-    pub sinks: usize,
-}
-
-impl From<PyramidInfer> for TokenDropping {
-    fn from(options: PyramidInfer) -> Self {
-        Self {
-            recent: options.recent,
-            weight: options.weight,
-            ratio: options.ratio,
-            min_context: options.min_context.unwrap_or(64),
-            sinks: options.sinks,
-        }
-    }
-}
+pub struct TokenDropping(pub(crate) PyramidInfer);
 
 /// The state of decode in one layer.
 #[derive(Debug, Clone, Default)]
@@ -125,15 +102,18 @@ pub fn thinning_lengths(
 
 impl TokenDropping {
     fn recent_of(&self, tokens: usize) -> usize {
-        let recent = self.recent.unwrap_or((0.2 * tokens as f64) as usize);
+        let recent = self.0.recent.unwrap_or((0.2 * tokens as f64) as usize);
         recent.min(tokens.saturating_sub(1))
     }
 
+    /// `[layers]`: tokens that enter each layer of a prompt of `tokens`.
+    fn lengths(&self, tokens: usize, layers: usize, ratio: f64) -> Vec<usize> {
+        let (recent, min_context) = (self.recent_of(tokens), self.0.min_context);
+        thinning_lengths(tokens, layers, recent, min_context, ratio)
+    }
+
     fn total(&self, prompt: &PromptShape, layers: usize, ratio: f64) -> usize {
-        let recent = self.recent_of(prompt.tokens);
-        thinning_lengths(prompt.tokens, layers, recent, self.min_context, ratio)
-            .iter()
-            .sum()
+        self.lengths(prompt.tokens, layers, ratio).iter().sum()
     }
 
     /// The ratio with the most rows over all layers that does not exceed `most`.
@@ -185,7 +165,7 @@ impl TokenDropping {
             tokens: prompt.tokens,
             instead,
         };
-        let Some(ratio) = self.ratio else {
+        let Some(ratio) = self.0.ratio else {
             let published = self.total(prompt, layers, PUBLISHED_RATIO);
             if budget == published.div_ceil(layers) {
                 return Ok(PUBLISHED_RATIO);
@@ -211,25 +191,22 @@ impl Method for TokenDropping {
 
     /// What the published ratio keeps.
     fn default_rows(&self, model: &ModelShape, prompt: &PromptShape) -> Option<usize> {
-        let ratio = self.ratio.unwrap_or(PUBLISHED_RATIO);
+        let ratio = self.0.ratio.unwrap_or(PUBLISHED_RATIO);
         let total = self.total(prompt, model.layers, ratio);
         Some(total.div_ceil(model.layers))
     }
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
-        let &RowRequest {
-            ref model,
-            ref prompt,
-            budget,
-        } = request;
+        let RowRequest { model, prompt, .. } = request;
+        let budget = request.budget;
         let layers = model.layers;
         let ratio = self.ratio_for(prompt, layers, budget)?;
         let recent = self.recent_of(prompt.tokens);
-        let lengths = thinning_lengths(prompt.tokens, layers, recent, self.min_context, ratio);
+        let lengths = self.lengths(prompt.tokens, layers, ratio);
         // Rows of the answer are thinned out, not bounded.
         let mut plan = RowPlan::uniform(request)
             .with_rows(lengths.clone())
-            .protecting(self.sinks, 1 + recent)
+            .protecting(self.0.sinks, 1 + recent)
             .evicting(true, usize::MAX);
         for (layer, needs) in plan.needs.iter_mut().enumerate() {
             let drops = lengths
@@ -238,7 +215,7 @@ impl Method for TokenDropping {
             *needs = Needs {
                 weighted_window: drops.then_some(WeightedWindow {
                     rows: 1 + recent,
-                    newest: self.weight as f32,
+                    newest: self.0.weight as f32,
                 }),
                 uncut: true,
                 ..Needs::default()
@@ -266,7 +243,7 @@ impl Method for TokenDropping {
         };
         Box::new(State {
             judges,
-            weight: self.weight as f32,
+            weight: self.0.weight as f32,
             layers: (0..layers).map(answering).collect(),
         })
     }

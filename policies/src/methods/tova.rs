@@ -61,9 +61,8 @@ impl Method for Tova {
     }
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
-        let &RowRequest {
-            ref prompt, budget, ..
-        } = request;
+        let RowRequest { prompt, .. } = request;
+        let budget = request.budget;
         let recent = match self.recent() {
             0 => 0,
             recent => recent.saturating_add(prompt.tail),
@@ -87,7 +86,13 @@ impl Method for Tova {
     }
 
     fn start(&self, plan: &RowPlan) -> Box<dyn Select> {
-        Box::new(State::new(self, plan))
+        Box::new(State {
+            recent: self.recent() as u32,
+            sinks: self.sinks as u32,
+            decode: self.decode,
+            budget: plan.budget,
+            scores: Vec::with_capacity(plan.prompt.slots(plan.budget)),
+        })
     }
 
     fn scorer(&self) -> Option<&dyn Score> {
@@ -121,18 +126,6 @@ struct State {
     budget: usize,
     /// `[slots]` scratch buffer: scores of one step.
     scores: Vec<f32>,
-}
-
-impl State {
-    fn new(options: &Tova, plan: &RowPlan) -> Self {
-        Self {
-            recent: options.recent() as u32,
-            sinks: options.sinks as u32,
-            decode: options.decode,
-            budget: plan.budget,
-            scores: Vec::with_capacity(plan.prompt.slots(plan.budget)),
-        }
-    }
 }
 
 impl Select for State {

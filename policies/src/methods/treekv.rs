@@ -19,7 +19,7 @@
 
 use crate::blocks::means;
 use crate::info::read;
-use crate::options::{FROM_0, FROM_1, REASSIGNED_OR_ORIGINAL, Range, options, words};
+use crate::options::{FROM_0, FROM_1, REASSIGNED_OR_ORIGINAL, Range, options};
 use crate::parallel::par_map;
 use crate::snapshot::{self, Snapshot};
 use crate::{
@@ -49,7 +49,7 @@ options! {
         /// last tokens outside of the tree while answering
         recent: Option<usize> => "recent", "half of the budget, less the sinks", FROM_0;
         /// how the pair moves: cycle as drawn, printed as algorithm 1's line 16
-        rule: Rule => "rule", "cycle", Range::Word("cycle or printed");
+        printed: bool => "rule", "cycle", Range::Flag("cycle or printed", ["cycle", "printed"]);
         /// who stays: the higher score, or always the left one (the paper's ablation)
         left_stays: bool => "select", "score", Range::Flag("score or left", ["score", "left"]);
         /// where kept keys stand for RoPE
@@ -59,36 +59,13 @@ options! {
     }
 }
 
-/// How the pair advances after an eviction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Rule {
-    /// To the next row, and back to the first after the last.
-    #[default]
-    Cycle,
-    /// `idx = (idx + 1) mod c + 1`, as printed.
-    Printed,
-}
-
-impl Rule {
-    /// The row after `idx` (from 0) in a tree of `c` rows.
-    fn next(self, idx: usize, c: usize) -> usize {
-        match self {
-            Rule::Cycle => (idx + 1) % c,
-            Rule::Printed => (idx + 2) % c,
-        }
-    }
-}
-
-words!(Rule {
-    "cycle" => Rule::Cycle,
-    "printed" => Rule::Printed,
-});
-
 /// The sizes of the tree for one budget.
 #[derive(Debug, Clone, Copy)]
 struct Sizes {
     budget: usize,
     sinks: usize,
+    /// Last tokens outside of the tree during decode.
+    recent: usize,
     /// Tokens per block of the prompt.
     block: usize,
     /// Queries that observe the prompt: the last block, and the tail of the template after the question.
@@ -118,6 +95,7 @@ impl Sizes {
         Self {
             budget,
             sinks: options.sinks,
+            recent,
             block,
             window: block.saturating_add(prompt.tail),
             tree: budget.saturating_sub(options.sinks.saturating_add(recent)),
@@ -143,6 +121,12 @@ impl Sizes {
 }
 
 impl TreeKv {
+    /// The left row of the pair after that of `idx` (from 0) in a tree of `c` rows: the next one, back to the first after
+    /// the last; or, as printed, `idx = (idx + 1) mod c + 1`.
+    fn next(&self, idx: usize, c: usize) -> usize {
+        (idx + 1 + usize::from(self.printed)) % c
+    }
+
     /// The neighbour to evict: the right one if the left one has the higher score or always stays, else the left one.
     fn loser<S: PartialOrd>(&self, left: usize, score: impl Fn(usize) -> S) -> usize {
         if self.left_stays || score(left) > score(left + 1) {
@@ -160,7 +144,7 @@ impl TreeKv {
             tree.push(block);
             if tree.len() > capacity {
                 tree.remove(self.loser(idx, |i| scores[tree[i]]));
-                idx = self.rule.next(idx, capacity);
+                idx = self.next(idx, capacity);
             }
         }
         tree
@@ -168,11 +152,8 @@ impl TreeKv {
 
     /// The plan without the rows of the prompt.
     fn plan_tree(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
-        let &RowRequest {
-            ref model,
-            ref prompt,
-            budget,
-        } = request;
+        let RowRequest { model, prompt, .. } = request;
+        let budget = request.budget;
         let sizes = Sizes::new(self, prompt, budget);
         let window = Window {
             rows: sizes.window,
@@ -186,10 +167,8 @@ impl TreeKv {
                 needs.uncut = true;
             });
         if sizes.tree == 0 {
-            let half = (budget / 2).saturating_sub(self.sinks);
-            let recent = self.recent.unwrap_or(half);
-            let needed = recent.saturating_add(self.sinks).saturating_add(1);
-            let sinks = self.sinks;
+            let (recent, sinks) = (sizes.recent, self.sinks);
+            let needed = recent.saturating_add(sinks).saturating_add(1);
             let why = format!("{recent} recent tokens, {sinks} sinks and a tree of 1");
             return Err(plan.too_small(INFO.name, needed, why));
         }
@@ -207,11 +186,8 @@ impl Method for TreeKv {
     }
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
-        let &RowRequest {
-            ref model,
-            ref prompt,
-            budget,
-        } = request;
+        let RowRequest { model, prompt, .. } = request;
+        let budget = request.budget;
         let plan = self.plan_tree(request)?;
         let (n, sizes) = (prompt.tokens, Sizes::new(self, prompt, budget));
         if n <= budget {
@@ -232,7 +208,13 @@ impl Method for TreeKv {
     }
 
     fn start(&self, plan: &RowPlan) -> Box<dyn Select> {
-        Box::new(State::new(self, plan))
+        Box::new(State {
+            options: self.clone(),
+            sizes: Sizes::new(self, &plan.prompt, plan.budget),
+            kv_heads: plan.model.kv_heads,
+            lines: vec![Vec::new(); plan.model.layers],
+            seen: Vec::with_capacity(plan.prompt.slots(plan.budget)),
+        })
     }
 
     fn stream_plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
@@ -277,16 +259,6 @@ struct State {
 }
 
 impl State {
-    fn new(options: &TreeKv, plan: &RowPlan) -> Self {
-        Self {
-            options: options.clone(),
-            sizes: Sizes::new(options, &plan.prompt, plan.budget),
-            kv_heads: plan.model.kv_heads,
-            lines: vec![Vec::new(); plan.model.layers],
-            seen: Vec::with_capacity(plan.prompt.slots(plan.budget)),
-        }
-    }
-
     /// The tokens that one head keeps, from the window's attention `scores [n]`; all without a `layout`.
     fn keep(&self, scores: &[f32], layout: Option<Layout>) -> Vec<u32> {
         let n = scores.len();
@@ -366,7 +338,7 @@ impl Evict for State {
                 let mean = |i: usize| line.sums[slot(i)] / line.counts[slot(i)] as f32;
                 let gone = self.options.loser(sinks + line.idx, mean);
                 *out = Some(Row(line.slots.remove(gone)));
-                line.idx = self.options.rule.next(line.idx, tree);
+                line.idx = self.options.next(line.idx, tree);
             }
         }
     }

@@ -184,9 +184,9 @@ fn observed_queries(plan: &RowPlan) -> usize {
     window.map_or(usual, |window| window.rows)
 }
 
-/// The state of one prompt.
-struct Merging {
-    base: Box<dyn Select>,
+/// The state of one prompt or answer, with that of the base.
+struct Merging<B> {
+    base: B,
     m: usize,
     gate: Gate,
     /// Queries observed during prefill.
@@ -198,7 +198,7 @@ struct Merging {
     merges: Vec<DecodeValueMerge>,
 }
 
-impl Merging {
+impl Merging<Box<dyn Select>> {
     /// Merges of the values that `kept` evicts, with `attention` `[kv_heads][n]`.
     fn merges_of(&mut self, kept: &[Vec<Pos>], attention: &[Vec<f32>]) -> Vec<ValueMerge> {
         let mut merges = Vec::new();
@@ -244,7 +244,7 @@ impl Merging {
     }
 }
 
-impl Select for Merging {
+impl Select for Merging<Box<dyn Select>> {
     fn select(&mut self, plan: &RowPlan, observation: &Observation<'_>) -> Selection {
         let mut selection = self.base.select(plan, observation);
         let evicts = plan.decode_rows.is_some();
@@ -278,10 +278,11 @@ impl Select for Merging {
 
     fn evictor(self: Box<Self>) -> Option<Box<dyn Evict>> {
         let base = self.base.evictor()?;
-        Some(Box::new(MergingEvictor {
+        Some(Box::new(Merging {
             base,
             m: self.m,
             gate: self.gate,
+            queries: self.queries,
             attention: self.attention,
             order: self.order,
             merges: self.merges,
@@ -289,17 +290,7 @@ impl Select for Merging {
     }
 }
 
-/// The state of one answer.
-struct MergingEvictor {
-    base: Box<dyn Evict>,
-    m: usize,
-    gate: Gate,
-    attention: SlotNumbers,
-    order: Vec<(Pos, u32)>,
-    merges: Vec<DecodeValueMerge>,
-}
-
-impl Evict for MergingEvictor {
+impl Evict for Merging<Box<dyn Evict>> {
     fn step(&mut self, step: &StepObservation<'_>, evict: &mut Evictions) {
         self.merges.clear();
         self.base.step(step, evict);

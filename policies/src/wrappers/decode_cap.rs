@@ -16,10 +16,11 @@
 
 use std::sync::Arc;
 
+use super::own_and_base;
 use crate::options::{FROM_1, MOST, Range, options};
 use crate::{
-    Evict, Evictions, Method, MethodInfo, Observation, Parameter, Parameters, PolicyError,
-    PromptShape, Retention, RowPlan, RowRequest, Score, Select, Selection, StepObservation,
+    Evict, Evictions, Method, MethodInfo, Observation, Parameter, PolicyError, PromptShape,
+    Retention, RowPlan, RowRequest, Score, Select, Selection, StepObservation,
 };
 
 options! {
@@ -53,13 +54,17 @@ pub(crate) fn capped(
     if !info.parameters.contains(&DECODE_CAP) {
         return Ok(base);
     }
-    let p = Parameters::unchecked(info.name, info.parameters, values.to_vec());
+    let (p, of_base) = own_and_base(info, values)?;
     let Cap { cap, every, w } = Cap::read(&p)?;
     if let Some(w) = w.filter(|&w| w > every) {
         return Err(p.not_allowed("decode_w", &w.to_string()));
     }
     let Some(cap) = cap else { return Ok(base) };
-    let sinks = p.given("sinks").and_then(|sinks| sinks.parse().ok());
+    let of_base = of_base.iter().rev().find(|(name, _)| name == "sinks");
+    let sinks = p
+        .given("sinks")
+        .or(of_base.map(|(_, sinks)| sinks.as_str()));
+    let sinks = sinks.and_then(|sinks| sinks.parse().ok());
     Ok(Arc::new(DecodeCap {
         base,
         cap,
@@ -83,40 +88,38 @@ impl DecodeCap {
     fn extra(&self, plan: &RowPlan) -> usize {
         self.cap - plan.budget.min(plan.prompt.tokens)
     }
+
+    /// The same, immediately before a cut.
+    fn growth(&self, plan: &RowPlan) -> usize {
+        self.extra(plan) + self.every - 1
+    }
 }
 
-/// Slots of a head that keeps `rows` of the prompt, immediately before a cut.
-fn slots(plan: &RowPlan, rows: usize, extra: usize, every: usize) -> usize {
-    let rows = rows.min(plan.prompt.tokens);
-    plan.prompt.slots(rows + extra + every - 1)
+/// The most rows between two steps of a head that keeps `rows` of the prompt.
+fn most_rows(plan: &RowPlan, rows: usize, growth: usize) -> usize {
+    rows.min(plan.prompt.tokens) + growth
 }
 
 /// Slots of the largest head immediately before a cut.
-fn most_slots(plan: &RowPlan, extra: usize, every: usize) -> usize {
+fn most_slots(plan: &RowPlan, growth: usize) -> usize {
     let most = plan.max_rows_per_head.iter().zip(&plan.rows);
     let most = most.map(|(most, rows)| (*most).max(*rows)).max();
-    slots(plan, most.unwrap_or(0), extra, every)
+    (plan.prompt).slots(most_rows(plan, most.unwrap_or(0), growth))
 }
 
 /// Bytes of the attention per slot, and of the order of one head's slots.
-fn state_bytes(plan: &RowPlan, extra: usize, every: usize) -> u64 {
-    let slots = plan
-        .rows
-        .iter()
-        .map(|rows| slots(plan, *rows, extra, every));
-    let slots = slots.sum::<usize>();
-    let seen = slots * plan.model.kv_heads * size_of::<f32>();
-    let order = most_slots(plan, extra, every) * size_of::<u32>();
-    (seen + order) as u64
+fn state_bytes(plan: &RowPlan, growth: usize) -> u64 {
+    let slots = (plan.rows.iter()).map(|&rows| plan.prompt.slots(most_rows(plan, rows, growth)));
+    let seen = slots.sum::<usize>() * plan.model.kv_heads * size_of::<f32>();
+    (seen + most_slots(plan, growth) * size_of::<u32>()) as u64
 }
 
-/// `[layers]`: the most rows between two steps.
-fn decode_rows(plan: &RowPlan, extra: usize, every: usize) -> Option<Vec<usize>> {
-    let rows = plan.rows.iter().map(|rows| {
-        let kept = rows.min(&plan.prompt.tokens);
-        kept + extra + every - 1
-    });
-    Some(rows.collect())
+/// `plan` with rows that grow by `growth` in each head, and with the state for them.
+fn growing(mut plan: RowPlan, growth: usize) -> RowPlan {
+    let rows = (plan.rows.iter()).map(|&rows| most_rows(&plan, rows, growth));
+    plan.decode_rows = Some(rows.collect());
+    plan.bytes += state_bytes(&plan, growth);
+    plan
 }
 
 impl Method for DecodeCap {
@@ -125,7 +128,7 @@ impl Method for DecodeCap {
     }
 
     fn plan(&self, request: &RowRequest) -> Result<RowPlan, PolicyError> {
-        let mut plan = self.base.plan(request)?;
+        let plan = self.base.plan(request)?;
         let kept = request.budget.min(request.prompt.tokens);
         if self.cap < kept {
             return Err(PolicyError::CapTooSmall {
@@ -134,10 +137,8 @@ impl Method for DecodeCap {
                 rows: kept,
             });
         }
-        let extra = self.extra(&plan);
-        plan.decode_rows = decode_rows(&plan, extra, self.every);
-        plan.bytes += state_bytes(&plan, extra, self.every);
-        Ok(plan)
+        let growth = self.growth(&plan);
+        Ok(growing(plan, growth))
     }
 
     fn start(&self, plan: &RowPlan) -> Box<dyn Select> {
@@ -149,7 +150,7 @@ impl Method for DecodeCap {
             sinks: self.sinks,
             prompt: plan.prompt,
             layers: vec![Vec::new(); plan.model.layers],
-            order: Vec::with_capacity(most_slots(plan, self.extra(plan), self.every)),
+            order: Vec::with_capacity(most_slots(plan, self.growth(plan))),
         })
     }
 
@@ -206,11 +207,11 @@ impl Select for Capped {
     }
 
     fn allocate_budget(&mut self, plan: &RowPlan) -> RowPlan {
-        let before = state_bytes(plan, self.extra, self.every);
+        let growth = self.extra + self.every - 1;
+        let before = state_bytes(plan, growth);
         let mut plan = self.base.allocate_budget(plan);
-        plan.decode_rows = decode_rows(&plan, self.extra, self.every);
-        plan.bytes = plan.bytes - before + state_bytes(&plan, self.extra, self.every);
-        plan
+        plan.bytes -= before;
+        growing(plan, growth)
     }
 
     fn evictor(self: Box<Self>) -> Option<Box<dyn Evict>> {
