@@ -110,41 +110,31 @@ impl<'s> AfterLayer<'s> {
             return;
         };
         self.cut_layers += 1;
-        if let Some(evictor) = self.evictor.as_deref_mut() {
-            evict_after_step(
-                cached,
-                layer,
-                evictor,
-                attention.probabilities,
-                self.scratch,
-                changed,
-                &mut |position| {
-                    if let Some(record) = self.record.as_deref_mut() {
-                        record.lose(position);
-                    }
-                },
-            );
-        }
+        self.evict(cached, layer, attention.probabilities, changed);
     }
-}
 
-/// Runs the method on a layer after a token: it selects rows to evict by the token's attention. `layer` is the
-/// index among the method's layers. `changed` receives every change except single evictions, `lost` the position of
-/// each token that a KV head no longer holds.
-fn evict_after_step(
-    cached: &mut CompactLayer,
-    layer: usize,
-    evictor: &mut dyn Evict,
-    probabilities: Probabilities<'_>,
-    scratch: &mut EvictionScratch,
-    changed: &mut dyn FnMut(Changed),
-    lost: &mut dyn FnMut(Pos),
-) {
-    let Probabilities { values, stride } = probabilities;
-    if cached.classes.is_some() {
-        cached.step_classes_reporting(layer, evictor, values, stride, changed, lost);
-    } else {
-        let EvictionScratch { evict, keep } = scratch;
+    /// Runs the method, if it evicts, on a layer after a token: it selects rows by the token's attention. `layer` is the
+    /// index among the method's layers.
+    fn evict(
+        &mut self,
+        cached: &mut CompactLayer,
+        layer: usize,
+        Probabilities { values, stride }: Probabilities<'_>,
+        changed: &mut dyn FnMut(Changed),
+    ) {
+        let Some(evictor) = self.evictor.as_deref_mut() else {
+            return;
+        };
+        let mut lost = |position: Pos| {
+            if let Some(record) = self.record.as_deref_mut() {
+                record.lose(position);
+            }
+        };
+        if cached.classes.is_some() {
+            cached.step_classes_reporting(layer, evictor, values, stride, changed, &mut lost);
+            return;
+        }
+        let EvictionScratch { evict, keep } = &mut *self.scratch;
         evict.fill(None);
         let step = StepObservation {
             layer,

@@ -12,7 +12,7 @@ use kept_policies::{Method, PromptShape};
 use crate::answering::{Answering, PromptRead};
 use crate::note::Note;
 use crate::plan::{PrefillPlan, Reading, agnostic_note, budget_note};
-use crate::prefill::PlannedPrefill;
+use crate::prefill::{PlannedPrefill, Read};
 use crate::watch::EventSink;
 use crate::{
     AUTO, Answer, Ask, Engine, EngineError, Event, MemoryLedger, Plan, PlanRequest, Prompt,
@@ -225,10 +225,12 @@ impl Engine {
             let name = &ask.method.name;
             let _span = tracing::info_span!("reading", tokens = n, method = name, budget).entered();
             let planned = PlannedPrefill {
-                model: self.model(),
-                ids: &prompt.ids,
-                rope: &rope,
-                every_row: false,
+                read: Read {
+                    model: self.model(),
+                    ids: &prompt.ids,
+                    rope: &rope,
+                    every_row: false,
+                },
                 method,
                 plan: plan.clone(),
                 vault: ask.vault.map(|vaults| VaultAccess {

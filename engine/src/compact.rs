@@ -122,17 +122,30 @@ impl CompactLayer {
 
     /// A layer without rows of its own.
     pub(crate) fn without_rows() -> Self {
-        let none = || RowStore::uniform(0, 0, 1);
         Self {
-            keys: none(),
-            values: none(),
-            rows: Vec::new(),
-            positions: Vec::new(),
-            ranks: Vec::new(),
-            hole: Vec::new(),
-            newest: Vec::new(),
-            classes: None,
             window: Some(0),
+            ..Self::unfilled(|| RowStore::uniform(0, 0, 1), Positions::Original)
+        }
+    }
+
+    /// No rows yet, in stores made by `store`.
+    fn unfilled(store: impl Fn() -> RowStore, positions: Positions) -> Self {
+        let keys = store();
+        let kv_heads = keys.kv_heads();
+        let slots = keys.first_row(kv_heads);
+        Self {
+            keys,
+            values: store(),
+            rows: vec![0; kv_heads],
+            positions: vec![Pos(0); slots],
+            ranks: match positions {
+                Positions::Original => Vec::new(),
+                Positions::Reassigned => vec![0; slots],
+            },
+            hole: vec![None; kv_heads],
+            newest: vec![0; kv_heads],
+            classes: None,
+            window: None,
             state: None,
         }
     }
@@ -185,23 +198,21 @@ impl CompactLayer {
     /// For each of the prompt's `positions`, the number of KV heads that keep it (255 at most), merged or
     /// not.
     pub fn counts(&self, positions: Range<usize>) -> Vec<u8> {
-        let mut counts = vec![0u8; positions.len()];
-        for head in 0..self.rows.len() {
-            for (position, _) in self.entries(head) {
-                let position = position.0 as usize;
-                if positions.contains(&position) {
-                    let count = &mut counts[position - positions.start];
-                    *count = count.saturating_add(1);
-                }
-            }
-        }
-        counts
+        let masks = self.masks(positions);
+        let heads = |mask: &[u8]| mask.iter().map(|byte| byte.count_ones()).sum::<u32>();
+        (masks.chunks(self.mask_bytes()))
+            .map(|mask| heads(mask).min(255) as u8)
+            .collect()
+    }
+
+    fn mask_bytes(&self) -> usize {
+        self.rows.len().div_ceil(8).max(1)
     }
 
     /// For each of the prompt's `positions`, which KV heads keep it, merged or not: `[positions][kv_heads / 8 rounded
     /// up]`, bit `h % 8` of byte `h / 8` for head `h`.
     pub fn masks(&self, positions: Range<usize>) -> Vec<u8> {
-        let bytes = self.rows.len().div_ceil(8).max(1);
+        let bytes = self.mask_bytes();
         let mut masks = vec![0u8; positions.len() * bytes];
         for head in 0..self.rows.len() {
             for (position, _) in self.entries(head) {

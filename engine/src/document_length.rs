@@ -52,12 +52,7 @@ impl DocumentLength {
                 )),
             });
         }
-        let text = PromptText {
-            document,
-            turns: &[],
-            question: ORDINARY_QUESTION,
-            thinking: false,
-        };
+        let text = PromptText::new(document, ORDINARY_QUESTION);
         let prompt = Prompt::encode(model, &text, &Stop::new())?;
         let refusal = prompt.too_long(model, document)?;
         let beyond = matches!(refusal, Some(EngineError::TooLong { .. }));
@@ -89,10 +84,8 @@ impl DocumentLength {
         }
         let tokens = |turns: &[Turn]| {
             let text = PromptText {
-                document: "",
                 turns,
-                question: ORDINARY_QUESTION,
-                thinking: false,
+                ..PromptText::new("", ORDINARY_QUESTION)
             };
             Ok::<_, EngineError>(Prompt::encode(model, &text, &Stop::new())?.len())
         };

@@ -21,62 +21,20 @@ pub struct MethodSpec {
     pub parameters: Vec<(String, String)>,
 }
 
-/// Why a text is not a method or a list of methods. Invalid parameter values are errors of [`MethodSpec::build`].
+/// Why a text is not a method or a list of methods, as a sentence. Invalid parameter values are errors of
+/// [`MethodSpec::build`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum MethodTextError {
+#[error("{0}")]
+pub struct MethodTextError(String);
+
+impl MethodTextError {
     /// An empty list, or an empty entry between two commas.
-    #[error("'{0}' has an empty place where a method should be; write for example snapkv,h2o")]
-    Empty(String),
-    /// `[w=8]`
-    #[error("'{0}' names no method before its bracket; write for example snapkv[w=8]")]
-    NoName(String),
-    /// `snapkv[w=8`
-    #[error("'{0}' has no ] after its parameters; write for example snapkv[w=8]")]
-    NotClosed(String),
-    /// `snapkv w=8]`
-    #[error("'{0}' has a ] without a [ before it; write for example snapkv[w=8]")]
-    NotOpened(String),
-    /// `adakv[base=h2o[recent=8]]`
-    #[error(
-        "'{0}' opens a second [ before the first is closed; close it with ], and write the base's parameters behind it: adakv[base=h2o,recent=8]"
-    )]
-    Nested(String),
-    /// `snapkv[w=8]x`
-    #[error(
-        "'{after}' stands after the bracket of '{entry}', where nothing but a comma and the next of a list may; take it away"
-    )]
-    After {
-        /// The method up to its bracket.
-        entry: String,
-        /// The text after the bracket.
-        after: String,
-    },
-    /// `snapkv[]`
-    #[error(
-        "'{entry}' sets nothing in its brackets; write {name} alone, or for example snapkv[w=8]"
-    )]
-    Nothing {
-        /// The entry as written.
-        entry: String,
-        /// The method's name.
-        name: String,
-    },
-    /// `snapkv[w]`
-    #[error("'{part}' in '{entry}' is not name=value; write for example snapkv[w=8,kernel=7]")]
-    Assignment {
-        /// The entry as written.
-        entry: String,
-        /// The text in place of a parameter.
-        part: String,
-    },
-    /// `snapkv[w=8,w=9]`
-    #[error("'{entry}' sets {parameter} twice; set it once")]
-    Twice {
-        /// The entry as written.
-        entry: String,
-        /// The parameter.
-        parameter: String,
-    },
+    fn empty(text: &str) -> Self {
+        let text = text.trim();
+        Self(format!(
+            "'{text}' has an empty place where a method should be; write for example snapkv,h2o"
+        ))
+    }
 }
 
 impl MethodSpec {
@@ -104,7 +62,7 @@ impl MethodSpec {
         });
         (entries.map(str::trim))
             .map(|entry| match entry {
-                "" => Err(MethodTextError::Empty(text.trim().to_owned())),
+                "" => Err(MethodTextError::empty(text)),
                 entry => entry.parse(),
             })
             .collect()
@@ -135,42 +93,51 @@ impl FromStr for MethodSpec {
 
     /// Parses `name` or `name[parameter=value,...]`. A name may be written as in the papers: `SnapKV`, `HBW-KV`.
     fn from_str(text: &str) -> Result<Self, MethodTextError> {
-        use MethodTextError as Error;
         let entry = text.trim();
-        let written = || entry.to_owned();
+        let refused = |why: String| Err(MethodTextError(why));
+        let not_opened =
+            || format!("'{entry}' has a ] without a [ before it; write for example snapkv[w=8]");
         if entry.is_empty() {
-            return Err(Error::Empty(written()));
+            return Err(MethodTextError::empty(text));
         }
         let Some((name, inside)) = entry.split_once('[') else {
             return if entry.contains(']') {
-                Err(Error::NotOpened(written()))
+                refused(not_opened())
             } else {
                 Ok(Self::plain(&canonical(entry)))
             };
         };
         let name = name.trim();
         if name.contains(']') {
-            return Err(Error::NotOpened(written()));
+            return refused(not_opened());
         }
         if name.is_empty() {
-            return Err(Error::NoName(written()));
+            return refused(format!(
+                "'{entry}' names no method before its bracket; write for example snapkv[w=8]"
+            ));
         }
         let (inside, after) = match inside.find(['[', ']']) {
-            None => return Err(Error::NotClosed(written())),
-            Some(at) if inside[at..].starts_with('[') => return Err(Error::Nested(written())),
+            None => {
+                return refused(format!(
+                    "'{entry}' has no ] after its parameters; write for example snapkv[w=8]"
+                ));
+            }
+            Some(at) if inside[at..].starts_with('[') => {
+                return refused(format!(
+                    "'{entry}' opens a second [ before the first is closed; close it with ], and write the base's parameters behind it: adakv[base=h2o,recent=8]"
+                ));
+            }
             Some(at) => (&inside[..at], inside[at + 1..].trim()),
         };
         if !after.is_empty() {
-            return Err(Error::After {
-                entry: format!("{name}[{inside}]"),
-                after: after.to_owned(),
-            });
+            return refused(format!(
+                "'{after}' stands after the bracket of '{name}[{inside}]', where nothing but a comma and the next of a list may; take it away"
+            ));
         }
         if inside.trim().is_empty() {
-            return Err(Error::Nothing {
-                entry: written(),
-                name: name.to_owned(),
-            });
+            return refused(format!(
+                "'{entry}' sets nothing in its brackets; write {name} alone, or for example snapkv[w=8]"
+            ));
         }
         let mut method = Self::plain(&canonical(name));
         for part in inside.split(',').map(str::trim) {
@@ -179,20 +146,16 @@ impl FromStr for MethodSpec {
             let Some((parameter, value)) =
                 assignment.filter(|(n, v)| !n.is_empty() && !v.is_empty())
             else {
-                return Err(Error::Assignment {
-                    entry: written(),
-                    part: part.to_owned(),
-                });
+                return refused(format!(
+                    "'{part}' in '{entry}' is not name=value; write for example snapkv[w=8,kernel=7]"
+                ));
             };
             if method
                 .parameters
                 .iter()
                 .any(|(known, _)| known == parameter)
             {
-                return Err(Error::Twice {
-                    entry: written(),
-                    parameter: parameter.to_owned(),
-                });
+                return refused(format!("'{entry}' sets {parameter} twice; set it once"));
             }
             (method.parameters).push((parameter.to_owned(), value.to_owned()));
         }

@@ -55,7 +55,12 @@ impl<'a> LastQueries<'a> {
         window_scores(&self.window(queries, weights), out, stop)
     }
 
-    fn window<'w>(&'w self, queries: &'w [f32], weights: Option<&'w [f32]>) -> WindowScores<'w> {
+    /// The attention of `queries`, the last ones, over all keys; row i has weight `weights[i]`.
+    pub(crate) fn window<'w>(
+        &'w self,
+        queries: &'w [f32],
+        weights: Option<&'w [f32]>,
+    ) -> WindowScores<'w> {
         WindowScores {
             shape: self.shape,
             scale: self.scale,
@@ -222,6 +227,12 @@ impl Measured {
         self.moments.iter().map(|(future, _)| *future)
     }
 
+    fn moments_of(&mut self, future: Future) -> Option<&mut QueryMoments> {
+        let mut moments = self.moments.iter_mut();
+        let found = moments.find(|(other, _)| same_moments(*other, future));
+        found.map(|(_, moments)| moments)
+    }
+
     /// Adds sums over the queries `rows` of the prompt that `future` counts. `with` receives the current sums
     /// of queries and of their products and adds to them.
     pub fn add_sums<E>(
@@ -230,17 +241,15 @@ impl Measured {
         rows: Range<usize>,
         with: impl FnOnce(&mut [f64], &mut [f64]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut moments = self.moments.iter_mut();
-        match moments.find(|(other, _)| same_moments(*other, future)) {
-            Some((_, moments)) => moments.add_sums(counted_rows(future, rows).len(), with),
+        match self.moments_of(future) {
+            Some(moments) => moments.add_sums(counted_rows(future, rows).len(), with),
             None => Ok(()),
         }
     }
 
     /// Restores the sums over the first `rows` tokens, as returned by [`Measured::sums`].
     pub fn restore(&mut self, future: Future, rows: usize, sums: &[f64]) {
-        let mut moments = self.moments.iter_mut();
-        if let Some((_, moments)) = moments.find(|(other, _)| same_moments(*other, future)) {
+        if let Some(moments) = self.moments_of(future) {
             moments.restore(rows.saturating_sub(future.skip), sums);
         }
     }

@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kept_kernels::Stop;
-use kept_models::{ChatTemplate, Message, Model, TokenizedText, Tokenizer};
+use kept_models::{Message, Model, TokenizedText, Tokenizer};
 use kept_policies::PromptShape;
 
 use crate::{Earlier, EngineError};
@@ -84,6 +84,18 @@ pub struct PromptText<'a> {
     pub thinking: bool,
 }
 
+impl<'a> PromptText<'a> {
+    /// A question that stands alone, answered without thinking first.
+    pub fn new(document: &'a str, question: &'a str) -> Self {
+        Self {
+            document,
+            turns: &[],
+            question,
+            thinking: false,
+        }
+    }
+}
+
 /// One token of the prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PromptToken {
@@ -134,13 +146,7 @@ impl Prompt {
     /// # Errors
     /// As [`Prompt::of`].
     pub fn new(model: &Model, document: &str, question: &str) -> Result<Self, EngineError> {
-        let text = PromptText {
-            document,
-            turns: &[],
-            question,
-            thinking: false,
-        };
-        Self::of(model, &text, &Stop::new())
+        Self::of(model, &PromptText::new(document, question), &Stop::new())
     }
 
     /// Encodes `text` for `model`. If it exceeds the context length, the oldest turns are left out. `stop` cancels
@@ -230,9 +236,7 @@ impl Prompt {
         stop: &Stop,
     ) -> Result<Self, EngineError> {
         let tokenizer = model.tokenizer()?;
-        let refused = || EngineError::Template(model.name().to_owned());
-        let frame = Frame::new(model.chat_template()?, text)?.ok_or_else(refused)?;
-
+        let frame = Frame::new(model, text)?;
         let mut ids = Vec::new();
         let (opening, mut space) = tokenizer.before(&frame.pieces[0], false);
         let opening = tokenizer.encode_template(opening, false);
@@ -292,8 +296,7 @@ impl Prompt {
             turns: &text.turns[self.turns_left_out..],
             ..*text
         };
-        let refused = || EngineError::Template(model.name().to_owned());
-        let frame = Frame::new(model.chat_template()?, &shorter)?.ok_or_else(refused)?;
+        let frame = Frame::new(model, &shorter)?;
         let document = std::iter::once(text.document);
         let texts = document.chain(frame.texts.iter().copied()).chain([""]);
         let pieces = frame.pieces.iter().zip(texts);
@@ -313,14 +316,7 @@ impl Prompt {
     /// An invalid tokenizer or chat template.
     pub(crate) fn tail_of(model: &Model) -> Result<usize, EngineError> {
         let tokenizer: &Tokenizer = model.tokenizer()?;
-        let text = PromptText {
-            document: "",
-            turns: &[],
-            question: ORDINARY_QUESTION,
-            thinking: false,
-        };
-        let frame = Frame::new(model.chat_template()?, &text)?
-            .ok_or_else(|| EngineError::Template(model.name().to_owned()))?;
+        let frame = Frame::new(model, &PromptText::new("", ORDINARY_QUESTION))?;
         let tail = frame.pieces.last().map_or("", String::as_str);
         Ok(tokenizer.encode_template(tail, true).len())
     }
@@ -435,8 +431,10 @@ impl<'a> Frame<'a> {
     /// from the document above. If it does not say, answer: ..." 26, declining 11 wrongly, and 7 of 10 rightly (the same
     /// command, on a copy of the questions).
     ///
-    /// `None` if the template does not reproduce every text exactly once and in order.
-    fn new(template: &ChatTemplate, text: &PromptText<'a>) -> Result<Option<Self>, EngineError> {
+    /// # Errors
+    /// [`EngineError::Template`] if the template does not reproduce every text exactly once and in order.
+    fn new(model: &Model, text: &PromptText<'a>) -> Result<Self, EngineError> {
+        let refused = || EngineError::Template(model.name().to_owned());
         let turns = text.turns.iter();
         let mut texts: Vec<&str> = turns
             .flat_map(|turn| [turn.question.trim(), turn.answer.trim()])
@@ -453,13 +451,12 @@ impl<'a> Frame<'a> {
             },
         };
         let messages: Vec<Message> = texts.iter().enumerate().map(message).collect();
+        let template = model.chat_template()?;
         let rendered = template.render(&messages, true, text.thinking)?;
         let mut pieces = Vec::with_capacity(texts.len() + 2);
         let mut rest = rendered.as_str();
         for index in usize::from(first_follows)..=texts.len() {
-            let Some((before, after)) = rest.split_once(&mark(index)) else {
-                return Ok(None);
-            };
+            let (before, after) = rest.split_once(&mark(index)).ok_or_else(refused)?;
             pieces.push(before.to_owned());
             rest = after;
         }
@@ -470,12 +467,12 @@ impl<'a> Frame<'a> {
         }
         let mut all = pieces.iter();
         if all.any(|piece| piece.contains([MARK_OPENS, MARK_CLOSES])) {
-            return Ok(None);
+            return Err(refused());
         }
-        Ok(Some(Self {
+        Ok(Self {
             pieces,
             texts,
             first_follows,
-        }))
+        })
     }
 }

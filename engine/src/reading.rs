@@ -28,7 +28,7 @@ use kept_vault::{VaultAccess, VaultKey, Vaults, shared};
 
 use crate::documents::Document;
 use crate::plan::{Plan, Reading};
-use crate::prefill::PlannedPrefill;
+use crate::prefill::{PlannedPrefill, Read};
 use crate::prompt::ORDINARY_QUESTION;
 use crate::streaming::StreamedText;
 use crate::watch::EventSink;
@@ -63,6 +63,24 @@ pub struct ReadRequest<'a> {
     pub memory: Option<u64>,
 }
 
+impl<'a> ReadRequest<'a> {
+    /// A question to come, as far as its plan depends on it.
+    fn plan_request(&self, prompt: &'a PromptShape, streaming: Streaming) -> PlanRequest<'a> {
+        PlanRequest {
+            prompt,
+            method: self.method,
+            budget: self.budget,
+            max_new_tokens: self.max_tokens,
+            limits: Limits {
+                memory: self.memory,
+                streaming,
+            },
+            text_bytes: self.document.text.len() as u64,
+            vault: Some(self.vaults.kind),
+        }
+    }
+}
+
 /// Result of [`Engine::read_document`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct DocumentRead {
@@ -92,29 +110,13 @@ impl Engine {
         let &ReadRequest {
             document, vaults, ..
         } = request;
-        let text = PromptText {
-            document: &document.text,
-            turns: &[],
-            question: ORDINARY_QUESTION,
-            thinking: false,
-        };
+        let text = PromptText::new(&document.text, ORDINARY_QUESTION);
         let prompt = Prompt::of_any_length(self.model(), &text, stop)?;
         if self.streams(Streaming::Auto, prompt.len()) {
             return self.read_streamed(request, &prompt, progress, stop);
         }
         let (shape, end) = (prompt.shape(), prompt.document.end);
-        let of_question = PlanRequest {
-            prompt: &shape,
-            method: request.method,
-            budget: request.budget,
-            max_new_tokens: request.max_tokens,
-            limits: Limits {
-                memory: request.memory,
-                streaming: Streaming::Off,
-            },
-            text_bytes: document.text.len() as u64,
-            vault: Some(vaults.kind),
-        };
+        let of_question = request.plan_request(&shape, Streaming::Off);
         let planned = self.plan(&of_question)?;
         let (planned, known) = planned.with_vault(&prompt.ids[..end], &of_question, vaults)?;
         let Reading::Prefill(planned) = planned.reading else {
@@ -191,16 +193,10 @@ impl RegularReading<'_> {
                 ..PromptShape::of(section.end + 1)
             };
             let plan = self.engine.plan(&PlanRequest {
-                prompt: &shape,
                 method: &MethodSpec::plain(METHOD),
                 budget: Some(Budget::Rows(ROWS)),
                 max_new_tokens: 1,
-                limits: Limits {
-                    memory: self.request.memory,
-                    streaming: Streaming::Off,
-                },
-                text_bytes: self.request.document.text.len() as u64,
-                vault: Some(vaults.kind),
+                ..self.request.plan_request(&shape, Streaming::Off)
             })?;
             if !self.run(plan, section.end + 1, section.clone(), stop)? {
                 break;
@@ -231,10 +227,12 @@ impl RegularReading<'_> {
             }
         };
         let planned = PlannedPrefill {
-            model: self.engine.model(),
-            ids: &self.ids[..tokens],
-            rope: &self.rope,
-            every_row: false,
+            read: Read {
+                model: self.engine.model(),
+                ids: &self.ids[..tokens],
+                rope: &self.rope,
+                every_row: false,
+            },
             method: &*plan.method,
             plan: *prefill,
             vault: Some(VaultAccess {
@@ -264,18 +262,7 @@ impl Engine {
         progress: &mut dyn FnMut(&Progress),
         stop: &Stop,
     ) -> Result<DocumentRead, EngineError> {
-        let plan = self.plan(&PlanRequest {
-            prompt: &prompt.shape(),
-            method: request.method,
-            budget: request.budget,
-            max_new_tokens: request.max_tokens,
-            limits: Limits {
-                memory: request.memory,
-                streaming: Streaming::On,
-            },
-            text_bytes: request.document.text.len() as u64,
-            vault: Some(request.vaults.kind),
-        })?;
+        let plan = self.plan(&request.plan_request(&prompt.shape(), Streaming::On))?;
         let ledger = plan.ledger()?;
         let engine = &plan.engine;
         engine.check_memory(&ledger)?;

@@ -19,8 +19,8 @@ const LEAST_TOP_P: f64 = 1e-6;
 /// Range of [`Sampling::repeat_penalty`]: from off to values that all but forbid common words.
 pub const REPEAT_PENALTY: RangeInclusive<f64> = 1.0..=2.0;
 
-/// Sampling parameters.
-#[derive(Debug, Clone, PartialEq)]
+/// Sampling parameters; greedy by default.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sampling {
     /// 0 selects the most likely token; larger values give more varied answers.
     pub temperature: f64,
@@ -35,19 +35,6 @@ pub struct Sampling {
     pub repeat_penalty: Option<f64>,
     /// Seed; equal seeds give equal answers.
     pub seed: u64,
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Self {
-            temperature: 0.0,
-            top_k: None,
-            top_p: None,
-            min_p: None,
-            repeat_penalty: None,
-            seed: 0,
-        }
-    }
 }
 
 impl Sampling {

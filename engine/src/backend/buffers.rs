@@ -72,13 +72,8 @@ impl HostBuffers {
             attention: vec![0.0; most(PrefillPlan::q)],
             log_sum_exp: vec![0.0; most(PrefillPlan::log_sum_exp)],
             gathered: Vec::with_capacity(most(PrefillPlan::gathered)),
-            packed: Vec::new(),
-            raw: RawKeys::None,
-            raw_copy: None,
             rows: plans[0].layer_rows(),
-            holds: None,
-            shared: Vec::new(),
-            largest_rows: 0,
+            ..Self::none()
         }
     }
 

@@ -87,8 +87,7 @@ pub trait Backend<'m> {
     ///
     /// # Errors
     /// [`EngineError::GpuRows`].
-    fn check_cache(&self, cache: CacheType) -> Result<(), EngineError> {
-        let _ = cache;
+    fn check_cache(&self, _cache: CacheType) -> Result<(), EngineError> {
         Ok(())
     }
 
@@ -96,33 +95,28 @@ pub trait Backend<'m> {
     ///
     /// # Errors
     /// [`EngineError::GpuMemory`].
-    fn check_free(&self, ledger: &MemoryLedger) -> Result<(), EngineError> {
-        let _ = ledger;
+    fn check_free(&self, _ledger: &MemoryLedger) -> Result<(), EngineError> {
         Ok(())
     }
 
     /// Decides which parts of a prefill are in device memory, given its free memory or `memory` bytes for weights and
     /// prefill.
-    fn place(&self, plan: &mut PrefillPlan, memory: Option<u64>) -> Result<(), EngineError> {
-        let _ = (plan, memory);
+    fn place(&self, _plan: &mut PrefillPlan, _memory: Option<u64>) -> Result<(), EngineError> {
         Ok(())
     }
 
     /// Peak bytes of device memory of a question, weights included; 0 without own memory.
-    fn device_bytes(&self, plan: &PrefillPlan) -> Result<u64, EngineError> {
-        let _ = plan;
+    fn device_bytes(&self, _plan: &PrefillPlan) -> Result<u64, EngineError> {
         Ok(0)
     }
 
     /// As [`Backend::device_bytes`], in streaming mode.
-    fn device_bytes_of_stream(&self, plan: &StreamPlan) -> Result<u64, EngineError> {
-        let _ = plan;
+    fn device_bytes_of_stream(&self, _plan: &StreamPlan) -> Result<u64, EngineError> {
         Ok(0)
     }
 
     /// Bytes of pinned host memory for vault rows of type `kind`, in chunks of `chunk` tokens.
-    fn transfer_bytes(&self, kind: PackedRows, chunk: usize) -> u64 {
-        let _ = (kind, chunk);
+    fn transfer_bytes(&self, _kind: PackedRows, _chunk: usize) -> u64 {
         0
     }
 

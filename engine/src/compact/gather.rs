@@ -45,21 +45,9 @@ impl CompactLayer {
         } else {
             0
         };
-        let slots = vec![slots; kv_heads];
-        let store = || RowStore::stored(kind, head_dim, &slots, &vec![narrow; kv_heads], true);
-        let all = slots.iter().sum();
-        Self {
-            keys: store(),
-            values: store(),
-            rows: vec![0; kv_heads],
-            positions: vec![Pos(0); all],
-            ranks: vec![0; all],
-            hole: vec![None; kv_heads],
-            newest: vec![0; kv_heads],
-            classes: None,
-            window: None,
-            state: None,
-        }
+        let (slots, narrow) = (vec![slots; kv_heads], vec![narrow; kv_heads]);
+        let store = || RowStore::stored(kind, head_dim, &slots, &narrow, true);
+        Self::unfilled(store, Positions::Reassigned)
     }
 }
 
@@ -203,7 +191,6 @@ impl Gather<'_> {
         mut fill: impl FnMut(&mut CompactLayer, usize, &[u32], &[usize]),
     ) -> CompactLayer {
         let kv_heads = self.keys.kv_heads();
-        let slots = self.capacities.iter().sum();
         let all: Vec<u32> = match self.retention {
             Retention::Everything => (0..self.tokens as u32).collect(),
             Retention::Keep(_) | Retention::Merge(_) => Vec::new(),
@@ -225,21 +212,7 @@ impl Gather<'_> {
         let Stored { kind, replaced, .. } = self.stored;
         let dim = self.keys.head_dim();
         let store = || store(kind, dim, self.capacities, &narrow, replaced);
-        let mut layer = CompactLayer {
-            keys: store(),
-            values: store(),
-            rows: vec![0; kv_heads],
-            positions: vec![Pos(0); slots],
-            ranks: match self.positions {
-                Positions::Original => Vec::new(),
-                Positions::Reassigned => vec![0; slots],
-            },
-            hole: vec![None; kv_heads],
-            newest: vec![0; kv_heads],
-            classes: None,
-            window: None,
-            state: None,
-        };
+        let mut layer = CompactLayer::unfilled(store, self.positions);
         for head in 0..kv_heads {
             let kept = kept(head);
             debug_assert!(

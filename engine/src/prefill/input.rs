@@ -4,10 +4,10 @@ use kept_models::{Model, RopeTable};
 
 /// The input of a prefill, common to all methods.
 #[derive(Clone, Copy)]
-pub(super) struct Read<'a> {
-    pub(super) model: &'a Model,
+pub(crate) struct Read<'a> {
+    pub(crate) model: &'a Model,
     /// `[n]`
-    pub(super) ids: &'a [u32],
-    pub(super) rope: &'a RopeTable,
-    pub(super) every_row: bool,
+    pub(crate) ids: &'a [u32],
+    pub(crate) rope: &'a RopeTable,
+    pub(crate) every_row: bool,
 }

@@ -37,7 +37,7 @@ use crate::watch::EventSink;
 use crate::{EngineError, MemoryLedger, Note, RetentionMap, Watch};
 use kept_vault::{VaultAccess, VaultUse};
 
-use input::Read;
+pub(crate) use input::Read;
 pub(crate) use prefix::Prefix;
 use progress::ReadingProgress;
 pub use reader::Reconstructed;
@@ -201,10 +201,12 @@ impl<'a> Prefill<'a> {
             return Err(EngineError::NoLogits { method });
         }
         let planned = PlannedPrefill {
-            model: self.model,
-            ids: self.ids,
-            rope: self.rope,
-            every_row: self.every_row,
+            read: Read {
+                model: self.model,
+                ids: self.ids,
+                rope: self.rope,
+                every_row: self.every_row,
+            },
             method: self.method,
             plan,
             vault: self.vault,
@@ -216,11 +218,7 @@ impl<'a> Prefill<'a> {
 
 /// A prefill whose plan is made.
 pub(crate) struct PlannedPrefill<'a> {
-    pub(crate) model: &'a Model,
-    /// `[n]`
-    pub(crate) ids: &'a [u32],
-    pub(crate) rope: &'a RopeTable,
-    pub(crate) every_row: bool,
+    pub(crate) read: Read<'a>,
     pub(crate) method: &'a dyn Method,
     pub(crate) plan: PrefillPlan,
     pub(crate) vault: Option<VaultAccess<'a>>,
@@ -234,20 +232,14 @@ impl PlannedPrefill<'_> {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<PrefillOutcome, EngineError> {
-        let read = Read {
-            model: self.model,
-            ids: self.ids,
-            rope: self.rope,
-            every_row: self.every_row,
-        };
-        let prompt = self.plan.row_plan.prompt;
+        let (read, prompt) = (self.read, self.plan.row_plan.prompt);
         // Logits of every row need every row to run through the model, so the vault is not used.
         let mut prefix = match &self.vault {
-            Some(access) if !self.every_row => Prefix::open(access, read, &self.plan, &prompt),
+            Some(access) if !read.every_row => Prefix::open(access, read, &self.plan, &prompt),
             _ => Prefix::none(prompt.tokens),
         };
         let mut plan = prefix.adapt(self.plan);
-        backend::of(self.model).place(&mut plan, self.gpu_memory)?;
+        backend::of(read.model).place(&mut plan, self.gpu_memory)?;
         let tokens_read = plan.tokens_read();
         let (plans, methods) = (vec![plan], [self.method]);
         let outcome = read_and_cut(read, plans, &mut prefix, &methods, watch, stop)?.pop();
@@ -396,24 +388,15 @@ fn cut_layers(
         let measuring = reader.read(in_model, watch, stop)?;
         let in_policy = match keeps {
             LayerKeeps::Cut(in_policy) => in_policy,
-            LayerKeeps::State(_) => {
-                for kept in &mut kept {
-                    kept.map.push_window(0);
-                    kept.layers.push(reader.keep_state()?);
-                }
-                continue;
-            }
-            LayerKeeps::Nothing => {
-                for kept in &mut kept {
-                    kept.map.push_window(0);
-                    kept.layers.push(CompactLayer::without_rows());
-                }
-                continue;
-            }
-            LayerKeeps::Window(window) => {
+            _ => {
                 for (which, kept) in kept.iter_mut().enumerate() {
+                    let (window, layer) = match keeps {
+                        LayerKeeps::Window(window) => (window, reader.keep_window(window, which)?),
+                        LayerKeeps::State(_) => (0, reader.keep_state()?),
+                        _ => (0, CompactLayer::without_rows()),
+                    };
                     kept.map.push_window(window);
-                    kept.layers.push(reader.keep_window(window, which)?);
+                    kept.layers.push(layer);
                 }
                 continue;
             }

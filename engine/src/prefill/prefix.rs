@@ -57,6 +57,22 @@ fn part_of(
     Some((access.vaults.folder.clone(), key))
 }
 
+/// The shape of a vault with rows as `kind` of all `tokens` tokens, and nothing else.
+fn rows_shape(model: &Model, tokens: usize, kind: PackedRows) -> VaultShape {
+    let kinds = model.config().kinds.iter();
+    VaultShape {
+        tokens,
+        from: None,
+        heads: head_shape(model).into(),
+        window_heads: window_heads(model).map(Into::into),
+        kind,
+        queries: 0,
+        windows: kinds.map(|kind| kind.window).collect(),
+        state: state_numbers(model),
+        measurements: Vec::new(),
+    }
+}
+
 /// Numbers of a recurrent layer's state; 0 without recurrent layers.
 fn state_numbers(model: &Model) -> usize {
     let shape = model.config().recurrent;
@@ -70,6 +86,7 @@ fn state_numbers(model: &Model) -> usize {
 pub(super) const FEW_ROWS: usize = 64;
 
 /// The state of the vault in one prefill; see the module documentation.
+#[derive(Default)]
 pub(crate) struct Prefix {
     /// Tokens up to the document's end; the whole prompt without vaults.
     tokens: usize,
@@ -108,22 +125,7 @@ impl Prefix {
     pub(super) fn none(tokens: usize) -> Self {
         Self {
             tokens,
-            known: 0,
-            kind: None,
-            vault: None,
-            shape: None,
-            same: false,
-            numbers: LayerNumbers::default(),
-            taken: Vec::new(),
-            writer: None,
-            replaced: None,
-            turns: None,
-            queries: Vec::new(),
-            width: 0,
-            notes: Vec::new(),
-            buffers: 0,
-            bytes: 0,
-            written: false,
+            ..Self::default()
         }
     }
 
@@ -321,17 +323,9 @@ impl Prefix {
             first_query = first_query.max((old.tokens - old.queries).min(self.known));
         }
         Some(VaultShape {
-            tokens: self.tokens,
-            from: None,
-            heads: head_shape(model).into(),
-            window_heads: window_heads(model).map(Into::into),
-            kind: self.kind?,
             queries: self.tokens - first_query,
-            windows: (model.config().kinds.iter())
-                .map(|kind| kind.window)
-                .collect(),
-            state: state_numbers(model),
             measurements,
+            ..rows_shape(model, self.tokens, self.kind?)
         })
     }
 

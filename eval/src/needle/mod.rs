@@ -132,12 +132,7 @@ impl Haystack {
             let Some(needle) = self.plant(goal, depth, seed) else {
                 return Ok(None);
             };
-            let text = PromptText {
-                document: &needle.document,
-                turns: &[],
-                question: &needle.question,
-                thinking: false,
-            };
+            let text = PromptText::new(&needle.document, &needle.question);
             let prompt = Prompt::of_any_length(engine.model(), &text, &Stop::new())?;
             let over = prompt.len().saturating_sub(most);
             // A document that is requested longer than the context length is not shortened.

@@ -11,17 +11,15 @@
 
 use std::ops::Range;
 
-use kept_kernels::{PackedRows, RowStore, Stop};
-use kept_models::Model;
+use kept_kernels::{RowStore, Stop};
 use kept_vault::{
     Vault, VaultAccess, VaultError, VaultFolder, VaultKey, VaultRows, VaultShape, VaultWriter,
     shared,
 };
 
-use super::fits_model;
 use super::loading::Tee;
+use super::{fits_model, rows_shape};
 use crate::prefill::input::Read;
-use crate::shape::{head_shape, window_heads};
 
 /// The state of the vault of a conversation in one prefill.
 pub(super) struct TurnRows {
@@ -75,7 +73,10 @@ impl TurnRows {
             shared(vault.ids(), ids)
         });
         if stored < end {
-            let shape = shape(read.model, from, end, kind);
+            let shape = VaultShape {
+                from: Some(from),
+                ..rows_shape(read.model, end, kind)
+            };
             match folder.begin(&key, access.document, read.model.name(), shape) {
                 Ok(writer) => turns.writer = Some(writer),
                 Err(error) => notes.extend(error.turns_unwritten()),
@@ -222,22 +223,5 @@ impl TurnRows {
         let key = continued.and_then(|vault| vault.key());
         key.iter().for_each(|key| self.folder.remove_or_warn(key));
         Ok(())
-    }
-}
-
-/// The vault of turns that begin at `from` and end at `tokens`.
-fn shape(model: &Model, from: usize, tokens: usize, kind: PackedRows) -> VaultShape {
-    VaultShape {
-        tokens,
-        from: Some(from),
-        heads: head_shape(model).into(),
-        window_heads: window_heads(model).map(Into::into),
-        kind,
-        queries: 0,
-        windows: (model.config().kinds.iter())
-            .map(|kind| kind.window)
-            .collect(),
-        state: super::state_numbers(model),
-        measurements: Vec::new(),
     }
 }

@@ -1,7 +1,7 @@
 //! Attention of the last queries and of all queries, measured on the CPU.
 
-use kept_kernels::{Normalise, Stop, Stopped, WindowScores, window_scores};
-use kept_policies::{Softmax, Window};
+use kept_kernels::{Normalise, Stop, Stopped, WindowScores};
+use kept_policies::Softmax;
 
 use super::CpuPrefill;
 use crate::backend::measurements::Measurements;
@@ -28,7 +28,14 @@ impl CpuPrefill<'_> {
         match what {
             LastRows::Window(window) => {
                 window_scores.resize(last.shape.q_heads * tokens, 0.0);
-                scores(&last, window, window_scores, stop)
+                let task = WindowScores {
+                    normalise: match window.softmax {
+                        Softmax::All => Normalise::All,
+                        Softmax::Prefix => Normalise::Prefix,
+                    },
+                    ..last.window(last.last(window.rows), None)
+                };
+                kept_kernels::window_scores(&task, window_scores, stop)
             }
             LastRows::WeightedWindow(window, Some(among)) => {
                 last.ramp_among(window, among, &mut measured.weighted_window, stop)
@@ -77,27 +84,4 @@ impl CpuPrefill<'_> {
         };
         last.add_column_sums(log_sum_exp, sums, stop)
     }
-}
-
-/// Attention of the observation window into `out [q_heads, tokens]`.
-fn scores(
-    last: &LastQueries<'_>,
-    window: Window,
-    out: &mut [f32],
-    stop: &Stop,
-) -> Result<(), Stopped> {
-    let task = WindowScores {
-        shape: last.shape,
-        scale: last.scale,
-        queries: last.last(window.rows),
-        keys: last.keys,
-        tokens: last.tokens,
-        normalise: match window.softmax {
-            Softmax::All => Normalise::All,
-            Softmax::Prefix => Normalise::Prefix,
-        },
-        row_weights: None,
-        log_sum_exp: last.log_sum_exp,
-    };
-    window_scores(&task, out, stop)
 }
