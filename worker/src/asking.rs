@@ -8,44 +8,37 @@ use kept_engine::{
     Ask, Engine, EngineError, LEVELS, Limits, MapGrid, NEUTRAL_QUESTIONS, Progress, ReadRequest,
     Sampling,
 };
-use kept_worker::protocol::{AskRequest, EstimateRequest, Failure, Fault, Reply};
+use kept_worker::protocol::{AskRequest, EstimateRequest, Failure, Fault, Reply, Request};
 
 use crate::comparing::compare;
-use crate::keeping::Keeping;
+use crate::opening::spawn_named;
 use crate::output::Output;
 use crate::watching::{Filling, Watching};
-use crate::work::{EngineHealth, Failed, Input, Job, Work, parse_budget, with_cache_type};
+use crate::work::{EngineHealth, Failed, Input, Job, parse_budget, with_cache_type};
 
 /// Starts the thread. Progress goes directly to `output`; the final reply of each job goes to the dispatcher through
 /// `inbox`.
 pub fn start(output: Output, inbox: Sender<Input>) -> Sender<Job> {
     let (jobs, queue) = channel::<Job>();
-    let named = std::thread::Builder::new().name("questions".to_owned());
-    let started = named.spawn(move || {
+    spawn_named("questions", move || {
         for job in queue {
-            let (ticket, what) = (job.ticket, job.work.failure());
-            let (reply, engine_health) = run_caught(ticket, what, || match &job.work {
-                Work::Ask(ask, keeping) => answer(&job, ask, keeping, &output),
-                Work::Compare(comparison) => compare(&job, comparison, &output),
-                Work::Read(of, keeping) => read(&job, of, keeping, &output),
-                Work::Neutral(ask, keeping) => neutral(&job, ask, keeping, &output),
-                Work::Levels(ask, keeping) => levels(&job, ask, keeping, &output),
+            let (reply, engine_health) = run_caught(job.ticket, job.what, || match &job.request {
+                Request::Ask { ask, .. } => answer(&job, ask, &output),
+                Request::Compare { compare: of, .. } => compare(&job, of, &output),
+                Request::ReadDocument { of, .. } => read(&job, of, &output),
+                Request::Neutral { ask, .. } => neutral(&job, ask, &output),
+                Request::Levels { ask, .. } => levels(&job, ask, &output),
+                _ => unreachable!("the dispatcher does the rest"),
             });
-            if inbox
-                .send(Input::Ended {
-                    reply,
-                    engine_health,
-                })
-                .is_err()
-            {
+            let ended = Input::Ended {
+                reply,
+                engine_health,
+            };
+            if inbox.send(ended).is_err() {
                 return;
             }
         }
     });
-    if let Err(error) = started {
-        eprintln!("kept-worker: no thread could be started ({error})");
-        std::process::exit(crate::BROKEN);
-    }
     jobs
 }
 
@@ -73,14 +66,9 @@ fn run_caught(
 }
 
 /// Reads the document into its vault; returns the final reply.
-fn read(
-    job: &Job,
-    of: &EstimateRequest,
-    keeping: &Keeping,
-    output: &Output,
-) -> Result<Reply, Failed> {
+fn read(job: &Job, of: &EstimateRequest, output: &Output) -> Result<Reply, Failed> {
     let ticket = job.ticket;
-    let Some(vaults) = keeping.vaults() else {
+    let Some(vaults) = job.keeping.vaults() else {
         return Ok(Reply::DocumentRead {
             ticket,
             tokens: 0,
@@ -112,18 +100,13 @@ fn read(
 }
 
 /// Computes what is kept whatever is asked; returns the final reply. The document comes from its vault.
-fn neutral(
-    job: &Job,
-    asked: &AskRequest,
-    keeping: &Keeping,
-    output: &Output,
-) -> Result<Reply, Failed> {
+fn neutral(job: &Job, asked: &AskRequest, output: &Output) -> Result<Reply, Failed> {
     let ticket = job.ticket;
     let budget = parse_budget(asked.budget.as_deref())?;
     let engine = with_cache_type(&job.model.engine, asked.cache.as_deref())?;
     let mut maps = Vec::new();
     for question in NEUTRAL_QUESTIONS {
-        maps.push(map_of(job, &engine, asked, question, budget, keeping)?);
+        maps.push(map_of(job, &engine, asked, question, budget)?);
     }
     if let Some(mean) = MapGrid::mean_of(&maps) {
         output.send_with_bytes(&Reply::NeutralMap { ticket }, &mean.to_bytes());
@@ -132,17 +115,12 @@ fn neutral(
 }
 
 /// Computes what a question keeps with each of [`LEVELS`]; returns the final reply.
-fn levels(
-    job: &Job,
-    asked: &AskRequest,
-    keeping: &Keeping,
-    output: &Output,
-) -> Result<Reply, Failed> {
+fn levels(job: &Job, asked: &AskRequest, output: &Output) -> Result<Reply, Failed> {
     let ticket = job.ticket;
     let engine = with_cache_type(&job.model.engine, asked.cache.as_deref())?;
     for percent in LEVELS {
         let budget = Some(Budget::Share(f64::from(percent) / 100.0));
-        match map_of(job, &engine, asked, &asked.question, budget, keeping) {
+        match map_of(job, &engine, asked, &asked.question, budget) {
             Ok(map) => {
                 output.send_with_bytes(&Reply::Level { ticket, percent }, &map.shares());
             }
@@ -161,7 +139,6 @@ fn map_of(
     asked: &AskRequest,
     question: &str,
     budget: Option<Budget>,
-    keeping: &Keeping,
 ) -> Result<MapGrid, EngineError> {
     let ask = Ask {
         turns: &asked.turns,
@@ -176,7 +153,7 @@ fn map_of(
             memory: asked.memory,
             ..Limits::default()
         },
-        vault: keeping.vaults(),
+        vault: job.keeping.vaults(),
     };
     let mut filling = Filling::new(&job.model, &job.document);
     engine.ask_watched(&ask, &mut filling, &job.stop)?;
@@ -184,12 +161,7 @@ fn map_of(
 }
 
 /// Answers one question; returns the final reply.
-fn answer(
-    job: &Job,
-    asked: &AskRequest,
-    keeping: &Keeping,
-    output: &Output,
-) -> Result<Reply, Failed> {
+fn answer(job: &Job, asked: &AskRequest, output: &Output) -> Result<Reply, Failed> {
     let ticket = job.ticket;
     if asked.max_tokens == 0 {
         let why = "an answer of at most 0 tokens is no answer; allow at least 1";
@@ -215,7 +187,7 @@ fn answer(
             memory: asked.memory,
             ..Limits::default()
         },
-        vault: keeping.vaults(),
+        vault: job.keeping.vaults(),
     };
     let engine = with_cache_type(&job.model.engine, asked.cache.as_deref())?;
     let mut watching = Watching::new(job, asked, &engine, output);

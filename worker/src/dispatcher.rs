@@ -164,12 +164,6 @@ impl Dispatcher {
                     Err(why) => self.fail(None, Failure::Request, why),
                 }
             }
-            Request::Estimate { .. }
-            | Request::Ask { .. }
-            | Request::Compare { .. }
-            | Request::ReadDocument { .. }
-            | Request::Neutral { .. }
-            | Request::Levels { .. } => self.dispatch(request),
             Request::KeepDocuments {
                 ticket,
                 kind,
@@ -194,6 +188,7 @@ impl Dispatcher {
             },
             Request::Stop { ticket: 0 } => self.cancel_document(),
             Request::Stop { ticket } => self.stop(ticket),
+            request => self.dispatch(request),
         }
     }
 

@@ -71,7 +71,8 @@ pub fn count(number: u64, model: Arc<OpenModel>, text: Arc<OpenDocument>, inbox:
     });
 }
 
-fn spawn_named(name: &str, work: impl FnOnce() + Send + 'static) {
+/// Runs `work` on a thread of its own.
+pub fn spawn_named(name: &str, work: impl FnOnce() + Send + 'static) {
     let named = std::thread::Builder::new().name(name.to_owned());
     let started = named.spawn(work);
     if let Err(error) = started {

@@ -6,10 +6,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{Stop, UnknownCacheType};
 use kept_engine::policies::Budget;
 use kept_engine::{DocumentLength, Engine, EngineError};
-use kept_worker::protocol::{
-    AskRequest, CompareRequest, DocumentInfo, EstimateRequest, Failure, Fault, ModelFacts, Reply,
-    Request,
-};
+use kept_worker::protocol::{DocumentInfo, Failure, Fault, ModelFacts, Reply, Request};
 
 use crate::keeping::Keeping;
 
@@ -120,38 +117,16 @@ impl From<EngineError> for Failed {
     }
 }
 
-/// The kinds of work of the thread of questions.
-pub enum Work {
-    Ask(AskRequest, Keeping),
-    Compare(CompareRequest),
-    /// Reads the document for these questions.
-    Read(EstimateRequest, Keeping),
-    /// Computes what is kept whatever is asked.
-    Neutral(AskRequest, Keeping),
-    /// Computes what is kept with other budgets.
-    Levels(AskRequest, Keeping),
-}
-
-impl Work {
-    /// The kind of failure to report.
-    pub fn failure(&self) -> Failure {
-        match self {
-            Work::Ask(..) => Failure::Ask,
-            Work::Compare(_) => Failure::Compare,
-            Work::Read(..) => Failure::Read,
-            Work::Neutral(..) => Failure::Neutral,
-            Work::Levels(..) => Failure::Levels,
-        }
-    }
-}
-
-/// One unit of work with its model, document and stop flag.
+/// A question, comparison or reading with its model, document and stop flag.
 pub struct Job {
     pub ticket: u64,
+    /// The kind of failure to report.
+    pub what: Failure,
+    pub request: Request,
+    pub keeping: Keeping,
     pub model: Arc<OpenModel>,
     pub document: Arc<OpenDocument>,
     pub stop: Stop,
-    pub work: Work,
 }
 
 /// Parses the budget that the user entered.

@@ -11,9 +11,7 @@ use kept_engine::{Engine, Estimate, Limits, PlanRequest, Turn};
 use kept_worker::protocol::{EstimateRequest, Failure, Fault, Reply, Request};
 
 use super::{Dispatcher, Running};
-use crate::work::{
-    EngineHealth, Job, OpenDocument, OpenModel, Work, parse_budget, with_cache_type,
-};
+use crate::work::{EngineHealth, Job, OpenDocument, OpenModel, parse_budget, with_cache_type};
 
 impl Dispatcher {
     /// Dispatches all deferred requests again after a change.
@@ -25,14 +23,8 @@ impl Dispatcher {
 
     /// Answers, refuses or defers a question, a comparison or an estimate.
     pub(super) fn dispatch(&mut self, request: Request) {
-        let (ticket, what) = match &request {
-            Request::Ask { ticket, .. } => (*ticket, Failure::Ask),
-            Request::Compare { ticket, .. } => (*ticket, Failure::Compare),
-            Request::Estimate { ticket, .. } => (*ticket, Failure::Estimate),
-            Request::ReadDocument { ticket, .. } => (*ticket, Failure::Read),
-            Request::Neutral { ticket, .. } => (*ticket, Failure::Neutral),
-            Request::Levels { ticket, .. } => (*ticket, Failure::Levels),
-            _ => return,
+        let Some((ticket, what)) = request.about_document() else {
+            return;
         };
         let waits = self.waiting.iter().any(occupies_engine);
         if let Some(running) = self
@@ -51,7 +43,9 @@ impl Dispatcher {
             return self.fail(Some(ticket), what, why);
         }
         match (self.model.clone(), self.document.clone()) {
-            (Some(model), Some(document)) => self.run_request(ticket, request, model, document),
+            (Some(model), Some(document)) => {
+                self.run_request(ticket, what, request, model, document)
+            }
             (None, _) if self.opening_model.is_none() => {
                 let why = "no model is open; choose a model first";
                 self.fail(Some(ticket), what, why);
@@ -68,6 +62,7 @@ impl Dispatcher {
     fn run_request(
         &mut self,
         ticket: u64,
+        what: Failure,
         request: Request,
         model: Arc<OpenModel>,
         document: Arc<OpenDocument>,
@@ -82,26 +77,7 @@ impl Dispatcher {
                     Err(why) => self.fail(Some(ticket), Failure::Estimate, why),
                 }
             }
-            Request::Ask { ask, .. } => {
-                let keeping = self.keeping.refreshed();
-                self.start(ticket, model, document, Work::Ask(ask, keeping));
-            }
-            Request::Neutral { ask, .. } => {
-                let keeping = self.keeping.refreshed();
-                self.start(ticket, model, document, Work::Neutral(ask, keeping));
-            }
-            Request::Levels { ask, .. } => {
-                let keeping = self.keeping.refreshed();
-                self.start(ticket, model, document, Work::Levels(ask, keeping));
-            }
-            Request::Compare { compare, .. } => {
-                self.start(ticket, model, document, Work::Compare(compare));
-            }
-            Request::ReadDocument { of, .. } => {
-                let keeping = self.keeping.refreshed();
-                self.start(ticket, model, document, Work::Read(of, keeping));
-            }
-            _ => {}
+            request => self.start(ticket, what, request, model, document),
         }
     }
 
@@ -144,25 +120,27 @@ impl Dispatcher {
     fn start(
         &mut self,
         ticket: u64,
+        what: Failure,
+        request: Request,
         model: Arc<OpenModel>,
         document: Arc<OpenDocument>,
-        work: Work,
     ) {
         let stop = Stop::new();
-        let is_background = matches!(work, Work::Read(..) | Work::Neutral(..) | Work::Levels(..));
         let job = Job {
             ticket,
+            what,
+            request,
+            keeping: self.keeping.refreshed(),
             model,
             document,
             stop: stop.clone(),
-            work,
         };
         match self.jobs.send(job) {
             Ok(()) => {
                 self.running = Some(Running {
                     ticket,
                     stop,
-                    is_background,
+                    is_background: !matches!(what, Failure::Ask | Failure::Compare),
                 });
             }
             // The worker thread ends only after a bug.
@@ -204,13 +182,9 @@ impl Dispatcher {
             running.stop.request();
             return;
         }
-        let of_ticket = |request: &Request| match request {
-            Request::Ask { ticket: t, .. } if *t == ticket => Some(Failure::Ask),
-            Request::Compare { ticket: t, .. } if *t == ticket => Some(Failure::Compare),
-            Request::ReadDocument { ticket: t, .. } if *t == ticket => Some(Failure::Read),
-            Request::Neutral { ticket: t, .. } if *t == ticket => Some(Failure::Neutral),
-            Request::Levels { ticket: t, .. } if *t == ticket => Some(Failure::Levels),
-            _ => None,
+        let of_ticket = |request: &Request| {
+            let (of, what) = request.about_document()?;
+            (of == ticket && occupies_engine(request)).then_some(what)
         };
         let what = self.waiting.iter().find_map(of_ticket);
         if let Some(what) = what {
@@ -222,12 +196,5 @@ impl Dispatcher {
 
 /// Whether a request occupies the engine: one such request runs at a time.
 fn occupies_engine(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Ask { .. }
-            | Request::Compare { .. }
-            | Request::ReadDocument { .. }
-            | Request::Neutral { .. }
-            | Request::Levels { .. }
-    )
+    (request.about_document()).is_some_and(|(_, what)| what != Failure::Estimate)
 }

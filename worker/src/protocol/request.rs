@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::Failure;
 use super::facts::DocumentInfo;
 use kept_engine::{MethodSpec, Turn};
 
@@ -170,6 +171,19 @@ pub enum Request {
 }
 
 impl Request {
+    /// Ticket and kind of a request that needs an open model and document.
+    pub fn about_document(&self) -> Option<(u64, Failure)> {
+        match self {
+            Request::Ask { ticket, .. } => Some((*ticket, Failure::Ask)),
+            Request::Compare { ticket, .. } => Some((*ticket, Failure::Compare)),
+            Request::Estimate { ticket, .. } => Some((*ticket, Failure::Estimate)),
+            Request::ReadDocument { ticket, .. } => Some((*ticket, Failure::Read)),
+            Request::Neutral { ticket, .. } => Some((*ticket, Failure::Neutral)),
+            Request::Levels { ticket, .. } => Some((*ticket, Failure::Levels)),
+            _ => None,
+        }
+    }
+
     /// Whether a frame of bytes follows.
     pub fn has_bytes(&self) -> bool {
         matches!(
