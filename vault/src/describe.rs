@@ -45,13 +45,13 @@ pub(super) fn describe(path: &Path) -> std::io::Result<Option<Described>> {
         return Ok(None);
     };
     Ok(match footer {
-        Either::Rows(footer) => footer.shape().map(|shape| Described {
+        Either::Rows(footer) => footer.is_valid().then(|| Described {
             document: footer.document,
             model: footer.model,
-            tokens: shape.tokens,
-            holds: match shape.from {
-                Some(_) => Holds::Turns(shape.kind),
-                None => Holds::Rows(shape.kind),
+            tokens: footer.shape.tokens,
+            holds: match footer.shape.from {
+                Some(_) => Holds::Turns(footer.shape.kind),
+                None => Holds::Rows(footer.shape.kind),
             },
         }),
         Either::End(EndFooter { of, .. }) => Some(Described {

@@ -178,18 +178,29 @@ impl Measurement {
     }
 }
 
+/// Row formats by name.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "PackedRows", rename_all = "snake_case")]
+enum RowFormat {
+    F16,
+    Q8_0,
+}
+
 /// Dimensions and content of a vault.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VaultShape {
     /// Tokens of the document and of the template before it; in the vault of a conversation, of its turns too.
     pub tokens: usize,
     /// In the vault of a conversation, the first token whose rows it stores; `None` in the vault of a document.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<usize>,
     /// Heads of every layer, or of the global ones.
     pub heads: LayerShape,
     /// Heads of the sliding-window layers, if they differ.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_heads: Option<LayerShape>,
     /// Row format of keys and values.
+    #[serde(rename = "rows", with = "RowFormat")]
     pub kind: PackedRows,
     /// Number of last queries that each global layer stores.
     pub queries: usize,
@@ -197,6 +208,7 @@ pub struct VaultShape {
     /// attends to an earlier layer's; `None` for global layers.
     pub windows: Vec<Option<usize>>,
     /// Numbers of a recurrent layer's state, which it stores in place of rows; 0 without recurrent layers.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub state: usize,
     /// The measurements that each global layer stores, in this order.
     pub measurements: Vec<Measurement>,
@@ -305,19 +317,8 @@ pub(super) struct Footer {
     pub(super) document: String,
     /// Name of the model, for lists.
     pub(super) model: String,
-    tokens: usize,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    from: Option<usize>,
-    heads: LayerShape,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    window_heads: Option<LayerShape>,
-    /// `f16` or `q8_0`.
-    rows: String,
-    queries: usize,
-    windows: Vec<Option<usize>>,
-    #[serde(default, skip_serializing_if = "is_zero")]
-    state: usize,
-    measurements: Vec<Measurement>,
+    #[serde(flatten)]
+    pub(super) shape: VaultShape,
     /// `[layers]`: CRC-32 of each layer's bytes.
     pub(super) checksums: Vec<u32>,
     /// CRC-32 of the token ids.
@@ -325,38 +326,8 @@ pub(super) struct Footer {
 }
 
 impl Footer {
-    pub(super) fn new(key: String, document: &str, model: &str, shape: &VaultShape) -> Self {
-        Self {
-            key,
-            document: document.to_owned(),
-            model: model.to_owned(),
-            tokens: shape.tokens,
-            from: shape.from,
-            heads: shape.heads,
-            window_heads: shape.window_heads,
-            rows: shape.kind.name().to_owned(),
-            queries: shape.queries,
-            windows: shape.windows.clone(),
-            state: shape.state,
-            measurements: shape.measurements.clone(),
-            checksums: Vec::with_capacity(shape.windows.len()),
-            ids_checksum: 0,
-        }
-    }
-
-    /// The shape that the footer describes; `None` if it is invalid.
-    pub(super) fn shape(&self) -> Option<VaultShape> {
-        let shape = VaultShape {
-            tokens: self.tokens,
-            from: self.from,
-            heads: self.heads,
-            window_heads: self.window_heads,
-            kind: PackedRows::named(&self.rows)?,
-            queries: self.queries,
-            windows: self.windows.clone(),
-            state: self.state,
-            measurements: self.measurements.clone(),
-        };
-        (shape.plausible() && self.checksums.len() == shape.windows.len()).then_some(shape)
+    /// Whether the shape is plausible.
+    pub(super) fn is_valid(&self) -> bool {
+        self.shape.plausible() && self.checksums.len() == self.shape.windows.len()
     }
 }

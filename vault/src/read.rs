@@ -22,7 +22,6 @@ pub struct Vault {
     /// Holds the shared lock that prevents removal.
     file: File,
     path: PathBuf,
-    shape: VaultShape,
     footer: Footer,
     /// `[tokens]`: token ids.
     ids: Vec<u32>,
@@ -172,8 +171,10 @@ impl Vault {
         if footer.key != key.to_string() {
             return Err(damaged("it belongs to another document, model or setting"));
         }
-        let shape = footer.shape();
-        let shape = shape.ok_or_else(|| damaged("it is of an unknown kind"))?;
+        if !footer.is_valid() {
+            return Err(damaged("it is of an unknown kind"));
+        }
+        let shape = &footer.shape;
         if shape.body_bytes() + length + TAIL as u64 != bytes {
             return Err(damaged("its layers are not as long as it says"));
         }
@@ -190,7 +191,6 @@ impl Vault {
             ids: ids.map(|id| u32::from_le_bytes(*id)).collect(),
             file,
             path: path.to_owned(),
-            shape,
             footer,
             bytes,
             piece: Vec::new(),
@@ -205,7 +205,7 @@ impl Vault {
         windows: impl Iterator<Item = Option<usize>>,
         state: usize,
     ) -> bool {
-        let shape = &self.shape;
+        let shape = &self.footer.shape;
         let own = shape.window_heads.unwrap_or(shape.heads);
         (shape.heads, own, shape.state) == (heads, window_heads, state)
             && windows.eq(shape.windows.iter().copied())
@@ -218,7 +218,7 @@ impl Vault {
 
     /// Dimensions and content of the vault.
     pub fn shape(&self) -> &VaultShape {
-        &self.shape
+        &self.footer.shape
     }
 
     /// Name of the document.
@@ -270,23 +270,30 @@ impl Vault {
         let Some(behind) = self.read_rows(layer, tokens, rows, &mut checksum)? else {
             return Ok(LayerNumbers::default());
         };
-        let heads = self.shape.heads;
+        let heads = self.footer.shape.heads;
         let sought = self.file.seek(SeekFrom::Start(behind));
         sought.map_err(VaultError::io(&self.path))?;
         let mut numbers = LayerNumbers::default();
-        if self.shape.is_recurrent(layer) {
-            numbers.state = self.read_f32(self.shape.state, &mut checksum)?;
+        if self.footer.shape.is_recurrent(layer) {
+            let state = self.footer.shape.state;
+            numbers.state = self.read_numbers(state, f32::from_le_bytes, &mut checksum)?;
         }
-        if self.shape.windows[layer].is_none() {
-            let queries = self.shape.queries * self.shape.query_width();
-            numbers.queries = self.read_f32(queries, &mut checksum)?;
-            for measurement in self.shape.measurements.clone() {
-                let bytes = measurement.bytes(heads, self.shape.tokens);
+        if self.footer.shape.windows[layer].is_none() {
+            let queries = self.footer.shape.queries * self.footer.shape.query_width();
+            numbers.queries = self.read_numbers(queries, f32::from_le_bytes, &mut checksum)?;
+            for measurement in self.footer.shape.measurements.clone() {
+                let bytes = measurement.bytes(heads, self.footer.shape.tokens);
                 numbers.measured.push(match measurement {
                     Measurement::QuerySums { .. } => {
-                        Numbers::Double(self.read_f64(bytes / size_of::<f64>(), &mut checksum)?)
+                        let count = bytes / size_of::<f64>();
+                        let read = self.read_numbers(count, f64::from_le_bytes, &mut checksum);
+                        Numbers::Double(read?)
                     }
-                    _ => Numbers::Single(self.read_f32(bytes / size_of::<f32>(), &mut checksum)?),
+                    _ => {
+                        let count = bytes / size_of::<f32>();
+                        let read = self.read_numbers(count, f32::from_le_bytes, &mut checksum);
+                        Numbers::Single(read?)
+                    }
                 });
             }
         }
@@ -308,10 +315,11 @@ impl Vault {
         rows: &mut dyn VaultRows,
         checksum: &mut crc32fast::Hasher,
     ) -> Result<Option<u64>, VaultError> {
-        let start: u64 = (0..layer).map(|layer| self.shape.layer_bytes(layer)).sum();
-        let (kind, heads) = (self.shape.kind, self.shape.heads_of(layer));
+        let shape = &self.footer.shape;
+        let start: u64 = (0..layer).map(|layer| shape.layer_bytes(layer)).sum();
+        let (kind, heads) = (shape.kind, shape.heads_of(layer));
         let row_bytes = kind.row_bytes(heads.head_dim);
-        let (stored, head_bytes) = (self.shape.rows(layer), self.shape.head_bytes(layer));
+        let (stored, head_bytes) = (shape.rows(layer), shape.head_bytes(layer));
         let all = 2 * heads.kv_heads * head_bytes;
         let (mut at, mut runs) = (0, Vec::new());
         while at < all {
@@ -348,32 +356,18 @@ impl Vault {
         Ok(Some(start + all as u64))
     }
 
-    fn read_f32(
+    fn read_numbers<T, const BYTES: usize>(
         &mut self,
         count: usize,
+        number: impl Fn([u8; BYTES]) -> T,
         checksum: &mut crc32fast::Hasher,
-    ) -> Result<Vec<f32>, VaultError> {
+    ) -> Result<Vec<T>, VaultError> {
         let mut numbers = Vec::with_capacity(count);
         while numbers.len() < count {
-            let some = (count - numbers.len()).min(PIECE / size_of::<f32>());
-            self.read_piece(some * size_of::<f32>(), checksum)?;
-            let bytes = self.piece.as_chunks::<4>().0.iter();
-            numbers.extend(bytes.map(|bytes| f32::from_le_bytes(*bytes)));
-        }
-        Ok(numbers)
-    }
-
-    fn read_f64(
-        &mut self,
-        count: usize,
-        checksum: &mut crc32fast::Hasher,
-    ) -> Result<Vec<f64>, VaultError> {
-        let mut numbers = Vec::with_capacity(count);
-        while numbers.len() < count {
-            let some = (count - numbers.len()).min(PIECE / size_of::<f64>());
-            self.read_piece(some * size_of::<f64>(), checksum)?;
-            let bytes = self.piece.as_chunks::<8>().0.iter();
-            numbers.extend(bytes.map(|bytes| f64::from_le_bytes(*bytes)));
+            let some = (count - numbers.len()).min(PIECE / BYTES);
+            self.read_piece(some * BYTES, checksum)?;
+            let bytes = self.piece.as_chunks::<BYTES>().0.iter();
+            numbers.extend(bytes.map(|bytes| number(*bytes)));
         }
         Ok(numbers)
     }

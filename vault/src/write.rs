@@ -14,7 +14,6 @@ use super::{RowsOf, VaultError, VaultKey};
 #[derive(Debug)]
 pub struct VaultWriter {
     making: UnfinishedFile,
-    shape: VaultShape,
     footer: Footer,
     /// Buffer of at most [`PIECE`] bytes, allocated once.
     piece: Vec<u8>,
@@ -53,9 +52,15 @@ impl VaultWriter {
     ) -> Result<Self, VaultError> {
         Ok(Self {
             making: UnfinishedFile::begin(target, shape.body_bytes())?,
-            footer: Footer::new(key.to_string(), document, model, &shape),
             heads: vec![Part::default(); 2 * most_heads(&shape)],
-            shape,
+            footer: Footer {
+                key: key.to_string(),
+                document: document.to_owned(),
+                model: model.to_owned(),
+                checksums: Vec::with_capacity(shape.windows.len()),
+                ids_checksum: 0,
+                shape,
+            },
             piece: vec![0; PIECE],
             start: 0,
             behind: Part::default(),
@@ -64,7 +69,7 @@ impl VaultWriter {
 
     /// Dimensions and content of the vault.
     pub fn shape(&self) -> &VaultShape {
-        &self.shape
+        &self.footer.shape
     }
 
     /// Bytes of the buffers for writing.
@@ -73,12 +78,12 @@ impl VaultWriter {
     }
 
     fn rows_of_a_piece(&self) -> usize {
-        (PIECE / self.shape.kind.row_bytes(self.heads().head_dim)).max(1)
+        (PIECE / self.footer.shape.kind.row_bytes(self.heads().head_dim)).max(1)
     }
 
     /// Heads of the layer that is written.
     pub fn heads(&self) -> LayerShape {
-        self.shape.heads_of(self.layer())
+        self.footer.shape.heads_of(self.layer())
     }
 
     fn layer(&self) -> usize {
@@ -101,9 +106,9 @@ impl VaultWriter {
         first: usize,
         packed: &[u8],
     ) -> Result<(), VaultError> {
-        let kept = self.shape.rows(self.layer());
+        let kept = self.footer.shape.rows(self.layer());
         let heads = self.heads();
-        let row_bytes = self.shape.kind.row_bytes(heads.head_dim);
+        let row_bytes = self.footer.shape.kind.row_bytes(heads.head_dim);
         let end = (first + packed.len() / row_bytes).min(kept.end);
         let from = first.max(kept.start);
         if from >= end {
@@ -113,7 +118,7 @@ impl VaultWriter {
         let which = of as usize * heads.kv_heads + head;
         let before = ((from - kept.start) * row_bytes) as u64;
         assert_eq!(self.heads[which].bytes, before, "rows before token {from}");
-        let head_bytes = self.shape.head_bytes(self.layer()) as u64;
+        let head_bytes = self.footer.shape.head_bytes(self.layer()) as u64;
         let at = self.start + which as u64 * head_bytes + before;
         let part = &mut self.heads[which];
         part.checksum.update(packed);
@@ -134,9 +139,9 @@ impl VaultWriter {
         values: &RowStore,
         which: Range<usize>,
     ) -> Result<(), VaultError> {
-        let (kind, heads) = (self.shape.kind, self.heads());
+        let (kind, heads) = (self.footer.shape.kind, self.heads());
         let dim = heads.head_dim;
-        let kept = self.shape.rows(self.layer());
+        let kept = self.footer.shape.rows(self.layer());
         let which = which.start.max(kept.start)..which.end;
         let at_once = self.rows_of_a_piece();
         let mut piece = std::mem::take(&mut self.piece);
@@ -175,7 +180,7 @@ impl VaultWriter {
         numbers: &[T],
         bytes: fn(T) -> [u8; BYTES],
     ) -> Result<(), VaultError> {
-        let rows = 2 * self.heads().kv_heads * self.shape.head_bytes(self.layer());
+        let rows = 2 * self.heads().kv_heads * self.footer.shape.head_bytes(self.layer());
         let mut piece = std::mem::take(&mut self.piece);
         for numbers in numbers.chunks(PIECE / BYTES) {
             piece.clear();
@@ -202,7 +207,7 @@ impl VaultWriter {
             checksum.combine(&part.checksum);
             bytes += part.bytes;
         }
-        let expected = self.shape.layer_bytes(layer);
+        let expected = self.footer.shape.layer_bytes(layer);
         assert_eq!(bytes, expected, "bytes of layer {layer}");
         self.footer.checksums.push(checksum.finalize());
         self.start += expected;
@@ -217,9 +222,9 @@ impl VaultWriter {
     /// # Panics
     /// If layers or tokens are missing.
     pub fn finish(mut self, ids: &[u32]) -> Result<u64, VaultError> {
-        let layers = self.shape.windows.len();
+        let layers = self.footer.shape.windows.len();
         assert_eq!(self.footer.checksums.len(), layers, "layers");
-        assert_eq!(ids.len(), self.shape.tokens, "tokens");
+        assert_eq!(ids.len(), self.footer.shape.tokens, "tokens");
         let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
         self.footer.ids_checksum = crc32fast::hash(&bytes);
         self.making.finish(self.start, bytes, &self.footer)
