@@ -190,7 +190,7 @@ fn answer(job: &Job, asked: &AskRequest, output: &Output) -> Result<Reply, Faile
         vault: job.keeping.vaults(),
     };
     let engine = with_cache_type(&job.model.engine, asked.cache.as_deref())?;
-    let mut watching = Watching::new(job, asked, &engine, output);
+    let mut watching = Watching::new(job, asked, output);
     let answer = engine.ask_watched(&ask, &mut watching, &job.stop)?;
     watching.report_evictions(&answer);
     let answer = Box::new(watching.facts(answer));

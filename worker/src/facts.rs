@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use kept_engine::documents::{Document, Kind, Page, Part};
-use kept_engine::kernels::{CacheType, simd_level, threads};
+use kept_engine::kernels::{simd_level, threads};
 use kept_engine::policies;
-use kept_engine::{AUTO, Engine, MethodSpec, available_memory, document_notes, total_memory};
+use kept_engine::{Engine, MethodSpec, available_memory, document_notes};
 use kept_worker::protocol::{
     DocumentInfo, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts, Reply,
 };
@@ -22,12 +22,7 @@ pub fn hello() -> Reply {
         pid: std::process::id(),
         simd: format!("{:?}", simd_level()).to_lowercase(),
         threads: threads::count(),
-        total_memory: total_memory(),
         methods: policies::methods().iter().map(method).collect(),
-        default_method: AUTO.to_owned(),
-        default_max_tokens: Engine::DEFAULT_MAX_TOKENS,
-        caches: CacheType::ALL.map(|kind| kind.name().to_owned()).into(),
-        default_cache: Engine::DEFAULT_CACHE.name().to_owned(),
     }
 }
 
@@ -97,13 +92,10 @@ pub fn model(
         quantisation: model.gguf().quantisation().unwrap_or_default(),
         architecture: architecture.unwrap_or("unknown").to_owned(),
         layers: config.layers,
-        q_heads: config.q_heads,
         kv_heads: config.kv_heads,
-        head_dim: config.head_dim,
         context: config.context,
         parameters: tensors.map(|tensor| numbers(&tensor.shape)).sum(),
         weights_bytes: model.weights_bytes(),
-        bytes_per_row: engine.bytes_per_row(),
         stretch: name.stretch.clone(),
         can_think: can_think(engine),
         computes_on: engine.computes_on().to_owned(),

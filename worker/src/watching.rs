@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use kept_engine::models::Model;
 use kept_engine::{
-    Answer, AttentionGrid, Citation, CompactLayer, Engine, MapGrid, MemoryNow, Note, Progress,
-    Prompt, Reading, Source, Turn, Watch, ends16,
+    Answer, AttentionGrid, Citation, CompactLayer, MapGrid, MemoryNow, Note, Progress, Prompt,
+    Reading, Source, Turn, Watch, ends16,
 };
 use kept_worker::protocol::{AnswerFacts, AskRequest, AttendedFacts, Reply, SourceInfo};
 
@@ -88,8 +88,6 @@ impl Watch for Filling<'_> {
 pub struct Watching<'a> {
     ticket: u64,
     model: &'a OpenModel,
-    /// With the cache type of this question.
-    engine: &'a Engine,
     document: &'a OpenDocument,
     /// The turns that were asked to be seen.
     turns: &'a [Turn],
@@ -105,16 +103,10 @@ pub struct Watching<'a> {
 }
 
 impl<'a> Watching<'a> {
-    pub fn new(
-        job: &'a Job,
-        asked: &'a AskRequest,
-        engine: &'a Engine,
-        output: &'a Output,
-    ) -> Self {
+    pub fn new(job: &'a Job, asked: &'a AskRequest, output: &'a Output) -> Self {
         Self {
             ticket: job.ticket,
             model: &job.model,
-            engine,
             document: &job.document,
             turns: &asked.turns,
             output,
@@ -215,7 +207,6 @@ impl Watch for Watching<'_> {
         self.output.send_with_bytes(
             &Reply::Prompt {
                 ticket: self.ticket,
-                prompt_tokens: prompt.len(),
                 document_tokens: prompt.document.len(),
                 tokens_per_cell: grid.tokens_per_cell(),
                 turns: seen.to_vec(),
@@ -225,7 +216,6 @@ impl Watch for Watching<'_> {
                 layers: grid.layers(),
                 windows: model.config().kinds.iter().map(|k| k.window).collect(),
                 kv_heads: facts.kv_heads,
-                kv_bytes_full: self.engine.kv_bytes_full(prompt.len()),
             },
             &bytes,
         );
@@ -261,10 +251,6 @@ impl Watch for Watching<'_> {
     fn read(&mut self, read: &Reading) {
         self.output.send(&Reply::Read {
             ticket: self.ticket,
-            prompt_tokens: read.prompt_tokens,
-            kv_bytes: read.kv_bytes,
-            kv_bytes_full: read.kv_bytes_full,
-            seconds: read.seconds,
             tokens_from_vault: read.tokens_from_vault,
         });
     }

@@ -10,7 +10,7 @@ use kept_engine::documents::Document;
 use kept_engine::kernels::{PackedRows, Stop};
 use kept_engine::vault::{VaultFolder, Vaults};
 use kept_engine::{
-    AUTO, Answer, Ask, Engine, Finish, LEVELS, Limits, MapGrid, NEUTRAL_QUESTIONS, Phase, Sampling,
+    Answer, Ask, Engine, Finish, LEVELS, Limits, MapGrid, NEUTRAL_QUESTIONS, Phase, Sampling,
 };
 use kept_tests::gguf_edit::GgufEdit;
 use kept_tests::golden::repository;
@@ -78,7 +78,6 @@ fn hello_is_the_first_reply() {
         pid,
         threads,
         methods,
-        default_method,
         ..
     } = hello
     else {
@@ -90,7 +89,6 @@ fn hello_is_the_first_reply() {
     let names: Vec<&str> = methods.iter().map(|m| m.name.as_str()).collect();
     let registered: Vec<&str> = kept_policies::methods().iter().map(|m| m.name).collect();
     assert_eq!(names, registered);
-    assert_eq!(default_method, AUTO);
     let able: Vec<&str> = (methods.iter().filter(|m| m.streams))
         .map(|m| m.name.as_str())
         .collect();

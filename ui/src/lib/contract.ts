@@ -135,17 +135,9 @@ architecture: string,
  */
 layers: number, 
 /**
- * Query heads.
- */
-qHeads: number, 
-/**
  * KV heads.
  */
 kvHeads: number, 
-/**
- * Head dimension.
- */
-headDim: number, 
 /**
  * Context length, in tokens.
  */
@@ -158,10 +150,6 @@ parameters: number,
  * Bytes of all weights.
  */
 weightsBytes: number, 
-/**
- * Bytes of one row in every head of every layer.
- */
-bytesPerRow: number, 
 /**
  * The requested RoPE scaling that extends the context length.
  */

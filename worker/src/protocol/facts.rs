@@ -61,20 +61,14 @@ pub struct ModelFacts {
     pub architecture: String,
     /// Layers.
     pub layers: usize,
-    /// Query heads.
-    pub q_heads: usize,
     /// KV heads.
     pub kv_heads: usize,
-    /// Head dimension.
-    pub head_dim: usize,
     /// Context length, in tokens.
     pub context: usize,
     /// Number of weights.
     pub parameters: u64,
     /// Bytes of all weights.
     pub weights_bytes: u64,
-    /// Bytes of one row in every head of every layer.
-    pub bytes_per_row: u64,
     /// The requested RoPE scaling that extends the context length.
     pub stretch: Option<String>,
     /// Whether the chat template has a switch for thinking before the answer.

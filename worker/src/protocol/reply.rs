@@ -26,18 +26,8 @@ pub enum Reply {
         simd: String,
         /// Number of compute threads.
         threads: usize,
-        /// Memory of the machine, in bytes.
-        total_memory: Option<u64>,
         /// All methods, in the order of the table.
         methods: Vec<MethodFacts>,
-        /// Name of the default method.
-        default_method: String,
-        /// Default length limit of an answer, in tokens.
-        default_max_tokens: usize,
-        /// Names of all cache types, the most exact first.
-        caches: Vec<String>,
-        /// The default cache type.
-        default_cache: String,
     },
     /// A model was opened.
     Model {
@@ -96,8 +86,6 @@ pub enum Reply {
     Prompt {
         /// Ticket of the question.
         ticket: u64,
-        /// Tokens of the prompt.
-        prompt_tokens: usize,
         /// Tokens of the document.
         document_tokens: usize,
         /// Tokens of the document per cell of the map.
@@ -116,8 +104,6 @@ pub enum Reply {
         windows: Vec<Option<usize>>,
         /// KV heads per layer.
         kv_heads: usize,
-        /// Bytes of the full cache of the prompt.
-        kv_bytes_full: u64,
     },
     /// A layer was cut, or its kept rows have changed. Bytes follow: for cells of one token the masks of the KV heads that
     /// keep them ([`kept_engine::MapGrid::set_heads`]); for cells of several tokens `[cells]` u8, the number of slots that
@@ -141,14 +127,6 @@ pub enum Reply {
     Read {
         /// Ticket of the question.
         ticket: u64,
-        /// Tokens of the prompt.
-        prompt_tokens: usize,
-        /// Bytes of the kept keys and values.
-        kv_bytes: u64,
-        /// Bytes of the full cache of the prompt.
-        kv_bytes_full: u64,
-        /// Seconds of prefill.
-        seconds: f64,
         /// Tokens of the prompt whose rows came from the vault, without prefill.
         tokens_from_vault: usize,
     },

@@ -358,7 +358,6 @@ fn senseless_replies_are_errors() {
     let (_, ticket) = story.ask("Why?");
     let prompt = Reply::Prompt {
         ticket,
-        prompt_tokens: 5,
         document_tokens: 3,
         tokens_per_cell: 1,
         turns: Vec::new(),
@@ -368,7 +367,6 @@ fn senseless_replies_are_errors() {
         layers: 2,
         windows: Vec::new(),
         kv_heads: 1,
-        kv_bytes_full: 80,
     };
     let now = story.now;
     assert!(story.state.worker_reply(now, prompt, vec![0; 11]).is_err());
@@ -390,7 +388,6 @@ fn the_map_of_the_earlier_turns_arrives_with_that_of_the_document() {
     };
     let prompt = Reply::Prompt {
         ticket,
-        prompt_tokens: 9,
         document_tokens: 3,
         tokens_per_cell: 1,
         turns: vec![said("A?"), said("B?")],
@@ -400,7 +397,6 @@ fn the_map_of_the_earlier_turns_arrives_with_that_of_the_document() {
         layers: 2,
         windows: Vec::new(),
         kv_heads: 1,
-        kv_bytes_full: 80,
     };
     let ends = [1u32, 2, 3, 2, 7, 11, 16];
     let ends: Vec<u8> = ends.iter().flat_map(|end| end.to_le_bytes()).collect();

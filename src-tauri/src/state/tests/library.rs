@@ -196,7 +196,6 @@ fn layers_that_are_not_cut_are_told_with_the_turn() {
     let mut story = Story::ready();
     let prompt = |ticket, windows| Reply::Prompt {
         ticket,
-        prompt_tokens: 5,
         document_tokens: 3,
         tokens_per_cell: 1,
         turns: Vec::new(),
@@ -206,7 +205,6 @@ fn layers_that_are_not_cut_are_told_with_the_turn() {
         layers: 1,
         windows,
         kv_heads: 1,
-        kv_bytes_full: 80,
     };
     let ends: Vec<u8> = [1u32, 2, 3].iter().flat_map(|e| e.to_le_bytes()).collect();
     let (turn, ticket) = story.ask("Why?");

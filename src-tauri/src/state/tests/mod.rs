@@ -136,7 +136,6 @@ impl Story {
         self.hear_bytes(
             Reply::Prompt {
                 ticket,
-                prompt_tokens: 5,
                 document_tokens: 3,
                 tokens_per_cell: 1,
                 turns: Vec::new(),
@@ -146,7 +145,6 @@ impl Story {
                 layers: 2,
                 windows: Vec::new(),
                 kv_heads: 1,
-                kv_bytes_full: 80,
             },
             &ends,
         );
@@ -171,13 +169,10 @@ fn model(choice: &str) -> Reply {
             quantisation: "Q8_0".into(),
             architecture: "llama".into(),
             layers: 2,
-            q_heads: 1,
             kv_heads: 1,
-            head_dim: 8,
             context: 2048,
             parameters: 1,
             weights_bytes: 3 << 20,
-            bytes_per_row: 16,
             stretch: None,
             can_think: false,
             computes_on: "the processor".into(),
