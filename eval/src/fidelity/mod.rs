@@ -1,7 +1,7 @@
 //! Fidelity: compares a method's compact KV cache with the full cache, for one document and question.
 //!
 //! [`Reference::read`] reads the document once with the full cache, answers greedily and records what the figures
-//! need. [`MethodRun::measure`] reads the document with a method and runs the full cache's answer through the compact
+//! need. [`MethodRun::measure_each`] reads the document with a method and runs the full cache's answer through the compact
 //! cache, token by token (teacher forcing), evicting as the method does; at each token the two next-token
 //! distributions are compared.
 //!

@@ -50,7 +50,7 @@ impl Reference {
     }
 
     /// Reads `document` with the full cache and answers `question` greedily in up to `max_tokens` tokens, and records
-    /// what [`MethodRun::measure`](super::MethodRun::measure) needs.
+    /// what [`MethodRun::measure_each`](super::MethodRun::measure_each) needs.
     ///
     /// # Errors
     /// As [`Engine::ask`]; a stop during decode is an error too, because a partial answer cannot serve as a

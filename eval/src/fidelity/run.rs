@@ -73,33 +73,10 @@ pub struct MethodRun {
 }
 
 impl MethodRun {
-    /// Reads the reference's document with `method` at `budget` and compares it with the reference.
-    ///
-    /// # Errors
-    /// [`EngineError::is_refusal`] if the method does not work with the budget; otherwise as [`Engine::ask`].
-    pub fn measure(
-        engine: &Engine,
-        reference: &Reference,
-        method: &MethodSpec,
-        budget: Budget,
-        on_event: &mut dyn FnMut(Event),
-        stop: &Stop,
-    ) -> Result<MethodRun, EngineError> {
-        let mut result = None;
-        let run = [(method.clone(), budget)];
-        let mut on_run = |_, run| -> Result<(), EngineError> {
-            result = Some(run);
-            Ok(())
-        };
-        let mut on_event = |_, event| on_event(event);
-        Self::measure_each(engine, reference, &run, &mut on_event, &mut on_run, stop)?;
-        result.expect("the run was reported")
-    }
-
-    /// [`MethodRun::measure`] of several runs, which share prefills of the document as in [`Engine::ask_each`]; methods
-    /// whose answer differs from the full cache's share a second prefill for their answers. `on_event` receives
-    /// progress with the range of runs that share the prefill; `on_run` receives each run's index and result (or
-    /// refusal) as soon as it is known.
+    /// Reads the reference's document with the method of each run at its budget and compares it with the reference. Runs
+    /// share prefills of the document as in [`Engine::ask_each`]; methods whose answer differs from the full cache's
+    /// share a second prefill for their answers. `on_event` receives progress with the range of runs that share the
+    /// prefill; `on_run` receives each run's index and result (or refusal) as soon as it is known.
     ///
     /// # Errors
     /// As [`Engine::ask`], except refusals; and errors of `on_run`.

@@ -44,8 +44,29 @@ fn method(name: &str, parameters: &[(&str, &str)]) -> MethodSpec {
     }
 }
 
+fn measure(
+    engine: &Engine,
+    reference: &Reference,
+    method: &MethodSpec,
+    budget: Budget,
+) -> Result<MethodRun, EngineError> {
+    let mut found = None;
+    MethodRun::measure_each(
+        engine,
+        reference,
+        &[(method.clone(), budget)],
+        &mut |_, _| {},
+        &mut |_, run| {
+            found = Some(run);
+            Ok::<(), EngineError>(())
+        },
+        &Stop::new(),
+    )?;
+    found.expect("told")
+}
+
 fn run(engine: &Engine, reference: &Reference, method: &MethodSpec, budget: Budget) -> MethodRun {
-    MethodRun::measure(engine, reference, method, budget, &mut |_| {}, &Stop::new())
+    measure(engine, reference, method, budget)
         .unwrap_or_else(|e| panic!("{} at {budget}: {e}", method.name))
 }
 
@@ -159,14 +180,7 @@ fn more_rows_give_higher_attention_recall() {
 fn a_refused_budget_is_a_policy_error() {
     let engine = engine();
     let reference = reference(&engine);
-    let one = MethodRun::measure(
-        &engine,
-        &reference,
-        &method("snapkv", &[]),
-        Budget::Rows(1),
-        &mut |_| {},
-        &Stop::new(),
-    );
+    let one = measure(&engine, &reference, &method("snapkv", &[]), Budget::Rows(1));
     assert!(matches!(one, Err(EngineError::Policy(_))));
 }
 
@@ -208,14 +222,7 @@ fn runs_on_a_shared_prefill_equal_separate_runs() {
     );
     for ((method, budget), run) in runs.iter().zip(found) {
         let run = run.unwrap_or_else(|| panic!("{} at {budget} was not told", method.name));
-        let alone = MethodRun::measure(
-            &engine,
-            &reference,
-            method,
-            *budget,
-            &mut |_| {},
-            &Stop::new(),
-        );
+        let alone = measure(&engine, &reference, method, *budget);
         let (run, alone) = match (run, alone) {
             (Ok(run), Ok(alone)) => (run, alone),
             (Err(run), Err(alone)) => {
