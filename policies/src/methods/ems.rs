@@ -151,11 +151,11 @@ struct State {
     heads: Vec<Vec<Box<dyn ClassHead>>>,
 }
 
-/// One head's attention, and its split before the merge; `None` if the whole prompt fits.
+/// One head's attention, and its split before the merge.
 struct Scored {
     glo: Vec<f32>,
     loc: Vec<f32>,
-    parts: Option<Parts>,
+    parts: Parts,
 }
 
 impl Select for State {
@@ -172,14 +172,15 @@ impl Select for State {
             let glo = group_reduce(glo, n, group, GroupReduce::Mean);
             let mut loc = group_reduce(loc, n, group, GroupReduce::Mean);
             loc.iter_mut().for_each(|x| *x *= observed);
-            let parts = (!whole).then(|| Parts::of(&rules, self.kernel, &glo, &loc));
+            let parts = match whole {
+                true => Parts::whole(n),
+                false => Parts::of(&rules, self.kernel, &glo, &loc),
+            };
             Scored { glo, loc, parts }
         });
         // Heads run in sequence: each comparison is itself parallel and uses all threads.
         let nearest = scored.iter().enumerate().map(|(head, scored)| {
-            let Some(Parts { open, merged, .. }) = &scored.parts else {
-                return Vec::new();
-            };
+            let Parts { open, merged, .. } = &scored.parts;
             let mut nearest = vec![(0, f32::NEG_INFINITY); merged.len()];
             if !open.is_empty() {
                 rows.nearest_by_cosine(head, merged, open, &mut nearest);
@@ -190,12 +191,8 @@ impl Select for State {
         let heads = scored.iter().zip(nearest);
         let made = par_map(threads, heads, n, |_, (scored, nearest)| {
             let Scored { glo, loc, parts } = scored;
-            let kept = match parts {
-                Some(parts) => parts.merge(&rules, &nearest, loc),
-                None => every_token(loc),
-            };
-            let head = Head::new(rules, &kept, glo, loc, self.capacity);
-            (head.boxed(), kept)
+            let kept = parts.merge(&rules, &nearest, loc);
+            (Head::new(rules, &kept, glo, loc, self.capacity), kept)
         });
         let (heads, merged) = made.into_iter().unzip();
         self.heads[observation.layer] = heads;
@@ -208,7 +205,7 @@ impl Select for State {
 
     fn evictor(mut self: Box<Self>) -> Option<Box<dyn Evict>> {
         let (rules, capacity) = (self.rules, self.capacity);
-        let head = || Head::new(rules, &MergedHead::default(), &[], &[], capacity).boxed();
+        let head = || Head::new(rules, &MergedHead::default(), &[], &[], capacity);
         for layer in self.heads.iter_mut().filter(|layer| layer.is_empty()) {
             layer.resize_with(self.kv_heads, head);
         }
@@ -228,19 +225,6 @@ impl Evict for State {
     }
 }
 
-/// A head in which every token is a class of its own.
-fn every_token(loc: &[f32]) -> MergedHead {
-    let entry = |(token, &weight): (usize, &f32)| Entry {
-        pos: Pos(token as u32),
-        class: token as u32,
-        weight,
-    };
-    MergedHead {
-        centres: (0..loc.len() as u32).map(Pos).collect(),
-        entries: loc.iter().enumerate().map(entry).collect(),
-    }
-}
-
 /// The split of one head's tokens before the merge.
 struct Parts {
     /// The centres of all classes, ascending.
@@ -252,6 +236,15 @@ struct Parts {
 }
 
 impl Parts {
+    /// Each of `n` tokens is a class of its own.
+    fn whole(n: usize) -> Self {
+        Self {
+            centres: (0..n as u32).collect(),
+            open: Vec::new(),
+            merged: Vec::new(),
+        }
+    }
+
     /// Splits by the attention from all queries, `glo` `[n]`, and from the local queries, `loc` `[n]`. Scores are
     /// averaged over `kernel` neighbours.
     fn of(rules: &Rules, kernel: usize, glo: &[f32], loc: &[f32]) -> Self {

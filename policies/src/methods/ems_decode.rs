@@ -180,7 +180,7 @@ impl Head {
         glo: &[f32],
         loc: &[f32],
         capacity: Capacity,
-    ) -> Self {
+    ) -> Box<dyn ClassHead> {
         let of = |numbers: &[f32]| {
             let held = kept.entries.iter().map(|e| numbers[e.pos.0 as usize]);
             held.collect::<Vec<f32>>()
@@ -202,11 +202,7 @@ impl Head {
         head.order.reserve_exact(capacity.rows);
         head.open.reserve_exact(capacity.rows);
         head.alike.reserve_exact(capacity.rows);
-        head
-    }
-
-    pub(crate) fn boxed(self) -> Box<dyn ClassHead> {
-        Box::new(self)
+        Box::new(head)
     }
 
     /// Scores of all entries, eq. 2.
@@ -254,14 +250,9 @@ impl Head {
     /// The least important class. Moves it to the end of `order`.
     fn worst(&mut self) -> u32 {
         let last = self.order.len() - 1;
-        let (mut at, mut worst) = (last, self.order[last]);
-        for (i, &ranked) in self.order.iter().enumerate() {
-            if ranked > worst {
-                (at, worst) = (i, ranked);
-            }
-        }
-        self.order.swap(at, last);
-        worst.class
+        let at = (0..=last).max_by_key(|&at| self.order[at]);
+        self.order.swap(at.unwrap_or(last), last);
+        self.order[last].class
     }
 
     /// The class into which `gone`, the last of `order`, is merged; `None` if no class reaches `tau`.
