@@ -74,7 +74,7 @@ pub use note::{Note, WithinMemory};
 pub use observe::{HostRows, Pool};
 pub use paint::{Run, runs};
 pub use plan::{Estimate, Plan, PlanRequest, Segment, StreamPlan};
-pub use prefill::{Cut, Prefill, PrefillOutcome, Reconstructed, SharedPrefill};
+pub use prefill::{Prefill, PrefillOutcome, Reconstructed};
 pub use prompt::{Part, Prompt, PromptText, PromptToken, Turn};
 pub use reading::{DocumentRead, ReadRequest};
 pub use repetition::Repetition;

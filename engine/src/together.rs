@@ -9,8 +9,8 @@ use kept_policies::Budget;
 
 use crate::repetition::Repetition;
 use crate::{
-    Cut, Decoder, Engine, EngineError, Event, MethodSpec, Plan, PlanRequest, PrefillOutcome,
-    Prompt, SharedPrefill,
+    Decoder, Engine, EngineError, Event, MethodSpec, Plan, PlanRequest, Prefill, PrefillOutcome,
+    Prompt,
 };
 
 /// Caches up to this size in total may always share a prefill, in bytes.
@@ -111,21 +111,22 @@ impl Engine {
                 planned_or_refused => planned_or_refused,
             });
         }
-        let cuts = planned.iter().flatten().map(|planned| Cut {
-            method: &*planned.method,
-            budget: planned.rows(),
-            cache: planned.cache(),
-        });
-        let prompt = context.prompt;
-        let prefill = SharedPrefill {
-            model: self.model(),
-            ids: &prompt.ids,
+        let PromptContext { prompt, rope, .. } = context;
+        let prefills = planned.iter().flatten().map(|planned| Prefill {
             document: Some(prompt.document.clone()),
             tail: prompt.tail(),
-            max_new_tokens: context.max_new_tokens,
-            rope: &context.rope,
-        };
-        let mut outcomes = prefill.run(cuts.collect(), on_event, stop)?.into_iter();
+            cache: planned.cache(),
+            ..Prefill::new(
+                self.model(),
+                &prompt.ids,
+                &*planned.method,
+                planned.rows(),
+                context.max_new_tokens,
+                rope,
+            )
+        });
+        let outcomes = Prefill::run_each(prefills.collect(), on_event, stop)?;
+        let mut outcomes = outcomes.into_iter();
         for (which, planned) in planned.into_iter().enumerate() {
             let cut = planned.and_then(|planned| {
                 let outcome = outcomes.next().expect("one for each run that is planned");

@@ -43,7 +43,6 @@ use progress::ReadingProgress;
 pub use reader::Reconstructed;
 use reader::{GlobalLayer, Reader};
 pub(crate) use reconstruction::ReconstructionPass;
-pub use shared::{Cut, SharedPrefill};
 
 /// The input of a prefill and the method that compacts its cache.
 pub struct Prefill<'a> {
@@ -186,7 +185,22 @@ impl<'a> Prefill<'a> {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<PrefillOutcome, EngineError> {
-        let prompt = shape(self.ids, self.document, self.tail, self.max_new_tokens);
+        self.planned()?.run(watch, stop)
+    }
+
+    /// Makes the plan.
+    fn planned(self) -> Result<PlannedPrefill<'a>, EngineError> {
+        let tokens = self.ids.len();
+        // Without `document`, the whole prompt is the document.
+        let document = self.document.unwrap_or(0..tokens);
+        let prompt = PromptShape {
+            tokens,
+            before: document.start,
+            after: tokens - document.end,
+            tail: self.tail,
+            kept_last: 0,
+            max_new_tokens: self.max_new_tokens,
+        };
         let plan = PrefillPlan::new(
             self.model,
             self.method,
@@ -200,7 +214,7 @@ impl<'a> Prefill<'a> {
             let method = self.method.name();
             return Err(EngineError::NoLogits { method });
         }
-        let planned = PlannedPrefill {
+        Ok(PlannedPrefill {
             read: Read {
                 model: self.model,
                 ids: self.ids,
@@ -211,8 +225,7 @@ impl<'a> Prefill<'a> {
             plan,
             vault: self.vault,
             gpu_memory: self.gpu_memory,
-        };
-        planned.run(watch, stop)
+        })
     }
 }
 
@@ -250,25 +263,6 @@ impl PlannedPrefill<'_> {
             outcome
         });
         Ok(outcome.expect("one method, one outcome"))
-    }
-}
-
-/// The prompt's shape for methods; without `document`, the whole prompt is the document.
-fn shape(
-    ids: &[u32],
-    document: Option<Range<usize>>,
-    tail: usize,
-    max_new_tokens: usize,
-) -> PromptShape {
-    let tokens = ids.len();
-    let document = document.unwrap_or(0..tokens);
-    PromptShape {
-        tokens,
-        before: document.start,
-        after: tokens - document.end,
-        tail,
-        kept_last: 0,
-        max_new_tokens,
     }
 }
 

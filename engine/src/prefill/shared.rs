@@ -1,106 +1,42 @@
 //! One prefill for several methods.
 
-use std::ops::Range;
+use kept_kernels::Stop;
 
-use kept_kernels::{CacheType, Stop};
-use kept_models::{Model, RopeTable};
-use kept_policies::Method;
-
-use super::input::Read;
 use super::prefix::Prefix;
-use super::{PrefillOutcome, read_and_cut, shape};
+use super::{Prefill, PrefillOutcome, read_and_cut};
 use crate::EngineError;
 use crate::backend;
-use crate::plan::{CHUNK, PrefillPlan};
 use crate::watch::EventSink;
 
-/// One of several methods that share a prefill.
-pub struct Cut<'a> {
-    /// The method.
-    pub method: &'a dyn Method,
-    /// Rows per KV head and layer on average.
-    pub budget: usize,
-    /// Type of its kept rows.
-    pub cache: CacheType,
-}
-
-/// One prefill for several methods. Every token runs through the model once, and each layer is compacted by
-/// every method after its attention. Each outcome is bit-identical to that of a separate
-/// [`Prefill`](crate::Prefill). Methods that change the prefill itself (that drop tokens or need a reconstruction) get
-/// a separate one.
-pub struct SharedPrefill<'a> {
-    /// The model.
-    pub model: &'a Model,
-    /// `[n]`: the prompt.
-    pub ids: &'a [u32],
-    /// Positions of the document; `None` if unknown.
-    pub document: Option<Range<usize>>,
-    /// Tokens after the question ([`crate::Prompt::tail`]); 0 without a chat template.
-    pub tail: usize,
-    /// Tokens that may follow the prompt.
-    pub max_new_tokens: usize,
-    /// Rotation for every position of the prompt.
-    pub rope: &'a RopeTable,
-}
-
-impl SharedPrefill<'_> {
-    /// Reads the prompt. Returns, in the order of `cuts`, each method's outcome or its refusal of the budget
-    /// or row type ([`EngineError::is_refusal`]). Durations are those of each method alone: a measurement
-    /// that several methods share counts for each of them.
+impl Prefill<'_> {
+    /// Runs prefills of one prompt under several methods as one: every token runs through the model once, and each
+    /// layer is compacted by every method after its attention. Each outcome is bit-identical to that of a separate
+    /// [`Prefill::run`]. Methods that change the prefill itself (that drop tokens or need a reconstruction) get a
+    /// separate one. No vaults are used, and GPU memory is not limited.
+    ///
+    /// Returns, in the order of `prefills`, each method's outcome or its refusal of the budget or row type
+    /// ([`EngineError::is_refusal`]). Durations are those of each method alone: a measurement that several methods
+    /// share counts for each of them.
     ///
     /// # Errors
-    /// As [`Prefill::run`](crate::Prefill::run), except refusals.
-    pub fn run(
-        &self,
-        cuts: Vec<Cut<'_>>,
+    /// As [`Prefill::run`], except refusals.
+    pub fn run_each(
+        prefills: Vec<Self>,
         progress: &mut dyn FnMut(crate::Event),
         stop: &Stop,
     ) -> Result<Vec<Result<PrefillOutcome, EngineError>>, EngineError> {
-        let prompt = shape(
-            self.ids,
-            self.document.clone(),
-            self.tail,
-            self.max_new_tokens,
-        );
-        let read = Read {
-            model: self.model,
-            ids: self.ids,
-            rope: self.rope,
-            every_row: false,
-        };
         let mut watch = EventSink(progress);
-        let mut results: Vec<Option<Result<PrefillOutcome, EngineError>>> = Vec::new();
-        let (mut taken, mut plans, mut places) = (Vec::new(), Vec::new(), Vec::new());
-        for (place, cut) in cuts.into_iter().enumerate() {
-            let own = PrefillPlan::new(
-                self.model,
-                cut.method,
-                &prompt,
-                cut.budget,
-                self.max_new_tokens,
-                CHUNK,
-            )
-            .and_then(|own| own.with_cache(self.model, cut.cache))
-            .and_then(|own| {
-                let mut own = own.shared();
-                backend::of(self.model).place(&mut own, None)?;
+        let (mut results, mut sharing, mut places) = (Vec::new(), Vec::new(), Vec::new());
+        for (place, prefill) in prefills.into_iter().enumerate() {
+            let planned = prefill.planned().and_then(|mut own| {
+                own.plan = own.plan.shared();
+                backend::of(own.read.model).place(&mut own.plan, None)?;
                 Ok(own)
             });
-            results.push(match own {
-                Ok(own) if own.needs_own_reading() => {
-                    let outcome = read_and_cut(
-                        read,
-                        vec![own],
-                        &mut Prefix::none(self.ids.len()),
-                        &[cut.method],
-                        &mut watch,
-                        stop,
-                    )?;
-                    outcome.into_iter().next().map(Ok)
-                }
+            results.push(match planned {
+                Ok(own) if own.plan.needs_own_reading() => Some(Ok(own.run(&mut watch, stop)?)),
                 Ok(own) => {
-                    taken.push(cut.method);
-                    plans.push(own);
+                    sharing.push(own);
                     places.push(place);
                     None
                 }
@@ -109,19 +45,13 @@ impl SharedPrefill<'_> {
             });
         }
         // They read the same chunks.
-        let chunk = plans.iter().map(|plan| plan.chunk).min();
-        for plan in &mut plans {
-            plan.chunk = chunk.unwrap_or(plan.chunk);
-        }
-        if !taken.is_empty() {
-            let outcomes = read_and_cut(
-                read,
-                plans,
-                &mut Prefix::none(self.ids.len()),
-                &taken,
-                &mut watch,
-                stop,
-            )?;
+        if let Some(chunk) = sharing.iter().map(|own| own.plan.chunk).min() {
+            let read = sharing[0].read;
+            let parts = sharing.into_iter().map(|own| (own.plan, own.method));
+            let (mut plans, methods): (Vec<_>, Vec<_>) = parts.unzip();
+            plans.iter_mut().for_each(|plan| plan.chunk = chunk);
+            let mut prefix = Prefix::none(read.ids.len());
+            let outcomes = read_and_cut(read, plans, &mut prefix, &methods, &mut watch, stop)?;
             for (place, outcome) in places.into_iter().zip(outcomes) {
                 results[place] = Some(Ok(outcome));
             }

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use kept_engine::documents::Document;
-use kept_engine::kernels::{CacheType, Stop};
+use kept_engine::kernels::Stop;
 use kept_engine::models::RopeTable;
 use kept_engine::policies::{Budget, Method, Parameters, build, methods};
-use kept_engine::{
-    Ask, Cut, Decoder, Engine, Limits, MethodSpec, Prefill, PrefillOutcome, Sampling, SharedPrefill,
-};
+use kept_engine::{Ask, Decoder, Engine, Limits, MethodSpec, Prefill, PrefillOutcome, Sampling};
 use kept_tests::golden;
 
 const PROMPT: usize = 150;
@@ -72,37 +70,22 @@ fn a_shared_prefill_equals_separate_prefills() {
         let rope = RopeTable::new(model.config(), ids.len());
         let (runs, stop) = (runs(), Stop::new());
         let methods: Vec<_> = runs.iter().map(|(name, set, _)| built(name, set)).collect();
-        let cuts = methods.iter().zip(&runs).map(|(method, run)| Cut {
-            method: &**method,
-            budget: run.2,
-            cache: CacheType::F32,
-        });
-        let mut cuts: Vec<Cut<'_>> = cuts.collect();
+        let prefill =
+            |method, budget| Prefill::new(model, prompt, method, budget, MAX_NEW_TOKENS, &rope);
+        let prefills = methods.iter().zip(&runs);
+        let prefills = prefills.map(|(method, run)| prefill(&**method, run.2));
+        let mut prefills: Vec<Prefill<'_>> = prefills.collect();
         // A method that refuses does not stop the others.
         let refusing = built("snapkv", "w=30");
-        let refused = Cut {
-            method: &*refusing,
-            budget: 20,
-            cache: CacheType::F32,
-        };
-        cuts.insert(3, refused);
-        let shared = SharedPrefill {
-            model,
-            ids: prompt,
-            document: None,
-            tail: 0,
-            max_new_tokens: MAX_NEW_TOKENS,
-            rope: &rope,
-        };
-        let mut outcomes = shared.run(cuts, &mut |_| (), &stop).expect("a reading");
+        prefills.insert(3, prefill(&*refusing, 20));
+        let mut outcomes = Prefill::run_each(prefills, &mut |_| (), &stop).expect("a reading");
         assert!(outcomes.remove(3).is_err(), "20 rows are no window of 30");
         for ((outcome, method), (name, set, budget)) in outcomes.into_iter().zip(&methods).zip(runs)
         {
             let what = format!("{stem} {name} {set} at {budget}");
             let outcome = outcome.unwrap_or_else(|e| panic!("{what}: {e}"));
-            let alone = Prefill::new(model, prompt, &**method, budget, MAX_NEW_TOKENS, &rope)
-                .run(&mut |_| (), &stop)
-                .expect("a reading");
+            let alone = prefill(&**method, budget);
+            let alone = alone.run(&mut |_| (), &stop).expect("a reading");
             assert_eq!(outcome.map, alone.map, "{what}");
             assert_eq!(outcome.plan, alone.plan, "{what}");
             assert_eq!(outcome.cache.kv_bytes(), alone.cache.kv_bytes(), "{what}");

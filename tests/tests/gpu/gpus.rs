@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kept_engine::kernels::{CacheType, Stop, argmax};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{Method, Parameters, build};
-use kept_engine::{Cut, Decoder, Prefill, PrefillOutcome, RetentionMap, SharedPrefill};
+use kept_engine::{Decoder, Prefill, PrefillOutcome, RetentionMap};
 use kept_engine_cuda::OnGpu;
 use kept_models::testing::TinyLlama;
 use kept_tests::compare::apart;
@@ -170,21 +170,14 @@ pub fn run_shared(
 ) -> Vec<Run> {
     let rope = RopeTable::new(model.config(), ids.len() + decode.steps());
     let built: Vec<_> = methods.iter().map(TestMethod::method).collect();
-    let shared = SharedPrefill {
-        model,
-        ids,
-        document: Some(3..ids.len() - 12),
-        tail: 2,
-        max_new_tokens: decode.steps(),
-        rope: &rope,
-    };
-    let cuts = built.iter().zip(methods);
-    let cuts = cuts.map(|(built, method)| Cut {
-        method: &**built,
-        budget: method.budget,
-        cache,
+    let prefills = built.iter().zip(methods);
+    let prefills = prefills.map(|(built, method)| {
+        Prefill::new(model, ids, &**built, method.budget, decode.steps(), &rope)
+            .with_document(3..ids.len() - 12)
+            .with_tail(2)
+            .with_cache(cache)
     });
-    let outcomes = shared.run(cuts.collect(), &mut |_| (), &Stop::new());
+    let outcomes = Prefill::run_each(prefills.collect(), &mut |_| (), &Stop::new());
     let runs = outcomes.expect("a prefill").into_iter().zip(methods);
     runs.map(|(outcome, method)| {
         let outcome = outcome.unwrap_or_else(|e| panic!("{method:?}: {e}"));

@@ -9,8 +9,8 @@ use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
 use kept_engine::policies::{Budget, Method, PromptShape};
 use kept_engine::{
-    Cut, Decoder, Engine, MemoryLedger, MethodSpec, PlanRequest, Prefill, PrefillOutcome,
-    RetentionMap, SharedPrefill, TokenVotes, Votes,
+    Decoder, Engine, MemoryLedger, MethodSpec, PlanRequest, Prefill, PrefillOutcome, RetentionMap,
+    TokenVotes, Votes,
 };
 use kept_engine_cuda::OnGpu;
 use kept_models::testing::TinyLlama;
@@ -58,8 +58,7 @@ impl<'a> LongPrompt<'a> {
         }
     }
 
-    /// A prefill under one method, with at most `memory` bytes of the GPU: its rows stay on the GPU if they fit.
-    fn read(&self, method: &dyn Method, budget: usize, memory: Option<u64>) -> PrefillOutcome {
+    fn prefill<'p>(&'p self, method: &'p dyn Method, budget: usize) -> Prefill<'p> {
         let max_new_tokens = self.max_new_tokens;
         Prefill::new(
             self.model,
@@ -72,29 +71,22 @@ impl<'a> LongPrompt<'a> {
         .with_document(DOCUMENT)
         .with_tail(2)
         .with_cache(self.cache)
-        .with_gpu_memory(memory)
-        .run(&mut |_| (), &Stop::new())
-        .unwrap_or_else(|e| panic!("{memory:?} bytes: {e}"))
+    }
+
+    /// A prefill under one method, with at most `memory` bytes of the GPU: its rows stay on the GPU if they fit.
+    fn read(&self, method: &dyn Method, budget: usize, memory: Option<u64>) -> PrefillOutcome {
+        self.prefill(method, budget)
+            .with_gpu_memory(memory)
+            .run(&mut |_| (), &Stop::new())
+            .unwrap_or_else(|e| panic!("{memory:?} bytes: {e}"))
     }
 
     /// A prefill under several methods: the rows of each are on the host until it answers.
     fn read_shared(&self, methods: &[TestMethod]) -> Vec<PrefillOutcome> {
         let built: Vec<_> = methods.iter().map(TestMethod::method).collect();
-        let shared = SharedPrefill {
-            model: self.model,
-            ids: &self.ids,
-            document: Some(DOCUMENT),
-            tail: 2,
-            max_new_tokens: self.max_new_tokens,
-            rope: &self.rope,
-        };
-        let cuts = built.iter().zip(methods);
-        let cuts = cuts.map(|(built, method)| Cut {
-            method: &**built,
-            budget: method.budget,
-            cache: self.cache,
-        });
-        let outcomes = shared.run(cuts.collect(), &mut |_| (), &Stop::new());
+        let prefills = built.iter().zip(methods);
+        let prefills = prefills.map(|(built, method)| self.prefill(&**built, method.budget));
+        let outcomes = Prefill::run_each(prefills.collect(), &mut |_| (), &Stop::new());
         let outcomes = outcomes.expect("a prefill").into_iter();
         outcomes.map(|read| read.expect("a budget")).collect()
     }

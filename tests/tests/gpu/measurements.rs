@@ -4,7 +4,7 @@
 use crate::gpus::*;
 use kept_engine::kernels::{CacheType, Stop};
 use kept_engine::models::{Model, RopeTable};
-use kept_engine::{Cut, Decoder, Prefill, PrefillOutcome, RetentionMap, SharedPrefill};
+use kept_engine::{Decoder, Prefill, PrefillOutcome, RetentionMap};
 use kept_tests::compare::apart;
 use kept_tests::method_spec::{TestMethod, spec};
 
@@ -117,23 +117,12 @@ fn methods_on_a_shared_prefill_keep_their_own_rows() {
     ];
     let rope = RopeTable::new(there.config(), ids.len() + STEPS);
     let built: Vec<_> = methods.iter().map(TestMethod::method).collect();
-    let shared = SharedPrefill {
-        model: &there,
-        ids: &ids,
-        document: None,
-        tail: 0,
-        max_new_tokens: STEPS,
-        rope: &rope,
-    };
-    let cuts = built.iter().zip(methods);
-    let cuts = cuts.map(|(built, method)| Cut {
-        method: &**built,
-        budget: method.budget,
-        cache: CACHE,
+    let prefills = built.iter().zip(methods);
+    let prefills = prefills.map(|(built, method)| {
+        Prefill::new(&there, &ids, &**built, method.budget, STEPS, &rope).with_cache(CACHE)
     });
-    let outcomes = shared
-        .run(cuts.collect(), &mut |_| (), &Stop::new())
-        .expect("a reading");
+    let outcomes = Prefill::run_each(prefills.collect(), &mut |_| (), &Stop::new());
+    let outcomes = outcomes.expect("a reading");
     for (outcome, method) in outcomes.into_iter().zip(methods) {
         let read = outcome.unwrap_or_else(|e| panic!("{method:?}: {e}"));
         let found = answer(&there, &rope, read);
