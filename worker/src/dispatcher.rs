@@ -168,32 +168,28 @@ impl Dispatcher {
                 ticket,
                 kind,
                 budget,
-            } => match Keeping::parse(&kind, budget) {
-                Ok(keeping) => {
-                    self.keeping = keeping;
+            } => {
+                let kept = Keeping::parse(&kind, budget).map(|keeping| {
                     // The new limit may be smaller than the previous one.
-                    self.keeping.trim();
-                    self.report_vaults(ticket);
-                }
-                Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
-            },
-            Request::Vaults { ticket } => self.report_vaults(ticket),
-            Request::ClearVaults { ticket } => match self.keeping.clear() {
-                Ok(()) => self.report_vaults(ticket),
-                Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
-            },
-            Request::ClearTurns { ticket, document } => match self.keeping.clear_turns(&document) {
-                Ok(()) => self.report_vaults(ticket),
-                Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
-            },
+                    keeping.trim();
+                    self.keeping = keeping;
+                });
+                self.report_vaults(ticket, kept);
+            }
+            Request::Vaults { ticket } => self.report_vaults(ticket, Ok(())),
+            Request::ClearVaults { ticket } => self.report_vaults(ticket, self.keeping.clear()),
+            Request::ClearTurns { ticket, document } => {
+                self.report_vaults(ticket, self.keeping.clear_turns(&document));
+            }
             Request::Stop { ticket: 0 } => self.cancel_document(),
             Request::Stop { ticket } => self.stop(ticket),
             request => self.dispatch(request),
         }
     }
 
-    fn report_vaults(&self, ticket: u64) {
-        match self.keeping.refreshed().report(ticket) {
+    /// Answers a request about vaults that was `done`.
+    fn report_vaults(&self, ticket: u64, done: Result<(), String>) {
+        match done.and_then(|()| self.keeping.refreshed().report(ticket)) {
             Ok(reply) => self.output.send(&reply),
             Err(why) => self.fail(Some(ticket), Failure::Vaults, why),
         }
