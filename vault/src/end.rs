@@ -17,7 +17,7 @@ use kept_policies::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::footer::footer;
-use super::format::{PIECE, TAIL};
+use super::format::PIECE;
 use super::making::{Locked, UnfinishedFile, open_to_read, wait_for};
 use super::{VaultError, VaultKey};
 
@@ -120,23 +120,20 @@ pub(super) fn read(
     walk: Walk<'_>,
     stop: &Stop,
 ) -> Result<LoadedEnd, VaultError> {
-    let damaged = |what: &str| VaultError::Damaged {
-        path: path.to_owned(),
-        what: what.to_owned(),
-    };
+    let damaged = VaultError::damaged(path);
     let file = open_to_read(path).map_err(VaultError::io(path))?;
     // A shared lock prevents removal while the file is read.
     wait_for(&file, path, File::try_lock_shared)?;
     let mut file = Locked(file);
     let bytes = file.0.metadata().map_err(VaultError::io(path))?.len();
     let end = footer::<EndFooter>(&mut file.0, bytes).map_err(VaultError::io(path))?;
-    let (footer, length) = end.map_err(damaged)?;
+    let (footer, body) = end.map_err(&damaged)?;
     if footer.key != key.to_string() {
         return Err(damaged("it belongs to another document, model or setting"));
     }
     file.0.rewind().map_err(VaultError::io(path))?;
     let mut taken = Taken {
-        from: BufReader::new(&file.0).take(bytes - length - TAIL as u64),
+        from: BufReader::new(&file.0).take(body),
         piece: Vec::new(),
         checksum: crc32fast::Hasher::new(),
         layout: Layout::default(),

@@ -90,6 +90,14 @@ impl VaultError {
         format!("the document's vault {what}, so the document was read again: {self}")
     }
 
+    /// The file at `path` is damaged in the described way.
+    pub(super) fn damaged(path: &std::path::Path) -> impl Fn(&str) -> VaultError + '_ {
+        |what| VaultError::Damaged {
+            path: path.to_owned(),
+            what: what.to_owned(),
+        }
+    }
+
     /// Wraps an I/O error at `path`.
     pub fn io(path: &std::path::Path) -> impl FnOnce(io::Error) -> VaultError + '_ {
         |error| VaultError::Io {

@@ -232,15 +232,9 @@ impl VaultFolder {
             let Ok(facts) = path.metadata() else {
                 continue;
             };
-            let (document, model, tokens, holds) = match describe(&path).ok().flatten() {
-                Some(found) => (
-                    Some(found.document),
-                    Some(found.model),
-                    found.tokens,
-                    Some(found.holds),
-                ),
-                None => (None, None, 0, None),
-            };
+            let found = describe(&path).ok().flatten();
+            let found = found.map(|f| (Some(f.document), Some(f.model), f.tokens, Some(f.holds)));
+            let (document, model, tokens, holds) = found.unwrap_or_default();
             entries.push(VaultEntry {
                 key,
                 document,

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::format::{MAGIC, MAX_FOOTER, TAIL};
 
-/// Reads the footer of a complete vault of `bytes` bytes and the length of its JSON; or describes the damage.
+/// Reads the footer of a complete vault of `bytes` bytes and counts the bytes before it; or describes the damage.
 pub(super) fn footer<F: DeserializeOwned>(
     file: &mut File,
     bytes: u64,
@@ -42,5 +42,5 @@ pub(super) fn footer<F: DeserializeOwned>(
         return Ok(Err(DAMAGED));
     }
     let footer = serde_json::from_slice(&json);
-    Ok(footer.map(|footer| (footer, length)).map_err(|_| DAMAGED))
+    Ok(footer.map(|footer| (footer, start)).map_err(|_| DAMAGED))
 }

@@ -12,15 +12,15 @@ use std::sync::Mutex;
 use kept_kernels::{PackedRows, RowStore};
 
 use super::footer::footer;
-use super::format::{Footer, LayerShape, Measurement, PIECE, TAIL, VaultShape};
-use super::making::{open_to_read, wait_for};
+use super::format::{Footer, LayerShape, Measurement, PIECE, VaultShape};
+use super::making::{Locked, open_to_read, wait_for};
 use super::{VaultError, VaultKey};
 
 /// An open, complete vault. While this value exists, no process removes the file.
 #[derive(Debug)]
 pub struct Vault {
     /// Holds the shared lock that prevents removal.
-    file: File,
+    file: Locked,
     path: PathBuf,
     footer: Footer,
     /// `[tokens]`: token ids.
@@ -144,30 +144,19 @@ impl VaultRows for HostRows<'_> {
     }
 }
 
-impl Drop for Vault {
-    /// Explicit, as in `Locked` (`making.rs`): a child process that is being spawned may hold the handle longer.
-    fn drop(&mut self) {
-        if let Err(error) = self.file.unlock() {
-            tracing::warn!(%error, "the lock of a vault could not be released");
-        }
-    }
-}
-
 impl Vault {
     /// Opens the vault at `path`, which must have `key`. Checks the footer now, each layer when it is read.
     ///
     /// # Errors
     /// [`VaultError::Io`]; [`VaultError::Damaged`] if the footer is invalid.
     pub(super) fn open(path: &Path, key: &VaultKey) -> Result<Self, VaultError> {
-        let damaged = |what: &str| VaultError::Damaged {
-            path: path.to_owned(),
-            what: what.to_owned(),
-        };
-        let mut file = open_to_read(path).map_err(VaultError::io(path))?;
+        let damaged = VaultError::damaged(path);
+        let file = open_to_read(path).map_err(VaultError::io(path))?;
         wait_for(&file, path, File::try_lock_shared)?;
-        let bytes = file.metadata().map_err(VaultError::io(path))?.len();
-        let end = footer::<Footer>(&mut file, bytes).map_err(VaultError::io(path))?;
-        let (footer, length) = end.map_err(damaged)?;
+        let mut file = Locked(file);
+        let bytes = file.0.metadata().map_err(VaultError::io(path))?.len();
+        let end = footer::<Footer>(&mut file.0, bytes).map_err(VaultError::io(path))?;
+        let (footer, body) = end.map_err(&damaged)?;
         if footer.key != key.to_string() {
             return Err(damaged("it belongs to another document, model or setting"));
         }
@@ -175,14 +164,12 @@ impl Vault {
             return Err(damaged("it is of an unknown kind"));
         }
         let shape = &footer.shape;
-        if shape.body_bytes() + length + TAIL as u64 != bytes {
+        if shape.body_bytes() != body {
             return Err(damaged("its layers are not as long as it says"));
         }
         let mut ids = vec![0; shape.tokens * size_of::<u32>()];
-        let before = shape.body_bytes() - ids.len() as u64;
-        let read = file.seek(SeekFrom::Start(before));
-        let read = read.and_then(|_| file.read_exact(&mut ids));
-        read.map_err(VaultError::io(path))?;
+        let before = body - ids.len() as u64;
+        read_exact_at(&file.0, &mut ids, before).map_err(VaultError::io(path))?;
         if crc32fast::hash(&ids) != footer.ids_checksum {
             return Err(damaged("its tokens have changed"));
         }
@@ -271,7 +258,7 @@ impl Vault {
             return Ok(LayerNumbers::default());
         };
         let heads = self.footer.shape.heads;
-        let sought = self.file.seek(SeekFrom::Start(behind));
+        let sought = self.file.0.seek(SeekFrom::Start(behind));
         sought.map_err(VaultError::io(&self.path))?;
         let mut numbers = LayerNumbers::default();
         if self.footer.shape.is_recurrent(layer) {
@@ -298,10 +285,8 @@ impl Vault {
             }
         }
         if checksum.finalize() != self.footer.checksums[layer] {
-            return Err(VaultError::Damaged {
-                path: self.path.clone(),
-                what: format!("layer {layer} has changed"),
-            });
+            let what = format!("layer {layer} has changed");
+            return Err(VaultError::damaged(&self.path)(&what));
         }
         Ok(numbers)
     }
@@ -329,7 +314,7 @@ impl Vault {
             let count = (space.len() / row_bytes).min((all - at) / row_bytes);
             assert!(count > 0, "space for a row");
             let end = at + count * row_bytes;
-            let read = read_pieces(&self.file, start + at as u64, &mut space[..end - at]);
+            let read = read_pieces(&self.file.0, start + at as u64, &mut space[..end - at]);
             checksum.combine(&read.map_err(|error| self.read_error(error))?);
             // The content of the buffer, head by head.
             runs.clear();
@@ -378,10 +363,7 @@ impl Vault {
             return VaultError::io(&self.path)(error);
         }
         // The file was complete when it was opened: another process truncated it.
-        VaultError::Damaged {
-            path: self.path.clone(),
-            what: "it has become shorter".to_owned(),
-        }
+        VaultError::damaged(&self.path)("it has become shorter")
     }
 
     /// Reads the next `bytes` bytes into `piece`.
@@ -391,7 +373,7 @@ impl Vault {
         checksum: &mut crc32fast::Hasher,
     ) -> Result<(), VaultError> {
         self.piece.resize(bytes, 0);
-        let read = self.file.read_exact(&mut self.piece);
+        let read = self.file.0.read_exact(&mut self.piece);
         read.map_err(|error| self.read_error(error))?;
         checksum.update(&self.piece);
         Ok(())
