@@ -39,33 +39,21 @@ pub struct MapGrid {
     totals: Vec<u16>,
 }
 
-/// A layer that does not fit the map.
+/// A layer that does not fit the map, in words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum GridError {
-    /// The layer index is out of range.
-    #[error("layer {layer} of a map with {layers} layers")]
-    NoSuchLayer {
-        /// The layer.
-        layer: usize,
-        /// Layers of the map.
-        layers: usize,
-    },
-    /// The number of counts differs from the number of cells.
-    #[error("counts for {counts} cells in a map of {cells}")]
-    WrongLength {
-        /// The number of counts.
-        counts: usize,
-        /// Cells of the map.
-        cells: usize,
-    },
-    /// A count exceeds the slots of a cell.
-    #[error("a cell kept by {count} of {slots} slots")]
-    TooMany {
-        /// The count.
-        count: u8,
-        /// Slots of a cell.
-        slots: usize,
-    },
+#[error("{0}")]
+pub struct GridError(String);
+
+impl GridError {
+    /// The number of `counts` differs from the number of `cells`.
+    pub fn wrong_length(counts: usize, cells: usize) -> Self {
+        Self(format!("counts for {counts} cells in a map of {cells}"))
+    }
+
+    /// A cell's `count` exceeds its `slots`.
+    fn too_many(count: u32, slots: usize) -> Self {
+        Self(format!("a cell kept by {count} of {slots} slots"))
+    }
 }
 
 /// One cell (in most maps one token), for tooltips.
@@ -125,16 +113,14 @@ impl MapGrid {
         let (layers, cells) = (self.planes.len(), self.cells());
         let slots = self.slots_per_cell();
         let Some(plane) = self.planes.get_mut(layer) else {
-            return Err(GridError::NoSuchLayer { layer, layers });
+            let why = format!("layer {layer} of a map with {layers} layers");
+            return Err(GridError(why));
         };
         if counts.len() != cells {
-            return Err(GridError::WrongLength {
-                counts: counts.len(),
-                cells,
-            });
+            return Err(GridError::wrong_length(counts.len(), cells));
         }
         if let Some(&count) = counts.iter().find(|&&c| usize::from(c) > slots) {
-            return Err(GridError::TooMany { count, slots });
+            return Err(GridError::too_many(count.into(), slots));
         }
         if let Some(before) = plane {
             for (total, &count) in self.totals.iter_mut().zip(before.iter()) {

@@ -29,20 +29,14 @@ impl MapGrid {
     pub fn set_heads(&mut self, layer: usize, masks: &[u8]) -> Result<(), GridError> {
         let bytes = self.mask_bytes();
         if !self.can_have_heads() || masks.len() != self.cells() * bytes {
-            return Err(GridError::WrongLength {
-                counts: masks.len() / bytes,
-                cells: self.cells(),
-            });
+            return Err(GridError::wrong_length(masks.len() / bytes, self.cells()));
         }
         let count = |mask: &[u8]| -> u32 { mask.iter().map(|byte| byte.count_ones()).sum() };
         // Bits of heads that do not exist.
         let used = self.kv_heads % 8;
         let beyond = |mask: &&[u8]| used != 0 && mask[bytes - 1] >> used != 0;
         if let Some(mask) = masks.chunks_exact(bytes).find(beyond) {
-            return Err(GridError::TooMany {
-                count: count(mask).min(255) as u8,
-                slots: self.kv_heads,
-            });
+            return Err(GridError::too_many(count(mask), self.kv_heads));
         }
         let counts: Vec<u8> = masks
             .chunks_exact(bytes)

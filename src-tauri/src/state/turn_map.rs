@@ -61,8 +61,7 @@ impl TurnMap {
         let (own, rest) = bytes.split_at(self.document.layer_length().min(bytes.len()));
         let cells = (self.earlier.as_ref()).map_or(0, |earlier| earlier.grid.layer_length());
         if rest.len() != cells {
-            let counts = rest.len();
-            return Err(GridError::WrongLength { counts, cells });
+            return Err(GridError::wrong_length(rest.len(), cells));
         }
         self.document.set_layer_bytes(layer, own)?;
         match &mut self.earlier {
