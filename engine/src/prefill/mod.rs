@@ -257,7 +257,7 @@ impl PlannedPrefill<'_> {
         let (plans, methods) = (vec![plan], [self.method]);
         let outcome = read_and_cut(read, plans, &mut prefix, &methods, watch, stop)?.pop();
         let outcome = outcome.map(|mut outcome| {
-            let of_vault = prefix.notes().iter().cloned().map(Note::from);
+            let of_vault = prefix.notes.iter().cloned().map(Note::from);
             outcome.notes.extend(of_vault);
             outcome.vault = prefix.into_use(tokens_read);
             outcome

@@ -89,7 +89,7 @@ pub(super) const FEW_ROWS: usize = 64;
 #[derive(Default)]
 pub(crate) struct Prefix {
     /// Tokens up to the document's end; the whole prompt without vaults.
-    tokens: usize,
+    pub(super) tokens: usize,
     /// Tokens whose rows come from `vault`.
     known: usize,
     /// Type of the stored rows; `None` without vaults.
@@ -112,9 +112,10 @@ pub(crate) struct Prefix {
     /// `[.., q_heads, head_dim]`: rotated queries of the last tokens before `tokens`, for `writer`.
     queries: Vec<f32>,
     width: usize,
-    notes: Vec<String>,
+    /// Messages for the user.
+    pub(super) notes: Vec<String>,
     /// Bytes of all vault buffers.
-    buffers: u64,
+    pub(super) buffers: u64,
     /// Bytes of the vault file after the prefill.
     bytes: u64,
     written: bool,
@@ -329,11 +330,6 @@ impl Prefix {
         })
     }
 
-    /// Tokens up to the document's end; the whole prompt without vaults.
-    pub(super) fn tokens(&self) -> usize {
-        self.tokens
-    }
-
     /// Tokens whose rows come from a vault, those of earlier turns included.
     pub(crate) fn known(&self) -> usize {
         let turns = self.turns.as_ref().map_or(0, TurnRows::known);
@@ -382,16 +378,6 @@ impl Prefix {
         let next = |&first: &usize| Some(self.section_end(first, n)).filter(|&end| end < n);
         let mut sections = std::iter::successors(Some(self.known()), next);
         sections.any(|first| self.section_end(first, n) - first > FEW_ROWS)
-    }
-
-    /// Messages for the user.
-    pub(super) fn notes(&self) -> &[String] {
-        &self.notes
-    }
-
-    /// Bytes of all vault buffers.
-    pub(super) fn buffer_bytes(&self) -> u64 {
-        self.buffers
     }
 
     /// Bytes of all vault buffers, if a vault of shape `written` is written.

@@ -218,7 +218,7 @@ impl<'a> Reader<'a> {
             last_layer: layer + 1 == plan.keeps.len(),
             n,
             // A prefill that drops tokens uses no vault: all entering tokens then count as the prefix.
-            prefix: self.prefix.tokens().min(n),
+            prefix: self.prefix.tokens.min(n),
             column_sums: needs().any(|needs| needs.column_sums),
             reconstruction: needs().any(|needs| needs.reconstruction.is_some()),
             window_from: n - needs().map(|needs| needs.query_rows()).max().unwrap_or(0),
@@ -354,7 +354,7 @@ impl<'a> Reader<'a> {
         stop.check()?;
         let (first, count) = (rows.start, rows.len());
         // A chunk ends at the end of the prefix or turn.
-        let (known, prefix) = (self.prefix.known(), self.prefix.tokens());
+        let (known, prefix) = (self.prefix.known(), self.prefix.tokens);
         let section = self.prefix.section_end(rows.end, task.n);
         let next = section.min(rows.end + self.plans[0].chunk);
         let alive = self.alive.positions();
@@ -425,7 +425,7 @@ impl<'a> Reader<'a> {
             layer_kv: end.memory.layer_kv + own,
             residual: residual + reconstruction.map_or(0, ReconstructionPass::residual_bytes),
             activations: end.memory.activations + self.measurements.bytes(),
-            vault: self.prefix.buffer_bytes(),
+            vault: self.prefix.buffers,
             ..MemoryLedger::default()
         };
         let segments = plan.reconstruction_plan.as_ref();
