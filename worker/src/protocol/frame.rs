@@ -1,4 +1,4 @@
-//! Frames over a pipe: a length, a kind, a payload. `message.rs` defines the payloads.
+//! Frames over a pipe: a length, a kind, a payload. `request.rs` and `reply.rs` define the payloads.
 //!
 //! ```text
 //! 0        4      5
@@ -97,43 +97,29 @@ pub fn parse_header(header: &[u8; HEADER_BYTES]) -> Result<(usize, Kind), Protoc
 /// # Errors
 /// [`ProtocolError`], all but `Message` and `WrongKind`.
 pub fn read_frame(from: &mut impl Read) -> Result<Option<Frame>, ProtocolError> {
-    let mut head = [0u8; HEADER_BYTES];
-    match read_up_to(from, &mut head)? {
-        0 => return Ok(None),
-        HEADER_BYTES => {}
-        have => {
-            return Err(ProtocolError::Cut {
-                have,
-                need: HEADER_BYTES,
-            });
-        }
+    let cut = |have: &[u8], need| ProtocolError::Cut {
+        have: have.len(),
+        need,
+    };
+    let head = read_up_to(from, HEADER_BYTES)?;
+    if head.is_empty() {
+        return Ok(None);
     }
-    let (need, kind) = parse_header(&head)?;
-    // The buffer grows as bytes arrive: a false length allocates no memory.
-    let mut payload = Vec::new();
-    from.by_ref().take(need as u64).read_to_end(&mut payload)?;
+    let whole = head.first_chunk();
+    let (need, kind) = parse_header(whole.ok_or_else(|| cut(&head, HEADER_BYTES))?)?;
+    let payload = read_up_to(from, need)?;
     if payload.len() == need {
         Ok(Some(Frame { kind, payload }))
     } else {
-        Err(ProtocolError::Cut {
-            have: payload.len(),
-            need,
-        })
+        Err(cut(&payload, need))
     }
 }
 
-/// Fills as much of `buffer` as the stream provides; a pipe may deliver it in pieces.
-fn read_up_to(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
-    let mut have = 0;
-    while have < buffer.len() {
-        match from.read(&mut buffer[have..]) {
-            Ok(0) => break,
-            Ok(more) => have += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(have)
+/// Reads `need` bytes, fewer if the stream ends. The buffer grows as bytes arrive: a false length allocates no memory.
+fn read_up_to(from: &mut impl Read, need: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.by_ref().take(need as u64).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Writes one frame. Does not flush.
