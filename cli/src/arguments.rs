@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 use kept_engine::kernels::CacheType;
 use kept_engine::models::{OpenOptions, RopeChoice};
 use kept_engine::policies::{Budget, Parameters};
-use kept_engine::{AUTO, DeviceChoice, Engine, MINI, MethodSpec};
+use kept_engine::{AUTO, ComputeDevice, Engine, MINI, MethodSpec};
 use kept_engine_cuda::CudaGpus;
 
 pub use self::asking::{AskArguments, ChatArguments, Color, MapArguments, OpenArguments};
@@ -151,7 +151,7 @@ pub struct ComputeArguments {
 impl ComputeArguments {
     /// Opens `model` with, if given, the cache type `cache`. Called once, before any compute thread starts.
     pub fn open(&self, model: &Path, cache: Option<CacheType>) -> anyhow::Result<Engine> {
-        let device: DeviceChoice = self.device.device.parse()?;
+        let device: ComputeDevice = self.device.device.parse()?;
         if let Some(threads) = self.threads {
             anyhow::ensure!(
                 (1..=MOST_THREADS).contains(&threads),

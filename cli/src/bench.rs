@@ -10,7 +10,7 @@ use kept_engine::backend::Gpus;
 use kept_engine::kernels::{PackedRows, bandwidth, product_rate, threads};
 use kept_engine::policies::PromptShape;
 use kept_engine::{
-    ComputeDevice, DeviceChoice, Engine, Limits, MethodSpec, PartTime, PlanRequest, Streaming,
+    ComputeDevice, Engine, Limits, MethodSpec, PartTime, PlanRequest, Streaming,
     peak_resident_bytes, resident_bytes,
 };
 use kept_engine_cuda::CudaGpus;
@@ -107,7 +107,7 @@ fn measure_gpu(arguments: &BenchArguments, ordinal: usize) -> anyhow::Result<()>
 
 fn measure_bandwidth(arguments: &BenchArguments) -> anyhow::Result<()> {
     let device = arguments.engine.compute.device.device.parse()?;
-    if let DeviceChoice::Named(ComputeDevice::Cuda(ordinal)) = device {
+    if let ComputeDevice::Cuda(ordinal) = device {
         return measure_gpu(arguments, ordinal);
     }
     threads::configure(arguments.engine.compute.threads);

@@ -7,12 +7,13 @@ use crate::backend::{self, GpuWatch, Gpus};
 use crate::{Engine, EngineError};
 use kept_kernels::format_bytes;
 
-/// A device for `--device`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "snake_case")]
+/// The value of `--device`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ComputeDevice {
-    /// The CPU.
+    /// A GPU if one fits the model, otherwise the CPU.
     #[default]
+    Auto,
+    /// The CPU.
     Cpu,
     /// An NVIDIA GPU, by its ordinal.
     Cuda(usize),
@@ -28,6 +29,7 @@ impl FromStr for ComputeDevice {
 
     fn from_str(text: &str) -> Result<Self, UnknownDevice> {
         match text {
+            "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
             "cuda" => Ok(Self::Cuda(0)),
             _ => (text.strip_prefix("cuda:"))
@@ -41,29 +43,9 @@ impl FromStr for ComputeDevice {
 impl fmt::Display for ComputeDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
             Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
-        }
-    }
-}
-
-/// The value of `--device`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum DeviceChoice {
-    /// `auto`: a GPU if one fits the model, otherwise the CPU.
-    #[default]
-    Auto,
-    /// This device only.
-    Named(ComputeDevice),
-}
-
-impl FromStr for DeviceChoice {
-    type Err = UnknownDevice;
-
-    fn from_str(text: &str) -> Result<Self, UnknownDevice> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            named => named.parse().map(Self::Named),
         }
     }
 }
@@ -91,7 +73,7 @@ pub fn beside_weights(memory: u64) -> u64 {
 }
 
 /// The GPU with the most free memory, if at least half of a model of `weights` bytes fits together with a
-/// question. The other weights are read from host memory ([`Engine::on`]): prefill is still far faster than
+/// question. The other weights are read from host memory ([`Gpus::upload`]): prefill is still far faster than
 /// on the CPU, and decoding is not much slower.
 ///
 /// # Errors
@@ -140,40 +122,32 @@ pub struct GpuRates {
 }
 
 impl Engine {
-    /// Moves the engine to `device`, which for a GPU is one of `gpus`: see [`Gpus::upload`].
+    /// Moves the engine to `device`, which for a GPU is one of `gpus`: see [`Gpus::upload`]. If `auto` finds no GPU,
+    /// also returns the reason for using the CPU.
     ///
     /// # Errors
-    /// Those of [`Gpus::upload`].
+    /// Those of [`Gpus::upload`], for a named GPU.
     ///
     /// # Panics
     /// If clones of the engine exist.
-    pub fn on(mut self, device: ComputeDevice, gpus: &dyn Gpus) -> Result<Self, EngineError> {
+    pub fn placed(
+        mut self,
+        device: ComputeDevice,
+        gpus: &dyn Gpus,
+    ) -> Result<(Self, Option<String>), EngineError> {
         if let ComputeDevice::Cuda(ordinal) = device {
             gpus.upload(self.model_mut(), ordinal)?;
         }
-        Ok(self)
-    }
-
-    /// Moves the engine to the chosen device. If `auto` finds no GPU, also returns the reason for using the
-    /// CPU.
-    ///
-    /// # Errors
-    /// As [`Engine::on`], for a named device.
-    pub fn placed(
-        mut self,
-        choice: DeviceChoice,
-        gpus: &dyn Gpus,
-    ) -> Result<(Self, Option<String>), EngineError> {
-        if let DeviceChoice::Named(device) = choice {
-            return Ok((self.on(device, gpus)?, None));
+        if device != ComputeDevice::Auto {
+            return Ok((self, None));
         }
         let found = gpus.list();
         let fitting = found.and_then(|found| fitting_gpu(&found, self.model().weights_bytes()));
         let placed = fitting.and_then(|device| match device {
-            ComputeDevice::Cpu => Ok(()),
             ComputeDevice::Cuda(ordinal) => gpus
                 .upload(self.model_mut(), ordinal)
                 .map_err(|error| error.to_string()),
+            ComputeDevice::Auto | ComputeDevice::Cpu => Ok(()),
         });
         Ok((self, placed.err()))
     }
@@ -182,7 +156,7 @@ impl Engine {
     /// answer questions.
     ///
     /// # Errors
-    /// As [`Engine::on`].
+    /// As [`Engine::placed`].
     pub fn as_if_on(mut self, device: ComputeDevice, gpus: &dyn Gpus) -> Result<Self, EngineError> {
         if let ComputeDevice::Cuda(ordinal) = device {
             gpus.upload_dry(self.model_mut(), ordinal)?;

@@ -55,7 +55,7 @@ pub use auto::{AUTO, Chosen};
 pub use backend::{GpuWatch, PartTime};
 pub use compact::{CompactCache, CompactLayer};
 pub use decode::Decoder;
-pub use device::{ComputeDevice, DeviceChoice, Gpu, GpuRates, UnknownDevice, fitting_gpu};
+pub use device::{ComputeDevice, Gpu, GpuRates, UnknownDevice, fitting_gpu};
 pub use document_length::DocumentLength;
 pub use earlier::Earlier;
 pub use error::EngineError;

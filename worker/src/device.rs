@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use kept_engine::backend::Gpus as _;
 use kept_engine::kernels::product_rate;
-use kept_engine::{DeviceChoice, Engine};
+use kept_engine::{ComputeDevice, Engine};
 use kept_engine_cuda::CudaGpus;
 use kept_worker::protocol::{Gpus, Speed};
 
@@ -20,7 +20,7 @@ pub enum Task {
     PrintSpeed,
 }
 
-static CHOSEN: OnceLock<DeviceChoice> = OnceLock::new();
+static CHOSEN: OnceLock<ComputeDevice> = OnceLock::new();
 
 /// Parses the command line: `--device auto|cpu|cuda:N`, or `--gpus` or `--speed` alone.
 ///
@@ -46,7 +46,7 @@ pub fn read_arguments(mut arguments: impl Iterator<Item = String>) -> Result<Tas
     Ok(Task::Serve)
 }
 
-fn parse_device(device: &str) -> Result<DeviceChoice, String> {
+fn parse_device(device: &str) -> Result<ComputeDevice, String> {
     device.parse().map_err(|error| format!("{error}"))
 }
 
@@ -99,19 +99,12 @@ pub fn on_chosen_device(engine: Engine) -> Result<(Engine, Option<String>), Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kept_engine::ComputeDevice;
 
     #[test]
     fn device_arguments_are_parsed_or_refused() {
-        assert_eq!(parse_device("auto"), Ok(DeviceChoice::Auto));
-        assert_eq!(
-            parse_device("cpu"),
-            Ok(DeviceChoice::Named(ComputeDevice::Cpu))
-        );
-        assert_eq!(
-            parse_device("cuda:1"),
-            Ok(DeviceChoice::Named(ComputeDevice::Cuda(1)))
-        );
+        assert_eq!(parse_device("auto"), Ok(ComputeDevice::Auto));
+        assert_eq!(parse_device("cpu"), Ok(ComputeDevice::Cpu));
+        assert_eq!(parse_device("cuda:1"), Ok(ComputeDevice::Cuda(1)));
         assert!(parse_device("gpu").is_err_and(|why| why.contains("cuda:0")));
         let read = |words: &[&str]| read_arguments(words.iter().map(|w| (*w).to_owned()));
         assert_eq!(read(&[]), Ok(Task::Serve));

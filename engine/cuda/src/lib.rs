@@ -1,5 +1,5 @@
 //! The engine's backend for NVIDIA GPUs: [`CudaGpus`] is what a program passes to
-//! [`Engine::on`](kept_engine::Engine::on), and [`OnGpu`] takes a [`Device`], for example an emulated one.
+//! [`Engine::placed`](kept_engine::Engine::placed), and [`OnGpu`] takes a [`Device`], for example an emulated one.
 //!
 //! - `backend.rs`: the engine's verbs ([`kept_engine::backend::Backend`]).
 //! - `model/`: weights on a GPU and the arithmetic of a layer; `prefill/`, `decode/`: the buffers of one question.

@@ -9,8 +9,8 @@ use crate::messages::{self, as_sentence};
 
 /// Checks that the device name is valid.
 pub fn check_device(device: Option<&str>) -> Result<(), String> {
-    match device.map(str::parse::<ComputeDevice>) {
-        Some(Err(_)) => Err(messages::device(device.unwrap_or_default())),
+    match device.map(str::parse) {
+        Some(Err(_) | Ok(ComputeDevice::Auto)) => Err(messages::device(device.unwrap_or_default())),
         _ => Ok(()),
     }
 }
