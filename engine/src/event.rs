@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Note;
+use crate::{Note, Reading};
 
 /// The phase of a [`Progress`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,17 +45,8 @@ pub enum Event {
     },
     /// Progress of prefill or decode. At most about 20 per second.
     Progress(Progress),
-    /// Prefill is complete: size of the cache, and of the full cache.
-    Read {
-        /// Tokens of the prompt.
-        prompt_tokens: usize,
-        /// Bytes of kept keys and values.
-        kv_bytes: u64,
-        /// Bytes of the full cache at this length.
-        kv_bytes_full: u64,
-        /// Seconds of prefill.
-        seconds: f64,
-    },
+    /// Prefill is complete.
+    Read(Reading),
     /// The next piece of the answer, valid UTF-8.
     Token {
         /// The text; may be empty while a character is incomplete.

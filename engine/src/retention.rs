@@ -3,7 +3,7 @@
 //! The map includes sliding-window layers with the positions in their windows, but counts per token leave these
 //! layers out: no method cuts them, and they would only lower the contrast.
 
-use kept_policies::{MergedHead, Retention};
+use kept_policies::{MergedHead, Pos, Retention};
 
 use crate::compact::CompactLayer;
 
@@ -14,6 +14,14 @@ pub enum LayerRetention {
     Everything,
     /// Kept positions per KV head, ascending.
     Kept(Vec<Vec<u32>>),
+}
+
+impl LayerRetention {
+    /// The kept positions of each KV head.
+    fn of(heads: impl Iterator<Item = impl AsRef<[Pos]>>) -> Self {
+        let positions = |head: &[Pos]| head.iter().map(|p| p.0).collect();
+        Self::Kept(heads.map(|head| positions(head.as_ref())).collect())
+    }
 }
 
 /// The kept tokens of all layers, for a prompt of `tokens` tokens.
@@ -61,18 +69,8 @@ impl RetentionMap {
         });
         self.layers.push(match retention {
             Retention::Everything => LayerRetention::Everything,
-            Retention::Keep(heads) => LayerRetention::Kept(
-                heads
-                    .iter()
-                    .map(|head| head.iter().map(|p| p.0).collect())
-                    .collect(),
-            ),
-            Retention::Merge(heads) => LayerRetention::Kept(
-                heads
-                    .iter()
-                    .map(|head| head.centres.iter().map(|p| p.0).collect())
-                    .collect(),
-            ),
+            Retention::Keep(heads) => LayerRetention::of(heads.iter()),
+            Retention::Merge(heads) => LayerRetention::of(heads.iter().map(|head| &head.centres)),
         });
     }
 
@@ -89,11 +87,7 @@ impl RetentionMap {
         self.layers.push(if whole {
             LayerRetention::Everything
         } else {
-            LayerRetention::Kept(
-                heads
-                    .map(|head| kept.kept(head).iter().map(|p| p.0).collect())
-                    .collect(),
-            )
+            LayerRetention::of(heads.map(|head| kept.kept(head)))
         });
     }
 

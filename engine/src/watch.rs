@@ -37,7 +37,7 @@ pub trait Watch {
 }
 
 /// Result of prefill.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct Reading {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
@@ -66,12 +66,7 @@ impl Watch for EventSink<'_> {
     }
 
     fn read(&mut self, read: &Reading) {
-        (self.0)(Event::Read {
-            prompt_tokens: read.prompt_tokens,
-            kv_bytes: read.kv_bytes,
-            kv_bytes_full: read.kv_bytes_full,
-            seconds: read.seconds,
-        });
+        (self.0)(Event::Read(*read));
     }
 
     fn token(&mut self, text: &str) {
