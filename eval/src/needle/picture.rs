@@ -1,7 +1,7 @@
 //! The needle grid as a picture: a small heat map for every method and budget, lengths as columns, depths as rows.
 
 use crate::fidelity::pictures::svg::{
-    Anchor, HAIR, HEAD, INK, MARGIN, QUIET, Svg, TRACK, cividis, ink_on, width_for,
+    HAIR, HEAD, INK, MARGIN, MIDDLE, QUIET, START, Svg, TRACK, cividis, ink_on, width_for,
 };
 
 /// Results of one method at one budget.
@@ -85,15 +85,15 @@ pub fn needle_picture(
     for (i, budget) in budgets.iter().enumerate() {
         let x = left + i as f64 * (wide + GAP);
         let text = format!("budget {budget}");
-        svg.heading(x, top - 24.0, Anchor::Start, &text);
+        svg.heading(x, top - 24.0, &text);
         for (l, length) in lengths.iter().enumerate() {
             let x = x + (l as f64 + 0.5) * CELL.0;
-            svg.small(x, top - 7.0, QUIET, Anchor::Middle, &length.to_string());
+            svg.small(x, top - 7.0, QUIET, MIDDLE, &length.to_string());
         }
     }
     for (m, method) in methods.iter().enumerate() {
         let y = top + m as f64 * (high + GAP);
-        svg.heading(MARGIN, y + 14.0, Anchor::Start, method);
+        svg.heading(MARGIN, y + 14.0, method);
         svg.rule(MARGIN, MARGIN + names - 20.0, y - 4.0 - GAP / 4.0, HAIR);
         for grid in grids.iter().filter(|grid| grid.method == *method) {
             // The full cache has no budget: it is drawn in the first column.
@@ -110,7 +110,7 @@ pub fn needle_picture(
                     svg.cell(x, y, CELL.0 - 1.0, CELL.1 - 1.0, &cividis(share), &says);
                     let text = format!("{:.0}", 100.0 * share);
                     let (x, y) = (x + CELL.0 / 2.0, y + 12.0);
-                    svg.small(x, y, ink_on(share), Anchor::Middle, &text);
+                    svg.small(x, y, ink_on(share), MIDDLE, &text);
                 }
             }
             let mean = grid.whole().interval().zip(grid.mean());
@@ -118,7 +118,7 @@ pub fn needle_picture(
                 let [mean, low, high] = [mean, low, high].map(|share| 100.0 * share);
                 format!("mean {mean:.0} % ({low:.0} to {high:.0})")
             });
-            svg.small(x, y + high + 12.0, INK, Anchor::Start, &mean);
+            svg.small(x, y + high + 12.0, INK, START, &mean);
         }
     }
     svg.finish()

@@ -1,6 +1,6 @@
 //! Pictures of the full cache: sparsity and redundancy of its heads, and the change of its signal along the text.
 
-use super::svg::{ACCENT, Anchor, HAIR, HEAD, INK, MARGIN, OTHER, QUIET, Svg};
+use super::svg::{ACCENT, END, HAIR, HEAD, INK, MARGIN, MIDDLE, OTHER, QUIET, START, Svg};
 use crate::fidelity::heads::{HeadFigures, SCORE_SHARE, SIMILAR};
 use crate::fidelity::wavelet::WaveletFigures;
 
@@ -56,7 +56,7 @@ pub(super) fn heads(layers: &[Vec<HeadFigures>]) -> String {
                 (begin + x) / 2.0 - step * 0.08,
                 top + HIGH + 18.0,
                 QUIET,
-                Anchor::Middle,
+                MIDDLE,
                 &text,
             );
         }
@@ -68,7 +68,7 @@ pub(super) fn heads(layers: &[Vec<HeadFigures>]) -> String {
         (left + 110.0, OTHER, "redundancy"),
     ] {
         svg.rect(x, y - 9.0, 10.0, 10.0, colour);
-        svg.text(x + 16.0, y, INK, Anchor::Start, text);
+        svg.text(x + 16.0, y, INK, START, text);
     }
     svg.finish()
 }
@@ -78,7 +78,7 @@ fn percent_axis(svg: &mut Svg, left: f64, top: f64, wide: f64) {
         let y = top + HIGH * (1.0 - f64::from(quarter) / 4.0);
         svg.rule(left, left + wide, y, HAIR);
         let text = format!("{} %", 25 * quarter);
-        svg.small(left - 10.0, y + 4.0, QUIET, Anchor::End, &text);
+        svg.small(left - 10.0, y + 4.0, QUIET, END, &text);
     }
 }
 
@@ -111,13 +111,7 @@ pub(super) fn wavelet(figures: &WaveletFigures) -> String {
     for power in lowest as i32..=highest as i32 {
         let y = height_of(10f64.powi(power));
         svg.rule(left, left + WIDE, y, HAIR);
-        svg.small(
-            left - 10.0,
-            y + 4.0,
-            QUIET,
-            Anchor::End,
-            &format!("1e{power}"),
-        );
+        svg.small(left - 10.0, y + 4.0, QUIET, END, &format!("1e{power}"));
     }
     let points = figures.levels.first().map_or(0, Vec::len).max(1);
     let x_of = |point: f64| left + WIDE * point / points as f64;
@@ -139,7 +133,7 @@ pub(super) fn wavelet(figures: &WaveletFigures) -> String {
         lowest_free = y + 15.0;
         let text = format!("level {}: {} tokens", level + 1, 2 << level);
         let colour = COLOURS[level % COLOURS.len()];
-        svg.text(left + WIDE + 12.0, y + 4.0, colour, Anchor::Start, &text);
+        svg.text(left + WIDE + 12.0, y + 4.0, colour, START, &text);
     }
     let end = figures.tokens - figures.first;
     for quarter in 0..=4 {
@@ -147,12 +141,12 @@ pub(super) fn wavelet(figures: &WaveletFigures) -> String {
         let position = figures.first as f64 + point * figures.positions_per_point as f64;
         let x = x_of(point);
         let text = (position as usize).min(end).to_string();
-        svg.small(x, top + HIGH + 18.0, QUIET, Anchor::Middle, &text);
+        svg.small(x, top + HIGH + 18.0, QUIET, MIDDLE, &text);
     }
     let words = match figures.first {
         0 => "position".to_owned(),
         margin => format!("position; the first {margin} and the last are left out"),
     };
-    svg.small(left, top + HIGH + 38.0, QUIET, Anchor::Start, &words);
+    svg.small(left, top + HIGH + 38.0, QUIET, START, &words);
     svg.finish()
 }

@@ -1,6 +1,8 @@
 //! `overview.svg`: a table of all runs with a bar in every cell, followed by the answers.
 
-use super::svg::{ACCENT, Anchor, HAIR, HEAD, INK, MARGIN, OTHER, QUIET, Svg, TRACK, shortened};
+use super::svg::{
+    ACCENT, END, HAIR, HEAD, INK, MARGIN, OTHER, QUIET, START, Svg, TRACK, shortened,
+};
 use super::{Drawn, longest};
 use crate::fidelity::{MethodRun, Reference};
 
@@ -64,18 +66,17 @@ impl Table {
     /// A line above the row, and its method.
     fn heading(&mut self, method: &str) {
         self.svg.rule(MARGIN, self.right, self.y, HAIR);
-        self.svg
-            .heading(MARGIN, self.y + 16.0, Anchor::Start, method);
+        self.svg.heading(MARGIN, self.y + 16.0, method);
     }
 
-    fn text(&mut self, x: f64, colour: &str, anchor: Anchor, text: &str) {
+    fn text(&mut self, x: f64, colour: &str, anchor: &str, text: &str) {
         self.svg.text(x, self.y + 16.0, colour, anchor, text);
     }
 
     /// The number of a column with a bar.
     fn number(&mut self, column: usize, colour: &str, text: &str) {
         let x = self.bars + column as f64 * COLUMN;
-        self.text(x + BAR + 8.0, colour, Anchor::Start, text);
+        self.text(x + BAR + 8.0, colour, START, text);
     }
 
     fn cell(&mut self, column: usize, cell: &Cell) {
@@ -90,7 +91,7 @@ impl Table {
     /// The answer, which ends the row.
     fn answer(&mut self, colour: &str, text: &str) {
         let text = shortened(text, ANSWER);
-        self.text(self.answers, colour, Anchor::Start, &text);
+        self.text(self.answers, colour, START, &text);
         self.y += ROW;
     }
 }
@@ -100,17 +101,12 @@ pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
     let mut table = header(reference, runs);
     table.heading("full cache");
     let cells = [
-        None,
-        None,
-        None,
-        Some(megabytes(reference.kv_bytes)),
-        Some(format!("{:.2} s", reference.first_token_seconds)),
-        Some(format!("{:.1}", reference.decode_tokens_per_second)),
+        megabytes(reference.kv_bytes),
+        format!("{:.2} s", reference.first_token_seconds),
+        format!("{:.1}", reference.decode_tokens_per_second),
     ];
-    for (column, text) in cells.iter().enumerate() {
-        if let Some(text) = text {
-            table.number(column, QUIET, text);
-        }
+    for (column, text) in (3..).zip(&cells) {
+        table.number(column, QUIET, text);
     }
     table.answer(INK, &reference.answer);
 
@@ -127,7 +123,7 @@ pub(super) fn overview(reference: &Reference, runs: &[Drawn<'_>]) -> String {
             table.heading(drawn.method);
             last = drawn.method;
         }
-        table.text(table.bars - 18.0, INK, Anchor::End, &drawn.budget);
+        table.text(table.bars - 18.0, INK, END, &drawn.budget);
         let fidelity = &run.fidelity;
         let cells = [
             divergence(fidelity.kl),
@@ -179,13 +175,13 @@ fn header(reference: &Reference, runs: &[Drawn<'_>]) -> Table {
     );
     let mut svg = Svg::new(width, height, "Beside the full cache", &subtitle);
     let (bars, answers, y) = (MARGIN + method + BUDGET, MARGIN + table, HEAD + MARGIN);
-    svg.small(MARGIN, y, QUIET, Anchor::Start, "method");
-    svg.small(bars - 18.0, y, QUIET, Anchor::End, "budget");
+    svg.small(MARGIN, y, QUIET, START, "method");
+    svg.small(bars - 18.0, y, QUIET, END, "budget");
     for (i, column) in columns.iter().enumerate() {
         let x = bars + i as f64 * COLUMN;
-        svg.small(x, y, QUIET, Anchor::Start, column);
+        svg.small(x, y, QUIET, START, column);
     }
-    svg.small(answers, y, QUIET, Anchor::Start, "answer");
+    svg.small(answers, y, QUIET, START, "answer");
     Table {
         svg,
         bars,

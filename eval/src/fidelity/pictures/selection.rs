@@ -1,6 +1,8 @@
 //! Pictures of the selections: recall by layer, distribution of kept rows, similarity of layers.
 
-use super::svg::{ACCENT, Anchor, HAIR, HEAD, INK, MARGIN, QUIET, Svg, TRACK, cividis, ink_on};
+use super::svg::{
+    ACCENT, END, HAIR, HEAD, INK, MARGIN, MIDDLE, QUIET, START, Svg, TRACK, cividis, ink_on,
+};
 use super::{Drawn, longest};
 use crate::fidelity::Reference;
 
@@ -17,8 +19,8 @@ fn label_width(runs: &[Drawn<'_>]) -> f64 {
 }
 
 fn label(svg: &mut Svg, y: f64, names: f64, drawn: &Drawn<'_>) {
-    svg.text(MARGIN, y, INK, Anchor::Start, drawn.method);
-    svg.text(MARGIN + names - 14.0, y, QUIET, Anchor::End, &drawn.budget);
+    svg.text(MARGIN, y, INK, START, drawn.method);
+    svg.text(MARGIN + names - 14.0, y, QUIET, END, &drawn.budget);
 }
 
 /// Draws a colour scale from 0 to 100 %.
@@ -30,7 +32,7 @@ fn draw_scale(svg: &mut Svg, x: f64, y: f64) {
     }
     for (share, text) in [(0.0, "0 %"), (0.5, "50 %"), (1.0, "100 %")] {
         let at = x + share * STEPS as f64 * 4.0;
-        svg.small(at, y + 21.0, QUIET, Anchor::Middle, text);
+        svg.small(at, y + 21.0, QUIET, MIDDLE, text);
     }
 }
 
@@ -52,9 +54,9 @@ pub(super) fn recall(runs: &[Drawn<'_>]) -> String {
     let every = (30.0 / cell).ceil().max(1.0) as usize;
     for layer in (0..layers).step_by(every) {
         let x = left + (layer as f64 + 0.5) * cell;
-        svg.small(x, top - 8.0, QUIET, Anchor::Middle, &layer.to_string());
+        svg.small(x, top - 8.0, QUIET, MIDDLE, &layer.to_string());
     }
-    svg.small(left - 14.0, top - 8.0, QUIET, Anchor::End, "layer");
+    svg.small(left - 14.0, top - 8.0, QUIET, END, "layer");
     for (i, drawn) in runs.iter().enumerate() {
         let y = top + i as f64 * ROW;
         label(&mut svg, y + 17.0, names, drawn);
@@ -69,13 +71,7 @@ pub(super) fn recall(runs: &[Drawn<'_>]) -> String {
             svg.cell(x, y, cell - 1.0, ROW - 1.0, &cividis(share), &says);
             if cell >= 30.0 {
                 let text = format!("{:.0}", 100.0 * share);
-                svg.small(
-                    x + cell / 2.0,
-                    y + 16.5,
-                    ink_on(share),
-                    Anchor::Middle,
-                    &text,
-                );
+                svg.small(x + cell / 2.0, y + 16.5, ink_on(share), MIDDLE, &text);
             }
         }
     }
@@ -97,7 +93,7 @@ pub(super) fn positions(reference: &Reference, runs: &[Drawn<'_>]) -> String {
         "share of all kept rows, layers and heads together, by position; entropy as a share of the evenest spread",
     );
     let (left, mut y) = (MARGIN + names, HEAD + MARGIN);
-    svg.small(left + WIDE + 24.0, y - 8.0, QUIET, Anchor::Start, "entropy");
+    svg.small(left + WIDE + 24.0, y - 8.0, QUIET, START, "entropy");
     for drawn in runs {
         let figures = &drawn.run.indices;
         let bins = &figures.position_histogram;
@@ -120,26 +116,20 @@ pub(super) fn positions(reference: &Reference, runs: &[Drawn<'_>]) -> String {
         let entropy =
             figures.position_entropy / figures.position_entropy_most.max(f64::MIN_POSITIVE);
         let text = format!("{:.1} %", 100.0 * entropy);
-        svg.text(
-            left + WIDE + 24.0,
-            y + HIGH - 12.0,
-            INK,
-            Anchor::Start,
-            &text,
-        );
+        svg.text(left + WIDE + 24.0, y + HIGH - 12.0, INK, START, &text);
         y += HIGH + 12.0;
     }
     let n = reference.prompt.len();
     for quarter in 0..=4 {
         let x = left + WIDE * f64::from(quarter) / 4.0;
         let position = n * quarter as usize / 4;
-        svg.small(x, y + 6.0, QUIET, Anchor::Middle, &position.to_string());
+        svg.small(x, y + 6.0, QUIET, MIDDLE, &position.to_string());
     }
     svg.small(
         left,
         y + 24.0,
         QUIET,
-        Anchor::Start,
+        START,
         "position; the line is an even spread",
     );
     svg.finish()
@@ -164,8 +154,8 @@ pub(super) fn similarity(runs: &[Drawn<'_>]) -> String {
     for (i, drawn) in runs.iter().enumerate() {
         let x = MARGIN + (i % across) as f64 * (wide + GAP);
         let y = HEAD + MARGIN + (i / across) as f64 * (SIDE + 62.0) + 10.0;
-        svg.heading(x, y - 8.0, Anchor::Start, drawn.method);
-        svg.small(x + wide, y - 8.0, QUIET, Anchor::End, &drawn.budget);
+        svg.heading(x, y - 8.0, drawn.method);
+        svg.small(x + wide, y - 8.0, QUIET, END, &drawn.budget);
         let matrix = &drawn.run.indices.layer_similarity;
         let cell = SIDE / matrix.len().max(1) as f64;
         for (a, row) in matrix.iter().enumerate() {
@@ -177,7 +167,7 @@ pub(super) fn similarity(runs: &[Drawn<'_>]) -> String {
         }
         let mean = drawn.run.indices.jaccard;
         let text = mean.map_or("one layer".into(), |m| format!("{:.1} %", 100.0 * m));
-        svg.text(x, y + SIDE + 18.0, INK, Anchor::Start, &text);
+        svg.text(x, y + SIDE + 18.0, INK, START, &text);
         svg.rule(x, x + SIDE, y + SIDE + 28.0, HAIR);
     }
     let y = HEAD + MARGIN + down as f64 * (SIDE + 62.0) + 8.0;

@@ -17,13 +17,10 @@ pub(crate) const MARGIN: f64 = 28.0;
 /// Height of title and subtitle.
 pub(crate) const HEAD: f64 = 62.0;
 
-/// Alignment of a text relative to its x.
-#[derive(Clone, Copy)]
-pub(crate) enum Anchor {
-    Start,
-    Middle,
-    End,
-}
+/// Anchors of text.
+pub(crate) const START: &str = "start";
+pub(crate) const MIDDLE: &str = "middle";
+pub(crate) const END: &str = "end";
 
 /// A picture under construction. Coordinates are pixels from the top left corner.
 pub(crate) struct Svg {
@@ -40,16 +37,8 @@ impl Svg {
             height,
             body: String::new(),
         };
-        svg.styled(MARGIN, MARGIN + 8.0, 17.0, "600", INK, Anchor::Start, title);
-        svg.styled(
-            MARGIN,
-            MARGIN + 28.0,
-            12.0,
-            "400",
-            QUIET,
-            Anchor::Start,
-            subtitle,
-        );
+        svg.styled(MARGIN, MARGIN + 8.0, 17.0, "600", INK, START, title);
+        svg.styled(MARGIN, MARGIN + 28.0, 12.0, "400", QUIET, START, subtitle);
         svg
     }
 
@@ -94,18 +83,18 @@ impl Svg {
     }
 
     /// Ordinary text of 12 pixels; `y` is its baseline.
-    pub(crate) fn text(&mut self, x: f64, y: f64, fill: &str, anchor: Anchor, text: &str) {
+    pub(crate) fn text(&mut self, x: f64, y: f64, fill: &str, anchor: &str, text: &str) {
         self.styled(x, y, 12.0, "400", fill, anchor, text);
     }
 
     /// Small text of 10.5 pixels for axes and cells.
-    pub(crate) fn small(&mut self, x: f64, y: f64, fill: &str, anchor: Anchor, text: &str) {
+    pub(crate) fn small(&mut self, x: f64, y: f64, fill: &str, anchor: &str, text: &str) {
         self.styled(x, y, 10.5, "400", fill, anchor, text);
     }
 
     /// A bold heading.
-    pub(crate) fn heading(&mut self, x: f64, y: f64, anchor: Anchor, text: &str) {
-        self.styled(x, y, 12.0, "600", INK, anchor, text);
+    pub(crate) fn heading(&mut self, x: f64, y: f64, text: &str) {
+        self.styled(x, y, 12.0, "600", INK, START, text);
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -116,14 +105,9 @@ impl Svg {
         size: f64,
         weight: &str,
         fill: &str,
-        anchor: Anchor,
+        anchor: &str,
         text: &str,
     ) {
-        let anchor = match anchor {
-            Anchor::Start => "start",
-            Anchor::Middle => "middle",
-            Anchor::End => "end",
-        };
         let _ = write!(
             self.body,
             r#"<text x="{x:.1}" y="{y:.1}" font-size="{size}" font-weight="{weight}" fill="{fill}" text-anchor="{anchor}">{}</text>"#,
