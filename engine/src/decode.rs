@@ -14,7 +14,7 @@ use crate::{EngineError, Sampler};
 
 /// State of the decode loop: the cache, the method's state and the buffers.
 pub struct Decoder<'a> {
-    model: &'a Model,
+    pub(crate) model: &'a Model,
     /// The method's state, if it evicts during decode.
     evictor: Option<Box<dyn Evict>>,
     cache: CompactCache,

@@ -77,7 +77,6 @@ pub use plan::{Estimate, Plan, PlanRequest, Segment, StreamPlan};
 pub use prefill::{Prefill, PrefillOutcome, Reconstructed};
 pub use prompt::{Part, Prompt, PromptText, PromptToken, Turn};
 pub use reading::{DocumentRead, ReadRequest};
-pub use repetition::Repetition;
 pub use retention::{LayerRetention, RetentionMap};
 pub use sampler::{REPEAT_PENALTY, Sampler, Sampling};
 pub use session::{Answer, AnswerReport, Ask, Engine, Finish, Limits, document_notes};
@@ -85,7 +84,7 @@ pub use sources::{Citation, Source, Within};
 pub use streaming::{Stream, Streamed, Streaming};
 pub use synthetic::{SyntheticCache, synthetic_cache};
 pub use system::{available_memory, peak_resident_bytes, resident_bytes, total_memory};
-pub use together::{Answers, PromptContext};
+pub use together::{Answers, GreedyAnswer, PromptContext};
 pub use votes::{Attended, HeadAttention, TokenVotes, Votes};
 pub use watch::{ProgressMeter, Reading, Watch};
 

@@ -9,8 +9,8 @@ use kept_policies::Budget;
 
 use crate::repetition::Repetition;
 use crate::{
-    Decoder, Engine, EngineError, Event, MethodSpec, Plan, PlanRequest, Prefill, PrefillOutcome,
-    Prompt,
+    Decoder, Engine, EngineError, Event, Finish, MethodSpec, Plan, PlanRequest, Prefill,
+    PrefillOutcome, Prompt,
 };
 
 /// Caches up to this size in total may always share a prefill, in bytes.
@@ -178,30 +178,63 @@ impl Engine {
         outcome: PrefillOutcome,
         stop: &Stop,
     ) -> Result<String, EngineError> {
-        let tokenizer = self.model().tokenizer()?;
         let (evictor, cache) = (outcome.evictor, outcome.cache);
         let mut decoder = Decoder::new(self.model(), &context.rope, evictor, cache)?;
-        let (mut stream, mut text) = (StreamDecoder::new(), String::new());
+        let first = decoder.logits_of(&outcome.hidden)?.to_vec();
+        let answer = decoder.answer_greedily(&first, context.max_new_tokens, &mut |_| {}, stop)?;
+        Ok(answer.text)
+    }
+}
+
+/// A greedy answer.
+pub struct GreedyAnswer {
+    /// Its text.
+    pub text: String,
+    /// Its tokens, without the end-of-sequence token.
+    pub ids: Vec<u32>,
+    /// Why it ended.
+    pub finish: Finish,
+}
+
+impl Decoder<'_> {
+    /// Decodes the answer of up to `max_new_tokens` tokens whose first one has the logits `first`. `seen` receives the
+    /// logits after each token.
+    ///
+    /// # Errors
+    /// [`EngineError::Stopped`], [`EngineError::NotANumber`], and those of [`Decoder::step`].
+    pub fn answer_greedily(
+        &mut self,
+        first: &[f32],
+        max_new_tokens: usize,
+        seen: &mut dyn FnMut(&[f32]),
+        stop: &Stop,
+    ) -> Result<GreedyAnswer, EngineError> {
+        let tokenizer = self.model.tokenizer()?;
+        let (mut text, mut ids) = (String::new(), Vec::new());
+        let mut stream = StreamDecoder::of_answer(tokenizer);
         let mut repetition = Repetition::default();
-        let mut logits = decoder.logits_of(&outcome.hidden)?;
-        for _ in 0..context.max_new_tokens {
-            if stop.is_requested() {
-                return Err(EngineError::Stopped);
-            }
+        let mut logits = first;
+        let finish = loop {
             if logits.iter().any(|logit| logit.is_nan()) {
                 return Err(EngineError::NotANumber);
             }
             let token = kept_kernels::argmax(logits) as u32;
             if tokenizer.is_end(token) {
-                break;
+                break Finish::End;
             }
+            if ids.len() == max_new_tokens {
+                break Finish::Length;
+            }
+            stop.check()?;
+            ids.push(token);
             stream.push(tokenizer, token, &mut text);
+            logits = self.step(token, None)?;
+            seen(logits);
             if repetition.push(token) {
-                break;
+                break Finish::Repetition;
             }
-            logits = decoder.step(token, None)?;
-        }
+        };
         stream.finish(&mut text);
-        Ok(text)
+        Ok(GreedyAnswer { text, ids, finish })
     }
 }

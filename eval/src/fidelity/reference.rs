@@ -5,14 +5,12 @@ use std::time::Instant;
 
 use kept_documents::Document;
 use kept_kernels::Stop;
-use kept_models::{RopeTable, StreamDecoder, Tokenizer};
+use kept_models::RopeTable;
 
 use super::heads::HeadFigures;
 use super::observer::{Observer, Recorded};
 use super::wavelet::{WaveletFigures, WaveletSums};
-use kept_engine::{
-    CompactCache, Decoder, Engine, EngineError, Event, Finish, Prefill, Prompt, Repetition,
-};
+use kept_engine::{CompactCache, Decoder, Engine, EngineError, Event, Finish, Prefill, Prompt};
 
 /// A prompt read with the full cache, and its greedy answer.
 pub struct Reference {
@@ -64,7 +62,6 @@ impl Reference {
         stop: &Stop,
     ) -> Result<Reference, EngineError> {
         let model = engine.model();
-        let tokenizer = model.tokenizer()?;
         let prompt = Prompt::new(model, &document.text, question)?;
         let n = prompt.len();
         let max_new_tokens = engine.max_new_tokens(n, max_tokens);
@@ -78,18 +75,13 @@ impl Reference {
         let kv_bytes = outcome.cache.kv_bytes();
         let mut decoder = Decoder::new(model, &rope, outcome.evictor, outcome.cache)?;
         let first = Instant::now();
-        let logits = decoder.logits_of(&outcome.hidden)?.to_vec();
+        let mut logits = decoder.logits_of(&outcome.hidden)?.to_vec();
         let first_token_seconds = (reading + first.elapsed()).as_secs_f64();
 
         let decoding = Instant::now();
-        let greedy = GreedyAnswer::decode(
-            &mut decoder,
-            tokenizer,
-            logits,
-            max_tokens,
-            max_new_tokens,
-            stop,
-        )?;
+        let first = logits.clone();
+        let mut seen = |next: &[f32]| logits.extend_from_slice(next);
+        let greedy = decoder.answer_greedily(&first, max_new_tokens, &mut seen, stop)?;
         let decoding = decoding.elapsed();
         let cache = decoder.into_cache();
         let recorded = observer.take_recorded();
@@ -104,77 +96,16 @@ impl Reference {
             },
             answer: greedy.text,
             answer_ids: greedy.ids,
-            finish: greedy.finish,
-            logits: greedy.logits,
+            finish: match greedy.finish {
+                Finish::Length if max_new_tokens < max_tokens => Finish::Context,
+                finish => finish,
+            },
+            logits,
             wavelet: wavelet(&recorded, &cache),
             attention: recorded.attention,
             heads: recorded.heads,
             kv_bytes,
             first_token_seconds,
-        })
-    }
-}
-
-/// A greedy answer with its logits.
-struct GreedyAnswer {
-    text: String,
-    /// Without the end-of-sequence token.
-    ids: Vec<u32>,
-    finish: Finish,
-    /// `[tokens + 1, vocab]`: logits before each token and after the last.
-    logits: Vec<f32>,
-}
-
-impl GreedyAnswer {
-    /// Decodes the answer whose first token has the logits `logits [vocab]`. `max_new_tokens` is the part of the
-    /// requested `max_tokens` for which the context length suffices.
-    ///
-    /// # Errors
-    /// [`EngineError::Stopped`], [`EngineError::NotANumber`], and those of [`Decoder::step`].
-    fn decode(
-        decoder: &mut Decoder<'_>,
-        tokenizer: &Tokenizer,
-        mut logits: Vec<f32>,
-        max_tokens: usize,
-        max_new_tokens: usize,
-        stop: &Stop,
-    ) -> Result<Self, EngineError> {
-        let (mut text, mut ids) = (String::new(), Vec::new());
-        let mut stream = StreamDecoder::of_answer(tokenizer);
-        let mut repetition = Repetition::default();
-        let vocab = logits.len();
-        let finish = loop {
-            let latest = &logits[ids.len() * vocab..];
-            if latest.iter().any(|logit| logit.is_nan()) {
-                return Err(EngineError::NotANumber);
-            }
-            let token = kept_kernels::argmax(latest) as u32;
-            if tokenizer.is_end(token) {
-                break Finish::End;
-            }
-            if ids.len() == max_new_tokens {
-                break if max_new_tokens < max_tokens {
-                    Finish::Context
-                } else {
-                    Finish::Length
-                };
-            }
-            if stop.is_requested() {
-                return Err(EngineError::Stopped);
-            }
-            ids.push(token);
-            stream.push(tokenizer, token, &mut text);
-            logits.extend_from_slice(decoder.step(token, None)?);
-            if repetition.push(token) {
-                break Finish::Repetition;
-            }
-        };
-        stream.finish(&mut text);
-        Ok(Self {
-            text,
-            ids,
-            finish,
-            logits,
         })
     }
 }
