@@ -172,7 +172,7 @@ impl Engine {
         {
             return Ok(full);
         }
-        self.choose_cut(&case)
+        self.choose_cut(&case, given)
     }
 
     /// The full cache, if it takes little memory and time, or if the budget is for all rows and they fit.
@@ -203,19 +203,12 @@ impl Engine {
         }))
     }
 
-    fn choose_cut(&self, case: &Case<'_>) -> Result<Chosen, EngineError> {
+    /// The method that loses least with `given` rows, or with as many as suffice.
+    fn choose_cut(&self, case: &Case<'_>, given: Option<usize>) -> Result<Chosen, EngineError> {
         let tokens = case.request.prompt.tokens;
         let table = self.measured();
-        let given = case
-            .request
-            .budget
-            .map(|budget| self.budget_rows(Some(budget), tokens));
-        let wanted = match given.transpose()? {
-            Some(rows) => rows,
-            None => {
-                ((table.sufficient_share(tokens) * tokens as f64).ceil() as usize).max(LEAST_ROWS)
-            }
-        };
+        let sufficient = || (table.sufficient_share(tokens) * tokens as f64).ceil() as usize;
+        let wanted = given.unwrap_or_else(|| sufficient().max(LEAST_ROWS));
         let wanted = wanted.min(tokens);
         let share = |rows: usize| rows as f64 / tokens.max(1) as f64;
         // `rows + 1`: a share of the prompt was rounded down to rows, and a budget of 25 % must find the measurement at

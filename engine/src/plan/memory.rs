@@ -14,6 +14,7 @@ use kept_policies::{Budget, Method, PolicyError};
 
 use super::prefill::CHUNK;
 use super::{PlanRequest, StreamPlan};
+use crate::note::{Note, WithinMemory};
 use crate::{Engine, EngineError, MemoryLedger, MethodSpec, backend};
 
 /// Smaller chunks need less scratch memory and more time; the result is the same, except that Expected Attention sums
@@ -34,6 +35,22 @@ pub(crate) struct Fitted {
     pub(crate) cache: CacheType,
     /// Peak bytes, of the kind that the limit refers to.
     pub(crate) bytes: u64,
+}
+
+impl Fitted {
+    /// What the limit of `memory` bytes led to for a prompt of `tokens`, and what that costs.
+    pub(crate) fn note(self, memory: u64, tokens: usize, kl: Option<f64>, cost: String) -> Note {
+        Note::WithinMemory(WithinMemory {
+            limit: memory,
+            rows: self.rows.min(tokens),
+            tokens,
+            chunk: self.chunk,
+            cache: self.cache.name().to_owned(),
+            bytes: self.bytes,
+            kl,
+            cost: Some(cost),
+        })
+    }
 }
 
 impl Engine {
@@ -153,6 +170,14 @@ impl Engine {
         backend::of(self.model()).free_memory()
     }
 
+    /// Rows without eviction: streaming mode holds at most the context length.
+    fn whole_rows(&self, request: &PlanRequest<'_>) -> usize {
+        match self.streaming(request) {
+            true => (request.prompt.tokens).min(self.model().config().context),
+            false => request.prompt.tokens,
+        }
+    }
+
     /// [`Engine::within`] with the cache type of the lowest measured divergence, if none is requested; the default
     /// type if all wanted rows fit with it.
     pub(crate) fn best_within(
@@ -163,11 +188,7 @@ impl Engine {
     ) -> Result<Fitted, EngineError> {
         let tokens = request.prompt.tokens;
         let most = wanted.unwrap_or(tokens).min(tokens);
-        let whole = if self.streaming(request) {
-            tokens.min(self.model().config().context)
-        } else {
-            tokens
-        };
+        let whole = self.whole_rows(request);
         let method = request.method.build()?;
         self.cheapest(request.method, whole, most, &|engine| {
             let fitted = engine.within(&*method, request, memory, wanted)?;
@@ -207,12 +228,7 @@ impl Engine {
             _ if streams => StreamPlan::MOST_ROWS.min(tokens),
             _ => tokens,
         };
-        // Streaming mode holds at most the context length.
-        let whole = if streams {
-            tokens.min(self.model().config().context)
-        } else {
-            tokens
-        };
+        let whole = self.whole_rows(request);
         let (rows, cache) = self.cheapest(spec, whole, most, &held)?;
         let why = (cache != Self::DEFAULT_CACHE)
             .then(|| self.narrow_note(spec, cache, rows, whole, held(self).ok()));
@@ -312,28 +328,23 @@ impl Engine {
         };
         let (mut fitting, mut failing) = (None, most + 1);
         let mut low = 0;
+        let fitted = |rows, chunk, bytes| Fitted {
+            rows,
+            chunk,
+            cache: self.cache_type(),
+            bytes,
+        };
         if let Sized::Takes(takes, chunk) = sized(most)?
             && takes <= bytes
         {
-            let rows = most;
-            return Ok(Ok(Fitted {
-                rows,
-                chunk,
-                cache: self.cache_type(),
-                bytes: takes,
-            }));
+            return Ok(Ok(fitted(most, chunk, takes)));
         }
         let mut least: Option<u64> = None;
         while failing - low > 1 {
             let rows = low + (failing - low) / 2;
             match sized(rows)? {
                 Sized::Takes(takes, chunk) if takes <= bytes => {
-                    fitting = Some(Fitted {
-                        rows,
-                        chunk,
-                        cache: self.cache_type(),
-                        bytes: takes,
-                    });
+                    fitting = Some(fitted(rows, chunk, takes));
                     low = rows;
                 }
                 Sized::Takes(takes, _) => {

@@ -6,7 +6,7 @@ use kept_policies::Method;
 use super::prefill::{CHUNK, WIDE_CHUNKS};
 use super::{PlanRequest, PrefillPlan, StreamPlan};
 use crate::auto;
-use crate::note::{Note, WithinMemory};
+use crate::note::Note;
 use crate::shape::head_shape;
 use crate::{Engine, EngineError, MemoryLedger, backend};
 use kept_vault::{MOST_QUERIES, Measurement, Vault, VaultWriter};
@@ -79,18 +79,10 @@ impl Engine {
         let wanted = request.budget.map(|_| wanted()).transpose()?;
         let fitted = self.within(method, request, memory, wanted)?;
         let tokens = request.prompt.tokens;
-        let rows = fitted.rows.min(tokens);
-        let share = rows as f64 / tokens.max(1) as f64;
-        let note = Note::WithinMemory(WithinMemory {
-            limit: memory,
-            rows,
-            tokens,
-            chunk: fitted.chunk,
-            cache: fitted.cache.name().to_owned(),
-            bytes: fitted.bytes,
-            kl: Some(self.costs(&request.method.name, share, fitted.cache)),
-            cost: Some(self.costs_in_words(request.method, share, fitted.cache)),
-        });
+        let share = fitted.rows.min(tokens) as f64 / tokens.max(1) as f64;
+        let kl = self.costs(&request.method.name, share, fitted.cache);
+        let cost = self.costs_in_words(request.method, share, fitted.cache);
+        let note = fitted.note(memory, tokens, Some(kl), cost);
         let plan = self.prefill_plan_with(method, request, fitted.rows, fitted.chunk)?;
         Ok((plan, Some(note)))
     }
@@ -109,17 +101,8 @@ impl Engine {
             return Ok((plan, None));
         };
         let fitted = self.within(method, request, memory, Some(plan.rows))?;
-        let tokens = request.prompt.tokens;
-        let note = Note::WithinMemory(WithinMemory {
-            limit: memory,
-            rows: fitted.rows.min(tokens),
-            tokens,
-            chunk: fitted.chunk,
-            cache: fitted.cache.name().to_owned(),
-            bytes: fitted.bytes,
-            kl: None,
-            cost: Some(auto::streaming_in_words(request.method)),
-        });
+        let cost = auto::streaming_in_words(request.method);
+        let note = fitted.note(memory, request.prompt.tokens, None, cost);
         let plan = self.stream_plan_with(method, request, fitted.rows, fitted.chunk)?;
         Ok((plan, Some(note)))
     }
