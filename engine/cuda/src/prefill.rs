@@ -193,10 +193,10 @@ impl<'a> CudaPrefill<'a> {
             log_sum_exp: device.alloc_uninit(most(PrefillPlan::log_sum_exp))?,
             marks: device
                 .alloc_uninit(low_attention.map_or(0, |rows| heads.kv_heads * n * words(rows)))?,
-            staging: (first.vault_rows())
+            staging: (first.vault_rows)
                 .map(|_| UploadStaging::new(device, SENT_AT_ONCE))
                 .transpose()?,
-            writeback: (first.vault_rows())
+            writeback: (first.vault_rows)
                 .map(|kind| VaultWriteback::new(device, kind, heads, first.chunk))
                 .transpose()?,
             kept: RowDestination::new(device, heads, plans)?,

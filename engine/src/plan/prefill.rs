@@ -112,11 +112,11 @@ pub struct PrefillPlan {
     /// The reconstruction, if a layer needs it.
     pub reconstruction_plan: Option<ReconstructionPlan>,
     /// First tokens of the prompt whose rows come from a vault; they do not run through the layers.
-    known: usize,
+    pub(crate) known: usize,
     /// Bytes of the vault's buffers.
-    vault: u64,
+    pub(crate) vault: u64,
     /// Type of the vault's rows, if one may be used.
-    vault_rows: Option<PackedRows>,
+    pub vault_rows: Option<PackedRows>,
     /// Whether a layer's weights are rearranged for many rows.
     pub(crate) rearranges: bool,
     /// Type of the kept rows.
@@ -259,28 +259,12 @@ impl PrefillPlan {
         self.row_plan.positions == Positions::Reassigned
     }
 
-    /// Takes the rows of the first `known` tokens from a vault with buffers of `bytes` bytes. With
-    /// `repeated`, the reconstruction's scores come from the vault too.
-    pub(crate) fn start_after_prefix(&mut self, known: usize, bytes: u64, repeated: bool) {
-        self.known = known;
-        self.vault = bytes;
-        if repeated {
-            self.reconstruction_plan = None;
-        }
-    }
-
     /// Rows that run through a layer at once: a chunk, or fewer if fewer are read.
     fn rows_at_once(&self) -> usize {
         match self.reconstruction_plan {
             Some(_) => self.chunk,
             None => self.chunk.min(self.tokens() - self.known),
         }
-    }
-
-    /// Sets the type of the vault's rows, if one may be used.
-    pub(crate) fn with_vault(mut self, kind: Option<PackedRows>) -> Self {
-        self.vault_rows = kind;
-        self
     }
 
     /// For a prefill shared by several methods: kept rows are on the host.
@@ -297,11 +281,6 @@ impl PrefillPlan {
     /// Whether the method merges or evicts rows while it answers, and reads attention probabilities for it.
     pub fn changes_rows_in_decode(&self) -> bool {
         self.max_entries() > 0 || self.row_plan.decode_rows.is_some()
-    }
-
-    /// Type of the rows of the vault that is read or written.
-    pub fn vault_rows(&self) -> Option<PackedRows> {
-        self.vault_rows
     }
 
     /// Sets the type of the kept rows.
@@ -414,11 +393,6 @@ impl PrefillPlan {
         } else {
             0
         }
-    }
-
-    /// First tokens of the prompt whose rows come from a vault.
-    pub(crate) fn known(&self) -> usize {
-        self.known
     }
 
     /// Rows of the reconstruction; 0 without one.

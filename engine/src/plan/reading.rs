@@ -39,8 +39,8 @@ impl Engine {
         let (model, prompt) = (self.model(), request.prompt);
         let max_new_tokens = self.max_new_tokens(prompt.tokens, request.max_new_tokens);
         let mut plan = PrefillPlan::new(model, method, prompt, rows, max_new_tokens, chunk)?
-            .with_cache(model, self.cache_type())?
-            .with_vault(request.vault);
+            .with_cache(model, self.cache_type())?;
+        plan.vault_rows = request.vault;
         backend::of(model).place(&mut plan, request.limits.memory)?;
         Ok(plan)
     }
@@ -55,9 +55,10 @@ impl Engine {
     ) -> Result<StreamPlan, EngineError> {
         let (rows, chunk) = (Some(rows), Some(chunk));
         let (prompt, most) = (request.prompt, request.max_new_tokens);
-        let plan = StreamPlan::new(self.model(), method, prompt, rows, most, chunk)?
+        let mut plan = StreamPlan::new(self.model(), method, prompt, rows, most, chunk)?
             .with_cache(self.model(), self.cache_type())?;
-        Ok(plan.with_vault(request.vault.is_some()))
+        plan.vault = request.vault.is_some();
+        Ok(plan)
     }
 
     /// The plan of a regular prefill: rows and chunk size as requested, or the largest that fit in the memory limit;

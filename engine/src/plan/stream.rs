@@ -56,7 +56,7 @@ pub struct StreamPlan {
     /// Type of the kept rows.
     pub cache: CacheType,
     /// Whether the state at the document's end is saved in the vaults' folder.
-    vault: bool,
+    pub(crate) vault: bool,
     /// Whether the device has memory of its own.
     own_memory: bool,
     width: usize,
@@ -158,11 +158,6 @@ impl StreamPlan {
         backend::of(model).check_cache(cache)?;
         refuse_repeated_rounding(cache, self.method, &self.row_plan)?;
         Ok(Self { cache, ..self })
-    }
-
-    /// Sets whether the state at the document's end is saved in and restored from the vaults' folder.
-    pub fn with_vault(self, vault: bool) -> Self {
-        Self { vault, ..self }
     }
 
     /// The parameters that the state at a document's end depends on: capacities, but neither the text's

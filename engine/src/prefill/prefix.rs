@@ -230,8 +230,10 @@ impl Prefix {
 
     /// Adapts `plan` to the rows from the vault.
     pub(super) fn adapt(&self, mut plan: PrefillPlan) -> PrefillPlan {
-        plan.start_after_prefix(self.known(), self.buffers, self.knows_reconstruction());
-        let mut plan = plan.with_vault(self.kind);
+        (plan.known, plan.vault, plan.vault_rows) = (self.known(), self.buffers, self.kind);
+        if self.knows_reconstruction() {
+            plan.reconstruction_plan = None;
+        }
         plan.rearranges = self.rearranges(&plan);
         plan
     }

@@ -32,7 +32,7 @@ impl ReadingProgress {
                 ..MemoryNow::default()
             },
             meter: ProgressMeter::new(Phase::Reading, plan.tokens_read(), plan.steps())
-                .with_vault_tokens(plan.known()),
+                .with_vault_tokens(plan.known),
             passed: 0,
         }
     }

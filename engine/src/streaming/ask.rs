@@ -151,8 +151,9 @@ impl Engine {
             }
             (plan, _) => plan?,
         };
-        let plan = plan.with_cache(self.model(), self.cache_type())?;
-        Ok(plan.with_vault(request.vault.is_some()))
+        let mut plan = plan.with_cache(self.model(), self.cache_type())?;
+        plan.vault = request.vault.is_some();
+        Ok(plan)
     }
 
     /// Checks that the memory of `plan` is available, and collects the notes on it.
