@@ -425,7 +425,7 @@ impl PrefillPlan {
 
     /// Rows per KV head of a layer's keys and values during prefill.
     pub fn layer_rows(&self) -> usize {
-        let repeated = |plan: &ReconstructionPlan| plan.document().end + plan.longest();
+        let repeated = |plan: &ReconstructionPlan| plan.document.end + plan.longest();
         self.tokens()
             .max(self.reconstruction_plan.as_ref().map_or(0, repeated))
     }

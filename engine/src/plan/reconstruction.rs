@@ -43,8 +43,9 @@ pub struct Segment {
 #[derive(Debug, Clone)]
 pub struct ReconstructionPlan {
     /// Positions of the document in the prompt.
-    document: Range<usize>,
-    chunk: usize,
+    pub(crate) document: Range<usize>,
+    /// Tokens of the largest chunk.
+    pub(crate) chunk: usize,
     /// First tokens of the prompt that take part in every chunk's scores.
     pub(crate) sinks: usize,
     first_request: Vec<u32>,
@@ -107,11 +108,6 @@ impl ReconstructionPlan {
         Ok(plan)
     }
 
-    /// Positions of the document.
-    pub(crate) fn document(&self) -> Range<usize> {
-        self.document.clone()
-    }
-
     /// The chunks in order, with their rows.
     pub(crate) fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
         let mut row = 0;
@@ -138,11 +134,6 @@ impl ReconstructionPlan {
     pub fn longest(&self) -> usize {
         let rows = self.segments().map(|segment| segment.rows.len());
         rows.max().unwrap_or(0)
-    }
-
-    /// Tokens of the largest chunk.
-    pub(crate) fn largest_chunk(&self) -> usize {
-        self.chunk
     }
 
     /// `[rows]`: the tokens of all chunks' rows for a prompt `ids`.

@@ -369,10 +369,10 @@ fn cut_layers(
     watch: &mut dyn Watch,
     stop: &Stop,
 ) -> Result<(Vec<KeptLayers>, Duration), EngineError> {
-    let all = reader.plans();
+    let all = reader.plans;
     let nothing = |(plan, select): (&PrefillPlan, _)| KeptLayers {
         select,
-        map: RetentionMap::new(plan.tokens(), reader.kv_heads()),
+        map: RetentionMap::new(plan.tokens(), reader.heads.kv_heads),
         layers: Vec::with_capacity(plan.keeps.len()),
         selecting: Duration::ZERO,
     };

@@ -334,14 +334,14 @@ impl Prefix {
 
     /// Tokens whose rows come from a vault, those of earlier turns included.
     pub(crate) fn known(&self) -> usize {
-        let turns = self.turns.as_ref().map_or(0, TurnRows::known);
+        let turns = self.turns.as_ref().map_or(0, |turns| turns.known);
         self.known.max(turns)
     }
 
     /// End of what is read by itself from token `first` on, in a prompt of `n` tokens: the prefix, a turn, or the
     /// rest.
     pub(super) fn section_end(&self, first: usize, n: usize) -> usize {
-        let turns = self.turns.iter().flat_map(TurnRows::ends);
+        let turns = self.turns.iter().flat_map(|turns| &turns.ends);
         let mut ends = std::iter::once(&self.tokens).chain(turns);
         ends.find(|&&end| end > first).map_or(n, |&end| end.min(n))
     }

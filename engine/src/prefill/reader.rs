@@ -34,8 +34,8 @@ pub struct Reconstructed {
 pub(super) struct Reader<'a> {
     of: Read<'a>,
     /// One entry per method; exactly one if tokens are dropped or the document is reconstructed.
-    plans: &'a [PrefillPlan],
-    heads: HeadShape,
+    pub(super) plans: &'a [PrefillPlan],
+    pub(super) heads: HeadShape,
     /// The residual stream, the layer's keys and values, and all scratch buffers.
     backend: Box<dyn PrefillBackend + 'a>,
     /// Rows of the residual stream.
@@ -153,16 +153,6 @@ impl<'a> Reader<'a> {
             held: Held::default(),
             progress,
         })
-    }
-
-    /// KV heads of a layer.
-    pub(super) fn kv_heads(&self) -> usize {
-        self.heads.kv_heads
-    }
-
-    /// The plans of all methods.
-    pub(super) fn plans(&self) -> &'a [PrefillPlan] {
-        self.plans
     }
 
     /// Runs the tokens without known rows through `layer`: computes keys, values, the layer's output and the

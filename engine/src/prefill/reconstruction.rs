@@ -74,7 +74,7 @@ impl<'a> ReconstructionPass<'a> {
         plan: &'a ReconstructionPlan,
         heads: HeadShape,
     ) -> Self {
-        let (end, longest) = (plan.document().end, plan.longest());
+        let (end, longest) = (plan.document.end, plan.longest());
         let mut residual = vec![0.0; prefill.repetition_residual()];
         model.embed(&plan.ids(ids), &mut residual);
         let rows = |rows| RowStore::uniform(heads.kv_heads, rows, heads.head_dim);
@@ -89,8 +89,8 @@ impl<'a> ReconstructionPass<'a> {
             residual,
             gathered_rope: GatheredRope::new(rope, longest),
             saved: [rows(after), rows(after)],
-            seen: rows(plan.sinks + plan.largest_chunk() + longest),
-            maxima: Vec::with_capacity(heads.q_heads * plan.largest_chunk()),
+            seen: rows(plan.sinks + plan.chunk + longest),
+            maxima: Vec::with_capacity(heads.q_heads * plan.chunk),
             scores: vec![0.0; heads.kv_heads * ids.len()],
             begun: false,
         }
@@ -104,13 +104,13 @@ impl<'a> ReconstructionPass<'a> {
         pairs: usize,
     ) -> usize {
         GatheredRope::floats(plan.longest(), pairs)
-            + heads.q_heads * plan.largest_chunk()
+            + heads.q_heads * plan.chunk
             + heads.kv_heads * tokens
     }
 
     /// Rows per KV head of the pass's own buffers: one of keys, two of saved rows.
     pub(crate) fn rows(plan: &ReconstructionPlan, tokens: usize) -> usize {
-        plan.sinks + plan.largest_chunk() + plan.longest() + 2 * (tokens - plan.document().end)
+        plan.sinks + plan.chunk + plan.longest() + 2 * (tokens - plan.document.end)
     }
 
     /// Bytes of the residual stream.
@@ -138,7 +138,7 @@ impl<'a> ReconstructionPass<'a> {
         stop: &Stop,
         report: &mut dyn FnMut(usize),
     ) -> Result<(), EngineError> {
-        let end = self.plan.document().end;
+        let end = self.plan.document.end;
         if let Some(rope) = self.rope.of_layer(layer.layer) {
             self.gathered_rope
                 .set_positions(rope, end..end + self.plan.longest());
@@ -168,7 +168,7 @@ impl<'a> ReconstructionPass<'a> {
         rows: Range<usize>,
         stop: &Stop,
     ) -> Result<(), EngineError> {
-        let (heads, end, count) = (self.heads, self.plan.document().end, rows.len());
+        let (heads, end, count) = (self.heads, self.plan.document.end, rows.len());
         let width = self.model.config().width;
         let scratch = &mut *view.buffers;
         let q = &mut scratch.q[..count * heads.q_heads * heads.head_dim];

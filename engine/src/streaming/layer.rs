@@ -183,7 +183,7 @@ impl<'a> ChunkScratch<'a> {
             }
             scratch.live = ring.rows;
         }
-        self.attend_all(chunk, Some(ring.window()))
+        self.attend_all(chunk, Some(ring.window))
     }
 
     /// Appends the chunk to the heads' kept rows (by rank, before RoPE), rotates all rows and runs attention.

@@ -251,7 +251,7 @@ impl<'a> Stream<'a> {
                     CompactLayer::recurrent(*state)
                 }
                 StreamLayer::Ring(ring) => {
-                    map.push_window(ring.window());
+                    map.push_window(ring.window);
                     ring.into_layer(n, longest, plan.max_new_tokens, self.rope.of_layer(layer))
                 }
             });

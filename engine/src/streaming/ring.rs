@@ -16,7 +16,8 @@ pub(super) struct Ring {
     pub(super) values: RowStore,
     /// Rows in use, in every head.
     pub(super) rows: usize,
-    window: usize,
+    /// Attention window in positions, including the token's own.
+    pub(super) window: usize,
 }
 
 impl Ring {
@@ -40,11 +41,6 @@ impl Ring {
         snapshot_rows(&mut self.keys, through);
         snapshot_rows(&mut self.values, through);
         through.count(&mut self.rows, self.keys.capacity(0));
-    }
-
-    /// Attention window in positions, including the token's own.
-    pub(super) fn window(&self) -> usize {
-        self.window
     }
 
     pub(super) fn live_bytes(&self) -> u64 {

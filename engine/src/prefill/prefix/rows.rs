@@ -6,7 +6,6 @@ use kept_kernels::{RowStore, Stop};
 use kept_vault::{LayerNumbers, VaultError, VaultRows};
 
 use super::Prefix;
-use super::turns::TurnRows;
 use super::writing::write_packed;
 use crate::backend::PrefixRows;
 
@@ -29,7 +28,7 @@ impl PrefixRows for Prefix {
     }
 
     fn state(&self) -> Option<&[f32]> {
-        let turns = self.turns.as_ref().map(TurnRows::state);
+        let turns = self.turns.as_ref().map(|turns| turns.state.as_slice());
         let own = Some(self.numbers.state.as_slice()).filter(|_| self.known > 0);
         let mut states = [turns, own].into_iter().flatten();
         states.find(|state| !state.is_empty())

@@ -24,15 +24,15 @@ use crate::prefill::input::Read;
 /// The state of the vault of a conversation in one prefill.
 pub(super) struct TurnRows {
     /// Ends of the turns, ascending.
-    ends: Vec<usize>,
+    pub(super) ends: Vec<usize>,
     /// Tokens with known rows, those of the document included; 0 without `vault`.
-    known: usize,
+    pub(super) known: usize,
     /// The vault that is read, if any.
     vault: Option<Vault>,
     writer: Option<VaultWriter>,
     folder: VaultFolder,
     /// The state of the current layer after the known turns, if it is recurrent.
-    state: Vec<f32>,
+    pub(super) state: Vec<f32>,
 }
 
 impl TurnRows {
@@ -101,19 +101,9 @@ impl TurnRows {
         }
     }
 
-    /// Tokens with known rows, those of the document included; 0 if no turn is known.
-    pub(super) fn known(&self) -> usize {
-        self.known
-    }
-
     /// End of the last turn.
     pub(super) fn end(&self) -> usize {
         self.ends.last().copied().unwrap_or(0)
-    }
-
-    /// Ends of the turns, ascending.
-    pub(super) fn ends(&self) -> &[usize] {
-        &self.ends
     }
 
     /// Whether a vault is being written.
@@ -180,11 +170,6 @@ impl TurnRows {
     ) -> Result<(), VaultError> {
         let written = self.writer.as_mut().map_or(Ok(()), write);
         written.inspect_err(|_| self.writer = None)
-    }
-
-    /// The state of the current layer after the known turns; empty if there is none.
-    pub(super) fn state(&self) -> &[f32] {
-        &self.state
     }
 
     /// Ends a layer after its last turn, with the `state` of a recurrent layer. After a stop, the vault is discarded.

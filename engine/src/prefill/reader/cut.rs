@@ -169,7 +169,7 @@ impl Reader<'_> {
         watch: &mut dyn Watch,
         stop: &Stop,
     ) -> Result<(), EngineError> {
-        let plan = &self.plans()[0];
+        let plan = &self.plans[0];
         for (in_model, &keeps) in plan.keeps.iter().enumerate() {
             self.read(in_model, watch, stop)?;
             let LayerKeeps::Cut(in_policy) = keeps else {
