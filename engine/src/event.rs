@@ -18,6 +18,8 @@ pub enum Phase {
 
 /// Progress of prefill or decode.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+#[serde(rename_all = "camelCase")]
 pub struct Progress {
     /// The phase.
     pub phase: Phase,
@@ -35,8 +37,7 @@ pub struct Progress {
 }
 
 /// An event of the engine for its caller.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case", tag = "event")]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// A decision about the question, or a note on how it is read. Sent before prefill.
     Chosen {

@@ -17,6 +17,7 @@ const MAX_NEW_TOKENS: usize = Engine::DEFAULT_MAX_TOKENS;
 
 /// What can be read with one budget.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct FitLine {
     /// Rows per KV head and layer that are kept; `None` for the full cache.
     pub rows: Option<usize>,

@@ -74,6 +74,9 @@ impl MemoryLedger {
 
 /// Memory in use at one moment of a question.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+#[cfg_attr(feature = "typescript", ts(rename = "Memory"))]
+#[serde(rename_all = "camelCase")]
 pub struct MemoryNow {
     /// The model file's tensors, mapped.
     pub weights: u64,

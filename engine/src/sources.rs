@@ -52,6 +52,7 @@ pub struct Within {
 
 /// The passage that a sentence of the answer stands on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Citation {
     /// One past the last byte of the sentence in the answer's text.
     pub end: usize,

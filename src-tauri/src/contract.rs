@@ -17,19 +17,20 @@ use ts_rs::TS;
 pub use comparison::{Comparison, ComparisonRun, ComparisonState, ReferenceResult, RunResult};
 pub use conversations::{ConversationEntry, FoundPassage, FoundPiece};
 pub use document::{DocumentFacts, DocumentPart, OutlineEntry, PageRange};
-pub use kept_engine::{Gpu, Phase};
+pub use kept_engine::{Citation, Finish, FitLine, Gpu, MemoryNow as Memory, Phase, Progress};
 pub use kept_worker::protocol::{
-    AttendedFacts as Attended, Gpus, MethodFacts, ModelFacts, ParameterFacts, StoredDocument,
+    AttendedFacts as Attended, Gpus, Inspection, MethodFacts, ModelFacts, ParameterFacts,
+    SourceInfo as Source, StoredDocument, Vault,
 };
 pub use library::{
-    CatalogueModel, Download, DownloadState, FitLine, FoundModel, HubOffer, Inspection, Library,
-    ModelFolder, Suits, UnfinishedModel,
+    CatalogueModel, Download, DownloadState, FoundModel, HubOffer, Library, ModelFolder, Suits,
+    UnfinishedModel,
 };
 pub use turns::{
-    Chosen, Citation, EarlierTurn, EarlierTurns, Estimate, Facts, LayerRow, Memory, PictureOf,
-    Progress, Refusal, RefusalCode, Relation, Source, TableRow, TokenSlots, Turn, TurnState,
+    Chosen, EarlierTurn, EarlierTurns, Estimate, Facts, LayerRow, PictureOf, Refusal, RefusalCode,
+    Relation, TableRow, TokenSlots, Turn, TurnState,
 };
-pub use vault::{ReadAhead, Vault};
+pub use vault::ReadAhead;
 
 /// The colour theme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]

@@ -44,7 +44,7 @@ function library(some: Partial<Library> = {}): Library {
 
 const inspection: Inspection = {
   layers: 6, slidingLayers: 0, recurrentLayers: 0, window: null, context: 8192, weightsBytes: 3 << 20, kvBytesPerThousand: 1e6, windowBytes: 0,
-  canThink: false, freeBytes: 8e9, missingBytes: 0, lines: [{ rows: null, tokens: 8191, pages: 20, peakBytes: 9e6, wholeContext: true }],
+  canThink: false, freeBytes: 8e9, missingBytes: 0, lines: [{ rows: null, tokens: 8191, pages: 20, peak_bytes: 9e6, whole_context: true }],
 } // prettier-ignore
 
 it('rounds the speed of reading to what is known of it', () => {
@@ -137,11 +137,11 @@ describe('words about models', () => {
     expect(verdict(inspection)).toBe('It fits, with its whole context of 8,192 tokens.')
     expect(verdict({ ...inspection, missingBytes: 3 * 2 ** 30 })).toContain('3.0 GiB more memory')
     expect(verdict({ ...inspection, freeBytes: null })).toContain('does not say')
-    const line = (rows: number | null, tokens: number, peakBytes: number) => ({
+    const line = (rows: number | null, tokens: number, peak_bytes: number) => ({
       ...inspection.lines[0]!,
       rows,
       tokens,
-      peakBytes,
+      peak_bytes,
     })
     const lines = [
       line(null, 5000, 100),
@@ -151,7 +151,7 @@ describe('words about models', () => {
       line(512, 8000, 79),
     ]
     expect(distinct(lines).map(({ rows }) => rows)).toEqual([null, 4096, 1024])
-    expect(lineWords({ rows: 512, tokens: 300, pages: 0, peakBytes: 1, wholeContext: false })).toEqual({
+    expect(lineWords({ rows: 512, tokens: 300, pages: 0, peak_bytes: 1, whole_context: false })).toEqual({
       keeps: '512 tokens',
       reads: '300 tokens',
       pages: 'less than a page',

@@ -235,6 +235,7 @@ describe('while it is read, and after', () => {
 
 describe('the vault in the settings', () => {
   const vault = {
+    kind: 'q8_0',
     folder: '/home/ann/.cache/kept/vaults',
     documents: 2,
     bytes: 3 << 20,

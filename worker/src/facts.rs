@@ -5,7 +5,7 @@ use std::path::Path;
 use kept_engine::documents::{Document, Kind, Page, Part};
 use kept_engine::kernels::{simd_level, threads};
 use kept_engine::policies;
-use kept_engine::{Engine, MethodSpec, available_memory, document_notes};
+use kept_engine::{Engine, Fit, MethodSpec, available_memory, document_notes};
 use kept_worker::protocol::{
     DocumentInfo, Inspection, MethodFacts, ModelFacts, PageInfo, ParameterFacts, Reply,
 };
@@ -51,8 +51,8 @@ fn method(info: &policies::MethodInfo) -> MethodFacts {
 pub fn inspection(engine: &Engine) -> Inspection {
     let model = engine.model();
     let config = model.config();
+    let fit = available_memory().map(|free| engine.fit(free, &MethodSpec::plain(USUAL_METHOD)));
     Inspection {
-        name: model.name().to_owned(),
         layers: config.layers,
         sliding_layers: config.windows().count(),
         recurrent_layers: config.recurrent_layers(),
@@ -62,7 +62,9 @@ pub fn inspection(engine: &Engine) -> Inspection {
         kv_bytes_per_thousand: engine.bytes_per_row() * 1000,
         window_bytes: engine.window_bytes(config.context),
         can_think: can_think(engine),
-        fit: available_memory().map(|free| engine.fit(free, &MethodSpec::plain(USUAL_METHOD))),
+        free_bytes: fit.as_ref().map(|fit| fit.free_bytes),
+        missing_bytes: fit.as_ref().map_or(0, Fit::missing_bytes),
+        lines: fit.map_or_else(Vec::new, |fit| fit.lines),
     }
 }
 

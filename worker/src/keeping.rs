@@ -4,7 +4,7 @@ use std::time::UNIX_EPOCH;
 
 use kept_engine::kernels::PackedRows;
 use kept_engine::vault::{Holds, VaultEntry, VaultError, VaultFolder, Vaults};
-use kept_worker::protocol::{Reply, StoredDocument};
+use kept_worker::protocol::{Reply, StoredDocument, Vault};
 
 /// Vault settings of the worker.
 #[derive(Debug, Clone)]
@@ -96,15 +96,15 @@ impl Keeping {
         let folder = self.folder()?;
         let vaults = folder.list().map_err(|error| error.to_string())?;
         let stored = stored(&vaults);
-        Ok(Reply::Vaults {
-            ticket,
+        let vault = Vault {
             kind: self.kind.map_or("off", PackedRows::name).to_owned(),
             folder: folder.path().display().to_string(),
             documents: stored.len(),
             bytes: vaults.iter().map(|entry| entry.bytes).sum(),
             budget: folder.budget(),
             stored,
-        })
+        };
+        Ok(Reply::Vaults { ticket, vault })
     }
 
     fn folder(&self) -> Result<&VaultFolder, String> {

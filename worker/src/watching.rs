@@ -177,19 +177,17 @@ impl<'a> Watching<'a> {
 
     fn source(&self, source: Source) -> SourceInfo {
         let text = &self.document.document.text;
-        let start16 = units(&text[..source.start]);
-        let end16 = start16 + units(&text[source.start..source.end]);
+        let start = units(&text[..source.start]);
+        let end = start + units(&text[source.start..source.end]);
         let part = self.document.document.part_of(source.start);
         SourceInfo {
             document: part.map(|part| part.document.name.clone()),
-            start: source.start,
-            end: source.end,
-            start16,
-            end16,
+            start,
+            end,
             page: source.page,
             text: source.text,
             weight: source.weight,
-            kept: self.filling.grid.share_of(start16 as u32..end16 as u32).0,
+            kept: self.filling.grid.share_of(start as u32..end as u32).0,
         }
     }
 }

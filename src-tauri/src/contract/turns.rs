@@ -5,27 +5,7 @@
 use serde::{Deserialize, Serialize};
 use ts_rs::TS;
 
-use super::{Parameters, Phase};
-
-/// Memory in bytes by category.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
-#[serde(rename_all = "camelCase")]
-pub struct Memory {
-    /// Weights of the model.
-    pub weights: u64,
-    /// Kept rows.
-    pub kept: u64,
-    /// The full cache would need this much.
-    pub kept_full: u64,
-    /// A method's own tables.
-    pub tables: u64,
-    /// Buffers.
-    pub scratch: u64,
-    /// Free on the machine; `None` if unknown.
-    pub available: Option<u64>,
-    /// Total of the machine.
-    pub total: Option<u64>,
-}
+use super::{Citation, Finish, Memory, Parameters, Source};
 
 /// Why an estimate was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, TS)]
@@ -113,37 +93,6 @@ pub enum PictureOf {
     Attention,
 }
 
-/// A passage that supports the answer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
-#[serde(rename_all = "camelCase")]
-pub struct Source {
-    /// First UTF-16 unit.
-    pub start: usize,
-    /// One past the last UTF-16 unit.
-    pub end: usize,
-    /// Its page.
-    pub page: Option<u32>,
-    /// Name of the document that contains it, if there are several.
-    #[serde(default)]
-    pub document: Option<String>,
-    /// Its text.
-    pub text: String,
-    /// Share of the answer's attention, 0 to 1.
-    pub weight: f32,
-    /// Mean share of layer-head slots that keep it, 0 to 1.
-    pub kept: f32,
-}
-
-/// The passage that a sentence of the answer stands on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
-#[serde(rename_all = "camelCase")]
-pub struct Citation {
-    /// End of the sentence, in UTF-16 units of the answer.
-    pub end: usize,
-    /// Index of the passage in [`Turn::sources`].
-    pub source: usize,
-}
-
 /// The state of a question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "lowercase")]
@@ -178,8 +127,8 @@ impl TurnState {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, TS)]
 #[serde(rename_all = "camelCase")]
 pub struct Facts {
-    /// `end`, `length`, `context`, `stopped` or `repetition`.
-    pub finish: String,
+    /// Why it ended.
+    pub finish: Finish,
     /// Tokens of document and question.
     pub prompt_tokens: usize,
     /// Tokens of the answer.
@@ -295,24 +244,6 @@ pub struct Relation {
     pub again: Option<u64>,
     /// It takes the place of this turn, in a branch of the conversation.
     pub edits: Option<u64>,
-}
-
-/// Progress of prefill or decode.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, TS)]
-#[serde(rename_all = "camelCase")]
-pub struct Progress {
-    /// The current phase.
-    pub phase: Phase,
-    /// Tokens done.
-    pub tokens_done: usize,
-    /// Total number of tokens.
-    pub tokens_total: usize,
-    /// Mean speed.
-    pub tokens_per_second: f64,
-    /// Remaining seconds at that speed.
-    pub seconds_left: f64,
-    /// Further tokens that come from the vault and need no prefill.
-    pub tokens_from_vault: usize,
 }
 
 /// One token of a map, or several tokens in maps of very long documents.

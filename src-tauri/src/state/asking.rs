@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::AppState;
 use super::checks::{assigned, check_choice};
 use super::effect::Save;
-use super::facts::{finish, memory};
+use super::facts::finish;
 use super::slots::{OpenModel, take};
 use super::turn_map::lock;
 use super::waiting::{Queued, Unready};
@@ -356,7 +356,7 @@ impl AppState {
             if let Some(running) = &mut self.running
                 && let Some(progress) = running.progress
             {
-                running.newest = Some((progress, memory(&answer.memory)));
+                running.newest = Some((progress, answer.memory));
                 self.emit_progress();
             }
             let state = match answer.report.finish {

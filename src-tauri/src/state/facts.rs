@@ -1,23 +1,10 @@
-//! Converts the worker's facts about memory and answers to the page's types.
+//! Converts the worker's facts about answers to the page's types.
 
 use kept_engine::Note;
-use kept_worker::protocol::{AnswerFacts, MemoryNow};
+use kept_worker::protocol::AnswerFacts;
 
-use crate::contract::{self, Citation, Facts, Memory, Source, Turn};
+use crate::contract::{self, Facts, Turn};
 use crate::messages;
-
-/// Memory in the page's form.
-pub(super) fn memory(now: &MemoryNow) -> Memory {
-    Memory {
-        weights: now.weights,
-        kept: now.kept,
-        kept_full: now.kept_full,
-        tables: now.tables,
-        scratch: now.scratch,
-        available: now.available,
-        total: now.total,
-    }
-}
 
 /// The choice of `auto` for a prompt of `tokens` tokens, and its reason, in the page's form. `sample`: the document is
 /// the sample, which is never kept completely.
@@ -54,15 +41,8 @@ fn notes(answer: &AnswerFacts) -> Vec<String> {
 pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool) {
     let layers = answer.rows_per_layer.len().max(1);
     let rows = answer.rows_per_layer.iter().sum::<usize>() as f64 / layers as f64;
-    let finish = match answer.report.finish {
-        kept_engine::Finish::End => "end",
-        kept_engine::Finish::Length => "length",
-        kept_engine::Finish::Context => "context",
-        kept_engine::Finish::Stopped => "stopped",
-        kept_engine::Finish::Repetition => "repetition",
-    };
     turn.facts = Some(Box::new(Facts {
-        finish: finish.to_owned(),
+        finish: answer.report.finish,
         prompt_tokens: answer.report.prompt_tokens,
         answer_tokens: answer.report.answer_tokens,
         rows,
@@ -78,24 +58,10 @@ pub(super) fn finish(turn: &mut Turn, answer: AnswerFacts, sample: bool) {
         tokens_from_vault: answer.vault.tokens_from_vault,
         turns_seen: answer.turns_seen,
         turns_kept: answer.turns_kept,
-        citations: (answer.citations.iter())
-            .map(|&kept_engine::Citation { end, source }| Citation { end, source })
-            .collect(),
+        citations: answer.citations,
         streamed: answer.report.streamed,
         cache: answer.report.cache,
     }));
-    turn.sources = answer
-        .sources
-        .into_iter()
-        .map(|source| Source {
-            start: source.start16,
-            end: source.end16,
-            page: source.page,
-            document: source.document,
-            text: source.text,
-            weight: source.weight,
-            kept: source.kept,
-        })
-        .collect();
+    turn.sources = answer.sources;
     turn.answer = answer.text;
 }

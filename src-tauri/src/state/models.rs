@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use kept_engine::REPEAT_PENALTY;
-use kept_worker::protocol::{self, Request};
+use kept_worker::protocol::Request;
 use tokio::sync::oneshot;
 
 use super::AppState;
@@ -16,7 +16,7 @@ use super::slots::OpenModel;
 use super::vault::check_keeping;
 use super::waiting::Wanted;
 use crate::contract::{
-    AppEvent, FitLine, Inspection, ModelChoice, ModelFacts, NoticeKind, Parameters, Place, Refusal,
+    AppEvent, Inspection, ModelChoice, ModelFacts, NoticeKind, Parameters, Place, Refusal,
     Settings, WorkerStatus,
 };
 use crate::messages::{self, as_sentence};
@@ -224,16 +224,9 @@ impl AppState {
         Ok(receive)
     }
 
-    pub(super) fn inspected(
-        &mut self,
-        ticket: u64,
-        inspection: Result<protocol::Inspection, &str>,
-    ) {
+    pub(super) fn inspected(&mut self, ticket: u64, inspection: Result<Inspection, &str>) {
         if let Some((path, waiting)) = self.worker.inspections.remove(&ticket) {
-            let answer = match inspection {
-                Ok(inspection) => Ok(inspection_of(inspection)),
-                Err(message) => Err(messages::model_failed(message, &path)),
-            };
+            let answer = inspection.map_err(|message| messages::model_failed(message, &path));
             // The page may have stopped waiting.
             let _ = waiting.send(answer);
         }
@@ -351,30 +344,5 @@ impl AppState {
             }
             None => self.set_model(OpenModel::Failed(message)),
         }
-    }
-}
-
-fn inspection_of(inspection: protocol::Inspection) -> Inspection {
-    let fit = inspection.fit;
-    let line = |line: &protocol::FitLine| FitLine {
-        rows: line.rows,
-        tokens: line.tokens,
-        pages: line.pages,
-        peak_bytes: line.peak_bytes,
-        whole_context: line.whole_context,
-    };
-    Inspection {
-        layers: inspection.layers,
-        sliding_layers: inspection.sliding_layers,
-        recurrent_layers: inspection.recurrent_layers,
-        window: inspection.window,
-        context: inspection.context,
-        weights_bytes: inspection.weights_bytes,
-        kv_bytes_per_thousand: inspection.kv_bytes_per_thousand,
-        window_bytes: inspection.window_bytes,
-        can_think: inspection.can_think,
-        free_bytes: fit.as_ref().map(|fit| fit.free_bytes),
-        missing_bytes: fit.as_ref().map_or(0, protocol::Fit::missing_bytes),
-        lines: fit.map_or_else(Vec::new, |fit| fit.lines.iter().map(line).collect()),
     }
 }

@@ -9,7 +9,6 @@ use kept_worker::protocol::{EstimateRequest, Request};
 
 use super::AppState;
 use super::background::Step;
-use super::replies::progress_of;
 use crate::contract::{AppEvent, Choice, ReadAhead, Settings, WorkerStatus};
 
 /// Tokens times bytes of weights, about as the time of reading: less takes a fraction of a second, and is read with the
@@ -184,10 +183,7 @@ impl AppState {
     pub(super) fn reading_shown(&self) -> Option<ReadAhead> {
         let running = self.reading.is_running();
         let shown = running || self.reading.step == Step::Stopped;
-        let progress = self.reading.progress.as_ref().filter(|_| shown)?;
-        Some(ReadAhead {
-            running,
-            progress: progress_of(progress),
-        })
+        let progress = self.reading.progress.filter(|_| shown)?;
+        Some(ReadAhead { running, progress })
     }
 }

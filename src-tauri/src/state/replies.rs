@@ -7,11 +7,10 @@ use kept_engine::{AttentionGrid, EvictionLog, MapGrid, Note};
 use kept_worker::protocol::{self, Failure, Fault, FaultCode, Reply};
 
 use super::AppState;
-use super::facts::{chosen_of, memory};
+use super::facts::chosen_of;
 use super::turn_map::{EarlierMap, EarlierTexts, TurnMap};
 use crate::contract::{
     self, ComparisonState, Estimate, Memory, NoticeKind, Place, Refusal, RefusalCode, TurnState,
-    Vault,
 };
 use crate::messages::{self, as_sentence};
 
@@ -52,24 +51,7 @@ impl AppState {
             }
             Reply::Inspected { ticket, inspection } => self.inspected(ticket, Ok(*inspection)),
             Reply::Estimate { ticket, estimate } => self.estimated(ticket, Ok(estimate)),
-            Reply::Vaults {
-                ticket,
-                folder,
-                documents,
-                bytes,
-                budget,
-                stored,
-                ..
-            } => {
-                let vault = Vault {
-                    folder,
-                    documents,
-                    bytes,
-                    budget,
-                    stored,
-                };
-                self.vault_told(ticket, vault);
-            }
+            Reply::Vaults { ticket, vault } => self.vault_told(ticket, vault),
             Reply::Prompt { ticket, .. }
             | Reply::Layer { ticket, .. }
             | Reply::Evictions { ticket }
@@ -86,7 +68,7 @@ impl AppState {
                 run,
                 sharing,
                 progress,
-            } => self.compared_progress(now, ticket, run, sharing, progress_of(&progress)),
+            } => self.compared_progress(now, ticket, run, sharing, progress),
             Reply::Reference {
                 ticket,
                 seconds,
@@ -171,10 +153,8 @@ impl AppState {
             Reply::Layer { layer, .. } => self.layer_arrived(now, turn, layer, bytes),
             Reply::Evictions { .. } => self.evictions_arrived(turn, bytes)?,
             Reply::Progress {
-                progress,
-                memory: used,
-                ..
-            } => self.progressed(now, turn, progress_of(&progress), memory(&used)),
+                progress, memory, ..
+            } => self.progressed(now, turn, progress, memory),
             Reply::Read { .. } => self.set_state(turn, TurnState::Answering),
             Reply::Token { text, attended, .. } => self.text_arrived(now, turn, &text, attended),
             _ => {}
@@ -236,10 +216,8 @@ impl AppState {
                     weights: estimate.weights,
                     kept: estimate.kv_bytes,
                     kept_full: estimate.kv_bytes_full,
-                    tables: 0,
                     scratch: estimate.scratch,
-                    available: None,
-                    total: None,
+                    ..Memory::default()
                 },
             });
             // The page may have stopped waiting.
@@ -270,17 +248,6 @@ fn refusal(fault: &Fault) -> Refusal {
             FaultCode::Parameter { name } => Some(RefusalCode::Parameter { name: name.clone() }),
             FaultCode::Password { .. } | FaultCode::Scan { .. } | FaultCode::Other => None,
         },
-    }
-}
-
-pub(super) fn progress_of(progress: &kept_engine::Progress) -> contract::Progress {
-    contract::Progress {
-        phase: progress.phase,
-        tokens_done: progress.tokens_done,
-        tokens_total: progress.tokens_total,
-        tokens_per_second: progress.tokens_per_second,
-        seconds_left: progress.seconds_left,
-        tokens_from_vault: progress.tokens_from_vault,
     }
 }
 

@@ -63,7 +63,7 @@ fn turn(id: u64, state: TurnState) -> Turn {
             turns_seen: 0,
             turns_kept: None,
             citations: Vec::new(),
-            finish: "end".into(),
+            finish: kept_engine::Finish::End,
             prompt_tokens: 10,
             answer_tokens: 2,
             rows: 2.5,

@@ -40,7 +40,7 @@ async fn an_answer_and_its_map_survive_a_restart_of_the_app() {
     assert!(turn.answer.contains("crimson"), "{}", turn.answer);
     assert!(!turn.sources.is_empty());
     let facts = turn.facts.as_ref().expect("facts");
-    assert_eq!(facts.finish, "end");
+    assert_eq!(facts.finish, kept_engine::Finish::End);
     assert!(facts.kept_bytes < facts.full_bytes);
     let counts = {
         let map = window.effects.map(id).await.expect("a map");

@@ -174,7 +174,7 @@ fn assert_same_answer(answer: &AnswerFacts, expected: &Answer, document: &Docume
     let units: Vec<u16> = document.text.encode_utf16().collect();
     for (source, expected) in answer.sources.iter().zip(&expected.sources) {
         assert_eq!(source.text, expected.text);
-        let cut = String::from_utf16(&units[source.start16..source.end16]);
+        let cut = String::from_utf16(&units[source.start..source.end]);
         assert_eq!(cut.expect("whole characters"), expected.text);
         assert!((0.0..=1.0).contains(&source.kept));
     }

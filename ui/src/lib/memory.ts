@@ -75,6 +75,7 @@ export function figures(
       keptFull: facts.fullBytes,
       tables: last?.tables ?? 0,
       scratch: last?.scratch || estimate?.memory.scratch || 0,
+      resident: last?.resident ?? null,
       available: last?.available ?? estimate?.memory.available ?? null,
       total: last?.total ?? estimate?.memory.total ?? null,
     }

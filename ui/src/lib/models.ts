@@ -148,7 +148,7 @@ export function distinct(lines: readonly FitLine[]): FitLine[] {
   const shown: FitLine[] = []
   for (const line of lines) {
     const last = shown.at(-1)
-    if (!last || line.tokens > last.tokens || line.peakBytes <= last.peakBytes * LESS) shown.push(line)
+    if (!last || line.tokens > last.tokens || line.peak_bytes <= last.peak_bytes * LESS) shown.push(line)
   }
   return shown
 }
@@ -159,7 +159,7 @@ export function lineWords(line: FitLine): { keeps: string; reads: string; pages:
     keeps: line.rows === null ? 'Everything' : `${count(line.rows)} tokens`,
     reads: line.tokens === 0 ? 'Nothing' : plural(line.tokens, 'token'),
     pages: line.tokens === 0 ? '' : line.pages === 0 ? 'less than a page' : plural(line.pages, 'page'),
-    ends: line.wholeContext ? 'its whole context' : 'then memory is full',
+    ends: line.whole_context ? 'its whole context' : 'then memory is full',
   }
 }
 
@@ -170,7 +170,7 @@ export function verdict(inspection: Inspection): string {
   if (missingBytes > 0)
     return `${bytes(missingBytes)} more memory is needed: close other programs, or choose a smaller quantisation.`
   const full = lines.find((line) => line.rows === null)
-  if (full?.wholeContext) return `It fits, with its whole context of ${count(inspection.context)} tokens.`
+  if (full?.whole_context) return `It fits, with its whole context of ${count(inspection.context)} tokens.`
   const most = Math.max(0, ...lines.map((line) => line.tokens))
   return `It fits. Remembering everything it reads ${plural(full?.pages ?? 0, 'page')}; remembering less, up to ${count(most)} tokens.`
 }

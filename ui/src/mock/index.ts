@@ -159,7 +159,7 @@ export function start(): void {
     draft: '',
     thinking: false,
     worker: { state: 'ready', message: null },
-    vault: { folder: '/home/ann/.cache/kept/vaults', documents: 3, bytes: 8.6e9, budget: 20 * 2 ** 30, stored: [] },
+    vault: { kind: 'q8_0', folder: '/home/ann/.cache/kept/vaults', documents: 3, bytes: 8.6e9, budget: 20 * 2 ** 30, stored: [] },
     reading: null,
     gpus: { gpus: [], whyNone: 'No NVIDIA driver was found (libcuda); without one Kept answers on the processor.' },
     saves: true,
@@ -182,6 +182,7 @@ export function start(): void {
       keptFull: full,
       tables: 0,
       scratch: long ? 6.1e8 : 4.2e6,
+      resident: null,
       available: long ? 9.1e9 : 21.4e9,
       total: 25.2e9,
     }

@@ -43,9 +43,9 @@ const inspection: Inspection = {
   layers: 32, slidingLayers: 0, recurrentLayers: 0, window: null, context: 131072, weightsBytes: 4.58 * GIB, kvBytesPerThousand: 131e6, windowBytes: 0,
   canThink: true, freeBytes: 21.4e9, missingBytes: 0,
   lines: [
-    { rows: null, tokens: 98304, pages: 245, peakBytes: 21.2e9, wholeContext: false },
-    { rows: 2048, tokens: 131071, pages: 327, peakBytes: 7.9e9, wholeContext: true },
-    { rows: 512, tokens: 131071, pages: 327, peakBytes: 7.6e9, wholeContext: true },
+    { rows: null, tokens: 98304, pages: 245, peak_bytes: 21.2e9, whole_context: false },
+    { rows: 2048, tokens: 131071, pages: 327, peak_bytes: 7.9e9, whole_context: true },
+    { rows: 512, tokens: 131071, pages: 327, peak_bytes: 7.6e9, whole_context: true },
   ],
 } // prettier-ignore
 

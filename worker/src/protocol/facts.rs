@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use kept_engine::vault::VaultUse;
-use kept_engine::{AnswerReport, AttentionGrid, Chosen, Citation, Fit, Gpu, MemoryNow, Note};
+use kept_engine::{AnswerReport, AttentionGrid, Chosen, Citation, FitLine, Gpu, MemoryNow, Note};
 
 /// A method as displayed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,11 +98,11 @@ pub struct Speed {
     pub product_rate: f64,
 }
 
-/// What a model can read, computed from its header alone.
+/// What a model can read with the free memory, computed from its header alone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
 pub struct Inspection {
-    /// The name in the file.
-    pub name: String,
     /// Layers.
     pub layers: usize,
     /// Sliding-window layers: they keep their window, whatever the method.
@@ -121,8 +121,12 @@ pub struct Inspection {
     pub window_bytes: u64,
     /// Whether the chat template has a switch for thinking before the answer.
     pub can_think: bool,
-    /// What can be read with the memory that is free now; `None` where the system does not report free memory.
-    pub fit: Option<Fit>,
+    /// Memory that is free now, where the system reports it.
+    pub free_bytes: Option<u64>,
+    /// Bytes that are missing to read a single page; 0 if it fits.
+    pub missing_bytes: u64,
+    /// A line per budget; empty if the free memory is unknown.
+    pub lines: Vec<FitLine>,
 }
 
 /// An open document, without its text.
@@ -174,6 +178,25 @@ pub struct PageInfo {
     pub start: usize,
     /// One past the last byte.
     pub end: usize,
+}
+
+/// The vaults on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+pub struct Vault {
+    /// How documents are stored: `q8_0`, `f16` or `off`.
+    pub kind: String,
+    /// The folder, for display.
+    pub folder: String,
+    /// Number of stored documents.
+    pub documents: usize,
+    /// Bytes of all vaults on disk.
+    pub bytes: u64,
+    /// Bytes that all vaults may take on disk.
+    pub budget: u64,
+    /// The stored documents, most recently used first.
+    pub stored: Vec<StoredDocument>,
 }
 
 /// A document in the vaults.
@@ -240,18 +263,17 @@ pub struct AttendedFacts {
 
 /// A source passage of an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "typescript", derive(ts_rs::TS))]
+#[cfg_attr(feature = "typescript", ts(rename = "Source"))]
 pub struct SourceInfo {
-    /// First byte.
+    /// First UTF-16 code unit of the document's text.
     pub start: usize,
-    /// One past the last byte.
-    pub end: usize,
-    /// First UTF-16 code unit.
-    pub start16: usize,
     /// One past the last UTF-16 code unit.
-    pub end16: usize,
+    pub end: usize,
     /// Page, if the document has pages.
     pub page: Option<u32>,
     /// Name of the document that contains the passage, if several were joined.
+    #[serde(default)]
     pub document: Option<String>,
     /// The text of the passage.
     pub text: String,

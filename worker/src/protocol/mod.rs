@@ -13,7 +13,7 @@ mod request;
 
 pub use facts::{
     AnswerFacts, AttendedFacts, DocumentInfo, Gpus, Inspection, MethodFacts, ModelFacts, PageInfo,
-    ParameterFacts, PartInfo, SourceInfo, Speed, StoredDocument,
+    ParameterFacts, PartInfo, SourceInfo, Speed, StoredDocument, Vault,
 };
 pub use fault::{Fault, FaultCode};
 pub use frame::{
@@ -23,4 +23,4 @@ pub use frame::{
 pub use reply::{Failure, Reply};
 pub use request::{AskRequest, CompareRequest, CompareRun, EstimateRequest, Request};
 
-pub use kept_engine::{Estimate, Finish, Fit, FitLine, MemoryNow, Phase, Progress};
+pub use kept_engine::{Estimate, Finish, FitLine, MemoryNow, Phase, Progress};

@@ -5,9 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::{
-    AnswerFacts, DocumentInfo, Inspection, MethodFacts, ModelFacts, StoredDocument,
-};
+use super::facts::{AnswerFacts, DocumentInfo, Inspection, MethodFacts, ModelFacts, Vault};
 use super::fault::{Fault, FaultCode};
 use kept_engine::{Estimate, MemoryNow, Note, Progress, Turn};
 use kept_eval::fidelity::{ReferenceReport, RunReport};
@@ -174,18 +172,8 @@ pub enum Reply {
     Vaults {
         /// Ticket of the request.
         ticket: u64,
-        /// `q8_0`, `f16` or `off`.
-        kind: String,
-        /// The folder, for display.
-        folder: String,
-        /// Number of stored documents.
-        documents: usize,
-        /// Bytes of all vaults on disk.
-        bytes: u64,
-        /// Bytes that all vaults may take on disk.
-        budget: u64,
-        /// The stored documents, most recently used first.
-        stored: Vec<StoredDocument>,
+        /// The settings and the vaults.
+        vault: Vault,
     },
     /// The next piece of the answer.
     Token {

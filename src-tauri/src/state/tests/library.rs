@@ -84,7 +84,6 @@ fn what_cannot_be_is_refused_before_anything_happens() {
 
 fn inspection() -> Inspection {
     Inspection {
-        name: "a".into(),
         layers: 2,
         sliding_layers: 1,
         recurrent_layers: 0,
@@ -94,7 +93,9 @@ fn inspection() -> Inspection {
         kv_bytes_per_thousand: 5,
         window_bytes: 3,
         can_think: true,
-        fit: None,
+        free_bytes: None,
+        missing_bytes: 0,
+        lines: Vec::new(),
     }
 }
 

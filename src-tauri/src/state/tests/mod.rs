@@ -251,10 +251,8 @@ fn answered(ticket: u64, text: &str, finish: kept_engine::Finish) -> Reply {
             rows_per_layer: vec![2, 3],
             first_token_seconds: 1.1,
             sources: vec![SourceInfo {
-                start: 4,
-                end: 9,
-                start16: 3,
-                end16: 8,
+                start: 3,
+                end: 8,
                 page: None,
                 document: None,
                 text: "words".into(),

@@ -1,13 +1,12 @@
 //! Vaults on disk, documents beyond the model's context length, and the automatic choice.
 
 use kept_engine::{AUTO, Chosen, Finish, MethodSpec, Note};
-use kept_worker::protocol::{Estimate, Failure, StoredDocument};
+use kept_worker::protocol::{Estimate, Failure, StoredDocument, Vault};
 
 use super::*;
 
 fn told(ticket: u64, documents: usize) -> Reply {
-    Reply::Vaults {
-        ticket,
+    let vault = Vault {
         kind: "q8_0".into(),
         folder: "/home/ann/.cache/kept/vaults".into(),
         documents,
@@ -19,7 +18,8 @@ fn told(ticket: u64, documents: usize) -> Reply {
             bytes: 512,
             used: 1000,
         }],
-    }
+    };
+    Reply::Vaults { ticket, vault }
 }
 
 fn kept(story: &mut Story) -> Vec<(u64, String, Option<u64>)> {

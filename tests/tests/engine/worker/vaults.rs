@@ -6,7 +6,7 @@ use std::path::Path;
 use kept_engine::vault::VaultUse;
 use kept_engine::{AUTO, Estimate, Phase, Turn};
 use kept_tests::worker::{Worker, ask, is_end, method, open_model, sample};
-use kept_worker::protocol::{EstimateRequest, Failure, Reply, Request};
+use kept_worker::protocol::{EstimateRequest, Failure, Reply, Request, Vault};
 
 use super::{QUESTION, failure};
 
@@ -83,11 +83,15 @@ fn stored(worker: &mut Worker, expected_folder: &Path, request: &Request) -> Sto
     match worker.find(|reply| matches!(reply, Reply::Vaults { .. } | Reply::Failed { .. })) {
         (
             Reply::Vaults {
-                kind,
-                documents,
-                bytes,
-                folder,
-                stored,
+                vault:
+                    Vault {
+                        kind,
+                        documents,
+                        bytes,
+                        folder,
+                        stored,
+                        ..
+                    },
                 ..
             },
             _,
