@@ -7,7 +7,6 @@ mod conversations;
 mod document;
 mod library;
 mod turns;
-mod vault;
 
 use std::collections::BTreeMap;
 
@@ -16,7 +15,7 @@ use ts_rs::TS;
 
 pub use comparison::{Comparison, ComparisonRun, ComparisonState, ReferenceResult, RunResult};
 pub use conversations::{ConversationEntry, FoundPassage, FoundPiece};
-pub use document::{DocumentFacts, DocumentPart, OutlineEntry, PageRange};
+pub use document::{DocumentFacts, DocumentPart, OutlineEntry, PageRange, ReadAhead};
 pub use kept_engine::{Citation, Finish, FitLine, Gpu, MemoryNow as Memory, Phase, Progress};
 pub use kept_worker::protocol::{
     AttendedFacts as Attended, Gpus, Inspection, MethodFacts, ModelFacts, ParameterFacts,
@@ -30,7 +29,6 @@ pub use turns::{
     Chosen, EarlierTurn, EarlierTurns, Estimate, Facts, LayerRow, PictureOf, Refusal, RefusalCode,
     Relation, TableRow, TokenSlots, Turn, TurnState,
 };
-pub use vault::ReadAhead;
 
 /// The colour theme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, TS)]

@@ -96,7 +96,7 @@ pub fn import(name: &str, bytes: &[u8]) -> Result<Imported, ImportError> {
     for turn in &mut turns {
         // The page goes to these places.
         turn.sources
-            .retain(|source| source.start <= source.end && source.end <= document.length);
+            .retain(|source| source.start <= source.end && source.end <= document.facts.length);
     }
     Ok((read.title, document, turns))
 }
@@ -106,7 +106,7 @@ fn json(title: &str, conversation: &Loaded) -> String {
         kept_conversation: VERSION,
         title: title.to_owned(),
         document: conversation.document.info.clone(),
-        sample: conversation.document.sample,
+        sample: conversation.document.facts.sample,
         text: conversation.document.text.to_string(),
         turns: conversation.turns.clone(),
     };
@@ -173,7 +173,7 @@ fn markdown(title: &str, conversation: &Loaded) -> String {
         }
         for source in &turn.sources {
             let quoted = source.text.trim().replace('\n', "\n> ");
-            let place = place(source, conversation.document.page_noun());
+            let place = place(source, &conversation.document.facts.page_noun);
             let remembered = source.kept * 100.0;
             let separator = if place.is_empty() { "" } else { ", " };
             let _ = write!(
@@ -204,7 +204,7 @@ fn html(title: &str, conversation: &Loaded) -> String {
             let _ = writeln!(text, "<p><em>{}</em></p>", escaped(missing));
         }
         for source in &turn.sources {
-            let place = place(source, conversation.document.page_noun());
+            let place = place(source, &conversation.document.facts.page_noun);
             let _ = writeln!(
                 text,
                 "<blockquote><mark style=\"--kept:{:.2}\">{}</mark><br><small>{} {:.0} % remembered</small></blockquote>",

@@ -62,9 +62,9 @@ fn parts(map: &MapGrid, document: Option<&OpenDocument>) -> Vec<(String, Range<u
     // The map of an earlier question does not cover a document that was added later.
     let length = map.ends16().last().copied().unwrap_or(0);
     let unit = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-    let noun = document.map_or("page", OpenDocument::page_noun);
-    let pages = document.map_or(&[][..], |document| &document.pages);
-    let parts = document.map_or(&[][..], |document| &document.parts);
+    let noun = document.map_or("page", |document| &document.facts.page_noun);
+    let pages = document.map_or(&[][..], |document| &document.facts.pages);
+    let parts = document.map_or(&[][..], |document| &document.facts.documents);
     if parts.is_empty() {
         return pages_or_tenths(pages, 0..length, "", noun);
     }

@@ -54,7 +54,7 @@ pub async fn snapshot(effects: Desktop<'_>) -> Result<Snapshot, String> {
 #[tauri::command]
 pub async fn document_text(effects: Desktop<'_>, id: u64) -> Result<Response, String> {
     let document = effects.with(|state| state.document().cloned());
-    match document.filter(|document| document.id == id) {
+    match document.filter(|document| document.facts.id == id) {
         Some(document) => Ok(Response::new(document.text.as_bytes().to_vec())),
         None => Err("That document is no longer open.".to_owned()),
     }

@@ -3,6 +3,8 @@
 use serde::Serialize;
 use ts_rs::TS;
 
+use super::Progress;
+
 /// A page and the text on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, TS)]
 #[serde(rename_all = "camelCase")]
@@ -83,4 +85,14 @@ pub struct DocumentFacts {
     pub beyond_box: bool,
     /// Questions to offer.
     pub suggestions: Vec<String>,
+}
+
+/// The document is read in the background, or this was stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, TS)]
+#[serde(rename_all = "camelCase")]
+pub struct ReadAhead {
+    /// It runs; otherwise the user can let it go on.
+    pub running: bool,
+    /// How far it has come.
+    pub progress: Progress,
 }

@@ -112,7 +112,7 @@ impl AppState {
             OpenModel::Failed(error) => return never(error),
             OpenModel::Opening => return Err(Unready::NotYet(messages::MODEL_OPENING)),
         }
-        match &document.too_long {
+        match &document.facts.too_long {
             Some(sentence) => never(sentence),
             None => Ok(()),
         }
@@ -127,7 +127,7 @@ impl AppState {
     /// Whether the method can read the document: only a few methods can read a document beyond the context length.
     pub(super) fn can_read(&self, choice: &Choice) -> Result<(), String> {
         let able = policies::STREAMING.contains(&choice.method.as_str()) || choice.method == AUTO;
-        match self.document.as_ref().map(|d| &d.streaming) {
+        match self.document.as_ref().map(|d| &d.facts.streaming) {
             Some(Some(_)) if !able => Err(messages::cannot_stream(&choice.method)),
             _ => Ok(()),
         }
@@ -148,7 +148,9 @@ impl AppState {
     /// Whether the document is read in streaming mode, and whether it is the sample.
     pub(super) fn how_it_is_read(&self) -> (bool, bool) {
         let document = self.document.as_ref();
-        document.map_or((false, false), |d| (d.streaming.is_some(), d.sample))
+        document.map_or((false, false), |d| {
+            (d.facts.streaming.is_some(), d.facts.sample)
+        })
     }
 
     /// Estimates the cost of a question; the receiver gets the result.

@@ -46,7 +46,7 @@ impl AppState {
     /// Stores which document and conversation are open.
     pub(super) fn save_open(&mut self) {
         self.save(Save::Open(Open {
-            document: self.document.as_ref().map(|d| d.id),
+            document: self.document.as_ref().map(|d| d.facts.id),
             conversation: self.open.conversation,
         }));
     }
@@ -74,9 +74,9 @@ impl AppState {
         if open.is_none() {
             self.conversations.all.push(Conversation {
                 id,
-                document: document.id,
+                document: document.facts.id,
                 name: document.info.name.clone(),
-                pages: document.pages.len(),
+                pages: document.facts.pages.len(),
                 title: None,
                 first: question.to_owned(),
                 questions: 0,
@@ -115,7 +115,7 @@ impl AppState {
     /// The document of the open conversation was extended.
     pub(super) fn conversation_grew(&mut self) {
         let document = self.document.as_ref();
-        let document = document.map(|d| (d.id, d.info.name.clone(), d.pages.len()));
+        let document = document.map(|d| (d.facts.id, d.info.name.clone(), d.facts.pages.len()));
         if let (Some(id), Some((document, name, pages))) = (self.open.conversation, document)
             && let Ok(conversation) = self.conversation_mut(id)
         {
@@ -189,7 +189,11 @@ impl AppState {
         for turn in interrupted {
             self.save_turn(turn.id);
         }
-        if self.document.as_ref().is_none_or(|d| d.id != document.id) {
+        if self
+            .document
+            .as_ref()
+            .is_none_or(|d| d.facts.id != document.facts.id)
+        {
             self.document = Some(Arc::new(document));
             self.reset_reading();
             self.send_document();
@@ -208,15 +212,12 @@ impl AppState {
     pub fn import_conversation(
         &mut self,
         title: &str,
-        document: OpenDocument,
+        mut document: OpenDocument,
         turns: Vec<Turn>,
     ) -> Result<(), String> {
         self.not_busy()?;
         let id = take(&mut self.ids.conversation);
-        let document = OpenDocument {
-            id: self.new_document_id(),
-            ..document
-        };
+        document.facts.id = self.new_document_id();
         self.save(Save::Document(Arc::new(document.clone())));
         let turns = turns.into_iter().map(|turn| Turn {
             has_map: false,
@@ -246,9 +247,9 @@ impl AppState {
         let first = first.unwrap_or_default();
         let conversation = Conversation {
             id,
-            document: document.id,
+            document: document.facts.id,
             name: document.info.name.clone(),
-            pages: document.pages.len(),
+            pages: document.facts.pages.len(),
             title: (title != first).then(|| title.to_owned()),
             first,
             questions: turns.iter().filter(|t| t.version_of.is_none()).count(),

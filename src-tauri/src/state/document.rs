@@ -15,32 +15,12 @@ use crate::sample;
 /// A document with its text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OpenDocument {
-    /// Unique for every document.
-    pub id: u64,
     /// The worker's facts about it; its pages are in bytes.
     pub info: DocumentInfo,
     /// The text.
     pub text: Arc<str>,
-    /// UTF-16 units of the text.
-    pub length: usize,
-    /// Its pages, in UTF-16 units.
-    pub pages: Vec<PageRange>,
-    /// The documents that it consists of, in UTF-16 units; empty for a single document.
-    pub parts: Vec<DocumentPart>,
-    /// Its headings, in UTF-16 units.
-    pub outline: Vec<OutlineEntry>,
-    /// Questions to offer.
-    pub suggestions: Vec<String>,
-    /// The built-in sample.
-    pub sample: bool,
-    /// Tokens for the open model.
-    pub tokens: Option<usize>,
-    /// It has more tokens than `tokens`: the count was stopped.
-    pub more_tokens: bool,
-    /// Why the open model cannot read it at all.
-    pub too_long: Option<String>,
-    /// A sentence about streaming mode, if the document exceeds the open model's context length.
-    pub streaming: Option<String>,
+    /// The facts for the page, in UTF-16 units.
+    pub facts: DocumentFacts,
 }
 
 /// The facts of a plain text without a file.
@@ -83,7 +63,7 @@ impl OpenDocument {
             })
             .collect();
         let edges = utf16_offsets(&text, &edges);
-        let parts = (info.parts.iter().zip(edges.chunks_exact(2)))
+        let documents = (info.parts.iter().zip(edges.chunks_exact(2)))
             .map(|(part, ends)| DocumentPart {
                 name: part.document.name.clone(),
                 start: ends[0],
@@ -108,72 +88,54 @@ impl OpenDocument {
         } else {
             outline::questions(&headings, &outline, length)
         };
-        Self {
+        let facts = DocumentFacts {
             id,
-            info,
-            text,
+            name: info.name.clone(),
+            kind: info.kind.clone(),
+            encoding: info.encoding.clone(),
+            source_bytes: info.source_bytes,
             length,
             pages,
-            parts,
+            page_noun: page_noun(&info).to_owned(),
+            documents,
             outline,
-            suggestions,
-            sample,
+            notes: (info.notes.iter())
+                .map(|note| messages::about_file(&info.name, note))
+                .collect(),
             tokens: None,
             more_tokens: false,
             too_long: None,
             streaming: None,
-        }
-    }
-
-    /// What its pages are called; of several documents with different pages, `page`.
-    pub fn page_noun(&self) -> &'static str {
-        let noun = |code: &str| Kind::from_code(code).page_kind().noun();
-        let paged = |part: &&PartInfo| !part.document.pages.is_empty();
-        let mut nouns = self.info.parts.iter().filter(paged);
-        match nouns.next() {
-            None if self.info.parts.is_empty() => noun(&self.info.kind),
-            Some(first) if nouns.all(|p| noun(&p.document.kind) == noun(&first.document.kind)) => {
-                noun(&first.document.kind)
-            }
-            _ => noun(""),
-        }
-    }
-
-    /// The facts for the page.
-    pub fn facts(&self) -> DocumentFacts {
-        DocumentFacts {
-            id: self.id,
-            name: self.info.name.clone(),
-            page_noun: self.page_noun().to_owned(),
-            kind: self.info.kind.clone(),
-            encoding: self.info.encoding.clone(),
-            source_bytes: self.info.source_bytes,
-            length: self.length,
-            pages: self.pages.clone(),
-            documents: self.parts.clone(),
-            outline: self.outline.clone(),
-            notes: (self.info.notes.iter())
-                .map(|note| messages::about_file(&self.info.name, note))
-                .collect(),
-            tokens: self.tokens,
-            more_tokens: self.more_tokens,
-            too_long: self.too_long.clone(),
-            streaming: self.streaming.clone(),
-            sample: self.sample,
-            beyond_box: *self.text != *kept_engine::SAMPLE,
-            suggestions: self.suggestions.clone(),
-        }
+            sample,
+            beyond_box: *text != *kept_engine::SAMPLE,
+            suggestions,
+        };
+        Self { info, text, facts }
     }
 
     /// The document that contains the UTF-16 unit `at`, if there are several.
     pub fn part_at(&self, at: usize) -> Option<&DocumentPart> {
         let holds = |part: &&DocumentPart| (part.start..part.end).contains(&at);
-        self.parts.iter().find(holds)
+        self.facts.documents.iter().find(holds)
     }
 
     /// The page that contains the UTF-16 unit `at`.
     pub fn page_at(&self, at: usize) -> Option<u32> {
-        page_at(&self.pages, at)
+        page_at(&self.facts.pages, at)
+    }
+}
+
+/// What the pages of a document are called; of several documents with different pages, `page`.
+fn page_noun(info: &DocumentInfo) -> &'static str {
+    let noun = |code: &str| Kind::from_code(code).page_kind().noun();
+    let paged = |part: &&PartInfo| !part.document.pages.is_empty();
+    let mut nouns = info.parts.iter().filter(paged);
+    match nouns.next() {
+        None if info.parts.is_empty() => noun(&info.kind),
+        Some(first) if nouns.all(|p| noun(&p.document.kind) == noun(&first.document.kind)) => {
+            noun(&first.document.kind)
+        }
+        _ => noun(""),
     }
 }
 
@@ -207,10 +169,10 @@ mod tests {
             ..plain_text(String::new(), "")
         };
         let document = OpenDocument::new(1, info, text, false);
-        assert_eq!(document.length, 5);
+        assert_eq!(document.facts.length, 5);
         let range = |page: &PageRange| (page.start, page.end);
         assert_eq!(
-            document.pages.iter().map(range).collect::<Vec<_>>(),
+            document.facts.pages.iter().map(range).collect::<Vec<_>>(),
             [(0, 2), (2, 5)]
         );
         assert_eq!(document.page_at(1), Some(1));

@@ -143,11 +143,14 @@ impl AppState {
             return Err(messages::BUSY_DOCUMENTS.to_owned());
         }
         self.worker.check_ready()?;
-        let parts = self.document.as_ref().map_or(0, |d| d.parts.len());
+        let parts = self
+            .document
+            .as_ref()
+            .map_or(0, |d| d.facts.documents.len());
         if index >= parts {
             return Err(messages::NO_SUCH_DOCUMENT.to_owned());
         }
-        self.file.removing = self.document.as_ref().map(|d| d.id);
+        self.file.removing = self.document.as_ref().map(|d| d.facts.id);
         self.send(Request::RemoveDocument { part: index }, None);
         Ok(())
     }
@@ -228,7 +231,7 @@ impl AppState {
         languages: Vec<String>,
     ) {
         if let Some(of) = self.file.removing.take() {
-            if self.document.as_ref().is_none_or(|d| d.id != of) {
+            if self.document.as_ref().is_none_or(|d| d.facts.id != of) {
                 // Another document was opened in the meantime.
                 return self.send_document();
             }
@@ -243,7 +246,7 @@ impl AppState {
             return;
         }
         self.end_opening();
-        let open = self.document.as_ref().map(|d| d.id).filter(|_| adds);
+        let open = self.document.as_ref().map(|d| d.facts.id).filter(|_| adds);
         match open {
             Some(id) => {
                 // Another conversation is about the document as it was.
@@ -434,7 +437,7 @@ impl AppState {
         let Some(document) = &mut self.document else {
             return;
         };
-        let document = Arc::make_mut(document);
+        let document = &mut Arc::make_mut(document).facts;
         document.tokens = Some(tokens);
         document.more_tokens = more_tokens;
         document.too_long = refusal;
@@ -448,10 +451,10 @@ impl AppState {
         let Some(document) = &mut self.document else {
             return;
         };
-        if document.tokens.is_none() && document.too_long.is_none() {
+        if document.facts.tokens.is_none() && document.facts.too_long.is_none() {
             return;
         }
-        let document = Arc::make_mut(document);
+        let document = &mut Arc::make_mut(document).facts;
         document.tokens = None;
         document.more_tokens = false;
         document.too_long = None;
@@ -473,7 +476,7 @@ impl AppState {
 
     pub(super) fn emit_document(&mut self) {
         self.flush_text();
-        let document = self.document.as_ref().map(|d| d.facts());
+        let document = self.document.as_ref().map(|d| d.facts.clone());
         let turns = self.open.turns.clone();
         self.emit(AppEvent::Document { document, turns });
     }

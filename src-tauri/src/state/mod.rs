@@ -169,7 +169,7 @@ impl AppState {
             model: self.models.open.facts().cloned(),
             model_error: self.models.open.error().map(str::to_owned),
             methods: self.methods.clone(),
-            document: self.document.as_ref().map(|d| d.facts()),
+            document: self.document.as_ref().map(|d| d.facts.clone()),
             opening: self.file.opening.as_ref().map(|o| o.name.clone()),
             turns: self.open.turns.clone(),
             conversations: self.entries(),

@@ -23,8 +23,8 @@ impl AppState {
         }
         let weights = (self.models.open.facts()).map_or(0, |model| model.weights_bytes);
         let long = self.document.as_ref().is_some_and(|document| {
-            let tokens = document.tokens.unwrap_or(0) as u64;
-            document.too_long.is_none() && tokens.saturating_mul(weights) >= LEAST_WORK
+            let tokens = document.facts.tokens.unwrap_or(0) as u64;
+            document.facts.too_long.is_none() && tokens.saturating_mul(weights) >= LEAST_WORK
         });
         let idle = !self.is_busy() && self.running.is_none() && self.file.opening.is_none();
         let ready = self.worker.status() == WorkerStatus::Ready;

@@ -232,16 +232,21 @@ impl Store {
             "INSERT INTO document (id, info, sample, text) VALUES (?, ?, ?, ?) \
              ON CONFLICT (id) DO UPDATE SET info = excluded.info, sample = excluded.sample, text = excluded.text",
         )
-        .bind(row_of_id(document.id)?)
+        .bind(row_of_id(document.facts.id)?)
         .bind(to_json(&document.info)?)
-        .bind(document.sample)
+        .bind(document.facts.sample)
         .bind(deflate(document.text.as_bytes())?)
         .execute(&mut *transaction)
         .await?;
-        index_text(&mut transaction, row_of_id(document.id)?, &document.text).await?;
+        index_text(
+            &mut transaction,
+            row_of_id(document.facts.id)?,
+            &document.text,
+        )
+        .await?;
         transaction.commit().await?;
         self.forget_removed_words().await?;
-        self.set_highest("last_document", document.id).await
+        self.set_highest("last_document", document.facts.id).await
     }
 
     /// Notes what is open, and deletes documents that are neither open nor part of a conversation.

@@ -172,7 +172,7 @@ fn conversation(id: u64, document_id: u64) -> Conversation {
         id,
         document: document_id,
         name: "a é.pdf".into(),
-        pages: document(document_id).pages.len(),
+        pages: document(document_id).facts.pages.len(),
         title: None,
         first: turn(id, TurnState::Done).question,
         questions: 1,
@@ -187,7 +187,7 @@ fn save_conversation(conversation: Conversation) -> Save {
 
 /// The writes of an open document with this id and a conversation with the same id.
 fn begin(document: OpenDocument) -> Vec<Save> {
-    let id = document.id;
+    let id = document.facts.id;
     vec![
         Save::Document(Arc::new(document)),
         save_conversation(conversation(id, id)),
@@ -410,7 +410,7 @@ async fn every_conversation_is_kept_with_its_document() {
     write(folder.path(), saves).await;
     let opened = store::open(folder.path()).await.expect("opens");
     let remembered = opened.remembered;
-    assert_eq!(remembered.document.map(|d| d.id), Some(4));
+    assert_eq!(remembered.document.map(|d| d.facts.id), Some(4));
     assert_eq!((remembered.conversation, remembered.turns), (None, vec![]));
     let mut known = remembered.conversations;
     known.sort_by_key(|known| known.id);

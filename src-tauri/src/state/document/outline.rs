@@ -122,7 +122,7 @@ mod tests {
             pages: vec![page(1, 0, second), page(2, second, text.len())],
             ..plain(&text)
         };
-        let facts = open(info, &text).facts();
+        let facts = open(info, &text).facts;
         let found: Vec<_> = (facts.outline.iter())
             .map(|entry| (entry.level, entry.title.as_str(), entry.start, entry.page))
             .collect();
@@ -158,7 +158,7 @@ mod tests {
             ],
             ..plain(&text)
         };
-        let facts = open(info, &text).facts();
+        let facts = open(info, &text).facts;
         let found: Vec<_> = (facts.outline.iter())
             .map(|entry| (entry.level, entry.title.as_str()))
             .collect();
@@ -184,7 +184,7 @@ mod tests {
     fn questions_are_about_sections_all_over_the_document() {
         let of = |titles: &[&str]| {
             let text = sections(titles);
-            open(plain(&text), &text).facts().suggestions
+            open(plain(&text), &text).facts.suggestions
         };
         assert_eq!(
             of(&[
@@ -221,7 +221,7 @@ mod tests {
             "PART I: Doors\n\n{}",
             sections(&["Chapter 1: Keys", "Chapter 2"])
         );
-        let asked = open(plain(&text), &text).facts().suggestions;
+        let asked = open(plain(&text), &text).facts.suggestions;
         assert_eq!(asked, ["What does “Keys” say?"]);
     }
 
@@ -229,6 +229,6 @@ mod tests {
     fn the_sample_has_its_own_questions() {
         let text = kept_engine::SAMPLE;
         let sample = OpenDocument::new(1, plain(text), Arc::from(text), true);
-        assert_eq!(sample.facts().suggestions, crate::sample::suggestions());
+        assert_eq!(sample.facts.suggestions, crate::sample::suggestions());
     }
 }

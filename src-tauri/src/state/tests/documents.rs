@@ -404,7 +404,7 @@ fn a_document_is_added_and_the_conversation_stays() {
     assert!(
         saved
             .iter()
-            .any(|e| matches!(e, Effect::Save(Save::Document(d)) if d.id == id))
+            .any(|e| matches!(e, Effect::Save(Save::Document(d)) if d.facts.id == id))
     );
     let snapshot = story.state.snapshot();
     assert_eq!((snapshot.opening, snapshot.turns.len()), (None, 1));
